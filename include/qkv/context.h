@@ -1,0 +1,82 @@
+// Context: which threads, which instruction set, whose scratch memory. The only place that reads the environment.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/export.h"
+#include "qkv/types.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// Instruction sets that the kernels are compiled for, slowest first.
+enum class Isa { kScalar, kAvx2, kAvx512 };
+
+/// "scalar", "avx2", "avx512".
+QKV_API std::string_view isa_name(Isa isa);
+/// Those that this build holds and this CPU can run, slowest first. Never empty.
+QKV_API const std::vector<Isa>& supported_isas();
+/// Throws OptionError that lists the valid names when the name is unknown or the CPU cannot run it.
+QKV_API Isa parse_isa(std::string_view name);
+
+/// Runs one body on several threads. Implement it to give qkv your application's threads.
+class QKV_API Executor {
+ public:
+  virtual ~Executor();
+  /// How many bodies can run at once, the caller's thread included. At least 1.
+  virtual int concurrency() const = 0;
+  /// Calls body(0) .. body(workers - 1), each once, on any thread, in any order, and returns when all have returned.
+  /// A body may throw: the first exception must reach the caller after all bodies have returned.
+  virtual void run(int workers, const std::function<void(int)>& body) = 0;
+};
+
+/// The own pool: `threads` workers (the caller is one of them), 25 us spin, then sleep; rebuilt after fork.
+QKV_API std::shared_ptr<Executor> make_thread_pool(int threads);
+/// CPUs that this process may use: affinity and cgroup quota, at least 1.
+QKV_API int available_threads();
+
+struct ContextOptions {
+  int threads = 0;                     ///< 0: QKV_THREADS if set, else available_threads().
+  std::optional<Isa> isa;              ///< none: QKV_ISA if set, else the fastest supported.
+  std::shared_ptr<Executor> executor;  ///< none: an own pool of `threads`.
+};
+
+/// Thread-safe: several threads may compute with one context at once, and get the same bits as alone.
+/// One region runs on the executor at a time; a second caller computes on its own thread.
+class QKV_API Context {
+ public:
+  explicit Context(ContextOptions options = {});
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  /// The one that is used where none is given. Made at first use from QKV_THREADS and QKV_ISA.
+  static Context& default_context();
+
+  int threads() const;
+  Isa isa() const;
+
+  /// Calls body(item, worker) for every item in [0, items), in ascending order of claiming, on at most threads() workers.
+  /// worker < threads(). Serial when items < 2, when nested, or when another region is running.
+  void parallel_for(Index items, const std::function<void(Index item, int worker)>& body);
+
+  /// Frees scratch memory that no running call holds.
+  void trim();
+  /// Bytes of scratch memory held now.
+  std::size_t scratch_bytes() const;
+
+  struct Impl;
+  Impl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,12 @@
+// Attention itself: everything that the core library (qkv::qkv) offers.
+#pragma once
+
+#include "qkv/attention.h"
+#include "qkv/context.h"
+#include "qkv/error.h"
+#include "qkv/mask.h"
+#include "qkv/state_dict.h"
+#include "qkv/tensor.h"
+#include "qkv/types.h"
+#include "qkv/version.h"
+#include "qkv/view.h"

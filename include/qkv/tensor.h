@@ -1,0 +1,92 @@
+// Tensor<T>: owns contiguous, 64-byte aligned, row-major memory. Move-only; a copy is named clone().
+// Not: arithmetic, a tape, devices.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "qkv/view.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// `count` * `size` bytes, 64-byte aligned. Throws ShapeError when the product overflows, std::bad_alloc when memory is out.
+QKV_API void* allocate_aligned(Index count, std::size_t size);
+QKV_API void free_aligned(void* memory) noexcept;
+
+/// Product of sizes. Throws ShapeError on a negative size or overflow.
+QKV_API Index checked_count(std::span<const Index> sizes);
+
+template <class T>
+class Tensor {
+ public:
+  Tensor() = default;
+
+  /// Zeros of the given sizes.
+  explicit Tensor(std::vector<Index> sizes) : sizes_(std::move(sizes)), count_(checked_count(sizes_)) {
+    data_.reset(static_cast<T*>(allocate_aligned(count_, sizeof(T))));
+    std::fill_n(data_.get(), count_, T{});
+  }
+  Tensor(std::initializer_list<Index> sizes) : Tensor(std::vector<Index>(sizes)) {}
+
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(Tensor&&) noexcept = default;
+
+  Tensor clone() const {
+    Tensor copy(sizes_);
+    std::copy_n(data_.get(), count_, copy.data_.get());
+    return copy;
+  }
+
+  T* data() { return data_.get(); }
+  const T* data() const { return data_.get(); }
+  Index count() const { return count_; }
+  int rank() const { return static_cast<int>(sizes_.size()); }
+  Index size(int axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
+  const std::vector<Index>& sizes() const { return sizes_; }
+  std::string shape() const { return shape_text(sizes_.data(), rank()); }
+
+  std::span<T> span() { return {data_.get(), static_cast<std::size_t>(count_)}; }
+  std::span<const T> span() const { return {data_.get(), static_cast<std::size_t>(count_)}; }
+
+  template <int Rank>
+  View<T, Rank> view() {
+    return {data_.get(), sizes_of<Rank>()};
+  }
+  template <int Rank>
+  View<const T, Rank> view() const {
+    return {data_.get(), sizes_of<Rank>()};
+  }
+
+  /// The same elements under other sizes. Throws ShapeError when the counts differ.
+  void reshape(std::vector<Index> sizes) {
+    if (checked_count(sizes) != count_) {
+      throw ShapeError("[Tensor::reshape] the number of elements must stay: got " + shape() + " to " +
+                       shape_text(sizes.data(), static_cast<int>(sizes.size())));
+    }
+    sizes_ = std::move(sizes);
+  }
+
+ private:
+  struct Free {
+    void operator()(T* p) const noexcept { free_aligned(p); }
+  };
+
+  template <int Rank>
+  typename View<T, Rank>::Sizes sizes_of() const {
+    if (rank() != Rank) throw_rank_error(Rank, rank(), sizes_.data());
+    typename View<T, Rank>::Sizes sizes{};
+    std::copy_n(sizes_.begin(), Rank, sizes.begin());
+    return sizes;
+  }
+
+  std::vector<Index> sizes_{};
+  Index count_ = 0;
+  std::unique_ptr<T, Free> data_;
+};
+
+}  // namespace v0
+}  // namespace qkv

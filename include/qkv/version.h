@@ -1,0 +1,7 @@
+// The version of the headers in use.
+#pragma once
+
+#define QKV_VERSION_MAJOR 0
+#define QKV_VERSION_MINOR 1
+#define QKV_VERSION_PATCH 0
+#define QKV_VERSION "0.1.0"

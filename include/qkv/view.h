@@ -1,0 +1,129 @@
+// View<T, Rank>: a non-owning strided window on memory. Splitting heads is a view, not a copy.
+// Not: ownership (tensor.h), arithmetic, broadcasting rules (each function states its own).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "qkv/error.h"
+#include "qkv/types.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class T>
+class Tensor;
+
+/// "[2, 8, 128, 64]"
+QKV_API std::string shape_text(const Index* sizes, int rank);
+
+/// Throws the ShapeError of a view taken with the wrong number of axes.
+[[noreturn]] QKV_API void throw_rank_error(int wanted, int got, const Index* sizes);
+
+/// A strided view of `Rank` axes. Strides are in elements; a stride of 0 repeats. Copying a view copies no data.
+/// A default-made view is null: no data, all sizes 0; functions read it as "not given".
+template <class T, int Rank>
+class View {
+ public:
+  using Sizes = std::array<Index, static_cast<std::size_t>(Rank)>;
+
+  View() = default;
+
+  /// Contiguous (row-major) memory.
+  View(T* data, const Sizes& sizes) : data_(data), sizes_(sizes) {
+    Index stride = 1;
+    for (int axis = Rank - 1; axis >= 0; --axis) {
+      strides_[at(axis)] = stride;
+      stride *= sizes_[at(axis)];
+    }
+  }
+
+  View(T* data, const Sizes& sizes, const Sizes& strides) : data_(data), sizes_(sizes), strides_(strides) {}
+
+  /// A read-only view of what a mutable view shows.
+  template <class U>
+    requires(std::is_same_v<const U, T> && !std::is_const_v<U>)
+  View(const View<U, Rank>& other) : data_(other.data()), sizes_(other.sizes()), strides_(other.strides()) {}
+
+  /// The whole of a tensor. Throws ShapeError when the tensor has another number of axes.
+  template <class U>
+    requires(std::is_same_v<U, std::remove_const_t<T>> && std::is_const_v<T>)
+  View(const Tensor<U>& tensor) : View(tensor.template view<Rank>()) {}
+  template <class U>
+    requires std::is_same_v<U, T>
+  View(Tensor<U>& tensor) : View(tensor.template view<Rank>()) {}
+
+  T* data() const { return data_; }
+  const Sizes& sizes() const { return sizes_; }
+  const Sizes& strides() const { return strides_; }
+  Index size(int axis) const { return sizes_[at(axis)]; }
+  Index stride(int axis) const { return strides_[at(axis)]; }
+
+  /// Number of elements.
+  Index count() const {
+    Index n = 1;
+    for (Index size : sizes_) n *= size;
+    return n;
+  }
+  bool is_null() const { return data_ == nullptr && count() == 0; }
+  std::string shape() const { return shape_text(sizes_.data(), Rank); }
+
+  /// The element at (i0, i1, ..); indices are not checked.
+  template <class... I>
+    requires(sizeof...(I) == static_cast<std::size_t>(Rank))
+  T& operator()(I... index) const {
+    Index offset = 0;
+    int axis = 0;
+    ((offset += static_cast<Index>(index) * strides_[at(axis++)]), ...);
+    return data_[offset];
+  }
+
+  /// The same data with two axes swapped.
+  View transposed(int a, int b) const {
+    View v = *this;
+    std::swap(v.sizes_[at(a)], v.sizes_[at(b)]);
+    std::swap(v.strides_[at(a)], v.strides_[at(b)]);
+    return v;
+  }
+
+  /// Positions [begin, end) of one axis.
+  View sliced(int axis, Index begin, Index end) const {
+    View v = *this;
+    if (v.data_ != nullptr) v.data_ += begin * stride(axis);
+    v.sizes_[at(axis)] = end - begin;
+    return v;
+  }
+
+  bool is_contiguous() const {
+    Index stride = 1;
+    for (int axis = Rank - 1; axis >= 0; --axis) {
+      if (size(axis) != 1 && strides_[at(axis)] != stride) return false;
+      stride *= size(axis);
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t at(int axis) { return static_cast<std::size_t>(axis); }
+
+  T* data_ = nullptr;
+  Sizes sizes_{};
+  Sizes strides_{};
+};
+
+/// [B, T, H*D] seen as [B, H, T, D]: the heads of a projection, without a copy. Throws ShapeError when H does not divide.
+template <class T>
+View<T, 4> split_heads(const View<T, 3>& x, Index num_heads) {
+  if (num_heads < 1 || x.size(2) % num_heads != 0) {
+    throw ShapeError("[split_heads] num_heads must divide the last axis: got " + std::to_string(num_heads) + " heads for " +
+                     x.shape());
+  }
+  const Index d = x.size(2) / num_heads;
+  return {x.data(), {x.size(0), num_heads, x.size(1), d}, {x.stride(0), d * x.stride(2), x.stride(1), x.stride(2)}};
+}
+
+}  // namespace v0
+}  // namespace qkv
