@@ -1,0 +1,64 @@
+// Attention as the textbook writes it: plain loops, the whole score matrix in memory, one formula per line. Read it first.
+// It is the oracle of the tests and the "naive" form of the tool. Not: fast, tiled, parallel, or aware of Mask and Philox:
+// which pairs are kept and what dropout multiplies are two functions that the caller gives.
+//
+// T is the type of every number and of every sum: float (the naive form), double or long double (the oracles).
+// Letters: B batch, H query heads, Hkv key/value heads, Tq queries, Tk keys, D width of q and k, Dv width of v.
+// Vaswani 2017 (arXiv:1706.03762) eq. 1; the backward is its derivative, written out in attention.cc.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "qkv/attention.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace reference {
+
+/// May query i of head h of sequence b attend key j?
+using Keep = std::function<bool(Index b, Index h, Index i, Index j)>;
+/// What dropout multiplies the weight (b, h, i, j) with.
+using Factor = std::function<double(Index b, Index h, Index i, Index j)>;
+
+template <class T>
+struct Options {
+  Keep keep;                    ///< not given: every pair is kept
+  View<const T, 4> bias;        ///< [B|1, H|1, Tq|1, Tk|1]; -inf = not kept; null: none
+  std::optional<double> scale;  ///< not given: 1/sqrt(D)
+  double softcap = 0;           ///< 0: off
+  EmptyRow empty_row = EmptyRow::kZero;
+  Factor factor;  ///< not given: 1 everywhere
+};
+
+template <class T>
+struct Forward {
+  Tensor<T> out;      ///< [B, H, Tq, Dv]
+  Tensor<T> lse;      ///< [B, H, Tq]
+  Tensor<T> weights;  ///< [B, H, Tq, Tk], after softmax, before dropout
+};
+
+template <class T>
+struct Backward {
+  Tensor<T> dq;     ///< [B, H, Tq, D]
+  Tensor<T> dk;     ///< [B, Hkv, Tk, D]
+  Tensor<T> dv;     ///< [B, Hkv, Tk, Dv]
+  Tensor<T> dbias;  ///< [B, H, Tq, Tk]; reduce_to_bias() sums it to the bias's own shape
+};
+
+/// q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]. Shapes are not checked.
+template <class T>
+Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Options<T>& options = {});
+
+/// Gradients of sum(out * dout) + sum(lse * dlse). dout [B, H, Tq, Dv]; dlse [B, H, Tq] or null.
+template <class T>
+Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
+                               View<const T, 3> dlse = {}, const Options<T>& options = {});
+
+/// dbias [B, H, Tq, Tk] summed over every axis on which the bias has size 1 and so repeats.
+template <class T>
+Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>::Sizes& bias_sizes);
+
+}  // namespace reference
+}  // namespace v0
+}  // namespace qkv
