@@ -1,4 +1,4 @@
-# How every target of qkv is compiled. Warnings are an interface target that is never exported.
+# How every target of qkv is compiled, and how a library becomes a component of the installed package.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -6,15 +6,38 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-add_library(qkv_warnings INTERFACE)
-target_compile_options(qkv_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+# A compiler cache is used where it lies; it is never asked for.
+find_program(CCACHE ccache)
+mark_as_advanced(CCACHE)
+if(CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
+endif()
 
-# qkv_add_library(NAME name SOURCES ... LINK ... PRIVATE_LINK ...): the library qkv_<name> (qkv for the core), alias qkv::<name>.
+# Warnings are an interface target that is never exported.
+add_library(qkv_warnings INTERFACE)
+target_compile_options(qkv_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow $<$<BOOL:${QKV_WERROR}>:-Werror>)
+
+# The components that were built, in the order of their dependencies; QkvInstall.cmake reads it.
+set_property(GLOBAL PROPERTY QKV_COMPONENTS "")
+
+# qkv_add_library(target alias SOURCES ... LINK ... PRIVATE_LINK ... REQUIRES ... STATIC_LIBS ... SUMMARY text)
+# makes a component: the library, its alias qkv::<alias>, its place in the package. REQUIRES: components; STATIC_LIBS: what a
+# program must link beside a static build, as pkg-config spells it.
 function(qkv_add_library target alias)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "SUMMARY;STATIC_LIBS" "SOURCES;LINK;PRIVATE_LINK;REQUIRES" ${ARGN})
   add_library(${target} ${ARG_SOURCES})
   add_library(qkv::${alias} ALIAS ${target})
-  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${alias}
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    INSTALL_RPATH "$ORIGIN"
+    QKV_REQUIRES "${ARG_REQUIRES}"
+    QKV_STATIC_LIBS "${ARG_STATIC_LIBS}"
+    QKV_SUMMARY "${ARG_SUMMARY}")
+  set_property(GLOBAL APPEND PROPERTY QKV_COMPONENTS ${target})
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
                                        PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
@@ -24,5 +47,10 @@ endfunction()
 # qkv_sources(out folder): every .cc file directly in a folder.
 function(qkv_sources out folder)
   file(GLOB found CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc")
+  if(NOT found)
+    # A library needs one file: an empty one stands in until the folder has its first.
+    set(found ${PROJECT_BINARY_DIR}/empty.cc)
+    file(TOUCH ${found})
+  endif()
   set(${out} ${found} PARENT_SCOPE)
 endfunction()

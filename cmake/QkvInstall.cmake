@@ -1,0 +1,70 @@
+# What `cmake --install` gives: libraries, headers, the CMake package with one targets file per component, one .pc file each.
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qkv)
+set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# The .pc files name the prefix by their own place, so that an installed tree may be moved.
+file(RELATIVE_PATH QKV_PC_PREFIX "/prefix/${pkgconfig_dir}" "/prefix")
+string(REGEX REPLACE "/$" "" QKV_PC_PREFIX "${QKV_PC_PREFIX}")
+
+get_property(components GLOBAL PROPERTY QKV_COMPONENTS)
+set(QKV_COMPONENT_NAMES "")
+foreach(target ${components})
+  get_target_property(name ${target} EXPORT_NAME)
+  get_target_property(requires ${target} QKV_REQUIRES)
+  get_target_property(QKV_PC_SUMMARY ${target} QKV_SUMMARY)
+  get_target_property(static_libs ${target} QKV_STATIC_LIBS)
+  get_target_property(type ${target} TYPE)
+  list(APPEND QKV_COMPONENT_NAMES ${name})
+  set(QKV_REQUIRES_${name} "${requires}")
+
+  install(TARGETS ${target} EXPORT qkv-${name}-targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(EXPORT qkv-${name}-targets NAMESPACE qkv:: DESTINATION ${package_dir})
+
+  # A shared library carries its own needs; beside a static one the program must link them.
+  set(QKV_PC_NAME qkv-${name})
+  if(name STREQUAL qkv)
+    set(QKV_PC_NAME qkv)
+  endif()
+  set(QKV_PC_LIB ${target})
+  list(TRANSFORM requires PREPEND "qkv-" OUTPUT_VARIABLE pc_requires)
+  list(TRANSFORM pc_requires REPLACE "^qkv-qkv$" "qkv")
+  list(JOIN pc_requires ", " QKV_PC_REQUIRES)
+  set(QKV_PC_STATIC_LIBS "")
+  if(type STREQUAL STATIC_LIBRARY AND static_libs)
+    set(QKV_PC_STATIC_LIBS " ${static_libs}")
+  endif()
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/qkv.pc.in ${PROJECT_BINARY_DIR}/package/${QKV_PC_NAME}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/package/${QKV_PC_NAME}.pc DESTINATION ${pkgconfig_dir})
+endforeach()
+
+# Headers of components that were not built stay out.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qkv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
+  PATTERN nn EXCLUDE PATTERN lm EXCLUDE PATTERN io EXCLUDE PATTERN view EXCLUDE)
+foreach(name ${QKV_COMPONENT_NAMES})
+  if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/include/qkv/${name})
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qkv/${name} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qkv
+      FILES_MATCHING PATTERN "*.h")
+  endif()
+endforeach()
+
+set(QKV_REQUIRES_LINES "")
+foreach(name ${QKV_COMPONENT_NAMES})
+  string(APPEND QKV_REQUIRES_LINES "set(_qkv_requires_${name} ${QKV_REQUIRES_${name}})\n")
+endforeach()
+set(QKV_IS_STATIC ON)
+if(BUILD_SHARED_LIBS)
+  set(QKV_IS_STATIC OFF)
+endif()
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/qkv-config.cmake.in ${PROJECT_BINARY_DIR}/package/qkv-config.cmake
+  INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/package/qkv-config.cmake ${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake
+  ${PROJECT_SOURCE_DIR}/cmake/FindoneDNN.cmake DESTINATION ${package_dir})
+if(TARGET qkv_tool)
+  install(TARGETS qkv_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
