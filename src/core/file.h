@@ -1,0 +1,64 @@
+// Regular files of the operating system: read at an offset, written whole or not at all. What qkv/io/file.h offers and
+// qkv::view uses. Not: formats, pipes, devices. POSIX only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "qkv/export.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// A regular file opened for reading. Its size is taken once; a file that turns out shorter is an IoError.
+class QKV_API FileReader {
+ public:
+  explicit FileReader(const std::filesystem::path& path);
+  FileReader(const FileReader&) = delete;
+  FileReader& operator=(const FileReader&) = delete;
+  ~FileReader();
+
+  std::uint64_t size() const { return size_; }
+  /// Fills `out` from `offset`. Throws IoError.
+  void read_at(std::uint64_t offset, std::span<std::byte> out) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+/// Several files that appear together or not at all. See qkv::io::AtomicFiles, which is its public face.
+class QKV_API FileStage {
+ public:
+  FileStage() = default;
+  FileStage(const FileStage&) = delete;
+  FileStage& operator=(const FileStage&) = delete;
+  ~FileStage();
+
+  void add(const std::filesystem::path& path, std::span<const std::byte> bytes);
+  void commit();
+
+ private:
+  struct Staged {
+    std::filesystem::path target;
+    std::filesystem::path temporary;
+    std::filesystem::path backup;  ///< a second name of the old file while commit runs; empty when there was none
+    bool renamed = false;
+  };
+
+  void undo() noexcept;
+
+  std::vector<Staged> staged_;
+};
+
+/// Temporary name in the same directory, fsync, rename. Throws IoError and leaves everything as it was.
+QKV_API void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
+QKV_API void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace v0
+}  // namespace qkv
