@@ -1,0 +1,125 @@
+// AttentionLM: the toy language model. Token + learned position embeddings, attention, a linear head; forward, loss, backward.
+//
+//   h = tok[id] + pos[i];   h = W_o(attention(W_q h, W_k h, W_v h));   logits = head(h)                  plain (article 003)
+//   h = wte[id] + wpe[i];   per layer: h += attn(ln_1(h)), h += mlp(ln_2(h));   logits = lm_head(ln_f(h))  blocks (nanoGPT)
+//
+// Not: training (trainer.h), sampling (generate.h), a general network. f32. Radford 2019 (GPT-2); Karpathy's nanoGPT for names.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "qkv/context.h"
+#include "qkv/export.h"
+#include "qkv/state_dict.h"
+#include "qkv/tensor.h"
+#include "qkv/view.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+struct QKV_API AttentionLMConfig {
+  Index vocab_size = 0;
+  Index context = 16;    ///< positions that are learned; no input is longer
+  Index embed_dim = 32;  ///< E; num_heads divides it
+  Index num_heads = 1;
+  Index num_layers = 1;
+  bool blocks = false;  ///< residual + LayerNorm + MLP (4 E, GELU), normalised first
+  bool causal = true;
+  double dropout = 0;  ///< on weights, and on what attention (and the MLP) adds; active in training only
+
+  /// Strings for a file's metadata, and back. from_metadata throws OptionError that names the entry.
+  void save_metadata(std::map<std::string, std::string>& metadata) const;
+  static AttentionLMConfig from_metadata(const std::map<std::string, std::string>& metadata);
+};
+
+/// What one layer computed for a batch, seen per head. Contiguous.
+struct LayerTrace {
+  Tensor<float> q, k, v;  ///< [B, H, T, D]
+  Tensor<float> weights;  ///< [B, H, T, T]
+};
+
+/// One named parameter: a slice of values() and of gradients().
+struct Parameter {
+  std::string name;
+  std::vector<Index> sizes;
+  std::span<float> value;
+  std::span<float> gradient;
+};
+
+class QKV_API AttentionLM {
+ public:
+  /// Parameters drawn as PyTorch draws them (other bits): Embedding N(0, 1), Linear U(+-1/sqrt(fan_in)), LayerNorm 1 and 0.
+  /// Throws OptionError, with the numbers, for sizes that cannot be.
+  explicit AttentionLM(const AttentionLMConfig& config, std::uint64_t seed = 0);
+  ~AttentionLM();
+  AttentionLM(AttentionLM&&) noexcept;
+  AttentionLM& operator=(AttentionLM&&) noexcept;
+  AttentionLM clone() const;
+
+  const AttentionLMConfig& config() const;
+  /// Lets a trained model look at the future, or no longer: for experiments.
+  void set_causal(bool causal);
+
+  Index parameter_count() const;
+  std::span<float> values();  ///< every parameter, one after the other, in the order of parameters()
+  std::span<const float> values() const;
+  std::span<float> gradients();
+  std::vector<Parameter> parameters();
+
+  /// Names as DESIGN's table of layers: tok.weight pos.weight attn.W_q.weight .. head.bias; nanoGPT's with blocks.
+  StateDict state_dict() const;
+  /// Throws OptionError for an unknown or missing name (with the names that were expected), ShapeError for a wrong shape.
+  void load_state_dict(const StateDict& state);
+
+  /// What forward keeps for backward, and scratch; reused from step to step, so that nothing is allocated after the first.
+  /// One per running computation. Its dropout seed is read by forward when training.
+  class QKV_API Activations {
+   public:
+    Activations();
+    ~Activations();
+    Activations(Activations&&) noexcept;
+    Activations& operator=(Activations&&) noexcept;
+
+    View<const float, 3> logits() const;  ///< [B, T, V] of the last forward
+
+   private:
+    friend class AttentionLM;
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+  };
+
+  struct ForwardOptions {
+    bool training = false;  ///< dropout on
+    std::uint64_t dropout_seed = 0;
+  };
+
+  /// Logits [B, T, V] of ids [B, T], T <= context. Throws OptionError for an id outside the vocabulary, ShapeError for T.
+  void forward(View<const Index, 2> ids, Activations& activations, const ForwardOptions& options,
+               Context& context = Context::default_context()) const;
+  Tensor<float> logits(View<const Index, 2> ids, Context& context = Context::default_context()) const;
+
+  /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward.
+  double loss(View<const Index, 2> targets, Activations& activations) const;
+  /// Overwrites gradients() with those of the last loss.
+  void backward(Activations& activations, Context& context = Context::default_context());
+
+  /// Per layer: q, k, v and the weights for ids [B, T].
+  std::vector<LayerTrace> trace(View<const Index, 2> ids, Context& context = Context::default_context()) const;
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  explicit AttentionLM(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,75 @@
+// Batches of character ids: windows of a text, given arrays, and the two tasks made of random numbers. Not: files.
+// Everything is a pure function of (seed, step): the same bits for any thread count, and a run resumes where it stopped.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "qkv/export.h"
+#include "qkv/tensor.h"
+#include "qkv/types.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+/// The patterned text of the default run: 35 characters, 100 times; the alphabet is " abcxyz".
+QKV_API std::string default_text();
+
+/// A target that gives nothing to the loss.
+inline constexpr Index kNoTarget = -1;
+
+struct Batch {
+  Tensor<Index> inputs;   ///< [B, T]
+  Tensor<Index> targets;  ///< [B, T]; kNoTarget where there is none
+};
+
+struct BatchShape {
+  Index batch = 32;    ///< B
+  Index context = 16;  ///< T
+};
+
+class QKV_API BatchSource {
+ public:
+  /// Windows of a text that start at random below ids.size() - context - 1; the target is the next character.
+  /// Throws OptionError, with the numbers, unless the text is longer than context + 1.
+  static BatchSource windows(std::vector<Index> ids, BatchShape shape, std::uint64_t seed);
+  /// Given batches [steps, B, T + 1]: inputs are the first T, targets the last T.
+  static BatchSource from_arrays(Tensor<Index> batches);
+  /// Given starts [steps, B] of windows of a text.
+  static BatchSource from_starts(std::vector<Index> ids, Tensor<Index> starts, Index context);
+  /// --task previous: fresh random ids below `alphabet`; the target at i is the character at i - 1; i = 0 predicts itself.
+  static BatchSource previous(Index alphabet, BatchShape shape, std::uint64_t seed);
+  /// --task masked: windows in which 15 % of the characters (at least one a row) are replaced by the id mask_id, as BERT hides
+  /// them; the target is the hidden character, kNoTarget elsewhere.
+  static BatchSource masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed);
+
+  /// Fills the batch of a step; allocates only when the batch has another shape. Throws OptionError past the last given step.
+  void fill(Index step, Batch& batch) const;
+  BatchShape shape() const { return shape_; }
+  /// How many steps there are: given arrays and starts end, the others (-1) do not.
+  Index steps() const { return steps_; }
+  /// One more than the largest id that fill writes.
+  Index vocab_size() const { return vocab_size_; }
+
+ private:
+  enum class Kind { kWindows, kArrays, kStarts, kPrevious, kMasked };
+  BatchSource(Kind kind, BatchShape shape, std::uint64_t seed) : kind_(kind), shape_(shape), seed_(seed) {}
+  static BatchSource over_text(Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function);
+  void fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const;
+
+  Kind kind_;
+  BatchShape shape_;
+  std::uint64_t seed_;
+  Index steps_ = -1;
+  Index vocab_size_ = 0;
+  Index mask_id_ = -1;
+  std::vector<Index> ids_;
+  Tensor<Index> given_;  // [steps, B, T + 1] or [steps, B]
+};
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

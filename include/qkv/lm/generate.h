@@ -1,0 +1,59 @@
+// Generation with a KV cache: greedy, temperature, top-k. Not: beams, batches.
+//
+// Positions are learned and absolute, so a full context cannot slide: its last half (of context + the new character's place) is
+// kept, re-embedded from position 0 and prefilled again. Cached and full forward over that same window agree.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "qkv/context.h"
+#include "qkv/export.h"
+#include "qkv/lm/attention_lm.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+/// Reads characters one after the other and knows the logits of the next. Borrows the model, which must be causal.
+class QKV_API Decoder {
+ public:
+  /// Throws OptionError when the model is not causal.
+  explicit Decoder(const AttentionLM& model, Context& context = Context::default_context());
+  ~Decoder();
+  Decoder(Decoder&&) noexcept;
+
+  /// Starts over with a prompt of at least one id; of a longer one than the context its last `context` ids count.
+  void prefill(std::span<const Index> ids);
+  /// Reads one more id. In a full context: keeps the last context / 2 ids, prefills them, and reads it.
+  void append(Index id);
+
+  std::span<const float> logits() const;  ///< [V] after the last id
+  std::span<const Index> window() const;  ///< the ids that the logits were computed from, positions 0..
+  Index refills() const;                  ///< how often a full context was cut
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct GenerateOptions {
+  Index tokens = 64;
+  bool greedy = false;     ///< the largest logit; the lowest id of equals
+  double temperature = 1;  ///< > 0
+  Index top_k = 0;         ///< 0: all; else only the k largest logits
+  Index allowed_ids = -1;  ///< ids below this may be drawn (a mask symbol may not); -1: all
+  std::uint64_t seed = 0;
+  std::function<void(Index)> on_token;
+};
+
+/// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or options that cannot be.
+QKV_API std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt,
+                                    const GenerateOptions& options = {}, Context& context = Context::default_context());
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

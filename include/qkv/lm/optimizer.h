@@ -1,0 +1,66 @@
+// Adam and AdamW over one flat array of parameters, the learning-rate schedule, clipping by the global norm.
+// PyTorch's order of operations in f32, so that losses match. Kingma 2014 (arXiv:1412.6980), Loshchilov 2017 (1711.05101).
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "qkv/export.h"
+#include "qkv/types.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+struct AdamOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;  ///< 0: Adam. > 0: AdamW, decoupled: value *= 1 - lr * weight_decay before the step
+};
+
+/// What a checkpoint keeps to go on.
+struct AdamState {
+  Index step = 0;             ///< steps taken
+  std::vector<float> mean;    ///< first moment, one per parameter
+  std::vector<float> square;  ///< second moment
+};
+
+class QKV_API Adam {
+ public:
+  /// Throws OptionError for options that cannot be.
+  explicit Adam(Index parameter_count, AdamOptions options = {});
+
+  /// values -= lr / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) + epsilon)
+  void step(std::span<float> values, std::span<const float> gradients, double learning_rate);
+
+  const AdamState& state() const { return state_; }
+  /// Throws ShapeError when the moments are not one per parameter.
+  void load_state(AdamState state);
+
+ private:
+  AdamOptions options_;
+  AdamState state_;
+};
+
+enum class ScheduleKind { kConstant, kCosine };
+
+/// kConstant: rate, after a linear warmup over warmup_steps. kCosine: then down to min_rate along half a cosine at total_steps.
+struct LearningRateSchedule {
+  ScheduleKind kind = ScheduleKind::kConstant;
+  double rate = 3e-3;
+  Index warmup_steps = 0;
+  double min_rate = 0;
+
+  /// Of a step counted from 0. The first of w warmup steps has rate / w.
+  QKV_API double at(Index step, Index total_steps) const;
+};
+
+/// sqrt(sum of squares), summed in f64 in one fixed order.
+QKV_API double global_norm(std::span<const float> gradients);
+/// Scales by max_norm / (norm + 1e-6) where the norm exceeds max_norm, as PyTorch does. Returns the norm before.
+QKV_API double clip_global_norm(std::span<float> gradients, double max_norm);
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,48 @@
+// CharTokenizer: one id per character (Unicode code point), ids in the order of the code points. Not: sub-words.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/export.h"
+#include "qkv/types.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+/// The code points of a UTF-8 text. Throws FormatError with the byte offset of the first byte that is not UTF-8
+/// (a stray or missing continuation byte, an overlong form, a surrogate, a value above U+10FFFF).
+QKV_API std::vector<char32_t> decode_utf8(std::string_view text);
+/// The UTF-8 bytes of one code point.
+QKV_API std::string encode_utf8(char32_t character);
+
+class QKV_API CharTokenizer {
+ public:
+  /// The characters that occur in the text. Throws FormatError (not UTF-8) or OptionError (empty text).
+  static CharTokenizer from_text(std::string_view text);
+  /// From what save_metadata wrote. Throws OptionError when it is missing or not such a vocabulary.
+  static CharTokenizer from_metadata(const std::map<std::string, std::string>& metadata);
+  void save_metadata(std::map<std::string, std::string>& metadata) const;
+
+  Index vocab_size() const { return static_cast<Index>(characters_.size()); }
+  /// Ascending; the id is the place.
+  const std::vector<char32_t>& characters() const { return characters_; }
+  /// The characters as a line to read: 'a' 'b' 'c' (at most 60, then how many more there are).
+  std::string describe() const;
+
+  /// Throws OptionError that names an unknown character, its place (counted in characters from 0) and the known ones.
+  std::vector<Index> encode(std::string_view text) const;
+  /// Throws OptionError for an id outside [0, vocab_size).
+  std::string decode(std::span<const Index> ids) const;
+
+ private:
+  std::vector<char32_t> characters_;
+};
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

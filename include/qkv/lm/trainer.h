@@ -1,0 +1,88 @@
+// Trainer: batches -> loss -> gradients -> Adam, one step after the other; and the checkpoint that keeps what it made.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/context.h"
+#include "qkv/export.h"
+#include "qkv/lm/attention_lm.h"
+#include "qkv/lm/data.h"
+#include "qkv/lm/optimizer.h"
+#include "qkv/lm/tokenizer.h"
+#include "qkv/state_dict.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+struct StepReport {
+  Index step = 0;  ///< from 0
+  Index total_steps = 0;
+  double loss = 0;  ///< before this step's update
+  double learning_rate = 0;
+};
+
+struct TrainOptions {
+  Index steps = 800;
+  LearningRateSchedule schedule;
+  AdamOptions adam;
+  double clip_norm = 0;                            ///< 0: off
+  std::uint64_t seed = 0;                          ///< of dropout only; a batch source has its own
+  std::function<void(const StepReport&)> on_step;  ///< called after every step; what it throws ends the run
+};
+
+struct TrainResult {
+  std::vector<double> losses;  ///< one per step of this run
+  double seconds = 0;
+};
+
+class QKV_API Trainer {
+ public:
+  /// Borrows the model. Throws OptionError for options that cannot be.
+  Trainer(AttentionLM& model, TrainOptions options);
+
+  /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids that the model has not.
+  TrainResult run(const BatchSource& source, Context& context = Context::default_context());
+  /// One step; returns its loss. Allocates nothing after the first.
+  double step(const BatchSource& source, Context& context = Context::default_context());
+
+  Index steps_done() const { return adam_.state().step; }
+  const Adam& adam() const { return adam_; }
+  /// Goes on where a checkpoint stopped.
+  void resume(AdamState state) { adam_.load_state(std::move(state)); }
+
+ private:
+  AttentionLM& model_;
+  TrainOptions options_;
+  Adam adam_;
+  Batch batch_;
+  AttentionLM::Activations activations_;
+};
+
+/// A trained model with what is needed to use it again. In the file: parameters by name (adam.mean and adam.square with an
+/// optimizer state); configuration, tokenizer, task and step in the metadata.
+struct Checkpoint {
+  AttentionLM model;
+  CharTokenizer tokenizer;
+  std::string task = "text";  ///< "text", "previous" or "masked"
+  Index step = 0;
+  std::optional<AdamState> adam;
+};
+
+QKV_API StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task,
+                                      Index step, const AdamState* adam = nullptr);
+/// Throws OptionError, ShapeError or FormatError that say what is missing or wrong.
+QKV_API Checkpoint checkpoint_from_state(const StateDict& state);
+
+/// safetensors, written to a temporary name and renamed.
+QKV_API void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer,
+                             const std::string& task, Index step, const AdamState* adam = nullptr);
+QKV_API Checkpoint load_checkpoint(const std::string& path);
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv
