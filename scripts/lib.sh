@@ -1,0 +1,95 @@
+# What demo, test and sweep share: find what is missing, install it from Debian's packages, configure, build. Sourced by bash.
+# Not: a package manager. On anything but Debian 12 or newer it only says what to install.
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Debian's own tools first: another cmake on the path (pyenv, conda) may bring its own idea of where libraries lie.
+export PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
+jobs=$(nproc 2>/dev/null || echo 2)
+export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
+
+# package | a program, or a header in <>, that shows it is there | what it is for
+readonly build_needs='
+g++               | g++                         | the C++20 compiler
+cmake             | cmake                       | describes the build
+ninja-build       | ninja                       | runs the build
+libdnnl-dev       | <oneapi/dnnl/dnnl.hpp>      | oneDNN: matrix products of the linear layers
+nlohmann-json3-dev| <nlohmann/json.hpp>         | JSON: header of safetensors files, --json
+libpng-dev        | <png.h>                     | PNG: attention maps as pictures
+libcli11-dev      | <CLI/CLI.hpp>               | CLI11: options of the tool
+libfmt-dev        | <fmt/core.h>                | {fmt}: text of the tool
+'
+readonly test_needs='
+libgtest-dev      | <gtest/gtest.h>             | GoogleTest: the tests
+librapidcheck-dev | <rapidcheck.h>              | RapidCheck: property tests
+pkg-config        | pkg-config                  | the installed package is used through it too
+python3           | python3                     | the structure tests
+'
+
+say() { printf 'qkv: %s\n' "$*"; }
+fail() {
+  printf 'qkv: %s\n' "$*" >&2
+  exit 1
+}
+
+is_debian() {
+  [ -r /etc/os-release ] || return 1
+  (
+    . /etc/os-release
+    [ "${ID:-}" = debian ] && [ "${VERSION_ID:-99}" -ge 12 ]
+  ) && command -v apt-get dpkg-query >/dev/null
+}
+
+# is_there PACKAGE PROBE: by the package data base on Debian, by the program or header itself elsewhere.
+is_there() {
+  if is_debian; then
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+  elif [ "${2#<}" = "$2" ]; then
+    command -v "$2" >/dev/null
+  else
+    printf '#include %s\n' "$2" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1
+  fi
+}
+
+# ensure_packages NEEDS: installs what is missing, one line each; installs nothing and says nothing when all is there.
+ensure_packages() {
+  local missing=() lines='' package probe reason
+  while IFS='|' read -r package probe reason; do
+    package=${package// /} probe=${probe// /}
+    if [ -n "$package" ] && ! is_there "$package" "$probe"; then
+      missing+=("$package")
+      lines+="  $package: ${reason# }"$'\n'
+    fi
+  done <<<"$1"
+  [ ${#missing[@]} -gt 0 ] || return 0
+
+  is_debian || fail "this is not Debian 12 or newer; install these by hand (Debian's names): ${missing[*]}"
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "neither root nor sudo; as root run: apt-get install --no-install-recommends ${missing[*]}"
+    as_root=(sudo)
+  fi
+  say "installing ${#missing[@]} missing packages from Debian:"
+  printf '%s' "$lines"
+  local log
+  log=$(mktemp)
+  # An update that fails (no network) is no reason to stop: the packages may lie in apt's cache.
+  "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || say "apt-get update failed, going on with the package lists at hand"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$log" 2>&1 ||
+    { tail -n 20 "$log" >&2; fail "apt-get could not install: ${missing[*]} (its output: $log)"; }
+  rm -f "$log"
+}
+
+# build_release TARGETS -- CONFIGURE OPTIONS: configures the preset release into build/release and builds the targets.
+build_release() {
+  local targets=() log=build/release/configure.log
+  while [ "$1" != -- ]; do
+    targets+=("$1")
+    shift
+  done
+  shift
+  mkdir -p build/release
+  cmake --preset release "$@" >"$log" 2>&1 || { cat "$log" >&2; fail "the configure step failed (log: $log)"; }
+  cmake --build --preset release --target "${targets[@]}" || fail "the build failed"
+}
