@@ -1,0 +1,126 @@
+// Context: reads QKV_THREADS and QKV_ISA, and deals the items of a region to workers. Not: the threads (thread_pool.cc).
+#include "qkv/context.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+
+#include "core/available_threads.h"
+#include "core/check.h"
+#include "core/context_impl.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+thread_local bool inside_region = false;  // of any context: a nested call must not wait for threads that wait for it
+
+class InsideRegion {
+ public:
+  InsideRegion() { inside_region = true; }
+  ~InsideRegion() { inside_region = before_; }
+  InsideRegion(const InsideRegion&) = delete;
+  InsideRegion& operator=(const InsideRegion&) = delete;
+
+ private:
+  const bool before_ = inside_region;
+};
+
+// An empty variable counts as not set.
+std::optional<std::string_view> environment(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::optional<int> environment_threads() {
+  const auto text = environment("QKV_THREADS");
+  if (!text) return std::nullopt;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), threads);
+  const bool valid = error == std::errc() && end == text->data() + text->size() && threads >= 1 && threads <= kMaxThreads;
+  check<OptionError>(valid, "Context", "QKV_THREADS must be a whole number from 1 to ", kMaxThreads, ": got \"", *text, "\"");
+  return threads;
+}
+
+int chosen_threads(const ContextOptions& options) {
+  check<OptionError>(options.threads >= 0 && options.threads <= kMaxThreads, "Context", "threads must be from 0 to ",
+                     kMaxThreads, ": got ", options.threads);
+  const int limit = options.executor ? std::max(options.executor->concurrency(), 1) : kMaxThreads;
+  if (options.threads > 0) return std::min(options.threads, limit);
+  if (const auto threads = environment_threads()) return std::min(*threads, limit);
+  return options.executor ? limit : available_threads();
+}
+
+Isa chosen_isa(const ContextOptions& options) {
+  if (options.isa) return parse_isa(isa_name(*options.isa));
+  const auto name = environment("QKV_ISA");
+  if (!name) return supported_isas().back();
+  try {
+    return parse_isa(*name);
+  } catch (const OptionError& error) {
+    fail<OptionError>("Context", "QKV_ISA: ", std::string_view(error.what()));
+  }
+}
+
+// One region: workers take items from one counter, so items are claimed in ascending order and an item may wait for a smaller
+// one: that one is already running, whatever threads there are.
+struct Region {
+  const Index items;
+  const std::function<void(Index, int)>& body;
+  std::atomic<Index> next{0};
+
+  void work(int worker) {
+    const InsideRegion inside;
+    for (Index item = next.fetch_add(1, std::memory_order_relaxed); item < items;
+         item = next.fetch_add(1, std::memory_order_relaxed)) {
+      try {
+        body(item, worker);
+      } catch (...) {
+        next.store(items, std::memory_order_relaxed);  // nobody claims another
+        throw;
+      }
+    }
+  }
+};
+
+struct Unlock {
+  RegionLock& lock;
+  ~Unlock() { lock.unlock(); }
+};
+
+}  // namespace
+
+Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->threads = chosen_threads(options);
+  impl_->isa = chosen_isa(options);
+  impl_->executor = options.executor ? std::move(options.executor) : make_thread_pool(impl_->threads);
+}
+
+Context::~Context() = default;
+
+Context& Context::default_context() {
+  // Never destroyed: static objects that compute while the process ends still find it.
+  static Context* context = new Context;
+  return *context;
+}
+
+int Context::threads() const { return impl_->threads; }
+Isa Context::isa() const { return impl_->isa; }
+void Context::trim() { impl_->scratch.trim(); }
+std::size_t Context::scratch_bytes() const { return impl_->scratch.held_bytes(); }
+
+void Context::parallel_for(Index items, const std::function<void(Index item, int worker)>& body) {
+  Region region{items, body};
+  const int workers = static_cast<int>(std::min<Index>(items, impl_->threads));
+  if (workers < 2 || inside_region || !impl_->region.try_lock()) {
+    region.work(0);
+    return;
+  }
+  const Unlock unlock{impl_->region};
+  impl_->executor->run(workers, [&region](int worker) { region.work(worker); });
+}
+
+}  // namespace v0
+}  // namespace qkv

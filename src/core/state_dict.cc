@@ -1,0 +1,41 @@
+// Named tensors in the order they came. Not: element types (dtype.cc), files (io/).
+#include "qkv/state_dict.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace qkv {
+inline namespace v0 {
+
+void StateDict::add(std::string name, AnyTensor tensor) {
+  check<OptionError>(!contains(name), "StateDict::add", "a name may be there once: got a second \"", name, "\"");
+  entries_.push_back({std::move(name), std::move(tensor)});
+}
+
+const AnyTensor* StateDict::find(std::string_view name) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.name == name; });
+  return found == entries_.end() ? nullptr : &found->tensor;
+}
+
+const AnyTensor& StateDict::at(std::string_view name) const {
+  const AnyTensor* found = find(name);
+  const auto names = [&] {
+    std::string text;
+    for (const Entry& entry : entries_) text += (text.empty() ? "" : ", ") + entry.name;
+    return text.empty() ? std::string("none") : text;
+  };
+  check<OptionError>(found != nullptr, "StateDict::at", "the name must be one of ", names, ": got \"", name, "\"");
+  return *found;
+}
+
+StateDict StateDict::clone() const {
+  StateDict copy;
+  copy.metadata = metadata;
+  copy.entries_.reserve(entries_.size());
+  for (const Entry& entry : entries_) copy.entries_.push_back({entry.name, entry.tensor.clone()});
+  return copy;
+}
+
+}  // namespace v0
+}  // namespace qkv
