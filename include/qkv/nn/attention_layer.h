@@ -1,0 +1,88 @@
+// AttentionLayer: projection -> attention -> projection, the one implementation behind every form with learned q, k, v.
+// The forms (self_attention.h, multi_head_attention.h) are configurations of it and add no arithmetic.
+//
+//   projected = x W_in^T + b_in          [B, T, 3W]   rows of W_in [3W, E] in the order q, k, v
+//   attended  = attention(q, k, v)       [B, T, W]    heads side by side, W = num_heads * head_dim
+//   y         = dropout(attended W_out^T + b_out)      [B, T, E]; without an output projection y = dropout(attended)
+//
+// Merged and separate names are two ways to name rows of one matrix, so converting between them is exact.
+#pragma once
+
+#include <array>
+
+#include "qkv/nn/layer.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+/// Whether a form can have an output projection.
+enum class OutputProjection { kNone, kOptional, kRequired };
+
+/// One form of attention: what the ladder's classes differ in.
+struct AttentionLayerConfig {
+  std::string_view type;  ///< "SelfAttentionV1", for error texts
+  std::string_view name;  ///< "v1", in `qkv layer`
+  Index embed_dim = 0;    ///< E
+  Index width = 0;        ///< W; 0: E
+  Index num_heads = 1;    ///< divides W
+  bool bias = true;
+  OutputProjection output = OutputProjection::kNone;
+  bool output_now = false;                     ///< kOptional: made with one
+  bool merged = false;                         ///< own names: one matrix for q, k, v
+  std::array<std::string_view, 5> names = {};  ///< own names of q, k, v, merged, output
+  bool causal = false;
+  EmptyRow empty_row = EmptyRow::kMean;
+  float dropout = 0;
+  float residual_dropout = 0;
+  Init init = Init::kLinear;
+  std::uint64_t seed = 0;
+};
+
+class QKV_API AttentionLayer : public Layer {
+ public:
+  explicit AttentionLayer(const AttentionLayerConfig& config);
+
+  std::string_view name() const override { return config_.name; }
+  Index embed_dim() const override { return config_.embed_dim; }
+  Index output_dim() const override { return has_output_projection() ? config_.embed_dim : config_.width; }
+  Index num_heads() const override { return config_.num_heads; }
+  Index head_dim() const { return config_.width / config_.num_heads; }
+  Index width() const { return config_.width; }
+  bool has_bias() const { return in_bias_.count() != 0; }
+  bool has_output_projection() const { return out_weight_.count() != 0; }
+  float dropout() const { return config_.dropout; }
+  float residual_dropout() const { return config_.residual_dropout; }
+  bool causal() const { return config_.causal; }
+
+  void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
+  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) override;
+
+  /// The two projections alone, for a cache of keys and values: x [B, T, E] -> q, k, v side by side [B, T, 3W], and
+  /// attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
+  void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr) const;
+  void project_output(View<const float, 3> attended, View<float, 3> y, Context* context = nullptr) const;
+
+  std::vector<Parameter> parameters() override;
+  /// Accepts every spelling (query_proj, q_proj, W_Q, W_q; ..; output_proj, out_proj, o_proj, W_O, W_o; proj, in_proj), merged
+  /// or separate; the names that came in are kept. The file decides about biases and an optional output projection.
+  void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
+
+ protected:
+  std::string_view type_name() const override { return config_.type; }
+
+ private:
+  void initialise();
+
+  AttentionLayerConfig config_;
+  bool merged_;                                           // the form of the names: one matrix for q, k, v, or three
+  std::array<std::string, 5> weight_names_, bias_names_;  // of q, k, v, merged, output
+  Tensor<float> in_weight_, in_weight_gradient_;          // [3W, E]
+  Tensor<float> in_bias_, in_bias_gradient_;              // [3W], empty without biases
+  Tensor<float> out_weight_, out_weight_gradient_;        // [E, W], empty without an output projection
+  Tensor<float> out_bias_, out_bias_gradient_;            // [E], empty without biases
+};
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,43 @@
+// Embedding: one learned row per number. Not: positions computed by formula.
+#pragma once
+
+#include "qkv/context.h"
+#include "qkv/nn/module.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+struct EmbeddingOptions {
+  Index num_embeddings = 0;
+  Index embed_dim = 0;
+  std::uint64_t seed = 0;  ///< N(0, 1), as PyTorch
+};
+
+class QKV_API Embedding : public Module {
+ public:
+  explicit Embedding(const EmbeddingOptions& options);
+
+  /// y [M, E]: y[m] = weight[ids[m]], or y[m] += .. with `accumulate`. OptionError for an id outside 0..num_embeddings-1.
+  void forward(std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate = false,
+               Context& context = Context::default_context()) const;
+
+  /// dweight[ids[m]] += dy[m], m ascending for each row of weight whatever the number of threads.
+  void backward(std::span<const std::int64_t> ids, View<const float, 2> dy, Context& context = Context::default_context());
+
+  std::vector<Parameter> parameters() override;
+
+  Index num_embeddings() const { return weight_.size(0); }
+  Index embed_dim() const { return weight_.size(1); }
+  const Tensor<float>& weight() const { return weight_; }  // [V, E]
+
+ protected:
+  std::string_view type_name() const override;
+
+ private:
+  Tensor<float> weight_, gradient_;  // [V, E]
+};
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,105 @@
+// Layer: what every form of attention in the ladder can do: [B, T, E] -> [B, T, output_dim], forward and backward, with
+// parameters. Also: layers by the names of the command line. Not: the forms themselves (self_attention.h,
+// multi_head_attention.h, average.h).
+//
+// Thread safety: forward is const and may run concurrently (each call its own Saved); backward, load and train may not.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "qkv/attention.h"
+#include "qkv/nn/module.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+struct ForwardOptions {
+  Mask mask;                          ///< intersected with the layer's causal mask; what it borrows must outlive backward
+  std::optional<bool> causal;         ///< none: as the layer was made
+  std::optional<EmptyRow> empty_row;  ///< none: as the layer was made
+  std::uint64_t seed = 0;             ///< of this call's dropouts, on weights and output; used in training mode only
+  Index first_sequence = 0;           ///< number of sequence 0 in the dropouts
+  Tensor<float>* weights = nullptr;   ///< asked for: [B, H, T, T] after softmax, before dropout
+  Tensor<float>* applied = nullptr;   ///< asked for: [B, H, T, T] after dropout
+  Context* context = nullptr;         ///< none: the default one
+};
+
+/// What backward needs, filled by forward, owned by the caller. Reused from step to step it keeps its memory.
+/// The tensors may be read (a cache, a picture); the last three are work space.
+struct Saved {
+  Tensor<float> x;           // [B, T, E]
+  Tensor<float> projected;   // [B, T, 3W]: q, k, v side by side, W = heads * head_dim each
+  Tensor<float> attended;    // [B, T, W], before the output projection
+  Tensor<float> lse;         // [B, H, T]
+  AttentionOptions options;  // of the attention inside
+  Dropout residual;          // of the output
+  Tensor<float> dy;          // [B, T, output_dim] after dropout's backward
+  Tensor<float> dattended;   // [B, T, W]
+  Tensor<float> dprojected;  // [B, T, 3W]
+};
+
+/// How Linear parameters start.
+enum class Init {
+  kLinear,   ///< torch.nn.Linear: weights and biases uniform +-1/sqrt(fan_in)
+  kTorchMha  ///< torch.nn.MultiheadAttention: q, k, v Xavier-uniform as one [3E, E], output +-1/sqrt(fan_in), biases 0
+};
+
+class QKV_API Layer : public Module {
+ public:
+  /// "v3": the name in `qkv layer`.
+  virtual std::string_view name() const = 0;
+  virtual Index embed_dim() const = 0;   ///< 0: any
+  virtual Index output_dim() const = 0;  ///< 0: as the input
+  virtual Index num_heads() const;
+
+  /// y [B, T, output_dim] from x [B, T, E]. Saved is filled for backward when it is given.
+  Tensor<float> forward(View<const float, 3> x, const ForwardOptions& options = {}, Saved* saved = nullptr) const;
+  /// dx [B, T, E] from dy [B, T, output_dim]; parameter gradients += .
+  Tensor<float> backward(View<const float, 3> dy, Saved& saved, Context* context = nullptr);
+
+  /// The same into the caller's memory (last stride 1), which is overwritten. A null dx is not computed.
+  virtual void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const = 0;
+  virtual void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) = 0;
+
+  /// Training mode turns dropout on. A new layer is in evaluation mode.
+  void train(bool on = true) { training_ = on; }
+  void eval() { training_ = false; }
+  bool training() const { return training_; }
+
+  /// A mask from a dense tensor without naming its axes: [B, Tk], [B, 1, Tq, Tk], and [B, Tq, Tk] without heads or
+  /// [B|1, H|1, Tq|1, Tk|1] with them. Any other rank is a ShapeError. Borrows the tensor.
+  Mask keep(const Tensor<std::uint8_t>& dense) const;
+  Mask drop(const Tensor<std::uint8_t>& dense) const;
+
+ private:
+  bool training_ = false;
+};
+
+/// What layers are made from; each reads what concerns it, and has its own default for what is none.
+struct LayerConfig {
+  Index embed_dim = 0;
+  Index num_heads = 1;                    ///< mha
+  Index d_k = 0;                          ///< self-attention; 0: embed_dim
+  Index length = 0;                       ///< fixed-weights: T
+  std::optional<bool> bias;               ///< none: single-head false, others true
+  std::optional<float> dropout;           ///< on weights; none: the layer's default
+  std::optional<float> residual_dropout;  ///< on the output; none: the layer's default
+  std::optional<bool> causal;             ///< none: single-head true, others false
+  std::optional<EmptyRow> empty_row;      ///< none: kMean; single-head kNaN
+  std::optional<bool> output_proj;        ///< v2; none: without
+  Init init = Init::kLinear;
+  std::uint64_t seed = 0;
+};
+
+/// "average", "fixed-weights", "v1", "v2", "v3", "v4", "self-attention", "single-head", "mha": the ladder, bottom first.
+QKV_API std::span<const std::string_view> layer_names();
+/// Throws OptionError that lists the names when there is none of this name.
+QKV_API std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& config);
+/// Made and loaded: sizes that `config` leaves 0 (embed_dim, d_k, length) are those of the tensors in `state`.
+QKV_API std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state, LayerConfig config = {});
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,54 @@
+// GELU (exact, by erf) and the two-layer perceptron of a transformer block: y = W2 gelu(W1 x + b1) + b2.
+#pragma once
+
+#include "qkv/nn/linear.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+/// y = x * Phi(x), Phi the normal distribution. [M, E]; y may be x.
+QKV_API void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context());
+/// dx = dy * (Phi(x) + x * phi(x)), phi the normal density. [M, E]; dx may be dy.
+QKV_API void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx,
+                           Context& context = Context::default_context());
+
+struct MlpOptions {
+  Index embed_dim = 0;
+  Index hidden_dim = 0;  ///< 0: 4 * embed_dim
+  bool bias = true;
+  std::uint64_t seed = 0;
+};
+
+/// What backward needs; reused from step to step it keeps its memory.
+struct MlpSaved {
+  Tensor<float> hidden;      // [M, F], before GELU
+  Tensor<float> activated;   // [M, F]
+  Tensor<float> dactivated;  // [M, F], work space of backward
+};
+
+class QKV_API Mlp : public Module {
+ public:
+  explicit Mlp(const MlpOptions& options);
+
+  /// x, y [M, E]
+  void forward(View<const float, 2> x, View<float, 2> y, MlpSaved& saved, Context& context = Context::default_context()) const;
+  /// dx [M, E] overwritten; parameter gradients +=.
+  void backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, MlpSaved& saved,
+                Context& context = Context::default_context());
+
+  /// c_fc.weight c_fc.bias c_proj.weight c_proj.bias
+  std::vector<Parameter> parameters() override;
+  void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
+
+ protected:
+  std::string_view type_name() const override;
+
+ private:
+  Linear expand_;    // [F, E]
+  Linear contract_;  // [E, F]
+};
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

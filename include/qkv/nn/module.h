@@ -1,0 +1,55 @@
+// Module: whatever holds named parameters and their gradients. Not: a forward pass (each module states its own), a tape.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/state_dict.h"
+#include "qkv/tensor.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+/// One named parameter and its gradient: windows on memory that the module owns, both contiguous and of `sizes`.
+/// Valid until the module is loaded, moved or destroyed.
+struct Parameter {
+  std::string name;  ///< as in files, e.g. "query_proj.weight"
+  std::vector<Index> sizes;
+  std::span<float> value;
+  std::span<float> gradient;
+};
+
+class QKV_API Module {
+ public:
+  virtual ~Module();
+
+  /// In the order of files. Made anew at each call: hold the result in a training loop.
+  virtual std::vector<Parameter> parameters() = 0;
+
+  /// Takes every parameter from `state`, whose names start with `prefix` ("attn."); names without it are not looked at.
+  /// Throws OptionError for an unknown, doubly named or missing parameter and ShapeError for a wrong shape; each names the
+  /// parameter and what was expected, and leaves the module as it was.
+  virtual void load_state_dict(const StateDict& state, std::string_view prefix = {});
+
+  /// Copies under the names (and in the merged or separate form) that were loaded; the module's own where none were.
+  StateDict state_dict(std::string_view prefix = {}) const;
+  StateDict gradients(std::string_view prefix = {}) const;
+
+  void zero_gradients();
+  Index parameter_count() const;
+
+ protected:
+  Module() = default;
+  Module(const Module&) = default;
+  Module& operator=(const Module&) = default;
+  /// "[SelfAttentionV1::load_state_dict]": what error texts start with.
+  virtual std::string_view type_name() const = 0;
+};
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,10 @@
+// Layers: everything that qkv::nn offers.
+#pragma once
+
+#include "qkv/nn/average.h"
+#include "qkv/nn/dropout.h"
+#include "qkv/nn/embedding.h"
+#include "qkv/nn/layer_norm.h"
+#include "qkv/nn/mlp.h"
+#include "qkv/nn/multi_head_attention.h"
+#include "qkv/nn/self_attention.h"
