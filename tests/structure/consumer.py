@@ -1,0 +1,87 @@
+"""Installs qkv into a fresh prefix, moves it, and builds and runs tests/consumer from there, by find_package and by pkg-config.
+
+Usage: consumer.py --cmake C --compiler CXX --pkg-config P --work FOLDER --components "nn io .." (--build TREE | --source TREE [-DX=Y..])
+--build installs a tree that is built already; --source configures and builds the core alone as a shared library first.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+CONSUMER = Path(__file__).resolve().parents[1] / "consumer"
+
+
+def run(*command, **options):
+    """Runs a command and ends the test with its output when it fails."""
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)
+    if result.returncode != 0:
+        print("$", *command)
+        print(result.stdout, result.stderr, sep="\n")
+        sys.exit(1)
+    return result.stdout.strip()
+
+
+def build_shared_core(arguments, options, tree):
+    """Configures and builds the core alone as a shared library."""
+    off = [f"-DQKV_BUILD_{part}=OFF" for part in ("NN", "IO", "VIEW", "CLI", "TESTS", "EXAMPLES")]
+    run(arguments.cmake, "-S", arguments.source, "-B", tree, "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON", *off, *options)
+    run(arguments.cmake, "--build", tree)
+
+
+def by_find_package(arguments, prefix, folder):
+    run(arguments.cmake, "-S", CONSUMER, "-B", folder, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_CXX_COMPILER={arguments.compiler}", "-DCMAKE_BUILD_TYPE=Release",
+        f"-DCOMPONENTS={';'.join(arguments.components.split())}")
+    run(arguments.cmake, "--build", folder)
+    programs = sorted(path for path in folder.glob("consumer_*") if os.access(path, os.X_OK) and path.is_file())
+    return [(path.name, run(path)) for path in programs]
+
+
+def by_pkg_config(arguments, prefix, folder):
+    folder.mkdir()
+    paths = ":".join(str(path.parent) for path in prefix.rglob("qkv.pc"))
+    found = []
+    for name in ["qkv", *arguments.components.split()]:
+        package = name if name == "qkv" else f"qkv-{name}"
+        environment = {**os.environ, "PKG_CONFIG_PATH": paths}
+        flags = run(arguments.pkg_config, "--cflags", "--libs", package, env=environment).split()
+        library_folder = next(flag[2:] for flag in flags if flag.startswith("-L"))
+        program = folder / f"consumer_{name}"
+        run(arguments.compiler, "-std=c++20", CONSUMER / f"{name}.cc", "-o", program, *flags, f"-Wl,-rpath,{library_folder}")
+        found.append((program.name, run(program)))
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for option in ("--cmake", "--compiler", "--pkg-config", "--work", "--components", "--build", "--source"):
+        parser.add_argument(option, default="")
+    arguments, options = parser.parse_known_args()
+
+    work = Path(arguments.work)
+    shutil.rmtree(work / "first", ignore_errors=True)
+    shutil.rmtree(work / "moved", ignore_errors=True)
+    shutil.rmtree(work / "find", ignore_errors=True)
+    shutil.rmtree(work / "pc", ignore_errors=True)
+    tree = arguments.build
+    if arguments.source:
+        tree = work / "tree"
+        build_shared_core(arguments, options, tree)
+    run(arguments.cmake, "--install", tree, "--prefix", work / "first")
+    # Nothing installed may know where it was installed to.
+    (work / "first").rename(work / "moved")
+
+    wanted = 1 + len(arguments.components.split())
+    for way, build in (("find_package", by_find_package), ("pkg-config", by_pkg_config)):
+        found = build(arguments, work / "moved", work / ("find" if way == "find_package" else "pc"))
+        for name, text in found:
+            print(f"{way}: {name}: {text}")
+        if len(found) != wanted:
+            sys.exit(f"{way}: {len(found)} programs ran, wanted {wanted}")
+
+
+if __name__ == "__main__":
+    main()

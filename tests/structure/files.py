@@ -1,0 +1,61 @@
+"""The house's rules that a reader of text can check: length, first lines, leftovers, paths of one machine."""
+
+import re
+
+import tree
+
+HARD_LINES, SOFT_LINES = 800, 400
+MAX_BYTES = 1 << 20
+TEXT_SUFFIXES = {".h", ".cc", ".py", ".sh", ".cmake", ".in", ".txt", ".md", ".json", ""}
+# Written in pieces, so that this file does not find itself.
+LEFTOVERS = re.compile("|".join((r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"\bX" + r"XX\b", "<<<<" + "<<<")))
+MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(?:" + "|".join(("wo" + "rk", "ho" + "me", "ro" + "ot")) + r")/")
+TEMPORARY = re.compile(r'"/t' + r"mp\b")
+
+
+def opens_well(path, lines):
+    """A comment first; the .cc beside a header of the same name may leave it to the header."""
+    first = lines[0] if lines else ""
+    return first.startswith("//") or (path.suffix == ".cc" and first.startswith("#include") and f"/{path.stem}.h\"" in first)
+
+
+def text_problems(path, name, text):
+    lines = text.splitlines()
+    is_code = path.suffix in (".h", ".cc", ".py")
+    if is_code and len(lines) > HARD_LINES:
+        yield f"{name}: {len(lines)} lines, at most {HARD_LINES}"
+    elif is_code and len(lines) > SOFT_LINES:
+        print(f"note: {name}: {len(lines)} lines, large above {SOFT_LINES}")
+    if path.suffix in (".h", ".cc") and not opens_well(path, lines):
+        yield f"{name}:1: a file opens with a comment: what it is, what it is not, its sources"
+    if path.suffix == ".h" and "#pragma once" not in lines:
+        yield f"{name}: no #pragma once"
+    for number, line in enumerate(lines, 1):
+        if LEFTOVERS.search(line):
+            yield f"{name}:{number}: leftover: {line.strip()}"
+        if MACHINE_PATHS.search(line):
+            yield f"{name}:{number}: path of one machine: {line.strip()}"
+        if path.suffix in (".h", ".cc") and not name.startswith("tests/") and TEMPORARY.search(line):
+            yield f"{name}:{number}: temporary folder by name: {line.strip()}"
+
+
+def main():
+    problems, seen = [], 0
+    for path in tree.files():
+        name = tree.name_of(path)
+        if path.stat().st_size > MAX_BYTES:
+            problems.append(f"{name}: {path.stat().st_size} bytes, at most {MAX_BYTES}")
+        if path.suffix not in TEXT_SUFFIXES or "/data/" in name:
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            problems.append(f"{name}: not UTF-8")
+            continue
+        seen += 1
+        problems += text_problems(path, name, text)
+    tree.finish(problems, f"{seen} text files read")
+
+
+if __name__ == "__main__":
+    main()

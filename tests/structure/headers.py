@@ -1,0 +1,32 @@
+"""Compiles every public header alone, with the warnings of the house as errors. Usage: headers.py COMPILER [FLAG...]"""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import tree
+
+WARNINGS = "-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror".split()
+
+
+def compile_alone(command, header):
+    """The compiler's complaint about a file that includes this header and nothing else, or ''."""
+    text = f'#include "{header}"\n'
+    run = subprocess.run(command, input=text, capture_output=True, text=True)
+    return "" if run.returncode == 0 else f"{header} does not compile alone:\n{run.stderr}"
+
+
+def main():
+    root = tree.ROOT / "include"
+    headers = [path.relative_to(root).as_posix() for path in tree.cpp_files(("include",))]
+    command = [*sys.argv[1:], "-std=c++20", *WARNINGS, f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        problems = [text for text in pool.map(lambda header: compile_alone(command, header), headers) if text]
+    if not headers:
+        problems.append("no headers found: the test looks in the wrong place")
+    tree.finish(problems, f"{len(headers)} headers compiled alone")
+
+
+if __name__ == "__main__":
+    main()

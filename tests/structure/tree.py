@@ -1,0 +1,45 @@
+"""The source tree as the structure tests see it: files by folder, and the includes in them. Not: a C++ parser."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE_FOLDERS = ("include", "src", "cli", "tests", "bench", "examples", "fuzz", "scripts", "cmake", "docs", ".ci")
+CPP_SUFFIXES = (".h", ".cc")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+
+
+def files(folders=SOURCE_FOLDERS):
+    """Every file below the folders, and the files that lie in the root itself when all folders are asked for."""
+    found = [path for path in ROOT.iterdir() if path.is_file()] if folders is SOURCE_FOLDERS else []
+    for folder in folders:
+        for directory, subdirectories, names in os.walk(ROOT / folder):
+            subdirectories[:] = [name for name in subdirectories if name != "__pycache__"]
+            found += [Path(directory) / name for name in names]
+    return sorted(found)
+
+
+def cpp_files(folders=SOURCE_FOLDERS):
+    return [path for path in files(folders) if path.suffix in CPP_SUFFIXES]
+
+
+def name_of(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+def includes(path):
+    """(line number, '"' or '<', text between) of each include."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1), match.group(2)
+
+
+def finish(problems, summary):
+    """Prints the problems and ends the test."""
+    for problem in problems:
+        print(problem)
+    print(f"{summary}; {len(problems)} problems")
+    sys.exit(1 if problems else 0)
