@@ -41,6 +41,10 @@ function(qkv_add_library target alias)
                                        PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
+  if(BUILD_SHARED_LIBS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # A shared library that leans on a symbol of nobody fails here, not in its user's program.
+    target_link_options(${target} PRIVATE LINKER:--no-undefined)
+  endif()
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK} $<BUILD_INTERFACE:qkv_warnings>)
 endfunction()
 
