@@ -13,7 +13,7 @@
 namespace qkv {
 inline namespace v0 {
 
-class ScratchPool {
+class QKV_API ScratchPool {
  public:
   struct Block {
     std::byte* data = nullptr;
@@ -70,7 +70,7 @@ class ScratchLease {
 };
 
 /// Scratch of at least `bytes`, 64-byte aligned. 0 bytes borrow nothing.
-ScratchLease borrow_scratch(Context& context, std::size_t bytes);
+QKV_API ScratchLease borrow_scratch(Context& context, std::size_t bytes);
 
 }  // namespace v0
 }  // namespace qkv

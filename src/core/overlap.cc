@@ -1,0 +1,129 @@
+// Two boxes share a byte iff  sum_k stride_a[k] x_k + e_a - sum_k stride_b[k] y_k - e_b = address_b - address_a  (all in bytes)
+// has a solution with x, y, e inside their bounds: one bounded linear Diophantine equation. Axes whose steps tile one another
+// are merged first, after which an ordinary tensor leaves two or three, each with at most two candidates.
+#include "core/overlap.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+// stride * d for every whole d in [low, high]
+struct Axis {
+  Index stride;
+  Index low;
+  Index high;
+};
+
+constexpr int kMaxAxes = 9;         // four of each box, and the bytes inside an element
+constexpr int kMaxSteps = 1 << 16;  // some 100 us; reached only by views that no slicing makes
+
+class Equation {
+ public:
+  Equation(const StridedBox& a, const StridedBox& b) {
+    add({1, -(b.element_bytes - 1), a.element_bytes - 1});
+    for (int n = 0; n < a.rank; ++n) add_axis(a, n, +1);
+    for (int n = 0; n < b.rank; ++n) add_axis(b, n, -1);
+    std::sort(axes_.begin(), axes_.begin() + count_, [](const Axis& x, const Axis& y) { return x.stride < y.stride; });
+    merge();
+  }
+
+  bool reaches(Index target) {
+    std::array<Index, kMaxAxes + 1> least{};  // least[n], most[n]: what the first n axes can add up to
+    std::array<Index, kMaxAxes + 1> most{};
+    for (std::size_t n = 0; n < count_; ++n) {
+      least[n + 1] = least[n] + axes_[n].stride * axes_[n].low;
+      most[n + 1] = most[n] + axes_[n].stride * axes_[n].high;
+    }
+    return target >= least[count_] && target <= most[count_] && search(count_, target, least, most);
+  }
+
+ private:
+  using Sums = std::array<Index, kMaxAxes + 1>;
+
+  void add(Axis axis) { axes_[count_++] = axis; }
+
+  void add_axis(const StridedBox& box, int n, Index sign) {
+    const Index last = box.sizes[static_cast<std::size_t>(n)] - 1;
+    const Index stride = sign * box.strides[static_cast<std::size_t>(n)] * box.element_bytes;
+    if (last == 0 || stride == 0) return;
+    add(stride > 0 ? Axis{stride, 0, last} : Axis{-stride, -last, 0});
+  }
+
+  // Steps of m * s over at least m neighbouring multiples of s give every multiple of s between the ends.
+  void merge() {
+    std::size_t kept = 0;
+    for (std::size_t n = 1; n < count_; ++n) {
+      Axis& fine = axes_[kept];
+      const Axis coarse = axes_[n];
+      const Index ratio = coarse.stride / fine.stride;
+      if (coarse.stride % fine.stride == 0 && ratio <= fine.high - fine.low + 1) {
+        fine.low += ratio * coarse.low;
+        fine.high += ratio * coarse.high;
+      } else {
+        axes_[++kept] = coarse;
+      }
+    }
+    count_ = kept + 1;
+  }
+
+  // Can the first n axes add up to target, which lies within their sums?
+  bool search(std::size_t n, Index target, const Sums& least, const Sums& most) {
+    if (++steps_ > kMaxSteps) return true;
+    const Axis& axis = axes_[n - 1];
+    if (n == 1) return target % axis.stride == 0;
+    const Index first = std::max(axis.low, divide_up(target - most[n - 1], axis.stride));
+    const Index last = std::min(axis.high, divide_down(target - least[n - 1], axis.stride));
+    for (Index d = first; d <= last; ++d) {
+      if (search(n - 1, target - axis.stride * d, least, most)) return true;
+    }
+    return false;
+  }
+
+  static Index divide_down(Index x, Index y) { return x / y - (x % y < 0 ? 1 : 0); }
+  static Index divide_up(Index x, Index y) { return x / y + (x % y > 0 ? 1 : 0); }
+
+  std::array<Axis, kMaxAxes> axes_{};
+  std::size_t count_ = 0;
+  int steps_ = 0;
+};
+
+bool is_empty(const StridedBox& box) {
+  return std::any_of(box.sizes.begin(), box.sizes.begin() + box.rank, [](Index size) { return size <= 0; });
+}
+
+std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data(), box.rank); }
+
+void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other) {
+  if (!overlaps(output.box, other.box)) return;
+  fail<ShapeError>(function, output.name, " must share no element with ", other.name, ": got ", output.name, " ",
+                   shape_of(output.box), " and ", other.name, " ", shape_of(other.box), " in the same memory");
+}
+
+}  // namespace
+
+bool overlaps(const StridedBox& a, const StridedBox& b) {
+  if (is_empty(a) || is_empty(b)) return false;
+  return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
+}
+
+void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs) {
+  for (std::size_t n = 0; n < outputs.size(); ++n) {
+    const StridedBox& box = outputs[n].box;
+    if (is_empty(box)) continue;
+    for (int axis = 0; axis < box.rank; ++axis) {
+      const auto at = static_cast<std::size_t>(axis);
+      check<ShapeError>(box.sizes[at] == 1 || box.strides[at] != 0, function, outputs[n].name,
+                        " is written, so no axis may repeat with stride 0: got axis ", axis, " of ",
+                        [&] { return shape_of(box); });
+    }
+    for (const NamedBox& input : inputs) check_apart(function, outputs[n], input);
+    for (const NamedBox& earlier : outputs.first(n)) check_apart(function, outputs[n], earlier);
+  }
+}
+
+}  // namespace v0
+}  // namespace qkv
