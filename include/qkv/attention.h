@@ -64,12 +64,12 @@ struct BiasView {
 };
 
 struct AttentionOptions {
-  Mask mask;                           ///< default: everything is kept
-  BiasView bias;                       ///< default: none
-  std::optional<double> scale;         ///< default 1/sqrt(D); any finite number
+  Mask mask{};                         ///< default: everything is kept
+  BiasView bias{};                     ///< default: none
+  std::optional<double> scale{};       ///< default 1/sqrt(D); any finite number
   double softcap = 0;                  ///< >= 0; 0 = off
   EmptyRow empty_row = EmptyRow::kZero;
-  Dropout dropout;
+  Dropout dropout{};
 };
 
 /// out [B,H,Tq,Dv] and lse [B,H,Tq] (null view: not wanted) from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv].
@@ -83,11 +83,11 @@ QKV_API void attention_forward(View<const double, 4> q, View<const double, 4> k,
 /// What backward writes. A null view is not computed. Every given one is overwritten in full, or added to with `accumulate`.
 template <class T>
 struct AttentionGradients {
-  View<T, 4> dq;           ///< [B, H, Tq, D]
-  View<T, 4> dk;           ///< [B, Hkv, Tk, D]
-  View<T, 4> dv;           ///< [B, Hkv, Tk, Dv]
-  View<T, 4> dbias;        ///< the bias's own (broadcast) shape: summed over the axes that repeat
-  View<const T, 3> dlse;   ///< input, optional: gradient arriving at lse [B, H, Tq]
+  View<T, 4> dq{};         ///< [B, H, Tq, D]
+  View<T, 4> dk{};         ///< [B, Hkv, Tk, D]
+  View<T, 4> dv{};         ///< [B, Hkv, Tk, Dv]
+  View<T, 4> dbias{};      ///< the bias's own (broadcast) shape: summed over the axes that repeat
+  View<const T, 3> dlse{}; ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
 };
 

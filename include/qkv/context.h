@@ -42,9 +42,9 @@ QKV_API std::shared_ptr<Executor> make_thread_pool(int threads);
 QKV_API int available_threads();
 
 struct ContextOptions {
-  int threads = 0;                     ///< 0: QKV_THREADS if set, else available_threads().
-  std::optional<Isa> isa;              ///< none: QKV_ISA if set, else the fastest supported.
-  std::shared_ptr<Executor> executor;  ///< none: an own pool of `threads`.
+  int threads = 0;                       ///< 0: QKV_THREADS if set, else available_threads().
+  std::optional<Isa> isa{};              ///< none: QKV_ISA if set, else the fastest supported.
+  std::shared_ptr<Executor> executor{};  ///< none: an own pool of `threads`.
 };
 
 /// Thread-safe: several threads may compute with one context at once, and get the same bits as alone.

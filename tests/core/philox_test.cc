@@ -1,0 +1,170 @@
+// Philox against the vectors that its authors publish with Random123, dropout's rule against its text, and Random's laws.
+#include "core/philox.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <vector>
+
+#include "core/random.h"
+#include "qkv/attention.h"
+
+namespace {
+
+using qkv::Dropout;
+using qkv::Index;
+using qkv::PhiloxWords;
+using qkv::Random;
+
+// kat_vectors of Random123 1.14, philox4x32-10.
+TEST(Philox, GivesThePublishedWords) {
+  constexpr std::uint32_t kOnes = 0xFFFFFFFF;
+  EXPECT_EQ(qkv::philox4x32({0, 0, 0, 0}, {0, 0}), (PhiloxWords{0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8}));
+  EXPECT_EQ(qkv::philox4x32({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
+            (PhiloxWords{0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD}));
+  EXPECT_EQ(qkv::philox4x32({0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344}, {0xA4093822, 0x299F31D0}),
+            (PhiloxWords{0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1}));
+}
+
+TEST(DropoutThreshold, RoundsToNearest) {
+  EXPECT_EQ(qkv::dropout_threshold(0, "f"), 0U);
+  EXPECT_EQ(qkv::dropout_threshold(1, "f"), 65536U);
+  EXPECT_EQ(qkv::dropout_threshold(0.1, "f"), static_cast<std::uint32_t>(std::lround(0.1 * 65536)));
+  EXPECT_EQ(qkv::dropout_threshold(0x1p-17, "f"), 1U);
+  EXPECT_EQ(qkv::dropout_scale(65536), 0.0);
+  EXPECT_EQ(qkv::dropout_scale(32768), 2.0);
+}
+
+TEST(DropoutThreshold, RefusesWhatCanNotBe) {
+  for (const double p : {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN(), 0x1p-18}) {
+    EXPECT_THROW(qkv::dropout_threshold(p, "f"), qkv::OptionError) << p;
+  }
+  try {
+    qkv::dropout_threshold(1.5, "attention_forward");
+    FAIL();
+  } catch (const qkv::OptionError& error) {
+    EXPECT_STREQ(error.what(), "[attention_forward] dropout p must be in [0, 1]: got 1.5");
+  }
+}
+
+// The contract's sentence, element by element, on counters that wrap.
+TEST(DropoutFactors, FollowTheContract) {
+  const Dropout dropout{.p = 0.3, .seed = 0x123456789ABCDEF0, .training = true, .first_sequence = (Index{1} << 31) - 1};
+  const Index batch = 2, num_heads = 3, q_len = 5, kv_len = 19;
+  qkv::Tensor<float> factors({batch, num_heads, q_len, kv_len});
+  qkv::dropout_factors(dropout, factors);
+  const double t = std::round(dropout.p * 65536);
+  const auto at = factors.view<4>();
+  for (Index b = 0; b < batch; ++b) {
+    for (Index h = 0; h < num_heads; ++h) {
+      for (Index i = 0; i < q_len; ++i) {
+        for (Index j = 0; j < kv_len; ++j) {
+          const Index sequence_head = ((dropout.first_sequence + b) * num_heads + h) % (Index{1} << 32);
+          const PhiloxWords words = qkv::philox4x32(
+              {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(j / 8), static_cast<std::uint32_t>(sequence_head), 0},
+              {0x9ABCDEF0, 0x12345678});
+          const std::uint32_t word = words[static_cast<std::size_t>(j % 8 / 2)];
+          const std::uint32_t half = j % 2 == 0 ? word & 0xFFFF : word >> 16;
+          const double expected = half < t ? 0 : 65536 / (65536 - t);
+          ASSERT_EQ(at(b, h, i, j), static_cast<float>(expected)) << b << ' ' << h << ' ' << i << ' ' << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(DropoutFactors, OneSequenceAloneRepeatsItsPlace) {
+  qkv::Tensor<float> all({3, 2, 4, 9}), alone({1, 2, 4, 9});
+  qkv::dropout_factors({.p = 0.5, .seed = 7, .training = true}, all);
+  qkv::dropout_factors({.p = 0.5, .seed = 7, .training = true, .first_sequence = 2}, alone);
+  const std::vector<float> last(all.span().end() - alone.count(), all.span().end());
+  EXPECT_EQ(std::vector<float>(alone.span().begin(), alone.span().end()), last);
+  EXPECT_NE(std::vector<float>(all.span().begin(), all.span().begin() + alone.count()), last);
+}
+
+TEST(DropoutFactors, EndsOfTheRange) {
+  qkv::Tensor<float> factors({1, 1, 2, 9});
+  const auto all_are = [&](float value) {
+    for (const float factor : factors.span()) {
+      if (factor != value) return false;
+    }
+    return true;
+  };
+  qkv::dropout_factors({.p = 1, .seed = 1, .training = true}, factors);
+  EXPECT_TRUE(all_are(0));
+  qkv::dropout_factors({.p = 0, .seed = 1, .training = true}, factors);
+  EXPECT_TRUE(all_are(1));
+  qkv::dropout_factors({.p = 1, .seed = 1, .training = false}, factors);
+  EXPECT_TRUE(all_are(1));
+}
+
+TEST(Random, IsPhiloxWithARunningCounter) {
+  Random random(0x1122334455667788, 9);
+  for (std::uint32_t block = 0; block < 3; ++block) {
+    for (const std::uint32_t word : qkv::philox4x32({block, 0, 9, 1}, {0x55667788, 0x11223344})) {
+      ASSERT_EQ(random.next_u32(), word);
+    }
+  }
+}
+
+TEST(Random, StreamsAndSeedsDiffer) {
+  EXPECT_NE(Random(1, 0).next_u64(), Random(1, 1).next_u64());
+  EXPECT_NE(Random(1, 0).next_u64(), Random(2, 0).next_u64());
+}
+
+// The own logarithm, sine and cosine against the library's, which are within 1 ulp of the truth.
+TEST(Random, OwnFunctionsAreAccurate) {
+  Random random(3);
+  double worst_log = 0, worst_circle = 0;
+  for (int n = 0; n < 100000; ++n) {
+    const double u = random.uniform();
+    const double x = 1 - u;
+    worst_log = std::max(worst_log, std::abs(Random::log_of(x) - std::log(x)) / std::max(std::abs(std::log(x)), 1e-3));
+    const auto [sine, cosine] = Random::sine_cosine_of_turns(u);
+    worst_circle = std::max({worst_circle, std::abs(sine - std::sin(2 * std::numbers::pi * u)),
+                             std::abs(cosine - std::cos(2 * std::numbers::pi * u))});
+  }
+  constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
+  EXPECT_LT(worst_log, 8 * kEpsilon);
+  EXPECT_LT(worst_circle, 8 * kEpsilon);  // 2 pi u itself is rounded by up to 4 epsilon
+}
+
+// Means and variances of n draws, each within 6 standard deviations of the estimator.
+TEST(Random, MomentsAreRight) {
+  Random random(11);
+  constexpr int kDraws = 200000;
+  double uniform_sum = 0, normal_sum = 0, normal_squares = 0, low = 1, high = 0;
+  for (int n = 0; n < kDraws; ++n) {
+    const float u = random.uniform_f32();
+    low = std::min<double>(low, u);
+    high = std::max<double>(high, u);
+    uniform_sum += u;
+    const double z = random.normal();
+    normal_sum += z;
+    normal_squares += z * z;
+  }
+  EXPECT_GE(low, 0);
+  EXPECT_LT(high, 1);
+  EXPECT_NEAR(uniform_sum / kDraws, 0.5, 6 * std::sqrt(1.0 / 12 / kDraws));
+  EXPECT_NEAR(normal_sum / kDraws, 0, 6 * std::sqrt(1.0 / kDraws));
+  EXPECT_NEAR(normal_squares / kDraws, 1, 6 * std::sqrt(2.0 / kDraws));
+}
+
+TEST(Random, BelowIsUniformAndInRange) {
+  Random random(5);
+  constexpr int kDraws = 70000;
+  std::array<int, 7> seen{};
+  for (int n = 0; n < kDraws; ++n) ++seen.at(random.below(7));
+  for (const int count : seen) EXPECT_NEAR(count, kDraws / 7, 6 * std::sqrt(kDraws / 7.0));
+  EXPECT_EQ(random.below(1), 0U);
+  // For n = 3 * 2^62 a plain remainder would give the lowest third twice as often as the others.
+  constexpr std::uint64_t kWide = std::uint64_t{3} << 62;
+  int lowest_third = 0;
+  for (int n = 0; n < kDraws; ++n) lowest_third += random.below(kWide) < kWide / 3 ? 1 : 0;
+  EXPECT_NEAR(lowest_third, kDraws / 3, 6 * std::sqrt(kDraws * 2.0 / 9));
+}
+
+}  // namespace

@@ -1,0 +1,176 @@
+// Tensors, element types and state dicts: sizes that overflow, every bit pattern of the 16-bit floats, whole numbers.
+#include "qkv/tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/check.h"
+#include "qkv/state_dict.h"
+
+namespace {
+
+using qkv::AnyTensor;
+using qkv::DType;
+using qkv::Index;
+using qkv::Tensor;
+
+template <class T>
+AnyTensor any_of(DType dtype, const std::vector<T>& values) {
+  AnyTensor tensor;
+  tensor.dtype = dtype;
+  tensor.sizes = {static_cast<Index>(values.size())};
+  tensor.bytes.resize(values.size() * sizeof(T));
+  std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  return tensor;
+}
+
+TEST(Tensor, IsZeroedAndAligned) {
+  for (const Index size : {0, 1, 17, 100000}) {
+    const Tensor<float> tensor({size});
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.data()) % 64, 0U);
+    for (const float x : tensor.span()) ASSERT_EQ(x, 0);
+  }
+}
+
+TEST(Tensor, RefusesSizesThatCanNotBe) {
+  constexpr Index kHuge = Index{1} << 32;
+  EXPECT_THROW(Tensor<float>({2, -1}), qkv::ShapeError);
+  EXPECT_THROW(Tensor<float>({kHuge, kHuge}), qkv::ShapeError);
+  EXPECT_THROW(Tensor<double>({kHuge, kHuge / 4}), qkv::ShapeError);  // the count fits, its bytes do not
+  EXPECT_EQ(Tensor<float>({kHuge, 0, kHuge}).count(), 0);
+  EXPECT_THROW((Tensor<float>({2, 3}).view<3>()), qkv::ShapeError);
+  Tensor<float> tensor({2, 3});
+  EXPECT_THROW(tensor.reshape({5}), qkv::ShapeError);
+  tensor.reshape({3, 2});
+  EXPECT_EQ(tensor.shape(), "[3, 2]");
+}
+
+TEST(Check, MakesNoTextUnlessItFails) {
+  int made = 0;
+  const auto text = [&] {
+    ++made;
+    return std::string("seven");
+  };
+  qkv::check<qkv::OptionError>(true, "f", "must be ", text);
+  EXPECT_EQ(made, 0);
+  try {
+    qkv::check<qkv::OptionError>(false, "f", "must be ", text, ": got ", 8, " and ", 0.1, " of ", Tensor<float>({2, 3}));
+    FAIL();
+  } catch (const qkv::OptionError& error) {
+    EXPECT_STREQ(error.what(), "[f] must be seven: got 8 and 0.1 of [2, 3]");
+  }
+}
+
+// value = (-1)^s 2^(e-15) (1 + f/1024), or (-1)^s 2^-14 f/1024 for e = 0: IEEE 754-2019, 3.4, written with ldexp.
+TEST(DType, DecodesEveryHalfExactly) {
+  std::vector<std::uint16_t> bits(65536);
+  for (std::size_t n = 0; n < bits.size(); ++n) bits[n] = static_cast<std::uint16_t>(n);
+  const Tensor<float> f32 = to_f32(any_of(DType::kF16, bits));
+  const Tensor<double> f64 = to_f64(any_of(DType::kF16, bits));
+  for (std::size_t n = 0; n < bits.size(); ++n) {
+    const int exponent = static_cast<int>(n >> 10 & 31), fraction = static_cast<int>(n & 1023);
+    const double sign = n >> 15 != 0 ? -1 : 1;
+    if (exponent == 31 && fraction != 0) {
+      ASSERT_TRUE(std::isnan(f32.data()[n]) && std::isnan(f64.data()[n])) << n;
+      continue;
+    }
+    const double expected = exponent == 31  ? sign * std::numeric_limits<double>::infinity()
+                            : exponent == 0 ? sign * std::ldexp(fraction, -24)
+                                            : sign * std::ldexp(1024 + fraction, exponent - 25);
+    ASSERT_EQ(f64.data()[n], expected) << n;
+    ASSERT_EQ(f32.data()[n], expected) << n;
+    ASSERT_EQ(std::signbit(f32.data()[n]), n >> 15 != 0) << n;
+  }
+}
+
+TEST(DType, DecodesEveryBFloatExactly) {
+  std::vector<std::uint16_t> bits(65536);
+  for (std::size_t n = 0; n < bits.size(); ++n) bits[n] = static_cast<std::uint16_t>(n);
+  const Tensor<float> f32 = to_f32(any_of(DType::kBF16, bits));
+  for (std::size_t n = 0; n < bits.size(); ++n) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(f32.data()[n]), static_cast<std::uint32_t>(n) << 16);
+  }
+}
+
+TEST(DType, ConvertsEveryOtherType) {
+  const auto expect = [](const AnyTensor& tensor, std::vector<double> values) {
+    const Tensor<double> f64 = to_f64(tensor);
+    const Tensor<float> f32 = to_f32(tensor);
+    const Tensor<std::uint8_t> truth = to_bool(tensor);
+    const Tensor<std::int64_t> whole = to_i64(tensor);
+    for (std::size_t n = 0; n < values.size(); ++n) {
+      EXPECT_EQ(f64.data()[n], values[n]) << dtype_name(tensor.dtype);
+      EXPECT_EQ(f32.data()[n], static_cast<float>(values[n])) << dtype_name(tensor.dtype);
+      EXPECT_EQ(truth.data()[n], values[n] != 0 ? 1 : 0) << dtype_name(tensor.dtype);
+      EXPECT_EQ(whole.data()[n], static_cast<std::int64_t>(values[n])) << dtype_name(tensor.dtype);
+    }
+  };
+  expect(any_of<std::uint8_t>(DType::kBool, {0, 1}), {0, 1});
+  expect(any_of<std::uint8_t>(DType::kU8, {0, 255}), {0, 255});
+  expect(any_of<std::int8_t>(DType::kI8, {-128, 0, 127}), {-128, 0, 127});
+  expect(any_of<std::int16_t>(DType::kI16, {-32768, 5}), {-32768, 5});
+  expect(any_of<std::uint16_t>(DType::kU16, {65535}), {65535});
+  expect(any_of<std::int32_t>(DType::kI32, {-2147483647, 9}), {-2147483647, 9});
+  expect(any_of<std::uint32_t>(DType::kU32, {4294967295U}), {4294967295.0});
+  expect(any_of<std::int64_t>(DType::kI64, {-5, 0}), {-5, 0});
+  expect(any_of<std::uint64_t>(DType::kU64, {6, 0}), {6, 0});
+  expect(any_of<float>(DType::kF32, {-3, -0.0F}), {-3, 0});
+  expect(any_of<double>(DType::kF64, {1e15, 0}), {1e15, 0});
+}
+
+TEST(DType, WholeNumbersAreCheckedAtTheirEnds) {
+  constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(to_i64(any_of<std::int64_t>(DType::kI64, {kLargest})).data()[0], kLargest);
+  EXPECT_EQ(to_i64(any_of<double>(DType::kF64, {-0x1p63})).data()[0], std::numeric_limits<std::int64_t>::min());
+  for (const double x : {0.5, 0x1p63, -0x1.8p63, std::numeric_limits<double>::infinity(), std::nan("")}) {
+    EXPECT_THROW(to_i64(any_of<double>(DType::kF64, {x})), qkv::OptionError) << x;
+  }
+  EXPECT_THROW(to_i64(any_of<std::uint64_t>(DType::kU64, {std::uint64_t{1} << 63})), qkv::OptionError);
+}
+
+TEST(DType, BytesMustHoldTheSizes) {
+  AnyTensor tensor = any_of<float>(DType::kF32, {1, 2, 3});
+  tensor.sizes = {4};
+  EXPECT_THROW(to_f32(tensor), qkv::ShapeError);
+  tensor.sizes = {3};
+  tensor.bytes.pop_back();
+  EXPECT_THROW(to_f32(tensor), qkv::ShapeError);
+}
+
+TEST(AnyTensor, RoundTrips) {
+  Tensor<double> tensor({2, 2});
+  for (Index n = 0; n < 4; ++n) tensor.data()[n] = 1.0 / static_cast<double>(n + 1);
+  const AnyTensor any = qkv::any_tensor(tensor);
+  EXPECT_EQ(dtype_name(any.dtype), "F64");
+  EXPECT_EQ(any.shape(), "[2, 2]");
+  const Tensor<double> back = to_f64(any);
+  for (Index n = 0; n < 4; ++n) EXPECT_EQ(back.data()[n], tensor.data()[n]);
+}
+
+TEST(StateDict, KeepsOrderAndNamesWhatIsThere) {
+  qkv::StateDict state;
+  state.add("z.weight", qkv::any_tensor(Tensor<float>({2})));
+  state.add("a.bias", qkv::any_tensor(Tensor<float>({1})));
+  EXPECT_EQ(state.entries()[0].name, "z.weight");
+  EXPECT_THROW(state.add("a.bias", AnyTensor()), qkv::OptionError);
+  try {
+    state.at("b");
+    FAIL();
+  } catch (const qkv::OptionError& error) {
+    EXPECT_STREQ(error.what(), "[StateDict::at] the name must be one of z.weight, a.bias: got \"b\"");
+  }
+  const qkv::StateDict copy = state.clone();
+  EXPECT_EQ(copy.at("z.weight").bytes, state.at("z.weight").bytes);
+}
+
+TEST(FormatError, CarriesItsPlace) {
+  const qkv::FormatError error("[load] bad", 17);
+  EXPECT_EQ(error.byte_offset(), 17U);
+  EXPECT_NE(std::string(error.what()).find("17"), std::string::npos);
+}
+
+}  // namespace
