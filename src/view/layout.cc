@@ -1,0 +1,171 @@
+// Sizes of still pictures. Not: drawing. The numbers are chosen by eye, for 1 to 16 heads and 1 to 64 tokens first.
+#include "view/layout.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "view/text.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace view {
+namespace {
+
+constexpr int kLargestCell = 56;         // room for "100" at scale 2 with air around it
+constexpr int kShortestCell = 14;        // of the shorter axis, when the other one is long
+constexpr int kEmptyPanel = 112;         // a panel without rows or columns still has room to say so
+constexpr std::size_t kLabelChars = 12;  // longer tokens end in an ellipsis
+constexpr double kMaxPixels = 48e6;      // of all panels together; longer sequences are pooled
+constexpr Index kMaxCells = 4096;        // along one axis of a panel
+
+/// Pixels that the longer side of a panel should take, by the number of panels.
+int panel_target(std::size_t panels) {
+  constexpr std::array<std::pair<std::size_t, int>, 5> kTargets{{{1, 720}, {2, 560}, {4, 480}, {9, 360}, {16, 300}}};
+  for (const auto& [most, pixels] : kTargets) {
+    if (panels <= most) return pixels;
+  }
+  return 220;
+}
+
+/// Smallest block of positions so that all panels stay within the limits.
+Index pool_for(Index rows, Index columns, std::size_t panels) {
+  Index pool = std::max<Index>(1, (std::max(rows, columns) + kMaxCells - 1) / kMaxCells);
+  const auto pixels = [&](Index p) {
+    return static_cast<double>(panels) * static_cast<double>(rows / p + 1) * static_cast<double>(columns / p + 1);
+  };
+  while (pixels(pool) > kMaxPixels) ++pool;
+  return pool;
+}
+
+void size_cells(Layout& out) {
+  const int target = panel_target(out.panels.size());
+  const auto fitting = [target](const Axis& axis) {
+    return static_cast<int>(std::clamp<Index>(target / std::max<Index>(1, axis.num_cells()), 1, kLargestCell));
+  };
+  const int rows = fitting(out.rows), columns = fitting(out.columns);
+  const int common = std::min(rows, columns);  // square cells, but a few long rows are not drawn as hair lines
+  out.rows.cell = std::min(rows, std::max(common, kShortestCell));
+  out.columns.cell = std::min(columns, std::max(common, kShortestCell));
+}
+
+/// Positions 0, n, 2n.. with a round n, at least `pixels` apart.
+std::vector<Tick> numbered_ticks(const Axis& axis, int pixels) {
+  Index step = 1;
+  for (Index decade = 1; step * axis.cell < pixels * axis.pool; decade *= 10) {
+    for (const Index factor : {1, 2, 5, 10}) {
+      step = factor * decade;
+      if (step * axis.cell >= pixels * axis.pool) break;
+    }
+  }
+  std::vector<Tick> ticks;
+  for (Index position = 0; position < axis.count; position += step) ticks.push_back({position, std::to_string(position)});
+  return ticks;
+}
+
+/// Tokens where each has room for its own label, else numbers where they fit.
+void label_axis(Axis& axis, const std::vector<std::string>& tokens, bool is_horizontal, const TextWidth& text_width) {
+  const int line = 9;  // pixels of a line of text at scale 1
+  axis.text_scale = axis.cell >= 2 * line ? 2 : axis.cell > line ? 1 : kTextScale;
+  if (!tokens.empty() && axis.pool == 1 && axis.cell > line) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      axis.ticks.push_back({static_cast<Index>(i), visible_label(tokens[i], kLabelChars)});
+    }
+  } else {
+    const std::string last = std::to_string(std::max<Index>(0, axis.count - 1));
+    const int apart = is_horizontal ? text_width(last, axis.text_scale) + line : 2 * line * axis.text_scale;
+    axis.ticks = numbered_ticks(axis, apart);
+  }
+  int widest = 0;
+  for (const Tick& tick : axis.ticks) widest = std::max(widest, text_width(tick.text, axis.text_scale));
+  axis.upward = is_horizontal && !tokens.empty() && axis.pool == 1 && axis.cell > line && widest > axis.cell;
+  axis.gutter = is_horizontal && !axis.upward ? line * axis.text_scale : widest;
+  if (!axis.ticks.empty()) axis.gutter += kLabelDistance;
+}
+
+/// Panels side by side: all heads of a layer when there are several layers, else a grid as square and as full as can be.
+int grid_width(const Layout& out, Index num_layers, int panel_width, int panel_height) {
+  const int count = static_cast<int>(out.panels.size());
+  if (panel_width > 3 * panel_height) return 1;
+  if (num_layers > 1 && count / num_layers <= 16) return static_cast<int>(count / num_layers);
+  if (count <= 3) return count;
+  const int square = static_cast<int>(std::ceil(std::sqrt(count)));
+  for (int width = square; width <= square + 2; ++width) {
+    if (count % width == 0) return width;
+  }
+  return square;
+}
+
+}  // namespace
+
+std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& options) {
+  const auto chosen = [](const std::vector<Index>& wanted, Index count, const char* what) {
+    std::vector<Index> all = wanted;
+    if (all.empty()) {
+      for (Index i = 0; i < count; ++i) all.push_back(i);
+    }
+    for (const Index i : all) {
+      if (i < 0 || i >= count) {
+        throw OptionError(std::string("[choose_panels] ") + what + " must be in 0 .. " + std::to_string(count - 1) + ": got " +
+                          std::to_string(i));
+      }
+    }
+    return all;
+  };
+  const std::vector<Index> heads = chosen(options.heads, map.num_heads(), "a head");
+  std::vector<Panel> panels;
+  for (const Index layer : chosen(options.layers, map.num_layers(), "a layer")) {
+    for (const Index head : heads) {
+      const std::string name = "head " + std::to_string(head);
+      panels.push_back({layer, head, map.num_layers() > 1 ? "layer " + std::to_string(layer) + ", " + name : name, {}, {}, {}});
+    }
+  }
+  return panels;
+}
+
+Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWidth& text_width) {
+  Layout out;
+  out.panels = choose_panels(map, options);
+  out.top = top_weight(map, options.range);
+  const auto weights = map.weights.span();
+  out.has_nan = std::any_of(weights.begin(), weights.end(), [](float w) { return std::isnan(w); });
+  out.rows.count = map.q_len();
+  out.columns.count = map.kv_len();
+  out.rows.pool = out.columns.pool = pool_for(map.q_len(), map.kv_len(), out.panels.size());
+  size_cells(out);
+  label_axis(out.rows, map.query_tokens, false, text_width);
+  label_axis(out.columns, map.key_tokens, true, text_width);
+
+  const bool is_empty = map.q_len() == 0 || map.kv_len() == 0;
+  int name_width = 0;
+  for (const Panel& panel : out.panels) name_width = std::max(name_width, text_width(panel.name, kTextScale));
+  const int panel_width = is_empty ? kEmptyPanel : out.columns.length(),
+            panel_height = is_empty ? kEmptyPanel : out.rows.length();
+  const int pitch_x = std::max(panel_width, name_width) + kGap, pitch_y = panel_height + kGap + kLineHeight;
+  const Index num_layers = options.layers.empty() ? map.num_layers() : static_cast<Index>(options.layers.size());
+  const int across = grid_width(out, num_layers, panel_width, panel_height);
+  const int count = static_cast<int>(out.panels.size()), down = (count + across - 1) / across;
+
+  const int left = kMargin + kLineHeight + out.rows.gutter;  // caption, labels
+  const int top = kMargin + (map.title.empty() ? 0 : kLineHeight + kLineHeight / 2) + kLineHeight;
+  for (int n = 0; n < count; ++n) {
+    Panel& panel = out.panels[static_cast<std::size_t>(n)];
+    panel.cells = {left + n % across * pitch_x, top + n / across * pitch_y, panel_width, panel_height};
+    panel.has_row_labels = n % across == 0;
+    panel.has_key_labels = n + across >= count;
+  }
+  const int grid_right = left + (across - 1) * pitch_x + std::max(panel_width, name_width);
+  const int grid_bottom = top + (down - 1) * pitch_y + panel_height;
+  out.bar = {grid_right + kGap, top, kBarWidth, std::clamp(grid_bottom - top, 120, 360)};
+  const int bar_bottom = out.bar.y + out.bar.height + (out.has_nan ? 2 * kLineHeight : 0);
+  const int bar_text = text_width("100.0%", kTextScale) + kLabelDistance;
+  const int note = out.rows.pool > 1 ? kLineHeight : 0;
+  out.width = out.bar.x + out.bar.width + bar_text + kMargin;
+  out.width = std::max(out.width, 2 * kMargin + text_width(visible_line(map.title, kTitleChars), kTextScale));
+  out.height = std::max(grid_bottom + out.columns.gutter + kLineHeight + note, bar_bottom) + kMargin;
+  return out;
+}
+
+}  // namespace view
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,77 @@
+// Where everything of a still picture lies, in pixels: panels in a grid, cells, labels, colour bar. Not: drawing.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/view/heatmap.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace view {
+
+struct Box {
+  int x = 0, y = 0, width = 0, height = 0;
+};
+
+/// One head.
+struct Panel {
+  Index layer = 0;
+  Index head = 0;
+  std::string name;
+  Box cells;
+  bool has_row_labels = false;  // panels of a grid share labels: the first of each row of panels has them
+  bool has_key_labels = false;  // and each panel with none below it
+};
+
+/// A label on an axis: the position it stands at, and its text (visible, in UTF-8).
+struct Tick {
+  Index position = 0;
+  std::string text;
+};
+
+struct Axis {
+  Index count = 0;      // positions
+  int cell = 1;         // pixels for each position, or for each block of `pool` positions
+  Index pool = 1;       // positions in one cell
+  int text_scale = 2;   // size of the labels
+  bool upward = false;  // labels are turned to read upward
+  int gutter = 0;       // pixels that the labels take beside the panel
+  std::vector<Tick> ticks;
+
+  Index num_cells() const { return (count + pool - 1) / pool; }
+  int length() const { return static_cast<int>(num_cells()) * cell; }
+  /// Middle of a position, in pixels from the panel's edge.
+  int centre(Index position) const { return static_cast<int>(position / pool) * cell + cell / 2; }
+};
+
+struct Layout {
+  int width = 0, height = 0;
+  Axis rows, columns;
+  std::vector<Panel> panels;
+  Box bar;
+  bool has_nan = false;
+  float top = 1;  // weight of the last colour
+};
+
+/// Pixels that text of this scale takes along its line.
+using TextWidth = std::function<int(std::string_view visible, int scale)>;
+
+inline constexpr int kMargin = 24;
+inline constexpr int kGap = 28;         // between panels
+inline constexpr int kLineHeight = 26;  // of a line of text at scale 2
+inline constexpr int kTextScale = 2;
+inline constexpr int kLabelDistance = 8;  // between a panel and its labels
+inline constexpr int kBarWidth = 20;
+inline constexpr std::size_t kTitleChars = 100;  // a longer title ends in an ellipsis
+
+/// Chosen layers and heads, checked: throws OptionError for one that the map does not have.
+std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& options);
+
+Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWidth& text_width);
+
+}  // namespace view
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,34 @@
+// Pixels of palette entries and their PNG bytes. Not: text, layout.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "view/scene.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace view {
+
+struct Raster {
+  Raster(int width_pixels, int height_pixels)
+      : width(width_pixels),
+        height(height_pixels),
+        pixels(static_cast<std::size_t>(width_pixels) * static_cast<std::size_t>(height_pixels), kPaper) {}
+
+  /// Parts outside are left out.
+  void fill(const Box& box, Paint paint);
+
+  int width, height;
+  std::vector<Paint> pixels;  // [height, width]
+};
+
+/// The cells of a panel, with their upper left corner at the origin.
+void raster_cells(Raster& raster, const Box& origin, const AttentionMap& map, const MapOptions& options, const Layout& layout,
+                  const Panel& panel);
+
+std::vector<std::byte> encode_png(const Raster& raster);
+
+}  // namespace view
+}  // namespace v0
+}  // namespace qkv

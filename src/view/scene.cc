@@ -1,0 +1,168 @@
+// Frames, labels, numbers and the colour bar around the cells. Not: sizes (layout.cc).
+#include "view/scene.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "view/text.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace view {
+namespace {
+
+bool is_dark(Rgb c) { return 299 * c.red + 587 * c.green + 114 * c.blue < 140'000; }  // luma of ITU-R BT.601, times 1000
+
+void outline(Canvas& canvas, const Box& box) {
+  canvas.fill({box.x - 1, box.y - 1, box.width + 2, 1}, kLine);
+  canvas.fill({box.x - 1, box.y + box.height, box.width + 2, 1}, kLine);
+  canvas.fill({box.x - 1, box.y, 1, box.height}, kLine);
+  canvas.fill({box.x + box.width, box.y, 1, box.height}, kLine);
+}
+
+void draw_axes(Canvas& canvas, const Layout& layout, const Panel& panel) {
+  const Box& box = panel.cells;
+  const Axis &rows = layout.rows, &columns = layout.columns;
+  if (panel.has_row_labels) {
+    for (const Tick& tick : rows.ticks) {
+      canvas.text(
+          {box.x - kLabelDistance, box.y + rows.centre(tick.position), tick.text, Anchor::kEnd, rows.text_scale, kInk, false});
+    }
+    canvas.text(
+        {box.x - rows.gutter - kLineHeight / 2, box.y + box.height / 2, "query", Anchor::kMiddle, kTextScale, kFaintInk, true});
+  }
+  if (panel.has_key_labels) {
+    const int below = box.y + box.height + kLabelDistance;
+    for (const Tick& tick : columns.ticks) {
+      const int x = box.x + columns.centre(tick.position);
+      const int y = columns.upward ? below : below + 4 * columns.text_scale;
+      canvas.text({x, y, tick.text, columns.upward ? Anchor::kEnd : Anchor::kMiddle, columns.text_scale, kInk, columns.upward});
+    }
+    const int caption = box.y + box.height + columns.gutter + kLineHeight / 2;
+    canvas.text({box.x + box.width / 2, caption, "key", Anchor::kMiddle, kTextScale, kFaintInk, false});
+  }
+}
+
+void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout,
+                  const Panel& panel) {
+  const int cell = std::min(layout.rows.cell, layout.columns.cell);
+  const int scale = cell >= 42 ? 2 : 1;  // "100" takes 18 pixels at scale 1
+  if (options.numbers == CellNumbers::kNever || cell < 24 || layout.rows.pool > 1) return;
+  const auto colours = palette();
+  const View<const float, 4> weights = map.weights.view<4>();
+  for (Index i = 0; i < map.q_len(); ++i) {
+    for (Index j = 0; j < map.kv_len(); ++j) {
+      const float w = weights(panel.layer, panel.head, i, j);
+      if (w == 0) continue;
+      const Paint under = cell_paint(map, options, layout, panel, i, j);
+      const Paint paint = is_dark(colours[under]) ? kInkOnDark : kInk;
+      const std::string number = percent_text(w);
+      canvas.text({panel.cells.x + layout.columns.centre(j), panel.cells.y + layout.rows.centre(i), number, Anchor::kMiddle,
+                   scale, paint, false});
+    }
+  }
+}
+
+/// "25%", "2.5%", "0.03%": as few digits as the tick needs.
+std::string tick_text(double weight) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.3g%%", 100 * weight);
+  return text.data();
+}
+
+void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
+  const Box& bar = layout.bar;
+  const auto place = [&](double share) {
+    return bar.y + static_cast<int>(
+                       std::lround((1 - (options.scale == ColourScale::kSqrt ? std::sqrt(share) : share)) * (bar.height - 1)));
+  };
+  for (int y = 0; y < bar.height; ++y) {
+    const double share = 1 - static_cast<double>(y) / (bar.height - 1);
+    canvas.fill({bar.x, bar.y + y, bar.width, 1}, static_cast<Paint>(std::lround(share * (kNumColours - 1))));
+  }
+  outline(canvas, bar);
+  const double top = static_cast<double>(layout.top);
+  const int text_x = bar.x + bar.width + kLabelDistance;
+  const auto tick = [&](double weight) {
+    const std::string text = tick_text(weight);
+    canvas.fill({bar.x + bar.width, place(weight / top), 4, 1}, kLine);
+    canvas.text({text_x, place(weight / top), text, Anchor::kStart, kTextScale, kInk, false});
+  };
+  tick(0);
+  tick(top);
+  int above = place(1);
+  for (int decade = 1; decade >= -5; --decade) {
+    for (const double digit : {5.0, 2.5, 1.0}) {
+      const double weight = digit * std::pow(10.0, decade - 1);
+      if (weight >= top || place(weight / top) < above + kLineHeight || place(weight / top) > place(0) - kLineHeight) continue;
+      tick(weight);
+      above = place(weight / top);
+    }
+  }
+  canvas.text({bar.x, bar.y - kLineHeight, "weight", Anchor::kStart, kTextScale, kFaintInk, false});
+  if (layout.has_nan) {
+    const Box swatch{bar.x, bar.y + bar.height + kLineHeight - bar.width / 2, bar.width, bar.width};
+    canvas.fill(swatch, kNan);
+    outline(canvas, swatch);
+    canvas.text({text_x, swatch.y + swatch.height / 2, "NaN", Anchor::kStart, kTextScale, kInk, false});
+  }
+}
+
+}  // namespace
+
+std::array<Rgb, kPaletteSize> palette() {
+  std::array<Rgb, kPaletteSize> colours;
+  std::copy_n(colour_map(Theme::kLight).begin(), kNumColours, colours.begin());
+  colours[kPaper] = {255, 255, 255};
+  colours[kInk] = {28, 28, 34};
+  colours[kFaintInk] = {110, 112, 122};
+  colours[kLine] = {160, 162, 170};
+  colours[kNan] = kNanColour;
+  colours[kInkOnDark] = {255, 255, 255};
+  return colours;
+}
+
+Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel, Index row,
+                 Index column) {
+  const View<const float, 4> weights = map.weights.view<4>();
+  const Index pool = layout.rows.pool;
+  float largest = std::numeric_limits<float>::quiet_NaN();
+  for (Index i = row * pool; i < std::min((row + 1) * pool, map.q_len()); ++i) {
+    for (Index j = column * pool; j < std::min((column + 1) * pool, map.kv_len()); ++j) {
+      largest = std::fmax(largest, weights(panel.layer, panel.head, i, j));
+    }
+  }
+  const int index = colour_index(largest, layout.top, options.scale);
+  return index < 0 ? kNan : static_cast<Paint>(index);
+}
+
+void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout) {
+  canvas.fill({0, 0, layout.width, layout.height}, kPaper);
+  const std::string title = visible_line(map.title, kTitleChars);
+  if (!title.empty()) canvas.text({kMargin, kMargin + kLineHeight / 2, title, Anchor::kStart, kTextScale, kInk, false});
+  for (const Panel& panel : layout.panels) {
+    const Box& box = panel.cells;
+    canvas.text({box.x, box.y - kLineHeight / 2, panel.name, Anchor::kStart, kTextScale, kInk, false});
+    outline(canvas, box);
+    draw_axes(canvas, layout, panel);
+    if (map.q_len() == 0 || map.kv_len() == 0) {
+      const std::string_view why = map.q_len() == 0 ? "no queries" : "no keys";
+      canvas.text({box.x + box.width / 2, box.y + box.height / 2, why, Anchor::kMiddle, 1, kFaintInk, false});
+    } else {
+      canvas.cells(panel);
+      draw_numbers(canvas, map, options, layout, panel);
+    }
+  }
+  draw_bar(canvas, options, layout);
+  if (layout.rows.pool > 1) {
+    const std::string side = std::to_string(layout.rows.pool);
+    const std::string note = "each pixel: the largest of " + side + " x " + side + " weights";
+    canvas.text({kMargin, layout.height - kMargin, note, Anchor::kStart, kTextScale, kFaintInk, false});
+  }
+}
+
+}  // namespace view
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,53 @@
+// The still picture itself, drawn onto a canvas of any format. Not: bytes of a format (png.cc, svg.cc).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "view/layout.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace view {
+
+/// A colour of the picture's palette: 0 .. 239 is the colour map, then these.
+using Paint = std::uint8_t;
+inline constexpr Paint kPaper = 240, kInk = 241, kFaintInk = 242, kLine = 243, kNan = 244, kInkOnDark = 245;
+inline constexpr int kPaletteSize = 246;
+
+std::array<Rgb, kPaletteSize> palette();
+
+enum class Anchor { kStart, kMiddle, kEnd };
+
+/// One line of text. (x, y) lies on the line that halves its capitals; the anchor says where along it.
+struct Label {
+  int x = 0, y = 0;
+  std::string_view text;  // visible, in UTF-8
+  Anchor anchor = Anchor::kStart;
+  int scale = kTextScale;
+  Paint paint = kInk;
+  bool upward = false;
+};
+
+class Canvas {
+ public:
+  Canvas() = default;
+  Canvas(const Canvas&) = delete;
+  Canvas& operator=(const Canvas&) = delete;
+  virtual ~Canvas() = default;
+
+  virtual void fill(const Box& box, Paint paint) = 0;
+  virtual void text(const Label& label) = 0;
+  /// The cells of one panel.
+  virtual void cells(const Panel& panel) = 0;
+};
+
+/// The palette entry of a cell: of the largest of its weights; NaN when all of them are.
+Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel, Index row,
+                 Index column);
+
+void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout);
+
+}  // namespace view
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,120 @@
+// The scene as SVG 1.1. Not: scripts, style sheets, external references.
+#include "qkv/view/svg.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "core/file.h"
+#include "view/raster.h"
+#include "view/scene.h"
+#include "view/text.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace view {
+namespace {
+
+constexpr int kFontSize = 9;  // pixels at scale 1; a monospaced font advances by about 0.6 of it
+
+std::string hex(Rgb c) {
+  std::array<char, 8> text;
+  std::snprintf(text.data(), text.size(), "#%02x%02x%02x", c.red, c.green, c.blue);
+  return text.data();
+}
+
+class SvgCanvas final : public Canvas {
+ public:
+  SvgCanvas(const AttentionMap& map, const MapOptions& options, const Layout& layout)
+      : map_(map), options_(options), layout_(layout), colours_(palette()) {
+    const std::string width = std::to_string(layout.width), height = std::to_string(layout.height);
+    out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" width=\"" + width +
+           "\" height=\"" + height + "\" viewBox=\"0 0 " + width + " " + height +
+           "\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\">\n<title>" +
+           escape_xml(map.title.empty() ? "attention map" : visible_line(map.title, kTitleChars)) + "</title>\n";
+    const Index cells = static_cast<Index>(layout.panels.size()) * layout.rows.num_cells() * layout.columns.num_cells();
+    is_vector_ = layout.rows.pool == 1 && cells <= kMaxSvgCells;
+  }
+
+  void fill(const Box& box, Paint paint) override { out_ += rectangle(box, paint) + "/>\n"; }
+
+  void text(const Label& label) override {
+    const int size = kFontSize * label.scale;
+    const std::string x = std::to_string(label.x), y = std::to_string(label.y);
+    out_ += "<text x=\"" + x + "\" y=\"" + y + "\" dy=\".36em\" font-size=\"" + std::to_string(size) + "\" fill=\"" +
+            hex(colours_[label.paint]) + "\"";
+    if (label.anchor != Anchor::kStart)
+      out_ += label.anchor == Anchor::kMiddle ? " text-anchor=\"middle\"" : " text-anchor=\"end\"";
+    if (label.upward) out_ += " transform=\"rotate(-90 " + x + " " + y + ")\"";
+    out_ += ">" + escape_xml(label.text) + "</text>\n";
+  }
+
+  void cells(const Panel& panel) override { is_vector_ ? vector_cells(panel) : embed(panel); }
+
+  std::string finish() { return std::move(out_) + "</svg>\n"; }
+
+ private:
+  std::string rectangle(const Box& box, Paint paint) const {
+    return "<rect x=\"" + std::to_string(box.x) + "\" y=\"" + std::to_string(box.y) + "\" width=\"" +
+           std::to_string(box.width) + "\" height=\"" + std::to_string(box.height) + "\" fill=\"" + hex(colours_[paint]) + "\"";
+  }
+
+  static std::string position(const std::vector<std::string>& tokens, Index i) {
+    const std::string number = std::to_string(i);
+    return tokens.empty() ? number : visible_label(tokens[static_cast<std::size_t>(i)], 40) + " (" + number + ")";
+  }
+
+  void vector_cells(const Panel& panel) {
+    const int width = layout_.columns.cell, height = layout_.rows.cell;
+    const View<const float, 4> weights = map_.weights.view<4>();
+    out_ += "<g shape-rendering=\"crispEdges\">\n";
+    for (Index i = 0; i < map_.q_len(); ++i) {
+      const std::string query = escape_xml(position(map_.query_tokens, i));
+      for (Index j = 0; j < map_.kv_len(); ++j) {
+        const float w = weights(panel.layer, panel.head, i, j);
+        std::array<char, 32> percent;
+        std::snprintf(percent.data(), percent.size(), std::isnan(w) ? "NaN" : "%.2f %%", 100 * static_cast<double>(w));
+        const Box cell{panel.cells.x + static_cast<int>(j) * width, panel.cells.y + static_cast<int>(i) * height, width,
+                       height};
+        out_ += rectangle(cell, cell_paint(map_, options_, layout_, panel, i, j)) + "><title>" + query + " looks at " +
+                escape_xml(position(map_.key_tokens, j)) + ": " + percent.data() + "</title></rect>\n";
+      }
+    }
+    out_ += "</g>\n";
+  }
+
+  void embed(const Panel& panel) {
+    Raster raster(panel.cells.width, panel.cells.height);
+    raster_cells(raster, {}, map_, options_, layout_, panel);
+    const std::vector<std::byte> png = encode_png(raster);
+    const std::string_view bytes(reinterpret_cast<const char*>(png.data()), png.size());
+    out_ += "<image x=\"" + std::to_string(panel.cells.x) + "\" y=\"" + std::to_string(panel.cells.y) + "\" width=\"" +
+            std::to_string(raster.width) + "\" height=\"" + std::to_string(raster.height) +
+            "\" style=\"image-rendering:pixelated\" xlink:href=\"data:image/png;base64," + encode_base64(bytes) + "\"/>\n";
+  }
+
+  const AttentionMap& map_;
+  const MapOptions& options_;
+  const Layout& layout_;
+  std::array<Rgb, kPaletteSize> colours_;
+  bool is_vector_ = true;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string render_svg(const AttentionMap& map, const MapOptions& options) {
+  check_map(map);
+  const TextWidth text_width = [](std::string_view text, int scale) { return display_width(text) * 6 * scale; };
+  const Layout layout = lay_out(map, options, text_width);
+  SvgCanvas canvas(map, options, layout);
+  draw(canvas, map, options, layout);
+  return canvas.finish();
+}
+
+void save_svg(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options) {
+  write_file_atomically(path, render_svg(map, options));
+}
+
+}  // namespace view
+}  // namespace v0
+}  // namespace qkv

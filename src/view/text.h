@@ -1,0 +1,48 @@
+// Tokens as labels: hostile or invisible text made visible, and escaped for each format. Not: tokenizing, fonts.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qkv {
+inline namespace v0 {
+namespace view {
+
+/// One decoded character: a code point, or a byte that is not part of valid UTF-8 (then `valid` is false).
+struct Character {
+  char32_t code = 0;
+  bool valid = true;
+};
+
+std::vector<Character> decode_utf8(std::string_view text);
+void append_utf8(std::string& out, char32_t code);
+
+/// The text with every character visible on one line: space as U+2423, line feed as U+21B5, tab as U+21E5, other control
+/// characters, direction marks and invisible characters as U+XXXX, bytes that are not UTF-8 as \xNN, the empty text as two
+/// quotes. At most `max_characters`, the last then an ellipsis. Holds no control character, so no terminal escape sequence.
+std::string visible_label(std::string_view text, std::size_t max_characters);
+
+/// A title on one line: visible_label, but with its spaces.
+std::string visible_line(std::string_view text, std::size_t max_characters);
+
+/// A visible label in printable ASCII: space as _, line feed as \n, tab as \t, other characters as U+XXXX.
+std::string ascii_label(std::string_view visible);
+
+/// Columns that visible text takes in a terminal: 2 for East Asian wide characters and pictographs, 0 for combining marks.
+int display_width(std::string_view visible);
+
+/// For XML text and attribute values.
+std::string escape_xml(std::string_view visible);
+
+/// A JavaScript string literal with its quotes, safe inside a script element: < > & and line separators are escaped.
+std::string quote_script(std::string_view visible);
+
+std::string encode_base64(std::string_view bytes);
+
+/// Percent as an integer: "12"; "." for exactly 0, "0" for what rounds to 0, "-" for NaN.
+std::string percent_text(float weight);
+
+}  // namespace view
+}  // namespace v0
+}  // namespace qkv
