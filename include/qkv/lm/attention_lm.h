@@ -9,13 +9,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "qkv/context.h"
 #include "qkv/export.h"
-#include "qkv/state_dict.h"
+#include "qkv/nn/module.h"
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
@@ -44,41 +43,30 @@ struct LayerTrace {
   Tensor<float> weights;  ///< [B, H, T, T]
 };
 
-/// One named parameter: a slice of values() and of gradients().
-struct Parameter {
-  std::string name;
-  std::vector<Index> sizes;
-  std::span<float> value;
-  std::span<float> gradient;
-};
-
-class QKV_API AttentionLM {
+/// Parameters, state_dict() and load_state_dict() as every nn::Module. Names: tok.weight pos.weight attn.W_q.weight
+/// attn.W_k.weight attn.W_v.weight attn.W_o.weight head.weight head.bias (several plain layers: attn.0.W_q.weight ..);
+/// nanoGPT's with blocks.
+class QKV_API AttentionLM : public nn::Module {
  public:
   /// Parameters drawn as PyTorch draws them (other bits): Embedding N(0, 1), Linear U(+-1/sqrt(fan_in)), LayerNorm 1 and 0.
   /// Throws OptionError, with the numbers, for sizes that cannot be.
   explicit AttentionLM(const AttentionLMConfig& config, std::uint64_t seed = 0);
-  ~AttentionLM();
+  ~AttentionLM() override;
   AttentionLM(AttentionLM&&) noexcept;
   AttentionLM& operator=(AttentionLM&&) noexcept;
+  /// The same configuration and parameters; gradients 0.
   AttentionLM clone() const;
 
   const AttentionLMConfig& config() const;
   /// Lets a trained model look at the future, or no longer: for experiments.
   void set_causal(bool causal);
+  /// Training mode turns dropout on. A new model is in evaluation mode.
+  void train(bool on = true);
 
-  Index parameter_count() const;
-  std::span<float> values();  ///< every parameter, one after the other, in the order of parameters()
-  std::span<const float> values() const;
-  std::span<float> gradients();
-  std::vector<Parameter> parameters();
-
-  /// Names as DESIGN's table of layers: tok.weight pos.weight attn.W_q.weight .. head.bias; nanoGPT's with blocks.
-  StateDict state_dict() const;
-  /// Throws OptionError for an unknown or missing name (with the names that were expected), ShapeError for a wrong shape.
-  void load_state_dict(const StateDict& state);
+  std::vector<nn::Parameter> parameters() override;
 
   /// What forward keeps for backward, and scratch; reused from step to step, so that nothing is allocated after the first.
-  /// One per running computation. Its dropout seed is read by forward when training.
+  /// One per running computation.
   class QKV_API Activations {
    public:
     Activations();
@@ -94,29 +82,26 @@ class QKV_API AttentionLM {
     std::unique_ptr<Impl> impl_;
   };
 
-  struct ForwardOptions {
-    bool training = false;  ///< dropout on
-    std::uint64_t dropout_seed = 0;
-  };
-
   /// Logits [B, T, V] of ids [B, T], T <= context. Throws OptionError for an id outside the vocabulary, ShapeError for T.
-  void forward(View<const Index, 2> ids, Activations& activations, const ForwardOptions& options,
+  void forward(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed = 0,
                Context& context = Context::default_context()) const;
   Tensor<float> logits(View<const Index, 2> ids, Context& context = Context::default_context()) const;
 
   /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward.
   double loss(View<const Index, 2> targets, Activations& activations) const;
-  /// Overwrites gradients() with those of the last loss.
+  /// Overwrites every gradient with that of the last loss.
   void backward(Activations& activations, Context& context = Context::default_context());
 
-  /// Per layer: q, k, v and the weights for ids [B, T].
+  /// Per layer: q, k, v and the weights for ids [B, T], without dropout.
   std::vector<LayerTrace> trace(View<const Index, 2> ids, Context& context = Context::default_context()) const;
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
 
+ protected:
+  std::string_view type_name() const override;
+
  private:
-  explicit AttentionLM(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,4 +1,4 @@
-// Adam and AdamW over one flat array of parameters, the learning-rate schedule, clipping by the global norm.
+// Adam and AdamW over the parameters of a module, the learning-rate schedule, clipping by the global norm.
 // PyTorch's order of operations in f32, so that losses match. Kingma 2014 (arXiv:1412.6980), Loshchilov 2017 (1711.05101).
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "qkv/export.h"
+#include "qkv/nn/module.h"
 #include "qkv/types.h"
 
 namespace qkv {
@@ -22,17 +23,17 @@ struct AdamOptions {
 /// What a checkpoint keeps to go on.
 struct AdamState {
   Index step = 0;             ///< steps taken
-  std::vector<float> mean;    ///< first moment, one per parameter
+  std::vector<float> mean;    ///< first moment, one per element, in the order of the parameters
   std::vector<float> square;  ///< second moment
 };
 
 class QKV_API Adam {
  public:
   /// Throws OptionError for options that cannot be.
-  explicit Adam(Index parameter_count, AdamOptions options = {});
+  explicit Adam(Index parameter_count, const AdamOptions& options = {});
 
   /// values -= lr / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) + epsilon)
-  void step(std::span<float> values, std::span<const float> gradients, double learning_rate);
+  void step(std::span<const nn::Parameter> parameters, double learning_rate);
 
   const AdamState& state() const { return state_; }
   /// Throws ShapeError when the moments are not one per parameter.
@@ -56,10 +57,10 @@ struct LearningRateSchedule {
   QKV_API double at(Index step, Index total_steps) const;
 };
 
-/// sqrt(sum of squares), summed in f64 in one fixed order.
-QKV_API double global_norm(std::span<const float> gradients);
-/// Scales by max_norm / (norm + 1e-6) where the norm exceeds max_norm, as PyTorch does. Returns the norm before.
-QKV_API double clip_global_norm(std::span<float> gradients, double max_norm);
+/// sqrt(sum of squares of all gradients), summed in f64 in one fixed order.
+QKV_API double global_norm(std::span<const nn::Parameter> parameters);
+/// Scales the gradients by max_norm / (norm + 1e-6) where the norm exceeds max_norm, as PyTorch does. Returns the norm before.
+QKV_API double clip_global_norm(std::span<const nn::Parameter> parameters, double max_norm);
 
 }  // namespace lm
 }  // namespace v0

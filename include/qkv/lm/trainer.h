@@ -42,7 +42,7 @@ struct TrainResult {
 
 class QKV_API Trainer {
  public:
-  /// Borrows the model. Throws OptionError for options that cannot be.
+  /// Borrows the model, which is not loaded or moved meanwhile. Throws OptionError for options that cannot be.
   Trainer(AttentionLM& model, TrainOptions options);
 
   /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids that the model has not.
@@ -57,6 +57,7 @@ class QKV_API Trainer {
 
  private:
   AttentionLM& model_;
+  std::vector<nn::Parameter> parameters_;
   TrainOptions options_;
   Adam adam_;
   Batch batch_;

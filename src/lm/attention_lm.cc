@@ -1,0 +1,242 @@
+// AttentionLM: forward, loss and backward of one batch, in memory that is reused from step to step.
+#include "qkv/lm/attention_lm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "lm/model.h"
+#include "qkv/lm/data.h"
+#include "qkv/nn/dropout.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+namespace {
+
+/// One layer's forward, kept. Plain layers use `attention` and `out` alone.
+struct LayerActivations {
+  nn::Saved attention;
+  nn::MlpSaved mlp;
+  Tensor<float> normed_1, normed_2;  // [B, T, E] after ln_1, ln_2
+  Tensor<float> middle;              // [B, T, E] after attention's residual
+  Tensor<float> branch;              // [B, T, E] what attention and then the MLP add
+  Tensor<float> out;                 // [B, T, E]
+};
+
+/// loss = log sum_v exp(x[v]) - x[target], and exp(x[v] - m) / sum in place of x: one row of logits [V].
+double cross_entropy_row(const float* x, Index vocab, Index target, float* p) {
+  const float largest = *std::max_element(x, x + vocab);
+  float sum = 0;
+  for (Index v = 0; v < vocab; ++v) {
+    p[v] = std::exp(x[v] - largest);
+    sum += p[v];
+  }
+  for (Index v = 0; v < vocab; ++v) p[v] /= sum;
+  return static_cast<double>(std::log(sum) - (x[target] - largest));
+}
+
+}  // namespace
+
+struct AttentionLM::Activations::Impl {
+  Index batch = 0, length = 0;        // B, T
+  std::vector<Index> ids, positions;  // [B * T]
+  std::uint64_t dropout_seed = 0;
+  Tensor<float> embedded;  // [B, T, E]
+  std::vector<LayerActivations> layers;
+  Tensor<float> last;         // [B, T, E] after ln_f; empty without
+  Tensor<float> logits;       // [B, T, V]
+  Tensor<float> dlogits;      // [B, T, V]
+  Tensor<float> dh, dbranch;  // [B, T, E], backward's work space
+
+  const Tensor<float>& head_input() const { return last.count() != 0 ? last : layers.back().out; }
+  const Tensor<float>& layer_input(std::size_t layer) const { return layer == 0 ? embedded : layers[layer - 1].out; }
+  std::vector<Index> sizes(Index width) const { return {batch, length, width}; }
+};
+
+AttentionLM::Activations::Activations() : impl_(std::make_unique<Impl>()) {}
+AttentionLM::Activations::~Activations() = default;
+AttentionLM::Activations::Activations(Activations&&) noexcept = default;
+AttentionLM::Activations& AttentionLM::Activations::operator=(Activations&&) noexcept = default;
+
+View<const float, 3> AttentionLM::Activations::logits() const { return std::as_const(impl_->logits).view<3>(); }
+
+namespace {
+
+/// Copies ids and numbers their positions; checks both.
+void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, std::vector<Index>& tokens,
+              std::vector<Index>& positions) {
+  constexpr const char* kFunction = "AttentionLM::forward";
+  const Index batch = ids.size(0), length = ids.size(1);
+  check<ShapeError>(batch >= 1 && length >= 1 && length <= config.context, kFunction,
+                    "ids must be [B, T] with 1 <= T <= context: got ", ids, " for context ", config.context);
+  tokens.resize(static_cast<std::size_t>(batch * length));
+  positions.resize(tokens.size());
+  std::size_t at = 0;
+  for (Index b = 0; b < batch; ++b) {
+    for (Index i = 0; i < length; ++i, ++at) {
+      tokens[at] = ids(b, i);
+      positions[at] = i;
+      check<OptionError>(tokens[at] >= 0 && tokens[at] < config.vocab_size, kFunction, "ids must be in [0, ", config.vocab_size,
+                         "): got ", tokens[at], " at [", b, ", ", i, "]");
+    }
+  }
+}
+
+}  // namespace
+
+void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, std::uint64_t dropout_seed,
+                          Context& context) const {
+  const Impl& m = *impl_;
+  Activations::Impl& a = *activations.impl_;
+  read_ids(m.config, ids, a.ids, a.positions);
+  a.batch = ids.size(0);
+  a.length = ids.size(1);
+  a.dropout_seed = dropout_seed;
+  a.layers.resize(m.blocks.size());
+  const std::vector<Index> sizes = a.sizes(m.config.embed_dim);
+
+  nn::resize(a.embedded, sizes);
+  m.tok.forward(a.ids, nn::as_rows(a.embedded), false, context);
+  m.pos.forward(a.positions, nn::as_rows(a.embedded), true, context);
+
+  for (std::size_t i = 0; i < m.blocks.size(); ++i) {
+    const Block& block = m.blocks[i];
+    LayerActivations& l = a.layers[i];
+    const Tensor<float>& h = a.layer_input(i);
+    const auto layer = static_cast<Index>(i);
+    nn::ForwardOptions options;
+    options.causal = m.config.causal;
+    options.seed = m.training ? m.attention_seed(dropout_seed, layer) : 0;
+    options.context = &context;
+    nn::resize(l.out, sizes);
+    if (!m.config.blocks) {
+      block.attention.forward_into(h, l.out, options, &l.attention);
+      continue;
+    }
+    for (Tensor<float>* t : {&l.normed_1, &l.normed_2, &l.middle, &l.branch}) nn::resize(*t, sizes);
+    block.ln_1->forward(nn::as_rows(h), nn::as_rows(l.normed_1), context);
+    block.attention.forward_into(l.normed_1, l.middle, options, &l.attention);
+    add_to(l.middle, h);
+    block.ln_2->forward(nn::as_rows(std::as_const(l.middle)), nn::as_rows(l.normed_2), context);
+    block.mlp->forward(nn::as_rows(std::as_const(l.normed_2)), nn::as_rows(l.out), l.mlp, context);
+    nn::apply_dropout(l.out, l.out, m.mlp_dropout(dropout_seed, layer), context);
+    add_to(l.out, l.middle);
+  }
+
+  if (m.ln_f) {
+    nn::resize(a.last, sizes);
+    m.ln_f->forward(nn::as_rows(std::as_const(a.layers.back().out)), nn::as_rows(a.last), context);
+  }
+  nn::resize(a.logits, a.sizes(m.config.vocab_size));
+  m.head.forward(nn::as_rows(a.head_input()), nn::as_rows(a.logits), context);
+}
+
+Tensor<float> AttentionLM::logits(View<const Index, 2> ids, Context& context) const {
+  Activations activations;
+  forward(ids, activations, 0, context);
+  return std::move(activations.impl_->logits);
+}
+
+double AttentionLM::loss(View<const Index, 2> targets, Activations& activations) const {
+  constexpr const char* kFunction = "AttentionLM::loss";
+  Activations::Impl& a = *activations.impl_;
+  const Index vocab = impl_->config.vocab_size;
+  check<ShapeError>(targets.size(0) == a.batch && targets.size(1) == a.length, kFunction,
+                    "targets must have the shape of the last forward's ids [", a.batch, ", ", a.length, "]: got ", targets);
+  nn::resize(a.dlogits, a.sizes(vocab));
+  Index counted = 0;
+  double sum = 0;
+  const float* x = a.logits.data();
+  float* p = a.dlogits.data();
+  for (Index b = 0; b < a.batch; ++b) {
+    for (Index i = 0; i < a.length; ++i, x += vocab, p += vocab) {
+      const Index target = targets(b, i);
+      if (target == kNoTarget) {
+        std::fill_n(p, vocab, 0.0F);
+        continue;
+      }
+      check<OptionError>(target >= 0 && target < vocab, kFunction, "targets must be in [0, ", vocab, ") or kNoTarget: got ",
+                         target);
+      sum += cross_entropy_row(x, vocab, target, p);
+      p[target] -= 1;
+      ++counted;
+    }
+  }
+  check<OptionError>(counted > 0, kFunction, "at least one place must have a target: got none");
+  // dlogits = (softmax(logits) - onehot(target)) / counted
+  const float share = 1.0F / static_cast<float>(counted);
+  for (float& d : a.dlogits.span()) d *= share;
+  return sum / static_cast<double>(counted);
+}
+
+void AttentionLM::backward(Activations& activations, Context& context) {
+  Impl& m = *impl_;
+  Activations::Impl& a = *activations.impl_;
+  for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);
+  nn::resize(a.dh, a.sizes(m.config.embed_dim));
+  nn::resize(a.dbranch, a.sizes(m.config.embed_dim));
+
+  m.head.backward(nn::as_rows(a.head_input()), nn::as_rows(std::as_const(a.dlogits)), nn::as_rows(a.dh), context);
+  if (m.ln_f) {
+    m.ln_f->backward(nn::as_rows(std::as_const(a.layers.back().out)), nn::as_rows(std::as_const(a.dh)), nn::as_rows(a.dh),
+                     context);
+  }
+
+  for (std::size_t i = m.blocks.size(); i-- > 0;) {
+    Block& block = m.blocks[i];
+    LayerActivations& l = a.layers[i];
+    if (!m.config.blocks) {
+      block.attention.backward_into(a.dh, l.attention, a.dbranch, &context);
+      std::swap(a.dh, a.dbranch);
+      continue;
+    }
+    // out = middle + dropout(mlp(ln_2(middle))):  dmiddle = dh + ln_2'(mlp'(dropout'(dh)))
+    nn::apply_dropout(a.dh, a.dbranch, m.mlp_dropout(a.dropout_seed, static_cast<Index>(i)), context);
+    const View<float, 2> dbranch = nn::as_rows(a.dbranch);
+    block.mlp->backward(nn::as_rows(std::as_const(l.normed_2)), dbranch, nn::as_rows(l.branch), l.mlp, context);
+    block.ln_2->backward(nn::as_rows(std::as_const(l.middle)), nn::as_rows(std::as_const(l.branch)), dbranch, context);
+    add_to(a.dh, a.dbranch);
+    // middle = h + attention(ln_1(h)):  dh = dmiddle + ln_1'(attention'(dmiddle))
+    block.attention.backward_into(a.dh, l.attention, l.branch, &context);
+    block.ln_1->backward(nn::as_rows(a.layer_input(i)), nn::as_rows(std::as_const(l.branch)), dbranch, context);
+    add_to(a.dh, a.dbranch);
+  }
+
+  m.tok.backward(a.ids, nn::as_rows(std::as_const(a.dh)), context);
+  m.pos.backward(a.positions, nn::as_rows(std::as_const(a.dh)), context);
+}
+
+std::vector<LayerTrace> AttentionLM::trace(View<const Index, 2> ids, Context& context) const {
+  const Impl& m = *impl_;
+  Activations activations;
+  AttentionLM::forward(ids, activations, 0, context);
+  const Activations::Impl& a = *activations.impl_;
+  const Index heads = m.config.num_heads, width = m.config.embed_dim;
+
+  std::vector<LayerTrace> traces(m.blocks.size());
+  for (std::size_t i = 0; i < traces.size(); ++i) {
+    const View<const float, 3> projected = a.layers[i].attention.projected;  // [B, T, 3E]
+    Tensor<float>* parts[] = {&traces[i].q, &traces[i].k, &traces[i].v};
+    for (Index part = 0; part < 3; ++part) {
+      const View<const float, 4> from = split_heads(projected.sliced(2, part * width, (part + 1) * width), heads);
+      Tensor<float>& to = *parts[part];
+      to = Tensor<float>({a.batch, heads, a.length, width / heads});
+      const View<float, 4> copy = to;
+      for (Index b = 0; b < a.batch; ++b) {
+        for (Index h = 0; h < heads; ++h) {
+          for (Index t = 0; t < a.length; ++t) std::copy_n(&from(b, h, t, 0), width / heads, &copy(b, h, t, 0));
+        }
+      }
+    }
+    AttentionOptions options;
+    if (m.config.causal) options.mask = Mask::causal();
+    traces[i].weights = Tensor<float>({a.batch, heads, a.length, a.length});
+    attention_weights(traces[i].q, traces[i].k, traces[i].weights, options, WeightsKind::kSoftmax, context);
+  }
+  return traces;
+}
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

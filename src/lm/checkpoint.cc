@@ -1,0 +1,123 @@
+// Checkpoints: a trained model <-> named tensors and metadata. The bytes are io's.
+#include <algorithm>
+#include <charconv>
+
+#include "core/check.h"
+#include "qkv/io/safetensors.h"
+#include "qkv/lm/trainer.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+namespace {
+
+constexpr const char* kStep = "lm.step";
+constexpr const char* kTask = "lm.task";
+constexpr const char* kAdamStep = "lm.adam_step";
+constexpr const char* kAdamMean = "adam.mean";
+constexpr const char* kAdamSquare = "adam.square";
+constexpr const char* kFunction = "load_checkpoint";
+
+std::string metadata_text(const StateDict& state, const char* name) {
+  const auto entry = state.metadata.find(name);
+  check<OptionError>(entry != state.metadata.end(), kFunction, "the file must have the metadata entry ", name,
+                     ": got none; is it a checkpoint of this model?");
+  return entry->second;
+}
+
+Index metadata_step(const StateDict& state, const char* name) {
+  const std::string text = metadata_text(state, name);
+  Index step = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
+  check<OptionError>(error == std::errc() && end == text.data() + text.size() && step >= 0, kFunction, name,
+                     " must be a whole number, not negative: got \"", text.substr(0, 40), "\"");
+  return step;
+}
+
+AnyTensor vector_tensor(const std::vector<float>& values) {
+  Tensor<float> tensor({static_cast<Index>(values.size())});
+  std::copy(values.begin(), values.end(), tensor.data());
+  return any_tensor(tensor);
+}
+
+std::vector<float> tensor_vector(const AnyTensor& tensor) {
+  const Tensor<float> values = to_f32(tensor);
+  return {values.span().begin(), values.span().end()};
+}
+
+bool is_moment(const StateDict::Entry& entry) { return entry.name == kAdamMean || entry.name == kAdamSquare; }
+
+/// The file is as large as the model that its metadata describe, before that model is made: a hostile file costs no memory.
+void check_size(const StateDict& state, const AttentionLMConfig& c) {
+  const std::string_view tok = c.blocks ? "transformer.wte.weight" : "tok.weight";
+  const std::string_view pos = c.blocks ? "transformer.wpe.weight" : "pos.weight";
+  const auto fits = [&](std::string_view name, Index rows) {
+    const std::vector<Index> wanted{rows, c.embed_dim};
+    check<ShapeError>(state.at(name).sizes == wanted, kFunction, name, " must be ", shape_text(wanted.data(), 2),
+                      " as the metadata says: got ", state.at(name));
+  };
+  fits(tok, c.vocab_size);
+  fits(pos, c.context);
+  Index elements = 0;
+  for (const StateDict::Entry& entry : state.entries()) elements += checked_count(entry.tensor.sizes);
+  // Every layer has four square projections.
+  const Index least = 4 * c.num_layers * c.embed_dim * c.embed_dim;
+  check<ShapeError>(elements >= least, kFunction, "parameters of ", c.num_layers, " layers of width ", c.embed_dim,
+                    " must have at least ", least, " elements: got ", elements);
+}
+
+}  // namespace
+
+StateDict checkpoint_to_state(const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task, Index step,
+                              const AdamState* adam) {
+  StateDict state = model.state_dict();
+  model.config().save_metadata(state.metadata);
+  tokenizer.save_metadata(state.metadata);
+  state.metadata[kTask] = task;
+  state.metadata[kStep] = std::to_string(step);
+  if (adam != nullptr) {
+    state.metadata[kAdamStep] = std::to_string(adam->step);
+    state.add(kAdamMean, vector_tensor(adam->mean));
+    state.add(kAdamSquare, vector_tensor(adam->square));
+  }
+  return state;
+}
+
+Checkpoint checkpoint_from_state(const StateDict& state) {
+  const Index step = metadata_step(state, kStep);
+  const AttentionLMConfig config = AttentionLMConfig::from_metadata(state.metadata);
+  check_size(state, config);
+  Checkpoint checkpoint{
+      AttentionLM(config), CharTokenizer::from_metadata(state.metadata), metadata_text(state, kTask), step, {}};
+
+  const std::string& task = checkpoint.task;
+  check<OptionError>(task == "text" || task == "previous" || task == "masked", kFunction, kTask,
+                     " must be text, previous or masked: got \"", task.substr(0, 40), "\"");
+  const Index symbols = checkpoint.tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
+  check<OptionError>(symbols == config.vocab_size, kFunction, "vocab_size must be the number of symbols ", symbols,
+                     " of the tokenizer and task ", task, ": got ", config.vocab_size);
+
+  StateDict parameters;
+  for (const StateDict::Entry& entry : state.entries()) {
+    if (!is_moment(entry)) parameters.add(entry.name, entry.tensor.clone());
+  }
+  checkpoint.model.load_state_dict(parameters);
+
+  if (state.metadata.contains(kAdamStep)) {
+    AdamState adam{metadata_step(state, kAdamStep), tensor_vector(state.at(kAdamMean)), tensor_vector(state.at(kAdamSquare))};
+    Adam(checkpoint.model.parameter_count()).load_state(adam);  // the same checks as on resuming
+    checkpoint.adam = std::move(adam);
+  }
+  return checkpoint;
+}
+
+void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer, const std::string& task,
+                     Index step, const AdamState* adam) {
+  io::save_safetensors(path, checkpoint_to_state(model, tokenizer, task, step, adam));
+}
+
+Checkpoint load_checkpoint(const std::string& path) { return checkpoint_from_state(io::load_safetensors(path)); }
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,162 @@
+// Batches: what is drawn for row `row` of step `step` depends on (seed, step, row) alone.
+#include "qkv/lm/data.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "lm/draw.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+namespace {
+
+constexpr double kHiddenShare = 0.15;  // BERT, arXiv:1810.04805, section 3.1
+
+void check_shape(BatchShape shape, const char* function) {
+  check<OptionError>(shape.batch >= 1 && shape.context >= 1, function, "batch and context must be at least 1: got batch ",
+                     shape.batch, ", context ", shape.context);
+}
+
+/// One more than the largest id; every id must be >= 0.
+Index vocab_of(std::span<const Index> ids, const char* function) {
+  Index vocab = 0;
+  for (const Index id : ids) {
+    check<OptionError>(id >= 0, function, "ids must not be negative: got ", id);
+    vocab = std::max(vocab, id + 1);
+  }
+  return vocab;
+}
+
+std::span<Index> row_of(Tensor<Index>& tensor, Index row) {
+  return {tensor.data() + row * tensor.size(1), static_cast<std::size_t>(tensor.size(1))};
+}
+
+void copy_window(std::span<const Index> ids, Index start, std::span<Index> inputs, std::span<Index> targets) {
+  const auto from = ids.begin() + start;
+  std::copy_n(from, inputs.size(), inputs.begin());
+  std::copy_n(from + 1, targets.size(), targets.begin());
+}
+
+/// Moves the inputs of `count` random places to the targets and writes the mask's id there; no other place has a target.
+void hide(Random random, Index mask_id, std::span<Index> inputs, std::span<Index> targets) {
+  const auto length = static_cast<Index>(inputs.size());
+  const auto count = std::max<Index>(1, static_cast<Index>(kHiddenShare * static_cast<double>(length) + 0.5));
+  std::fill(targets.begin(), targets.end(), kNoTarget);
+  // Floyd's sampling without replacement: place j, or j's own end of the range when it is taken already.
+  for (Index end = length - count; end < length; ++end) {
+    auto place = static_cast<std::size_t>(draw_below(random, end + 1));
+    if (targets[place] != kNoTarget) place = static_cast<std::size_t>(end);
+    targets[place] = inputs[place];
+    inputs[place] = mask_id;
+  }
+}
+
+}  // namespace
+
+std::string default_text() {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "ababababababab abc abc abc xyzxyzxyz";
+  return text;
+}
+
+BatchSource BatchSource::over_text(Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed,
+                                   const char* function) {
+  check_shape(shape, function);
+  check<OptionError>(static_cast<Index>(ids.size()) > shape.context + 1, function,
+                     "the text must be longer than context + 1: got ", ids.size(), " characters for context ", shape.context);
+  BatchSource source(kind, shape, seed);
+  source.vocab_size_ = vocab_of(ids, function);
+  source.ids_ = std::move(ids);
+  return source;
+}
+
+BatchSource BatchSource::windows(std::vector<Index> ids, BatchShape shape, std::uint64_t seed) {
+  return over_text(Kind::kWindows, std::move(ids), shape, seed, "BatchSource::windows");
+}
+
+BatchSource BatchSource::masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed) {
+  constexpr const char* kFunction = "BatchSource::masked";
+  BatchSource source = over_text(Kind::kMasked, std::move(ids), shape, seed, kFunction);
+  check<OptionError>(mask_id >= source.vocab_size_, kFunction, "mask_id must be an id that the text has not: got ", mask_id,
+                     " for ids below ", source.vocab_size_);
+  source.mask_id_ = mask_id;
+  source.vocab_size_ = mask_id + 1;
+  return source;
+}
+
+BatchSource BatchSource::from_arrays(Tensor<Index> batches) {
+  constexpr const char* kFunction = "BatchSource::from_arrays";
+  check<ShapeError>(batches.rank() == 3 && batches.size(1) >= 1 && batches.size(2) >= 2, kFunction,
+                    "batches must be [steps, B, T + 1]: got ", batches);
+  BatchSource source(Kind::kArrays, {batches.size(1), batches.size(2) - 1}, 0);
+  source.steps_ = batches.size(0);
+  source.vocab_size_ = vocab_of(batches.span(), kFunction);
+  source.given_ = std::move(batches);
+  return source;
+}
+
+BatchSource BatchSource::from_starts(std::vector<Index> ids, Tensor<Index> starts, Index context) {
+  constexpr const char* kFunction = "BatchSource::from_starts";
+  check<ShapeError>(starts.rank() == 2, kFunction, "starts must be [steps, B]: got ", starts);
+  BatchSource source = over_text(Kind::kStarts, std::move(ids), {starts.size(1), context}, 0, kFunction);
+  const Index last = static_cast<Index>(source.ids_.size()) - context - 1;
+  for (const Index start : starts.span()) {
+    check<OptionError>(start >= 0 && start <= last, kFunction, "a start must be in [0, ", last, "]: got ", start);
+  }
+  source.steps_ = starts.size(0);
+  source.given_ = std::move(starts);
+  return source;
+}
+
+BatchSource BatchSource::previous(Index alphabet, BatchShape shape, std::uint64_t seed) {
+  constexpr const char* kFunction = "BatchSource::previous";
+  check_shape(shape, kFunction);
+  check<OptionError>(alphabet >= 1, kFunction, "alphabet must be at least 1: got ", alphabet);
+  BatchSource source(Kind::kPrevious, shape, seed);
+  source.vocab_size_ = alphabet;
+  return source;
+}
+
+void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const {
+  const auto random = [&](Draw purpose) { return Random(derived_seed(seed_, purpose, step, row)); };
+  switch (kind_) {
+    case Kind::kArrays:
+      copy_window(given_.span(), (step * shape_.batch + row) * (shape_.context + 1), inputs, targets);
+      break;
+    case Kind::kStarts:
+      copy_window(ids_, given_.data()[step * shape_.batch + row], inputs, targets);
+      break;
+    case Kind::kWindows:
+    case Kind::kMasked: {
+      const Index starts = static_cast<Index>(ids_.size()) - shape_.context - 1;
+      Random draws = random(Draw::kWindow);
+      copy_window(ids_, draw_below(draws, starts), inputs, targets);
+      if (kind_ == Kind::kMasked) hide(random(Draw::kHidden), mask_id_, inputs, targets);
+      break;
+    }
+    case Kind::kPrevious: {
+      Random draws = random(Draw::kCharacter);
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        inputs[i] = draw_below(draws, vocab_size_);
+        targets[i] = inputs[i == 0 ? 0 : i - 1];
+      }
+      break;
+    }
+  }
+}
+
+void BatchSource::fill(Index step, Batch& batch) const {
+  check<OptionError>(step >= 0 && (steps_ < 0 || step < steps_), "BatchSource::fill",
+                     "there must be a batch for every step: got step ", step, " of ", steps_, " batches");
+  const std::vector<Index>& sizes = batch.inputs.sizes();
+  if (sizes.size() != 2 || sizes[0] != shape_.batch || sizes[1] != shape_.context) {
+    batch.inputs = Tensor<Index>({shape_.batch, shape_.context});
+    batch.targets = Tensor<Index>({shape_.batch, shape_.context});
+  }
+  for (Index row = 0; row < shape_.batch; ++row) fill_row(step, row, row_of(batch.inputs, row), row_of(batch.targets, row));
+}
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

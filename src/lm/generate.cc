@@ -1,0 +1,167 @@
+// Decoder: one character at a time over cached keys and values; and drawing from its logits.
+#include "qkv/lm/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/check.h"
+#include "lm/draw.h"
+#include "lm/model.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+struct Decoder::Impl {
+  const AttentionLM::Impl& model;
+  Context& context;
+  std::vector<Index> window;         // ids at positions 0 ..
+  std::vector<Tensor<float>> cache;  // per layer [1, context, 3E]: q, k, v of every position side by side
+  Tensor<float> logits;              // [1, V]
+  Index refills = 0;
+
+  Impl(const AttentionLM& lm, Context& c) : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
+    for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+      cache.emplace_back(std::vector<Index>{1, model.config.context, 3 * model.config.embed_dim});
+    }
+  }
+
+  void read(std::span<const Index> ids);
+  Tensor<float> attend(std::size_t layer, const Tensor<float>& x, Index start);
+};
+
+/// Attention of rows x [1, n, E] at positions start .. over all positions so far; keeps their keys and values. [1, n, E]
+Tensor<float> Decoder::Impl::attend(std::size_t layer, const Tensor<float>& x, Index start) {
+  const nn::AttentionLayer& attention = model.blocks[layer].attention;
+  const Index heads = model.config.num_heads, width = model.config.embed_dim, end = start + x.size(1);
+  const View<float, 3> all = cache[layer];  // [1, context, 3E]
+  attention.project(x, all.sliced(1, start, end), &context);
+  const auto part = [&](Index number, Index first) {  // [1, H, end - first, D]
+    return split_heads(all.sliced(1, first, end).sliced(2, number * width, (number + 1) * width), heads);
+  };
+  Tensor<float> attended({1, x.size(1), width});
+  attention_forward(part(0, start), part(1, 0), part(2, 0), split_heads(attended.view<3>(), heads), {},
+                    {.mask = Mask::causal(Align::kBottomRight)}, context);
+  Tensor<float> y({1, x.size(1), width});
+  attention.project_output(attended, y, &context);
+  return y;
+}
+
+/// Reads ids at the positions that follow the window.
+void Decoder::Impl::read(std::span<const Index> ids) {
+  const auto n = static_cast<Index>(ids.size()), start = static_cast<Index>(window.size());
+  for (const Index id : ids) {
+    check<OptionError>(id >= 0 && id < model.config.vocab_size, "Decoder", "ids must be in [0, ", model.config.vocab_size,
+                       "): got ", id);
+  }
+  std::vector<Index> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), start);
+
+  Tensor<float> h({1, n, model.config.embed_dim});
+  model.tok.forward(ids, nn::as_rows(h), false, context);
+  model.pos.forward(positions, nn::as_rows(h), true, context);
+  Tensor<float> normed(h.sizes());
+  for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+    const Block& block = model.blocks[i];
+    if (!model.config.blocks) {
+      h = attend(i, h, start);
+      continue;
+    }
+    block.ln_1->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
+    add_to(h, attend(i, normed, start));
+    block.ln_2->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
+    nn::MlpSaved saved;
+    Tensor<float> branch(h.sizes());
+    block.mlp->forward(nn::as_rows(std::as_const(normed)), nn::as_rows(branch), saved, context);
+    add_to(h, branch);
+  }
+  if (model.ln_f) {
+    model.ln_f->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
+    std::swap(h, normed);
+  }
+  model.head.forward(nn::as_rows(std::as_const(h)).sliced(0, n - 1, n), logits, context);
+  window.insert(window.end(), ids.begin(), ids.end());
+}
+
+Decoder::Decoder(const AttentionLM& model, Context& context) {
+  check<OptionError>(model.config().causal, "Decoder", "the model must be causal: got one that reads the future");
+  impl_ = std::make_unique<Impl>(model, context);
+}
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+
+void Decoder::prefill(std::span<const Index> ids) {
+  check<OptionError>(!ids.empty(), "Decoder::prefill", "the prompt must have at least one character: got none");
+  const auto most = static_cast<std::size_t>(impl_->model.config.context);
+  impl_->window.clear();
+  impl_->refills = 0;
+  impl_->read(ids.last(std::min(most, ids.size())));
+}
+
+void Decoder::append(Index id) {
+  std::vector<Index>& window = impl_->window;
+  const Index context = impl_->model.config.context;
+  if (static_cast<Index>(window.size()) < context) {
+    impl_->read({&id, 1});
+    return;
+  }
+  std::vector<Index> kept(window.end() - context / 2, window.end());
+  kept.push_back(id);
+  window.clear();
+  impl_->read(kept);
+  ++impl_->refills;
+}
+
+std::span<const float> Decoder::logits() const { return std::as_const(impl_->logits).span(); }
+std::span<const Index> Decoder::window() const { return impl_->window; }
+Index Decoder::refills() const { return impl_->refills; }
+
+namespace {
+
+/// One id from logits: softmax at the temperature over the top_k largest.
+Index draw(std::span<const float> logits, const GenerateOptions& options, Index position) {
+  std::vector<Index> order(logits.size());
+  std::iota(order.begin(), order.end(), Index{0});
+  const auto logit = [&](Index id) { return static_cast<double>(logits[static_cast<std::size_t>(id)]); };
+  std::stable_sort(order.begin(), order.end(), [&](Index a, Index b) { return logit(a) > logit(b); });
+  if (options.greedy) return order.front();
+  if (options.top_k > 0) order.resize(std::min(order.size(), static_cast<std::size_t>(options.top_k)));
+
+  std::vector<double> cumulative(order.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    sum += std::exp((logit(order[i]) - logit(order.front())) / options.temperature);
+    cumulative[i] = sum;
+  }
+  const double place = Random(derived_seed(options.seed, Draw::kSample, position)).uniform() * sum;
+  const auto found = std::upper_bound(cumulative.begin(), cumulative.end(), place);
+  return order[static_cast<std::size_t>(std::min(found - cumulative.begin(), std::ssize(order) - 1))];
+}
+
+}  // namespace
+
+std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt, const GenerateOptions& options,
+                            Context& context) {
+  constexpr const char* kFunction = "generate";
+  const Index vocab = model.config().vocab_size;
+  const Index allowed = options.allowed_ids < 0 ? vocab : options.allowed_ids;
+  check<OptionError>(options.tokens >= 0 && options.top_k >= 0, kFunction, "tokens and top_k must not be negative: got ",
+                     options.tokens, " and ", options.top_k);
+  check<OptionError>(std::isfinite(options.temperature) && options.temperature > 0, kFunction,
+                     "temperature must be finite and above 0: got ", options.temperature);
+  check<OptionError>(allowed >= 1 && allowed <= vocab, kFunction, "allowed_ids must be in [1, ", vocab, "]: got ", allowed);
+  Decoder decoder(model, context);
+  decoder.prefill(prompt);
+  std::vector<Index> ids;
+  for (Index i = 0; i < options.tokens; ++i) {
+    if (i > 0) decoder.append(ids.back());
+    ids.push_back(draw(decoder.logits().first(static_cast<std::size_t>(allowed)), options, i));
+    if (options.on_token) options.on_token(ids.back());
+  }
+  return ids;
+}
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv

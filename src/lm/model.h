@@ -1,0 +1,51 @@
+// The parts of AttentionLM, for forward, backward and the decoder's cache. Not: the public face.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/lm/attention_lm.h"
+#include "qkv/nn/attention_layer.h"
+#include "qkv/nn/embedding.h"
+#include "qkv/nn/layer_norm.h"
+#include "qkv/nn/linear.h"
+#include "qkv/nn/mlp.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+/// One layer. Without blocks it is attention alone.
+struct Block {
+  nn::AttentionLayer attention;
+  std::optional<nn::LayerNorm> ln_1, ln_2;
+  std::optional<nn::Mlp> mlp;
+};
+
+struct AttentionLM::Impl {
+  Impl(const AttentionLMConfig& config, std::uint64_t seed);
+
+  AttentionLMConfig config;
+  bool training = false;
+  nn::Embedding tok;  // [V, E]
+  nn::Embedding pos;  // [context, E]
+  std::vector<Block> blocks;
+  std::optional<nn::LayerNorm> ln_f;
+  nn::Linear head;                        // [V, E]
+  std::vector<nn::Parameter> parameters;  // all of the above, by full name
+
+  /// The residual dropout of the MLP of layer `layer`, and the seed of its attention's dropouts.
+  Dropout mlp_dropout(std::uint64_t seed, Index layer) const;
+  std::uint64_t attention_seed(std::uint64_t seed, Index layer) const;
+
+ private:
+  void collect_parameters();
+};
+
+/// out += add, element by element. Same size.
+void add_to(Tensor<float>& out, const Tensor<float>& add);
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv
