@@ -1,0 +1,132 @@
+"""Golden files of the layers: the articles' shapes, masks and fills, in evaluation and in training with qkv's dropout."""
+
+import numpy as np
+import torch
+
+import forms
+import philox
+import terms
+from store import Case
+
+RAGGED = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=np.uint8)  # [B, Tk], article 004
+ONE_EMPTY = np.array([[0, 1], [0, 0], [1, 0]], dtype=np.uint8)  # [B, Tk]: the second sequence has no key at all
+
+
+def run(module, dtype, x, parameters, dout, mask, factors, output_factors):
+    """out, weights and gradients of sum(out * dout), as f64 arrays."""
+    module = module.to(dtype).eval()
+    own = dict(module.inner.named_parameters() if isinstance(module, forms.TorchMultiHead) else module.named_parameters())
+    with torch.no_grad():
+        for name, value in parameters.items():
+            own[name].copy_(torch.from_numpy(value))
+    module.zero_grad()
+
+    def tensor(array):
+        return None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(dtype)
+
+    leaf = tensor(x).requires_grad_()
+    keep = None if mask is None else torch.from_numpy(mask.astype(bool))
+    out, weights = module(leaf, keep, tensor(factors), tensor(output_factors))
+    out.backward(tensor(dout))
+    results = {"out": out, "weights": weights, "grad.x": leaf.grad}
+    results.update({"grad." + name: own[name].grad for name in parameters})
+    return {name: value.detach().double().numpy() for name, value in results.items()}
+
+
+def broadcastable(mask):
+    """To axes that broadcast against [B, H, T, T], by rank: (B, Tk), (B, Tq, Tk), or four."""
+    if mask is None or mask.ndim == 4:
+        return mask
+    return mask[:, None, None] if mask.ndim == 2 else mask[:, None]
+
+
+def layer_case(name, layer, sizes, *, heads=1, fill="-1e20", causal=False, mask=None, axes="none", train=False, dropout=0.0,
+               residual=0.0, seed=0, exponent=-1, **form_options):
+    batch, length, embed_dim = sizes
+    torch.manual_seed(0)
+    module = forms.make(layer, embed_dim, heads=heads, fill=float(fill), causal=causal, length=length, **form_options)
+    case = Case(name, kind="layer", layer=layer, heads=heads, fill=fill if mask is not None or causal else "none",
+                causal=int(causal), mask_axes=axes, dropout=dropout, residual=residual, seed=seed,
+                mode="train" if train else "eval", torch=torch.__version__)
+    x = case.input("x", sizes)
+    own = module.inner if isinstance(module, forms.TorchMultiHead) else module
+    parameters = {}
+    for parameter_name, value in own.named_parameters():
+        parameters[parameter_name] = case.input("param." + parameter_name, tuple(value.shape), exponent)
+    if mask is not None:
+        case.add("mask", mask)
+    factors = philox.weight_factors(batch, heads, length, length, dropout, seed) if train and dropout else None
+    width = form_options.get("width") or embed_dim
+    output_factors = philox.output_factors(batch, length, width, residual, seed) if train and residual else None
+    dout = case.input("dout", (batch, length, width))
+    arguments = (x, parameters, dout, broadcastable(mask), factors, output_factors)
+    exact, rounded = run(module, torch.float64, *arguments), run(module, torch.float32, *arguments)
+    if layer in ("average", "fixed-weights"):
+        positive = {}
+    else:
+        positive = terms.positive_terms(x, parameters, dout, exact["weights"], factors, output_factors, heads)
+    for result_name, value in exact.items():
+        case.result(result_name, value, rounded[result_name], positive.get(result_name, np.abs(value)))
+    return case
+
+
+def ladder_cases():
+    """The article's first shape, (3, 2, 4), through every form; no mask."""
+    small = (3, 2, 4)
+    yield layer_case("v1_3x2x4", "v1", small)
+    yield layer_case("v2_3x2x4_without_output", "v2", small, output=False)
+    yield layer_case("v2_3x2x4", "v2", small)
+    yield layer_case("v3_3x2x4", "v3", small)
+    yield layer_case("v4_3x2x4", "v4", small)
+    yield layer_case("self_attention_3x2x4", "self-attention", small, width=3)
+    yield layer_case("single_head_3x2x4", "single-head", small, fill="-inf", causal=True)
+    yield layer_case("single_head_3x2x4_train", "single-head", small, fill="-inf", causal=True, train=True, dropout=0.25,
+                     residual=0.25, seed=11)
+    for names in ("o_proj", "W_O", "out_proj", "in_proj"):
+        yield layer_case(f"mha_3x2x4_{names}", "mha", small, heads=2, names=names)
+    yield layer_case("mha_2x5x6_causal_train", "mha", (2, 5, 6), heads=3, causal=True, train=True, dropout=0.25, residual=0.5,
+                     seed=(1 << 40) + 5)
+    yield layer_case("average_2x5x3", "average", (2, 5, 3))
+    yield layer_case("fixed_weights_2x5x3", "fixed-weights", (2, 5, 3))
+
+
+def masked_cases():
+    """(3, 4, 2) with the ragged mask in each of its spellings, and (3, 2, 128) with the mask that leaves an empty row."""
+    ragged = (3, 4, 2)
+    repeated = np.ascontiguousarray(np.repeat(RAGGED[:, None], 4, axis=1))  # [B, Tq, Tk]
+    for layer in ("v3", "v4"):
+        yield layer_case(f"{layer}_3x4x2_ragged", layer, ragged, mask=repeated, axes="bqk")
+        yield layer_case(f"{layer}_3x4x2_ragged_train", layer, ragged, mask=repeated, axes="bqk", train=True, dropout=0.1,
+                         seed=3)
+    yield layer_case("v3_3x4x2_ragged_bk", "v3", ragged, mask=RAGGED, axes="bk")
+    yield layer_case("v4_3x4x2_ragged_b1qk_inf", "v4", ragged, mask=repeated[:, None].copy(), axes="bhqk", fill="-inf")
+    yield layer_case("single_head_3x4x2_ragged", "single-head", ragged, mask=repeated, axes="bqk", fill="-inf", causal=True)
+    yield layer_case("self_attention_3x4x2_ragged", "self-attention", ragged, mask=RAGGED, axes="bk", width=5)
+
+    expanded = np.ascontiguousarray(np.broadcast_to(ONE_EMPTY[:, None, None], (3, 8, 2, 2)))
+    for fill, word in (("-1e20", "mean"), ("-inf", "nan")):
+        yield layer_case(f"mha_3x2x128_{word}", "mha", (3, 2, 128), heads=8, mask=expanded, axes="bhqk", fill=fill,
+                         exponent=-3)
+        yield layer_case(f"mha_3x2x128_{word}_train", "mha", (3, 2, 128), heads=8, mask=expanded, axes="bhqk", fill=fill,
+                         exponent=-3, train=True, dropout=0.1, residual=0.1, seed=42)
+    small_empty = np.ascontiguousarray(np.broadcast_to(ONE_EMPTY[:, None, None], (3, 2, 2, 2)))
+    for fill, word in (("-1e20", "mean"), ("-inf", "nan")):
+        yield layer_case(f"mha_3x2x6_{word}_train", "mha", (3, 2, 6), heads=2, mask=small_empty, axes="bhqk", fill=fill,
+                         train=True, dropout=0.5, residual=0.25, seed=9)
+
+
+def large_cases():
+    """The articles' larger shapes: inputs by formula, results as samples and sums.."""
+    yield layer_case("mha_16x100x512", "mha", (16, 100, 512), heads=8, exponent=-3, names="out_proj")
+    yield layer_case("mha_16x100x512_train", "mha", (16, 100, 512), heads=8, exponent=-3, names="out_proj", train=True,
+                     dropout=0.1, residual=0.1, seed=7)
+    yield layer_case("mha_2x10x768", "mha", (2, 10, 768), heads=12, exponent=-3, names="W_O")
+    yield layer_case("v1_2x5x728", "v1", (2, 5, 728), exponent=-3)
+    yield layer_case("v2_2x5x728", "v2", (2, 5, 728), exponent=-3, output=False)
+    yield layer_case("v4_2x9x768", "v4", (2, 9, 768), exponent=-3)
+
+
+def cases():
+    yield from ladder_cases()
+    yield from masked_cases()
+    yield from large_cases()
