@@ -65,6 +65,9 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/qkv-config-versio
 install(FILES ${PROJECT_BINARY_DIR}/package/qkv-config.cmake ${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake
   ${PROJECT_SOURCE_DIR}/cmake/FindoneDNN.cmake DESTINATION ${package_dir})
 if(TARGET qkv_tool)
+  # The tool finds shared libraries of its own prefix, wherever that was moved.
+  file(RELATIVE_PATH libraries_from_tool "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${CMAKE_INSTALL_LIBDIR}")
+  set_target_properties(qkv_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_tool}")
   install(TARGETS qkv_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

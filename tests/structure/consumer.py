@@ -81,6 +81,9 @@ def main():
             print(f"{way}: {name}: {text}")
         if len(found) != wanted:
             sys.exit(f"{way}: {len(found)} programs ran, wanted {wanted}")
+    tool = work / "moved" / "bin" / "qkv"
+    if tool.is_file():
+        print(f"tool: {run(tool, 'info').splitlines()[0]}")
 
 
 if __name__ == "__main__":
