@@ -52,6 +52,7 @@ class QKV_API FileStage {
   };
 
   void undo() noexcept;
+  [[noreturn]] void undo_and_refuse(std::filesystem::path target, int error);
 
   std::vector<Staged> staged_;
 };

@@ -1,0 +1,216 @@
+// Sources: POSIX open, fsync, rename; the order write, fsync, rename, fsync of the directory is that of every careful database.
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/escape.h"
+#include "qkv/error.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const char* function, const fs::path& path, const std::string& reason) {
+  throw IoError("[" + std::string(function) + "] " + escaped(path.native()) + ": " + reason);
+}
+
+[[noreturn]] void refuse(const char* function, const fs::path& path, int error) {
+  refuse(function, path, std::system_category().message(error));
+}
+
+// An open file; closed on every way out.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
+
+// Where the bytes go: the file itself, or what a symbolic link points to, since renaming onto a link would replace the link.
+fs::path real_target(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  fs::path target = fs::canonical(path, error);
+  if (error) refuse("write_file", path, "a symbolic link that leads nowhere: " + error.message());
+  return target;
+}
+
+// The permissions of the file that is replaced; -1 when there is none. Renaming onto a device or a pipe would destroy it.
+int checked_permissions(const fs::path& path, const fs::path& target) {
+  struct stat status {};
+  if (::stat(target.c_str(), &status) != 0) {
+    if (errno == ENOENT && target.has_filename()) return -1;
+    refuse("write_file", path, errno);
+  }
+  if (S_ISDIR(status.st_mode)) refuse("write_file", path, EISDIR);
+  if (!S_ISREG(status.st_mode)) refuse("write_file", path, "not a regular file");
+  if (::access(target.c_str(), W_OK) != 0) refuse("write_file", path, errno);
+  return static_cast<int>(status.st_mode & 07777);
+}
+
+// A name beside `target` that did not exist. Not made from the target's name, which may already be as long as names may be.
+fs::path fresh_name(const fs::path& target) {
+  static std::atomic<unsigned> counter{0};
+  return target.parent_path() / (".qkv-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp");
+}
+
+void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
+  constexpr std::size_t kMaxWrite = std::size_t{1} << 30;  // Linux writes at most 2 GiB a call
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kMaxWrite));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) refuse("write_file", path, errno);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+// After the renames the bytes are in place: an error here is no reason to claim that nothing was written, so it is not
+// reported.
+void sync_directory(const fs::path& target) noexcept {
+  const Descriptor directory(
+      ::open(target.has_parent_path() ? target.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+}  // namespace
+
+FileReader::FileReader(const fs::path& path) : path_(path) {
+  // O_NONBLOCK: opening a pipe must not wait for its writer; a pipe is refused below.
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) refuse("read_file", path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) refuse("read_file", path, errno);
+  if (S_ISDIR(status.st_mode)) refuse("read_file", path, EISDIR);
+  if (!S_ISREG(status.st_mode)) refuse("read_file", path, "not a regular file");
+  size_ = static_cast<std::uint64_t>(status.st_size);
+  descriptor_ = file.release();
+}
+
+FileReader::~FileReader() { ::close(descriptor_); }
+
+void FileReader::read_at(std::uint64_t offset, std::span<std::byte> out) const {
+  constexpr std::size_t kMaxRead = std::size_t{1} << 30;
+  if (offset > size_ || out.size() > size_ - offset) {
+    refuse("read_file", path_, "bytes past the end asked for: " + std::to_string(offset) + " + " + std::to_string(out.size()));
+  }
+  while (!out.empty()) {
+    const ssize_t got = ::pread(descriptor_, out.data(), std::min(out.size(), kMaxRead), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse("read_file", path_, errno);
+    if (got == 0) refuse("read_file", path_, "became shorter while it was read");
+    out = out.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+}
+
+FileStage::~FileStage() { undo(); }
+
+void FileStage::add(const fs::path& path, std::span<const std::byte> bytes) {
+  const fs::path target = real_target(path);
+  const int permissions = checked_permissions(path, target);
+  for (const Staged& other : staged_) {
+    std::error_code error;
+    if (fs::weakly_canonical(other.target, error) == fs::weakly_canonical(target, error)) {
+      throw OptionError("[write_file] each output must be a file of its own: got " + escaped(path.native()) + " twice");
+    }
+  }
+  Staged& entry = staged_.emplace_back();
+  entry.target = target;
+  int number = -1;
+  do {
+    entry.temporary = fresh_name(target);
+    number = ::open(entry.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (number < 0 && errno == EEXIST);
+  Descriptor file(number);
+  if (number < 0) {
+    const int error = errno;
+    staged_.pop_back();
+    refuse("write_file", path, error);
+  }
+  try {
+    if (permissions >= 0 && ::fchmod(number, static_cast<mode_t>(permissions)) != 0) refuse("write_file", path, errno);
+    write_all(number, bytes, path);
+    if (::fsync(number) != 0) refuse("write_file", path, errno);
+    if (::close(file.release()) != 0) refuse("write_file", path, errno);
+  } catch (...) {
+    ::unlink(entry.temporary.c_str());
+    staged_.pop_back();
+    throw;
+  }
+}
+
+// By value: undo() empties the list that the target lives in.
+void FileStage::undo_and_refuse(fs::path target, int error) {
+  undo();
+  refuse("write_file", target, error);
+}
+
+void FileStage::commit() {
+  for (Staged& entry : staged_) {
+    // The last rename needs no way back: nothing comes after it. File systems without hard links move the old file aside
+    // instead.
+    if (&entry != &staged_.back() && ::access(entry.target.c_str(), F_OK) == 0) {
+      entry.backup = fresh_name(entry.target);
+      if (::link(entry.target.c_str(), entry.backup.c_str()) != 0 &&
+          ::rename(entry.target.c_str(), entry.backup.c_str()) != 0) {
+        entry.backup.clear();
+        undo_and_refuse(entry.target, errno);
+      }
+    }
+    if (::rename(entry.temporary.c_str(), entry.target.c_str()) != 0) {
+      undo_and_refuse(entry.target, errno);
+    }
+    entry.renamed = true;
+  }
+  for (const Staged& entry : staged_) {
+    if (!entry.backup.empty()) ::unlink(entry.backup.c_str());
+    sync_directory(entry.target);
+  }
+  staged_.clear();
+}
+
+// Back to how it was: a replaced file gets its old name again, a new one goes, a temporary one goes.
+void FileStage::undo() noexcept {
+  for (const Staged& entry : staged_) {
+    if (!entry.renamed) ::unlink(entry.temporary.c_str());
+    if (!entry.backup.empty()) {
+      if (::rename(entry.backup.c_str(), entry.target.c_str()) == 0) ::unlink(entry.backup.c_str());
+    } else if (entry.renamed) {
+      ::unlink(entry.target.c_str());
+    }
+  }
+  staged_.clear();
+}
+
+void write_file_atomically(const fs::path& path, std::span<const std::byte> bytes) {
+  FileStage stage;
+  stage.add(path, bytes);
+  stage.commit();
+}
+
+void write_file_atomically(const fs::path& path, std::string_view text) {
+  write_file_atomically(path, std::as_bytes(std::span(text)));
+}
+
+}  // namespace v0
+}  // namespace qkv

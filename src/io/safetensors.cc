@@ -1,0 +1,166 @@
+#include "qkv/io/safetensors.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "io/safetensors_header.h"
+#include "io/source.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace io {
+namespace {
+
+constexpr std::uint64_t kLengthBytes = 8;  // the header's length comes first, as a little-endian u64
+
+std::string name_of(const HeaderEntry& entry) { return "tensor " + escaped(entry.name) + ": "; }
+
+// In the order of their data the tensors must cover it without hole or overlap, each as long as its shape says.
+void check_layout(const std::vector<HeaderEntry>& entries, std::uint64_t data_at, const Source& source) {
+  std::vector<const HeaderEntry*> in_order;
+  for (const HeaderEntry& entry : entries) in_order.push_back(&entry);
+  std::stable_sort(in_order.begin(), in_order.end(), [](const HeaderEntry* a, const HeaderEntry* b) {
+    return a->begin != b->begin ? a->begin < b->begin : a->end < b->end;
+  });
+  const std::uint64_t data_bytes = source.size() - data_at;
+  std::uint64_t covered = 0;
+  for (const HeaderEntry* entry : in_order) {
+    const std::string offsets = std::to_string(entry->begin) + ", " + std::to_string(entry->end);
+    const auto check_offsets = [&](bool holds, const std::string& requirement) {
+      source.check(holds, entry->offsets_at, name_of(*entry) + requirement + ": got data_offsets [" + offsets + "]");
+    };
+    check_offsets(entry->begin <= entry->end, "data must not end before it begins");
+    check_offsets(entry->end <= data_bytes,
+                  "data must lie in the file, which has " + std::to_string(data_bytes) + " bytes of it");
+    check_offsets(entry->begin >= covered, "data of two tensors must not overlap");
+    check_offsets(entry->begin == covered, "data must leave no hole, the tensors before end at " + std::to_string(covered));
+    const std::optional<std::uint64_t> wanted = checked_bytes(entry->sizes, dtype_bytes(entry->dtype));
+    source.check(wanted.has_value(), entry->shape_at,
+                 name_of(*entry) + "its bytes must be countable in 63 bits: got another shape");
+    check_offsets(*wanted == entry->end - entry->begin,
+                  "data must be as long as shape and dtype say, " + std::to_string(*wanted));
+    covered = entry->end;
+  }
+  source.check(covered == data_bytes, data_at + covered,
+               "the file must end where its last tensor does: got " + std::to_string(data_bytes - covered) + " bytes more");
+}
+
+StateDict read_safetensors(const Source& source) {
+  source.check(source.size() >= kLengthBytes, source.size(),
+               "a file begins with 8 bytes of length: got " + std::to_string(source.size()));
+  const std::uint64_t header_bytes = little_endian(source.read(0, kLengthBytes));
+  source.check(header_bytes <= kMaxHeaderBytes, 0,
+               "the header may have at most 100000000 bytes: got " + std::to_string(header_bytes));
+  source.check(header_bytes <= source.size() - kLengthBytes, 0,
+               "the header must lie in the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
+                   std::to_string(header_bytes));
+  const std::uint64_t data_at = kLengthBytes + header_bytes;
+  Header header = parse_header(source.read_text(kLengthBytes, header_bytes), kLengthBytes, source);
+  check_layout(header.entries, data_at, source);
+
+  StateDict state;
+  state.metadata = std::move(header.metadata);
+  for (HeaderEntry& entry : header.entries) {
+    AnyTensor tensor;
+    tensor.dtype = entry.dtype;
+    tensor.sizes = std::move(entry.sizes);
+    tensor.bytes = source.read(data_at + entry.begin, entry.end - entry.begin);
+    state.add(std::move(entry.name), std::move(tensor));
+  }
+  return state;
+}
+
+// `text` as a JSON string.
+std::string json_string(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    throw OptionError("[write_safetensors] names and metadata must be UTF-8: got " + escaped(text));
+  }
+}
+
+std::string entry_text(const StateDict::Entry& entry, std::uint64_t begin) {
+  std::string sizes;
+  for (const Index size : entry.tensor.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+  return json_string(entry.name) + ":{\"dtype\":\"" + std::string(dtype_name(entry.tensor.dtype)) + "\",\"shape\":[" + sizes +
+         "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(begin + entry.tensor.bytes.size()) + "]}";
+}
+
+// What a reader would refuse is not written.
+void check_writable(const StateDict& state) {
+  if (state.size() > kMaxTensors || state.metadata.size() > kMaxTensors) {
+    throw UnsupportedError("[write_safetensors] at most 65536 tensors and metadata keys are written: got " +
+                           std::to_string(state.size()) + " and " + std::to_string(state.metadata.size()));
+  }
+  for (const auto& [name, tensor] : state.entries()) {
+    if (name == "__metadata__") throw OptionError("[write_safetensors] a tensor must have another name: got \"__metadata__\"");
+    check_tensor("write_safetensors", escaped(name), tensor);
+  }
+}
+
+// The tensors by falling element size, equal ones as they came: each then lies at a multiple of its element size.
+std::vector<std::size_t> data_order(const std::vector<StateDict::Entry>& entries) {
+  std::vector<std::size_t> order(entries.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return dtype_bytes(entries[a].tensor.dtype) > dtype_bytes(entries[b].tensor.dtype);
+  });
+  return order;
+}
+
+// The JSON, padded with spaces to whole 8 bytes so that the data is aligned.
+std::string header_text(const StateDict& state, const std::vector<std::size_t>& order) {
+  std::vector<std::uint64_t> begins(state.size());
+  std::uint64_t next = 0;
+  for (const std::size_t i : order) {
+    begins[i] = next;
+    next += state.entries()[i].tensor.bytes.size();
+  }
+  std::string text = "{";
+  if (!state.metadata.empty()) {
+    text += "\"__metadata__\":{";
+    for (const auto& [key, value] : state.metadata)
+      text += (text.back() == '{' ? "" : ",") + json_string(key) + ":" + json_string(value);
+    text += "}";
+  }
+  for (std::size_t i = 0; i < state.size(); ++i)
+    text += (text.size() == 1 ? "" : ",") + entry_text(state.entries()[i], begins[i]);
+  text += "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  if (text.size() > kMaxHeaderBytes) {
+    throw UnsupportedError("[write_safetensors] the header may have at most 100000000 bytes: got " +
+                           std::to_string(text.size()));
+  }
+  return text;
+}
+
+}  // namespace
+
+StateDict parse_safetensors(std::span<const std::byte> bytes) { return read_safetensors(Source("parse_safetensors", bytes)); }
+
+StateDict load_safetensors(const std::filesystem::path& path) { return read_safetensors(Source("load_safetensors", path)); }
+
+std::vector<std::byte> write_safetensors(const StateDict& state) {
+  check_writable(state);
+  const std::vector<std::size_t> order = data_order(state.entries());
+  const std::string header = header_text(state, order);
+  std::size_t total = kLengthBytes + header.size();
+  for (const auto& entry : state.entries()) total += entry.tensor.bytes.size();
+
+  std::vector<std::byte> out;
+  out.reserve(total);
+  for (std::uint64_t i = 0; i < kLengthBytes; ++i) out.push_back(static_cast<std::byte>(header.size() >> (8 * i)));
+  const auto append = [&](std::span<const std::byte> bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); };
+  append(std::as_bytes(std::span(header)));
+  for (const std::size_t i : order) append(state.entries()[i].tensor.bytes);
+  return out;
+}
+
+void save_safetensors(const std::filesystem::path& path, const StateDict& state) {
+  write_file_atomically(path, write_safetensors(state));
+}
+
+}  // namespace io
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,99 @@
+// Where a parser's bytes come from (memory or a file), and the two checks that every format shares. Not: any one format.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/escape.h"
+#include "core/file.h"
+#include "qkv/error.h"
+#include "qkv/state_dict.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace io {
+
+/// More axes than any tensor has, few enough that a hostile shape costs nothing.
+inline constexpr std::size_t kMaxAxes = 64;
+/// 2^53: what a JSON number holds exactly in every reader.
+inline constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 53;
+
+/// Bytes of known number, read piece by piece so that a large file is in memory once.
+class Source {
+ public:
+  Source(std::string_view function, std::span<const std::byte> bytes)
+      : prefix_("[" + std::string(function) + "] "), bytes_(bytes), size_(bytes.size()) {}
+  Source(std::string_view function, const std::filesystem::path& path)
+      : prefix_("[" + std::string(function) + "] " + escaped(path.native()) + ": "),
+        file_(std::in_place, path),
+        size_(file_->size()) {}
+
+  std::uint64_t size() const { return size_; }
+
+  /// `count` bytes from `offset`; the caller has checked both against size().
+  std::vector<std::byte> read(std::uint64_t offset, std::uint64_t count) const {
+    std::vector<std::byte> out(count);
+    if (file_) {
+      file_->read_at(offset, out);
+    } else {
+      std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), count, out.begin());
+    }
+    return out;
+  }
+  std::string read_text(std::uint64_t offset, std::uint64_t count) const {
+    const std::vector<std::byte> bytes = read(offset, count);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  [[noreturn]] void refuse(std::uint64_t offset, const std::string& text) const { throw FormatError(prefix_ + text, offset); }
+  void check(bool holds, std::uint64_t offset, const std::string& text) const {
+    if (!holds) refuse(offset, text);
+  }
+
+ private:
+  std::string prefix_;
+  std::span<const std::byte> bytes_{};
+  std::optional<FileReader> file_{};
+  std::uint64_t size_;
+};
+
+/// Little-endian unsigned number.
+inline std::uint64_t little_endian(std::span<const std::byte> bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) value = (value << 8) | std::to_integer<std::uint64_t>(bytes[i]);
+  return value;
+}
+
+/// Bytes of a tensor, or nothing when they (or those of its non-empty axes alone: strides are their product) pass 2^63.
+inline std::optional<std::uint64_t> checked_bytes(std::span<const Index> sizes, std::size_t element_bytes) {
+  constexpr std::uint64_t kMax = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
+  std::uint64_t product = element_bytes;
+  for (const Index size : sizes) {
+    if (size == 0) continue;
+    if (size < 0 || product > kMax / static_cast<std::uint64_t>(size)) return std::nullopt;
+    product *= static_cast<std::uint64_t>(size);
+  }
+  return std::find(sizes.begin(), sizes.end(), 0) != sizes.end() ? 0 : product;
+}
+
+/// For writers. Throws ShapeError when sizes and bytes disagree.
+inline void check_tensor(std::string_view function, const std::string& name, const AnyTensor& tensor) {
+  const std::optional<std::uint64_t> wanted = checked_bytes(tensor.sizes, dtype_bytes(tensor.dtype));
+  if (wanted != tensor.bytes.size() || tensor.sizes.size() > kMaxAxes) {
+    throw ShapeError("[" + std::string(function) + "] bytes of " + name + " must be sizes x element: got " +
+                     std::to_string(tensor.bytes.size()) + " bytes for " + tensor.shape() + " of " +
+                     std::string(dtype_name(tensor.dtype)));
+  }
+}
+
+}  // namespace io
+}  // namespace v0
+}  // namespace qkv
