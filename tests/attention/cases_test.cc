@@ -1,0 +1,50 @@
+// Every case of the list, forward, weights and backward, f32 and f64, on every instruction set, within computed bounds.
+#include <gtest/gtest.h>
+
+#include "support/expect.h"
+
+namespace qkv::test {
+namespace {
+
+/// Runs cases on every ISA; prints the worst ratio of error to bound for each output.
+template <class T>
+void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
+  Worst worst;
+  for (const AttentionCase& each : cases) {
+    ASSERT_TRUE(each.legal()) << each.name();
+    SCOPED_TRACE(each.name());
+    const Problem<T> problem(each);
+    const Expectation<T> expectation(problem);
+    for (const Isa isa : supported_isas()) {
+      SCOPED_TRACE(std::string(isa_name(isa)));
+      Context context({.threads = 1, .isa = isa, .executor = nullptr});
+      ASSERT_EQ(context.isa(), isa) << "the forced instruction set is not active";
+      Result<T> result(problem);
+      const std::string name = each.name() + " " + std::string(isa_name(isa));
+      result.run_forward(problem, context);
+      EXPECT_TRUE(expectation.holds_forward(result, name, worst));
+      result.run_weights(problem, context);
+      EXPECT_TRUE(expectation.holds_weights(result, name, worst));
+      result.run_backward(problem, context);
+      EXPECT_TRUE(expectation.holds_backward(result, name, worst));
+      EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
+    }
+  }
+  worst.print(title);
+}
+
+TEST(AttentionCases, EdgesF32) { run_cases<float>(edge_cases(), "edges f32"); }
+TEST(AttentionCases, EdgesF64) { run_cases<double>(edge_cases(), "edges f64"); }
+TEST(AttentionCases, PairwiseF32) { run_cases<float>(pairwise_cases(), "pairwise f32"); }
+TEST(AttentionCases, PairwiseF64) { run_cases<double>(pairwise_cases(), "pairwise f64"); }
+
+TEST(AttentionCases, NamesAreUnique) {
+  std::set<std::string> names;
+  const std::vector<AttentionCase> cases = pairwise_cases();
+  for (const AttentionCase& each : cases) names.insert(each.name());
+  EXPECT_EQ(names.size(), cases.size());
+  std::printf("pairwise list: %zu cases\n", cases.size());
+}
+
+}  // namespace
+}  // namespace qkv::test

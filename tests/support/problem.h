@@ -1,0 +1,226 @@
+// A case made flesh: inputs in the case's layout, the options for the library, and the same inputs and options for the
+// reference. Not: expectations (expect.h).
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "qkv/attention.h"
+#include "support/cases.h"
+#include "support/philox.h"
+
+namespace qkv::test {
+
+/// What the reference computes from, in the type C of its arithmetic.
+template <class C>
+struct ReferenceInput {
+  Tensor<C> q, k, v, dout, bias;  // [B,H,Tq,D] [B,Hkv,Tk,D] [B,Hkv,Tk,Dv] [B,H,Tq,Dv], bias under its own sizes
+  Tensor<C> dlse;                 // [B,H,Tq]
+  reference::Options<C> options;
+
+  reference::Forward<C> forward() const { return reference::attention_forward<C>(q, k, v, options); }
+  reference::Backward<C> backward() const { return reference::attention_backward<C>(q, k, v, dout, dlse, options); }
+};
+
+template <class T>
+struct Problem {
+  AttentionCase c;
+  MaskCase mask;
+  Triple<T> qkv;
+  Placed<T> dout;  // [B, H, Tq, Dv]
+  Tensor<T> dlse;  // [B, H, Tq]
+  Tensor<T> bias_memory;
+  View<T, 4> bias;  // null: none
+  AttentionOptions options;
+
+  View<T, 4> q() const { return qkv.views[0]; }
+  View<T, 4> k() const { return qkv.views[1]; }
+  View<T, 4> v() const { return qkv.views[2]; }
+
+  explicit Problem(const AttentionCase& attention_case)
+      : c(attention_case),
+        mask(make_mask(c.mask, c.batch, c.num_heads, c.q_len, c.kv_len, c.seed)),
+        qkv(sizes(), c.layout),
+        dout({c.batch, c.num_heads, c.q_len, c.v_head_dim}, c.layout),
+        dlse({c.batch, c.num_heads, c.q_len}) {
+    Random random(c.seed + 77);
+    options.mask = mask.mask;
+    options.softcap = c.softcap;
+    options.empty_row = c.empty_row;
+    options.dropout = {.p = c.dropout, .seed = c.seed * 0x123456789ABCDEFu, .training = c.dropout > 0, .first_sequence = 0};
+    if (c.scale == ScaleKind::kZero) options.scale = 0.0;
+    if (c.scale == ScaleKind::kNegative) options.scale = -0.37;
+    if (c.scale == ScaleKind::kExplicit) options.scale = 0.21;
+    fill(q(), random, 1.5 * (c.fill == Fill::kHugeLogits ? huge_factor() : 1.0));
+    fill(k(), random, 1.5);
+    fill(v(), random, 1.0);
+    fill(dout.view, random, 1.0);
+    for (T& x : dlse.span()) x = static_cast<T>(random.symmetric());
+    if (c.bias != BiasKind::kNone) make_bias(random);
+    if (c.fill == Fill::kOneHot) make_one_hot();
+    if (c.fill == Fill::kConstantV) for_each(v(), [](T& x, Index, Index, Index) { x = 1; });
+    if (c.fill == Fill::kNanBehindMask) poison(random);
+  }
+
+  /// May (b, h, i, j) be attended, bias and all?
+  bool kept(Index b, Index h, Index i, Index j) const {
+    return mask.keep(b, h, i, j) && (bias.is_null() || bias_at(b, h, i, j) != -std::numeric_limits<T>::infinity());
+  }
+
+  template <class C>
+  ReferenceInput<C> reference_input() const {
+    ReferenceInput<C> input{copy_as<C>(q()), copy_as<C>(k()), copy_as<C>(v()), copy_as<C>(dout.view), {}, {}, {}};
+    input.dlse = copy_as<C>(View<const T, 3>(dlse));
+    if (!bias.is_null()) {
+      input.bias = copy_as<C>(bias);
+      input.options.bias = input.bias;
+    }
+    input.options.keep = mask.keep;
+    input.options.scale = options.scale;
+    input.options.softcap = options.softcap;
+    input.options.empty_row = options.empty_row;
+    input.options.factor = factor_of(options.dropout, c.num_heads);
+    return input;
+  }
+
+ private:
+  std::array<typename View<T, 4>::Sizes, 3> sizes() const {
+    return {{{c.batch, c.num_heads, c.q_len, c.head_dim},
+             {c.batch, c.num_kv_heads, c.kv_len, c.head_dim},
+             {c.batch, c.num_kv_heads, c.kv_len, c.v_head_dim}}};
+  }
+
+  template <class F>
+  static void for_each(const View<T, 4>& view, F&& visit) {
+    for (Index b = 0; b < view.size(0); ++b) {
+      for (Index h = 0; h < view.size(1); ++h) {
+        for (Index t = 0; t < view.size(2); ++t) {
+          for (Index n = 0; n < view.size(3); ++n) visit(view(b, h, t, n), b, h, t);
+        }
+      }
+    }
+  }
+
+  static void fill(const View<T, 4>& view, Random& random, double amplitude) {
+    for_each(view, [&](T& x, Index, Index, Index) { x = static_cast<T>(amplitude * random.symmetric()); });
+  }
+
+  /// Brings |scale * q.k| to about 1e4: q.k of two uniform vectors is about 0.75 * sqrt(D).
+  double huge_factor() const {
+    const double scale = std::abs(options.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_dim))));
+    return scale == 0 ? 1e4 : 1e4 / (scale * 0.75 * std::sqrt(static_cast<double>(c.head_dim)));
+  }
+
+  /// q[i] = a multiple of k[i mod Tk], so that query i meets one key with a score of about +-60.
+  void make_one_hot() {
+    if (c.kv_len == 0) return;
+    const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_dim)));
+    const double factor = 60 / ((scale == 0 ? 1 : scale) * 0.75 * static_cast<double>(c.head_dim));
+    for_each(q(), [&](T& x, Index b, Index h, Index i) {
+      const Index n = &x - &q()(b, h, i, 0);
+      x = static_cast<T>(factor) * k()(b, h / (c.num_heads / c.num_kv_heads), i % c.kv_len, n);
+    });
+  }
+
+  T bias_at(Index b, Index h, Index i, Index j) const {
+    return bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0);
+  }
+
+  void make_bias(Random& random) {
+    const Index b = c.batch, h = c.num_heads, tq = c.q_len, tk = c.kv_len;
+    using Sizes = typename View<T, 4>::Sizes;
+    const std::array<Sizes, 9> all = {{{},
+                                       {b, h, tq, tk},
+                                       {b, 1, 1, tk},
+                                       {1, h, tq, tk},
+                                       {b, h, tq, 1},
+                                       {1, 1, tq, tk},
+                                       {b, h, tq, tk},
+                                       {b, 1, 1, tk},
+                                       {1, h, tk, tq}}};
+    const Sizes& memory = all[static_cast<std::size_t>(c.bias)];
+    bias_memory = Tensor<T>({memory[0], memory[1], memory[2], memory[3]});
+    bias = bias_memory;
+    const T minus_infinity = -std::numeric_limits<T>::infinity();
+    Index style = 0;
+    for_each(bias, [&](T& x, Index, Index, Index) {
+      if ((&x - bias.data()) % std::max<Index>(memory[3], 1) == 0) style = random.below(10);
+      x = static_cast<T>(2 * random.symmetric());
+      if (c.bias == BiasKind::kWithInfinity && (style == 0 || random.below(4) == 0)) x = minus_infinity;
+      if (c.bias == BiasKind::kKeysInfinity) x = random.below(4) == 0 ? minus_infinity : T(0);
+    });
+    if (c.bias == BiasKind::kTransposed) bias = bias.transposed(2, 3);
+    options.bias = bias;
+  }
+
+  /// NaN and infinities into every key and value that no kept pair of its group reads.
+  void poison(Random& random) {
+    const Index group_size = c.num_heads / c.num_kv_heads;
+    const std::array<double, 3> poisons = {std::nan(""), HUGE_VAL, -HUGE_VAL};
+    for (Index b = 0; b < c.batch; ++b) {
+      for (Index g = 0; g < c.num_kv_heads; ++g) {
+        for (Index j = 0; j < c.kv_len; ++j) {
+          bool read = false;
+          for (Index h = g * group_size; h < (g + 1) * group_size; ++h) {
+            for (Index i = 0; i < c.q_len && !read; ++i) read = kept(b, h, i, j);
+          }
+          if (read) continue;
+          const T value = static_cast<T>(poisons[static_cast<std::size_t>(random.below(3))]);
+          for (Index n = 0; n < c.head_dim; ++n) k()(b, g, j, n) = value;
+          for (Index n = 0; n < c.v_head_dim; ++n) v()(b, g, j, n) = value;
+        }
+      }
+    }
+  }
+};
+
+/// What the library gave, each output in the case's layout between sentinels.
+template <class T>
+struct Result {
+  Placed<T> out;
+  Tensor<T> lse, weights;
+  Triple<T> gradients;  // dq, dk, dv
+  Tensor<T> dbias;
+
+  explicit Result(const Problem<T>& problem)
+      : out({problem.c.batch, problem.c.num_heads, problem.c.q_len, problem.c.v_head_dim}, problem.c.layout),
+        lse({problem.c.batch, problem.c.num_heads, problem.c.q_len}),
+        weights({problem.c.batch, problem.c.num_heads, problem.c.q_len, problem.c.kv_len}),
+        gradients({problem.q().sizes(), problem.k().sizes(), problem.v().sizes()}, problem.c.layout) {
+    if (!problem.bias.is_null()) {
+      dbias = Tensor<T>(std::vector<Index>(problem.bias.sizes().begin(), problem.bias.sizes().end()));
+    }
+    for (Tensor<T>* tensor : {&lse, &weights, &dbias}) {
+      if (tensor->data() != nullptr) std::fill_n(tensor->data(), tensor->count(), std::numeric_limits<T>::quiet_NaN());
+    }
+  }
+
+  bool sentinels_intact() const { return out.storage.sentinels_intact() && gradients.sentinels_intact(); }
+
+  void run_forward(const Problem<T>& problem, Context& context) {
+    attention_forward(problem.q(), problem.k(), problem.v(), out.view, lse, problem.options, context);
+  }
+  void run_weights(const Problem<T>& problem, Context& context) {
+    attention_weights(problem.q(), problem.k(), weights, problem.options, WeightsKind::kSoftmax, context);
+  }
+  /// Needs run_forward() before.
+  void run_backward(const Problem<T>& problem, Context& context, bool accumulate = false) {
+    AttentionGradients<T> wanted;
+    wanted.dq = gradients.views[0], wanted.dk = gradients.views[1], wanted.dv = gradients.views[2];
+    if (!problem.bias.is_null()) wanted.dbias = dbias;
+    wanted.dlse = problem.dlse;
+    wanted.accumulate = accumulate;
+    attention_backward(problem.q(), problem.k(), problem.v(), out.view, lse, problem.dout.view, wanted, problem.options,
+                       context);
+  }
+  void run(const Problem<T>& problem, Context& context) {
+    run_forward(problem, context);
+    run_weights(problem, context);
+    run_backward(problem, context);
+  }
+};
+
+}  // namespace qkv::test

@@ -1,0 +1,159 @@
+// Memory for test tensors in awkward layouts, with sentinels wherever no tensor lies.
+// Not: ownership rules of the library; a Storage only lives as long as its test.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "qkv/tensor.h"
+#include "qkv/view.h"
+
+namespace qkv::test {
+
+enum class Layout {
+  kBhtd,        ///< [B, H, T, D], contiguous
+  kBthd,        ///< [B, T, H, D]: heads of a projection, not copied
+  kPacked,      ///< q, k, v interleaved in one [B, T, 3, H, D]
+  kMisaligned,  ///< [B, H, T, D] one element off alignment
+  kPaddedRows   ///< [B, H, T, D] with five unused elements after each row
+};
+
+inline constexpr std::array kLayoutNames = {"bhtd", "bthd", "packed", "misaligned", "padded"};
+
+/// One allocation that holds one tensor, or several interleaved ones. Everything starts as a NaN with a known pattern: an input
+/// whose padding is read gives NaN, an output that is not written in full stays NaN, a write outside is seen in the bits.
+template <class T>
+class Storage {
+ public:
+  using Sizes = typename View<T, 4>::Sizes;
+
+  Storage() = default;
+  explicit Storage(Index count) : data_({count}), covered_(static_cast<std::size_t>(count), false) { fill(); }
+
+  View<T, 4> place(const Sizes& sizes, const Sizes& strides, Index offset) {
+    for_each_offset(sizes, strides, [&](Index n) { covered_[static_cast<std::size_t>(offset + n)] = true; });
+    return {data_.data() + offset, sizes, strides};
+  }
+
+  /// Every element that no placed tensor covers still has the bits it started with.
+  bool sentinels_intact() const {
+    const T sentinel = kSentinel;
+    for (Index n = 0; n < data_.count(); ++n) {
+      if (!covered_[static_cast<std::size_t>(n)] && std::memcmp(data_.data() + n, &sentinel, sizeof(T)) != 0) return false;
+    }
+    return true;
+  }
+
+  static constexpr Index kGuard = 24;  // elements before and after: more than a 64-byte vector
+
+ private:
+  static constexpr T kSentinel = std::numeric_limits<T>::quiet_NaN();
+
+  template <class F>
+  static void for_each_offset(const Sizes& sizes, const Sizes& strides, F&& visit) {
+    for (Index a = 0; a < sizes[0]; ++a) {
+      for (Index b = 0; b < sizes[1]; ++b) {
+        for (Index c = 0; c < sizes[2]; ++c) {
+          for (Index d = 0; d < sizes[3]; ++d) visit(a * strides[0] + b * strides[1] + c * strides[2] + d * strides[3]);
+        }
+      }
+    }
+  }
+
+  void fill() { std::fill_n(data_.data(), data_.count(), static_cast<T>(kSentinel)); }
+
+  Tensor<T> data_;
+  std::vector<bool> covered_;
+};
+
+/// One tensor [B, H, T, D] in its own storage. `kPacked` is laid out as kBthd here: only q, k, v are packed.
+template <class T>
+struct Placed {
+  Storage<T> storage;
+  View<T, 4> view;
+
+  Placed() = default;
+  Placed(const typename View<T, 4>::Sizes& sizes, Layout layout) {
+    const auto [b, h, t, d] = sizes;
+    const Index guard = Storage<T>::kGuard;
+    const bool by_token = layout == Layout::kBthd || layout == Layout::kPacked;
+    const Index row = layout == Layout::kPaddedRows ? d + 5 : d, offset = 16 + (layout == Layout::kMisaligned ? 1 : 0);
+    storage = Storage<T>(b * h * t * row + 2 * guard);
+    view = storage.place(sizes,
+                         by_token ? typename View<T, 4>::Sizes{t * h * d, d, h * d, 1}
+                                  : typename View<T, 4>::Sizes{h * t * row, t * row, row, 1},
+                         offset);
+  }
+};
+
+/// Three tensors [B, H, T, D] interleaved as [B, T, 3, H, D].
+template <class T>
+struct Packed {
+  Storage<T> storage;
+  std::array<View<T, 4>, 3> views;
+
+  Packed() = default;
+  explicit Packed(const typename View<T, 4>::Sizes& sizes) {
+    const auto [b, h, t, d] = sizes;
+    storage = Storage<T>(b * t * 3 * h * d + 2 * Storage<T>::kGuard);
+    for (Index n = 0; n < 3; ++n) {
+      views[static_cast<std::size_t>(n)] = storage.place(sizes, {t * 3 * h * d, d, 3 * h * d, 1}, 16 + n * h * d);
+    }
+  }
+};
+
+/// q, k, v (or their gradients) in one layout.
+template <class T>
+struct Triple {
+  Packed<T> packed;
+  std::array<Placed<T>, 3> placed;
+  std::array<View<T, 4>, 3> views;  // q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]
+
+  Triple() = default;
+  Triple(const std::array<typename View<T, 4>::Sizes, 3>& sizes, Layout layout) {
+    if (layout == Layout::kPacked) {
+      packed = Packed<T>(sizes[0]);
+      views = packed.views;
+      return;
+    }
+    for (std::size_t n = 0; n < 3; ++n) {
+      placed[n] = Placed<T>(sizes[n], layout);
+      views[n] = placed[n].view;
+    }
+  }
+
+  bool sentinels_intact() const {
+    bool intact = packed.storage.sentinels_intact();
+    for (const Placed<T>& each : placed) intact = intact && each.storage.sentinels_intact();
+    return intact;
+  }
+};
+
+/// The elements of a view as a contiguous tensor of another type.
+template <class To, class From, int Rank>
+Tensor<To> copy_as(const View<From, Rank>& view) {
+  Tensor<To> copy(std::vector<Index>(view.sizes().begin(), view.sizes().end()));
+  if constexpr (Rank == 3) {
+    const View<To, 3> to = copy;
+    for (Index a = 0; a < view.size(0); ++a) {
+      for (Index b = 0; b < view.size(1); ++b) {
+        for (Index c = 0; c < view.size(2); ++c) to(a, b, c) = static_cast<To>(view(a, b, c));
+      }
+    }
+  } else {
+    const View<To, 4> to = copy;
+    for (Index a = 0; a < view.size(0); ++a) {
+      for (Index b = 0; b < view.size(1); ++b) {
+        for (Index c = 0; c < view.size(2); ++c) {
+          for (Index d = 0; d < view.size(3); ++d) to(a, b, c, d) = static_cast<To>(view(a, b, c, d));
+        }
+      }
+    }
+  }
+  return copy;
+}
+
+}  // namespace qkv::test
