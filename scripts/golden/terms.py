@@ -18,17 +18,19 @@ def parts(parameters):
 
 
 def positive_terms(x, parameters, dout, weights, factors, output_factors, heads):
-    """All arrays f64; factors may be None. Returns name -> array for out, weights and grad.*"""
-    size = {name: np.abs(value) for name, value in parameters.items()}
+    """All arrays f64; factors may be None. Returns name -> array for out, weights and grad.*
+
+    Each product is taken over the magnitudes of its true operands; only ds, which cancels, is carried on as its own bound:
+    A_ds = w (|dout| |v| + |dout| |out|).
+    """
     inputs, output = parts(parameters)
     merged = len(inputs) == 2
     if merged:
-        weight, bias = size[inputs[0]], size[inputs[1]]
-        matrices, biases = np.split(weight, 3), np.split(bias, 3)
+        matrices, biases = np.split(parameters[inputs[0]], 3), np.split(parameters[inputs[1]], 3)
     else:
-        matrices = [size[name + ".weight"] for name in inputs]
-        biases = [size.get(name + ".bias", 0.0) for name in inputs]
-    x, dout, weights = np.abs(x), np.abs(dout), np.nan_to_num(weights)
+        matrices = [parameters[name + ".weight"] for name in inputs]
+        biases = [parameters.get(name + ".bias", 0.0) for name in inputs]
+    weights = np.nan_to_num(weights)
     if output_factors is not None:
         dout = dout * output_factors
     batch, length, _ = x.shape
@@ -39,32 +41,29 @@ def positive_terms(x, parameters, dout, weights, factors, output_factors, heads)
     def join(t):
         return t.swapaxes(1, 2).reshape(batch, length, -1)
 
-    q, k, v = (split(x @ m.T + b) for m, b in zip(matrices, biases))
+    q, k, v = (np.abs(split(x @ m.T + b)) for m, b in zip(matrices, biases))
     scale = q.shape[-1] ** -0.5
-    applied = weights if factors is None else weights * factors
+    factors = np.ones_like(weights) if factors is None else factors
     scores = scale * q @ k.swapaxes(-1, -2)
-    spread = weights * (1 + scores + (weights * scores).sum(-1, keepdims=True))
-    attended = (spread if factors is None else spread * factors) @ v
-    joined, dattended, result = join(attended), dout, {}
+    spread = weights * (1 + scores + (weights * scores).sum(-1, keepdims=True))  # a score's error moves its whole row
+    joined, dattended, result = join((spread * factors) @ v), dout, {"weights": spread}
+    out = joined
     if output is not None:
-        matrix = size[output + ".weight"]
-        result["grad." + output + ".weight"] = np.einsum("bto,bti->oi", dout, joined)
-        if output + ".bias" in size:
-            result["grad." + output + ".bias"] = dout.sum((0, 1))
+        matrix = parameters[output + ".weight"]
+        result[f"grad.{output}.weight"] = np.einsum("bto,bti->oi", np.abs(dout), joined)
+        out = joined @ np.abs(matrix).T
+        if output + ".bias" in parameters:
+            result[f"grad.{output}.bias"] = np.abs(dout).sum((0, 1))
+            out = out + np.abs(parameters[output + ".bias"])
         dattended = dout @ matrix
-    out = joined if output is None else joined @ matrix.T + size.get(output + ".bias", 0.0)
     result["out"] = out if output_factors is None else out * output_factors
-    result["weights"] = spread
-    dattended = split(dattended)
-    through = dattended @ v.swapaxes(-1, -2)
-    if factors is not None:
-        through = through * factors
-    dscores = spread * (through + (applied * through).sum(-1, keepdims=True))
-    dq, dk = scale * dscores @ k, scale * dscores.swapaxes(-1, -2) @ q
-    dv = applied.swapaxes(-1, -2) @ dattended
-    gradients = [join(t) for t in (dq, dk, dv)]
-    result["grad.x"] = sum(g @ m for g, m in zip(gradients, matrices))
-    dmatrices = [np.einsum("bto,bti->oi", g, x) for g in gradients]
+    dattended = np.abs(split(dattended))
+    through = dattended @ v.swapaxes(-1, -2) * factors
+    dscores = spread * (through + (weights * through).sum(-1, keepdims=True))
+    dv = (spread * factors).swapaxes(-1, -2) @ dattended
+    gradients = [join(t) for t in (scale * dscores @ k, scale * dscores.swapaxes(-1, -2) @ q, dv)]
+    result["grad.x"] = sum(g @ np.abs(m) for g, m in zip(gradients, matrices))
+    dmatrices = [np.einsum("bto,bti->oi", g, np.abs(x)) for g in gradients]
     dbiases = [g.sum((0, 1)) for g in gradients]
     if merged:
         result["grad." + inputs[0]] = np.concatenate(dmatrices)
@@ -72,6 +71,6 @@ def positive_terms(x, parameters, dout, weights, factors, output_factors, heads)
     else:
         for name, dmatrix, dbias in zip(inputs, dmatrices, dbiases):
             result[f"grad.{name}.weight"] = dmatrix
-            if name + ".bias" in size:
+            if name + ".bias" in parameters:
                 result[f"grad.{name}.bias"] = dbias
     return result
