@@ -40,7 +40,8 @@ std::string part_text(const Part& part) {
 /// Throws ErrorType("[function] " + the parts in a row). Out of line, so that the check itself stays one branch.
 template <class ErrorType, class... Parts>
 [[noreturn]] [[gnu::noinline]] [[gnu::cold]] void fail(std::string_view function, const Parts&... parts) {
-  std::string text = "[" + std::string(function) + "] ";
+  std::string text("[");
+  text.append(function).append("] ");
   ((text += part_text(parts)), ...);
   throw ErrorType(text);
 }

@@ -1,3 +1,4 @@
+// UTF-8 is decoded by hand: what the library shows must not depend on a locale. Source: The Unicode Standard, table 3-7.
 #include "core/escape.h"
 
 #include <array>

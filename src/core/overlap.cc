@@ -27,7 +27,6 @@ class Equation {
     add({1, -(b.element_bytes - 1), a.element_bytes - 1});
     for (int n = 0; n < a.rank; ++n) add_axis(a, n, +1);
     for (int n = 0; n < b.rank; ++n) add_axis(b, n, -1);
-    std::sort(axes_.begin(), axes_.begin() + count_, [](const Axis& x, const Axis& y) { return x.stride < y.stride; });
     merge();
   }
 
@@ -44,7 +43,12 @@ class Equation {
  private:
   using Sums = std::array<Index, kMaxAxes + 1>;
 
-  void add(Axis axis) { axes_[count_++] = axis; }
+  // Finest first.
+  void add(Axis axis) {
+    std::size_t place = count_++;
+    for (; place > 0 && axes_[place - 1].stride > axis.stride; --place) axes_[place] = axes_[place - 1];
+    axes_[place] = axis;
+  }
 
   void add_axis(const StridedBox& box, int n, Index sign) {
     const Index last = box.sizes[static_cast<std::size_t>(n)] - 1;

@@ -22,7 +22,7 @@ const AnyTensor& StateDict::at(std::string_view name) const {
   const AnyTensor* found = find(name);
   const auto names = [&] {
     std::string text;
-    for (const Entry& entry : entries_) text += (text.empty() ? "" : ", ") + entry.name;
+    for (const Entry& entry : entries_) text.append(text.empty() ? "" : ", ").append(entry.name);
     return text.empty() ? std::string("none") : text;
   };
   check<OptionError>(found != nullptr, "StateDict::at", "the name must be one of ", names, ": got \"", name, "\"");

@@ -37,7 +37,7 @@ bool cpu_runs(Isa isa) {
 
 std::string supported_names() {
   std::string text;
-  for (const Isa isa : supported_isas()) text += (text.empty() ? "" : ", ") + std::string(isa_name(isa));
+  for (const Isa isa : supported_isas()) text.append(text.empty() ? "" : ", ").append(isa_name(isa));
   return text;
 }
 
