@@ -1,0 +1,221 @@
+// Backward attention. Two regions: rows (delta, zeros for dq), then work items (key range, batch, kv head), key ranges outermost.
+// dk and dv belong to one item, for all query heads of its group; dq and a shared dbias are added in turn (turns.h). No atomics
+// on data, no slabs, no dependence on threads.
+#include <algorithm>
+#include <new>
+
+#include "attention/bias_gradient.h"
+#include "attention/empty_rows.h"
+#include "attention/problem.h"
+#include "attention/turns.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/scratch.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+template <class T>
+void zero_rows(const View<T, 4>& view, Index b, Index h, Index begin, Index count) {
+  for (Index i = begin; i < begin + count; ++i) std::fill_n(&view(b, h, i, 0), view.size(3), T{0});
+}
+
+/// One call, as every work item sees it.
+template <class T>
+struct BackwardJob {
+  const Problem<T>& p;
+  View<const T, 4> out;
+  View<const T, 3> lse;
+  View<const T, 4> dout;
+  const AttentionGradients<T>& gradients;
+  BiasGradient<T> bias;
+  // Shared scratch: delta [B, H, Tq]; dq turns [B, H, query tiles]; bias turns [query tiles + 1].
+  T* delta = nullptr;
+  Turn *dq_turns = nullptr, *bias_turns = nullptr;
+  std::byte* scratch = nullptr;    // workers x (kernel scratch + private dbias)
+  std::size_t kernel_bytes = 0, worker_bytes = 0;
+
+  Index key_ranges() const { return (p.kv_len + p.backward_keys - 1) / p.backward_keys; }
+  bool wants(const View<T, 4>& view) const { return view.data() != nullptr; }
+  void* kernel_scratch(int worker) const { return scratch + static_cast<std::size_t>(worker) * worker_bytes; }
+  T* private_bias(int worker) const {
+    return reinterpret_cast<T*>(scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes);
+  }
+
+  /// First region: delta of one query tile, and zeros for its dq.
+  void prepare(Index item, int worker) const {
+    const Index tiles = p.query_tiles(), head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
+    const Index q_begin = item % tiles * p.query_tile, q_count = std::min(p.query_tile, p.q_len - q_begin);
+    DeltaRows<T> rows{};
+    rows.dout = dout.data() + b * dout.stride(0) + h * dout.stride(1);
+    rows.out = out.data() + b * out.stride(0) + h * out.stride(1);
+    rows.dout_stride = dout.stride(2);
+    rows.out_stride = out.stride(2);
+    rows.v_head_dim = p.v_head_dim;
+    rows.q_begin = q_begin;
+    rows.q_count = q_count;
+    rows.delta = delta + head * p.q_len;
+    p.kernels->delta(rows, kernel_scratch(worker));
+    if (gradients.dlse.data() != nullptr) {
+      for (Index i = q_begin; i < q_begin + q_count; ++i) rows.delta[i] -= gradients.dlse(b, h, i);
+    }
+    if (wants(gradients.dq) && !gradients.accumulate) zero_rows(gradients.dq, b, h, q_begin, q_count);
+  }
+
+  BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count) const {
+    const Index g = h / p.group_size();
+    const auto at = [b](const auto& view, Index head) {
+      return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
+    };
+    BackwardTile<T> tile{};
+    tile.scores = p.scores(b, h);
+    tile.v = at(p.v, g);
+    tile.dout = at(dout, h);
+    tile.lse = lse.data() + b * lse.stride(0) + h * lse.stride(1);
+    tile.delta = delta + (b * p.num_heads + h) * p.q_len;
+    tile.v_stride = p.v.stride(2);
+    tile.dout_stride = dout.stride(2);
+    tile.lse_stride = lse.stride(2);
+    tile.v_head_dim = p.v_head_dim;
+    tile.k_begin = k_begin;
+    tile.k_count = k_count;
+    tile.dq = at(gradients.dq, h);
+    tile.dk = at(gradients.dk, g);
+    tile.dv = at(gradients.dv, g);
+    tile.dq_stride = gradients.dq.stride(2);
+    tile.dk_stride = gradients.dk.stride(2);
+    tile.dv_stride = gradients.dv.stride(2);
+    return tile;
+  }
+
+  /// All query tiles of one head against one key range. `sequence` numbers (item, head of the group) for shared dbias.
+  void run_head(Index range, Index b, Index h, Index sequence, int worker) const {
+    const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
+    BackwardTile<T> tile = tile_of(b, h, k_begin, k_count);
+    T* sums = private_bias(worker);
+    if (bias.wanted()) {
+      tile.dbias_row_stride = bias.over_queries ? 0 : bias.row_stride;
+      tile.dbias_column_stride = bias.over_queries && bias.column_stride != 0 ? 1 : bias.column_stride;
+      tile.dbias = bias.over_queries ? sums - k_begin * tile.dbias_column_stride : bias.head(b, h);
+      if (bias.over_queries) std::fill_n(sums, p.backward_keys, T{0});
+    }
+    Index live_begin, live_end;
+    mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
+    const bool share_dq = wants(gradients.dq) && key_ranges() > 1;
+    const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
+    for (Index t = 0; t < p.query_tiles(); ++t) {
+      tile.q_begin = t * p.query_tile;
+      tile.q_count = std::min(p.query_tile, p.q_len - tile.q_begin);
+      Turn* dq_turn = share_dq ? &dq_turns[(b * p.num_heads + h) * p.query_tiles() + t] : nullptr;
+      if (dq_turn != nullptr) wait_for_turn(*dq_turn, range);
+      if (share_bias) wait_for_turn(bias_turns[t], sequence);
+      const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin;
+      if (live) p.kernels->backward(tile, kernel_scratch(worker));
+      if (share_bias) pass_turn(bias_turns[t], sequence);
+      if (dq_turn != nullptr) pass_turn(*dq_turn, range);
+    }
+    if (bias.wanted() && bias.over_queries) {
+      Turn& turn = bias_turns[p.query_tiles()];
+      wait_for_turn(turn, sequence);
+      bias.add_private(sums, b, h, k_begin, k_count);
+      pass_turn(turn, sequence);
+    }
+    if (tile.dv != nullptr && p.rows_can_be_empty()) {
+      add_empty_dv(p, b, h, tile.lse, tile.lse_stride, tile.dout, tile.dout_stride, k_begin, k_count, tile.dv, tile.dv_stride);
+    }
+  }
+
+  /// Second region: one key range of one kv head.
+  void run(Index item, int worker) const {
+    const Index heads = p.batch * p.num_kv_heads, range = item / heads;
+    const Index b = item % heads / p.num_kv_heads, g = item % heads % p.num_kv_heads;
+    const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
+    if (!gradients.accumulate) {
+      if (wants(gradients.dk)) zero_rows(gradients.dk, b, g, k_begin, k_count);
+      if (wants(gradients.dv)) zero_rows(gradients.dv, b, g, k_begin, k_count);
+    }
+    const Index group = p.group_size();
+    for (Index r = 0; r < group; ++r) run_head(range, b, g * group + r, item * group + r, worker);
+  }
+};
+
+template <class T>
+void check_gradients(const char* function, const Problem<T>& p, const AttentionGradients<T>& g, const View<const T, 4>& out,
+                     const View<const T, 3>& lse, const View<const T, 4>& dout) {
+  const typename View<T, 3>::Sizes rows{p.batch, p.num_heads, p.q_len};
+  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq], as forward returned it: got ", lse, " for out ", out);
+  check<ShapeError>(g.dlse.is_null() || g.dlse.sizes() == rows, function, "dlse must be [B, H, Tq] or null: got ", g.dlse,
+                    " for out ", out);
+  if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
+  if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
+  if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  check<ShapeError>(g.dbias.is_null() || g.dbias.sizes() == p.bias.sizes(), function,
+                    "dbias must have the sizes of the bias: got dbias ", g.dbias, ", bias ", p.bias);
+  const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dbias", g.dbias}};
+  const NamedBox inputs[] = {{"q", p.q}, {"k", p.k},   {"v", p.v},       {"bias", p.bias},
+                             {"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}};
+  check_outputs(function, outputs, inputs);
+}
+
+template <class T>
+void zero_all(const View<T, 4>& view) {
+  for (Index a = 0; a < view.size(0); ++a) {
+    for (Index b = 0; b < view.size(1); ++b) {
+      for (Index c = 0; c < view.size(2); ++c) {
+        for (Index d = 0; d < view.size(3); ++d) view(a, b, c, d) = T{0};
+      }
+    }
+  }
+}
+
+std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+template <class T>
+void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<const T, 4>& out,
+              const View<const T, 3>& lse, const View<const T, 4>& dout, const AttentionGradients<T>& gradients,
+              const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_backward";
+  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  check_gradients(function, p, gradients, out, lse, dout);
+  BackwardJob<T> job{p, out, lse, dout, gradients, BiasGradient<T>(gradients.dbias, p)};
+  if (job.bias.wanted() && !gradients.accumulate) zero_all(gradients.dbias);
+
+  const Index rows = p.batch * p.num_heads * p.q_len, tiles = p.query_tiles();
+  const Index num_dq_turns = job.key_ranges() > 1 ? p.batch * p.num_heads * tiles : 0;
+  const Index num_turns = num_dq_turns + tiles + 1;
+  const std::size_t delta_bytes = round_to_line(static_cast<std::size_t>(rows) * sizeof(T));
+  const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
+  job.kernel_bytes = round_to_line(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim));
+  job.worker_bytes =
+      job.kernel_bytes + (job.bias.over_queries ? round_to_line(static_cast<std::size_t>(p.backward_keys) * sizeof(T)) : 0);
+  const ScratchLease scratch =
+      borrow_scratch(context, delta_bytes + turn_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+  job.delta = scratch.template as<T>();
+  job.dq_turns = reinterpret_cast<Turn*>(scratch.data() + delta_bytes);
+  for (Index t = 0; t < num_turns; ++t) new (&job.dq_turns[t]) Turn(0);
+  job.bias_turns = job.dq_turns + num_dq_turns;
+  job.scratch = scratch.data() + delta_bytes + turn_bytes;
+
+  context.parallel_for(p.batch * p.num_heads * tiles, [&job](Index item, int worker) { job.prepare(item, worker); });
+  context.parallel_for(job.key_ranges() * p.batch * p.num_kv_heads,
+                       [&job](Index item, int worker) { job.run(item, worker); });
+}
+
+}  // namespace
+
+void attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
+                        View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
+                        const AttentionOptions& options, Context& context) {
+  backward<float>(q, k, v, out, lse, dout, gradients, options, context);
+}
+void attention_backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<const double, 4> out,
+                        View<const double, 3> lse, View<const double, 4> dout, const AttentionGradients<double>& gradients,
+                        const AttentionOptions& options, Context& context) {
+  backward<double>(q, k, v, out, lse, dout, gradients, options, context);
+}
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,27 @@
+// Rows in which no key may be attended, after all chunks are merged: what the three EmptyRow policies put there.
+//   kMean, a finite fill:  weights 1/Tk over all Tk keys, masked ones too;  out_i = sum_j dropout(1/Tk) v_j;  dv_j += dropout(1/Tk) dout_i
+//   kNaN, a fill of -inf:  out and weights NaN, dv of the whole head NaN
+//   kZero: what the kernels leave: out 0, weights 0
+#pragma once
+
+#include "attention/problem.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [Tq, Dv].
+template <class T>
+void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const T* lse, T* out, Index out_stride);
+
+/// weights rows likewise; weights [Tq, Tk].
+template <class T>
+void fill_empty_weights(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const T* lse, bool applied,
+                        T* weights, Index row_stride);
+
+/// What the empty rows of (b, h) give to dv rows [k_begin, k_begin + k_count). lse [Tq], dout [Tq, Dv], dv [Tk, Dv].
+template <class T>
+void add_empty_dv(const Problem<T>& p, Index b, Index h, const T* lse, Index lse_stride, const T* dout, Index dout_stride,
+                  Index k_begin, Index k_count, T* dv, Index dv_stride);
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,120 @@
+// Forward attention and the weights: one work item per (batch, head, query tile), longest first, one region.
+#include <algorithm>
+
+#include "attention/empty_rows.h"
+#include "attention/problem.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/scratch.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+constexpr Index kMaxQueryTile = 256;
+
+/// One call, as every work item sees it.
+template <class T>
+struct ForwardJob {
+  const Problem<T>& p;
+  View<T, 4> out;      // null: only weights
+  View<T, 3> lse;      // null: not wanted
+  View<T, 4> weights;  // null: not wanted
+  bool weights_applied;
+  std::byte* scratch;
+  std::size_t scratch_bytes;  // a worker
+
+  void run(Index item, int worker) const {
+    const Index tiles = p.query_tiles();
+    const Index head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
+    const Index q_begin = (tiles - 1 - item % tiles) * p.query_tile;  // late queries first: under causal they cost most
+    const Index q_count = std::min(p.query_tile, p.q_len - q_begin);
+    T row_lse[kMaxQueryTile];
+    ForwardTile<T> tile{};
+    tile.scores = p.scores(b, h);
+    tile.v_head_dim = p.v_head_dim;
+    tile.q_begin = q_begin;
+    tile.q_count = q_count;
+    tile.lse = row_lse;
+    if (out.data() != nullptr) {
+      tile.v = p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1);
+      tile.v_stride = p.v.stride(2);
+      tile.out = out.data() + b * out.stride(0) + h * out.stride(1);
+      tile.out_stride = out.stride(2);
+    }
+    if (weights.data() != nullptr) {
+      tile.weights = weights.data() + b * weights.stride(0) + h * weights.stride(1);
+      tile.weights_row_stride = weights.stride(2);
+      tile.weights_applied = weights_applied;
+    }
+    p.kernels->forward(tile, scratch + static_cast<std::size_t>(worker) * scratch_bytes);
+    if (p.rows_can_be_empty()) {
+      if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, row_lse, tile.out, tile.out_stride);
+      if (tile.weights != nullptr) {
+        fill_empty_weights(p, b, h, q_begin, q_count, row_lse, weights_applied, tile.weights, tile.weights_row_stride);
+      }
+    }
+    if (lse.data() == nullptr) return;
+    for (Index i = 0; i < q_count; ++i) lse(b, h, q_begin + i) = row_lse[i];
+  }
+};
+
+template <class T>
+void run(ForwardJob<T> job, Context& context) {
+  const Problem<T>& p = job.p;
+  const Index items = p.batch * p.num_heads * p.query_tiles();
+  if (items == 0) return;
+  job.scratch_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
+  const ScratchLease scratch = borrow_scratch(context, job.scratch_bytes * static_cast<std::size_t>(context.threads()));
+  job.scratch = scratch.data();
+  context.parallel_for(items, [&job](Index item, int worker) { job.run(item, worker); });
+}
+
+template <class T>
+void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<T, 4>& out,
+             const View<T, 3>& lse, const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_forward";
+  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check<ShapeError>(lse.is_null() || lse.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
+                    "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
+  const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
+  const NamedBox inputs[] = {{"q", q}, {"k", k}, {"v", v}, {"bias", p.bias}};
+  check_outputs(function, outputs, inputs);
+  run<T>({p, out, lse, {}, false, nullptr, 0}, context);
+}
+
+template <class T>
+void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<T, 4>& result, const AttentionOptions& options,
+             WeightsKind kind, Context& context) {
+  constexpr const char* function = "attention_weights";
+  const Problem<T> p = make_problem(function, q, k, {}, options, context, Use::kWeights);
+  check_sizes(function, "weights", result, p.batch, p.num_heads, p.q_len, p.kv_len);
+  const NamedBox outputs[] = {{"weights", result}};
+  const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}};
+  check_outputs(function, outputs, inputs);
+  if (p.kv_len > 0) run<T>({p, {}, {}, result, kind == WeightsKind::kApplied, nullptr, 0}, context);
+}
+
+}  // namespace
+
+void attention_forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
+                       View<float, 3> lse, const AttentionOptions& options, Context& context) {
+  forward<float>(q, k, v, out, lse, options, context);
+}
+void attention_forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
+                       View<double, 3> lse, const AttentionOptions& options, Context& context) {
+  forward<double>(q, k, v, out, lse, options, context);
+}
+
+void attention_weights(View<const float, 4> q, View<const float, 4> k, View<float, 4> result, const AttentionOptions& options,
+                       WeightsKind kind, Context& context) {
+  weights<float>(q, k, result, options, kind, context);
+}
+void attention_weights(View<const double, 4> q, View<const double, 4> k, View<double, 4> result,
+                       const AttentionOptions& options, WeightsKind kind, Context& context) {
+  weights<double>(q, k, result, options, kind, context);
+}
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,138 @@
+// Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are taken in their order,
+// elements one by one: fixed bits. lse = -inf (no key) is the identity.
+//   lse_out = log sum_n exp(lse_n);   w_n = exp(lse_n - lse_out);   out = sum_n w_n out_n
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/check.h"
+#include "core/overlap.h"
+#include "qkv/attention.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+template <class T>
+constexpr T kNoKeys = -std::numeric_limits<T>::infinity();
+
+template <class T>
+void check_parts(const char* function, std::span<const View<const T, 4>> outs, std::span<const View<const T, 3>> lses,
+                 const typename View<T, 4>::Sizes& out, const typename View<T, 3>::Sizes& lse) {
+  check<ShapeError>(!outs.empty() && outs.size() == lses.size(), function, "one lse for each out, and at least one part: got ",
+                    outs.size(), " outs, ", lses.size(), " lses");
+  for (std::size_t n = 0; n < outs.size(); ++n) {
+    check<ShapeError>(outs[n].sizes() == out && lses[n].sizes() == lse, function, "part ", n,
+                      " must have the sizes of the result: got out ", outs[n], ", lse ", lses[n], " for out ",
+                      shape_text(out.data(), 4), ", lse ", shape_text(lse.data(), 3));
+  }
+  check<ShapeError>(out[0] == lse[0] && out[1] == lse[1] && out[2] == lse[2], function,
+                    "lse must be [B, H, Tq] of out [B, H, Tq, Dv]: got out ", shape_text(out.data(), 4), ", lse ",
+                    shape_text(lse.data(), 3));
+}
+
+/// Calls body(b, h, i) for every row.
+template <class T, class Body>
+void for_rows(const View<T, 3>& lse, const Body& body) {
+  for (Index b = 0; b < lse.size(0); ++b) {
+    for (Index h = 0; h < lse.size(1); ++h) {
+      for (Index i = 0; i < lse.size(2); ++i) body(b, h, i);
+    }
+  }
+}
+
+template <class T>
+T part_weight(T part, T total) {
+  return part == kNoKeys<T> ? T{0} : std::exp(part - total);
+}
+
+template <class T>
+T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i) {
+  T maximum = kNoKeys<T>;
+  for (const auto& lse : lses) maximum = std::max(maximum, lse(b, h, i));
+  if (maximum == kNoKeys<T>) return maximum;
+  T sum = 0;
+  for (const auto& lse : lses) sum += part_weight(lse(b, h, i), maximum);
+  return maximum + std::log(sum);
+}
+
+template <class T>
+void merge(std::span<const View<const T, 4>> outs, std::span<const View<const T, 3>> lses, const View<T, 4>& out,
+           const View<T, 3>& lse) {
+  constexpr const char* function = "merge_attention";
+  check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
+  std::vector<NamedBox> inputs;
+  for (std::size_t n = 0; n < outs.size(); ++n) {
+    inputs.emplace_back("outs", outs[n]);
+    inputs.emplace_back("lses", lses[n]);
+  }
+  const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
+  check_outputs(function, outputs, inputs);
+  for_rows(lse, [&](Index b, Index h, Index i) {
+    const T total = log_sum_exp<T>(lses, b, h, i);
+    lse(b, h, i) = total;
+    for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) = 0;
+    for (std::size_t n = 0; n < outs.size(); ++n) {
+      const T w = part_weight(lses[n](b, h, i), total);
+      if (lses[n](b, h, i) == kNoKeys<T>) continue;
+      for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) += w * outs[n](b, h, i, d);
+    }
+  });
+}
+
+// d out_n = w_n dout;   d lse_n = w_n (dout . (out_n - out) + dlse)
+template <class T>
+void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View<const T, 3>> lses, const View<const T, 4>& out,
+                    const View<const T, 3>& lse, const View<const T, 4>& dout, const View<const T, 3>& dlse,
+                    std::span<const View<T, 4>> douts, std::span<const View<T, 3>> dlses) {
+  constexpr const char* function = "merge_attention_backward";
+  check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
+  check<ShapeError>(dout.sizes() == out.sizes() && (dlse.is_null() || dlse.sizes() == lse.sizes()), function,
+                    "dout and dlse must have the sizes of out and lse: got dout ", dout, ", dlse ", dlse, " for out ", out);
+  check<ShapeError>(douts.size() == outs.size() && dlses.size() == outs.size(), function,
+                    "one dout and one dlse for each part: got ", douts.size(), " and ", dlses.size(), " for ", outs.size());
+  for (std::size_t n = 0; n < outs.size(); ++n) {
+    check<ShapeError>(douts[n].sizes() == out.sizes() && dlses[n].sizes() == lse.sizes(), function, "gradients of part ", n,
+                      " must have the sizes of the part: got ", douts[n], ", ", dlses[n], " for ", out);
+  }
+  for_rows(lse, [&](Index b, Index h, Index i) {
+    for (std::size_t n = 0; n < outs.size(); ++n) {
+      const bool live = lses[n](b, h, i) != kNoKeys<T>;
+      const T w = part_weight(lses[n](b, h, i), lse(b, h, i));
+      T along = dlse.is_null() ? T{0} : dlse(b, h, i);
+      for (Index d = 0; d < out.size(3); ++d) {
+        douts[n](b, h, i, d) = w * dout(b, h, i, d);
+        if (live) along += dout(b, h, i, d) * (outs[n](b, h, i, d) - out(b, h, i, d));
+      }
+      dlses[n](b, h, i) = live ? w * along : T{0};
+    }
+  });
+}
+
+}  // namespace
+
+void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
+                     View<float, 4> out, View<float, 3> lse) {
+  merge<float>(outs, lses, out, lse);
+}
+void merge_attention(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
+                     View<double, 4> out, View<double, 3> lse) {
+  merge<double>(outs, lses, out, lse);
+}
+
+void merge_attention_backward(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
+                              View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
+                              View<const float, 3> dlse, std::span<const View<float, 4>> douts,
+                              std::span<const View<float, 3>> dlses) {
+  merge_backward<float>(outs, lses, out, lse, dout, dlse, douts, dlses);
+}
+void merge_attention_backward(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
+                              View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
+                              View<const double, 3> dlse, std::span<const View<double, 4>> douts,
+                              std::span<const View<double, 3>> dlses) {
+  merge_backward<double>(outs, lses, out, lse, dout, dlse, douts, dlses);
+}
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,141 @@
+// The checks at the public boundary, once for all calls; kernels check nothing.
+#include "attention/problem.h"
+
+#include <cmath>
+
+#include "core/check.h"
+#include "core/philox.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+template <class T>
+const View<const T, 4>& bias_of(const BiasView& bias) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return bias.f32;
+  } else {
+    return bias.f64;
+  }
+}
+
+template <class T>
+void check_last_stride(const char* function, const char* name, const View<T, 4>& view) {
+  check<ShapeError>(view.stride(3) == 1 || view.size(3) == 1 || view.count() == 0, function, "the last axis of ", name,
+                    " must have stride 1: got stride ", view.stride(3), " for ", view);
+}
+
+template <class T>
+void check_inputs(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+                  bool v_unused) {
+  check<ShapeError>(q.size(3) >= 1, function, "head_dim must be at least 1: got q ", q);
+  check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);
+  check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);
+  check<ShapeError>(q.size(1) == 0 || (k.size(1) > 0 && q.size(1) % k.size(1) == 0), function,
+                    "heads of k must divide heads of q: got q ", q, ", k ", k);
+  check_last_stride(function, "q", q);
+  check_last_stride(function, "k", k);
+  if (v_unused) return;
+  check<ShapeError>(v.size(3) >= 1, function, "v_head_dim must be at least 1: got v ", v);
+  check<ShapeError>(v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2), function,
+                    "batch, heads and length of v must equal those of k: got k ", k, ", v ", v);
+  check_last_stride(function, "v", v);
+}
+
+template <class T>
+void check_bias(const char* function, const BiasView& options, const Problem<T>& p) {
+  const bool other_type = sizeof(T) == sizeof(float) ? !options.f64.is_null() : !options.f32.is_null();
+  check<OptionError>(!other_type, function, "bias must have the element type of q");
+  const View<const T, 4>& bias = p.bias;
+  if (bias.is_null()) return;
+  const std::array<Index, 4> wanted{p.batch, p.num_heads, p.q_len, p.kv_len};
+  for (int axis = 0; axis < 4; ++axis) {
+    check<ShapeError>(bias.size(axis) == wanted[static_cast<std::size_t>(axis)] || bias.size(axis) == 1, function,
+                      "bias must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", bias, " for ", shape_text(wanted.data(), 4));
+  }
+}
+
+}  // namespace
+
+template <class T>
+TileScores<T> Problem<T>::scores(Index b, Index h) const {
+  const Index g = h / group_size();
+  TileScores<T> s{};
+  s.q = q.data() + b * q.stride(0) + h * q.stride(1);
+  s.k = k.data() + b * k.stride(0) + g * k.stride(1);
+  s.q_stride = q.stride(2);
+  s.k_stride = k.stride(2);
+  s.kv_len = kv_len;
+  s.head_dim = head_dim;
+  s.scale = scale;
+  s.softcap = softcap;
+  s.key_tile = key_tile;
+  if (mask.node != nullptr) s.mask = {mask_tile, mask_key_range, &mask, b, h};
+  if (!bias.is_null()) {
+    s.bias = {bias.data() + b * repeat_stride(bias, 0) + h * repeat_stride(bias, 1), repeat_stride(bias, 2),
+              repeat_stride(bias, 3)};
+  }
+  if (dropout_threshold != 0) {
+    const PhiloxKey key = philox_key(dropout.seed);
+    s.dropout = {dropout_threshold, key[0], key[1], sequence_head(b, h)};
+  }
+  return s;
+}
+
+template <class T>
+void check_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
+                 Index width) {
+  const std::array<Index, 4> wanted{batch, heads, length, width};
+  check<ShapeError>(view.sizes() == wanted, function, name, " must be ", shape_text(wanted.data(), 4), ": got ", view);
+  check_last_stride(function, name, view);
+}
+
+template <class T>
+Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+                        const AttentionOptions& options, const Context& context, Use use) {
+  check_inputs(function, q, k, v, use == Use::kWeights);
+  Problem<T> p{};
+  p.batch = q.size(0);
+  p.num_heads = q.size(1);
+  p.num_kv_heads = k.size(1);
+  p.q_len = q.size(2);
+  p.kv_len = k.size(2);
+  p.head_dim = q.size(3);
+  p.v_head_dim = use == Use::kWeights ? 1 : v.size(3);
+  p.q = q;
+  p.k = k;
+  p.v = v;
+  p.bias = bias_of<T>(options.bias);
+  p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
+  check_mask(options.mask, p.mask.extent, function);
+  check_bias(function, options.bias, p);
+  const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
+  check<OptionError>(std::isfinite(scale), function, "scale must be finite: got ", scale);
+  check<OptionError>(std::isfinite(options.softcap) && options.softcap >= 0, function,
+                     "softcap must be 0 (off) or positive and finite: got ", options.softcap);
+  p.scale = static_cast<T>(scale);
+  p.softcap = static_cast<T>(options.softcap);
+  p.dropout = options.dropout;
+  const std::uint32_t threshold = dropout_threshold(options.dropout.p, function);
+  p.dropout_threshold = options.dropout.training ? threshold : 0;
+  p.empty_row = options.empty_row;
+  p.kernels = &kernels_of<T>(context.isa());
+  p.key_tile = p.kernels->key_tile(p.head_dim, p.v_head_dim);
+  p.query_tile = p.kernels->query_tile(p.head_dim, p.v_head_dim);
+  p.backward_keys = p.kernels->backward_keys(p.head_dim, p.v_head_dim);
+  return p;
+}
+
+template struct Problem<float>;
+template struct Problem<double>;
+template Problem<float> make_problem(const char*, const View<const float, 4>&, const View<const float, 4>&,
+                                     const View<const float, 4>&, const AttentionOptions&, const Context&, Use);
+template Problem<double> make_problem(const char*, const View<const double, 4>&, const View<const double, 4>&,
+                                      const View<const double, 4>&, const AttentionOptions&, const Context&, Use);
+template void check_sizes(const char*, const char*, const View<float, 4>&, Index, Index, Index, Index);
+template void check_sizes(const char*, const char*, const View<double, 4>&, Index, Index, Index, Index);
+template void check_sizes(const char*, const char*, const View<const float, 4>&, Index, Index, Index, Index);
+template void check_sizes(const char*, const char*, const View<const double, 4>&, Index, Index, Index, Index);
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,58 @@
+// One checked call of attention: sizes, options and strides turned into what kernels are told, head by head.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/mask_node.h"
+#include "dispatch/kernels.h"
+#include "kernels/params.h"
+#include "qkv/attention.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class T>
+struct Problem {
+  Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim;
+  View<const T, 4> q, k, v;  // v is null where only weights are asked for
+  View<const T, 4> bias;     // null: none
+  BoundMask mask;            // refers to options.mask
+  T scale, softcap;
+  Dropout dropout;
+  std::uint32_t dropout_threshold;
+  EmptyRow empty_row;
+  const Kernels<T>* kernels;
+  Index key_tile, query_tile, backward_keys;
+
+  Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
+  Index query_tiles() const { return (q_len + query_tile - 1) / query_tile; }
+  bool rows_can_be_empty() const { return mask.node != nullptr || !bias.is_null(); }
+  std::uint32_t sequence_head(Index b, Index h) const {
+    return static_cast<std::uint32_t>((b + dropout.first_sequence) * num_heads + h);
+  }
+  TileScores<T> scores(Index b, Index h) const;
+};
+
+enum class Use {
+  kOutput,
+  kWeights  // v is not read and may be null
+};
+
+/// Checks q, k, v and the options. Throws ShapeError, OptionError.
+template <class T>
+Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+                        const AttentionOptions& options, const Context& context, Use use = Use::kOutput);
+
+/// ShapeError unless view is [batch, heads, length, width] with last stride 1.
+template <class T>
+void check_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
+                 Index width);
+
+/// 0 for an axis of size 1, which repeats.
+template <class T, int Rank>
+Index repeat_stride(const View<T, Rank>& view, int axis) {
+  return view.size(axis) == 1 ? 0 : view.stride(axis);
+}
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,25 @@
+// Turn counters: who adds next. Gradients that several work items share are added in one fixed order, whatever thread comes first,
+// so bits never depend on threads and no slabs are needed. Work items are claimed in ascending order (Context::parallel_for) and
+// an item waits only for smaller ones, so some item can always go on.
+#pragma once
+
+#include <atomic>
+#include <thread>
+
+#include "qkv/types.h"
+
+namespace qkv {
+inline namespace v0 {
+
+using Turn = std::atomic<Index>;
+
+inline void wait_for_turn(const Turn& turn, Index number) {
+  for (int spins = 0; turn.load(std::memory_order_acquire) != number; ++spins) {
+    if (spins > 64) std::this_thread::yield();
+  }
+}
+
+inline void pass_turn(Turn& turn, Index number) { turn.store(number + 1, std::memory_order_release); }
+
+}  // namespace v0
+}  // namespace qkv

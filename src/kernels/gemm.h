@@ -1,0 +1,123 @@
+// The one micro-kernel that all seven products of attention use:  C[m][n] (op) sum_k A[m, k] * B[k][n].
+// A is read by broadcast through two strides, so that rows of K, V, P or columns of dS need no packing; B and C are rows of
+// vectors. Each element is one chain of FMAs over k in ascending order, so no result depends on how a product is cut into blocks.
+#pragma once
+
+#include "kernels/params.h"
+#include "simd/vec.h"
+
+namespace qkv {
+namespace {
+
+enum class Store {
+  kSet,     // C = acc
+  kAdd,     // C = C + acc
+  kRescale  // C = C * factor[n] + acc: the merge of a chunk into the running result
+};
+
+/// Rows x vectors of accumulators: enough independent chains to hide the FMA latency (4 cycles x 2 ports) within the
+/// registers (AVX-512: 16 of 32 for C, AVX2 and SSE: 12 and 8 of 16).
+#if defined(__AVX512F__)
+constexpr int kRows = 8;
+#elif defined(__AVX2__)
+constexpr int kRows = 6;
+#else
+constexpr int kRows = 4;
+#endif
+constexpr int kVectors = 2;
+template <class T>
+constexpr int kStrip = kVectors * Simd<T>::kLanes;
+
+template <class T>
+struct Product {
+  const T* a;
+  Index a_row, a_depth;  // strides of A over m and k
+  const T* b;
+  Index b_row;
+  T* c;
+  Index c_row;
+  Index depth;
+  const T* factor = nullptr;
+};
+
+template <class T, int kR, int kV, Store kStore, bool kTail>
+inline __attribute__((always_inline)) void product_block(const Product<T>& p, const T* a, const T* b, T* c, const T* factor, int tail) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  V acc[kR][kV];
+#pragma GCC unroll 16
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) acc[r][v] = V{};
+  }
+  const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row;
+  for (Index k = 0; k < p.depth; ++k) {
+    V bv[kV];
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) bv[v] = kTail && v == kV - 1 ? load_tail<T>(b + v * n, tail) : load<T>(b + v * n);
+#pragma GCC unroll 16
+    for (int r = 0; r < kR; ++r) {
+      const V av = splat<T>(a[r * a_row]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kV; ++v) acc[r][v] = fma(av, bv[v], acc[r][v]);
+    }
+    a += a_depth;
+    b += b_row;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kR; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kV; ++v) {
+      T* target = c + r * p.c_row + v * n;
+      const bool partial = kTail && v == kV - 1;
+      V sum = acc[r][v];
+      if constexpr (kStore != Store::kSet) {
+        const V old = partial ? load_tail<T>(target, tail) : load<T>(target);
+        if constexpr (kStore == Store::kAdd) sum = old + sum;
+        if constexpr (kStore == Store::kRescale) sum = fma(old, load<T>(factor + v * n), sum);
+      }
+      if (partial) {
+        store_tail<T>(target, sum, tail);
+      } else {
+        store<T>(target, sum);
+      }
+    }
+  }
+}
+
+/// All rows of C for one column block of kV vectors.
+template <class T, int kV, Store kStore, bool kTail>
+inline void product_columns(const Product<T>& p, Index rows, Index column, int tail) {
+  const T* a = p.a;
+  T* c = p.c + column;
+  const T* b = p.b + column;
+  const T* factor = kStore == Store::kRescale ? p.factor + column : nullptr;
+  Index r = 0;
+  for (; r + kRows <= rows; r += kRows) {
+    product_block<T, kRows, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);
+  }
+  for (; r + 2 <= rows; r += 2) product_block<T, 2, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);
+  if (r < rows) product_block<T, 1, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);
+}
+
+/// C [rows, kStrip]: B and C are panels of one strip.
+template <class T, Store kStore>
+inline void product_strip(const Product<T>& p, Index rows) {
+  product_columns<T, kVectors, kStore, false>(p, rows, 0, 0);
+}
+
+/// C [rows, columns]: any number of columns; memory past the last column is not touched.
+template <class T, Store kStore>
+inline void product(const Product<T>& p, Index rows, Index columns) {
+  constexpr int n = Simd<T>::kLanes;
+  Index column = 0;
+  for (; column + kVectors * n <= columns; column += kVectors * n) product_columns<T, kVectors, kStore, false>(p, rows, column, 0);
+  if (column + n <= columns) {
+    product_columns<T, 1, kStore, false>(p, rows, column, 0);
+    column += n;
+  }
+  if (column < columns) product_columns<T, 1, kStore, true>(p, rows, column, static_cast<int>(columns - column));
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,128 @@
+// What a kernel is told, as plain data: pointers, strides in elements, counts. And the table that each instruction set exports.
+// Letters: Tq, Tk, D, Dv as in attention.h; "strip": kStrip queries, one SIMD lane each; "chunk": key_tile keys, counted from key 0;
+// "words": one uint32 per key of a tile, bit i set where query lane i may attend it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace qkv {
+
+using KernelIndex = std::int64_t;
+
+enum MaskVerdict : int { kTileEmpty = 0, kTilePartial = 1, kTileFull = 2 };
+
+/// The mask of one (batch, head), behind a function pointer so that kernels know no mask. Null function: everything is kept.
+struct TileMask {
+  /// Verdict of queries [i0, i0 + ni) x keys [j0, j0 + nj); fills words[0..nj) only when the verdict is kTilePartial.
+  int (*tile)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex j0, KernelIndex nj,
+              std::uint32_t* words);
+  /// Keys [*begin, *end) that any of the queries might attend.
+  void (*key_range)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex* begin,
+                    KernelIndex* end);
+  const void* mask;
+  KernelIndex batch, head;
+};
+
+/// The bias of one (batch, head); strides of 0 repeat. Null data: none.
+template <class T>
+struct TileBias {
+  const T* data;  // [Tq, Tk]
+  KernelIndex row_stride, column_stride;
+};
+
+/// Dropout of one (batch, head): Philox key and third counter word, see attention.h.
+struct TileDropout {
+  std::uint32_t threshold;  // 0: off; 65536: everything is dropped
+  std::uint32_t key0, key1, sequence_head;
+};
+
+/// What turns q.k into scores, for one (batch, head).
+template <class T>
+struct TileScores {
+  const T* q;  // [Tq, D]
+  const T* k;  // [Tk, D]
+  KernelIndex q_stride, k_stride;
+  KernelIndex kv_len, head_dim;
+  T scale;
+  T softcap;  // 0: off
+  TileMask mask;
+  TileBias<T> bias;
+  TileDropout dropout;
+  KernelIndex key_tile;
+};
+
+/// Forward of queries [q_begin, q_begin + q_count) of one (batch, head).
+template <class T>
+struct ForwardTile {
+  TileScores<T> scores;
+  const T* v;  // [Tk, Dv]; null: only row_max and row_sum are wanted
+  T* out;      // [Tq, Dv]
+  KernelIndex v_stride, out_stride, v_head_dim;
+  KernelIndex q_begin, q_count;
+  T* lse;                   // [q_count]: natural log; always written
+  T* weights;               // [Tq, Tk] or null: also write the weights
+  KernelIndex weights_row_stride, weights_column_stride;
+  bool weights_applied;     // after dropout
+};
+
+/// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head). Null gradients are not computed.
+template <class T>
+struct BackwardTile {
+  TileScores<T> scores;
+  const T* v;     // [Tk, Dv]
+  const T* dout;  // [Tq, Dv]
+  const T* lse;   // [Tq], stride lse_stride
+  const T* delta;  // [Tq]: rowsum(dout * out) - dlse
+  KernelIndex v_stride, dout_stride, lse_stride, v_head_dim;
+  KernelIndex q_begin, q_count, k_begin, k_count;
+  T *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]: added to
+  KernelIndex dq_stride, dk_stride, dv_stride;
+  T* dbias;  // [Tq, Tk]: added to; an axis with stride 0 is summed over
+  KernelIndex dbias_row_stride, dbias_column_stride;
+};
+
+/// delta[i] = sum_d dout[i, d] * out[i, d], over d in the order in which backward sums dout . v.
+template <class T>
+struct DeltaRows {
+  const T *dout, *out;  // [Tq, Dv]
+  KernelIndex dout_stride, out_stride, v_head_dim;
+  KernelIndex q_begin, q_count;
+  T* delta;  // [Tq]
+};
+
+template <class T>
+struct Kernels {
+  KernelIndex strip;  // queries side by side in SIMD lanes
+  /// Keys of a chunk: a constant of (instruction set, type, D, Dv), never of batch, threads or caches, so that bits stay.
+  KernelIndex (*key_tile)(KernelIndex head_dim, KernelIndex v_head_dim);
+  /// Queries of a work item: a whole number of strips, chosen so that scratch stays small.
+  KernelIndex (*query_tile)(KernelIndex head_dim, KernelIndex v_head_dim);
+  /// Keys of a backward work item: a whole number of chunks.
+  KernelIndex (*backward_keys)(KernelIndex head_dim, KernelIndex v_head_dim);
+  std::size_t (*forward_scratch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  std::size_t (*backward_scratch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  void (*forward)(const ForwardTile<T>&, void* scratch);
+  void (*backward)(const BackwardTile<T>&, void* scratch);
+  void (*delta)(const DeltaRows<T>&, void* scratch);
+};
+
+/// A plain loop of multiply-adds, to measure what the machine can do: runs `rounds` rounds, returns the flops done.
+struct PeakKernels {
+  double (*fma_f32)(KernelIndex rounds, float* sink);
+  double (*fma_f64)(KernelIndex rounds, double* sink);
+};
+
+struct KernelTable {
+  Kernels<float> f32;
+  Kernels<double> f64;
+  PeakKernels peak;
+};
+
+}  // namespace qkv
+
+extern "C" {
+extern const qkv::KernelTable qkv_kernels_scalar;
+extern const qkv::KernelTable qkv_kernels_avx2;
+extern const qkv::KernelTable qkv_kernels_avx512;
+}

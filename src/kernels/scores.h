@@ -1,0 +1,164 @@
+// From q.k to scores of one strip x tile: scale, soft cap, bias, mask, dropout. Lanes are queries, rows are keys.
+// Scores are kept in powers of two: s2 = s * log2(e), so that softmax needs exp2 only; the factor is folded into the Q^T panel.
+#pragma once
+
+#include "kernels/gemm.h"
+#include "kernels/params.h"
+#include "simd/exp2.h"
+#include "simd/philox.h"
+#include "simd/transpose.h"
+
+namespace qkv {
+namespace {
+
+template <class T>
+constexpr T kLog2E = static_cast<T>(1.44269504088896340736);
+
+constexpr std::uint32_t lane_bits(Index lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1u; }
+
+/// The part of a tile that is alive: rows [lo, hi) after trimming keys that no lane may attend.
+struct LiveRows {
+  bool any;      // false: the tile is empty
+  bool masked;   // words say which lanes; otherwise every lane of every row is alive
+  Index lo, hi;
+};
+
+template <class T>
+inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
+  const int verdict =
+      s.mask.tile == nullptr ? kTileFull : s.mask.tile(s.mask.mask, s.mask.batch, s.mask.head, i0, ni, j0, nj, words);
+  LiveRows live{verdict != kTileEmpty, verdict == kTilePartial, 0, nj};
+  if (live.masked) {
+    while (live.lo < live.hi && words[live.lo] == 0) ++live.lo;
+    while (live.lo < live.hi && words[live.hi - 1] == 0) --live.hi;
+    live.any = live.lo < live.hi;
+  } else if (live.any && s.bias.data != nullptr) {
+    for (Index j = 0; j < nj; ++j) words[j] = lane_bits(ni);  // a bias of -inf will clear bits
+  }
+  return live;
+}
+
+/// What the Q^T panel is multiplied by: scores come out of the product in powers of two, or, with a soft cap, as tanh's argument.
+template <class T>
+inline T panel_factor(const TileScores<T>& s) {
+  return s.softcap > 0 ? s.scale / s.softcap : s.scale * kLog2E<T>;
+}
+
+/// bias[j][lane] = log2(e) * bias(i0 + lane, j0 + j) for rows [lo, hi).
+template <class T>
+inline void load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel) {
+  const T* source = bias.data + i0 * bias.row_stride + (j0 + live.lo) * bias.column_stride;
+  T* target = panel + live.lo * kStrip<T>;
+  if (bias.column_stride == 1) {
+    pack_transposed<T>(source, bias.row_stride, ni, live.hi - live.lo, kLog2E<T>, target, kStrip<T>);
+    return;
+  }
+  for (Index j = 0; j < live.hi - live.lo; ++j) {
+    for (Index lane = 0; lane < kStrip<T>; ++lane) {
+      target[j * kStrip<T> + lane] =
+          lane < ni ? source[lane * bias.row_stride + j * bias.column_stride] * kLog2E<T> : T{0};
+    }
+  }
+}
+
+/// A bias of -inf is a key that is not kept: clears its bits. True when any was.
+template <class T>
+inline bool clear_infinite_bias(const T* panel, const LiveRows& live, Index ni, std::uint32_t* words) {
+  constexpr int n = Simd<T>::kLanes;
+  bool cleared = false;
+  for (Index j = live.lo; j < live.hi; ++j) {
+    std::uint32_t infinite = 0;
+    for (int v = 0; v < kVectors; ++v) {
+      infinite |= bits_of(load<T>(panel + j * kStrip<T> + v * n) == splat<T>(-kInf<T>)) << (v * n);
+    }
+    infinite &= lane_bits(ni);
+    cleared |= infinite != 0;
+    words[j] &= ~infinite;
+  }
+  return cleared;
+}
+
+/// scores[j][lane] = s2 of query i0 + lane and key j0 + j, -inf where not kept. Rows outside the result's [lo, hi) are not written.
+template <class T>
+inline LiveRows score_tile(const TileScores<T>& s, const T* q_panel, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
+                           std::uint32_t* words) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  LiveRows live = live_rows(s, i0, ni, j0, nj, words);
+  if (!live.any) return live;
+  // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
+  product_strip<T, Store::kSet>({.a = s.k + (j0 + live.lo) * s.k_stride, .a_row = s.k_stride, .a_depth = 1, .b = q_panel,
+                                 .b_row = kStrip<T>, .c = scores + live.lo * kStrip<T>, .c_row = kStrip<T>, .depth = s.head_dim},
+                                live.hi - live.lo);
+  const bool biased = s.bias.data != nullptr;
+  if (!live.masked && !biased && s.softcap == 0) return live;
+  if (biased) {
+    load_bias(s.bias, i0, ni, j0, live, bias);
+    live.masked |= clear_infinite_bias(bias, live, ni, words);
+  }
+  const V cap = splat<T>(s.softcap * kLog2E<T>);
+  for (Index j = live.lo; j < live.hi; ++j) {
+    for (int v = 0; v < kVectors; ++v) {
+      T* place = scores + j * kStrip<T> + v * n;
+      V x = load<T>(place);
+      if (s.softcap > 0) x = cap * tanh<T>(x);
+      if (biased) x += load<T>(bias + j * kStrip<T> + v * n);
+      if (live.masked) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
+      store<T>(place, x);
+    }
+  }
+  return live;
+}
+
+/// kept[j] = the lanes whose weight (i0 + lane, j0 + j) survives dropout, for rows [lo, hi).
+template <class T>
+inline void dropout_words(const TileDropout& dropout, Index i0, Index j0, Index lo, Index hi, std::uint32_t* kept) {
+  constexpr int lanes = Simd<float>::kLanes;  // of a U32
+  constexpr int parts = (kStrip<T> + lanes - 1) / lanes;
+  U32 lane_number{};
+  for (int lane = 0; lane < lanes; ++lane) lane_number[lane] = static_cast<std::uint32_t>(lane);
+  const Index first = (j0 + lo) / 8, last = (j0 + hi - 1) / 8;
+  for (Index group = first; group <= last; ++group) {
+    std::uint32_t bits[8] = {};
+    for (int part = 0; part < parts; ++part) {
+      U32 words[4] = {lane_number + static_cast<std::uint32_t>(i0 + part * lanes), U32{} + static_cast<std::uint32_t>(group),
+                      U32{} + dropout.sequence_head, U32{}};
+      philox(words, dropout.key0, dropout.key1);
+      for (int half = 0; half < 8; ++half) {
+        const U32 value = half % 2 == 0 ? words[half / 2] & 0xFFFFu : words[half / 2] >> 16;
+        bits[half] |= bits_of(reinterpret_cast<I32>(value >= (U32{} + dropout.threshold))) << (part * lanes);
+      }
+    }
+    for (int half = 0; half < 8; ++half) {
+      const Index j = group * 8 + half - j0;
+      if (j >= lo && j < hi) kept[j] = bits[half];
+    }
+  }
+}
+
+/// What a kept weight is multiplied by; 0 when everything is dropped.
+template <class T>
+inline T kept_factor(const TileDropout& dropout) {
+  if (dropout.threshold >= 65536) return 0;
+  return T{65536} / static_cast<T>(65536 - dropout.threshold);
+}
+
+/// True when rows [lo, hi) that some lane must not see hold NaN or infinity: 0 * NaN is NaN, so such a tile goes lane by lane.
+template <class T>
+inline bool hides_nonfinite(const T* rows, Index stride, Index width, const LiveRows& live, std::uint32_t all,
+                            const std::uint32_t* words) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  V sum{};
+  for (Index j = live.lo; j < live.hi; ++j) {
+    if ((words[j] & all) == all) continue;
+    const T* row = rows + j * stride;
+    Index d = 0;
+    for (; d + n <= width; d += n) sum = fma(load<T>(row + d), V{}, sum);
+    if (d < width) sum = fma(load_tail<T>(row + d, static_cast<int>(width - d)), V{}, sum);
+  }
+  return bits_of(sum != sum) != 0;
+}
+
+}  // namespace
+}  // namespace qkv

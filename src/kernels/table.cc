@@ -1,0 +1,65 @@
+// Compiled once for each instruction set; exports one table and nothing else, so that no inline helper can be shared between
+// instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2, qkv_kernels_avx512.
+#include "kernels/backward.h"
+#include "kernels/forward.h"
+#include "kernels/params.h"
+#include "kernels/tiles.h"
+
+#if !defined(QKV_ISA)
+#error "compile with -DQKV_ISA=scalar|avx2|avx512"
+#endif
+#define QKV_JOIN_(a, b) a##b
+#define QKV_JOIN(a, b) QKV_JOIN_(a, b)
+
+namespace qkv {
+namespace {
+
+template <class T>
+std::size_t forward_scratch_bytes(Index head_dim, Index v_head_dim) {
+  return ForwardScratch<T>(nullptr, head_dim, v_head_dim).bytes;
+}
+
+/// Also enough for delta_rows, which packs out and dout: two panels of Dv.
+template <class T>
+std::size_t backward_scratch_bytes(Index head_dim, Index v_head_dim) {
+  const std::size_t tile = BackwardScratch<T>(nullptr, head_dim, v_head_dim).bytes;
+  const std::size_t rows = BackwardScratch<T>(nullptr, v_head_dim, v_head_dim).bytes;
+  return larger(tile, rows);
+}
+
+/// Independent chains of multiply-adds, enough to fill two FMA ports at a latency of 4 or 5 cycles.
+template <class T>
+double fma_peak(Index rounds, T* sink) {
+  using V = typename Simd<T>::V;
+  constexpr int chains = 12;
+  V acc[chains];
+  for (int c = 0; c < chains; ++c) acc[c] = splat<T>(static_cast<T>(c));
+  const V a = splat<T>(static_cast<T>(0.999)), b = splat<T>(static_cast<T>(0.001));
+  for (Index r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+    for (int c = 0; c < chains; ++c) acc[c] = fma(acc[c], a, b);
+  }
+  V sum{};
+  for (int c = 0; c < chains; ++c) sum += acc[c];
+  store<T>(sink, sum);
+  return 2.0 * chains * Simd<T>::kLanes * static_cast<double>(rounds);
+}
+
+template <class T>
+constexpr Kernels<T> make_kernels() {
+  return {kStrip<T>,
+          key_tile<T>,
+          query_tile<T>,
+          backward_keys<T>,
+          forward_scratch_bytes<T>,
+          backward_scratch_bytes<T>,
+          forward<T>,
+          backward<T>,
+          delta_rows<T>};
+}
+
+}  // namespace
+}  // namespace qkv
+
+extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
+    qkv::make_kernels<float>(), qkv::make_kernels<double>(), {qkv::fma_peak<float>, qkv::fma_peak<double>}};

@@ -1,0 +1,113 @@
+// The shape of tiles and the layout of scratch memory: one place that says how large everything is and why.
+#pragma once
+
+#include "kernels/gemm.h"
+#include "kernels/params.h"
+
+namespace qkv {
+namespace {
+
+/// Keys whose P and dS backward holds at once. 64 x 128 floats twice are 64 KiB: with K, V, Q, dO rows they stay in a 1 MiB L2.
+constexpr Index kBackwardBlock = 64;
+constexpr Index kStripsPerTile = 4;
+constexpr Index kScratchBudgetBytes = Index{3} << 19;  // panels may take 1.5 MiB of the 2 MiB that a thread may use
+
+constexpr Index round_up(Index x, Index step) { return (x + step - 1) / step * step; }
+
+/// K and V chunks of 128 keys at D = 64 are 32 KiB each and stream from L2; wider heads take fewer keys for the same bytes.
+template <class T>
+Index key_tile(Index head_dim, Index v_head_dim) {
+  const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));
+  if (width <= 512) return 128;
+  return width <= 2048 ? 64 : 32;
+}
+
+template <class T>
+Index query_tile(Index head_dim, Index v_head_dim) {
+  const Index strip_bytes = kStrip<T> * (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
+  return kStrip<T> * larger<Index>(1, smaller<Index>(kStripsPerTile, kScratchBudgetBytes / strip_bytes));
+}
+
+/// Packing Q^T and dO^T of a query tile is paid once per backward item: 256 keys at D = 64 make it less than 2 %.
+template <class T>
+Index backward_keys(Index head_dim, Index v_head_dim) {
+  const Index wanted = 65536 / (larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T)));
+  return larger(kBackwardBlock, smaller<Index>(512, wanted / kBackwardBlock * kBackwardBlock));
+}
+
+/// Hands out 64-byte aligned pieces of one block; with a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_(static_cast<std::byte*>(base)) {}
+
+  template <class E>
+  E* take(Index count) {
+    const std::size_t offset = used_;
+    used_ += static_cast<std::size_t>(round_up(count * static_cast<Index>(sizeof(E)), 64));
+    return base_ == nullptr ? nullptr : reinterpret_cast<E*>(base_ + offset);
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+template <class T>
+struct ForwardScratch {
+  T* q_panels;           // [strips][D][kStrip], scaled
+  T* out_panels;         // [strips][Dv][kStrip], not yet divided by row_sum
+  T *row_max, *row_sum;  // [strips][kStrip]; row_max in powers of two
+  T* scores;             // [key_tile][kStrip]
+  T* bias;               // [key_tile][kStrip]
+  T* rescale;            // [kStrip]
+  std::uint32_t *words, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
+  std::size_t bytes;
+
+  ForwardScratch(void* base, Index head_dim, Index v_head_dim) {
+    Carver carver(base);
+    const Index queries = query_tile<T>(head_dim, v_head_dim), keys = key_tile<T>(head_dim, v_head_dim);
+    q_panels = carver.take<T>(queries * head_dim);
+    out_panels = carver.take<T>(queries * v_head_dim);
+    row_max = carver.take<T>(queries);
+    row_sum = carver.take<T>(queries);
+    scores = carver.take<T>(keys * kStrip<T>);
+    bias = carver.take<T>(keys * kStrip<T>);
+    rescale = carver.take<T>(kStrip<T>);
+    words = carver.take<std::uint32_t>(keys);
+    kept = carver.take<std::uint32_t>(keys);
+    bytes = carver.used();
+  }
+};
+
+template <class T>
+struct BackwardScratch {
+  T* q_panels;           // [strips][D][kStrip], scaled
+  T* dout_panels;        // [strips][Dv][kStrip]
+  T *lse2, *delta;       // [query_tile]
+  T* p;                  // [kBackwardBlock][query_tile]: P^T, after dropout
+  T* ds;                 // [kBackwardBlock][query_tile]: dS^T times scale
+  T* bias;               // [kBackwardBlock][kStrip]: bias in, dS of the bias out
+  std::uint32_t* words;  // [strips][kBackwardBlock]
+  std::uint32_t* kept;   // [kBackwardBlock]: dropout bits of one strip
+  Index width;
+  std::size_t bytes;
+
+  BackwardScratch(void* base, Index head_dim, Index v_head_dim) {
+    Carver carver(base);
+    width = query_tile<T>(head_dim, v_head_dim);
+    q_panels = carver.take<T>(width * head_dim);
+    dout_panels = carver.take<T>(width * v_head_dim);
+    lse2 = carver.take<T>(width);
+    delta = carver.take<T>(width);
+    p = carver.take<T>(kBackwardBlock * width);
+    ds = carver.take<T>(kBackwardBlock * width);
+    bias = carver.take<T>(kBackwardBlock * kStrip<T>);
+    words = carver.take<std::uint32_t>(width / kStrip<T> * kBackwardBlock);
+    kept = carver.take<std::uint32_t>(kBackwardBlock);
+    bytes = carver.used();
+  }
+};
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,70 @@
+// 2^y and tanh(x) for vectors, by range reduction and a minimax polynomial (Remez, relative error, constant term 1).
+// Not: results below the smallest normal number (0 instead), y above the largest exponent (callers have y <= 0 or near 0).
+// 2^0 is exactly 1, which makes a row with one live key exact. Largest error: the tests sweep it (exp2_test.cc).
+#pragma once
+
+#include "simd/vec.h"
+
+namespace qkv {
+namespace {
+
+// 2^r = 1 + r q(r), |r| <= 1/2; q below, highest power first.
+template <class T>
+struct Exp2Poly;
+template <>
+struct Exp2Poly<float> {  // degree 6: 2.6e-9
+  static constexpr float kQ[] = {0.00015594678f, 0.0013406644f, 0.0096176929f, 0.055503106f, 0.24022653f, 0.69314721f};
+  static constexpr float kMagic = 12582912.0f + 127.0f;  // 1.5 * 2^23 rounds to an integer; + bias leaves the exponent field
+  static constexpr float kLowest = -127.0f;
+  static constexpr int kMantissaBits = 23;
+};
+template <>
+struct Exp2Poly<double> {  // degree 11: 1.8e-17
+  static constexpr double kQ[] = {4.0780626994662248942e-10, 7.0725704424676813448e-9, 1.0180647722118852051e-7,
+                                  1.3215442675182757836e-6,  1.5252727385038237105e-5, 1.5403530441572359301e-4,
+                                  1.33335581534401334e-3,    9.6181291076070022538e-3, 5.5504108664790393801e-2,
+                                  2.4022650695910098007e-1,  6.9314718055994569676e-1};
+  static constexpr double kMagic = 6755399441055744.0 + 1023.0;
+  static constexpr double kLowest = -1023.0;
+  static constexpr int kMantissaBits = 52;
+};
+
+/// y = n + r with n whole; power = 2^n (0 for n at the lower end); tail = r q(r) = 2^r - 1.
+template <class T>
+inline void split_exp2(typename Simd<T>::V y, typename Simd<T>::V& power, typename Simd<T>::V& tail) {
+  using P = Exp2Poly<T>;
+  using V = typename Simd<T>::V;
+  y = max_or_second(splat<T>(P::kLowest), y);  // -inf becomes the lower end; NaN stays
+  const V shifted = y + P::kMagic;
+  const V r = y - (shifted - P::kMagic);
+  V q = splat<T>(P::kQ[0]);
+#pragma GCC unroll 16
+  for (std::size_t k = 1; k < sizeof(P::kQ) / sizeof(T); ++k) q = fma(q, r, splat<T>(P::kQ[k]));
+  tail = q * r;
+  using U = typename Simd<T>::U;
+  power = reinterpret_cast<V>(reinterpret_cast<U>(shifted) << P::kMantissaBits);
+}
+
+template <class T>
+inline typename Simd<T>::V exp2(typename Simd<T>::V y) {
+  typename Simd<T>::V power, tail;
+  split_exp2<T>(y, power, tail);
+  return fma(power, tail, power);
+}
+
+/// tanh(x) = em / (em + 2), em = e^(2x) - 1 without cancellation near 0.
+template <class T>
+inline typename Simd<T>::V tanh(typename Simd<T>::V x) {
+  using V = typename Simd<T>::V;
+  constexpr T limit = sizeof(T) == 4 ? T{40} : T{80};  // in powers of two; tanh is 1 to the last bit beyond
+  V y = x * static_cast<T>(2.88539008177792681472);    // 2 log2(e)
+  y = y > limit ? splat<T>(limit) : y;
+  y = y < -limit ? splat<T>(-limit) : y;
+  V power, tail;
+  split_exp2<T>(y, power, tail);
+  const V em = fma(power, tail, power - T{1});
+  return em / (em + T{2});
+}
+
+}  // namespace
+}  // namespace qkv
