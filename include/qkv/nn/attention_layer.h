@@ -26,6 +26,7 @@ struct AttentionLayerConfig {
   Index embed_dim = 0;    ///< E
   Index width = 0;        ///< W; 0: E
   Index num_heads = 1;    ///< divides W
+  bool heads = false;     ///< whether its masks may speak of heads (also when there is one)
   bool bias = true;
   OutputProjection output = OutputProjection::kNone;
   bool output_now = false;                     ///< kOptional: made with one
@@ -51,9 +52,8 @@ class QKV_API AttentionLayer : public Layer {
   Index width() const { return config_.width; }
   bool has_bias() const { return in_bias_.count() != 0; }
   bool has_output_projection() const { return out_weight_.count() != 0; }
-  float dropout() const { return config_.dropout; }
-  float residual_dropout() const { return config_.residual_dropout; }
-  bool causal() const { return config_.causal; }
+  bool masks_have_heads() const override { return config_.heads; }
+  const AttentionLayerConfig& config() const { return config_; }
 
   void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
   void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) override;
@@ -62,6 +62,9 @@ class QKV_API AttentionLayer : public Layer {
   /// attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
   void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr) const;
   void project_output(View<const float, 3> attended, View<float, 3> y, Context* context = nullptr) const;
+
+  /// The parameters of a layer of the same sizes, bit for bit; names stay. OptionError when one has what the other cannot.
+  void copy_parameters(const AttentionLayer& from);
 
   std::vector<Parameter> parameters() override;
   /// Accepts every spelling (query_proj, q_proj, W_Q, W_q; ..; output_proj, out_proj, o_proj, W_O, W_o; proj, in_proj), merged
@@ -73,6 +76,8 @@ class QKV_API AttentionLayer : public Layer {
 
  private:
   void initialise();
+  void make_gradients();
+  AttentionOptions attention_options(const ForwardOptions& options) const;
 
   AttentionLayerConfig config_;
   bool merged_;                                           // the form of the names: one matrix for q, k, v, or three

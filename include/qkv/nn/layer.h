@@ -16,14 +16,14 @@ inline namespace v0 {
 namespace nn {
 
 struct ForwardOptions {
-  Mask mask;                          ///< intersected with the layer's causal mask; what it borrows must outlive backward
-  std::optional<bool> causal;         ///< none: as the layer was made
-  std::optional<EmptyRow> empty_row;  ///< none: as the layer was made
-  std::uint64_t seed = 0;             ///< of this call's dropouts, on weights and output; used in training mode only
-  Index first_sequence = 0;           ///< number of sequence 0 in the dropouts
-  Tensor<float>* weights = nullptr;   ///< asked for: [B, H, T, T] after softmax, before dropout
-  Tensor<float>* applied = nullptr;   ///< asked for: [B, H, T, T] after dropout
-  Context* context = nullptr;         ///< none: the default one
+  Mask mask = {};                          ///< intersected with the layer's causal mask; what it borrows must outlive backward
+  std::optional<bool> causal = {};         ///< none: as the layer was made
+  std::optional<EmptyRow> empty_row = {};  ///< none: as the layer was made
+  std::uint64_t seed = 0;                  ///< of this call's dropouts, on weights and output; used in training mode only
+  Index first_sequence = 0;                ///< number of sequence 0 in the dropouts
+  Tensor<float>* weights = nullptr;        ///< asked for: [B, H, T, T] after softmax, before dropout
+  Tensor<float>* applied = nullptr;        ///< asked for: [B, H, T, T] after dropout
+  Context* context = nullptr;              ///< none: the default one
 };
 
 /// What backward needs, filled by forward, owned by the caller. Reused from step to step it keeps its memory.
@@ -53,6 +53,7 @@ class QKV_API Layer : public Module {
   virtual Index embed_dim() const = 0;   ///< 0: any
   virtual Index output_dim() const = 0;  ///< 0: as the input
   virtual Index num_heads() const;
+  virtual bool masks_have_heads() const;
 
   /// y [B, T, output_dim] from x [B, T, E]. Saved is filled for backward when it is given.
   Tensor<float> forward(View<const float, 3> x, const ForwardOptions& options = {}, Saved* saved = nullptr) const;
@@ -80,15 +81,15 @@ class QKV_API Layer : public Module {
 /// What layers are made from; each reads what concerns it, and has its own default for what is none.
 struct LayerConfig {
   Index embed_dim = 0;
-  Index num_heads = 1;                    ///< mha
-  Index d_k = 0;                          ///< self-attention; 0: embed_dim
-  Index length = 0;                       ///< fixed-weights: T
-  std::optional<bool> bias;               ///< none: single-head false, others true
-  std::optional<float> dropout;           ///< on weights; none: the layer's default
-  std::optional<float> residual_dropout;  ///< on the output; none: the layer's default
-  std::optional<bool> causal;             ///< none: single-head true, others false
-  std::optional<EmptyRow> empty_row;      ///< none: kMean; single-head kNaN
-  std::optional<bool> output_proj;        ///< v2; none: without
+  Index num_heads = 1;                         ///< mha
+  Index d_k = 0;                               ///< self-attention; 0: embed_dim
+  Index length = 0;                            ///< fixed-weights: T
+  std::optional<bool> bias = {};               ///< none: single-head false, others true
+  std::optional<float> dropout = {};           ///< on weights; none: the layer's default
+  std::optional<float> residual_dropout = {};  ///< on the output; none: the layer's default
+  std::optional<bool> causal = {};             ///< none: single-head true, others false
+  std::optional<EmptyRow> empty_row = {};      ///< none: kMean; single-head kNaN
+  std::optional<bool> output_proj = {};        ///< v2; none: without
   Init init = Init::kLinear;
   std::uint64_t seed = 0;
 };

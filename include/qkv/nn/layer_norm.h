@@ -34,9 +34,10 @@ class QKV_API LayerNorm : public Module {
   std::string_view type_name() const override;
 
  private:
-  double eps_;
+  double eps_ = 0;
   Tensor<float> weight_, weight_gradient_;  // [E]
   Tensor<float> bias_, bias_gradient_;      // [E], empty without bias
+  Tensor<float> partial_sums_;              // [blocks, 2, E]: work space of backward
 };
 
 }  // namespace nn

@@ -46,21 +46,6 @@ class QKV_API Linear : public Module {
   Tensor<float> bias_, bias_gradient_;      // [N], empty without bias
 };
 
-/// [.., N] contiguous seen as [M, N]: all axes but the last in one.
-template <class T>
-View<T, 2> as_rows(Tensor<T>& tensor) {
-  const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
-  return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
-}
-template <class T>
-View<const T, 2> as_rows(const Tensor<T>& tensor) {
-  const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
-  return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
-}
-
-/// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros otherwise.
-QKV_API void resize(Tensor<float>& tensor, std::vector<Index> sizes);
-
 }  // namespace nn
 }  // namespace v0
 }  // namespace qkv

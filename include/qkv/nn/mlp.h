@@ -39,7 +39,6 @@ class QKV_API Mlp : public Module {
 
   /// c_fc.weight c_fc.bias c_proj.weight c_proj.bias
   std::vector<Parameter> parameters() override;
-  void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
  protected:
   std::string_view type_name() const override;

@@ -50,6 +50,21 @@ class QKV_API Module {
   virtual std::string_view type_name() const = 0;
 };
 
+/// [.., N] contiguous seen as [M, N]: all axes but the last in one.
+template <class T>
+View<T, 2> as_rows(Tensor<T>& tensor) {
+  const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
+  return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
+}
+template <class T>
+View<const T, 2> as_rows(const Tensor<T>& tensor) {
+  const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
+  return {tensor.data(), {columns == 0 ? 0 : tensor.count() / columns, columns}};
+}
+
+/// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros otherwise.
+QKV_API void resize(Tensor<float>& tensor, std::vector<Index> sizes);
+
 }  // namespace nn
 }  // namespace v0
 }  // namespace qkv

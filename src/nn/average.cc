@@ -1,0 +1,162 @@
+#include "qkv/nn/average.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "nn/parameters.h"
+#include "nn/tensor_use.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+namespace {
+
+// Both forms are one mixture: y[b, i, :] = sum_j share[j] x[b, j, :], the same for every i. Sums in f64, j ascending.
+
+void check_call(std::string_view name, View<const float, 3> x, View<const float, 3> y, const ForwardOptions& options) {
+  check<ShapeError>(x.sizes() == y.sizes(), name, "y must have the sizes of x: got y ", y, ", x ", x);
+  check<OptionError>(options.mask.keeps_everything() && !options.causal.value_or(false), name, "this layer has no mask: got ",
+                     [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
+}
+
+/// mixture[e] = sum over j of share[j] * x[b, j, e]
+void mix(View<const float, 3> x, Index b, const std::vector<double>& share, std::vector<double>& mixture) {
+  std::ranges::fill(mixture, 0.0);
+  for (Index j = 0; j < x.size(1); ++j) {
+    for (Index e = 0; e < x.size(2); ++e) {
+      mixture[static_cast<std::size_t>(e)] += share[static_cast<std::size_t>(j)] * static_cast<double>(x(b, j, e));
+    }
+  }
+}
+
+void forward_mixture(View<const float, 3> x, View<float, 3> y, const std::vector<double>& share, const ForwardOptions& options,
+                     Saved* saved) {
+  if (saved != nullptr) {
+    resize(saved->x, {x.size(0), x.size(1), x.size(2)});
+    copy(x, saved->x);
+  }
+  std::vector<double> mixture(static_cast<std::size_t>(x.size(2)));
+  for (Index b = 0; b < x.size(0); ++b) {
+    mix(x, b, share, mixture);
+    for (Index i = 0; i < x.size(1); ++i) {
+      for (Index e = 0; e < x.size(2); ++e) y(b, i, e) = static_cast<float>(mixture[static_cast<std::size_t>(e)]);
+    }
+  }
+  for (Tensor<float>* wanted : {options.weights, options.applied}) {
+    if (wanted == nullptr) continue;
+    resize(*wanted, {x.size(0), 1, x.size(1), x.size(1)});
+    for (Index row = 0; row < x.size(0) * x.size(1); ++row) {
+      std::ranges::transform(share, wanted->data() + row * x.size(1), [](double one) { return static_cast<float>(one); });
+    }
+  }
+}
+
+/// received[e] = sum over i of dy[b, i, e]: every row of the output is the same mixture.
+void receive(View<const float, 3> dy, Index b, std::vector<double>& received) {
+  std::ranges::fill(received, 0.0);
+  for (Index i = 0; i < dy.size(1); ++i) {
+    for (Index e = 0; e < dy.size(2); ++e) received[static_cast<std::size_t>(e)] += static_cast<double>(dy(b, i, e));
+  }
+}
+
+/// dx[b, j, e] = share[j] * received[e]
+void backward_mixture(Index b, const std::vector<double>& share, const std::vector<double>& received, View<float, 3> dx) {
+  for (Index j = 0; j < dx.size(1); ++j) {
+    for (Index e = 0; e < dx.size(2); ++e) {
+      dx(b, j, e) = static_cast<float>(share[static_cast<std::size_t>(j)] * received[static_cast<std::size_t>(e)]);
+    }
+  }
+}
+
+void check_backward(std::string_view name, View<const float, 3> dy, const Saved& saved, View<float, 3> dx) {
+  check<OptionError>(saved.x.rank() == 3, name, "saved must be what this layer's forward filled: got x ", saved.x);
+  check<ShapeError>(dy.sizes() == saved.x.view<3>().sizes(), name, "dy must be ", saved.x, ": got ", dy);
+  check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), name, "dx must be ", saved.x, ": got ", dx);
+}
+
+std::vector<double> equal_shares(Index length) {
+  return std::vector<double>(static_cast<std::size_t>(length), 1 / static_cast<double>(std::max<Index>(length, 1)));
+}
+
+double sum_of(const Tensor<float>& w) {
+  double sum = 0;
+  for (const float one : w.span()) sum += static_cast<double>(one);
+  return sum;
+}
+
+std::vector<double> shares_of(const Tensor<float>& w) {
+  const double sum = sum_of(w);
+  std::vector<double> shares;
+  for (const float one : w.span()) shares.push_back(static_cast<double>(one) / sum);
+  return shares;
+}
+
+}  // namespace
+
+AveragePooling::AveragePooling(const LayerConfig&) {}
+std::string_view AveragePooling::name() const { return "average"; }
+std::string_view AveragePooling::type_name() const { return "AveragePooling"; }
+std::vector<Parameter> AveragePooling::parameters() { return {}; }
+
+void AveragePooling::forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
+  check_call(type_name(), x, y, options);
+  forward_mixture(x, y, equal_shares(x.size(1)), options, saved);
+}
+
+void AveragePooling::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context*) {
+  check_backward(type_name(), dy, saved, dx);
+  std::vector<double> received(static_cast<std::size_t>(dy.size(2)));
+  for (Index b = 0; b < dx.size(0); ++b) {
+    receive(dy, b, received);
+    backward_mixture(b, equal_shares(dy.size(1)), received, dx);
+  }
+}
+
+FixedWeights::FixedWeights(const LayerConfig& config) {
+  check<ShapeError>(config.length > 0, type_name(), "length must be at least 1: got ", config.length);
+  w_ = Tensor<float>({config.length});
+  gradient_ = Tensor<float>({config.length});
+  fill_normal(w_, config.seed, 0);
+}
+
+std::string_view FixedWeights::name() const { return "fixed-weights"; }
+std::string_view FixedWeights::type_name() const { return "FixedWeights"; }
+
+std::vector<Parameter> FixedWeights::parameters() {
+  std::vector<Parameter> list;
+  list.push_back(parameter("w", w_, gradient_));
+  return list;
+}
+
+void FixedWeights::forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
+  check_call(type_name(), x, y, options);
+  check<ShapeError>(x.size(1) == w_.count(), type_name(), "x must have as many tokens as w: got x ", x, ", w ", w_);
+  forward_mixture(x, y, shares_of(w_), options, saved);
+}
+
+// y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, summed over b ascending.
+void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context*) {
+  check_backward(type_name(), dy, saved, dx);
+  const View<const float, 3> x = saved.x;
+  const std::vector<double> shares = shares_of(w_);
+  const double sum = sum_of(w_);
+  std::vector<double> received(static_cast<std::size_t>(x.size(2)));
+  std::vector<double> mixture(received.size());
+  std::vector<double> dw(shares.size());
+  for (Index b = 0; b < x.size(0); ++b) {
+    receive(dy, b, received);
+    mix(x, b, shares, mixture);
+    for (std::size_t j = 0; j < dw.size(); ++j) {
+      for (std::size_t e = 0; e < received.size(); ++e) {
+        const auto value = static_cast<double>(x(b, static_cast<Index>(j), static_cast<Index>(e)));
+        dw[j] += (value - mixture[e]) * received[e] / sum;
+      }
+    }
+    if (!dx.is_null()) backward_mixture(b, shares, received, dx);
+  }
+  for (std::size_t j = 0; j < dw.size(); ++j) gradient_.span()[j] += static_cast<float>(dw[j]);
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,73 @@
+// Layers by the names of the command line, and sizes that only a file knows.
+#include <algorithm>
+#include <array>
+
+#include "core/check.h"
+#include "nn/synonyms.h"
+#include "qkv/nn/average.h"
+#include "qkv/nn/multi_head_attention.h"
+#include "qkv/nn/self_attention.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+namespace {
+
+using Maker = std::unique_ptr<Layer> (*)(const LayerConfig&);
+
+template <class Form>
+std::unique_ptr<Layer> make(const LayerConfig& config) {
+  return std::make_unique<Form>(config);
+}
+
+constexpr std::array<std::string_view, 9> kNames = {"average", "fixed-weights",  "v1",          "v2", "v3",
+                                                    "v4",      "self-attention", "single-head", "mha"};
+constexpr std::array<Maker, kNames.size()> kMakers = {
+    make<AveragePooling>,  make<FixedWeights>,  make<SelfAttentionV1>,     make<SelfAttentionV2>,   make<SelfAttentionV3>,
+    make<SelfAttentionV4>, make<SelfAttention>, make<SingleHeadAttention>, make<MultiHeadAttention>};
+
+/// Fills sizes that are 0 from whatever tensors the file has.
+void take_sizes(const StateDict& state, LayerConfig& config) {
+  const AnyTensor* w = state.find("w");
+  if (config.length == 0 && w != nullptr && w->sizes.size() == 1) config.length = w->sizes[0];
+  const FoundSizes found = find_sizes(state);
+  if (config.embed_dim == 0) config.embed_dim = found.embed_dim;
+  if (config.d_k == 0) config.d_k = found.width;
+}
+
+}  // namespace
+
+std::span<const std::string_view> layer_names() { return kNames; }
+
+std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& config) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) {
+    std::string names;
+    for (const std::string_view one : kNames) names += (names.empty() ? "" : ", ") + std::string(one);
+    fail<OptionError>("make_layer", "the layer must be one of ", names, ": got ", name);
+  }
+  return kMakers[static_cast<std::size_t>(found - kNames.begin())](config);
+}
+
+std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state, LayerConfig config) {
+  take_sizes(state, config);
+  const bool sizes_known = name == "fixed-weights" ? config.length > 0 : name == "average" || config.embed_dim > 0;
+  if (!sizes_known && std::ranges::find(kNames, name) != kNames.end()) {
+    // A layer of any size says which names it expects; its sizes would mislead, so only the names are told.
+    config.embed_dim = std::max<Index>(config.embed_dim, config.num_heads);
+    config.length = std::max<Index>(config.length, 1);
+    std::string expected;
+    for (const Parameter& one : make_layer(name, config)->parameters()) expected += (expected.empty() ? "" : ", ") + one.name;
+    std::string got;
+    for (const StateDict::Entry& entry : state.entries()) got += (got.empty() ? "" : ", ") + entry.name;
+    fail<OptionError>("load_layer", "the state dict must hold the parameters of ", name, ", ", expected, ": got ",
+                      got.empty() ? "nothing" : got);
+  }
+  auto layer = make_layer(name, config);
+  layer->load_state_dict(state);
+  return layer;
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

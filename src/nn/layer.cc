@@ -1,0 +1,48 @@
+#include "qkv/nn/layer.h"
+
+#include "core/check.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+namespace {
+
+/// What the axes of a dense mask mean to a layer follows from their number (layer.h, keep).
+template <class Make>
+Mask mask_of(const Layer& layer, const Tensor<std::uint8_t>& dense, const Make& make) {
+  const bool heads = layer.masks_have_heads();
+  if (dense.rank() == 2) return make(dense.view<2>(), MaskAxes::kBk);
+  if (dense.rank() == 3 && !heads) return make(dense.view<3>(), MaskAxes::kBqk);
+  if (dense.rank() == 4 && (heads || dense.size(1) == 1)) return make(dense.view<4>());
+  fail<ShapeError>(layer.name(), "a mask must be ",
+                   heads ? "[B, Tk] or [B|1, H|1, Tq|1, Tk|1]" : "[B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk]", ": got ", dense);
+}
+
+}  // namespace
+
+Index Layer::num_heads() const { return 1; }
+bool Layer::masks_have_heads() const { return false; }
+
+Tensor<float> Layer::forward(View<const float, 3> x, const ForwardOptions& options, Saved* saved) const {
+  Tensor<float> y({x.size(0), x.size(1), output_dim() == 0 ? x.size(2) : output_dim()});
+  forward_into(x, y, options, saved);
+  return y;
+}
+
+Tensor<float> Layer::backward(View<const float, 3> dy, Saved& saved, Context* context) {
+  check<OptionError>(saved.x.rank() == 3, name(), "saved must be what this layer's forward filled: got x ", saved.x);
+  Tensor<float> dx(saved.x.sizes());
+  backward_into(dy, saved, dx, context);
+  return dx;
+}
+
+Mask Layer::keep(const Tensor<std::uint8_t>& dense) const {
+  return mask_of(*this, dense, [](auto... view_and_axes) { return Mask::keep(view_and_axes...); });
+}
+Mask Layer::drop(const Tensor<std::uint8_t>& dense) const {
+  return mask_of(*this, dense, [](auto... view_and_axes) { return Mask::drop(view_and_axes...); });
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

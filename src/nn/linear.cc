@@ -1,0 +1,55 @@
+#include "qkv/nn/linear.h"
+
+#include "core/check.h"
+#include "nn/linear_products.h"
+#include "nn/parameters.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+Linear::Linear(const LinearOptions& options) {
+  check<ShapeError>(options.in_features > 0 && options.out_features > 0, "Linear",
+                    "in_features and out_features must be at least 1: got ", options.in_features, " and ",
+                    options.out_features);
+  weight_ = Tensor<float>({options.out_features, options.in_features});
+  weight_gradient_ = Tensor<float>(weight_.sizes());
+  fill_uniform(weight_, linear_bound(options.in_features), options.seed, 0);
+  if (!options.bias) return;
+  bias_ = Tensor<float>({options.out_features});
+  bias_gradient_ = Tensor<float>(bias_.sizes());
+  fill_uniform(bias_, linear_bound(options.in_features), options.seed, 1);
+}
+
+void Linear::forward(View<const float, 2> x, View<float, 2> y, Context& context) const {
+  check<ShapeError>(x.size(1) == in_features(), "Linear::forward", "the last axis of x must be in_features: got x ", x,
+                    ", weight ", weight_);
+  check<ShapeError>(y.size(0) == x.size(0) && y.size(1) == out_features(), "Linear::forward",
+                    "y must be [rows of x, out_features]: got y ", y, ", x ", x, ", weight ", weight_);
+  linear_forward(x, {weight_, has_bias() ? bias_.data() : nullptr}, y, context);
+}
+
+void Linear::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
+  check<ShapeError>(x.size(1) == in_features() && dy.size(0) == x.size(0) && dy.size(1) == out_features(), "Linear::backward",
+                    "x must be [M, in_features] and dy [M, out_features]: got x ", x, ", dy ", dy, ", weight ", weight_);
+  check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), "Linear::backward", "dx must have the sizes of x: got dx ", dx,
+                    ", x ", x);
+  linear_backward(x, dy, {weight_, nullptr}, dx, {weight_gradient_, has_bias() ? bias_gradient_.data() : nullptr}, context);
+}
+
+std::vector<Parameter> Linear::parameters() {
+  std::vector<Parameter> list;
+  list.push_back(parameter("weight", weight_, weight_gradient_));
+  if (has_bias()) list.push_back(parameter("bias", bias_, bias_gradient_));
+  return list;
+}
+
+void Linear::load_state_dict(const StateDict& state, std::string_view prefix) {
+  load_weight_and_bias(type_name(), state, prefix, {weight_, bias_, bias_gradient_});
+}
+
+std::string_view Linear::type_name() const { return "Linear"; }
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,54 @@
+// The three products of a linear map, cut in tiles that the shape alone decides and spread over the context's threads: each
+// tile is one oneDNN call and each sum over rows is whole within one tile, so the bits do not depend on the number of threads.
+// Not: checks (the layers' business), storage.
+//
+// Shapes: M rows (tokens), K inputs, N outputs. Views have last stride 1 and any row stride.
+#pragma once
+
+#include "qkv/context.h"
+#include "qkv/view.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+struct LinearWeights {
+  View<const float, 2> weight;  // [N, K]
+  const float* bias = nullptr;  // [N] or null
+};
+
+struct LinearGradients {
+  View<float, 2> dweight;  // [N, K], added to
+  float* dbias = nullptr;  // [N] or null, added to
+};
+
+/// y [M, N] = x [M, K] weight^T + bias
+void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<float, 2> y, Context& context);
+
+/// dx [M, K] = dy [M, N] weight (null: not wanted);  dweight += dy^T x;  dbias += sum over rows of dy. One parallel region.
+void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights& weights, View<float, 2> dx,
+                     const LinearGradients& gradients, Context& context);
+
+/// Whether all rows of a [B, T, E] lie at one distance and do not overlap: what one product over B * T rows needs.
+template <class T>
+bool has_plain_rows(View<T, 3> x) {
+  if (x.size(2) > 1 && x.stride(2) != 1) return false;
+  if (x.size(1) > 1 && x.stride(1) < x.size(2)) return false;
+  return x.size(0) <= 1 || (x.size(1) > 1 ? x.stride(0) == x.size(1) * x.stride(1) : x.stride(0) >= x.size(2));
+}
+
+/// A [B, T, E] with plain rows seen as [B * T, E].
+template <class T>
+View<T, 2> plain_rows(View<T, 3> x) {
+  const Index stride = x.size(1) > 1 ? x.stride(1) : x.size(0) > 1 ? x.stride(0) : x.size(2);
+  return {x.data(), {x.size(0) * x.size(1), x.size(2)}, {stride, 1}};
+}
+
+/// The same over the tokens of [B, T, ..]: one product when the rows are plain, else one a sequence.
+void linear_forward(View<const float, 3> x, const LinearWeights& weights, View<float, 3> y, Context& context);
+void linear_backward(View<const float, 3> x, View<const float, 3> dy, const LinearWeights& weights, View<float, 3> dx,
+                     const LinearGradients& gradients, Context& context);
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,87 @@
+#include "qkv/nn/mlp.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "core/check.h"
+#include "nn/row_blocks.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+namespace {
+
+/// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution.
+float normal_distribution(float x) { return 0.5F * (1.0F + std::erf(x * (1 / std::numbers::sqrt2_v<float>))); }
+
+/// phi(x) = exp(-x^2 / 2) / sqrt(2 pi), its density.
+float normal_density(float x) {
+  constexpr float kInverseSqrtTwoPi = std::numbers::inv_sqrtpi_v<float> / std::numbers::sqrt2_v<float>;
+  return kInverseSqrtTwoPi * std::exp(-0.5F * x * x);
+}
+
+}  // namespace
+
+void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
+  check<ShapeError>(x.sizes() == y.sizes(), "gelu_forward", "x and y must have the same sizes: got ", x, " and ", y);
+  for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
+    for (Index m = begin; m < end; ++m) {
+      for (Index e = 0; e < x.size(1); ++e) y(m, e) = x(m, e) * normal_distribution(x(m, e));
+    }
+  });
+}
+
+void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
+  check<ShapeError>(x.sizes() == dy.sizes() && x.sizes() == dx.sizes(), "gelu_backward",
+                    "x, dy and dx must have the same sizes: got ", x, ", ", dy, " and ", dx);
+  for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
+    for (Index m = begin; m < end; ++m) {
+      for (Index e = 0; e < x.size(1); ++e) {
+        const float value = x(m, e);
+        dx(m, e) = dy(m, e) * (normal_distribution(value) + value * normal_density(value));
+      }
+    }
+  });
+}
+
+Mlp::Mlp(const MlpOptions& options)
+    : expand_({.in_features = options.embed_dim,
+               .out_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
+               .bias = options.bias,
+               .seed = options.seed}),
+      contract_({.in_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
+                 .out_features = options.embed_dim,
+                 .bias = options.bias,
+                 .seed = ~options.seed}) {}
+
+void Mlp::forward(View<const float, 2> x, View<float, 2> y, MlpSaved& saved, Context& context) const {
+  resize(saved.hidden, {x.size(0), expand_.out_features()});
+  resize(saved.activated, saved.hidden.sizes());
+  expand_.forward(x, saved.hidden, context);
+  gelu_forward(saved.hidden, saved.activated, context);
+  contract_.forward(saved.activated, y, context);
+}
+
+void Mlp::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, MlpSaved& saved, Context& context) {
+  resize(saved.dactivated, saved.hidden.sizes());
+  contract_.backward(saved.activated, dy, saved.dactivated, context);
+  gelu_backward(saved.hidden, saved.dactivated, saved.dactivated, context);
+  expand_.backward(x, saved.dactivated, dx, context);
+}
+
+std::vector<Parameter> Mlp::parameters() {
+  std::vector<Parameter> list;
+  for (auto [linear, prefix] : {std::pair{&expand_, "c_fc."}, std::pair{&contract_, "c_proj."}}) {
+    for (Parameter& one : linear->parameters()) {
+      one.name = prefix + one.name;
+      list.push_back(std::move(one));
+    }
+  }
+  return list;
+}
+
+std::string_view Mlp::type_name() const { return "Mlp"; }
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

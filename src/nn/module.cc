@@ -1,0 +1,148 @@
+#include "qkv/nn/module.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.h"
+#include "nn/parameters.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+namespace {
+
+std::string load_function(std::string_view type) { return std::string(type) + "::load_state_dict"; }
+
+/// A copy of one window on a parameter, under its name.
+void add_copy(StateDict& state, std::string_view prefix, const Parameter& parameter, std::span<const float> values) {
+  AnyTensor copy;
+  copy.dtype = DType::kF32;
+  copy.sizes = parameter.sizes;
+  copy.bytes.resize(values.size_bytes());
+  if (!values.empty()) std::memcpy(copy.bytes.data(), values.data(), values.size_bytes());
+  state.add(std::string(prefix) + parameter.name, std::move(copy));
+}
+
+/// parameters() gives windows that may be written; the const functions here only read them.
+std::vector<Parameter> readable(const Module& module) { return const_cast<Module&>(module).parameters(); }
+
+}  // namespace
+
+std::string expected_text(const std::vector<Expected>& expected) {
+  std::string text;
+  for (const Expected& one : expected) {
+    if (!text.empty()) text += ", ";
+    text += one.name + " " + shape_text(one.sizes.data(), static_cast<int>(one.sizes.size()));
+    if (!one.required) text += " (optional)";
+  }
+  return text.empty() ? "no parameters" : text;
+}
+
+std::vector<StateEntry> entries_under(const StateDict& state, std::string_view prefix) {
+  std::vector<StateEntry> found;
+  for (const StateDict::Entry& entry : state.entries()) {
+    if (entry.name.starts_with(prefix)) found.push_back({entry.name.substr(prefix.size()), &entry.tensor});
+  }
+  return found;
+}
+
+void throw_missing(std::string_view type, std::string_view prefix, std::string_view name, const std::vector<Expected>& expected,
+                   const std::vector<StateEntry>& got) {
+  std::string names;
+  for (const StateEntry& entry : got) names += (names.empty() ? "" : ", ") + entry.name + " " + entry.tensor->shape();
+  fail<OptionError>(load_function(type), "missing parameter ", prefix, name, ": expected ", expected_text(expected), "; got ",
+                    names.empty() ? "nothing" : names);
+}
+
+void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
+                   const std::vector<Expected>& expected) {
+  fail<OptionError>(load_function(type), "unknown parameter ", prefix, name, ": expected ", expected_text(expected));
+}
+
+void check_sizes(std::string_view type, std::string_view prefix, const AnyTensor& tensor, const Expected& wanted,
+                 const std::vector<Expected>& expected) {
+  if (tensor.sizes == wanted.sizes) return;
+  fail<ShapeError>(load_function(type), "parameter ", prefix, wanted.name, " must be ",
+                   shape_text(wanted.sizes.data(), static_cast<int>(wanted.sizes.size())), ": got ", tensor.shape(),
+                   "; expected ", expected_text(expected));
+}
+
+std::vector<const AnyTensor*> match_parameters(std::string_view type, const StateDict& state, std::string_view prefix,
+                                               const std::vector<Expected>& expected) {
+  const std::vector<StateEntry> entries = entries_under(state, prefix);
+  for (const StateEntry& entry : entries) {
+    if (std::ranges::find(expected, entry.name, &Expected::name) == expected.end()) {
+      throw_unknown(type, prefix, entry.name, expected);
+    }
+  }
+  std::vector<const AnyTensor*> found;
+  for (const Expected& wanted : expected) {
+    const auto entry = std::ranges::find(entries, wanted.name, &StateEntry::name);
+    if (entry == entries.end()) {
+      if (wanted.required) throw_missing(type, prefix, wanted.name, expected, entries);
+      found.push_back(nullptr);
+      continue;
+    }
+    check_sizes(type, prefix, *entry->tensor, wanted, expected);
+    found.push_back(entry->tensor);
+  }
+  return found;
+}
+
+void load_weight_and_bias(std::string_view type, const StateDict& state, std::string_view prefix, WeightAndBias own) {
+  const auto found =
+      match_parameters(type, state, prefix, {{"weight", own.weight.sizes()}, {"bias", {own.weight.size(0)}, false}});
+  Tensor<float> weight = to_f32(*found[0]);
+  Tensor<float> bias = found[1] == nullptr ? Tensor<float>() : to_f32(*found[1]);
+  own.weight = std::move(weight);
+  own.bias = std::move(bias);
+  own.bias_gradient = own.bias.rank() == 0 ? Tensor<float>() : Tensor<float>(own.bias.sizes());
+}
+
+void resize(Tensor<float>& tensor, std::vector<Index> sizes) {
+  if (tensor.sizes() == sizes) return;
+  if (tensor.rank() != 0 && checked_count(sizes) == tensor.count()) {
+    tensor.reshape(std::move(sizes));
+  } else {
+    tensor = Tensor<float>(std::move(sizes));
+  }
+}
+
+Module::~Module() = default;
+
+void Module::load_state_dict(const StateDict& state, std::string_view prefix) {
+  const std::vector<Parameter> own = parameters();
+  std::vector<Expected> expected;
+  for (const Parameter& one : own) expected.push_back({one.name, one.sizes});
+  const auto found = match_parameters(type_name(), state, prefix, expected);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const Tensor<float> values = to_f32(*found[i]);
+    std::ranges::copy(values.span(), own[i].value.begin());
+  }
+}
+
+StateDict Module::state_dict(std::string_view prefix) const {
+  StateDict state;
+  for (const Parameter& one : readable(*this)) add_copy(state, prefix, one, one.value);
+  return state;
+}
+
+StateDict Module::gradients(std::string_view prefix) const {
+  StateDict state;
+  for (const Parameter& one : readable(*this)) add_copy(state, prefix, one, one.gradient);
+  return state;
+}
+
+void Module::zero_gradients() {
+  for (const Parameter& one : parameters()) std::ranges::fill(one.gradient, 0.0F);
+}
+
+Index Module::parameter_count() const {
+  Index count = 0;
+  for (const Parameter& one : readable(*this)) count += static_cast<Index>(one.value.size());
+  return count;
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

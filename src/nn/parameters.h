@@ -1,0 +1,77 @@
+// How modules start, list and load their parameters: shared by all of them. Not: the spellings of attention's (synonyms.h).
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/random.h"
+#include "qkv/nn/module.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+/// Uniform in [-bound, bound). `stream` keeps the parameters of one seed apart.
+inline void fill_uniform(Tensor<float>& tensor, double bound, std::uint64_t seed, std::uint32_t stream) {
+  Random random(seed, stream);
+  for (float& value : tensor.span()) value = static_cast<float>((2 * random.uniform() - 1) * bound);
+}
+
+/// N(0, 1).
+inline void fill_normal(Tensor<float>& tensor, std::uint64_t seed, std::uint32_t stream) {
+  Random random(seed, stream);
+  for (float& value : tensor.span()) value = static_cast<float>(random.normal());
+}
+
+/// The bound of torch.nn.Linear's default: kaiming_uniform with a = sqrt(5) is +-1/sqrt(fan_in).
+inline double linear_bound(Index fan_in) { return 1 / std::sqrt(static_cast<double>(fan_in)); }
+
+inline Parameter parameter(std::string name, Tensor<float>& value, Tensor<float>& gradient) {
+  return {std::move(name), value.sizes(), value.span(), gradient.span()};
+}
+
+/// A name that a file may hold and the sizes that it must have.
+struct Expected {
+  std::string name;
+  std::vector<Index> sizes;
+  bool required = true;
+};
+
+/// "weight [3, 2], bias [3]"
+std::string expected_text(const std::vector<Expected>& expected);
+
+/// The entries of `state` whose names start with `prefix`, that prefix cut off.
+struct StateEntry {
+  std::string name;
+  const AnyTensor* tensor = nullptr;
+};
+std::vector<StateEntry> entries_under(const StateDict& state, std::string_view prefix);
+
+/// Throws unless `tensor` has the expected sizes. `type` and `prefix` are for the text.
+void check_sizes(std::string_view type, std::string_view prefix, const AnyTensor& tensor, const Expected& wanted,
+                 const std::vector<Expected>& expected);
+
+/// Throws for an unknown, missing or wrongly shaped entry; the result has the tensors in the order of `expected`, null where an
+/// optional one is absent.
+std::vector<const AnyTensor*> match_parameters(std::string_view type, const StateDict& state, std::string_view prefix,
+                                               const std::vector<Expected>& expected);
+
+/// "missing parameter NAME: expected ..; got .." and "unknown parameter NAME: expected ..", as every loader says it.
+[[noreturn]] void throw_missing(std::string_view type, std::string_view prefix, std::string_view name,
+                                const std::vector<Expected>& expected, const std::vector<StateEntry>& got);
+[[noreturn]] void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
+                                const std::vector<Expected>& expected);
+
+/// Loads `weight` [N, ..] and, where the file has one, `bias` [N].
+struct WeightAndBias {
+  Tensor<float>& weight;
+  Tensor<float>& bias;
+  Tensor<float>& bias_gradient;
+};
+void load_weight_and_bias(std::string_view type, const StateDict& state, std::string_view prefix, WeightAndBias own);
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,33 @@
+// Rows in blocks whose size the shape alone decides: the unit of work of everything here that is not a matrix product.
+#pragma once
+
+#include <algorithm>
+
+#include "qkv/context.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+struct RowBlocks {
+  Index rows = 0;
+  Index block = 1;
+
+  RowBlocks(Index num_rows, Index columns) : rows(num_rows) {
+    constexpr Index kElements = 4096;  // a few microseconds of light work
+    block = std::max<Index>(1, kElements / std::max<Index>(1, columns));
+  }
+  Index count() const { return (rows + block - 1) / block; }
+};
+
+/// body(first row, one past the last, number of the block) for every block.
+template <class Body>
+void for_row_blocks(Context& context, const RowBlocks& blocks, const Body& body) {
+  context.parallel_for(blocks.count(), [&](Index item, int) {
+    body(item * blocks.block, std::min(blocks.rows, (item + 1) * blocks.block), item);
+  });
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

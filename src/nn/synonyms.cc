@@ -1,0 +1,193 @@
+#include "nn/synonyms.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/check.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+namespace {
+
+/// Families of names, by Role. Loading accepts every entry of a column in that role, mixed or not; when a file lacks one, the
+/// name to expect is that of the family whose names it uses.
+constexpr std::array<std::array<std::string_view, kNumRoles>, 6> kSpellings = {{
+    {"query_proj", "key_proj", "value_proj", "proj", "output_proj"},  // the ladder V1..V4
+    {"q_proj", "k_proj", "v_proj", "proj", "o_proj"},                 // multi-head, Llama
+    {"q_proj", "k_proj", "v_proj", "in_proj", "out_proj"},            // torch.nn.MultiheadAttention
+    {"W_Q", "W_K", "W_V", "proj", "W_O"},
+    {"W_q", "W_k", "W_v", "proj", "W_o"},
+    {"query_proj", "key_proj", "value_proj", "in_proj", "out_proj"},
+}};
+
+struct Spelled {
+  Role role = kQuery;
+  bool bias = false;
+};
+
+/// "W_q.weight" -> kQuery, weight.
+std::optional<Spelled> spelled(std::string_view name) {
+  for (const bool bias : {false, true}) {
+    for (std::size_t role = 0; role < kNumRoles; ++role) {
+      for (const auto& family : kSpellings) {
+        const std::string dotted = std::string(family[role]) + (bias ? ".bias" : ".weight");
+        if (name == dotted || name == full_name(family[role], bias)) return Spelled{static_cast<Role>(role), bias};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::string_view matrix_of(std::string_view name) { return name.substr(0, name.size() - (name.ends_with("bias") ? 5 : 7)); }
+
+/// The layer's sizes and, for what a file lacks, the names to ask for.
+class Reader {
+ public:
+  Reader(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix)
+      : sizes_(sizes), prefix_(prefix), entries_(entries_under(state, prefix)) {}
+
+  NamedTensors read() {
+    std::ranges::copy(sizes_.names, names_.begin());
+    collect();
+    require_one_form();
+    choose_names();
+    require_all();
+    check_all_sizes();
+    return std::move(found_);
+  }
+
+ private:
+  /// Every entry into its role.
+  void collect() {
+    for (const StateEntry& entry : entries_) {
+      const auto meaning = spelled(entry.name);
+      if (!meaning || (meaning->role == kOutput && sizes_.output == OutputProjection::kNone)) {
+        throw_unknown(sizes_.type, prefix_, entry.name, expected(true));
+      }
+      auto& tensor = (meaning->bias ? found_.biases : found_.weights)[meaning->role];
+      auto& name = (meaning->bias ? found_.bias_names : found_.weight_names)[meaning->role];
+      if (tensor != nullptr) throw_twice(name, entry.name);
+      tensor = entry.tensor;
+      name = entry.name;
+    }
+  }
+
+  void require_one_form() {
+    const std::string& merged = first_name(kMerged);
+    found_.merged = !merged.empty();
+    for (const Role role : {kQuery, kKey, kValue}) {
+      const std::string& separate = first_name(role);
+      if (found_.merged && !separate.empty()) throw_twice(merged, separate);
+      if (!separate.empty()) any_separate_ = true;
+    }
+    if (!found_.merged && !any_separate_) found_.merged = sizes_.merged;
+  }
+
+  /// What a lacking parameter is asked for under: the layer's own names when they fit the file's, else the first family that
+  /// does.
+  void choose_names() {
+    const auto fits = [this](const std::array<std::string_view, kNumRoles>& family) {
+      for (std::size_t role = 0; role < kNumRoles; ++role) {
+        const std::string& name = first_name(static_cast<Role>(role));
+        if (!name.empty() && matrix_of(name) != family[role]) return false;
+      }
+      return true;
+    };
+    if (!fits(sizes_.names)) {
+      const auto family = std::ranges::find_if(kSpellings, fits);
+      if (family != kSpellings.end()) std::ranges::copy(*family, names_.begin());
+    }
+    for (std::size_t role = 0; role < kNumRoles; ++role) {
+      const std::string& name = first_name(static_cast<Role>(role));
+      if (!name.empty()) names_[role] = matrix_of(name);
+    }
+  }
+
+  void require_all() {
+    const bool output = sizes_.output == OutputProjection::kRequired || !first_name(kOutput).empty();
+    const bool biases = std::ranges::any_of(found_.biases, [](const AnyTensor* tensor) { return tensor != nullptr; });
+    for (std::size_t index = 0; index < kNumRoles; ++index) {
+      const auto role = static_cast<Role>(index);
+      const bool wanted = role == kOutput ? output : (role == kMerged) == found_.merged;
+      if (wanted && found_.weights[role] == nullptr) throw_absent(role, false, biases);
+      if (wanted && biases && found_.biases[role] == nullptr) throw_absent(role, true, biases);
+    }
+  }
+
+  void check_all_sizes() const {
+    for (std::size_t index = 0; index < kNumRoles; ++index) {
+      const auto role = static_cast<Role>(index);
+      check_one(found_.weights[role], found_.weight_names[role], weight_sizes(role));
+      check_one(found_.biases[role], found_.bias_names[role], {weight_sizes(role)[0]});
+    }
+  }
+  void check_one(const AnyTensor* tensor, const std::string& name, std::vector<Index> wanted) const {
+    if (tensor != nullptr) check_sizes(sizes_.type, prefix_, *tensor, {name, std::move(wanted)}, expected(true));
+  }
+
+  std::vector<Index> weight_sizes(Role role) const {
+    if (role == kOutput) return {sizes_.embed_dim, sizes_.width};
+    return {role == kMerged ? 3 * sizes_.width : sizes_.width, sizes_.embed_dim};
+  }
+
+  /// Everything that a file in this form can hold.
+  std::vector<Expected> expected(bool optional_biases) const {
+    const bool merged = found_.merged || (!any_separate_ && sizes_.merged);
+    std::vector<Expected> list;
+    for (std::size_t index = 0; index < kNumRoles; ++index) {
+      const auto role = static_cast<Role>(index);
+      if (role == kOutput ? sizes_.output == OutputProjection::kNone : (role == kMerged) != merged) continue;
+      const bool required = role != kOutput || sizes_.output == OutputProjection::kRequired;
+      list.push_back({full_name(names_[role], false), weight_sizes(role), required});
+      list.push_back({full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases});
+    }
+    return list;
+  }
+
+  /// The name under which a role's weight, or else its bias, came; empty when neither did.
+  const std::string& first_name(Role role) const {
+    return found_.weight_names[role].empty() ? found_.bias_names[role] : found_.weight_names[role];
+  }
+
+  [[noreturn]] void throw_absent(Role role, bool bias, bool with_biases) const {
+    throw_missing(sizes_.type, prefix_, full_name(names_[role], bias), expected(!with_biases), entries_);
+  }
+  [[noreturn]] void throw_twice(const std::string& first, const std::string& second) const {
+    fail<OptionError>(std::string(sizes_.type) + "::load_state_dict", "each parameter must be named once: got both ", prefix_,
+                      first, " and ", prefix_, second);
+  }
+
+  const AttentionSizes& sizes_;
+  std::string_view prefix_;
+  std::vector<StateEntry> entries_;
+  std::array<std::string, kNumRoles> names_;
+  bool any_separate_ = false;
+  NamedTensors found_;
+};
+
+}  // namespace
+
+std::string full_name(std::string_view matrix, bool bias) {
+  return std::string(matrix) + (matrix == "in_proj" ? "_" : ".") + (bias ? "bias" : "weight");
+}
+
+NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix) {
+  return Reader(sizes, state, prefix).read();
+}
+
+FoundSizes find_sizes(const StateDict& state) {
+  for (const StateDict::Entry& entry : state.entries()) {
+    const auto meaning = spelled(entry.name);
+    if (!meaning || meaning->bias || entry.tensor.sizes.size() != 2) continue;
+    const Index rows = entry.tensor.sizes[0];
+    const Index columns = entry.tensor.sizes[1];
+    if (meaning->role == kOutput) return {rows, columns};
+    return {columns, meaning->role == kMerged ? rows / 3 : rows};
+  }
+  return {};
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv

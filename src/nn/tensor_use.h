@@ -1,0 +1,36 @@
+// Small things that layers do with tensors. Not: arithmetic.
+#pragma once
+
+#include <algorithm>
+
+#include "qkv/tensor.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+/// Zeros of the same sizes; nothing for a tensor that is not there.
+inline Tensor<float> zeros_like(const Tensor<float>& tensor) {
+  return tensor.rank() == 0 ? Tensor<float>() : Tensor<float>(tensor.sizes());
+}
+
+inline Tensor<float> clone_of(const Tensor<float>& tensor) { return tensor.rank() == 0 ? Tensor<float>() : tensor.clone(); }
+
+/// to = from, [B, T, E]; any strides.
+inline void copy(View<const float, 3> from, View<float, 3> to) {
+  for (Index b = 0; b < from.size(0); ++b) {
+    for (Index t = 0; t < from.size(1); ++t) {
+      const float* row = from.data() + b * from.stride(0) + t * from.stride(1);
+      float* target = to.data() + b * to.stride(0) + t * to.stride(1);
+      if (from.stride(2) == 1 && to.stride(2) == 1) {
+        std::copy_n(row, from.size(2), target);
+      } else {
+        for (Index e = 0; e < from.size(2); ++e) target[e * to.stride(2)] = row[e * from.stride(2)];
+      }
+    }
+  }
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv
