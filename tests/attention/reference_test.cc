@@ -1,0 +1,104 @@
+// The oracle itself: its gradients against finite differences in long double, its dropout against published words of Philox.
+#include <gtest/gtest.h>
+
+#include "reference/attention.h"
+#include "support/expect.h"
+
+namespace qkv::test {
+namespace {
+
+using Real = long double;
+
+/// sum(out * dout) + sum(lse * dlse) over rows that are not empty
+Real loss(const ReferenceInput<Real>& input) {
+  const reference::Forward<Real> forward = input.forward();
+  Real sum = 0;
+  for (Index n = 0; n < forward.out.count(); ++n) sum += forward.out.data()[n] * input.dout.data()[n];
+  for (Index n = 0; n < forward.lse.count(); ++n) {
+    if (std::isfinite(forward.lse.data()[n])) sum += forward.lse.data()[n] * input.dlse.data()[n];
+  }
+  return sum;
+}
+
+/// Central differences of loss() for every element of `x`, an input tensor of `input`, against `gradient`.
+void expect_gradient(const ReferenceInput<Real>& input, Tensor<Real>& x, const Tensor<Real>& gradient, const char* name) {
+  const Real step = 1e-5L;  // error of the difference: step^2 from the third derivative, 1e-19 / step from rounding
+  ASSERT_EQ(x.count(), gradient.count());
+  for (Index n = 0; n < x.count(); ++n) {
+    const Real kept = x.data()[n];
+    if (!std::isfinite(kept)) {
+      EXPECT_EQ(gradient.data()[n], 0) << name << " " << n;
+      continue;
+    }
+    x.data()[n] = kept + step;
+    const Real above = loss(input);
+    x.data()[n] = kept - step;
+    const Real below = loss(input);
+    x.data()[n] = kept;
+    const Real difference = (above - below) / (2 * step);
+    EXPECT_NEAR(static_cast<double>(gradient.data()[n]), static_cast<double>(difference), 1e-7) << name << " " << n;
+  }
+}
+
+TEST(Reference, GradientsAreFiniteDifferences) {
+  const std::array<MaskKind, 4> masks = {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense,
+                                         MaskKind::kDropAll};
+  const std::array<BiasKind, 4> biases = {BiasKind::kFull, BiasKind::kKeys, BiasKind::kWithInfinity, BiasKind::kHeads};
+  for (std::size_t n = 0; n < 12; ++n) {
+    AttentionCase each{.batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 5, .kv_len = 6, .head_dim = 3, .v_head_dim = 2};
+    each.mask = masks[n % 4];
+    each.bias = biases[n / 3];
+    each.softcap = n % 2 == 0 ? 1.5 : 0;
+    each.dropout = n % 3 == 0 ? 0.5 : 0;
+    each.scale = static_cast<ScaleKind>(n / 2 % 4);
+    each.empty_row = n % 5 < 3 ? EmptyRow::kMean : EmptyRow::kZero;
+    each.seed = n + 1;
+    SCOPED_TRACE(each.name());
+    const Problem<double> problem(each);
+    ReferenceInput<Real> input = problem.reference_input<Real>();
+    const reference::Backward<Real> gradients = input.backward();
+    expect_gradient(input, input.q, gradients.dq, "dq");
+    expect_gradient(input, input.k, gradients.dk, "dk");
+    expect_gradient(input, input.v, gradients.dv, "dv");
+    expect_gradient(input, input.bias, reference::reduce_to_bias(gradients.dbias, problem.bias.sizes()), "dbias");
+  }
+}
+
+TEST(Reference, EmptyRowRules) {
+  AttentionCase each{.q_len = 2, .kv_len = 4, .head_dim = 3, .v_head_dim = 2, .mask = MaskKind::kDropAll};
+  for (const EmptyRow rule : {EmptyRow::kZero, EmptyRow::kMean, EmptyRow::kNaN}) {
+    each.empty_row = rule;
+    const Problem<double> problem(each);
+    const reference::Forward<double> forward = problem.reference_input<double>().forward();
+    for (const double lse : forward.lse.span()) EXPECT_EQ(lse, -HUGE_VAL);
+    for (const double w : forward.weights.span()) {
+      if (rule == EmptyRow::kNaN) {
+        EXPECT_TRUE(std::isnan(w));
+      } else {
+        EXPECT_EQ(w, rule == EmptyRow::kMean ? 0.25 : 0.0);
+      }
+    }
+  }
+}
+
+TEST(Reference, ANanOrInfiniteScoreGivesNan) {
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    const Problem<double> problem({.q_len = 3, .kv_len = 4, .head_dim = 2, .v_head_dim = 2, .bias = BiasKind::kFull});
+    ReferenceInput<double> input = problem.reference_input<double>();
+    input.bias.data()[4 + 2] = bad;  // query 1, key 2
+    const reference::Forward<double> forward = input.forward();
+    for (Index n = 0; n < 6; ++n) EXPECT_EQ(std::isnan(forward.out.data()[n]), n / 2 == 1) << n;
+  }
+}
+
+// The known answers of the authors' Random123 library, kat_vectors, philox4x32 with 10 rounds.
+TEST(Reference, PhiloxKnownAnswers) {
+  EXPECT_EQ(philox({0, 0, 0, 0}, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  const std::uint32_t ones = 0xffffffff;
+  EXPECT_EQ(philox({ones, ones, ones, ones}, ~std::uint64_t{0}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, 0x299f31d0a4093822),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+}  // namespace
+}  // namespace qkv::test
