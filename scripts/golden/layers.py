@@ -126,7 +126,15 @@ def large_cases():
     yield layer_case("v4_2x9x768", "v4", (2, 9, 768), exponent=-3)
 
 
+def formula_case():
+    """A generated tensor and its values: a reader that has the formula wrong finds out here."""
+    case = Case("formula", kind="formula")
+    case.add("values", case.input("x", (3, 700), 2).astype(np.float32))
+    return case
+
+
 def cases():
+    yield formula_case()
     yield from ladder_cases()
     yield from masked_cases()
     yield from large_cases()
