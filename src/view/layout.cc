@@ -73,7 +73,7 @@ void label_axis(Axis& axis, const std::vector<std::string>& tokens, bool is_hori
     }
   } else {
     const std::string last = std::to_string(std::max<Index>(0, axis.count - 1));
-    const int apart = is_horizontal ? text_width(last, axis.text_scale) + line : 2 * line * axis.text_scale;
+    const int apart = is_horizontal ? text_width(last, axis.text_scale) + line : 3 * line * axis.text_scale / 2;
     axis.ticks = numbered_ticks(axis, apart);
   }
   int widest = 0;
@@ -133,10 +133,11 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
   out.columns.count = map.kv_len();
   out.rows.pool = out.columns.pool = pool_for(map.q_len(), map.kv_len(), out.panels.size());
   size_cells(out);
-  label_axis(out.rows, map.query_tokens, false, text_width);
-  label_axis(out.columns, map.key_tokens, true, text_width);
-
   const bool is_empty = map.q_len() == 0 || map.kv_len() == 0;
+  if (!is_empty) {
+    label_axis(out.rows, map.query_tokens, false, text_width);
+    label_axis(out.columns, map.key_tokens, true, text_width);
+  }
   int name_width = 0;
   for (const Panel& panel : out.panels) name_width = std::max(name_width, text_width(panel.name, kTextScale));
   const int panel_width = is_empty ? kEmptyPanel : out.columns.length(),

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
 #include "view/text.h"
@@ -30,8 +29,9 @@ void draw_axes(Canvas& canvas, const Layout& layout, const Panel& panel) {
       canvas.text(
           {box.x - kLabelDistance, box.y + rows.centre(tick.position), tick.text, Anchor::kEnd, rows.text_scale, kInk, false});
     }
+    const int scale = box.height < 3 * kLineHeight ? 1 : kTextScale;
     canvas.text(
-        {box.x - rows.gutter - kLineHeight / 2, box.y + box.height / 2, "query", Anchor::kMiddle, kTextScale, kFaintInk, true});
+        {box.x - rows.gutter - kLineHeight / 2 - 2, box.y + box.height / 2, "query", Anchor::kMiddle, scale, kFaintInk, true});
   }
   if (panel.has_key_labels) {
     const int below = box.y + box.height + kLabelDistance;
@@ -65,13 +65,6 @@ void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& opt
   }
 }
 
-/// "25%", "2.5%", "0.03%": as few digits as the tick needs.
-std::string tick_text(double weight) {
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%.3g%%", 100 * weight);
-  return text.data();
-}
-
 void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
   const Box& bar = layout.bar;
   const auto place = [&](double share) {
@@ -86,7 +79,7 @@ void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
   const double top = static_cast<double>(layout.top);
   const int text_x = bar.x + bar.width + kLabelDistance;
   const auto tick = [&](double weight) {
-    const std::string text = tick_text(weight);
+    const std::string text = significant(100 * weight, 3) + "%";
     canvas.fill({bar.x + bar.width, place(weight / top), 4, 1}, kLine);
     canvas.text({text_x, place(weight / top), text, Anchor::kStart, kTextScale, kInk, false});
   };

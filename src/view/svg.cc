@@ -1,9 +1,6 @@
 // The scene as SVG 1.1. Not: scripts, style sheets, external references.
 #include "qkv/view/svg.h"
 
-#include <cmath>
-#include <cstdio>
-
 #include "core/file.h"
 #include "view/raster.h"
 #include "view/scene.h"
@@ -16,11 +13,7 @@ namespace {
 
 constexpr int kFontSize = 9;  // pixels at scale 1; a monospaced font advances by about 0.6 of it
 
-std::string hex(Rgb c) {
-  std::array<char, 8> text;
-  std::snprintf(text.data(), text.size(), "#%02x%02x%02x", c.red, c.green, c.blue);
-  return text.data();
-}
+std::string hex(Rgb c) { return "#" + hex_digits(c); }
 
 class SvgCanvas final : public Canvas {
  public:
@@ -71,12 +64,10 @@ class SvgCanvas final : public Canvas {
       const std::string query = escape_xml(position(map_.query_tokens, i));
       for (Index j = 0; j < map_.kv_len(); ++j) {
         const float w = weights(panel.layer, panel.head, i, j);
-        std::array<char, 32> percent;
-        std::snprintf(percent.data(), percent.size(), std::isnan(w) ? "NaN" : "%.2f %%", 100 * static_cast<double>(w));
         const Box cell{panel.cells.x + static_cast<int>(j) * width, panel.cells.y + static_cast<int>(i) * height, width,
                        height};
         out_ += rectangle(cell, cell_paint(map_, options_, layout_, panel, i, j)) + "><title>" + query + " looks at " +
-                escape_xml(position(map_.key_tokens, j)) + ": " + percent.data() + "</title></rect>\n";
+                escape_xml(position(map_.key_tokens, j)) + ": " + exact_percent(w) + "</title></rect>\n";
       }
     }
     out_ += "</g>\n";

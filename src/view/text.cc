@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -216,6 +217,24 @@ std::string quote_script(std::string_view visible_text) {
     }
   }
   return out + '"';
+}
+
+std::string significant(double value, int digits) {
+  std::array<char, 40> text;
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, digits).ptr};
+}
+
+std::string exact_percent(float weight) {
+  if (std::isnan(weight)) return "NaN";
+  std::array<char, 64> text;  // the largest float has 41 digits in percent
+  const double percent = 100 * static_cast<double>(weight);
+  return std::string(text.data(),
+                     std::to_chars(text.data(), text.data() + text.size(), percent, std::chars_format::fixed, 2).ptr) +
+         " %";
+}
+
+std::string hex_digits(Rgb colour) {
+  return hexadecimal(colour.red, 2) + hexadecimal(colour.green, 2) + hexadecimal(colour.blue, 2);
 }
 
 std::string encode_base64(std::string_view bytes) {

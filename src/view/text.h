@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "qkv/view/heatmap.h"
+
 namespace qkv {
 inline namespace v0 {
 namespace view {
@@ -37,6 +39,15 @@ std::string escape_xml(std::string_view visible);
 
 /// A JavaScript string literal with its quotes, safe inside a script element: < > & and line separators are escaped.
 std::string quote_script(std::string_view visible);
+
+/// At most `digits` significant digits, the same in every locale: "12.5", "1e-07".
+std::string significant(double value, int digits);
+
+/// "12.34 %", "NaN".
+std::string exact_percent(float weight);
+
+/// "rrggbb".
+std::string hex_digits(Rgb colour);
 
 std::string encode_base64(std::string_view bytes);
 
