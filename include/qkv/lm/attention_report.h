@@ -41,7 +41,8 @@ QKV_API HeadReport head_report(View<const float, 2> weights, std::span<const Ind
 QKV_API AttentionReport attention_report(const AttentionLM& model, std::span<const Index> ids,
                                          Context& context = Context::default_context());
 
-/// The weight on i - 1 over fresh windows of the `previous` task, of one head. The windows are drawn apart from those of training, whatever the seeds.
+/// The weight on i - 1 over fresh windows of the `previous` task, of one head. The windows are drawn apart from those of
+/// training, whatever the seeds.
 struct PreviousScore {
   double mean = 0;           ///< over rows i >= 1 and windows
   double lowest = 0;         ///< of the rows' means over the windows

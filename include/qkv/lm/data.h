@@ -15,7 +15,7 @@ namespace qkv {
 inline namespace v0 {
 namespace lm {
 
-/// The patterned text of the default run: 35 characters, 100 times; the alphabet is " abcxyz".
+/// The patterned text of the default run: 36 characters, 100 times; the alphabet is " abcxyz".
 QKV_API std::string default_text();
 
 /// A target that gives nothing to the loss.

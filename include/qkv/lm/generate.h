@@ -47,7 +47,7 @@ struct GenerateOptions {
   Index top_k = 0;         ///< 0: all; else only the k largest logits
   Index allowed_ids = -1;  ///< ids below this may be drawn (a mask symbol may not); -1: all
   std::uint64_t seed = 0;
-  std::function<void(Index)> on_token;
+  std::function<void(Index)> on_token{};
 };
 
 /// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or options that cannot be.

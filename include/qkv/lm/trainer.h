@@ -28,11 +28,11 @@ struct StepReport {
 
 struct TrainOptions {
   Index steps = 800;
-  LearningRateSchedule schedule;
-  AdamOptions adam;
-  double clip_norm = 0;                            ///< 0: off
-  std::uint64_t seed = 0;                          ///< of dropout only; a batch source has its own
-  std::function<void(const StepReport&)> on_step;  ///< called after every step; what it throws ends the run
+  LearningRateSchedule schedule{};
+  AdamOptions adam{};
+  double clip_norm = 0;                              ///< 0: off
+  std::uint64_t seed = 0;                            ///< of dropout only; a batch source has its own
+  std::function<void(const StepReport&)> on_step{};  ///< called after every step; what it throws ends the run
 };
 
 struct TrainResult {

@@ -1,0 +1,222 @@
+// AttentionLM: parameters and their names, gradients against finite differences, the same bits for any number of threads.
+#include "qkv/lm/attention_lm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/random.h"
+#include "lm/lm_test_support.h"
+
+namespace qkv {
+namespace {
+
+using lm::AttentionLM;
+using lm::AttentionLMConfig;
+
+TEST(AttentionLM, FiveThousandAndSixtyThreeParameters) {
+  AttentionLM model(test::default_config());
+  EXPECT_EQ(model.parameter_count(), 5063);
+  std::vector<std::string> names;
+  for (const nn::Parameter& p : model.parameters()) names.push_back(p.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"tok.weight", "pos.weight", "attn.W_q.weight", "attn.W_k.weight",
+                                             "attn.W_v.weight", "attn.W_o.weight", "head.weight", "head.bias"}));
+}
+
+TEST(AttentionLM, BlocksHaveNanoGptsNames) {
+  AttentionLM model(test::blocks_config());
+  const StateDict state = model.state_dict();
+  for (const char* name :
+       {"transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight", "transformer.h.0.ln_1.bias",
+        "transformer.h.1.attn.c_attn.weight", "transformer.h.1.attn.c_attn.bias", "transformer.h.1.attn.c_proj.weight",
+        "transformer.h.1.ln_2.bias", "transformer.h.1.mlp.c_fc.weight", "transformer.h.1.mlp.c_proj.bias",
+        "transformer.ln_f.weight", "lm_head.weight"}) {
+    EXPECT_TRUE(state.contains(name)) << name;
+  }
+  EXPECT_EQ(state.at("transformer.h.0.mlp.c_fc.weight").sizes, (std::vector<Index>{64, 16}));
+}
+
+TEST(AttentionLM, InitialisationIsPyTorchs) {
+  AttentionLM model({.vocab_size = 300, .context = 64, .embed_dim = 64}, 1);
+  for (const nn::Parameter& p : model.parameters()) {
+    double mean = 0, square = 0, largest = 0;
+    for (const float v : p.value) {
+      mean += static_cast<double>(v);
+      square += static_cast<double>(v) * static_cast<double>(v);
+      largest = std::max(largest, std::abs(static_cast<double>(v)));
+    }
+    const auto n = static_cast<double>(p.value.size());
+    const bool embedding = p.name == "tok.weight" || p.name == "pos.weight";
+    const double variance = embedding ? 1 : 1.0 / 64 / 3;  // uniform +-a: a^2 / 3
+    // Six standard errors of a mean, and of a variance whose fourth moment is at most 3 variance^2.
+    EXPECT_NEAR(mean / n, 0, 6 * std::sqrt(variance / n)) << p.name;
+    EXPECT_NEAR(square / n, variance, 6 * variance * std::sqrt(2 / n)) << p.name;
+    if (!embedding) {
+      EXPECT_LE(largest, 1.0 / 8) << p.name;
+    }
+  }
+}
+
+TEST(AttentionLM, ImpossibleConfigurations) {
+  const auto make = [](AttentionLMConfig c) { return [c] { AttentionLM model(c); }; };
+  test::expect_error<OptionError>(make({.vocab_size = 0}), {"at least 1"});
+  test::expect_error<OptionError>(make({.vocab_size = 7, .num_heads = 3}), {"num_heads must divide", "3 heads", "32"});
+  test::expect_error<OptionError>(make({.vocab_size = 7, .embed_dim = Index{1} << 40}), {"at most"});
+  test::expect_error<OptionError>(make({.vocab_size = 7, .dropout = 1.5}), {"dropout", "1.5"});
+}
+
+lm::Batch default_batch(Index context = 16, Index vocab = 7) {
+  lm::Batch batch;
+  lm::BatchSource::previous(vocab, {5, context}, 2).fill(0, batch);
+  return batch;
+}
+
+TEST(AttentionLM, BadIdsAndShapes) {
+  AttentionLM model(test::default_config());
+  AttentionLM::Activations activations;
+  lm::Batch batch = default_batch();
+  batch.inputs.data()[17] = 7;
+  test::expect_error<OptionError>([&] { model.forward(batch.inputs, activations); }, {"[0, 7)", "got 7", "[1, 1]"});
+  const Tensor<Index> longer({1, 17});
+  test::expect_error<ShapeError>([&] { model.forward(longer, activations); }, {"[1, 17]", "context 16"});
+  batch.inputs.data()[17] = 0;
+  model.forward(batch.inputs, activations);
+  test::expect_error<ShapeError>([&] { model.loss(longer, activations); }, {"[5, 16]", "[1, 17]"});
+  std::fill_n(batch.targets.data(), batch.targets.count(), lm::kNoTarget);
+  test::expect_error<OptionError>([&] { model.loss(batch.targets, activations); }, {"target"});
+}
+
+/// The loss along a random direction: (loss(x + h d) - loss(x - h d)) / 2h against gradient . d.
+void check_direction(AttentionLMConfig config, bool masked) {
+  AttentionLM model(config, 3);
+  model.train(config.dropout > 0);
+  lm::Batch batch = default_batch(config.context, config.vocab_size);
+  if (masked) {
+    for (Index at = 0; at < batch.targets.count(); at += 2) batch.targets.data()[at] = lm::kNoTarget;
+  }
+  AttentionLM::Activations activations;
+  const auto loss = [&] {
+    model.forward(batch.inputs, activations, 11);
+    return model.loss(batch.targets, activations);
+  };
+  loss();
+  model.backward(activations);
+
+  const std::vector<float> gradient = test::gradients_of(model), start = test::values_of(model);
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    Random random(seed);
+    std::vector<double> direction(gradient.size());
+    double norm = 0;
+    for (double& d : direction) {
+      d = random.normal();
+      norm += d * d;
+    }
+    // Half random, half along the gradient, so that the expected slope is never near 0.
+    double length = 0, slope = 0;
+    for (const float g : gradient) length += static_cast<double>(g) * static_cast<double>(g);
+    for (std::size_t i = 0; i < direction.size(); ++i) {
+      direction[i] = direction[i] / std::sqrt(norm) + static_cast<double>(gradient[i]) / std::sqrt(length);
+      slope += direction[i] * static_cast<double>(gradient[i]);
+    }
+    const auto loss_at = [&](double h) {
+      std::size_t at = 0;
+      for (const nn::Parameter& p : model.parameters()) {
+        for (float& v : p.value) {
+          v = static_cast<float>(static_cast<double>(start[at]) + h * direction[at]);
+          ++at;
+        }
+      }
+      return loss();
+    };
+    // Richardson's two central differences: error h^4; f32 losses are good to about 1e-6, so 1e-6 / h of noise.
+    constexpr double kStep = 0.04;
+    const auto difference = [&](double h) { return (loss_at(h) - loss_at(-h)) / (2 * h); };
+    const double found = (4 * difference(kStep / 2) - difference(kStep)) / 3;
+    EXPECT_NEAR(found, slope, 2e-3 * std::abs(slope)) << "seed " << seed;
+  }
+}
+
+TEST(AttentionLM, GradientIsTheSlopeOfTheLoss) { check_direction(test::default_config(), false); }
+TEST(AttentionLM, GradientWithHeadsAndLayers) {
+  check_direction({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 3, .num_layers = 2}, false);
+}
+TEST(AttentionLM, GradientOfBlocks) { check_direction(test::blocks_config(), false); }
+TEST(AttentionLM, GradientWithoutCausalMaskOverSomeTargets) {
+  AttentionLMConfig config = test::default_config();
+  config.causal = false;
+  check_direction(config, true);
+}
+TEST(AttentionLM, GradientThroughDropout) {
+  AttentionLMConfig config = test::blocks_config();
+  config.dropout = 0.25;
+  check_direction(config, false);
+}
+
+TEST(AttentionLM, DropoutActsInTrainingOnlyAndFollowsItsSeed) {
+  AttentionLMConfig config = test::default_config();
+  config.dropout = 0.5;
+  AttentionLM model(config, 1);
+  const lm::Batch batch = default_batch();
+  const auto logits = [&](std::uint64_t seed) {
+    AttentionLM::Activations activations;
+    model.forward(batch.inputs, activations, seed);
+    const View<const float, 3> view = activations.logits();
+    return std::vector<float>(view.data(), view.data() + view.count());
+  };
+  EXPECT_TRUE(test::same_bits(logits(1), logits(2)));
+  model.train();
+  EXPECT_TRUE(test::same_bits(logits(1), logits(1)));
+  EXPECT_FALSE(test::same_bits(logits(1), logits(2)));
+}
+
+TEST(AttentionLM, CausalMeansThatTheFutureChangesNothing) {
+  for (const bool causal : {true, false}) {
+    AttentionLMConfig config = test::default_config();
+    AttentionLM model(config, 5);
+    model.set_causal(causal);
+    lm::Batch batch = default_batch();
+    const Tensor<float> before = model.logits(batch.inputs);
+    for (Index b = 0; b < 5; ++b) batch.inputs.data()[b * 16 + 15] = (batch.inputs.data()[b * 16 + 15] + 1) % 7;
+    const Tensor<float> after = model.logits(batch.inputs);
+    const bool same = std::memcmp(before.data(), after.data(), 15 * 7 * sizeof(float)) == 0;
+    EXPECT_EQ(same, causal);
+  }
+}
+
+TEST(AttentionLM, TraceIsWhatForwardComputes) {
+  AttentionLMConfig config = test::blocks_config();
+  AttentionLM model(config, 2);
+  const lm::Batch batch = default_batch(config.context, config.vocab_size);
+  const std::vector<lm::LayerTrace> traces = model.trace(batch.inputs);
+  ASSERT_EQ(traces.size(), 2U);
+  for (const lm::LayerTrace& trace : traces) {
+    EXPECT_EQ(trace.q.sizes(), (std::vector<Index>{5, 2, 8, 8}));
+    for (Index row = 0; row < 5 * 2 * 8; ++row) {
+      const Index i = row % 8;
+      double score[8], sum = 0;
+      for (Index j = 0; j <= i; ++j) {
+        double dot = 0;
+        for (Index d = 0; d < 8; ++d)
+          dot += static_cast<double>(trace.q.data()[row * 8 + d]) * static_cast<double>(trace.k.data()[(row - i + j) * 8 + d]);
+        score[j] = std::exp(dot / std::sqrt(8.0));
+        sum += score[j];
+      }
+      for (Index j = 0; j < 8; ++j) {
+        EXPECT_NEAR(static_cast<double>(trace.weights.data()[row * 8 + j]), j <= i ? score[j] / sum : 0.0, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(AttentionLM, CloneAndStateDict) {
+  AttentionLM model(test::blocks_config(), 8), other(test::blocks_config(), 9);
+  AttentionLM copy = model.clone();
+  EXPECT_TRUE(test::same_bits(test::values_of(copy), test::values_of(model)));
+  EXPECT_FALSE(test::same_bits(test::values_of(other), test::values_of(model)));
+  other.load_state_dict(model.state_dict());
+  EXPECT_TRUE(test::same_bits(test::values_of(other), test::values_of(model)));
+  test::expect_error<OptionError>([&] { other.load_state_dict(AttentionLM(test::default_config()).state_dict()); },
+                                  {"tok.weight"});
+}
+
+}  // namespace
+}  // namespace qkv

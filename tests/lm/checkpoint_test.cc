@@ -1,0 +1,104 @@
+// Checkpoints: what was saved comes back bit for bit; what is broken is named.
+#include <filesystem>
+
+#include "lm/lm_test_support.h"
+#include "qkv/io/safetensors.h"
+
+namespace qkv {
+namespace {
+
+using lm::AttentionLM;
+
+StateDict saved_state(const lm::AttentionLMConfig& config = test::default_config(), const std::string& task = "text") {
+  return lm::checkpoint_to_state(AttentionLM(config, 4), test::default_tokenizer(), task, 12);
+}
+
+TEST(Checkpoint, FileRoundTrip) {
+  const std::string path = testing::TempDir() + "qkv_lm_checkpoint_test.safetensors";
+  lm::AttentionLMConfig config = test::blocks_config();
+  config.dropout = 0.1;
+  AttentionLM model(config, 4);
+  lm::save_checkpoint(path, model, test::default_tokenizer(), "previous", 77);
+  lm::Checkpoint back = lm::load_checkpoint(path);
+  std::filesystem::remove(path);
+  EXPECT_TRUE(test::same_bits(test::values_of(back.model), test::values_of(model)));
+  EXPECT_EQ(back.tokenizer.characters(), test::default_tokenizer().characters());
+  EXPECT_EQ(back.task, "previous");
+  EXPECT_EQ(back.step, 77);
+  EXPECT_FALSE(back.adam.has_value());
+  EXPECT_EQ(back.model.config().num_layers, config.num_layers);
+  EXPECT_EQ(back.model.config().context, config.context);
+  EXPECT_NEAR(back.model.config().dropout, config.dropout, 0x1p-17);
+  EXPECT_TRUE(back.model.config().blocks);
+  test::expect_error<IoError>([&] { lm::load_checkpoint(path); }, {"qkv_lm_checkpoint_test"});
+}
+
+TEST(Checkpoint, MissingOrWrongMetadata) {
+  const auto with = [](const char* name, const char* value) {
+    return [=] {
+      StateDict state = saved_state();
+      if (value == nullptr) {
+        state.metadata.erase(name);
+      } else {
+        state.metadata[name] = value;
+      }
+      lm::checkpoint_from_state(state);
+    };
+  };
+  EXPECT_NO_THROW(with("lm.step", "12")());
+  for (const char* name : {"lm.step", "lm.task", "lm.vocab_size", "lm.context", "lm.causal", "tokenizer.characters"}) {
+    test::expect_error<OptionError>(with(name, nullptr), {name, "got none"});
+  }
+  test::expect_error<OptionError>(with("lm.step", "many"), {"lm.step", "many"});
+  test::expect_error<OptionError>(with("lm.context", "-3"), {"lm.context", "-3"});
+  test::expect_error<OptionError>(with("lm.context", "99999999999999999999"), {"lm.context"});
+  test::expect_error<OptionError>(with("lm.causal", "2"), {"lm.causal", "0 or 1"});
+  test::expect_error<OptionError>(with("lm.task", "sums"), {"lm.task", "sums"});
+  test::expect_error<OptionError>(with("lm.task", "masked"), {"symbols 8", "got 7"});
+  test::expect_error<OptionError>(with("tokenizer.characters", "ab"), {"symbols 2", "got 7"});
+  test::expect_error<FormatError>(with("tokenizer.characters", "a\xFF"), {"UTF-8", "0xFF"});
+  test::expect_error<OptionError>(with("lm.num_heads", "5"), {"num_heads must divide"});
+  test::expect_error<OptionError>(with("lm.dropout_65536ths", "65537"), {"dropout"});
+}
+
+TEST(Checkpoint, SizesThatTheFileDoesNotHold) {
+  const auto with = [](const char* name, const char* value) {
+    return [=] {
+      StateDict state = saved_state();
+      state.metadata[name] = value;
+      lm::checkpoint_from_state(state);
+    };
+  };
+  test::expect_error<ShapeError>(with("lm.context", "1000000"), {"pos.weight", "[1000000, 32]", "[16, 32]"});
+  test::expect_error<ShapeError>(with("lm.embed_dim", "1048576"), {"tok.weight", "[7, 1048576]", "[7, 32]"});
+  test::expect_error<ShapeError>(with("lm.num_layers", "1000000"), {"1000000 layers", "elements"});
+}
+
+TEST(Checkpoint, ParametersMissingOrTooMany) {
+  StateDict without, with_more = saved_state(), wrong_shape;
+  const StateDict whole = saved_state();
+  without.metadata = wrong_shape.metadata = whole.metadata;
+  for (const StateDict::Entry& entry : whole.entries()) {
+    if (entry.name != "head.bias") {
+      without.add(entry.name, entry.tensor.clone());
+      wrong_shape.add(entry.name, entry.tensor.clone());
+    }
+  }
+  wrong_shape.add("head.bias", any_tensor(Tensor<float>({8})));
+  with_more.add("extra.weight", any_tensor(Tensor<float>({8})));
+  test::expect_error<OptionError>([&] { lm::checkpoint_from_state(without); }, {"head.bias"});
+  test::expect_error<OptionError>([&] { lm::checkpoint_from_state(with_more); }, {"extra.weight"});
+  test::expect_error<ShapeError>([&] { lm::checkpoint_from_state(wrong_shape); }, {"head.bias", "[8]", "[7]"});
+}
+
+TEST(Checkpoint, OptimizerStateThatDoesNotFit) {
+  StateDict state = saved_state();
+  state.metadata["lm.adam_step"] = "3";
+  test::expect_error<OptionError>([&] { lm::checkpoint_from_state(state); }, {"adam.mean"});
+  state.add("adam.mean", any_tensor(Tensor<float>({5063})));
+  state.add("adam.square", any_tensor(Tensor<float>({5062})));
+  test::expect_error<ShapeError>([&] { lm::checkpoint_from_state(state); }, {"5063", "5062"});
+}
+
+}  // namespace
+}  // namespace qkv

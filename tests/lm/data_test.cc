@@ -1,0 +1,139 @@
+// BatchSource: windows, given batches, the two tasks; reproducible, and clear about texts that are too short.
+#include <algorithm>
+#include <set>
+
+#include "lm/lm_test_support.h"
+
+namespace qkv {
+namespace {
+
+using lm::Batch;
+using lm::BatchSource;
+
+std::vector<Index> flat(const Tensor<Index>& tensor) { return {tensor.span().begin(), tensor.span().end()}; }
+
+std::vector<Index> counting(Index n) {
+  std::vector<Index> ids(static_cast<std::size_t>(n));
+  for (Index i = 0; i < n; ++i) ids[static_cast<std::size_t>(i)] = i;
+  return ids;
+}
+
+TEST(Data, DefaultText) {
+  const std::string pattern = "ababababababab abc abc abc xyzxyzxyz", text = lm::default_text();
+  ASSERT_EQ(text.size(), 100 * pattern.size());
+  for (std::size_t i = 0; i < text.size(); i += pattern.size()) EXPECT_EQ(text.substr(i, pattern.size()), pattern);
+  EXPECT_EQ(test::default_tokenizer().vocab_size(), 7);
+}
+
+TEST(Data, WindowsCoverEveryStartAndNoOther) {
+  const Index length = 12, context = 4;
+  const BatchSource source = BatchSource::windows(counting(length), {8, context}, 3);
+  std::set<Index> starts;
+  Batch batch;
+  for (Index step = 0; step < 40; ++step) {
+    source.fill(step, batch);
+    for (Index b = 0; b < 8; ++b) {
+      const Index start = batch.inputs.data()[b * context];
+      starts.insert(start);
+      for (Index i = 0; i < context; ++i) {
+        EXPECT_EQ(batch.inputs.data()[b * context + i], start + i);
+        EXPECT_EQ(batch.targets.data()[b * context + i], start + i + 1);
+      }
+    }
+  }
+  std::set<Index> wanted;
+  for (Index start = 0; start < length - context - 1; ++start) wanted.insert(start);
+  EXPECT_EQ(starts, wanted);
+}
+
+TEST(Data, AStepDependsOnSeedAndStepAlone) {
+  for (const auto make :
+       {+[](std::uint64_t seed) { return BatchSource::windows(test::default_ids(), test::kDefaultShape, seed); },
+        +[](std::uint64_t seed) { return BatchSource::previous(7, test::kDefaultShape, seed); },
+        +[](std::uint64_t seed) { return BatchSource::masked(test::default_ids(), 7, test::kDefaultShape, seed); }}) {
+    Batch a, b, other_step, other_seed;
+    make(5).fill(9, a);
+    const BatchSource source = make(5);
+    for (Index step = 0; step <= 9; ++step) source.fill(step, b);
+    make(5).fill(10, other_step);
+    make(6).fill(9, other_seed);
+    EXPECT_EQ(flat(a.inputs), flat(b.inputs));
+    EXPECT_EQ(flat(a.targets), flat(b.targets));
+    EXPECT_NE(flat(a.inputs), flat(other_step.inputs));
+    EXPECT_NE(flat(a.inputs), flat(other_seed.inputs));
+  }
+}
+
+TEST(Data, PreviousTargetsTheCharacterBefore) {
+  const BatchSource source = BatchSource::previous(7, test::kDefaultShape, 1);
+  Batch batch;
+  source.fill(0, batch);
+  std::vector<Index> counts(7);
+  for (Index at = 0; at < batch.inputs.count(); ++at) {
+    const Index before = at % 16 == 0 ? at : at - 1;
+    EXPECT_EQ(batch.targets.data()[at], batch.inputs.data()[before]);
+    ++counts[static_cast<std::size_t>(batch.inputs.data()[at])];
+  }
+  // 512 draws of 7: 73 each, standard deviation 8.
+  for (const Index count : counts) EXPECT_NEAR(static_cast<double>(count), 512.0 / 7, 40);
+}
+
+TEST(Data, MaskedHidesAboutFifteenPercent) {
+  const std::vector<Index> ids = test::default_ids();
+  for (const Index context : {1, 3, 16, 40}) {
+    const BatchSource source = BatchSource::masked(ids, 7, {32, context}, 1);
+    EXPECT_EQ(source.vocab_size(), 8);
+    Batch batch;
+    source.fill(2, batch);
+    const Index wanted = std::max<Index>(1, static_cast<Index>(0.15 * static_cast<double>(context) + 0.5));
+    std::set<Index> places;
+    for (Index b = 0; b < 32; ++b) {
+      Index hidden = 0;
+      for (Index at = b * context; at < (b + 1) * context; ++at) {
+        const bool masked = batch.inputs.data()[at] == 7;
+        EXPECT_EQ(masked, batch.targets.data()[at] != lm::kNoTarget);
+        EXPECT_LT(batch.targets.data()[at], 7);
+        hidden += masked ? 1 : 0;
+        if (masked) places.insert(at - b * context);
+      }
+      EXPECT_EQ(hidden, wanted);
+    }
+    EXPECT_GT(static_cast<double>(places.size()), 0.6 * static_cast<double>(context));
+  }
+}
+
+TEST(Data, GivenArraysAndStarts) {
+  Tensor<Index> arrays({2, 1, 4});
+  for (Index i = 0; i < 8; ++i) arrays.data()[i] = i;
+  const BatchSource given = BatchSource::from_arrays(arrays.clone());
+  Batch batch;
+  given.fill(1, batch);
+  EXPECT_EQ(flat(batch.inputs), (std::vector<Index>{4, 5, 6}));
+  EXPECT_EQ(flat(batch.targets), (std::vector<Index>{5, 6, 7}));
+  test::expect_error<OptionError>([&] { given.fill(2, batch); }, {"step 2", "2 batches"});
+
+  Tensor<Index> starts({1, 2});
+  starts.data()[0] = 6;
+  const BatchSource from_starts = BatchSource::from_starts(counting(10), starts.clone(), 3);
+  from_starts.fill(0, batch);
+  EXPECT_EQ(flat(batch.inputs), (std::vector<Index>{6, 7, 8, 0, 1, 2}));
+  EXPECT_EQ(flat(batch.targets), (std::vector<Index>{7, 8, 9, 1, 2, 3}));
+  starts.data()[0] = 7;
+  test::expect_error<OptionError>([&] { BatchSource::from_starts(counting(10), starts.clone(), 3); }, {"[0, 6]", "got 7"});
+}
+
+TEST(Data, Errors) {
+  const auto windows = [](Index length, lm::BatchShape shape) { return BatchSource::windows(counting(length), shape, 0); };
+  test::expect_error<OptionError>([&] { windows(17, {1, 16}); }, {"longer than context + 1", "17 characters", "context 16"});
+  EXPECT_NO_THROW(windows(18, {1, 16}));
+  test::expect_error<OptionError>([&] { windows(18, {0, 16}); }, {"at least 1"});
+  test::expect_error<OptionError>([&] { BatchSource::masked(counting(30), 29, {1, 4}, 0); }, {"mask_id", "got 29"});
+  test::expect_error<OptionError>([&] { BatchSource::previous(0, {1, 4}, 0); }, {"alphabet"});
+  test::expect_error<ShapeError>([&] { BatchSource::from_arrays(Tensor<Index>({2, 3})); }, {"[steps, B, T + 1]", "[2, 3]"});
+  Tensor<Index> negative({1, 1, 2});
+  negative.data()[1] = -4;
+  test::expect_error<OptionError>([&] { BatchSource::from_arrays(negative.clone()); }, {"negative", "-4"});
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,63 @@
+// What the tests of the toy model share: models that are small or trained, errors by their text, parameters bit for bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "qkv/lm/attention_lm.h"
+#include "qkv/lm/data.h"
+#include "qkv/lm/tokenizer.h"
+#include "qkv/lm/trainer.h"
+
+namespace qkv::test {
+
+inline const lm::CharTokenizer& default_tokenizer() {
+  static const lm::CharTokenizer tokenizer = lm::CharTokenizer::from_text(lm::default_text());
+  return tokenizer;
+}
+
+inline constexpr lm::BatchShape kDefaultShape{};
+
+inline std::vector<Index> default_ids() { return default_tokenizer().encode(lm::default_text()); }
+
+inline lm::AttentionLMConfig default_config() { return {.vocab_size = default_tokenizer().vocab_size()}; }
+
+/// Two heads, two layers with everything on: the largest small model.
+inline lm::AttentionLMConfig blocks_config() {
+  return {.vocab_size = 7, .context = 8, .embed_dim = 16, .num_heads = 2, .num_layers = 2, .blocks = true};
+}
+
+inline std::vector<float> values_of(lm::AttentionLM& model) {
+  std::vector<float> all;
+  for (const nn::Parameter& p : model.parameters()) all.insert(all.end(), p.value.begin(), p.value.end());
+  return all;
+}
+
+inline std::vector<float> gradients_of(lm::AttentionLM& model) {
+  std::vector<float> all;
+  for (const nn::Parameter& p : model.parameters()) all.insert(all.end(), p.gradient.begin(), p.gradient.end());
+  return all;
+}
+
+template <class T>
+bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// The call throws ErrorType whose text has every part.
+template <class ErrorType, class Call>
+void expect_error(Call&& call, std::initializer_list<const char*> parts) {
+  try {
+    call();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const ErrorType& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\nhas not: " << part;
+  }
+}
+
+}  // namespace qkv::test
