@@ -165,21 +165,26 @@ void FileStage::undo_and_refuse(fs::path target, int error) {
   refuse("write_file", target, error);
 }
 
+// Gives the file that will be replaced a second name. Returns errno, 0 when there was none or it has one.
+int FileStage::keep_old(Staged& entry) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(entry.target, error);
+  if (status.type() == fs::file_type::not_found) return 0;
+  // Something else has come there since add().
+  if (!fs::is_regular_file(status)) return fs::is_directory(status) ? EISDIR : EEXIST;
+  fs::path backup = fresh_name(entry.target);
+  // A file system without hard links: the old file is moved aside.
+  if (::link(entry.target.c_str(), backup.c_str()) != 0 && ::rename(entry.target.c_str(), backup.c_str()) != 0) return errno;
+  entry.backup = std::move(backup);
+  return 0;
+}
+
 void FileStage::commit() {
   for (Staged& entry : staged_) {
-    // The last rename needs no way back: nothing comes after it. File systems without hard links move the old file aside
-    // instead.
-    if (&entry != &staged_.back() && ::access(entry.target.c_str(), F_OK) == 0) {
-      entry.backup = fresh_name(entry.target);
-      if (::link(entry.target.c_str(), entry.backup.c_str()) != 0 &&
-          ::rename(entry.target.c_str(), entry.backup.c_str()) != 0) {
-        entry.backup.clear();
-        undo_and_refuse(entry.target, errno);
-      }
-    }
-    if (::rename(entry.temporary.c_str(), entry.target.c_str()) != 0) {
-      undo_and_refuse(entry.target, errno);
-    }
+    // The last rename needs no way back: nothing comes after it.
+    int error = &entry == &staged_.back() ? 0 : keep_old(entry);
+    if (error == 0 && ::rename(entry.temporary.c_str(), entry.target.c_str()) != 0) error = errno;
+    if (error != 0) undo_and_refuse(entry.target, error);
     entry.renamed = true;
   }
   for (const Staged& entry : staged_) {

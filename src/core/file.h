@@ -51,6 +51,7 @@ class QKV_API FileStage {
     bool renamed = false;
   };
 
+  static int keep_old(Staged& entry);
   void undo() noexcept;
   [[noreturn]] void undo_and_refuse(std::filesystem::path target, int error);
 
