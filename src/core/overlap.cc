@@ -77,8 +77,8 @@ class Equation {
   // Can the first n axes add up to target, which lies within their sums?
   bool search(std::size_t n, Index target, const Sums& least, const Sums& most) {
     if (++steps_ > kMaxSteps) return true;
+    if (n == 1) return true;  // the finest axis counts single bytes
     const Axis& axis = axes_[n - 1];
-    if (n == 1) return target % axis.stride == 0;
     const Index first = std::max(axis.low, divide_up(target - most[n - 1], axis.stride));
     const Index last = std::min(axis.high, divide_down(target - least[n - 1], axis.stride));
     for (Index d = first; d <= last; ++d) {

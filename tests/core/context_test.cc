@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
-#include <mutex>
+#include <memory>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -195,6 +199,7 @@ TEST(ParallelFor, NestedCallsRunOnTheirOwnThread) {
       const auto self = std::this_thread::get_id();
       inner->parallel_for(5, [&](Index, int worker) {
         ++calls;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough for another thread to come
         if (std::this_thread::get_id() != self || worker != 0) moved = true;
       });
     });

@@ -4,12 +4,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <numeric>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
