@@ -1,0 +1,62 @@
+// Every layer of the ladder against PyTorch: outputs, weights and every gradient, in evaluation and with qkv's dropout.
+#include "qkv/nn/layer.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "golden/golden.h"
+
+namespace qkv {
+namespace {
+
+std::vector<std::string> layer_files() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(QKV_GOLDEN_DIR)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const std::string stem = entry.path().stem().string();
+    if (golden::File(stem).fact("kind") == "layer") names.push_back(stem);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+class LayerGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(LayerGolden, OutputsAndGradients) {
+  const golden::File file(GetParam());
+  const Tensor<float> x = file.f32("x"), dout = file.f32("dout");
+  nn::LayerConfig config;
+  config.embed_dim = x.size(2);
+  config.length = x.size(1);
+  config.num_heads = static_cast<Index>(file.number("heads"));
+  config.causal = file.number("causal") != 0;
+  config.empty_row = file.fact("fill") == "-inf" ? EmptyRow::kNaN : EmptyRow::kMean;
+  config.dropout = static_cast<float>(file.number("dropout"));
+  config.residual_dropout = static_cast<float>(file.number("residual"));
+  const std::unique_ptr<nn::Layer> layer = nn::load_layer(file.fact("layer"), file.parameters(), std::move(config));
+  layer->train(file.fact("mode") == "train");
+
+  Tensor<float> weights;
+  nn::ForwardOptions options{.seed = file.seed(), .weights = &weights};
+  const Tensor<std::uint8_t> mask = file.has("mask") ? to_bool(file.tensors().at("mask")) : Tensor<std::uint8_t>();
+  if (mask.rank() > 0) options.mask = layer->keep(mask);
+  nn::Saved saved;
+  const Tensor<float> y = layer->forward(x, options, &saved);
+  const Tensor<float> dx = layer->backward(dout, saved);
+
+  EXPECT_LE(file.ratio("out", y.span()), 1);
+  EXPECT_LE(file.ratio("weights", std::as_const(weights).span()), 1);
+  EXPECT_LE(file.ratio("grad.x", dx.span()), 1);
+  const std::vector<nn::Parameter> parameters = layer->parameters();
+  EXPECT_EQ(parameters.size() + 1, file.names("grad.").size());
+  for (const nn::Parameter& parameter : parameters) {
+    EXPECT_LE(file.ratio("grad." + parameter.name, parameter.gradient), 1) << parameter.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, LayerGolden, testing::ValuesIn(layer_files()),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace qkv
