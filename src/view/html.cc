@@ -28,7 +28,8 @@ double decode_float16(std::uint32_t bits) {
 std::uint32_t encode_float16(double share) {
   int exponent = 0;
   const double fraction = std::frexp(share, &exponent);  // share = fraction * 2^exponent, 0.5 <= fraction < 1
-  if (exponent < -13) return static_cast<std::uint32_t>(std::nearbyint(std::ldexp(share, 24)));  // subnormal, or zero
+  if (share < std::ldexp(1, -14))
+    return static_cast<std::uint32_t>(std::nearbyint(std::ldexp(share, 24)));  // subnormal, or zero
   const auto mantissa = static_cast<std::uint32_t>(std::nearbyint((2 * fraction - 1) * 1024));
   return (static_cast<std::uint32_t>(exponent + 14) << 10) +
          mantissa;  // a mantissa of 1024 carries into the exponent, as it must

@@ -90,7 +90,7 @@ int grid_width(const Layout& out, Index num_layers, int panel_width, int panel_h
   if (num_layers > 1 && count / num_layers <= 16) return static_cast<int>(count / num_layers);
   if (count <= 3) return count;
   const int square = static_cast<int>(std::ceil(std::sqrt(count)));
-  for (int width = square; width <= square + 2; ++width) {
+  for (int width = square; width <= square + 1; ++width) {
     if (count % width == 0) return width;
   }
   return square;

@@ -32,11 +32,12 @@ button { font: inherit; font-size: 12px; color: inherit; background: var(--soft)
 button canvas { display: block; width: 52px; height: 52px; margin-bottom: 3px; image-rendering: pixelated; }
 button[aria-pressed=true] { outline: 2px solid var(--ink); outline-offset: 1px; font-weight: 600; }
 select { font: inherit; font-size: 13px; color: inherit; background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: 3px; }
-main { display: flex; flex-wrap: wrap; gap: 28px; align-items: flex-start; }
-.map { position: relative; overflow: auto; max-width: 100%; max-height: 90vh; }
+main { display: flex; gap: 28px; align-items: flex-start; }
+@media (max-width: 820px) { main { flex-wrap: wrap; } }
+.map { position: relative; overflow: auto; flex: 0 1 auto; min-width: 0; max-width: 100%; max-height: 90vh; }
 .map canvas { display: block; }
 #over { position: absolute; left: 0; top: 0; cursor: crosshair; }
-aside { flex: 1 1 240px; min-width: 240px; max-width: 380px; }
+aside { flex: 1 0 240px; min-width: 240px; max-width: 380px; }
 #seen { min-height: 8.2em; padding: 10px 12px; background: var(--soft); border-radius: 8px; }
 #seen b { font-weight: 600; overflow-wrap: anywhere; }
 #seen .value { font-size: 26px; font-weight: 600; font-variant-numeric: tabular-nums; }
@@ -87,13 +88,14 @@ function half(h) {
   const e = h >> 10 & 31, m = h & 1023;
   return e === 31 ? NaN : e ? 2 ** (e - 15) * (1 + m / 1024) : m * 2 ** -24;
 }
+const wide = M.format === "float16", values = Float32Array.from({length: wide ? 65536 : 256},
+    (_, n) => M.peak * (wide ? half(n) : n === 255 ? NaN : (n / 254) ** 2));
 function weights(l, h) {
   const key = l * M.heads.length + h;
   if (!decoded.has(key)) {
-    const text = atob(M.data[l][h]), w = new Float32Array(M.q * M.k), byte = i => text.charCodeAt(i);
-    for (let i = 0; i < w.length; ++i) {
-      w[i] = M.peak * (M.format === "float16" ? half(byte(2 * i) | byte(2 * i + 1) << 8) : byte(i) === 255 ? NaN : (byte(i) / 254) ** 2);
-    }
+    const text = atob(M.data[l][h]), w = new Float32Array(M.q * M.k);
+    if (wide) for (let i = 0; i < w.length; ++i) w[i] = values[text.charCodeAt(2 * i) | text.charCodeAt(2 * i + 1) << 8];
+    else for (let i = 0; i < w.length; ++i) w[i] = values[text.charCodeAt(i)];
     decoded.set(key, w);
   }
   return decoded.get(key);
@@ -102,12 +104,13 @@ function weights(l, h) {
 // Colours: the palette as bytes, red green blue.
 const bytes = hex => Uint8Array.from(hex.match(/../g), x => parseInt(x, 16));
 const palettes = {light: bytes(M.light), dark: bytes(M.dark)}, nan = bytes(M.nan), entries = palettes.light.length / 3;
-const top_ = () => el("range").value === "max" ? M.peak : 1;
+const topWeight = () => el("range").value === "max" ? M.peak : 1;
 const place = s => el("place").value === "sqrt" ? Math.sqrt(s) : s;
+const palette = () => dark.matches ? palettes.dark : palettes.light;
 function colour(w) {
   if (Number.isNaN(w)) return nan;
-  const n = Math.round(place(Math.min(1, w / top_())) * (entries - 1)), p = dark.matches ? palettes.dark : palettes.light;
-  return p.subarray(3 * n, 3 * n + 3);
+  const n = Math.round(place(Math.min(1, w / topWeight())) * (entries - 1));
+  return palette().subarray(3 * n, 3 * n + 3);
 }
 const inkOn = c => 299 * c[0] + 587 * c[1] + 114 * c[2] < 140000 ? "#fff" : "#1c1c22";
 
@@ -115,8 +118,14 @@ function image(l, h) {
   const c = document.createElement("canvas");
   c.width = Math.max(1, M.k); c.height = Math.max(1, M.q);
   if (!M.q || !M.k) return c;
-  const g = c.getContext("2d"), pixels = g.createImageData(M.k, M.q), w = weights(l, h);
-  for (let i = 0; i < w.length; ++i) { pixels.data.set(colour(w[i]), 4 * i); pixels.data[4 * i + 3] = 255; }
+  const g = c.getContext("2d"), pixels = g.createImageData(M.k, M.q), w = weights(l, h), p = palette();
+  const pack = (a, i) => (255 << 24 | a[i + 2] << 16 | a[i + 1] << 8 | a[i]) >>> 0;  // little-endian, as every browser's machine is
+  const packed = Uint32Array.from({length: entries}, (_, n) => pack(p, 3 * n)), empty = pack(nan, 0), out = new Uint32Array(pixels.data.buffer);
+  const factor = 1 / topWeight(), root = el("place").value === "sqrt", last = entries - 1;
+  for (let i = 0; i < w.length; ++i) {
+    const s = Math.min(1, w[i] * factor);
+    out[i] = s !== s ? empty : packed[Math.round((root ? Math.sqrt(s) : s) * last)];
+  }
   g.putImageData(pixels, 0, 0);
   return c;
 }
@@ -171,7 +180,7 @@ function drawMap() {
 const name = () => (M.layers.length > 1 ? "layer " + M.layers[layer] + ", " : "") + "head " + M.heads[head];
 
 function drawScale() {
-  const width = el("scale").clientWidth || 240, g = sized(el("scale"), width, 34), t = top_();
+  const width = el("scale").clientWidth || 240, g = sized(el("scale"), width, 34), t = topWeight();
   el("scale").style.width = "100%";
   for (let x = 0; x < width; ++x) {
     const s = x / (width - 1), c = colour(t * (el("place").value === "sqrt" ? s * s : s));
