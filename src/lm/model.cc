@@ -180,6 +180,18 @@ void AttentionLM::train(bool on) {
 }
 
 std::vector<nn::Parameter> AttentionLM::parameters() { return impl_->parameters; }
+
+void AttentionLM::load_state_dict(const StateDict& state, std::string_view prefix) {
+  const std::string wte = std::string(prefix) + "transformer.wte.weight", lm_head = std::string(prefix) + "lm_head.weight";
+  if (!impl_->config.blocks || state.contains(lm_head) || !state.contains(wte)) {
+    nn::Module::load_state_dict(state, prefix);
+    return;
+  }
+  StateDict untied = state.clone();
+  untied.add(lm_head, state.at(wte).clone());
+  nn::Module::load_state_dict(untied, prefix);
+}
+
 std::string_view AttentionLM::type_name() const { return "AttentionLM"; }
 
 void add_to(Tensor<float>& out, const Tensor<float>& add) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "qkv/context.h"
@@ -64,6 +65,8 @@ class QKV_API AttentionLM : public nn::Module {
   void train(bool on = true);
 
   std::vector<nn::Parameter> parameters() override;
+  /// As nn::Module. With blocks a file may lack lm_head.weight, which GPT-2 ties to transformer.wte.weight: a copy of that then.
+  void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
   /// What forward keeps for backward, and scratch; reused from step to step, so that nothing is allocated after the first.
   /// One per running computation.
