@@ -25,7 +25,7 @@ void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& drop
       PhiloxWords words{};
       for (Index e = 0; e < features; ++e) {
         if (e % 8 == 0 && threshold != 0) words = dropout_words(key, t, e, sequence);
-        to[e * y.stride(2)] = dropped(words, e, threshold) ? 0.0F : from[e * x.stride(2)] * scale;
+        to[e * y.stride(2)] = from[e * x.stride(2)] * (dropped(words, e, threshold) ? 0.0F : scale);
       }
     }
   });

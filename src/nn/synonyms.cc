@@ -12,7 +12,8 @@ namespace {
 
 /// Families of names, by Role. Loading accepts every entry of a column in that role, mixed or not; when a file lacks one, the
 /// name to expect is that of the family whose names it uses.
-constexpr std::array<std::array<std::string_view, kNumRoles>, 6> kSpellings = {{
+using Family = std::array<std::string_view, kNumRoles>;
+constexpr std::array<Family, 6> kSpellings = {{
     {"query_proj", "key_proj", "value_proj", "proj", "output_proj"},  // the ladder V1..V4
     {"q_proj", "k_proj", "v_proj", "proj", "o_proj"},                 // multi-head, Llama
     {"q_proj", "k_proj", "v_proj", "in_proj", "out_proj"},            // torch.nn.MultiheadAttention
@@ -26,14 +27,15 @@ struct Spelled {
   bool bias = false;
 };
 
-/// "W_q.weight" -> kQuery, weight.
-std::optional<Spelled> spelled(std::string_view name) {
+/// "W_q.weight" -> kQuery, weight. `own` are names that the table need not have.
+std::optional<Spelled> spelled(std::string_view name, const Family& own) {
   for (const bool bias : {false, true}) {
     for (std::size_t role = 0; role < kNumRoles; ++role) {
-      for (const auto& family : kSpellings) {
+      const auto is = [&](const Family& family) {
         const std::string dotted = std::string(family[role]) + (bias ? ".bias" : ".weight");
-        if (name == dotted || name == full_name(family[role], bias)) return Spelled{static_cast<Role>(role), bias};
-      }
+        return name == dotted || name == full_name(family[role], bias);
+      };
+      if (is(own) || std::ranges::any_of(kSpellings, is)) return Spelled{static_cast<Role>(role), bias};
     }
   }
   return std::nullopt;
@@ -61,7 +63,7 @@ class Reader {
   /// Every entry into its role.
   void collect() {
     for (const StateEntry& entry : entries_) {
-      const auto meaning = spelled(entry.name);
+      const auto meaning = spelled(entry.name, sizes_.names);
       if (!meaning || (meaning->role == kOutput && sizes_.output == OutputProjection::kNone)) {
         throw_unknown(sizes_.type, prefix_, entry.name, expected(true));
       }
@@ -87,7 +89,7 @@ class Reader {
   /// What a lacking parameter is asked for under: the layer's own names when they fit the file's, else the first family that
   /// does.
   void choose_names() {
-    const auto fits = [this](const std::array<std::string_view, kNumRoles>& family) {
+    const auto fits = [this](const Family& family) {
       for (std::size_t role = 0; role < kNumRoles; ++role) {
         const std::string& name = first_name(static_cast<Role>(role));
         if (!name.empty() && matrix_of(name) != family[role]) return false;
@@ -178,7 +180,7 @@ NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateD
 
 FoundSizes find_sizes(const StateDict& state) {
   for (const StateDict::Entry& entry : state.entries()) {
-    const auto meaning = spelled(entry.name);
+    const auto meaning = spelled(entry.name, kSpellings[0]);
     if (!meaning || meaning->bias || entry.tensor.sizes.size() != 2) continue;
     const Index rows = entry.tensor.sizes[0];
     const Index columns = entry.tensor.sizes[1];

@@ -10,7 +10,8 @@ namespace qkv {
 inline namespace v0 {
 namespace nn {
 
-/// y [B, T, E] = x * factor. y may be x. A dropout that is not active copies. OptionError as attention's dropout.
+/// y [B, T, E] = x * factor: a dropped NaN stays NaN, as in PyTorch. y may be x. A dropout that is not active copies.
+/// OptionError as attention's dropout.
 QKV_API void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& dropout,
                            Context& context = Context::default_context());
 

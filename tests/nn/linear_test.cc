@@ -1,0 +1,174 @@
+// Linear against sums in f64: every way that its tiles, strides and accumulation can go wrong.
+#include "qkv/nn/linear.h"
+
+#include <gtest/gtest.h>
+
+#include "nn_support.h"
+
+namespace qkv {
+namespace {
+
+using test::random_tensor;
+
+constexpr double kEps = std::numeric_limits<float>::epsilon();
+
+struct Shape {
+  Index m, k, n;
+};
+
+class LinearShapes : public testing::TestWithParam<Shape> {};
+
+/// |got - sum of terms| <= (2 sqrt(count) + 4) eps sum |terms|: rounding of `count` terms in any order, at random signs.
+void expect_sum(float got, double sum, double magnitude, Index count) {
+  const double bound = (2 * std::sqrt(static_cast<double>(count)) + 4) * kEps * magnitude;
+  EXPECT_LE(std::abs(static_cast<double>(got) - sum), bound);
+}
+
+TEST_P(LinearShapes, ForwardAndBackward) {
+  const auto [m, k, n] = GetParam();
+  nn::Linear linear({.in_features = k, .out_features = n});
+  test::randomise(linear, 1);
+  // Rows further apart than they are long: x, y, dx and dy are windows on wider memory with sentinels beside them.
+  Tensor<float> wide_x = random_tensor({m, k + 3}, 2), wide_y({m, n + 5}), wide_dx({m, k + 1});
+  Tensor<float> wide_dy = random_tensor({m, n + 2}, 3);
+  std::ranges::fill(wide_y.span(), 77.0F);
+  std::ranges::fill(wide_dx.span(), 77.0F);
+  const auto x = wide_x.view<2>().sliced(1, 0, k), dx = wide_dx.view<2>().sliced(1, 0, k);
+  const auto y = wide_y.view<2>().sliced(1, 0, n), dy = wide_dy.view<2>().sliced(1, 0, n);
+  linear.forward(x, y);
+  linear.backward(x, dy, dx);
+  linear.backward(x, dy, {});  // accumulates, and takes a null dx
+  const auto parameters = linear.parameters();
+  const View<const float, 2> w(parameters[0].value.data(), {n, k}), dw(parameters[0].gradient.data(), {n, k});
+
+  for (Index i = 0; i < m; ++i) {
+    for (Index j = 0; j < n; ++j) {
+      double sum = static_cast<double>(parameters[1].value[static_cast<std::size_t>(j)]), size = std::abs(sum);
+      for (Index l = 0; l < k; ++l) {
+        const double term = static_cast<double>(x(i, l)) * static_cast<double>(w(j, l));
+        sum += term, size += std::abs(term);
+      }
+      expect_sum(y(i, j), sum, size, k + 1);
+    }
+    for (Index l = 0; l < k; ++l) {
+      double sum = 0, size = 0;
+      for (Index j = 0; j < n; ++j) {
+        const double term = static_cast<double>(dy(i, j)) * static_cast<double>(w(j, l));
+        sum += term, size += std::abs(term);
+      }
+      expect_sum(dx(i, l), sum, size, n);
+    }
+    for (Index j = n; j < n + 5; ++j) EXPECT_EQ(wide_y.view<2>()(i, j), 77.0F);
+    EXPECT_EQ(wide_dx.view<2>()(i, k), 77.0F);
+  }
+  for (Index j = 0; j < n; ++j) {
+    double bias_sum = 0, bias_size = 0;
+    for (Index i = 0; i < m; ++i)
+      bias_sum += 2 * static_cast<double>(dy(i, j)), bias_size += 2 * std::abs(static_cast<double>(dy(i, j)));
+    expect_sum(parameters[1].gradient[static_cast<std::size_t>(j)], bias_sum, bias_size, m);
+    for (Index l = 0; l < k; ++l) {
+      double sum = 0, size = 0;
+      for (Index i = 0; i < m; ++i) {
+        const double term = 2 * static_cast<double>(dy(i, j)) * static_cast<double>(x(i, l));
+        sum += term, size += std::abs(term);
+      }
+      expect_sum(dw(j, l), sum, size, m);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, LinearShapes,
+                         testing::Values(Shape{1, 1, 1}, Shape{1, 3, 2}, Shape{2, 1, 3}, Shape{3, 2, 1}, Shape{5, 7, 3},
+                                         Shape{512, 32, 96}, Shape{512, 32, 7}, Shape{1, 300, 700}, Shape{130, 65, 33},
+                                         Shape{333, 40, 129}, Shape{17, 200, 17}),
+                         [](const testing::TestParamInfo<Shape>& instance) {
+                           const Shape& shape = instance.param;
+                           return std::to_string(shape.m) + "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);
+                         });
+
+TEST(Linear, SameBitsForAnyNumberOfThreads) {
+  const Tensor<float> x = random_tensor({777, 96}, 1), dy = random_tensor({777, 130}, 2);
+  Tensor<float> first_y, first_dx;
+  StateDict first_gradients;
+  for (int threads = 1; threads <= 8; ++threads) {
+    Context context({.threads = threads});
+    nn::Linear linear({.in_features = 96, .out_features = 130, .seed = 4});
+    Tensor<float> y({777, 130}), dx({777, 96});
+    linear.forward(x, y, context);
+    linear.backward(x, dy, dx, context);
+    StateDict gradients = linear.gradients();
+    if (threads == 1) {
+      first_y = std::move(y), first_dx = std::move(dx), first_gradients = std::move(gradients);
+      continue;
+    }
+    EXPECT_TRUE(test::same_bits(first_y, y)) << threads;
+    EXPECT_TRUE(test::same_bits(first_dx, dx)) << threads;
+    EXPECT_TRUE(test::same_bits(first_gradients, gradients)) << threads;
+  }
+}
+
+TEST(Linear, NoRows) {
+  nn::Linear linear({.in_features = 3, .out_features = 2});
+  Tensor<float> x({0, 3}), y({0, 2}), dx({0, 3});
+  linear.forward(x, y);
+  linear.backward(x, y, dx);
+  for (const nn::Parameter& one : linear.parameters()) {
+    for (const float value : one.gradient) EXPECT_EQ(value, 0.0F);
+  }
+}
+
+TEST(Linear, StartsAsPyTorch) {
+  nn::Linear linear({.in_features = 400, .out_features = 300, .seed = 9});
+  const double bound = 1 / std::sqrt(400.0);
+  for (const nn::Parameter& one : linear.parameters()) {
+    double largest = 0, sum = 0, squares = 0;
+    for (const float value : one.value) {
+      largest = std::max(largest, std::abs(static_cast<double>(value)));
+      sum += static_cast<double>(value), squares += static_cast<double>(value) * static_cast<double>(value);
+    }
+    const auto count = static_cast<double>(one.value.size());
+    EXPECT_LE(largest, bound);
+    EXPECT_GE(largest, bound * (1 - 20 / count)) << one.name;
+    // Six standard errors of mean and variance of a uniform distribution.
+    EXPECT_LE(std::abs(sum / count), 6 * bound / std::sqrt(3 * count));
+    EXPECT_LE(std::abs(squares / count / (bound * bound / 3) - 1), 6 * std::sqrt(0.8 / count));
+  }
+  nn::Linear same({.in_features = 400, .out_features = 300, .seed = 9}),
+      other({.in_features = 400, .out_features = 300, .seed = 8});
+  EXPECT_TRUE(test::same_bits(linear.state_dict(), same.state_dict()));
+  EXPECT_FALSE(test::same_bits(linear.state_dict(), other.state_dict()));
+}
+
+TEST(Linear, TheFileDecidesAboutTheBias) {
+  nn::Linear with({.in_features = 3, .out_features = 2}), without({.in_features = 3, .out_features = 2, .bias = false});
+  nn::Linear other({.in_features = 3, .out_features = 2});
+  other.load_state_dict(without.state_dict("head."), "head.");
+  EXPECT_FALSE(other.has_bias());
+  EXPECT_TRUE(test::same_bits(other.state_dict(), without.state_dict()));
+  other.load_state_dict(with.state_dict());
+  EXPECT_TRUE(test::same_bits(other.state_dict(), with.state_dict()));
+}
+
+TEST(Linear, ErrorsNameWhatIsExpected) {
+  nn::Linear linear({.in_features = 3, .out_features = 2});
+  StateDict state;
+  state.add("weights", any_tensor(Tensor<float>({2, 3})));
+  EXPECT_EQ(test::error_of<OptionError>([&] { linear.load_state_dict(state); }),
+            "[Linear::load_state_dict] unknown parameter weights: expected weight [2, 3], bias [2] (optional)");
+  StateDict only_bias;
+  only_bias.add("h.bias", any_tensor(Tensor<float>({2})));
+  EXPECT_EQ(test::error_of<OptionError>([&] { linear.load_state_dict(only_bias, "h."); }),
+            "[Linear::load_state_dict] missing parameter h.weight: expected weight [2, 3], bias [2] (optional); got bias [2]");
+  StateDict turned;
+  turned.add("weight", any_tensor(Tensor<float>({3, 2})));
+  EXPECT_EQ(
+      test::error_of<ShapeError>([&] { linear.load_state_dict(turned); }),
+      "[Linear::load_state_dict] parameter weight must be [2, 3]: got [3, 2]; expected weight [2, 3], bias [2] (optional)");
+  Tensor<float> x({4, 5}), y({4, 2});
+  EXPECT_EQ(test::error_of<ShapeError>([&] { linear.forward(x, y); }),
+            "[Linear::forward] the last axis of x must be in_features: got x [4, 5], weight [2, 3]");
+  EXPECT_NE(test::error_of<ShapeError>([] { nn::Linear({.in_features = 0, .out_features = 2}); }), "");
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,196 @@
+// Embedding, LayerNorm, GELU, Mlp and residual dropout, each against its formula in f64 or finite differences.
+#include <gtest/gtest.h>
+
+#include "golden/golden.h"
+#include "nn_support.h"
+
+namespace qkv {
+namespace {
+
+using test::random_tensor;
+
+constexpr double kEps = std::numeric_limits<float>::epsilon();
+
+TEST(Embedding, ForwardAndBackward) {
+  nn::Embedding embedding({.num_embeddings = 5, .embed_dim = 37, .seed = 3});
+  std::vector<std::int64_t> ids;
+  test::Random random(1);
+  for (int n = 0; n < 300; ++n) ids.push_back(random.below(4));  // row 4 is never read
+  Tensor<float> y({300, 37});
+  embedding.forward(ids, y);
+  for (Index m = 0; m < 300; ++m) {
+    for (Index e = 0; e < 37; ++e) {
+      ASSERT_EQ(y.view<2>()(m, e), embedding.weight().view<2>()(ids[static_cast<std::size_t>(m)], e));
+    }
+  }
+  const Tensor<float> once = y.clone();
+  embedding.forward(ids, y, true);
+  for (Index n = 0; n < y.count(); ++n) ASSERT_EQ(y.data()[n], 2 * once.data()[n]);
+
+  const Tensor<float> dy = random_tensor({300, 37}, 2);
+  std::vector<float> expected(5 * 37);  // the same order of additions: m ascending
+  for (Index m = 0; m < 300; ++m) {
+    for (Index e = 0; e < 37; ++e) {
+      expected[static_cast<std::size_t>(ids[static_cast<std::size_t>(m)] * 37 + e)] += dy.view<2>()(m, e);
+    }
+  }
+  for (int threads : {1, 2, 5}) {
+    Context context({.threads = threads});
+    embedding.zero_gradients();
+    embedding.backward(ids, dy, context);
+    EXPECT_TRUE(test::same_bits(embedding.parameters()[0].gradient, std::span<float>(expected)));
+  }
+  const std::vector<std::int64_t> wrong = {0, 5};
+  Tensor<float> two({2, 37});
+  EXPECT_EQ(test::error_of<OptionError>([&] { embedding.forward(wrong, two); }),
+            "[Embedding::forward] ids must be in 0..4: got 5");
+}
+
+TEST(Embedding, StartsNormal) {
+  const nn::Embedding embedding({.num_embeddings = 300, .embed_dim = 100, .seed = 5});
+  double sum = 0, squares = 0;
+  for (const float value : embedding.weight().span()) {
+    sum += static_cast<double>(value), squares += static_cast<double>(value) * static_cast<double>(value);
+  }
+  const double count = 30000;
+  EXPECT_LE(std::abs(sum / count), 6 / std::sqrt(count));
+  EXPECT_LE(std::abs(squares / count - 1), 6 * std::sqrt(2 / count));
+}
+
+TEST(LayerNorm, Forward) {
+  nn::LayerNorm norm({.embed_dim = 19});
+  test::randomise(norm, 1);
+  Tensor<float> x = random_tensor({7, 19}, 2);
+  for (Index e = 0; e < 19; ++e) x.view<2>()(3, e) = 5;  // no variance: eps alone
+  Tensor<float> y({7, 19});
+  norm.forward(x, y);
+  const auto parameters = norm.parameters();
+  for (Index m = 0; m < 7; ++m) {
+    double mean = 0, variance = 0;
+    for (Index e = 0; e < 19; ++e) mean += static_cast<double>(x.view<2>()(m, e)) / 19;
+    for (Index e = 0; e < 19; ++e) variance += std::pow(static_cast<double>(x.view<2>()(m, e)) - mean, 2) / 19;
+    for (Index e = 0; e < 19; ++e) {
+      const double product = (static_cast<double>(x.view<2>()(m, e)) - mean) / std::sqrt(variance + 1e-5) *
+                             static_cast<double>(parameters[0].value[static_cast<std::size_t>(e)]);
+      const auto bias = static_cast<double>(parameters[1].value[static_cast<std::size_t>(e)]);
+      EXPECT_LE(std::abs(static_cast<double>(y.view<2>()(m, e)) - product - bias),
+                2 * kEps * (std::abs(product) + std::abs(bias)));
+    }
+  }
+}
+
+TEST(LayerNorm, BackwardAndThreads) {
+  nn::LayerNorm norm({.embed_dim = 24});
+  test::randomise(norm, 1);
+  Tensor<float> x = random_tensor({400, 24}, 2);
+  const Tensor<float> dy = random_tensor({400, 24}, 3);
+  Tensor<float> dx({400, 24});
+  norm.backward(x, dy, dx);
+  const auto f = [&] {
+    Tensor<float> y({400, 24});
+    norm.forward(x, y);
+    return y;
+  };
+  test::check_gradient("x", x.span(), std::as_const(dx).span(), dy.span(), f);
+  for (const nn::Parameter& one : norm.parameters()) test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
+  const StateDict gradients = norm.gradients();
+  for (int threads = 1; threads <= 8; ++threads) {
+    Context context({.threads = threads});
+    Tensor<float> again({400, 24});
+    norm.zero_gradients();
+    norm.backward(x, dy, again, context);
+    EXPECT_TRUE(test::same_bits(dx, again));
+    EXPECT_TRUE(test::same_bits(gradients, norm.gradients()));
+  }
+  Tensor<float> in_place = dy.clone();
+  norm.backward(x, in_place, in_place);
+  EXPECT_TRUE(test::same_bits(dx, in_place));
+}
+
+TEST(LayerNorm, TheFileDecidesAboutTheBias) {
+  nn::LayerNorm norm({.embed_dim = 3}), without({.embed_dim = 3, .bias = false});
+  norm.load_state_dict(without.state_dict());
+  EXPECT_TRUE(test::same_bits(norm.state_dict(), without.state_dict()));
+  Tensor<float> x = random_tensor({2, 3}, 1), y({2, 3}), dx({2, 3});
+  norm.forward(x, y);
+  norm.backward(x, y, dx);
+  EXPECT_NE(test::error_of<OptionError>([] { nn::LayerNorm({.embed_dim = 3, .eps = 0}); }), "");
+}
+
+TEST(Gelu, ForwardAndBackward) {
+  Tensor<float> x({1, 2001});
+  for (Index n = 0; n < 2001; ++n) x.data()[n] = static_cast<float>(n - 1000) / 100;
+  Tensor<float> y({1, 2001}), ones({1, 2001}), dx({1, 2001});
+  std::ranges::fill(ones.span(), 1.0F);
+  nn::gelu_forward(x, y);
+  nn::gelu_backward(x, ones, dx);
+  for (Index n = 0; n < 2001; ++n) {
+    const auto value = static_cast<double>(x.data()[n]);
+    const double phi = std::erfc(-value / std::sqrt(2.0)) / 2;
+    const double density = std::exp(-value * value / 2) / std::sqrt(2 * std::acos(-1.0));
+    // 1 + erf cancels for negative x: the error is eps of 1, not of the result; and PyTorch's is the same.
+    EXPECT_LE(std::abs(static_cast<double>(y.data()[n]) - value * phi), 2 * kEps * std::abs(value)) << value;
+    EXPECT_LE(std::abs(static_cast<double>(dx.data()[n]) - phi - value * density),
+              2 * kEps * (1 + (1 + value * value) * std::abs(value) * density))
+        << value;
+  }
+}
+
+TEST(Mlp, Gradients) {
+  nn::Mlp mlp({.embed_dim = 6, .hidden_dim = 10, .seed = 2});
+  test::randomise(mlp, 1);
+  Tensor<float> x = random_tensor({9, 6}, 2);
+  const Tensor<float> dy = random_tensor({9, 6}, 3);
+  nn::MlpSaved saved;
+  Tensor<float> dx({9, 6}), y({9, 6});
+  mlp.forward(x, y, saved);
+  mlp.backward(x, dy, dx, saved);
+  const auto f = [&] {
+    nn::MlpSaved local;
+    Tensor<float> again({9, 6});
+    mlp.forward(x, again, local);
+    return again;
+  };
+  test::check_gradient("x", x.span(), std::as_const(dx).span(), dy.span(), f);
+  for (const nn::Parameter& one : mlp.parameters()) test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
+  nn::Mlp other({.embed_dim = 6, .hidden_dim = 10});
+  other.load_state_dict(mlp.state_dict("mlp."), "mlp.");
+  EXPECT_TRUE(test::same_bits(other.state_dict(), mlp.state_dict()));
+  EXPECT_EQ(mlp.parameters()[2].name, "c_proj.weight");
+}
+
+// output.P.SEED [B, T, E]: the factors that scripts/golden computed with its own Philox.
+TEST(ResidualDropout, FactorsOfTheGoldenFile) {
+  const golden::File file("dropout_factors");
+  int seen = 0;
+  for (const std::string& name : file.names("output.")) {
+    const std::size_t last_dot = name.rfind('.');
+    const Tensor<float> expected = file.f32("output." + name);
+    Dropout dropout{.p = std::stod(name.substr(0, last_dot)), .seed = std::stoull(name.substr(last_dot + 1)), .training = true};
+    Tensor<float> ones(expected.sizes()), factors(expected.sizes());
+    std::ranges::fill(ones.span(), 1.0F);
+    nn::apply_dropout(ones, factors, dropout);
+    EXPECT_TRUE(test::same_bits(expected, factors)) << name;
+    // One sequence alone repeats its place in the batch.
+    dropout.first_sequence = 1;
+    const auto middle = ones.view<3>().sliced(0, 1, 2);
+    Tensor<float> alone({1, expected.size(1), expected.size(2)});
+    nn::apply_dropout(middle, alone, dropout);
+    EXPECT_TRUE(
+        test::same_bits(alone.span(), factors.span().subspan(static_cast<std::size_t>(alone.count()), alone.span().size())));
+    ++seen;
+  }
+  EXPECT_GT(seen, 0);
+}
+
+TEST(ResidualDropout, OffCopies) {
+  const Tensor<float> x = random_tensor({2, 3, 5}, 1);
+  Tensor<float> y({2, 3, 5});
+  nn::apply_dropout(x, y, {.p = 0.5, .seed = 1, .training = false});
+  EXPECT_TRUE(test::same_bits(x, y));
+  EXPECT_EQ(test::error_of<OptionError>([&] { nn::apply_dropout(x, y, {.p = 1.5, .seed = 1, .training = true}); }),
+            "[apply_dropout] dropout p must be in [0, 1]: got 1.5");
+}
+
+}  // namespace
+}  // namespace qkv

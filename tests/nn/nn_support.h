@@ -1,0 +1,108 @@
+// What the tests of layers share: random tensors, bitwise comparison, gradients by finite differences. Not: a test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "qkv/nn/nn.h"
+#include "support/random.h"
+
+namespace qkv::test {
+
+inline Tensor<float> random_tensor(std::vector<Index> sizes, std::uint64_t seed) {
+  Tensor<float> tensor(std::move(sizes));
+  Random random(seed);
+  for (float& value : tensor.span()) value = static_cast<float>(random.symmetric());
+  return tensor;
+}
+
+template <class Values>
+bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+}
+inline bool same_bits(const Tensor<float>& a, const Tensor<float>& b) {
+  return a.sizes() == b.sizes() && same_bits(a.span(), b.span());
+}
+inline bool same_bits(const StateDict& a, const StateDict& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t n = 0; n < a.size(); ++n) {
+    const auto& [name, tensor] = a.entries()[n];
+    const auto& other = b.entries()[n];
+    if (name != other.name || tensor.sizes != other.tensor.sizes || tensor.bytes != other.tensor.bytes) return false;
+  }
+  return true;
+}
+
+/// Every value through uniform [-1, 1).
+inline void randomise(nn::Module& module, std::uint64_t seed) {
+  Random random(seed);
+  for (const nn::Parameter& one : module.parameters()) {
+    for (float& value : one.value) value = static_cast<float>(random.symmetric());
+  }
+}
+
+inline double dot(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (std::size_t n = 0; n < a.size(); ++n) sum += static_cast<double>(a[n]) * static_cast<double>(b[n]);
+  return sum;
+}
+
+/// Holds `gradient` (of sum(f() * dout) with respect to `values`) against differences of f along random directions of +-1.
+/// Central differences at h and 2h give their own truncation error (a quarter of it is theirs at h, all of it is allowed); f's
+/// rounding is at most `roundings` * eps of its terms, divided by h. The bound must be small against the derivative itself,
+/// else the check could not fail.
+inline void check_gradient(const std::string& what, std::span<float> values, std::span<const float> gradient,
+                           std::span<const float> dout, const std::function<Tensor<float>()>& f, double roundings = 64) {
+  constexpr double kStep = 0x1p-6;
+  for (std::uint64_t direction = 1; direction <= 3; ++direction) {
+    Random random(direction);
+    std::vector<float> signs;
+    double expected = 0;
+    double size = 0;
+    // Every sign along the gradient but each fourth at random: the derivative is then large, and no element goes unseen.
+    for (const float g : gradient) {
+      const bool negative = random.below(4) == 0 ? random.below(2) == 0 : g < 0;
+      signs.push_back(negative ? -1.0F : 1.0F);
+      expected += static_cast<double>(g) * static_cast<double>(signs.back());
+      size += std::abs(static_cast<double>(g));
+    }
+    const std::vector<float> before(values.begin(), values.end());
+    double terms = 0;
+    const auto loss = [&](double step) {
+      for (std::size_t n = 0; n < values.size(); ++n) values[n] = before[n] + static_cast<float>(step) * signs[n];
+      const Tensor<float> y = f();
+      terms = 0;
+      for (std::size_t n = 0; n < dout.size(); ++n) {
+        terms += std::abs(static_cast<double>(y.data()[n]) * static_cast<double>(dout[n]));
+      }
+      return dot(y.span(), dout);
+    };
+    const auto difference = [&](double step) { return (loss(step) - loss(-step)) / (2 * step); };
+    const double at_h = difference(kStep);
+    const double at_2h = difference(2 * kStep);
+    std::ranges::copy(before, values.begin());
+    const double rounding = roundings * static_cast<double>(std::numeric_limits<float>::epsilon()) * terms /
+                            std::sqrt(static_cast<double>(dout.size())) / kStep;
+    const double bound = std::abs(at_2h - at_h) + rounding;
+    EXPECT_LE(std::abs(at_h - expected), bound) << what << ": expected " << expected << ", difference " << at_h;
+    EXPECT_LE(bound, 0.25 * size) << what << ": the bound could not fail";
+  }
+}
+
+/// The text of the exception that `call` throws; empty when it throws none.
+template <class ErrorType>
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ErrorType& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace qkv::test
