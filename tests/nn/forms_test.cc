@@ -1,0 +1,273 @@
+// The forms of the ladder against one another: what must be equal is, to the bit where one computation serves both.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "nn_support.h"
+
+namespace qkv {
+namespace {
+
+using test::random_tensor;
+using test::same_bits;
+
+struct Result {
+  Tensor<float> y, dx, weights;
+  StateDict gradients;
+};
+
+Result run(nn::Layer& layer, const Tensor<float>& x, const Tensor<float>& dy, nn::ForwardOptions options = {}) {
+  Result result;
+  nn::Saved saved;
+  layer.zero_gradients();
+  options.weights = &result.weights;
+  result.y = layer.forward(x, options, &saved);
+  result.dx = layer.backward(dy, saved, options.context);
+  result.gradients = layer.gradients();
+  return result;
+}
+
+void expect_same(const Result& a, const Result& b) {
+  EXPECT_TRUE(same_bits(a.y, b.y));
+  EXPECT_TRUE(same_bits(a.dx, b.dx));
+  EXPECT_TRUE(same_bits(a.weights, b.weights));
+}
+
+/// Every value of `layer`'s parameters, in order, whatever their names.
+std::vector<float> all_gradients(nn::Layer& layer) {
+  std::vector<float> all;
+  for (const nn::Parameter& one : layer.parameters()) all.insert(all.end(), one.gradient.begin(), one.gradient.end());
+  return all;
+}
+
+constexpr Index kBatch = 3, kLength = 5, kDim = 8;
+
+Tensor<float> input() { return random_tensor({kBatch, kLength, kDim}, 11); }
+Tensor<float> output_gradient() { return random_tensor({kBatch, kLength, kDim}, 12); }
+
+TEST(Forms, V1IsV2WithoutOutput) {
+  nn::SelfAttentionV1 v1({.embed_dim = kDim, .seed = 3});
+  nn::SelfAttentionV2 v2 = nn::to_v2(v1);
+  EXPECT_FALSE(v2.has_output_projection());
+  const Result a = run(v1, input(), output_gradient()), b = run(v2, input(), output_gradient());
+  expect_same(a, b);
+  // The merged gradient is the three separate ones, one under the other.
+  for (const std::string suffix : {".weight", ".bias"}) {
+    std::vector<std::byte> stacked;
+    for (const std::string name : {"query_proj", "key_proj", "value_proj"}) {
+      const auto& bytes = a.gradients.at(name + suffix).bytes;
+      stacked.insert(stacked.end(), bytes.begin(), bytes.end());
+    }
+    EXPECT_EQ(stacked, b.gradients.at("proj" + suffix).bytes);
+  }
+  EXPECT_TRUE(same_bits(nn::to_v1(v2).state_dict(), v1.state_dict()));
+}
+
+TEST(Forms, V2WithOutputHasNoV1) {
+  const nn::SelfAttentionV2 v2({.embed_dim = kDim, .output_proj = true});
+  EXPECT_EQ(test::error_of<OptionError>([&] { nn::to_v1(v2); }),
+            "[SelfAttentionV1] an output projection must be in both forms or in neither: got one from SelfAttentionV2");
+}
+
+TEST(Forms, V3IsV4OutsideTraining) {
+  nn::SelfAttentionV3 v3({.embed_dim = kDim, .seed = 3});
+  nn::SelfAttentionV4 v4 = nn::to_v4(v3);
+  expect_same(run(v3, input(), output_gradient()), run(v4, input(), output_gradient()));
+  EXPECT_TRUE(same_bits(nn::to_v3(v4).state_dict(), v3.state_dict()));
+  // In training too, given the same seed: the dropout is a function of seed and place.
+  v3.train(), v4.train();
+  const Result a = run(v3, input(), output_gradient(), {.seed = 5}), b = run(v4, input(), output_gradient(), {.seed = 5});
+  expect_same(a, b);
+  EXPECT_FALSE(same_bits(a.y, run(v4, input(), output_gradient(), {.seed = 6}).y));
+  v4.eval();
+  EXPECT_FALSE(same_bits(a.y, run(v4, input(), output_gradient(), {.seed = 5}).y));
+}
+
+TEST(Forms, MultiHeadWithOneHeadIsV4) {
+  nn::SelfAttentionV4 v4({.embed_dim = kDim, .seed = 3});
+  nn::MultiHeadAttention mha({.embed_dim = kDim, .num_heads = 1});
+  mha.load_state_dict(v4.state_dict());
+  expect_same(run(v4, input(), output_gradient()), run(mha, input(), output_gradient()));
+  EXPECT_EQ(mha.parameters()[0].name, "query_proj.weight");
+}
+
+TEST(Forms, SingleHeadIsCausalV4WithoutBiases) {
+  nn::SingleHeadAttention single({.embed_dim = kDim, .seed = 3});
+  nn::SelfAttentionV4 v4({.embed_dim = kDim, .causal = true});
+  v4.load_state_dict(single.state_dict());
+  EXPECT_FALSE(v4.has_bias());
+  expect_same(run(single, input(), output_gradient()), run(v4, input(), output_gradient()));
+  nn::SelfAttentionV4 open({.embed_dim = kDim});
+  open.load_state_dict(single.state_dict());
+  expect_same(run(single, input(), output_gradient(), {.causal = false}), run(open, input(), output_gradient()));
+  EXPECT_FALSE(same_bits(run(single, input(), output_gradient()).y, run(open, input(), output_gradient()).y));
+}
+
+TEST(Forms, SelfAttentionOfFullWidthIsV1) {
+  nn::SelfAttentionV1 v1({.embed_dim = kDim, .seed = 3});
+  nn::SelfAttention own({.embed_dim = kDim, .d_k = kDim});
+  own.load_state_dict(v1.state_dict());
+  expect_same(run(v1, input(), output_gradient()), run(own, input(), output_gradient()));
+  EXPECT_EQ(nn::SelfAttention({.embed_dim = kDim, .d_k = 3}).output_dim(), 3);
+}
+
+/// One of each form, in training, with a mask that leaves rows empty.
+class EveryForm : public testing::TestWithParam<std::string_view> {
+ protected:
+  EveryForm() : layer_(nn::make_layer(GetParam(), config())) { layer_->train(); }
+
+  static nn::LayerConfig config() {
+    return {.embed_dim = kDim,
+            .num_heads = GetParam() == "mha" ? 2 : 1,
+            .d_k = kDim,
+            .length = kLength,
+            .dropout = 0.25F,
+            .residual_dropout = 0.25F,
+            .empty_row = EmptyRow::kMean,
+            .seed = 21};
+  }
+  bool attends() const { return GetParam() != "average" && GetParam() != "fixed-weights"; }
+  nn::ForwardOptions options() const {
+    nn::ForwardOptions made{.seed = 7};
+    if (attends()) made.mask = layer_->keep(keep_);
+    return made;
+  }
+
+  std::unique_ptr<nn::Layer> layer_;
+  Tensor<std::uint8_t> keep_ = [] {
+    Tensor<std::uint8_t> keep({kBatch, kLength, kLength});
+    test::Random random(4);
+    for (auto& one : keep.span()) one = random.below(3) != 0;
+    for (Index j = 0; j < kLength; ++j) keep.view<3>()(1, 2, j) = 0;
+    if (GetParam() == "mha") keep.reshape({kBatch, 1, kLength, kLength});
+    return keep;
+  }();
+};
+
+TEST_P(EveryForm, Gradients) {
+  for (const bool training : {false, true}) {
+    layer_->train(training);
+    if (GetParam() == "fixed-weights") {  // away from sum(w) = 0
+      for (float& w : layer_->parameters()[0].value) w = 1 + w / 8;
+    }
+    Tensor<float> x = input();
+    const Tensor<float> dy = output_gradient();
+    const Result at = run(*layer_, x, dy, options());
+    const auto f = [&] { return layer_->forward(x, options()); };
+    test::check_gradient("x", x.span(), at.dx.span(), dy.span(), f);
+    for (const nn::Parameter& one : layer_->parameters()) {
+      // A key's bias moves every score of a row alike: its gradient is 0 but for rounding, so no check of it could fail.
+      if (one.name == "key_proj.bias" || one.name == "k_proj.bias" || one.name == "W_K.bias") continue;
+      test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
+    }
+  }
+}
+
+TEST_P(EveryForm, SameBitsForAnyNumberOfThreads) {
+  const Tensor<float> x = random_tensor({kBatch, kLength, kDim}, 1), dy = output_gradient();
+  std::optional<Result> first;
+  for (int threads = 1; threads <= 8; ++threads) {
+    Context context({.threads = threads});
+    nn::ForwardOptions with = options();
+    with.context = &context;
+    Result now = run(*layer_, x, dy, with);
+    if (first) {
+      expect_same(*first, now);
+      EXPECT_TRUE(same_bits(first->gradients, now.gradients));
+    } else {
+      first = std::move(now);
+    }
+  }
+}
+
+TEST_P(EveryForm, SavedIsReused) {
+  const Tensor<float> x = input(), dy = output_gradient(), other = random_tensor({kBatch, kLength, kDim}, 99);
+  const Result fresh = run(*layer_, x, dy, options());
+  nn::Saved saved;
+  Tensor<float> y({kBatch, kLength, kDim}), dx({kBatch, kLength, kDim});
+  layer_->forward_into(other, y, options(), &saved);
+  layer_->backward_into(dy, saved, dx);
+  const float* memory[] = {saved.x.data(), saved.projected.data(), saved.attended.data(), saved.dprojected.data(),
+                           saved.dy.data()};
+  layer_->zero_gradients();
+  layer_->forward_into(x, y, options(), &saved);
+  layer_->backward_into(dy, saved, dx);
+  EXPECT_TRUE(same_bits(fresh.y, y));
+  EXPECT_TRUE(same_bits(fresh.dx, dx));
+  EXPECT_TRUE(same_bits(fresh.gradients, layer_->gradients()));
+  const float* now[] = {saved.x.data(), saved.projected.data(), saved.attended.data(), saved.dprojected.data(),
+                        saved.dy.data()};
+  EXPECT_TRUE(std::ranges::equal(memory, now));
+  // Gradients accumulate; a null dx is not computed.
+  const std::vector<float> once = all_gradients(*layer_);
+  layer_->backward_into(dy, saved, {});
+  const std::vector<float> twice = all_gradients(*layer_);
+  for (std::size_t n = 0; n < once.size(); ++n) EXPECT_FLOAT_EQ(twice[n], 2 * once[n]);
+}
+
+TEST_P(EveryForm, ForwardRunsConcurrently) {
+  const Tensor<float> x = input();
+  const Tensor<float> expected = layer_->forward(x, options());
+  std::vector<Tensor<float>> results(4);
+  {
+    std::vector<std::jthread> threads;
+    for (Tensor<float>& result : results) {
+      threads.emplace_back([&] {
+        nn::Saved saved;
+        for (int n = 0; n < 20; ++n) result = layer_->forward(x, options(), &saved);
+      });
+    }
+  }
+  for (const Tensor<float>& result : results) EXPECT_TRUE(same_bits(expected, result));
+}
+
+TEST_P(EveryForm, AnyStrides) {
+  // x and dy [T, B, E] seen as [B, T, E]; y and dx likewise.
+  const Tensor<float> x = input(), dy = output_gradient();
+  const Result expected = run(*layer_, x, dy, options());
+  const auto turned = [](const Tensor<float>& from) {
+    Tensor<float> result({kLength, kBatch, kDim});
+    for (Index b = 0; b < kBatch; ++b) {
+      for (Index t = 0; t < kLength; ++t) {
+        for (Index e = 0; e < kDim; ++e) result.view<3>()(t, b, e) = from.view<3>()(b, t, e);
+      }
+    }
+    return result;
+  };
+  Tensor<float> turned_x = turned(x), turned_dy = turned(dy), y({kLength, kBatch, kDim}), dx({kLength, kBatch, kDim});
+  nn::Saved saved;
+  layer_->forward_into(turned_x.view<3>().transposed(0, 1), y.view<3>().transposed(0, 1), options(), &saved);
+  layer_->backward_into(turned_dy.view<3>().transposed(0, 1), saved, dx.view<3>().transposed(0, 1));
+  // Products a sequence at a time may round otherwise than those of the whole batch.
+  const Tensor<float> expected_y = turned(expected.y), expected_dx = turned(expected.dx);
+  for (Index n = 0; n < y.count(); ++n) {
+    EXPECT_NEAR(y.data()[n], expected_y.data()[n], 64 * std::numeric_limits<float>::epsilon());
+    EXPECT_NEAR(dx.data()[n], expected_dx.data()[n], 64 * std::numeric_limits<float>::epsilon());
+  }
+}
+
+TEST_P(EveryForm, ShapeErrors) {
+  Tensor<float> x({kBatch, kLength, kDim}), wrong({kBatch, kLength + 1, kDim}), y({kBatch, kLength, kDim});
+  nn::Saved saved;
+  EXPECT_NE(test::error_of<ShapeError>([&] { layer_->forward_into(x, wrong, {}, &saved); }), "");
+  EXPECT_NE(test::error_of<OptionError>([&] { layer_->backward(y, saved); }), "");
+  layer_->forward_into(x, y, {}, &saved);
+  EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(wrong, saved, x); }), "");
+  EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(y, saved, wrong); }), "");
+  if (attends()) {
+    Tensor<float> narrow({kBatch, kLength, kDim - 1});
+    EXPECT_NE(test::error_of<ShapeError>([&] { layer_->forward(narrow); }), "");
+  } else {
+    EXPECT_NE(test::error_of<OptionError>([&] { layer_->forward(x, {.mask = Mask::causal()}); }), "");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Names, EveryForm, testing::ValuesIn(nn::layer_names().begin(), nn::layer_names().end()),
+                         [](const testing::TestParamInfo<std::string_view>& instance) {
+                           std::string name(instance.param);
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace qkv

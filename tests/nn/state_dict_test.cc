@@ -1,0 +1,230 @@
+// Loading by every spelling, keeping the names that came, and the text of every refusal.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "nn_support.h"
+
+namespace qkv {
+namespace {
+
+using test::random_tensor;
+using test::same_bits;
+
+constexpr Index kDim = 4;
+
+/// A state dict of the given names and sizes; values by place.
+StateDict state_of(const std::vector<std::pair<std::string, std::vector<Index>>>& parts) {
+  StateDict state;
+  std::uint64_t seed = 0;
+  for (const auto& [name, sizes] : parts) state.add(name, any_tensor(random_tensor(sizes, ++seed)));
+  return state;
+}
+
+/// Weights and biases of four matrices [E, E].
+StateDict separate(const std::array<std::string, 4>& names, bool bias = true) {
+  std::vector<std::pair<std::string, std::vector<Index>>> parts;
+  for (const std::string& name : names) {
+    parts.push_back({name + ".weight", {kDim, kDim}});
+    if (bias) parts.push_back({name + ".bias", {kDim}});
+  }
+  return state_of(parts);
+}
+
+std::string names_of(const StateDict& state) {
+  std::string names;
+  for (const auto& entry : state.entries()) names += entry.name + " ";
+  return names;
+}
+
+/// The text that loading `state` into a layer fails with.
+template <class ErrorType = OptionError>
+std::string refusal(std::string_view layer, const StateDict& state, std::string_view prefix = {}) {
+  const auto made = nn::make_layer(layer, {.embed_dim = kDim, .seed = 1});
+  const StateDict before = made->state_dict();
+  const std::string text = test::error_of<ErrorType>([&] { made->load_state_dict(state, prefix); });
+  EXPECT_TRUE(same_bits(before, made->state_dict())) << "a refused file changed the layer";
+  return text;
+}
+
+using Names = std::array<std::string, 4>;
+const std::vector<Names> kSpellings = {{"query_proj", "key_proj", "value_proj", "output_proj"},
+                                       {"q_proj", "k_proj", "v_proj", "o_proj"},
+                                       {"q_proj", "k_proj", "v_proj", "out_proj"},
+                                       {"W_Q", "W_K", "W_V", "W_O"},
+                                       {"W_q", "W_k", "W_v", "W_o"},
+                                       {"W_q", "key_proj", "W_V", "o_proj"}};  // mixed
+
+TEST(Spellings, AllNameTheSameAndAreKept) {
+  const Tensor<float> x = random_tensor({2, 3, kDim}, 1);
+  for (const std::string_view layer : {"v3", "v4", "single-head", "mha"}) {
+    std::optional<Tensor<float>> first;
+    for (const Names& names : kSpellings) {
+      for (const std::string prefix : {"", "attn."}) {
+        StateDict state = separate(names), prefixed;
+        for (const auto& entry : state.entries()) prefixed.add(prefix + entry.name, entry.tensor.clone());
+        if (!prefix.empty()) prefixed.add("head.weight", any_tensor(Tensor<float>({1})));  // another module's
+        const auto made = nn::make_layer(layer, {.embed_dim = kDim});
+        made->load_state_dict(prefixed, prefix);
+        EXPECT_TRUE(same_bits(made->state_dict(), state)) << layer << " " << names[0];
+        EXPECT_EQ(names_of(made->gradients(prefix)), names_of(made->state_dict(prefix)));
+        const Tensor<float> y = made->forward(x);
+        if (!first) first = y.clone();
+        EXPECT_TRUE(same_bits(*first, y)) << layer << " " << names[0];
+      }
+    }
+  }
+}
+
+TEST(Spellings, MergedAndSeparateAreTheSameBits) {
+  const Tensor<float> x = random_tensor({2, 3, kDim}, 1);
+  const StateDict parts = separate(kSpellings[0]);
+  for (const std::string root : {"proj.", "in_proj_", "in_proj."}) {
+    StateDict merged;
+    for (const std::string kind : {"weight", "bias"}) {
+      AnyTensor all = parts.at("query_proj." + kind).clone();
+      for (const std::string name : {"key_proj.", "value_proj."}) {
+        const auto& bytes = parts.at(name + kind).bytes;
+        all.bytes.insert(all.bytes.end(), bytes.begin(), bytes.end());
+      }
+      all.sizes[0] = 3 * kDim;
+      merged.add(root + kind, std::move(all));
+    }
+    for (const std::string kind : {"weight", "bias"}) merged.add("out_proj." + kind, parts.at("output_proj." + kind).clone());
+    for (const std::string_view layer : {"v2", "v3", "v4", "mha"}) {
+      const auto a = nn::load_layer(layer, parts), b = nn::load_layer(layer, merged);
+      EXPECT_TRUE(same_bits(a->forward(x), b->forward(x)));
+      EXPECT_TRUE(same_bits(b->state_dict(), merged)) << layer;
+      EXPECT_TRUE(same_bits(a->state_dict(), parts)) << layer;
+    }
+  }
+}
+
+TEST(Spellings, TheFileDecides) {
+  const StateDict bare = separate(kSpellings[3], false);
+  const auto v4 = nn::load_layer("v4", bare);
+  EXPECT_TRUE(same_bits(v4->state_dict(), bare));
+  EXPECT_EQ(v4->parameter_count(), 4 * kDim * kDim);
+  const StateDict merged = state_of({{"proj.weight", {12, 4}}, {"proj.bias", {12}}});
+  nn::SelfAttentionV2 v2({.embed_dim = kDim, .output_proj = true});
+  v2.load_state_dict(merged);
+  EXPECT_FALSE(v2.has_output_projection());
+  v2.load_state_dict(state_of({{"proj.weight", {12, 4}}, {"output_proj.weight", {4, 4}}}));
+  EXPECT_TRUE(v2.has_output_projection());
+  EXPECT_FALSE(v2.has_bias());
+}
+
+TEST(Spellings, SizesFromTheFile) {
+  const auto layer =
+      nn::load_layer("self-attention", state_of({{"W_Q.weight", {3, 5}}, {"W_K.weight", {3, 5}}, {"W_V.weight", {3, 5}}}));
+  EXPECT_EQ(layer->embed_dim(), 5);
+  EXPECT_EQ(layer->output_dim(), 3);
+  EXPECT_EQ(nn::load_layer("fixed-weights", state_of({{"w", {7}}}))->parameter_count(), 7);
+  EXPECT_EQ(nn::load_layer("average", StateDict())->parameter_count(), 0);
+  EXPECT_EQ(test::error_of<OptionError>([] {
+              nn::load_layer("v1", state_of({{"weights", {2, 2}}}));
+            }),
+            "[load_layer] the state dict must hold the parameters of v1, query_proj.weight, query_proj.bias, key_proj.weight, "
+            "key_proj.bias, value_proj.weight, value_proj.bias: got weights");
+  EXPECT_EQ(test::error_of<OptionError>([] { nn::load_layer("fixed-weights", StateDict()); }),
+            "[load_layer] the state dict must hold the parameters of fixed-weights, w: got nothing");
+}
+
+TEST(Refusals, Twice) {
+  StateDict state = separate(kSpellings[0]);
+  state.add("q_proj.weight", any_tensor(Tensor<float>({4, 4})));
+  EXPECT_EQ(
+      refusal("v4", state),
+      "[SelfAttentionV4::load_state_dict] each parameter must be named once: got both query_proj.weight and q_proj.weight");
+  StateDict both = separate(kSpellings[4], false);
+  both.add("in_proj_weight", any_tensor(Tensor<float>({12, 4})));
+  EXPECT_EQ(refusal("mha", both),
+            "[MultiHeadAttention::load_state_dict] each parameter must be named once: got both in_proj_weight and W_q.weight");
+}
+
+TEST(Refusals, MissingUnderTheFilesOwnSpelling) {
+  const std::string weights = "W_Q.weight [4, 4], W_Q.bias [4] (optional), W_K.weight [4, 4], W_K.bias [4] (optional), ";
+  const auto lacking = [](const Names& names, const std::string& lost, bool bias) {
+    StateDict state;
+    const StateDict full = separate(names, bias);
+    for (const auto& entry : full.entries()) {
+      if (entry.name != lost) state.add(entry.name, entry.tensor.clone());
+    }
+    return state;
+  };
+  const std::string text = refusal("v4", lacking(kSpellings[3], "W_K.weight", false));
+  EXPECT_TRUE(text.starts_with("[SelfAttentionV4::load_state_dict] missing parameter W_K.weight: expected " + weights)) << text;
+  EXPECT_TRUE(text.ends_with("; got W_Q.weight [4, 4], W_V.weight [4, 4], W_O.weight [4, 4]")) << text;
+  // All biases or none; an output projection where the form requires one; under each spelling.
+  for (const Names& names : kSpellings) {
+    for (const std::string& name : names) {
+      for (const std::string kind : {".weight", ".bias"}) {
+        const std::string said = refusal("v4", lacking(names, name + kind, true));
+        EXPECT_NE(said.find("missing parameter "), std::string::npos) << name + kind << ": " << said;
+        if (names != kSpellings.back() || kind == ".bias") {
+          EXPECT_NE(said.find("missing parameter " + name + kind + ": expected"), std::string::npos) << said;
+        }
+      }
+    }
+  }
+  for (const std::string_view layer : {"v3", "v4", "single-head", "mha"}) {
+    const std::string said = refusal(layer, state_of({{"proj.weight", {12, 4}}}));
+    EXPECT_NE(said.find("missing parameter "), std::string::npos) << said;
+  }
+}
+
+TEST(Refusals, Unknown) {
+  StateDict state = separate(kSpellings[0]);
+  state.add("norm.weight", any_tensor(Tensor<float>({4})));
+  EXPECT_EQ(refusal("v4", state).substr(0, 74), "[SelfAttentionV4::load_state_dict] unknown parameter norm.weight: expected");
+  EXPECT_NE(refusal("v1", separate(kSpellings[0])).find("unknown parameter output_proj.weight"), std::string::npos);
+  EXPECT_NE(refusal("self-attention", separate(kSpellings[3])).find("unknown parameter W_O.weight"), std::string::npos);
+  StateDict prefixed;
+  prefixed.add("h.0.x", any_tensor(Tensor<float>({4})));
+  EXPECT_NE(refusal("v1", prefixed, "h.0.").find("unknown parameter h.0.x: expected query_proj.weight [4, 4]"),
+            std::string::npos);
+}
+
+TEST(Refusals, WrongShape) {
+  StateDict state;
+  for (const std::string name : {"query_proj", "key_proj", "value_proj"}) {
+    state.add(name + ".weight",
+              any_tensor(Tensor<float>(name == "key_proj" ? std::vector<Index>{4, 5} : std::vector<Index>{4, 4})));
+  }
+  EXPECT_EQ(
+      refusal<ShapeError>("v1", state),
+      "[SelfAttentionV1::load_state_dict] parameter key_proj.weight must be [4, 4]: got [4, 5]; expected query_proj.weight "
+      "[4, 4], query_proj.bias [4] (optional), key_proj.weight [4, 4], key_proj.bias [4] (optional), value_proj.weight "
+      "[4, 4], value_proj.bias [4] (optional)");
+  EXPECT_NE(refusal<ShapeError>("v2", state_of({{"proj.weight", {4, 12}}})).find("proj.weight must be [12, 4]: got [4, 12]"),
+            std::string::npos);
+}
+
+TEST(Refusals, OwnNamesWhereTheFileSaysNothing) {
+  EXPECT_NE(refusal("single-head", StateDict()).find("missing parameter W_q.weight: expected W_q.weight [4, 4]"),
+            std::string::npos);
+  EXPECT_NE(refusal("v3", StateDict()).find("missing parameter proj.weight: expected proj.weight [12, 4]"), std::string::npos);
+}
+
+TEST(OwnNames, OfEachForm) {
+  const std::map<std::string_view, std::string> expected = {
+      {"average", ""},
+      {"fixed-weights", "w "},
+      {"v1", "query_proj.weight query_proj.bias key_proj.weight key_proj.bias value_proj.weight value_proj.bias "},
+      {"v2", "proj.weight proj.bias "},
+      {"v3", "proj.weight proj.bias output_proj.weight output_proj.bias "},
+      {"v4",
+       "query_proj.weight query_proj.bias key_proj.weight key_proj.bias value_proj.weight value_proj.bias output_proj.weight "
+       "output_proj.bias "},
+      {"self-attention", "W_Q.weight W_Q.bias W_K.weight W_K.bias W_V.weight W_V.bias "},
+      {"single-head", "W_q.weight W_k.weight W_v.weight W_o.weight "},
+      {"mha", "q_proj.weight q_proj.bias k_proj.weight k_proj.bias v_proj.weight v_proj.bias o_proj.weight o_proj.bias "}};
+  for (const std::string_view name : nn::layer_names()) {
+    const auto layer = nn::make_layer(name, {.embed_dim = kDim, .length = 3});
+    EXPECT_EQ(names_of(layer->state_dict()), expected.at(name));
+    EXPECT_EQ(layer->name(), name);
+  }
+}
+
+}  // namespace
+}  // namespace qkv
