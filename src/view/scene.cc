@@ -3,16 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
+#include "view/cells.h"
 #include "view/text.h"
 
 namespace qkv {
 inline namespace v0 {
 namespace view {
 namespace {
-
-bool is_dark(Rgb c) { return 299 * c.red + 587 * c.green + 114 * c.blue < 140'000; }  // luma of ITU-R BT.601, times 1000
 
 void outline(Canvas& canvas, const Box& box) {
   canvas.fill({box.x - 1, box.y - 1, box.width + 2, 1}, kLine);
@@ -119,14 +117,8 @@ std::array<Rgb, kPaletteSize> palette() {
 
 Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel, Index row,
                  Index column) {
-  const View<const float, 4> weights = map.weights.view<4>();
   const Index pool = layout.rows.pool;
-  float largest = std::numeric_limits<float>::quiet_NaN();
-  for (Index i = row * pool; i < std::min((row + 1) * pool, map.q_len()); ++i) {
-    for (Index j = column * pool; j < std::min((column + 1) * pool, map.kv_len()); ++j) {
-      largest = std::fmax(largest, weights(panel.layer, panel.head, i, j));
-    }
-  }
+  const float largest = largest_weight(map.weights.view<4>(), panel.layer, panel.head, row * pool, column * pool, pool, pool);
   const int index = colour_index(largest, layout.top, options.scale);
   return index < 0 ? kNan : static_cast<Paint>(index);
 }

@@ -2,9 +2,8 @@
 #include "qkv/view/terminal.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
+#include "view/cells.h"
 #include "view/layout.h"
 #include "view/text.h"
 
@@ -147,16 +146,9 @@ class Writer {
     return line;
   }
 
-  /// The largest weight of the cell that starts at (i, j); NaN when none of them is a number.
+  /// The weight shown by the cell that starts at (i, j).
   float largest(const Panel& panel, Index i, Index j) const {
-    const View<const float, 4> weights = map_.weights.view<4>();
-    float out = std::numeric_limits<float>::quiet_NaN();
-    for (Index y = i; y < std::min(i + style_.pool_rows, map_.q_len()); ++y) {
-      for (Index x = j; x < std::min(j + style_.pool_columns, map_.kv_len()); ++x) {
-        out = std::fmax(out, weights(panel.layer, panel.head, y, x));
-      }
-    }
-    return out;
+    return largest_weight(map_.weights.view<4>(), panel.layer, panel.head, i, j, style_.pool_rows, style_.pool_columns);
   }
 
   Rgb colour(int index) const { return index < 0 ? kNanColour : colour_map(options_.theme)[static_cast<std::size_t>(index)]; }
@@ -195,8 +187,7 @@ class Writer {
       return paint("38", colour(index)) + background(colour_index(largest(panel, below, j), top_, options_.map.scale));
     }
     const Rgb c = colour(index);
-    const bool is_dark = 299 * c.red + 587 * c.green + 114 * c.blue < 140'000;
-    return background(index) + (style_.numbers ? paint("38", is_dark ? Rgb{255, 255, 255} : Rgb{28, 28, 34}) : "");
+    return background(index) + (style_.numbers ? paint("38", is_dark(c) ? Rgb{255, 255, 255} : Rgb{28, 28, 34}) : "");
   }
 
   std::string content(float w) const {
