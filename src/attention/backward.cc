@@ -1,8 +1,11 @@
-// Backward attention. Two regions: rows (delta, zeros for dq), then work items (key range, batch, kv head), key ranges outermost.
-// dk and dv belong to one item, for all query heads of its group; dq and a shared dbias are added in turn (turns.h). No atomics
-// on data, no slabs, no dependence on threads.
+// Backward attention. Two regions: rows (delta, zeros for dq), then work items (key range, batch, kv head), key ranges
+// outermost. dk and dv belong to one item, for all query heads of its group; dq and a shared dbias are added in turn (turns.h).
+// No atomics on data, no slabs, no dependence on threads.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <new>
+#include <type_traits>
 
 #include "attention/bias_gradient.h"
 #include "attention/empty_rows.h"
@@ -21,6 +24,43 @@ void zero_rows(const View<T, 4>& view, Index b, Index h, Index begin, Index coun
   for (Index i = begin; i < begin + count; ++i) std::fill_n(&view(b, h, i, 0), view.size(3), T{0});
 }
 
+constexpr Index kMaxQueryTile = 256;
+
+/// lse * log2(e) of one query tile as high + low, +inf for an empty row (exp2(s - inf) = 0).
+/// An lse rounded to T shifts every weight of its row by up to half an ulp of lse: 4 eps at 16. Where one is larger, as huge
+/// logits make it, the row's maximum and sum are computed again (a fifth of backward's work, for that tile only).
+template <class T>
+void split_lse(const Problem<T>& p, const View<const T, 3>& lse, Index b, Index h, Index q_begin, Index q_count, T* high,
+               T* low, void* scratch) {
+  constexpr T trusted = 16;
+  using Wide = std::conditional_t<sizeof(T) == sizeof(float), double, long double>;
+  constexpr Wide log2e = static_cast<Wide>(1.44269504088896340735992468100189214L);
+  bool recompute = false;
+  for (Index i = q_begin; i < q_begin + q_count; ++i) {
+    const T value = lse(b, h, i);
+    const Wide exact = static_cast<Wide>(value) * log2e;
+    high[i] = value == -std::numeric_limits<T>::infinity() ? -value : static_cast<T>(exact);
+    low[i] = std::isfinite(value) ? static_cast<T>(exact - static_cast<Wide>(high[i])) : T{0};
+    recompute |= std::isfinite(value) && std::abs(value) > trusted;
+  }
+  if (!recompute) return;
+  T row_lse[kMaxQueryTile], row_sum[kMaxQueryTile], row_max[kMaxQueryTile];
+  ForwardTile<T> tile{};
+  tile.scores = p.scores(b, h);
+  tile.v_head_dim = p.v_head_dim;
+  tile.q_begin = q_begin;
+  tile.q_count = q_count;
+  tile.lse = row_lse;
+  tile.row_max2 = row_max;
+  tile.row_sum = row_sum;
+  p.kernels->forward(tile, scratch);
+  for (Index i = 0; i < q_count; ++i) {
+    if (!std::isfinite(lse(b, h, q_begin + i)) || !(row_sum[i] > 0)) continue;
+    high[q_begin + i] = row_max[i];
+    low[q_begin + i] = static_cast<T>(std::log2(static_cast<double>(row_sum[i])));
+  }
+}
+
 /// One call, as every work item sees it.
 template <class T>
 struct BackwardJob {
@@ -30,10 +70,10 @@ struct BackwardJob {
   View<const T, 4> dout;
   const AttentionGradients<T>& gradients;
   BiasGradient<T> bias;
-  // Shared scratch: delta [B, H, Tq]; dq turns [B, H, query tiles]; bias turns [query tiles + 1].
-  T* delta = nullptr;
+  // Shared scratch: delta, lse2 in two parts, each [B, H, Tq]; dq turns [B, H, query tiles]; bias turns [query tiles + 1].
+  T *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
   Turn *dq_turns = nullptr, *bias_turns = nullptr;
-  std::byte* scratch = nullptr;    // workers x (kernel scratch + private dbias)
+  std::byte* scratch = nullptr;  // workers x (kernel scratch + private dbias)
   std::size_t kernel_bytes = 0, worker_bytes = 0;
 
   Index key_ranges() const { return (p.kv_len + p.backward_keys - 1) / p.backward_keys; }
@@ -43,7 +83,7 @@ struct BackwardJob {
     return reinterpret_cast<T*>(scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes);
   }
 
-  /// First region: delta of one query tile, and zeros for its dq.
+  /// First region: delta and lse2 of one query tile, and zeros for its dq.
   void prepare(Index item, int worker) const {
     const Index tiles = p.query_tiles(), head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
     const Index q_begin = item % tiles * p.query_tile, q_count = std::min(p.query_tile, p.q_len - q_begin);
@@ -57,6 +97,7 @@ struct BackwardJob {
     rows.q_count = q_count;
     rows.delta = delta + head * p.q_len;
     p.kernels->delta(rows, kernel_scratch(worker));
+    split_lse(p, lse, b, h, q_begin, q_count, lse2_high + head * p.q_len, lse2_low + head * p.q_len, kernel_scratch(worker));
     if (gradients.dlse.data() != nullptr) {
       for (Index i = q_begin; i < q_begin + q_count; ++i) rows.delta[i] -= gradients.dlse(b, h, i);
     }
@@ -72,11 +113,12 @@ struct BackwardJob {
     tile.scores = p.scores(b, h);
     tile.v = at(p.v, g);
     tile.dout = at(dout, h);
-    tile.lse = lse.data() + b * lse.stride(0) + h * lse.stride(1);
-    tile.delta = delta + (b * p.num_heads + h) * p.q_len;
+    const Index first_row = (b * p.num_heads + h) * p.q_len;
+    tile.delta = delta + first_row;
+    tile.lse2_high = lse2_high + first_row;
+    tile.lse2_low = lse2_low + first_row;
     tile.v_stride = p.v.stride(2);
     tile.dout_stride = dout.stride(2);
-    tile.lse_stride = lse.stride(2);
     tile.v_head_dim = p.v_head_dim;
     tile.k_begin = k_begin;
     tile.k_count = k_count;
@@ -122,7 +164,8 @@ struct BackwardJob {
       pass_turn(turn, sequence);
     }
     if (tile.dv != nullptr && p.rows_can_be_empty()) {
-      add_empty_dv(p, b, h, tile.lse, tile.lse_stride, tile.dout, tile.dout_stride, k_begin, k_count, tile.dv, tile.dv_stride);
+      add_empty_dv(p, b, h, lse.data() + b * lse.stride(0) + h * lse.stride(1), lse.stride(2), tile.dout, tile.dout_stride,
+                   k_begin, k_count, tile.dv, tile.dv_stride);
     }
   }
 
@@ -146,7 +189,8 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
   const typename View<T, 3>::Sizes rows{p.batch, p.num_heads, p.q_len};
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq], as forward returned it: got ", lse, " for out ", out);
+  check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq], as forward returned it: got ", lse, " for out ",
+                    out);
   check<ShapeError>(g.dlse.is_null() || g.dlse.sizes() == rows, function, "dlse must be [B, H, Tq] or null: got ", g.dlse,
                     " for out ", out);
   if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
@@ -155,7 +199,7 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
   check<ShapeError>(g.dbias.is_null() || g.dbias.sizes() == p.bias.sizes(), function,
                     "dbias must have the sizes of the bias: got dbias ", g.dbias, ", bias ", p.bias);
   const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dbias", g.dbias}};
-  const NamedBox inputs[] = {{"q", p.q}, {"k", p.k},   {"v", p.v},       {"bias", p.bias},
+  const NamedBox inputs[] = {{"q", p.q},   {"k", p.k},   {"v", p.v},     {"bias", p.bias},
                              {"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}};
   check_outputs(function, outputs, inputs);
 }
@@ -186,22 +230,24 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   const Index rows = p.batch * p.num_heads * p.q_len, tiles = p.query_tiles();
   const Index num_dq_turns = job.key_ranges() > 1 ? p.batch * p.num_heads * tiles : 0;
   const Index num_turns = num_dq_turns + tiles + 1;
-  const std::size_t delta_bytes = round_to_line(static_cast<std::size_t>(rows) * sizeof(T));
+  const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(3 * rows) * sizeof(T));
   const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
-  job.kernel_bytes = round_to_line(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim));
+  job.kernel_bytes = round_to_line(std::max(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
+                                            p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)));
   job.worker_bytes =
       job.kernel_bytes + (job.bias.over_queries ? round_to_line(static_cast<std::size_t>(p.backward_keys) * sizeof(T)) : 0);
   const ScratchLease scratch =
-      borrow_scratch(context, delta_bytes + turn_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+      borrow_scratch(context, row_bytes + turn_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
   job.delta = scratch.template as<T>();
-  job.dq_turns = reinterpret_cast<Turn*>(scratch.data() + delta_bytes);
+  job.lse2_high = job.delta + rows;
+  job.lse2_low = job.lse2_high + rows;
+  job.dq_turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
   for (Index t = 0; t < num_turns; ++t) new (&job.dq_turns[t]) Turn(0);
   job.bias_turns = job.dq_turns + num_dq_turns;
-  job.scratch = scratch.data() + delta_bytes + turn_bytes;
+  job.scratch = scratch.data() + row_bytes + turn_bytes;
 
   context.parallel_for(p.batch * p.num_heads * tiles, [&job](Index item, int worker) { job.prepare(item, worker); });
-  context.parallel_for(job.key_ranges() * p.batch * p.num_kv_heads,
-                       [&job](Index item, int worker) { job.run(item, worker); });
+  context.parallel_for(job.key_ranges() * p.batch * p.num_kv_heads, [&job](Index item, int worker) { job.run(item, worker); });
 }
 
 }  // namespace

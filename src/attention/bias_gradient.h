@@ -12,8 +12,8 @@ inline namespace v0 {
 
 template <class T>
 struct BiasGradient {
-  View<T, 4> dbias;  // null: not wanted
-  bool shared = false;      // items of different batch, head or key range add to the same element
+  View<T, 4> dbias;           // null: not wanted
+  bool shared = false;        // items of different batch, head or key range add to the same element
   bool over_queries = false;  // the query axis repeats: a worker sums its item privately and adds it once at the end
   Index batch_stride = 0, head_stride = 0, row_stride = 0, column_stride = 0;
 

@@ -101,9 +101,9 @@ void add_empty_dv(const Problem<T>& p, Index b, Index h, const T* lse, Index lse
   }
 }
 
-#define QKV_INSTANTIATE(T)                                                                                              \
-  template void fill_empty_out(const Problem<T>&, Index, Index, Index, Index, const T*, T*, Index);                      \
-  template void fill_empty_weights(const Problem<T>&, Index, Index, Index, Index, const T*, bool, T*, Index);            \
+#define QKV_INSTANTIATE(T)                                                                                    \
+  template void fill_empty_out(const Problem<T>&, Index, Index, Index, Index, const T*, T*, Index);           \
+  template void fill_empty_weights(const Problem<T>&, Index, Index, Index, Index, const T*, bool, T*, Index); \
   template void add_empty_dv(const Problem<T>&, Index, Index, const T*, Index, const T*, Index, Index, Index, T*, Index);
 QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(double)

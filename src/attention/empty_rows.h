@@ -1,7 +1,7 @@
 // Rows in which no key may be attended, after all chunks are merged: what the three EmptyRow policies put there.
-//   kMean, a finite fill:  weights 1/Tk over all Tk keys, masked ones too;  out_i = sum_j dropout(1/Tk) v_j;  dv_j += dropout(1/Tk) dout_i
-//   kNaN, a fill of -inf:  out and weights NaN, dv of the whole head NaN
-//   kZero: what the kernels leave: out 0, weights 0
+//   kMean, a finite fill:  weights 1/Tk over all Tk keys, masked ones too;  out_i = sum_j dropout(1/Tk) v_j;  dv_j +=
+//   dropout(1/Tk) dout_i kNaN, a fill of -inf:  out and weights NaN, dv of the whole head NaN kZero: what the kernels leave:
+//   out 0, weights 0
 #pragma once
 
 #include "attention/problem.h"
@@ -11,7 +11,8 @@ inline namespace v0 {
 
 /// out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [Tq, Dv].
 template <class T>
-void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const T* lse, T* out, Index out_stride);
+void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const T* lse, T* out,
+                    Index out_stride);
 
 /// weights rows likewise; weights [Tq, Tk].
 template <class T>

@@ -70,10 +70,10 @@ void check_band(const Band& band, const MaskExtent& extent, bool has_lengths, co
                       extent.batch);
     return;
   }
-  check<OptionError>(
-      band.align != Align::kSquare || extent.q_len == extent.kv_len, function, what,
-      "() alone needs Tq == Tk: say Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 sees key 0): got Tq ",
-      extent.q_len, ", Tk ", extent.kv_len);
+  check<OptionError>(band.align != Align::kSquare || extent.q_len == extent.kv_len, function, what,
+                     "() alone needs Tq == Tk: say Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 "
+                     "sees key 0): got Tq ",
+                     extent.q_len, ", Tk ", extent.kv_len);
   check<OptionError>(!(band.align == Align::kBottomRight && has_lengths && extent.q_len > 1), function, what,
                      "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: say ", what,
                      "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);

@@ -1,6 +1,6 @@
-// What a Mask is made of: a conjunction of leaves. And how a call asks it: key by key, tile by tile, or for the keys a row range
-// can reach. Positions decide bands and lengths in O(1); dense tensors are read.
-// Not: the public constructors (mask.cc), unions.
+// What a Mask is made of: a conjunction of leaves. And how a call asks it: key by key, tile by tile, or for the keys a row
+// range can reach. Positions decide bands and lengths in O(1); dense tensors are read. Not: the public constructors (mask.cc),
+// unions.
 #pragma once
 
 #include <cstdint>

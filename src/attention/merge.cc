@@ -112,8 +112,8 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
 
 }  // namespace
 
-void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
-                     View<float, 4> out, View<float, 3> lse) {
+void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses, View<float, 4> out,
+                     View<float, 3> lse) {
   merge<float>(outs, lses, out, lse);
 }
 void merge_attention(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,

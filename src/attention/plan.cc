@@ -42,8 +42,9 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   plan.algorithm = nothing ? "none" : "tiled";
   for (Isa isa : supported_isas()) {
     if (isa != plan.isa) {
-      plan.skipped.push_back(std::string(isa_name(isa)) + ": " +
-                             (isa < plan.isa ? "slower than " + std::string(isa_name(plan.isa)) : "the context was made without it"));
+      plan.skipped.push_back(
+          std::string(isa_name(isa)) + ": " +
+          (isa < plan.isa ? "slower than " + std::string(isa_name(plan.isa)) : "the context was made without it"));
     }
   }
   double pairs = 0;
@@ -62,8 +63,9 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   plan.backward_flops = 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim) * pairs;
   plan.forward_scratch_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
   plan.backward_scratch_bytes = p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim);
-  plan.backward_shared_bytes = static_cast<std::size_t>(p.batch * p.num_heads) *
-                               (static_cast<std::size_t>(p.q_len) * sizeof(T) + static_cast<std::size_t>(p.query_tiles()) * 8);
+  plan.backward_shared_bytes =
+      static_cast<std::size_t>(p.batch * p.num_heads) *
+      (static_cast<std::size_t>(3 * p.q_len) * sizeof(T) + static_cast<std::size_t>(p.query_tiles()) * 8);
   return plan;
 }
 

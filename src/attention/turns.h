@@ -1,6 +1,6 @@
-// Turn counters: who adds next. Gradients that several work items share are added in one fixed order, whatever thread comes first,
-// so bits never depend on threads and no slabs are needed. Work items are claimed in ascending order (Context::parallel_for) and
-// an item waits only for smaller ones, so some item can always go on.
+// Turn counters: who adds next. Gradients that several work items share are added in one fixed order, whatever thread comes
+// first, so bits never depend on threads and no slabs are needed. Work items are claimed in ascending order
+// (Context::parallel_for) and an item waits only for smaller ones, so some item can always go on.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // Tiled backward attention: one query tile against one range of keys, scores recomputed from lse. All five products read
 // K, V, Q and dO in their natural rows; only Q^T and dO^T panels are packed. dk, dv, dq and dbias are added to, never owned.
-// Dao 2023 (2307.08691), alg. 2:  P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);  dQ = dS K;  dK = dS^T Q.
+// Dao 2023 (2307.08691), alg. 2:  P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);  dQ = dS K;  dK = dS^T
+// Q.
 #pragma once
 
 #include "kernels/scores.h"
@@ -31,7 +32,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
   V x = load<T>(p_place);
   V dp = load<T>(ds_place);
   if (!general) {
-    const V p = exp2<T>(x - load<T>(w.lse2 + lane));
+    const V p = exp2<T>(x - load<T>(w.lse2_high + lane) - load<T>(w.lse2_low + lane));
     store<T>(p_place, p);
     store<T>(ds_place, p * (dp - load<T>(w.delta + lane)) * s.scale);  // dS = P * (dP - delta)
     return;
@@ -44,7 +45,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
     x = th * (s.softcap * kLog2E<T>);
   }
   if (s.bias.data != nullptr) x += load<T>(bias_place);
-  V p = exp2<T>(x - load<T>(w.lse2 + lane));
+  V p = exp2<T>(x - load<T>(w.lse2_high + lane) - load<T>(w.lse2_low + lane));
   V p_out = p;
   if (s.dropout.threshold != 0) {  // out = sum_j keep * factor * w * v
     const std::uint32_t kept = w.kept[j] >> (v * n);
@@ -110,16 +111,24 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
   if (live.any) {
     const Index rows = live.hi - live.lo;
     // scores[j, lane] = sum_d k[j, d] q[lane, d];  dP[j, lane] = sum_d v[j, d] dout[lane, d]
-    product_strip<T, Store::kSet>(
-        {.a = s.k + (b.j0 + live.lo) * s.k_stride, .a_row = s.k_stride, .a_depth = 1,
-         .b = w.q_panels + b.strip * kStrip<T> * s.head_dim, .b_row = kStrip<T>, .c = b.p + live.lo * w.width, .c_row = w.width,
-         .depth = s.head_dim},
-        rows);
-    product_strip<T, Store::kSet>(
-        {.a = t.v + (b.j0 + live.lo) * t.v_stride, .a_row = t.v_stride, .a_depth = 1,
-         .b = w.dout_panels + b.strip * kStrip<T> * t.v_head_dim, .b_row = kStrip<T>, .c = b.ds + live.lo * w.width,
-         .c_row = w.width, .depth = t.v_head_dim},
-        rows);
+    product_strip<T, Store::kSet>({.a = s.k + (b.j0 + live.lo) * s.k_stride,
+                                   .a_row = s.k_stride,
+                                   .a_depth = 1,
+                                   .b = w.q_panels + b.strip * kStrip<T> * s.head_dim,
+                                   .b_row = kStrip<T>,
+                                   .c = b.p + live.lo * w.width,
+                                   .c_row = w.width,
+                                   .depth = s.head_dim},
+                                  rows);
+    product_strip<T, Store::kSet>({.a = t.v + (b.j0 + live.lo) * t.v_stride,
+                                   .a_row = t.v_stride,
+                                   .a_depth = 1,
+                                   .b = w.dout_panels + b.strip * kStrip<T> * t.v_head_dim,
+                                   .b_row = kStrip<T>,
+                                   .c = b.ds + live.lo * w.width,
+                                   .c_row = w.width,
+                                   .depth = t.v_head_dim},
+                                  rows);
     if (s.bias.data != nullptr) {
       load_bias(s.bias, b.i0, b.ni, b.j0, live, w.bias);
       live.masked |= clear_infinite_bias(w.bias, live, b.ni, b.words);
@@ -144,19 +153,24 @@ struct LiveBlock {
   bool hides;  // a masked key of a partial tile holds NaN or infinity
 };
 
-/// dq[i] += sum_j dS[i, j] * k[j] over kept pairs only.
+/// dq[i] += sum_j dS[i, j] * k[j] over kept pairs only, in the order and rounding of the product that it replaces.
 template <class T>
 inline void add_kept_dq(const BackwardTile<T>& t, const BackwardScratch<T>& w, Index j0, const LiveBlock& live) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
   for (Index i = live.q_lo; i < live.q_hi; ++i) {
     const std::uint32_t* words = w.words + i / kStrip<T> * kBackwardBlock;
+    const std::uint32_t bit = 1u << (i % kStrip<T>);
     T* row = t.dq + (t.q_begin + i) * t.dq_stride;
-    for (Index d = 0; d < s.head_dim; ++d) {
-      T sum = 0;
+    for (Index d = 0; d < s.head_dim; d += n) {
+      const int width = static_cast<int>(smaller<Index>(n, s.head_dim - d));
+      V sum{};
       for (Index j = live.k_lo; j < live.k_hi; ++j) {
-        if ((words[j] >> (i % kStrip<T>)&1) != 0) sum += w.ds[j * w.width + i] * s.k[(j0 + j) * s.k_stride + d];
+        if ((words[j] & bit) == 0) continue;
+        sum = fma(splat<T>(w.ds[j * w.width + i]), load_tail<T>(s.k + (j0 + j) * s.k_stride + d, width), sum);
       }
-      row[d] += sum;
+      store_tail<T>(row + d, load_tail<T>(row + d, width) + sum, width);
     }
   }
 }
@@ -169,13 +183,25 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
   const T* p = w.p + live.k_lo * w.width + live.q_lo;
   const T* ds = w.ds + live.k_lo * w.width + live.q_lo;
   if (t.dv != nullptr) {  // dv[j, d] += sum_i p[j, i] * dout[i, d]
-    product<T, Store::kAdd>({.a = p, .a_row = w.width, .a_depth = 1, .b = t.dout + q0 * t.dout_stride, .b_row = t.dout_stride,
-                             .c = t.dv + k0 * t.dv_stride, .c_row = t.dv_stride, .depth = queries},
+    product<T, Store::kAdd>({.a = p,
+                             .a_row = w.width,
+                             .a_depth = 1,
+                             .b = t.dout + q0 * t.dout_stride,
+                             .b_row = t.dout_stride,
+                             .c = t.dv + k0 * t.dv_stride,
+                             .c_row = t.dv_stride,
+                             .depth = queries},
                             keys, t.v_head_dim);
   }
   if (t.dk != nullptr) {  // dk[j, d] += sum_i ds[j, i] * q[i, d]
-    product<T, Store::kAdd>({.a = ds, .a_row = w.width, .a_depth = 1, .b = s.q + q0 * s.q_stride, .b_row = s.q_stride,
-                             .c = t.dk + k0 * t.dk_stride, .c_row = t.dk_stride, .depth = queries},
+    product<T, Store::kAdd>({.a = ds,
+                             .a_row = w.width,
+                             .a_depth = 1,
+                             .b = s.q + q0 * s.q_stride,
+                             .b_row = s.q_stride,
+                             .c = t.dk + k0 * t.dk_stride,
+                             .c_row = t.dk_stride,
+                             .depth = queries},
                             keys, s.head_dim);
   }
   if (t.dq == nullptr) return;
@@ -184,8 +210,14 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
     return;
   }
   // dq[i, d] += sum_j ds[j, i] * k[j, d]
-  product<T, Store::kAdd>({.a = ds, .a_row = 1, .a_depth = w.width, .b = s.k + k0 * s.k_stride, .b_row = s.k_stride,
-                           .c = t.dq + q0 * t.dq_stride, .c_row = t.dq_stride, .depth = keys},
+  product<T, Store::kAdd>({.a = ds,
+                           .a_row = 1,
+                           .a_depth = w.width,
+                           .b = s.k + k0 * s.k_stride,
+                           .b_row = s.k_stride,
+                           .c = t.dq + q0 * t.dq_stride,
+                           .c_row = t.dq_stride,
+                           .depth = keys},
                           queries, s.head_dim);
 }
 
@@ -216,8 +248,8 @@ inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w
     all.k_lo = smaller(all.k_lo, b.live.lo);
     all.k_hi = larger(all.k_hi, b.live.hi);
     if (b.live.masked) {
-      all.hides |= hides_nonfinite(s.k + j0 * s.k_stride, s.k_stride, s.head_dim, LiveRows{true, true, 0, nj},
-                                   lane_bits(b.ni), b.words);
+      all.hides |=
+          hides_nonfinite(s.k + j0 * s.k_stride, s.k_stride, s.head_dim, LiveRows{true, true, 0, nj}, lane_bits(b.ni), b.words);
     }
   }
   if (all.q_lo < all.q_hi) add_products(t, w, j0, all);
@@ -238,8 +270,8 @@ void backward(const BackwardTile<T>& t, void* scratch) {
   }
   for (Index i = 0; i < strips * kStrip<T>; ++i) {
     const bool live = i < t.q_count;
-    const T lse = live ? t.lse[(t.q_begin + i) * t.lse_stride] : T{0};
-    w.lse2[i] = lse == -kInf<T> ? kInf<T> : lse * kLog2E<T>;  // an empty row: exp2(s - inf) = 0
+    w.lse2_high[i] = live ? t.lse2_high[t.q_begin + i] : T{0};
+    w.lse2_low[i] = live ? t.lse2_low[t.q_begin + i] : T{0};
     w.delta[i] = live ? t.delta[t.q_begin + i] : T{0};
   }
   for (Index j0 = t.k_begin; j0 < t.k_begin + t.k_count; j0 += kBackwardBlock) {

@@ -99,10 +99,16 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
     return;
   }
   // out[d, lane] = out[d, lane] * rescale[lane] + sum_j v[j, d] * p[j, lane]
-  product_strip<T, Store::kRescale>(
-      {.a = v_rows + live.lo * t.v_stride, .a_row = 1, .a_depth = t.v_stride, .b = w.scores + live.lo * kStrip<T>,
-       .b_row = kStrip<T>, .c = out, .c_row = kStrip<T>, .depth = live.hi - live.lo, .factor = w.rescale},
-      t.v_head_dim);
+  product_strip<T, Store::kRescale>({.a = v_rows + live.lo * t.v_stride,
+                                     .a_row = 1,
+                                     .a_depth = t.v_stride,
+                                     .b = w.scores + live.lo * kStrip<T>,
+                                     .b_row = kStrip<T>,
+                                     .c = out,
+                                     .c_row = kStrip<T>,
+                                     .depth = live.hi - live.lo,
+                                     .factor = w.rescale},
+                                    t.v_head_dim);
 }
 
 /// Divides by row_sum, transposes back, and turns (row_max, row_sum) into the natural lse. row_sum becomes its reciprocal.
@@ -115,9 +121,12 @@ inline void finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, In
   constexpr double ln2 = 0.69314718055994530942;
   for (Index lane = 0; lane < ni; ++lane) {
     const T l = w.row_sum[first + lane];
-    t.lse[first + lane] = l == 0 ? -kInf<T>
-                                 : static_cast<T>(static_cast<double>(w.row_max[first + lane]) * ln2 +
-                                                  __builtin_log(static_cast<double>(l)));
+    t.lse[first + lane] =
+        l == 0 ? -kInf<T>
+               : static_cast<T>(static_cast<double>(w.row_max[first + lane]) * ln2 + __builtin_log(static_cast<double>(l)));
+    if (t.row_max2 == nullptr) continue;
+    t.row_max2[first + lane] = w.row_max[first + lane];
+    t.row_sum[first + lane] = l;
   }
   V inverse[kVectors];
   const V factor = splat<T>(t.scores.dropout.threshold == 0 ? T{1} : kept_factor<T>(t.scores.dropout));

@@ -1,6 +1,7 @@
 // The one micro-kernel that all seven products of attention use:  C[m][n] (op) sum_k A[m, k] * B[k][n].
 // A is read by broadcast through two strides, so that rows of K, V, P or columns of dS need no packing; B and C are rows of
-// vectors. Each element is one chain of FMAs over k in ascending order, so no result depends on how a product is cut into blocks.
+// vectors. Each element is one chain of FMAs over k in ascending order, so no result depends on how a product is cut into
+// blocks.
 #pragma once
 
 #include "kernels/params.h"
@@ -41,7 +42,8 @@ struct Product {
 };
 
 template <class T, int kR, int kV, Store kStore, bool kTail>
-inline __attribute__((always_inline)) void product_block(const Product<T>& p, const T* a, const T* b, T* c, const T* factor, int tail) {
+inline __attribute__((always_inline)) void product_block(const Product<T>& p, const T* a, const T* b, T* c, const T* factor,
+                                                         int tail) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V acc[kR][kV];
@@ -111,7 +113,8 @@ template <class T, Store kStore>
 inline void product(const Product<T>& p, Index rows, Index columns) {
   constexpr int n = Simd<T>::kLanes;
   Index column = 0;
-  for (; column + kVectors * n <= columns; column += kVectors * n) product_columns<T, kVectors, kStore, false>(p, rows, column, 0);
+  for (; column + kVectors * n <= columns; column += kVectors * n)
+    product_columns<T, kVectors, kStore, false>(p, rows, column, 0);
   if (column + n <= columns) {
     product_columns<T, 1, kStore, false>(p, rows, column, 0);
     column += n;

@@ -1,6 +1,6 @@
 // What a kernel is told, as plain data: pointers, strides in elements, counts. And the table that each instruction set exports.
-// Letters: Tq, Tk, D, Dv as in attention.h; "strip": kStrip queries, one SIMD lane each; "chunk": key_tile keys, counted from key 0;
-// "words": one uint32 per key of a tile, bit i set where query lane i may attend it.
+// Letters: Tq, Tk, D, Dv as in attention.h; "strip": kStrip queries, one SIMD lane each; "chunk": key_tile keys, counted from
+// key 0; "words": one uint32 per key of a tile, bit i set where query lane i may attend it.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ enum MaskVerdict : int { kTileEmpty = 0, kTilePartial = 1, kTileFull = 2 };
 /// The mask of one (batch, head), behind a function pointer so that kernels know no mask. Null function: everything is kept.
 struct TileMask {
   /// Verdict of queries [i0, i0 + ni) x keys [j0, j0 + nj); fills words[0..nj) only when the verdict is kTilePartial.
-  int (*tile)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex j0, KernelIndex nj,
-              std::uint32_t* words);
+  int (*tile)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex j0,
+              KernelIndex nj, std::uint32_t* words);
   /// Keys [*begin, *end) that any of the queries might attend.
   void (*key_range)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex* begin,
                     KernelIndex* end);
@@ -60,21 +60,22 @@ struct ForwardTile {
   T* out;      // [Tq, Dv]
   KernelIndex v_stride, out_stride, v_head_dim;
   KernelIndex q_begin, q_count;
-  T* lse;                   // [q_count]: natural log; always written
-  T* weights;               // [Tq, Tk] or null: also write the weights
+  T* lse;                 // [q_count]: natural log; always written
+  T *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
+  T* weights;             // [Tq, Tk] or null: also write the weights
   KernelIndex weights_row_stride, weights_column_stride;
-  bool weights_applied;     // after dropout
+  bool weights_applied;  // after dropout
 };
 
 /// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head). Null gradients are not computed.
 template <class T>
 struct BackwardTile {
   TileScores<T> scores;
-  const T* v;     // [Tk, Dv]
-  const T* dout;  // [Tq, Dv]
-  const T* lse;   // [Tq], stride lse_stride
-  const T* delta;  // [Tq]: rowsum(dout * out) - dlse
-  KernelIndex v_stride, dout_stride, lse_stride, v_head_dim;
+  const T* v;                     // [Tk, Dv]
+  const T* dout;                  // [Tq, Dv]
+  const T *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
+  const T* delta;                 // [Tq]: rowsum(dout * out) - dlse
+  KernelIndex v_stride, dout_stride, v_head_dim;
   KernelIndex q_begin, q_count, k_begin, k_count;
   T *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]: added to
   KernelIndex dq_stride, dk_stride, dv_stride;

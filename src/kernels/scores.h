@@ -18,8 +18,8 @@ constexpr std::uint32_t lane_bits(Index lanes) { return lanes >= 32 ? ~0u : (1u 
 
 /// The part of a tile that is alive: rows [lo, hi) after trimming keys that no lane may attend.
 struct LiveRows {
-  bool any;      // false: the tile is empty
-  bool masked;   // words say which lanes; otherwise every lane of every row is alive
+  bool any;     // false: the tile is empty
+  bool masked;  // words say which lanes; otherwise every lane of every row is alive
   Index lo, hi;
 };
 
@@ -38,7 +38,8 @@ inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, 
   return live;
 }
 
-/// What the Q^T panel is multiplied by: scores come out of the product in powers of two, or, with a soft cap, as tanh's argument.
+/// What the Q^T panel is multiplied by: scores come out of the product in powers of two, or, with a soft cap, as tanh's
+/// argument.
 template <class T>
 inline T panel_factor(const TileScores<T>& s) {
   return s.softcap > 0 ? s.scale / s.softcap : s.scale * kLog2E<T>;
@@ -55,8 +56,7 @@ inline void load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
   }
   for (Index j = 0; j < live.hi - live.lo; ++j) {
     for (Index lane = 0; lane < kStrip<T>; ++lane) {
-      target[j * kStrip<T> + lane] =
-          lane < ni ? source[lane * bias.row_stride + j * bias.column_stride] * kLog2E<T> : T{0};
+      target[j * kStrip<T> + lane] = lane < ni ? source[lane * bias.row_stride + j * bias.column_stride] * kLog2E<T> : T{0};
     }
   }
 }
@@ -78,7 +78,8 @@ inline bool clear_infinite_bias(const T* panel, const LiveRows& live, Index ni, 
   return cleared;
 }
 
-/// scores[j][lane] = s2 of query i0 + lane and key j0 + j, -inf where not kept. Rows outside the result's [lo, hi) are not written.
+/// scores[j][lane] = s2 of query i0 + lane and key j0 + j, -inf where not kept. Rows outside the result's [lo, hi) are not
+/// written.
 template <class T>
 inline LiveRows score_tile(const TileScores<T>& s, const T* q_panel, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
                            std::uint32_t* words) {
@@ -87,8 +88,14 @@ inline LiveRows score_tile(const TileScores<T>& s, const T* q_panel, Index i0, I
   LiveRows live = live_rows(s, i0, ni, j0, nj, words);
   if (!live.any) return live;
   // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-  product_strip<T, Store::kSet>({.a = s.k + (j0 + live.lo) * s.k_stride, .a_row = s.k_stride, .a_depth = 1, .b = q_panel,
-                                 .b_row = kStrip<T>, .c = scores + live.lo * kStrip<T>, .c_row = kStrip<T>, .depth = s.head_dim},
+  product_strip<T, Store::kSet>({.a = s.k + (j0 + live.lo) * s.k_stride,
+                                 .a_row = s.k_stride,
+                                 .a_depth = 1,
+                                 .b = q_panel,
+                                 .b_row = kStrip<T>,
+                                 .c = scores + live.lo * kStrip<T>,
+                                 .c_row = kStrip<T>,
+                                 .depth = s.head_dim},
                                 live.hi - live.lo);
   const bool biased = s.bias.data != nullptr;
   if (!live.masked && !biased && s.softcap == 0) return live;

@@ -47,15 +47,8 @@ double fma_peak(Index rounds, T* sink) {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {kStrip<T>,
-          key_tile<T>,
-          query_tile<T>,
-          backward_keys<T>,
-          forward_scratch_bytes<T>,
-          backward_scratch_bytes<T>,
-          forward<T>,
-          backward<T>,
-          delta_rows<T>};
+  return {kStrip<T>,  key_tile<T>, query_tile<T>, backward_keys<T>, forward_scratch_bytes<T>, backward_scratch_bytes<T>,
+          forward<T>, backward<T>, delta_rows<T>};
 }
 
 }  // namespace

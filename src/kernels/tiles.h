@@ -55,12 +55,12 @@ class Carver {
 
 template <class T>
 struct ForwardScratch {
-  T* q_panels;           // [strips][D][kStrip], scaled
-  T* out_panels;         // [strips][Dv][kStrip], not yet divided by row_sum
-  T *row_max, *row_sum;  // [strips][kStrip]; row_max in powers of two
-  T* scores;             // [key_tile][kStrip]
-  T* bias;               // [key_tile][kStrip]
-  T* rescale;            // [kStrip]
+  T* q_panels;                  // [strips][D][kStrip], scaled
+  T* out_panels;                // [strips][Dv][kStrip], not yet divided by row_sum
+  T *row_max, *row_sum;         // [strips][kStrip]; row_max in powers of two
+  T* scores;                    // [key_tile][kStrip]
+  T* bias;                      // [key_tile][kStrip]
+  T* rescale;                   // [kStrip]
   std::uint32_t *words, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
   std::size_t bytes;
 
@@ -82,14 +82,14 @@ struct ForwardScratch {
 
 template <class T>
 struct BackwardScratch {
-  T* q_panels;           // [strips][D][kStrip], scaled
-  T* dout_panels;        // [strips][Dv][kStrip]
-  T *lse2, *delta;       // [query_tile]
-  T* p;                  // [kBackwardBlock][query_tile]: P^T, after dropout
-  T* ds;                 // [kBackwardBlock][query_tile]: dS^T times scale
-  T* bias;               // [kBackwardBlock][kStrip]: bias in, dS of the bias out
-  std::uint32_t* words;  // [strips][kBackwardBlock]
-  std::uint32_t* kept;   // [kBackwardBlock]: dropout bits of one strip
+  T* q_panels;                      // [strips][D][kStrip], scaled
+  T* dout_panels;                   // [strips][Dv][kStrip]
+  T *lse2_high, *lse2_low, *delta;  // [query_tile]
+  T* p;                             // [kBackwardBlock][query_tile]: P^T, after dropout
+  T* ds;                            // [kBackwardBlock][query_tile]: dS^T times scale
+  T* bias;                          // [kBackwardBlock][kStrip]: bias in, dS of the bias out
+  std::uint32_t* words;             // [strips][kBackwardBlock]
+  std::uint32_t* kept;              // [kBackwardBlock]: dropout bits of one strip
   Index width;
   std::size_t bytes;
 
@@ -98,7 +98,8 @@ struct BackwardScratch {
     width = query_tile<T>(head_dim, v_head_dim);
     q_panels = carver.take<T>(width * head_dim);
     dout_panels = carver.take<T>(width * v_head_dim);
-    lse2 = carver.take<T>(width);
+    lse2_high = carver.take<T>(width);
+    lse2_low = carver.take<T>(width);
     delta = carver.take<T>(width);
     p = carver.take<T>(kBackwardBlock * width);
     ds = carver.take<T>(kBackwardBlock * width);
