@@ -36,7 +36,8 @@ void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
 TEST(AttentionCases, EdgesF32) { run_cases<float>(edge_cases(), "edges f32"); }
 TEST(AttentionCases, EdgesF64) { run_cases<double>(edge_cases(), "edges f64"); }
 TEST(AttentionCases, PairwiseF32) { run_cases<float>(pairwise_cases(), "pairwise f32"); }
-TEST(AttentionCases, PairwiseF64) { run_cases<double>(pairwise_cases(), "pairwise f64"); }
+// Smaller: long double, in which the truth about f64 is computed, is slow.
+TEST(AttentionCases, PairwiseF64) { run_cases<double>(pairwise_cases(6e5), "pairwise f64"); }
 
 TEST(AttentionCases, NamesAreUnique) {
   std::set<std::string> names;

@@ -1,0 +1,76 @@
+// Dropout: the same factors in dropout_factors, in the weights and from a second writing of the generator; their statistics.
+#include <gtest/gtest.h>
+
+#include "support/expect.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+TEST(Dropout, FactorsAreTheDefinition) {
+  for (const double p : {0.1, 0.5, 1.0, 1.0 / 65536}) {
+    const Dropout dropout{.p = p, .seed = 0xFEDCBA9876543210u, .training = true, .first_sequence = 5};
+    Tensor<float> factors({2, 3, 7, 21});
+    dropout_factors(dropout, factors);
+    const View<const float, 4> view = factors;
+    for (Index b = 0; b < 2; ++b) {
+      for (Index h = 0; h < 3; ++h) {
+        for (Index i = 0; i < 7; ++i) {
+          for (Index j = 0; j < 21; ++j)
+            ASSERT_EQ(view(b, h, i, j), static_cast<float>(dropout_factor(dropout, 3, b, h, i, j)));
+        }
+      }
+    }
+  }
+}
+
+TEST(Dropout, SequenceNumberWrapsAt32Bits) {
+  const Dropout far{.p = 0.5, .seed = 3, .training = true, .first_sequence = Index{1} << 32};
+  Dropout near = far;
+  near.first_sequence = 0;
+  Tensor<float> a({1, 2, 4, 40}), b({1, 2, 4, 40});
+  dropout_factors(far, a);
+  dropout_factors(near, b);
+  EXPECT_TRUE(same_bits(a, b));
+}
+
+TEST(Dropout, NotTrainingIsOne) {
+  Tensor<float> factors({1, 1, 3, 9});
+  dropout_factors({.p = 0.5, .seed = 1, .training = false, .first_sequence = 0}, factors);
+  for (const float x : factors.span()) EXPECT_EQ(x, 1);
+}
+
+TEST(Dropout, DropsTheShareThatWasAsked) {
+  for (const double p : {0.1, 0.5, 0.9}) {
+    Tensor<float> factors({2, 2, 100, 250});
+    dropout_factors({.p = p, .seed = 42, .training = true, .first_sequence = 0}, factors);
+    double dropped = 0, sum = 0;
+    for (const float x : factors.span()) dropped += x == 0, sum += static_cast<double>(x);
+    const double count = static_cast<double>(factors.count()), deviation = std::sqrt(p * (1 - p) / count);
+    EXPECT_NEAR(dropped / count, p, 5 * deviation);
+    EXPECT_NEAR(sum / count, 1, 5 * deviation / (1 - p)) << "the mean is kept";
+  }
+}
+
+TEST(Dropout, AppliedWeightsAreWeightsTimesFactors) {
+  for (const double p : {0.25, 1.0}) {
+    AttentionCase each{
+        .batch = 2, .num_heads = 3, .num_kv_heads = 1, .q_len = 37, .kv_len = 203, .head_dim = 8, .v_head_dim = 8};
+    each.mask = MaskKind::kCausalBottomRight, each.dropout = p;
+    const Problem<float> problem(each);
+    Tensor<float> factors({2, 3, 37, 203});
+    dropout_factors(problem.options.dropout, factors);
+    for_each_isa(2, [&](Context& context) {
+      Tensor<float> softmax({2, 3, 37, 203}), applied({2, 3, 37, 203});
+      attention_weights(problem.q(), problem.k(), softmax, problem.options, WeightsKind::kSoftmax, context);
+      attention_weights(problem.q(), problem.k(), applied, problem.options, WeightsKind::kApplied, context);
+      for (Index n = 0; n < softmax.count(); ++n) {
+        ASSERT_FLOAT_EQ(applied.data()[n], softmax.data()[n] * factors.data()[n]) << n;
+        ASSERT_TRUE(factors.data()[n] != 0 || applied.data()[n] == 0) << n;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

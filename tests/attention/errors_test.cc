@@ -1,0 +1,215 @@
+// What is refused: each error's type, the function it names, and both sides of what does not fit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "qkv/attention.h"
+#include "qkv/error.h"
+
+namespace qkv::test {
+namespace {
+
+/// The text of the E that `call` throws; fails when it throws nothing or something else.
+template <class E, class F>
+std::string text_of(F&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+/// A legal call whose parts a test then breaks.
+struct Call {
+  Tensor<float> q{2, 4, 3, 8}, k{2, 2, 5, 8}, v{2, 2, 5, 6}, out{2, 4, 3, 6}, lse{2, 4, 3}, dout{2, 4, 3, 6};
+  Tensor<float> dq{2, 4, 3, 8}, dk{2, 2, 5, 8}, dv{2, 2, 5, 6};
+  AttentionOptions options;
+
+  void forward() { attention_forward(q, k, v, out, lse, options); }
+  void backward() {
+    AttentionGradients<float> wanted;
+    wanted.dq = dq, wanted.dk = dk, wanted.dv = dv;
+    attention_backward(q, k, v, out, lse, dout, wanted, options);
+  }
+};
+
+TEST(Errors, TheLegalCallIsLegal) {
+  Call call;
+  EXPECT_NO_THROW(call.forward());
+  EXPECT_NO_THROW(call.backward());
+}
+
+TEST(Errors, ShapesThatDoNotFitAreBothNamed) {
+  const auto broken = [](auto&& change) {
+    Call call;
+    change(call);
+    return text_of<ShapeError>([&] { call.forward(); });
+  };
+  expect_parts(broken([](Call& c) {
+                 c.k = Tensor<float>{2, 2, 5, 9};
+               }),
+               {"[attention_forward]", "[2, 4, 3, 8]", "[2, 2, 5, 9]"});
+  expect_parts(broken([](Call& c) {
+                 c.k = Tensor<float>{3, 2, 5, 8};
+               }),
+               {"[attention_forward]", "[2, 4, 3, 8]", "[3, 2, 5, 8]"});
+  expect_parts(broken([](Call& c) {
+                 c.v = Tensor<float>{2, 2, 4, 6};
+               }),
+               {"[attention_forward]", "[2, 2, 5, 8]", "[2, 2, 4, 6]"});
+  expect_parts(broken([](Call& c) {
+                 c.v = Tensor<float>{2, 4, 5, 6};
+               }),
+               {"[attention_forward]", "[2, 2, 5, 8]", "[2, 4, 5, 6]"});
+  expect_parts(broken([](Call& c) {
+                 c.out = Tensor<float>{2, 4, 3, 5};
+               }),
+               {"[attention_forward]", "[2, 4, 3, 5]", "[2, 4, 3, 6]"});
+  expect_parts(broken([](Call& c) { c.lse = Tensor<float>{2, 4, 4}; }), {"[attention_forward]", "[2, 4, 4]", "[2, 4, 3, 6]"});
+  expect_parts(broken([](Call& c) {
+                 c.q = Tensor<float>{2, 3, 3, 8};
+               }),
+               {"[attention_forward]", "[2, 3, 3, 8]", "[2, 2, 5, 8]"});
+  broken([](Call& c) { c.q = Tensor<float>{2, 4, 3, 0}, c.k = Tensor<float>{2, 2, 5, 0}; });
+  broken([](Call& c) { c.v = Tensor<float>{2, 2, 5, 0}, c.out = Tensor<float>{2, 4, 3, 0}; });
+}
+
+TEST(Errors, BackwardNamesItsGradients) {
+  const auto broken = [](auto&& change) {
+    Call call;
+    change(call);
+    return text_of<ShapeError>([&] { call.backward(); });
+  };
+  expect_parts(broken([](Call& c) {
+                 c.dq = Tensor<float>{2, 4, 3, 7};
+               }),
+               {"[attention_backward]", "[2, 4, 3, 7]", "[2, 4, 3, 8]"});
+  expect_parts(broken([](Call& c) {
+                 c.dk = Tensor<float>{2, 4, 5, 8};
+               }),
+               {"[attention_backward]", "[2, 4, 5, 8]", "[2, 2, 5, 8]"});
+  expect_parts(broken([](Call& c) {
+                 c.dv = Tensor<float>{2, 2, 5, 8};
+               }),
+               {"[attention_backward]", "[2, 2, 5, 8]", "[2, 2, 5, 6]"});
+  expect_parts(broken([](Call& c) {
+                 c.dout = Tensor<float>{2, 4, 2, 6};
+               }),
+               {"[attention_backward]", "[2, 4, 2, 6]", "[2, 4, 3, 6]"});
+  broken([](Call& c) { c.lse = Tensor<float>(); });
+}
+
+TEST(Errors, StridesOfTheLastAxis) {
+  Call call;
+  const View<float, 4> wide(call.q.data(), {2, 4, 3, 4}, {96, 24, 8, 2});
+  const Tensor<float> k({2, 2, 5, 4});
+  expect_parts(text_of<ShapeError>([&] { attention_forward(wide, k, call.v, call.out, call.lse); }),
+               {"[attention_forward]", "stride"});
+}
+
+TEST(Errors, OptionsThatCanNeverBeRight) {
+  const auto broken = [](auto&& change) {
+    Call call;
+    change(call.options);
+    return text_of<OptionError>([&] { call.forward(); });
+  };
+  expect_parts(broken([](AttentionOptions& o) { o.scale = std::nan(""); }), {"[attention_forward]", "scale", "nan"});
+  expect_parts(broken([](AttentionOptions& o) { o.scale = HUGE_VAL; }), {"[attention_forward]", "scale", "inf"});
+  expect_parts(broken([](AttentionOptions& o) { o.softcap = -1; }), {"[attention_forward]", "softcap", "-1"});
+  expect_parts(broken([](AttentionOptions& o) { o.softcap = std::nan(""); }), {"[attention_forward]", "softcap"});
+  const auto dropout = [](double p) { return Dropout{.p = p, .seed = 1, .training = true, .first_sequence = 0}; };
+  expect_parts(broken([&](AttentionOptions& o) { o.dropout = dropout(1.5); }), {"[attention_forward]", "1.5"});
+  expect_parts(broken([&](AttentionOptions& o) { o.dropout = dropout(-0.1); }), {"[attention_forward]", "-0.1"});
+  expect_parts(broken([&](AttentionOptions& o) { o.dropout = dropout(1e-9); }), {"[attention_forward]", "1e-09"});
+  broken([&](AttentionOptions& o) { o.dropout = dropout(std::nan("")); });
+  text_of<OptionError>([] { Mask::window(-2, 0); });
+  text_of<OptionError>([] { Mask::sliding(0); });
+}
+
+TEST(Errors, CausalNeedsAnAlignmentWhenLengthsDiffer) {
+  for (const Mask& mask : {Mask::causal(), Mask::window(1, 0), Mask::sliding(2)}) {
+    Call call;
+    call.options.mask = mask;
+    expect_parts(text_of<Error>([&] { call.forward(); }), {"[attention_forward]", "kTopLeft", "kBottomRight", "3", "5"});
+  }
+}
+
+TEST(Errors, BottomRightWithKeyLengthsNamesOffsets) {
+  Call call;
+  const std::vector<Index> lengths = {3, 5};
+  call.options.mask = Mask::causal(Align::kBottomRight) & Mask::key_lengths(lengths);
+  const std::string text = text_of<Error>([&] { call.forward(); });
+  expect_parts(text, {"[attention_forward]", "offsets"});
+}
+
+TEST(Errors, MasksAndBiasesOfOtherSizes) {
+  const std::vector<Index> three = {1, 2, 3}, too_long = {6, 1}, negative = {-1, 1};
+  const Tensor<std::uint8_t> keep({2, 1, 3, 4});
+  const Tensor<float> bias({2, 4, 3, 4});
+  Call call;
+  call.options.mask = Mask::causal(three);
+  expect_parts(text_of<ShapeError>([&] { call.forward(); }), {"[attention_forward]", "3", "2"});
+  call.options.mask = Mask::key_lengths(three);
+  expect_parts(text_of<ShapeError>([&] { call.forward(); }), {"[attention_forward]", "3", "2"});
+  call.options.mask = Mask::key_lengths(too_long);
+  expect_parts(text_of<Error>([&] { call.forward(); }), {"6", "5"});
+  text_of<Error>([&] {
+    call.options.mask = Mask::key_lengths(negative);
+    call.forward();
+  });
+  call.options.mask = Mask::keep(keep);
+  expect_parts(text_of<ShapeError>([&] { call.forward(); }), {"[attention_forward]", "[2, 1, 3, 4]", "[2, 4, 3, 5]"});
+  call.options.mask = Mask();
+  call.options.bias = bias;
+  expect_parts(text_of<ShapeError>([&] { call.forward(); }), {"[attention_forward]", "[2, 4, 3, 4]", "[2, 4, 3, 5]"});
+  const Tensor<double> wrong_type({2, 4, 3, 5});
+  call.options.bias = wrong_type;
+  text_of<Error>([&] { call.forward(); });
+}
+
+TEST(Errors, OutputsShareNoElement) {
+  Call call;
+  const View<float, 4> q = call.q;
+  expect_parts(text_of<ShapeError>([&] { attention_forward(q, call.k, call.k, q, call.lse); }),
+               {"[attention_forward]", "share no element"});
+  AttentionGradients<float> wanted;
+  wanted.dk = call.dk;
+  wanted.dv = View<float, 4>(call.dk.data() + 3, {2, 2, 5, 6}, {70, 30, 6, 1});
+  expect_parts(text_of<ShapeError>([&] { attention_backward(q, call.k, call.v, call.out, call.lse, call.dout, wanted); }),
+               {"[attention_backward]", "share no element"});
+  const View<float, 4> repeated(call.out.data(), {2, 4, 3, 6}, {72, 18, 0, 1});
+  text_of<ShapeError>([&] { attention_forward(q, call.k, call.v, repeated, call.lse); });
+}
+
+TEST(Errors, AFailedCallWritesNothing) {
+  Call call;
+  for (float& x : call.out.span()) x = 7;
+  call.options.softcap = -1;
+  text_of<OptionError>([&] { call.forward(); });
+  for (const float x : call.out.span()) EXPECT_EQ(x, 7);
+}
+
+TEST(Errors, WeightsAndMerge) {
+  Call call;
+  Tensor<float> weights({2, 4, 3, 4});
+  expect_parts(text_of<ShapeError>([&] { attention_weights(call.q, call.k, weights); }),
+               {"[attention_weights]", "[2, 4, 3, 4]", "[2, 4, 3, 5]"});
+  const Tensor<float> other_out({2, 4, 2, 6}), other_lse({2, 4, 2});
+  const std::array<View<const float, 4>, 2> outs = {call.dout, other_out};
+  const std::array<View<const float, 3>, 2> lses = {call.lse, other_lse};
+  Tensor<float> merged({2, 4, 3, 6}), merged_lse({2, 4, 3});
+  expect_parts(text_of<ShapeError>([&] { merge_attention(outs, lses, merged, merged_lse); }),
+               {"[merge_attention]", "[2, 4, 2, 6]"});
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,101 @@
+// Masks as the drawings in qkv/mask.h show them, read back through attention_weights with equal scores; their texts; their
+// errors.
+#include "qkv/mask.h"
+
+#include <gtest/gtest.h>
+
+#include "qkv/attention.h"
+#include "support/isas.h"
+#include "support/mask_case.h"
+
+namespace qkv::test {
+namespace {
+
+/// The mask as rows of 0 and 1, "1000/1100/..", for sequence b of `batch`: where the weights of equal scores are not 0.
+std::string draw(const Mask& mask, Index q_len, Index kv_len, Index batch = 1, Index b = 0) {
+  const Tensor<float> q({batch, 1, q_len, 1}), k({batch, 1, kv_len, 1});
+  Tensor<float> weights({batch, 1, q_len, kv_len});
+  attention_weights(q, k, weights, {.mask = mask});
+  const View<const float, 4> w = weights;
+  std::string rows;
+  for (Index i = 0; i < q_len; ++i) {
+    if (i > 0) rows += '/';
+    for (Index j = 0; j < kv_len; ++j) rows += w(b, 0, i, j) > 0 ? '1' : '0';
+  }
+  return rows;
+}
+
+TEST(Mask, TheDrawingsOfTheHeader) {
+  EXPECT_EQ(draw(Mask::causal(), 4, 4), "1000/1100/1110/1111");
+  EXPECT_EQ(draw(Mask::window(1, 0), 4, 4), "1000/1100/0110/0011");
+  EXPECT_EQ(draw(Mask::causal(Align::kBottomRight), 2, 4), "1110/1111");
+  EXPECT_EQ(draw(Mask::causal(Align::kTopLeft), 2, 4), "1000/1100");
+}
+
+TEST(Mask, MoreDrawings) {
+  EXPECT_EQ(draw(Mask(), 2, 3), "111/111");
+  EXPECT_EQ(draw(Mask::causal(Align::kBottomRight), 4, 2), "00/00/10/11");
+  EXPECT_EQ(draw(Mask::causal(Align::kTopLeft), 4, 2), "10/11/11/11");
+  EXPECT_EQ(draw(Mask::window(1, 1), 4, 4), "1100/1110/0111/0011");
+  EXPECT_EQ(draw(Mask::window(0, -1), 3, 3), "111/011/001");
+  EXPECT_EQ(draw(Mask::window(-1, -1), 3, 3), "111/111/111");
+  EXPECT_EQ(draw(Mask::window(1, 0, Align::kBottomRight), 2, 5), "00110/00011");
+  EXPECT_EQ(draw(Mask::sliding(1), 3, 3), "100/010/001");
+  EXPECT_EQ(draw(Mask::sliding(2), 3, 3), draw(Mask::window(1, 0), 3, 3));
+  const std::vector<Index> offsets = {2, -1}, lengths = {3, 0};
+  EXPECT_EQ(draw(Mask::causal(offsets), 2, 4, 2, 0), "1110/1111");
+  EXPECT_EQ(draw(Mask::causal(offsets), 2, 4, 2, 1), "0000/1000");
+  EXPECT_EQ(draw(Mask::window(0, 1, offsets), 2, 4, 2, 0), "0011/0001");
+  EXPECT_EQ(draw(Mask::key_lengths(lengths), 2, 4, 2, 0), "1110/1110");
+  EXPECT_EQ(draw(Mask::key_lengths(lengths), 2, 4, 2, 1), "0000/0000");
+  const std::vector<Index> three = {3};
+  EXPECT_EQ(draw(Mask::causal() & Mask::key_lengths(three), 4, 4), "1000/1100/1110/1110");
+}
+
+TEST(Mask, DenseDrawings) {
+  const std::array<std::uint8_t, 6> bytes = {1, 0, 255, 0, 7, 0};  // 101 / 010
+  EXPECT_EQ(draw(Mask::keep(View<const std::uint8_t, 2>(bytes.data(), {2, 3}), MaskAxes::kQk), 2, 3), "101/010");
+  EXPECT_EQ(draw(Mask::drop(View<const std::uint8_t, 2>(bytes.data(), {2, 3}), MaskAxes::kQk), 2, 3), "010/101");
+  const View<const std::uint8_t, 2> by_sequence(bytes.data(), {2, 3});
+  EXPECT_EQ(draw(Mask::keep(by_sequence, MaskAxes::kBk), 2, 3, 2, 0), "101/101");
+  EXPECT_EQ(draw(Mask::keep(by_sequence, MaskAxes::kBk), 2, 3, 2, 1), "010/010");
+}
+
+TEST(Mask, EveryKindIsItsPredicateAtEveryOffsetOfItsTiles) {
+  for (std::size_t n = 0; n < kMaskNames.size(); ++n) {
+    const auto kind = static_cast<MaskKind>(n);
+    for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{150, 150}, {70, 333}, {333, 70}}) {
+      if (needs_square(kind) && q_len != kv_len) continue;
+      SCOPED_TRACE(mask_name(kind) + " " + std::to_string(q_len) + " x " + std::to_string(kv_len));
+      const Index batch = 2, num_heads = 2;
+      const MaskCase made = make_mask(kind, batch, num_heads, q_len, kv_len, n + 1);
+      const Tensor<float> q({batch, num_heads, q_len, 1}), k({batch, num_heads, kv_len, 1});
+      for_each_isa(1, [&](Context& context) {
+        Tensor<float> weights({batch, num_heads, q_len, kv_len});
+        attention_weights(q, k, weights, {.mask = made.mask}, WeightsKind::kSoftmax, context);
+        const View<const float, 4> w = weights;
+        for (Index b = 0; b < batch; ++b) {
+          for (Index h = 0; h < num_heads; ++h) {
+            for (Index i = 0; i < q_len; ++i) {
+              for (Index j = 0; j < kv_len; ++j) {
+                ASSERT_EQ(w(b, h, i, j) > 0, made.keep(b, h, i, j)) << b << " " << h << " " << i << " " << j;
+              }
+            }
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(Mask, SaysWhatItIs) {
+  const Mask mask = Mask::causal(Align::kBottomRight) & Mask::window(255, 0);
+  EXPECT_NE(mask.describe().find("causal(bottom-right)"), std::string::npos) << mask.describe();
+  EXPECT_NE(mask.describe().find("window(255, 0"), std::string::npos) << mask.describe();
+  EXPECT_TRUE(Mask().keeps_everything());
+  EXPECT_FALSE(Mask::causal().keeps_everything());
+  EXPECT_TRUE((Mask() & Mask()).keeps_everything());
+}
+
+}  // namespace
+}  // namespace qkv::test

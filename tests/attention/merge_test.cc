@@ -1,0 +1,143 @@
+// merge_attention: keys computed in parts and merged are the keys computed at once; lse = -inf is the identity; its gradients.
+#include <gtest/gtest.h>
+
+#include "support/expect.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T>
+class Merge : public testing::Test {};
+TYPED_TEST_SUITE(Merge, FloatTypes);
+
+/// Parts of an attention: outs[n] [B, H, Tq, Dv], lses[n] [B, H, Tq].
+template <class T>
+struct Parts {
+  std::vector<Tensor<T>> outs, lses;
+
+  void add(const std::vector<Index>& out_sizes) {
+    outs.emplace_back(out_sizes);
+    lses.emplace_back(std::vector<Index>(out_sizes.begin(), out_sizes.end() - 1));
+  }
+  std::vector<View<const T, 4>> out_views() const { return {outs.begin(), outs.end()}; }
+  std::vector<View<const T, 3>> lse_views() const { return {lses.begin(), lses.end()}; }
+};
+
+TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
+  using T = TypeParam;
+  AttentionCase each{
+      .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 19, .kv_len = 300, .head_dim = 24, .v_head_dim = 17};
+  each.bias = BiasKind::kWithInfinity;
+  for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits, Fill::kOneHot}) {
+    each.fill = fill;
+    const Problem<T> problem(each);
+    const Expectation<T> expectation(problem);
+    Worst worst;
+    for_each_isa(1, [&](Context& context) {
+      const std::vector<Index> cuts = {0, 17, 18, 18, 200, 300};  // one part without a key
+      Parts<T> parts;
+      for (std::size_t n = 0; n + 1 < cuts.size(); ++n) {
+        parts.add({2, 4, 19, 17});
+        AttentionOptions options = problem.options;
+        options.bias = problem.bias.sliced(3, cuts[n], cuts[n + 1]);
+        attention_forward(problem.q(), problem.k().sliced(2, cuts[n], cuts[n + 1]), problem.v().sliced(2, cuts[n], cuts[n + 1]),
+                          parts.outs.back(), parts.lses.back(), options, context);
+      }
+      Result<T> merged(problem);
+      merge_attention(parts.out_views(), parts.lse_views(), merged.out.view, merged.lse);
+      EXPECT_TRUE(expectation.holds_forward(merged, each.name(), worst));
+      EXPECT_TRUE(merged.sentinels_intact());
+    });
+    worst.print("merge");
+  }
+}
+
+TYPED_TEST(Merge, MinusInfinityIsTheIdentity) {
+  using T = TypeParam;
+  Random random(5);
+  Parts<T> parts;
+  for (int n = 0; n < 3; ++n) {
+    parts.add({1, 2, 3, 4});
+    for (T& x : parts.outs.back().span()) x = static_cast<T>(random.symmetric());
+    for (T& x : parts.lses.back().span()) x = n == 1 ? -std::numeric_limits<T>::infinity() : static_cast<T>(random.symmetric());
+  }
+  for (T& x : parts.outs[1].span()) x = std::numeric_limits<T>::quiet_NaN();  // kNaN's empty rows: not read
+  const auto outs = parts.out_views();
+  const auto lses = parts.lse_views();
+  const std::array<View<const T, 4>, 2> two_outs = {outs[0], outs[2]};
+  const std::array<View<const T, 3>, 2> two_lses = {lses[0], lses[2]};
+  Tensor<T> out3({1, 2, 3, 4}), out2({1, 2, 3, 4}), lse3({1, 2, 3}), lse2({1, 2, 3});
+  merge_attention(outs, lses, out3, lse3);
+  merge_attention(two_outs, two_lses, out2, lse2);
+  EXPECT_TRUE(same_bits(out3, out2));
+  EXPECT_TRUE(same_bits(lse3, lse2));
+
+  const std::array<View<const T, 4>, 1> one_out = {outs[0]};
+  const std::array<View<const T, 3>, 1> one_lse = {lses[0]};
+  merge_attention(one_out, one_lse, out2, lse2);
+  EXPECT_TRUE(same_bits(out2, parts.outs[0])) << "one part alone is itself";
+  EXPECT_TRUE(same_bits(lse2, parts.lses[0]));
+
+  for (Tensor<T>& lse : parts.lses) {
+    for (T& x : lse.span()) x = -std::numeric_limits<T>::infinity();
+  }
+  merge_attention(outs, lses, out3, lse3);
+  for (const T x : out3.span()) EXPECT_EQ(x, T(0));
+  for (const T x : lse3.span()) EXPECT_EQ(x, -std::numeric_limits<T>::infinity());
+}
+
+TEST(MergeBackward, IsTheFiniteDifference) {
+  Random random(9);
+  Parts<double> parts;
+  for (int n = 0; n < 3; ++n) {
+    parts.add({1, 2, 3, 4});
+    for (double& x : parts.outs.back().span()) x = random.symmetric();
+    for (double& x : parts.lses.back().span()) x = 2 * random.symmetric();
+  }
+  parts.lses[1].data()[2] = -HUGE_VAL;
+  Tensor<double> out({1, 2, 3, 4}), lse({1, 2, 3}), dout({1, 2, 3, 4}), dlse({1, 2, 3});
+  for (double& x : dout.span()) x = random.symmetric();
+  for (double& x : dlse.span()) x = random.symmetric();
+  const auto loss = [&] {
+    merge_attention(parts.out_views(), parts.lse_views(), out, lse);
+    double sum = 0;
+    for (Index n = 0; n < out.count(); ++n) sum += out.data()[n] * dout.data()[n];
+    for (Index n = 0; n < lse.count(); ++n) sum += lse.data()[n] * dlse.data()[n];
+    return sum;
+  };
+  loss();
+  std::vector<Tensor<double>> douts, dlses;
+  std::vector<View<double, 4>> dout_views;
+  std::vector<View<double, 3>> dlse_views;
+  for (int n = 0; n < 3; ++n) {
+    douts.push_back(Tensor<double>({1, 2, 3, 4}));
+    dlses.push_back(Tensor<double>({1, 2, 3}));
+    dout_views.push_back(douts.back());
+    dlse_views.push_back(dlses.back());
+  }
+  merge_attention_backward(parts.out_views(), parts.lse_views(), out, lse, dout, dlse, dout_views, dlse_views);
+  const double step = 1e-6;  // the difference errs by about step^2 + 1e-16 / step
+  const auto expect_gradient = [&](Tensor<double>& x, const Tensor<double>& gradient, const char* name) {
+    for (Index n = 0; n < x.count(); ++n) {
+      const double kept = x.data()[n];
+      if (std::isinf(kept)) {
+        EXPECT_EQ(gradient.data()[n], 0) << name;
+        continue;
+      }
+      x.data()[n] = kept + step;
+      const double above = loss();
+      x.data()[n] = kept - step;
+      const double below = loss();
+      x.data()[n] = kept;
+      EXPECT_NEAR(gradient.data()[n], (above - below) / (2 * step), 1e-8) << name << " " << n;
+    }
+  };
+  for (std::size_t n = 0; n < 3; ++n) {
+    expect_gradient(parts.outs[n], douts[n], "dout");
+    expect_gradient(parts.lses[n], dlses[n], "dlse");
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

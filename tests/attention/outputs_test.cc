@@ -1,0 +1,230 @@
+// What the outputs are for: weights that sum to 1, keys in any order, a constant v at any length, gradients that are added or
+// written in full, strided lse, weights and dbias.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "support/expect.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T>
+class Outputs : public testing::Test {};
+TYPED_TEST_SUITE(Outputs, FloatTypes);
+
+template <class T>
+constexpr double kEpsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
+
+TYPED_TEST(Outputs, WeightsSumToOne) {
+  using T = TypeParam;
+  for (const AttentionCase& each : pairwise_cases(3e5)) {
+    if (each.empty_row != EmptyRow::kZero) continue;
+    const Problem<T> problem(each);
+    for_each_isa(1, [&](Context& context) {
+      Result<T> result(problem);
+      result.run_forward(problem, context);
+      result.run_weights(problem, context);
+      const Index kv_len = each.kv_len;
+      for (Index row = 0; row < result.lse.count(); ++row) {
+        double sum = 0;
+        for (Index j = 0; j < kv_len; ++j) sum += static_cast<double>(result.weights.data()[row * kv_len + j]);
+        const bool empty = result.lse.data()[row] == -std::numeric_limits<T>::infinity();
+        // Each weight is rounded, and so is the row's sum, whose chain is kv_len long.
+        ASSERT_NEAR(sum, empty ? 0 : 1, static_cast<double>(kv_len + 4) * kEpsilon<T>) << each.name() << " row " << row;
+      }
+    });
+  }
+}
+
+TYPED_TEST(Outputs, TheOrderOfKeysDoesNotMatter) {
+  using T = TypeParam;
+  AttentionCase each{
+      .batch = 2, .num_heads = 2, .num_kv_heads = 1, .q_len = 40, .kv_len = 300, .head_dim = 24, .v_head_dim = 24};
+  each.bias = BiasKind::kWithInfinity;
+  const Problem<T> problem(each);
+  const Expectation<T> expectation(problem);  // of the keys as they stand
+  std::vector<Index> order(300);
+  std::iota(order.begin(), order.end(), 0);
+  Random random(3);
+  for (std::size_t n = order.size() - 1; n > 0; --n)
+    std::swap(order[n], order[static_cast<std::size_t>(random.below(static_cast<Index>(n + 1)))]);
+  Tensor<T> k({2, 1, 300, 24}), v({2, 1, 300, 24}), bias({2, 2, 40, 300});
+  const View<T, 4> k_view = k, v_view = v, bias_view = bias;
+  for (Index j = 0; j < 300; ++j) {
+    const Index from = order[static_cast<std::size_t>(j)];
+    for (Index b = 0; b < 2; ++b) {
+      for (Index n = 0; n < 24; ++n)
+        k_view(b, 0, j, n) = problem.k()(b, 0, from, n), v_view(b, 0, j, n) = problem.v()(b, 0, from, n);
+      for (Index h = 0; h < 2; ++h) {
+        for (Index i = 0; i < 40; ++i) bias_view(b, h, i, j) = problem.bias(b, h, i, from);
+      }
+    }
+  }
+  AttentionOptions options = problem.options;
+  options.bias = bias;
+  Worst worst;
+  for_each_isa(1, [&](Context& context) {
+    Result<T> result(problem);
+    attention_forward(problem.q(), k, v, result.out.view, result.lse, options, context);
+    EXPECT_TRUE(expectation.holds_forward(result, "permuted keys", worst));
+  });
+  worst.print("permuted");
+}
+
+TYPED_TEST(Outputs, AConstantVIsReturned) {
+  using T = TypeParam;
+  for (const Index q_len : {1, 20}) {
+    const Index kv_len = q_len == 1 ? 131072 : 30000;
+    const Problem<T> problem({.q_len = q_len, .kv_len = kv_len, .head_dim = 8, .v_head_dim = 8, .fill = Fill::kConstantV});
+    for_each_isa(2, [&](Context& context) {
+      Result<T> result(problem);
+      result.run_forward(problem, context);
+      for (Index i = 0; i < q_len; ++i) {
+        for (Index n = 0; n < 8; ++n) EXPECT_NEAR(static_cast<double>(result.out.view(0, 0, i, n)), 1, 2 * kEpsilon<T>);
+      }
+    });
+  }
+}
+
+TYPED_TEST(Outputs, AccumulateAdds) {
+  using T = TypeParam;
+  for (const Layout layout : {Layout::kBhtd, Layout::kPacked, Layout::kPaddedRows}) {
+    const Problem<T> problem({.batch = 2,
+                              .num_heads = 2,
+                              .num_kv_heads = 2,
+                              .q_len = 140,
+                              .kv_len = 140,
+                              .head_dim = 20,
+                              .v_head_dim = 20,
+                              .mask = MaskKind::kCausal,
+                              .bias = BiasKind::kHeads,
+                              .layout = layout});
+    for_each_isa(2, [&](Context& context) {
+      Result<T> plain(problem), added(problem);
+      plain.run(problem, context);
+      added.run_forward(problem, context);
+      for (const View<T, 4>& view : added.gradients.views) {
+        for (Index b = 0; b < 2; ++b) {
+          for (Index h = 0; h < 2; ++h) {
+            for (Index t = 0; t < 140; ++t) {
+              for (Index n = 0; n < 20; ++n) view(b, h, t, n) = 3;
+            }
+          }
+        }
+      }
+      for (T& x : added.dbias.span()) x = 3;
+      added.run_backward(problem, context, true);
+      const auto expect_added = [&](const Tensor<T>& a, const Tensor<T>& b, const char* name) {
+        for (Index n = 0; n < a.count(); ++n) {
+          // 3 may be first or last in a chain of up to 140 sums whose partial sums stay below 8
+          ASSERT_NEAR(static_cast<double>(b.data()[n]), static_cast<double>(a.data()[n]) + 3, 8 * 140 * kEpsilon<T>) << name;
+        }
+      };
+      for (std::size_t n = 0; n < 3; ++n) {
+        expect_added(copy_as<T>(plain.gradients.views[n]), copy_as<T>(added.gradients.views[n]), "dq dk dv");
+      }
+      expect_added(plain.dbias, added.dbias, "dbias");
+      EXPECT_TRUE(added.sentinels_intact());
+    });
+  }
+}
+
+TYPED_TEST(Outputs, NothingToReadGivesZeros) {
+  using T = TypeParam;
+  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{0, 9}, {9, 0}}) {
+    const Problem<T> problem({.batch = 2,
+                              .num_heads = 2,
+                              .num_kv_heads = 1,
+                              .q_len = q_len,
+                              .kv_len = kv_len,
+                              .head_dim = 8,
+                              .v_head_dim = 4,
+                              .bias = BiasKind::kHeads});
+    for_each_isa(2, [&](Context& context) {
+      Result<T> result(problem);
+      result.run(problem, context);
+      for (const View<T, 4>& view : result.gradients.views) {
+        const Tensor<T> gradient = copy_as<T>(view);
+        for (const T x : gradient.span()) EXPECT_EQ(x, T(0));
+      }
+      const Tensor<T> out = copy_as<T>(result.out.view);
+      for (const T x : out.span()) EXPECT_EQ(x, T(0));
+      for (const T x : result.lse.span()) EXPECT_EQ(x, -std::numeric_limits<T>::infinity());
+      if (q_len == 0) return;
+      // accumulate leaves what was there
+      std::vector<T> kept(static_cast<std::size_t>(problem.q().count()), T(5));
+      AttentionGradients<T> wanted;
+      wanted.dq = View<T, 4>(kept.data(), problem.q().sizes());
+      wanted.accumulate = true;
+      attention_backward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, problem.dout.view, wanted,
+                         problem.options, context);
+      for (const T x : kept) EXPECT_EQ(x, T(5));
+    });
+  }
+}
+
+TYPED_TEST(Outputs, StridedLseWeightsAndBiasGradient) {
+  using T = TypeParam;
+  const Problem<T> problem({.batch = 2,
+                            .num_heads = 3,
+                            .num_kv_heads = 3,
+                            .q_len = 21,
+                            .kv_len = 37,
+                            .head_dim = 8,
+                            .v_head_dim = 8,
+                            .bias = BiasKind::kHeads});
+  for_each_isa(1, [&](Context& context) {
+    Result<T> plain(problem);
+    plain.run(problem, context);
+    Tensor<T> lse_memory({2, 21, 3});
+    const View<T, 3> lse(lse_memory.data(), {2, 3, 21}, {63, 1, 3});
+    const Placed<T> weights({2, 3, 21, 37}, Layout::kPaddedRows), dbias({1, 3, 21, 37}, Layout::kPaddedRows);
+    attention_forward(problem.q(), problem.k(), problem.v(), plain.out.view, lse, problem.options, context);
+    attention_weights(problem.q(), problem.k(), weights.view, problem.options, WeightsKind::kSoftmax, context);
+    AttentionGradients<T> wanted;
+    wanted.dbias = dbias.view, wanted.dlse = problem.dlse;
+    attention_backward(problem.q(), problem.k(), problem.v(), plain.out.view, lse, problem.dout.view, wanted, problem.options,
+                       context);
+    EXPECT_TRUE(same_bits(copy_as<T>(lse), plain.lse));
+    EXPECT_TRUE(same_bits(copy_as<T>(weights.view), plain.weights));
+    EXPECT_TRUE(same_bits(copy_as<T>(dbias.view), plain.dbias));
+    EXPECT_TRUE(weights.storage.sentinels_intact());
+    EXPECT_TRUE(dbias.storage.sentinels_intact());
+  });
+}
+
+TYPED_TEST(Outputs, NanScoresGiveNanRowsAndNoOthers) {
+  using T = TypeParam;
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    Problem<T> problem({.q_len = 70, .kv_len = 150, .head_dim = 8, .v_head_dim = 8, .bias = BiasKind::kFull});
+    problem.bias(0, 0, 33, 140) = static_cast<T>(bad);
+    for_each_isa(1, [&](Context& context) {
+      Result<T> result(problem);
+      result.run_forward(problem, context);
+      for (Index i = 0; i < 70; ++i) {
+        for (Index n = 0; n < 8; ++n) ASSERT_EQ(std::isnan(result.out.view(0, 0, i, n)), i == 33) << i;
+      }
+    });
+  }
+}
+
+TYPED_TEST(Outputs, ANullDlseIsZero) {
+  using T = TypeParam;
+  Problem<T> problem({.q_len = 40, .kv_len = 90, .head_dim = 8, .v_head_dim = 8});
+  for (T& x : problem.dlse.span()) x = 0;
+  for_each_isa(1, [&](Context& context) {
+    Result<T> with(problem), without(problem);
+    with.run(problem, context);
+    without.run_forward(problem, context);
+    AttentionGradients<T> wanted;
+    wanted.dq = without.gradients.views[0];
+    attention_backward(problem.q(), problem.k(), problem.v(), without.out.view, without.lse, problem.dout.view, wanted,
+                       problem.options, context);
+    EXPECT_TRUE(same_bits(copy_as<T>(with.gradients.views[0]), copy_as<T>(without.gradients.views[0])));
+  });
+}
+
+}  // namespace
+}  // namespace qkv::test
