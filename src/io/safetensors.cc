@@ -1,3 +1,5 @@
+// Layout of a file: u64 length, JSON header, data. Checks where the data lies and reads it; the JSON is safetensors_header.cc.
+// Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs (its rules; this reader is stricter about names and numbers).
 #include "qkv/io/safetensors.h"
 
 #include <algorithm>
