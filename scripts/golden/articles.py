@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import forms  # noqa: E402
 import lm  # noqa: E402
+import philox  # noqa: E402
 import sdpa  # noqa: E402
 
 
@@ -76,7 +77,7 @@ def folding():
         x = torch.randn(4, 20, width, dtype=torch.float64)
         print(f"one head: W_v <- W_o W_v, b_v <- W_o b_v + b_o, no output projection: difference "
               f"{(full(x)[0] - folded(x)[0]).abs().max().item():.1e} (f64)")
-        factors = torch.from_numpy(__import__("philox").weight_factors(4, 1, 20, 20, 0.1, 1))
+        factors = torch.from_numpy(philox.weight_factors(4, 1, 20, 20, 0.1, 1))
         drift = (full(x, weight_factors=factors)[0] - folded(x, weight_factors=factors)[0]).abs().max().item()
         print(f"the same in training with dropout 0.1 on the weights: difference {drift:.1e}: b_o has to stay outside then")
     heads, head_dim = 8, width // 8
