@@ -2,6 +2,7 @@
 // Its content security policy forbids every request. Not: a viewer for several texts or runs.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "qkv/view/heatmap.h"
@@ -25,7 +26,7 @@ struct HtmlOptions {
 QKV_API std::string render_html(const AttentionMap& map, const HtmlOptions& options = {});
 
 /// Writes the file whole or not at all; throws IoError.
-QKV_API void save_html(const std::string& path, const AttentionMap& map, const HtmlOptions& options = {});
+QKV_API void save_html(const std::filesystem::path& path, const AttentionMap& map, const HtmlOptions& options = {});
 
 }  // namespace view
 }  // namespace v0

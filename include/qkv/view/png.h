@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
+#include <filesystem>
 #include <vector>
 
 #include "qkv/view/heatmap.h"
@@ -16,7 +16,7 @@ namespace view {
 QKV_API std::vector<std::byte> render_png(const AttentionMap& map, const MapOptions& options = {});
 
 /// Writes the file whole or not at all; throws IoError.
-QKV_API void save_png(const std::string& path, const AttentionMap& map, const MapOptions& options = {});
+QKV_API void save_png(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options = {});
 
 }  // namespace view
 }  // namespace v0

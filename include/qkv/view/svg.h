@@ -1,6 +1,7 @@
 // Attention maps as SVG 1.1: the layout of png.h with real text, and a tooltip (<title>) on every cell. No script, no link.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "qkv/view/heatmap.h"
@@ -16,7 +17,7 @@ inline constexpr Index kMaxSvgCells = 8192;
 QKV_API std::string render_svg(const AttentionMap& map, const MapOptions& options = {});
 
 /// Writes the file whole or not at all; throws IoError.
-QKV_API void save_svg(const std::string& path, const AttentionMap& map, const MapOptions& options = {});
+QKV_API void save_svg(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options = {});
 
 }  // namespace view
 }  // namespace v0
