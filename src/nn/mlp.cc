@@ -1,5 +1,6 @@
 #include "qkv/nn/mlp.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -11,8 +12,21 @@ inline namespace v0 {
 namespace nn {
 namespace {
 
-/// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution.
-float normal_distribution(float x) { return 0.5F * (1.0F + std::erf(x * (1 / std::numbers::sqrt2_v<float>))); }
+/// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution. erf is a ratio of polynomials (the coefficients of Eigen's and
+/// XLA's float erf) taken in f64, where it is within 4e-8 of the truth: without a branch or a call, so that loops vectorise.
+double normal_distribution(double x) {
+  constexpr double kEdge = 3.832506856900711;  // beyond it erf is 1 in f32
+  const double z = std::clamp(x * (1 / std::numbers::sqrt2), -kEdge, kEdge);
+  const double s = z * z;
+  double p = 0.00022905065861350646;
+  for (const double c : {0.0034082910107109506, 0.050955695062380861, 0.18520832239976145, 1.128379143519084}) p = p * s + c;
+  double q = -1.1791602954361697e-7;
+  for (const double c :
+       {0.000023547966471313185, 0.0010179625278914885, 0.014070470171167667, 0.11098505178285362, 0.49746925110067538, 1.0}) {
+    q = q * s + c;
+  }
+  return 0.5 + 0.5 * (z * p / q);
+}
 
 /// phi(x) = exp(-x^2 / 2) / sqrt(2 pi), its density.
 float normal_density(float x) {
@@ -26,7 +40,12 @@ void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
   check<ShapeError>(x.sizes() == y.sizes(), "gelu_forward", "x and y must have the same sizes: got ", x, " and ", y);
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
-      for (Index e = 0; e < x.size(1); ++e) y(m, e) = x(m, e) * normal_distribution(x(m, e));
+      const float* from = x.data() + m * x.stride(0);
+      float* to = y.data() + m * y.stride(0);
+      for (Index e = 0; e < x.size(1); ++e) {
+        const auto value = static_cast<double>(from[e]);
+        to[e] = static_cast<float>(value * normal_distribution(value));
+      }
     }
   });
 }
@@ -36,9 +55,12 @@ void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 
                     "x, dy and dx must have the same sizes: got ", x, ", ", dy, " and ", dx);
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
+      const float* from = x.data() + m * x.stride(0);
+      const float* gradient = dy.data() + m * dy.stride(0);
+      float* to = dx.data() + m * dx.stride(0);
       for (Index e = 0; e < x.size(1); ++e) {
-        const float value = x(m, e);
-        dx(m, e) = dy(m, e) * (normal_distribution(value) + value * normal_density(value));
+        const auto distribution = static_cast<float>(normal_distribution(static_cast<double>(from[e])));
+        to[e] = gradient[e] * (distribution + from[e] * normal_density(from[e]));
       }
     }
   });

@@ -59,6 +59,17 @@ TEST(LayerMask, OtherRanksAreRefused) {
             "[mha] a mask must be [B, Tk] or [B|1, H|1, Tq|1, Tk|1]: got [2, 3, 3]");
 }
 
+TEST(LayerMask, MeetsTheLayersCausalMask) {
+  const Tensor<float> x = random_tensor({kBatch, kLength, kDim}, 1);
+  const std::vector<Index> lengths = {1, 2};
+  const nn::SingleHeadAttention layer({.embed_dim = kDim});
+  const Mask both = Mask::causal() & Mask::key_lengths(lengths);
+  const Tensor<float> expected = layer.forward(x, {.mask = both, .causal = false});
+  EXPECT_TRUE(same_bits(expected, layer.forward(x, {.mask = Mask::key_lengths(lengths)})));
+  EXPECT_FALSE(same_bits(expected, layer.forward(x)));
+  EXPECT_FALSE(same_bits(expected, layer.forward(x, {.mask = Mask::key_lengths(lengths), .causal = false})));
+}
+
 TEST(LayerMask, EmptyRowsByOption) {
   Tensor<std::uint8_t> keep({kBatch, kLength});
   for (Index j = 0; j < kLength; ++j) keep.view<2>()(0, j) = 1;  // the second sequence has no key
