@@ -1,9 +1,9 @@
 // A: each result with every term made positive, the scale on which rounding errors are judged.
 //   out: w|v|   ds: w (|dout||v| + |dout||out| + |dlse|)   dq: |scale| A_ds |k|   dk: |scale| A_ds^T |q|   dv: w^T |dout|
 //   dbias: sum A_ds
-// Here w stands for w (1 + (S[i,j] + sum_j w S + |lse|) / 4), S = |scale| |q||k| + |bias|: a score is a sum too, rounding it by
-// eps S changes exp(score) by that share, and the backward reads weights back from an lse that is rounded by eps |lse|. The
-// naive form does not always show it: one key with a weight of exactly 1 hides any error of its score.
+// Here w stands for w (1 + (S[i,j] + sum_j w S) / 4), S = |scale| |q||k| + |bias|: a score is a sum too, and rounding it by eps
+// S changes exp(score) by that share. The naive form does not always show it: few keys live in a saturated row, and a weight of
+// exactly 1 hides any error of its score.
 // Not: an error bound by itself (expect.h). A bound by max|expected| would fail correct code: with one live key the exact ds is
 // 0.
 #pragma once
@@ -93,7 +93,7 @@ class MagnitudeMaker {
     for (Index j = 0; j < kv_len; ++j) {
       const double w = static_cast<double>(weights_(b, h, i, j));
       if (w == 0) continue;
-      weights(b, h, i, j) = w * (1 + (scores[static_cast<std::size_t>(j)].value + mean + row_lse) / 4);
+      weights(b, h, i, j) = w * (1 + (scores[static_cast<std::size_t>(j)].value + mean) / 4);
       const double applied = factor(b, h, i, j) * weights(b, h, i, j);
       for (Index n = 0; n < v_.size(3); ++n) {
         out(b, h, i, n) += applied * static_cast<double>(std::abs(v_(b, g, j, n)));
