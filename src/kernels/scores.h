@@ -69,7 +69,7 @@ inline bool clear_infinite_bias(const T* panel, const LiveRows& live, Index ni, 
   for (Index j = live.lo; j < live.hi; ++j) {
     std::uint32_t infinite = 0;
     for (int v = 0; v < kVectors; ++v) {
-      infinite |= bits_of(load<T>(panel + j * kStrip<T> + v * n) == splat<T>(-kInf<T>)) << (v * n);
+      infinite |= bits_where<T>(load<T>(panel + j * kStrip<T> + v * n) == splat<T>(-kInf<T>)) << (v * n);
     }
     infinite &= lane_bits(ni);
     cleared |= infinite != 0;
@@ -133,7 +133,7 @@ inline void dropout_words(const TileDropout& dropout, Index i0, Index j0, Index 
       philox(words, dropout.key0, dropout.key1);
       for (int half = 0; half < 8; ++half) {
         const U32 value = half % 2 == 0 ? words[half / 2] & 0xFFFFu : words[half / 2] >> 16;
-        bits[half] |= bits_of(reinterpret_cast<I32>(value >= (U32{} + dropout.threshold))) << (part * lanes);
+        bits[half] |= bits_where<float>(value >= (U32{} + dropout.threshold)) << (part * lanes);
       }
     }
     for (int half = 0; half < 8; ++half) {
@@ -164,7 +164,7 @@ inline bool hides_nonfinite(const T* rows, Index stride, Index width, const Live
     for (; d + n <= width; d += n) sum = fma(load<T>(row + d), V{}, sum);
     if (d < width) sum = fma(load_tail<T>(row + d, static_cast<int>(width - d)), V{}, sum);
   }
-  return bits_of(sum != sum) != 0;
+  return bits_where<T>(sum != sum) != 0;
 }
 
 }  // namespace

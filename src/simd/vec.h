@@ -159,32 +159,37 @@ inline V select_bits(std::uint32_t bits, V yes, V no) {
 #endif
 }
 
-/// Bit i set where lane i of a comparison holds.
-inline std::uint32_t bits_of(I32 comparison) {
+inline std::uint32_t sign_bits(I32 lanes) {
 #if defined(__AVX512F__)
-  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(comparison));
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(lanes));
 #elif defined(__AVX2__)
-  return static_cast<std::uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(comparison)));
+  return static_cast<std::uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(lanes)));
 #elif defined(__SSE2__)
-  return static_cast<std::uint32_t>(_mm_movemask_ps(reinterpret_cast<__m128>(comparison)));
+  return static_cast<std::uint32_t>(_mm_movemask_ps(reinterpret_cast<__m128>(lanes)));
 #else
   std::uint32_t bits = 0;
-  for (int lane = 0; lane < Simd<float>::kLanes; ++lane) bits |= (comparison[lane] != 0 ? 1u : 0u) << lane;
+  for (int lane = 0; lane < Simd<float>::kLanes; ++lane) bits |= (lanes[lane] < 0 ? 1u : 0u) << lane;
   return bits;
 #endif
 }
-inline std::uint32_t bits_of(I64 comparison) {
+inline std::uint32_t sign_bits(I64 lanes) {
 #if defined(__AVX512F__)
-  return _mm512_movepi64_mask(reinterpret_cast<__m512i>(comparison));
+  return _mm512_movepi64_mask(reinterpret_cast<__m512i>(lanes));
 #elif defined(__AVX2__)
-  return static_cast<std::uint32_t>(_mm256_movemask_pd(reinterpret_cast<__m256d>(comparison)));
+  return static_cast<std::uint32_t>(_mm256_movemask_pd(reinterpret_cast<__m256d>(lanes)));
 #elif defined(__SSE2__)
-  return static_cast<std::uint32_t>(_mm_movemask_pd(reinterpret_cast<__m128d>(comparison)));
+  return static_cast<std::uint32_t>(_mm_movemask_pd(reinterpret_cast<__m128d>(lanes)));
 #else
   std::uint32_t bits = 0;
-  for (int lane = 0; lane < Simd<double>::kLanes; ++lane) bits |= (comparison[lane] != 0 ? 1u : 0u) << lane;
+  for (int lane = 0; lane < Simd<double>::kLanes; ++lane) bits |= (lanes[lane] < 0 ? 1u : 0u) << lane;
   return bits;
 #endif
+}
+
+/// Bit i set where lane i of a comparison of vectors of T holds. Compilers differ in the type that a comparison has.
+template <class T, class Comparison>
+inline std::uint32_t bits_where(Comparison comparison) {
+  return sign_bits(reinterpret_cast<typename Simd<T>::I>(comparison));
 }
 
 template <class A>
