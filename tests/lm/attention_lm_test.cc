@@ -168,6 +168,23 @@ TEST(AttentionLM, DropoutActsInTrainingOnlyAndFollowsItsSeed) {
   EXPECT_FALSE(test::same_bits(logits(1), logits(2)));
 }
 
+TEST(AttentionLM, DropoutOfEverythingLeavesTheResidualAlone) {
+  AttentionLMConfig config = test::blocks_config();
+  config.dropout = 1;
+  AttentionLM model(config, 1), other = model.clone();
+  for (const nn::Parameter& p : other.parameters()) {
+    if (!p.name.starts_with("transformer.h.")) continue;
+    for (float& v : p.value) v += 0.25F;
+  }
+  const lm::Batch batch = default_batch(config.context, config.vocab_size);
+  for (const bool training : {true, false}) {
+    model.train(training);
+    other.train(training);
+    const Tensor<float> a = model.logits(batch.inputs), b = other.logits(batch.inputs);
+    EXPECT_EQ(std::ranges::equal(a.span(), b.span()), training);
+  }
+}
+
 TEST(AttentionLM, CausalMeansThatTheFutureChangesNothing) {
   for (const bool causal : {true, false}) {
     AttentionLMConfig config = test::default_config();

@@ -65,10 +65,11 @@ class QKV_API AttentionLM : public nn::Module {
   void train(bool on = true);
 
   std::vector<nn::Parameter> parameters() override;
-  /// As nn::Module. With blocks a file may lack lm_head.weight, which GPT-2 ties to transformer.wte.weight: a copy of that then.
+  /// As nn::Module. With blocks a file may lack lm_head.weight, which GPT-2 ties to transformer.wte.weight: a copy of that
+  /// then.
   void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
-  /// What forward keeps for backward, and scratch; reused from step to step, so that nothing is allocated after the first.
+  /// What forward keeps for backward, and scratch; reused from step to step, so that no tensor is allocated twice.
   /// One per running computation.
   class QKV_API Activations {
    public:

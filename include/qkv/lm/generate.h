@@ -1,7 +1,7 @@
 // Generation with a KV cache: greedy, temperature, top-k. Not: beams, batches.
 //
-// Positions are learned and absolute, so a full context cannot slide: its last half (of context + the new character's place) is
-// kept, re-embedded from position 0 and prefilled again. Cached and full forward over that same window agree.
+// Positions are learned and absolute, so a full context cannot slide: its last half is kept, re-embedded from position 0 and
+// prefilled again, the new character behind it. Cached and full forward over that same window agree.
 #pragma once
 
 #include <cstdint>

@@ -47,7 +47,7 @@ class QKV_API Trainer {
 
   /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids that the model has not.
   TrainResult run(const BatchSource& source, Context& context = Context::default_context());
-  /// One step; returns its loss. Allocates nothing after the first.
+  /// One step; returns its loss. Reuses the memory of the step before.
   double step(const BatchSource& source, Context& context = Context::default_context());
 
   Index steps_done() const { return adam_.state().step; }
