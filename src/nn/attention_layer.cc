@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/philox.h"
+#include "nn/check_rows.h"
 #include "nn/linear_products.h"
 #include "nn/parameters.h"
 #include "nn/synonyms.h"
@@ -75,6 +76,8 @@ void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, C
                         projected.size(2) == 3 * config_.width,
                     config_.type, "x must be [B, T, ", config_.embed_dim, "] and projected [B, T, ", 3 * config_.width,
                     "]: got ", x, " and ", projected);
+  check_rows(config_.type, "x", x);
+  check_rows(config_.type, "projected", projected);
   linear_forward(x, {in_weight_, has_bias() ? in_bias_.data() : nullptr}, projected, context_or_default(context));
 }
 
@@ -83,6 +86,8 @@ void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3
                         y.size(2) == output_dim(),
                     config_.type, "attended must be [B, T, ", config_.width, "] and y [B, T, ", output_dim(), "]: got ",
                     attended, " and ", y);
+  check_rows(config_.type, "attended", attended);
+  check_rows(config_.type, "y", y);
   if (!has_output_projection()) return copy(attended, y);
   linear_forward(attended, {out_weight_, has_bias() ? out_bias_.data() : nullptr}, y, context_or_default(context));
 }
@@ -101,6 +106,7 @@ void AttentionLayer::forward_into(View<const float, 3> x, View<float, 3> y, cons
   check<ShapeError>(x.size(2) == config_.embed_dim, config_.type, "x must be [B, T, ", config_.embed_dim, "]: got ", x);
   check<ShapeError>(y.sizes() == View<float, 3>::Sizes{batch, length, output_dim()}, config_.type, "y must be [", batch, ", ",
                     length, ", ", output_dim(), "]: got ", y);
+  check_rows(config_.type, "y", y);
   Context& context = context_or_default(options.context);
   Saved local;
   Saved& kept = saved != nullptr ? *saved : local;
@@ -140,6 +146,7 @@ void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<f
                     length, ", ", output_dim(), "]: got ", dy);
   check<ShapeError>(dx.is_null() || dx.sizes() == saved.x.view<3>().sizes(), config_.type, "dx must be ", saved.x, ": got ",
                     dx);
+  check_rows(config_.type, "dx", dx);
   Context& context = context_or_default(context_pointer);
   if (saved.residual.active() || !has_plain_rows(dy)) {
     resize(saved.dy, {batch, length, output_dim()});

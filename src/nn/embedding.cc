@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "nn/check_rows.h"
 #include "nn/parameters.h"
 #include "nn/row_blocks.h"
 
@@ -16,6 +17,7 @@ void check_call(std::string_view function, std::span<const std::int64_t> ids, In
   check<ShapeError>(rows.size(0) == static_cast<Index>(ids.size()) && rows.size(1) == embed_dim, function,
                     "the rows must be [number of ids, embed_dim]: got ", rows, " for ", ids.size(), " ids, embed_dim ",
                     embed_dim);
+  check_rows(function, "the rows", rows);
   for (const std::int64_t id : ids) {
     check<OptionError>(id >= 0 && id < num_embeddings, function, "ids must be in 0..", num_embeddings - 1, ": got ", id);
   }

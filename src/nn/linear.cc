@@ -1,6 +1,7 @@
 #include "qkv/nn/linear.h"
 
 #include "core/check.h"
+#include "nn/check_rows.h"
 #include "nn/linear_products.h"
 #include "nn/parameters.h"
 
@@ -26,6 +27,8 @@ void Linear::forward(View<const float, 2> x, View<float, 2> y, Context& context)
                     ", weight ", weight_);
   check<ShapeError>(y.size(0) == x.size(0) && y.size(1) == out_features(), "Linear::forward",
                     "y must be [rows of x, out_features]: got y ", y, ", x ", x, ", weight ", weight_);
+  check_rows("Linear::forward", "x", x);
+  check_rows("Linear::forward", "y", y);
   linear_forward(x, {weight_, has_bias() ? bias_.data() : nullptr}, y, context);
 }
 
@@ -34,6 +37,9 @@ void Linear::backward(View<const float, 2> x, View<const float, 2> dy, View<floa
                     "x must be [M, in_features] and dy [M, out_features]: got x ", x, ", dy ", dy, ", weight ", weight_);
   check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), "Linear::backward", "dx must have the sizes of x: got dx ", dx,
                     ", x ", x);
+  check_rows("Linear::backward", "x", x);
+  check_rows("Linear::backward", "dy", dy);
+  check_rows("Linear::backward", "dx", dx);
   linear_backward(x, dy, {weight_, nullptr}, dx, {weight_gradient_, has_bias() ? bias_gradient_.data() : nullptr}, context);
 }
 

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "core/check.h"
+#include "nn/check_rows.h"
 #include "nn/row_blocks.h"
 
 namespace qkv {
@@ -38,6 +39,8 @@ float normal_density(float x) {
 
 void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
   check<ShapeError>(x.sizes() == y.sizes(), "gelu_forward", "x and y must have the same sizes: got ", x, " and ", y);
+  check_rows("gelu_forward", "x", x);
+  check_rows("gelu_forward", "y", y);
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
       const float* from = x.data() + m * x.stride(0);
@@ -53,6 +56,9 @@ void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context) {
 void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
   check<ShapeError>(x.sizes() == dy.sizes() && x.sizes() == dx.sizes(), "gelu_backward",
                     "x, dy and dx must have the same sizes: got ", x, ", ", dy, " and ", dx);
+  check_rows("gelu_backward", "x", x);
+  check_rows("gelu_backward", "dy", dy);
+  check_rows("gelu_backward", "dx", dx);
   for_row_blocks(context, {x.size(0), x.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
       const float* from = x.data() + m * x.stride(0);

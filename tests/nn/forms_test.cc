@@ -148,7 +148,8 @@ TEST_P(EveryForm, Gradients) {
   for (const bool training : {false, true}) {
     layer_->train(training);
     if (GetParam() == "fixed-weights") {  // away from sum(w) = 0
-      for (float& w : layer_->parameters()[0].value) w = 1 + w / 8;
+      const std::vector<nn::Parameter> parameters = layer_->parameters();
+      for (float& w : parameters[0].value) w = 1 + w / 8;
     }
     Tensor<float> x = input();
     const Tensor<float> dy = output_gradient();
@@ -255,6 +256,10 @@ TEST_P(EveryForm, ShapeErrors) {
   EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(wrong, saved, x); }), "");
   EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(y, saved, wrong); }), "");
   if (attends()) {
+    Tensor<float> turned({kBatch, kDim, kLength});
+    const auto y_turned = turned.view<3>().transposed(1, 2);
+    EXPECT_NE(test::error_of<ShapeError>([&] { layer_->forward_into(x, y_turned, {}, &saved); }), "");
+    EXPECT_NE(test::error_of<ShapeError>([&] { layer_->backward_into(y, saved, y_turned); }), "");
     Tensor<float> narrow({kBatch, kLength, kDim - 1});
     EXPECT_NE(test::error_of<ShapeError>([&] { layer_->forward(narrow); }), "");
   } else {

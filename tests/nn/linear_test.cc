@@ -167,6 +167,12 @@ TEST(Linear, ErrorsNameWhatIsExpected) {
   Tensor<float> x({4, 5}), y({4, 2});
   EXPECT_EQ(test::error_of<ShapeError>([&] { linear.forward(x, y); }),
             "[Linear::forward] the last axis of x must be in_features: got x [4, 5], weight [2, 3]");
+  Tensor<float> turned_x({3, 4});
+  EXPECT_EQ(test::error_of<ShapeError>([&] { linear.forward(turned_x.view<2>().transposed(0, 1), y); }),
+            "[Linear::forward] the last axis of x must have stride 1 and its rows must not overlap: got sizes [4, 3], strides "
+            "[1, 4]");
+  const View<float, 2> repeated(turned_x.data(), {4, 3}, {0, 1});
+  EXPECT_NE(test::error_of<ShapeError>([&] { linear.backward(repeated, y, {}); }), "");
   EXPECT_NE(test::error_of<ShapeError>([] { nn::Linear({.in_features = 0, .out_features = 2}); }), "");
 }
 

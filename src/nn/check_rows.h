@@ -1,0 +1,27 @@
+// What products and loops over rows ask of a view. Not: sizes (each function states its own).
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "core/check.h"
+#include "qkv/view.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+/// Throws ShapeError unless the elements of a row lie side by side and rows do not overlap. A null view passes.
+template <class T, int Rank>
+void check_rows(std::string_view function, std::string_view what, const View<T, Rank>& view) {
+  constexpr int kLast = Rank - 1;
+  if (view.count() == 0) return;
+  bool fits = view.size(kLast) == 1 || view.stride(kLast) == 1;
+  for (int axis = 0; axis < kLast; ++axis) fits = fits && (view.size(axis) == 1 || view.stride(axis) >= view.size(kLast));
+  check<ShapeError>(fits, function, "the last axis of ", what, " must have stride 1 and its rows must not overlap: got sizes ",
+                    view, ", strides ", [&] { return shape_text(view.strides().data(), Rank); });
+}
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv
