@@ -1,0 +1,124 @@
+#include "attend_options.h"
+
+#include "command.h"
+#include "core/escape.h"
+
+namespace qkv::cli {
+namespace {
+
+/// "L,R" or "L,R,top-left".
+struct Window {
+  Index left = -1, right = -1;
+  Align align = Align::kSquare;
+};
+
+Window parse_window(const std::string& text) {
+  const std::size_t first = text.find(',');
+  const std::size_t second = first == std::string::npos ? first : text.find(',', first + 1);
+  if (first == std::string::npos) {
+    throw UsageError("--window must be LEFT,RIGHT, such as 255,0 (-1: no bound): got " + escaped(text));
+  }
+  const std::vector<Index> counts = parse_indices("--window", text.substr(0, second));
+  Window window{counts[0], counts[1], Align::kSquare};
+  if (second != std::string::npos) window.align = parse_align("--window", text.substr(second + 1));
+  return window;
+}
+
+/// An option whose value may be left out.
+void add_with_optional_value(CLI::App& app, const std::string& name, std::string& path, bool& wanted, const std::string& help) {
+  app.add_option_function<std::vector<std::string>>(
+         name,
+         [&path, &wanted](const std::vector<std::string>& values) {
+           wanted = true;
+           if (!values.empty()) path = values[0];
+         },
+         help)
+      ->type_name("[FILE]")
+      ->expected(0, 1)
+      ->trigger_on_parse();
+}
+
+}  // namespace
+
+void add_attend_options(CLI::App& app, AttendOptions& options) {
+  const auto file = [&](const char* name, std::string& path, const char* help, const char* group) {
+    app.add_option(name, path, help)->type_name("FILE")->group(group);
+  };
+  constexpr const char* kIn = "Tensors in (.npy, or one .safetensors with the names q k v dout bias keep drop)";
+  constexpr const char* kOut = "Tensors out (.npy, or one .safetensors)";
+  constexpr const char* kWho = "Who may attend whom (all of them together: the intersection)";
+  constexpr const char* kHow = "How";
+  file("--q", options.q, "Queries [B, H, Tq, D], f32 or f64", kIn);
+  file("--k", options.k, "Keys [B, Hkv, Tk, D]", kIn);
+  file("--v", options.v, "Values [B, Hkv, Tk, Dv]", kIn);
+  file("--dout", options.dout, "Gradient arriving at the output [B, H, Tq, Dv]", kIn);
+  file("--bias", options.bias, "Added to the scores [B|1, H|1, Tq|1, Tk|1]", kIn);
+  file("--in", options.in, "All of them in one .safetensors", kIn);
+
+  file("--out", options.out, "Output [B, H, Tq, Dv], of q's type", kOut);
+  app.get_option("--out")->required();
+  add_with_optional_value(app, "--weights", options.weights, options.wants_weights, "Weights [B, H, Tq, Tk], before dropout");
+  add_with_optional_value(app, "--applied", options.applied, options.wants_applied, "Weights after dropout");
+  for (const char* name : {"--weights", "--applied"}) app.get_option(name)->group(kOut);
+  file("--lse", options.lse, "Log of each row's sum [B, H, Tq]", kOut);
+  file("--dq", options.dq, "Gradient of the queries", kOut);
+  file("--dk", options.dk, "Gradient of the keys", kOut);
+  file("--dv", options.dv, "Gradient of the values", kOut);
+  file("--dbias", options.dbias, "Gradient of the bias, of its shape", kOut);
+
+  app.add_flag("--causal{square}", options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk")
+      ->group(kWho);
+  const auto value = [&](const char* name, std::string& text, const char* type, const char* help) {
+    app.add_option(name, text, help)->type_name(type)->group(kWho);
+  };
+  value("--window", options.window, "L,R[,ALIGN]", "At most L keys before the query's own and R after; -1: no bound");
+  value("--offsets", options.offsets, "N,N..", "Causal and window count from j = i + offset, one a sequence");
+  value("--key-lengths", options.key_lengths, "N,N..", "How many keys each sequence has");
+  value("--keep", options.keep, "FILE", "Non-zero: may attend; [B|1, H|1, Tq|1, Tk|1] or --mask-axes");
+  value("--drop", options.drop, "FILE", "Non-zero: may not attend");
+  value("--mask-axes", options.mask_axes, "AXES", "Axes of a smaller mask: bk, qk, bqk, hqk");
+
+  app.add_option("--scale", options.scale, "Of the scores (default 1/sqrt(D))")->type_name("X")->group(kHow);
+  app.add_option("--softcap", options.softcap, "c tanh(score / c); 0: off")->type_name("X")->group(kHow);
+  app.add_option("--empty-row", options.empty_row, "A row without keys gives zero, mean or nan (default zero)")
+      ->type_name("HOW")
+      ->group(kHow);
+  app.add_option("--dropout", options.dropout, "Drops weights with probability P, as in training")->type_name("P")->group(kHow);
+  app.add_option("--seed", options.seed, "Of the dropout (default 0)")->type_name("N")->group(kHow);
+  add_compute_options(app, options.compute);
+}
+
+Mask structural_mask(const AttendOptions& options) {
+  Mask mask;
+  std::vector<Index> offsets;
+  if (!options.offsets.empty()) {
+    offsets = parse_indices("--offsets", options.offsets);
+    if (options.causal.empty() && options.window.empty()) throw UsageError("--offsets needs --causal or --window to act on");
+  }
+  if (!options.causal.empty()) {
+    const Align align = parse_align("--causal", options.causal);
+    if (!offsets.empty() && align != Align::kSquare) throw UsageError("--offsets replaces the alignment: give --causal alone");
+    mask = mask & (offsets.empty() ? Mask::causal(align) : Mask::causal(offsets));
+  }
+  if (!options.window.empty()) {
+    const Window window = parse_window(options.window);
+    if (!offsets.empty() && window.align != Align::kSquare)
+      throw UsageError("--offsets replaces the alignment: give --window L,R");
+    mask = mask & (offsets.empty() ? Mask::window(window.left, window.right, window.align)
+                                   : Mask::window(window.left, window.right, offsets));
+  }
+  if (!options.key_lengths.empty()) mask = mask & Mask::key_lengths(parse_indices("--key-lengths", options.key_lengths));
+  return mask;
+}
+
+AttentionOptions attention_options(const AttendOptions& options, Mask mask) {
+  AttentionOptions result;
+  result.mask = std::move(mask);
+  result.scale = options.scale;
+  result.softcap = options.softcap;
+  result.empty_row = parse_empty_row(options.empty_row);
+  result.dropout = {.p = options.dropout, .seed = options.seed, .training = options.dropout != 0};
+  return result;
+}
+
+}  // namespace qkv::cli

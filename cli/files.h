@@ -1,0 +1,42 @@
+// Files in and out, as commands need them: inputs that say which option named them, outputs that appear together or not at all.
+// Not: formats (qkv/io).
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/io/file.h"
+#include "qkv/state_dict.h"
+
+namespace qkv::cli {
+
+/// UsageError that names the option, the file and the reason when it cannot be read or breaks its format.
+AnyTensor load_npy(std::string_view option, const std::string& path);
+StateDict load_safetensors(std::string_view option, const std::string& path);
+std::string load_text(std::string_view option, const std::string& path);
+
+/// ".npy" of "a/b.npy", in lower case.
+std::string ending(const std::string& path);
+
+/// The outputs of one command. Name each before the work begins; give their bytes when it is done; commit.
+class Outputs {
+ public:
+  /// UsageError when the path cannot be written, was named before, or (with `endings`) ends otherwise. Empty: not wanted.
+  void expect(std::string_view option, const std::string& path, const std::vector<std::string>& endings = {});
+
+  void add(const std::string& path, std::string_view text) { files_.add(path, text); }
+  void add(const std::string& path, const std::vector<std::byte>& bytes) { files_.add(path, bytes); }
+  void add_npy(const std::string& path, const AnyTensor& tensor);
+  void add_safetensors(const std::string& path, const StateDict& state);
+  /// All of them, or none: IoError.
+  void commit() { files_.commit(); }
+
+ private:
+  std::vector<std::filesystem::path> expected_;
+  io::AtomicFiles files_;
+};
+
+}  // namespace qkv::cli

@@ -1,0 +1,22 @@
+// What the machine says of itself: CPU, caches. Not: what the kernels choose (Context).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace qkv::cli {
+
+struct Cache {
+  std::string name;  ///< "L1d", "L2", "L3"
+  std::int64_t bytes = 0;
+};
+
+/// "AMD EPYC 9B45", or "unknown".
+std::string cpu_model();
+/// Of those that matter to the kernels, what the CPU has.
+std::vector<std::string> cpu_features();
+/// Those that the system reports.
+std::vector<Cache> caches();
+
+}  // namespace qkv::cli

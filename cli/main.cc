@@ -1,0 +1,94 @@
+// The tool `qkv`: finds the command, runs it, and turns whatever went wrong into one line and an exit code.
+// Not: the commands (cmd_*.cc). Exit codes: 0 done, 1 the work failed, 2 wrong usage or input.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "command.h"
+#include "qkv/error.h"
+#include "qkv/version.h"
+#include "text.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUse = 2;
+
+/// The order of `qkv --help`: the main job first.
+constexpr std::array<std::string_view, 10> kOrder = {"train",   "generate", "map",   "forms", "ablate",
+                                                     "explain", "attend",   "layer", "bench", "info"};
+
+auto place_in_help(const Command& command) { return std::ranges::find(kOrder, command.name) - kOrder.begin(); }
+
+/// A pipe that was closed or a full disk must not look like success.
+int finish(int code) {
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fputs("qkv: standard output could not be written\n", stderr);
+    return kFailed;
+  }
+  return code;
+}
+
+int complain(const std::string& command, const std::string& text, int code) {
+  std::fflush(stdout);
+  std::fputs(("qkv" + (command.empty() ? "" : " " + command) + ": " + one_line(text) + "\n").c_str(), stderr);
+  return code;
+}
+
+/// Runs the chosen command. The one place where exceptions end.
+int guarded(const std::string& command, const std::function<int()>& run) {
+  try {
+    return finish(run());
+  } catch (const UsageError& error) {
+    return complain(command, error.what(), kWrongUse);
+  } catch (const IoError& error) {
+    return complain(command, error.what(), kFailed);
+  } catch (const Error& error) {
+    return complain(command, error.what(), kWrongUse);
+  } catch (const std::bad_alloc&) {
+    return complain(command, "out of memory: use smaller tensors or a machine with more memory", kFailed);
+  } catch (const std::exception& error) {
+    return complain(command, error.what(), kFailed);
+  }
+}
+
+int main_of(int argc, char** argv) {
+  CLI::App app("qkv: attention for C++. Trains, runs, draws and explains it.", "qkv");
+  app.set_version_flag("--version", std::string("qkv ") + QKV_VERSION, "Print the version");
+  app.set_help_flag("-h,--help", "Print this help");
+  app.footer("\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help says more, with an example.");
+  app.require_subcommand(1);
+
+  std::ranges::sort(commands(), {}, place_in_help);
+  std::vector<std::pair<CLI::App*, std::function<int()>>> runs;
+  for (const Command& command : commands()) {
+    CLI::App* one = app.add_subcommand(command.name, command.summary);
+    one->footer("\nExample:\n  " + command.example);
+    one->get_formatter()->column_width(34);
+    runs.emplace_back(one, command.declare(*one));
+  }
+
+  std::string chosen;
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return finish(app.exit(error));
+    for (const CLI::App* one : app.get_subcommands()) chosen = one->get_name();
+    return complain(chosen, std::string(error.what()) + " (see qkv " + (chosen.empty() ? "" : chosen + " ") + "--help)",
+                    kWrongUse);
+  }
+  for (const auto& [one, run] : runs) {
+    if (one->parsed()) return guarded(one->get_name(), run);
+  }
+  return kWrongUse;
+}
+
+}  // namespace
+}  // namespace qkv::cli
+
+int main(int argc, char** argv) {
+  return qkv::cli::guarded({}, [&] { return qkv::cli::main_of(argc, argv); });
+}

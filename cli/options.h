@@ -1,0 +1,40 @@
+// Options that several commands share, and values inside them. Not: what a command does with them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/attention.h"
+
+namespace qkv::cli {
+
+/// --threads N, --isa NAME.
+struct ComputeOptions {
+  int threads = 0;  ///< 0: all that the process may use
+  std::string isa;  ///< empty: the fastest
+
+  ContextOptions context() const;
+};
+/// `threads` is the default that --help tells; 0 means all.
+void add_compute_options(CLI::App& app, ComputeOptions& options, int threads = 0);
+
+/// --json
+void add_json_option(CLI::App& app, bool& json);
+
+/// "4,2" -> {4, 2}. UsageError that names the option.
+std::vector<Index> parse_indices(std::string_view option, const std::string& text);
+
+/// "zero", "mean", "nan"; UsageError that lists them.
+EmptyRow parse_empty_row(const std::string& text);
+/// "square", "top-left", "bottom-right".
+Align parse_align(std::string_view option, const std::string& text);
+/// "bk", "qk", "bqk", "hqk".
+MaskAxes parse_mask_axes(const std::string& text);
+
+/// A keep or drop mask from a tensor, which the mask borrows: four axes, or fewer with their names (empty: none were given).
+Mask dense_mask(std::string_view option, const Tensor<std::uint8_t>& dense, const std::string& axes, bool keep);
+
+}  // namespace qkv::cli

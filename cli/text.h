@@ -1,0 +1,40 @@
+// What the tool says and where: one safe line, what the terminal can show, numbers for people. Not: pictures (view).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "qkv/view/terminal.h"
+
+namespace qkv::cli {
+
+/// The text on one line, without anything that could drive a terminal: line ends become spaces, control characters, what is
+/// not UTF-8 and what hides or reorders text become \x1b or \u{202e}.
+std::string one_line(std::string_view text);
+
+/// What standard output is, decided once.
+struct Terminal {
+  bool interactive = false;  ///< stdout is a terminal: a progress bar may redraw itself
+  bool colour = false;       ///< interactive, TERM is not dumb, NO_COLOR is not set
+  bool unicode = true;       ///< unless the locale names another encoding
+  int columns = 80;
+};
+const Terminal& terminal();
+
+/// `text` in a quiet grey (headings, hints) or bold, when colours are on.
+std::string faint(std::string_view text);
+std::string bold(std::string_view text);
+
+/// Options of a terminal map as this terminal can show them.
+view::TerminalOptions map_options(const view::MapOptions& map = {});
+
+/// "1.2 s", "31 ms".
+std::string seconds_text(double seconds);
+/// "32 KiB", "1.0 MiB".
+std::string bytes_text(double bytes);
+
+/// Prints to standard output.
+void print(std::string_view text);
+void print_line(std::string_view text = {});
+
+}  // namespace qkv::cli
