@@ -1,11 +1,10 @@
 // A: each result with every term made positive, the scale on which rounding errors are judged.
 //   out: w|v|   ds: w (|dout||v| + |dout||out| + |dlse|)   dq: |scale| A_ds |k|   dk: |scale| A_ds^T |q|   dv: w^T |dout|
 //   dbias: sum A_ds
-// Here w stands for w (1 + (S[i,j] + sum_j w S) / 4), S = |scale| |q||k| + |bias|: a score is a sum too, and rounding it by eps
-// S changes exp(score) by that share. The naive form does not always show it: few keys live in a saturated row, and a weight of
-// exactly 1 hides any error of its score.
-// Not: an error bound by itself (expect.h). A bound by max|expected| would fail correct code: with one live key the exact ds is
-// 0.
+// Here w stands for w (1 + (S[i,j] + sum_j w S) / 4), S = (1 + sqrt(D) / 4) |scale| |q||k| + |bias|: a score is a sum of D
+// terms too, and rounding it by eps S changes exp(score) by that share. The naive form does not always show it: few keys live
+// in a saturated row, and a weight of exactly 1 hides any error of its score. Not: an error bound by itself (expect.h). A bound
+// by max|expected| would fail correct code: with one live key the exact ds is 0.
 #pragma once
 
 #include <cmath>
@@ -49,7 +48,7 @@ class MagnitudeMaker {
  private:
   /// How far one score, and the slope of its soft cap, may move, in units of eps.
   struct Score {
-    double value;  // slope * |scale| |q||k| + |softcap(x)| + |bias|
+    double value;  // slope * chain * |scale| |q||k| + |softcap(x)| + |bias|
     double slope;  // 1 + tanh^2 in place of 1 - tanh^2, and what an error of x does to it
   };
 
@@ -62,7 +61,7 @@ class MagnitudeMaker {
 
   Score score(Index b, Index h, Index i, Index g, Index j) const {
     const View<const C, 4>& bias = input_.options.bias;
-    const double cap = input_.options.softcap, terms = std::abs(scale_) * absolute_dot(q_, b, h, i, k_, g, j);
+    const double cap = input_.options.softcap, terms = chain_ * std::abs(scale_) * absolute_dot(q_, b, h, i, k_, g, j);
     double added = 0;
     if (!bias.is_null()) {
       added = std::abs(static_cast<double>(
@@ -127,6 +126,8 @@ class MagnitudeMaker {
   View<const C, 4> q_, k_, v_, dout_, weights_;
   View<const C, 3> dlse_, lse_;
   double scale_;
+  double chain_ =
+      1 + std::sqrt(static_cast<double>(q_.size(3))) / 4;  // how roundings of D sums in a row add up, as a random walk
   Magnitude a_;
 };
 
