@@ -74,6 +74,8 @@ void Adam::step(std::span<const nn::Parameter> parameters, double learning_rate)
     adam_update(parameter.value.data(), parameter.gradient.data(), state_.mean.data() + at, state_.square.data() + at, n, s);
     at += n;
   }
+  check<ShapeError>(at == state_.mean.size(), "Adam::step", "parameters must have ", state_.mean.size(),
+                    " elements together: got ", at);
 }
 
 double LearningRateSchedule::at(Index step, Index total_steps) const {

@@ -65,6 +65,8 @@ TEST(Optimizer, AdamRefusesWhatCannotBe) {
   lm::Adam adam(3);
   Pieces pieces(4);
   test::expect_error<ShapeError>([&] { adam.step(pieces.parameters, 1); }, {"3 elements", "second"});
+  Pieces fewer(2);
+  test::expect_error<ShapeError>([&] { adam.step(fewer.parameters, 1); }, {"3 elements", "got 2"});
   test::expect_error<ShapeError>([&] { adam.load_state({1, {0}, {0}}); }, {"(3)", "got 1 and 1"});
 }
 
