@@ -11,7 +11,8 @@
 // D width of q and k, Dv width of v. Views are strided; the last axis of q, k, v, out and their gradients has stride 1.
 // Vaswani 2017 (arXiv:1706.03762) eq. 1; Milakov 2018 (1805.02867); Dao 2023 (2307.08691) alg. 1 and 2.
 //
-// Errors: ShapeError (sizes, strides, overlap of an output with anything), OptionError (scale, softcap, p).
+// Errors: ShapeError (sizes, strides, overlap of an output with anything), OptionError (scale, softcap, p, a mask that leaves
+// open where its diagonal lies).
 // Sizes: B, H, Tq or Tk may be 0; D and Dv may not. Thread safety: any number of concurrent calls.
 // NaN or infinity in a key or value that no kept pair reads contributes nothing; in one that is read it propagates.
 #pragma once
@@ -91,7 +92,8 @@ struct AttentionGradients {
   bool accumulate = false;
 };
 
-/// Gradients of sum(out * dout) (+ sum(lse * dlse)), from what forward was given and returned. Needs lse.
+/// Gradients of sum(out * dout) (+ sum(lse * dlse)), from what forward was given and returned. Needs lse. Where k and v are part
+/// of the keys, out and lse may be those of all keys (merge_attention): the result is this part's share of the gradients.
 ///   delta = rowsum(dout * out) - dlse;  dP = dout v^T;  dS = P * (dP - delta);  dq = scale dS k;  dk = scale dS^T q;  dv = P^T dout
 QKV_API void attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
                                 View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,

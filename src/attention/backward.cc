@@ -28,7 +28,8 @@ constexpr Index kMaxQueryTile = 256;
 
 /// lse * log2(e) of one query tile as high + low, +inf for an empty row (exp2(s - inf) = 0).
 /// An lse rounded to T shifts every weight of its row by up to half an ulp of lse: 4 eps at 16. Where one is larger, as huge
-/// logits make it, the row's maximum and sum are computed again (a fifth of backward's work, for that tile only).
+/// logits make it, the row's maximum and sum are computed again (a fifth of backward's work, for that tile only) and taken if
+/// they round to the very lse that was given: one that covers more keys (rings, merged parts) is used as it is.
 template <class T>
 void split_lse(const Problem<T>& p, const View<const T, 3>& lse, Index b, Index h, Index q_begin, Index q_count, T* high,
                T* low, void* scratch) {
@@ -55,7 +56,8 @@ void split_lse(const Problem<T>& p, const View<const T, 3>& lse, Index b, Index 
   tile.row_sum = row_sum;
   p.kernels->forward(tile, scratch);
   for (Index i = 0; i < q_count; ++i) {
-    if (!std::isfinite(lse(b, h, q_begin + i)) || !(row_sum[i] > 0)) continue;
+    const T given = lse(b, h, q_begin + i);
+    if (!(std::abs(given) > trusted) || row_lse[i] != given) continue;
     high[q_begin + i] = row_max[i];
     low[q_begin + i] = static_cast<T>(std::log2(static_cast<double>(row_sum[i])));
   }

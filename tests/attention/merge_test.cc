@@ -53,6 +53,51 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
   }
 }
 
+/// A ring: each part of the keys gets out and lse of all of them and gives its share of the gradients. One-hot rows have
+/// |lse| up to 60, where a backward that trusted its own part's sum instead would be wrong altogether.
+TYPED_TEST(Merge, BackwardInPartsIsTheUnsplitOne) {
+  using T = TypeParam;
+  AttentionCase each{
+      .batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 150, .kv_len = 300, .head_dim = 24, .v_head_dim = 17};
+  for (const Fill fill : {Fill::kUniform, Fill::kOneHot}) {
+    each.fill = fill;
+    const Problem<T> problem(each);
+    for_each_isa(2, [&](Context& context) {
+      Result<T> whole(problem);
+      whole.run(problem, context);
+      const auto gradients = [&](Index begin, Index end) {
+        const auto keys = [&](const View<T, 4>& view) { return view.sliced(2, begin, end); };
+        Tensor<T> dq({2, 4, 150, 24}), dk({2, 2, end - begin, 24}), dv({2, 2, end - begin, 17});
+        attention_backward(problem.q(), keys(problem.k()), keys(problem.v()), whole.out.view, whole.lse, problem.dout.view,
+                           {.dq = dq, .dk = dk, .dv = dv}, problem.options, context);
+        return std::array<Tensor<T>, 3>{std::move(dq), std::move(dk), std::move(dv)};
+      };
+      const auto all = gradients(0, 300), first = gradients(0, 170), second = gradients(170, 300);
+      double largest_lse = 1;
+      for (const T lse : whole.lse.span()) largest_lse = std::max(largest_lse, std::abs(static_cast<double>(lse)));
+      const auto expect_near = [&](double got, double wanted, double largest) {
+        EXPECT_NEAR(got, wanted, 8 * largest_lse * std::numeric_limits<T>::epsilon() * largest);
+      };
+      const auto largest_of = [](const Tensor<T>& t) {
+        double largest = 0;
+        for (const T x : t.span()) largest = std::max(largest, std::abs(static_cast<double>(x)));
+        return largest;
+      };
+      const double largest_dq = largest_of(all[0]);
+      for (Index n = 0; n < all[0].count(); ++n) {
+        expect_near(first[0].data()[n] + second[0].data()[n], all[0].data()[n], largest_dq);
+      }
+      for (std::size_t g : {1U, 2U}) {
+        const View<const T, 4> a(all[g]), x(first[g]), y(second[g]);
+        for (Index j = 0; j < 300; ++j) {
+          const T got = j < 170 ? x(1, 1, j, 3) : y(1, 1, j - 170, 3);
+          expect_near(got, a(1, 1, j, 3), largest_of(all[g]));
+        }
+      }
+    });
+  }
+}
+
 TYPED_TEST(Merge, MinusInfinityIsTheIdentity) {
   using T = TypeParam;
   Random random(5);
