@@ -1,0 +1,286 @@
+#include "forms.h"
+
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+#include "core/random.h"
+#include "forms_truth.h"
+#include "qkv/nn/nn.h"
+
+namespace qkv::cli {
+namespace {
+
+/// Larger, and the textbook's loops take minutes.
+constexpr double kMostProducts = 4e9;
+
+/// Median of at least 3 and at most 25 calls, about 60 ms in all.
+double median_seconds(const std::function<void()>& call) {
+  using Clock = std::chrono::steady_clock;
+  call();
+  std::vector<double> times;
+  double total = 0;
+  while (times.size() < 3 || (times.size() < 25 && total < 0.06)) {
+    const auto start = Clock::now();
+    call();
+    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    total += times.back();
+  }
+  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+  return times[times.size() / 2];
+}
+
+void check_sizes(const FormsSizes& sizes) {
+  const auto text = [](Index n) { return std::to_string(n); };
+  if (sizes.batch < 1 || sizes.length < 1 || sizes.embed_dim < 1 || sizes.num_heads < 1) {
+    throw OptionError("[forms] --batch, --length, --embed and --heads must be at least 1: got " + text(sizes.batch) + ", " +
+                      text(sizes.length) + ", " + text(sizes.embed_dim) + ", " + text(sizes.num_heads));
+  }
+  if (sizes.embed_dim % sizes.num_heads != 0) {
+    throw OptionError("[forms] --heads must divide --embed: got " + text(sizes.num_heads) + " and " + text(sizes.embed_dim));
+  }
+  const double rows = static_cast<double>(sizes.batch) * static_cast<double>(sizes.length);
+  const double embed = static_cast<double>(sizes.embed_dim);
+  const double products = rows * embed * (static_cast<double>(sizes.length) + 4 * embed);
+  if (products > kMostProducts) {
+    throw OptionError(
+        "[forms] batch * length * embed * (length + 4 embed) must be at most 4e9, since every form is held to plain "
+        "loops: got batch " +
+        text(sizes.batch) + ", length " + text(sizes.length) + ", embed " + text(sizes.embed_dim) +
+        " (qkv bench times large sizes)");
+  }
+}
+
+/// The entries of `all` (names of v4) that a form has.
+StateDict parameters_of(const StateDict& all, bool biases, bool output) {
+  StateDict some;
+  for (const auto& entry : all.entries()) {
+    if (!biases && entry.name.ends_with(".bias")) continue;
+    if (!output && entry.name.starts_with("output_proj")) continue;
+    some.add(entry.name, entry.tensor.clone());
+  }
+  return some;
+}
+
+std::vector<float> joined(const StateDict& state, std::initializer_list<const char*> names) {
+  std::vector<float> all;
+  for (const char* name : names) {
+    if (!state.contains(name)) return {};
+    const Tensor<float> part = to_f32(state.at(name));
+    all.insert(all.end(), part.span().begin(), part.span().end());
+  }
+  return all;
+}
+
+TextbookLayer textbook(const StateDict& state, Index num_heads, bool causal) {
+  return {joined(state, {"query_proj.weight", "key_proj.weight", "value_proj.weight"}),
+          joined(state, {"query_proj.bias", "key_proj.bias", "value_proj.bias"}),
+          joined(state, {"output_proj.weight"}),
+          joined(state, {"output_proj.bias"}),
+          num_heads,
+          causal};
+}
+
+constexpr auto kSame = [](auto value) { return value; };
+constexpr auto kPositive = [](auto value) { return std::abs(value); };
+
+/// What the layer gives in T: rows [B*T, E].
+template <class T>
+Tensor<T> textbook_forward(const Tensor<T>& x, const TextbookLayer& layer, Index batch, Tensor<T>* weights = nullptr) {
+  const Tensor<T> projected = textbook_linear(x, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
+  const auto heads = [&](int part) { return part_as_heads(projected, batch, layer.num_heads, part); };
+  auto attention = reference::attention_forward<T>(heads(0), heads(1), heads(2), textbook_options<T>(layer.causal));
+  Tensor<T> attended = heads_to_rows<T>(attention.out);
+  if (weights != nullptr) *weights = std::move(attention.weights);
+  if (layer.out_weight.empty()) return attended;
+  return textbook_linear(attended, layer.out_weight, layer.out_bias, kSame);
+}
+
+/// A of a layer: W_out and the values with every term positive, the weights' share from |q| and |k| as they are.
+Truth<double> truth_of(const Tensor<float>& x, const TextbookLayer& layer, Index batch) {
+  const Tensor<double> wide = converted<double>(x);
+  Tensor<double> weights;
+  Tensor<double> exact = textbook_forward(wide, layer, batch, &weights);
+  Tensor<double> size = textbook_linear(wide, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
+  for (double& value : size.span()) value = std::abs(value);
+  const Tensor<double> positive = textbook_linear(wide, layer.in_weight, layer.in_bias, kPositive);
+  const auto heads = [&](const Tensor<double>& rows, int part) { return part_as_heads(rows, batch, layer.num_heads, part); };
+  Tensor<double> a = heads_to_rows<double>(attention_magnitude(weights, heads(size, 0), heads(size, 1), heads(positive, 2)));
+  if (!layer.out_weight.empty()) a = textbook_linear(a, layer.out_weight, layer.out_bias, kPositive);
+  return {std::move(exact), textbook_forward(x, layer, batch), a};
+}
+
+/// Runs forms and pairs of them, and fills the report.
+class Comparison {
+ public:
+  Comparison(const FormsSizes& sizes, Context& context) : sizes_(sizes), context_(context), x_(draw_input(sizes)) {
+    report_.sizes = sizes;
+  }
+
+  FormsReport run() && {
+    const nn::SelfAttentionV4 v4({.embed_dim = sizes_.embed_dim, .seed = sizes_.seed});
+    const StateDict all = v4.state_dict();
+    layers(all);
+    attention_alone<float, double>(all);
+    attention_alone<double, long double>(all);
+    return std::move(report_);
+  }
+
+ private:
+  static Tensor<float> draw_input(const FormsSizes& sizes) {
+    Tensor<float> x({sizes.batch * sizes.length, sizes.embed_dim});
+    Random random(sizes.seed, 1);
+    for (float& value : x.span()) value = static_cast<float>(random.normal());
+    return x;
+  }
+
+  View<const float, 3> input() const { return {x_.data(), {sizes_.batch, sizes_.length, sizes_.embed_dim}}; }  // [B, T, E]
+
+  void layers(const StateDict& all) {
+    const Index heads = sizes_.num_heads;
+    const std::string many = "mha, " + std::to_string(heads) + (heads == 1 ? " head" : " heads");
+    const StateDict no_output = parameters_of(all, true, false), no_bias = parameters_of(all, false, true);
+
+    // V1 and V2, V3 and V4: through the conversions that a user calls.
+    nn::SelfAttentionV1 v1({.embed_dim = sizes_.embed_dim});
+    v1.load_state_dict(no_output);
+    nn::SelfAttentionV4 v4({.embed_dim = sizes_.embed_dim});
+    v4.load_state_dict(all);
+    const Truth<double> plain = truth_of(x_, textbook(no_output, 1, false), sizes_.batch);
+    const Tensor<float> of_v1 = layer("v1", "standard", v1, plain);
+    const Tensor<float> of_v2 = layer("v2", "standard", nn::to_v2(v1), plain);
+    const Tensor<float> of_self = layer("self-attention", "standard", *nn::load_layer("self-attention", no_output), plain);
+    equal("v1", of_v1, "v2", of_v2, plain, "v2 without output_proj");
+    equal("v1", of_v1, "self-attention", of_self, plain, "d_k = embed");
+
+    const Truth<double> projected = truth_of(x_, textbook(all, 1, false), sizes_.batch);
+    const Tensor<float> of_v2_output = layer("v2 + output_proj", "standard", *nn::load_layer("v2", all), projected);
+    const Tensor<float> of_v3 = layer("v3", "standard", nn::to_v3(v4), projected);
+    const Tensor<float> of_v4 = layer("v4", "standard", v4, projected);
+    const Tensor<float> of_one = layer("mha, one head", "multi-head", *nn::load_layer("mha", all, {.num_heads = 1}), projected);
+    equal("v3", of_v3, "v4", of_v4, projected, "outside training");
+    equal("v2 + output_proj", of_v2_output, "v3", of_v3, projected, "outside training, no mask");
+    equal("mha, one head", of_one, "v4", of_v4, projected, "");
+
+    const Truth<double> causal = truth_of(x_, textbook(no_bias, 1, true), sizes_.batch);
+    const Tensor<float> of_causal =
+        layer("v4 causal, no biases", "causal", *nn::load_layer("v4", no_bias, {.causal = true}), causal);
+    const Tensor<float> of_single = layer("single-head", "causal", *nn::load_layer("single-head", no_bias), causal);
+    equal("single-head", of_single, "v4 causal, no biases", of_causal, causal, "");
+
+    const auto mha = [&](bool masked) { return nn::load_layer("mha", all, {.num_heads = heads, .causal = masked}); };
+    layer(many, "multi-head", *mha(false), truth_of(x_, textbook(all, heads, false), sizes_.batch));
+    layer(many + ", causal", "causal", *mha(true), truth_of(x_, textbook(all, heads, true), sizes_.batch));
+  }
+
+  /// Adds the row of a layer and returns its output [B, T, E].
+  Tensor<float> layer(std::string name, std::string family, const nn::Layer& form, const Truth<double>& truth) {
+    const auto& attention = dynamic_cast<const nn::AttentionLayer&>(form);
+    const nn::ForwardOptions options{.context = &context_};
+    Tensor<float> out({sizes_.batch, sizes_.length, form.output_dim()});
+    nn::Saved saved;
+    Form row{.name = std::move(name), .family = std::move(family), .type = "f32"};
+    row.seconds = median_seconds([&] { form.forward_into(input(), out, options, &saved); });
+    const Distance error = distance(out, truth.exact, truth.bounds);
+    row.error = error.largest;
+    row.error_over_bound = error.over_bound;
+    row.parameters = form.parameter_count();
+    const double rows = static_cast<double>(sizes_.batch * sizes_.length), width = static_cast<double>(sizes_.embed_dim);
+    row.projection_flops = 2 * rows * width * width * (attention.has_output_projection() ? 4 : 3);
+    Tensor<float> projected(saved.projected.clone());
+    projected.reshape({sizes_.batch * sizes_.length, 3 * sizes_.embed_dim});
+    cost_of_tiles(row, projected, form.num_heads(), saved.options);
+    report_.forms.push_back(std::move(row));
+    return out;
+  }
+
+  /// Attention without projections, in T: the textbook's loops against the tiles, with and without the causal mask.
+  template <class T, class Wide>
+  void attention_alone(const StateDict& all) {
+    const std::string type = sizeof(T) == 4 ? "f32" : "f64";
+    const TextbookLayer layer = textbook(all, sizes_.num_heads, false);
+    const Tensor<T> projected = textbook_linear(converted<T>(x_), layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
+    const Tensor<Wide> wide = converted<Wide>(projected);
+    Tensor<double> positive = converted<double>(projected);
+    for (double& value : positive.span()) value = std::abs(value);
+    const auto heads = [&](const auto& rows, int part) { return part_as_heads(rows, sizes_.batch, sizes_.num_heads, part); };
+    for (const bool causal : {false, true}) {
+      const std::string masked = causal ? ", causal" : "";
+      auto exact =
+          reference::attention_forward<Wide>(heads(wide, 0), heads(wide, 1), heads(wide, 2), textbook_options<Wide>(causal));
+      const auto naive_forward = [&] {
+        return reference::attention_forward<T>(heads(projected, 0), heads(projected, 1), heads(projected, 2),
+                                               textbook_options<T>(causal));
+      };
+      const Tensor<T> naive = naive_forward().out;
+      const Tensor<double> a = attention_magnitude(exact.weights, heads(positive, 0), heads(positive, 1), heads(positive, 2));
+      const Truth<Wide> truth(std::move(exact.out), naive, a);
+
+      AttentionOptions options;
+      if (causal) options.mask = Mask::causal();
+      Tensor<T> tiled(naive.sizes());
+      const auto tiled_forward = [&] {
+        attention_forward(heads(projected, 0), heads(projected, 1), heads(projected, 2), tiled, {}, options, context_);
+      };
+      tiled_forward();
+
+      Form row{.name = "naive " + type + masked, .family = causal ? "causal" : "standard", .type = type};
+      cost_of_tiles(row, projected, sizes_.num_heads, options);
+      const double pairs =
+          static_cast<double>(sizes_.batch * sizes_.num_heads * sizes_.length) * static_cast<double>(sizes_.length);
+      Form tiles = row;
+      tiles.name = "tiled " + type + masked;
+      tiles.family = "flash";
+      row.score_bytes = pairs * sizeof(T);
+      finish(row, naive, truth, naive_forward);
+      finish(tiles, tiled, truth, tiled_forward);
+      equal("naive " + type + masked, naive, "tiled " + type + masked, tiled, truth, "");
+    }
+  }
+
+  template <class T, class Wide>
+  void finish(Form row, const Tensor<T>& out, const Truth<Wide>& truth, const std::function<void()>& forward) {
+    const Distance error = distance(out, truth.exact, truth.bounds);
+    row.error = error.largest;
+    row.error_over_bound = error.over_bound;
+    row.seconds = median_seconds(forward);
+    report_.forms.push_back(std::move(row));
+  }
+
+  template <class T>
+  void cost_of_tiles(Form& row, const Tensor<T>& projected, Index num_heads, const AttentionOptions& options) {
+    const auto heads = [&](int part) { return part_as_heads(projected, sizes_.batch, num_heads, part); };
+    const AttentionPlan plan = attention_plan(heads(0), heads(1), heads(2), options, context_);
+    row.attention_flops = plan.forward_flops;
+    const Index workers = std::min<Index>(plan.threads, plan.work_items);
+    row.score_bytes = static_cast<double>(plan.forward_scratch_bytes) * static_cast<double>(workers);
+  }
+
+  template <class T, class Wide>
+  void equal(std::string a, const Tensor<T>& of_a, std::string b, const Tensor<T>& of_b, const Truth<Wide>& truth,
+             std::string note) {
+    const Distance apart = distance(of_a, of_b, truth.bounds);
+    const bool bits = std::memcmp(of_a.data(), of_b.data(), static_cast<std::size_t>(of_a.count()) * sizeof(T)) == 0;
+    report_.equal.push_back({std::move(a), std::move(b), std::move(note), apart.largest, apart.over_bound, bits});
+  }
+
+  FormsSizes sizes_;
+  Context& context_;
+  Tensor<float> x_;  // [B*T, E]
+  FormsReport report_;
+};
+
+}  // namespace
+
+bool FormsReport::holds() const {
+  return std::ranges::all_of(forms, [](const Form& form) { return form.error_over_bound <= 1; }) &&
+         std::ranges::all_of(equal, [](const EqualForms& pair) { return pair.holds(); });
+}
+
+FormsReport run_forms(const FormsSizes& sizes, Context& context) {
+  check_sizes(sizes);
+  return Comparison(sizes, context).run();
+}
+
+}  // namespace qkv::cli
