@@ -15,7 +15,7 @@ ALLOWED = {
     "io": {"io", "core", "public"},
     "view": {"view", "core", "public"},
     "lm": {"lm", "nn", "io", "core", "public"},
-    "examples": {"public", "nn", "io", "view", "lm"},
+    "examples": {"examples", "public", "nn", "io", "view", "lm"},
 }
 # Single headers that a module may take from another beyond the table.
 ALSO = {"reference": {"core/philox.h"}}
