@@ -63,7 +63,7 @@ void Outputs::expect(std::string_view option, const std::string& path, const std
     refuse("the name must end in " + all);
   }
   std::error_code error;
-  const fs::path target = fs::weakly_canonical(path, error);
+  const fs::path target = fs::weakly_canonical(fs::absolute(path), error);
   if (error) refuse("cannot be written: " + error.message());
   if (std::ranges::find(expected_, target) != expected_.end()) refuse("another output has this name: choose two names");
   const fs::file_status status = fs::status(target, error);

@@ -7,6 +7,8 @@
 #include <new>
 
 #include "command.h"
+#include "core/escape.h"
+#include "help.h"
 #include "qkv/error.h"
 #include "qkv/version.h"
 #include "text.h"
@@ -38,6 +40,12 @@ int complain(const std::string& command, const std::string& text, int code) {
   return code;
 }
 
+std::string names_of_commands() {
+  std::string names;
+  for (const Command& command : commands()) names += (names.empty() ? "" : ", ") + command.name;
+  return names;
+}
+
 /// Runs the chosen command. The one place where exceptions end.
 int guarded(const std::string& command, const std::function<int()>& run) {
   try {
@@ -61,17 +69,22 @@ int main_of(int argc, char** argv) {
   app.set_help_flag("-h,--help", "Print this help");
   app.footer("\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help says more, with an example.");
   app.require_subcommand(1);
+  app.formatter(help_formatter());  // commands inherit it
 
   std::ranges::sort(commands(), {}, place_in_help);
   std::vector<std::pair<CLI::App*, std::function<int()>>> runs;
   for (const Command& command : commands()) {
     CLI::App* one = app.add_subcommand(command.name, command.summary);
     one->footer("\nExample:\n  " + command.example);
-    one->get_formatter()->column_width(34);
     runs.emplace_back(one, command.declare(*one));
   }
 
   std::string chosen;
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first.empty()) return complain({}, "say what to do: " + names_of_commands() + " (see qkv --help)", kWrongUse);
+  if (first[0] != '-' && std::ranges::find(commands(), first, &Command::name) == commands().end()) {
+    return complain({}, "no command is called " + escaped(first) + ": there are " + names_of_commands(), kWrongUse);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

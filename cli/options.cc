@@ -31,7 +31,9 @@ ContextOptions ComputeOptions::context() const {
 void add_compute_options(CLI::App& app, ComputeOptions& options, int threads) {
   options.threads = threads;
   const std::string usual = threads == 0 ? "all" : std::to_string(threads);
-  app.add_option("--threads", options.threads, "Threads (default " + usual + ")")->type_name("N")->check(CLI::Range(1, 1024));
+  app.add_option("--threads", options.threads, "Threads (default " + usual + ")")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024).description(""));
   app.add_option("--isa", options.isa, "Instruction set: scalar, avx2, avx512 (default: the fastest here)")->type_name("NAME");
 }
 

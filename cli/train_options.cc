@@ -1,0 +1,191 @@
+#include "train_options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "command.h"
+#include "core/escape.h"
+#include "files.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr Index kDefaultSteps = 800;
+constexpr const char* kDefaultSample = "abababab";
+constexpr std::size_t kSampleCharacters = 8;
+
+/// How many entries "<prefix>N.." the file counts: one more than the largest N, 0 when there are none.
+Index count_layers(const StateDict& state, std::string_view prefix) {
+  Index count = 0;
+  for (const StateDict::Entry& entry : state.entries()) {
+    if (!entry.name.starts_with(prefix)) continue;
+    Index n = 0;
+    const char* const begin = entry.name.data() + prefix.size();
+    if (std::from_chars(begin, entry.name.data() + entry.name.size(), n).ec == std::errc()) count = std::max(count, n + 1);
+  }
+  return count;
+}
+
+/// Sizes that only the file of initial weights knows; what the caller said must agree, which loading checks.
+void take_sizes(const StateDict& state, lm::AttentionLMConfig& config) {
+  config.blocks = state.contains("transformer.wte.weight");
+  const AnyTensor* tokens = state.find(config.blocks ? "transformer.wte.weight" : "tok.weight");
+  const AnyTensor* positions = state.find(config.blocks ? "transformer.wpe.weight" : "pos.weight");
+  if (tokens != nullptr && tokens->sizes.size() == 2) config.embed_dim = tokens->sizes[1];
+  if (positions != nullptr && positions->sizes.size() == 2) config.context = positions->sizes[0];
+  const Index counted = count_layers(state, config.blocks ? "transformer.h." : "attn.");
+  if (counted > 0) config.num_layers = counted;
+}
+
+lm::AttentionLM make_model(const TrainCommandOptions& options, Index vocab_size) {
+  lm::AttentionLMConfig config;
+  std::optional<StateDict> init;
+  if (!options.init.empty()) {
+    init = load_safetensors("--init", options.init);
+    if (init->metadata.contains("lm.task")) {
+      lm::Checkpoint checkpoint = lm::checkpoint_from_state(*init);
+      if (checkpoint.model.config().vocab_size != vocab_size) {
+        throw UsageError("--init " + escaped(options.init) + ": the model must know as many characters as the text has, " +
+                         std::to_string(vocab_size) + ": got " + std::to_string(checkpoint.model.config().vocab_size));
+      }
+      return std::move(checkpoint.model);
+    }
+    take_sizes(*init, config);
+  }
+  config.vocab_size = vocab_size;
+  config.context = options.context.value_or(config.context);
+  config.embed_dim = options.dim.value_or(config.embed_dim);
+  config.num_heads = options.heads.value_or(config.num_heads);
+  config.num_layers = options.layers.value_or(config.num_layers);
+  config.blocks = config.blocks || options.blocks;
+  config.causal = options.task != "masked";
+  config.dropout = options.dropout;
+  lm::AttentionLM model(config, options.seed);
+  if (init) model.load_state_dict(*init);
+  return model;
+}
+
+/// The file's batches: [steps, B, T + 1] ids, or [steps, B] places in the text where windows start.
+lm::BatchSource given_batches(const std::string& path, const std::vector<Index>& ids, Index context) {
+  Tensor<Index> arrays = to_i64(load_npy("--batches", path));
+  if (arrays.rank() == 2) return lm::BatchSource::from_starts(ids, std::move(arrays), context);
+  if (arrays.rank() != 3) {
+    throw UsageError("--batches " + escaped(path) + ": must be [steps, B, T + 1] ids or [steps, B] starts: got " +
+                     arrays.shape());
+  }
+  return lm::BatchSource::from_arrays(std::move(arrays));
+}
+
+lm::BatchSource make_source(const TrainCommandOptions& options, const std::vector<Index>& ids, Index alphabet, Index context,
+                            std::uint64_t seed) {
+  const lm::BatchShape shape{options.batch, context};
+  if (options.task == "previous") return lm::BatchSource::previous(alphabet, shape, seed);
+  if (options.task == "masked") return lm::BatchSource::masked(ids, alphabet, shape, seed);
+  return lm::BatchSource::windows(ids, shape, seed);
+}
+
+/// What is drawn after training: what the caller said, else the article's sample where its characters are known, else the
+/// first characters of the text.
+std::string choose_sample(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer, const std::vector<Index>& ids,
+                          Index context) {
+  std::string sample = options.sample;
+  if (sample.empty()) {
+    const auto& known = tokenizer.characters();
+    const auto length = std::min<std::size_t>({kSampleCharacters, static_cast<std::size_t>(context), ids.size()});
+    const bool usual = std::ranges::find(known, U'a') != known.end() && std::ranges::find(known, U'b') != known.end();
+    if (usual) return std::string(kDefaultSample).substr(0, length);
+    return tokenizer.decode(std::span(ids).first(length));
+  }
+  const auto length = static_cast<Index>(tokenizer.encode(sample).size());
+  if (length > context) {
+    throw UsageError("--sample must be at most as long as the context, " + std::to_string(context) + ": got " +
+                     std::to_string(length) + " characters");
+  }
+  return sample;
+}
+
+}  // namespace
+
+void add_train_options(CLI::App& app, TrainCommandOptions& options) {
+  constexpr const char* kWhat = "What it learns";
+  app.add_option("--text", options.text, "A UTF-8 text (default: the patterned one)")->type_name("FILE")->group(kWhat);
+  app.add_option("--task", options.task, "text: the next character; previous: the one before; masked: hidden ones")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"text", "previous", "masked"}).description(""))
+      ->group(kWhat);
+  app.add_option("--init", options.init, "Initial weights, .safetensors")->type_name("FILE")->group(kWhat);
+  app.add_option("--batches", options.batches, "Given batches [steps, B, T + 1], .npy")->type_name("FILE")->group(kWhat);
+  app.add_option("--steps", options.steps, "Steps (default 800)")->type_name("N")->group(kWhat);
+  app.add_option("--seed", options.seed, "Of weights, batches, dropout and the continuation (default 0)")
+      ->type_name("N")
+      ->group(kWhat);
+
+  constexpr const char* kShow = "What comes out";
+  app.add_option("--out", options.out, "The trained model, .safetensors")->type_name("FILE")->group(kShow);
+  app.add_option("--map", options.maps, "Draw the sample's attention: .png, .svg or .html (again for more)")
+      ->type_name("FILE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(kShow);
+  app.add_option("--sample", options.sample, "The text that is drawn (default abababab)")->type_name("TEXT")->group(kShow);
+  app.add_option("--tokens", options.tokens, "Characters of the continuation (default 72; 0: none)")
+      ->type_name("N")
+      ->group(kShow);
+  add_json_option(app, options.json);
+  app.get_option("--json")->group(kShow);
+
+  constexpr const char* kModel = "The model";
+  const auto number = [&](const char* name, auto& value, const char* type, const char* help) {
+    app.add_option(name, value, help)->type_name(type)->group(kModel);
+  };
+  number("--context", options.context, "N", "Characters that it sees (default 16)");
+  number("--dim", options.dim, "N", "Width (default 32)");
+  number("--heads", options.heads, "N", "Heads of each layer (default 1)");
+  number("--layers", options.layers, "N", "Attention layers (default 1)");
+  app.add_flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as GPT-2")->group(kModel);
+  number("--dropout", options.dropout, "P", "While training (default 0)");
+  number("--batch", options.batch, "N", "Windows a step (default 32)");
+  number("--lr", options.rate, "X", "Learning rate of Adam (default 0.003)");
+  number("--weight-decay", options.weight_decay, "X", "AdamW's (default 0: Adam)");
+  number("--schedule", options.schedule, "NAME", "constant or cosine (default constant)");
+  number("--warmup", options.warmup, "N", "Steps of rising learning rate (default 0)");
+  number("--clip", options.clip, "X", "Largest norm of the gradient (default 0: off)");
+  add_compute_options(app, options.compute);
+}
+
+TrainRun make_run(const TrainCommandOptions& options) {
+  const std::string text = options.text.empty() ? lm::default_text() : load_text("--text", options.text);
+  const auto in_text = [&](auto work) {
+    try {
+      return work();
+    } catch (const Error& error) {
+      if (options.text.empty()) throw;
+      throw UsageError("--text " + escaped(options.text) + ": " + error.what());
+    }
+  };
+  lm::CharTokenizer tokenizer = in_text([&] { return lm::CharTokenizer::from_text(text); });
+  const std::vector<Index> ids = tokenizer.encode(text);
+  const Index alphabet = tokenizer.vocab_size();
+  lm::AttentionLM model = make_model(options, alphabet + (options.task == "masked" ? 1 : 0));
+  const Index context = model.config().context;
+
+  const auto source = [&](std::uint64_t seed) { return make_source(options, ids, alphabet, context, seed); };
+  lm::BatchSource fresh = in_text([&] { return source(~options.seed); });
+  lm::BatchSource batches = options.batches.empty() ? source(options.seed) : given_batches(options.batches, ids, context);
+
+  lm::TrainOptions train;
+  train.steps = options.steps.value_or(batches.steps() >= 0 ? batches.steps() : kDefaultSteps);
+  if (options.schedule != "constant" && options.schedule != "cosine") {
+    throw UsageError("--schedule must be constant or cosine: got " + escaped(options.schedule));
+  }
+  train.schedule.kind = options.schedule == "cosine" ? lm::ScheduleKind::kCosine : lm::ScheduleKind::kConstant;
+  train.schedule.rate = options.rate;
+  train.schedule.warmup_steps = options.warmup;
+  train.adam.weight_decay = options.weight_decay;
+  train.clip_norm = options.clip;
+  train.seed = options.seed;
+  std::string sample = choose_sample(options, tokenizer, ids, context);
+  return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train), std::move(sample)};
+}
+
+}  // namespace qkv::cli
