@@ -82,6 +82,7 @@ int run(const TrainCommandOptions& options) {
   for (const std::string& path : options.maps) outputs.expect("--map", path, kMapEndings);
   Context context(options.compute.context());
   TrainRun run = make_run(options);
+  lm::Trainer(run.model, run.train);  // impossible options are refused before anything is printed
 
   if (!options.json) print_head(run, options, context);
   const lm::TrainResult result = train(run, options.json, context);
@@ -99,8 +100,9 @@ int run(const TrainCommandOptions& options) {
     return 0;
   }
   print_line();
-  print_line(fmt::format("trained in {}; mean of the last {} losses {:.4f}", seconds_text(result.seconds),
-                         std::min(kLastLosses, result.losses.size()), mean_of_last(result.losses)));
+  if (!result.losses.empty())
+    print_line(fmt::format("trained in {}; mean of the last {} losses {:.4f}", seconds_text(result.seconds),
+                           std::min(kLastLosses, result.losses.size()), mean_of_last(result.losses)));
   print_report(report);
   const auto wrote = [](const std::string& what, const std::string& path) {
     print_line(fmt::format("wrote {}  {}", what, one_line(std::filesystem::absolute(path).lexically_normal().string())));

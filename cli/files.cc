@@ -5,31 +5,16 @@
 #include <algorithm>
 #include <cctype>
 
-#include "command.h"
-#include "core/escape.h"
-#include "qkv/error.h"
 #include "qkv/io/npy.h"
 #include "qkv/io/safetensors.h"
 
 namespace qkv::cli {
 namespace {
 
-/// Runs `load`; whatever is wrong with the file is the caller's to mend.
 template <class Load>
 auto loaded(std::string_view option, const std::string& path, Load load) {
   if (path.empty()) throw UsageError(std::string(option) + " needs the name of a file");
-  const auto wrong = [&](const std::exception& error) {
-    return UsageError(std::string(option) + " " + escaped(path) + ": " + error.what());
-  };
-  try {
-    return load();
-  } catch (const FormatError& error) {
-    throw wrong(error);
-  } catch (const IoError& error) {
-    throw wrong(error);
-  } catch (const UnsupportedError& error) {
-    throw wrong(error);
-  }
+  return about_file(option, path, load);
 }
 
 }  // namespace

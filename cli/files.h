@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "command.h"
+#include "core/escape.h"
+#include "qkv/error.h"
 #include "qkv/io/file.h"
 #include "qkv/state_dict.h"
 
@@ -17,6 +20,20 @@ namespace qkv::cli {
 AnyTensor load_npy(std::string_view option, const std::string& path);
 StateDict load_safetensors(std::string_view option, const std::string& path);
 std::string load_text(std::string_view option, const std::string& path);
+
+/// Runs `work` on what an option said: an error of the library becomes a UsageError that begins with `what`.
+template <class Work>
+auto about(const std::string& what, Work work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw UsageError(what + ": " + error.what());
+  }
+}
+template <class Work>
+auto about_file(std::string_view option, const std::string& path, Work work) {
+  return about(std::string(option) + " " + escaped(path), work);
+}
 
 /// ".npy" of "a/b.npy", in lower case.
 std::string ending(const std::string& path);

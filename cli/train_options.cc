@@ -61,7 +61,7 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, Index vocab_size)
   config.causal = options.task != "masked";
   config.dropout = options.dropout;
   lm::AttentionLM model(config, options.seed);
-  if (init) model.load_state_dict(*init);
+  if (init) about_file("--init", options.init, [&] { model.load_state_dict(*init); });
   return model;
 }
 
@@ -96,7 +96,7 @@ std::string choose_sample(const TrainCommandOptions& options, const lm::CharToke
     if (usual) return std::string(kDefaultSample).substr(0, length);
     return tokenizer.decode(std::span(ids).first(length));
   }
-  const auto length = static_cast<Index>(tokenizer.encode(sample).size());
+  const auto length = about("--sample", [&] { return static_cast<Index>(tokenizer.encode(sample).size()); });
   if (length > context) {
     throw UsageError("--sample must be at most as long as the context, " + std::to_string(context) + ": got " +
                      std::to_string(length) + " characters");
@@ -155,14 +155,7 @@ void add_train_options(CLI::App& app, TrainCommandOptions& options) {
 
 TrainRun make_run(const TrainCommandOptions& options) {
   const std::string text = options.text.empty() ? lm::default_text() : load_text("--text", options.text);
-  const auto in_text = [&](auto work) {
-    try {
-      return work();
-    } catch (const Error& error) {
-      if (options.text.empty()) throw;
-      throw UsageError("--text " + escaped(options.text) + ": " + error.what());
-    }
-  };
+  const auto in_text = [&](auto work) { return options.text.empty() ? work() : about_file("--text", options.text, work); };
   lm::CharTokenizer tokenizer = in_text([&] { return lm::CharTokenizer::from_text(text); });
   const std::vector<Index> ids = tokenizer.encode(text);
   const Index alphabet = tokenizer.vocab_size();

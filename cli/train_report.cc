@@ -101,7 +101,9 @@ void print_report(const TrainReport& report) {
   print_line(bold("where it looks, in percent") + faint("   row i: what character i attends to"));
   print_line();
   print_line(view::render_table(map));
-  print_line(view::render_terminal(map, map_options()));
+  view::MapOptions cells;
+  cells.numbers = view::CellNumbers::kNever;  // the table has them
+  print_line(view::render_terminal(map, map_options(cells)));
   print_shares(report);
   print_line();
   print_scores(report);

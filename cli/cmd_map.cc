@@ -1,0 +1,120 @@
+// `qkv map`: draws attention, from a trained model and a text or from a tensor of weights. Not: computing weights of given
+// q and k (attend --weights).
+#include <fmt/format.h>
+
+#include "command.h"
+#include "core/escape.h"
+#include "files.h"
+#include "maps.h"
+#include "options.h"
+#include "qkv/lm/attention_report.h"
+#include "qkv/lm/trainer.h"
+#include "text.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr const char* kDefaultText = "abababab";
+
+struct MapCommandOptions {
+  std::string file, weights, text, title, theme = "dark";
+  std::vector<std::string> out;
+  Index sequence = 0;
+  MapStyle style;
+  ComputeOptions compute;
+};
+
+view::AttentionMap map_of_model(const std::string& file, const StateDict& state, const MapCommandOptions& options) {
+  const lm::Checkpoint checkpoint = about_file("FILE", file, [&] { return lm::checkpoint_from_state(state); });
+  const std::string text = options.text.empty() ? kDefaultText : options.text;
+  const std::vector<Index> ids = about("--text", [&] { return checkpoint.tokenizer.encode(text); });
+  const Index longest = checkpoint.model.config().context;
+  if (static_cast<Index>(ids.size()) > longest) {
+    throw UsageError(
+        fmt::format("--text must be at most as long as the model's context, {}: got {} characters", longest, ids.size()));
+  }
+  Context context(options.compute.context());
+  const lm::AttentionReport report = lm::attention_report(checkpoint.model, ids, context);
+  return view::make_map(View<const float, 4>(report.weights), view::characters(text), "attention of \"" + text + "\"");
+}
+
+/// [Tq, Tk], [H, Tq, Tk], or one sequence of [B, H, Tq, Tk].
+view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tensor, const MapCommandOptions& options) {
+  const auto refuse = [&](const std::string& why) { return UsageError(escaped(file) + ": " + why); };
+  Tensor<float> weights = to_f32(tensor);
+  std::vector<Index> sizes = weights.sizes();
+  if (sizes.size() < 2 || sizes.size() > 4) {
+    throw refuse("weights must be [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk]: got " + weights.shape());
+  }
+  while (sizes.size() < 4) sizes.insert(sizes.begin(), 1);
+  weights.reshape(sizes);
+  if (options.sequence < 0 || options.sequence >= sizes[0]) {
+    throw UsageError(fmt::format("--sequence must be one of the {} in {}: got {}", sizes[0], escaped(file), options.sequence));
+  }
+  const View<const float, 4> chosen =
+      std::as_const(weights).view<4>().sliced(0, options.sequence, options.sequence + 1);  // [1, H, Tq, Tk]
+  const std::vector<std::string> labels = view::characters(options.text);
+  view::AttentionMap map = view::make_map(chosen, {}, "attention weights");
+  const auto count = static_cast<Index>(labels.size());
+  if (count == 0) return map;
+  if (count != map.kv_len() && count != map.q_len()) {
+    throw UsageError(
+        fmt::format("--text must have one character a key ({}) or query ({}): got {}", map.kv_len(), map.q_len(), count));
+  }
+  if (count == map.kv_len()) map.key_tokens = labels;
+  if (count == map.q_len()) map.query_tokens = labels;
+  return map;
+}
+
+view::AttentionMap make_map(const MapCommandOptions& options) {
+  if (options.file.empty() == options.weights.empty())
+    throw UsageError("give one file: a model that qkv train wrote, or --weights w.npy");
+  const std::string& file = options.file.empty() ? options.weights : options.file;
+  const std::string_view option = options.file.empty() ? "--weights" : "FILE";
+  if (ending(file) != ".safetensors") return map_of_weights(file, load_npy(option, file), options);
+  const StateDict state = load_safetensors(option, file);
+  if (const AnyTensor* weights = state.find("weights")) return map_of_weights(file, *weights, options);
+  return map_of_model(file, state, options);
+}
+
+int run(const MapCommandOptions& options) {
+  Outputs outputs;
+  for (const std::string& path : options.out) outputs.expect("--out", path, kMapEndings);
+  const view::MapOptions style = map_style(options.style);
+  if (options.theme != "dark" && options.theme != "light") {
+    throw UsageError("--theme must be dark or light: got " + escaped(options.theme));
+  }
+  view::AttentionMap map = make_map(options);
+  if (!options.title.empty()) map.title = options.title;
+  for (const std::string& path : options.out) add_map(outputs, path, map, style);
+  outputs.commit();
+  for (const std::string& path : options.out) print_line("wrote " + one_line(path));
+  if (!options.out.empty()) return 0;
+  view::TerminalOptions shown = map_options(style);
+  shown.theme = options.theme == "dark" ? view::Theme::kDark : view::Theme::kLight;
+  print(view::render_terminal(map, shown));
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<MapCommandOptions>();
+  app.add_option("FILE", options->file, "A model that qkv train wrote, or weights (.npy)")->type_name("FILE");
+  app.add_option("--weights", options->weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy")->type_name("FILE");
+  app.add_option("--text", options->text, "The text to look at (default abababab); with weights: labels")->type_name("TEXT");
+  app.add_option("--sequence", options->sequence, "Which sequence of [B, H, Tq, Tk] (default 0)")->type_name("B");
+  app.add_option("--out", options->out, "A .png, .svg or .html (again for more); none: the terminal")
+      ->type_name("FILE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--title", options->title, "Above the picture")->type_name("TEXT");
+  app.add_option("--theme", options->theme, "Of the terminal: dark or light (default dark)")->type_name("NAME");
+  add_map_style(app, options->style);
+  add_compute_options(app, options->compute);
+  return [options] { return run(*options); };
+}
+
+const bool added = add_command({"map", "Draw attention: terminal, PNG, SVG, one offline HTML page",
+                                "qkv map model.safetensors --text abababab --out map.html", declare});
+
+}  // namespace
+}  // namespace qkv::cli
