@@ -2,13 +2,15 @@
 
 A block without main is no program and would be skipped in silence, so it must say so itself: ```cpp fragment.
 Usage: readme.py MARKDOWN OUTPUT_FOLDER    writes <stem>_<number>.cc, prints their paths separated by semicolons
-       readme.py --check MARKDOWN...       fails on a block that is neither a program nor marked as a fragment
+       readme.py --check MARKDOWN...       fails on a block that is neither a program nor marked as a fragment, and on a link
+                                           to a file or heading that is not there
 """
 
 import re
 import sys
 from pathlib import Path
 
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(cpp|c\+\+|cc|cxx)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -36,6 +38,23 @@ def extract(markdown, folder):
     print(";".join(programs), end="")
 
 
+def anchors(path):
+    """The names under which GitHub links to a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(markdown):
+    """The targets inside the repository that are not there."""
+    for target in LINK.findall(BLOCK.sub("", markdown.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = markdown.parent / name if name else markdown
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            yield target
+
+
 def check(markdowns):
     bad, programs = 0, 0
     for markdown in markdowns:
@@ -44,6 +63,9 @@ def check(markdowns):
             if not is_program and not is_fragment:
                 print(f"{markdown}:{line}: neither a program nor marked ```cpp fragment")
                 bad += 1
+        for target in broken_links(markdown):
+            print(f"{markdown}: broken link {target}")
+            bad += 1
     print(f"{programs} programs in {len(markdowns)} files; {bad} problems")
     return 1 if bad else 0
 
