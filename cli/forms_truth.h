@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "qkv/state_dict.h"
 #include "qkv/tensor.h"
 #include "reference/attention.h"
 
@@ -142,5 +143,26 @@ Tensor<To> converted(const Tensor<From>& from) {
   std::transform(from.data(), from.data() + from.count(), to.data(), [](From value) { return static_cast<To>(value); });
   return to;
 }
+
+inline constexpr auto kSame = [](auto value) { return value; };
+inline constexpr auto kPositive = [](auto value) { return std::abs(value); };
+
+/// What the layer gives in T: rows [B*T, E].
+template <class T>
+Tensor<T> textbook_forward(const Tensor<T>& x, const TextbookLayer& layer, Index batch, Tensor<T>* weights = nullptr) {
+  const Tensor<T> projected = textbook_linear(x, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
+  const auto heads = [&](int part) { return part_as_heads(projected, batch, layer.num_heads, part); };
+  auto attention = reference::attention_forward<T>(heads(0), heads(1), heads(2), textbook_options<T>(layer.causal));
+  Tensor<T> attended = heads_to_rows<T>(attention.out);
+  if (weights != nullptr) *weights = std::move(attention.weights);
+  if (layer.out_weight.empty()) return attended;
+  return textbook_linear(attended, layer.out_weight, layer.out_bias, kSame);
+}
+
+/// Exact output of a layer, rows [B*T, E], for x [B*T, E].
+Truth<double> truth_of(const Tensor<float>& x, const TextbookLayer& layer, Index batch);
+
+/// The parameters of a state dict under the names of v4.
+TextbookLayer textbook(const StateDict& state, Index num_heads, bool causal);
 
 }  // namespace qkv::cli
