@@ -24,11 +24,12 @@ struct Judgement {
   double error = 0, bound = 0;
   bool holds() const { return error <= bound; }  // false for NaN
 };
-/// error = max |got - exact|; bound = 3 max |naive - exact| + 8 eps max |exact|, naive: the textbook in the type of `got`.
+/// error = max |got - exact|; bound = 3 max |naive - exact| + 8 eps `terms`. naive: the textbook in the type of `got`;
+/// terms: the largest sum of the sizes of the terms that an element is made of.
 template <class T>
-Judgement judge(std::span<const T> got, std::span<const T> naive, std::span<const double> exact);
-/// The same without a naive form: bound = 8 eps `terms`, where terms bounds the sum of the terms' sizes.
-Judgement judge_sum(double got, double exact, double terms, double epsilon);
+Judgement judge(std::span<const T> got, std::span<const T> naive, std::span<const double> exact, double terms);
+/// One f32 sum, without a naive form: bound = 8 eps `terms`.
+Judgement judge_sum(double got, double exact, double terms);
 /// The worse of two, by error / bound.
 Judgement worse(const Judgement& a, const Judgement& b);
 

@@ -1,7 +1,9 @@
 // Cases of attention: forward and backward, full and causal, f32 and f64, and one new query against a long cache.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 
 #include "bench.h"
@@ -87,9 +89,40 @@ Judgement judge_forward(const Problem<T>& p) {
     const Tensor<T> naive = reference::attention_forward<T>(q, k, v, narrow_options).out;
     const Tensor<double> exact = reference::attention_forward<double>(widened(q), wide_k, wide_v, wide_options).out;
     const std::span<const T> got(out.data(), static_cast<std::size_t>(p.shape.head_dim));
-    judgement = worse(judgement, judge<T>(got, naive.span(), exact.span()));
+    judgement = worse(judgement, judge<T>(got, naive.span(), exact.span(), 1));  // |v| <= 1
   }
   return judgement;
+}
+
+/// Sums of sizes of terms, where no input exceeds 1: dq and dk of scale w (|dout||v| + |dout||out|), dv of w.
+struct GradientTerms {
+  double dq = 0, dk = 0, dv = 0;
+};
+
+GradientTerms gradient_terms(const reference::Forward<double>& forward, const View<const double, 4>& v,
+                             const View<const double, 4>& dout) {
+  const View<const double, 4> weights = forward.weights, out = forward.out;  // [1, 1, T, T], [1, 1, T, D]
+  const Index length = v.size(2), head_dim = v.size(3);
+  const double scale = 1 / std::sqrt(static_cast<double>(head_dim));
+  std::vector<double> of_key(static_cast<std::size_t>(length)), weight_of_key(static_cast<std::size_t>(length));
+  GradientTerms terms;
+  for (Index i = 0; i < length; ++i) {
+    double of_query = 0;
+    for (Index j = 0; j < length; ++j) {
+      double sizes = 0;
+      for (Index d = 0; d < head_dim; ++d) {
+        sizes += std::abs(dout(0, 0, i, d)) * (std::abs(v(0, 0, j, d)) + std::abs(out(0, 0, i, d)));
+      }
+      const double term = scale * weights(0, 0, i, j) * sizes;
+      of_query += term;
+      of_key[static_cast<std::size_t>(j)] += term;
+      weight_of_key[static_cast<std::size_t>(j)] += weights(0, 0, i, j);
+    }
+    terms.dq = std::max(terms.dq, of_query);
+  }
+  terms.dk = std::ranges::max(of_key);
+  terms.dv = std::ranges::max(weight_of_key);
+  return terms;
 }
 
 /// All gradients of a problem of the same kind with one head and at most 160 tokens.
@@ -104,13 +137,15 @@ Judgement judge_backward(const Shape& shape, Context& context) {
   reference::Options<T> narrow_options;
   reference::Options<double> wide_options;
   if (shape.causal) narrow_options.keep = wide_options.keep = [](Index, Index, Index i, Index j) { return j <= i; };
+  const Tensor<double> q = widened<T>(p.q), k = widened<T>(p.k), v = widened<T>(p.v), dout = widened<T>(p.dout);
   const auto naive = reference::attention_backward<T>(p.q, p.k, p.v, p.dout, {}, narrow_options);
-  const auto view = [](const Tensor<T>& x) { return widened<T>(x); };
-  const auto exact = reference::attention_backward<double>(view(p.q), view(p.k), view(p.v), view(p.dout), {}, wide_options);
-  const auto one = [](const Tensor<T>& got, const Tensor<T>& plain, const Tensor<double>& truth) {
-    return judge<T>(got.span(), plain.span(), truth.span());
+  const auto exact = reference::attention_backward<double>(q, k, v, dout, {}, wide_options);
+  const GradientTerms terms = gradient_terms(reference::attention_forward<double>(q, k, v, wide_options), v, dout);
+  const auto one = [](const Tensor<T>& got, const Tensor<T>& plain, const Tensor<double>& truth, double sizes) {
+    return judge<T>(got.span(), plain.span(), truth.span(), sizes);
   };
-  return worse(one(p.dq, naive.dq, exact.dq), worse(one(p.dk, naive.dk, exact.dk), one(p.dv, naive.dv, exact.dv)));
+  return worse(one(p.dq, naive.dq, exact.dq, terms.dq),
+               worse(one(p.dk, naive.dk, exact.dk, terms.dk), one(p.dv, naive.dv, exact.dv, terms.dv)));
 }
 
 template <class T>

@@ -67,21 +67,20 @@ Peak measure_peak(Context& context) {
 }
 
 template <class T>
-Judgement judge(std::span<const T> got, std::span<const T> naive, std::span<const double> exact) {
-  double error = 0, naive_error = 0, largest = 0;
+Judgement judge(std::span<const T> got, std::span<const T> naive, std::span<const double> exact, double terms) {
+  double error = 0, naive_error = 0;
   for (std::size_t n = 0; n < exact.size(); ++n) {
     const double difference = std::abs(static_cast<double>(got[n]) - exact[n]);
     error = std::isnan(difference) ? std::numeric_limits<double>::infinity() : std::max(error, difference);
     naive_error = std::max(naive_error, std::abs(static_cast<double>(naive[n]) - exact[n]));
-    largest = std::max(largest, std::abs(exact[n]));
   }
-  return {error, 3 * naive_error + 8 * static_cast<double>(std::numeric_limits<T>::epsilon()) * largest};
+  return {error, 3 * naive_error + 8 * static_cast<double>(std::numeric_limits<T>::epsilon()) * terms};
 }
-template Judgement judge<float>(std::span<const float>, std::span<const float>, std::span<const double>);
-template Judgement judge<double>(std::span<const double>, std::span<const double>, std::span<const double>);
+template Judgement judge<float>(std::span<const float>, std::span<const float>, std::span<const double>, double);
+template Judgement judge<double>(std::span<const double>, std::span<const double>, std::span<const double>, double);
 
-Judgement judge_sum(double got, double exact, double terms, double epsilon) {
-  return {std::abs(got - exact), 8 * epsilon * terms};
+Judgement judge_sum(double got, double exact, double terms) {
+  return {std::abs(got - exact), 8 * static_cast<double>(std::numeric_limits<float>::epsilon()) * terms};
 }
 
 Judgement worse(const Judgement& a, const Judgement& b) {
