@@ -16,7 +16,8 @@ TEMPORARY = re.compile(r'"/t' + r"mp\b")
 def opens_well(path, lines):
     """A comment first; the .cc beside a header of the same name may leave it to the header."""
     first = lines[0] if lines else ""
-    return first.startswith("//") or (path.suffix == ".cc" and first.startswith("#include") and f"/{path.stem}.h\"" in first)
+    own_header = re.match(rf'#include "(.*/)?{path.stem}\.h"', first)
+    return first.startswith("//") or (path.suffix == ".cc" and own_header is not None)
 
 
 def text_problems(path, name, text):

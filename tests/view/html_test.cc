@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <regex>
 
 #include "maps.h"
 
@@ -35,9 +34,11 @@ std::vector<double> weights_of(const std::string& page) {
   const double peak = std::stod(between(page, "peak:", ","));
   std::vector<double> out;
   const std::string data = between(page, "\ndata:", "\n}");
-  const std::regex literal("\"([^\"]*)\"");
-  for (std::sregex_iterator it(data.begin(), data.end(), literal), end; it != end; ++it) {
-    const std::string bytes = decode_base64((*it)[1].str());
+  // Each string between two quotes. Not std::regex: it recurses once a character, and a page is longer than a stack is deep.
+  for (std::size_t open = data.find('"'); open != std::string::npos;) {
+    const std::size_t close = data.find('"', open + 1);
+    const std::string bytes = decode_base64(std::string_view(data).substr(open + 1, close - open - 1));
+    open = data.find('"', close + 1);
     const auto byte = [&bytes](std::size_t i) { return static_cast<unsigned>(static_cast<unsigned char>(bytes[i])); };
     for (std::size_t i = 0; i < bytes.size(); i += is_float16 ? 2 : 1) {
       const unsigned h = is_float16 ? byte(i) | byte(i + 1) << 8 : byte(i);
