@@ -1,0 +1,175 @@
+// What every command keeps to: --help with an example, exit codes, one line for what is wrong, no file left behind.
+#include <pty.h>
+
+#include "cli/tool.h"
+#include "qkv/context.h"
+#include "support/random.h"
+
+namespace qkv::test {
+namespace {
+
+class House : public ToolTest {
+ protected:
+  House() {
+    Random random(1);
+    for (const char* name : {"q", "k", "v"}) {
+      Tensor<float> tensor({2, 2, 3, 4});
+      for (float& value : tensor.span()) value = static_cast<float>(random.symmetric());
+      save(std::string(name) + ".npy", tensor);
+    }
+    save("flat.npy", Tensor<float>({3, 4}));
+    save("whole.npy", Tensor<std::int64_t>({2, 2, 3, 4}));
+    write("short.txt", "abc");
+    write("bytes.txt", "ab\xFFy");
+    write("torn.npy", contents(path("q.npy")).substr(0, 200));
+    write("torn.safetensors", std::string(8, '\x01'));
+  }
+
+  static Words attend(const Words& more) {
+    Words words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+TEST_F(House, EveryCommandHelpsWithAnExample) {
+  const std::string all = output({"--help"});
+  for (const char* name : {"train", "generate", "map", "forms", "ablate", "explain", "attend", "layer", "bench", "info"}) {
+    EXPECT_NE(all.find(std::string("\n  ") + name + " "), std::string::npos) << name;
+    const std::string help = output({name, "--help"});
+    EXPECT_NE(help.find(std::string("Example:\n  qkv ") + name), std::string::npos) << help;
+  }
+  for (const char* name : {"attend", "layer", "train", "generate", "map", "bench"}) {
+    const std::string help = output({name, "--help"});
+    EXPECT_NE(help.find("--threads"), std::string::npos) << name;
+    EXPECT_NE(help.find("--isa"), std::string::npos) << name;
+  }
+  EXPECT_TRUE(output({"--version"}).starts_with("qkv "));
+}
+
+TEST_F(House, WrongUseIsOneLineAndTwo) {
+  expect_refused({}, {"train", "attend"});
+  expect_refused({"nonsense"}, {"\"nonsense\"", "attend"});
+  expect_refused({"attend"}, {"--out"});
+  expect_refused({"attend", "--nonsense"}, {"qkv attend --help"});
+  expect_refused({"info", "--threads", "0"}, {"qkv info"});
+  expect_refused({"train", "--steps", "many"}, {"--steps"});
+  expect_refused({"train", "--task", "guess"}, {"guess", "previous"});
+  expect_refused({"bench", "nonsense"}, {"\"nonsense\"", "--list"});
+  expect_refused({"bench", "--suite", "huge"}, {"quick", "full"});
+  expect_refused({"generate", "--model", "missing.safetensors", "--prompt", "a"}, {"missing.safetensors", "No such file"});
+}
+
+TEST_F(House, BadInputsOfAttend) {
+  expect_refused({"attend", "--q", "q.npy", "--out", "out.npy"}, {"--k"});
+  expect_refused({"attend", "--q", "no.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"}, {"no.npy", "--q"});
+  expect_refused({"attend", "--q", "torn.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"}, {"torn.npy", "byte"});
+  expect_refused({"attend", "--q", "whole.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"}, {"f32 or f64"});
+  expect_refused({"attend", "--q", "q.npy", "--k", "flat.npy", "--v", "v.npy", "--out", "out.npy"}, {"k", "[3, 4]"});
+  expect_refused({"attend", "--in", "torn.safetensors", "--out", "out.safetensors"}, {"torn.safetensors"});
+  expect_refused(attend({"--causal=sideways"}), {"top-left", "bottom-right"});
+  expect_refused(attend({"--window", "3"}), {"--window", "255,0"});
+  expect_refused(attend({"--window", "3,x"}), {"--window"});
+  expect_refused(attend({"--offsets", "1,2"}), {"--causal"});
+  expect_refused(attend({"--key-lengths", "3,9"}), {"9"});
+  expect_refused(attend({"--keep", "flat.npy"}), {"--mask-axes"});
+  expect_refused(attend({"--keep", "flat.npy", "--mask-axes", "xy"}), {"bqk"});
+  expect_refused(attend({"--keep", "flat.npy", "--mask-axes", "bqk"}), {"[3, 4]"});
+  expect_refused(attend({"--scale", "nan"}), {"scale"});
+  expect_refused(attend({"--softcap", "-1"}), {"softcap"});
+  expect_refused(attend({"--dropout", "1.5"}), {"1.5"});
+  expect_refused(attend({"--empty-row", "half"}), {"zero", "mean", "nan"});
+  expect_refused(attend({"--dq", "dq.npy"}), {"--dout"});
+  expect_refused(attend({"--dout", "q.npy"}), {"--dq"});
+  expect_refused(attend({"--dout", "q.npy", "--dbias", "db.npy"}), {"--bias"});
+  expect_refused(attend({"--isa", "mmx"}), {"mmx", "scalar"});
+  expect_refused(attend({"--lse", "out.npy"}), {"another output"});
+}
+
+TEST_F(House, UnwritableOutputs) {
+  const Words start{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out"};
+  for (const auto& [name, mend] : std::vector<std::pair<std::string, std::string>>{
+           {"no/such/out.npy", "folder"}, {"out.txt", ".npy"}, {"/dev/null", "end in"}, {".", "end in"}}) {
+    Words words = start;
+    words.push_back(name);
+    expect_refused(words, {name, mend});
+  }
+  std::filesystem::create_directory(path("taken.npy"));
+  Words words = start;
+  words.push_back("taken.npy");
+  expect_refused(words, {"taken.npy", "directory"});
+}
+
+TEST_F(House, BadTexts) {
+  expect_refused({"train", "--text", "short.txt", "--out", "m.safetensors"}, {"short.txt", "3 characters", "context 16"});
+  expect_refused({"train", "--text", "bytes.txt"}, {"bytes.txt", "UTF-8", "2"});
+  expect_refused({"train", "--text", "no.txt"}, {"no.txt"});
+  expect_refused({"train", "--sample", "Q"}, {"--sample", "Q", "'a'"});
+  expect_refused({"train", "--heads", "5"}, {"5 heads"});
+  expect_refused({"train", "--steps", "-1"}, {"-1"});
+  expect_refused({"train", "--init", "torn.safetensors"}, {"torn.safetensors"});
+  expect_refused({"map", "q.npy"}, {"weights"});
+  expect_refused({"map", "torn.safetensors", "--out", "m.png"}, {"torn.safetensors"});
+  expect_refused({"map", "q.npy", "--out", "m.gif"}, {".png"});
+}
+
+TEST_F(House, HostileNamesCannotDriveATerminal) {
+  expect_refused({"map", "\x1b[31m\nred.npy"}, {"\\x1b[31m"});
+  expect_refused({"\x1b[31mred"}, {"\\x1b"});
+  expect_refused({"train", "--\x1b[31m"}, {"\\x1b"});
+}
+
+TEST_F(House, AFullDiskIsAFailureOfTheWork) {
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO);
+    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+    become_tool({"info"}, {});
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+TEST_F(House, InfoIsJson) {
+  const nlohmann::json info = json({"info", "--json"});
+  EXPECT_EQ(info["isa"]["supported"].size(), supported_isas().size());
+  EXPECT_GE(info["threads"]["used"], 1);
+  EXPECT_FALSE(info["kernels"].empty());
+  EXPECT_NE(output({"info"}).find(info["cpu"]["model"]), std::string::npos);
+}
+
+/// What the tool writes to a terminal.
+class OnATerminal : public House {
+ protected:
+  std::string screen(const Words& words, const Words& settings) const {
+    winsize size{.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+    if (child == 0) become_tool(words, settings);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t got = 0; (got = read(terminal, buffer, sizeof(buffer))) > 0;)
+      text.append(buffer, static_cast<std::size_t>(got));
+    close(terminal);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(WEXITSTATUS(status), 0) << text;
+    return text;
+  }
+};
+
+TEST_F(OnATerminal, ABarThereAndColoursUnlessNoColor) {
+  const Words train{"train", "--steps", "300"};
+  const std::string colourful = screen(train, {"TERM=xterm", "LANG=C.UTF-8", "LC_ALL=C.UTF-8"});
+  EXPECT_NE(colourful.find("\x1b[48;2;"), std::string::npos);
+  EXPECT_NE(colourful.find("\x1b[K"), std::string::npos) << "no bar";
+  const std::string plain = screen(train, {"TERM=xterm", "NO_COLOR=1"});
+  EXPECT_EQ(plain.find("\x1b[48"), std::string::npos);
+  EXPECT_EQ(plain.find("\x1b[1m"), std::string::npos);
+  EXPECT_EQ(screen(train, {"TERM=dumb"}).find("\x1b[48"), std::string::npos);
+  EXPECT_EQ(output(train).find('\x1b'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,112 @@
+// `qkv layer` against what PyTorch wrote: outputs, weights and every gradient by its name in the file.
+#include "cli/tool.h"
+#include "golden/golden.h"
+#include "qkv/io/safetensors.h"
+
+namespace qkv::test {
+namespace {
+
+class LayerTool : public ToolTest {
+ protected:
+  /// The files of a golden case, and the words that run it.
+  Words prepare(const golden::File& file) const {
+    io::save_safetensors(path("s.safetensors"), file.parameters());
+    save("x.npy", file.f32("x"));
+    save("g.npy", file.f32("dout"));
+    Words words{"layer",
+                file.fact("layer"),
+                "--state",
+                "s.safetensors",
+                "--x",
+                "x.npy",
+                "--out",
+                "y.npy",
+                "--heads",
+                file.fact("heads"),
+                "--weights",
+                "w.npy",
+                "--dout",
+                "g.npy",
+                "--grads",
+                "grads.safetensors",
+                file.number("causal") != 0 ? "--causal" : "--no-causal",
+                "--empty-row",
+                file.fact("fill") == "-inf" ? "nan" : "mean"};
+    if (file.has("mask")) {
+      io::save_npy(path("m.npy"), file.tensors().at("mask"));
+      words.insert(words.end(), {"--keep", "m.npy"});
+    }
+    if (file.fact("mode") == "train") {
+      words.insert(words.end(), {"--dropout", file.fact("dropout"), "--residual-dropout", file.fact("residual"), "--seed",
+                                 file.fact("seed")});
+    }
+    return words;
+  }
+};
+
+TEST_F(LayerTool, HoldsPyTorchsValues) {
+  for (const char* name : {"v1_3x2x4", "v3_3x4x2_ragged_bk", "v3_3x4x2_ragged_train", "self_attention_3x4x2_ragged",
+                           "single_head_3x2x4", "mha_3x2x4_in_proj", "mha_3x2x128_nan", "mha_2x5x6_causal_train"}) {
+    SCOPED_TRACE(name);
+    const golden::File file(name);
+    EXPECT_EQ(output(prepare(file)), "");
+    const Tensor<float> y = to_f32(load("y.npy"));
+    EXPECT_LE(file.ratio("out", y.span()), 1);
+    const StateDict gradients = io::load_safetensors(path("grads.safetensors"));
+    EXPECT_EQ(gradients.size(), file.names("grad.").size());
+    for (const StateDict::Entry& entry : gradients.entries()) {
+      const Tensor<float> gradient = to_f32(entry.tensor);
+      EXPECT_LE(file.ratio("grad." + entry.name, gradient.span()), 1) << entry.name;
+    }
+    const Tensor<float> weights = to_f32(load("w.npy"));
+    EXPECT_LE(file.ratio("weights", weights.span()), 1);
+  }
+}
+
+TEST_F(LayerTool, NamesWhatDoesNotFit) {
+  const golden::File file("v1_3x2x4");
+  const Words words = prepare(file);
+  const auto with = [&](const std::string& option, const std::string& value) {
+    Words changed = words;
+    *(std::ranges::find(changed, option) + 1) = value;
+    return changed;
+  };
+  Words unknown = words;
+  unknown[1] = "v9";
+  expect_refused(unknown, {"v9", "single-head"});
+  save("flat.npy", Tensor<float>({2, 4}));
+  save("wide.npy", Tensor<float>({3, 2, 5}));
+  expect_refused(with("--x", "flat.npy"), {"flat.npy", "[B, T, E]"});
+  expect_refused(with("--x", "wide.npy"), {"wide.npy", "4"});
+  expect_refused(with("--dout", "wide.npy"), {"wide.npy", "[3, 2, 4]"});
+
+  StateDict missing, strange;
+  const StateDict parameters = file.parameters();
+  for (const StateDict::Entry& entry : parameters.entries()) {
+    if (entry.name != "key_proj.bias") missing.add(entry.name, entry.tensor.clone());
+    strange.add(entry.name == "key_proj.bias" ? "key_proj.colour" : entry.name, entry.tensor.clone());
+  }
+  io::save_safetensors(path("missing.safetensors"), missing);
+  io::save_safetensors(path("strange.safetensors"), strange);
+  expect_refused(with("--state", "missing.safetensors"), {"missing.safetensors", "key_proj.bias"});
+  expect_refused(with("--state", "strange.safetensors"), {"strange.safetensors", "key_proj.colour"});
+}
+
+TEST_F(LayerTool, AppliedIsWeightsTimesDropout) {
+  Words words = prepare(golden::File("mha_2x5x6_causal_train"));
+  words.insert(words.end(), {"--applied", "a.npy"});
+  output(words);
+  const Tensor<float> weights = to_f32(load("w.npy")), applied = to_f32(load("a.npy"));
+  Index dropped = 0;
+  for (Index n = 0; n < weights.count(); ++n) {
+    const float w = weights.data()[n], a = applied.data()[n];
+    if (w > 0 && a == 0) ++dropped;
+    if (a != 0) {
+      EXPECT_NEAR(static_cast<double>(a / w), 1 / 0.75, 1e-5);
+    }
+  }
+  EXPECT_GT(dropped, 0);
+}
+
+}  // namespace
+}  // namespace qkv::test

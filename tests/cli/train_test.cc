@@ -1,0 +1,114 @@
+// `qkv train`, `generate`, `map` and `bench`: what scripts read, the same bits for the same seed, pictures that are pictures.
+#include <cmath>
+
+#include "cli/tool.h"
+#include "golden/golden.h"
+
+namespace qkv::test {
+namespace {
+
+class Train : public ToolTest {};
+
+TEST_F(Train, JsonHasTheKeysThatScriptsRead) {
+  const nlohmann::json run = json({"train", "--steps", "40", "--seed", "3", "--json"});
+  EXPECT_EQ(run["steps"], 40);
+  EXPECT_EQ(run["losses"].size(), 40U);
+  EXPECT_GT(run["seconds"], 0);
+  EXPECT_EQ(run["parameters"], 5063);
+  const nlohmann::json& sample = run["sample"];
+  EXPECT_EQ(sample["text"], "abababab");
+  ASSERT_EQ(sample["weights"].size(), 8U);
+  double previous = 0;
+  for (std::size_t i = 0; i < 8; ++i) {
+    double sum = 0;
+    for (const auto& weight : sample["weights"][i]) sum += weight.get<double>();
+    EXPECT_NEAR(sum, 1, 1e-6);
+    if (i > 0) previous += sample["weights"][i][i - 1].get<double>() / 7;
+  }
+  EXPECT_NEAR(sample["share"]["previous"], previous, 1e-6);
+  for (const char* name : {"self", "previous", "first", "same"}) EXPECT_TRUE(sample["share"][name].is_number()) << name;
+}
+
+TEST_F(Train, SameSeedSameBits) {
+  const auto losses = [&](const char* seed, const char* threads) {
+    return json({"train", "--steps", "30", "--seed", seed, "--threads", threads, "--json"})["losses"];
+  };
+  EXPECT_EQ(losses("1", "1"), losses("1", "2"));
+  EXPECT_NE(losses("1", "1"), losses("2", "1"));
+}
+
+TEST_F(Train, GivenWeightsAndBatchesGivePyTorchsLosses) {
+  const nlohmann::json run = json({"train", "--init", golden::path("lm_init.safetensors"), "--batches",
+                                   golden::path("lm_batches.npy"), "--json", "--tokens", "0"});
+  const Tensor<double> losses = to_f64(io::load_npy(golden::path("lm_losses.npy")));
+  ASSERT_GE(run["losses"].size(), 100U);
+  for (std::size_t step = 0; step < 100; ++step) {
+    EXPECT_NEAR(run["losses"][step], losses.data()[step], 1e-5) << step;
+  }
+}
+
+TEST_F(Train, LinesWithoutATerminal) {
+  const std::string text = output({"train", "--steps", "20"});
+  EXPECT_NE(text.find("\nstep 20  loss "), std::string::npos) << text;
+  EXPECT_NE(text.find("where it looks, in percent"), std::string::npos);
+  EXPECT_NE(text.find("it continues"), std::string::npos);
+  EXPECT_EQ(text.find('\r'), std::string::npos);
+}
+
+TEST_F(Train, TasksSayWhatTheyCount) {
+  const nlohmann::json previous = json({"train", "--task", "previous", "--steps", "800", "--json"});
+  EXPECT_GE(previous["previous"]["mean"], 0.9);
+  EXPECT_EQ(previous["previous"]["rows"].size(), 15U);
+  const nlohmann::json masked = json({"train", "--task", "masked", "--steps", "50", "--json"});
+  EXPECT_FALSE(masked["model"]["causal"].get<bool>());
+  EXPECT_GT(masked["fresh"]["targets"], 0);
+}
+
+TEST_F(Train, TheModelGeneratesAndIsDrawn) {
+  output({"train", "--steps", "200", "--out", "m.safetensors", "--map", "a.png", "--map", "a.svg", "--map", "a.html"});
+  EXPECT_TRUE(contents(path("a.png")).starts_with("\x89PNG"));
+  EXPECT_NE(contents(path("a.svg")).find("<svg"), std::string::npos);
+  EXPECT_NE(contents(path("a.html")).find("<html"), std::string::npos);
+
+  const Words generate{"generate", "--model", "m.safetensors", "--prompt", "abc ab", "--tokens", "50"};
+  const std::string text = output(generate);
+  EXPECT_TRUE(text.starts_with("abc ab"));
+  EXPECT_EQ(text.size(), 6U + 50 + 1);
+  EXPECT_EQ(output(generate), text) << "the same seed";
+  Words other = generate;
+  other.insert(other.end(), {"--seed", "1"});
+  EXPECT_NE(output(other), text);
+  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "abQ"}, {"--prompt", "'Q'", "place 2"});
+  expect_refused({"generate", "--model", "m.safetensors", "--prompt", ""}, {"--prompt"});
+  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "a", "--temperature", "0"}, {"temperature"});
+
+  output({"map", "m.safetensors", "--text", "abc xyz", "--out", "b.png"});
+  EXPECT_TRUE(contents(path("b.png")).starts_with("\x89PNG"));
+  EXPECT_NE(output({"map", "m.safetensors", "--text", "abc xyz"}).find("100"), std::string::npos);
+  expect_refused({"map", "m.safetensors", "--text", "abcabcabcabcabcabcabc", "--out", "c.png"}, {"--text", "16", "21"});
+  expect_refused({"map", "m.safetensors", "--heads", "7", "--out", "c.png"}, {"7"});
+
+  Tensor<float> weights({2, 3, 3});
+  for (Index n = 0; n < weights.count(); ++n) weights.data()[n] = n % 4 == 0 ? 1.0F : 0.0F;
+  save("w.npy", weights);
+  EXPECT_NE(output({"map", "--weights", "w.npy", "--heads", "1"}).find("head 1"), std::string::npos);
+}
+
+TEST_F(Train, BenchSaysTheFractionOfThePeak) {
+  const nlohmann::json bench = json({"bench", "fwd-f32-d64-s128", "lm-step", "--json"});
+  EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
+  EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
+  ASSERT_EQ(bench["cases"].size(), 3U);  // full, causal, the step
+  for (const nlohmann::json& one : bench["cases"]) {
+    SCOPED_TRACE(one["name"].get<std::string>());
+    EXPECT_NEAR(one["fraction"].get<double>(), one["gflops"].get<double>() / bench["peak"]["fma_f32_gflops"].get<double>(),
+                1e-9);
+    EXPECT_EQ(one["of"], "fma");
+    EXPECT_GT(one["goal"], 0);
+    EXPECT_GE(one["runs"], 10);
+    EXPECT_GT(one["ms"], 0);
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
