@@ -1,5 +1,7 @@
 #include "claim.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "text.h"
@@ -47,6 +49,8 @@ std::string wrapped(std::string_view text, std::size_t indent) {
   }
   return result;
 }
+
+std::string small_text(double value) { return value == 0 ? "0" : fmt::format("{:.1e}", value); }
 
 std::string beside(const std::vector<std::vector<std::string>>& columns, std::size_t gap) {
   std::size_t height = 0;

@@ -25,6 +25,9 @@ Json to_json(const std::vector<Claim>& claims);
 /// `text` broken at spaces so that no line is longer than the terminal (at most 80), every line after `indent` spaces.
 std::string wrapped(std::string_view text, std::size_t indent = 0);
 
+/// "1.1e-16", and "0" for an exact 0.
+std::string small_text(double value);
+
 /// Columns of lines side by side, each as wide as its longest line, `gap` spaces between.
 std::string beside(const std::vector<std::vector<std::string>>& columns, std::size_t gap = 4);
 

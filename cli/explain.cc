@@ -60,7 +60,7 @@ template <class T>
 Claim rows_sum_to_one(const Tensor<T>& weights) {
   const double error = row_sum_error(weights);
   return {"Every row of weights adds up to 1.", error <= row_sum_bound<T>(weights.size(3)),
-          fmt::format("largest distance from 1: {:.1e}", error)};
+          "largest distance from 1: " + small_text(error)};
 }
 
 void set_products(LayerWalk& walk) {
@@ -106,7 +106,7 @@ LayerWalk walk_layer(Context& context) {
   const Truth<double> truth = truth_of(rows, textbook(parameters, walk.num_heads, false), 1);
   const Distance apart = distance(walk.out, truth.exact, truth.bounds);
   walk.claims.push_back({"The layer gives what the same steps in plain loops give.", apart.over_bound <= 1,
-                         fmt::format("{:.1e} apart", apart.largest)});
+                         small_text(apart.largest) + " apart"});
   return walk;
 }
 

@@ -84,7 +84,7 @@ NumpyExample numpy_example(Context& context) {
       {"The second causal row is " + second + "; the article prints " + printed_causal + ", which its code does not give.",
        second != printed_causal, ""},
       {"A causal row is the plain row without the future, divided by what is left.",
-       apart <= 4 * static_cast<double>(kLength) * std::numeric_limits<double>::epsilon(), fmt::format("{:.1e} apart", apart)},
+       apart <= 4 * static_cast<double>(kLength) * std::numeric_limits<double>::epsilon(), small_text(apart) + " apart"},
       {"The article says that a token usually looks most at itself. In these random numbers no row does.", own == 0,
        fmt::format("{} of {} rows have their largest weight on themselves", own, kLength)}};
   return example;
