@@ -35,9 +35,25 @@ void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
 
 TEST(AttentionCases, EdgesF32) { run_cases<float>(edge_cases(), "edges f32"); }
 TEST(AttentionCases, EdgesF64) { run_cases<double>(edge_cases(), "edges f64"); }
-TEST(AttentionCases, PairwiseF32) { run_cases<float>(pairwise_cases(), "pairwise f32"); }
+// The pairwise list in parts, so that ctest runs them beside one another.
+constexpr std::size_t kNumParts = 4;
+
+class Pairwise : public testing::TestWithParam<std::size_t> {
+ protected:
+  template <class T>
+  void run_part(double max_work, const char* title) {
+    const std::vector<AttentionCase> all = pairwise_cases(max_work);
+    std::vector<AttentionCase> part;
+    for (std::size_t n = GetParam(); n < all.size(); n += kNumParts) part.push_back(all[n]);
+    ASSERT_FALSE(part.empty());
+    run_cases<T>(part, title);
+  }
+};
+
+TEST_P(Pairwise, F32) { run_part<float>(kPairwiseWork, "pairwise f32"); }
 // Smaller: long double, in which the truth about f64 is computed, is slow.
-TEST(AttentionCases, PairwiseF64) { run_cases<double>(pairwise_cases(6e5), "pairwise f64"); }
+TEST_P(Pairwise, F64) { run_part<double>(6e5, "pairwise f64"); }
+INSTANTIATE_TEST_SUITE_P(AttentionCases, Pairwise, testing::Range<std::size_t>(0, kNumParts));
 
 TEST(AttentionCases, NamesAreUnique) {
   std::set<std::string> names;
