@@ -119,7 +119,7 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
                                    .c = b.p + live.lo * w.width,
                                    .c_row = w.width,
                                    .depth = s.head_dim},
-                                  rows);
+                                  rows, b.ni);
     product_strip<T, Store::kSet>({.a = t.v + (b.j0 + live.lo) * t.v_stride,
                                    .a_row = t.v_stride,
                                    .a_depth = 1,
@@ -128,16 +128,17 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
                                    .c = b.ds + live.lo * w.width,
                                    .c_row = w.width,
                                    .depth = t.v_head_dim},
-                                  rows);
+                                  rows, b.ni);
     if (s.bias.data != nullptr) {
       load_bias(s.bias, b.i0, b.ni, b.j0, live, w.bias);
       live.masked |= clear_infinite_bias(w.bias, live, b.ni, b.words);
     }
-    if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.j0, live.lo, live.hi, w.kept);
+    if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, live.lo, live.hi, w.kept);
     const bool general =
         live.masked || s.softcap > 0 || s.bias.data != nullptr || s.dropout.threshold != 0 || t.dbias != nullptr;
+    const int vectors = live_vectors<T>(b.ni);
     for (Index j = live.lo; j < live.hi; ++j) {
-      for (int v = 0; v < kVectors; ++v) differentiate_vector(t, w, b, j, v, general);
+      for (int v = 0; v < vectors; ++v) differentiate_vector(t, w, b, j, v, general);
     }
     if (t.dbias != nullptr) add_bias_gradient(t, w, b);
   }
@@ -290,7 +291,7 @@ void delta_rows(const DeltaRows<T>& t, void* scratch) {
     const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
     pack_transposed<T>(t.out + i0 * t.out_stride, t.out_stride, ni, t.v_head_dim, T{1}, out_panel, kStrip<T>);
     pack_transposed<T>(t.dout + i0 * t.dout_stride, t.dout_stride, ni, t.v_head_dim, T{1}, dout_panel, kStrip<T>);
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < live_vectors<T>(ni); ++v) {
       V sum{};
       for (Index d = 0; d < t.v_head_dim; ++d) {
         sum = fma(load<T>(out_panel + d * kStrip<T> + v * n), load<T>(dout_panel + d * kStrip<T> + v * n), sum);

@@ -10,20 +10,20 @@ namespace qkv {
 namespace {
 
 /// One chunk joins the running softmax of a strip: scores become exp2(s2 - max), row_max and row_sum move on, rescale is what
-/// the result so far must be multiplied by: exactly 1 where the maximum stayed.
-template <class T>
+/// the result so far must be multiplied by: exactly 1 where the maximum stayed. kLive: vectors that hold queries.
+template <class T, int kLive>
 inline void online_softmax(T* scores, Index lo, Index hi, T* row_max, T* row_sum, T* rescale) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  V maximum[kVectors], shift[kVectors], sum[kVectors];
+  V maximum[kLive], shift[kLive], sum[kLive];
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) maximum[v] = load<T>(row_max + v * n);
+  for (int v = 0; v < kLive; ++v) maximum[v] = load<T>(row_max + v * n);
   for (Index j = lo; j < hi; ++j) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) maximum[v] = max_or_second(load<T>(scores + j * kStrip<T> + v * n), maximum[v]);
+    for (int v = 0; v < kLive; ++v) maximum[v] = max_or_second(load<T>(scores + j * kStrip<T> + v * n), maximum[v]);
   }
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kLive; ++v) {
     const V before = load<T>(row_max + v * n);
     const V factor = exp2<T>(before - maximum[v]);
     store<T>(rescale + v * n, before == maximum[v] ? splat<T>(1) : factor);
@@ -33,7 +33,7 @@ inline void online_softmax(T* scores, Index lo, Index hi, T* row_max, T* row_sum
   }
   for (Index j = lo; j < hi; ++j) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kLive; ++v) {
       T* place = scores + j * kStrip<T> + v * n;
       const V p = exp2<T>(load<T>(place) - shift[v]);
       sum[v] += p;
@@ -41,18 +41,18 @@ inline void online_softmax(T* scores, Index lo, Index hi, T* row_max, T* row_sum
     }
   }
 #pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kLive; ++v) {
     store<T>(row_sum + v * n, fma(load<T>(row_sum + v * n), load<T>(rescale + v * n), sum[v]));
   }
 }
 
 /// scores[j] = 0 in dropped lanes.
 template <class T>
-inline void drop_lanes(T* scores, Index lo, Index hi, const std::uint32_t* kept) {
+inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::uint32_t* kept) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index j = lo; j < hi; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       T* place = scores + j * kStrip<T> + v * n;
       store<T>(place, select_bits<V>(kept[j] >> (v * n), load<T>(place), V{}));
     }
@@ -61,12 +61,12 @@ inline void drop_lanes(T* scores, Index lo, Index hi, const std::uint32_t* kept)
 
 /// out[d] = out[d] * rescale + sum over the kept lanes only: for tiles that hide NaN or infinity behind the mask.
 template <class T>
-inline void add_kept_lanes(const T* v_rows, Index v_stride, Index width, const T* p, const LiveRows& live,
+inline void add_kept_lanes(int vectors, const T* v_rows, Index v_stride, Index width, const T* p, const LiveRows& live,
                            const std::uint32_t* words, const T* rescale, T* out) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index d = 0; d < width; ++d) {
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       V sum{};
       for (Index j = live.lo; j < live.hi; ++j) {
         const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * kStrip<T> + v * n), sum);
@@ -85,17 +85,23 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
   const LiveRows live = score_tile(s, w.q_panels + strip * kStrip<T> * s.head_dim, i0, ni, j0, nj, w.scores, w.bias, w.words);
   if (!live.any) return;
-  online_softmax(w.scores, live.lo, live.hi, w.row_max + strip * kStrip<T>, w.row_sum + strip * kStrip<T>, w.rescale);
+  T *row_max = w.row_max + strip * kStrip<T>, *row_sum = w.row_sum + strip * kStrip<T>;
+  const int vectors = live_vectors<T>(ni);
+  if (vectors == kVectors) {
+    online_softmax<T, kVectors>(w.scores, live.lo, live.hi, row_max, row_sum, w.rescale);
+  } else {
+    online_softmax<T, 1>(w.scores, live.lo, live.hi, row_max, row_sum, w.rescale);
+  }
   if (t.v == nullptr) return;
   T* out = w.out_panels + strip * kStrip<T> * t.v_head_dim;
   const T* v_rows = t.v + j0 * t.v_stride;
   const bool hides = live.masked && hides_nonfinite(v_rows, t.v_stride, t.v_head_dim, live, lane_bits(ni), w.words);
   if (s.dropout.threshold != 0) {
-    dropout_words<T>(s.dropout, i0, j0, live.lo, live.hi, w.kept);
-    drop_lanes(w.scores, live.lo, live.hi, w.kept);
+    dropout_words<T>(s.dropout, i0, ni, j0, live.lo, live.hi, w.kept);
+    drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
   }
   if (hides) {
-    add_kept_lanes(v_rows, t.v_stride, t.v_head_dim, w.scores, live, w.words, w.rescale, out);
+    add_kept_lanes(vectors, v_rows, t.v_stride, t.v_head_dim, w.scores, live, w.words, w.rescale, out);
     return;
   }
   // out[d, lane] = out[d, lane] * rescale[lane] + sum_j v[j, d] * p[j, lane]
@@ -108,7 +114,7 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
                                      .c_row = kStrip<T>,
                                      .depth = live.hi - live.lo,
                                      .factor = w.rescale},
-                                    t.v_head_dim);
+                                    t.v_head_dim, ni);
 }
 
 /// Divides by row_sum, transposes back, and turns (row_max, row_sum) into the natural lse. row_sum becomes its reciprocal.
@@ -128,9 +134,10 @@ inline void finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, In
     t.row_max2[first + lane] = w.row_max[first + lane];
     t.row_sum[first + lane] = l;
   }
+  const int vectors = live_vectors<T>(ni);
   V inverse[kVectors];
   const V factor = splat<T>(t.scores.dropout.threshold == 0 ? T{1} : kept_factor<T>(t.scores.dropout));
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < vectors; ++v) {
     T* place = w.row_sum + first + v * n;
     const V l = load<T>(place);
     inverse[v] = l == V{} ? V{} : T{1} / l;
@@ -140,7 +147,7 @@ inline void finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, In
   if (t.v == nullptr) return;
   T* panel = w.out_panels + first * t.v_head_dim;
   for (Index d = 0; d < t.v_head_dim; ++d) {
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       T* place = panel + d * kStrip<T> + v * n;
       store<T>(place, load<T>(place) * inverse[v]);
     }
@@ -156,12 +163,13 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, I
   const TileScores<T>& s = t.scores;
   const Index first = strip * kStrip<T>, i0 = t.q_begin + first;
   const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
+  const int vectors = live_vectors<T>(ni);
   LiveRows live = score_tile(s, w.q_panels + first * s.head_dim, i0, ni, j0, nj, w.scores, w.bias, w.words);
   if (!live.any) live.lo = live.hi = 0;
   const bool applied = t.weights_applied && s.dropout.threshold != 0;
   const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
   for (Index j = 0; j < nj; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       T* place = w.scores + j * kStrip<T> + v * n;
       if (j < live.lo || j >= live.hi) {
         store<T>(place, V{});
@@ -173,8 +181,8 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, I
     }
   }
   if (applied && live.lo < live.hi) {
-    dropout_words<T>(s.dropout, i0, j0, live.lo, live.hi, w.kept);
-    drop_lanes(w.scores, live.lo, live.hi, w.kept);
+    dropout_words<T>(s.dropout, i0, ni, j0, live.lo, live.hi, w.kept);
+    drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
   }
   unpack_transposed<T>(w.scores, kStrip<T>, ni, nj, t.weights + i0 * t.weights_row_stride + j0, t.weights_row_stride);
 }

@@ -29,6 +29,12 @@ constexpr int kVectors = 2;
 template <class T>
 constexpr int kStrip = kVectors * Simd<T>::kLanes;
 
+/// The vectors of a strip that hold `lanes` queries: short sequences leave the second one alone.
+template <class T>
+constexpr int live_vectors(Index lanes) {
+  return lanes > Simd<T>::kLanes ? kVectors : 1;
+}
+
 template <class T>
 struct Product {
   const T* a;
@@ -102,10 +108,14 @@ inline void product_columns(const Product<T>& p, Index rows, Index column, int t
   if (r < rows) product_block<T, 1, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);
 }
 
-/// C [rows, kStrip]: B and C are panels of one strip.
+/// C [rows, lanes], filled up to whole vectors: B and C are panels of one strip.
 template <class T, Store kStore>
-inline void product_strip(const Product<T>& p, Index rows) {
-  product_columns<T, kVectors, kStore, false>(p, rows, 0, 0);
+inline void product_strip(const Product<T>& p, Index rows, Index lanes) {
+  if (live_vectors<T>(lanes) == kVectors) {
+    product_columns<T, kVectors, kStore, false>(p, rows, 0, 0);
+  } else {
+    product_columns<T, 1, kStore, false>(p, rows, 0, 0);
+  }
 }
 
 /// C [rows, columns]: any number of columns; memory past the last column is not touched.

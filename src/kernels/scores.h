@@ -65,10 +65,11 @@ inline void load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
 template <class T>
 inline bool clear_infinite_bias(const T* panel, const LiveRows& live, Index ni, std::uint32_t* words) {
   constexpr int n = Simd<T>::kLanes;
+  const int vectors = live_vectors<T>(ni);
   bool cleared = false;
   for (Index j = live.lo; j < live.hi; ++j) {
     std::uint32_t infinite = 0;
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       infinite |= bits_where<T>(load<T>(panel + j * kStrip<T> + v * n) == splat<T>(-kInf<T>)) << (v * n);
     }
     infinite &= lane_bits(ni);
@@ -96,16 +97,17 @@ inline LiveRows score_tile(const TileScores<T>& s, const T* q_panel, Index i0, I
                                  .c = scores + live.lo * kStrip<T>,
                                  .c_row = kStrip<T>,
                                  .depth = s.head_dim},
-                                live.hi - live.lo);
+                                live.hi - live.lo, ni);
   const bool biased = s.bias.data != nullptr;
   if (!live.masked && !biased && s.softcap == 0) return live;
   if (biased) {
     load_bias(s.bias, i0, ni, j0, live, bias);
     live.masked |= clear_infinite_bias(bias, live, ni, words);
   }
+  const int vectors = live_vectors<T>(ni);
   const V cap = splat<T>(s.softcap * kLog2E<T>);
   for (Index j = live.lo; j < live.hi; ++j) {
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < vectors; ++v) {
       T* place = scores + j * kStrip<T> + v * n;
       V x = load<T>(place);
       if (s.softcap > 0) x = cap * tanh<T>(x);
@@ -119,9 +121,9 @@ inline LiveRows score_tile(const TileScores<T>& s, const T* q_panel, Index i0, I
 
 /// kept[j] = the lanes whose weight (i0 + lane, j0 + j) survives dropout, for rows [lo, hi).
 template <class T>
-inline void dropout_words(const TileDropout& dropout, Index i0, Index j0, Index lo, Index hi, std::uint32_t* kept) {
+inline void dropout_words(const TileDropout& dropout, Index i0, Index ni, Index j0, Index lo, Index hi, std::uint32_t* kept) {
   constexpr int lanes = Simd<float>::kLanes;  // of a U32
-  constexpr int parts = (kStrip<T> + lanes - 1) / lanes;
+  const int parts = static_cast<int>((ni + lanes - 1) / lanes);
   U32 lane_number{};
   for (int lane = 0; lane < lanes; ++lane) lane_number[lane] = static_cast<std::uint32_t>(lane);
   const Index first = (j0 + lo) / 8, last = (j0 + hi - 1) / 8;

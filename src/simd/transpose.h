@@ -31,12 +31,13 @@ inline void transpose_square(typename Simd<T>::V* rows) {
   if constexpr (n > 8) transpose_step<T, 8>(rows, Lanes{});
 }
 
-/// panel[c * width + r] = factor * source[r * row_stride + c] for r < rows, c < columns; 0 for rows <= r < width.
+/// panel[c * width + r] = factor * source[r * row_stride + c] for r < rows, c < columns; a last vector of rows is filled up
+/// with 0.
 template <class T>
 inline void pack_transposed(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width) {
   constexpr int n = Simd<T>::kLanes;
   using V = typename Simd<T>::V;
-  for (Index r0 = 0; r0 < width; r0 += n) {
+  for (Index r0 = 0; r0 < rows; r0 += n) {
     for (Index c0 = 0; c0 < columns; c0 += n) {
       const int live_columns = static_cast<int>(smaller<Index>(n, columns - c0));
       V square[n];
