@@ -50,7 +50,11 @@ T part_weight(T part, T total) {
 template <class T>
 T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i) {
   T maximum = kNoKeys<T>;
-  for (const auto& lse : lses) maximum = std::max(maximum, lse(b, h, i));
+  for (const auto& lse : lses) {
+    const T part = lse(b, h, i);
+    if (std::isnan(part)) return part;  // std::max would drop it, and the row pass for empty
+    maximum = std::max(maximum, part);
+  }
   if (maximum == kNoKeys<T>) return maximum;
   T sum = 0;
   for (const auto& lse : lses) sum += part_weight(lse(b, h, i), maximum);
@@ -96,6 +100,15 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
     check<ShapeError>(douts[n].sizes() == out.sizes() && dlses[n].sizes() == lse.sizes(), function, "gradients of part ", n,
                       " must have the sizes of the part: got ", douts[n], ", ", dlses[n], " for ", out);
   }
+  std::vector<NamedBox> inputs{{"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", dlse}};
+  std::vector<NamedBox> outputs;
+  for (std::size_t n = 0; n < outs.size(); ++n) {
+    inputs.emplace_back("outs", outs[n]);
+    inputs.emplace_back("lses", lses[n]);
+    outputs.emplace_back("douts", douts[n]);
+    outputs.emplace_back("dlses", dlses[n]);
+  }
+  check_outputs(function, outputs, inputs);
   for_rows(lse, [&](Index b, Index h, Index i) {
     for (std::size_t n = 0; n < outs.size(); ++n) {
       const bool live = lses[n](b, h, i) != kNoKeys<T>;

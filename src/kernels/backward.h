@@ -131,7 +131,7 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
                                   rows, b.ni);
     if (s.bias.data != nullptr) {
       load_bias(s.bias, b.i0, b.ni, b.j0, live, w.bias);
-      live.masked |= clear_infinite_bias(w.bias, live, b.ni, b.words);
+      live.masked |= scale_bias(w.bias, live, b.ni, b.words);
     }
     if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, live.lo, live.hi, w.kept);
     const bool general =
@@ -151,81 +151,91 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
 /// What of a block is alive over all its strips: queries [q_lo, q_hi) of the tile, keys [k_lo, k_hi) of the block.
 struct LiveBlock {
   Index q_lo, q_hi, k_lo, k_hi;
-  bool hides;  // a masked key of a partial tile holds NaN or infinity
+  bool partial;     // some pair of that rectangle is not kept
+  bool hides_keys;  // a key that some query must not see holds NaN or infinity
 };
 
-/// dq[i] += sum_j dS[i, j] * k[j] over kept pairs only, in the order and rounding of the product that it replaces.
-template <class T>
-inline void add_kept_dq(const BackwardTile<T>& t, const BackwardScratch<T>& w, Index j0, const LiveBlock& live) {
+/// C[m] += sum_k A[m, k] * B[k] over pairs with kept(m, k) only, in the order and rounding of `product`: for blocks that hide
+/// NaN or infinity behind the mask, since 0 * NaN is NaN.
+template <class T, class Kept>
+inline void product_of_kept(const Product<T>& p, Index rows, Index columns, const Kept& kept) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.scores;
-  for (Index i = live.q_lo; i < live.q_hi; ++i) {
-    const std::uint32_t* words = w.words + i / kStrip<T> * kBackwardBlock;
-    const std::uint32_t bit = 1u << (i % kStrip<T>);
-    T* row = t.dq + (t.q_begin + i) * t.dq_stride;
-    for (Index d = 0; d < s.head_dim; d += n) {
-      const int width = static_cast<int>(smaller<Index>(n, s.head_dim - d));
+  for (Index m = 0; m < rows; ++m) {
+    for (Index column = 0; column < columns; column += n) {
+      const int width = static_cast<int>(smaller<Index>(n, columns - column));
       V sum{};
-      for (Index j = live.k_lo; j < live.k_hi; ++j) {
-        if ((words[j] & bit) == 0) continue;
-        sum = fma(splat<T>(w.ds[j * w.width + i]), load_tail<T>(s.k + (j0 + j) * s.k_stride + d, width), sum);
+      for (Index k = 0; k < p.depth; ++k) {
+        if (!kept(m, k)) continue;
+        sum = fma(splat<T>(p.a[m * p.a_row + k * p.a_depth]), load_tail<T>(p.b + k * p.b_row + column, width), sum);
       }
-      store_tail<T>(row + d, load_tail<T>(row + d, width) + sum, width);
+      T* target = p.c + m * p.c_row + column;
+      store_tail<T>(target, load_tail<T>(target, width) + sum, width);
     }
   }
 }
 
 template <class T>
-inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, Index j0, const LiveBlock& live) {
+inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, Index j0, const LiveBlock& live,
+                         bool wild_queries) {
   const TileScores<T>& s = t.scores;
   const Index queries = live.q_hi - live.q_lo, keys = live.k_hi - live.k_lo;
   const Index q0 = t.q_begin + live.q_lo, k0 = j0 + live.k_lo;
   const T* p = w.p + live.k_lo * w.width + live.q_lo;
   const T* ds = w.ds + live.k_lo * w.width + live.q_lo;
+  const auto kept = [&](Index query, Index key) {
+    const Index i = live.q_lo + query;
+    return (w.words[i / kStrip<T> * kBackwardBlock + live.k_lo + key] >> (i % kStrip<T>)&1u) != 0;
+  };
+  const auto add = [&](const Product<T>& sums, Index rows, Index columns, bool hides, const auto& pair_kept) {
+    if (hides) {
+      product_of_kept(sums, rows, columns, pair_kept);
+    } else {
+      product<T, Store::kAdd>(sums, rows, columns);
+    }
+  };
+  const auto add_to_keys = [&](const Product<T>& sums, Index columns) {
+    add(sums, keys, columns, live.partial && wild_queries, [&](Index key, Index query) { return kept(query, key); });
+  };
   if (t.dv != nullptr) {  // dv[j, d] += sum_i p[j, i] * dout[i, d]
-    product<T, Store::kAdd>({.a = p,
-                             .a_row = w.width,
-                             .a_depth = 1,
-                             .b = t.dout + q0 * t.dout_stride,
-                             .b_row = t.dout_stride,
-                             .c = t.dv + k0 * t.dv_stride,
-                             .c_row = t.dv_stride,
-                             .depth = queries},
-                            keys, t.v_head_dim);
+    add_to_keys({.a = p,
+                 .a_row = w.width,
+                 .a_depth = 1,
+                 .b = t.dout + q0 * t.dout_stride,
+                 .b_row = t.dout_stride,
+                 .c = t.dv + k0 * t.dv_stride,
+                 .c_row = t.dv_stride,
+                 .depth = queries},
+                t.v_head_dim);
   }
   if (t.dk != nullptr) {  // dk[j, d] += sum_i ds[j, i] * q[i, d]
-    product<T, Store::kAdd>({.a = ds,
-                             .a_row = w.width,
-                             .a_depth = 1,
-                             .b = s.q + q0 * s.q_stride,
-                             .b_row = s.q_stride,
-                             .c = t.dk + k0 * t.dk_stride,
-                             .c_row = t.dk_stride,
-                             .depth = queries},
-                            keys, s.head_dim);
+    add_to_keys({.a = ds,
+                 .a_row = w.width,
+                 .a_depth = 1,
+                 .b = s.q + q0 * s.q_stride,
+                 .b_row = s.q_stride,
+                 .c = t.dk + k0 * t.dk_stride,
+                 .c_row = t.dk_stride,
+                 .depth = queries},
+                s.head_dim);
   }
   if (t.dq == nullptr) return;
-  if (live.hides) {
-    add_kept_dq(t, w, j0, live);
-    return;
-  }
-  // dq[i, d] += sum_j ds[j, i] * k[j, d]
-  product<T, Store::kAdd>({.a = ds,
-                           .a_row = 1,
-                           .a_depth = w.width,
-                           .b = s.k + k0 * s.k_stride,
-                           .b_row = s.k_stride,
-                           .c = t.dq + q0 * t.dq_stride,
-                           .c_row = t.dq_stride,
-                           .depth = keys},
-                          queries, s.head_dim);
+  add({.a = ds,  // dq[i, d] += sum_j ds[j, i] * k[j, d]
+       .a_row = 1,
+       .a_depth = w.width,
+       .b = s.k + k0 * s.k_stride,
+       .b_row = s.k_stride,
+       .c = t.dq + q0 * t.dq_stride,
+       .c_row = t.dq_stride,
+       .depth = keys},
+      queries, s.head_dim, live.hides_keys, kept);
 }
 
 template <class T>
-inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, Index strips, Index j0, Index nj) {
+inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, Index strips, Index j0, Index nj,
+                           bool wild_queries) {
   const TileScores<T>& s = t.scores;
-  LiveBlock all{t.q_count, 0, nj, 0, false};
+  LiveBlock all{t.q_count, 0, nj, 0, false, false};
   for (Index strip = 0; strip < strips; ++strip) {
     StripBlock<T> b{};
     b.strip = strip;
@@ -237,23 +247,24 @@ inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w
     b.ds = w.ds + strip * kStrip<T>;
     b.words = w.words + strip * kBackwardBlock;
     differentiate_strip(t, w, b);
-    if (!b.live.any) {
-      for (Index j = 0; j < nj; ++j) b.words[j] = 0;
-      continue;
+    if (!b.live.any || !b.live.masked) {
+      for (Index j = 0; j < nj; ++j) b.words[j] = b.live.any ? ~0u : 0u;
     }
-    if (!b.live.masked) {
-      for (Index j = 0; j < nj; ++j) b.words[j] = ~0u;
-    }
+    all.partial |= !b.live.any || b.live.masked;
+    if (!b.live.any) continue;
     all.q_lo = smaller(all.q_lo, strip * kStrip<T>);
     all.q_hi = larger(all.q_hi, smaller(t.q_count, (strip + 1) * kStrip<T>));
     all.k_lo = smaller(all.k_lo, b.live.lo);
     all.k_hi = larger(all.k_hi, b.live.hi);
-    if (b.live.masked) {
-      all.hides |=
-          hides_nonfinite(s.k + j0 * s.k_stride, s.k_stride, s.head_dim, LiveRows{true, true, 0, nj}, lane_bits(b.ni), b.words);
-    }
   }
-  if (all.q_lo < all.q_hi) add_products(t, w, j0, all);
+  if (all.q_lo >= all.q_hi) return;
+  // Also for a strip without a live pair, which may lie between others.
+  for (Index strip = all.q_lo / kStrip<T>; all.partial && strip * kStrip<T> < all.q_hi; ++strip) {
+    const Index ni = smaller<Index>(kStrip<T>, t.q_count - strip * kStrip<T>);
+    all.hides_keys |= hides_nonfinite(s.k + j0 * s.k_stride, s.k_stride, s.head_dim, LiveRows{true, true, all.k_lo, all.k_hi},
+                                      lane_bits(ni), w.words + strip * kBackwardBlock);
+  }
+  add_products(t, w, j0, all, wild_queries);
 }
 
 template <class T>
@@ -275,8 +286,11 @@ void backward(const BackwardTile<T>& t, void* scratch) {
     w.lse2_low[i] = live ? t.lse2_low[t.q_begin + i] : T{0};
     w.delta[i] = live ? t.delta[t.q_begin + i] : T{0};
   }
+  const bool masked = s.mask.tile != nullptr || s.bias.data != nullptr;
+  const bool wild = masked && (holds_nonfinite(s.q + t.q_begin * s.q_stride, s.q_stride, t.q_count, s.head_dim) ||
+                               holds_nonfinite(t.dout + t.q_begin * t.dout_stride, t.dout_stride, t.q_count, t.v_head_dim));
   for (Index j0 = t.k_begin; j0 < t.k_begin + t.k_count; j0 += kBackwardBlock) {
-    backward_block(t, w, strips, j0, smaller(kBackwardBlock, t.k_begin + t.k_count - j0));
+    backward_block(t, w, strips, j0, smaller(kBackwardBlock, t.k_begin + t.k_count - j0), wild);
   }
 }
 

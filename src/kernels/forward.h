@@ -46,6 +46,14 @@ inline void online_softmax(T* scores, Index lo, Index hi, T* row_max, T* row_sum
   }
 }
 
+/// Lanes that may attend some key of the tile.
+inline std::uint32_t seen_lanes(const LiveRows& live, const std::uint32_t* words) {
+  if (!live.masked) return ~0u;
+  std::uint32_t seen = 0;
+  for (Index j = live.lo; j < live.hi; ++j) seen |= words[j];
+  return seen;
+}
+
 /// scores[j] = 0 in dropped lanes.
 template <class T>
 inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::uint32_t* kept) {
@@ -85,6 +93,7 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
   const LiveRows live = score_tile(s, w.q_panels + strip * kStrip<T> * s.head_dim, i0, ni, j0, nj, w.scores, w.bias, w.words);
   if (!live.any) return;
+  w.seen[strip] |= seen_lanes(live, w.words);
   T *row_max = w.row_max + strip * kStrip<T>, *row_sum = w.row_sum + strip * kStrip<T>;
   const int vectors = live_vectors<T>(ni);
   if (vectors == kVectors) {
@@ -126,7 +135,9 @@ inline void finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, In
   const Index ni = smaller<Index>(kStrip<T>, t.q_count - first);
   constexpr double ln2 = 0.69314718055994530942;
   for (Index lane = 0; lane < ni; ++lane) {
-    const T l = w.row_sum[first + lane];
+    T& l = w.row_sum[first + lane];
+    // Not an empty row: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    if (l == 0 && (w.seen[strip] >> lane & 1u) != 0) l = kNan<T>;
     t.lse[first + lane] =
         l == 0 ? -kInf<T>
                : static_cast<T>(static_cast<double>(w.row_max[first + lane]) * ln2 + __builtin_log(static_cast<double>(l)));
@@ -198,6 +209,7 @@ void forward(const ForwardTile<T>& t, void* scratch) {
     pack_transposed<T>(s.q + i0 * s.q_stride, s.q_stride, ni, s.head_dim, panel_factor(s),
                        w.q_panels + strip * kStrip<T> * s.head_dim, kStrip<T>);
   }
+  for (Index strip = 0; strip < strips; ++strip) w.seen[strip] = 0;
   for (Index lane = 0; lane < strips * kStrip<T>; ++lane) {
     w.row_max[lane] = -kInf<T>;
     w.row_sum[lane] = 0;

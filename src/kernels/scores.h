@@ -13,6 +13,10 @@ namespace {
 
 template <class T>
 constexpr T kLog2E = static_cast<T>(1.44269504088896340736);
+template <class T>
+constexpr T kLargest = std::numeric_limits<T>::max();
+template <class T>
+constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
 
 constexpr std::uint32_t lane_bits(Index lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1u; }
 
@@ -45,32 +49,40 @@ inline T panel_factor(const TileScores<T>& s) {
   return s.softcap > 0 ? s.scale / s.softcap : s.scale * kLog2E<T>;
 }
 
-/// bias[j][lane] = log2(e) * bias(i0 + lane, j0 + j) for rows [lo, hi).
+/// panel[j][lane] = bias(i0 + lane, j0 + j) for rows [lo, hi).
 template <class T>
 inline void load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel) {
   const T* source = bias.data + i0 * bias.row_stride + (j0 + live.lo) * bias.column_stride;
   T* target = panel + live.lo * kStrip<T>;
   if (bias.column_stride == 1) {
-    pack_transposed<T>(source, bias.row_stride, ni, live.hi - live.lo, kLog2E<T>, target, kStrip<T>);
+    pack_transposed<T>(source, bias.row_stride, ni, live.hi - live.lo, T{1}, target, kStrip<T>);
     return;
   }
   for (Index j = 0; j < live.hi - live.lo; ++j) {
     for (Index lane = 0; lane < kStrip<T>; ++lane) {
-      target[j * kStrip<T> + lane] = lane < ni ? source[lane * bias.row_stride + j * bias.column_stride] * kLog2E<T> : T{0};
+      target[j * kStrip<T> + lane] = lane < ni ? source[lane * bias.row_stride + j * bias.column_stride] : T{0};
     }
   }
 }
 
-/// A bias of -inf is a key that is not kept: clears its bits. True when any was.
+/// Brings the panel into powers of two. A bias of -inf is a key that is not kept: clears its bits; true when any was. The
+/// lowest finite number, a common fill, is kept and stays finite: it must not become -inf by log2(e).
 template <class T>
-inline bool clear_infinite_bias(const T* panel, const LiveRows& live, Index ni, std::uint32_t* words) {
+inline bool scale_bias(T* panel, const LiveRows& live, Index ni, std::uint32_t* words) {
+  using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const int vectors = live_vectors<T>(ni);
   bool cleared = false;
   for (Index j = live.lo; j < live.hi; ++j) {
     std::uint32_t infinite = 0;
     for (int v = 0; v < vectors; ++v) {
-      infinite |= bits_where<T>(load<T>(panel + j * kStrip<T> + v * n) == splat<T>(-kInf<T>)) << (v * n);
+      T* place = panel + j * kStrip<T> + v * n;
+      const V natural = load<T>(place);
+      V scaled = natural * kLog2E<T>;
+      scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
+      scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
+      store<T>(place, natural - natural == V{} ? scaled : natural);  // infinity and NaN stay what they are
+      infinite |= bits_where<T>(natural == splat<T>(-kInf<T>)) << (v * n);
     }
     infinite &= lane_bits(ni);
     cleared |= infinite != 0;
@@ -102,7 +114,7 @@ inline LiveRows score_tile(const TileScores<T>& s, const T* q_panel, Index i0, I
   if (!live.masked && !biased && s.softcap == 0) return live;
   if (biased) {
     load_bias(s.bias, i0, ni, j0, live, bias);
-    live.masked |= clear_infinite_bias(bias, live, ni, words);
+    live.masked |= scale_bias(bias, live, ni, words);
   }
   const int vectors = live_vectors<T>(ni);
   const V cap = splat<T>(s.softcap * kLog2E<T>);
@@ -152,19 +164,32 @@ inline T kept_factor(const TileDropout& dropout) {
   return T{65536} / static_cast<T>(65536 - dropout.threshold);
 }
 
+/// The sum of 0 * x over a row: NaN when the row holds NaN or infinity.
+template <class T>
+inline typename Simd<T>::V nonfinite_mark(const T* row, Index width) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  V sum{};
+  Index d = 0;
+  for (; d + n <= width; d += n) sum = fma(load<T>(row + d), V{}, sum);
+  if (d < width) sum = fma(load_tail<T>(row + d, static_cast<int>(width - d)), V{}, sum);
+  return sum;
+}
+
+template <class T>
+inline bool holds_nonfinite(const T* rows, Index stride, Index count, Index width) {
+  typename Simd<T>::V sum{};
+  for (Index i = 0; i < count; ++i) sum += nonfinite_mark<T>(rows + i * stride, width);
+  return bits_where<T>(sum != sum) != 0;
+}
+
 /// True when rows [lo, hi) that some lane must not see hold NaN or infinity: 0 * NaN is NaN, so such a tile goes lane by lane.
 template <class T>
 inline bool hides_nonfinite(const T* rows, Index stride, Index width, const LiveRows& live, std::uint32_t all,
                             const std::uint32_t* words) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  V sum{};
+  typename Simd<T>::V sum{};
   for (Index j = live.lo; j < live.hi; ++j) {
-    if ((words[j] & all) == all) continue;
-    const T* row = rows + j * stride;
-    Index d = 0;
-    for (; d + n <= width; d += n) sum = fma(load<T>(row + d), V{}, sum);
-    if (d < width) sum = fma(load_tail<T>(row + d, static_cast<int>(width - d)), V{}, sum);
+    if ((words[j] & all) != all) sum += nonfinite_mark<T>(rows + j * stride, width);
   }
   return bits_where<T>(sum != sum) != 0;
 }

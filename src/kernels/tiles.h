@@ -61,6 +61,7 @@ struct ForwardScratch {
   T* scores;                    // [key_tile][kStrip]
   T* bias;                      // [key_tile][kStrip]
   T* rescale;                   // [kStrip]
+  std::uint32_t* seen;          // [strips]: lanes that may attend any key so far
   std::uint32_t *words, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
   std::size_t bytes;
 
@@ -74,6 +75,7 @@ struct ForwardScratch {
     scores = carver.take<T>(keys * kStrip<T>);
     bias = carver.take<T>(keys * kStrip<T>);
     rescale = carver.take<T>(kStrip<T>);
+    seen = carver.take<std::uint32_t>(queries / kStrip<T>);
     words = carver.take<std::uint32_t>(keys);
     kept = carver.take<std::uint32_t>(keys);
     bytes = carver.used();

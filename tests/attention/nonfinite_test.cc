@@ -1,0 +1,140 @@
+// NaN, infinity and the largest finite numbers: what each may reach, and nothing else. Where exactly NaN appears is asked of
+// the reference, which leaves pairs that are not kept out of every sum.
+#include <gtest/gtest.h>
+
+#include "support/expect.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T>
+class Nonfinite : public testing::Test {};
+TYPED_TEST_SUITE(Nonfinite, FloatTypes);
+
+template <class T>
+constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
+
+/// Every element is NaN in both or in neither.
+template <class T, class C>
+testing::AssertionResult same_nans(const Tensor<T>& got, const Tensor<C>& wanted, const std::string& what) {
+  for (Index n = 0; n < got.count(); ++n) {
+    if (std::isnan(got.data()[n]) == std::isnan(wanted.data()[n])) continue;
+    return testing::AssertionFailure() << what << " " << got.shape() << " at flat index " << n << ": expected "
+                                       << static_cast<double>(wanted.data()[n]) << ", got " << got.data()[n];
+  }
+  return testing::AssertionSuccess();
+}
+
+/// A NaN in one row of q, k, v or dout. Rows of masks: causal, some empty, whole strips of queries without a key between
+/// others.
+TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
+  using T = TypeParam;
+  Tensor<std::uint8_t> gap({1, 1, 140, 140});  // queries 16..111 see none of the first 70 keys; query 3 sees nothing
+  for (Index i = 0; i < 140; ++i) {
+    for (Index j = 0; j < 140; ++j) gap.data()[i * 140 + j] = i != 3 && (i < 16 || i >= 112 || j >= 70);
+  }
+  const auto in_gap = [&gap](Index, Index, Index i, Index j) { return gap.data()[i * 140 + j] != 0; };
+  for (const bool dense : {false, true}) {
+    for (int part = 0; part < 4; ++part) {
+      for (const Index row : {3, 40, 139}) {
+        Problem<T> problem({.q_len = 140,
+                            .kv_len = 140,
+                            .head_dim = 20,
+                            .v_head_dim = 9,
+                            .mask = dense ? MaskKind::kNone : MaskKind::kCausal});
+        if (dense) {
+          problem.mask.keep = in_gap;
+          problem.options.mask = Mask::keep(View<const std::uint8_t, 4>(gap));
+        }
+        const View<T, 4> poisoned[] = {problem.q(), problem.k(), problem.v(), problem.dout.view};
+        poisoned[part](0, 0, row, 5) = kNaN<T>;
+        const auto input = problem.template reference_input<double>();
+        const auto forward = input.forward();
+        const auto backward = input.backward();
+        const std::string name =
+            (dense ? "gap, part " : "causal, part ") + std::to_string(part) + ", row " + std::to_string(row);
+        for_each_isa(2, [&](Context& context) {
+          Result<T> result(problem);
+          result.run(problem, context);
+          EXPECT_TRUE(same_nans(copy_as<T>(result.out.view), forward.out, name + ", out"));
+          EXPECT_TRUE(same_nans(copy_as<T>(result.gradients.views[0]), backward.dq, name + ", dq"));
+          EXPECT_TRUE(same_nans(copy_as<T>(result.gradients.views[1]), backward.dk, name + ", dk"));
+          EXPECT_TRUE(same_nans(copy_as<T>(result.gradients.views[2]), backward.dv, name + ", dv"));
+        });
+      }
+    }
+  }
+}
+
+/// The lowest finite number is not -inf: a row filled with it takes the mean, as in every other system.
+TYPED_TEST(Nonfinite, TheLowestFiniteBiasKeeps) {
+  using T = TypeParam;
+  Problem<T> problem({.q_len = 40, .kv_len = 70, .head_dim = 8, .v_head_dim = 8, .bias = BiasKind::kFull});
+  for (Index i = 0; i < 40; ++i) {
+    for (Index j = 0; j < 70; ++j) {
+      if (i % 2 == 0 || j % 3 == 0) problem.bias(0, 0, i, j) = std::numeric_limits<T>::lowest();
+      if (i == 4 && j != 6) problem.bias(0, 0, i, j) = -std::numeric_limits<T>::infinity();
+    }
+  }
+  for_each_isa(1, [&](Context& context) {
+    Result<T> result(problem);
+    result.run(problem, context);
+    result.run_weights(problem, context);
+    for (Index i = 0; i < 40; ++i) {
+      for (Index j = 0; j < 70; ++j) {
+        const auto weight = static_cast<double>(result.weights.data()[i * 70 + j]);
+        if (i % 2 == 0) {
+          EXPECT_NEAR(weight, i == 4 ? j == 6 : 1.0 / 70, 1e-7) << i << ", " << j;
+        } else if (j % 3 == 0) {
+          EXPECT_EQ(weight, 0) << i << ", " << j;
+        }
+      }
+    }
+    for (const View<T, 4>& view : result.gradients.views) {
+      for (const T x : copy_as<T>(view).span()) ASSERT_TRUE(std::isfinite(x));
+    }
+    // dv of one row's mean: every key receives dout / 70 from each even row but the fourth
+    EXPECT_GT(std::abs(result.gradients.views[2](0, 0, 3, 0)), 0);
+  });
+}
+
+/// A row that may attend keys is not empty because all its scores are -inf: -inf - -inf is NaN, whatever the fill.
+TYPED_TEST(Nonfinite, KeptScoresOfMinusInfinityAreNotAnEmptyRow) {
+  using T = TypeParam;
+  for (const bool masked : {false, true}) {
+    Problem<T> problem({.q_len = 20, .kv_len = 20, .head_dim = 1, .v_head_dim = 8, .empty_row = EmptyRow::kMean});
+    Tensor<std::uint8_t> keep({1, 1, 20, 20});
+    for (Index n = 0; n < keep.count(); ++n) keep.data()[n] = n / 20 != 2 && n % 20 != 7;  // query 2 is empty, key 7 masked
+    if (masked) problem.options.mask = Mask::keep(View<const std::uint8_t, 4>(keep));
+    for (Index i = 0; i < 20; ++i) problem.q()(0, 0, i, 0) = i % 2 == 0 ? T(1) : T(-1);
+    for (Index j = 0; j < 20; ++j) problem.k()(0, 0, j, 0) = -std::numeric_limits<T>::infinity();
+    for_each_isa(1, [&](Context& context) {
+      Result<T> result(problem);
+      result.run_forward(problem, context);
+      result.run_weights(problem, context);
+      for (Index i = 0; i < 20; ++i) {
+        const bool empty = masked && i == 2;
+        EXPECT_EQ(std::isnan(result.lse.data()[i]), !empty) << i;
+        EXPECT_EQ(std::isnan(result.out.view(0, 0, i, 0)), !empty) << i;
+        EXPECT_EQ(std::isnan(result.weights.data()[i * 20]), !empty) << i;
+      }
+    });
+  }
+}
+
+TYPED_TEST(Nonfinite, MergeKeepsANanRow) {
+  using T = TypeParam;
+  Tensor<T> nan_out({1, 1, 1, 2}), nan_lse({1, 1, 1}), none_out({1, 1, 1, 2}), none_lse({1, 1, 1}), out({1, 1, 1, 2}),
+      lse({1, 1, 1});
+  for (Tensor<T>* tensor : {&nan_out, &nan_lse}) std::ranges::fill(tensor->span(), kNaN<T>);
+  none_lse.data()[0] = -std::numeric_limits<T>::infinity();
+  const std::array<View<const T, 4>, 2> outs = {none_out, nan_out};
+  const std::array<View<const T, 3>, 2> lses = {none_lse, nan_lse};
+  merge_attention(outs, lses, out, lse);
+  EXPECT_TRUE(std::isnan(out.data()[0]));
+  EXPECT_TRUE(std::isnan(lse.data()[0])) << "-inf would make the row an empty one";
+}
+
+}  // namespace
+}  // namespace qkv::test
