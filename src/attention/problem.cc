@@ -1,6 +1,7 @@
 // The checks at the public boundary, once for all calls; kernels check nothing.
 #include "attention/problem.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/check.h"
@@ -28,6 +29,10 @@ void check_last_stride(const char* function, const char* name, const View<T, 4>&
 template <class T>
 void check_inputs(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                   bool v_unused) {
+  for (const View<const T, 4>* view : {&q, &k, &v}) {
+    check<ShapeError>(std::ranges::min(view->sizes()) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k,
+                      ", v ", v);
+  }
   check<ShapeError>(q.size(3) >= 1, function, "head_dim must be at least 1: got q ", q);
   check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);
   check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);
@@ -110,11 +115,13 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   check_mask(options.mask, p.mask.extent, function);
   check_bias(function, options.bias, p);
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
-  check<OptionError>(std::isfinite(scale), function, "scale must be finite: got ", scale);
-  check<OptionError>(std::isfinite(options.softcap) && options.softcap >= 0, function,
-                     "softcap must be 0 (off) or positive and finite: got ", options.softcap);
   p.scale = static_cast<T>(scale);
   p.softcap = static_cast<T>(options.softcap);
+  check<OptionError>(std::isfinite(p.scale), function, "scale must be finite in q's type: got ", scale);
+  check<OptionError>(std::isfinite(p.softcap) && options.softcap >= 0, function,
+                     "softcap must be 0 (off) or positive and finite in q's type: got ", options.softcap);
+  check<OptionError>(options.softcap == 0 || std::isfinite(p.scale / p.softcap), function,
+                     "scale / softcap must be finite in q's type: got ", scale, " / ", options.softcap);
   p.dropout = options.dropout;
   const std::uint32_t threshold = dropout_threshold(options.dropout.p, function);
   p.dropout_threshold = options.dropout.training ? threshold : 0;

@@ -48,6 +48,27 @@ TEST(Errors, TheLegalCallIsLegal) {
   EXPECT_NO_THROW(call.backward());
 }
 
+TEST(Errors, NegativeSizesAreRefused) {
+  float x[64] = {};
+  const View<const float, 4> rows(x, {1, 1, -2, 4});
+  const View<float, 4> out(x, {1, 1, -2, 4});
+  expect_parts(text_of<ShapeError>([&] { attention_forward(rows, rows, rows, out, {}); }), {"[attention_forward]", "-2"});
+}
+
+TEST(Errors, GradientsOfAMergeShareNoMemory) {
+  Tensor<float> out({1, 1, 1, 2}), lse({1, 1, 1}), total({1, 1, 1, 2}), total_lse({1, 1, 1}), dout({1, 1, 1, 2});
+  Tensor<float> dpart({1, 1, 1, 2}), dpart_lse({1, 1, 1});
+  const std::array<View<const float, 4>, 1> outs = {out};
+  const std::array<View<const float, 3>, 1> lses = {lse};
+  const std::array<View<float, 3>, 1> dlses = {dpart_lse};
+  const auto backward = [&](const std::array<View<float, 4>, 1>& douts) {
+    merge_attention_backward(outs, lses, View<const float, 4>(total), View<const float, 3>(total_lse),
+                             View<const float, 4>(dout), {}, douts, dlses);
+  };
+  EXPECT_NO_THROW(backward({dpart}));
+  expect_parts(text_of<ShapeError>([&] { backward({dout}); }), {"[merge_attention_backward]", "douts", "dout"});
+}
+
 TEST(Errors, ShapesThatDoNotFitAreBothNamed) {
   const auto broken = [](auto&& change) {
     Call call;
@@ -126,6 +147,10 @@ TEST(Errors, OptionsThatCanNeverBeRight) {
   expect_parts(broken([](AttentionOptions& o) { o.scale = HUGE_VAL; }), {"[attention_forward]", "scale", "inf"});
   expect_parts(broken([](AttentionOptions& o) { o.softcap = -1; }), {"[attention_forward]", "softcap", "-1"});
   expect_parts(broken([](AttentionOptions& o) { o.softcap = std::nan(""); }), {"[attention_forward]", "softcap"});
+  // finite as a double, not as the float that is computed with
+  expect_parts(broken([](AttentionOptions& o) { o.scale = 1e300; }), {"[attention_forward]", "scale", "1e+300"});
+  expect_parts(broken([](AttentionOptions& o) { o.softcap = 1e300; }), {"[attention_forward]", "softcap", "1e+300"});
+  expect_parts(broken([](AttentionOptions& o) { o.softcap = 1e-60; }), {"[attention_forward]", "softcap", "1e-60"});
   const auto dropout = [](double p) { return Dropout{.p = p, .seed = 1, .training = true, .first_sequence = 0}; };
   expect_parts(broken([&](AttentionOptions& o) { o.dropout = dropout(1.5); }), {"[attention_forward]", "1.5"});
   expect_parts(broken([&](AttentionOptions& o) { o.dropout = dropout(-0.1); }), {"[attention_forward]", "-0.1"});
