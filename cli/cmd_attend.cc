@@ -152,6 +152,16 @@ Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted
   return results;
 }
 
+/// The files whose shapes may not fit together.
+std::string names_of_inputs(const AttendOptions& options) {
+  std::string names;
+  for (const std::string& path :
+       {options.in, options.q, options.k, options.v, options.dout, options.bias, options.keep, options.drop}) {
+    if (!path.empty()) names += (names.empty() ? "" : ", ") + escaped(path);
+  }
+  return names;
+}
+
 int run(const AttendOptions& options) {
   if (!options.in.empty() && ending(options.in) != ".safetensors") throw UsageError("--in must be a .safetensors file");
   const Inputs inputs = read_inputs(options);
@@ -161,8 +171,9 @@ int run(const AttendOptions& options) {
     throw UsageError("q must be f32 or f64, which the outputs then are: got " + std::string(dtype_name(inputs.q->dtype)));
   }
   if (!options.mask_axes.empty() && !inputs.keep && !inputs.drop) throw UsageError("--mask-axes needs --keep or --drop");
-  const Results results =
-      inputs.q->dtype == DType::kF32 ? compute<float>(options, inputs, wanted) : compute<double>(options, inputs, wanted);
+  const Results results = about<ShapeError>(names_of_inputs(options), [&] {
+    return inputs.q->dtype == DType::kF32 ? compute<float>(options, inputs, wanted) : compute<double>(options, inputs, wanted);
+  });
   for (const auto& [name, path] : wanted.files) outputs.add_npy(path, results.tensors.at(name));
   if (wanted.to_safetensors) outputs.add_safetensors(options.out, results.tensors);
   outputs.commit();

@@ -29,7 +29,7 @@ std::string all_names() {
   return names;
 }
 
-Tensor<float> load_btE(std::string_view option, const std::string& path) {
+Tensor<float> load_bte(std::string_view option, const std::string& path) {
   Tensor<float> tensor = to_f32(load_npy(option, path));
   if (tensor.rank() != 3) {
     throw UsageError(std::string(option) + " " + escaped(path) + ": must be [B, T, E]: got " + tensor.shape());
@@ -67,7 +67,8 @@ Mask make_mask(const LayerCommandOptions& options, const nn::Layer& layer, Tenso
     if (path.empty()) return;
     dense = to_bool(load_npy(option, path));
     const auto own = [&] { return keeps ? layer.keep(dense) : layer.drop(dense); };
-    mask = mask & (options.mask_axes.empty() ? own() : dense_mask(option, dense, options.mask_axes, keeps));
+    mask = mask &
+           (options.mask_axes.empty() ? about_file(option, path, own) : dense_mask(option, dense, options.mask_axes, keeps));
   };
   add("--keep", options.keep, keep, true);
   add("--drop", options.drop, drop, false);
@@ -93,7 +94,7 @@ int run(const LayerCommandOptions& options) {
   if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
     throw UsageError("--mask-axes needs --keep or --drop");
 
-  const Tensor<float> x = load_btE("--x", options.x);
+  const Tensor<float> x = load_bte("--x", options.x);
   const std::unique_ptr<nn::Layer> layer = load(options, x);
   Context context(options.compute.context());
   Tensor<std::uint8_t> keep, drop;
@@ -103,12 +104,12 @@ int run(const LayerCommandOptions& options) {
   if (!options.applied.empty()) forward.applied = &applied;
 
   nn::Saved saved;
-  const Tensor<float> y = layer->forward(x, forward, &saved);
+  const Tensor<float> y = about_file<ShapeError>("--x", options.x, [&] { return layer->forward(x, forward, &saved); });
   outputs.add_npy(options.out, any_tensor(y));
   if (!options.weights.empty()) outputs.add_npy(options.weights, any_tensor(weights));
   if (!options.applied.empty()) outputs.add_npy(options.applied, any_tensor(applied));
   if (!options.grads.empty()) {
-    const Tensor<float> dout = load_btE("--dout", options.dout);
+    const Tensor<float> dout = load_bte("--dout", options.dout);
     if (dout.sizes() != y.sizes()) {
       throw UsageError("--dout " + escaped(options.dout) + ": must have the output's shape " + y.shape() + ": got " +
                        dout.shape());

@@ -22,17 +22,17 @@ StateDict load_safetensors(std::string_view option, const std::string& path);
 std::string load_text(std::string_view option, const std::string& path);
 
 /// Runs `work` on what an option said: an error of the library becomes a UsageError that begins with `what`.
-template <class Work>
+template <class ErrorType = Error, class Work>
 auto about(const std::string& what, Work work) {
   try {
     return work();
-  } catch (const Error& error) {
+  } catch (const ErrorType& error) {
     throw UsageError(what + ": " + error.what());
   }
 }
-template <class Work>
+template <class ErrorType = Error, class Work>
 auto about_file(std::string_view option, const std::string& path, Work work) {
-  return about(std::string(option) + " " + escaped(path), work);
+  return about<ErrorType>(std::string(option) + " " + escaped(path), work);
 }
 
 /// ".npy" of "a/b.npy", in lower case.

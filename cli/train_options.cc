@@ -166,8 +166,19 @@ TrainRun make_run(const TrainCommandOptions& options) {
   lm::BatchSource fresh = in_text([&] { return source(~options.seed); });
   lm::BatchSource batches = options.batches.empty() ? source(options.seed) : given_batches(options.batches, ids, context);
 
+  if (batches.vocab_size() > model.config().vocab_size || batches.shape().context > context) {
+    throw UsageError("--batches " + escaped(options.batches) + ": ids must be below " +
+                     std::to_string(model.config().vocab_size) + " and windows at most " + std::to_string(context) +
+                     " long: got ids up to " + std::to_string(batches.vocab_size() - 1) + ", windows of " +
+                     std::to_string(batches.shape().context));
+  }
+
   lm::TrainOptions train;
   train.steps = options.steps.value_or(batches.steps() >= 0 ? batches.steps() : kDefaultSteps);
+  if (batches.steps() >= 0 && train.steps > batches.steps()) {
+    throw UsageError("--steps must be at most the " + std::to_string(batches.steps()) + " of --batches: got " +
+                     std::to_string(train.steps));
+  }
   if (options.schedule != "constant" && options.schedule != "cosine") {
     throw UsageError("--schedule must be constant or cosine: got " + escaped(options.schedule));
   }

@@ -67,6 +67,9 @@ TEST_F(House, BadInputsOfAttend) {
   expect_refused({"attend", "--q", "whole.npy", "--k", "k.npy", "--v", "v.npy", "--out", "out.npy"}, {"f32 or f64"});
   expect_refused({"attend", "--q", "q.npy", "--k", "flat.npy", "--v", "v.npy", "--out", "out.npy"}, {"k", "[3, 4]"});
   expect_refused({"attend", "--in", "torn.safetensors", "--out", "out.safetensors"}, {"torn.safetensors"});
+  save("more.npy", Tensor<float>({2, 2, 3, 5}));
+  expect_refused({"attend", "--q", "q.npy", "--k", "more.npy", "--v", "v.npy", "--out", "out.npy"},
+                 {"more.npy", "[2, 2, 3, 5]"});
   expect_refused(attend({"--causal=sideways"}), {"top-left", "bottom-right"});
   expect_refused(attend({"--window", "3"}), {"--window", "255,0"});
   expect_refused(attend({"--window", "3,x"}), {"--window"});
@@ -108,6 +111,12 @@ TEST_F(House, BadTexts) {
   expect_refused({"train", "--heads", "5"}, {"5 heads"});
   expect_refused({"train", "--steps", "-1"}, {"-1"});
   expect_refused({"train", "--init", "torn.safetensors"}, {"torn.safetensors"});
+  Tensor<std::int64_t> batches({2, 3, 5});
+  save("batches.npy", batches);
+  expect_refused({"train", "--batches", "batches.npy", "--steps", "3"}, {"--steps", "2", "got 3"});
+  batches.data()[7] = 99;
+  save("batches.npy", batches);
+  expect_refused({"train", "--batches", "batches.npy"}, {"batches.npy", "99"});
   expect_refused({"map", "q.npy"}, {"weights"});
   expect_refused({"map", "torn.safetensors", "--out", "m.png"}, {"torn.safetensors"});
   expect_refused({"map", "q.npy", "--out", "m.gif"}, {".png"});
