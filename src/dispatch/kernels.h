@@ -7,7 +7,7 @@
 namespace qkv {
 inline namespace v0 {
 
-const KernelTable& kernel_table(Isa isa);
+QKV_API const KernelTable& kernel_table(Isa isa);  // nn and lm are libraries of their own
 
 template <class T>
 const Kernels<T>& kernels_of(Isa isa) {

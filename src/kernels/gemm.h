@@ -13,6 +13,7 @@ namespace {
 enum class Store {
   kSet,     // C = acc
   kAdd,     // C = C + acc
+  kBias,    // C = acc + factor[n]
   kRescale  // C = C * factor[n] + acc: the merge of a chunk into the running result
 };
 
@@ -79,7 +80,9 @@ inline __attribute__((always_inline)) void product_block(const Product<T>& p, co
       T* target = c + r * p.c_row + v * n;
       const bool partial = kTail && v == kV - 1;
       V sum = acc[r][v];
-      if constexpr (kStore != Store::kSet) {
+      if constexpr (kStore == Store::kBias) {
+        sum += partial ? load_tail<T>(factor + v * n, tail) : load<T>(factor + v * n);
+      } else if constexpr (kStore != Store::kSet) {
         const V old = partial ? load_tail<T>(target, tail) : load<T>(target);
         if constexpr (kStore == Store::kAdd) sum = old + sum;
         if constexpr (kStore == Store::kRescale) sum = fma(old, load<T>(factor + v * n), sum);
@@ -99,7 +102,7 @@ inline void product_columns(const Product<T>& p, Index rows, Index column, int t
   const T* a = p.a;
   T* c = p.c + column;
   const T* b = p.b + column;
-  const T* factor = kStore == Store::kRescale ? p.factor + column : nullptr;
+  const T* factor = kStore == Store::kRescale || kStore == Store::kBias ? p.factor + column : nullptr;
   Index r = 0;
   for (; r + kRows <= rows; r += kRows) {
     product_block<T, kRows, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);

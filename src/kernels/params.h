@@ -108,6 +108,23 @@ struct Kernels {
   void (*delta)(const DeltaRows<T>&, void* scratch);
 };
 
+/// C [rows, columns] = A B (+ bias), or C += A B, where a call of a matrix library costs more than the product. Of B's strides
+/// one is 1; with b_row 1 and b_column above it, B is packed and fits(depth, columns) must hold.
+struct SmallProduct {
+  const float *a, *b, *bias;  // bias [columns] or null; not together with accumulate
+  float* c;
+  KernelIndex rows, columns, depth;
+  KernelIndex a_row, a_depth;   // strides of A [rows, depth]
+  KernelIndex b_row, b_column;  // strides of B [depth, columns]
+  KernelIndex c_row;
+  bool accumulate;
+};
+
+struct SmallKernels {
+  bool (*fits)(KernelIndex depth, KernelIndex columns);
+  void (*product)(const SmallProduct&);
+};
+
 /// A plain loop of multiply-adds, to measure what the machine can do: runs `rounds` rounds, returns the flops done.
 struct PeakKernels {
   double (*fma_f32)(KernelIndex rounds, float* sink);
@@ -117,6 +134,7 @@ struct PeakKernels {
 struct KernelTable {
   Kernels<float> f32;
   Kernels<double> f64;
+  SmallKernels small;
   PeakKernels peak;
 };
 

@@ -3,6 +3,7 @@
 #include "kernels/backward.h"
 #include "kernels/forward.h"
 #include "kernels/params.h"
+#include "kernels/small_product.h"
 #include "kernels/tiles.h"
 
 #if !defined(QKV_ISA)
@@ -54,5 +55,7 @@ constexpr Kernels<T> make_kernels() {
 }  // namespace
 }  // namespace qkv
 
-extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
-    qkv::make_kernels<float>(), qkv::make_kernels<double>(), {qkv::fma_peak<float>, qkv::fma_peak<double>}};
+extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_kernels<float>(),
+                                                                     qkv::make_kernels<double>(),
+                                                                     {qkv::small_product_fits, qkv::small_product},
+                                                                     {qkv::fma_peak<float>, qkv::fma_peak<double>}};

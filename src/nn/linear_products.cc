@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "dispatch/kernels.h"
 #include "nn/matmul.h"
 
 namespace qkv {
@@ -23,6 +24,16 @@ Index tile_rows(Index rows, Index columns, Index inner) {
   return std::min(rows, (tile + kTileMultiple - 1) / kTileMultiple * kTileMultiple);
 }
 
+/// Products of at most this many flops (some 60 us) take the own kernel: oneDNN spends 3 to 5 ms on a shape's first use, and
+/// each of its calls up to a microsecond on itself.
+constexpr double kSmallFlops = 8e6;
+
+bool is_small(const MatmulShape& shape, const SmallKernels& kernels) {
+  const double flops =
+      2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.columns) * static_cast<double>(shape.inner);
+  return flops <= kSmallFlops && (shape.b_column_stride == 1 || kernels.fits(shape.inner, shape.columns));
+}
+
 /// C [M, N] = or += A B cut in tiles along its longer axis; shape holds the whole product's sizes and strides.
 struct TiledProduct {
   MatmulShape shape;
@@ -33,10 +44,13 @@ struct TiledProduct {
   bool by_rows = true;
   Index tile = 0;
   Index tiles = 0;
+  const SmallKernels* small = nullptr;  // null: oneDNN
 
   TiledProduct(const MatmulShape& whole, const float* a_data, const float* b_data, const float* bias_data, float* c_data,
-               bool cut_rows)
+               bool cut_rows, const Context& context)
       : shape(whole), a(a_data), b(b_data), bias(bias_data), c(c_data), by_rows(cut_rows) {
+    const SmallKernels& kernels = kernel_table(context.isa()).small;
+    if (is_small(shape, kernels)) small = &kernels;
     if (shape.rows == 0 || shape.columns == 0 || shape.inner == 0) return;
     tile = by_rows ? tile_rows(shape.rows, shape.columns, shape.inner) : tile_rows(shape.columns, shape.rows, shape.inner);
     tiles = ((by_rows ? shape.rows : shape.columns) + tile - 1) / tile;
@@ -53,8 +67,25 @@ struct TiledProduct {
     (by_rows ? part.rows : part.columns) = end - begin;
     const Index row = by_rows ? begin : 0;
     const Index column = by_rows ? 0 : begin;
-    held_matmul(part)->run(a + row * shape.a_row_stride, b + column * shape.b_column_stride,
-                           bias == nullptr ? nullptr : bias + column, c + row * shape.c_row_stride + column);
+    const float* part_bias = bias == nullptr ? nullptr : bias + column;
+    if (small == nullptr) {
+      held_matmul(part)->run(a + row * shape.a_row_stride, b + column * shape.b_column_stride, part_bias,
+                             c + row * shape.c_row_stride + column);
+      return;
+    }
+    small->product({.a = a + row * shape.a_row_stride,
+                    .b = b + column * shape.b_column_stride,
+                    .bias = part_bias,
+                    .c = c + row * shape.c_row_stride + column,
+                    .rows = part.rows,
+                    .columns = part.columns,
+                    .depth = part.inner,
+                    .a_row = shape.a_row_stride,
+                    .a_depth = shape.a_column_stride,
+                    .b_row = shape.b_row_stride,
+                    .b_column = shape.b_column_stride,
+                    .c_row = shape.c_row_stride,
+                    .accumulate = shape.accumulate});
   }
 };
 
@@ -103,7 +134,7 @@ void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<f
                           .b_column_stride = row_stride(weights.weight),
                           .c_row_stride = row_stride(y),
                           .bias = weights.bias != nullptr};
-  const TiledProduct product(shape, x.data(), weights.weight.data(), weights.bias, y.data(), m >= n);
+  const TiledProduct product(shape, x.data(), weights.weight.data(), weights.bias, y.data(), m >= n, context);
   context.parallel_for(product.tiles, [&](Index tile, int) { product.run(tile); });
 }
 
@@ -121,14 +152,14 @@ void linear_backward(View<const float, 2> x, View<const float, 2> dy, const Line
                                .b_row_stride = row_stride(x),
                                .c_row_stride = row_stride(gradients.dweight),
                                .accumulate = true};
-  const TiledProduct dweight(to_weights, dy.data(), x.data(), nullptr, gradients.dweight.data(), true);
+  const TiledProduct dweight(to_weights, dy.data(), x.data(), nullptr, gradients.dweight.data(), true, context);
   const MatmulShape to_inputs{.rows = dx.is_null() ? 0 : m,
                               .columns = k,
                               .inner = n,
                               .a_row_stride = row_stride(dy),
                               .b_row_stride = row_stride(weights.weight),
                               .c_row_stride = row_stride(dx)};
-  const TiledProduct dinput(to_inputs, dy.data(), weights.weight.data(), nullptr, dx.data(), m >= k);
+  const TiledProduct dinput(to_inputs, dy.data(), weights.weight.data(), nullptr, dx.data(), m >= k, context);
   context.parallel_for(dweight.tiles + dinput.tiles, [&](Index tile, int) {
     if (tile >= dweight.tiles) return dinput.run(tile - dweight.tiles);
     dweight.run(tile);

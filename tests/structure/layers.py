@@ -11,7 +11,7 @@ ALLOWED = {
     "dispatch": {"dispatch", "kernels", "core", "public"},
     "attention": {"attention", "dispatch", "kernels", "core", "public"},
     "reference": {"reference", "public"},
-    "nn": {"nn", "core", "public"},
+    "nn": {"nn", "dispatch", "kernels", "core", "public"},
     "io": {"io", "core", "public"},
     "view": {"view", "core", "public"},
     "lm": {"lm", "nn", "io", "core", "public"},
