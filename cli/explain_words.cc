@@ -84,7 +84,8 @@ WordsExample words_example(Context& context) {
 
   nn::FixedWeights fixed({.length = 5});
   const std::vector<nn::Parameter> learned = fixed.parameters();
-  std::ranges::copy(std::array{1.0F, 2.0F, 1.0F, 2.0F, 4.0F}, learned[0].value.begin());  // whatever training would make of them
+  std::ranges::copy(std::array{1.0F, 2.0F, 1.0F, 2.0F, 4.0F},
+                    learned[0].value.begin());  // whatever training would make of them
   example.mixtures.push_back(
       {"fixed-weights", mixture_by_gradient(fixed, blue, context), mixture_by_gradient(fixed, red, context)});
 
