@@ -17,6 +17,14 @@ class CalmFormatter : public CLI::Formatter {
     return name;
   }
 
+  /// CLI11 adds what a value is checked for ("N:INT in [1 - 9]"), in its own words; the description says what matters.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string opts = CLI::Formatter::make_option_opts(option);
+    const std::size_t check = opts.find(':'), end = opts.rfind(']');
+    if (check != std::string::npos && end != std::string::npos && check < end) opts.erase(check, end - check + 1);
+    return opts;
+  }
+
   /// CLI11 leaves two empty lines between groups.
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
     std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
