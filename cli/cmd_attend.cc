@@ -47,15 +47,18 @@ Inputs read_inputs(const AttendOptions& options) {
   return inputs;
 }
 
+/// Where a tensor came from: `--q "q.npy"`, or `--in "all.safetensors", q`.
+std::string place(const AttendOptions& options, const std::string& name, const std::string& path) {
+  return path.empty() ? "--in " + escaped(options.in) + ", " + name : "--" + name + " " + escaped(path);
+}
+
 /// In the type of q. Any float is taken: a bias in f64 is no reason to refuse.
 template <class T>
-Tensor<T> typed(std::string_view name, const AnyTensor& tensor) {
-  if (tensor.sizes.size() != 4) {
-    throw UsageError(std::string(name) + " must have four axes [B, H, T, D]: got " + tensor.shape());
-  }
+Tensor<T> typed(const std::string& name, const AnyTensor& tensor) {
+  if (tensor.sizes.size() != 4) throw UsageError(name + ": must have four axes [B, H, T, D]: got " + tensor.shape());
   const bool is_float =
       tensor.dtype == DType::kF32 || tensor.dtype == DType::kF64 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
-  if (!is_float) throw UsageError(std::string(name) + " must hold floats: got " + std::string(dtype_name(tensor.dtype)));
+  if (!is_float) throw UsageError(name + ": must hold floats: got " + std::string(dtype_name(tensor.dtype)));
   if constexpr (sizeof(T) == sizeof(float)) {
     return to_f32(tensor);
   } else {
@@ -112,14 +115,16 @@ Wanted name_outputs(const AttendOptions& options, bool has_dout, bool has_bias, 
 
 template <class T>
 Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted& wanted) {
-  const Tensor<T> q = typed<T>("q", *inputs.q), k = typed<T>("k", *inputs.k), v = typed<T>("v", *inputs.v);
+  const Tensor<T> q = typed<T>(place(options, "q", options.q), *inputs.q),
+                  k = typed<T>(place(options, "k", options.k), *inputs.k),
+                  v = typed<T>(place(options, "v", options.v), *inputs.v);
   std::optional<Tensor<T>> bias;
   std::optional<Tensor<std::uint8_t>> keep, drop;
   Mask mask = structural_mask(options);
   if (inputs.keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*inputs.keep)), options.mask_axes, true);
   if (inputs.drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*inputs.drop)), options.mask_axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
-  if (inputs.bias) attention.bias = bias.emplace(typed<T>("bias", *inputs.bias));
+  if (inputs.bias) attention.bias = bias.emplace(typed<T>(place(options, "bias", options.bias), *inputs.bias));
   Context context(options.compute.context());
 
   Results results;
@@ -134,7 +139,7 @@ Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted
   if (options.wants_weights) weights("weights", WeightsKind::kSoftmax);
   if (options.wants_applied) weights("applied", WeightsKind::kApplied);
   if (inputs.dout && (wanted.to_safetensors || wanted.files.size() > 1)) {
-    const Tensor<T> dout = typed<T>("dout", *inputs.dout);
+    const Tensor<T> dout = typed<T>(place(options, "dout", options.dout), *inputs.dout);
     Tensor<T> dq(q.sizes()), dk(k.sizes()), dv(v.sizes()), dbias;
     AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
     if (bias) {
@@ -168,7 +173,8 @@ int run(const AttendOptions& options) {
   Outputs outputs;
   const Wanted wanted = name_outputs(options, inputs.dout.has_value(), inputs.bias.has_value(), outputs);
   if (inputs.q->dtype != DType::kF32 && inputs.q->dtype != DType::kF64) {
-    throw UsageError("q must be f32 or f64, which the outputs then are: got " + std::string(dtype_name(inputs.q->dtype)));
+    throw UsageError(place(options, "q", options.q) + ": must be f32 or f64, which the outputs then are: got " +
+                     std::string(dtype_name(inputs.q->dtype)));
   }
   if (!options.mask_axes.empty() && !inputs.keep && !inputs.drop) throw UsageError("--mask-axes needs --keep or --drop");
   const Results results = about<ShapeError>(names_of_inputs(options), [&] {

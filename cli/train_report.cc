@@ -28,20 +28,38 @@ View<const float, 2> head_weights(const TrainReport& report, Index layer, Index 
   return {&all(layer, head, 0, 0), {all.size(2), all.size(3)}};
 }
 
-std::string head_name(const TrainReport& report, const lm::HeadReport& head) {
-  if (report.attention.heads.size() == 1) return "";
-  return fmt::format(" of layer {}, head {}", head.layer, head.head);
+/// One head: a line for each kind of place.
+void print_shares_of_one(const lm::HeadReport& head, Index rows) {
+  print_line(bold("share of attention") + faint(fmt::format("   mean over rows 1..{}, and rows above one half", rows)));
+  for (const Kind& kind : kKinds) {
+    const lm::Share& share = head.*kind.share;
+    print_line(fmt::format("  {:<9} {:5.1f} %   {} of {} rows   {}", kind.name, 100 * share.mean, share.rows_above_half, rows,
+                           faint(kind.meaning)));
+  }
+}
+
+/// Several heads: a line for each.
+void print_shares_of_all(const std::vector<lm::HeadReport>& heads, Index rows) {
+  print_line(bold("share of attention in percent") + faint(fmt::format("   mean over rows 1..{} (rows above one half)", rows)));
+  std::string names = "  layer  head";
+  for (const Kind& kind : kKinds) names += fmt::format("  {:>12}", kind.name);
+  print_line(faint(names));
+  for (const lm::HeadReport& head : heads) {
+    std::string line = fmt::format("  {:>5}  {:>4}", head.layer, head.head);
+    for (const Kind& kind : kKinds) {
+      const lm::Share& share = head.*kind.share;
+      line += fmt::format("  {:>6.1f} {:>5}", 100 * share.mean, fmt::format("({})", share.rows_above_half));
+    }
+    print_line(line);
+  }
 }
 
 void print_shares(const TrainReport& report) {
-  for (const lm::HeadReport& head : report.attention.heads) {
-    print_line(bold(fmt::format("share of attention{}", head_name(report, head))) +
-               faint(fmt::format("   mean over rows 1..{}, and rows above one half", report.attention.rows)));
-    for (const Kind& kind : kKinds) {
-      const lm::Share& share = head.*kind.share;
-      print_line(fmt::format("  {:<9} {:5.1f} %   {} of {} rows   {}", kind.name, 100 * share.mean, share.rows_above_half,
-                             report.attention.rows, faint(kind.meaning)));
-    }
+  const std::vector<lm::HeadReport>& heads = report.attention.heads;
+  if (heads.size() == 1) {
+    print_shares_of_one(heads[0], report.attention.rows);
+  } else {
+    print_shares_of_all(heads, report.attention.rows);
   }
 }
 
