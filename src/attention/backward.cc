@@ -13,6 +13,7 @@
 #include "attention/turns.h"
 #include "core/check.h"
 #include "core/overlap.h"
+#include "core/region.h"
 #include "core/scratch.h"
 
 namespace qkv {
@@ -248,8 +249,12 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   job.bias_turns = job.dq_turns + num_dq_turns;
   job.scratch = scratch.data() + row_bytes + turn_bytes;
 
-  context.parallel_for(p.batch * p.num_heads * tiles, [&job](Index item, int worker) { job.prepare(item, worker); });
-  context.parallel_for(job.key_ranges() * p.batch * p.num_kv_heads, [&job](Index item, int worker) { job.run(item, worker); });
+  const Index row_items = p.batch * p.num_heads * tiles, key_items = job.key_ranges() * p.batch * p.num_kv_heads;
+  const double row_flops = kElementFlops * static_cast<double>(rows * p.v_head_dim);
+  const double key_flops =
+      static_cast<double>(key_items) * kItemFlops + p.pairs() * 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim);
+  parallel_for_flops(context, row_items, row_flops, [&job](Index item, int worker) { job.prepare(item, worker); });
+  parallel_for_flops(context, key_items, key_flops, [&job](Index item, int worker) { job.run(item, worker); });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "attention/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
+#include "core/region.h"
 #include "core/scratch.h"
 
 namespace qkv {
@@ -67,7 +68,9 @@ void run(ForwardJob<T> job, Context& context) {
   job.scratch_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
   const ScratchLease scratch = borrow_scratch(context, job.scratch_bytes * static_cast<std::size_t>(context.threads()));
   job.scratch = scratch.data();
-  context.parallel_for(items, [&job](Index item, int worker) { job.run(item, worker); });
+  const double flops =
+      static_cast<double>(items) * kItemFlops + p.pairs() * 2.0 * static_cast<double>(p.head_dim + p.v_head_dim);
+  parallel_for_flops(context, items, flops, [&job](Index item, int worker) { job.run(item, worker); });
 }
 
 template <class T>

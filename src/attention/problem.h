@@ -26,6 +26,9 @@ struct Problem {
 
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index query_tiles() const { return (q_len + query_tile - 1) / query_tile; }
+  double pairs() const {
+    return static_cast<double>(batch * num_heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
+  }
   bool rows_can_be_empty() const { return mask.node != nullptr || !bias.is_null(); }
   std::uint32_t sequence_head(Index b, Index h) const {
     return static_cast<std::uint32_t>((b + dropout.first_sequence) * num_heads + h);

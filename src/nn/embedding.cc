@@ -54,7 +54,8 @@ void Embedding::backward(std::span<const std::int64_t> ids, View<const float, 2>
   check_call("Embedding::backward", ids, num_embeddings(), dy, embed_dim());
   constexpr Index kColumnsPerItem = 16;  // one cache line: items share none, and each adds its rows in the order of m
   const Index width = embed_dim();
-  context.parallel_for((width + kColumnsPerItem - 1) / kColumnsPerItem, [&](Index item, int) {
+  const double flops = kElementFlops * static_cast<double>(dy.size(0)) * static_cast<double>(width);
+  parallel_for_flops(context, (width + kColumnsPerItem - 1) / kColumnsPerItem, flops, [&](Index item, int) {
     const Index begin = item * kColumnsPerItem;
     const Index count = std::min(kColumnsPerItem, width - begin);
     for (Index m = 0; m < dy.size(0); ++m) {

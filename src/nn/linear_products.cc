@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/region.h"
 #include "dispatch/kernels.h"
 #include "nn/matmul.h"
 
@@ -28,10 +29,12 @@ Index tile_rows(Index rows, Index columns, Index inner) {
 /// each of its calls up to a microsecond on itself.
 constexpr double kSmallFlops = 8e6;
 
+double flops_of(const MatmulShape& shape) {
+  return 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.columns) * static_cast<double>(shape.inner);
+}
+
 bool is_small(const MatmulShape& shape, const SmallKernels& kernels) {
-  const double flops =
-      2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.columns) * static_cast<double>(shape.inner);
-  return flops <= kSmallFlops && (shape.b_column_stride == 1 || kernels.fits(shape.inner, shape.columns));
+  return flops_of(shape) <= kSmallFlops && (shape.b_column_stride == 1 || kernels.fits(shape.inner, shape.columns));
 }
 
 /// C [M, N] = or += A B cut in tiles along its longer axis; shape holds the whole product's sizes and strides.
@@ -135,7 +138,7 @@ void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<f
                           .c_row_stride = row_stride(y),
                           .bias = weights.bias != nullptr};
   const TiledProduct product(shape, x.data(), weights.weight.data(), weights.bias, y.data(), m >= n, context);
-  context.parallel_for(product.tiles, [&](Index tile, int) { product.run(tile); });
+  parallel_for_flops(context, product.tiles, flops_of(shape), [&](Index tile, int) { product.run(tile); });
 }
 
 void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights& weights, View<float, 2> dx,
@@ -160,7 +163,7 @@ void linear_backward(View<const float, 2> x, View<const float, 2> dy, const Line
                               .b_row_stride = row_stride(weights.weight),
                               .c_row_stride = row_stride(dx)};
   const TiledProduct dinput(to_inputs, dy.data(), weights.weight.data(), nullptr, dx.data(), m >= k, context);
-  context.parallel_for(dweight.tiles + dinput.tiles, [&](Index tile, int) {
+  parallel_for_flops(context, dweight.tiles + dinput.tiles, flops_of(to_weights) + flops_of(to_inputs), [&](Index tile, int) {
     if (tile >= dweight.tiles) return dinput.run(tile - dweight.tiles);
     dweight.run(tile);
     const auto [begin, end] = dweight.range(tile);

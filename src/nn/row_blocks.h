@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "qkv/context.h"
+#include "core/region.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -12,8 +12,10 @@ namespace nn {
 struct RowBlocks {
   Index rows = 0;
   Index block = 1;
+  double flops = 0;
 
-  RowBlocks(Index num_rows, Index columns) : rows(num_rows) {
+  RowBlocks(Index num_rows, Index columns)
+      : rows(num_rows), flops(kElementFlops * static_cast<double>(num_rows) * static_cast<double>(columns)) {
     constexpr Index kElements = 4096;  // a few microseconds of light work
     block = std::max<Index>(1, kElements / std::max<Index>(1, columns));
   }
@@ -23,7 +25,7 @@ struct RowBlocks {
 /// body(first row, one past the last, number of the block) for every block.
 template <class Body>
 void for_row_blocks(Context& context, const RowBlocks& blocks, const Body& body) {
-  context.parallel_for(blocks.count(), [&](Index item, int) {
+  parallel_for_flops(context, blocks.count(), blocks.flops, [&](Index item, int) {
     body(item * blocks.block, std::min(blocks.rows, (item + 1) * blocks.block), item);
   });
 }

@@ -1,0 +1,25 @@
+// A region of threads only where the work is worth one: handing items over costs microseconds, much more when threads sleep.
+// Not: how items are dealt (context.cc). The bits are the same either way.
+#pragma once
+
+#include "core/context_impl.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// What one element of light work (a copy, a normalised value) and one work item of attention cost beside their products.
+inline constexpr double kElementFlops = 32;
+inline constexpr double kItemFlops = 5e4;
+
+/// body(item, worker) for every item in [0, items), which take about `flops` together.
+template <class Body>
+void parallel_for_flops(Context& context, Index items, double flops, const Body& body) {
+  if (flops >= context.impl().region_flops) {
+    context.parallel_for(items, body);
+    return;
+  }
+  for (Index item = 0; item < items; ++item) body(item, 0);
+}
+
+}  // namespace v0
+}  // namespace qkv
