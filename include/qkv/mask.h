@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 
+#include "qkv/tensor.h"
 #include "qkv/view.h"
 
 namespace qkv {
@@ -58,10 +59,12 @@ class QKV_API Mask {
   static Mask keep(View<const std::uint8_t, 4> dense);
   static Mask keep(View<const std::uint8_t, 2> dense, MaskAxes axes);
   static Mask keep(View<const std::uint8_t, 3> dense, MaskAxes axes);
+  static Mask keep(const Tensor<std::uint8_t>& dense, MaskAxes axes);
   /// Non-zero = may not attend (PyTorch's key_padding_mask).
   static Mask drop(View<const std::uint8_t, 4> dense);
   static Mask drop(View<const std::uint8_t, 2> dense, MaskAxes axes);
   static Mask drop(View<const std::uint8_t, 3> dense, MaskAxes axes);
+  static Mask drop(const Tensor<std::uint8_t>& dense, MaskAxes axes);
 
   /// Intersection: kept where both keep.
   friend QKV_API Mask operator&(const Mask& a, const Mask& b);

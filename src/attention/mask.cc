@@ -50,6 +50,10 @@ View<const std::uint8_t, 4> with_axes(View<const std::uint8_t, 3> dense, MaskAxe
   return {dense.data(), {1, first, q, k}, {0, stride, row, column}};
 }
 
+View<const std::uint8_t, 4> with_axes(const Tensor<std::uint8_t>& dense, MaskAxes axes) {
+  return dense.rank() == 2 ? with_axes(dense.view<2>(), axes) : with_axes(dense.view<3>(), axes);
+}
+
 std::string align_text(const Band& band) {
   if (band.offsets != nullptr) return "offsets[" + std::to_string(band.offsets->size()) + "]";
   if (band.align == Align::kTopLeft) return "top-left";
@@ -111,9 +115,11 @@ Mask Mask::key_lengths(std::span<const Index> lengths) {
 Mask Mask::keep(View<const std::uint8_t, 4> dense) { return Mask(node_with(dense, true)); }
 Mask Mask::keep(View<const std::uint8_t, 2> dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
 Mask Mask::keep(View<const std::uint8_t, 3> dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
+Mask Mask::keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
 Mask Mask::drop(View<const std::uint8_t, 4> dense) { return Mask(node_with(dense, false)); }
 Mask Mask::drop(View<const std::uint8_t, 2> dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
 Mask Mask::drop(View<const std::uint8_t, 3> dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
+Mask Mask::drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
 
 Mask operator&(const Mask& a, const Mask& b) {
   if (a.node_ == nullptr) return b;

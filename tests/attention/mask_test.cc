@@ -61,6 +61,15 @@ TEST(Mask, DenseDrawings) {
   EXPECT_EQ(draw(Mask::keep(by_sequence, MaskAxes::kBk), 2, 3, 2, 1), "010/010");
 }
 
+TEST(Mask, TensorsNameTheirAxesToo) {
+  Tensor<std::uint8_t> two({2, 3}), three({2, 2, 3}), one({3});
+  two.data()[1] = three.data()[8] = 1;  // (0, 1) and (1, 0, 2)
+  EXPECT_EQ(draw(Mask::keep(two, MaskAxes::kQk), 2, 3), "010/000");
+  EXPECT_EQ(draw(Mask::drop(two, MaskAxes::kQk), 2, 3), "101/111");
+  EXPECT_EQ(draw(Mask::keep(three, MaskAxes::kBqk), 2, 3, 2, 1), "001/000");
+  EXPECT_THROW(Mask::keep(one, MaskAxes::kQk), ShapeError);
+}
+
 TEST(Mask, EveryKindIsItsPredicateAtEveryOffsetOfItsTiles) {
   for (std::size_t n = 0; n < kMaskNames.size(); ++n) {
     const auto kind = static_cast<MaskKind>(n);
