@@ -5,6 +5,7 @@
 
 #include "core/context_impl.h"
 #include "nn_support.h"
+#include "support/isas.h"
 
 namespace qkv {
 namespace {
@@ -25,8 +26,8 @@ void expect_sum(float got, double sum, double magnitude, Index count) {
   EXPECT_LE(std::abs(static_cast<double>(got) - sum), bound);
 }
 
-TEST_P(LinearShapes, ForwardAndBackward) {
-  const auto [m, k, n] = GetParam();
+void check_forward_and_backward(const Shape& shape, Context& context) {
+  const auto [m, k, n] = shape;
   nn::Linear linear({.in_features = k, .out_features = n});
   test::randomise(linear, 1);
   // Rows further apart than they are long: x, y, dx and dy are windows on wider memory with sentinels beside them.
@@ -36,9 +37,9 @@ TEST_P(LinearShapes, ForwardAndBackward) {
   std::ranges::fill(wide_dx.span(), 77.0F);
   const auto x = wide_x.view<2>().sliced(1, 0, k), dx = wide_dx.view<2>().sliced(1, 0, k);
   const auto y = wide_y.view<2>().sliced(1, 0, n), dy = wide_dy.view<2>().sliced(1, 0, n);
-  linear.forward(x, y);
-  linear.backward(x, dy, dx);
-  linear.backward(x, dy, {});  // accumulates, and takes a null dx
+  linear.forward(x, y, context);
+  linear.backward(x, dy, dx, context);
+  linear.backward(x, dy, {}, context);  // accumulates, and takes a null dx
   const auto parameters = linear.parameters();
   const View<const float, 2> w(parameters[0].value.data(), {n, k}), dw(parameters[0].gradient.data(), {n, k});
 
@@ -76,6 +77,10 @@ TEST_P(LinearShapes, ForwardAndBackward) {
       expect_sum(dw(j, l), sum, size, m);
     }
   }
+}
+
+TEST_P(LinearShapes, ForwardAndBackward) {
+  test::for_each_isa(2, [](Context& context) { check_forward_and_backward(GetParam(), context); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, LinearShapes,
