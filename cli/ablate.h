@@ -14,10 +14,13 @@
 
 namespace qkv::cli {
 
+/// Lines of a table that name its columns.
+inline constexpr std::size_t kHeadingLines = 2;
+
 struct Experiment {
   std::string name;                ///< "same-q"
   std::string title;               ///< what is done
-  std::vector<std::string> table;  ///< lines of ASCII, the first a heading; may be none
+  std::vector<std::string> table;  ///< lines of ASCII, the first kHeadingLines a heading; may be none
   std::vector<view::AttentionMap> maps;
   std::vector<Claim> claims;
   Json numbers;

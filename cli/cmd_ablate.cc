@@ -54,7 +54,9 @@ void print_experiment(const Experiment& experiment) {
   print_line();
   print_line(bold(experiment.name) + "  " + experiment.title);
   print_line();
-  for (const std::string& line : experiment.table) print_line(line);
+  for (std::size_t n = 0; n < experiment.table.size(); ++n) {
+    print_line(n < kHeadingLines ? faint(experiment.table[n]) : experiment.table[n]);
+  }
   if (!experiment.table.empty()) print_line();
   for (const view::AttentionMap& map : experiment.maps) print(view::render_terminal(map, map_options()));
   print_line();
