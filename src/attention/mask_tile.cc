@@ -20,14 +20,17 @@ struct Diagonals {
 };
 
 Index offset_of(const Band& band, const MaskExtent& extent, Index b) {
-  if (band.offsets != nullptr) return std::clamp((*band.offsets)[static_cast<std::size_t>(b)], -kFar, kFar);
+  if (band.offsets != nullptr) return (*band.offsets)[static_cast<std::size_t>(b)];
   return band.align == Align::kBottomRight ? extent.kv_len - extent.q_len : 0;
 }
 
 Diagonals diagonals(const Band& band, const MaskExtent& extent, Index b) {
   const Index offset = offset_of(band, extent, b);
-  return {band.left < 0 ? -kFar : std::max(-kFar, offset - std::min(band.left, kFar)),
-          band.right < 0 ? kFar : std::min(kFar, offset + std::min(band.right, kFar))};
+  Index edge = 0;
+  const bool no_low = band.left < 0 || __builtin_sub_overflow(offset, band.left, &edge);
+  const Index low = no_low ? -kFar : std::clamp(edge, -kFar, kFar);
+  const bool no_high = band.right < 0 || __builtin_add_overflow(offset, band.right, &edge);
+  return {low, no_high ? kFar : std::clamp(edge, -kFar, kFar)};
 }
 
 int verdict(const Diagonals& d, const Tile& t) {

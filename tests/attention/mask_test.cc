@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "qkv/attention.h"
 #include "support/isas.h"
 #include "support/mask_case.h"
@@ -50,6 +52,16 @@ TEST(Mask, MoreDrawings) {
   EXPECT_EQ(draw(Mask::key_lengths(lengths), 2, 4, 2, 1), "0000/0000");
   const std::vector<Index> three = {3};
   EXPECT_EQ(draw(Mask::causal() & Mask::key_lengths(three), 4, 4), "1000/1100/1110/1110");
+}
+
+TEST(Mask, OffsetsAndCountsOfAnySizeAreExact) {
+  constexpr Index kMost = std::numeric_limits<Index>::max(), kLeast = std::numeric_limits<Index>::min();
+  const std::vector<Index> least = {kLeast}, most = {kMost};
+  EXPECT_EQ(draw(Mask::window(kMost, kMost, least), 3, 3), "000/100/110");  // j <= i - 1
+  EXPECT_EQ(draw(Mask::window(kMost, 0, most), 3, 3), "111/011/001");       // j >= i
+  EXPECT_EQ(draw(Mask::window(kMost, kMost), 3, 3), "111/111/111");
+  EXPECT_EQ(draw(Mask::causal(least), 2, 2), "00/00");
+  EXPECT_EQ(draw(Mask::causal(most), 2, 2), "11/11");
 }
 
 TEST(Mask, DenseDrawings) {
