@@ -31,7 +31,8 @@ struct Problem {
   }
   bool rows_can_be_empty() const { return mask.node != nullptr || !bias.is_null(); }
   std::uint32_t sequence_head(Index b, Index h) const {
-    return static_cast<std::uint32_t>((b + dropout.first_sequence) * num_heads + h);
+    const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64, of which the low half counts
+    return static_cast<std::uint32_t>((whole(b) + whole(dropout.first_sequence)) * whole(num_heads) + whole(h));
   }
   TileScores<T> scores(Index b, Index h) const;
 };
