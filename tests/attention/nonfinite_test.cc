@@ -92,7 +92,8 @@ TYPED_TEST(Nonfinite, TheLowestFiniteBiasKeeps) {
       }
     }
     for (const View<T, 4>& view : result.gradients.views) {
-      for (const T x : copy_as<T>(view).span()) ASSERT_TRUE(std::isfinite(x));
+      const Tensor<T> gradient = copy_as<T>(view);  // named: the loop's span must not outlive it
+      for (const T x : gradient.span()) ASSERT_TRUE(std::isfinite(x));
     }
     // dv of one row's mean: every key receives dout / 70 from each even row but the fourth
     EXPECT_GT(std::abs(result.gradients.views[2](0, 0, 3, 0)), 0);
