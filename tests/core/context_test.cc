@@ -278,9 +278,9 @@ TEST(Scratch, SecondCallOfAShapeAllocatesNothing) {
     { const auto c = qkv::borrow_scratch(context, 50 * scale); }
     const auto d = qkv::borrow_scratch(context, 50 * scale);
   };
-  for (const std::size_t scale : {1, 1000, 7}) call(scale);
+  for (const std::size_t scale : {1U, 1000U, 7U}) call(scale);
   const std::size_t held = context.scratch_bytes();
-  for (const std::size_t scale : {7, 1, 1000, 1, 7, 1000}) call(scale);
+  for (const std::size_t scale : {7U, 1U, 1000U, 1U, 7U, 1000U}) call(scale);
   EXPECT_EQ(context.scratch_bytes(), held);
 }
 
