@@ -1,5 +1,6 @@
 // `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be held against it.
 // Not: training, attention without parameters (attend).
+#include <algorithm>
 #include <optional>
 
 #include "command.h"
@@ -37,10 +38,20 @@ Tensor<float> load_bte(std::string_view option, const std::string& path) {
   return tensor;
 }
 
+/// What can be refused before any file is read.
+void check_usage(const LayerCommandOptions& options) {
+  if (std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
+    throw UsageError("NAME must be one of " + all_names() + ": got " + escaped(options.name));
+  if (options.name != "mha" && options.heads != 1)
+    throw UsageError("--heads is of mha alone: " + options.name + " has one head, got " + std::to_string(options.heads));
+  if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
+  if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
+    throw UsageError("--mask-axes needs --keep or --drop");
+}
+
 std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor<float>& x) {
   nn::LayerConfig config;
   config.num_heads = options.heads;
-  config.causal = options.causal;
   if (!options.empty_row.empty()) config.empty_row = parse_empty_row(options.empty_row);
   config.dropout = options.dropout.value_or(0);
   config.residual_dropout = options.residual_dropout.value_or(0);
@@ -85,26 +96,27 @@ StateDict gradients(nn::Layer& layer, const Tensor<float>& dout, nn::Saved& save
 }
 
 int run(const LayerCommandOptions& options) {
+  check_usage(options);
   Outputs outputs;
   outputs.expect("--out", options.out, {".npy"});
   outputs.expect("--weights", options.weights, {".npy"});
   outputs.expect("--applied", options.applied, {".npy"});
   outputs.expect("--grads", options.grads, {".safetensors"});
-  if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
-  if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
-    throw UsageError("--mask-axes needs --keep or --drop");
-
   const Tensor<float> x = load_bte("--x", options.x);
   const std::unique_ptr<nn::Layer> layer = load(options, x);
   Context context(options.compute.context());
   Tensor<std::uint8_t> keep, drop;
   Tensor<float> weights, applied;
-  nn::ForwardOptions forward{.mask = make_mask(options, *layer, keep, drop), .seed = options.seed, .context = &context};
+  nn::ForwardOptions forward{
+      .mask = make_mask(options, *layer, keep, drop), .causal = options.causal, .seed = options.seed, .context = &context};
   if (!options.weights.empty()) forward.weights = &weights;
   if (!options.applied.empty()) forward.applied = &applied;
 
   nn::Saved saved;
-  const Tensor<float> y = about_file<ShapeError>("--x", options.x, [&] { return layer->forward(x, forward, &saved); });
+  std::string files = "--x " + escaped(options.x);
+  if (!options.keep.empty()) files += ", --keep " + escaped(options.keep);
+  if (!options.drop.empty()) files += ", --drop " + escaped(options.drop);
+  const Tensor<float> y = about<ShapeError>(files, [&] { return layer->forward(x, forward, &saved); });
   outputs.add_npy(options.out, any_tensor(y));
   if (!options.weights.empty()) outputs.add_npy(options.weights, any_tensor(weights));
   if (!options.applied.empty()) outputs.add_npy(options.applied, any_tensor(applied));
@@ -134,7 +146,10 @@ std::function<int()> declare(CLI::App& app) {
   file("--drop", options->drop, "Non-zero: may not attend");
   app.add_option("--mask-axes", options->mask_axes, "Axes of the mask: bk, qk, bqk, hqk (default: the layer's)")
       ->type_name("AXES");
-  app.add_flag("--causal,!--no-causal", options->causal, "No key after the query (single-head does so by itself)");
+  // A function, not the optional itself: CLI11 2.1 writes false into that when neither flag is given.
+  app.add_flag_function(
+      "--causal,!--no-causal", [options](std::int64_t count) { options->causal = count > 0; },
+      "No key after the query (single-head does so by itself)");
   app.add_option("--empty-row", options->empty_row, "A row without keys gives zero, mean or nan (default: the layer's)")
       ->type_name("HOW");
   file("--weights", options->weights, "Weights [B, H, T, T] before dropout, .npy");

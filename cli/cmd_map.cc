@@ -41,7 +41,7 @@ view::AttentionMap map_of_model(const std::string& file, const StateDict& state,
 /// [Tq, Tk], [H, Tq, Tk], or one sequence of [B, H, Tq, Tk].
 view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tensor, const MapCommandOptions& options) {
   const auto refuse = [&](const std::string& why) { return UsageError(escaped(file) + ": " + why); };
-  Tensor<float> weights = to_f32(tensor);
+  Tensor<float> weights = about(escaped(file), [&] { return to_f32(tensor); });
   std::vector<Index> sizes = weights.sizes();
   if (sizes.size() < 2 || sizes.size() > 4) {
     throw refuse("weights must be [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk]: got " + weights.shape());
@@ -54,7 +54,7 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   const View<const float, 4> chosen =
       std::as_const(weights).view<4>().sliced(0, options.sequence, options.sequence + 1);  // [1, H, Tq, Tk]
   const std::vector<std::string> labels = view::characters(options.text);
-  view::AttentionMap map = view::make_map(chosen, {}, "attention weights");
+  view::AttentionMap map = about(escaped(file), [&] { return view::make_map(chosen, {}, "attention weights"); });
   const auto count = static_cast<Index>(labels.size());
   if (count == 0) return map;
   if (count != map.kv_len() && count != map.q_len()) {

@@ -67,7 +67,7 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, Index vocab_size)
 
 /// The file's batches: [steps, B, T + 1] ids, or [steps, B] places in the text where windows start.
 lm::BatchSource given_batches(const std::string& path, const std::vector<Index>& ids, Index context) {
-  Tensor<Index> arrays = to_i64(load_npy("--batches", path));
+  Tensor<Index> arrays = about_file("--batches", path, [&] { return to_i64(load_npy("--batches", path)); });
   if (arrays.rank() == 2) return lm::BatchSource::from_starts(ids, std::move(arrays), context);
   if (arrays.rank() != 3) {
     throw UsageError("--batches " + escaped(path) + ": must be [steps, B, T + 1] ids or [steps, B] starts: got " +

@@ -92,6 +92,39 @@ TEST_F(LayerTool, NamesWhatDoesNotFit) {
   expect_refused(with("--state", "strange.safetensors"), {"strange.safetensors", "key_proj.colour"});
 }
 
+TEST_F(LayerTool, CausalIsTheLayersOwnUnlessSaid) {
+  for (const auto& [name, own] : {std::pair("single_head_3x2x4", "--causal"), std::pair("v4_3x2x4", "--no-causal")}) {
+    SCOPED_TRACE(name);
+    Words words = prepare(golden::File(name));
+    const auto said = std::ranges::find_if(words, [](const std::string& word) { return word.ends_with("causal"); });
+    std::vector<std::string> weights;
+    for (const std::string choice : {"", "--causal", "--no-causal"}) {
+      Words chosen = words;
+      const auto place = chosen.begin() + (said - words.begin());
+      if (choice.empty()) {
+        chosen.erase(place);
+      } else {
+        *place = choice;
+      }
+      EXPECT_EQ(output(chosen), "");
+      weights.push_back(contents(path("w.npy")));
+    }
+    EXPECT_EQ(weights[0], weights[std::string(own) == "--causal" ? 1 : 2]);
+    EXPECT_NE(weights[1], weights[2]);
+  }
+}
+
+TEST_F(LayerTool, RefusesWhatTheLayerHasNot) {
+  Words words = prepare(golden::File("v4_3x2x4"));
+  *(std::ranges::find(words, "--heads") + 1) = "2";
+  expect_refused(words, {"--heads", "v4"});
+  expect_refused({"layer", "average", "--x", "x.npy", "--out", "y.npy", "--causal"}, {"no mask", "causal"});
+  expect_refused({"layer", "v9", "--x", "x.npy", "--out", "y.npy"}, {"v9", "single-head"});
+  save("mask.npy", Tensor<float>({3, 4, 5}));
+  expect_refused({"layer", "v4", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--keep", "mask.npy"},
+                 {"mask.npy", "[3, 1, 4, 5]"});
+}
+
 TEST_F(LayerTool, AppliedIsWeightsTimesDropout) {
   Words words = prepare(golden::File("mha_2x5x6_causal_train"));
   words.insert(words.end(), {"--applied", "a.npy"});
