@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "core/check.h"
 
@@ -179,15 +180,22 @@ NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateD
 }
 
 FoundSizes find_sizes(const StateDict& state) {
+  std::vector<FoundSizes> found;
   for (const StateDict::Entry& entry : state.entries()) {
     const auto meaning = spelled(entry.name, kSpellings[0]);
     if (!meaning || meaning->bias || entry.tensor.sizes.size() != 2) continue;
     const Index rows = entry.tensor.sizes[0];
     const Index columns = entry.tensor.sizes[1];
-    if (meaning->role == kOutput) return {rows, columns};
-    return {columns, meaning->role == kMerged ? rows / 3 : rows};
+    if (meaning->role == kOutput) {
+      found.push_back({rows, columns});
+    } else {
+      found.push_back({columns, meaning->role == kMerged ? rows / 3 : rows});
+    }
   }
-  return {};
+  // What most weights say, so that the one wrongly shaped is refused and not all others; the first of equals.
+  const auto votes = [&](const FoundSizes& one) { return std::ranges::count(found, one); };
+  const auto most = std::ranges::max_element(found, {}, votes);
+  return most == found.end() ? FoundSizes{} : *most;
 }
 
 }  // namespace nn

@@ -36,10 +36,11 @@ struct AttentionSizes {
 /// Reads `state` under `prefix` by any spelling. Throws as Module::load_state_dict says.
 NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix);
 
-/// Sizes that the file alone knows: of the first matrix of attention in it, by any spelling; 0 when there is none.
+/// Sizes that the file alone knows: those of most matrices of attention in it, by any spelling; 0 when there is none.
 struct FoundSizes {
   Index embed_dim = 0;  // E
   Index width = 0;      // W
+  bool operator==(const FoundSizes&) const = default;
 };
 FoundSizes find_sizes(const StateDict& state);
 

@@ -200,6 +200,22 @@ TEST(Refusals, WrongShape) {
             std::string::npos);
 }
 
+TEST(Refusals, NamesTheOneWrongShapeWhereverItStands) {
+  for (const std::string wrong : {"key_proj", "output_proj", "query_proj", "value_proj"}) {
+    StateDict state;  // in the alphabetical order of a file; the layer takes its sizes from it
+    for (const std::string name : {"key_proj", "output_proj", "query_proj", "value_proj"}) {
+      state.add(name + ".weight", any_tensor(Tensor<float>(std::vector<Index>{4, name == wrong ? 5 : 4})));
+    }
+    try {
+      nn::load_layer("v4", state);
+      ADD_FAILURE() << wrong;
+    } catch (const ShapeError& error) {
+      EXPECT_NE(std::string(error.what()).find(wrong + ".weight must be [4, 4]: got [4, 5]"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
 TEST(Refusals, OwnNamesWhereTheFileSaysNothing) {
   EXPECT_NE(refusal("single-head", StateDict()).find("missing parameter W_q.weight: expected W_q.weight [4, 4]"),
             std::string::npos);
