@@ -272,14 +272,8 @@ void backward(const BackwardTile<T>& t, void* scratch) {
   const TileScores<T>& s = t.scores;
   const BackwardScratch<T> w(scratch, s.head_dim, t.v_head_dim);
   const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
-  for (Index strip = 0; strip < strips; ++strip) {
-    const Index i0 = t.q_begin + strip * kStrip<T>;
-    const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
-    pack_transposed<T>(s.q + i0 * s.q_stride, s.q_stride, ni, s.head_dim, panel_factor(s),
-                       w.q_panels + strip * kStrip<T> * s.head_dim, kStrip<T>);
-    pack_transposed<T>(t.dout + i0 * t.dout_stride, t.dout_stride, ni, t.v_head_dim, T{1},
-                       w.dout_panels + strip * kStrip<T> * t.v_head_dim, kStrip<T>);
-  }
+  pack_strips(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.q_panels);
+  pack_strips(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, T{1}, w.dout_panels);
   for (Index i = 0; i < strips * kStrip<T>; ++i) {
     const bool live = i < t.q_count;
     w.lse2_high[i] = live ? t.lse2_high[t.q_begin + i] : T{0};
@@ -303,8 +297,8 @@ void delta_rows(const DeltaRows<T>& t, void* scratch) {
   T* dout_panel = w.dout_panels;
   for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += kStrip<T>) {
     const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
-    pack_transposed<T>(t.out + i0 * t.out_stride, t.out_stride, ni, t.v_head_dim, T{1}, out_panel, kStrip<T>);
-    pack_transposed<T>(t.dout + i0 * t.dout_stride, t.dout_stride, ni, t.v_head_dim, T{1}, dout_panel, kStrip<T>);
+    pack_strips(t.out, t.out_stride, i0, ni, t.v_head_dim, T{1}, out_panel);
+    pack_strips(t.dout, t.dout_stride, i0, ni, t.v_head_dim, T{1}, dout_panel);
     for (int v = 0; v < live_vectors<T>(ni); ++v) {
       V sum{};
       for (Index d = 0; d < t.v_head_dim; ++d) {

@@ -203,12 +203,7 @@ void forward(const ForwardTile<T>& t, void* scratch) {
   const TileScores<T>& s = t.scores;
   const ForwardScratch<T> w(scratch, s.head_dim, t.v_head_dim);
   const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
-  for (Index strip = 0; strip < strips; ++strip) {
-    const Index i0 = t.q_begin + strip * kStrip<T>;
-    const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
-    pack_transposed<T>(s.q + i0 * s.q_stride, s.q_stride, ni, s.head_dim, panel_factor(s),
-                       w.q_panels + strip * kStrip<T> * s.head_dim, kStrip<T>);
-  }
+  pack_strips(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.q_panels);
   for (Index strip = 0; strip < strips; ++strip) w.seen[strip] = 0;
   for (Index lane = 0; lane < strips * kStrip<T>; ++lane) {
     w.row_max[lane] = -kInf<T>;

@@ -42,6 +42,15 @@ inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, 
   return live;
 }
 
+/// Queries [q_begin, q_begin + count) of rows [.., width] as panels [strip][width][kStrip], times `factor`.
+template <class T>
+inline void pack_strips(const T* rows, Index stride, Index q_begin, Index count, Index width, T factor, T* panels) {
+  for (Index first = 0; first < count; first += kStrip<T>) {
+    pack_transposed<T>(rows + (q_begin + first) * stride, stride, smaller<Index>(kStrip<T>, count - first), width, factor,
+                       panels + first * width, kStrip<T>);
+  }
+}
+
 /// What the Q^T panel is multiplied by: scores come out of the product in powers of two, or, with a soft cap, as tanh's
 /// argument.
 template <class T>
