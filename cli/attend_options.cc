@@ -24,6 +24,15 @@ Window parse_window(const std::string& text) {
   return window;
 }
 
+/// The library's error would name its own spellings; a person here types options.
+void require_alignment(const std::string& bare, const std::string& joint, Align align, Index q_len, Index kv_len) {
+  if (align != Align::kSquare || q_len == kv_len) return;
+  throw UsageError(bare + " alone needs as many queries as keys: say " + bare + joint +
+                   "bottom-right (the last query sees the last key) or " + bare + joint +
+                   "top-left (the first sees the first), or give --offsets: got Tq " + std::to_string(q_len) + ", Tk " +
+                   std::to_string(kv_len));
+}
+
 /// An option whose value may be left out.
 void add_with_optional_value(CLI::App& app, const std::string& name, std::string& path, bool& wanted, const std::string& help) {
   app.add_option_function<std::vector<std::string>>(
@@ -88,7 +97,7 @@ void add_attend_options(CLI::App& app, AttendOptions& options) {
   add_compute_options(app, options.compute);
 }
 
-Mask structural_mask(const AttendOptions& options) {
+Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {
   Mask mask;
   std::vector<Index> offsets;
   if (!options.offsets.empty()) {
@@ -98,12 +107,14 @@ Mask structural_mask(const AttendOptions& options) {
   if (!options.causal.empty()) {
     const Align align = parse_align("--causal", options.causal);
     if (!offsets.empty() && align != Align::kSquare) throw UsageError("--offsets replaces the alignment: give --causal alone");
+    if (offsets.empty()) require_alignment("--causal", "=", align, q_len, kv_len);
     mask = mask & (offsets.empty() ? Mask::causal(align) : Mask::causal(offsets));
   }
   if (!options.window.empty()) {
     const Window window = parse_window(options.window);
     if (!offsets.empty() && window.align != Align::kSquare)
       throw UsageError("--offsets replaces the alignment: give --window L,R");
+    if (offsets.empty()) require_alignment("--window L,R", ",", window.align, q_len, kv_len);
     mask = mask & (offsets.empty() ? Mask::window(window.left, window.right, window.align)
                                    : Mask::window(window.left, window.right, offsets));
   }

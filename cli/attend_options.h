@@ -29,7 +29,7 @@ struct AttendOptions {
 void add_attend_options(CLI::App& app, AttendOptions& options);
 
 /// causal, window and key lengths; everything but the dense masks and the bias.
-Mask structural_mask(const AttendOptions& options);
+Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len);
 /// Scale, softcap, empty rows, dropout and `mask`.
 AttentionOptions attention_options(const AttendOptions& options, Mask mask);
 

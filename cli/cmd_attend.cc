@@ -120,7 +120,7 @@ Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted
                   v = typed<T>(place(options, "v", options.v), *inputs.v);
   std::optional<Tensor<T>> bias;
   std::optional<Tensor<std::uint8_t>> keep, drop;
-  Mask mask = structural_mask(options);
+  Mask mask = structural_mask(options, q.size(2), k.size(2));
   if (inputs.keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*inputs.keep)), options.mask_axes, true);
   if (inputs.drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*inputs.drop)), options.mask_axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));

@@ -25,9 +25,9 @@ constexpr std::array<std::string_view, 10> kOrder = {"train",   "generate", "map
 
 auto place_in_help(const Command& command) { return std::ranges::find(kOrder, command.name) - kOrder.begin(); }
 
-/// A pipe that was closed or a full disk must not look like success.
+/// A pipe that was closed or a full disk must not look like success. What has failed already has said its one line.
 int finish(int code) {
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+  if (code == 0 && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
     std::fputs("qkv: standard output could not be written\n", stderr);
     return kFailed;
   }

@@ -71,6 +71,15 @@ TEST_F(House, BadInputsOfAttend) {
   expect_refused({"attend", "--q", "q.npy", "--k", "more.npy", "--v", "v.npy", "--out", "out.npy"},
                  {"more.npy", "[2, 2, 3, 5]"});
   expect_refused(attend({"--causal=sideways"}), {"top-left", "bottom-right"});
+  save("long.npy", Tensor<float>({2, 2, 9, 4}));
+  const std::vector<std::string> longer = {"attend", "--q", "q.npy", "--k", "long.npy", "--v", "long.npy", "--out", "out.npy"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = longer;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  expect_refused(with({"--causal"}), {"--causal=bottom-right", "--causal=top-left", "Tk 9"});
+  expect_refused(with({"--window", "1,0"}), {"--window L,R,bottom-right", "Tk 9"});
   expect_refused(attend({"--window", "3"}), {"--window", "255,0"});
   expect_refused(attend({"--window", "3,x"}), {"--window"});
   expect_refused(attend({"--offsets", "1,2"}), {"--causal"});
