@@ -160,6 +160,14 @@ TEST_F(House, InfoIsJson) {
 /// What the tool writes to a terminal.
 class OnATerminal : public House {
  protected:
+  void SetUp() override {
+    House::SetUp();
+    int terminal = -1, other = -1;
+    if (openpty(&terminal, &other, nullptr, nullptr, nullptr) != 0) GTEST_SKIP() << "this system gives no pseudo-terminal";
+    close(terminal);
+    close(other);
+  }
+
   std::string screen(const Words& words, const Words& settings) const {
     winsize size{.ws_row = 40, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
     int terminal = -1;
