@@ -39,26 +39,9 @@ static_assert(static_cast<std::size_t>(DType::kF64) + 1 == kFacts.size());
 
 const DTypeFacts& facts(DType dtype) { return kFacts[static_cast<std::size_t>(dtype)]; }
 
-// 16-bit floats are told from integers by a type of their own; both become f32 without loss.
-struct Half {
-  std::uint16_t bits;
-};
-struct BFloat {
-  std::uint16_t bits;
-};
-
-float widen(BFloat x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
-
-float widen(Half x) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000U) << 16;
-  const std::uint32_t exponent = (x.bits >> 10) & 0x1FU;
-  const std::uint32_t fraction = x.bits & 0x3FFU;
-  if (exponent == 0) {  // zero and subnormal: fraction * 2^-24, exact in f32
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24F));
-  }
-  const std::uint32_t wide_exponent = exponent == 0x1F ? 0xFFU : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | wide_exponent << 23 | fraction << 13);  // a NaN keeps its payload
-}
+// What a stored element is worked with as; 16-bit floats become f32 without loss.
+float widen(BFloat16 x) { return static_cast<float>(x); }
+float widen(Float16 x) { return static_cast<float>(x); }
 
 template <class T>
 T widen(T x) {
@@ -110,10 +93,10 @@ Tensor<Out> converted(const AnyTensor& tensor, std::string_view function, const 
       convert_all<Out, std::uint64_t>(tensor, out, convert);
       break;
     case DType::kF16:
-      convert_all<Out, Half>(tensor, out, convert);
+      convert_all<Out, Float16>(tensor, out, convert);
       break;
     case DType::kBF16:
-      convert_all<Out, BFloat>(tensor, out, convert);
+      convert_all<Out, BFloat16>(tensor, out, convert);
       break;
     case DType::kF32:
       convert_all<Out, float>(tensor, out, convert);
