@@ -48,9 +48,11 @@ struct Product {
   const T* factor = nullptr;
 };
 
+/// One block of kR rows x kV vectors. Everything is a value: a stride read through a reference would be read again after each
+/// store.
 template <class T, int kR, int kV, Store kStore, bool kTail>
-inline __attribute__((always_inline)) void product_block(const Product<T>& p, const T* a, const T* b, T* c, const T* factor,
-                                                         int tail) {
+inline __attribute__((always_inline)) void product_block(const T* a, Index a_row, Index a_depth, const T* b, Index b_row, T* c,
+                                                         Index c_row, Index depth, const T* factor, int tail) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V acc[kR][kV];
@@ -59,8 +61,7 @@ inline __attribute__((always_inline)) void product_block(const Product<T>& p, co
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) acc[r][v] = V{};
   }
-  const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row;
-  for (Index k = 0; k < p.depth; ++k) {
+  for (; depth > 0; --depth) {
     V bv[kV];
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) bv[v] = kTail && v == kV - 1 ? load_tail<T>(b + v * n, tail) : load<T>(b + v * n);
@@ -74,10 +75,10 @@ inline __attribute__((always_inline)) void product_block(const Product<T>& p, co
     b += b_row;
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kR; ++r) {
+  for (int r = 0; r < kR; ++r, c += c_row) {
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
-      T* target = c + r * p.c_row + v * n;
+      T* target = c + v * n;
       const bool partial = kTail && v == kV - 1;
       V sum = acc[r][v];
       if constexpr (kStore == Store::kBias) {
@@ -99,16 +100,22 @@ inline __attribute__((always_inline)) void product_block(const Product<T>& p, co
 /// All rows of C for one column block of kV vectors.
 template <class T, int kV, Store kStore, bool kTail>
 inline void product_columns(const Product<T>& p, Index rows, Index column, int tail) {
+  const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row, c_row = p.c_row, depth = p.depth;
   const T* a = p.a;
+  const T* const b = p.b + column;
   T* c = p.c + column;
-  const T* b = p.b + column;
-  const T* factor = kStore == Store::kRescale || kStore == Store::kBias ? p.factor + column : nullptr;
-  Index r = 0;
-  for (; r + kRows <= rows; r += kRows) {
-    product_block<T, kRows, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);
+  const T* const factor = kStore == Store::kRescale || kStore == Store::kBias ? p.factor + column : nullptr;
+  for (; rows >= kRows; rows -= kRows) {
+    product_block<T, kRows, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+    a += kRows * a_row;
+    c += kRows * c_row;
   }
-  for (; r + 2 <= rows; r += 2) product_block<T, 2, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);
-  if (r < rows) product_block<T, 1, kV, kStore, kTail>(p, a + r * p.a_row, b, c + r * p.c_row, factor, tail);
+  for (; rows >= 2; rows -= 2) {
+    product_block<T, 2, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+    a += 2 * a_row;
+    c += 2 * c_row;
+  }
+  if (rows > 0) product_block<T, 1, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
 }
 
 /// C [rows, lanes], filled up to whole vectors: B and C are panels of one strip.
