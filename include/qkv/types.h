@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 namespace qkv {
 inline namespace v0 {
@@ -69,6 +70,10 @@ struct Float16 {
     return x;
   }
 };
+
+/// The type in which numbers stored as T are added up and in which lse and weights are given: float for the 16-bit types.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
 
 }  // namespace v0
 }  // namespace qkv

@@ -18,7 +18,8 @@ ALLOWED = {
     "examples": {"examples", "public", "nn", "io", "view", "lm"},
 }
 # Single headers that a module may take from another beyond the table.
-ALSO = {"reference": {"core/philox.h"}}
+# Kernels speak the 16-bit storage types: plain structures, of which they read the bits and call no member.
+ALSO = {"reference": {"core/philox.h"}, "simd": {"qkv/types.h"}, "kernels": {"qkv/types.h"}}
 # dispatch and attention see the parameter structures of the kernels and the tables declared there, never their loops.
 KERNEL_FACE = ("params.h",)
 
@@ -30,7 +31,7 @@ THIRD_PARTY = {
 FREE = {"cli", "tests", "bench", "fuzz"}
 # A container in a kernel would be a weak symbol compiled for the wrong instruction set.
 NOT_IN_KERNELS = {"vector", "string", "map", "unordered_map", "set", "memory", "functional", "iostream", "optional", "span", "array"}
-INTRINSICS = {"immintrin.h", "arm_neon.h", "x86intrin.h"}
+INTRINSICS = {"immintrin.h", "arm_neon.h", "arm_sve.h", "x86intrin.h"}
 
 
 def module_of(name):
