@@ -1,0 +1,73 @@
+// What the compilers' vector extensions can say of vec.h's operations: right everywhere, fast where the compiler finds the
+// instruction. The instruction sets' own files take from here what they have no better word for.
+#pragma once
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "simd/lanes.h"
+
+namespace qkv {
+namespace {
+namespace portable {
+
+template <class T>
+inline typename Simd<T>::V load(const T* p) {
+  typename Simd<T>::V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <class T>
+inline void store(T* p, typename Simd<T>::V v) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+template <class T>
+inline typename Simd<T>::V load_tail(const T* p, int n) {
+  typename Simd<T>::V v{};
+  for (int lane = 0; lane < n; ++lane) v[lane] = p[lane];
+  return v;
+}
+
+template <class T>
+inline void store_tail(T* p, typename Simd<T>::V v, int n) {
+  for (int lane = 0; lane < n; ++lane) p[lane] = v[lane];
+}
+
+inline F32 fma(F32 a, F32 b, F32 c) { return a * b + c; }
+inline F64 fma(F64 a, F64 b, F64 c) { return a * b + c; }
+
+inline F32 max_or_second(F32 a, F32 b) { return a > b ? a : b; }
+inline F64 max_or_second(F64 a, F64 b) { return a > b ? a : b; }
+
+template <class V>
+inline V select_bits(std::uint32_t bits, V yes, V no) {
+  using T = std::remove_cvref_t<decltype(yes[0])>;
+  typename Simd<T>::I lane_bit{};
+  for (int lane = 0; lane < Simd<T>::kLanes; ++lane) lane_bit[lane] = typename Simd<T>::Int{1} << lane;
+  return (lane_bit & static_cast<typename Simd<T>::Int>(bits)) != 0 ? yes : no;
+}
+
+template <class I>
+inline std::uint32_t sign_bits(I lanes) {
+#if defined(__SSE2__)
+  if constexpr (sizeof lanes != 16) {
+    static_assert(sizeof lanes == 16, "wider vectors have a file of their own");
+  } else if constexpr (sizeof lanes[0] == 4) {
+    return static_cast<std::uint32_t>(_mm_movemask_ps(reinterpret_cast<__m128>(lanes)));
+  } else {
+    return static_cast<std::uint32_t>(_mm_movemask_pd(reinterpret_cast<__m128d>(lanes)));
+  }
+#else
+  std::uint32_t bits = 0;
+  for (int lane = 0; lane < static_cast<int>(sizeof lanes / sizeof lanes[0]); ++lane)
+    bits |= (lanes[lane] < 0 ? 1u : 0u) << lane;
+  return bits;
+#endif
+}
+
+}  // namespace portable
+}  // namespace
+}  // namespace qkv
