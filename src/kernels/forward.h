@@ -1,6 +1,6 @@
 // Tiled forward attention with online softmax. Scores are kept transposed (lanes = queries), so that K and V are read in their
 // natural rows by broadcast, softmax is vertical, and only the small Q^T panel is packed.
-// Not: key splitting, 16-bit types. Milakov & Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
+// Not: key splitting, 16-bit rows (half.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
 #include "kernels/scores.h"
@@ -198,12 +198,9 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, I
   unpack_transposed<T>(w.scores, kStrip<T>, ni, nj, t.weights + i0 * t.weights_row_stride + j0, t.weights_row_stride);
 }
 
+/// No key seen yet.
 template <class T>
-void forward(const ForwardTile<T>& t, void* scratch) {
-  const TileScores<T>& s = t.scores;
-  const ForwardScratch<T> w(scratch, s.head_dim, t.v_head_dim);
-  const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
-  pack_strips(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.q_panels);
+inline void start_strips(const ForwardTile<T>& t, const ForwardScratch<T>& w, Index strips) {
   for (Index strip = 0; strip < strips; ++strip) w.seen[strip] = 0;
   for (Index lane = 0; lane < strips * kStrip<T>; ++lane) {
     w.row_max[lane] = -kInf<T>;
@@ -212,12 +209,29 @@ void forward(const ForwardTile<T>& t, void* scratch) {
   if (t.v != nullptr) {
     for (Index e = 0; e < strips * kStrip<T> * t.v_head_dim; ++e) w.out_panels[e] = 0;
   }
+}
+
+/// chunk(j0, nj) for each chunk of keys that some query of the tile may attend, from the left.
+template <class T, class Chunk>
+inline void for_live_chunks(const ForwardTile<T>& t, const Chunk& chunk) {
+  const TileScores<T>& s = t.scores;
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
   for (Index j0 = begin / s.key_tile * s.key_tile; j0 < end; j0 += s.key_tile) {
-    const Index nj = smaller(s.key_tile, s.kv_len - j0);
-    for (Index strip = 0; strip < strips; ++strip) forward_strip_chunk(t, w, strip, j0, nj);
+    chunk(j0, smaller(s.key_tile, s.kv_len - j0));
   }
+}
+
+template <class T>
+void forward(const ForwardTile<T>& t, void* scratch) {
+  const TileScores<T>& s = t.scores;
+  const ForwardScratch<T> w(scratch, s.head_dim, t.v_head_dim);
+  const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
+  pack_strips(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.q_panels);
+  start_strips(t, w, strips);
+  for_live_chunks(t, [&](Index j0, Index nj) {
+    for (Index strip = 0; strip < strips; ++strip) forward_strip_chunk(t, w, strip, j0, nj);
+  });
   for (Index strip = 0; strip < strips; ++strip) finish_strip(t, w, strip);
   if (t.weights == nullptr) return;
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
