@@ -1,38 +1,67 @@
-// Which instruction sets this build holds and this CPU and operating system can run. Not: which kernel a call takes.
+// Asks the CPU and the operating system what they can run. Not: which kernel a call takes.
+// AArch64: Linux, Documentation/arch/arm64/elf_hwcaps.rst and sve.rst.
+#include "dispatch/cpu.h"
+
 #include <algorithm>
 #include <array>
-#include <string>
+#include <initializer_list>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
 
 #include "core/check.h"
-#include "qkv/context.h"
 
 namespace qkv {
 inline namespace v0 {
 namespace {
 
-struct IsaFacts {
-  Isa isa;
-  std::string_view name;
-};
+// In the order of the enumerators.
+constexpr std::array<std::string_view, 6> kNames = {"scalar", "avx2", "avx512", "neon", "sve256", "sve512"};
 
-// Slowest first, as src/CMakeLists.txt compiles them.
-constexpr std::array kIsas = {IsaFacts{Isa::kScalar, "scalar"}, IsaFacts{Isa::kAvx2, "avx2"}, IsaFacts{Isa::kAvx512, "avx512"}};
-
-// The compiler's own test: it looks at the CPU and at whether the operating system saves the registers (XCR0).
-bool cpu_runs(Isa isa) {
+std::vector<IsaCandidate> ask_cpu() {
+  std::vector<IsaCandidate> candidates{{Isa::kScalar, {}}};
 #if defined(__x86_64__)
+  struct Feature {
+    std::string_view name;
+    bool there;
+  };
+  const auto add = [&](Isa isa, std::initializer_list<Feature> wanted) {
+    std::string obstacle =
+        candidates.size() > 1 ? candidates.back().obstacle : std::string();  // each needs what the one before needs
+    for (const Feature& feature : wanted) {
+      if (obstacle.empty() && !feature.there) obstacle.append("this CPU has no ").append(feature.name);
+    }
+    candidates.push_back({isa, std::move(obstacle)});
+  };
+  // The compiler's own test: it looks at the CPU and at whether the operating system saves the registers (XCR0).
   __builtin_cpu_init();
-  switch (isa) {
-    case Isa::kScalar:
-      return true;
-    case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    case Isa::kAvx512:
-      return cpu_runs(Isa::kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  add(Isa::kAvx2, {{"avx2", __builtin_cpu_supports("avx2") != 0},
+                   {"fma", __builtin_cpu_supports("fma") != 0},
+                   {"f16c", __builtin_cpu_supports("f16c") != 0}});
+  add(Isa::kAvx512, {{"avx512f", __builtin_cpu_supports("avx512f") != 0},
+                     {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
+                     {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
+                     {"avx512vl", __builtin_cpu_supports("avx512vl") != 0}});
+#elif defined(__aarch64__)
+  candidates.push_back({Isa::kNeon, {}});  // part of the architecture
+#if defined(__linux__)
+  // The length belongs to a thread, and new ones inherit it; it is asked where the first context is made. Code of a fixed
+  // length runs at no other.
+  const bool sve = (::getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
+  const int answer = sve ? ::prctl(PR_SVE_GET_VL) : 0;
+  const int bits = 8 * (answer & PR_SVE_VL_LEN_MASK);
+  for (const auto& [isa, wanted] : {std::pair(Isa::kSve256, 256), std::pair(Isa::kSve512, 512)}) {
+    std::string obstacle;
+    if (!sve) obstacle = "this CPU has no SVE";
+    if (sve && bits != wanted) obstacle = "the SVE vectors here have " + std::to_string(bits) + " bits";
+    candidates.push_back({isa, std::move(obstacle)});
   }
 #endif
-  return isa == Isa::kScalar;
+#endif
+  return candidates;
 }
 
 std::string supported_names() {
@@ -43,13 +72,18 @@ std::string supported_names() {
 
 }  // namespace
 
-std::string_view isa_name(Isa isa) { return kIsas[static_cast<std::size_t>(isa)].name; }
+std::string_view isa_name(Isa isa) { return kNames[static_cast<std::size_t>(isa)]; }
+
+const std::vector<IsaCandidate>& isa_candidates() {
+  static const std::vector<IsaCandidate> candidates = ask_cpu();
+  return candidates;
+}
 
 const std::vector<Isa>& supported_isas() {
   static const std::vector<Isa> isas = [] {
     std::vector<Isa> found;
-    for (const IsaFacts& facts : kIsas) {
-      if (cpu_runs(facts.isa)) found.push_back(facts.isa);
+    for (const IsaCandidate& candidate : isa_candidates()) {
+      if (candidate.obstacle.empty()) found.push_back(candidate.isa);
     }
     return found;
   }();

@@ -1,0 +1,21 @@
+// The instruction sets that this build holds, each with why this CPU cannot run it. Not: their kernels (kernels.h).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "qkv/context.h"
+
+namespace qkv {
+inline namespace v0 {
+
+struct IsaCandidate {
+  Isa isa;
+  std::string obstacle;  // empty: this CPU runs it
+};
+
+/// Slowest first, as src/CMakeLists.txt compiles them. The CPU is asked once.
+QKV_API const std::vector<IsaCandidate>& isa_candidates();
+
+}  // namespace v0
+}  // namespace qkv
