@@ -108,9 +108,8 @@ struct Kernels {
   void (*delta)(const DeltaRows<T>&, void* scratch);
 };
 
-/// C [rows, columns] = A B (+ bias), or C += A B, where a call of a matrix library costs more than the product. Of B's strides
-/// one is 1; with b_row 1 and b_column above it, B is packed and fits(depth, columns) must hold.
-struct SmallProduct {
+/// C [rows, columns] = A B (+ bias), or C += A B, of a linear layer. Of each operand's two strides one is 1.
+struct MatrixProduct {
   const float *a, *b, *bias;  // bias [columns] or null; not together with accumulate
   float* c;
   KernelIndex rows, columns, depth;
@@ -118,11 +117,12 @@ struct SmallProduct {
   KernelIndex b_row, b_column;  // strides of B [depth, columns]
   KernelIndex c_row;
   bool accumulate;
+  float* a_sums;  // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
 };
 
-struct SmallKernels {
-  bool (*fits)(KernelIndex depth, KernelIndex columns);
-  void (*product)(const SmallProduct&);
+struct LinearKernels {
+  std::size_t (*scratch_bytes)(const MatrixProduct&);
+  void (*product)(const MatrixProduct&, void* scratch);
 };
 
 /// A plain loop of multiply-adds, to measure what the machine can do: runs `rounds` rounds, returns the flops done.
@@ -134,7 +134,7 @@ struct PeakKernels {
 struct KernelTable {
   Kernels<float> f32;
   Kernels<double> f64;
-  SmallKernels small;
+  LinearKernels linear;
   PeakKernels peak;
 };
 

@@ -2,8 +2,8 @@
 // instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2, qkv_kernels_avx512.
 #include "kernels/backward.h"
 #include "kernels/forward.h"
+#include "kernels/matrix_product.h"
 #include "kernels/params.h"
-#include "kernels/small_product.h"
 #include "kernels/tiles.h"
 
 #if !defined(QKV_ISA)
@@ -57,5 +57,5 @@ constexpr Kernels<T> make_kernels() {
 
 extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_kernels<float>(),
                                                                      qkv::make_kernels<double>(),
-                                                                     {qkv::small_product_fits, qkv::small_product},
+                                                                     {qkv::matrix_product_scratch, qkv::matrix_product},
                                                                      {qkv::fma_peak<float>, qkv::fma_peak<double>}};

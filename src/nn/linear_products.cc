@@ -4,118 +4,78 @@
 #include <array>
 
 #include "core/region.h"
+#include "core/scratch.h"
 #include "dispatch/kernels.h"
-#include "nn/matmul.h"
 
 namespace qkv {
 inline namespace v0 {
 namespace nn {
 namespace {
 
-constexpr Index kTilesWanted = 8;    // enough for eight threads
-constexpr double kTileFlops = 5e5;   // about 4 us: below, handing a tile to another thread costs more than it saves
-constexpr Index kTileMultiple = 16;  // rows or columns of whole vector registers
-
-/// Rows of a tile when `rows` x `columns` outputs are cut along the rows. A function of the shape only.
-Index tile_rows(Index rows, Index columns, Index inner) {
-  const double row_flops = 2.0 * static_cast<double>(columns) * static_cast<double>(inner);
-  const auto fewest = static_cast<Index>(kTileFlops / std::max(row_flops, 1.0)) + 1;
-  const Index even = (rows + kTilesWanted - 1) / kTilesWanted;
-  const Index tile = std::max(even, fewest);
-  return std::min(rows, (tile + kTileMultiple - 1) / kTileMultiple * kTileMultiple);
+double flops_of(const MatrixProduct& p) {
+  return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.depth);
 }
 
-/// Products of at most this many flops (some 60 us) take the own kernel: oneDNN spends 3 to 5 ms on a shape's first use, and
-/// each of its calls up to a microsecond on itself.
-constexpr double kSmallFlops = 8e6;
-
-double flops_of(const MatmulShape& shape) {
-  return 2.0 * static_cast<double>(shape.rows) * static_cast<double>(shape.columns) * static_cast<double>(shape.inner);
+/// How many tiles a region of `flops` is worth: two a thread, so that a thread that starts late is not waited for long.
+Index tiles_wanted(double flops, const Context& context) {
+  return context.threads() == 1 || flops < context.impl().region_flops ? 1 : 2 * context.threads();
 }
 
-bool is_small(const MatmulShape& shape, const SmallKernels& kernels) {
-  return flops_of(shape) <= kSmallFlops && (shape.b_column_stride == 1 || kernels.fits(shape.inner, shape.columns));
-}
-
-/// C [M, N] = or += A B cut in tiles along its longer axis; shape holds the whole product's sizes and strides.
+/// One product cut in tiles. What an element is does not depend on the cut (kernels/matrix_product.h).
 struct TiledProduct {
-  MatmulShape shape;
-  const float* a = nullptr;
-  const float* b = nullptr;
-  const float* bias = nullptr;
-  float* c = nullptr;
+  MatrixProduct whole{};
+  const LinearKernels* kernels = nullptr;
   bool by_rows = true;
-  Index tile = 0;
+  Index tile = 0;  // rows or columns of a tile
   Index tiles = 0;
-  const SmallKernels* small = nullptr;  // null: oneDNN
 
-  TiledProduct(const MatmulShape& whole, const float* a_data, const float* b_data, const float* bias_data, float* c_data,
-               bool cut_rows, const Context& context)
-      : shape(whole), a(a_data), b(b_data), bias(bias_data), c(c_data), by_rows(cut_rows) {
-    const SmallKernels& kernels = kernel_table(context.isa()).small;
-    if (is_small(shape, kernels)) small = &kernels;
-    if (shape.rows == 0 || shape.columns == 0 || shape.inner == 0) return;
-    tile = by_rows ? tile_rows(shape.rows, shape.columns, shape.inner) : tile_rows(shape.columns, shape.rows, shape.inner);
-    tiles = ((by_rows ? shape.rows : shape.columns) + tile - 1) / tile;
+  TiledProduct(const MatrixProduct& product, Index wanted, const Context& context)
+      : whole(product), kernels(&kernel_table(context.isa()).linear) {
+    if (whole.rows == 0 || whole.columns == 0) return;
+    // A tile packs what it reads of B: columns once in all tiles together, rows once a tile. A with strides of its own is
+    // packed the other way round.
+    constexpr Index kNarrow = 128, kMultiple = 64;  // narrower tiles read A too often; whole panels for every instruction set
+    by_rows = whole.a_row == 1 || whole.columns < wanted * kNarrow;
+    const Index length = by_rows ? whole.rows : whole.columns;
+    tile = std::min(length, ((length + wanted - 1) / wanted + kMultiple - 1) / kMultiple * kMultiple);
+    tiles = (length + tile - 1) / tile;
   }
 
-  /// First row or column of a tile, and one past its last.
-  std::array<Index, 2> range(Index index) const {
-    return {index * tile, std::min((index + 1) * tile, by_rows ? shape.rows : shape.columns)};
-  }
-
-  void run(Index index) const {
-    const auto [begin, end] = range(index);
-    MatmulShape part = shape;
-    (by_rows ? part.rows : part.columns) = end - begin;
-    const Index row = by_rows ? begin : 0;
-    const Index column = by_rows ? 0 : begin;
-    const float* part_bias = bias == nullptr ? nullptr : bias + column;
-    if (small == nullptr) {
-      held_matmul(part)->run(a + row * shape.a_row_stride, b + column * shape.b_column_stride, part_bias,
-                             c + row * shape.c_row_stride + column);
-      return;
+  MatrixProduct part(Index index) const {
+    MatrixProduct p = whole;
+    const Index begin = index * tile;
+    if (by_rows) {
+      p.rows = std::min(tile, whole.rows - begin);
+      p.a += begin * whole.a_row;
+      p.c += begin * whole.c_row;
+      if (p.a_sums != nullptr) p.a_sums += begin;
+    } else {
+      p.columns = std::min(tile, whole.columns - begin);
+      p.b += begin * whole.b_column;
+      p.c += begin;
+      if (p.bias != nullptr) p.bias += begin;
     }
-    small->product({.a = a + row * shape.a_row_stride,
-                    .b = b + column * shape.b_column_stride,
-                    .bias = part_bias,
-                    .c = c + row * shape.c_row_stride + column,
-                    .rows = part.rows,
-                    .columns = part.columns,
-                    .depth = part.inner,
-                    .a_row = shape.a_row_stride,
-                    .a_depth = shape.a_column_stride,
-                    .b_row = shape.b_row_stride,
-                    .b_column = shape.b_column_stride,
-                    .c_row = shape.c_row_stride,
-                    .accumulate = shape.accumulate});
+    return p;
   }
+  std::size_t scratch_bytes() const { return tiles == 0 ? 0 : kernels->scratch_bytes(part(0)); }
+  void run(Index index, void* scratch) const { kernels->product(part(index), scratch); }
 };
 
-/// What a product is told of rows: a single one may have any stride, which oneDNN would refuse.
+/// The tiles of up to two products as one region.
+void run_tiles(const std::array<const TiledProduct*, 2>& products, double flops, Context& context) {
+  const Index first = products[0]->tiles, all = first + products[1]->tiles;
+  const std::size_t bytes = std::max(products[0]->scratch_bytes(), products[1]->scratch_bytes());
+  const ScratchLease scratch = borrow_scratch(context, bytes * static_cast<std::size_t>(context.threads()));
+  parallel_for_flops(context, all, flops, [&](Index tile, int worker) {
+    std::byte* own = scratch.data() + static_cast<std::size_t>(worker) * bytes;
+    tile < first ? products[0]->run(tile, own) : products[1]->run(tile - first, own);
+  });
+}
+
+/// What a product is told of rows: a single one may have any stride.
 template <class T>
 Index row_stride(View<T, 2> rows) {
   return rows.size(0) > 1 ? rows.stride(0) : std::max<Index>(rows.size(1), 1);
-}
-
-/// dbias[n] += sum over m of dy[m, n] for columns [begin, end). Blocks of rows are summed first: the error grows with
-/// block + M / block terms instead of M.
-void add_column_sums(View<const float, 2> dy, Index begin, Index end, float* dbias) {
-  constexpr Index kBlockRows = 64;
-  constexpr Index kBlockColumns = 64;
-  for (Index n0 = begin; n0 < end; n0 += kBlockColumns) {
-    const Index width = std::min(kBlockColumns, end - n0);
-    std::array<float, kBlockColumns> total{};
-    for (Index m0 = 0; m0 < dy.size(0); m0 += kBlockRows) {
-      std::array<float, kBlockColumns> block{};
-      for (Index m = m0; m < std::min(m0 + kBlockRows, dy.size(0)); ++m) {
-        const float* row = dy.data() + m * dy.stride(0) + n0;
-        for (Index n = 0; n < width; ++n) block[static_cast<std::size_t>(n)] += row[n];
-      }
-      for (std::size_t n = 0; n < kBlockColumns; ++n) total[n] += block[n];
-    }
-    for (Index n = 0; n < width; ++n) dbias[n0 + n] += total[static_cast<std::size_t>(n)];
-  }
 }
 
 /// [T, E] of one sequence of [B, T, E].
@@ -127,18 +87,23 @@ View<T, 2> sequence(View<T, 3> x, Index b) {
 }  // namespace
 
 void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<float, 2> y, Context& context) {
-  const Index m = y.size(0);
-  const Index n = y.size(1);
-  const MatmulShape shape{.rows = m,
-                          .columns = n,
-                          .inner = x.size(1),
-                          .a_row_stride = row_stride(x),
-                          .b_row_stride = 1,
-                          .b_column_stride = row_stride(weights.weight),
-                          .c_row_stride = row_stride(y),
-                          .bias = weights.bias != nullptr};
-  const TiledProduct product(shape, x.data(), weights.weight.data(), weights.bias, y.data(), m >= n, context);
-  parallel_for_flops(context, product.tiles, flops_of(shape), [&](Index tile, int) { product.run(tile); });
+  const MatrixProduct product{.a = x.data(),
+                              .b = weights.weight.data(),
+                              .bias = weights.bias,
+                              .c = y.data(),
+                              .rows = y.size(0),
+                              .columns = y.size(1),
+                              .depth = x.size(1),
+                              .a_row = row_stride(x),
+                              .a_depth = 1,
+                              .b_row = 1,
+                              .b_column = row_stride(weights.weight),
+                              .c_row = row_stride(y),
+                              .accumulate = false,
+                              .a_sums = nullptr};
+  const double flops = flops_of(product);
+  const TiledProduct tiled(product, tiles_wanted(flops, context), context), none({}, 1, context);
+  run_tiles({&tiled, &none}, flops, context);
 }
 
 void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights& weights, View<float, 2> dx,
@@ -147,28 +112,38 @@ void linear_backward(View<const float, 2> x, View<const float, 2> dy, const Line
   const Index n = dy.size(1);
   const Index k = weights.weight.size(1);
   if (m == 0) return;
-  const MatmulShape to_weights{.rows = n,
-                               .columns = k,
-                               .inner = m,
-                               .a_row_stride = 1,
-                               .a_column_stride = row_stride(dy),
-                               .b_row_stride = row_stride(x),
-                               .c_row_stride = row_stride(gradients.dweight),
-                               .accumulate = true};
-  const TiledProduct dweight(to_weights, dy.data(), x.data(), nullptr, gradients.dweight.data(), true, context);
-  const MatmulShape to_inputs{.rows = dx.is_null() ? 0 : m,
-                              .columns = k,
-                              .inner = n,
-                              .a_row_stride = row_stride(dy),
-                              .b_row_stride = row_stride(weights.weight),
-                              .c_row_stride = row_stride(dx)};
-  const TiledProduct dinput(to_inputs, dy.data(), weights.weight.data(), nullptr, dx.data(), m >= k, context);
-  parallel_for_flops(context, dweight.tiles + dinput.tiles, flops_of(to_weights) + flops_of(to_inputs), [&](Index tile, int) {
-    if (tile >= dweight.tiles) return dinput.run(tile - dweight.tiles);
-    dweight.run(tile);
-    const auto [begin, end] = dweight.range(tile);
-    if (gradients.dbias != nullptr) add_column_sums(dy, begin, end, gradients.dbias);
-  });
+  const MatrixProduct to_weights{.a = dy.data(),
+                                 .b = x.data(),
+                                 .bias = nullptr,
+                                 .c = gradients.dweight.data(),
+                                 .rows = n,
+                                 .columns = k,
+                                 .depth = m,
+                                 .a_row = 1,
+                                 .a_depth = row_stride(dy),
+                                 .b_row = row_stride(x),
+                                 .b_column = 1,
+                                 .c_row = row_stride(gradients.dweight),
+                                 .accumulate = true,
+                                 .a_sums = gradients.dbias};
+  const MatrixProduct to_inputs{.a = dy.data(),
+                                .b = weights.weight.data(),
+                                .bias = nullptr,
+                                .c = dx.data(),
+                                .rows = dx.is_null() ? 0 : m,
+                                .columns = k,
+                                .depth = n,
+                                .a_row = row_stride(dy),
+                                .a_depth = 1,
+                                .b_row = row_stride(weights.weight),
+                                .b_column = 1,
+                                .c_row = row_stride(dx),
+                                .accumulate = false,
+                                .a_sums = nullptr};
+  const double flops = flops_of(to_weights) + flops_of(to_inputs);
+  const Index wanted = tiles_wanted(flops, context);
+  const TiledProduct dweight(to_weights, wanted, context), dinput(to_inputs, wanted, context);
+  run_tiles({&dweight, &dinput}, flops, context);
 }
 
 void linear_forward(View<const float, 3> x, const LinearWeights& weights, View<float, 3> y, Context& context) {

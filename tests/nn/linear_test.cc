@@ -86,21 +86,23 @@ TEST_P(LinearShapes, ForwardAndBackward) {
 INSTANTIATE_TEST_SUITE_P(Shapes, LinearShapes,
                          testing::Values(Shape{1, 1, 1}, Shape{1, 3, 2}, Shape{2, 1, 3}, Shape{3, 2, 1}, Shape{5, 7, 3},
                                          Shape{512, 32, 96}, Shape{512, 32, 7}, Shape{1, 300, 700}, Shape{130, 65, 33},
-                                         Shape{333, 40, 129}, Shape{17, 200, 17}),
+                                         Shape{333, 40, 129}, Shape{17, 200, 17},
+                                         Shape{270, 790, 260}),  // more than one block along each axis
                          [](const testing::TestParamInfo<Shape>& instance) {
                            const Shape& shape = instance.param;
                            return std::to_string(shape.m) + "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);
                          });
 
-TEST(Linear, SameBitsForAnyNumberOfThreads) {
-  const Tensor<float> x = random_tensor({777, 96}, 1), dy = random_tensor({777, 130}, 2);
+void check_bits_for_any_number_of_threads(const Shape& shape) {
+  const auto [m, k, n] = shape;
+  const Tensor<float> x = random_tensor({m, k}, 1), dy = random_tensor({m, n}, 2);
   Tensor<float> first_y, first_dx;
   StateDict first_gradients;
   for (int threads = 1; threads <= 8; ++threads) {
     Context context({.threads = threads});
     context.impl().region_flops = 0;  // regions however small the work
-    nn::Linear linear({.in_features = 96, .out_features = 130, .seed = 4});
-    Tensor<float> y({777, 130}), dx({777, 96});
+    nn::Linear linear({.in_features = k, .out_features = n, .seed = 4});
+    Tensor<float> y({m, n}), dx({m, k});
     linear.forward(x, y, context);
     linear.backward(x, dy, dx, context);
     StateDict gradients = linear.gradients();
@@ -112,6 +114,12 @@ TEST(Linear, SameBitsForAnyNumberOfThreads) {
     EXPECT_TRUE(test::same_bits(first_dx, dx)) << threads;
     EXPECT_TRUE(test::same_bits(first_gradients, gradients)) << threads;
   }
+}
+
+TEST(Linear, SameBitsForAnyNumberOfThreads) {
+  check_bits_for_any_number_of_threads({777, 96, 130});
+  check_bits_for_any_number_of_threads({270, 790, 260});  // cut along columns with few threads, along rows with many
+  check_bits_for_any_number_of_threads({9, 300, 2100});
 }
 
 TEST(Linear, NoRows) {
