@@ -1,57 +1,67 @@
-// What `qkv bench` measures: the machine's peaks and the cases. Not: the command itself (cmd_bench.cc).
-// Flops count useful work: 4 B H Tq Tk D forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark).
+// What `qkv bench` measures: the machine's peaks and the cases, in groups of one file each. Not: the command (cmd_bench.cc),
+// how a case is timed (bench_measure.h), what is printed (bench_report.h).
+// Flops count useful work: 4 B H Tq Tk D forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark);
+// with a window or key lengths 4 D for each live pair.
 #pragma once
 
 #include <functional>
-#include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "bench_judge.h"
 #include "qkv/context.h"
 
 namespace qkv::cli {
 
-/// What this machine can do with the chosen threads and instruction set, at best.
+/// What this machine can do with the chosen threads and instruction set, at best. 0: not measured, or not there.
 struct Peak {
   double fma_f32 = 0, fma_f64 = 0;  ///< GFLOP/s of independent multiply-adds
-  double read = 0;                  ///< GB/s of reading memory
+  double read = 0;                  ///< GB/s of reading memory that no cache holds
 };
-/// About half a second.
-Peak measure_peak(Context& context);
 
-/// How far a result is from the textbook in f64, and how far it may be.
-struct Judgement {
-  double error = 0, bound = 0;
-  bool holds() const { return error <= bound; }  // false for NaN
+/// What a case is held against.
+enum class Limit {
+  kFma,     ///< the FMA peak of its type (f32 for 16-bit storage), or of bandwidth where that is the tighter one
+  kPlain,   ///< the plain kernel's time for the same live tiles, measured in alternation
+  kMemory,  ///< the bytes of the tensors: peak memory of the process above what it had before
 };
-/// error = max |got - exact|; bound = 3 max |naive - exact| + 8 eps `terms`. naive: the textbook in the type of `got`;
-/// terms: the largest sum of the sizes of the terms that an element is made of.
-template <class T>
-Judgement judge(std::span<const T> got, std::span<const T> naive, std::span<const double> exact, double terms);
-/// One f32 sum, without a naive form: bound = 8 eps `terms`.
-Judgement judge_sum(double got, double exact, double terms);
-/// The worse of two, by error / bound.
-Judgement worse(const Judgement& a, const Judgement& b);
 
 /// A case with its tensors made.
 struct Prepared {
   std::function<void()> run;
-  std::function<Judgement()> judge;  ///< after one run
+  std::function<Judgement()> judge;      ///< after one run; none: `run` throws when it is wrong
+  std::function<void()> plain{};         ///< kPlain only
+  double plain_share = 1;                ///< kPlain: live tiles of the case as a share of the plain run's
+  double flops = 0;                      ///< useful flops of a run
+  double bytes = 0;                      ///< that a run must read from memory; 0 where caches hold them
+  double tensor_bytes = 0;               ///< kMemory only
+  std::function<double()> peak_bytes{};  ///< kMemory: what the process held at most since `prepare`, above what it had
+  std::string kernel{};                  ///< the chosen kernel and why
 };
-
-enum class Of { kFmaF32, kFmaF64, kBandwidth };
 
 struct BenchCase {
   std::string name;
+  std::string group;  ///< also a suite
+  std::string shape;
+  std::string type = "f32";
   bool quick = false;  ///< in --suite quick
-  Of of = Of::kFmaF32;
-  double work = 0;  ///< flops of a run; bytes read when `of` is the bandwidth
-  double goal = 0;  ///< fraction; when goal_ms is set it follows from that
-  double goal_ms = 0;
+  Limit limit = Limit::kFma;
+  double goal = 0;        ///< fraction; 0: none of its own (goal_ms, or a ratio to other libraries: bench/peers.py)
+  double goal_ms = 0;     ///< milliseconds, where no fraction is the goal
+  std::size_t runs = 10;  ///< at least
+  std::string curve{};    ///< cases of one name make a curve over `length`
+  double length = 0;
   std::function<Prepared(Context&)> prepare;
 };
 
-std::vector<BenchCase> attention_cases();
+std::vector<BenchCase> forward_cases();
+std::vector<BenchCase> backward_cases();
+std::vector<BenchCase> decode_cases();
+std::vector<BenchCase> option_cases();
+std::vector<BenchCase> weights_cases();
 std::vector<BenchCase> layer_cases();
+std::vector<BenchCase> lm_cases();
+std::vector<BenchCase> curve_cases();
 
 }  // namespace qkv::cli

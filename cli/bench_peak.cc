@@ -1,21 +1,22 @@
-// The peaks: independent multiply-adds in registers, and a pass over memory that no cache holds.
+#include "bench_peak.h"
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <numeric>
+#include <tuple>
 
-#include "bench.h"
 #include "dispatch/kernels.h"
-#include "qkv/tensor.h"
 
 namespace qkv::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kTries = 8;
-constexpr double kTrySeconds = 0.01;
+constexpr int kTries = 6;
+constexpr double kTrySeconds = 0.005;
 constexpr Index kReadBytes = Index{512} << 20;  // larger than the caches of most machines
+constexpr int kReads = 2;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -39,53 +40,60 @@ double fma_rate(Context& context, double (*loop)(KernelIndex, T*)) {
   return best;
 }
 
-/// GB/s of adding up `memory`, each thread its own part.
-double read_rate(Context& context, const Tensor<std::uint64_t>& memory) {
-  const Index part = memory.count() / context.threads();
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(context.threads()));
-  const auto start = Clock::now();
-  context.parallel_for(context.threads(), [&](Index item, int) {
-    const auto words = memory.span().subspan(static_cast<std::size_t>(item * part), static_cast<std::size_t>(part));
-    sums[static_cast<std::size_t>(item)] = std::accumulate(words.begin(), words.end(), std::uint64_t{0});
-  });
-  const double seconds = seconds_since(start);
-  // The sum is used, so that reading cannot be left out: the memory holds zeros.
-  if (std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}) != 0) return 0;
-  return static_cast<double>(part * context.threads()) * sizeof(std::uint64_t) / seconds / 1e9;
+/// The sum of `words`, read as `kStreams` parts side by side, each asked for ahead of its use.
+template <int kStreams>
+std::uint64_t sum_of(const std::uint64_t* words, Index count) {
+  constexpr Index kLine = 8;    // words of a cache line
+  constexpr Index kAhead = 16;  // lines
+  const Index part = count / kStreams / kLine * kLine;
+  std::array<std::uint64_t, kLine> sums{};
+  for (Index at = 0; at < part; at += kLine) {
+    for (int stream = 0; stream < kStreams; ++stream) {
+      const std::uint64_t* const line = words + stream * part + at;
+      __builtin_prefetch(line + kAhead * kLine);
+      for (std::size_t n = 0; n < kLine; ++n) sums[n] += line[n];
+    }
+  }
+  return std::accumulate(words + kStreams * part, words + count, std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}));
 }
 
 }  // namespace
 
-Peak measure_peak(Context& context) {
-  const PeakKernels& kernels = kernel_table(context.isa()).peak;
+/// GB/s of adding up the memory, each thread its own part; the best of reading it as one stream and as four.
+double PeakMeter::read_rate() {
+  if (memory_.count() == 0) memory_ = Tensor<std::uint64_t>({kReadBytes / Index{sizeof(std::uint64_t)}});
+  const Index part = memory_.count() / context_.threads();
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(context_.threads()));
+  double best = 0;
+  for (std::uint64_t (*const sum)(const std::uint64_t*, Index) : {sum_of<1>, sum_of<4>}) {
+    const auto start = Clock::now();
+    context_.parallel_for(context_.threads(), [&](Index item, int) {
+      sums[static_cast<std::size_t>(item)] = sum(memory_.data() + item * part, part);
+    });
+    const double seconds = seconds_since(start);
+    // The sum is used, so that reading cannot be left out: the memory holds zeros.
+    if (std::accumulate(sums.begin(), sums.end(), std::uint64_t{0}) != 0) return 0;
+    best = std::max(best, static_cast<double>(part * context_.threads()) * sizeof(std::uint64_t) / seconds / 1e9);
+  }
+  return best;
+}
+
+Peak PeakMeter::measure(const PeakKinds& kinds) {
+  const PeakKernels& kernels = kernel_table(context_.isa()).peak;
   Peak peak;
-  peak.fma_f32 = fma_rate<float>(context, kernels.fma_f32);
-  peak.fma_f64 = fma_rate<double>(context, kernels.fma_f64);
-  const Tensor<std::uint64_t> memory({kReadBytes / Index{sizeof(std::uint64_t)}});
-  for (int n = 0; n < 3; ++n) peak.read = std::max(peak.read, read_rate(context, memory));
+  if (kinds.fma_f32) peak.fma_f32 = fma_rate<float>(context_, kernels.fma_f32);
+  if (kinds.fma_f64) peak.fma_f64 = fma_rate<double>(context_, kernels.fma_f64);
+  for (int n = 0; kinds.read && n < kReads; ++n) peak.read = std::max(peak.read, read_rate());
   return peak;
 }
 
-template <class T>
-Judgement judge(std::span<const T> got, std::span<const T> naive, std::span<const double> exact, double terms) {
-  double error = 0, naive_error = 0;
-  for (std::size_t n = 0; n < exact.size(); ++n) {
-    const double difference = std::abs(static_cast<double>(got[n]) - exact[n]);
-    error = std::isnan(difference) ? std::numeric_limits<double>::infinity() : std::max(error, difference);
-    naive_error = std::max(naive_error, std::abs(static_cast<double>(naive[n]) - exact[n]));
-  }
-  return {error, 3 * naive_error + 8 * static_cast<double>(std::numeric_limits<T>::epsilon()) * terms};
-}
-template Judgement judge<float>(std::span<const float>, std::span<const float>, std::span<const double>, double);
-template Judgement judge<double>(std::span<const double>, std::span<const double>, std::span<const double>, double);
-
-Judgement judge_sum(double got, double exact, double terms) {
-  return {std::abs(got - exact), 8 * static_cast<double>(std::numeric_limits<float>::epsilon()) * terms};
+Peak best_of(const Peak& a, const Peak& b) {
+  return {std::max(a.fma_f32, b.fma_f32), std::max(a.fma_f64, b.fma_f64), std::max(a.read, b.read)};
 }
 
-Judgement worse(const Judgement& a, const Judgement& b) {
-  if (!a.holds() || !b.holds()) return a.holds() ? b : a;
-  return a.error * b.bound > b.error * a.bound ? a : b;
+double difference_of(const Peak& a, const Peak& b) {
+  const auto difference = [](double x, double y) { return x > 0 && y > 0 ? std::abs(x - y) / std::max(x, y) : 0; };
+  return std::max({difference(a.fma_f32, b.fma_f32), difference(a.fma_f64, b.fma_f64), difference(a.read, b.read)});
 }
 
 }  // namespace qkv::cli

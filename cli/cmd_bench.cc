@@ -1,183 +1,119 @@
-// `qkv bench`: measures the machine's peaks, then cases as fractions of them. Each case is first held against the textbook.
-// Not: comparisons with other libraries.
+// `qkv bench`: cases as fractions of the machine's own peaks. Each case is first held against the textbook.
+// Not: comparisons with other libraries (bench/peers.py).
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 
-#include "bench.h"
+#include "bench_report.h"
 #include "command.h"
 #include "core/escape.h"
-#include "json.h"
-#include "machine.h"
 #include "options.h"
 
 namespace qkv::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t kRuns = 10;  // at least, unless that takes longer than kPatience
-constexpr std::size_t kFewRuns = 3;
-constexpr double kCaseSeconds = 0.4;  // more runs of short cases
-constexpr double kPatience = 2.5;
+constexpr std::chrono::seconds kQuickRepeats{16};  // `qkv bench` ends within 45 s: cases are repeated only before this
 
 struct BenchOptions {
   std::vector<std::string> cases;
   std::string suite = "quick";
-  bool json = false, list = false;
+  bool json = false, list = false, exact = false;
   ComputeOptions compute;
 };
 
-struct Timing {
-  double median_ms = 0, best_ms = 0;
-  std::size_t runs = 0;
-};
-
-struct Measured {
-  const BenchCase* what;
-  Timing time;
-  Judgement judgement;
-};
-
-Timing time_runs(const std::function<void()>& run) {
-  std::vector<double> times;
-  double total = 0;
-  while ((times.size() < kRuns && (total < kPatience || times.size() < kFewRuns)) || total < kCaseSeconds) {
-    const auto start = Clock::now();
-    run();
-    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    total += times.back();
-  }
-  std::ranges::sort(times);
-  const std::size_t middle = times.size() / 2;
-  const double median = times.size() % 2 == 1 ? times[middle] : (times[middle - 1] + times[middle]) / 2;
-  return {1e3 * median, 1e3 * times[0], times.size()};
-}
-
 std::vector<BenchCase> all_cases() {
-  std::vector<BenchCase> cases = attention_cases();
-  for (BenchCase& one : layer_cases()) cases.push_back(std::move(one));
+  std::vector<BenchCase> cases;
+  for (std::vector<BenchCase> (*const group)() :
+       {forward_cases, backward_cases, decode_cases, option_cases, weights_cases, layer_cases, lm_cases, curve_cases}) {
+    std::ranges::move(group(), std::back_inserter(cases));
+  }
   return cases;
 }
 
-/// Those whose names begin as one of the names given; the suite when none is.
-std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
-  if (options.suite != "quick" && options.suite != "full") {
-    throw UsageError("--suite must be quick or full: got " + escaped(options.suite));
+/// "quick", "full", then the groups.
+std::vector<std::string> suite_names(const std::vector<BenchCase>& cases) {
+  std::vector<std::string> names{"quick", "full"};
+  for (const BenchCase& one : cases) {
+    if (names.back() != one.group) names.push_back(one.group);
   }
-  std::vector<BenchCase> cases = all_cases();
+  return names;
+}
+
+bool in_suite(const BenchCase& one, const std::string& suite) {
+  return suite == "full" || one.group == suite || (suite == "quick" && one.quick);
+}
+
+/// "fwd", "bwd", "decode", ...: what names begin with.
+std::vector<std::string> beginnings(const std::vector<BenchCase>& cases) {
+  std::vector<std::string> words;
+  for (const BenchCase& one : cases) {
+    const std::string word = one.name.substr(0, one.name.find('-'));
+    if (std::ranges::find(words, word) == words.end()) words.push_back(word);
+  }
+  return words;
+}
+
+/// Those that are named; the suite when none is.
+std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
+  const std::vector<BenchCase> all = all_cases();
+  const std::vector<std::string> suites = suite_names(all);
+  if (std::ranges::find(suites, options.suite) == suites.end()) {
+    throw UsageError(fmt::format("--suite must be one of {}: got {}", fmt::join(suites, ", "), escaped(options.suite)));
+  }
+  const auto named = [&](const BenchCase& one, const std::string& name) {
+    return options.exact ? one.name == name : one.name.starts_with(name);
+  };
   for (const std::string& name : options.cases) {
-    if (std::ranges::none_of(cases, [&](const BenchCase& one) { return one.name.starts_with(name); })) {
-      throw UsageError("no case begins with " + escaped(name) + ": qkv bench --list shows them all");
+    if (std::ranges::none_of(all, [&](const BenchCase& one) { return named(one, name); })) {
+      throw UsageError(fmt::format("no case {} {}: names begin with {}; qkv bench --list shows them all",
+                                   options.exact ? "is named" : "begins with", escaped(name),
+                                   fmt::join(beginnings(all), ", ")));
     }
   }
-  std::erase_if(cases, [&](const BenchCase& one) {
-    if (options.cases.empty()) return options.suite == "quick" && !one.quick;
-    return std::ranges::none_of(options.cases, [&](const std::string& name) { return one.name.starts_with(name); });
+  std::vector<BenchCase> chosen;
+  std::ranges::copy_if(all, std::back_inserter(chosen), [&](const BenchCase& one) {
+    if (options.cases.empty()) return in_suite(one, options.suite);
+    return std::ranges::any_of(options.cases, [&](const std::string& name) { return named(one, name); });
   });
-  return cases;
+  return chosen;
 }
 
-double peak_of(const Peak& peak, Of of) {
-  return of == Of::kFmaF32 ? peak.fma_f32 : of == Of::kFmaF64 ? peak.fma_f64 : peak.read;
-}
-
-/// GFLOP/s, or GB/s for a case bound by memory.
-double rate_of(const Measured& measured) { return measured.what->work / measured.time.median_ms / 1e6; }
-
-double fraction_of(const Measured& measured, const Peak& peak) { return rate_of(measured) / peak_of(peak, measured.what->of); }
-
-double goal_of(const BenchCase& one, const Peak& peak) {
-  return one.goal_ms > 0 ? one.work / one.goal_ms / 1e6 / peak_of(peak, one.of) : one.goal;
-}
-
-Json peak_json(const Peak& peak) {
-  return {{"fma_f32_gflops", peak.fma_f32}, {"fma_f64_gflops", peak.fma_f64}, {"read_gbs", peak.read}};
-}
-
-Json case_json(const Measured& measured, const Peak& peak) {
-  const BenchCase& one = *measured.what;
-  const bool bandwidth = one.of == Of::kBandwidth;
-  Json json{{"name", one.name},
-            {"ms", measured.time.median_ms},
-            {"best_ms", measured.time.best_ms},
-            {"runs", measured.time.runs},
-            {"gflops", bandwidth ? Json() : Json(rate_of(measured))},
-            {"fraction", fraction_of(measured, peak)},
-            {"of", bandwidth ? "bandwidth" : "fma"},
-            {"dtype", one.of == Of::kFmaF64 ? "f64" : "f32"},
-            {"goal", goal_of(one, peak)},
-            {"error", measured.judgement.error},
-            {"bound", measured.judgement.bound}};
-  if (bandwidth) json["gbs"] = rate_of(measured);
-  return json;
-}
-
-void print_peak(const char* when, const Peak& peak) {
-  print_line(faint(fmt::format("peak {:<6}  fma f32 {:.1f} GFLOP/s, f64 {:.1f} GFLOP/s, read {:.1f} GB/s", when, peak.fma_f32,
-                               peak.fma_f64, peak.read)));
-}
-
-void print_case(const Measured& measured, const Peak& peak) {
-  const BenchCase& one = *measured.what;
-  const bool bandwidth = one.of == Of::kBandwidth;
-  const double fraction = fraction_of(measured, peak), goal = goal_of(one, peak);
-  const std::string share = fmt::format("{:5.1f} %", 100 * fraction);
-  print_line(fmt::format("{:<30} {:>9.3f} ms {:>8.1f} {}  {} of {:<9}  {}", one.name, measured.time.median_ms,
-                         rate_of(measured), bandwidth ? "GB/s   " : "GFLOP/s", fraction >= goal ? bold(share) : share,
-                         bandwidth ? "bandwidth" : "fma", faint(fmt::format("goal {:.0f} %", 100 * goal))));
-  std::fflush(stdout);
-}
-
-Measured measure(const BenchCase& one, Context& context) {
-  const Prepared prepared = one.prepare(context);
-  prepared.run();  // also the warm-up
-  const Judgement judgement = prepared.judge();
-  if (!judgement.holds()) {
-    throw std::runtime_error(fmt::format("{} is wrong: it differs from the textbook by {:.3g}, at most {:.3g} is rounding",
-                                         one.name, judgement.error, judgement.bound));
+int list_cases() {
+  for (const BenchCase& one : all_cases()) {
+    print_line(
+        fmt::format("{:<31} {}", one.name, faint(fmt::format("{:<9} {}{}", one.group, one.shape, one.quick ? "  quick" : ""))));
   }
-  return {&one, time_runs(prepared.run), judgement};
+  return 0;
 }
 
 int run(const BenchOptions& options) {
   const std::vector<BenchCase> cases = chosen_cases(options);
-  if (options.list) {
-    for (const BenchCase& one : all_cases()) print_line(one.name + (one.quick ? "  " + faint("quick") : ""));
-    return 0;
-  }
+  if (options.list) return list_cases();
+  const bool quick = options.cases.empty() && options.suite == "quick";
+  const auto deadline = quick ? Clock::now() + kQuickRepeats : Clock::time_point::max();
   Context context(options.compute.context());
-  const Peak before = measure_peak(context);
+  PeakMeter meter(context);
+  constexpr PeakKinds kEvery{.fma_f32 = true, .fma_f64 = true, .read = true};
+  const Peak before = meter.measure(kEvery);
   if (!options.json) {
-    print_line(fmt::format("{}  {}, {}, {} thread{}", bold("qkv bench"), one_line(cpu_model()), isa_name(context.isa()),
-                           context.threads(), context.threads() == 1 ? "" : "s"));
+    print_bench_heading(context);
     print_peak("before", before);
-    print_line();
   }
   std::vector<Measured> measured;
   for (const BenchCase& one : cases) {
-    measured.push_back(measure(one, context));
-    if (!options.json) print_case(measured.back(), before);
+    measured.push_back(measure(one, context, meter, deadline));
+    if (!options.json) print_case(measured.back(), measured.size() > 1 ? &measured[measured.size() - 2] : nullptr);
   }
-  const Peak after = measure_peak(context);
-  if (!options.json) {
-    print_line();
-    print_peak("after", after);
+  const Peak after = meter.measure(kEvery);
+  if (options.json) {
+    print_json(bench_json(measured, before, after, options.suite, context));
     return 0;
   }
-  const Peak best{std::max(before.fma_f32, after.fma_f32), std::max(before.fma_f64, after.fma_f64),
-                  std::max(before.read, after.read)};
-  Json peak = peak_json(best);
-  peak["before"] = peak_json(before);
-  peak["after"] = peak_json(after);
-  Json list = Json::array();
-  for (const Measured& one : measured) list.push_back(case_json(one, best));
-  print_json({{"cpu", cpu_model()},
-              {"isa", isa_name(context.isa())},
-              {"threads", context.threads()},
-              {"suite", options.suite},
-              {"peak", std::move(peak)},
-              {"cases", std::move(list)}});
+  print_summary(measured);
+  print_peak("after", after);
   return 0;
 }
 
@@ -185,7 +121,11 @@ std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   app.add_option("CASE", options->cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)")
       ->type_name("NAME");
-  app.add_option("--suite", options->suite, "quick: under 45 s; full: every length, width and type")->type_name("NAME");
+  app.add_option("--suite", options->suite,
+                 "quick: under 45 s; full: everything, minutes; or one group: forward, backward, decode, options, weights, "
+                 "layers, lm, curves")
+      ->type_name("NAME");
+  app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning");
   app.add_flag("--list", options->list, "Print the names of the cases");
   add_json_option(app, options->json);
   add_compute_options(app, options->compute, 1);

@@ -55,8 +55,9 @@ TEST_F(House, WrongUseIsOneLineAndTwo) {
   expect_refused({"info", "--threads", "0"}, {"qkv info"});
   expect_refused({"train", "--steps", "many"}, {"--steps"});
   expect_refused({"train", "--task", "guess"}, {"guess", "previous"});
-  expect_refused({"bench", "nonsense"}, {"\"nonsense\"", "--list"});
-  expect_refused({"bench", "--suite", "huge"}, {"quick", "full"});
+  expect_refused({"bench", "nonsense"}, {"\"nonsense\"", "fwd, bwd, decode", "--list"});
+  expect_refused({"bench", "fwd-f32", "--exact"}, {"\"fwd-f32\"", "--list"});
+  expect_refused({"bench", "--suite", "huge"}, {"quick, full, forward, backward", "curves"});
   expect_refused({"generate", "--model", "missing.safetensors", "--prompt", "a"}, {"missing.safetensors", "No such file"});
 }
 

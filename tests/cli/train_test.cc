@@ -1,4 +1,4 @@
-// `qkv train`, `generate`, `map` and `bench`: what scripts read, the same bits for the same seed, pictures that are pictures.
+// `qkv train`, `generate` and `map`: what scripts read, the same bits for the same seed, pictures that are pictures.
 #include <cmath>
 
 #include "cli/tool.h"
@@ -92,22 +92,6 @@ TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   for (Index n = 0; n < weights.count(); ++n) weights.data()[n] = n % 4 == 0 ? 1.0F : 0.0F;
   save("w.npy", weights);
   EXPECT_NE(output({"map", "--weights", "w.npy", "--heads", "1"}).find("head 1"), std::string::npos);
-}
-
-TEST_F(Train, BenchSaysTheFractionOfThePeak) {
-  const nlohmann::json bench = json({"bench", "fwd-f32-d64-s128", "lm-step", "--json"});
-  EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
-  EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
-  ASSERT_EQ(bench["cases"].size(), 3U);  // full, causal, the step
-  for (const nlohmann::json& one : bench["cases"]) {
-    SCOPED_TRACE(one["name"].get<std::string>());
-    EXPECT_NEAR(one["fraction"].get<double>(), one["gflops"].get<double>() / bench["peak"]["fma_f32_gflops"].get<double>(),
-                1e-9);
-    EXPECT_EQ(one["of"], "fma");
-    EXPECT_GT(one["goal"], 0);
-    EXPECT_GE(one["runs"], 10);
-    EXPECT_GT(one["ms"], 0);
-  }
 }
 
 }  // namespace

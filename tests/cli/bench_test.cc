@@ -1,0 +1,101 @@
+// `qkv bench`: what scripts read and that the numbers agree with one another. Not: how fast anything is.
+#include <cmath>
+#include <set>
+
+#include "cli/tool.h"
+
+namespace qkv::test {
+namespace {
+
+class Bench : public ToolTest {
+ protected:
+  static const nlohmann::json& named(const nlohmann::json& document, const std::string& name) {
+    for (const nlohmann::json& one : document["cases"]) {
+      if (one["name"] == name) return one;
+    }
+    throw std::out_of_range(name);
+  }
+};
+
+TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
+  const nlohmann::json bench = json({"bench", "fwd-f32-d64-s128", "bwd-f64-d64-s128", "mha-fwd-f32-b1-", "--json"});
+  EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
+  EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
+  EXPECT_GT(bench["peak"]["after"]["fma_f64_gflops"], 0);
+  ASSERT_EQ(bench["cases"].size(), 5U);  // each of the attention's full and causal
+  for (const nlohmann::json& one : bench["cases"]) {
+    SCOPED_TRACE(one["name"].get<std::string>());
+    const double peak = one["peak"][one["dtype"] == "f64" ? "fma_f64_gflops" : "fma_f32_gflops"];
+    EXPECT_NEAR(one["fraction"].get<double>(), one["gflops"].get<double>() / peak, 1e-9);
+    EXPECT_LE(peak, bench["peak"][one["dtype"] == "f64" ? "fma_f64_gflops" : "fma_f32_gflops"].get<double>());
+    EXPECT_EQ(one["of"], "fma");
+    EXPECT_GT(one["goal"], 0);
+    EXPECT_EQ(one["met"], one["fraction"] >= one["goal"]);
+    EXPECT_GE(one["runs"], 10);
+    EXPECT_LE(one["best_ms"], one["ms"]);
+    EXPECT_LE(one["ms"], one["worst_ms"]);
+    EXPECT_LE(one["error"], one["bound"]);
+  }
+  EXPECT_NE(named(bench, "fwd-f32-d64-s128")["kernel"].get<std::string>().find(bench["isa"].get<std::string>()),
+            std::string::npos);
+}
+
+TEST_F(Bench, FlopsAreUsefulOnes) {
+  const nlohmann::json bench =
+      json({"bench", "fwd-f32-d64-s128", "bwd-f32-d64-s128", "fwd-f32-d64-s100", "fwd-f32-d64-s100-causal", "--json"});
+  const auto flops = [&](const std::string& name) {
+    const nlohmann::json& one = named(bench, name);
+    return one["gflops"].get<double>() * one["ms"].get<double>() * 1e6;
+  };
+  const double full = 4.0 * 64 * 128 * 128 * 64;  // 4 B H Tq Tk D
+  EXPECT_NEAR(flops("fwd-f32-d64-s128") / full, 1, 1e-9);
+  EXPECT_NEAR(flops("fwd-f32-d64-s128-causal") / full, 0.5, 1e-9);
+  EXPECT_NEAR(flops("bwd-f32-d64-s128") / full, 2.5, 1e-9);
+  EXPECT_NEAR(flops("bwd-f32-d64-s128-causal") / full, 1.25, 1e-9);
+  EXPECT_NEAR(flops("fwd-f32-d64-s100") / (4.0 * 16 * 8 * 100 * 100 * 64), 1, 1e-9);
+}
+
+TEST_F(Bench, OptionsAreHeldAgainstThePlainKernelForTheSameLiveTiles) {
+  const nlohmann::json bench = json({"bench", "--exact", "window128-f32-d64-s1024", "--json"});
+  ASSERT_EQ(bench["cases"].size(), 1U);
+  const nlohmann::json& one = bench["cases"][0];
+  EXPECT_EQ(one["of"], "plain");
+  EXPECT_NEAR(one["fraction"].get<double>(),
+              one["plain_ms"].get<double>() * one["live_tiles_share"].get<double>() / one["ms"].get<double>(), 1e-9);
+  // Tiles are at most 128 keys wide: a window of 128 touches at least one and at most two columns of tiles, of eight or more.
+  EXPECT_GT(one["live_tiles_share"], 0.1);
+  EXPECT_LT(one["live_tiles_share"], 0.3);
+  const double pairs = 1024.0 * 128 - 127.0 * 128 / 2;  // row i keeps min(i + 1, 128) keys
+  EXPECT_NEAR(one["gflops"].get<double>() * one["ms"].get<double>() * 1e6 / (3.5 * 4 * 8 * 64 * pairs), 1, 1e-9);
+}
+
+TEST_F(Bench, CurvesSayTheirExponent) {
+  const nlohmann::json bench = json({"bench", "curve-full-s1024", "curve-full-s2048", "--json"});
+  ASSERT_EQ(bench["curves"].size(), 1U);
+  const nlohmann::json& curve = bench["curves"][0];
+  EXPECT_EQ(curve["name"], "full");
+  ASSERT_EQ(curve["points"].size(), 2U);
+  const double growth = curve["points"][1]["ms"].get<double>() / curve["points"][0]["ms"].get<double>();
+  EXPECT_NEAR(curve["exponent"].get<double>(), std::log2(growth), 1e-6);
+}
+
+TEST_F(Bench, ListHasEveryCaseOnceAndHelpEverySuite) {
+  std::istringstream list(output({"bench", "--list"}));
+  const std::string help = output({"bench", "--help"});
+  std::set<std::string> names;
+  std::string name, group;
+  for (std::string line; std::getline(list, line);) {
+    std::istringstream words(line);
+    words >> name >> group;
+    EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_NE(help.find(group), std::string::npos) << group;
+  }
+  for (const char* wanted :
+       {"fwd-f32-d64-s16384-causal", "bwd-f32-d128-s1024", "decode-f32-b1-tq1-s32768", "dropout-f32-d64-s1024",
+        "weights-f32-d64-s2048", "mha-fwdbwd-f32-b8-t128-e768-h12", "lm-process", "memory-f32-d64-s131072-causal"}) {
+    EXPECT_TRUE(names.contains(wanted)) << wanted;
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
