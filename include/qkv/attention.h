@@ -50,7 +50,8 @@ struct Dropout {
   bool active() const { return training && p > 0; }
 };
 
-/// A float bias added to the scores, [B|1, H|1, Tq|1, Tk|1], of the element type of q. -inf = not kept. Borrowed.
+/// A float bias added to the scores, [B|1, H|1, Tq|1, Tk|1], of the element type of q, float where that has 16 bits. -inf = not
+/// kept. Borrowed.
 struct BiasView {
   BiasView() = default;
   BiasView(View<const float, 4> bias) : f32(bias) {}
@@ -80,15 +81,22 @@ QKV_API void attention_forward(View<const float, 4> q, View<const float, 4> k, V
 QKV_API void attention_forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
                                View<double, 3> lse, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
+QKV_API void attention_forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<BFloat16, 4> out,
+                               View<float, 3> lse, const AttentionOptions& options = {},
+                               Context& context = Context::default_context());
+QKV_API void attention_forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v, View<Float16, 4> out,
+                               View<float, 3> lse, const AttentionOptions& options = {},
+                               Context& context = Context::default_context());
 
 /// What backward writes. A null view is not computed. Every given one is overwritten in full, or added to with `accumulate`.
+/// 16-bit gradients are summed in float and rounded once.
 template <class T>
 struct AttentionGradients {
-  View<T, 4> dq{};         ///< [B, H, Tq, D]
-  View<T, 4> dk{};         ///< [B, Hkv, Tk, D]
-  View<T, 4> dv{};         ///< [B, Hkv, Tk, Dv]
-  View<T, 4> dbias{};      ///< the bias's own (broadcast) shape: summed over the axes that repeat
-  View<const T, 3> dlse{}; ///< input, optional: gradient arriving at lse [B, H, Tq]
+  View<T, 4> dq{};                      ///< [B, H, Tq, D]
+  View<T, 4> dk{};                      ///< [B, Hkv, Tk, D]
+  View<T, 4> dv{};                      ///< [B, Hkv, Tk, Dv]
+  View<Accumulator<T>, 4> dbias{};      ///< the bias's own (broadcast) shape: summed over the axes that repeat
+  View<const Accumulator<T>, 3> dlse{}; ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
 };
 
@@ -102,6 +110,14 @@ QKV_API void attention_backward(View<const double, 4> q, View<const double, 4> k
                                 View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
                                 const AttentionGradients<double>& gradients, const AttentionOptions& options = {},
                                 Context& context = Context::default_context());
+QKV_API void attention_backward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
+                                View<const BFloat16, 4> out, View<const float, 3> lse, View<const BFloat16, 4> dout,
+                                const AttentionGradients<BFloat16>& gradients, const AttentionOptions& options = {},
+                                Context& context = Context::default_context());
+QKV_API void attention_backward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
+                                View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
+                                const AttentionGradients<Float16>& gradients, const AttentionOptions& options = {},
+                                Context& context = Context::default_context());
 
 enum class WeightsKind {
   kSoftmax,  ///< after softmax, before dropout: rows sum to 1 (0 where empty and kZero)
@@ -113,6 +129,12 @@ QKV_API void attention_weights(View<const float, 4> q, View<const float, 4> k, V
                                const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
                                Context& context = Context::default_context());
 QKV_API void attention_weights(View<const double, 4> q, View<const double, 4> k, View<double, 4> weights,
+                               const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
+                               Context& context = Context::default_context());
+QKV_API void attention_weights(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<float, 4> weights,
+                               const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
+                               Context& context = Context::default_context());
+QKV_API void attention_weights(View<const Float16, 4> q, View<const Float16, 4> k, View<float, 4> weights,
                                const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
                                Context& context = Context::default_context());
 
@@ -154,6 +176,10 @@ struct AttentionPlan {
 QKV_API AttentionPlan attention_plan(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
 QKV_API AttentionPlan attention_plan(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
+                                     const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API AttentionPlan attention_plan(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
+                                     const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
 
 /// One as it stands in the formula: factor 0 or 65536/(65536-t) for weight (b, h, i, j). Fills factors [B, H, Tq, Tk].

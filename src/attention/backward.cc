@@ -1,6 +1,7 @@
 // Backward attention. Two regions: rows (delta, zeros for dq), then work items (key range, batch, kv head), key ranges
-// outermost. dk and dv belong to one item, for all query heads of its group; dq and a shared dbias are added in turn (turns.h).
-// No atomics on data, no slabs, no dependence on threads.
+// outermost (heads outermost for 16-bit types, so that few heads are in flight, gradient_sums.h). dk and dv belong to one item,
+// for all query heads of its group; dq and a shared dbias are added in turn (turns.h). No atomics on data, no slabs, no
+// dependence on threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,6 +10,7 @@
 
 #include "attention/bias_gradient.h"
 #include "attention/empty_rows.h"
+#include "attention/gradient_sums.h"
 #include "attention/problem.h"
 #include "attention/turns.h"
 #include "core/check.h"
@@ -22,7 +24,7 @@ namespace {
 
 template <class T>
 void zero_rows(const View<T, 4>& view, Index b, Index h, Index begin, Index count) {
-  for (Index i = begin; i < begin + count; ++i) std::fill_n(&view(b, h, i, 0), view.size(3), T{0});
+  for (Index i = begin; i < begin + count; ++i) std::fill_n(&view(b, h, i, 0), view.size(3), T{});
 }
 
 constexpr Index kMaxQueryTile = 256;
@@ -32,21 +34,22 @@ constexpr Index kMaxQueryTile = 256;
 /// logits make it, the row's maximum and sum are computed again (a fifth of backward's work, for that tile only) and taken if
 /// they round to the very lse that was given: one that covers more keys (rings, merged parts) is used as it is.
 template <class T>
-void split_lse(const Problem<T>& p, const View<const T, 3>& lse, Index b, Index h, Index q_begin, Index q_count, T* high,
-               T* low, void* scratch) {
-  constexpr T trusted = 16;
-  using Wide = std::conditional_t<sizeof(T) == sizeof(float), double, long double>;
+void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, Index b, Index h, Index q_begin, Index q_count,
+               Accumulator<T>* high, Accumulator<T>* low, void* scratch) {
+  using Sum = Accumulator<T>;
+  constexpr Sum trusted = 16;
+  using Wide = std::conditional_t<std::is_same_v<Sum, float>, double, long double>;
   constexpr Wide log2e = static_cast<Wide>(1.44269504088896340735992468100189214L);
   bool recompute = false;
   for (Index i = q_begin; i < q_begin + q_count; ++i) {
-    const T value = lse(b, h, i);
+    const Sum value = lse(b, h, i);
     const Wide exact = static_cast<Wide>(value) * log2e;
-    high[i] = value == -std::numeric_limits<T>::infinity() ? -value : static_cast<T>(exact);
-    low[i] = std::isfinite(value) ? static_cast<T>(exact - static_cast<Wide>(high[i])) : T{0};
+    high[i] = value == -std::numeric_limits<Sum>::infinity() ? -value : static_cast<Sum>(exact);
+    low[i] = std::isfinite(value) ? static_cast<Sum>(exact - static_cast<Wide>(high[i])) : Sum{0};
     recompute |= std::isfinite(value) && std::abs(value) > trusted;
   }
   if (!recompute) return;
-  T row_lse[kMaxQueryTile], row_sum[kMaxQueryTile], row_max[kMaxQueryTile];
+  Sum row_lse[kMaxQueryTile], row_sum[kMaxQueryTile], row_max[kMaxQueryTile];
   ForwardTile<T> tile{};
   tile.scores = p.scores(b, h);
   tile.v_head_dim = p.v_head_dim;
@@ -57,33 +60,40 @@ void split_lse(const Problem<T>& p, const View<const T, 3>& lse, Index b, Index 
   tile.row_sum = row_sum;
   p.kernels->forward(tile, scratch);
   for (Index i = 0; i < q_count; ++i) {
-    const T given = lse(b, h, q_begin + i);
+    const Sum given = lse(b, h, q_begin + i);
     if (!(std::abs(given) > trusted) || row_lse[i] != given) continue;
-    high[q_begin + i] = row_max[i];
-    low[q_begin + i] = static_cast<T>(std::log2(static_cast<double>(row_sum[i])));
+    const Wide exact = static_cast<Wide>(row_max[i]) + std::log2(static_cast<Wide>(row_sum[i]));
+    high[q_begin + i] = static_cast<Sum>(exact);
+    low[q_begin + i] = static_cast<Sum>(exact - static_cast<Wide>(high[q_begin + i]));
   }
 }
 
 /// One call, as every work item sees it.
 template <class T>
 struct BackwardJob {
+  using Sum = Accumulator<T>;
   const Problem<T>& p;
   View<const T, 4> out;
-  View<const T, 3> lse;
+  View<const Sum, 3> lse;
   View<const T, 4> dout;
   const AttentionGradients<T>& gradients;
   BiasGradient<T> bias;
+  GradientSums<T> sums;
   // Shared scratch: delta, lse2 in two parts, each [B, H, Tq]; dq turns [B, H, query tiles]; bias turns [query tiles + 1].
-  T *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
+  Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
   Turn *dq_turns = nullptr, *bias_turns = nullptr;
-  std::byte* scratch = nullptr;  // workers x (kernel scratch + private dbias)
-  std::size_t kernel_bytes = 0, worker_bytes = 0;
+  std::byte* scratch = nullptr;  // workers x (kernel scratch + private dbias + private sums)
+  std::size_t kernel_bytes = 0, bias_bytes = 0, worker_bytes = 0;
 
   Index key_ranges() const { return (p.kv_len + p.backward_keys - 1) / p.backward_keys; }
   bool wants(const View<T, 4>& view) const { return view.data() != nullptr; }
+  bool zeroes_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
   void* kernel_scratch(int worker) const { return scratch + static_cast<std::size_t>(worker) * worker_bytes; }
-  T* private_bias(int worker) const {
-    return reinterpret_cast<T*>(scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes);
+  Sum* private_bias(int worker) const {
+    return reinterpret_cast<Sum*>(scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes);
+  }
+  std::byte* private_sums(int worker) const {
+    return scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes + bias_bytes;
   }
 
   /// First region: delta and lse2 of one query tile, and zeros for its dq.
@@ -104,10 +114,11 @@ struct BackwardJob {
     if (gradients.dlse.data() != nullptr) {
       for (Index i = q_begin; i < q_begin + q_count; ++i) rows.delta[i] -= gradients.dlse(b, h, i);
     }
-    if (wants(gradients.dq) && !gradients.accumulate) zero_rows(gradients.dq, b, h, q_begin, q_count);
+    const bool never_added_to = kRoundedAtEnd<T> && key_ranges() == 0 && !gradients.accumulate;
+    if (wants(gradients.dq) && (zeroes_in_place() || never_added_to)) zero_rows(gradients.dq, b, h, q_begin, q_count);
   }
 
-  BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count) const {
+  BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count, int worker) const {
     const Index g = h / p.group_size();
     const auto at = [b](const auto& view, Index head) {
       return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
@@ -125,25 +136,48 @@ struct BackwardJob {
     tile.v_head_dim = p.v_head_dim;
     tile.k_begin = k_begin;
     tile.k_count = k_count;
-    tile.dq = at(gradients.dq, h);
-    tile.dk = at(gradients.dk, g);
-    tile.dv = at(gradients.dv, g);
-    tile.dq_stride = gradients.dq.stride(2);
-    tile.dk_stride = gradients.dk.stride(2);
-    tile.dv_stride = gradients.dv.stride(2);
+    if constexpr (!kRoundedAtEnd<T>) {
+      tile.dq = at(gradients.dq, h);
+      tile.dk = at(gradients.dk, g);
+      tile.dv = at(gradients.dv, g);
+      tile.dq_stride = gradients.dq.stride(2);
+      tile.dk_stride = gradients.dk.stride(2);
+      tile.dv_stride = gradients.dv.stride(2);
+    } else {
+      const SumRows<T> keys = sums.keys(private_sums(worker), k_begin), values = sums.values(private_sums(worker), k_begin);
+      tile.dk = wants(gradients.dk) ? keys.data : nullptr;
+      tile.dv = wants(gradients.dv) ? values.data : nullptr;
+      tile.dk_stride = keys.stride;
+      tile.dv_stride = values.stride;
+    }
     return tile;
+  }
+
+  /// One query tile against one key range, in the range's turn.
+  void run_tile(BackwardTile<T>& tile, Index range, Index b, Index h, bool live, int worker) const {
+    if constexpr (kRoundedAtEnd<T>) {
+      const SumRows<T> rows = sums.queries(private_sums(worker), b, h, tile.q_begin);
+      tile.dq = wants(gradients.dq) ? rows.data : nullptr;
+      tile.dq_stride = rows.stride;
+      if (tile.dq != nullptr && range == 0) sums.clear(rows, tile.q_begin, tile.q_count);
+    }
+    if (live) p.kernels->backward(tile, kernel_scratch(worker));
+    if constexpr (kRoundedAtEnd<T>) {
+      if (tile.dq == nullptr || range + 1 != key_ranges()) return;
+      sums.round({tile.dq, tile.dq_stride}, gradients.dq, b, h, tile.q_begin, tile.q_count, gradients.accumulate);
+    }
   }
 
   /// All query tiles of one head against one key range. `sequence` numbers (item, head of the group) for shared dbias.
   void run_head(Index range, Index b, Index h, Index sequence, int worker) const {
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
-    BackwardTile<T> tile = tile_of(b, h, k_begin, k_count);
-    T* sums = private_bias(worker);
+    BackwardTile<T> tile = tile_of(b, h, k_begin, k_count, worker);
+    Sum* bias_sums = private_bias(worker);
     if (bias.wanted()) {
       tile.dbias_row_stride = bias.over_queries ? 0 : bias.row_stride;
       tile.dbias_column_stride = bias.over_queries && bias.column_stride != 0 ? 1 : bias.column_stride;
-      tile.dbias = bias.over_queries ? sums - k_begin * tile.dbias_column_stride : bias.head(b, h);
-      if (bias.over_queries) std::fill_n(sums, p.backward_keys, T{0});
+      tile.dbias = bias.over_queries ? bias_sums - k_begin * tile.dbias_column_stride : bias.head(b, h);
+      if (bias.over_queries) std::fill_n(bias_sums, p.backward_keys, Sum{0});
     }
     Index live_begin, live_end;
     mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
@@ -156,14 +190,14 @@ struct BackwardJob {
       if (dq_turn != nullptr) wait_for_turn(*dq_turn, range);
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
       const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin;
-      if (live) p.kernels->backward(tile, kernel_scratch(worker));
+      run_tile(tile, range, b, h, live, worker);
       if (share_bias) pass_turn(bias_turns[t], sequence);
       if (dq_turn != nullptr) pass_turn(*dq_turn, range);
     }
     if (bias.wanted() && bias.over_queries) {
       Turn& turn = bias_turns[p.query_tiles()];
       wait_for_turn(turn, sequence);
-      bias.add_private(sums, b, h, k_begin, k_count);
+      bias.add_private(bias_sums, b, h, k_begin, k_count);
       pass_turn(turn, sequence);
     }
     if (tile.dv != nullptr && p.rows_can_be_empty()) {
@@ -174,21 +208,34 @@ struct BackwardJob {
 
   /// Second region: one key range of one kv head.
   void run(Index item, int worker) const {
-    const Index heads = p.batch * p.num_kv_heads, range = item / heads;
-    const Index b = item % heads / p.num_kv_heads, g = item % heads % p.num_kv_heads;
+    const Index heads = p.batch * p.num_kv_heads;
+    const Index range = kRoundedAtEnd<T> ? item % key_ranges() : item / heads;
+    const Index head = kRoundedAtEnd<T> ? item / key_ranges() : item % heads;
+    const Index b = head / p.num_kv_heads, g = head % p.num_kv_heads;
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
-    if (!gradients.accumulate) {
+    if (zeroes_in_place()) {
       if (wants(gradients.dk)) zero_rows(gradients.dk, b, g, k_begin, k_count);
       if (wants(gradients.dv)) zero_rows(gradients.dv, b, g, k_begin, k_count);
     }
+    const SumRows<T> keys = sums.keys(private_sums(worker), k_begin), values = sums.values(private_sums(worker), k_begin);
+    if constexpr (kRoundedAtEnd<T>) {
+      sums.take_slot(head);
+      sums.clear(keys, k_begin, k_count);
+      sums.clear(values, k_begin, k_count);
+    }
     const Index group = p.group_size();
     for (Index r = 0; r < group; ++r) run_head(range, b, g * group + r, item * group + r, worker);
+    if constexpr (kRoundedAtEnd<T>) {
+      if (wants(gradients.dk)) sums.round(keys, gradients.dk, b, g, k_begin, k_count, gradients.accumulate);
+      if (wants(gradients.dv)) sums.round(values, gradients.dv, b, g, k_begin, k_count, gradients.accumulate);
+      if (range + 1 == key_ranges()) sums.leave_slot(head);
+    }
   }
 };
 
 template <class T>
 void check_gradients(const char* function, const Problem<T>& p, const AttentionGradients<T>& g, const View<const T, 4>& out,
-                     const View<const T, 3>& lse, const View<const T, 4>& dout) {
+                     const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout) {
   const typename View<T, 3>::Sizes rows{p.batch, p.num_heads, p.q_len};
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
@@ -212,7 +259,7 @@ void zero_all(const View<T, 4>& view) {
   for (Index a = 0; a < view.size(0); ++a) {
     for (Index b = 0; b < view.size(1); ++b) {
       for (Index c = 0; c < view.size(2); ++c) {
-        for (Index d = 0; d < view.size(3); ++d) view(a, b, c, d) = T{0};
+        for (Index d = 0; d < view.size(3); ++d) view(a, b, c, d) = T{};
       }
     }
   }
@@ -222,32 +269,37 @@ std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 template <class T>
 void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<const T, 4>& out,
-              const View<const T, 3>& lse, const View<const T, 4>& dout, const AttentionGradients<T>& gradients,
+              const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout, const AttentionGradients<T>& gradients,
               const AttentionOptions& options, Context& context) {
+  using Sum = Accumulator<T>;
   constexpr const char* function = "attention_backward";
   const Problem<T> p = make_problem(function, q, k, v, options, context);
   check_gradients(function, p, gradients, out, lse, dout);
-  BackwardJob<T> job{p, out, lse, dout, gradients, BiasGradient<T>(gradients.dbias, p)};
+  const Index key_ranges = (p.kv_len + p.backward_keys - 1) / p.backward_keys;
+  BackwardJob<T> job{
+      p, out, lse, dout, gradients, BiasGradient<T>(gradients.dbias, p), GradientSums<T>(p, key_ranges, context.threads())};
   if (job.bias.wanted() && !gradients.accumulate) zero_all(gradients.dbias);
 
   const Index rows = p.batch * p.num_heads * p.q_len, tiles = p.query_tiles();
   const Index num_dq_turns = job.key_ranges() > 1 ? p.batch * p.num_heads * tiles : 0;
-  const Index num_turns = num_dq_turns + tiles + 1;
-  const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(3 * rows) * sizeof(T));
+  const Index num_turns = num_dq_turns + tiles + 1 + job.sums.num_turns();
+  const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(3 * rows) * sizeof(Sum));
   const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
   job.kernel_bytes = round_to_line(std::max(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
                                             p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)));
-  job.worker_bytes =
-      job.kernel_bytes + (job.bias.over_queries ? round_to_line(static_cast<std::size_t>(p.backward_keys) * sizeof(T)) : 0);
+  job.bias_bytes = job.bias.over_queries ? round_to_line(static_cast<std::size_t>(p.backward_keys) * sizeof(Sum)) : 0;
+  job.worker_bytes = job.kernel_bytes + job.bias_bytes + job.sums.worker_bytes();
+  const std::size_t shared_bytes = row_bytes + turn_bytes + job.sums.shared_bytes();
   const ScratchLease scratch =
-      borrow_scratch(context, row_bytes + turn_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
-  job.delta = scratch.template as<T>();
+      borrow_scratch(context, shared_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+  job.delta = scratch.template as<Sum>();
   job.lse2_high = job.delta + rows;
   job.lse2_low = job.lse2_high + rows;
   job.dq_turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
   for (Index t = 0; t < num_turns; ++t) new (&job.dq_turns[t]) Turn(0);
   job.bias_turns = job.dq_turns + num_dq_turns;
-  job.scratch = scratch.data() + row_bytes + turn_bytes;
+  job.sums.place(scratch.data() + row_bytes + turn_bytes, job.bias_turns + tiles + 1);
+  job.scratch = scratch.data() + shared_bytes;
 
   const Index row_items = p.batch * p.num_heads * tiles, key_items = job.key_ranges() * p.batch * p.num_kv_heads;
   const double row_flops = kElementFlops * static_cast<double>(rows * p.v_head_dim);
@@ -259,16 +311,17 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
 
 }  // namespace
 
-void attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-                        View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-                        const AttentionOptions& options, Context& context) {
-  backward<float>(q, k, v, out, lse, dout, gradients, options, context);
-}
-void attention_backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<const double, 4> out,
-                        View<const double, 3> lse, View<const double, 4> dout, const AttentionGradients<double>& gradients,
-                        const AttentionOptions& options, Context& context) {
-  backward<double>(q, k, v, out, lse, dout, gradients, options, context);
-}
+#define QKV_DEFINE(T)                                                                                                       \
+  void attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,                 \
+                          View<const Accumulator<T>, 3> lse, View<const T, 4> dout, const AttentionGradients<T>& gradients, \
+                          const AttentionOptions& options, Context& context) {                                              \
+    backward<T>(q, k, v, out, lse, dout, gradients, options, context);                                                      \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(double)
+QKV_DEFINE(BFloat16)
+QKV_DEFINE(Float16)
+#undef QKV_DEFINE
 
 }  // namespace v0
 }  // namespace qkv

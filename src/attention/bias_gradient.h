@@ -12,12 +12,13 @@ inline namespace v0 {
 
 template <class T>
 struct BiasGradient {
-  View<T, 4> dbias;           // null: not wanted
+  using Sum = Accumulator<T>;
+  View<Sum, 4> dbias;         // null: not wanted
   bool shared = false;        // items of different batch, head or key range add to the same element
   bool over_queries = false;  // the query axis repeats: a worker sums its item privately and adds it once at the end
   Index batch_stride = 0, head_stride = 0, row_stride = 0, column_stride = 0;
 
-  BiasGradient(const View<T, 4>& view, const Problem<T>& p) : dbias(view) {
+  BiasGradient(const View<Sum, 4>& view, const Problem<T>& p) : dbias(view) {
     if (!wanted()) return;
     batch_stride = repeat_stride(dbias, 0);
     head_stride = repeat_stride(dbias, 1);
@@ -29,11 +30,11 @@ struct BiasGradient {
   }
 
   bool wanted() const { return dbias.data() != nullptr && dbias.count() > 0; }
-  T* head(Index b, Index h) const { return dbias.data() + b * batch_stride + h * head_stride; }
+  Sum* head(Index b, Index h) const { return dbias.data() + b * batch_stride + h * head_stride; }
 
   /// Adds a private sum over queries, [nj] or one number, to keys [j0, j0 + nj).
-  void add_private(const T* sums, Index b, Index h, Index j0, Index nj) const {
-    T* target = head(b, h);
+  void add_private(const Sum* sums, Index b, Index h, Index j0, Index nj) const {
+    Sum* target = head(b, h);
     if (column_stride == 0) {
       *target += sums[0];
       return;

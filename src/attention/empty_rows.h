@@ -11,18 +11,18 @@ inline namespace v0 {
 
 /// out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [Tq, Dv].
 template <class T>
-void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const T* lse, T* out,
+void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse, T* out,
                     Index out_stride);
 
 /// weights rows likewise; weights [Tq, Tk].
 template <class T>
-void fill_empty_weights(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const T* lse, bool applied,
-                        T* weights, Index row_stride);
+void fill_empty_weights(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse,
+                        bool applied, Accumulator<T>* weights, Index row_stride);
 
 /// What the empty rows of (b, h) give to dv rows [k_begin, k_begin + k_count). lse [Tq], dout [Tq, Dv], dv [Tk, Dv].
 template <class T>
-void add_empty_dv(const Problem<T>& p, Index b, Index h, const T* lse, Index lse_stride, const T* dout, Index dout_stride,
-                  Index k_begin, Index k_count, T* dv, Index dv_stride);
+void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* lse, Index lse_stride, const T* dout,
+                  Index dout_stride, Index k_begin, Index k_count, Accumulator<T>* dv, Index dv_stride);
 
 }  // namespace v0
 }  // namespace qkv

@@ -17,10 +17,11 @@ constexpr Index kMaxQueryTile = 256;
 /// One call, as every work item sees it.
 template <class T>
 struct ForwardJob {
+  using Sum = Accumulator<T>;
   const Problem<T>& p;
-  View<T, 4> out;      // null: only weights
-  View<T, 3> lse;      // null: not wanted
-  View<T, 4> weights;  // null: not wanted
+  View<T, 4> out;        // null: only weights
+  View<Sum, 3> lse;      // null: not wanted
+  View<Sum, 4> weights;  // null: not wanted
   bool weights_applied;
   std::byte* scratch;
   std::size_t scratch_bytes;  // a worker
@@ -30,7 +31,7 @@ struct ForwardJob {
     const Index head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
     const Index q_begin = (tiles - 1 - item % tiles) * p.query_tile;  // late queries first: under causal they cost most
     const Index q_count = std::min(p.query_tile, p.q_len - q_begin);
-    T row_lse[kMaxQueryTile];
+    Sum row_lse[kMaxQueryTile];
     ForwardTile<T> tile{};
     tile.scores = p.scores(b, h);
     tile.v_head_dim = p.v_head_dim;
@@ -75,11 +76,11 @@ void run(ForwardJob<T> job, Context& context) {
 
 template <class T>
 void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<T, 4>& out,
-             const View<T, 3>& lse, const AttentionOptions& options, Context& context) {
+             const View<Accumulator<T>, 3>& lse, const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_forward";
   const Problem<T> p = make_problem(function, q, k, v, options, context);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(lse.is_null() || lse.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
+  check<ShapeError>(lse.is_null() || lse.sizes() == typename View<float, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
                     "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
   const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
   const NamedBox inputs[] = {{"q", q}, {"k", k}, {"v", v}, {"bias", p.bias}};
@@ -88,8 +89,8 @@ void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<co
 }
 
 template <class T>
-void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<T, 4>& result, const AttentionOptions& options,
-             WeightsKind kind, Context& context) {
+void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Accumulator<T>, 4>& result,
+             const AttentionOptions& options, WeightsKind kind, Context& context) {
   constexpr const char* function = "attention_weights";
   const Problem<T> p = make_problem(function, q, k, {}, options, context, Use::kWeights);
   check_sizes(function, "weights", result, p.batch, p.num_heads, p.q_len, p.kv_len);
@@ -101,23 +102,20 @@ void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<T,
 
 }  // namespace
 
-void attention_forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
-                       View<float, 3> lse, const AttentionOptions& options, Context& context) {
-  forward<float>(q, k, v, out, lse, options, context);
-}
-void attention_forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
-                       View<double, 3> lse, const AttentionOptions& options, Context& context) {
-  forward<double>(q, k, v, out, lse, options, context);
-}
-
-void attention_weights(View<const float, 4> q, View<const float, 4> k, View<float, 4> result, const AttentionOptions& options,
-                       WeightsKind kind, Context& context) {
-  weights<float>(q, k, result, options, kind, context);
-}
-void attention_weights(View<const double, 4> q, View<const double, 4> k, View<double, 4> result,
-                       const AttentionOptions& options, WeightsKind kind, Context& context) {
-  weights<double>(q, k, result, options, kind, context);
-}
+#define QKV_DEFINE(T)                                                                                      \
+  void attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,       \
+                         View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) { \
+    forward<T>(q, k, v, out, lse, options, context);                                                       \
+  }                                                                                                        \
+  void attention_weights(View<const T, 4> q, View<const T, 4> k, View<Accumulator<T>, 4> result,           \
+                         const AttentionOptions& options, WeightsKind kind, Context& context) {            \
+    weights<T>(q, k, result, options, kind, context);                                                      \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(double)
+QKV_DEFINE(BFloat16)
+QKV_DEFINE(Float16)
+#undef QKV_DEFINE
 
 }  // namespace v0
 }  // namespace qkv

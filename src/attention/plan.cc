@@ -67,20 +67,22 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   plan.backward_scratch_bytes = p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim);
   plan.backward_shared_bytes =
       static_cast<std::size_t>(p.batch * p.num_heads) *
-      (static_cast<std::size_t>(3 * p.q_len) * sizeof(T) + static_cast<std::size_t>(p.query_tiles()) * 8);
+      (static_cast<std::size_t>(3 * p.q_len) * sizeof(Accumulator<T>) + static_cast<std::size_t>(p.query_tiles()) * 8);
   return plan;
 }
 
 }  // namespace
 
-AttentionPlan attention_plan(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
-                             const AttentionOptions& options, Context& context) {
-  return plan_of<float>(q, k, v, options, context);
-}
-AttentionPlan attention_plan(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
-                             const AttentionOptions& options, Context& context) {
-  return plan_of<double>(q, k, v, options, context);
-}
+#define QKV_DEFINE(T)                                                                                                       \
+  AttentionPlan attention_plan(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const AttentionOptions& options, \
+                               Context& context) {                                                                          \
+    return plan_of<T>(q, k, v, options, context);                                                                           \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(double)
+QKV_DEFINE(BFloat16)
+QKV_DEFINE(Float16)
+#undef QKV_DEFINE
 
 }  // namespace v0
 }  // namespace qkv

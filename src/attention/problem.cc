@@ -12,8 +12,8 @@ inline namespace v0 {
 namespace {
 
 template <class T>
-const View<const T, 4>& bias_of(const BiasView& bias) {
-  if constexpr (sizeof(T) == sizeof(float)) {
+const View<const Accumulator<T>, 4>& bias_of(const BiasView& bias) {
+  if constexpr (std::is_same_v<Accumulator<T>, float>) {
     return bias.f32;
   } else {
     return bias.f64;
@@ -49,9 +49,9 @@ void check_inputs(const char* function, const View<const T, 4>& q, const View<co
 
 template <class T>
 void check_bias(const char* function, const BiasView& options, const Problem<T>& p) {
-  const bool other_type = sizeof(T) == sizeof(float) ? !options.f64.is_null() : !options.f32.is_null();
-  check<OptionError>(!other_type, function, "bias must have the element type of q");
-  const View<const T, 4>& bias = p.bias;
+  const bool other_type = std::is_same_v<Accumulator<T>, float> ? !options.f64.is_null() : !options.f32.is_null();
+  check<OptionError>(!other_type, function, "bias must have the element type of q, or float where that has 16 bits");
+  const View<const Accumulator<T>, 4>& bias = p.bias;
   if (bias.is_null()) return;
   const std::array<Index, 4> wanted{p.batch, p.num_heads, p.q_len, p.kv_len};
   for (int axis = 0; axis < 4; ++axis) {
@@ -115,13 +115,13 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   check_mask(options.mask, p.mask.extent, function);
   check_bias(function, options.bias, p);
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
-  p.scale = static_cast<T>(scale);
-  p.softcap = static_cast<T>(options.softcap);
-  check<OptionError>(std::isfinite(p.scale), function, "scale must be finite in q's type: got ", scale);
+  p.scale = static_cast<Accumulator<T>>(scale);
+  p.softcap = static_cast<Accumulator<T>>(options.softcap);
+  check<OptionError>(std::isfinite(p.scale), function, "scale must be finite in the type of sums: got ", scale);
   check<OptionError>(std::isfinite(p.softcap) && options.softcap >= 0, function,
-                     "softcap must be 0 (off) or positive and finite in q's type: got ", options.softcap);
+                     "softcap must be 0 (off) or positive and finite in the type of sums: got ", options.softcap);
   check<OptionError>(options.softcap == 0 || std::isfinite(p.scale / p.softcap), function,
-                     "scale / softcap must be finite in q's type: got ", scale, " / ", options.softcap);
+                     "scale / softcap must be finite in the type of sums: got ", scale, " / ", options.softcap);
   p.dropout = options.dropout;
   const std::uint32_t threshold = dropout_threshold(options.dropout.p, function);
   p.dropout_threshold = options.dropout.training ? threshold : 0;
@@ -133,16 +133,17 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   return p;
 }
 
-template struct Problem<float>;
-template struct Problem<double>;
-template Problem<float> make_problem(const char*, const View<const float, 4>&, const View<const float, 4>&,
-                                     const View<const float, 4>&, const AttentionOptions&, const Context&, Use);
-template Problem<double> make_problem(const char*, const View<const double, 4>&, const View<const double, 4>&,
-                                      const View<const double, 4>&, const AttentionOptions&, const Context&, Use);
-template void check_sizes(const char*, const char*, const View<float, 4>&, Index, Index, Index, Index);
-template void check_sizes(const char*, const char*, const View<double, 4>&, Index, Index, Index, Index);
-template void check_sizes(const char*, const char*, const View<const float, 4>&, Index, Index, Index, Index);
-template void check_sizes(const char*, const char*, const View<const double, 4>&, Index, Index, Index, Index);
+#define QKV_INSTANTIATE(T)                                                                                                 \
+  template struct Problem<T>;                                                                                              \
+  template Problem<T> make_problem(const char*, const View<const T, 4>&, const View<const T, 4>&, const View<const T, 4>&, \
+                                   const AttentionOptions&, const Context&, Use);                                          \
+  template void check_sizes(const char*, const char*, const View<T, 4>&, Index, Index, Index, Index);                      \
+  template void check_sizes(const char*, const char*, const View<const T, 4>&, Index, Index, Index, Index);
+QKV_INSTANTIATE(float)
+QKV_INSTANTIATE(double)
+QKV_INSTANTIATE(BFloat16)
+QKV_INSTANTIATE(Float16)
+#undef QKV_INSTANTIATE
 
 }  // namespace v0
 }  // namespace qkv

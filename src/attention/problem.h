@@ -13,11 +13,12 @@ inline namespace v0 {
 
 template <class T>
 struct Problem {
+  using Sum = Accumulator<T>;
   Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim;
   View<const T, 4> q, k, v;  // v is null where only weights are asked for
-  View<const T, 4> bias;     // null: none
+  View<const Sum, 4> bias;   // null: none
   BoundMask mask;            // refers to options.mask
-  T scale, softcap;
+  Sum scale, softcap;
   Dropout dropout;
   std::uint32_t dropout_threshold;
   EmptyRow empty_row;

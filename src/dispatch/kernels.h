@@ -1,6 +1,8 @@
 // From an instruction set to its kernels. Not: which one to take (core/context decides once).
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/params.h"
 #include "qkv/context.h"
 
@@ -11,10 +13,15 @@ QKV_API const KernelTable& kernel_table(Isa isa);  // nn and lm are libraries of
 
 template <class T>
 const Kernels<T>& kernels_of(Isa isa) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    return kernel_table(isa).f32;
+  const KernelTable& table = kernel_table(isa);
+  if constexpr (std::is_same_v<T, float>) {
+    return table.f32;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return table.f64;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return table.bf16;
   } else {
-    return kernel_table(isa).f64;
+    return table.f16;
   }
 }
 

@@ -1,10 +1,13 @@
 // What a kernel is told, as plain data: pointers, strides in elements, counts. And the table that each instruction set exports.
 // Letters: Tq, Tk, D, Dv as in attention.h; "strip": kStrip queries, one SIMD lane each; "chunk": key_tile keys, counted from
-// key 0; "words": one uint32 per key of a tile, bit i set where query lane i may attend it.
+// key 0; "words": one uint32 per key of a tile, bit i set where query lane i may attend it. T is what q, k, v, out are stored
+// as; everything that is summed, and lse and weights, is Accumulator<T>.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "qkv/types.h"
 
 namespace qkv {
 
@@ -27,7 +30,8 @@ struct TileMask {
 /// The bias of one (batch, head); strides of 0 repeat. Null data: none.
 template <class T>
 struct TileBias {
-  const T* data;  // [Tq, Tk]
+  using Sum = Accumulator<T>;
+  const Sum* data;  // [Tq, Tk]
   KernelIndex row_stride, column_stride;
 };
 
@@ -40,12 +44,13 @@ struct TileDropout {
 /// What turns q.k into scores, for one (batch, head).
 template <class T>
 struct TileScores {
+  using Sum = Accumulator<T>;
   const T* q;  // [Tq, D]
   const T* k;  // [Tk, D]
   KernelIndex q_stride, k_stride;
   KernelIndex kv_len, head_dim;
-  T scale;
-  T softcap;  // 0: off
+  Sum scale;
+  Sum softcap;  // 0: off
   TileMask mask;
   TileBias<T> bias;
   TileDropout dropout;
@@ -55,14 +60,15 @@ struct TileScores {
 /// Forward of queries [q_begin, q_begin + q_count) of one (batch, head).
 template <class T>
 struct ForwardTile {
+  using Sum = Accumulator<T>;
   TileScores<T> scores;
   const T* v;  // [Tk, Dv]; null: only row_max and row_sum are wanted
   T* out;      // [Tq, Dv]
   KernelIndex v_stride, out_stride, v_head_dim;
   KernelIndex q_begin, q_count;
-  T* lse;                 // [q_count]: natural log; always written
-  T *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
-  T* weights;             // [Tq, Tk] or null: also write the weights
+  Sum* lse;                 // [q_count]: natural log; always written
+  Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
+  Sum* weights;             // [Tq, Tk] or null: also write the weights
   KernelIndex weights_row_stride, weights_column_stride;
   bool weights_applied;  // after dropout
 };
@@ -70,26 +76,28 @@ struct ForwardTile {
 /// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head). Null gradients are not computed.
 template <class T>
 struct BackwardTile {
+  using Sum = Accumulator<T>;
   TileScores<T> scores;
-  const T* v;                     // [Tk, Dv]
-  const T* dout;                  // [Tq, Dv]
-  const T *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
-  const T* delta;                 // [Tq]: rowsum(dout * out) - dlse
+  const T* v;                       // [Tk, Dv]
+  const T* dout;                    // [Tq, Dv]
+  const Sum *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
+  const Sum* delta;                 // [Tq]: rowsum(dout * out) - dlse
   KernelIndex v_stride, dout_stride, v_head_dim;
   KernelIndex q_begin, q_count, k_begin, k_count;
-  T *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]: added to
+  Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]: added to
   KernelIndex dq_stride, dk_stride, dv_stride;
-  T* dbias;  // [Tq, Tk]: added to; an axis with stride 0 is summed over
+  Sum* dbias;  // [Tq, Tk]: added to; an axis with stride 0 is summed over
   KernelIndex dbias_row_stride, dbias_column_stride;
 };
 
 /// delta[i] = sum_d dout[i, d] * out[i, d], over d in the order in which backward sums dout . v.
 template <class T>
 struct DeltaRows {
+  using Sum = Accumulator<T>;
   const T *dout, *out;  // [Tq, Dv]
   KernelIndex dout_stride, out_stride, v_head_dim;
   KernelIndex q_begin, q_count;
-  T* delta;  // [Tq]
+  Sum* delta;  // [Tq]
 };
 
 template <class T>
@@ -106,6 +114,8 @@ struct Kernels {
   void (*forward)(const ForwardTile<T>&, void* scratch);
   void (*backward)(const BackwardTile<T>&, void* scratch);
   void (*delta)(const DeltaRows<T>&, void* scratch);
+  /// to[r][c] (+)= sums[r][c], rounded once, for rows x columns; rows of sums follow each other. 16-bit types only.
+  void (*round)(const Accumulator<T>* sums, KernelIndex rows, KernelIndex columns, T* to, KernelIndex stride, bool add);
 };
 
 /// C [rows, columns] = A B (+ bias), or C += A B, of a linear layer. Of each operand's two strides one is 1.
@@ -134,6 +144,8 @@ struct PeakKernels {
 struct KernelTable {
   Kernels<float> f32;
   Kernels<double> f64;
+  Kernels<BFloat16> bf16;
+  Kernels<Float16> f16;
   LinearKernels linear;
   PeakKernels peak;
 };
@@ -144,4 +156,7 @@ extern "C" {
 extern const qkv::KernelTable qkv_kernels_scalar;
 extern const qkv::KernelTable qkv_kernels_avx2;
 extern const qkv::KernelTable qkv_kernels_avx512;
+extern const qkv::KernelTable qkv_kernels_neon;
+extern const qkv::KernelTable qkv_kernels_sve256;
+extern const qkv::KernelTable qkv_kernels_sve512;
 }

@@ -1,13 +1,14 @@
 // Compiled once for each instruction set; exports one table and nothing else, so that no inline helper can be shared between
-// instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2, qkv_kernels_avx512.
+// instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2 and so on, as src/CMakeLists.txt has them.
 #include "kernels/backward.h"
 #include "kernels/forward.h"
+#include "kernels/half.h"
 #include "kernels/matrix_product.h"
 #include "kernels/params.h"
 #include "kernels/tiles.h"
 
 #if !defined(QKV_ISA)
-#error "compile with -DQKV_ISA=scalar|avx2|avx512"
+#error "compile with -DQKV_ISA=NAME, as src/CMakeLists.txt does"
 #endif
 #define QKV_JOIN_(a, b) a##b
 #define QKV_JOIN(a, b) QKV_JOIN_(a, b)
@@ -49,7 +50,32 @@ double fma_peak(Index rounds, T* sink) {
 template <class T>
 constexpr Kernels<T> make_kernels() {
   return {kStrip<T>,  key_tile<T>, query_tile<T>, backward_keys<T>, forward_scratch_bytes<T>, backward_scratch_bytes<T>,
-          forward<T>, backward<T>, delta_rows<T>};
+          forward<T>, backward<T>, delta_rows<T>, nullptr};
+}
+
+std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
+  return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes;
+}
+
+std::size_t half_backward_scratch_bytes(Index head_dim, Index v_head_dim) {
+  const std::size_t tile = HalfBackwardScratch(nullptr, head_dim, v_head_dim).bytes;
+  const std::size_t rows = HalfBackwardScratch(nullptr, v_head_dim, v_head_dim).bytes;
+  return larger(tile, rows);
+}
+
+/// 16-bit rows, float kernels.
+template <class S>
+constexpr Kernels<S> make_half_kernels() {
+  return {kStrip<float>,
+          key_tile<float>,
+          query_tile<float>,
+          backward_keys<float>,
+          half_forward_scratch_bytes,
+          half_backward_scratch_bytes,
+          forward_half<S>,
+          backward_half<S>,
+          delta_rows_half<S>,
+          round_rows<S>};
 }
 
 }  // namespace
@@ -57,5 +83,7 @@ constexpr Kernels<T> make_kernels() {
 
 extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_kernels<float>(),
                                                                      qkv::make_kernels<double>(),
+                                                                     qkv::make_half_kernels<qkv::BFloat16>(),
+                                                                     qkv::make_half_kernels<qkv::Float16>(),
                                                                      {qkv::matrix_product_scratch, qkv::matrix_product},
                                                                      {qkv::fma_peak<float>, qkv::fma_peak<double>}};

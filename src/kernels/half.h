@@ -1,0 +1,175 @@
+// Attention on 16-bit rows by the float kernels: Q, K, V and dout rows are widened to float in scratch memory, a chunk of keys
+// at a time and once for all strips of a query tile, and out rows are rounded once, at the end. Gradients are added to in
+// float; who calls rounds them. Widening costs two passes over a key's numbers for a hundred queries' products with them. Not:
+// products in 16 bits (bf16.h).
+#pragma once
+
+#include "kernels/backward.h"
+#include "kernels/forward.h"
+#include "simd/half.h"
+
+namespace qkv {
+namespace {
+
+/// A tile's scores as float: all but q and k, whose rows the caller widens.
+template <class S>
+inline TileScores<float> float_scores(const TileScores<S>& s) {
+  TileScores<float> f{};
+  f.kv_len = s.kv_len;
+  f.head_dim = s.head_dim;
+  f.scale = s.scale;
+  f.softcap = s.softcap;
+  f.mask = s.mask;
+  f.bias = {s.bias.data, s.bias.row_stride, s.bias.column_stride};
+  f.dropout = s.dropout;
+  f.key_tile = s.key_tile;
+  return f;
+}
+
+/// Widens rows [begin, begin + count) and returns where row 0 would be, so that callers keep their own row numbers.
+template <class S>
+inline const float* widened(const S* rows, Index stride, Index begin, Index count, Index width, float* to) {
+  widen_rows(rows + begin * stride, stride, count, width, to);
+  return to - begin * width;
+}
+
+struct HalfForwardScratch {
+  ForwardScratch<float> tile;
+  float* rows;   // [kStrip][larger of D and Dv]: queries on their way in, results on their way out
+  float *k, *v;  // [key_tile][D], [key_tile][Dv]
+  std::size_t bytes;
+
+  HalfForwardScratch(void* base, Index head_dim, Index v_head_dim) : tile(base, head_dim, v_head_dim) {
+    Carver carver(base);
+    carver.take<std::byte>(static_cast<Index>(tile.bytes));
+    const Index keys = key_tile<float>(head_dim, v_head_dim);
+    rows = carver.take<float>(kStrip<float> * larger(head_dim, v_head_dim));
+    k = carver.take<float>(keys * head_dim);
+    v = carver.take<float>(keys * v_head_dim);
+    bytes = carver.used();
+  }
+};
+
+/// Widens the rows that forward_tile is about to read and rounds those that it has written.
+template <class S>
+struct HalfRows {
+  const ForwardTile<S>& t;
+  const HalfForwardScratch& w;
+
+  void take_queries(ForwardTile<float>& f, const StripRows& r) const {
+    f.scores.q = widened(t.scores.q, t.scores.q_stride, r.i0, r.ni, t.scores.head_dim, w.rows);
+  }
+  void take_keys(ForwardTile<float>& f, Index j0, Index nj) const {
+    f.scores.k = widened(t.scores.k, t.scores.k_stride, j0, nj, t.scores.head_dim, w.k);
+  }
+  void take_values(ForwardTile<float>& f, Index j0, Index nj) const {
+    f.v = widened(t.v, t.v_stride, j0, nj, t.v_head_dim, w.v);
+  }
+  void begin_out(ForwardTile<float>& f, const StripRows& r) const { f.out = w.rows - r.i0 * t.v_head_dim; }
+  void end_out(const ForwardTile<float>&, const StripRows& r) const {
+    narrow_rows(w.rows, r.ni, t.v_head_dim, t.out + r.i0 * t.out_stride, t.out_stride);
+  }
+};
+
+template <class S>
+void forward_half(const ForwardTile<S>& t, void* scratch) {
+  const TileScores<S>& s = t.scores;
+  const HalfForwardScratch w(scratch, s.head_dim, t.v_head_dim);
+  ForwardTile<float> f{};
+  f.scores = float_scores(s);
+  f.scores.q_stride = f.scores.k_stride = s.head_dim;
+  f.v = t.v == nullptr ? nullptr : w.v;
+  f.v_stride = f.out_stride = f.v_head_dim = t.v_head_dim;
+  f.q_begin = t.q_begin;
+  f.q_count = t.q_count;
+  f.lse = t.lse;
+  f.row_max2 = t.row_max2;
+  f.row_sum = t.row_sum;
+  f.weights = t.weights;
+  f.weights_row_stride = t.weights_row_stride;
+  f.weights_column_stride = t.weights_column_stride;
+  f.weights_applied = t.weights_applied;
+  forward_tile(f, w.tile, HalfRows<S>{t, w});
+}
+
+struct HalfBackwardScratch {
+  BackwardScratch<float> tile;
+  float *q, *dout;  // [query_tile][D], [query_tile][Dv]
+  float *k, *v;     // [backward_keys][D], [backward_keys][Dv]
+  std::size_t bytes;
+
+  HalfBackwardScratch(void* base, Index head_dim, Index v_head_dim) : tile(base, head_dim, v_head_dim) {
+    Carver carver(base);
+    carver.take<std::byte>(static_cast<Index>(tile.bytes));
+    const Index keys = backward_keys<float>(head_dim, v_head_dim);
+    q = carver.take<float>(tile.width * head_dim);
+    dout = carver.take<float>(tile.width * v_head_dim);
+    k = carver.take<float>(keys * head_dim);
+    v = carver.take<float>(keys * v_head_dim);
+    bytes = carver.used();
+  }
+};
+
+template <class S>
+void backward_half(const BackwardTile<S>& t, void* scratch) {
+  const TileScores<S>& s = t.scores;
+  const HalfBackwardScratch w(scratch, s.head_dim, t.v_head_dim);
+  BackwardTile<float> f{};
+  f.scores = float_scores(s);
+  f.scores.q = widened(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, w.q);
+  f.scores.k = widened(s.k, s.k_stride, t.k_begin, t.k_count, s.head_dim, w.k);
+  f.scores.q_stride = f.scores.k_stride = s.head_dim;
+  f.dout = widened(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, w.dout);
+  f.v = widened(t.v, t.v_stride, t.k_begin, t.k_count, t.v_head_dim, w.v);
+  f.dout_stride = f.v_stride = f.v_head_dim = t.v_head_dim;
+  f.lse2_high = t.lse2_high;
+  f.lse2_low = t.lse2_low;
+  f.delta = t.delta;
+  f.q_begin = t.q_begin;
+  f.q_count = t.q_count;
+  f.k_begin = t.k_begin;
+  f.k_count = t.k_count;
+  f.dq = t.dq;
+  f.dk = t.dk;
+  f.dv = t.dv;
+  f.dq_stride = t.dq_stride;
+  f.dk_stride = t.dk_stride;
+  f.dv_stride = t.dv_stride;
+  f.dbias = t.dbias;
+  f.dbias_row_stride = t.dbias_row_stride;
+  f.dbias_column_stride = t.dbias_column_stride;
+  backward(f, scratch);
+}
+
+template <class S>
+void delta_rows_half(const DeltaRows<S>& t, void* scratch) {
+  const HalfBackwardScratch w(scratch, t.v_head_dim, t.v_head_dim);
+  DeltaRows<float> f{};
+  f.dout_stride = f.out_stride = f.v_head_dim = t.v_head_dim;
+  f.delta = t.delta;
+  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += kStrip<float>) {
+    f.q_begin = i0;
+    f.q_count = smaller<Index>(kStrip<float>, t.q_begin + t.q_count - i0);
+    f.dout = widened(t.dout, t.dout_stride, i0, f.q_count, t.v_head_dim, w.dout);
+    f.out = widened(t.out, t.out_stride, i0, f.q_count, t.v_head_dim, w.q);
+    delta_rows(f, scratch);
+  }
+}
+
+template <class S>
+void round_rows(const float* sums, Index rows, Index columns, S* to, Index stride, bool add) {
+  if (!add) {
+    narrow_rows(sums, rows, columns, to, stride);
+    return;
+  }
+  constexpr int n = Simd<float>::kLanes;
+  for (Index r = 0; r < rows; ++r, sums += columns, to += stride) {
+    for (Index c = 0; c < columns; c += n) {
+      const int width = static_cast<int>(smaller<Index>(n, columns - c));
+      store_narrowed_tail(to + c, load_widened_tail(to + c, width) + load_tail<float>(sums + c, width), width);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv
