@@ -18,8 +18,9 @@ enum class Store {
 };
 
 /// Rows x vectors of accumulators: enough independent chains to hide the FMA latency (4 cycles x 2 ports) within the
-/// registers (AVX-512: 16 of 32 for C, AVX2 and SSE: 12 and 8 of 16).
-#if defined(__AVX512F__)
+/// registers (AVX-512, NEON and SVE: 16 of 32 for C, AVX2 and SSE: 12 and 8 of 16). On NEON 24 of 32, as 8 x 3 or 6 x 4, would
+/// load less for each FMA, but GCC 12 loads all of A first and spills in the loop.
+#if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int kRows = 8;
 #elif defined(__AVX2__)
 constexpr int kRows = 6;
