@@ -2,12 +2,13 @@
 // compilers' vector extensions; an intrinsic stands only where the extension has no word or a slow one, each instruction set's
 // in a file of its own:
 //
-//   load<T>(p), store<T>(p, v)               from and to any address of a T
+//   splat(x)                                    x in every lane
+//   load<T>(p), store<T>(p, v)                  from and to any address of a T
 //   load_tail<T>(p, n), store_tail<T>(p, v, n)  lanes 0 .. n-1, 0 in the others; memory past n is not touched
-//   fma(a, b, c)                             a * b + c, fused where the instruction set can
-//   max_or_second(a, b)                      the larger; where either is NaN, b: a NaN in `a` is dropped, one in `b` stays
-//   select_bits(bits, yes, no)               lane i of `yes` where bit i is set, of `no` elsewhere
-//   sign_bits(lanes)                         bit i is the sign of integer lane i
+//   fma(a, b, c)                                a * b + c, fused where the instruction set can
+//   max_or_second(a, b)                         the larger; where either is NaN, b: a NaN in `a` is dropped, one in `b` stays
+//   select_bits(bits, yes, no)                  lane i of `yes` where bit i is set, of `no` elsewhere
+//   sign_bits(lanes)                            bit i is the sign of integer lane i
 //
 // Not: run-time choice of an instruction set (dispatch/). QKV_PORTABLE asks for the extensions alone: "scalar" on AArch64.
 #pragma once
@@ -36,11 +37,6 @@ namespace {
 
 template <class T>
 inline constexpr T kInf = std::numeric_limits<T>::infinity();
-
-template <class T>
-inline typename Simd<T>::V splat(T x) {
-  return x - typename Simd<T>::V{};  // x - 0 is x for every x, -0 and NaN included
-}
 
 /// Bit i set where lane i of a comparison of vectors of T holds. Compilers differ in the type that a comparison has.
 template <class T, class Comparison>

@@ -11,6 +11,7 @@ namespace {
 using portable::load;
 using portable::load_tail;
 using portable::select_bits;
+using portable::splat;
 using portable::store;
 using portable::store_tail;
 

@@ -9,6 +9,7 @@ namespace qkv {
 namespace {
 
 using portable::load;
+using portable::splat;
 using portable::store;
 
 template <class T>

@@ -13,6 +13,7 @@ using portable::load;
 using portable::load_tail;
 using portable::max_or_second;
 using portable::select_bits;
+using portable::splat;
 using portable::store;
 using portable::store_tail;
 

@@ -13,6 +13,11 @@ namespace {
 namespace portable {
 
 template <class T>
+inline typename Simd<T>::V splat(T x) {
+  return x - typename Simd<T>::V{};  // x - 0 is x for every x, -0 and NaN included
+}
+
+template <class T>
 inline typename Simd<T>::V load(const T* p) {
   typename Simd<T>::V v;
   __builtin_memcpy(&v, p, sizeof v);

@@ -22,6 +22,16 @@ typedef svuint64_t SveU64 __attribute__((arm_sve_vector_bits(__ARM_FEATURE_SVE_B
 inline svbool_t first_lanes(int n, float) { return svwhilelt_b32(0, n); }
 inline svbool_t first_lanes(int n, double) { return svwhilelt_b64(0, n); }
 
+// As a loop's operand GCC 12 makes this one load; of the extensions' x - 0 it makes a load and a copy between registers.
+template <class T>
+inline typename Simd<T>::V splat(T x) {
+  if constexpr (sizeof(T) == 4) {
+    return svdup_f32(x);
+  } else {
+    return svdup_f64(x);
+  }
+}
+
 // Not through memcpy: GCC 12 copies a vector of 32 bytes through the stack, as two of 16.
 template <class T>
 inline typename Simd<T>::V load(const T* p) {
@@ -48,11 +58,14 @@ inline void store_tail(T* p, typename Simd<T>::V v, int n) {
   }
 }
 
+// Not svmla: GCC 12 keeps a second copy of every accumulator beside the loop of a product, 16 moves for 16 multiply-adds.
 inline F32 fma(F32 a, F32 b, F32 c) {
-  return svmla_x(svptrue_b8(), static_cast<SveF32>(c), static_cast<SveF32>(a), static_cast<SveF32>(b));
+  asm("fmla %0.s, %1/m, %2.s, %3.s" : "+w"(c) : "Upl"(svptrue_b8()), "w"(a), "w"(b));
+  return c;
 }
 inline F64 fma(F64 a, F64 b, F64 c) {
-  return svmla_x(svptrue_b8(), static_cast<SveF64>(c), static_cast<SveF64>(a), static_cast<SveF64>(b));
+  asm("fmla %0.d, %1/m, %2.d, %3.d" : "+w"(c) : "Upl"(svptrue_b8()), "w"(a), "w"(b));
+  return c;
 }
 
 /// Predicates do not move to general registers: the lanes that hold leave their bits, and one instruction joins them.
