@@ -80,7 +80,7 @@ inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>
   const T* source = w.bias + b.live.lo * kStrip<T>;
   const Index rows = b.live.hi - b.live.lo;
   if (row != 0 && column == 1) {
-    unpack_transposed<T, true>(source, kStrip<T>, b.ni, rows, target, row);
+    add_transposed<T>(source, kStrip<T>, b.ni, rows, target, row);
     return;
   }
   // Loops so that the innermost sum runs over an axis that repeats, if there is one.

@@ -3,48 +3,12 @@
 // Not: key splitting, 16-bit rows (half.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
-#include "kernels/scores.h"
+#include "kernels/softmax.h"
 #include "kernels/tiles.h"
+#include "simd/log.h"
 
 namespace qkv {
 namespace {
-
-/// One chunk joins the running softmax of a strip: scores become exp2(s2 - max), row_max and row_sum move on, rescale is what
-/// the result so far must be multiplied by: exactly 1 where the maximum stayed. kLive: vectors that hold queries.
-template <class T, int kLive>
-inline void online_softmax(T* scores, Index lo, Index hi, T* row_max, T* row_sum, T* rescale) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  V maximum[kLive], shift[kLive], sum[kLive];
-#pragma GCC unroll 4
-  for (int v = 0; v < kLive; ++v) maximum[v] = load<T>(row_max + v * n);
-  for (Index j = lo; j < hi; ++j) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kLive; ++v) maximum[v] = max_or_second(load<T>(scores + j * kStrip<T> + v * n), maximum[v]);
-  }
-#pragma GCC unroll 4
-  for (int v = 0; v < kLive; ++v) {
-    const V before = load<T>(row_max + v * n);
-    const V factor = exp2<T>(before - maximum[v]);
-    store<T>(rescale + v * n, before == maximum[v] ? splat<T>(1) : factor);
-    store<T>(row_max + v * n, maximum[v]);
-    shift[v] = maximum[v] == splat<T>(-kInf<T>) ? V{} : maximum[v];  // nothing alive yet: -inf - 0, not -inf + inf
-    sum[v] = V{};
-  }
-  for (Index j = lo; j < hi; ++j) {
-#pragma GCC unroll 4
-    for (int v = 0; v < kLive; ++v) {
-      T* place = scores + j * kStrip<T> + v * n;
-      const V p = exp2<T>(load<T>(place) - shift[v]);
-      sum[v] += p;
-      store<T>(place, p);
-    }
-  }
-#pragma GCC unroll 4
-  for (int v = 0; v < kLive; ++v) {
-    store<T>(row_sum + v * n, fma(load<T>(row_sum + v * n), load<T>(rescale + v * n), sum[v]));
-  }
-}
 
 /// Lanes that may attend some key of the tile.
 inline std::uint32_t seen_lanes(const LiveRows& live, const std::uint32_t* words) {
@@ -67,177 +31,265 @@ inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::ui
   }
 }
 
-/// out[d] = out[d] * rescale + sum over the kept lanes only: for tiles that hide NaN or infinity behind the mask.
+/// out[d] += sum over the kept lanes of one part only: for tiles that hide NaN or infinity behind the mask.
 template <class T>
-inline void add_kept_lanes(int vectors, const T* v_rows, Index v_stride, Index width, const T* p, const LiveRows& live,
-                           const std::uint32_t* words, const T* rescale, T* out) {
+inline void add_kept_lanes(const Part& part, const T* v_rows, Index v_stride, Index width, const T* p,
+                           const std::uint32_t* words, T* out) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index d = 0; d < width; ++d) {
-    for (int v = 0; v < vectors; ++v) {
+    for (int v = part.first; v < part.first + part.count; ++v) {
       V sum{};
-      for (Index j = live.lo; j < live.hi; ++j) {
+      for (Index j = part.lo; j < part.hi; ++j) {
         const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * kStrip<T> + v * n), sum);
         sum = select_bits<V>(words[j] >> (v * n), next, sum);
       }
       T* place = out + d * kStrip<T> + v * n;
-      store<T>(place, fma(load<T>(place), load<T>(rescale + v * n), sum));
+      store<T>(place, load<T>(place) + sum);
     }
   }
 }
 
+/// panel[d] *= rescale, unless that is 1 in every lane.
 template <class T>
-inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, Index strip, Index j0, Index nj) {
-  const TileScores<T>& s = t.scores;
-  const Index i0 = t.q_begin + strip * kStrip<T>;
-  const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
-  const LiveRows live = score_tile(s, w.q_panels + strip * kStrip<T> * s.head_dim, i0, ni, j0, nj, w.scores, w.bias, w.words);
-  if (!live.any) return;
-  w.seen[strip] |= seen_lanes(live, w.words);
-  T *row_max = w.row_max + strip * kStrip<T>, *row_sum = w.row_sum + strip * kStrip<T>;
-  const int vectors = live_vectors<T>(ni);
-  if (vectors == kVectors) {
-    online_softmax<T, kVectors>(w.scores, live.lo, live.hi, row_max, row_sum, w.rescale);
-  } else {
-    online_softmax<T, 1>(w.scores, live.lo, live.hi, row_max, row_sum, w.rescale);
-  }
-  if (t.v == nullptr) return;
-  T* out = w.out_panels + strip * kStrip<T> * t.v_head_dim;
-  const T* v_rows = t.v + j0 * t.v_stride;
-  const bool hides = live.masked && hides_nonfinite(v_rows, t.v_stride, t.v_head_dim, live, lane_bits(ni), w.words);
-  if (s.dropout.threshold != 0) {
-    dropout_words<T>(s.dropout, i0, ni, j0, live.lo, live.hi, w.kept);
-    drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
-  }
-  if (hides) {
-    add_kept_lanes(vectors, v_rows, t.v_stride, t.v_head_dim, w.scores, live, w.words, w.rescale, out);
-    return;
-  }
-  // out[d, lane] = out[d, lane] * rescale[lane] + sum_j v[j, d] * p[j, lane]
-  product_strip<T, Store::kRescale>({.a = v_rows + live.lo * t.v_stride,
-                                     .a_row = 1,
-                                     .a_depth = t.v_stride,
-                                     .b = w.scores + live.lo * kStrip<T>,
-                                     .b_row = kStrip<T>,
-                                     .c = out,
-                                     .c_row = kStrip<T>,
-                                     .depth = live.hi - live.lo,
-                                     .factor = w.rescale},
-                                    t.v_head_dim, ni);
-}
-
-/// Divides by row_sum, transposes back, and turns (row_max, row_sum) into the natural lse. row_sum becomes its reciprocal.
-template <class T>
-inline void finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, Index strip) {
+inline void rescale_panel(T* panel, Index width, const T* rescale) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const Index first = strip * kStrip<T>;
-  const Index ni = smaller<Index>(kStrip<T>, t.q_count - first);
-  constexpr double ln2 = 0.69314718055994530942;
-  for (Index lane = 0; lane < ni; ++lane) {
-    T& l = w.row_sum[first + lane];
-    // Not an empty row: every kept score is -inf, and the formula's -inf - -inf is NaN.
-    if (l == 0 && (w.seen[strip] >> lane & 1u) != 0) l = kNan<T>;
-    t.lse[first + lane] =
-        l == 0 ? -kInf<T>
-               : static_cast<T>(static_cast<double>(w.row_max[first + lane]) * ln2 + __builtin_log(static_cast<double>(l)));
-    if (t.row_max2 == nullptr) continue;
-    t.row_max2[first + lane] = w.row_max[first + lane];
-    t.row_sum[first + lane] = l;
+  for (int v = 0; v < kVectors; ++v) {
+    const V factor = load<T>(rescale + v * n);
+    if (bits_where<T>(factor != splat<T>(1)) == 0) continue;
+    for (Index d = 0; d < width; ++d) store<T>(panel + d * kStrip<T> + v * n, load<T>(panel + d * kStrip<T> + v * n) * factor);
   }
-  const int vectors = live_vectors<T>(ni);
-  V inverse[kVectors];
-  const V factor = splat<T>(t.scores.dropout.threshold == 0 ? T{1} : kept_factor<T>(t.scores.dropout));
-  for (int v = 0; v < vectors; ++v) {
-    T* place = w.row_sum + first + v * n;
-    const V l = load<T>(place);
-    inverse[v] = l == V{} ? V{} : T{1} / l;
-    store<T>(place, inverse[v]);
-    inverse[v] *= factor;
+}
+
+/// The queries of one strip.
+struct StripRows {
+  Index strip, i0, ni;
+};
+template <class T>
+inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
+  const Index first = strip * kStrip<T>;
+  return {strip, t.q_begin + first, smaller<Index>(kStrip<T>, t.q_count - first)};
+}
+
+/// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
+template <class T, Store kStore>
+inline void add_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Part& part, Index j0, T* out) {
+  product_vectors<T, kStore>({.a = t.v + (j0 + part.lo) * t.v_stride,
+                              .a_row = 1,
+                              .a_depth = t.v_stride,
+                              .b = w.scores + part.lo * kStrip<T>,
+                              .b_row = kStrip<T>,
+                              .c = out,
+                              .c_row = kStrip<T>,
+                              .depth = part.hi - part.lo},
+                             t.v_head_dim, part.first, part.count);
+}
+
+template <class T>
+inline void zero_panel(T* panel, Index width) {
+  for (Index e = 0; e < width * kStrip<T>; ++e) panel[e] = 0;
+}
+
+/// Fewer keys than this are not worth the quick softmax; one key alone has the weight exp2(0) = 1, exactly.
+constexpr Index kQuickKeys = 8;
+
+/// Whether the first live tile of a strip may be taken quickly. Where it is masked, rows may have one key only, whose weight is
+/// to be exactly 1: shift becomes the score of the first key, if every lane may attend that.
+template <class T>
+inline bool starts_quickly(const LiveRows& live, Index ni, const std::uint32_t* words, const T* scores, T* shift) {
+  if (live.hi - live.lo < kQuickKeys) return false;
+  if (!live.masked) return true;
+  if ((words[live.lo] & lane_bits(ni)) != lane_bits(ni)) return false;
+  for (Index lane = 0; lane < live_vectors<T>(ni) * Simd<T>::kLanes; ++lane) shift[lane] = scores[live.lo * kStrip<T> + lane];
+  return true;
+}
+
+template <class T>
+inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj) {
+  const TileScores<T>& s = t.scores;
+  const T* q_panel = w.q_panels + r.strip * kStrip<T> * s.head_dim;
+  ScoreTile tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words);
+  const LiveRows& live = tile.live;
+  if (!live.any) return;
+  std::uint32_t& seen = w.seen[r.strip];
+  const bool first = seen == 0;
+  seen |= seen_lanes(live, w.words);
+  T *row_max = w.row_max + r.strip * kStrip<T>, *row_sum = w.row_sum + r.strip * kStrip<T>;
+  const int vectors = live_vectors<T>(r.ni);
+  std::uint32_t by_maximum = w.by_maximum[r.strip];
+  if (first && !starts_quickly(live, r.ni, w.words, w.scores, row_max)) by_maximum = lane_bits(r.ni);
+  if (by_maximum == 0) {
+    by_maximum = quick_softmax(w.scores, tile.parts, live.masked ? w.words : nullptr, seen & lane_bits(r.ni), row_max, row_sum);
+    w.by_maximum[r.strip] = by_maximum;
+    if (by_maximum != 0) tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words);
+  }
+  if (by_maximum != 0) {
+    mask_scores(w.scores, live, vectors, w.words);
+    softmax_by_maximum(w.scores, tile.parts, by_maximum, row_max, row_sum, w.rescale);
   }
   if (t.v == nullptr) return;
-  T* panel = w.out_panels + first * t.v_head_dim;
-  for (Index d = 0; d < t.v_head_dim; ++d) {
-    for (int v = 0; v < vectors; ++v) {
-      T* place = panel + d * kStrip<T> + v * n;
-      store<T>(place, load<T>(place) * inverse[v]);
+  T* out = w.out_panels + r.strip * kStrip<T> * t.v_head_dim;
+  const T* v_rows = t.v + j0 * t.v_stride;
+  const bool hides = live.masked && hides_nonfinite(v_rows, t.v_stride, t.v_head_dim, live, lane_bits(r.ni), w.words);
+  if (s.dropout.threshold != 0) {
+    dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
+    drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
+  }
+  if (first && !hides && tile.parts.count == 1 && tile.parts.part[0].count == vectors) {
+    add_values<T, Store::kSet>(t, w, tile.parts.part[0], j0, out);
+    return;
+  }
+  if (first) zero_panel(out, t.v_head_dim);
+  if (!first && by_maximum != 0) rescale_panel(out, t.v_head_dim, w.rescale);
+  for (int i = 0; i < tile.parts.count; ++i) {
+    const Part& part = tile.parts.part[i];
+    if (hides) {
+      add_kept_lanes(part, v_rows, t.v_stride, t.v_head_dim, w.scores, w.words, out);
+    } else {
+      add_values<T, Store::kAdd>(t, w, part, j0, out);
     }
   }
-  unpack_transposed<T>(panel, kStrip<T>, ni, t.v_head_dim, t.out + (t.q_begin + first) * t.out_stride, t.out_stride);
+}
+
+/// No key seen yet; the lanes `by_maximum` are not to be taken quickly.
+template <class T>
+inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t by_maximum) {
+  w.seen[strip] = 0;
+  w.by_maximum[strip] = by_maximum;
+  for (Index lane = strip * kStrip<T>; lane < (strip + 1) * kStrip<T>; ++lane) {
+    w.row_max[lane] = -kInf<T>;
+    w.row_sum[lane] = 0;
+  }
+}
+
+/// Turns (row_max, row_sum) into the natural lse, divides out by row_sum and transposes it back. row_sum becomes its
+/// reciprocal. Returns the lanes of which something in out is NaN or infinite.
+template <class T>
+inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const Index first = r.strip * kStrip<T>;
+  T *row_max = w.row_max + first, *row_sum = w.row_sum + first;
+  const int vectors = live_vectors<T>(r.ni);
+  for (int v = 0; v < vectors; ++v) {
+    // Not an empty row: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    const V l = load<T>(row_sum + v * n);
+    const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.seen[r.strip] >> (v * n));
+    store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
+  }
+  log_sum_exp(row_max, row_sum, r.ni, t.lse + first);
+  for (Index lane = 0; t.row_max2 != nullptr && lane < r.ni; ++lane) {
+    t.row_max2[first + lane] = row_max[lane];
+    t.row_sum[first + lane] = row_sum[lane];
+  }
+  const V factor = splat<T>(t.scores.dropout.threshold == 0 ? T{1} : kept_factor<T>(t.scores.dropout));
+  for (int v = 0; v < vectors; ++v) {
+    const V l = load<T>(row_sum + v * n);
+    const V inverse = l == V{} ? V{} : T{1} / l;
+    store<T>(row_sum + v * n, inverse);
+    store<T>(w.rescale + v * n, inverse * factor);
+  }
+  if (t.v == nullptr) return 0;
+  T* panel = w.out_panels + first * t.v_head_dim;
+  if (w.seen[r.strip] == 0) zero_panel(panel, t.v_head_dim);
+  return unpack_transposed<T>(panel, kStrip<T>, r.ni, t.v_head_dim, w.rescale, t.out + r.i0 * t.out_stride, t.out_stride);
 }
 
 /// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept: a second sweep, so that no S x S temporary is needed.
 template <class T>
-inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, Index strip, Index j0, Index nj) {
+inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
-  const Index first = strip * kStrip<T>, i0 = t.q_begin + first;
-  const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
-  const int vectors = live_vectors<T>(ni);
-  LiveRows live = score_tile(s, w.q_panels + first * s.head_dim, i0, ni, j0, nj, w.scores, w.bias, w.words);
-  if (!live.any) live.lo = live.hi = 0;
+  const Index first = r.strip * kStrip<T>;
+  const int vectors = live_vectors<T>(r.ni);
+  LiveRows live = score_tile(s, w.q_panels + first * s.head_dim, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words).live;
+  if (!live.any) live = {true, false, 0, 0};
+  mask_scores(w.scores, live, vectors, w.words);
   const bool applied = t.weights_applied && s.dropout.threshold != 0;
   const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
+  V shift[kVectors];
+  for (int v = 0; v < vectors; ++v) {
+    const V maximum = load<T>(w.row_max + first + v * n);
+    shift[v] = maximum == splat<T>(-kInf<T>) ? V{} : maximum;
+    store<T>(w.rescale + v * n, load<T>(w.row_sum + first + v * n) * factor);
+  }
   for (Index j = 0; j < nj; ++j) {
+    const bool lives = j >= live.lo && j < live.hi;
     for (int v = 0; v < vectors; ++v) {
       T* place = w.scores + j * kStrip<T> + v * n;
-      if (j < live.lo || j >= live.hi) {
-        store<T>(place, V{});
-        continue;
-      }
-      const V maximum = load<T>(w.row_max + first + v * n);
-      const V shift = maximum == splat<T>(-kInf<T>) ? V{} : maximum;
-      store<T>(place, exp2<T>(load<T>(place) - shift) * load<T>(w.row_sum + first + v * n) * factor);
+      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) : V{});
     }
   }
   if (applied && live.lo < live.hi) {
-    dropout_words<T>(s.dropout, i0, ni, j0, live.lo, live.hi, w.kept);
+    dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
   }
-  unpack_transposed<T>(w.scores, kStrip<T>, ni, nj, t.weights + i0 * t.weights_row_stride + j0, t.weights_row_stride);
+  unpack_transposed<T>(w.scores, kStrip<T>, r.ni, nj, w.rescale, t.weights + r.i0 * t.weights_row_stride + j0,
+                       t.weights_row_stride);
 }
 
-/// No key seen yet.
-template <class T>
-inline void start_strips(const ForwardTile<T>& t, const ForwardScratch<T>& w, Index strips) {
-  for (Index strip = 0; strip < strips; ++strip) w.seen[strip] = 0;
-  for (Index lane = 0; lane < strips * kStrip<T>; ++lane) {
-    w.row_max[lane] = -kInf<T>;
-    w.row_sum[lane] = 0;
-  }
-  if (t.v != nullptr) {
-    for (Index e = 0; e < strips * kStrip<T> * t.v_head_dim; ++e) w.out_panels[e] = 0;
-  }
-}
+/// Where the rows of a tile come from and go to: nothing to do where they are in memory as T.
+struct OwnRows {
+  template <class T>
+  void take_queries(ForwardTile<T>&, const StripRows&) const {}
+  template <class T>
+  void take_keys(ForwardTile<T>&, Index, Index) const {}
+  template <class T>
+  void take_values(ForwardTile<T>&, Index, Index) const {}
+  template <class T>
+  void begin_out(ForwardTile<T>&, const StripRows&) const {}
+  template <class T>
+  void end_out(const ForwardTile<T>&, const StripRows&) const {}
+};
 
-/// chunk(j0, nj) for each chunk of keys that some query of the tile may attend, from the left.
-template <class T, class Chunk>
-inline void for_live_chunks(const ForwardTile<T>& t, const Chunk& chunk) {
-  const TileScores<T>& s = t.scores;
+/// Forward of one tile; `rows` points t.scores.q, t.scores.k, t.v and t.out at rows of T before they are used.
+template <class T, class Rows>
+inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows) {
+  TileScores<T>& s = t.scores;
+  const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
-  for (Index j0 = begin / s.key_tile * s.key_tile; j0 < end; j0 += s.key_tile) {
-    chunk(j0, smaller(s.key_tile, s.kv_len - j0));
+  begin = begin / s.key_tile * s.key_tile;
+  const auto for_strips = [&](const auto& strip_work) {
+    for (Index strip = 0; strip < strips; ++strip) strip_work(strip_rows(t, strip));
+  };
+  const auto for_live_chunks = [&](const auto& chunk) {
+    for (Index j0 = begin; j0 < end; j0 += s.key_tile) {
+      const Index nj = smaller(s.key_tile, s.kv_len - j0);
+      rows.take_keys(t, j0, nj);
+      if (t.v != nullptr) rows.take_values(t, j0, nj);
+      chunk(j0, nj);
+    }
+  };
+  for_strips([&](const StripRows& r) {
+    rows.take_queries(t, r);
+    pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * kStrip<T> * s.head_dim);
+    start_strip(w, r.strip, 0);
+  });
+  for_live_chunks([&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, r, j0, nj); }); });
+  for_strips([&](const StripRows& r) {
+    rows.begin_out(t, r);
+    const std::uint32_t wild = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
+    if (wild != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
+      start_strip(w, r.strip, wild | w.by_maximum[r.strip]);
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, r, j0, nj); });
+      finish_strip(t, w, r);
+    }
+    if (t.v != nullptr) rows.end_out(t, r);
+  });
+  if (t.weights == nullptr) return;
+  for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
+    const Index nj = smaller(s.key_tile, s.kv_len - j0);
+    rows.take_keys(t, j0, nj);
+    for_strips([&](const StripRows& r) { write_weights(t, w, r, j0, nj); });
   }
 }
 
 template <class T>
 void forward(const ForwardTile<T>& t, void* scratch) {
-  const TileScores<T>& s = t.scores;
-  const ForwardScratch<T> w(scratch, s.head_dim, t.v_head_dim);
-  const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
-  pack_strips(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.q_panels);
-  start_strips(t, w, strips);
-  for_live_chunks(t, [&](Index j0, Index nj) {
-    for (Index strip = 0; strip < strips; ++strip) forward_strip_chunk(t, w, strip, j0, nj);
-  });
-  for (Index strip = 0; strip < strips; ++strip) finish_strip(t, w, strip);
-  if (t.weights == nullptr) return;
-  for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
-    const Index nj = smaller(s.key_tile, s.kv_len - j0);
-    for (Index strip = 0; strip < strips; ++strip) write_weights(t, w, strip, j0, nj);
-  }
+  forward_tile(t, ForwardScratch<T>(scratch, t.scores.head_dim, t.v_head_dim), OwnRows{});
 }
 
 }  // namespace

@@ -11,10 +11,9 @@ namespace qkv {
 namespace {
 
 enum class Store {
-  kSet,     // C = acc
-  kAdd,     // C = C + acc
-  kBias,    // C = acc + factor[n]
-  kRescale  // C = C * factor[n] + acc: the merge of a chunk into the running result
+  kSet,  // C = acc
+  kAdd,  // C = C + acc
+  kBias  // C = acc + factor[n]
 };
 
 /// Rows x vectors of accumulators: enough independent chains to hide the FMA latency (4 cycles x 2 ports) within the
@@ -28,6 +27,7 @@ constexpr int kRows = 6;
 constexpr int kRows = 4;
 #endif
 constexpr int kVectors = 2;
+constexpr int kRowsOfOne = kRows;
 template <class T>
 constexpr int kStrip = kVectors * Simd<T>::kLanes;
 
@@ -85,9 +85,7 @@ inline __attribute__((always_inline)) void product_block(const T* a, Index a_row
       if constexpr (kStore == Store::kBias) {
         sum += partial ? load_tail<T>(factor + v * n, tail) : load<T>(factor + v * n);
       } else if constexpr (kStore != Store::kSet) {
-        const V old = partial ? load_tail<T>(target, tail) : load<T>(target);
-        if constexpr (kStore == Store::kAdd) sum = old + sum;
-        if constexpr (kStore == Store::kRescale) sum = fma(old, load<T>(factor + v * n), sum);
+        sum = (partial ? load_tail<T>(target, tail) : load<T>(target)) + sum;
       }
       if (partial) {
         store_tail<T>(target, sum, tail);
@@ -105,11 +103,17 @@ inline void product_columns(const Product<T>& p, Index rows, Index column, int t
   const T* a = p.a;
   const T* const b = p.b + column;
   T* c = p.c + column;
-  const T* const factor = kStore == Store::kRescale || kStore == Store::kBias ? p.factor + column : nullptr;
-  for (; rows >= kRows; rows -= kRows) {
-    product_block<T, kRows, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
-    a += kRows * a_row;
-    c += kRows * c_row;
+  const T* const factor = kStore == Store::kBias ? p.factor + column : nullptr;
+  constexpr int full = kV == 1 ? kRowsOfOne : kRows;
+  for (; rows >= full; rows -= full) {
+    product_block<T, full, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+    a += full * a_row;
+    c += full * c_row;
+  }
+  for (; rows >= 4; rows -= 4) {
+    product_block<T, 4, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+    a += 4 * a_row;
+    c += 4 * c_row;
   }
   for (; rows >= 2; rows -= 2) {
     product_block<T, 2, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
@@ -119,14 +123,20 @@ inline void product_columns(const Product<T>& p, Index rows, Index column, int t
   if (rows > 0) product_block<T, 1, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
 }
 
-/// C [rows, lanes], filled up to whole vectors: B and C are panels of one strip.
+/// Vectors [first, first + count) of a strip, all of them or one: B and C are panels of it.
 template <class T, Store kStore>
-inline void product_strip(const Product<T>& p, Index rows, Index lanes) {
-  if (live_vectors<T>(lanes) == kVectors) {
+inline void product_vectors(const Product<T>& p, Index rows, int first, int count) {
+  if (count == kVectors) {
     product_columns<T, kVectors, kStore, false>(p, rows, 0, 0);
   } else {
-    product_columns<T, 1, kStore, false>(p, rows, 0, 0);
+    product_columns<T, 1, kStore, false>(p, rows, first * Simd<T>::kLanes, 0);
   }
+}
+
+/// C [rows, lanes], filled up to whole vectors.
+template <class T, Store kStore>
+inline void product_strip(const Product<T>& p, Index rows, Index lanes) {
+  product_vectors<T, kStore>(p, rows, 0, live_vectors<T>(lanes));
 }
 
 /// C [rows, columns]: any number of columns; memory past the last column is not touched.

@@ -42,6 +42,44 @@ inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, 
   return live;
 }
 
+/// Keys [lo, hi) of a tile for vectors [first, first + count) of a strip.
+struct Part {
+  Index lo, hi;
+  int first, count;
+};
+struct Parts {
+  Part part[3];
+  int count;
+};
+
+/// The live rows cut so that a vector of lanes is left out where no lane of it may attend: half of the work on a diagonal.
+template <class T>
+inline Parts live_parts(const LiveRows& live, int vectors, const std::uint32_t* words) {
+  const Parts whole{{{live.lo, live.hi, 0, vectors}}, 1};
+  if (!live.masked || vectors != 2) return whole;
+  constexpr int n = Simd<T>::kLanes;
+  Index lo[2], hi[2];
+  for (int v = 0; v < 2; ++v) {
+    const std::uint32_t lanes = lane_bits(n) << (v * n);
+    lo[v] = live.lo;
+    hi[v] = live.hi;
+    while (lo[v] < hi[v] && (words[lo[v]] & lanes) == 0) ++lo[v];
+    while (lo[v] < hi[v] && (words[hi[v] - 1] & lanes) == 0) --hi[v];
+  }
+  const Index begin = larger(lo[0], lo[1]), end = smaller(hi[0], hi[1]);  // where both are alive
+  Parts parts{};
+  if (begin >= end) {
+    for (int v = 0; v < 2; ++v) {
+      if (lo[v] < hi[v]) parts.part[parts.count++] = {lo[v], hi[v], v, 1};
+    }
+    return parts;
+  }
+  if (live.lo < begin) parts.part[parts.count++] = {live.lo, begin, lo[0] < lo[1] ? 0 : 1, 1};
+  parts.part[parts.count++] = {begin, end, 0, 2};
+  if (end < live.hi) parts.part[parts.count++] = {end, live.hi, hi[0] > hi[1] ? 0 : 1, 1};
+  return parts;
+}
+
 /// Queries [q_begin, q_begin + count) of rows [.., width] as panels [strip][width][kStrip], times `factor`.
 template <class T>
 inline void pack_strips(const T* rows, Index stride, Index q_begin, Index count, Index width, T factor, T* panels) {
@@ -100,44 +138,66 @@ inline bool scale_bias(T* panel, const LiveRows& live, Index ni, std::uint32_t* 
   return cleared;
 }
 
-/// scores[j][lane] = s2 of query i0 + lane and key j0 + j, -inf where not kept. Rows outside the result's [lo, hi) are not
-/// written.
+/// What score_tile has written.
+struct ScoreTile {
+  LiveRows live;
+  Parts parts;
+};
+
+/// scores[j][lane] = s2 of query i0 + lane and key j0 + j in the parts of the result; dead lanes hold anything.
 template <class T>
-inline LiveRows score_tile(const TileScores<T>& s, const T* q_panel, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
-                           std::uint32_t* words) {
+inline ScoreTile score_tile(const TileScores<T>& s, const T* q_panel, Index i0, Index ni, Index j0, Index nj, T* scores,
+                            T* bias, std::uint32_t* words) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   LiveRows live = live_rows(s, i0, ni, j0, nj, words);
-  if (!live.any) return live;
-  // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-  product_strip<T, Store::kSet>({.a = s.k + (j0 + live.lo) * s.k_stride,
-                                 .a_row = s.k_stride,
-                                 .a_depth = 1,
-                                 .b = q_panel,
-                                 .b_row = kStrip<T>,
-                                 .c = scores + live.lo * kStrip<T>,
-                                 .c_row = kStrip<T>,
-                                 .depth = s.head_dim},
-                                live.hi - live.lo, ni);
+  if (!live.any) return {live, {}};
+  const int vectors = live_vectors<T>(ni);
   const bool biased = s.bias.data != nullptr;
-  if (!live.masked && !biased && s.softcap == 0) return live;
   if (biased) {
     load_bias(s.bias, i0, ni, j0, live, bias);
     live.masked |= scale_bias(bias, live, ni, words);
   }
-  const int vectors = live_vectors<T>(ni);
+  const Parts parts = live_parts<T>(live, vectors, words);
   const V cap = splat<T>(s.softcap * kLog2E<T>);
+  for (int i = 0; i < parts.count; ++i) {
+    const Part& part = parts.part[i];
+    // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
+    product_vectors<T, Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
+                                     .a_row = s.k_stride,
+                                     .a_depth = 1,
+                                     .b = q_panel,
+                                     .b_row = kStrip<T>,
+                                     .c = scores + part.lo * kStrip<T>,
+                                     .c_row = kStrip<T>,
+                                     .depth = s.head_dim},
+                                    part.hi - part.lo, part.first, part.count);
+    if (!biased && s.softcap == 0) continue;
+    for (Index j = part.lo; j < part.hi; ++j) {
+      for (int v = part.first; v < part.first + part.count; ++v) {
+        T* place = scores + j * kStrip<T> + v * n;
+        V x = load<T>(place);
+        if (s.softcap > 0) x = cap * tanh<T>(x);
+        if (biased) x += load<T>(bias + j * kStrip<T> + v * n);
+        store<T>(place, x);
+      }
+    }
+  }
+  return {live, parts};
+}
+
+/// scores[j][lane] = -inf where not kept, for rows [lo, hi).
+template <class T>
+inline void mask_scores(T* scores, const LiveRows& live, int vectors, const std::uint32_t* words) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  if (!live.masked) return;
   for (Index j = live.lo; j < live.hi; ++j) {
     for (int v = 0; v < vectors; ++v) {
       T* place = scores + j * kStrip<T> + v * n;
-      V x = load<T>(place);
-      if (s.softcap > 0) x = cap * tanh<T>(x);
-      if (biased) x += load<T>(bias + j * kStrip<T> + v * n);
-      if (live.masked) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
-      store<T>(place, x);
+      store<T>(place, select_bits<V>(words[j] >> (v * n), load<T>(place), splat<T>(-kInf<T>)));
     }
   }
-  return live;
 }
 
 /// kept[j] = the lanes whose weight (i0 + lane, j0 + j) survives dropout, for rows [lo, hi).

@@ -62,6 +62,7 @@ struct ForwardScratch {
   T* bias;                      // [key_tile][kStrip]
   T* rescale;                   // [kStrip]
   std::uint32_t* seen;          // [strips]: lanes that may attend any key so far
+  std::uint32_t* by_maximum;    // [strips]: lanes that the quick softmax cannot take
   std::uint32_t *words, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
   std::size_t bytes;
 
@@ -76,6 +77,7 @@ struct ForwardScratch {
     bias = carver.take<T>(keys * kStrip<T>);
     rescale = carver.take<T>(kStrip<T>);
     seen = carver.take<std::uint32_t>(queries / kStrip<T>);
+    by_maximum = carver.take<std::uint32_t>(queries / kStrip<T>);
     words = carver.take<std::uint32_t>(keys);
     kept = carver.take<std::uint32_t>(keys);
     bytes = carver.used();

@@ -15,7 +15,8 @@ struct Exp2Poly;
 template <>
 struct Exp2Poly<float> {  // degree 6: 2.6e-9
   static constexpr float kQ[] = {0.00015594678f, 0.0013406644f, 0.0096176929f, 0.055503106f, 0.24022653f, 0.69314721f};
-  static constexpr float kMagic = 12582912.0f + 127.0f;  // 1.5 * 2^23 rounds to an integer; + bias leaves the exponent field
+  static constexpr float kBias = 127.0f;
+  static constexpr float kMagic = 12582912.0f + kBias;  // 1.5 * 2^23 rounds to an integer; + bias leaves the exponent field
   static constexpr float kLowest = -127.0f;
   static constexpr int kMantissaBits = 23;
 };
@@ -25,7 +26,8 @@ struct Exp2Poly<double> {  // degree 11: 1.8e-17
                                   1.3215442675182757836e-6,  1.5252727385038237105e-5, 1.5403530441572359301e-4,
                                   1.33335581534401334e-3,    9.6181291076070022538e-3, 5.5504108664790393801e-2,
                                   2.4022650695910098007e-1,  6.9314718055994569676e-1};
-  static constexpr double kMagic = 6755399441055744.0 + 1023.0;
+  static constexpr double kBias = 1023.0;
+  static constexpr double kMagic = 6755399441055744.0 + kBias;
   static constexpr double kLowest = -1023.0;
   static constexpr int kMantissaBits = 52;
 };
@@ -51,6 +53,30 @@ inline typename Simd<T>::V exp2(typename Simd<T>::V y) {
   typename Simd<T>::V power, tail;
   split_exp2<T>(y, power, tail);
   return fma(power, tail, power);
+}
+
+/// 2^y without the lower end, for y whose nearest integer is in [-127, 128]: elsewhere the result is anything, and `outside`
+/// gets bits for which exponents_outside tells, NaN and infinity included. What was found outside is gathered with |.
+template <class T>
+inline typename Simd<T>::V exp2_in_range(typename Simd<T>::V y, typename Simd<T>::U& outside) {
+  using P = Exp2Poly<T>;
+  using V = typename Simd<T>::V;
+  using U = typename Simd<T>::U;
+  const V shifted = y + P::kMagic;
+  outside = reinterpret_cast<U>(shifted) ^ reinterpret_cast<U>(splat<T>(P::kMagic - P::kBias));
+  const V r = y - (shifted - P::kMagic);
+  V q = splat<T>(P::kQ[0]);
+#pragma GCC unroll 16
+  for (std::size_t k = 1; k < sizeof(P::kQ) / sizeof(T); ++k) q = fma(q, r, splat<T>(P::kQ[k]));
+  const V power = reinterpret_cast<V>(reinterpret_cast<U>(shifted) << P::kMantissaBits);
+  return fma(power, q * r, power);
+}
+/// The lanes that were out of range at least once.
+template <class T>
+inline std::uint32_t exponents_outside(typename Simd<T>::U outside) {
+  using Int = typename Simd<T>::Int;
+  constexpr Int field = (Int{1} << (8 * sizeof(T) - 1 - Exp2Poly<T>::kMantissaBits)) - 1;
+  return bits_where<T>((reinterpret_cast<typename Simd<T>::I>(outside) & ~field) != 0);
 }
 
 /// tanh(x) = em / (em + 2), em = e^(2x) - 1 without cancellation near 0.

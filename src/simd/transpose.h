@@ -31,49 +31,92 @@ inline void transpose_square(typename Simd<T>::V* rows) {
   if constexpr (n > 8) transpose_step<T, 8>(rows, Lanes{});
 }
 
+/// The n x n block at `source`, of which `rows` x `columns` exist; 0 elsewhere.
+template <class T>
+inline void load_square(const T* source, Index row_stride, Index rows, Index columns, typename Simd<T>::V* square) {
+  constexpr int n = Simd<T>::kLanes;
+  if (rows >= n && columns >= n) {
+#pragma GCC unroll 16
+    for (int r = 0; r < n; ++r) square[r] = load<T>(source + r * row_stride);
+    return;
+  }
+  const int live_columns = static_cast<int>(smaller<Index>(n, columns));
+  for (int r = 0; r < n; ++r) {
+    square[r] = r < rows ? load_tail<T>(source + r * row_stride, live_columns) : typename Simd<T>::V{};
+  }
+}
+
 /// panel[c * width + r] = factor * source[r * row_stride + c] for r < rows, c < columns; a last vector of rows is filled up
 /// with 0.
 template <class T>
 inline void pack_transposed(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width) {
   constexpr int n = Simd<T>::kLanes;
-  using V = typename Simd<T>::V;
   for (Index r0 = 0; r0 < rows; r0 += n) {
     for (Index c0 = 0; c0 < columns; c0 += n) {
-      const int live_columns = static_cast<int>(smaller<Index>(n, columns - c0));
-      V square[n];
-      for (int r = 0; r < n; ++r) {
-        const T* row = source + (r0 + r) * row_stride + c0;
-        if (r0 + r >= rows) {
-          square[r] = V{};
-        } else {
-          square[r] = live_columns == n ? load<T>(row) : load_tail<T>(row, live_columns);
-        }
-      }
+      typename Simd<T>::V square[n];
+      load_square<T>(source + r0 * row_stride + c0, row_stride, rows - r0, columns - c0, square);
       transpose_square<T>(square);
-      for (int c = 0; c < live_columns; ++c) store<T>(panel + (c0 + c) * width + r0, square[c] * factor);
+      T* target = panel + c0 * width + r0;
+      if (columns - c0 >= n) {
+#pragma GCC unroll 16
+        for (int c = 0; c < n; ++c) store<T>(target + c * width, square[c] * factor);
+      } else {
+        for (int c = 0; c < columns - c0; ++c) store<T>(target + c * width, square[c] * factor);
+      }
     }
   }
 }
 
-/// target[r * row_stride + c] (+)= panel[c * width + r] for r < rows, c < columns.
-template <class T, bool kAdd = false>
-inline void unpack_transposed(const T* panel, Index width, Index rows, Index columns, T* target, Index row_stride) {
+/// target[r * row_stride + c] = lane_factor[r] * panel[c * width + r] for r < rows, c < columns. Returns the r, as
+/// bits, where something written was NaN or infinite; rows <= 32.
+template <class T>
+inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, Index columns, const T* lane_factor, T* target,
+                                       Index row_stride) {
   constexpr int n = Simd<T>::kLanes;
   using V = typename Simd<T>::V;
-  for (Index c0 = 0; c0 < columns; c0 += n) {
-    const int live_columns = static_cast<int>(smaller<Index>(n, columns - c0));
-    for (Index r0 = 0; r0 < rows; r0 += n) {
+  std::uint32_t wild = 0;
+  for (Index r0 = 0; r0 < rows; r0 += n) {
+    V mark{};
+    const V factor = load<T>(lane_factor + r0);
+    const int live_rows = static_cast<int>(smaller<Index>(n, rows - r0));
+    for (Index c0 = 0; c0 < columns; c0 += n) {
       V square[n];
-      for (int c = 0; c < n; ++c) square[c] = c < live_columns ? load<T>(panel + (c0 + c) * width + r0) : V{};
+      load_square<T>(panel + c0 * width + r0, width, columns - c0, n, square);
+#pragma GCC unroll 16
+      for (int c = 0; c < n; ++c) {
+        square[c] *= factor;
+        mark = fma(square[c], V{}, mark);
+      }
       transpose_square<T>(square);
-      const int live_rows = static_cast<int>(smaller<Index>(n, rows - r0));
-      for (int r = 0; r < live_rows; ++r) {
-        T* row = target + (r0 + r) * row_stride + c0;
-        if constexpr (kAdd) square[r] += live_columns == n ? load<T>(row) : load_tail<T>(row, live_columns);
+      T* row = target + r0 * row_stride + c0;
+      if (columns - c0 >= n) {
+        for (int r = 0; r < live_rows; ++r) store<T>(row + r * row_stride, square[r]);
+      } else {
+        for (int r = 0; r < live_rows; ++r) store_tail<T>(row + r * row_stride, square[r], static_cast<int>(columns - c0));
+      }
+    }
+    wild |= (bits_where<T>(mark != mark) & ((1u << live_rows) - 1u)) << r0;
+  }
+  return wild;
+}
+
+/// target[r * row_stride + c] += panel[c * width + r] for r < rows, c < columns.
+template <class T>
+inline void add_transposed(const T* panel, Index width, Index rows, Index columns, T* target, Index row_stride) {
+  constexpr int n = Simd<T>::kLanes;
+  for (Index r0 = 0; r0 < rows; r0 += n) {
+    const int live_rows = static_cast<int>(smaller<Index>(n, rows - r0));
+    for (Index c0 = 0; c0 < columns; c0 += n) {
+      const int live_columns = static_cast<int>(smaller<Index>(n, columns - c0));
+      typename Simd<T>::V square[n];
+      load_square<T>(panel + c0 * width + r0, width, columns - c0, n, square);
+      transpose_square<T>(square);
+      T* row = target + r0 * row_stride + c0;
+      for (int r = 0; r < live_rows; ++r, row += row_stride) {
         if (live_columns == n) {
-          store<T>(row, square[r]);
+          store<T>(row, load<T>(row) + square[r]);
         } else {
-          store_tail<T>(row, square[r], live_columns);
+          store_tail<T>(row, load_tail<T>(row, live_columns) + square[r], live_columns);
         }
       }
     }

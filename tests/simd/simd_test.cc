@@ -4,11 +4,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <random>
 #include <vector>
 
 #include "core/philox.h"
 #include "qkv/context.h"
 #include "simd/exp2.h"
+#include "simd/log.h"
 #include "simd/philox.h"
 #include "simd/transpose.h"
 
@@ -70,6 +73,78 @@ TYPED_TEST(Vectors, Exp2AtTheEdges) {
   for (int n = sizeof(T) == 4 ? -126 : -1022; n <= 0; ++n) EXPECT_EQ(of(static_cast<T>(n)), std::ldexp(T{1}, n));
 }
 
+TYPED_TEST(Vectors, Exp2InRangeIsExp2OrSaysThatItIsNot) {
+  using T = TypeParam;
+  using U = typename Simd<T>::U;
+  constexpr int n = Simd<T>::kLanes;
+  const T bias = Exp2Poly<T>::kBias;
+  const auto in_range = [](T y, T& p) {
+    U outside{};
+    T lanes[n];
+    std::fill_n(lanes, n, T{0});
+    lanes[n - 1] = y;  // any lane may be the one
+    p = exp2_in_range<T>(load<T>(lanes), outside)[n - 1];
+    const std::uint32_t found = exponents_outside<T>(outside);
+    EXPECT_EQ(found & ~(1U << (n - 1)), 0U) << "the other lanes hold 0";
+    return found == 0;
+  };
+  T p;
+  std::mt19937_64 generator(5);
+  std::uniform_real_distribution<T> inside(-bias, bias);
+  for (int i = 0; i < 200000; ++i) {
+    const T y = inside(generator);
+    ASSERT_TRUE(in_range(y, p)) << y;
+    ASSERT_EQ(p, exp2<T>(splat<T>(y))[0]) << y;
+  }
+  // Any bit pattern at all: in range exactly where the nearest integer is one of the exponents -bias .. bias + 1.
+  std::uniform_int_distribution<typename Simd<T>::Int> any(std::numeric_limits<typename Simd<T>::Int>::min());
+  int far = 0;
+  for (int i = 0; i < 2000000; ++i) {
+    const auto bits = any(generator);
+    T y;
+    std::memcpy(&y, &bits, sizeof y);
+    const bool wanted = std::nearbyint(y) >= -bias && std::nearbyint(y) <= bias + 1;
+    far += wanted ? 0 : 1;
+    ASSERT_EQ(in_range(y, p), wanted) << y;
+  }
+  EXPECT_GT(far, 1000);
+  for (const T y :
+       {std::numeric_limits<T>::infinity(), -std::numeric_limits<T>::infinity(), std::numeric_limits<T>::quiet_NaN()}) {
+    EXPECT_FALSE(in_range(y, p)) << y;
+  }
+}
+
+TEST(VectorLog, IsTheLogarithmOfSums) {
+  constexpr Index kRows = 16;
+  std::mt19937_64 generator(6);
+  std::uniform_real_distribution<float> exponent(-120, 120);
+  float row_max[kRows], row_sum[kRows], lse[kRows + 1];
+  for (int round = 0; round < 20000; ++round) {
+    for (Index i = 0; i < kRows; ++i) {
+      row_max[i] = round % 2 == 0 ? 0 : exponent(generator);
+      row_sum[i] = std::exp2(round % 4 < 2 ? exponent(generator) : exponent(generator) / 2000);  // far from 1, and near
+    }
+    lse[kRows] = -7;
+    log_sum_exp(row_max, row_sum, kRows, lse);
+    ASSERT_EQ(lse[kRows], -7);
+    for (Index i = 0; i < kRows; ++i) {
+      const double part = static_cast<double>(row_max[i]) * std::log(2.0),
+                   logarithm = std::log(static_cast<double>(row_sum[i]));
+      const double wanted = part + logarithm;
+      // Half an ulp for the result, and what is left of the series' own error where the two parts cancel.
+      const double bound = std::abs(wanted) * 0x1p-24 + (std::abs(part) + std::abs(logarithm)) * 3e-12 + 0x1p-149;
+      ASSERT_LE(std::abs(static_cast<double>(lse[i]) - wanted), bound) << row_max[i] << " " << row_sum[i];
+    }
+  }
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  float sums[kRows] = {0, nan, inf, 1}, maxima[kRows] = {};
+  log_sum_exp(maxima, sums, 4, lse);
+  EXPECT_EQ(lse[0], -inf);
+  EXPECT_TRUE(std::isnan(lse[1]));
+  EXPECT_EQ(lse[2], inf);
+  EXPECT_EQ(lse[3], 0);
+}
+
 TYPED_TEST(Vectors, TanhIsWithinEightUlps) {
   using T = TypeParam;
   const double worst = largest_ulps<T>(
@@ -99,14 +174,20 @@ TYPED_TEST(Vectors, TransposesGoThereAndBack) {
         }
       }
       std::vector<T> back(source.size(), T{-5});
-      unpack_transposed<T>(panel.data(), width, rows, columns, back.data(), stride);
-      unpack_transposed<T, true>(panel.data(), width, rows, columns, back.data(), stride);
+      std::vector<T> factors(static_cast<std::size_t>(width));
+      for (Index r = 0; r < width; ++r) factors[static_cast<std::size_t>(r)] = static_cast<T>(r + 1);
+      EXPECT_EQ(unpack_transposed<T>(panel.data(), width, rows, columns, factors.data(), back.data(), stride), 0U);
+      add_transposed<T>(panel.data(), width, rows, columns, back.data(), stride);
       for (Index r = 0; r < rows; ++r) {
         for (Index c = 0; c < stride; ++c) {
           const auto n = static_cast<std::size_t>(r * stride + c);
-          EXPECT_EQ(back[n], c < columns ? 4 * source[n] : T{-5}) << "memory past the columns is not touched";
+          const T wanted = static_cast<T>(r + 1) * (2 * source[n]) + 2 * source[n];
+          EXPECT_EQ(back[n], c < columns ? wanted : T{-5}) << "memory past the columns is not touched";
         }
       }
+      panel[static_cast<std::size_t>((columns - 1) * width + rows - 1)] = std::numeric_limits<T>::infinity();
+      EXPECT_EQ(unpack_transposed<T>(panel.data(), width, rows, columns, factors.data(), back.data(), stride),
+                1U << (rows - 1));
     }
   }
 }

@@ -1,0 +1,49 @@
+// The logarithm of softmax rows, in vectors of double: a call of libm per row costs as much as a transpose of its output.
+// Not: zero, negative or subnormal arguments of log_positive.
+#pragma once
+
+#include "simd/vec.h"
+
+namespace qkv {
+namespace {
+
+constexpr double kLn2 = 0.69314718055994530942;
+
+/// log(x) for normal x > 0, relative error below 2e-12: x = 2^e m, m in [sqrt(1/2), sqrt(2));  log m = 2 atanh(s),
+/// s = (m - 1) / (m + 1), as its series: the first term left out is s^14 / 15 with s^2 <= 0.0295.
+inline F64 log_positive(F64 x) {
+  constexpr std::uint64_t one = 0x3FF0000000000000u, root_half = 0x3FE6A09E667F3BCDu, two_to_52 = 0x4330000000000000u;
+  const U64 bits = reinterpret_cast<U64>(x);
+  const U64 biased = (bits + (one - root_half)) >> 52;  // e + 1023
+  const F64 exponent = reinterpret_cast<F64>(biased + two_to_52) - (4503599627370496.0 + 1023.0);
+  const F64 m = reinterpret_cast<F64>(bits - ((biased << 52) - one));
+  const F64 s = (m - 1.0) / (m + 1.0), z = s * s;
+  F64 series = splat(1.0 / 13);
+  for (const double c : {1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0}) series = fma(series, z, splat(c));
+  return fma(exponent, splat(kLn2), (s + s) * series);
+}
+
+/// lse[i] = log(2^row_max[i] * row_sum[i]) for `count` rows: -inf where the sum is 0, the sum itself where that is NaN or
+/// infinite. row_max and row_sum may be read up to a whole number of vectors.
+inline void log_sum_exp(const float* row_max, const float* row_sum, Index count, float* lse) {
+  constexpr int n = Simd<double>::kLanes;
+  typedef float Half __attribute__((vector_size(QKV_VECTOR_BYTES / 2)));
+  for (Index i = 0; i < count; i += n) {
+    Half maximum, sum;
+    __builtin_memcpy(&maximum, row_max + i, sizeof maximum);
+    __builtin_memcpy(&sum, row_sum + i, sizeof sum);
+    const F64 logarithm = log_positive(__builtin_convertvector(sum, F64));
+    Half result = __builtin_convertvector(fma(__builtin_convertvector(maximum, F64), splat(kLn2), logarithm), Half);
+    result = sum < kInf<float> ? result : sum;
+    result = sum == 0.0f ? Half{} - kInf<float> : result;
+    __builtin_memcpy(lse + i, &result, static_cast<std::size_t>(smaller<Index>(n, count - i)) * sizeof(float));
+  }
+}
+inline void log_sum_exp(const double* row_max, const double* row_sum, Index count, double* lse) {
+  for (Index i = 0; i < count; ++i) {
+    lse[i] = row_sum[i] == 0 ? -kInf<double> : row_max[i] * kLn2 + __builtin_log(row_sum[i]);
+  }
+}
+
+}  // namespace
+}  // namespace qkv
