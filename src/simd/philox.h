@@ -7,15 +7,6 @@
 namespace qkv {
 namespace {
 
-/// The 64-bit products of each 32-bit lane with m: low and high halves.
-inline void multiply_wide(U32 a, std::uint32_t m, U32& low, U32& high) {
-  const U64 pairs = reinterpret_cast<U64>(a);
-  const U64 even = (pairs & 0xFFFFFFFFu) * static_cast<std::uint64_t>(m);
-  const U64 odd = (pairs >> 32) * static_cast<std::uint64_t>(m);
-  low = reinterpret_cast<U32>((even & 0xFFFFFFFFu) | (odd << 32));
-  high = reinterpret_cast<U32>((even >> 32) | (odd & 0xFFFFFFFF00000000u));
-}
-
 /// words[0..3] hold the counter and become the random words.
 inline void philox(U32 words[4], std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {

@@ -9,6 +9,7 @@
 //   max_or_second(a, b)                         the larger; where either is NaN, b: a NaN in `a` is dropped, one in `b` stays
 //   select_bits(bits, yes, no)                  lane i of `yes` where bit i is set, of `no` elsewhere
 //   sign_bits(lanes)                            bit i is the sign of integer lane i
+//   multiply_wide(a, m, low, high)              halves of the 64-bit products of each 32-bit lane with m
 //
 // Not: run-time choice of an instruction set (dispatch/). QKV_PORTABLE asks for the extensions alone: "scalar" on AArch64.
 #pragma once

@@ -10,6 +10,7 @@ namespace {
 
 using portable::load;
 using portable::load_tail;
+using portable::multiply_wide;
 using portable::select_bits;
 using portable::splat;
 using portable::store;

@@ -9,6 +9,7 @@ namespace qkv {
 namespace {
 
 using portable::load;
+using portable::multiply_wide;
 using portable::splat;
 using portable::store;
 

@@ -73,6 +73,14 @@ inline std::uint32_t sign_bits(I lanes) {
 #endif
 }
 
+inline void multiply_wide(U32 a, std::uint32_t m, U32& low, U32& high) {
+  const U64 pairs = reinterpret_cast<U64>(a);
+  const U64 even = (pairs & 0xFFFFFFFFu) * static_cast<std::uint64_t>(m);
+  const U64 odd = (pairs >> 32) * static_cast<std::uint64_t>(m);
+  low = reinterpret_cast<U32>((even & 0xFFFFFFFFu) | (odd << 32));
+  high = reinterpret_cast<U32>((even >> 32) | (odd & 0xFFFFFFFF00000000u));
+}
+
 }  // namespace portable
 }  // namespace
 }  // namespace qkv

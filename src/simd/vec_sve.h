@@ -78,5 +78,10 @@ inline std::uint32_t sign_bits(I64 lanes) {
   return static_cast<std::uint32_t>(svorv(svcmplt(svptrue_b8(), static_cast<SveI64>(lanes), 0), lane_bit));
 }
 
+inline void multiply_wide(U32 a, std::uint32_t m, U32& low, U32& high) {
+  low = a * m;
+  high = svmulh_x(svptrue_b8(), static_cast<SveU32>(a), m);
+}
+
 }  // namespace
 }  // namespace qkv
