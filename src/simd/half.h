@@ -16,7 +16,17 @@ typedef std::uint16_t U16 __attribute__((vector_size(QKV_VECTOR_BYTES / 2)));
 inline F32 as_f32(U32 bits) { return reinterpret_cast<F32>(bits); }
 inline U32 as_u32(F32 x) { return reinterpret_cast<U32>(x); }
 
-inline F32 widen(U16 halves, BFloat16) { return as_f32(__builtin_convertvector(halves, U32) << 16); }
+#if defined(__AVX512F__)  // GCC 12 makes four shuffles of the conversion
+inline U32 zero_extended(U16 halves) {
+  return reinterpret_cast<U32>(_mm512_maskz_cvtepu16_epi32(0xFFFF, reinterpret_cast<__m256i>(halves)));
+}
+#elif defined(__AVX2__)
+inline U32 zero_extended(U16 halves) { return reinterpret_cast<U32>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves))); }
+#else
+inline U32 zero_extended(U16 halves) { return __builtin_convertvector(halves, U32); }
+#endif
+
+inline F32 widen(U16 halves, BFloat16) { return as_f32(zero_extended(halves) << 16); }
 
 inline U16 narrow(F32 x, BFloat16) {
   const U32 bits = as_u32(x);
