@@ -157,7 +157,7 @@ QKV_API void merge_attention_backward(std::span<const View<const double, 4>> out
 
 /// What a call would do, without doing it.
 struct AttentionPlan {
-  std::string algorithm;              ///< "tiled", or "none" when there is nothing to compute
+  std::string algorithm;              ///< "tiled"; "decode": few queries, many keys; "none": nothing to compute
   Isa isa = Isa::kScalar;
   int threads = 1;
   Index query_tile = 0;               ///< queries a work item takes

@@ -1,6 +1,7 @@
 // Forward attention and the weights: one work item per (batch, head, query tile), longest first, one region.
 #include <algorithm>
 
+#include "attention/decode.h"
 #include "attention/empty_rows.h"
 #include "attention/problem.h"
 #include "core/check.h"
@@ -85,7 +86,11 @@ void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<co
   const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
   const NamedBox inputs[] = {{"q", q}, {"k", k}, {"v", v}, {"bias", p.bias}};
   check_outputs(function, outputs, inputs);
-  run<T>({p, out, lse, {}, false, nullptr, 0}, context);
+  if (decode_suits(p)) {
+    decode_forward(p, out, lse, context);
+  } else {
+    run<T>({p, out, lse, {}, false, nullptr, 0}, context);
+  }
 }
 
 template <class T>

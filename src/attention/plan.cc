@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 
+#include "attention/decode.h"
 #include "attention/problem.h"
 #include "dispatch/cpu.h"
 
@@ -29,6 +30,37 @@ double live_pairs_of_tile(const Problem<T>& p, Index b, Index h, Index i0, Index
   return pairs;
 }
 
+/// Sets what the choice between decode and tiled decides, and says why the other was not taken.
+template <class T>
+void choose_algorithm(const Problem<T>& p, AttentionPlan& plan) {
+  plan.query_tile = p.query_tile;
+  plan.key_tile = p.key_tile;
+  plan.work_items = p.batch * p.num_heads * p.query_tiles();
+  plan.forward_scratch_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
+  if (plan.work_items == 0 || p.kv_len == 0) {
+    plan.algorithm = "none";
+    return;
+  }
+  const Index rows = p.q_len * p.group_size();
+  const std::string queries = std::to_string(rows) + " queries (Tq * H/Hkv) to a key/value head";
+  if (!decode_suits(p)) {
+    plan.algorithm = "tiled";
+    const bool many = rows > kDecodeRowLimit;
+    plan.skipped.push_back("decode: " +
+                           (many ? queries + ", more than " + std::to_string(kDecodeRowLimit)
+                                 : std::to_string(p.kv_len) + " keys, less than " + std::to_string(kDecodeMinKeys)));
+    return;
+  }
+  const DecodeShape shape = decode_shape(p);
+  plan.algorithm = "decode";
+  plan.query_tile = p.q_len;
+  plan.key_tile = shape.chunk;
+  plan.work_items = p.batch * p.num_kv_heads * shape.parts;
+  plan.forward_scratch_bytes = shape.worker_bytes();
+  plan.skipped.push_back("tiled: reads K and V once for each query head; here are " + queries + ", decode takes " +
+                         std::to_string(kDecodeRowLimit));
+}
+
 template <class T>
 AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                       const AttentionOptions& options, const Context& context) {
@@ -36,11 +68,7 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   AttentionPlan plan;
   plan.isa = context.isa();
   plan.threads = context.threads();
-  plan.query_tile = p.query_tile;
-  plan.key_tile = p.key_tile;
-  plan.work_items = p.batch * p.num_heads * p.query_tiles();
-  const bool nothing = plan.work_items == 0 || p.kv_len == 0;
-  plan.algorithm = nothing ? "none" : "tiled";
+  choose_algorithm(p, plan);
   for (const IsaCandidate& candidate : isa_candidates()) {
     if (candidate.isa == plan.isa) continue;
     std::string reason = candidate.obstacle;
@@ -55,15 +83,14 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
     for (Index h = 0; h < p.num_heads; ++h) {
       for (Index i0 = 0; i0 < p.q_len; i0 += strip) {
         const Index ni = std::min(strip, p.q_len - i0);
-        for (Index j0 = 0; j0 < p.kv_len; j0 += p.key_tile) {
-          pairs += live_pairs_of_tile(p, b, h, i0, ni, j0, std::min(p.key_tile, p.kv_len - j0), plan);
+        for (Index j0 = 0; j0 < p.kv_len; j0 += plan.key_tile) {
+          pairs += live_pairs_of_tile(p, b, h, i0, ni, j0, std::min(plan.key_tile, p.kv_len - j0), plan);
         }
       }
     }
   }
   plan.forward_flops = 2.0 * static_cast<double>(p.head_dim + p.v_head_dim) * pairs;
   plan.backward_flops = 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim) * pairs;
-  plan.forward_scratch_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
   plan.backward_scratch_bytes = p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim);
   plan.backward_shared_bytes =
       static_cast<std::size_t>(p.batch * p.num_heads) *

@@ -100,6 +100,35 @@ struct DeltaRows {
   Sum* delta;  // [Tq]
 };
 
+/// Few queries of one batch element and all heads that share one key/value head. Row r is query r % q_len of the group's head
+/// r / q_len; there are at most kDecodeRowLimit.
+template <class T>
+struct DecodeGroup {
+  using Sum = Accumulator<T>;
+  TileScores<T> scores;  // of the group's first head; the mask's head and dropout's sequence_head count up from it
+  const T* v;            // [Tk, Dv]
+  T* out;                // [group_size, Tq, Dv]
+  Sum* lse;              // [group_size * q_len]: natural log; always written
+  KernelIndex q_head_stride, bias_head_stride, v_stride, v_head_dim, out_head_stride, out_stride;
+  KernelIndex q_len, group_size;
+  bool mask_differs;  // from head to head
+};
+
+constexpr KernelIndex kDecodeRowLimit = 16;
+
+/// Attention of a DecodeGroup, a part of the keys at a time: parts in any order, merged in the order of their keys.
+template <class T>
+struct DecodeKernels {
+  KernelIndex (*chunk)(KernelIndex head_dim, KernelIndex v_head_dim);  // keys looked at together
+  /// Keys of a part, a whole number of chunks and, as key_tile, a constant of (instruction set, type, D, Dv).
+  KernelIndex (*part_keys)(KernelIndex head_dim, KernelIndex v_head_dim);
+  std::size_t (*scratch_bytes)(KernelIndex rows, KernelIndex head_dim, KernelIndex v_head_dim);
+  std::size_t (*state_bytes)(KernelIndex rows, KernelIndex v_head_dim);
+  void (*part)(const DecodeGroup<T>&, KernelIndex k_begin, KernelIndex k_end, void* scratch, void* state);
+  void (*merge)(const DecodeGroup<T>&, void* into, const void* from);
+  void (*finish)(const DecodeGroup<T>&, void* state);
+};
+
 template <class T>
 struct Kernels {
   KernelIndex strip;  // queries side by side in SIMD lanes
@@ -116,6 +145,7 @@ struct Kernels {
   void (*delta)(const DeltaRows<T>&, void* scratch);
   /// to[r][c] (+)= sums[r][c], rounded once, for rows x columns; rows of sums follow each other. 16-bit types only.
   void (*round)(const Accumulator<T>* sums, KernelIndex rows, KernelIndex columns, T* to, KernelIndex stride, bool add);
+  DecodeKernels<T> decode;
 };
 
 /// C [rows, columns] = A B (+ bias), or C += A B, of a linear layer. Of each operand's two strides one is 1.

@@ -1,6 +1,7 @@
 // Compiled once for each instruction set; exports one table and nothing else, so that no inline helper can be shared between
 // instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2 and so on, as src/CMakeLists.txt has them.
 #include "kernels/backward.h"
+#include "kernels/decode.h"
 #include "kernels/forward.h"
 #include "kernels/half.h"
 #include "kernels/matrix_product.h"
@@ -50,7 +51,7 @@ double fma_peak(Index rounds, T* sink) {
 template <class T>
 constexpr Kernels<T> make_kernels() {
   return {kStrip<T>,  key_tile<T>, query_tile<T>, backward_keys<T>, forward_scratch_bytes<T>, backward_scratch_bytes<T>,
-          forward<T>, backward<T>, delta_rows<T>, nullptr};
+          forward<T>, backward<T>, delta_rows<T>, nullptr, make_decode_kernels<T>()};
 }
 
 std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
@@ -75,7 +76,8 @@ constexpr Kernels<S> make_half_kernels() {
           forward_half<S>,
           backward_half<S>,
           delta_rows_half<S>,
-          round_rows<S>};
+          round_rows<S>,
+          make_decode_kernels<S>()};
 }
 
 }  // namespace

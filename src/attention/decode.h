@@ -1,0 +1,39 @@
+// Forward attention of few queries over many keys: which calls take it, and how the keys are dealt to threads. Not: the inner
+// loops (kernels/decode.h).
+#pragma once
+
+#include <string>
+
+#include "attention/problem.h"
+#include "core/scratch.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// Below this many keys the tiled kernel's start is cheaper.
+inline constexpr Index kDecodeMinKeys = 64;
+
+/// True for calls that decode computes. By shape alone: neither threads nor what is asked for beside out change the bits.
+template <class T>
+bool decode_suits(const Problem<T>& p) {
+  const Index rows = p.q_len * p.group_size();
+  return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= kDecodeMinKeys;
+}
+
+/// How one call is cut. Parts of the keys are computed anywhere and merged in the order of keys.
+struct DecodeShape {
+  Index rows, chunk, part_keys, parts;
+  std::size_t scratch_bytes, state_bytes;
+
+  /// A worker's scratch and the state of its part.
+  std::size_t worker_bytes() const { return scratch_bytes + state_bytes; }
+};
+template <class T>
+DecodeShape decode_shape(const Problem<T>& p);
+
+/// out and lse (null: not wanted) of every row.
+template <class T>
+void decode_forward(const Problem<T>& p, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context);
+
+}  // namespace v0
+}  // namespace qkv
