@@ -1,0 +1,262 @@
+"""What a run of bench/peers.py says: a line for each case, the table, JSON and Markdown files. The plot is plot.py."""
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import statistics
+import subprocess
+
+from . import plot
+
+STEADY = 0.03
+
+
+def _output(*command):
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _cpu(model):
+    """The name, and what tells the generation where a virtual machine hides it."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    numbers = [re.search(rf"^{key}\s*: (\d+)", text, re.MULTILINE) for key in ("cpu family", "model", "stepping")]
+    if not all(numbers):
+        return model
+    return "{} (family {}, model {}, stepping {})".format(model, *(number[1] for number in numbers))
+
+
+def machine(options, cpus):
+    """Where, when and with which settings."""
+    info = json.loads(_output(options.qkv, "info", "--json"))
+    root = pathlib.Path(__file__).resolve().parent
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": _cpu(info["cpu"]["model"]),
+        "features": info["cpu"]["features"],
+        "caches": info["cpu"]["caches"],
+        "isa": options.isa or info["isa"]["chosen"],
+        "qkv": info["version"],
+        "cpus": len(os.sched_getaffinity(0)),
+        "pinned_to": cpus,
+        "threads": options.threads,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}",
+        "commit": _output("git", "-C", str(root), "rev-parse", "--short", "HEAD"),
+        "load_before": round(os.getloadavg()[0], 2),
+        "rounds": options.rounds,
+        "note": options.note,
+    }
+
+
+def judged(case, result):
+    """The result with fractions and ratios. A peer's fraction is of the peak measured beside qkv."""
+    qkv, peers = result["qkv"], result["peers"]
+    record = {"name": case.name, "row": case.row, "kind": case.kind, "dtype": case.dtype, "causal": case.causal}
+    record |= {"q_len": case.q_len, "head_dim": case.head_dim, "flops": case.flops(), "ratio_goal": case.ratio_goal or None}
+    record |= {"qkv": qkv, "peers": peers, "ratio": None, "best_peer": None, "ratio_met": None}
+    if qkv is None:
+        return record
+    if case.flops() and abs(qkv["gflops"] * qkv["ms"] * 1e6 / case.flops() - 1) > 1e-6:
+        raise SystemExit(
+            f"{case.name}: qkv counts {qkv['gflops'] * qkv['ms'] * 1e6:.0f} flops, bench/peer/cases.py {case.flops():.0f}"
+        )
+    if qkv["of"] in ("fma", "bandwidth"):
+        rate = qkv["gflops"] if qkv["of"] == "fma" else qkv["gbs"]
+        peak = qkv["peak"]["read_gbs"] if qkv["of"] == "bandwidth" else qkv["peak"]["fma_f32_gflops"]
+        for entry in [qkv] + [peer for peer in peers.values() if "ms" in peer]:
+            entry["fraction"] = rate * qkv["ms"] / entry["ms"] / peak
+    timed = {name: peer for name, peer in peers.items() if "ms" in peer}
+    if timed:
+        record["best_peer"] = min(timed, key=lambda name: timed[name]["ms"])
+        record["ratio"] = timed[record["best_peer"]]["ms"] / qkv["ms"]
+        record["ratio_met"] = record["ratio"] >= case.ratio_goal if case.ratio_goal else None
+    return record
+
+
+def line(record):
+    qkv = record["qkv"]
+    if qkv is None:
+        return f"{record['name']:<32} qkv bench has no such case"
+    peers = "  ".join(f"{name} {peer['ms']:.4g}" if "ms" in peer else f"{name} -" for name, peer in record["peers"].items())
+    ratio = f"{record['ratio']:.2f} x" if record["ratio"] else "-"
+    return f"{record['name']:<32} qkv {qkv['ms']:.4g} ms  {peers}  ratio {ratio}"
+
+
+def _percent(value):
+    return f"{100 * value:.0f} %" if value is not None else "-"
+
+
+def _fraction(entry, of):
+    return _percent(entry.get("fraction")) if of in ("fma", "bandwidth") else "-"
+
+
+def _own(qkv):
+    """(fraction, goal, met) of qkv as the table shows them."""
+    if "goal_ms" in qkv:
+        return f"{qkv['ms']:.3g} ms", f"{qkv['goal_ms']:.3g} ms", qkv["ms"] <= qkv["goal_ms"]
+    if qkv["of"] == "plain":
+        return f"{1 / qkv['fraction']:.2f} x plain", f"{1 / qkv['goal']:.2f} x", qkv["fraction"] >= qkv["goal"]
+    of = "" if qkv["of"] == "fma" else f" of {qkv['of']}"
+    return f"{_percent(qkv['fraction'])}{of}", _percent(qkv["goal"]), qkv["goal"] is not None and qkv["fraction"] >= qkv["goal"]
+
+
+def _verdict(record):
+    qkv = record["qkv"]
+    words = []
+    if qkv.get("goal"):
+        words.append("met" if _own(qkv)[2] else "not met")
+    if record["ratio_met"] is not None:
+        words.append("ratio met" if record["ratio_met"] else "ratio not met")
+    return ", ".join(words) + (" *" if qkv["peak_moved"] > STEADY else "")
+
+
+def _rows(run):
+    yield [
+        "row of the goals",
+        "case",
+        "qkv ms",
+        "fraction",
+        "goal",
+        "fastest peer",
+        "its ms",
+        "its fraction",
+        "ratio",
+        "goal",
+        "",
+    ]
+    previous = None
+    for record in run["cases"]:
+        row, previous = ("" if record["row"] == previous else record["row"]), record["row"]
+        qkv = record["qkv"]
+        if qkv is None:
+            yield [row, record["name"], "no such case", *[""] * 8]
+            continue
+        fraction, goal, _ = _own(qkv)
+        cells = [row, record["name"], f"{qkv['ms']:.4g} ±{100 * qkv['spread'] / 2:.0f} %", fraction, goal]
+        if record["best_peer"]:
+            peer = record["peers"][record["best_peer"]]
+            name = f"{record['best_peer']}: {peer['best']}"
+            cells += [name, f"{peer['ms']:.4g} ±{100 * peer['spread'] / 2:.0f} %", _fraction(peer, qkv["of"])]
+            cells += [f"{record['ratio']:.2f}", f"{record['ratio_goal']:g}" if record["ratio_goal"] else "-"]
+        else:
+            cells += ["none", "", "", "-", "-"]
+        yield [*cells, _verdict(record)]
+
+
+def _peer_rows(run):
+    names = list(run["peers"])
+    yield ["case", "qkv", *names]
+    for record in run["cases"]:
+        if record["qkv"] is None:
+            continue
+        of = record["qkv"]["of"]
+        cells = [record["name"], f"{record['qkv']['ms']:.4g} ms {_fraction(record['qkv'], of)}"]
+        for name in names:
+            peer = record["peers"][name]
+            cells.append(
+                f"{peer['ms']:.4g} ms {_fraction(peer, of)}"
+                if "ms" in peer
+                else peer["failed"].replace("has no such operation", "-")
+            )
+        yield cells
+
+
+def _markdown(rows):
+    rows = [[re.sub(r"\|", "/", cell) for cell in row] for row in rows]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join(lines)
+
+
+def _plain(rows):
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _summary(run):
+    records = [record for record in run["cases"] if record["qkv"] is not None]
+    own = [record for record in records if record["qkv"].get("goal")]
+    ratios = [record for record in records if record["ratio_met"] is not None]
+    moved = sum(record["qkv"]["peak_moved"] > STEADY for record in records)
+    lost = [record["name"] for record in records if record["ratio"] and record["ratio"] < 1]
+    lines = [
+        f"{sum(_own(record['qkv'])[2] for record in own)} of {len(own)} of qkv's own goals met; "
+        f"{sum(record['ratio_met'] for record in ratios)} of {len(ratios)} ratios met.",
+        "Slower than the fastest peer: " + (", ".join(lost) if lost else "none") + ".",
+    ]
+    if moved:
+        lines.append(
+            f"* {moved} of {len(records)} cases: the peak moved by more than 3 % while they ran; the machine was not quiet."
+        )
+    return lines
+
+
+def table(run):
+    return "\n".join([_plain(list(_rows(run))), "", *_summary(run)])
+
+
+def _peaks(run):
+    """ "f32 FMA 196.8 GFLOP/s (195.1 to 197.0)", median and range over the cases."""
+    words = []
+    for key, name in (("fma_f32_gflops", "f32 multiply-adds {} GFLOP/s"), ("read_gbs", "read {} GB/s")):
+        values = [record["qkv"]["peak"][key] for record in run["cases"] if record["qkv"] and record["qkv"]["peak"][key]]
+        if values:
+            words.append(name.format(f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"))
+    return ", ".join(words)
+
+
+def markdown(run, stem):
+    lines = [f"# {run['cpu']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}, {run['date']}", ""]
+    if run["note"]:
+        lines += [run["note"], ""]
+    lines += [
+        f"![Fraction of peak over the number of tokens, qkv and its peers]({stem}.png)",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| CPU | {run['cpu']}, {run['cpus']} available, pinned to {run['pinned_to']}; {', '.join(run['features'])} |",
+        f"| caches | {', '.join(f'{name} {size // 1024} KiB' for name, size in run['caches'].items())} |",
+        f"| memory, system | {run['memory_gib']} GiB; {run['system']}; load before the run {run['load_before']} |",
+        f"| peaks (median, range over the cases) | {_peaks(run)} |",
+        f"| qkv | {run['qkv']}, commit {run['commit']}, {run['isa']} kernels, {run['rounds']} round(s) |",
+        *(f"| {name} | {about['version']}; {about['settings']} |" for name, about in run["peers"].items()),
+        *(f"| {name} | missing: {reason} |" for name, reason in run["missing"].items()),
+        "| largest difference from f64 | "
+        + ", ".join(f"{name} {error:.1e}" for name, error in run["agreement"].items())
+        + " |",
+        f"| time of the run | {run['seconds'] / 60:.1f} min |",
+        "",
+        *_summary(run),
+        "",
+        _markdown(list(_rows(run))),
+        "",
+        "All peers, each with its best variant (all variants are in the JSON):",
+        "",
+        _markdown(list(_peer_rows(run))),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _rounded(value):
+    """Six digits are more than any of the numbers has."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def write(run, folder, name):
+    """<folder>/<name>.json, .md, .png and .svg; the last two when matplotlib is installed and there is something to draw."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cpu = re.sub(r"\((r|tm)\)|processor|cpu|@.*|[(),]", "", run["cpu"].lower())  # "intel xeon family 6 model 207 stepping 2"
+    stem = name or "-".join([run["date"][:10], *cpu.split(), f"{run['threads']}t"])
+    written = [folder / f"{stem}.json", folder / f"{stem}.md"]
+    written[0].write_text(json.dumps(_rounded(run), indent=1) + "\n")
+    written[1].write_text(markdown(run, stem))
+    return written + plot.write(run, folder / stem)

@@ -1,0 +1,77 @@
+"""Attention in f64 NumPy, and how far each type may be from it. Shapes [B, H, T, D]; heads of k and v are repeated."""
+
+import numpy as np
+
+# Largest difference from f64 for inputs in [-1, 1]: sums of at most a few thousand terms, rounded to the type once or twice.
+TOLERANCE = {"f32": 256 * 2.0**-23, "bf16": 6 * 2.0**-8}
+
+
+def numbers(case, seed=17):
+    """q, k, v, dout in [-1, 1] as f32."""
+    random = np.random.default_rng(seed)
+
+    def draw(*sizes):
+        return random.uniform(-1, 1, sizes).astype(np.float32)
+
+    q = draw(case.batch, case.heads, case.q_len, case.head_dim)
+    k = draw(case.batch, case.hkv, case.tk, case.head_dim)
+    v = draw(case.batch, case.hkv, case.tk, case.head_dim)
+    return q, k, v, draw(*q.shape)
+
+
+def keep_of(case, rows=None):
+    """Kept pairs as booleans [B, rows, Tk], or None when every pair is kept."""
+    i = np.arange(case.q_len)[:, None] if rows is None else np.asarray(rows)[:, None]
+    j = np.arange(case.tk)[None, :]
+    keep = np.ones((case.batch, i.shape[0], case.tk), bool)
+    if case.causal:
+        keep &= j <= i + case.tk - case.q_len
+    if case.extra == "window":
+        keep &= (j <= i) & (j > i - case.window)
+    if case.extra == "lengths":
+        keep &= j < np.array(case.key_lengths())[:, None, None]
+    return None if keep.all() else keep
+
+
+def bias_of(case, seed=18):
+    """[1, H, Tq, Tk]"""
+    return np.random.default_rng(seed).uniform(-1, 1, (1, case.heads, case.q_len, case.tk)).astype(np.float32)
+
+
+def weights_of(q, k, keep=None, bias=None):
+    scores = q.astype(np.float64) @ np.swapaxes(k.astype(np.float64), -1, -2) / np.sqrt(q.shape[-1])
+    if bias is not None:
+        scores = scores + bias
+    if keep is not None:
+        scores = np.where(keep, scores, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def rows_of(case, q, k, v):
+    """(rows, expected [rows, D]) of the last head of the last sequence: the first, a middle and the last query."""
+    rows = sorted({0, case.q_len // 2, case.q_len - 1})
+    keep = keep_of(case, rows)
+    head = (case.heads - 1) // (case.heads // case.hkv)
+    weights = weights_of(q[-1, -1, rows], k[-1, head], None if keep is None else keep[-1])
+    return rows, weights @ v[-1, head].astype(np.float64)
+
+
+def gradients(case, q, k, v, dout):
+    """out, dq, dk, dv, dbias in f64."""
+    keep = keep_of(case)
+    bias = bias_of(case) if case.extra == "bias" else None
+    q, k, v, dout = (x.astype(np.float64) for x in (q, k, v, dout))
+    p = weights_of(q, k, None if keep is None else keep[:, None], bias)
+    out = p @ v
+    dp = dout @ np.swapaxes(v, -1, -2)
+    ds = p * (dp - (dout * out).sum(-1, keepdims=True))
+    scale = 1 / np.sqrt(case.head_dim)
+    dbias = ds.sum(0, keepdims=True) if case.extra == "bias" else None
+    return out, scale * ds @ k, scale * np.swapaxes(ds, -1, -2) @ q, np.swapaxes(p, -1, -2) @ dout, dbias
+
+
+def difference(got, expected):
+    """Largest difference, relative to the larger of 1 and the largest expected number."""
+    expected = np.asarray(expected, np.float64)
+    return float(np.max(np.abs(np.asarray(got, np.float64) - expected)) / max(1.0, np.max(np.abs(expected))))

@@ -1,0 +1,154 @@
+"""ONNX Runtime: Attention (ONNX 23, and com.microsoft's with the projection) and MultiHeadAttention (com.microsoft).
+
+Inputs and outputs are bound once, so that a run copies nothing. No training, and no bf16 on its CPU provider.
+"""
+
+import itertools
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+
+from . import textbook
+
+NAME = "ONNX Runtime"
+_threads = 1
+
+
+def version():
+    return onnxruntime.__version__
+
+
+def settings(threads):
+    global _threads
+    _threads = threads
+    return f"intra_op_num_threads {threads}, graph optimisations all, inputs and outputs bound"
+
+
+def attend(q, k, v, causal):
+    batch, heads, length, _ = q.shape
+    return _session(_onnx_attention(q.shape, k.shape, q.shape, causal), {"q": q, "k": k, "v": v}, {"out": q.shape})().reshape(
+        batch, heads, length, -1
+    )
+
+
+def variants(case):
+    if case.dtype != "f32":
+        return {}
+    makers = {"forward": _forward, "decode": _decode, "weights": _weights, "mha": _layer}
+    return dict(makers[case.kind](case)) if case.kind in makers else {}
+
+
+def _model(nodes, inputs, outputs, initializers=()):
+    def value(name, shape):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    graph = helper.make_graph(
+        nodes,
+        "case",
+        [value(*item) for item in inputs.items()],
+        [value(*item) for item in outputs.items()],
+        [onnx.numpy_helper.from_array(array, name) for name, array in initializers],
+    )
+    imports = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+
+
+def _session(model, inputs, outputs, rotate=None):
+    """run() -> the first output. rotate: lists of further arrays for some inputs, bound in turn."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = _threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    out = {name: np.empty(shape, np.float32) for name, shape in outputs.items()}
+
+    def bound(arrays):
+        binding = session.io_binding()
+        for name, array in arrays.items():
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        for name, array in out.items():
+            binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+        return binding
+
+    bindings = itertools.cycle([bound(inputs | more) for more in rotate or [{}]])
+
+    def run():
+        session.run_with_iobinding(next(bindings))
+        return next(iter(out.values()))
+
+    run()
+    return run
+
+
+def _onnx_attention(q, k, out, causal, weights=None):
+    outputs = {"out": out} | ({"weights": weights} if weights else {})
+    names = ["out"] if weights is None else ["out", "", "", "weights"]
+    attributes = {"is_causal": int(causal)} | ({} if weights is None else {"qk_matmul_output_mode": 3})
+    node = helper.make_node("Attention", ["q", "k", "v"], names, **attributes)
+    return _model([node], {"q": q, "k": k, "v": k}, outputs)
+
+
+def _error(case, out, q, k, v):
+    rows, expected = textbook.rows_of(case, q, k, v)
+    return textbook.difference(out[-1, -1, rows], expected)
+
+
+def _forward(case):
+    q, k, v, _ = textbook.numbers(case)
+    run = _session(_onnx_attention(q.shape, k.shape, q.shape, case.causal), {"q": q, "k": k, "v": v}, {"out": q.shape})
+    yield "Attention (ONNX 23)", (run, _error(case, run(), q, k, v))
+
+    rows = (case.batch, case.q_len, case.embed_dim)
+    packed = {name: np.ascontiguousarray(x.transpose(0, 2, 1, 3)).reshape(rows) for name, x in (("q", q), ("k", k), ("v", v))}
+    attributes = {"num_heads": case.heads, "unidirectional": int(case.causal)}
+    node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["out"], domain="com.microsoft", **attributes)
+    run = _session(_model([node], dict.fromkeys("qkv", rows), {"out": rows}), packed, {"out": rows})
+    heads = run().reshape(case.batch, case.q_len, case.heads, -1).transpose(0, 2, 1, 3)
+    yield "MultiHeadAttention", (run, _error(case, heads, q, k, v))
+
+
+def _decode(case):
+    """The query heads of a group as rows of one head; is_causal of ONNX 23 is not the last query's, so Tq 1 only."""
+    if case.causal:
+        return
+    q, k, v, _ = textbook.numbers(case)
+    group = case.heads // case.hkv
+    rows = np.ascontiguousarray(q.reshape(case.batch, case.hkv, group, case.head_dim))
+    copies = 1 + int(2**29 // case.cache_bytes())
+    for name, query in (("Attention (ONNX 23), grouped heads", q), ("Attention (ONNX 23), group as rows", rows)):
+        caches = [{}] + [{"k": k.copy(), "v": v.copy()} for _ in range(copies - 1)]
+        model = _onnx_attention(query.shape, k.shape, query.shape, False)
+        run = _session(model, {"q": query, "k": k, "v": v}, {"out": query.shape}, caches)
+        yield name, (run, _error(case, run().reshape(q.shape), q, k, v))
+
+
+def _weights(case):
+    q, k, v, _ = textbook.numbers(case)
+    weights = (case.batch, case.heads, case.q_len, case.tk)
+    model = _onnx_attention(q.shape, k.shape, q.shape, False, weights)
+    run = _session(model, {"q": q, "k": k, "v": v}, {"out": q.shape, "weights": weights})
+    yield "Attention (ONNX 23) with qk_matmul_output", (run, _error(case, run(), q, k, v))
+
+
+def _layer(case):
+    random = np.random.default_rng(17)
+    width = case.embed_dim
+
+    def draw(*sizes):
+        return random.uniform(-1, 1, sizes).astype(np.float32) / np.float32(np.sqrt(width))
+
+    weight, bias, out_weight, out_bias = draw(width, 3 * width), draw(3 * width), draw(width, width), draw(width)
+    x = random.uniform(-1, 1, (case.batch, case.q_len, width)).astype(np.float32)
+    nodes = [
+        helper.make_node("Attention", ["x", "w", "b"], ["attended"], domain="com.microsoft", num_heads=case.heads),
+        helper.make_node("MatMul", ["attended", "wo"], ["projected"]),
+        helper.make_node("Add", ["projected", "bo"], ["y"]),
+    ]
+    parameters = [("w", weight), ("b", bias), ("wo", out_weight), ("bo", out_bias)]
+    run = _session(_model(nodes, {"x": x.shape}, {"y": x.shape}, parameters), {"x": x}, {"y": x.shape})
+    q, k, v = np.split(x @ weight.astype(np.float64) + bias, 3, -1)
+    heads = [y.reshape(case.batch, case.q_len, case.heads, -1).transpose(0, 2, 1, 3) for y in (q, k, v)]
+    attended = (textbook.weights_of(heads[0], heads[1]) @ heads[2]).transpose(0, 2, 1, 3).reshape(x.shape)
+    yield "Attention (com.microsoft) + MatMul", (run, textbook.difference(run(), attended @ out_weight + out_bias))

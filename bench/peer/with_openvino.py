@@ -1,0 +1,150 @@
+"""OpenVINO: ScaledDotProductAttention (opset 13) in f32 and with the bf16 hint. No training."""
+
+import itertools
+
+import numpy as np
+import openvino
+from openvino import opset13 as ops
+
+from . import textbook
+
+NAME = "OpenVINO"
+_core = openvino.Core()
+_threads = 1
+
+
+def version():
+    return openvino.__version__
+
+
+def settings(threads):
+    global _threads
+    _threads = threads
+    return f"INFERENCE_NUM_THREADS {threads}, LATENCY" + (
+        "" if _has_bf16() else "; no bf16 on this CPU, 16-bit tensors compute in f32"
+    )
+
+
+def attend(q, k, v, causal):
+    return _request(_attention(q.shape, k.shape, causal, "f32"), [q, k, v])[1]().copy()
+
+
+def variants(case):
+    makers = {"forward": _forward, "decode": _decode, "mha": _layer}
+    return dict(makers[case.kind](case)) if case.kind in makers else {}
+
+
+def _compiled(model, hint):
+    config = {
+        "INFERENCE_NUM_THREADS": _threads,
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": hint,
+    }
+    return _core.compile_model(model, "CPU", config)
+
+
+def _attention(q, k, causal, dtype, mask=None):
+    """16-bit tensors in and out; where the CPU has no bf16 they are converted around the operator, as one would by hand."""
+    element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[dtype]
+    convert = dtype == "bf16" and not _has_bf16()
+    parameters = [ops.parameter(list(shape), element) for shape in (q, k, k)]
+    inputs = [ops.convert(x, openvino.Type.f32) for x in parameters] if convert else parameters
+    attention = ops.scaled_dot_product_attention(*inputs, *([] if mask is None else [ops.constant(mask)]), causal=causal)
+    return openvino.Model([ops.convert(attention, element) if convert else attention], parameters)
+
+
+def _has_bf16():
+    return "BF16" in _core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+
+def _tensor(x, dtype):
+    if dtype == "f32":
+        return openvino.Tensor(x, shared_memory=True)
+    upper_half = np.ascontiguousarray(x.view(np.uint32) >> 16).astype(np.uint16)  # already rounded to bf16
+    return openvino.Tensor(upper_half, list(x.shape), openvino.Type.bf16)
+
+
+def _request(model, arrays, dtype="f32", rotate=None):
+    """run() -> the output as f32. rotate: several sets of inputs, taken in turn."""
+    request = _compiled(model, "bf16" if dtype == "bf16" and _has_bf16() else "f32").create_infer_request()
+    turns = itertools.cycle([[_tensor(x, dtype) for x in inputs] for inputs in rotate or [arrays]])
+    several = rotate is not None and len(rotate) > 1
+    for index, tensor in enumerate(next(turns)):
+        request.set_input_tensor(index, tensor)
+
+    def run():
+        if several:
+            for index, tensor in enumerate(next(turns)):
+                request.set_input_tensor(index, tensor)
+        request.infer()
+
+    def output():
+        out = request.get_output_tensor(0).data
+        return out if dtype == "f32" else (out.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+
+    run()
+    return run, output
+
+
+def _rounded(x):
+    """To the nearest bf16, as f32."""
+    bits = x.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _error(case, out, q, k, v):
+    rows, expected = textbook.rows_of(case, q, k, v)
+    return textbook.difference(np.asarray(out, np.float32)[-1, -1, rows], expected)
+
+
+def _arrays(case):
+    arrays = textbook.numbers(case)[:3]
+    return [_rounded(x) for x in arrays] if case.dtype == "bf16" else list(arrays)
+
+
+def _name(case):
+    return {"f32": "f32", "bf16": "bf16" if _has_bf16() else "f32 inside"}[case.dtype]
+
+
+def _forward(case):
+    q, k, v = _arrays(case)
+    run, output = _request(_attention(q.shape, k.shape, case.causal, case.dtype), [q, k, v], case.dtype)
+    yield f"SDPA, {_name(case)}", (run, _error(case, output(), q, k, v))
+
+
+def _decode(case):
+    """The query heads of a group as rows of one head: the operator has no grouped heads."""
+    q, k, v = _arrays(case)
+    group = case.heads // case.hkv
+    rows = np.ascontiguousarray(q.reshape(case.batch, case.hkv, group * case.q_len, case.head_dim))
+    mask = np.tile(textbook.keep_of(case)[0], (group, 1)) if case.causal else None
+    copies = 1 + int(2**29 // case.cache_bytes())
+    caches = [[rows, k, v]] + [[rows, k.copy(), v.copy()] for _ in range(copies - 1)]
+    run, output = _request(_attention(rows.shape, k.shape, False, case.dtype, mask), None, case.dtype, caches)
+    yield f"SDPA, group as rows, {_name(case)}", (run, _error(case, output().reshape(q.shape), q, k, v))
+
+
+def _layer(case):
+    random = np.random.default_rng(17)
+    width, heads = case.embed_dim, case.heads
+
+    def draw(*sizes):
+        return random.uniform(-1, 1, sizes).astype(np.float32) / np.float32(np.sqrt(width))
+
+    weight, bias, out_weight, out_bias = draw(3, width, width), draw(3, width), draw(width, width), draw(width)
+    x = random.uniform(-1, 1, (case.batch, case.q_len, width)).astype(np.float32)
+    node = ops.parameter(list(x.shape), openvino.Type.f32)
+    parts = []
+    for n in range(3):
+        part = ops.add(ops.matmul(node, ops.constant(weight[n]), False, False), ops.constant(bias[n]))
+        part = ops.reshape(part, ops.constant(np.array([case.batch, case.q_len, heads, -1])), False)
+        parts.append(ops.transpose(part, ops.constant(np.array([0, 2, 1, 3]))))
+    attended = ops.transpose(ops.scaled_dot_product_attention(*parts), ops.constant(np.array([0, 2, 1, 3])))
+    attended = ops.reshape(attended, ops.constant(np.array(x.shape)), False)
+    y = ops.add(ops.matmul(attended, ops.constant(out_weight), False, False), ops.constant(out_bias))
+    run, output = _request(openvino.Model([y], [node]), [x])
+    projected = [x @ weight[n].astype(np.float64) + bias[n] for n in range(3)]
+    exact = [p.reshape(case.batch, case.q_len, heads, -1).transpose(0, 2, 1, 3) for p in projected]
+    exact_attended = (textbook.weights_of(exact[0], exact[1]) @ exact[2]).transpose(0, 2, 1, 3).reshape(x.shape)
+    yield "MatMul + SDPA + MatMul", (run, textbook.difference(output(), exact_attended @ out_weight + out_bias))

@@ -1,0 +1,236 @@
+"""PyTorch: scaled_dot_product_attention with its flash and math kernels, nn.MultiheadAttention's fast path, the textbook.
+
+Forward runs in inference_mode; backward is torch.autograd.grad on a graph that is kept, so that forward is not in it.
+"""
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import warnings
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from . import textbook, toy
+
+NAME = "PyTorch"
+KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
+MATH_LENGTH = 4096  # the math kernel keeps S x S numbers for each head
+warnings.filterwarnings("ignore", category=UserWarning)
+
+
+def version():
+    return torch.__version__
+
+
+def settings(threads):
+    torch.set_num_threads(threads)
+    torch.set_num_interop_threads(1)
+    products = "MKL" if torch.backends.mkl.is_available() else "no MKL"
+    return f"{torch.get_num_threads()} thread(s), {torch.backends.cpu.get_cpu_capability()}, {products}"
+
+
+def variants(case):
+    """name -> (run, error against f64 or None where it cannot be compared)."""
+    makers = {
+        "forward": _forward,
+        "decode": _decode,
+        "backward": _backward,
+        "fwdbwd": _both_ways,
+        "weights": _weights,
+        "mha": _layer,
+        "mha-train": _layer,
+        "lm-step": _lm_step,
+        "lm-process": _lm_process,
+    }
+    return dict(makers[case.kind](case))
+
+
+def attend(q, k, v, causal):
+    """For the comparison of every peer on the same numbers."""
+    with torch.inference_mode():
+        return sdpa(*(torch.from_numpy(x) for x in (q, k, v)), is_causal=causal).numpy()
+
+
+def _dtype(case):
+    return {"f32": torch.float32, "bf16": torch.bfloat16}[case.dtype]
+
+
+def _tensors(case):
+    return [torch.from_numpy(x).to(_dtype(case)) for x in textbook.numbers(case)]
+
+
+def _numpy(x):
+    return x.detach().to(torch.float32).numpy()
+
+
+def _kernels(case):
+    return {name: kernel for name, kernel in KERNELS.items() if name != "math" or case.q_len <= MATH_LENGTH}
+
+
+def _row_error(case, out, q, k, v):
+    rows, expected = textbook.rows_of(case, *(_numpy(x) for x in (q, k, v)))
+    return textbook.difference(_numpy(out)[-1, -1, rows], expected)
+
+
+def _forward(case):
+    q, k, v, _ = _tensors(case)
+    for name, kernel in _kernels(case).items():
+
+        def run(kernel=kernel):
+            with torch.inference_mode(), sdpa_kernel(kernel):
+                return sdpa(q, k, v, is_causal=case.causal)
+
+        yield name, (run, _row_error(case, run(), q, k, v))
+
+
+def _decode(case):
+    """enable_gqa with each kernel; and the query heads of a group as rows of one head, as one would by hand."""
+    q, k, v, _ = _tensors(case)
+    keep = None
+    if case.causal:  # is_causal of PyTorch would let the first query see the first key only
+        keep = torch.from_numpy(textbook.keep_of(case)[0])
+    copies = 1 + int(2**29 // case.cache_bytes())  # none of them is in a cache when its turn comes, as in `qkv bench`
+    caches = itertools.cycle([(k, v)] + [(k.clone(), v.clone()) for _ in range(copies - 1)])
+    group = case.heads // case.hkv
+    grouped_q = q.reshape(case.batch, case.hkv, group * case.q_len, case.head_dim)
+    grouped_keep = None if keep is None else keep.repeat(group, 1)
+    for name, kernel in KERNELS.items():
+
+        def run(kernel=kernel):
+            with torch.inference_mode(), sdpa_kernel(kernel):
+                return sdpa(q, *next(caches), attn_mask=keep, enable_gqa=True)
+
+        def run_grouped(kernel=kernel):
+            with torch.inference_mode(), sdpa_kernel(kernel):
+                return sdpa(grouped_q, *next(caches), attn_mask=grouped_keep).view(q.shape)
+
+        for label, call in ((f"{name}, enable_gqa", run), (f"{name}, group as rows", run_grouped)):
+            with contextlib.suppress(RuntimeError):
+                yield label, (call, _row_error(case, call(), q, k, v))
+
+
+def _options(case):
+    """Keyword arguments of SDPA; the bias, when there is one, requires its gradient."""
+    options = {"is_causal": case.causal, "dropout_p": 0.1 if case.extra == "dropout" else 0.0}
+    if case.extra == "bias":
+        options["attn_mask"] = torch.from_numpy(textbook.bias_of(case)).to(_dtype(case)).requires_grad_()
+    if case.extra in ("window", "lengths"):
+        options["attn_mask"] = torch.from_numpy(textbook.keep_of(case))[:, None]
+    return options
+
+
+def _graph(case, kernel):
+    """(forward, inputs, dout): forward() gives the output with its graph."""
+    q, k, v, dout = _tensors(case)
+    options = _options(case)
+    inputs = [x.requires_grad_() for x in (q, k, v)] + ([options["attn_mask"]] if case.extra == "bias" else [])
+
+    def forward():
+        with sdpa_kernel(kernel):
+            return sdpa(q, k, v, **options)
+
+    return forward, inputs, dout
+
+
+def _gradient_error(case, kernel):
+    if case.extra == "dropout":
+        return None  # PyTorch draws its own numbers
+    small = case.small()
+    forward, inputs, dout = _graph(small, kernel)
+    got = torch.autograd.grad(forward(), inputs, dout)
+    expected = textbook.gradients(small, *(_numpy(x) for x in (*inputs[:3], dout)))[1:]
+    return max(textbook.difference(_numpy(a), b) for a, b in zip(got, expected) if b is not None)
+
+
+def _backward(case):
+    for name, kernel in _kernels(case).items():
+        forward, inputs, dout = _graph(case, kernel)
+        out = forward()
+
+        def run(out=out, inputs=inputs, dout=dout):
+            torch.autograd.grad(out, inputs, dout, retain_graph=True)
+
+        yield name, (run, _gradient_error(case, kernel))
+
+
+def _both_ways(case):
+    for name, kernel in KERNELS.items():
+        try:
+            forward, inputs, dout = _graph(case, kernel)
+            forward()
+        except RuntimeError:  # the flash kernel takes neither dropout nor a bias that requires its gradient
+            continue
+
+        def run(forward=forward, inputs=inputs, dout=dout):
+            torch.autograd.grad(forward(), inputs, dout)
+
+        yield name, (run, _gradient_error(case, kernel))
+
+
+def _weights(case):
+    q, k, v, _ = _tensors(case)
+
+    def run():
+        with torch.inference_mode():
+            weights = torch.softmax((q * case.head_dim**-0.5) @ k.transpose(-1, -2), -1)
+            return weights @ v, weights
+
+    yield "textbook", (run, _row_error(case, run()[0], q, k, v))
+
+
+class SdpaLayer(torch.nn.Module):
+    """The layer as one writes it today: one product for q, k, v, SDPA, one product for the output."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.heads, self.layer = layer.num_heads, layer
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        qkv = torch.nn.functional.linear(x, self.layer.in_proj_weight, self.layer.in_proj_bias)
+        q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        return self.layer.out_proj(sdpa(q, k, v).transpose(1, 2).reshape(batch, length, width))
+
+
+def _layer(case):
+    train = case.kind == "mha-train"
+    torch.manual_seed(17)
+    layer = torch.nn.MultiheadAttention(case.embed_dim, case.heads, batch_first=True).train(train)
+    x = torch.rand(case.batch, case.q_len, case.embed_dim, requires_grad=train) * 2 - 1
+    x = x.detach().requires_grad_(train)
+    dy = torch.rand(case.batch, case.q_len, case.embed_dim)
+    exact = _layer_f64(layer, x)
+    calls = {"nn.MultiheadAttention": lambda: layer(x, x, x, need_weights=False)[0], "linear + SDPA": lambda: wrapped(x)}
+    wrapped = SdpaLayer(layer)
+    for name, call in calls.items():
+
+        def run(call=call):
+            if train:
+                call().backward(dy)
+                return None
+            with torch.inference_mode():
+                return call()
+
+        yield name, (run, textbook.difference(_numpy(call()), exact))
+
+
+def _layer_f64(layer, x):
+    weight, bias = (p.detach().double() for p in (layer.in_proj_weight, layer.in_proj_bias))
+    batch, length, width = x.shape
+    qkv = (x.detach().double() @ weight.T + bias).view(batch, length, 3, layer.num_heads, -1).permute(2, 0, 3, 1, 4)
+    attended = sdpa(*qkv).transpose(1, 2).reshape(batch, length, width)
+    return (attended @ layer.out_proj.weight.detach().double().T + layer.out_proj.bias.detach().double()).numpy()
+
+
+def _lm_step(_case):
+    for fused in (True, False):
+        step = toy.trainer(fused)
+        yield f"Adam {'fused' if fused else 'foreach'}", (step, None)
+
+
+def _lm_process(_case):
+    command = [sys.executable, toy.__file__, "800", str(torch.get_num_threads())]
+    yield "python, 800 steps", (lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), None)
