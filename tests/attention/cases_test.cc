@@ -1,4 +1,4 @@
-// Every case of the list, forward, weights and backward, f32 and f64, on every instruction set, within computed bounds.
+// Every case of the list, forward, weights and backward, each type, on every instruction set, within computed bounds.
 #include <gtest/gtest.h>
 
 #include "support/expect.h"
@@ -35,6 +35,8 @@ void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
 
 TEST(AttentionCases, EdgesF32) { run_cases<float>(edge_cases(), "edges f32"); }
 TEST(AttentionCases, EdgesF64) { run_cases<double>(edge_cases(), "edges f64"); }
+TEST(AttentionCases, EdgesBf16) { run_cases<BFloat16>(edge_cases(), "edges bf16"); }
+TEST(AttentionCases, EdgesF16) { run_cases<Float16>(edge_cases(), "edges f16"); }
 // The pairwise list in parts, so that ctest runs them beside one another.
 constexpr std::size_t kNumParts = 4;
 
@@ -53,6 +55,8 @@ class Pairwise : public testing::TestWithParam<std::size_t> {
 TEST_P(Pairwise, F32) { run_part<float>(kPairwiseWork, "pairwise f32"); }
 // Smaller: long double, in which the truth about f64 is computed, is slow.
 TEST_P(Pairwise, F64) { run_part<double>(6e5, "pairwise f64"); }
+TEST_P(Pairwise, Bf16) { run_part<BFloat16>(1e6, "pairwise bf16"); }
+TEST_P(Pairwise, F16) { run_part<Float16>(1e6, "pairwise f16"); }
 INSTANTIATE_TEST_SUITE_P(AttentionCases, Pairwise, testing::Range<std::size_t>(0, kNumParts));
 
 TEST(AttentionCases, NamesAreUnique) {

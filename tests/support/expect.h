@@ -1,6 +1,8 @@
 // What a case must give, and how far from it the library may be: computed bounds, none typed by hand.
 //   error(library) <= 2 x error(naive, same type) + 4 eps A     gradients: 3 x     errors against the next wider type
-// error(naive) is its largest in the tensor, A the magnitude of the element (magnitude.h).
+// error(naive) is its largest in the tensor, A the magnitude of the element (magnitude.h). For 16-bit types naive is the float
+// form of the same inputs, eps is float's, and there is added u (|exact| + n A), u the unit roundoff of the type: the result's
+// own rounding and n roundings on the way to it (Roundings).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +21,17 @@ namespace qkv::test {
 
 /// The type in which the truth about T is computed.
 template <class T>
-using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
+using Wider = std::conditional_t<std::is_same_v<Accumulator<T>, float>, double, long double>;
+
+/// How often a term of each result has been rounded to T before it was added. The gradients read out, which is rounded; a
+/// kernel on bf16 products rounds p (and the sum that divides it is of the rounded ones) and dS as well.
+template <class T>
+struct Roundings {
+  static constexpr double kOut = std::is_same_v<T, BFloat16> ? 2 : 0;
+  static constexpr double kDv = std::is_same_v<T, BFloat16> ? 1 : 0;
+  static constexpr double kDqDk = std::is_same_v<T, BFloat16> ? 2 : 1;
+  static constexpr double kDbias = 1;
+};
 
 /// The exact value of one tensor and the bound on each element's error, both flat in row-major order.
 template <class T>
@@ -27,19 +39,23 @@ struct Expected {
   Tensor<Wider<T>> exact;
   std::vector<double> bounds;
 
-  /// Consumes the exact tensor; `factor` is 2 or 3.
-  Expected(Tensor<Wider<T>> exact_values, const Tensor<T>& naive, const Tensor<double>& a, double factor)
+  /// Consumes the exact tensor; `naive` has the type of sums and `factor` is 2 or 3. `inner` is u n.
+  Expected(Tensor<Wider<T>> exact_values, const Tensor<Accumulator<T>>& naive, const Tensor<double>& a, double factor,
+           double inner = 0)
       : exact(std::move(exact_values)), bounds(static_cast<std::size_t>(exact.count())) {
     double naive_error = 0;
     for (Index n = 0; n < exact.count(); ++n) {
       const double error = static_cast<double>(std::abs(static_cast<Wider<T>>(naive.data()[n]) - exact.data()[n]));
       if (std::isfinite(error)) naive_error = std::max(naive_error, error);
     }
-    const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
-    // Results below the normal range may be flushed to 0; up to 1e6 of them may add up.
-    const double tiny = 1e6 * static_cast<double>(std::numeric_limits<T>::min());
+    using Sum = Accumulator<T>;
+    const double epsilon = static_cast<double>(std::numeric_limits<Sum>::epsilon());
+    // Results below the normal range may be flushed to 0; up to 1e6 of them may add up. Half a subnormal's step of binary16.
+    const double tiny = 1e6 * static_cast<double>(std::numeric_limits<Sum>::min()) + (std::is_same_v<T, Float16> ? 0x1p-25 : 0);
     for (Index n = 0; n < exact.count(); ++n) {
-      bounds[static_cast<std::size_t>(n)] = factor * naive_error + 4 * epsilon * a.data()[n] + tiny;
+      const double own = kUnitRoundoff<T> * static_cast<double>(std::abs(exact.data()[n]));
+      bounds[static_cast<std::size_t>(n)] =
+          factor * naive_error + (4 * epsilon + inner) * a.data()[n] + (std::isfinite(own) ? own : 0) + tiny;
     }
   }
 };
@@ -68,12 +84,15 @@ testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& ac
   double worst_ratio = 0;
   Index worst_at = -1, failures = 0;
   for (Index n = 0; n < actual.count(); ++n) {
-    const Wider<T> want = expected.exact.data()[n], got = static_cast<Wider<T>>(actual.data()[n]);
+    const Wider<T> want = expected.exact.data()[n], got = number_as<Wider<T>>(actual.data()[n]);
     double ratio = 0;
+    const double bound = expected.bounds[static_cast<std::size_t>(n)];
+    const bool too_large = static_cast<double>(std::abs(want)) + bound > kLargestNumber<T> && kIsHalf<T>;
+    if (std::isinf(got) && too_large && (got > 0) == (want > 0)) continue;
     if (std::isnan(want) || std::isnan(got) || std::isinf(want)) {
       ratio = (std::isnan(want) && std::isnan(got)) || want == got ? 0 : HUGE_VAL;
     } else {
-      ratio = static_cast<double>(std::abs(want - got)) / expected.bounds[static_cast<std::size_t>(n)];
+      ratio = static_cast<double>(std::abs(want - got)) / bound;
     }
     failures += ratio > 1;
     if (ratio > worst_ratio || worst_at < 0) worst_ratio = ratio, worst_at = n;
@@ -84,7 +103,8 @@ testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& ac
   return testing::AssertionFailure() << output << " of " << case_name << ": " << failures << " of " << actual.count()
                                      << " outside the bound; worst at flat index " << worst_at << " of " << actual.shape()
                                      << ": expected " << static_cast<double>(expected.exact.data()[at]) << ", got "
-                                     << actual.data()[at] << ", bound " << expected.bounds[at] << ", ratio " << worst_ratio;
+                                     << number_as<double>(actual.data()[at]) << ", bound " << expected.bounds[at] << ", ratio "
+                                     << worst_ratio;
 }
 
 /// Everything that a problem must give.
@@ -110,32 +130,36 @@ class Expectation {
   }
 
  private:
+  using Sum = Accumulator<T>;
   using C = Wider<T>;
 
   Expectation(const Problem<T>& problem, const ReferenceInput<C>& input)
-      : Expectation(problem, input, problem.template reference_input<T>(), input.forward()) {}
+      : Expectation(problem, input, problem.template reference_input<Sum>(), input.forward()) {}
 
-  Expectation(const Problem<T>& problem, const ReferenceInput<C>& input, const ReferenceInput<T>& same,
+  Expectation(const Problem<T>& problem, const ReferenceInput<C>& input, const ReferenceInput<Sum>& same,
               reference::Forward<C> exact)
       : Expectation(problem, exact, input.backward(), same.forward(), same.backward(), magnitude_of(input, exact)) {}
 
   Expectation(const Problem<T>& problem, reference::Forward<C>& exact, reference::Backward<C> gradients,
-              const reference::Forward<T>& naive, const reference::Backward<T>& naive_gradients, const Magnitude& a)
-      : out_(std::move(exact.out), naive.out, a.out, 2),
+              const reference::Forward<Sum>& naive, const reference::Backward<Sum>& naive_gradients, const Magnitude& a)
+      : out_(std::move(exact.out), naive.out, a.out, 2, kUnit * Roundings<T>::kOut),
+        dq_(std::move(gradients.dq), naive_gradients.dq, a.dq, 3, kUnit * Roundings<T>::kDqDk),
+        dk_(std::move(gradients.dk), naive_gradients.dk, a.dk, 3, kUnit * Roundings<T>::kDqDk),
+        dv_(std::move(gradients.dv), naive_gradients.dv, a.dv, 3, kUnit * Roundings<T>::kDv),
         lse_(std::move(exact.lse), naive.lse, a.lse, 2),
         weights_(std::move(exact.weights), naive.weights, a.weights, 2),
-        dq_(std::move(gradients.dq), naive_gradients.dq, a.dq, 3),
-        dk_(std::move(gradients.dk), naive_gradients.dk, a.dk, 3),
-        dv_(std::move(gradients.dv), naive_gradients.dv, a.dv, 3),
         dbias_(reference::reduce_to_bias(gradients.dbias, bias_sizes(problem)),
                reference::reduce_to_bias(naive_gradients.dbias, bias_sizes(problem)),
-               reference::reduce_to_bias(a.dbias, bias_sizes(problem)), 3) {}
+               reference::reduce_to_bias(a.dbias, bias_sizes(problem)), 3, kUnit * Roundings<T>::kDbias) {}
 
-  static typename View<T, 4>::Sizes bias_sizes(const Problem<T>& problem) {
-    return problem.bias.is_null() ? typename View<T, 4>::Sizes{1, 1, 1, 1} : problem.bias.sizes();
+  static typename View<Accumulator<T>, 4>::Sizes bias_sizes(const Problem<T>& problem) {
+    return problem.bias.is_null() ? typename View<Sum, 4>::Sizes{1, 1, 1, 1} : problem.bias.sizes();
   }
 
-  Expected<T> out_, lse_, weights_, dq_, dk_, dv_, dbias_;
+  static constexpr double kUnit = kUnitRoundoff<T>;
+
+  Expected<T> out_, dq_, dk_, dv_;
+  Expected<Sum> lse_, weights_, dbias_;
 };
 
 /// The same bits (NaN equals NaN of the same bits).

@@ -27,13 +27,14 @@ struct ReferenceInput {
 
 template <class T>
 struct Problem {
+  using Sum = Accumulator<T>;
   AttentionCase c;
   MaskCase mask;
   Triple<T> qkv;
-  Placed<T> dout;  // [B, H, Tq, Dv]
-  Tensor<T> dlse;  // [B, H, Tq]
-  Tensor<T> bias_memory;
-  View<T, 4> bias;  // null: none
+  Placed<T> dout;    // [B, H, Tq, Dv]
+  Tensor<Sum> dlse;  // [B, H, Tq]
+  Tensor<Sum> bias_memory;
+  View<Sum, 4> bias;  // null: none
   AttentionOptions options;
 
   View<T, 4> q() const { return qkv.views[0]; }
@@ -58,22 +59,22 @@ struct Problem {
     fill(k(), random, 1.5);
     fill(v(), random, 1.0);
     fill(dout.view, random, 1.0);
-    for (T& x : dlse.span()) x = static_cast<T>(random.symmetric());
+    for (Sum& x : dlse.span()) x = static_cast<Sum>(random.symmetric());
     if (c.bias != BiasKind::kNone) make_bias(random);
     if (c.fill == Fill::kOneHot) make_one_hot();
-    if (c.fill == Fill::kConstantV) for_each(v(), [](T& x, Index, Index, Index) { x = 1; });
+    if (c.fill == Fill::kConstantV) for_each(v(), [](T& x, Index, Index, Index) { x = number_as<T>(1.0); });
     if (c.fill == Fill::kNanBehindMask) poison(random);
   }
 
   /// May (b, h, i, j) be attended, bias and all?
   bool kept(Index b, Index h, Index i, Index j) const {
-    return mask.keep(b, h, i, j) && (bias.is_null() || bias_at(b, h, i, j) != -std::numeric_limits<T>::infinity());
+    return mask.keep(b, h, i, j) && (bias.is_null() || bias_at(b, h, i, j) != -std::numeric_limits<Sum>::infinity());
   }
 
   template <class C>
   ReferenceInput<C> reference_input() const {
     ReferenceInput<C> input{copy_as<C>(q()), copy_as<C>(k()), copy_as<C>(v()), copy_as<C>(dout.view), {}, {}, {}};
-    input.dlse = copy_as<C>(View<const T, 3>(dlse));
+    input.dlse = copy_as<C>(View<const Sum, 3>(dlse));
     if (!bias.is_null()) {
       input.bias = copy_as<C>(bias);
       input.options.bias = input.bias;
@@ -93,8 +94,8 @@ struct Problem {
              {c.batch, c.num_kv_heads, c.kv_len, c.v_head_dim}}};
   }
 
-  template <class F>
-  static void for_each(const View<T, 4>& view, F&& visit) {
+  template <class E, class F>
+  static void for_each(const View<E, 4>& view, F&& visit) {
     for (Index b = 0; b < view.size(0); ++b) {
       for (Index h = 0; h < view.size(1); ++h) {
         for (Index t = 0; t < view.size(2); ++t) {
@@ -105,13 +106,14 @@ struct Problem {
   }
 
   static void fill(const View<T, 4>& view, Random& random, double amplitude) {
-    for_each(view, [&](T& x, Index, Index, Index) { x = static_cast<T>(amplitude * random.symmetric()); });
+    for_each(view, [&](T& x, Index, Index, Index) { x = number_as<T>(amplitude * random.symmetric()); });
   }
 
   /// Brings |scale * q.k| to about 1e4: q.k of two uniform vectors is about 0.75 * sqrt(D).
   double huge_factor() const {
     const double scale = std::abs(options.scale.value_or(1 / std::sqrt(static_cast<double>(c.head_dim))));
-    return scale == 0 ? 1e4 : 1e4 / (scale * 0.75 * std::sqrt(static_cast<double>(c.head_dim)));
+    const double factor = scale == 0 ? 1e4 : 1e4 / (scale * 0.75 * std::sqrt(static_cast<double>(c.head_dim)));
+    return std::min(factor, kLargestNumber<T> / 2);  // finite in T
   }
 
   /// q[i] = a multiple of k[i mod Tk], so that query i meets one key with a score of about +-60.
@@ -121,17 +123,17 @@ struct Problem {
     const double factor = 60 / ((scale == 0 ? 1 : scale) * 0.75 * static_cast<double>(c.head_dim));
     for_each(q(), [&](T& x, Index b, Index h, Index i) {
       const Index n = &x - &q()(b, h, i, 0);
-      x = static_cast<T>(factor) * k()(b, h / (c.num_heads / c.num_kv_heads), i % c.kv_len, n);
+      x = number_as<T>(static_cast<Sum>(factor) * number_as<Sum>(k()(b, h / (c.num_heads / c.num_kv_heads), i % c.kv_len, n)));
     });
   }
 
-  T bias_at(Index b, Index h, Index i, Index j) const {
+  Sum bias_at(Index b, Index h, Index i, Index j) const {
     return bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0);
   }
 
   void make_bias(Random& random) {
     const Index b = c.batch, h = c.num_heads, tq = c.q_len, tk = c.kv_len;
-    using Sizes = typename View<T, 4>::Sizes;
+    using Sizes = typename View<Sum, 4>::Sizes;
     const std::array<Sizes, 9> all = {{{},
                                        {b, h, tq, tk},
                                        {b, 1, 1, tk},
@@ -142,15 +144,15 @@ struct Problem {
                                        {b, 1, 1, tk},
                                        {1, h, tk, tq}}};
     const Sizes& memory = all[static_cast<std::size_t>(c.bias)];
-    bias_memory = Tensor<T>({memory[0], memory[1], memory[2], memory[3]});
+    bias_memory = Tensor<Sum>({memory[0], memory[1], memory[2], memory[3]});
     bias = bias_memory;
-    const T minus_infinity = -std::numeric_limits<T>::infinity();
+    const Sum minus_infinity = -std::numeric_limits<Sum>::infinity();
     Index style = 0;
-    for_each(bias, [&](T& x, Index, Index, Index) {
+    for_each(bias, [&](Sum& x, Index, Index, Index) {
       if ((&x - bias.data()) % std::max<Index>(memory[3], 1) == 0) style = random.below(10);
-      x = static_cast<T>(2 * random.symmetric());
+      x = static_cast<Sum>(2 * random.symmetric());
       if (c.bias == BiasKind::kWithInfinity && (style == 0 || random.below(4) == 0)) x = minus_infinity;
-      if (c.bias == BiasKind::kKeysInfinity) x = random.below(4) == 0 ? minus_infinity : T(0);
+      if (c.bias == BiasKind::kKeysInfinity) x = random.below(4) == 0 ? minus_infinity : Sum(0);
     });
     if (c.bias == BiasKind::kTransposed) bias = bias.transposed(2, 3);
     options.bias = bias;
@@ -168,7 +170,7 @@ struct Problem {
             for (Index i = 0; i < c.q_len && !read; ++i) read = kept(b, h, i, j);
           }
           if (read) continue;
-          const T value = static_cast<T>(poisons[static_cast<std::size_t>(random.below(3))]);
+          const T value = number_as<T>(poisons[static_cast<std::size_t>(random.below(3))]);
           for (Index n = 0; n < c.head_dim; ++n) k()(b, g, j, n) = value;
           for (Index n = 0; n < c.v_head_dim; ++n) v()(b, g, j, n) = value;
         }
@@ -180,10 +182,11 @@ struct Problem {
 /// What the library gave, each output in the case's layout between sentinels.
 template <class T>
 struct Result {
+  using Sum = Accumulator<T>;
   Placed<T> out;
-  Tensor<T> lse, weights;
+  Tensor<Sum> lse, weights;
   Triple<T> gradients;  // dq, dk, dv
-  Tensor<T> dbias;
+  Tensor<Sum> dbias;
 
   explicit Result(const Problem<T>& problem)
       : out({problem.c.batch, problem.c.num_heads, problem.c.q_len, problem.c.v_head_dim}, problem.c.layout),
@@ -191,10 +194,10 @@ struct Result {
         weights({problem.c.batch, problem.c.num_heads, problem.c.q_len, problem.c.kv_len}),
         gradients({problem.q().sizes(), problem.k().sizes(), problem.v().sizes()}, problem.c.layout) {
     if (!problem.bias.is_null()) {
-      dbias = Tensor<T>(std::vector<Index>(problem.bias.sizes().begin(), problem.bias.sizes().end()));
+      dbias = Tensor<Sum>(std::vector<Index>(problem.bias.sizes().begin(), problem.bias.sizes().end()));
     }
-    for (Tensor<T>* tensor : {&lse, &weights, &dbias}) {
-      if (tensor->data() != nullptr) std::fill_n(tensor->data(), tensor->count(), std::numeric_limits<T>::quiet_NaN());
+    for (Tensor<Sum>* tensor : {&lse, &weights, &dbias}) {
+      if (tensor->data() != nullptr) std::fill_n(tensor->data(), tensor->count(), kQuietNan<Sum>);
     }
   }
 

@@ -6,12 +6,38 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
 namespace qkv::test {
+
+/// 16 bits are stored, float is what they are worked with.
+template <class T>
+constexpr bool kIsHalf = !std::is_same_v<T, Accumulator<T>>;
+/// How far rounding to T moves a number, as a share of it; 0 for the types that sums have themselves.
+template <class T>
+constexpr double kUnitRoundoff = std::is_same_v<T, BFloat16>  ? 0x1p-8
+                                 : std::is_same_v<T, Float16> ? 0x1p-11
+                                                              : 0;
+template <class T>
+constexpr double kLargestNumber = std::is_same_v<T, Float16> ? 65504 : static_cast<double>(std::numeric_limits<float>::max());
+
+template <class To, class From>
+constexpr To number_as(From x) {
+  if constexpr (kIsHalf<From>) {
+    return number_as<To>(static_cast<float>(x));
+  } else if constexpr (kIsHalf<To>) {
+    return To(static_cast<float>(x));
+  } else {
+    return static_cast<To>(x);
+  }
+}
+
+template <class T>
+constexpr T kQuietNan = number_as<T>(std::numeric_limits<float>::quiet_NaN());
 
 enum class Layout {
   kBhtd,        ///< [B, H, T, D], contiguous
@@ -50,7 +76,7 @@ class Storage {
   static constexpr Index kGuard = 24;  // elements before and after: more than a 64-byte vector
 
  private:
-  static constexpr T kSentinel = std::numeric_limits<T>::quiet_NaN();
+  static constexpr T kSentinel = kQuietNan<T>;
 
   template <class F>
   static void for_each_offset(const Sizes& sizes, const Sizes& strides, F&& visit) {
@@ -140,7 +166,7 @@ Tensor<To> copy_as(const View<From, Rank>& view) {
     const View<To, 3> to = copy;
     for (Index a = 0; a < view.size(0); ++a) {
       for (Index b = 0; b < view.size(1); ++b) {
-        for (Index c = 0; c < view.size(2); ++c) to(a, b, c) = static_cast<To>(view(a, b, c));
+        for (Index c = 0; c < view.size(2); ++c) to(a, b, c) = number_as<To>(view(a, b, c));
       }
     }
   } else {
@@ -148,7 +174,7 @@ Tensor<To> copy_as(const View<From, Rank>& view) {
     for (Index a = 0; a < view.size(0); ++a) {
       for (Index b = 0; b < view.size(1); ++b) {
         for (Index c = 0; c < view.size(2); ++c) {
-          for (Index d = 0; d < view.size(3); ++d) to(a, b, c, d) = static_cast<To>(view(a, b, c, d));
+          for (Index d = 0; d < view.size(3); ++d) to(a, b, c, d) = number_as<To>(view(a, b, c, d));
         }
       }
     }
