@@ -119,14 +119,11 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
   if (first && !starts_quickly(live, r.ni, w.words, w.scores, row_max)) by_maximum = lane_bits(r.ni);
-  if (by_maximum == 0) {
-    by_maximum = quick_softmax(w.scores, tile.parts, live.masked ? w.words : nullptr, seen & lane_bits(r.ni), row_max, row_sum);
-    w.by_maximum[r.strip] = by_maximum;
-    if (by_maximum != 0) tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words);
-  }
-  if (by_maximum != 0) {
-    mask_scores(w.scores, live, vectors, w.words);
-    softmax_by_maximum(w.scores, tile.parts, by_maximum, row_max, row_sum, w.rescale);
+  while (const std::uint32_t failed = chunk_softmax(w.scores, tile.parts, live.masked ? w.words : nullptr,
+                                                    seen & lane_bits(r.ni), by_maximum, row_max, row_sum, w.rescale)) {
+    by_maximum |= failed;
+    w.by_maximum[r.strip] |= failed;
+    tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words);
   }
   if (t.v == nullptr) return;
   T* out = w.out_panels + r.strip * kStrip<T> * t.v_head_dim;

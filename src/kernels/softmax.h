@@ -16,8 +16,16 @@ constexpr T kLargestSum = T{1 << 30} * T{1 << 30};
 template <class T>
 constexpr T kSmallestSum = T{1} / T{256};
 
+/// What add_exponentials has to reckon with; each spares what the ones before it do not need.
+enum class Exponents {
+  kPlain,     // no shift
+  kShifted,   // a shift
+  kMasked,    // and dead lanes
+  kByMaximum  // and exponents below the range, which give 0
+};
+
 /// Adds p = exp2(s2 - shift) of one part to row_sum; dead lanes get 0. Returns the lanes of which an exponent was out of range.
-template <class T, int kCount, bool kShift, bool kMasked>
+template <class T, int kCount, Exponents kKind>
 inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::uint32_t* words, const T* shifts, T* row_sum) {
   using V = typename Simd<T>::V;
   using U = typename Simd<T>::U;
@@ -36,10 +44,11 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
     for (int v = 0; v < kCount; ++v) {
       T* place = scores + j * kStrip<T> + first + v * n;
       V y = load<T>(place);
-      if constexpr (kShift) y -= shift[v];
+      if constexpr (kKind != Exponents::kPlain) y -= shift[v];
       U strange;
       V p = exp2_in_range<T>(y, strange);
-      if constexpr (kMasked) {
+      if constexpr (kKind == Exponents::kByMaximum) p = exp2<T>(y);
+      if (kKind == Exponents::kMasked || (kKind == Exponents::kByMaximum && words != nullptr)) {
         const std::uint32_t bits = words[j] >> (first + v * n);
         p = select_bits<V>(bits, p, V{});
         strange = reinterpret_cast<U>(select_bits<V>(bits, reinterpret_cast<V>(strange), V{}));
@@ -59,60 +68,22 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
   return lanes;
 }
 
-template <class T, int kCount>
-inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::uint32_t* words, bool shifted, const T* shifts,
-                                      T* row_sum) {
-  if (words != nullptr) return add_exponentials<T, kCount, true, true>(scores, part, words, shifts, row_sum);
-  if (shifted) return add_exponentials<T, kCount, true, false>(scores, part, words, shifts, row_sum);
-  return add_exponentials<T, kCount, false, false>(scores, part, words, shifts, row_sum);
-}
-
-/// A lane that has seen no key has no maximum yet; its shift is 0.
-template <class T>
-inline typename Simd<T>::V shift_of(typename Simd<T>::V row_max) {
-  return row_max == splat<T>(-kInf<T>) ? typename Simd<T>::V{} : row_max;
-}
-
-/// The quick way for one chunk; words null: nothing is masked. Returns the lanes that must go by their maximum: where there is
-/// one, row_max and row_sum are as before and the scores are lost.
-template <class T>
-inline std::uint32_t quick_softmax(T* scores, const Parts& parts, const std::uint32_t* words, std::uint32_t seen, T* row_max,
-                                   T* row_sum) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  V max_before[kVectors], sum_before[kVectors];
-  std::uint32_t shifted = 0;
-  for (int v = 0; v < kVectors; ++v) {
-    max_before[v] = load<T>(row_max + v * n);
-    sum_before[v] = load<T>(row_sum + v * n);
-    const V shift = shift_of<T>(max_before[v]);
-    shifted |= bits_where<T>(shift != V{});
-    store<T>(row_max + v * n, shift);
-  }
-  std::uint32_t failed = 0;
+template <class T, Exponents kKind>
+inline std::uint32_t add_exponentials(T* scores, const Parts& parts, const std::uint32_t* words, const T* shifts, T* row_sum) {
+  std::uint32_t lanes = 0;
   for (int i = 0; i < parts.count; ++i) {
     const Part& part = parts.part[i];
-    failed |= part.count == kVectors ? add_exponentials<T, kVectors>(scores, part, words, shifted != 0, row_max, row_sum)
-                                     : add_exponentials<T, 1>(scores, part, words, shifted != 0, row_max, row_sum);
+    lanes |= part.count == kVectors ? add_exponentials<T, kVectors, kKind>(scores, part, words, shifts, row_sum)
+                                    : add_exponentials<T, 1, kKind>(scores, part, words, shifts, row_sum);
   }
-  for (int v = 0; v < kVectors; ++v) {
-    const V sum = load<T>(row_sum + v * n);
-    failed |= bits_where<T>(sum < splat<T>(kSmallestSum<T>)) << (v * n);
-    failed |= (~bits_where<T>(sum <= splat<T>(kLargestSum<T>)) & lane_bits(n)) << (v * n);
-  }
-  failed &= seen;
-  if (failed == 0) return 0;
-  for (int v = 0; v < kVectors; ++v) {
-    store<T>(row_max + v * n, max_before[v]);
-    store<T>(row_sum + v * n, sum_before[v]);
-  }
-  return failed;
+  return lanes;
 }
 
-/// The same with the lanes `by_maximum` taken by their maximum: scores are -inf in dead lanes, row_max and row_sum move on, and
-/// rescale is what the result so far must be multiplied by: exactly 1 where the maximum stayed.
+/// Moves row_max of the lanes `by_maximum` on to what the parts hold, and row_sum with it; rescale is what the result so far
+/// must be multiplied by: exactly 1 where the maximum stayed, and in the other lanes.
 template <class T>
-inline void softmax_by_maximum(T* scores, const Parts& parts, std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale) {
+inline void move_maximum(const T* scores, const Parts& parts, const std::uint32_t* words, std::uint32_t by_maximum, T* row_max,
+                         T* row_sum, T* rescale) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V maximum[kVectors], before[kVectors];
@@ -121,32 +92,71 @@ inline void softmax_by_maximum(T* scores, const Parts& parts, std::uint32_t by_m
     before[v] = sum == V{} ? splat<T>(-kInf<T>) : load<T>(row_max + v * n);  // a sum of 0 holds nothing to keep
     maximum[v] = before[v];
   }
-  const auto for_scores = [&](const Part& part, const auto& work) {
-    for (Index j = part.lo; j < part.hi; ++j) {
-      for (int v = part.first; v < part.first + part.count; ++v) work(scores + j * kStrip<T> + v * n, v);
-    }
-  };
   for (int i = 0; i < parts.count; ++i) {
-    for_scores(parts.part[i], [&](const T* place, int v) { maximum[v] = max_or_second(load<T>(place), maximum[v]); });
+    const Part& part = parts.part[i];
+    for (Index j = part.lo; j < part.hi; ++j) {
+      for (int v = part.first; v < part.first + part.count; ++v) {
+        V x = load<T>(scores + j * kStrip<T> + v * n);
+        if (words != nullptr) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
+        maximum[v] = max_or_second(x, maximum[v]);
+      }
+    }
   }
   for (int v = 0; v < kVectors; ++v) {
     const std::uint32_t lanes = by_maximum >> (v * n);
     const V factor = before[v] == maximum[v] ? splat<T>(1) : exp2<T>(before[v] - maximum[v]);
-    maximum[v] = select_bits<V>(lanes, maximum[v], shift_of<T>(load<T>(row_max + v * n)));
-    store<T>(rescale + v * n, select_bits<V>(lanes, factor, splat<T>(1)));
-    store<T>(row_max + v * n, maximum[v]);
-    store<T>(row_sum + v * n, load<T>(row_sum + v * n) * load<T>(rescale + v * n));
-    maximum[v] = shift_of<T>(maximum[v]);
+    const V moved = select_bits<V>(lanes, factor, splat<T>(1));
+    store<T>(rescale + v * n, moved);
+    store<T>(row_max + v * n, select_bits<V>(lanes, maximum[v], load<T>(row_max + v * n)));
+    store<T>(row_sum + v * n, load<T>(row_sum + v * n) * moved);
   }
-  for (int i = 0; i < parts.count; ++i) {
-    V sum[kVectors] = {};
-    for_scores(parts.part[i], [&](T* place, int v) {
-      const V p = exp2<T>(load<T>(place) - maximum[v]);
-      sum[v] += p;
-      store<T>(place, p);
-    });
-    for (int v = 0; v < kVectors; ++v) store<T>(row_sum + v * n, load<T>(row_sum + v * n) + sum[v]);
+}
+
+/// Scores of one chunk become weights, row_max and row_sum move on. words null: nothing is masked. Returns the lanes, none of
+/// `by_maximum`, that must go by their maximum: where there is one, row_max and row_sum are as before and the scores are lost.
+/// rescale is written only where by_maximum is not 0.
+template <class T>
+inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uint32_t* words, std::uint32_t seen,
+                                   std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  V max_before[kVectors], sum_before[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    max_before[v] = load<T>(row_max + v * n);
+    sum_before[v] = load<T>(row_sum + v * n);
   }
+  if (by_maximum != 0) move_maximum(scores, parts, words, by_maximum, row_max, row_sum, rescale);
+  alignas(64) T shifts[kStrip<T>];  // 0 where no key was seen yet
+  std::uint32_t shifted = 0;
+  for (int v = 0; v < kVectors; ++v) {
+    const V m = load<T>(row_max + v * n);
+    const V shift = m == splat<T>(-kInf<T>) ? V{} : m;
+    shifted |= bits_where<T>(shift != V{});
+    store<T>(shifts + v * n, shift);
+  }
+  std::uint32_t failed;
+  if (by_maximum != 0) {
+    failed = add_exponentials<T, Exponents::kByMaximum>(scores, parts, words, shifts, row_sum);
+  } else if (words != nullptr) {
+    failed = add_exponentials<T, Exponents::kMasked>(scores, parts, words, shifts, row_sum);
+  } else if (shifted != 0) {
+    failed = add_exponentials<T, Exponents::kShifted>(scores, parts, words, shifts, row_sum);
+  } else {
+    failed = add_exponentials<T, Exponents::kPlain>(scores, parts, words, shifts, row_sum);
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    const V sum = load<T>(row_sum + v * n);
+    failed |= bits_where<T>(sum < splat<T>(kSmallestSum<T>)) << (v * n);
+    failed |= (~bits_where<T>(sum <= splat<T>(kLargestSum<T>)) & lane_bits(n)) << (v * n);
+  }
+  failed &= seen & ~by_maximum;
+  for (int v = 0; v < kVectors; ++v) {
+    if (failed != 0) store<T>(row_sum + v * n, sum_before[v]);
+    // A lane that did not go by its maximum has its shift for good, 0 included.
+    const V moved = select_bits<V>(by_maximum >> (v * n), load<T>(row_max + v * n), load<T>(shifts + v * n));
+    store<T>(row_max + v * n, failed != 0 ? max_before[v] : moved);
+  }
+  return failed;
 }
 
 }  // namespace
