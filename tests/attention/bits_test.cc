@@ -11,16 +11,16 @@ namespace {
 
 template <class T>
 class Bits : public testing::Test {};
-TYPED_TEST_SUITE(Bits, FloatTypes);
+TYPED_TEST_SUITE(Bits, StorageTypes);
 
-/// Every output of a run as contiguous tensors: out, lse, weights, dq, dk, dv, dbias.
-template <class T>
-std::vector<Tensor<T>> outputs_of(const Result<T>& result) {
-  std::vector<Tensor<T>> all;
-  all.push_back(copy_as<T>(result.out.view));
+/// Every output of a run as contiguous tensors: out, lse, weights, dq, dk, dv, dbias. 16 bits are widened, which loses nothing.
+template <class T, class Sum = Accumulator<T>>
+std::vector<Tensor<Sum>> outputs_of(const Result<T>& result) {
+  std::vector<Tensor<Sum>> all;
+  all.push_back(copy_as<Sum>(result.out.view));
   all.push_back(result.lse.clone());
   all.push_back(result.weights.clone());
-  for (const View<T, 4>& view : result.gradients.views) all.push_back(copy_as<T>(view));
+  for (const View<T, 4>& view : result.gradients.views) all.push_back(copy_as<Sum>(view));
   if (result.dbias.data() != nullptr) all.push_back(result.dbias.clone());
   return all;
 }
@@ -34,7 +34,7 @@ void expect_same(const std::vector<Tensor<T>>& a, const std::vector<Tensor<T>>& 
 }
 
 template <class T>
-std::vector<Tensor<T>> run_all(const Problem<T>& problem, Context& context) {
+std::vector<Tensor<Accumulator<T>>> run_all(const Problem<T>& problem, Context& context) {
   Result<T> result(problem);
   result.run(problem, context);
   return outputs_of(result);
@@ -107,7 +107,7 @@ TYPED_TEST(Bits, WhatLiesBehindAMaskIsInvisible) {
     each.empty_row = EmptyRow::kZero;  // the two fills read masked values
     SCOPED_TRACE(each.name());
     Problem<T> problem(each);
-    std::vector<std::vector<Tensor<T>>> poisoned;
+    std::vector<std::vector<Tensor<Accumulator<T>>>> poisoned;
     for_each_isa(2, [&](Context& context) { poisoned.push_back(run_all(problem, context)); });
     Index replaced = 0;
     for (const View<T, 4>& view : {problem.k(), problem.v()}) {
@@ -115,7 +115,7 @@ TYPED_TEST(Bits, WhatLiesBehindAMaskIsInvisible) {
         for (Index h = 0; h < view.size(1); ++h) {
           for (Index t = 0; t < view.size(2); ++t) {
             for (Index n = 0; n < view.size(3); ++n) {
-              if (!std::isfinite(view(b, h, t, n))) view(b, h, t, n) = static_cast<T>(0.25), ++replaced;
+              if (!std::isfinite(number_as<double>(view(b, h, t, n)))) view(b, h, t, n) = number_as<T>(0.25), ++replaced;
             }
           }
         }
@@ -144,12 +144,12 @@ TYPED_TEST(Bits, ACausalPrefixIgnoresTheFuture) {
       for (const View<T, 4>& view : {problem.q(), problem.k(), problem.v()}) {
         for (Index h = 0; h < 2; ++h) {
           for (Index t = prefix; t < 200; ++t) {
-            for (Index n = 0; n < 9; ++n) view(0, h, t, n) = t % 3 == 0 ? std::numeric_limits<T>::quiet_NaN() : T(1e3);
+            for (Index n = 0; n < 9; ++n) view(0, h, t, n) = t % 3 == 0 ? kQuietNan<T> : number_as<T>(1e3);
           }
         }
       }
       const auto after = run_all(problem, context);
-      const View<const T, 4> out_before = before[0], out_after = after[0];
+      const View<const Accumulator<T>, 4> out_before = before[0], out_after = after[0];
       for (Index h = 0; h < 2; ++h) {
         for (Index i = 0; i < prefix; ++i) {
           for (Index n = 0; n < 9; ++n) ASSERT_EQ(out_before(0, h, i, n), out_after(0, h, i, n)) << h << " " << i << " " << n;
@@ -172,7 +172,7 @@ TYPED_TEST(Bits, ASequenceAloneIsItsPlaceInABatch) {
                             .v_head_dim = head_dim,
                             .bias = BiasKind::kFull,
                             .layout = Layout::kBthd});
-  const auto masked = [&](std::span<const Index> o, std::span<const Index> l, Index first, View<const T, 4> bias) {
+  const auto masked = [&](std::span<const Index> o, std::span<const Index> l, Index first, View<const Accumulator<T>, 4> bias) {
     return AttentionOptions{.mask = Mask::causal(o) & Mask::key_lengths(l),
                             .bias = bias,
                             .scale = {},
@@ -184,8 +184,8 @@ TYPED_TEST(Bits, ASequenceAloneIsItsPlaceInABatch) {
     Result<T> whole(problem);
     const auto run = [&](const Result<T>& into, Index begin, Index end, const AttentionOptions& options) {
       const auto part = [&](const auto& view) { return view.sliced(0, begin, end); };
-      const View<T, 3> lse(const_cast<T*>(into.lse.data()), {batch, num_heads, q_len});
-      const View<T, 4> dbias(const_cast<T*>(into.dbias.data()), problem.bias.sizes());
+      const View<Accumulator<T>, 3> lse(const_cast<Accumulator<T>*>(into.lse.data()), {batch, num_heads, q_len});
+      const View<Accumulator<T>, 4> dbias(const_cast<Accumulator<T>*>(into.dbias.data()), problem.bias.sizes());
       attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), part(into.out.view), part(lse), options,
                         context);
       AttentionGradients<T> wanted;
@@ -222,8 +222,8 @@ TYPED_TEST(Bits, WhatIsNotAskedForChangesNothing) {
     all.run(problem, context);
     const auto expected = outputs_of(all);
     Result<T> one(problem);
-    attention_forward(problem.q(), problem.k(), problem.v(), one.out.view, View<T, 3>(), problem.options, context);
-    EXPECT_TRUE(same_bits(copy_as<T>(one.out.view), expected[0])) << "without lse";
+    attention_forward(problem.q(), problem.k(), problem.v(), one.out.view, View<Accumulator<T>, 3>(), problem.options, context);
+    EXPECT_TRUE(same_bits(copy_as<Accumulator<T>>(one.out.view), expected[0])) << "without lse";
     for (int output = 0; output < 4; ++output) {
       AttentionGradients<T> wanted;
       wanted.dlse = problem.dlse;

@@ -10,10 +10,7 @@ namespace {
 
 template <class T>
 class Nonfinite : public testing::Test {};
-TYPED_TEST_SUITE(Nonfinite, FloatTypes);
-
-template <class T>
-constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
+TYPED_TEST_SUITE(Nonfinite, StorageTypes);
 
 /// Every element is NaN in both or in neither.
 template <class T, class C>
@@ -48,7 +45,7 @@ TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
           problem.options.mask = Mask::keep(View<const std::uint8_t, 4>(gap));
         }
         const View<T, 4> poisoned[] = {problem.q(), problem.k(), problem.v(), problem.dout.view};
-        poisoned[part](0, 0, row, 5) = kNaN<T>;
+        poisoned[part](0, 0, row, 5) = kQuietNan<T>;
         const auto input = problem.template reference_input<double>();
         const auto forward = input.forward();
         const auto backward = input.backward();
@@ -57,10 +54,10 @@ TYPED_TEST(Nonfinite, NanReachesWhatTheReferenceSays) {
         for_each_isa(2, [&](Context& context) {
           Result<T> result(problem);
           result.run(problem, context);
-          EXPECT_TRUE(same_nans(copy_as<T>(result.out.view), forward.out, name + ", out"));
-          EXPECT_TRUE(same_nans(copy_as<T>(result.gradients.views[0]), backward.dq, name + ", dq"));
-          EXPECT_TRUE(same_nans(copy_as<T>(result.gradients.views[1]), backward.dk, name + ", dk"));
-          EXPECT_TRUE(same_nans(copy_as<T>(result.gradients.views[2]), backward.dv, name + ", dv"));
+          EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.out.view), forward.out, name + ", out"));
+          EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.gradients.views[0]), backward.dq, name + ", dq"));
+          EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.gradients.views[1]), backward.dk, name + ", dk"));
+          EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.gradients.views[2]), backward.dv, name + ", dv"));
         });
       }
     }
@@ -73,8 +70,8 @@ TYPED_TEST(Nonfinite, TheLowestFiniteBiasKeeps) {
   Problem<T> problem({.q_len = 40, .kv_len = 70, .head_dim = 8, .v_head_dim = 8, .bias = BiasKind::kFull});
   for (Index i = 0; i < 40; ++i) {
     for (Index j = 0; j < 70; ++j) {
-      if (i % 2 == 0 || j % 3 == 0) problem.bias(0, 0, i, j) = std::numeric_limits<T>::lowest();
-      if (i == 4 && j != 6) problem.bias(0, 0, i, j) = -std::numeric_limits<T>::infinity();
+      if (i % 2 == 0 || j % 3 == 0) problem.bias(0, 0, i, j) = std::numeric_limits<Accumulator<T>>::lowest();
+      if (i == 4 && j != 6) problem.bias(0, 0, i, j) = -std::numeric_limits<Accumulator<T>>::infinity();
     }
   }
   for_each_isa(1, [&](Context& context) {
@@ -92,11 +89,11 @@ TYPED_TEST(Nonfinite, TheLowestFiniteBiasKeeps) {
       }
     }
     for (const View<T, 4>& view : result.gradients.views) {
-      const Tensor<T> gradient = copy_as<T>(view);  // named: the loop's span must not outlive it
-      for (const T x : gradient.span()) ASSERT_TRUE(std::isfinite(x));
+      const Tensor<double> gradient = copy_as<double>(view);  // named: the loop's span must not outlive it
+      for (const double x : gradient.span()) ASSERT_TRUE(std::isfinite(x));
     }
     // dv of one row's mean: every key receives dout / 70 from each even row but the fourth
-    EXPECT_GT(std::abs(result.gradients.views[2](0, 0, 3, 0)), 0);
+    EXPECT_GT(std::abs(number_as<double>(result.gradients.views[2](0, 0, 3, 0))), 0);
   });
 }
 
@@ -108,8 +105,8 @@ TYPED_TEST(Nonfinite, KeptScoresOfMinusInfinityAreNotAnEmptyRow) {
     Tensor<std::uint8_t> keep({1, 1, 20, 20});
     for (Index n = 0; n < keep.count(); ++n) keep.data()[n] = n / 20 != 2 && n % 20 != 7;  // query 2 is empty, key 7 masked
     if (masked) problem.options.mask = Mask::keep(View<const std::uint8_t, 4>(keep));
-    for (Index i = 0; i < 20; ++i) problem.q()(0, 0, i, 0) = i % 2 == 0 ? T(1) : T(-1);
-    for (Index j = 0; j < 20; ++j) problem.k()(0, 0, j, 0) = -std::numeric_limits<T>::infinity();
+    for (Index i = 0; i < 20; ++i) problem.q()(0, 0, i, 0) = number_as<T>(i % 2 == 0 ? 1.0 : -1.0);
+    for (Index j = 0; j < 20; ++j) problem.k()(0, 0, j, 0) = number_as<T>(-HUGE_VAL);
     for_each_isa(1, [&](Context& context) {
       Result<T> result(problem);
       result.run_forward(problem, context);
@@ -117,7 +114,7 @@ TYPED_TEST(Nonfinite, KeptScoresOfMinusInfinityAreNotAnEmptyRow) {
       for (Index i = 0; i < 20; ++i) {
         const bool empty = masked && i == 2;
         EXPECT_EQ(std::isnan(result.lse.data()[i]), !empty) << i;
-        EXPECT_EQ(std::isnan(result.out.view(0, 0, i, 0)), !empty) << i;
+        EXPECT_EQ(std::isnan(number_as<double>(result.out.view(0, 0, i, 0))), !empty) << i;
         EXPECT_EQ(std::isnan(result.weights.data()[i * 20]), !empty) << i;
       }
     });
@@ -125,10 +122,10 @@ TYPED_TEST(Nonfinite, KeptScoresOfMinusInfinityAreNotAnEmptyRow) {
 }
 
 TYPED_TEST(Nonfinite, MergeKeepsANanRow) {
-  using T = TypeParam;
+  using T = Accumulator<TypeParam>;
   Tensor<T> nan_out({1, 1, 1, 2}), nan_lse({1, 1, 1}), none_out({1, 1, 1, 2}), none_lse({1, 1, 1}), out({1, 1, 1, 2}),
       lse({1, 1, 1});
-  for (Tensor<T>* tensor : {&nan_out, &nan_lse}) std::ranges::fill(tensor->span(), kNaN<T>);
+  for (Tensor<T>* tensor : {&nan_out, &nan_lse}) std::ranges::fill(tensor->span(), kQuietNan<T>);
   none_lse.data()[0] = -std::numeric_limits<T>::infinity();
   const std::array<View<const T, 4>, 2> outs = {none_out, nan_out};
   const std::array<View<const T, 3>, 2> lses = {none_lse, nan_lse};

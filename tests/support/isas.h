@@ -24,5 +24,6 @@ void for_each_isa(int threads, F&& body) {
 }
 
 using FloatTypes = testing::Types<float, double>;
+using StorageTypes = testing::Types<float, double, BFloat16, Float16>;
 
 }  // namespace qkv::test
