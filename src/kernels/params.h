@@ -160,9 +160,41 @@ struct MatrixProduct {
   float* a_sums;  // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
 };
 
-struct LinearKernels {
-  std::size_t (*scratch_bytes)(const MatrixProduct&);
+/// rows[m, :] = or += table[ids[m], :]
+struct GatherRows {
+  const float* table;
+  KernelIndex table_stride;
+  const KernelIndex* ids;  // [count]
+  float* rows;
+  KernelIndex row_stride, count, width;
+  bool accumulate;
+};
+
+/// table[ids[m], :] += rows[m, :]
+struct ScatterRows {
+  const float* rows;
+  KernelIndex row_stride;
+  const KernelIndex* ids;  // [count]
+  float* table;
+  KernelIndex table_stride, count, width;
+};
+
+/// The loss of rows of logits [rows, columns] and its gradient times `share`.
+struct CrossEntropyRows {
+  const float* logits;
+  KernelIndex logits_stride;
+  const KernelIndex* targets;  // [rows]; negative: none
+  float* gradient;
+  KernelIndex gradient_stride, rows, columns;
+  float share;
+};
+
+struct LayerKernels {
+  std::size_t (*product_scratch_bytes)(const MatrixProduct&);
   void (*product)(const MatrixProduct&, void* scratch);
+  void (*gather)(const GatherRows&);
+  void (*scatter)(const ScatterRows&);
+  double (*cross_entropy)(const CrossEntropyRows&);  // the sum over rows with a target
 };
 
 /// A plain loop of multiply-adds, to measure what the machine can do: runs `rounds` rounds, returns the flops done.
@@ -176,7 +208,7 @@ struct KernelTable {
   Kernels<double> f64;
   Kernels<BFloat16> bf16;
   Kernels<Float16> f16;
-  LinearKernels linear;
+  LayerKernels layers;
   PeakKernels peak;
 };
 

@@ -1,11 +1,13 @@
 // Compiled once for each instruction set; exports one table and nothing else, so that no inline helper can be shared between
 // instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2 and so on, as src/CMakeLists.txt has them.
 #include "kernels/backward.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/decode.h"
 #include "kernels/forward.h"
 #include "kernels/half.h"
 #include "kernels/matrix_product.h"
 #include "kernels/params.h"
+#include "kernels/table_rows.h"
 #include "kernels/tiles.h"
 
 #if !defined(QKV_ISA)
@@ -51,7 +53,7 @@ double fma_peak(Index rounds, T* sink) {
 template <class T>
 constexpr Kernels<T> make_kernels() {
   return {kStrip<T>,  key_tile<T>, query_tile<T>, backward_keys<T>, forward_scratch_bytes<T>, backward_scratch_bytes<T>,
-          forward<T>, backward<T>, delta_rows<T>, nullptr, make_decode_kernels<T>()};
+          forward<T>, backward<T>, delta_rows<T>, nullptr,          make_decode_kernels<T>()};
 }
 
 std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
@@ -80,6 +82,10 @@ constexpr Kernels<S> make_half_kernels() {
           make_decode_kernels<S>()};
 }
 
+constexpr LayerKernels make_layer_kernels() {
+  return {matrix_product_scratch, matrix_product, gather_rows, scatter_rows, cross_entropy};
+}
+
 }  // namespace
 }  // namespace qkv
 
@@ -87,5 +93,5 @@ extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_k
                                                                      qkv::make_kernels<double>(),
                                                                      qkv::make_half_kernels<qkv::BFloat16>(),
                                                                      qkv::make_half_kernels<qkv::Float16>(),
-                                                                     {qkv::matrix_product_scratch, qkv::matrix_product},
+                                                                     qkv::make_layer_kernels(),
                                                                      {qkv::fma_peak<float>, qkv::fma_peak<double>}};

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "dispatch/kernels.h"
 #include "nn/check_rows.h"
 #include "nn/parameters.h"
 #include "nn/row_blocks.h"
@@ -12,18 +13,52 @@ inline namespace v0 {
 namespace nn {
 namespace {
 
-void check_call(std::string_view function, std::span<const std::int64_t> ids, Index num_embeddings, View<const float, 2> rows,
-                Index embed_dim) {
-  check<ShapeError>(rows.size(0) == static_cast<Index>(ids.size()) && rows.size(1) == embed_dim, function,
+void check_call(std::string_view function, std::span<const std::int64_t> ids, View<const float, 2> table,
+                View<const float, 2> rows) {
+  check<ShapeError>(rows.size(0) == static_cast<Index>(ids.size()) && rows.size(1) == table.size(1), function,
                     "the rows must be [number of ids, embed_dim]: got ", rows, " for ", ids.size(), " ids, embed_dim ",
-                    embed_dim);
+                    table.size(1));
   check_rows(function, "the rows", rows);
+  check_rows(function, "the table", table);
   for (const std::int64_t id : ids) {
-    check<OptionError>(id >= 0 && id < num_embeddings, function, "ids must be in 0..", num_embeddings - 1, ": got ", id);
+    check<OptionError>(id >= 0 && id < table.size(0), function, "ids must be in 0..", table.size(0) - 1, ": got ", id);
   }
 }
 
+void gather(std::string_view function, View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y,
+            bool accumulate, Context& context) {
+  check_call(function, ids, table, y);
+  const LayerKernels& kernels = kernel_table(context.isa()).layers;
+  for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
+    kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,
+                    y.size(1), accumulate});
+  });
+}
+
+void scatter(std::string_view function, View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable,
+             Context& context) {
+  check_call(function, ids, dtable, dy);
+  constexpr Index kColumns = 64;  // an item's own columns, whole cache lines: items share none
+  const LayerKernels& kernels = kernel_table(context.isa()).layers;
+  const Index width = dy.size(1);
+  const double flops = kElementFlops * static_cast<double>(dy.size(0)) * static_cast<double>(width);
+  parallel_for_flops(context, (width + kColumns - 1) / kColumns, flops, [&](Index item, int) {
+    const Index begin = item * kColumns;
+    kernels.scatter({dy.data() + begin, dy.stride(0), ids.data(), dtable.data() + begin, dtable.stride(0), dy.size(0),
+                     std::min(kColumns, width - begin)});
+  });
+}
+
 }  // namespace
+
+void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate,
+                 Context& context) {
+  gather("gather_rows", table, ids, y, accumulate, context);
+}
+
+void scatter_rows(View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable, Context& context) {
+  scatter("scatter_rows", dy, ids, dtable, context);
+}
 
 Embedding::Embedding(const EmbeddingOptions& options) {
   check<ShapeError>(options.num_embeddings > 0 && options.embed_dim > 0, "Embedding",
@@ -35,35 +70,11 @@ Embedding::Embedding(const EmbeddingOptions& options) {
 }
 
 void Embedding::forward(std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate, Context& context) const {
-  check_call("Embedding::forward", ids, num_embeddings(), y, embed_dim());
-  const Index width = embed_dim();
-  for_row_blocks(context, {y.size(0), width}, [&](Index begin, Index end, Index) {
-    for (Index m = begin; m < end; ++m) {
-      const float* from = weight_.data() + ids[static_cast<std::size_t>(m)] * width;
-      float* to = y.data() + m * y.stride(0);
-      if (accumulate) {
-        for (Index e = 0; e < width; ++e) to[e] += from[e];
-      } else {
-        std::copy_n(from, width, to);
-      }
-    }
-  });
+  gather("Embedding::forward", weight_, ids, y, accumulate, context);
 }
 
 void Embedding::backward(std::span<const std::int64_t> ids, View<const float, 2> dy, Context& context) {
-  check_call("Embedding::backward", ids, num_embeddings(), dy, embed_dim());
-  constexpr Index kColumnsPerItem = 16;  // one cache line: items share none, and each adds its rows in the order of m
-  const Index width = embed_dim();
-  const double flops = kElementFlops * static_cast<double>(dy.size(0)) * static_cast<double>(width);
-  parallel_for_flops(context, (width + kColumnsPerItem - 1) / kColumnsPerItem, flops, [&](Index item, int) {
-    const Index begin = item * kColumnsPerItem;
-    const Index count = std::min(kColumnsPerItem, width - begin);
-    for (Index m = 0; m < dy.size(0); ++m) {
-      const float* from = dy.data() + m * dy.stride(0) + begin;
-      float* to = gradient_.data() + ids[static_cast<std::size_t>(m)] * width + begin;
-      for (Index e = 0; e < count; ++e) to[e] += from[e];
-    }
-  });
+  scatter("Embedding::backward", dy, ids, gradient_, context);
 }
 
 std::vector<Parameter> Embedding::parameters() {

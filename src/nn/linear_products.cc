@@ -24,13 +24,13 @@ Index tiles_wanted(double flops, const Context& context) {
 /// One product cut in tiles. What an element is does not depend on the cut (kernels/matrix_product.h).
 struct TiledProduct {
   MatrixProduct whole{};
-  const LinearKernels* kernels = nullptr;
+  const LayerKernels* kernels = nullptr;
   bool by_rows = true;
   Index tile = 0;  // rows or columns of a tile
   Index tiles = 0;
 
   TiledProduct(const MatrixProduct& product, Index wanted, const Context& context)
-      : whole(product), kernels(&kernel_table(context.isa()).linear) {
+      : whole(product), kernels(&kernel_table(context.isa()).layers) {
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs what it reads of B: columns once in all tiles together, rows once a tile. A with strides of its own is
     // packed the other way round.
@@ -57,7 +57,7 @@ struct TiledProduct {
     }
     return p;
   }
-  std::size_t scratch_bytes() const { return tiles == 0 ? 0 : kernels->scratch_bytes(part(0)); }
+  std::size_t scratch_bytes() const { return tiles == 0 ? 0 : kernels->product_scratch_bytes(part(0)); }
   void run(Index index, void* scratch) const { kernels->product(part(index), scratch); }
 };
 

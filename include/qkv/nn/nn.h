@@ -2,6 +2,7 @@
 #pragma once
 
 #include "qkv/nn/average.h"
+#include "qkv/nn/cross_entropy.h"
 #include "qkv/nn/dropout.h"
 #include "qkv/nn/embedding.h"
 #include "qkv/nn/layer_norm.h"

@@ -1,0 +1,42 @@
+// Rows read from a table by number, and gradients added back to it: embeddings. Not: checks of the numbers, threads.
+#pragma once
+
+#include "kernels/params.h"
+#include "simd/vec.h"
+
+namespace qkv {
+namespace {
+
+/// to[0..width) (+)= from[0..width)
+template <bool kAdd>
+inline void move_row(const float* from, float* to, Index width) {
+  constexpr int n = Simd<float>::kLanes;
+  Index e = 0;
+  for (; e + n <= width; e += n) {
+    const auto value = load<float>(from + e);
+    store<float>(to + e, kAdd ? load<float>(to + e) + value : value);
+  }
+  if (e == width) return;
+  const int tail = static_cast<int>(width - e);
+  const auto value = load_tail<float>(from + e, tail);
+  store_tail<float>(to + e, kAdd ? load_tail<float>(to + e, tail) + value : value, tail);
+}
+
+/// rows[m, :] = or += table[ids[m], :]
+inline void gather_rows(const GatherRows& t) {
+  for (Index m = 0; m < t.count; ++m) {
+    const float* from = t.table + t.ids[m] * t.table_stride;
+    float* to = t.rows + m * t.row_stride;
+    t.accumulate ? move_row<true>(from, to, t.width) : move_row<false>(from, to, t.width);
+  }
+}
+
+/// table[ids[m], :] += rows[m, :], m ascending
+inline void scatter_rows(const ScatterRows& t) {
+  for (Index m = 0; m < t.count; ++m) {
+    move_row<true>(t.rows + m * t.row_stride, t.table + t.ids[m] * t.table_stride, t.width);
+  }
+}
+
+}  // namespace
+}  // namespace qkv
