@@ -2,6 +2,8 @@
 // Not: how items are dealt (context.cc). The bits are the same either way.
 #pragma once
 
+#include <functional>
+
 #include "core/context_impl.h"
 
 namespace qkv {
@@ -15,7 +17,7 @@ inline constexpr double kItemFlops = 5e4;
 template <class Body>
 void parallel_for_flops(Context& context, Index items, double flops, const Body& body) {
   if (flops >= context.impl().region_flops) {
-    context.parallel_for(items, body);
+    context.parallel_for(items, std::cref(body));  // a reference: the body itself might not fit without an allocation
     return;
   }
   for (Index item = 0; item < items; ++item) body(item, 0);

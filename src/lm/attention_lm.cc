@@ -2,11 +2,13 @@
 #include "qkv/lm/attention_lm.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 
 #include "core/check.h"
 #include "lm/model.h"
+#include "lm/table_projection.h"
 #include "qkv/lm/data.h"
+#include "qkv/nn/cross_entropy.h"
 #include "qkv/nn/dropout.h"
 
 namespace qkv {
@@ -24,24 +26,15 @@ struct LayerActivations {
   Tensor<float> out;                 // [B, T, E]
 };
 
-/// loss = log sum_v exp(x[v]) - x[target], and exp(x[v] - m) / sum in place of x: one row of logits [V].
-double cross_entropy_row(const float* x, Index vocab, Index target, float* p) {
-  const float largest = *std::max_element(x, x + vocab);
-  float sum = 0;
-  for (Index v = 0; v < vocab; ++v) {
-    p[v] = std::exp(x[v] - largest);
-    sum += p[v];
-  }
-  for (Index v = 0; v < vocab; ++v) p[v] /= sum;
-  return static_cast<double>(std::log(sum) - (x[target] - largest));
-}
-
 }  // namespace
 
 struct AttentionLM::Activations::Impl {
   Index batch = 0, length = 0;        // B, T
   std::vector<Index> ids, positions;  // [B * T]
+  std::vector<Index> targets;         // [B * T]
   std::uint64_t dropout_seed = 0;
+  bool by_table = false;  // the first layer's projections come from `table`, not from `embedded`
+  TableProjection table;
   Tensor<float> embedded;  // [B, T, E]
   std::vector<LayerActivations> layers;
   Tensor<float> last;         // [B, T, E] after ln_f; empty without
@@ -51,7 +44,7 @@ struct AttentionLM::Activations::Impl {
 
   const Tensor<float>& head_input() const { return last.count() != 0 ? last : layers.back().out; }
   const Tensor<float>& layer_input(std::size_t layer) const { return layer == 0 ? embedded : layers[layer - 1].out; }
-  std::vector<Index> sizes(Index width) const { return {batch, length, width}; }
+  std::array<Index, 3> sizes(Index width) const { return {batch, length, width}; }
 };
 
 AttentionLM::Activations::Activations() : impl_(std::make_unique<Impl>()) {}
@@ -94,11 +87,17 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
   a.length = ids.size(1);
   a.dropout_seed = dropout_seed;
   a.layers.resize(m.blocks.size());
-  const std::vector<Index> sizes = a.sizes(m.config.embed_dim);
-
-  nn::resize(a.embedded, sizes);
-  m.tok.forward(a.ids, nn::as_rows(a.embedded), false, context);
-  m.pos.forward(a.positions, nn::as_rows(a.embedded), true, context);
+  const std::array<Index, 3> sizes = a.sizes(m.config.embed_dim);
+  a.by_table = TableProjection::pays(m.config, a.batch, a.length);
+  if (a.by_table) {
+    Tensor<float>& projected = a.layers.front().attention.projected;
+    nn::resize(projected, a.sizes(3 * m.config.embed_dim));
+    a.table.forward(m, a.ids, a.positions, projected, context);
+  } else {
+    nn::resize(a.embedded, sizes);
+    m.tok.forward(a.ids, nn::as_rows(a.embedded), false, context);
+    m.pos.forward(a.positions, nn::as_rows(a.embedded), true, context);
+  }
 
   for (std::size_t i = 0; i < m.blocks.size(); ++i) {
     const Block& block = m.blocks[i];
@@ -110,6 +109,10 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
     options.seed = m.training ? m.attention_seed(dropout_seed, layer) : 0;
     options.context = &context;
     nn::resize(l.out, sizes);
+    if (i == 0 && a.by_table) {
+      block.attention.forward_projected(l.out, options, l.attention);
+      continue;
+    }
     if (!m.config.blocks) {
       block.attention.forward_into(h, l.out, options, &l.attention);
       continue;
@@ -138,36 +141,27 @@ Tensor<float> AttentionLM::logits(View<const Index, 2> ids, Context& context) co
   return std::move(activations.impl_->logits);
 }
 
-double AttentionLM::loss(View<const Index, 2> targets, Activations& activations) const {
+double AttentionLM::loss(View<const Index, 2> targets, Activations& activations, Context& context) const {
   constexpr const char* kFunction = "AttentionLM::loss";
   Activations::Impl& a = *activations.impl_;
   const Index vocab = impl_->config.vocab_size;
   check<ShapeError>(targets.size(0) == a.batch && targets.size(1) == a.length, kFunction,
                     "targets must have the shape of the last forward's ids [", a.batch, ", ", a.length, "]: got ", targets);
-  nn::resize(a.dlogits, a.sizes(vocab));
-  Index counted = 0;
-  double sum = 0;
-  const float* x = a.logits.data();
-  float* p = a.dlogits.data();
+  a.targets.resize(a.ids.size());
+  bool any = false;
+  auto place = a.targets.begin();
   for (Index b = 0; b < a.batch; ++b) {
-    for (Index i = 0; i < a.length; ++i, x += vocab, p += vocab) {
+    for (Index i = 0; i < a.length; ++i) {
       const Index target = targets(b, i);
-      if (target == kNoTarget) {
-        std::fill_n(p, vocab, 0.0F);
-        continue;
-      }
-      check<OptionError>(target >= 0 && target < vocab, kFunction, "targets must be in [0, ", vocab, ") or kNoTarget: got ",
-                         target);
-      sum += cross_entropy_row(x, vocab, target, p);
-      p[target] -= 1;
-      ++counted;
+      check<OptionError>(target >= kNoTarget && target < vocab, kFunction, "targets must be in [0, ", vocab,
+                         ") or kNoTarget: got ", target);
+      any |= target != kNoTarget;
+      *place++ = target;
     }
   }
-  check<OptionError>(counted > 0, kFunction, "at least one place must have a target: got none");
-  // dlogits = (softmax(logits) - onehot(target)) / counted
-  const float share = 1.0F / static_cast<float>(counted);
-  for (float& d : a.dlogits.span()) d *= share;
-  return sum / static_cast<double>(counted);
+  check<OptionError>(any, kFunction, "at least one place must have a target: got none");
+  nn::resize(a.dlogits, a.sizes(vocab));
+  return nn::cross_entropy(nn::as_rows(std::as_const(a.logits)), a.targets, nn::as_rows(a.dlogits), context);
 }
 
 void AttentionLM::backward(Activations& activations, Context& context) {
@@ -186,6 +180,10 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   for (std::size_t i = m.blocks.size(); i-- > 0;) {
     Block& block = m.blocks[i];
     LayerActivations& l = a.layers[i];
+    if (i == 0 && a.by_table) {
+      a.table.backward(m, a.ids, a.positions, block.attention.backward_projected(a.dh, l.attention, &context), context);
+      return;
+    }
     if (!m.config.blocks) {
       block.attention.backward_into(a.dh, l.attention, a.dbranch, &context);
       std::swap(a.dh, a.dbranch);

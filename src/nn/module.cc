@@ -99,12 +99,13 @@ void load_weight_and_bias(std::string_view type, const StateDict& state, std::st
   own.bias_gradient = own.bias.rank() == 0 ? Tensor<float>() : Tensor<float>(own.bias.sizes());
 }
 
-void resize(Tensor<float>& tensor, std::vector<Index> sizes) {
-  if (tensor.sizes() == sizes) return;
+void resize(Tensor<float>& tensor, std::span<const Index> sizes) {
+  if (std::ranges::equal(tensor.sizes(), sizes)) return;
+  std::vector<Index> wanted(sizes.begin(), sizes.end());
   if (tensor.rank() != 0 && checked_count(sizes) == tensor.count()) {
-    tensor.reshape(std::move(sizes));
+    tensor.reshape(std::move(wanted));
   } else {
-    tensor = Tensor<float>(std::move(sizes));
+    tensor = Tensor<float>(std::move(wanted));
   }
 }
 

@@ -92,7 +92,7 @@ class QKV_API AttentionLM : public nn::Module {
   Tensor<float> logits(View<const Index, 2> ids, Context& context = Context::default_context()) const;
 
   /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward.
-  double loss(View<const Index, 2> targets, Activations& activations) const;
+  double loss(View<const Index, 2> targets, Activations& activations, Context& context = Context::default_context()) const;
   /// Overwrites every gradient with that of the last loss.
   void backward(Activations& activations, Context& context = Context::default_context());
 

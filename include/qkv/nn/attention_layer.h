@@ -63,6 +63,15 @@ class QKV_API AttentionLayer : public Layer {
   void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr) const;
   void project_output(View<const float, 3> attended, View<float, 3> y, Context* context = nullptr) const;
 
+  /// forward and backward in halves, for a caller that has the projections by another way than from x [B, T, E] (a sum of
+  /// projected embeddings). forward_projected: y from saved.projected [B, T, 3W], which the caller filled; saved.x is not used.
+  /// backward_projected: the gradient of saved.projected, a view of saved [B, T, 3W]; parameter gradients of the output += .
+  /// backward_projection: the gradient of project: dx [B, T, E] (null: not wanted), parameter gradients of q, k, v += .
+  void forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const;
+  View<const float, 3> backward_projected(View<const float, 3> dy, Saved& saved, Context* context = nullptr);
+  void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx,
+                           Context* context = nullptr);
+
   /// The parameters of a layer of the same sizes, bit for bit; names stay. OptionError when one has what the other cannot.
   void copy_parameters(const AttentionLayer& from);
 
@@ -77,9 +86,11 @@ class QKV_API AttentionLayer : public Layer {
  private:
   void initialise();
   void make_gradients();
+  void check_output(View<const float, 3> y, Index batch, Index length) const;
   AttentionOptions attention_options(const ForwardOptions& options) const;
 
   AttentionLayerConfig config_;
+  Mask causal_ = Mask::causal();                          // made once: a forward allocates nothing
   bool merged_;                                           // the form of the names: one matrix for q, k, v, or three
   std::array<std::string, 5> weight_names_, bias_names_;  // of q, k, v, merged, output
   Tensor<float> in_weight_, in_weight_gradient_;          // [3W, E]

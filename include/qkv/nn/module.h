@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,7 +64,11 @@ View<const T, 2> as_rows(const Tensor<T>& tensor) {
 }
 
 /// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros otherwise.
-QKV_API void resize(Tensor<float>& tensor, std::vector<Index> sizes);
+/// Allocates nothing when the sizes are those that it has.
+QKV_API void resize(Tensor<float>& tensor, std::span<const Index> sizes);
+inline void resize(Tensor<float>& tensor, std::initializer_list<Index> sizes) {
+  resize(tensor, std::span<const Index>(sizes.begin(), sizes.size()));
+}
 
 }  // namespace nn
 }  // namespace v0

@@ -1,0 +1,55 @@
+// A training step after the first of its shape allocates nothing: no tensor, no list, no text.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "core/context_impl.h"
+#include "qkv/lm/tokenizer.h"
+#include "qkv/lm/trainer.h"
+
+namespace {
+std::atomic<long> allocations{0};
+}  // namespace
+
+// GCC 12 sees through operator new and takes malloc and free for a mismatched pair.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace qkv {
+namespace {
+
+void expect_no_allocation_after_the_first_step(lm::AttentionLMConfig config, int threads) {
+  const lm::CharTokenizer tokenizer = lm::CharTokenizer::from_text(lm::default_text());
+  const lm::BatchSource source = lm::BatchSource::windows(tokenizer.encode(lm::default_text()), {}, 0);
+  config.vocab_size = tokenizer.vocab_size();
+  Context context({.threads = threads});
+  context.impl().region_flops = 0;  // regions however small the work
+  lm::AttentionLM model(config);
+  lm::Trainer trainer(model, {.steps = 10});
+  trainer.step(source, context);
+  const long before = allocations.load();
+  const std::size_t scratch = context.scratch_bytes();
+  for (int step = 0; step < 5; ++step) trainer.step(source, context);
+  EXPECT_EQ(allocations.load(), before);
+  EXPECT_EQ(context.scratch_bytes(), scratch);
+}
+
+TEST(Memory, ATrainingStepAllocatesNothingAfterTheFirst) {
+  for (const int threads : {1, 2}) {
+    SCOPED_TRACE(threads);
+    expect_no_allocation_after_the_first_step({}, threads);
+    expect_no_allocation_after_the_first_step({.num_heads = 2, .num_layers = 2, .dropout = 0.1}, threads);
+    expect_no_allocation_after_the_first_step({.num_heads = 2, .num_layers = 2, .blocks = true, .dropout = 0.1}, threads);
+  }
+}
+
+}  // namespace
+}  // namespace qkv
