@@ -7,6 +7,7 @@
 // from the whole product's shape and strides alone, so a product may be cut along rows and columns without a change of bits.
 #pragma once
 
+#include "kernels/few_rows.h"
 #include "kernels/gemm.h"
 #include "kernels/tiles.h"
 #include "simd/transpose.h"
@@ -43,7 +44,8 @@ struct ProductBlocks {
 
 inline std::size_t matrix_product_scratch(const MatrixProduct& t) {
   const ProductBlocks blocks(t);
-  const Index floats = blocks.b_floats(t) + blocks.a_floats(t);
+  const int split = few_rows_split(t);
+  const Index floats = split > 0 ? few_rows_floats(t, split) : blocks.b_floats(t) + blocks.a_floats(t);
   return floats <= kStackFloats ? 0 : static_cast<std::size_t>(floats) * sizeof(float);
 }
 
@@ -134,8 +136,9 @@ inline void product_of_rows(Product<float> p, Index rows, Index columns, Index p
 
 inline void matrix_product(const MatrixProduct& t, void* scratch) {
   alignas(64) float on_stack[kStackFloats];
-  const ProductBlocks blocks(t);
   float* const b_panels = matrix_product_scratch(t) == 0 ? on_stack : static_cast<float*>(scratch);
+  if (const int split = few_rows_split(t); split > 0) return few_rows(t, split, b_panels);
+  const ProductBlocks blocks(t);
   float* const a_panel = b_panels + blocks.b_floats(t);
   const Index step = blocks.pack_a ? kPackedRows : kRows;
   for (Index j0 = 0; j0 < t.columns; j0 += blocks.columns) {

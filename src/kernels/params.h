@@ -157,7 +157,8 @@ struct MatrixProduct {
   KernelIndex b_row, b_column;  // strides of B [depth, columns]
   KernelIndex c_row;
   bool accumulate;
-  float* a_sums;  // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
+  float* a_sums;         // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
+  KernelIndex all_rows;  // of the product that this is a part of
 };
 
 /// rows[m, :] = or += table[ids[m], :]

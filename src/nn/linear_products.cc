@@ -31,6 +31,7 @@ struct TiledProduct {
 
   TiledProduct(const MatrixProduct& product, Index wanted, const Context& context)
       : whole(product), kernels(&kernel_table(context.isa()).layers) {
+    whole.all_rows = whole.rows;
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs what it reads of B: columns once in all tiles together, rows once a tile. A with strides of its own is
     // packed the other way round.
@@ -100,7 +101,8 @@ void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<f
                               .b_column = row_stride(weights.weight),
                               .c_row = row_stride(y),
                               .accumulate = false,
-                              .a_sums = nullptr};
+                              .a_sums = nullptr,
+                              .all_rows = 0};
   const double flops = flops_of(product);
   const TiledProduct tiled(product, tiles_wanted(flops, context), context), none({}, 1, context);
   run_tiles({&tiled, &none}, flops, context);
@@ -125,7 +127,8 @@ void linear_backward(View<const float, 2> x, View<const float, 2> dy, const Line
                                  .b_column = 1,
                                  .c_row = row_stride(gradients.dweight),
                                  .accumulate = true,
-                                 .a_sums = gradients.dbias};
+                                 .a_sums = gradients.dbias,
+                                 .all_rows = 0};
   const MatrixProduct to_inputs{.a = dy.data(),
                                 .b = weights.weight.data(),
                                 .bias = nullptr,
@@ -139,7 +142,8 @@ void linear_backward(View<const float, 2> x, View<const float, 2> dy, const Line
                                 .b_column = 1,
                                 .c_row = row_stride(dx),
                                 .accumulate = false,
-                                .a_sums = nullptr};
+                                .a_sums = nullptr,
+                                .all_rows = 0};
   const double flops = flops_of(to_weights) + flops_of(to_inputs);
   const Index wanted = tiles_wanted(flops, context);
   const TiledProduct dweight(to_weights, wanted, context), dinput(to_inputs, wanted, context);
