@@ -67,16 +67,14 @@ inline double cross_entropy(const CrossEntropyRows& t) {
     V sum{};
     const bool one_block = t.columns <= kClassBlock;
     for (Index begin = 0; begin < t.columns; begin += kClassBlock) sum += rows.exponentials(begin, top);
-    const V factor = splat<float>(t.share) / sum;
+    alignas(64) float tops[n], sums[n], weights[n];
+    store<float>(tops, top);
+    store<float>(sums, sum);
+    store<float>(weights, splat<float>(t.share) / sum);
     for (Index begin = 0; begin < t.columns; begin += kClassBlock) {
       if (!one_block) rows.exponentials(begin, top);
-      const Index width = smaller(kClassBlock, t.columns - begin);
-      for (Index v = 0; v < width; ++v) {
-        float* place = rows.panel + v * n;
-        store<float>(place, load<float>(place) * factor);
-      }
-      unpack_transposed<float>(rows.panel, n, rows.count, width, t.gradient + m0 * t.gradient_stride + begin,
-                               t.gradient_stride);
+      unpack_transposed<float>(rows.panel, n, rows.count, smaller(kClassBlock, t.columns - begin), weights,
+                               t.gradient + m0 * t.gradient_stride + begin, t.gradient_stride);
     }
     for (Index r = 0; r < rows.count; ++r) {
       const Index target = t.targets[m0 + r];
@@ -86,8 +84,8 @@ inline double cross_entropy(const CrossEntropyRows& t) {
         continue;
       }
       gradient[target] -= t.share;
-      loss += static_cast<double>(top[r] - rows.logits[r * t.logits_stride + target]);
-      product *= static_cast<double>(sum[r]);
+      loss += static_cast<double>(tops[r] - rows.logits[r * t.logits_stride + target]);
+      product *= static_cast<double>(sums[r]);
       if (++factors == 32) {
         loss += std::log(product);
         product = 1;
