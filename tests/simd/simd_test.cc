@@ -30,6 +30,7 @@ class Vectors : public testing::Test {
 };
 using FloatTypes = testing::Types<float, double>;
 TYPED_TEST_SUITE(Vectors, FloatTypes);
+using VectorsOfFloat = Vectors<float>;
 
 /// Largest error of function(x) over [begin, end] in ulps of the exact result, which `exact` gives in long double.
 template <class T, class Function, class Exact>
@@ -114,7 +115,7 @@ TYPED_TEST(Vectors, Exp2InRangeIsExp2OrSaysThatItIsNot) {
   }
 }
 
-TEST(VectorLog, IsTheLogarithmOfSums) {
+TEST_F(VectorsOfFloat, LogIsTheLogarithmOfSums) {
   constexpr Index kRows = 16;
   std::mt19937_64 generator(6);
   std::uniform_real_distribution<float> exponent(-120, 120);
@@ -213,7 +214,7 @@ TYPED_TEST(Vectors, TailsAndBits) {
   }
 }
 
-TEST(VectorPhilox, IsTheScalarOne) {
+TEST_F(VectorsOfFloat, PhiloxIsTheScalarOne) {
   constexpr int n = Simd<float>::kLanes;
   U32 words[4];
   std::uint32_t counter[4][n];
