@@ -1,7 +1,7 @@
-// Backward attention. Two regions: rows (delta, zeros for dq), then work items (key range, batch, kv head), key ranges
-// outermost (heads outermost for 16-bit types, so that few heads are in flight, gradient_sums.h). dk and dv belong to one item,
-// for all query heads of its group; dq and a shared dbias are added in turn (turns.h). No atomics on data, no slabs, no
-// dependence on threads.
+// Backward attention. Work items are (key range, batch, kv head), key ranges outermost (heads outermost for 16-bit types, so
+// that few heads are in flight, gradient_sums.h). The first range also makes delta and lse2 of each query tile. dk and dv
+// belong to one item, for all query heads of its group; dq and a shared dbias are added in turn (turns.h). No atomics on data,
+// no slabs, no dependence on threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -79,15 +79,15 @@ struct BackwardJob {
   const AttentionGradients<T>& gradients;
   BiasGradient<T> bias;
   GradientSums<T> sums;
-  // Shared scratch: delta, lse2 in two parts, each [B, H, Tq]; dq turns [B, H, query tiles]; bias turns [query tiles + 1].
+  // Shared scratch: delta, lse2 in two parts, each [B, H, Tq]; tile turns [B, H, query tiles]; bias turns [query tiles + 1].
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
-  Turn *dq_turns = nullptr, *bias_turns = nullptr;
+  Turn *tile_turns = nullptr, *bias_turns = nullptr;
   std::byte* scratch = nullptr;  // workers x (kernel scratch + private dbias + private sums)
   std::size_t kernel_bytes = 0, bias_bytes = 0, worker_bytes = 0;
 
   Index key_ranges() const { return (p.kv_len + p.backward_keys - 1) / p.backward_keys; }
   bool wants(const View<T, 4>& view) const { return view.data() != nullptr; }
-  bool zeroes_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
+  bool sets_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
   void* kernel_scratch(int worker) const { return scratch + static_cast<std::size_t>(worker) * worker_bytes; }
   Sum* private_bias(int worker) const {
     return reinterpret_cast<Sum*>(scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes);
@@ -96,26 +96,22 @@ struct BackwardJob {
     return scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes + bias_bytes;
   }
 
-  /// First region: delta and lse2 of one query tile, and zeros for its dq.
-  void prepare(Index item, int worker) const {
-    const Index tiles = p.query_tiles(), head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
-    const Index q_begin = item % tiles * p.query_tile, q_count = std::min(p.query_tile, p.q_len - q_begin);
+  /// delta and lse2 of the tile's queries: the work of the first key range, which the others wait for.
+  void prepare(const BackwardTile<T>& tile, Index b, Index h, int worker) const {
+    const Index first_row = (b * p.num_heads + h) * p.q_len;
     DeltaRows<T> rows{};
-    rows.dout = dout.data() + b * dout.stride(0) + h * dout.stride(1);
+    rows.dout = tile.dout;
     rows.out = out.data() + b * out.stride(0) + h * out.stride(1);
     rows.dout_stride = dout.stride(2);
     rows.out_stride = out.stride(2);
     rows.v_head_dim = p.v_head_dim;
-    rows.q_begin = q_begin;
-    rows.q_count = q_count;
-    rows.delta = delta + head * p.q_len;
+    rows.q_begin = tile.q_begin;
+    rows.q_count = tile.q_count;
+    rows.delta = delta + first_row;
     p.kernels->delta(rows, kernel_scratch(worker));
-    split_lse(p, lse, b, h, q_begin, q_count, lse2_high + head * p.q_len, lse2_low + head * p.q_len, kernel_scratch(worker));
-    if (gradients.dlse.data() != nullptr) {
-      for (Index i = q_begin; i < q_begin + q_count; ++i) rows.delta[i] -= gradients.dlse(b, h, i);
-    }
-    const bool never_added_to = kRoundedAtEnd<T> && key_ranges() == 0 && !gradients.accumulate;
-    if (wants(gradients.dq) && (zeroes_in_place() || never_added_to)) zero_rows(gradients.dq, b, h, q_begin, q_count);
+    split_lse(p, lse, b, h, tile.q_begin, tile.q_count, lse2_high + first_row, lse2_low + first_row, kernel_scratch(worker));
+    if (gradients.dlse.data() == nullptr) return;
+    for (Index i = tile.q_begin; i < tile.q_begin + tile.q_count; ++i) rows.delta[i] -= gradients.dlse(b, h, i);
   }
 
   BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count, int worker) const {
@@ -161,17 +157,32 @@ struct BackwardJob {
       tile.dq_stride = rows.stride;
       if (tile.dq != nullptr && range == 0) sums.clear(rows, tile.q_begin, tile.q_count);
     }
-    if (live) p.kernels->backward(tile, kernel_scratch(worker));
+    if (range == 0) prepare(tile, b, h, worker);
+    tile.sets_dq = range == 0 && sets_in_place();
+    if (live) {
+      p.kernels->backward(tile, kernel_scratch(worker));
+      tile.sets_keys = false;
+    } else if (tile.sets_dq && wants(gradients.dq)) {
+      zero_rows(gradients.dq, b, h, tile.q_begin, tile.q_count);
+    }
     if constexpr (kRoundedAtEnd<T>) {
       if (tile.dq == nullptr || range + 1 != key_ranges()) return;
       sums.round({tile.dq, tile.dq_stride}, gradients.dq, b, h, tile.q_begin, tile.q_count, gradients.accumulate);
     }
   }
 
-  /// All query tiles of one head against one key range. `sequence` numbers (item, head of the group) for shared dbias.
-  void run_head(Index range, Index b, Index h, Index sequence, int worker) const {
+  /// dk and dv of keys that no query sees.
+  void zero_keys(Index b, Index g, Index k_begin, Index k_count) const {
+    if (wants(gradients.dk)) zero_rows(gradients.dk, b, g, k_begin, k_count);
+    if (wants(gradients.dv)) zero_rows(gradients.dv, b, g, k_begin, k_count);
+  }
+
+  /// All query tiles of one head against one key range. `sequence` numbers (item, head of the group) for shared dbias;
+  /// `first`: nothing has been added to dk and dv of the range.
+  void run_head(Index range, Index b, Index h, Index sequence, bool first, int worker) const {
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
     BackwardTile<T> tile = tile_of(b, h, k_begin, k_count, worker);
+    tile.sets_keys = first && sets_in_place();
     Sum* bias_sums = private_bias(worker);
     if (bias.wanted()) {
       tile.dbias_row_stride = bias.over_queries ? 0 : bias.row_stride;
@@ -181,19 +192,19 @@ struct BackwardJob {
     }
     Index live_begin, live_end;
     mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
-    const bool share_dq = wants(gradients.dq) && key_ranges() > 1;
     const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
     for (Index t = 0; t < p.query_tiles(); ++t) {
       tile.q_begin = t * p.query_tile;
       tile.q_count = std::min(p.query_tile, p.q_len - tile.q_begin);
-      Turn* dq_turn = share_dq ? &dq_turns[(b * p.num_heads + h) * p.query_tiles() + t] : nullptr;
-      if (dq_turn != nullptr) wait_for_turn(*dq_turn, range);
+      Turn* tile_turn = key_ranges() > 1 ? &tile_turns[(b * p.num_heads + h) * p.query_tiles() + t] : nullptr;
+      if (tile_turn != nullptr) wait_for_turn(*tile_turn, range);
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
       const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin;
       run_tile(tile, range, b, h, live, worker);
       if (share_bias) pass_turn(bias_turns[t], sequence);
-      if (dq_turn != nullptr) pass_turn(*dq_turn, range);
+      if (tile_turn != nullptr) pass_turn(*tile_turn, range);
     }
+    if (tile.sets_keys) zero_keys(b, h / p.group_size(), k_begin, k_count);
     if (bias.wanted() && bias.over_queries) {
       Turn& turn = bias_turns[p.query_tiles()];
       wait_for_turn(turn, sequence);
@@ -206,17 +217,13 @@ struct BackwardJob {
     }
   }
 
-  /// Second region: one key range of one kv head.
+  /// One key range of one kv head.
   void run(Index item, int worker) const {
     const Index heads = p.batch * p.num_kv_heads;
     const Index range = kRoundedAtEnd<T> ? item % key_ranges() : item / heads;
     const Index head = kRoundedAtEnd<T> ? item / key_ranges() : item % heads;
     const Index b = head / p.num_kv_heads, g = head % p.num_kv_heads;
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
-    if (zeroes_in_place()) {
-      if (wants(gradients.dk)) zero_rows(gradients.dk, b, g, k_begin, k_count);
-      if (wants(gradients.dv)) zero_rows(gradients.dv, b, g, k_begin, k_count);
-    }
     const SumRows<T> keys = sums.keys(private_sums(worker), k_begin), values = sums.values(private_sums(worker), k_begin);
     if constexpr (kRoundedAtEnd<T>) {
       sums.take_slot(head);
@@ -224,7 +231,8 @@ struct BackwardJob {
       sums.clear(values, k_begin, k_count);
     }
     const Index group = p.group_size();
-    for (Index r = 0; r < group; ++r) run_head(range, b, g * group + r, item * group + r, worker);
+    if (group == 0 && sets_in_place()) zero_keys(b, g, k_begin, k_count);
+    for (Index r = 0; r < group; ++r) run_head(range, b, g * group + r, item * group + r, r == 0, worker);
     if constexpr (kRoundedAtEnd<T>) {
       if (wants(gradients.dk)) sums.round(keys, gradients.dk, b, g, k_begin, k_count, gradients.accumulate);
       if (wants(gradients.dv)) sums.round(values, gradients.dv, b, g, k_begin, k_count, gradients.accumulate);
@@ -281,8 +289,8 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   if (job.bias.wanted() && !gradients.accumulate) zero_all(gradients.dbias);
 
   const Index rows = p.batch * p.num_heads * p.q_len, tiles = p.query_tiles();
-  const Index num_dq_turns = job.key_ranges() > 1 ? p.batch * p.num_heads * tiles : 0;
-  const Index num_turns = num_dq_turns + tiles + 1 + job.sums.num_turns();
+  const Index num_tile_turns = key_ranges > 1 ? p.batch * p.num_heads * tiles : 0;
+  const Index num_turns = num_tile_turns + tiles + 1 + job.sums.num_turns();
   const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(3 * rows) * sizeof(Sum));
   const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
   job.kernel_bytes = round_to_line(std::max(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
@@ -295,18 +303,17 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   job.delta = scratch.template as<Sum>();
   job.lse2_high = job.delta + rows;
   job.lse2_low = job.lse2_high + rows;
-  job.dq_turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
-  for (Index t = 0; t < num_turns; ++t) new (&job.dq_turns[t]) Turn(0);
-  job.bias_turns = job.dq_turns + num_dq_turns;
+  job.tile_turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
+  for (Index t = 0; t < num_turns; ++t) new (&job.tile_turns[t]) Turn(0);
+  job.bias_turns = job.tile_turns + num_tile_turns;
   job.sums.place(scratch.data() + row_bytes + turn_bytes, job.bias_turns + tiles + 1);
   job.scratch = scratch.data() + shared_bytes;
 
-  const Index row_items = p.batch * p.num_heads * tiles, key_items = job.key_ranges() * p.batch * p.num_kv_heads;
-  const double row_flops = kElementFlops * static_cast<double>(rows * p.v_head_dim);
-  const double key_flops =
-      static_cast<double>(key_items) * kItemFlops + p.pairs() * 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim);
-  parallel_for_flops(context, row_items, row_flops, [&job](Index item, int worker) { job.prepare(item, worker); });
-  parallel_for_flops(context, key_items, key_flops, [&job](Index item, int worker) { job.run(item, worker); });
+  const Index items = job.key_ranges() * p.batch * p.num_kv_heads;
+  const double flops = kElementFlops * static_cast<double>(rows * p.v_head_dim) + static_cast<double>(items) * kItemFlops +
+                       p.pairs() * 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim);
+  if (items == 0 && job.wants(gradients.dq) && !gradients.accumulate) zero_all(gradients.dq);  // no keys
+  parallel_for_flops(context, items, flops, [&job](Index item, int worker) { job.run(item, worker); });
 }
 
 }  // namespace

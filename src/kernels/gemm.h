@@ -11,9 +11,11 @@ namespace qkv {
 namespace {
 
 enum class Store {
-  kSet,  // C = acc
-  kAdd,  // C = C + acc
-  kBias  // C = acc + factor[n]
+  kSet,      // C = acc
+  kAdd,      // C = C + acc
+  kBias,     // C = acc + factor[n]
+  kScale,    // C = factor[0] * acc
+  kScaleAdd  // C = C + factor[0] * acc
 };
 
 /// Rows x vectors of accumulators: enough independent chains to hide the FMA latency (4 cycles x 2 ports) within the
@@ -84,8 +86,11 @@ inline __attribute__((always_inline)) void product_block(const T* a, Index a_row
       V sum = acc[r][v];
       if constexpr (kStore == Store::kBias) {
         sum += partial ? load_tail<T>(factor + v * n, tail) : load<T>(factor + v * n);
+      } else if constexpr (kStore == Store::kScale) {
+        sum *= *factor;
       } else if constexpr (kStore != Store::kSet) {
-        sum = (partial ? load_tail<T>(target, tail) : load<T>(target)) + sum;
+        const V old = partial ? load_tail<T>(target, tail) : load<T>(target);
+        sum = kStore == Store::kAdd ? old + sum : fma(splat<T>(*factor), sum, old);
       }
       if (partial) {
         store_tail<T>(target, sum, tail);

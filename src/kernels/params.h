@@ -84,8 +84,9 @@ struct BackwardTile {
   const Sum* delta;                 // [Tq]: rowsum(dout * out) - dlse
   KernelIndex v_stride, dout_stride, v_head_dim;
   KernelIndex q_begin, q_count, k_begin, k_count;
-  Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]: added to
+  Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
   KernelIndex dq_stride, dk_stride, dv_stride;
+  bool sets_dq, sets_keys;  // these rows of dq, or of dk and dv, hold nothing yet: they are set, not added to
   Sum* dbias;  // [Tq, Tk]: added to; an axis with stride 0 is summed over
   KernelIndex dbias_row_stride, dbias_column_stride;
 };

@@ -3,6 +3,7 @@
 
 #include "kernels/gemm.h"
 #include "kernels/params.h"
+#include "kernels/spans.h"
 
 namespace qkv {
 namespace {
@@ -25,7 +26,8 @@ Index key_tile(Index head_dim, Index v_head_dim) {
 template <class T>
 Index query_tile(Index head_dim, Index v_head_dim) {
   const Index strip_bytes = kStrip<T> * (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
-  return kStrip<T> * larger<Index>(1, smaller<Index>(kStripsPerTile, kScratchBudgetBytes / strip_bytes));
+  const Index strips = larger<Index>(1, smaller<Index>(kStripsPerTile, kScratchBudgetBytes / strip_bytes));
+  return kStrip<T> * (strips == 3 ? 2 : strips);  // whole panels of two strips, or one strip
 }
 
 /// Packing Q^T and dO^T of a query tile is paid once per backward item: 256 keys at D = 64 make it less than 2 %.
@@ -84,32 +86,48 @@ struct ForwardScratch {
   }
 };
 
+/// The spans of one block of keys x queries.
+struct BlockSpans {
+  Span* queries_of;   // [keys / kGroup]: the queries that see one of these keys
+  Span* keys_of;      // [queries / kGroup]: the keys that one of these queries sees
+  Span* vector_keys;  // [vectors of lanes]: the same for a vector, to whole groups of keys
+};
+
 template <class T>
 struct BackwardScratch {
-  T* q_panels;                      // [strips][D][kStrip], scaled
-  T* dout_panels;                   // [strips][Dv][kStrip]
+  T* q_panels;                      // [query_tile / panel][D][panel], scaled
+  T* dout_panels;                   // [query_tile / panel][Dv][panel]
   T *lse2_high, *lse2_low, *delta;  // [query_tile]
-  T* p;                             // [kBackwardBlock][query_tile]: P^T, after dropout
-  T* ds;                            // [kBackwardBlock][query_tile]: dS^T times scale
-  T* bias;                          // [kBackwardBlock][kStrip]: bias in, dS of the bias out
+  T* p;                             // [kBackwardBlock][row]: P^T, dropped where dropout says so
+  T* ds;                            // [kBackwardBlock][row]: dS^T, before scale
+  T* bias;                          // [kBackwardBlock][kStrip]: bias in; with a soft cap, dS of the bias out
   std::uint32_t* words;             // [strips][kBackwardBlock]
   std::uint32_t* kept;              // [kBackwardBlock]: dropout bits of one strip
-  Index width;
+  BlockSpans spans;
+  bool wild = false;  // q or dout of the tile hold NaN or infinity
+  Index width;        // queries of a tile
+  Index panel;        // queries side by side in a panel
+  Index row;          // a vector more than the tile: rows of a power of two meet in few sets of the cache
   std::size_t bytes;
 
   BackwardScratch(void* base, Index head_dim, Index v_head_dim) {
     Carver carver(base);
     width = query_tile<T>(head_dim, v_head_dim);
+    panel = smaller(width, kWideLanes<T>);
+    row = width + Simd<T>::kLanes;
     q_panels = carver.take<T>(width * head_dim);
     dout_panels = carver.take<T>(width * v_head_dim);
     lse2_high = carver.take<T>(width);
     lse2_low = carver.take<T>(width);
     delta = carver.take<T>(width);
-    p = carver.take<T>(kBackwardBlock * width);
-    ds = carver.take<T>(kBackwardBlock * width);
+    p = carver.take<T>(kBackwardBlock * row);
+    ds = carver.take<T>(kBackwardBlock * row);
     bias = carver.take<T>(kBackwardBlock * kStrip<T>);
     words = carver.take<std::uint32_t>(width / kStrip<T> * kBackwardBlock);
     kept = carver.take<std::uint32_t>(kBackwardBlock);
+    const Index lanes = round_up(width, kWideLanes<T>);
+    spans = {carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),
+             carver.take<Span>(lanes / Simd<T>::kLanes)};
     bytes = carver.used();
   }
 };

@@ -1,0 +1,124 @@
+// From scores and dP to P and dS of one strip, in place: the mask, the bias and its gradient, the soft cap, dropout.
+// Forward: s2 = cap * tanh(x) + bias;  p = exp2(s2 - lse2).  Backward: dS = P * (dP - delta).
+#pragma once
+
+#include "kernels/live.h"
+#include "kernels/scores.h"
+#include "kernels/tiles.h"
+
+namespace qkv {
+namespace {
+
+/// One strip of a key block, as the passes below share it.
+template <class T>
+struct StripBlock {
+  Index strip, i0, ni, j0, nj;
+  LiveRows live;
+  std::uint32_t* words;  // [kBackwardBlock]
+};
+
+/// P^T and dS^T of vector v of the strip, keys [keys.begin, keys.end). kPlain: no bias, soft cap or dropout.
+template <class T, bool kMasked, bool kPlain>
+inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v,
+                                 Span keys) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const TileScores<T>& s = t.scores;
+  const Index lane = b.strip * kStrip<T> + v * n, row = w.row;
+  const V lse2_high = load<T>(w.lse2_high + lane), lse2_low = load<T>(w.lse2_low + lane), delta = load<T>(w.delta + lane);
+  const bool capped = s.softcap > 0, biased = s.bias.data != nullptr, drops = s.dropout.threshold != 0;
+  const V cap = splat<T>(s.softcap * kLog2E<T>), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
+  T* p_place = w.p + keys.begin * row + lane;
+  T* ds_place = w.ds + keys.begin * row + lane;
+  T* bias_place = w.bias + keys.begin * kStrip<T> + v * n;
+  for (Index j = keys.begin; j < keys.end; ++j, p_place += row, ds_place += row, bias_place += kStrip<T>) {
+    V x = load<T>(p_place), dp = load<T>(ds_place), slope = splat<T>(1);
+    if (!kPlain && capped) {
+      const V th = tanh<T>(x);
+      slope -= th * th;  // softcap(y) = c tanh(y / c): its derivative
+      x = th * cap;
+    }
+    if (!kPlain && biased) x += load<T>(bias_place);
+    const V p = exp2<T>(x - lse2_high - lse2_low);
+    V p_out = p;
+    if (!kPlain && drops) {  // out = sum_j keep * factor * w * v; dV's product brings p_out its factor
+      const std::uint32_t kept = w.kept[j] >> (v * n);
+      p_out = select_bits<V>(kept, p, V{});
+      dp = select_bits<V>(kept, dp * factor, V{});
+    }
+    V ds = p * (dp - delta);
+    if (kMasked) {  // select, so that NaN in a masked key or value is gone
+      const std::uint32_t bits = b.words[j] >> (v * n);
+      p_out = select_bits<V>(bits, p_out, V{});
+      ds = select_bits<V>(bits, ds, V{});
+      slope = select_bits<V>(bits, slope, V{});
+    }
+    store<T>(p_place, p_out);
+    if (!kPlain && capped) {
+      if (t.dbias != nullptr) store<T>(bias_place, ds);
+      ds *= slope;
+    }
+    store<T>(ds_place, ds);
+  }
+}
+
+/// dbias (+)= dS of vector v; an axis with stride 0 is summed within it first, in one order.
+template <class T>
+inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
+  const Index row = t.dbias_row_stride, column = t.dbias_column_stride;
+  const bool capped = t.scores.softcap > 0;
+  const Index first = v * Simd<T>::kLanes, lanes = smaller<Index>(Simd<T>::kLanes, b.ni - first);
+  const Index source_row = capped ? kStrip<T> : w.row;
+  const T* source = (capped ? w.bias : w.ds + b.strip * kStrip<T>)+keys.begin * source_row + first;
+  T* target = t.dbias + (b.i0 + first) * row + (b.j0 + keys.begin) * column;
+  const Index rows = keys.end - keys.begin;
+  if (row != 0 && column == 1) {
+    add_transposed<T>(source, source_row, lanes, rows, target, row);
+    return;
+  }
+  // Loops so that the innermost sum runs over an axis that repeats, if there is one.
+  const bool sum_keys = column == 0;
+  const Index outer = sum_keys ? lanes : rows, inner = sum_keys ? rows : lanes;
+  for (Index o = 0; o < outer; ++o) {
+    T sum = 0;
+    for (Index i = 0; i < inner; ++i) {
+      const Index j = sum_keys ? i : o, lane = sum_keys ? o : i;
+      const T value = source[j * source_row + lane];
+      if (row != 0 && column != 0) {
+        target[lane * row + j * column] += value;
+      } else {
+        sum += value;
+      }
+    }
+    if (row == 0 || column == 0) target[sum_keys ? o * row : o * column] += sum;
+  }
+}
+
+/// P^T and dS^T of one strip, in the cells of its vectors' spans.
+template <class T>
+inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<T>& w, StripBlock<T>& b) {
+  const TileScores<T>& s = t.scores;
+  if (s.bias.data != nullptr) {
+    load_bias(s.bias, b.i0, b.ni, b.j0, b.live, w.bias);
+    b.live.masked |= scale_bias(w.bias, b.live, b.ni, b.words);
+  }
+  if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.kept);
+  const bool plain = s.softcap == 0 && s.bias.data == nullptr && s.dropout.threshold == 0;
+  const Span* const keys_of = w.spans.vector_keys + b.strip * kVectors;
+  for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
+    if (keys_of[v].empty()) continue;
+    if (plain && b.live.masked) {
+      differentiate_vector<T, true, true>(t, w, b, v, keys_of[v]);
+    } else if (plain) {
+      differentiate_vector<T, false, true>(t, w, b, v, keys_of[v]);
+    } else if (b.live.masked) {
+      differentiate_vector<T, true, false>(t, w, b, v, keys_of[v]);
+    } else {
+      differentiate_vector<T, false, false>(t, w, b, v, keys_of[v]);
+    }
+    if (t.dbias != nullptr) add_bias_gradient(t, w, b, v, keys_of[v]);
+  }
+}
+
+}  // namespace
+}  // namespace qkv

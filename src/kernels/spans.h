@@ -1,0 +1,119 @@
+// Products over what of a block is alive. Masks leave steps, bands and ragged ends of a block: each kGroup rows of C sum over
+// the depth that they need and no more, each vector of lanes gets the scores of its own keys only. Every element stays one
+// chain of FMAs in ascending order, and what is left out would have added 0, so no result depends on how a block is cut.
+#pragma once
+
+#include "kernels/gemm.h"
+
+namespace qkv {
+namespace {
+
+/// [begin, end); begin == end is empty.
+struct Span {
+  Index begin, end;
+  bool empty() const { return begin >= end; }
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+inline Span meet(Span a, Span b) { return {larger(a.begin, b.begin), smaller(a.end, b.end)}; }
+inline Span join(Span a, Span b) {
+  if (a.empty()) return b;
+  return b.empty() ? a : Span{smaller(a.begin, b.begin), larger(a.end, b.end)};
+}
+
+/// Rows of C that share one span of the depth: divides every strip.
+constexpr Index kGroup = 4;
+
+/// Where B and C are this wide, blocks are half as high: 4 x 4 loads 8 vectors for 16 FMAs where 8 x 2 loads 10, reads A once,
+/// not twice, and wastes less at an edge. With 16 registers there is no room for it.
+constexpr int kWideVectors = kRows >= 8 ? 2 * kVectors : kVectors;
+template <class T>
+constexpr Index kWideLanes = kWideVectors * Simd<T>::kLanes;
+
+/// `rows` rows of C, kV vectors from `column` on.
+template <class T, int kV, Store kStore, bool kTail = false>
+inline void product_rows(const Product<T>& p, Index rows, Index column, int tail = 0) {
+  constexpr int high = kV > kVectors ? kRows / 2 : kRows;
+  const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row, c_row = p.c_row, depth = p.depth;
+  const T* a = p.a;
+  const T *const b = p.b + column, *const factor = p.factor;
+  T* c = p.c + column;
+  const auto steps = [&](auto height) __attribute__((always_inline)) {
+    constexpr int kR = decltype(height)::value;
+    for (; rows >= kR; rows -= kR) {
+      product_block<T, kR, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+      a += kR * a_row;
+      c += kR * c_row;
+    }
+  };
+  steps(std::integral_constant<int, high>());
+  if constexpr (high > 4) steps(std::integral_constant<int, 4>());
+  steps(std::integral_constant<int, 2>());
+  steps(std::integral_constant<int, 1>());
+}
+
+/// One column of blocks; groups of rows with the same span run as one.
+template <class T, int kV, Store kStore, bool kTail = false>
+inline void product_span_column(const Product<T>& p, Index rows, Index column, const Span* depth_of, int tail = 0) {
+  for (Index row = 0; row < rows;) {
+    const Span depth = depth_of[row / kGroup];
+    Index end = row + kGroup;
+    while (end < rows && depth_of[end / kGroup] == depth) end += kGroup;
+    Product<T> part = p;
+    part.a += row * p.a_row + depth.begin * p.a_depth;
+    part.b += depth.begin * p.b_row;
+    part.c += row * p.c_row;
+    part.depth = depth.end - depth.begin;
+    product_rows<T, kV, kStore, kTail>(part, smaller(end, rows) - row, column, tail);
+    row = end;
+  }
+}
+
+/// C [rows, columns] where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g].
+template <class T, Store kStore>
+inline void product_spans(const Product<T>& p, Index rows, Index columns, const Span* depth_of) {
+  constexpr int n = Simd<T>::kLanes;
+  Index column = 0;
+  for (; column + kWideVectors * n <= columns; column += kWideVectors * n) {
+    product_span_column<T, kWideVectors, kStore>(p, rows, column, depth_of);
+  }
+  if constexpr (kWideVectors > kVectors) {
+    for (; column + kVectors * n <= columns; column += kVectors * n) {
+      product_span_column<T, kVectors, kStore>(p, rows, column, depth_of);
+    }
+  }
+  for (; column + n <= columns; column += n) product_span_column<T, 1, kStore>(p, rows, column, depth_of);
+  if (column < columns) {
+    product_span_column<T, 1, kStore, true>(p, rows, column, depth_of, static_cast<int>(columns - column));
+  }
+}
+
+template <class T, int kV>
+inline void set_rows(const Product<T>& p, Span rows, int first_vector) {
+  if (rows.empty()) return;
+  Product<T> part = p;
+  part.a += rows.begin * p.a_row;
+  part.c += rows.begin * p.c_row;
+  product_rows<T, kV, Store::kSet>(part, rows.end - rows.begin, first_vector * Simd<T>::kLanes);
+}
+
+/// C [rows, kV vectors]: of vector v the rows rows_of[v]. What all of them need is one product, then each half gets the rest of
+/// its own; `done` has been set already.
+template <class T, int kV>
+inline void product_of_vectors(const Product<T>& p, const Span* rows_of, int first_vector, Span done) {
+  Span all = rows_of[first_vector];
+  for (int v = 1; v < kV; ++v) all = meet(all, rows_of[first_vector + v]);
+  if (!all.empty()) {
+    if (done.empty()) done = {all.begin, all.begin};
+    set_rows<T, kV>(p, {all.begin, done.begin}, first_vector);
+    set_rows<T, kV>(p, {done.end, all.end}, first_vector);
+    done = all;
+  }
+  if constexpr (kV > 1) {
+    product_of_vectors<T, kV / 2>(p, rows_of, first_vector, done);
+    product_of_vectors<T, kV / 2>(p, rows_of, first_vector + kV / 2, done);
+  }
+}
+
+}  // namespace
+}  // namespace qkv
