@@ -57,6 +57,7 @@ struct BenchCase {
 
 std::vector<BenchCase> forward_cases();
 std::vector<BenchCase> backward_cases();
+std::vector<BenchCase> half_cases();  ///< bf16, a few of f16
 std::vector<BenchCase> decode_cases();
 std::vector<BenchCase> option_cases();
 std::vector<BenchCase> weights_cases();

@@ -22,6 +22,13 @@ Goals forward_goals(const AttentionShape& s) {
 
 Goals backward_goals(const AttentionShape& s) { return s.q_len < 1024 ? Goals{0.66, 0.50} : Goals{0.82, 0.78}; }
 
+/// Of the peak of bf16 dot products, or of f32's multiply-adds on a CPU without them.
+Goals half_goals(const AttentionShape& s, bool backward) {
+  if (s.q_len < 1024) return backward ? Goals{0.45, 0.45} : Goals{0.55, 0.55};
+  if (backward) return {0.65, 0.65};
+  return s.head_dim >= 128 ? Goals{0.84, 0.78} : Goals{0.78, 0.70};
+}
+
 /// Of the f64 peak: exp2 costs twice the terms on half the lanes.
 Goals f64_goals(const AttentionShape& s, bool backward) {
   if (s.q_len < 1024) return backward ? Goals{0.45, 0.30} : Goals{0.50, 0.30};
@@ -58,7 +65,10 @@ BenchCase make_case(const AttentionShape& shape, bool backward, const std::strin
                          shape.causal ? "-causal" : "");
   one.shape = shape.text();
   one.quick = quick;
-  const Goals goals = type == "f64" ? f64_goals(shape, backward) : backward ? backward_goals(shape) : forward_goals(shape);
+  const Goals goals = type == "f64"    ? f64_goals(shape, backward)
+                      : sizeof(T) == 2 ? half_goals(shape, backward)
+                      : backward       ? backward_goals(shape)
+                                       : forward_goals(shape);
   one.goal = shape.causal ? goals.causal : goals.full;
   one.prepare = [shape, backward](Context& context) { return prepare<T>(shape, backward, context); };
   return one;
@@ -102,5 +112,23 @@ std::vector<BenchCase> attention_cases(bool backward) {
 
 std::vector<BenchCase> forward_cases() { return attention_cases(false); }
 std::vector<BenchCase> backward_cases() { return attention_cases(true); }
+
+std::vector<BenchCase> half_cases() {
+  std::vector<BenchCase> cases;
+  for (const bool backward : {false, true}) {
+    for (const Index head_dim : {64, 128}) {
+      for (const Index length : {100, 128, 1024, 4096, 16384}) {
+        if ((length < 1024 && head_dim != 64) || (length > 4096 && backward)) continue;
+        for (const bool causal : {false, true}) {
+          const bool quick = head_dim == 64 && (length == 128 || length == 1024) && !causal;
+          cases.push_back(make_case<BFloat16>(shape_of(length, head_dim, causal), backward, "bf16", quick));
+        }
+      }
+    }
+    cases.push_back(make_case<Float16>(shape_of(1024, 64, false), backward, "f16", false));
+  }
+  for (BenchCase& one : cases) one.group = "bf16";
+  return cases;
+}
 
 }  // namespace qkv::cli

@@ -56,8 +56,11 @@ AttentionShape shape_of(Index batch, Index q_len, Index kv_len) {
 std::vector<BenchCase> decode_cases() {
   std::vector<BenchCase> cases;
   cases.push_back(make_case<float>(shape_of(1, 1, 32768), "f32", 0.90, true));
+  cases.push_back(make_case<BFloat16>(shape_of(1, 1, 32768), "bf16", 0.90, true));
   cases.push_back(make_case<float>(shape_of(16, 1, 512), "f32", 0.70, true));
+  cases.push_back(make_case<BFloat16>(shape_of(16, 1, 512), "bf16", 0.70, false));
   cases.push_back(make_case<float>(shape_of(1, 4, 32768), "f32", 0.70, false));
+  cases.push_back(make_case<BFloat16>(shape_of(1, 4, 32768), "bf16", 0.70, false));
   return cases;
 }
 

@@ -42,7 +42,7 @@ Tensor<To> converted(const View<const From, 4>& x) {
     for (Index h = 0; h < x.size(1); ++h) {
       for (Index i = 0; i < x.size(2); ++i) {
         for (Index d = 0; d < x.size(3); ++d) {
-          if constexpr (sizeof(From) == 2) {
+          if constexpr (sizeof(From) == 2 || sizeof(To) == 2) {
             *to++ = static_cast<To>(static_cast<float>(x(b, h, i, d)));
           } else {
             *to++ = static_cast<To>(x(b, h, i, d));

@@ -164,9 +164,7 @@ void AttentionProblem<T>::forward(Context& context) {
 template <class T>
 void AttentionProblem<T>::backward(Context& context) {
   AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
-  if constexpr (std::is_same_v<T, Sum>) {
-    if (dbias.count() > 0) gradients.dbias = dbias;
-  }
+  if (dbias.count() > 0) gradients.dbias = dbias;
   attention_backward(q, k(), v(), out, lse, dout, gradients, options, context);
 }
 
@@ -252,9 +250,15 @@ Judgement judge_small(const AttentionShape& shape, bool gradients, Context& cont
 
 template struct AttentionProblem<float>;
 template struct AttentionProblem<double>;
+template struct AttentionProblem<BFloat16>;
+template struct AttentionProblem<Float16>;
 template Judgement judge_rows<float>(const AttentionProblem<float>&);
 template Judgement judge_rows<double>(const AttentionProblem<double>&);
+template Judgement judge_rows<BFloat16>(const AttentionProblem<BFloat16>&);
+template Judgement judge_rows<Float16>(const AttentionProblem<Float16>&);
 template Judgement judge_small<float>(const AttentionShape&, bool, Context&);
 template Judgement judge_small<double>(const AttentionShape&, bool, Context&);
+template Judgement judge_small<BFloat16>(const AttentionShape&, bool, Context&);
+template Judgement judge_small<Float16>(const AttentionShape&, bool, Context&);
 
 }  // namespace qkv::cli

@@ -36,7 +36,7 @@ struct AttentionShape {
 
 template <class T>
 struct AttentionProblem {
-  using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  using Sum = Accumulator<T>;
 
   AttentionShape shape;
   std::vector<Tensor<T>> keys, values;  // copies of [B, Hkv, Tk, D], read in turn

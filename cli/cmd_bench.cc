@@ -26,8 +26,8 @@ struct BenchOptions {
 
 std::vector<BenchCase> all_cases() {
   std::vector<BenchCase> cases;
-  for (std::vector<BenchCase> (*const group)() :
-       {forward_cases, backward_cases, decode_cases, option_cases, weights_cases, layer_cases, lm_cases, curve_cases}) {
+  for (std::vector<BenchCase> (*const group)() : {forward_cases, backward_cases, half_cases, decode_cases, option_cases,
+                                                  weights_cases, layer_cases, lm_cases, curve_cases}) {
     std::ranges::move(group(), std::back_inserter(cases));
   }
   return cases;
@@ -121,9 +121,10 @@ std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   app.add_option("CASE", options->cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)")
       ->type_name("NAME");
-  app.add_option("--suite", options->suite,
-                 "quick: under 45 s; full: everything, minutes; or one group: forward, backward, decode, options, weights, "
-                 "layers, lm, curves")
+  app.add_option(
+         "--suite", options->suite,
+         "quick: under 45 s; full: everything, minutes; or one group: forward, backward, bf16, decode, options, weights, "
+         "layers, lm, curves")
       ->type_name("NAME");
   app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning");
   app.add_flag("--list", options->list, "Print the names of the cases");

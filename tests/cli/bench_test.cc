@@ -18,11 +18,12 @@ class Bench : public ToolTest {
 };
 
 TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
-  const nlohmann::json bench = json({"bench", "fwd-f32-d64-s128", "bwd-f64-d64-s128", "mha-fwd-f32-b1-", "--json"});
+  const nlohmann::json bench =
+      json({"bench", "fwd-f32-d64-s128", "bwd-f64-d64-s128", "fwd-bf16-d64-s128", "mha-fwd-f32-b1-", "--json"});
   EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
   EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
   EXPECT_GT(bench["peak"]["after"]["fma_f64_gflops"], 0);
-  ASSERT_EQ(bench["cases"].size(), 5U);  // each of the attention's full and causal
+  ASSERT_EQ(bench["cases"].size(), 7U);  // each of the attention's full and causal
   for (const nlohmann::json& one : bench["cases"]) {
     SCOPED_TRACE(one["name"].get<std::string>());
     const double peak = one["peak"][one["dtype"] == "f64" ? "fma_f64_gflops" : "fma_f32_gflops"];
@@ -90,9 +91,9 @@ TEST_F(Bench, ListHasEveryCaseOnceAndHelpEverySuite) {
     EXPECT_TRUE(names.insert(name).second) << name;
     EXPECT_NE(help.find(group), std::string::npos) << group;
   }
-  for (const char* wanted :
-       {"fwd-f32-d64-s16384-causal", "bwd-f32-d128-s1024", "decode-f32-b1-tq1-s32768", "dropout-f32-d64-s1024",
-        "weights-f32-d64-s2048", "mha-fwdbwd-f32-b8-t128-e768-h12", "lm-process", "memory-f32-d64-s131072-causal"}) {
+  for (const char* wanted : {"fwd-f32-d64-s16384-causal", "bwd-f32-d128-s1024", "decode-f32-b1-tq1-s32768",
+                             "decode-bf16-b16-tq1-s512", "bwd-bf16-d64-s4096", "dropout-f32-d64-s1024", "weights-f32-d64-s2048",
+                             "mha-fwdbwd-f32-b8-t128-e768-h12", "lm-process", "memory-f32-d64-s131072-causal"}) {
     EXPECT_TRUE(names.contains(wanted)) << wanted;
   }
 }
