@@ -87,7 +87,7 @@ BenchCase memory_case() {
 
 std::vector<BenchCase> curve_cases() {
   std::vector<BenchCase> cases;
-  for (Index length = 1024; length <= 32768; length *= 2) cases.push_back(curve_case(length, false));
+  for (Index length = 1024; length <= 16384; length *= 2) cases.push_back(curve_case(length, false));
   for (Index length = 2048; length <= 131072; length *= 4) cases.push_back(curve_case(length, true));
   cases.push_back(memory_case());
   return cases;

@@ -121,8 +121,10 @@ void print_case(const Measured& one, const Measured* previous) {
     print_line(faint(fmt::format("{:<31} {:<30} {:>10} {:>7} {:>16}  {:<17} {:>8}", one.what->group, "shape", "ms", "spread",
                                  "rate", "fraction of", "goal")));
   }
-  if (!one.kernel.empty() && (previous == nullptr || previous->kernel != one.kernel))
+  const auto chosen = [](const std::string& kernel) { return kernel.substr(0, kernel.find(';')); };  // without the reasons
+  if (!one.kernel.empty() && (previous == nullptr || chosen(previous->kernel) != chosen(one.kernel))) {
     print_line(faint("kernel: " + one.kernel));
+  }
   const std::string share = share_text(one);
   const bool has_goal = one.goal() > 0;
   print_line(fmt::format("{:<31} {:<30} {:>10.4f} {:>5.1f} % {}  {} {:>8} {}{}", one.what->name, one.what->shape,
