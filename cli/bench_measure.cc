@@ -27,10 +27,13 @@ Timing timing_of(std::vector<double> seconds) {
 }
 
 /// The case and what it is held against in turn, so that both meet the same machine.
-void time_runs(const BenchCase& one, const Prepared& prepared, Measured& measured) {
+void time_runs(const BenchCase& one, const Prepared& prepared, Clock::time_point deadline, Measured& measured) {
   std::vector<double> times, plain_times;
   if (prepared.plain) prepared.plain();
-  for (double total = 0; times.size() < one.runs || (total < kCaseSeconds && one.runs > 1); total += times.back()) {
+  const auto wanted = [&](double total) {
+    return times.size() < one.runs || (one.runs > 1 && total < kCaseSeconds && Clock::now() < deadline);
+  };
+  for (double total = 0; wanted(total); total += times.back()) {
     times.push_back(seconds_of(prepared.run));
     if (prepared.plain) plain_times.push_back(seconds_of(prepared.plain));
   }
@@ -46,7 +49,7 @@ void hold_against_textbook(const BenchCase& one, const Prepared& prepared, Measu
                                        one.name, measured.judgement->error, measured.judgement->bound));
 }
 
-Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter) {
+Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, Clock::time_point deadline) {
   Measured measured;
   measured.what = &one;
   const Prepared prepared = one.prepare(context);
@@ -58,7 +61,7 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter) 
   const bool is_f64 = one.type == "f64";
   const PeakKinds kinds{.fma_f32 = !is_f64, .fma_f64 = is_f64, .read = prepared.bytes > 0};
   if (one.limit == Limit::kMemory) {
-    time_runs(one, prepared, measured);
+    time_runs(one, prepared, deadline, measured);
     measured.peak_bytes = prepared.peak_bytes();
     hold_against_textbook(one, prepared, measured);
     measured.before = measured.after = meter.measure(kinds);
@@ -67,7 +70,7 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter) 
     hold_against_textbook(one, prepared, measured);
     measured.before = meter.measure(kinds);
     prepared.run();
-    time_runs(one, prepared, measured);
+    time_runs(one, prepared, deadline, measured);
     measured.after = meter.measure(kinds);
   }
   measured.peak = best_of(measured.before, measured.after);
@@ -93,9 +96,9 @@ double Measured::goal() const { return what->goal_ms > 0 ? flops / what->goal_ms
 bool Measured::steady() const { return difference_of(before, after) <= kSteady; }
 
 Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, Clock::time_point deadline) {
-  Measured best = measure_once(one, context, meter);
+  Measured best = measure_once(one, context, meter, deadline);
   for (int repeats = 1; repeats <= kRepeats && !best.steady() && Clock::now() < deadline; ++repeats) {
-    Measured again = measure_once(one, context, meter);
+    Measured again = measure_once(one, context, meter, deadline);
     if (difference_of(again.before, again.after) < difference_of(best.before, best.after)) best = std::move(again);
     best.repeats = repeats;
   }

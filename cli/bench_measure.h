@@ -43,7 +43,8 @@ struct Measured {
 };
 
 /// Throws std::runtime_error when the result is wrong. A case during which the peak moved by more than 3 % is measured again,
-/// at most twice and only before `deadline`; the steadiest of the attempts counts.
+/// at most twice and only before `deadline`; the steadiest of the attempts counts. After `deadline` no case has more runs than
+/// it needs.
 Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace qkv::cli
