@@ -39,8 +39,8 @@ enum class EmptyRow {
 };
 
 /// Dropout on the weights: Philox 4x32-10, key = seed, counter = (i, j/8, (b*H + h) mod 2^32, 0); key j uses the 16-bit half
-/// j%8 of the four words, low half of word 0 first; dropped iff half < t, t = round(p * 65536); kept ones times 65536/(65536-t).
-/// The same bits for any tile, thread count and ISA; regenerated in backward. Active only when training.
+/// j%8 of the four words, low half of word 0 first; dropped iff half < t, t = round(p * 65536); kept ones times
+/// 65536/(65536-t). The same bits for any tile, thread count and ISA; regenerated in backward. Active only when training.
 struct Dropout {
   double p = 0;  ///< in [0, 1]; p > 0 that rounds to t = 0 is an OptionError
   std::uint64_t seed = 0;
@@ -66,10 +66,10 @@ struct BiasView {
 };
 
 struct AttentionOptions {
-  Mask mask{};                         ///< default: everything is kept
-  BiasView bias{};                     ///< default: none
-  std::optional<double> scale{};       ///< default 1/sqrt(D); any finite number
-  double softcap = 0;                  ///< >= 0; 0 = off
+  Mask mask{};                    ///< default: everything is kept
+  BiasView bias{};                ///< default: none
+  std::optional<double> scale{};  ///< default 1/sqrt(D); any finite number
+  double softcap = 0;             ///< >= 0; 0 = off
   EmptyRow empty_row = EmptyRow::kZero;
   Dropout dropout{};
 };
@@ -81,31 +81,33 @@ QKV_API void attention_forward(View<const float, 4> q, View<const float, 4> k, V
 QKV_API void attention_forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
                                View<double, 3> lse, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
-QKV_API void attention_forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<BFloat16, 4> out,
-                               View<float, 3> lse, const AttentionOptions& options = {},
+QKV_API void attention_forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
+                               View<BFloat16, 4> out, View<float, 3> lse, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
-QKV_API void attention_forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v, View<Float16, 4> out,
-                               View<float, 3> lse, const AttentionOptions& options = {},
+QKV_API void attention_forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
+                               View<Float16, 4> out, View<float, 3> lse, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
 
 /// What backward writes. A null view is not computed. Every given one is overwritten in full, or added to with `accumulate`.
 /// 16-bit gradients are summed in float and rounded once.
 template <class T>
 struct AttentionGradients {
-  View<T, 4> dq{};                      ///< [B, H, Tq, D]
-  View<T, 4> dk{};                      ///< [B, Hkv, Tk, D]
-  View<T, 4> dv{};                      ///< [B, Hkv, Tk, Dv]
-  View<Accumulator<T>, 4> dbias{};      ///< the bias's own (broadcast) shape: summed over the axes that repeat
-  View<const Accumulator<T>, 3> dlse{}; ///< input, optional: gradient arriving at lse [B, H, Tq]
+  View<T, 4> dq{};                       ///< [B, H, Tq, D]
+  View<T, 4> dk{};                       ///< [B, Hkv, Tk, D]
+  View<T, 4> dv{};                       ///< [B, Hkv, Tk, Dv]
+  View<Accumulator<T>, 4> dbias{};       ///< the bias's own (broadcast) shape: summed over the axes that repeat
+  View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
 };
 
-/// Gradients of sum(out * dout) (+ sum(lse * dlse)), from what forward was given and returned. Needs lse. Where k and v are part
-/// of the keys, out and lse may be those of all keys (merge_attention): the result is this part's share of the gradients.
-///   delta = rowsum(dout * out) - dlse;  dP = dout v^T;  dS = P * (dP - delta);  dq = scale dS k;  dk = scale dS^T q;  dv = P^T dout
-QKV_API void attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
-                                View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
-                                const AttentionOptions& options = {}, Context& context = Context::default_context());
+/// Gradients of sum(out * dout) (+ sum(lse * dlse)), from what forward was given and returned. Needs lse. Where k and v are
+/// part of the keys, out and lse may be those of all keys (merge_attention): the result is this part's share of the gradients.
+///   delta = rowsum(dout * out) - dlse;  dP = dout v^T;  dS = P * (dP - delta);  dq = scale dS k;  dk = scale dS^T q;  dv = P^T
+///   dout
+QKV_API void attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
+                                View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
+                                const AttentionGradients<float>& gradients, const AttentionOptions& options = {},
+                                Context& context = Context::default_context());
 QKV_API void attention_backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
                                 View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
                                 const AttentionGradients<double>& gradients, const AttentionOptions& options = {},
@@ -138,6 +140,25 @@ QKV_API void attention_weights(View<const Float16, 4> q, View<const Float16, 4> 
                                const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
                                Context& context = Context::default_context());
 
+/// Both at once, out and lse in the same bits as attention_forward gives: at most half as much again as forward alone takes
+/// while a strip's exponentials stay in the cache (Tk up to 8,192 in f32), else the keys are swept twice.
+QKV_API void attention_forward_with_weights(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
+                                            View<float, 4> out, View<float, 3> lse, View<float, 4> weights,
+                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
+                                            Context& context = Context::default_context());
+QKV_API void attention_forward_with_weights(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
+                                            View<double, 4> out, View<double, 3> lse, View<double, 4> weights,
+                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
+                                            Context& context = Context::default_context());
+QKV_API void attention_forward_with_weights(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
+                                            View<BFloat16, 4> out, View<float, 3> lse, View<float, 4> weights,
+                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
+                                            Context& context = Context::default_context());
+QKV_API void attention_forward_with_weights(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
+                                            View<Float16, 4> out, View<float, 3> lse, View<float, 4> weights,
+                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
+                                            Context& context = Context::default_context());
+
 /// Attention over disjoint sets of keys, merged: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. Fixed order, so fixed bits.
 /// lse = -inf is the identity. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n - lse_out) out_n.
 QKV_API void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
@@ -145,7 +166,8 @@ QKV_API void merge_attention(std::span<const View<const float, 4>> outs, std::sp
 QKV_API void merge_attention(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
                              View<double, 4> out, View<double, 3> lse);
 
-/// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse), w_n = exp(lse_n - lse).
+/// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse), w_n =
+/// exp(lse_n - lse).
 QKV_API void merge_attention_backward(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
                                       View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
                                       View<const float, 3> dlse, std::span<const View<float, 4>> douts,
@@ -157,21 +179,21 @@ QKV_API void merge_attention_backward(std::span<const View<const double, 4>> out
 
 /// What a call would do, without doing it.
 struct AttentionPlan {
-  std::string algorithm;              ///< "tiled"; "decode": few queries, many keys; "none": nothing to compute
+  std::string algorithm;  ///< "tiled"; "decode": few queries, many keys; "none": nothing to compute
   Isa isa = Isa::kScalar;
   int threads = 1;
-  Index query_tile = 0;               ///< queries a work item takes
-  Index key_tile = 0;                 ///< keys a chunk holds; chunks are counted from key 0
+  Index query_tile = 0;  ///< queries a work item takes
+  Index key_tile = 0;    ///< keys a chunk holds; chunks are counted from key 0
   Index work_items = 0;
-  Index full_tiles = 0;               ///< tiles (query strip x key chunk) computed without looking at the mask
-  Index partial_tiles = 0;            ///< computed with a bitmap
-  Index skipped_tiles = 0;            ///< never read
-  double forward_flops = 0;           ///< 2 * (D + Dv) per live pair
+  Index full_tiles = 0;      ///< tiles (query strip x key chunk) computed without looking at the mask
+  Index partial_tiles = 0;   ///< computed with a bitmap
+  Index skipped_tiles = 0;   ///< never read
+  double forward_flops = 0;  ///< 2 * (D + Dv) per live pair
   double backward_flops = 0;
   std::size_t forward_scratch_bytes = 0;   ///< a thread
   std::size_t backward_scratch_bytes = 0;  ///< a thread
   std::size_t backward_shared_bytes = 0;   ///< delta and what is packed once per call
-  std::vector<std::string> skipped;   ///< candidates that were not taken, each with its reason
+  std::vector<std::string> skipped;        ///< candidates that were not taken, each with its reason
 };
 QKV_API AttentionPlan attention_plan(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
                                      const AttentionOptions& options = {}, Context& context = Context::default_context());

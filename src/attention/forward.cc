@@ -14,6 +14,7 @@ inline namespace v0 {
 namespace {
 
 constexpr Index kMaxQueryTile = 256;
+constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of the 2 MiB that a thread may use; Tk = 8,192 in f32 fits
 
 /// One call, as every work item sees it.
 template <class T>
@@ -24,8 +25,18 @@ struct ForwardJob {
   View<Sum, 3> lse;      // null: not wanted
   View<Sum, 4> weights;  // null: not wanted
   bool weights_applied;
-  std::byte* scratch;
-  std::size_t scratch_bytes;  // a worker
+  std::byte* scratch = nullptr;
+  std::size_t kernel_bytes = 0, scratch_bytes = 0;  // a worker: the kernel's, and with the exponentials kept for weights
+
+  Index chunks() const { return (p.kv_len + p.key_tile - 1) / p.key_tile; }
+
+  /// Bytes of a worker that save a second sweep over the keys; 0 where there is none to save or they would not stay in L2.
+  std::size_t kept_bytes() const {
+    const bool dropped_later = p.dropout_threshold != 0 && !weights_applied;
+    if (out.data() == nullptr || weights.data() == nullptr || dropped_later) return 0;
+    const auto bytes = static_cast<std::size_t>(chunks() * (p.key_tile + 1) * p.kernels->strip) * sizeof(Sum);
+    return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
+  }
 
   void run(Index item, int worker) const {
     const Index tiles = p.query_tiles();
@@ -50,7 +61,12 @@ struct ForwardJob {
       tile.weights_row_stride = weights.stride(2);
       tile.weights_applied = weights_applied;
     }
-    p.kernels->forward(tile, scratch + static_cast<std::size_t>(worker) * scratch_bytes);
+    std::byte* own = scratch + static_cast<std::size_t>(worker) * scratch_bytes;
+    if (scratch_bytes > kernel_bytes) {
+      tile.exponentials = reinterpret_cast<Sum*>(own + kernel_bytes);
+      tile.chunk_shifts = tile.exponentials + chunks() * p.key_tile * p.kernels->strip;
+    }
+    p.kernels->forward(tile, own);
     if (p.rows_can_be_empty()) {
       if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, row_lse, tile.out, tile.out_stride);
       if (tile.weights != nullptr) {
@@ -67,7 +83,8 @@ void run(ForwardJob<T> job, Context& context) {
   const Problem<T>& p = job.p;
   const Index items = p.batch * p.num_heads * p.query_tiles();
   if (items == 0) return;
-  job.scratch_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
+  job.kernel_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
+  job.scratch_bytes = job.kernel_bytes + job.kept_bytes();
   const ScratchLease scratch = borrow_scratch(context, job.scratch_bytes * static_cast<std::size_t>(context.threads()));
   job.scratch = scratch.data();
   const double flops =
@@ -76,20 +93,24 @@ void run(ForwardJob<T> job, Context& context) {
 }
 
 template <class T>
-void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<T, 4>& out,
-             const View<Accumulator<T>, 3>& lse, const AttentionOptions& options, Context& context) {
-  constexpr const char* function = "attention_forward";
+void forward(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+             const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, const View<Accumulator<T>, 4>* weights,
+             const AttentionOptions& options, WeightsKind kind, Context& context) {
   const Problem<T> p = make_problem(function, q, k, v, options, context);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<ShapeError>(lse.is_null() || lse.sizes() == typename View<float, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
                     "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
-  const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
+  if (weights != nullptr) check_sizes(function, "weights", *weights, p.batch, p.num_heads, p.q_len, p.kv_len);
+  const NamedBox outputs[] = {
+      {"out", out}, {"lse", lse}, {"weights", weights == nullptr ? View<Accumulator<T>, 4>{} : *weights}};
   const NamedBox inputs[] = {{"q", q}, {"k", k}, {"v", v}, {"bias", p.bias}};
   check_outputs(function, outputs, inputs);
+  const bool wants_weights = weights != nullptr && p.kv_len > 0, applied = kind == WeightsKind::kApplied;
   if (decode_suits(p)) {
-    decode_forward(p, out, lse, context);
+    decode_forward(p, out, lse, context);  // the same bits as without weights
+    if (wants_weights) run<T>({p, {}, {}, *weights, applied}, context);
   } else {
-    run<T>({p, out, lse, {}, false, nullptr, 0}, context);
+    run<T>({p, out, lse, wants_weights ? *weights : View<Accumulator<T>, 4>{}, applied}, context);
   }
 }
 
@@ -102,19 +123,24 @@ void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Ac
   const NamedBox outputs[] = {{"weights", result}};
   const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}};
   check_outputs(function, outputs, inputs);
-  if (p.kv_len > 0) run<T>({p, {}, {}, result, kind == WeightsKind::kApplied, nullptr, 0}, context);
+  if (p.kv_len > 0) run<T>({p, {}, {}, result, kind == WeightsKind::kApplied}, context);
 }
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                      \
-  void attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,       \
-                         View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) { \
-    forward<T>(q, k, v, out, lse, options, context);                                                       \
-  }                                                                                                        \
-  void attention_weights(View<const T, 4> q, View<const T, 4> k, View<Accumulator<T>, 4> result,           \
-                         const AttentionOptions& options, WeightsKind kind, Context& context) {            \
-    weights<T>(q, k, result, options, kind, context);                                                      \
+#define QKV_DEFINE(T)                                                                                             \
+  void attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,              \
+                         View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) {        \
+    forward<T>("attention_forward", q, k, v, out, lse, nullptr, options, WeightsKind::kSoftmax, context);         \
+  }                                                                                                               \
+  void attention_forward_with_weights(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out, \
+                                      View<Accumulator<T>, 3> lse, View<Accumulator<T>, 4> result,                \
+                                      const AttentionOptions& options, WeightsKind kind, Context& context) {      \
+    forward<T>("attention_forward_with_weights", q, k, v, out, lse, &result, options, kind, context);             \
+  }                                                                                                               \
+  void attention_weights(View<const T, 4> q, View<const T, 4> k, View<Accumulator<T>, 4> result,                  \
+                         const AttentionOptions& options, WeightsKind kind, Context& context) {                   \
+    weights<T>(q, k, result, options, kind, context);                                                             \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(double)

@@ -74,11 +74,11 @@ inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
 
 /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
 template <class T, Store kStore>
-inline void add_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Part& part, Index j0, T* out) {
+inline void add_values(const ForwardTile<T>& t, const Part& part, Index j0, const T* p, T* out) {
   product_vectors<T, kStore>({.a = t.v + (j0 + part.lo) * t.v_stride,
                               .a_row = 1,
                               .a_depth = t.v_stride,
-                              .b = w.scores + part.lo * kStrip<T>,
+                              .b = p + part.lo * kStrip<T>,
                               .b_row = kStrip<T>,
                               .c = out,
                               .c_row = kStrip<T>,
@@ -105,25 +105,51 @@ inline bool starts_quickly(const LiveRows& live, Index ni, const std::uint32_t* 
   return true;
 }
 
+/// Makes one chunk's exponentials complete: 0 outside its parts, and the shift that they were taken from.
+template <class T>
+inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, Index nj, const T* row_max) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  for (int v = 0; v < kVectors; ++v) {
+    T* column = t.exponentials + j0 * kStrip<T> + v * n;
+    Index done = 0;
+    const auto zero_up_to = [&](Index end) {
+      for (; done < end; ++done) store<T>(column + done * kStrip<T>, V{});
+    };
+    for (int i = 0; i < parts.count; ++i) {
+      const Part& part = parts.part[i];
+      if (v < part.first || v >= part.first + part.count) continue;
+      zero_up_to(part.lo);
+      done = part.hi;
+    }
+    zero_up_to(nj);
+    store<T>(t.chunk_shifts + j0 / t.scores.key_tile * kStrip<T> + v * n, load<T>(row_max + v * n));
+  }
+}
+
 template <class T>
 inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj) {
   const TileScores<T>& s = t.scores;
+  T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * kStrip<T>;
   const T* q_panel = w.q_panels + r.strip * kStrip<T> * s.head_dim;
-  ScoreTile tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words);
+  ScoreTile tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, scores, w.bias, w.words);
   const LiveRows& live = tile.live;
-  if (!live.any) return;
+  T *row_max = w.row_max + r.strip * kStrip<T>, *row_sum = w.row_sum + r.strip * kStrip<T>;
+  if (!live.any) {
+    if (t.exponentials != nullptr) keep_chunk(t, {}, j0, nj, row_max);
+    return;
+  }
   std::uint32_t& seen = w.seen[r.strip];
   const bool first = seen == 0;
   seen |= seen_lanes(live, w.words);
-  T *row_max = w.row_max + r.strip * kStrip<T>, *row_sum = w.row_sum + r.strip * kStrip<T>;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
-  if (first && !starts_quickly(live, r.ni, w.words, w.scores, row_max)) by_maximum = lane_bits(r.ni);
-  while (const std::uint32_t failed = chunk_softmax(w.scores, tile.parts, live.masked ? w.words : nullptr,
-                                                    seen & lane_bits(r.ni), by_maximum, row_max, row_sum, w.rescale)) {
+  if (first && !starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lane_bits(r.ni);
+  while (const std::uint32_t failed = chunk_softmax(scores, tile.parts, live.masked ? w.words : nullptr, seen & lane_bits(r.ni),
+                                                    by_maximum, row_max, row_sum, w.rescale)) {
     by_maximum |= failed;
     w.by_maximum[r.strip] |= failed;
-    tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words);
+    tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, scores, w.bias, w.words);
   }
   if (t.v == nullptr) return;
   T* out = w.out_panels + r.strip * kStrip<T> * t.v_head_dim;
@@ -131,10 +157,11 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const bool hides = live.masked && hides_nonfinite(v_rows, t.v_stride, t.v_head_dim, live, lane_bits(r.ni), w.words);
   if (s.dropout.threshold != 0) {
     dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
-    drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
+    drop_lanes(scores, vectors, live.lo, live.hi, w.kept);
   }
+  if (t.exponentials != nullptr) keep_chunk(t, tile.parts, j0, nj, row_max);
   if (first && !hides && tile.parts.count == 1 && tile.parts.part[0].count == vectors) {
-    add_values<T, Store::kSet>(t, w, tile.parts.part[0], j0, out);
+    add_values<T, Store::kSet>(t, tile.parts.part[0], j0, scores, out);
     return;
   }
   if (first) zero_panel(out, t.v_head_dim);
@@ -142,9 +169,9 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   for (int i = 0; i < tile.parts.count; ++i) {
     const Part& part = tile.parts.part[i];
     if (hides) {
-      add_kept_lanes(part, v_rows, t.v_stride, t.v_head_dim, w.scores, w.words, out);
+      add_kept_lanes(part, v_rows, t.v_stride, t.v_head_dim, scores, w.words, out);
     } else {
-      add_values<T, Store::kAdd>(t, w, part, j0, out);
+      add_values<T, Store::kAdd>(t, part, j0, scores, out);
     }
   }
 }
@@ -227,6 +254,34 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
                        t.weights_row_stride);
 }
 
+/// weights[i, j] from the exponentials that were kept, after finish_strip. Chunks outside [begin, end) hold nothing.
+template <class T>
+inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index begin,
+                               Index end) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const TileScores<T>& s = t.scores;
+  const Index first = r.strip * kStrip<T>;
+  const V dropout = splat<T>(s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout));
+  for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
+    const Index nj = smaller(s.key_tile, s.kv_len - j0);
+    T* target = t.weights + r.i0 * t.weights_row_stride + j0;
+    if (j0 < begin || j0 >= end) {
+      for (Index i = 0; i < r.ni; ++i) {
+        for (Index j = 0; j < nj; ++j) target[i * t.weights_row_stride + j] = 0;
+      }
+      continue;
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      const V shift = load<T>(t.chunk_shifts + j0 / s.key_tile * kStrip<T> + v * n), last = load<T>(w.row_max + first + v * n);
+      // Larger than the last one only where the chunk held nothing, and -inf there as well.
+      const V moved = shift < last ? exp2<T>(shift - last) : splat<T>(1);
+      store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n) * dropout);
+    }
+    unpack_transposed<T>(t.exponentials + j0 * kStrip<T>, kStrip<T>, r.ni, nj, w.rescale, target, t.weights_row_stride);
+  }
+}
+
 /// Where the rows of a tile come from and go to: nothing to do where they are in memory as T.
 struct OwnRows {
   template <class T>
@@ -265,8 +320,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
     pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * kStrip<T> * s.head_dim);
     start_strip(w, r.strip, 0);
   });
-  for_live_chunks([&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, r, j0, nj); }); });
-  for_strips([&](const StripRows& r) {
+  const auto finish = [&](const StripRows& r) {
     rows.begin_out(t, r);
     const std::uint32_t wild = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
     if (wild != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
@@ -275,7 +329,17 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
       finish_strip(t, w, r);
     }
     if (t.v != nullptr) rows.end_out(t, r);
-  });
+  };
+  if (t.exponentials != nullptr) {
+    for_strips([&](const StripRows& r) {
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, r, j0, nj); });
+      finish(r);
+      write_kept_weights(t, w, r, begin, end);
+    });
+    return;
+  }
+  for_live_chunks([&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, r, j0, nj); }); });
+  for_strips(finish);
   if (t.weights == nullptr) return;
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);

@@ -71,6 +71,9 @@ struct ForwardTile {
   Sum* weights;             // [Tq, Tk] or null: also write the weights
   KernelIndex weights_row_stride, weights_column_stride;
   bool weights_applied;  // after dropout
+  // With weights and v, where a strip's exponentials fit: kept from the one sweep over the keys. Null: a second sweep.
+  Sum* exponentials;  // [Tk up to whole chunks][strip]
+  Sum* chunk_shifts;  // [chunks][strip]: what each chunk's exponents were taken from
 };
 
 /// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head). Null gradients are not computed.
@@ -220,6 +223,7 @@ extern "C" {
 extern const qkv::KernelTable qkv_kernels_scalar;
 extern const qkv::KernelTable qkv_kernels_avx2;
 extern const qkv::KernelTable qkv_kernels_avx512;
+extern const qkv::KernelTable qkv_kernels_avx512bf16;
 extern const qkv::KernelTable qkv_kernels_neon;
 extern const qkv::KernelTable qkv_kernels_sve256;
 extern const qkv::KernelTable qkv_kernels_sve512;
