@@ -205,6 +205,7 @@ template <class T>
 inline void dropout_words(const TileDropout& dropout, Index i0, Index ni, Index j0, Index lo, Index hi, std::uint32_t* kept) {
   constexpr int lanes = Simd<float>::kLanes;  // of a U32
   const int parts = static_cast<int>((ni + lanes - 1) / lanes);
+  const PhiloxRounds rounds(dropout.key0, dropout.key1);
   U32 lane_number{};
   for (int lane = 0; lane < lanes; ++lane) lane_number[lane] = static_cast<std::uint32_t>(lane);
   const Index first = (j0 + lo) / 8, last = (j0 + hi - 1) / 8;
@@ -213,10 +214,12 @@ inline void dropout_words(const TileDropout& dropout, Index i0, Index ni, Index 
     for (int part = 0; part < parts; ++part) {
       U32 words[4] = {lane_number + static_cast<std::uint32_t>(i0 + part * lanes), U32{} + static_cast<std::uint32_t>(group),
                       U32{} + dropout.sequence_head, U32{}};
-      philox(words, dropout.key0, dropout.key1);
+      philox(words, rounds);
       for (int half = 0; half < 8; ++half) {
         const U32 value = half % 2 == 0 ? words[half / 2] & 0xFFFFu : words[half / 2] >> 16;
-        bits[half] |= bits_where<float>(value >= (U32{} + dropout.threshold)) << (part * lanes);
+        // Dropped below the threshold: both are at most 2^16, so the sign of the difference tells.
+        const std::uint32_t dropped = sign_bits(reinterpret_cast<I32>(value - dropout.threshold));
+        bits[half] |= (~dropped & lane_bits(lanes)) << (part * lanes);
       }
     }
     for (int half = 0; half < 8; ++half) {

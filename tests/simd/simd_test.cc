@@ -222,7 +222,7 @@ TEST_F(VectorsOfFloat, PhiloxIsTheScalarOne) {
     for (std::uint32_t lane = 0; lane < n; ++lane) counter[w][lane] = lane * 0x9E3779B9U + w * 0x7F4A7C15U + 12345U;
     std::memcpy(&words[w], counter[w], sizeof words[w]);
   }
-  philox(words, 0xDEADBEEFU, 0x01234567U);
+  philox(words, PhiloxRounds(0xDEADBEEFU, 0x01234567U));
   for (int lane = 0; lane < n; ++lane) {
     const PhiloxWords wanted =
         philox4x32({counter[0][lane], counter[1][lane], counter[2][lane], counter[3][lane]}, {0xDEADBEEFU, 0x01234567U});
