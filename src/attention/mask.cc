@@ -160,7 +160,7 @@ void check_mask(const Mask& mask, const MaskExtent& extent, const char* function
       const Index size = leaf.values.size(axis);
       check<ShapeError>(size == wanted[static_cast<std::size_t>(axis)] || size == 1, function,
                         "a dense mask must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", leaf.values, " for ",
-                        shape_text(wanted.data(), 4));
+                        [&] { return shape_text(wanted.data(), 4); });
     }
   }
 }

@@ -56,7 +56,8 @@ void check_bias(const char* function, const BiasView& options, const Problem<T>&
   const std::array<Index, 4> wanted{p.batch, p.num_heads, p.q_len, p.kv_len};
   for (int axis = 0; axis < 4; ++axis) {
     check<ShapeError>(bias.size(axis) == wanted[static_cast<std::size_t>(axis)] || bias.size(axis) == 1, function,
-                      "bias must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", bias, " for ", shape_text(wanted.data(), 4));
+                      "bias must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", bias, " for ",
+                      [&] { return shape_text(wanted.data(), 4); });
   }
 }
 
@@ -91,7 +92,8 @@ template <class T>
 void check_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
                  Index width) {
   const std::array<Index, 4> wanted{batch, heads, length, width};
-  check<ShapeError>(view.sizes() == wanted, function, name, " must be ", shape_text(wanted.data(), 4), ": got ", view);
+  check<ShapeError>(
+      view.sizes() == wanted, function, name, " must be ", [&] { return shape_text(wanted.data(), 4); }, ": got ", view);
   check_last_stride(function, name, view);
 }
 
