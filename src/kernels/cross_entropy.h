@@ -21,8 +21,8 @@ struct LogitRows {
 
   const float* logits;
   Index stride, count, columns;
-  alignas(64) float panel[kClassBlock * kLanes];  // [columns of a block][lanes]
-  Index held = -1;                                // first column of the block in the panel
+  float* panel;     // [columns of a block][lanes]
+  Index held = -1;  // first column of the block in the panel
 
   /// The panel of columns [begin, begin + result).
   Index turn(Index begin) {
@@ -59,10 +59,11 @@ struct LogitRows {
 inline double cross_entropy(const CrossEntropyRows& t) {
   using V = Simd<float>::V;
   constexpr Index n = Simd<float>::kLanes;
+  alignas(64) float panel[kClassBlock * n];
   double loss = 0, product = 1;  // of up to 32 sums, each at most `columns`: one logarithm for all
   int factors = 0;
   for (Index m0 = 0; m0 < t.rows; m0 += n) {
-    LogitRows rows{t.logits + m0 * t.logits_stride, t.logits_stride, smaller(n, t.rows - m0), t.columns, {}, -1};
+    LogitRows rows{t.logits + m0 * t.logits_stride, t.logits_stride, smaller(n, t.rows - m0), t.columns, panel};
     const V top = rows.largest();
     V sum{};
     const bool one_block = t.columns <= kClassBlock;

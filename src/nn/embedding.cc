@@ -38,14 +38,16 @@ void gather(std::string_view function, View<const float, 2> table, std::span<con
 void scatter(std::string_view function, View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable,
              Context& context) {
   check_call(function, ids, dtable, dy);
-  constexpr Index kColumns = 64;  // an item's own columns, whole cache lines: items share none
   const LayerKernels& kernels = kernel_table(context.isa()).layers;
   const Index width = dy.size(1);
   const double flops = kElementFlops * static_cast<double>(dy.size(0)) * static_cast<double>(width);
-  parallel_for_flops(context, (width + kColumns - 1) / kColumns, flops, [&](Index item, int) {
-    const Index begin = item * kColumns;
+  constexpr Index kLine = 64;  // an item's own columns, whole cache lines: items share none
+  const Index columns = flops < context.impl().region_flops || context.threads() == 1 ? width : kLine;
+  if (columns == 0) return;
+  parallel_for_flops(context, (width + columns - 1) / columns, flops, [&](Index item, int) {
+    const Index begin = item * columns;
     kernels.scatter({dy.data() + begin, dy.stride(0), ids.data(), dtable.data() + begin, dtable.stride(0), dy.size(0),
-                     std::min(kColumns, width - begin)});
+                     std::min(columns, width - begin)});
   });
 }
 
