@@ -56,6 +56,35 @@ void Linear::load_state_dict(const StateDict& state, std::string_view prefix) {
 
 std::string_view Linear::type_name() const { return "Linear"; }
 
+void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias, View<BFloat16, 2> y,
+                    Context& context) {
+  check<ShapeError>(x.size(1) == weight.size(1) && y.size(0) == x.size(0) && y.size(1) == weight.size(0) &&
+                        (bias.is_null() || bias.size(0) == weight.size(0)),
+                    "linear_forward", "x must be [M, K], weight [N, K], bias [N] and y [M, N]: got x ", x, ", weight ", weight,
+                    ", bias ", bias, ", y ", y);
+  check_rows("linear_forward", "x", x);
+  check_rows("linear_forward", "weight", weight);
+  check_rows("linear_forward", "bias", bias);
+  check_rows("linear_forward", "y", y);
+  linear_forward(x, Bf16Weights{weight, bias.data()}, y, context);
+}
+
+void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<const BFloat16, 2> weight,
+                     View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias, Context& context) {
+  check<ShapeError>(x.size(1) == weight.size(1) && dy.size(0) == x.size(0) && dy.size(1) == weight.size(0) &&
+                        (dx.is_null() || dx.sizes() == x.sizes()) && dweight.sizes() == weight.sizes() &&
+                        (dbias.is_null() || dbias.size(0) == weight.size(0)),
+                    "linear_backward", "x, dx must be [M, K], dy [M, N], weight, dweight [N, K] and dbias [N]: got x ", x,
+                    ", dy ", dy, ", weight ", weight, ", dx ", dx, ", dweight ", dweight, ", dbias ", dbias);
+  check_rows("linear_backward", "x", x);
+  check_rows("linear_backward", "dy", dy);
+  check_rows("linear_backward", "weight", weight);
+  check_rows("linear_backward", "dx", dx);
+  check_rows("linear_backward", "dweight", dweight);
+  check_rows("linear_backward", "dbias", dbias);
+  linear_backward(x, dy, Bf16Weights{weight, nullptr}, dx, {dweight, dbias.data()}, context);
+}
+
 }  // namespace nn
 }  // namespace v0
 }  // namespace qkv

@@ -73,12 +73,6 @@ void run_tiles(const std::array<const TiledProduct*, 2>& products, double flops,
   });
 }
 
-/// What a product is told of rows: a single one may have any stride.
-template <class T>
-Index row_stride(View<T, 2> rows) {
-  return rows.size(0) > 1 ? rows.stride(0) : std::max<Index>(rows.size(1), 1);
-}
-
 /// [T, E] of one sequence of [B, T, E].
 template <class T>
 View<T, 2> sequence(View<T, 3> x, Index b) {

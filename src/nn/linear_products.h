@@ -1,9 +1,11 @@
-// The three products of a linear map, cut in tiles that the shape alone decides and spread over the context's threads: each
-// tile is one oneDNN call and each sum over rows is whole within one tile, so the bits do not depend on the number of threads.
-// Not: checks (the layers' business), storage.
+// The three products of a linear map, cut in tiles and spread over the context's threads. f32: the own kernel, whose elements
+// no cut changes; bf16: oneDNN, one call a tile that the shape alone decides. So the bits do not depend on the number of
+// threads. Not: checks (the layers' business), storage.
 //
 // Shapes: M rows (tokens), K inputs, N outputs. Views have last stride 1 and any row stride.
 #pragma once
+
+#include <algorithm>
 
 #include "qkv/context.h"
 #include "qkv/view.h"
@@ -29,12 +31,32 @@ void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<f
 void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights& weights, View<float, 2> dx,
                      const LinearGradients& gradients, Context& context);
 
+/// The same on bf16: sums in f32, y and dx rounded once, parameter gradients and bias in f32.
+struct Bf16Weights {
+  View<const BFloat16, 2> weight;  // [N, K]
+  const float* bias = nullptr;     // [N] or null
+};
+
+/// Who computes: oneDNN where it has bf16 products of this CPU, else the f32 kernel on widened rows. A test asks for one.
+enum class Bf16Products { kAutomatic, kOneDnn, kWidened };
+
+void linear_forward(View<const BFloat16, 2> x, const Bf16Weights& weights, View<BFloat16, 2> y, Context& context,
+                    Bf16Products products = Bf16Products::kAutomatic);
+void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const Bf16Weights& weights, View<BFloat16, 2> dx,
+                     const LinearGradients& gradients, Context& context, Bf16Products products = Bf16Products::kAutomatic);
+
 /// Whether all rows of a [B, T, E] lie at one distance and do not overlap: what one product over B * T rows needs.
 template <class T>
 bool has_plain_rows(View<T, 3> x) {
   if (x.size(2) > 1 && x.stride(2) != 1) return false;
   if (x.size(1) > 1 && x.stride(1) < x.size(2)) return false;
   return x.size(0) <= 1 || (x.size(1) > 1 ? x.stride(0) == x.size(1) * x.stride(1) : x.stride(0) >= x.size(2));
+}
+
+/// What a product is told of rows: a single one may have any stride.
+template <class T>
+Index row_stride(View<T, 2> rows) {
+  return rows.size(0) > 1 ? rows.stride(0) : std::max<Index>(rows.size(1), 1);
 }
 
 /// A [B, T, E] with plain rows seen as [B * T, E].

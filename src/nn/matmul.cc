@@ -63,10 +63,10 @@ const dnnl::engine& cpu_engine() {
 
 dnnl::matmul::primitive_desc describe(const MatmulShape& shape) {
   using dnnl::memory;
-  constexpr auto f32 = memory::data_type::f32;
-  const memory::desc a({shape.rows, shape.inner}, f32, memory::dims{shape.a_row_stride, shape.a_column_stride});
-  const memory::desc b({shape.inner, shape.columns}, f32, memory::dims{shape.b_row_stride, shape.b_column_stride});
-  const memory::desc c({shape.rows, shape.columns}, f32, memory::dims{shape.c_row_stride, 1});
+  constexpr auto f32 = memory::data_type::f32, bf16 = memory::data_type::bf16;
+  const memory::desc a({shape.rows, shape.inner}, bf16, memory::dims{shape.a_row_stride, shape.a_column_stride});
+  const memory::desc b({shape.inner, shape.columns}, bf16, memory::dims{shape.b_row_stride, shape.b_column_stride});
+  const memory::desc c({shape.rows, shape.columns}, shape.accumulate ? f32 : bf16, memory::dims{shape.c_row_stride, 1});
   const memory::desc bias = shape.bias ? memory::desc({1, shape.columns}, f32, memory::dims{shape.columns, 1}) : memory::desc();
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -148,16 +148,24 @@ Matmul::Matmul(const MatmulShape& shape) {
 }
 Matmul::~Matmul() = default;
 
-void Matmul::run(const float* a, const float* b, const float* bias, float* c) const {
+void Matmul::run(const BFloat16* a, const BFloat16* b, const float* bias, void* c) const {
   const OneThread guard;
   auto arguments = impl_->take();
-  arguments->a.set_data_handle(const_cast<float*>(a));
-  arguments->b.set_data_handle(const_cast<float*>(b));
+  arguments->a.set_data_handle(const_cast<BFloat16*>(a));
+  arguments->b.set_data_handle(const_cast<BFloat16*>(b));
   arguments->c.set_data_handle(c);
   if (bias != nullptr) arguments->bias.set_data_handle(const_cast<float*>(bias));
   impl_->primitive.execute(arguments->stream, arguments->list);
   arguments->stream.wait();
   impl_->give_back(std::move(arguments));
+}
+
+bool has_native_bf16_matmul() {
+  static const bool native = [] {
+    constexpr unsigned kWanted = dnnl_cpu_isa_avx512_core_bf16;  // instruction sets are bits: what includes it has them all
+    return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kWanted) == kWanted;
+  }();
+  return native;
 }
 
 std::shared_ptr<const Matmul> held_matmul(const MatmulShape& shape) {

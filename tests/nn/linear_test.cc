@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/context_impl.h"
+#include "nn/linear_products.h"
 #include "nn_support.h"
 #include "support/isas.h"
 
@@ -120,6 +121,95 @@ TEST(Linear, SameBitsForAnyNumberOfThreads) {
   check_bits_for_any_number_of_threads({777, 96, 130});
   check_bits_for_any_number_of_threads({270, 790, 260});  // cut along columns with few threads, along rows with many
   check_bits_for_any_number_of_threads({9, 300, 2100});
+}
+
+Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) {
+  Tensor<BFloat16> tensor(std::move(sizes));
+  test::Random random(seed);
+  for (BFloat16& value : tensor.span()) value = BFloat16(static_cast<float>(random.symmetric()));
+  return tensor;
+}
+
+double wide(BFloat16 x) { return static_cast<double>(static_cast<float>(x)); }
+
+/// A sum of f32 terms rounded to bf16 once: 2^-8 of the result, beside what expect_sum allows.
+void expect_rounded_sum(BFloat16 got, double sum, double magnitude, Index count) {
+  const double bound = 0x1p-8 * std::abs(sum) + 2 * (2 * std::sqrt(static_cast<double>(count)) + 4) * kEps * magnitude;
+  EXPECT_LE(std::abs(wide(got) - sum), bound);
+}
+
+void check_bf16(const Shape& shape, nn::Bf16Products products, Context& context) {
+  const auto [m, k, n] = shape;
+  const Tensor<BFloat16> x = random_bf16({m, k}, 1), weight = random_bf16({n, k}, 2), dy = random_bf16({m, n}, 3);
+  const Tensor<float> bias = random_tensor({n}, 4);
+  Tensor<BFloat16> y({m, n}), dx({m, k});
+  Tensor<float> dweight({n, k}), dbias({n});
+  nn::linear_forward(x, {weight, bias.data()}, y, context, products);
+  nn::linear_backward(x, dy, {weight, nullptr}, dx, {dweight, dbias.data()}, context, products);
+  nn::linear_backward(x, dy, {weight, nullptr}, {}, {dweight, dbias.data()}, context, products);  // accumulates
+  const auto entry = [](const Tensor<BFloat16>& t, Index i, Index j) { return wide(t.data()[i * t.size(1) + j]); };
+  for (Index i = 0; i < m; ++i) {
+    for (Index j = 0; j < n; ++j) {
+      double sum = static_cast<double>(bias.data()[j]), size = std::abs(sum);
+      for (Index l = 0; l < k; ++l)
+        sum += entry(x, i, l) * entry(weight, j, l), size += std::abs(entry(x, i, l) * entry(weight, j, l));
+      expect_rounded_sum(y.view<2>()(i, j), sum, size, k + 1);
+    }
+    for (Index l = 0; l < k; ++l) {
+      double sum = 0, size = 0;
+      for (Index j = 0; j < n; ++j)
+        sum += entry(dy, i, j) * entry(weight, j, l), size += std::abs(entry(dy, i, j) * entry(weight, j, l));
+      expect_rounded_sum(dx.view<2>()(i, l), sum, size, n);
+    }
+  }
+  for (Index j = 0; j < n; ++j) {
+    double bias_sum = 0, bias_size = 0;
+    for (Index i = 0; i < m; ++i) bias_sum += 2 * entry(dy, i, j), bias_size += 2 * std::abs(entry(dy, i, j));
+    expect_sum(dbias.data()[j], bias_sum, bias_size, m);
+    for (Index l = 0; l < k; ++l) {
+      double sum = 0, size = 0;
+      for (Index i = 0; i < m; ++i)
+        sum += 2 * entry(dy, i, j) * entry(x, i, l), size += 2 * std::abs(entry(dy, i, j) * entry(x, i, l));
+      expect_sum(dweight.view<2>()(j, l), sum, size, m);
+    }
+  }
+}
+
+TEST(Linear, Bf16WidenedAgreesWithSumsInF64) {
+  test::for_each_isa(2, [](Context& context) {
+    for (const Shape& shape : {Shape{1, 1, 1}, Shape{3, 5, 2}, Shape{37, 64, 33}, Shape{130, 65, 96}}) {
+      check_bf16(shape, nn::Bf16Products::kWidened, context);
+    }
+  });
+}
+
+TEST(Linear, Bf16ThroughThePublicFunctions) {
+  const Tensor<BFloat16> x = random_bf16({9, 6}, 1), weight = random_bf16({4, 6}, 2), dy = random_bf16({9, 4}, 3);
+  const Tensor<float> bias = random_tensor({4}, 4);
+  Tensor<BFloat16> y({9, 4}), direct_y({9, 4}), dx({9, 6}), direct_dx({9, 6});
+  Tensor<float> dweight({4, 6}), dbias({4}), direct_dweight({4, 6}), direct_dbias({4});
+  Context context({.threads = 1});
+  nn::linear_forward(x, weight, bias, y, context);
+  nn::linear_backward(x, dy, weight, dx, dweight, dbias, context);
+  nn::linear_forward(x, nn::Bf16Weights{weight, bias.data()}, direct_y, context);
+  nn::linear_backward(x, dy, nn::Bf16Weights{weight, nullptr}, direct_dx, {direct_dweight, direct_dbias.data()}, context);
+  EXPECT_TRUE(test::same_bits(y.span(), direct_y.span()));
+  EXPECT_TRUE(test::same_bits(dx.span(), direct_dx.span()));
+  EXPECT_TRUE(test::same_bits(dweight, direct_dweight));
+  EXPECT_TRUE(test::same_bits(dbias, direct_dbias));
+  EXPECT_NE(test::error_of<ShapeError>([&] { nn::linear_forward(x, dy, bias, y, context); }), "");
+  EXPECT_NE(test::error_of<ShapeError>([&] { nn::linear_backward(x, dy, weight, y, dweight, dbias, context); }), "");
+}
+
+TEST(Linear, Bf16ByOneDnnAgreesWithSumsInF64) {
+  Context context({.threads = 2});
+  context.impl().region_flops = 0;
+  try {
+    check_bf16({3, 5, 2}, nn::Bf16Products::kOneDnn, context);
+  } catch (const std::exception& error) {
+    GTEST_SKIP() << "oneDNN has no bf16 products on this CPU: " << error.what();
+  }
+  check_bf16({130, 65, 96}, nn::Bf16Products::kOneDnn, context);
 }
 
 TEST(Linear, NoRows) {

@@ -1,5 +1,5 @@
-// Linear: y = x W^T + b. Products run on oneDNN, one thread each, in tiles that the shape alone decides, spread over the
-// context's threads; sums over rows (dW, db) have one order. So the same bits for any number of threads.
+// Linear: y = x W^T + b. f32 products run on the own packed kernel, whose sums have one order however they are cut; bf16
+// products on oneDNN where the CPU has its own, else widened on the same kernel. So the same bits for any number of threads.
 //
 // Shapes: M rows (tokens), K = in_features, N = out_features. The last axis of every view has stride 1.
 #pragma once
@@ -45,6 +45,16 @@ class QKV_API Linear : public Module {
   Tensor<float> weight_, weight_gradient_;  // [N, K]
   Tensor<float> bias_, bias_gradient_;      // [N], empty without bias
 };
+
+/// A linear map stored in bf16, without a module around it: sums in f32, y and dx rounded once, parameter gradients in f32.
+/// y [M, N] = x [M, K] weight [N, K]^T + bias [N] (null: none). Rows as above; overwrites y.
+QKV_API void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias,
+                            View<BFloat16, 2> y, Context& context = Context::default_context());
+/// dx [M, K] = dy [M, N] weight (null: not wanted); dweight [N, K] += dy^T x; dbias [N] += column sums of dy (null: not
+/// wanted).
+QKV_API void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<const BFloat16, 2> weight,
+                             View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias,
+                             Context& context = Context::default_context());
 
 }  // namespace nn
 }  // namespace v0
