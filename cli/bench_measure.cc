@@ -10,7 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kCaseSeconds = 0.25;  // more runs of short cases
-constexpr double kSteady = 0.03;       // by how much the peak may move
+constexpr std::size_t kFewRuns = 3;
+constexpr double kSteady = 0.03;  // by how much the peak may move
 constexpr int kRepeats = 2;
 
 double seconds_of(const std::function<void()>& run) {
@@ -27,11 +28,12 @@ Timing timing_of(std::vector<double> seconds) {
 }
 
 /// The case and what it is held against in turn, so that both meet the same machine.
-void time_runs(const BenchCase& one, const Prepared& prepared, Clock::time_point deadline, Measured& measured) {
+void time_runs(const BenchCase& one, const Prepared& prepared, const Patience& patience, Measured& measured) {
   std::vector<double> times, plain_times;
   if (prepared.plain) prepared.plain();
   const auto wanted = [&](double total) {
-    return times.size() < one.runs || (one.runs > 1 && total < kCaseSeconds && Clock::now() < deadline);
+    if (Clock::now() > patience.runs) return times.size() < std::min(one.runs, kFewRuns);
+    return times.size() < one.runs || (one.runs > 1 && total < kCaseSeconds);
   };
   for (double total = 0; wanted(total); total += times.back()) {
     times.push_back(seconds_of(prepared.run));
@@ -49,7 +51,7 @@ void hold_against_textbook(const BenchCase& one, const Prepared& prepared, Measu
                                        one.name, measured.judgement->error, measured.judgement->bound));
 }
 
-Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, Clock::time_point deadline) {
+Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, const Patience& patience) {
   Measured measured;
   measured.what = &one;
   const Prepared prepared = one.prepare(context);
@@ -61,7 +63,7 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, 
   const bool is_f64 = one.type == "f64";
   const PeakKinds kinds{.fma_f32 = !is_f64, .fma_f64 = is_f64, .read = prepared.bytes > 0};
   if (one.limit == Limit::kMemory) {
-    time_runs(one, prepared, deadline, measured);
+    time_runs(one, prepared, patience, measured);
     measured.peak_bytes = prepared.peak_bytes();
     hold_against_textbook(one, prepared, measured);
     measured.before = measured.after = meter.measure(kinds);
@@ -70,7 +72,7 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, 
     hold_against_textbook(one, prepared, measured);
     measured.before = meter.measure(kinds);
     prepared.run();
-    time_runs(one, prepared, deadline, measured);
+    time_runs(one, prepared, patience, measured);
     measured.after = meter.measure(kinds);
   }
   measured.peak = best_of(measured.before, measured.after);
@@ -95,10 +97,10 @@ double Measured::goal() const { return what->goal_ms > 0 ? flops / what->goal_ms
 
 bool Measured::steady() const { return difference_of(before, after) <= kSteady; }
 
-Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, Clock::time_point deadline) {
-  Measured best = measure_once(one, context, meter, deadline);
-  for (int repeats = 1; repeats <= kRepeats && !best.steady() && Clock::now() < deadline; ++repeats) {
-    Measured again = measure_once(one, context, meter, deadline);
+Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, const Patience& patience) {
+  Measured best = measure_once(one, context, meter, patience);
+  for (int repeats = 1; repeats <= kRepeats && !best.steady() && Clock::now() < patience.repeats; ++repeats) {
+    Measured again = measure_once(one, context, meter, patience);
     if (difference_of(again.before, again.after) < difference_of(best.before, best.after)) best = std::move(again);
     best.repeats = repeats;
   }

@@ -42,9 +42,15 @@ struct Measured {
   bool steady() const;
 };
 
+/// What a run of many cases gives up when the machine is slower than it should be.
+struct Patience {
+  using Time = std::chrono::steady_clock::time_point;
+  Time repeats = Time::max();  ///< after this no case is measured again
+  Time runs = Time::max();     ///< after this a case has three runs
+};
+
 /// Throws std::runtime_error when the result is wrong. A case during which the peak moved by more than 3 % is measured again,
-/// at most twice and only before `deadline`; the steadiest of the attempts counts. After `deadline` no case has more runs than
-/// it needs.
-Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, std::chrono::steady_clock::time_point deadline);
+/// at most twice; the steadiest of the attempts counts.
+Measured measure(const BenchCase& one, Context& context, PeakMeter& meter, const Patience& patience);
 
 }  // namespace qkv::cli
