@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "command.h"
+#include "dispatch/cpu.h"
 #include "dispatch/kernels.h"
 #include "json.h"
 #include "machine.h"
@@ -35,15 +36,21 @@ Json tiles(Isa isa, const char* dtype) {
 
 Json gather() {
   const Context context;
-  Json isas = Json::array();
-  for (const Isa isa : supported_isas()) isas.push_back(isa_name(isa));
+  Json isas = Json::array(), skipped = Json::array();
+  for (const IsaCandidate& candidate : isa_candidates()) {
+    if (candidate.obstacle.empty()) {
+      isas.push_back(isa_name(candidate.isa));
+    } else {
+      skipped.push_back({{"name", isa_name(candidate.isa)}, {"reason", candidate.obstacle}});
+    }
+  }
   Json cache_sizes = Json::object();
   for (const Cache& cache : caches()) cache_sizes[cache.name] = cache.bytes;
   Json kernels = tiles<float>(context.isa(), "f32");
   for (Json& one : tiles<double>(context.isa(), "f64")) kernels.push_back(std::move(one));
   return {{"version", QKV_VERSION},
           {"cpu", {{"model", cpu_model()}, {"features", cpu_features()}, {"caches", cache_sizes}}},
-          {"isa", {{"chosen", isa_name(context.isa())}, {"supported", isas}}},
+          {"isa", {{"chosen", isa_name(context.isa())}, {"supported", isas}, {"skipped", skipped}}},
           {"threads", {{"used", context.threads()}, {"available", available_threads()}}},
           {"kernels", kernels},
           {"compiler", fmt::format("{} {}.{}.{}",
@@ -80,6 +87,9 @@ void print_info(const Json& info) {
   row("caches", sizes.empty() ? "not reported" : sizes);
   row("isa", info["isa"]["chosen"].get<std::string>() + " (of " + joined(info["isa"]["supported"]) +
                  "; choose with QKV_ISA or --isa)");
+  for (const Json& isa : info["isa"]["skipped"]) {
+    row("", "not " + isa["name"].get<std::string>() + ": " + isa["reason"].get<std::string>());
+  }
   row("threads", fmt::format("{} (of {} available; choose with QKV_THREADS or --threads)", info["threads"]["used"].get<int>(),
                              info["threads"]["available"].get<int>()));
   print_line();

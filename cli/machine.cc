@@ -23,15 +23,20 @@ std::string cpuinfo(std::string_view name) {
 
 std::string cpu_model() {
   const std::string model = cpuinfo("model name");
-  return model.empty() ? "unknown" : model;
+  if (!model.empty()) return model;
+  // AArch64 has numbers instead of a name.
+  const std::string implementer = cpuinfo("CPU implementer"), part = cpuinfo("CPU part");
+  return part.empty() ? "unknown" : "implementer " + implementer + ", part " + part;
 }
 
 std::vector<std::string> cpu_features() {
-  std::istringstream flags(" " + cpuinfo("flags"));
+  std::istringstream flags(" " + cpuinfo("flags") + " " + cpuinfo("Features"));  // x86-64, AArch64
   std::vector<std::string> found;
   for (std::string flag; flags >> flag;) {
-    for (const std::string_view wanted : {"sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl",
-                                          "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16"}) {
+    for (const std::string_view wanted :
+         {"sse4_2",   "avx",      "avx2",        "fma",         "f16c",     "avx512f",  "avx512bw",
+          "avx512dq", "avx512vl", "avx512_bf16", "avx512_fp16", "avx_vnni", "amx_tile", "amx_bf16",
+          "asimd",    "asimdhp",  "sve",         "sve2",        "bf16",     "i8mm"}) {
       if (flag == wanted) found.push_back(flag);
     }
   }

@@ -2,6 +2,7 @@
 #include <pty.h>
 
 #include "cli/tool.h"
+#include "dispatch/cpu.h"
 #include "qkv/context.h"
 #include "support/random.h"
 
@@ -153,6 +154,7 @@ TEST_F(House, AFullDiskIsAFailureOfTheWork) {
 TEST_F(House, InfoIsJson) {
   const nlohmann::json info = json({"info", "--json"});
   EXPECT_EQ(info["isa"]["supported"].size(), supported_isas().size());
+  EXPECT_EQ(info["isa"]["supported"].size() + info["isa"]["skipped"].size(), isa_candidates().size());
   EXPECT_GE(info["threads"]["used"], 1);
   EXPECT_FALSE(info["kernels"].empty());
   EXPECT_NE(output({"info"}).find(info["cpu"]["model"]), std::string::npos);

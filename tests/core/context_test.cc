@@ -16,6 +16,7 @@
 
 #include "core/available_threads.h"
 #include "core/scratch.h"
+#include "dispatch/cpu.h"
 #include "qkv/error.h"
 
 namespace {
@@ -89,6 +90,18 @@ TEST(Isa, ScalarIsAlwaysThereAndOrderIsAscending) {
   ASSERT_FALSE(isas.empty());
   EXPECT_EQ(isas.front(), Isa::kScalar);
   EXPECT_TRUE(std::is_sorted(isas.begin(), isas.end()));
+}
+
+TEST(Isa, EveryCandidateRunsOrSaysWhyNot) {
+  std::size_t running = 0;
+  for (const qkv::IsaCandidate& candidate : qkv::isa_candidates()) {
+    if (candidate.obstacle.empty()) {
+      EXPECT_EQ(qkv::supported_isas().at(running++), candidate.isa);
+    } else {
+      EXPECT_THROW(qkv::parse_isa(qkv::isa_name(candidate.isa)), qkv::OptionError) << candidate.obstacle;
+    }
+  }
+  EXPECT_EQ(running, qkv::supported_isas().size());
 }
 
 // Executors that an application might bring.
