@@ -38,13 +38,15 @@ double fma_peak(Index rounds, T* sink) {
   using V = typename Simd<T>::V;
   constexpr int chains = 12;
   V acc[chains];
+#pragma GCC unroll 12
   for (int c = 0; c < chains; ++c) acc[c] = splat<T>(static_cast<T>(c));
   const V a = splat<T>(static_cast<T>(0.999)), b = splat<T>(static_cast<T>(0.001));
   for (Index r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
-    for (int c = 0; c < chains; ++c) acc[c] = fma(acc[c], a, b);
+    for (int c = 0; c < chains; ++c) acc[c] = fma(a, b, acc[c]);  // into the sum, as products do: NEON can no other
   }
   V sum{};
+#pragma GCC unroll 12
   for (int c = 0; c < chains; ++c) sum += acc[c];
   store<T>(sink, sum);
   return 2.0 * chains * Simd<T>::kLanes * static_cast<double>(rounds);
