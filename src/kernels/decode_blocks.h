@@ -10,6 +10,9 @@
 namespace qkv {
 namespace {
 
+/// Keys of the largest chunk: how far rows of scores lie apart, a constant so that addresses need no registers.
+constexpr Index kChunkLimit = 256;
+
 /// Runs of keys of a chunk that are read side by side. Four streams of prefetched rows read 17.5 GB/s where one reads 14.
 constexpr Index kRuns = 4;
 
@@ -35,8 +38,9 @@ template <class T>
 struct Runs {
   const T* rows;  // row g of run i: rows + (i * run + g) * stride
   const T* next;
-  Index stride, next_stride, run, ahead;  // ahead: how many rows of a run are fetched before they are used
-  Index lo, hi;                           // keys of the chunk that are alive
+  Index stride, next_stride, run;
+  Index ahead;   // how many rows of a run are fetched before they are used
+  Index lo, hi;  // keys of the chunk that are alive
 
   /// Those whose row g is alive.
   SomeRuns live(Index g) const {
@@ -86,6 +90,11 @@ inline __attribute__((always_inline)) void fetch(const T* p) {
   __builtin_prefetch(p, 0, 3);
 }
 
+template <class T>
+inline void fetch_row(const T* row, Index width) {
+  for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch(row + x);
+}
+
 // One step of adding up lanes: of each 2 * step lanes, half are partial sums of a, half of b.
 template <class T, int kStep, int... kLane>
 inline typename Simd<T>::V add_crossed(typename Simd<T>::V a, typename Simd<T>::V b, std::integer_sequence<int, kLane...>) {
@@ -131,7 +140,7 @@ inline T largest_lane(typename Simd<T>::V x) {
 template <class T, int kR>
 inline __attribute__((always_inline)) void dot_block(const Accumulator<T>* q, Index q_width, const T* k, Index between,
                                                      const SomeRuns& live, Index head_dim, const T* soon, Index soon_between,
-                                                     const SomeRuns& fetched, Accumulator<T>* scores, Index scores_row) {
+                                                     const SomeRuns& fetched, Accumulator<T>* scores) {
   using Sum = Accumulator<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -169,14 +178,14 @@ inline __attribute__((always_inline)) void dot_block(const Accumulator<T>* q, In
         d, [rest](const T* p) __attribute__((always_inline)) { return load_row_tail(p, rest); });
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < kR; ++r) store_sums<Sum>(acc[r], scores + r * scores_row);
+  for (int r = 0; r < kR; ++r) store_sums<Sum>(acc[r], scores + r * kChunkLimit);
 }
 
 /// out[r][d] = out[r][d] * factor[r] + sum over g in [begin, end) and i of weights[r][4 g + i] * v(g, i)[d], for kR rows and kV
 /// vectors at column d0; `rest` lanes of the last one, 0: all. A row of V that is not alive is not read.
 template <class T, int kR, int kV, bool kTail>
-inline __attribute__((always_inline)) void value_block(const Accumulator<T>* weights, Index weights_row, const Runs<T>& v,
-                                                       Index begin, Index end, Index d0, Accumulator<T>* out, Index out_row,
+inline __attribute__((always_inline)) void value_block(const Accumulator<T>* weights, const Runs<T>& v, Index begin, Index end,
+                                                       Index d0, Accumulator<T>* out, Index out_row,
                                                        const Accumulator<T>* factor, const SomeRuns& fetched, int rest) {
   using Sum = Accumulator<T>;
   using V = typename Simd<Sum>::V;
@@ -194,7 +203,7 @@ inline __attribute__((always_inline)) void value_block(const Accumulator<T>* wei
     for (int x = 0; x < kV; ++x) value[x] = kTail ? load_row_tail(row + x * n, rest) : load_row(row + x * n);
 #pragma GCC unroll 4
     for (int r = 0; r < kR; ++r) {
-      const V w = splat<Sum>(weight[r * weights_row]);
+      const V w = splat<Sum>(weight[r * kChunkLimit]);
 #pragma GCC unroll 8
       for (int x = 0; x < kV; ++x) acc[r][x] = fma(w, value[x], acc[r][x]);
     }
@@ -209,7 +218,7 @@ inline __attribute__((always_inline)) void value_block(const Accumulator<T>* wei
       const Index soon_between = v.soon_between(g);
 #pragma GCC unroll 4
       for (Index i = 0; i < kRuns; ++i) {
-        if (fetched.hold(i)) {
+        if (fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs stay side by side
 #pragma GCC unroll 8
           for (Index x = 0; x < kV * n; x += line) fetch(soon + i * soon_between + x);
         }
@@ -232,19 +241,18 @@ inline __attribute__((always_inline)) void value_block(const Accumulator<T>* wei
 
 /// All columns of kR rows.
 template <class T, int kR>
-inline void value_rows(const Accumulator<T>* weights, Index weights_row, const Runs<T>& v, Index begin, Index end, Index width,
+inline void value_rows(const Accumulator<T>* weights, const Runs<T>& v, Index begin, Index end, Index width,
                        Accumulator<T>* out, Index out_row, const Accumulator<T>* factor, const SomeRuns& fetched) {
   constexpr int n = Simd<Accumulator<T>>::kLanes, wide = kR == 1 ? 2 * kValueVectors : kValueVectors;
   Index d = 0;
   for (; d + wide * n <= width; d += wide * n) {
-    value_block<T, kR, wide, false>(weights, weights_row, v, begin, end, d, out, out_row, factor, fetched, 0);
+    value_block<T, kR, wide, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
   }
   for (; d + n <= width; d += n) {
-    value_block<T, kR, 1, false>(weights, weights_row, v, begin, end, d, out, out_row, factor, fetched, 0);
+    value_block<T, kR, 1, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);
   }
   if (d < width) {
-    value_block<T, kR, 1, true>(weights, weights_row, v, begin, end, d, out, out_row, factor, fetched,
-                                static_cast<int>(width - d));
+    value_block<T, kR, 1, true>(weights, v, begin, end, d, out, out_row, factor, fetched, static_cast<int>(width - d));
   }
 }
 

@@ -200,6 +200,37 @@ TYPED_TEST(Decode, NanReachesWhatTheReferenceSays) {
   }
 }
 
+/// Rows of 16 bits are widened exactly and summed as floats are, so out is the float result rounded once.
+template <class Half>
+void expect_rounded_floats() {
+  for (const Index q_len : {1, 3, 8}) {
+    const Problem<float> problem(decode_case(1, q_len, 1100, 40, 33, MaskKind::kCausalBottomRight));
+    const auto rounded = [](const View<float, 4>& from) {
+      for (Index h = 0; h < from.size(1); ++h) {
+        for (Index t = 0; t < from.size(2); ++t) {
+          for (Index d = 0; d < from.size(3); ++d) from(0, h, t, d) = static_cast<float>(Half(from(0, h, t, d)));
+        }
+      }
+      return copy_as<Half>(from);
+    };
+    const Tensor<Half> q = rounded(problem.q()), k = rounded(problem.k()), v = rounded(problem.v());
+    for_each_isa(2, [&](Context& context) {
+      ASSERT_EQ(attention_plan(q, k, v, problem.options, context).algorithm, "decode");
+      Result<float> wide(problem);
+      wide.run_forward(problem, context);
+      Tensor<Half> out({1, 2, q_len, 33});
+      Tensor<float> lse({1, 2, q_len});
+      attention_forward(q, k, v, out, lse, problem.options, context);
+      EXPECT_TRUE(same_bits(out, copy_as<Half>(wide.out.view)));
+      EXPECT_TRUE(same_bits(lse, wide.lse));
+    });
+  }
+}
+TEST(DecodeHalf, IsTheFloatResultRounded) {
+  expect_rounded_floats<BFloat16>();
+  expect_rounded_floats<Float16>();
+}
+
 TEST(DecodePlan, SaysWhyByShapeAlone) {
   const auto plan_of = [](Index heads, Index kv_heads, Index q_len, Index kv_len, int threads) {
     const Tensor<float> q({2, heads, q_len, 16}), k({2, kv_heads, kv_len, 16});

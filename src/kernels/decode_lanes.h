@@ -1,0 +1,96 @@
+// Dot products of decode.h where there are many queries: queries in the lanes, elements of K broadcast, so that nothing is
+// added across lanes. A block of n keys against n queries is turned back in registers. Not: few queries (decode_blocks.h),
+// which would leave lanes idle.
+#pragma once
+
+#include "kernels/decode_blocks.h"
+#include "simd/transpose.h"
+
+namespace qkv {
+namespace {
+
+/// Fewer lanes than this are cheap to add up.
+constexpr int kLaneLimit = 8;
+
+/// Whether `rows` queries fill lanes well enough: below, dot products along D are as fast.
+template <class Sum>
+constexpr bool fills_lanes(Index rows) {
+  return Simd<Sum>::kLanes >= kLaneLimit && rows > 8;
+}
+
+/// scores[r][p] = sum_d panel[d][r] * keys[p][d] for n keys and n queries, d in ascending order. Asks for a line of soon[..] at
+/// a time; soon may be null.
+template <class T>
+inline void lane_block(const T* panel, Index panel_row, const T* const* keys, Index head_dim, const T* const* soon, T* scores,
+                       Index rows) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes, steps = 8, together = 4;
+  V acc[n];
+#pragma GCC unroll 16
+  for (int p = 0; p < n; ++p) acc[p] = V{};
+  // While 64 bytes of each of n rows are used, as much of n rows is asked for, row by row.
+  constexpr Index line = 64 / static_cast<Index>(sizeof(T)), count = n * steps / line;
+  const Index rows_to_fetch = soon == nullptr ? 0 : n;
+  Index row = 0, at = 0;
+  Index d = 0;
+  for (; d + steps <= head_dim; d += steps) {
+    V query[steps];
+#pragma GCC unroll 8
+    for (int u = 0; u < steps; ++u) query[u] = load<T>(panel + (d + u) * panel_row);
+    for (Index p = 0; p < count && row < rows_to_fetch; ++p) {
+      __builtin_prefetch(soon[row] + at, 0, 3);
+      at += line;
+      if (at < head_dim) continue;
+      at = 0;
+      ++row;
+    }
+#pragma GCC unroll 4
+    for (int p0 = 0; p0 < n; p0 += together) {
+      const T* key[together];
+#pragma GCC unroll 4
+      for (int p = 0; p < together; ++p) key[p] = keys[p0 + p] + d;
+#pragma GCC unroll 8
+      for (int u = 0; u < steps; ++u) {
+#pragma GCC unroll 4
+        for (int p = 0; p < together; ++p) acc[p0 + p] = fma(splat<T>(key[p][u]), query[u], acc[p0 + p]);
+      }
+    }
+  }
+  for (; d < head_dim; ++d) {
+    const V query = load<T>(panel + d * panel_row);
+#pragma GCC unroll 16
+    for (int p = 0; p < n; ++p) acc[p] = fma(splat<T>(keys[p][d]), query, acc[p]);
+  }
+  transpose_square<T>(acc);
+  if (rows >= n) {
+#pragma GCC unroll 16
+    for (int r = 0; r < n; ++r) store<T>(scores + r * kChunkLimit, acc[r]);
+  } else {
+    for (int r = 0; r < rows; ++r) store<T>(scores + r * kChunkLimit, acc[r]);
+  }
+}
+
+/// Scores of all queries of a group and the keys of a chunk, which are all rows of `k` that are alive.
+template <class T>
+inline void lane_dots(const T* panel, Index rows, const Runs<T>& k, Index head_dim, T* scores) {
+  constexpr Index n = Simd<T>::kLanes, step = n / kRuns;
+  const Index panel_row = (rows + n - 1) / n * n;
+  for (Index g = 0; g < k.run; g += step) {
+    const T *keys[n], *soon[n];
+    bool any = false;
+    for (Index i = 0; i < kRuns; ++i) any |= i * k.run + g < k.hi && i * k.run + g + step > k.lo;
+    if (!any) continue;
+    for (Index p = 0; p < n; ++p) {
+      const Index row = g + p / kRuns, key = p % kRuns * k.run + row;
+      keys[p] = k.rows + larger(k.lo, smaller(key, k.hi - 1)) * k.stride;  // a live key stands in for one that is not
+      soon[p] = k.soon(row) + p % kRuns * k.soon_between(row);
+    }
+    for (Index r = 0; r < rows; r += n) {
+      lane_block<T>(panel + r, panel_row, keys, head_dim, r == 0 ? soon : nullptr, scores + r * kChunkLimit + kRuns * g,
+                    rows - r);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv

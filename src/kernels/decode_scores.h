@@ -1,0 +1,248 @@
+// From a chunk of keys to the softmax weights of a few queries, for decode.h: what is kept of scratch memory and of a running
+// result, dot products, soft cap, bias, mask, exponentials. Not: values, merging.
+#pragma once
+
+#include "kernels/decode_blocks.h"
+#include "kernels/decode_lanes.h"
+#include "kernels/scores.h"
+#include "kernels/tiles.h"
+
+namespace qkv {
+namespace {
+
+/// Keys of a chunk. Its four runs lie far enough apart to be streams of their own (32 KiB at 128 KiB a chunk reads 4 % faster
+/// than 8 KiB); scores of 16 rows and 256 keys are 16 KiB.
+template <class T>
+Index decode_chunk(Index head_dim, Index v_head_dim) {
+  const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));
+  return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / width / 64 * 64));
+}
+
+/// Keys of a part: about a megabyte of K and V at D = 128, so that its start and its merge do not count.
+template <class T>
+Index decode_keys(Index head_dim, Index v_head_dim) {
+  return 4 * decode_chunk<T>(head_dim, v_head_dim);
+}
+
+template <class T>
+struct DecodeScratch {
+  using Sum = Accumulator<T>;
+  Sum* q;                         // [rows][head_dim], scaled, filled up with 0 to whole vectors
+  Sum* panel;                     // [head_dim][rows]: q transposed, where queries fill lanes
+  Sum* scores;                    // [rows][kChunkLimit] by place: place 4 g + i is key i * run + g of the chunk
+  Sum* applied;                   // [rows][kChunkLimit]: after dropout
+  Sum* bias;                      // [chunk] by place
+  Sum *maximum, *rescale, *ones;  // [rows]
+  std::uint32_t *words, *kept;    // [chunk] by place: rows that may attend, rows that survive dropout
+  std::uint32_t *by_key, *asked;  // [chunk] by key
+  Index q_width, chunk, run;
+  std::size_t bytes;
+
+  DecodeScratch(void* base, Index rows, Index head_dim, Index v_head_dim) {
+    constexpr Index n = Simd<Sum>::kLanes;
+    Carver carver(base);
+    q_width = round_up(head_dim, n);
+    chunk = decode_chunk<T>(head_dim, v_head_dim);
+    run = chunk / kRuns;
+    q = carver.take<Sum>(rows * q_width);
+    panel = carver.take<Sum>(fills_lanes<Sum>(rows) ? head_dim * round_up(rows, n) : 0);
+    scores = carver.take<Sum>(rows * kChunkLimit);
+    applied = carver.take<Sum>(rows * kChunkLimit);
+    bias = carver.take<Sum>(chunk);
+    maximum = carver.take<Sum>(round_up(rows, n));
+    rescale = carver.take<Sum>(round_up(rows, n));
+    ones = carver.take<Sum>(round_up(rows, n));
+    words = carver.take<std::uint32_t>(chunk);
+    kept = carver.take<std::uint32_t>(chunk);
+    by_key = carver.take<std::uint32_t>(chunk);
+    asked = carver.take<std::uint32_t>(chunk);
+    bytes = carver.used();
+  }
+};
+
+/// What some of the keys give.
+template <class Sum>
+struct DecodeState {
+  Sum *row_max, *row_sum;  // [rows]; row_max in powers of two
+  Sum* out;                // [rows][width]: [v_head_dim] filled up to whole vectors, not yet divided by row_sum
+  std::uint32_t* seen;     // [1]: rows that may attend any of the keys
+  Index width;
+  std::size_t bytes;
+
+  DecodeState(void* base, Index rows, Index v_head_dim) {
+    constexpr Index n = Simd<Sum>::kLanes;
+    Carver carver(base);
+    width = round_up(v_head_dim, n);
+    row_max = carver.take<Sum>(round_up(rows, n));
+    row_sum = carver.take<Sum>(round_up(rows, n));
+    out = carver.take<Sum>(rows * width);
+    seen = carver.take<std::uint32_t>(1);
+    bytes = carver.used();
+  }
+};
+
+template <class T>
+Index rows_of(const DecodeGroup<T>& t) {
+  return t.q_len * t.group_size;
+}
+
+/// Which rows may attend which keys of a chunk, all heads of the group in one word.
+template <class T>
+inline LiveRows group_words(const DecodeGroup<T>& t, Index j0, Index nj, std::uint32_t* words, std::uint32_t* asked) {
+  const TileMask& mask = t.scores.mask;
+  if (mask.tile == nullptr) return {true, false, 0, nj};
+  const std::uint32_t one_head = lane_bits(t.q_len);
+  bool any = false, every = true;
+  for (Index h = 0; h < t.group_size; ++h) {
+    if (h == 0 || t.mask_differs) {
+      const int verdict = mask.tile(mask.mask, mask.batch, mask.head + h, 0, t.q_len, j0, nj, asked);
+      any |= verdict != kTileEmpty;
+      every &= verdict == kTileFull;
+      if (verdict != kTilePartial) {
+        for (Index j = 0; j < nj; ++j) asked[j] = verdict == kTileFull ? one_head : 0;
+      }
+    }
+    if (!t.mask_differs && (every || !any)) break;
+    for (Index j = 0; j < nj; ++j) words[j] = (h == 0 ? 0 : words[j]) | asked[j] << (h * t.q_len);
+  }
+  LiveRows live{any, !every, 0, nj};
+  if (!any || every) return live;
+  while (live.lo < live.hi && words[live.lo] == 0) ++live.lo;
+  while (live.lo < live.hi && words[live.hi - 1] == 0) --live.hi;
+  live.any = live.lo < live.hi;
+  return live;
+}
+
+/// by_place[4 g + i] = by_key[i * run + g] for live keys, 0 for others.
+inline void order_by_place(const std::uint32_t* by_key, Index run, const LiveRows& live, std::uint32_t* by_place) {
+  for (Index g = 0; g < run; ++g) {
+    for (Index i = 0; i < kRuns; ++i) {
+      const Index key = i * run + g;
+      by_place[kRuns * g + i] = key >= live.lo && key < live.hi ? by_key[key] : 0;
+    }
+  }
+}
+
+/// A bias in powers of two. The lowest finite number, a common fill, stays finite: it must not become -inf by log2(e).
+template <class T>
+inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
+  using V = typename Simd<T>::V;
+  V scaled = natural * kLog2E<T>;
+  scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
+  scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
+  return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
+}
+
+/// The bias of one row by place, in natural units; 0 where no key is alive.
+template <class T>
+inline void place_bias(const DecodeGroup<T>& t, Index row, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+  using Sum = Accumulator<T>;
+  const TileBias<T>& bias = t.scores.bias;
+  const Sum* source =
+      bias.data + row / t.q_len * t.bias_head_stride + row % t.q_len * bias.row_stride + j0 * bias.column_stride;
+  for (Index i = 0; i < kRuns; ++i) {
+    for (Index g = 0; g < w.run; ++g) {
+      const Index key = i * w.run + g;
+      w.bias[kRuns * g + i] = key >= live.lo && key < live.hi ? source[key * bias.column_stride] : Sum{0};
+    }
+  }
+}
+
+/// Turns dot products into scores: soft cap, bias, and -inf where not kept. A bias of -inf clears the row's bit of its key.
+template <class T>
+inline void finish_scores(const DecodeGroup<T>& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+  using Sum = Accumulator<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes, n_words = Simd<float>::kLanes;
+  const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0;
+  if (!live.masked && !biased && !capped) return;
+  const V cap = splat<Sum>(t.scores.softcap * kLog2E<Sum>);
+  for (Index r = 0; r < rows_of(t); ++r) {
+    if (biased) place_bias(t, r, j0, live, w);
+    for (Index first = 0; first < w.chunk; first += n_words) {
+      std::uint32_t bits = ~0u;
+      if (live.masked) {
+        U32 words;
+        __builtin_memcpy(&words, w.words + first, sizeof words);
+        bits = bits_where<float>((words & (1u << r)) != 0);
+      }
+      for (Index place = first; place < first + n_words; place += n, bits >>= n % 32) {
+        Sum* at = w.scores + r * kChunkLimit + place;
+        V x = load<Sum>(at);
+        if (capped) x = cap * tanh<Sum>(x);
+        std::uint32_t kept = bits;
+        if (biased) {
+          const V natural = load<Sum>(w.bias + place);
+          std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
+          kept &= ~never;
+          x += log2_of_bias<Sum>(natural);
+          for (; never != 0; never &= never - 1) w.words[place + __builtin_ctz(never)] &= ~(1u << r);
+        }
+        store<Sum>(at, select_bits<V>(kept, x, splat<Sum>(-kInf<Sum>)));
+      }
+    }
+  }
+}
+
+/// Dot products of all queries and the keys of a chunk.
+template <class T>
+inline void chunk_dots(const DecodeGroup<T>& t, const Runs<T>& k, const DecodeScratch<T>& w) {
+  using Sum = Accumulator<T>;
+  const Index rows = rows_of(t);
+  if constexpr (std::is_same_v<T, Sum> && Simd<Sum>::kLanes >= kLaneLimit) {
+    if (fills_lanes<Sum>(rows)) {
+      lane_dots<T>(w.panel, rows, k, t.scores.head_dim, w.scores);
+      return;
+    }
+  }
+  for (Index g = 0; g < w.run; ++g) {
+    const SomeRuns live = k.live(g);
+    if (live.first >= live.last) continue;
+    const T *row = k.row(g), *soon = k.soon(g);
+    const Index between = k.between(), soon_between = k.soon_between(g);
+    for_row_blocks(
+        rows, [&](auto count, Index r) __attribute__((always_inline)) {
+          constexpr int block = decltype(count)::value;
+          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, between, live, t.scores.head_dim, soon, soon_between,
+                              share_of_runs(r, block, rows), w.scores + r * kChunkLimit + kRuns * g);
+        });
+  }
+}
+
+/// One chunk joins the running softmax: scores become exp2(s2 - max), row_max moves on, rescale is what the result so far must
+/// be multiplied by: exactly 1 where the maximum stayed. Meanwhile rows [fetched, v.ahead) of each run of V are fetched.
+template <class T>
+inline void softmax_chunk(const DecodeGroup<T>& t, const Runs<T>& v, Index fetched, const DecodeScratch<T>& w,
+                          const DecodeState<Accumulator<T>>& state) {
+  using Sum = Accumulator<T>;
+  const Index rows = rows_of(t), more = v.ahead - fetched;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  for (Index r = 0; r < rows; ++r) {
+    V largest = splat<Sum>(-kInf<Sum>);
+    for (Index place = 0; place < w.chunk; place += n)
+      largest = max_or_second(load<Sum>(w.scores + r * kChunkLimit + place), largest);
+    w.maximum[r] = largest_lane<Sum>(largest);
+  }
+  for (Index r = 0; r < rows; r += n) {
+    const V before = load<Sum>(state.row_max + r), maximum = max_or_second(load<Sum>(w.maximum + r), before);
+    const V factor = exp2<Sum>(before - maximum);
+    store<Sum>(w.rescale + r, before == maximum ? splat<Sum>(1) : factor);
+    store<Sum>(state.row_max + r, maximum);
+    store<Sum>(w.maximum + r,
+               maximum == splat<Sum>(-kInf<Sum>) ? V{} : maximum);  // nothing alive yet: -inf - 0, not -inf + inf
+  }
+  for (Index r = 0; r < rows; ++r) {
+    for (Index g = fetched + more * r / rows; g < fetched + more * (r + 1) / rows; ++g) {
+      for (Index i = 0; i < kRuns; ++i) fetch_row(v.row(g) + i * v.between(), t.v_head_dim);
+    }
+    const V shift = splat<Sum>(w.maximum[r]);
+    for (Index place = 0; place < w.chunk; place += n) {
+      Sum* at = w.scores + r * kChunkLimit + place;
+      store<Sum>(at, exp2<Sum>(load<Sum>(at) - shift));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv
