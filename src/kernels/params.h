@@ -90,7 +90,7 @@ struct BackwardTile {
   Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
   KernelIndex dq_stride, dk_stride, dv_stride;
   bool sets_dq, sets_keys;  // these rows of dq, or of dk and dv, hold nothing yet: they are set, not added to
-  Sum* dbias;  // [Tq, Tk]: added to; an axis with stride 0 is summed over
+  Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
   KernelIndex dbias_row_stride, dbias_column_stride;
 };
 
@@ -165,7 +165,7 @@ struct MatrixProduct {
   KernelIndex all_rows;  // of the product that this is a part of
 };
 
-/// rows[m, :] = or += table[ids[m], :]
+/// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]
 struct GatherRows {
   const float* table;
   KernelIndex table_stride;
@@ -173,6 +173,9 @@ struct GatherRows {
   float* rows;
   KernelIndex row_stride, count, width;
   bool accumulate;
+  const float* other;  // or null; not together with accumulate
+  KernelIndex other_stride;
+  const KernelIndex* other_ids;  // [count]
 };
 
 /// table[ids[m], :] += rows[m, :]

@@ -7,34 +7,41 @@
 namespace qkv {
 namespace {
 
-/// to[0..width) (+)= from[0..width)
+/// to[0..width) = from[0..width) + addend[0..width), without kAdd = from. `to` may be the addend.
 template <bool kAdd>
-inline void move_row(const float* from, float* to, Index width) {
+inline void move_row(const float* from, const float* addend, float* to, Index width) {
   constexpr int n = Simd<float>::kLanes;
   Index e = 0;
   for (; e + n <= width; e += n) {
     const auto value = load<float>(from + e);
-    store<float>(to + e, kAdd ? load<float>(to + e) + value : value);
+    store<float>(to + e, kAdd ? load<float>(addend + e) + value : value);
   }
   if (e == width) return;
   const int tail = static_cast<int>(width - e);
   const auto value = load_tail<float>(from + e, tail);
-  store_tail<float>(to + e, kAdd ? load_tail<float>(to + e, tail) + value : value, tail);
+  store_tail<float>(to + e, kAdd ? load_tail<float>(addend + e, tail) + value : value, tail);
 }
 
-/// rows[m, :] = or += table[ids[m], :]
+/// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]
 inline void gather_rows(const GatherRows& t) {
   for (Index m = 0; m < t.count; ++m) {
     const float* from = t.table + t.ids[m] * t.table_stride;
     float* to = t.rows + m * t.row_stride;
-    t.accumulate ? move_row<true>(from, to, t.width) : move_row<false>(from, to, t.width);
+    if (t.accumulate) {
+      move_row<true>(from, to, to, t.width);
+    } else if (t.other != nullptr) {
+      move_row<true>(from, t.other + t.other_ids[m] * t.other_stride, to, t.width);
+    } else {
+      move_row<false>(from, nullptr, to, t.width);
+    }
   }
 }
 
 /// table[ids[m], :] += rows[m, :], m ascending
 inline void scatter_rows(const ScatterRows& t) {
   for (Index m = 0; m < t.count; ++m) {
-    move_row<true>(t.rows + m * t.row_stride, t.table + t.ids[m] * t.table_stride, t.width);
+    float* to = t.table + t.ids[m] * t.table_stride;
+    move_row<true>(t.rows + m * t.row_stride, to, to, t.width);
   }
 }
 

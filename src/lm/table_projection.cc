@@ -32,8 +32,7 @@ void TableProjection::forward(const AttentionLM::Impl& model, std::span<const In
   nn::resize(pos, {length, columns});
   layer.project(as_sequence(first_rows(model.tok, tok.size(0))), as_sequence(tok.view<2>()), &context);
   layer.project(as_sequence(first_rows(model.pos, length)), as_sequence(pos.view<2>()), &context);
-  nn::gather_rows(tok, ids, nn::as_rows(projected), false, context);
-  nn::gather_rows(pos, positions, nn::as_rows(projected), true, context);
+  nn::gather_rows(tok, ids, pos, positions, nn::as_rows(projected), context);
 }
 
 void TableProjection::backward(AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,

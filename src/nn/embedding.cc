@@ -31,7 +31,7 @@ void gather(std::string_view function, View<const float, 2> table, std::span<con
   const LayerKernels& kernels = kernel_table(context.isa()).layers;
   for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
     kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,
-                    y.size(1), accumulate});
+                    y.size(1), accumulate, nullptr, 0, nullptr});
   });
 }
 
@@ -56,6 +56,17 @@ void scatter(std::string_view function, View<const float, 2> dy, std::span<const
 void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate,
                  Context& context) {
   gather("gather_rows", table, ids, y, accumulate, context);
+}
+
+void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<const float, 2> other,
+                 std::span<const std::int64_t> other_ids, View<float, 2> y, Context& context) {
+  check_call("gather_rows", ids, table, y);
+  check_call("gather_rows", other_ids, other, y);
+  const LayerKernels& kernels = kernel_table(context.isa()).layers;
+  for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
+    kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,
+                    y.size(1), false, other.data(), other.stride(0), other_ids.data() + begin});
+  });
 }
 
 void scatter_rows(View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable, Context& context) {

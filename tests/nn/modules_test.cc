@@ -28,6 +28,12 @@ TEST(Embedding, ForwardAndBackward) {
   embedding.forward(ids, y, true);
   for (Index n = 0; n < y.count(); ++n) ASSERT_EQ(y.data()[n], 2 * once.data()[n]);
 
+  std::vector<std::int64_t> reversed(ids.rbegin(), ids.rend());
+  nn::gather_rows(embedding.weight(), ids, embedding.weight(), reversed, y);
+  for (Index m = 0; m < 300; ++m) {
+    for (Index e = 0; e < 37; ++e) ASSERT_EQ(y.view<2>()(m, e), once.view<2>()(m, e) + once.view<2>()(299 - m, e));
+  }
+
   const Tensor<float> dy = random_tensor({300, 37}, 2);
   std::vector<float> expected(5 * 37);  // the same order of additions: m ascending
   for (Index m = 0; m < 300; ++m) {
