@@ -19,7 +19,7 @@ inline namespace v0 {
 namespace {
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 6> kNames = {"scalar", "avx2", "avx512", "neon", "sve256", "sve512"};
+constexpr std::array<std::string_view, 7> kNames = {"scalar", "avx2", "avx512", "avx512bf16", "neon", "sve256", "sve512"};
 
 std::vector<IsaCandidate> ask_cpu() {
   std::vector<IsaCandidate> candidates{{Isa::kScalar, {}}};
@@ -45,6 +45,7 @@ std::vector<IsaCandidate> ask_cpu() {
                      {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
                      {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
                      {"avx512vl", __builtin_cpu_supports("avx512vl") != 0}});
+  add(Isa::kAvx512Bf16, {{"avx512_bf16", __builtin_cpu_supports("avx512bf16") != 0}});
 #elif defined(__aarch64__)
   candidates.push_back({Isa::kNeon, {}});  // part of the architecture
 #if defined(__linux__)

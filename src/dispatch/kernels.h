@@ -11,6 +11,9 @@ inline namespace v0 {
 
 QKV_API const KernelTable& kernel_table(Isa isa);  // nn and lm are libraries of their own
 
+/// For tests, before any context computes: kernels that take the place of AVX-512's until null gives it back.
+QKV_API void stand_in_for_avx512(const KernelTable* table);
+
 template <class T>
 const Kernels<T>& kernels_of(Isa isa) {
   const KernelTable& table = kernel_table(isa);

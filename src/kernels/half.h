@@ -33,6 +33,21 @@ inline const float* widened(const S* rows, Index stride, Index begin, Index coun
   return to - begin * width;
 }
 
+/// A tile of float rows that lie close together: all but the rows themselves and the weights.
+template <class S>
+inline ForwardTile<float> float_forward(const ForwardTile<S>& t) {
+  ForwardTile<float> f{};
+  f.scores = float_scores(t.scores);
+  f.scores.q_stride = f.scores.k_stride = t.scores.head_dim;
+  f.v_stride = f.out_stride = f.v_head_dim = t.v_head_dim;
+  f.q_begin = t.q_begin;
+  f.q_count = t.q_count;
+  f.lse = t.lse;
+  f.row_max2 = t.row_max2;
+  f.row_sum = t.row_sum;
+  return f;
+}
+
 struct HalfForwardScratch {
   ForwardScratch<float> tile;
   float* rows;   // [kStrip][larger of D and Dv]: queries on their way in, results on their way out
@@ -73,22 +88,15 @@ struct HalfRows {
 
 template <class S>
 void forward_half(const ForwardTile<S>& t, void* scratch) {
-  const TileScores<S>& s = t.scores;
-  const HalfForwardScratch w(scratch, s.head_dim, t.v_head_dim);
-  ForwardTile<float> f{};
-  f.scores = float_scores(s);
-  f.scores.q_stride = f.scores.k_stride = s.head_dim;
+  const HalfForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
+  ForwardTile<float> f = float_forward(t);
   f.v = t.v == nullptr ? nullptr : w.v;
-  f.v_stride = f.out_stride = f.v_head_dim = t.v_head_dim;
-  f.q_begin = t.q_begin;
-  f.q_count = t.q_count;
-  f.lse = t.lse;
-  f.row_max2 = t.row_max2;
-  f.row_sum = t.row_sum;
   f.weights = t.weights;
   f.weights_row_stride = t.weights_row_stride;
   f.weights_column_stride = t.weights_column_stride;
   f.weights_applied = t.weights_applied;
+  f.exponentials = t.exponentials;
+  f.chunk_shifts = t.chunk_shifts;
   forward_tile(f, w.tile, HalfRows<S>{t, w});
 }
 

@@ -144,10 +144,11 @@ struct ScoreTile {
   Parts parts;
 };
 
-/// scores[j][lane] = s2 of query i0 + lane and key j0 + j in the parts of the result; dead lanes hold anything.
-template <class T>
-inline ScoreTile score_tile(const TileScores<T>& s, const T* q_panel, Index i0, Index ni, Index j0, Index nj, T* scores,
-                            T* bias, std::uint32_t* words) {
+/// scores[j][lane] = s2 of query i0 + lane and key j0 + j in the parts of the result; dead lanes hold anything. multiply(part)
+/// writes the products of keys and queries that panel_factor has scaled.
+template <class T, class Multiply>
+inline ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
+                            std::uint32_t* words, const Multiply& multiply) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   LiveRows live = live_rows(s, i0, ni, j0, nj, words);
@@ -162,16 +163,7 @@ inline ScoreTile score_tile(const TileScores<T>& s, const T* q_panel, Index i0, 
   const V cap = splat<T>(s.softcap * kLog2E<T>);
   for (int i = 0; i < parts.count; ++i) {
     const Part& part = parts.part[i];
-    // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-    product_vectors<T, Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
-                                     .a_row = s.k_stride,
-                                     .a_depth = 1,
-                                     .b = q_panel,
-                                     .b_row = kStrip<T>,
-                                     .c = scores + part.lo * kStrip<T>,
-                                     .c_row = kStrip<T>,
-                                     .depth = s.head_dim},
-                                    part.hi - part.lo, part.first, part.count);
+    multiply(part);
     if (!biased && s.softcap == 0) continue;
     for (Index j = part.lo; j < part.hi; ++j) {
       for (int v = part.first; v < part.first + part.count; ++v) {
@@ -184,6 +176,23 @@ inline ScoreTile score_tile(const TileScores<T>& s, const T* q_panel, Index i0, 
     }
   }
   return {live, parts};
+}
+
+template <class T>
+inline ScoreTile score_tile(const TileScores<T>& s, const T* q_panel, Index i0, Index ni, Index j0, Index nj, T* scores,
+                            T* bias, std::uint32_t* words) {
+  return score_tile(s, i0, ni, j0, nj, scores, bias, words, [&](const Part& part) {
+    // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
+    product_vectors<T, Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
+                                     .a_row = s.k_stride,
+                                     .a_depth = 1,
+                                     .b = q_panel,
+                                     .b_row = kStrip<T>,
+                                     .c = scores + part.lo * kStrip<T>,
+                                     .c_row = kStrip<T>,
+                                     .depth = s.head_dim},
+                                    part.hi - part.lo, part.first, part.count);
+  });
 }
 
 /// scores[j][lane] = -inf where not kept, for rows [lo, hi).

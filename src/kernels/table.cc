@@ -1,6 +1,7 @@
 // Compiled once for each instruction set; exports one table and nothing else, so that no inline helper can be shared between
 // instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2 and so on, as src/CMakeLists.txt has them.
 #include "kernels/backward.h"
+#include "kernels/bf16.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/decode.h"
 #include "kernels/forward.h"
@@ -84,6 +85,15 @@ constexpr Kernels<S> make_half_kernels() {
           make_decode_kernels<S>()};
 }
 
+constexpr Kernels<BFloat16> make_bf16_kernels() {
+  Kernels<BFloat16> kernels = make_half_kernels<BFloat16>();
+#if defined(QKV_BF16_PAIRS)
+  kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
+  kernels.forward = forward_bf16;
+#endif
+  return kernels;
+}
+
 constexpr LayerKernels make_layer_kernels() {
   return {matrix_product_scratch, matrix_product, gather_rows, scatter_rows, cross_entropy};
 }
@@ -91,9 +101,7 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace
 }  // namespace qkv
 
-extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_kernels<float>(),
-                                                                     qkv::make_kernels<double>(),
-                                                                     qkv::make_half_kernels<qkv::BFloat16>(),
-                                                                     qkv::make_half_kernels<qkv::Float16>(),
-                                                                     qkv::make_layer_kernels(),
-                                                                     {qkv::fma_peak<float>, qkv::fma_peak<double>}};
+extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
+    qkv::make_kernels<float>(), qkv::make_kernels<double>(),
+    qkv::make_bf16_kernels(),   qkv::make_half_kernels<qkv::Float16>(),
+    qkv::make_layer_kernels(),  {qkv::fma_peak<float>, qkv::fma_peak<double>}};

@@ -1,0 +1,104 @@
+// The kernels on bf16 products with a stand-in for the products (see CMakeLists.txt): the case list, edge cases, any number of
+// threads, what lies behind masks, a constant v. That the stand-in is what the instructions do: pairs_test.cc, on a CPU that
+// has them.
+#include <gtest/gtest.h>
+
+#include "dispatch/kernels.h"
+#include "support/expect.h"
+#include "support/isas.h"
+
+extern "C" const qkv::KernelTable qkv_kernels_avx512bf16_stand_in;
+
+namespace qkv::test {
+namespace {
+
+class Bf16Kernels : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto& isas = supported_isas();
+    if (std::ranges::find(isas, Isa::kAvx512) == isas.end()) GTEST_SKIP() << "this CPU has no avx512";
+    stand_in_for_avx512(&qkv_kernels_avx512bf16_stand_in);
+  }
+  void TearDown() override { stand_in_for_avx512(nullptr); }
+};
+
+std::vector<Tensor<float>> outputs_of(const Problem<BFloat16>& problem, Context& context) {
+  context.impl().region_flops = 0;  // regions however small the work
+  Result<BFloat16> result(problem);
+  result.run(problem, context);
+  std::vector<Tensor<float>> all;
+  all.push_back(copy_as<float>(result.out.view));
+  all.push_back(result.lse.clone());
+  for (const View<BFloat16, 4>& view : result.gradients.views) all.push_back(copy_as<float>(view));
+  return all;
+}
+
+TEST_F(Bf16Kernels, HoldTheBounds) {
+  std::vector<AttentionCase> cases = pairwise_cases(6e5);
+  for (const AttentionCase& edge : edge_cases()) cases.push_back(edge);
+  Worst worst;
+  Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
+  for (const AttentionCase& each : cases) {
+    const Problem<BFloat16> problem(each);
+    const Expectation<BFloat16> expectation(problem);
+    Result<BFloat16> result(problem);
+    result.run(problem, one);
+    EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
+    EXPECT_TRUE(expectation.holds_weights(result, each.name(), worst));
+    EXPECT_TRUE(expectation.holds_backward(result, each.name(), worst));
+    EXPECT_TRUE(result.sentinels_intact());
+  }
+  worst.print("bf16 products");
+}
+
+TEST_F(Bf16Kernels, GiveTheSameBitsOnAnyNumberOfThreads) {
+  const std::vector<AttentionCase> cases = pairwise_cases(6e5);
+  for (std::size_t n = 0; n < cases.size(); n += 24) {
+    const Problem<BFloat16> problem(cases[n]);
+    Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
+    Context many({.threads = 3, .isa = Isa::kAvx512, .executor = nullptr});
+    const auto expected = outputs_of(problem, one), got = outputs_of(problem, many);
+    for (std::size_t output = 0; output < got.size(); ++output) {
+      EXPECT_TRUE(same_bits(got[output], expected[output])) << cases[n].name();
+    }
+  }
+}
+
+TEST_F(Bf16Kernels, DoNotSeeWhatLiesBehindAMask) {
+  Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
+  int compared = 0;
+  for (AttentionCase each : pairwise_cases(6e5)) {
+    if (each.fill != Fill::kNanBehindMask) continue;
+    each.empty_row = EmptyRow::kZero;  // the two fills read masked values
+    Problem<BFloat16> problem(each);
+    const auto poisoned = outputs_of(problem, one);
+    Index replaced = 0;
+    for (const View<BFloat16, 4>& view : {problem.k(), problem.v()}) {
+      for (Index n = 0; n < view.count(); ++n) {
+        const Index d = n % view.size(3), t = n / view.size(3) % view.size(2), h = n / view.size(3) / view.size(2);
+        BFloat16& x = view(h / view.size(1), h % view.size(1), t, d);
+        if (!std::isfinite(number_as<float>(x))) x = BFloat16(0.25F), ++replaced;
+      }
+    }
+    compared += replaced > 0;
+    const auto clean = outputs_of(problem, one);
+    for (std::size_t n = 0; n < clean.size(); ++n) EXPECT_TRUE(same_bits(clean[n], poisoned[n])) << each.name() << " " << n;
+  }
+  EXPECT_GE(compared, 10) << "the list must hold enough cases that hide something";
+}
+
+TEST_F(Bf16Kernels, ReturnAConstantV) {
+  Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
+  for (const Index q_len : {1, 20}) {
+    const Problem<BFloat16> problem(
+        {.q_len = q_len, .kv_len = 30001, .head_dim = 9, .v_head_dim = 8, .fill = Fill::kConstantV});
+    Result<BFloat16> result(problem);
+    result.run_forward(problem, one);
+    for (Index i = 0; i < q_len; ++i) {
+      for (Index n = 0; n < 8; ++n) EXPECT_EQ(number_as<float>(result.out.view(0, 0, i, n)), 1);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
