@@ -184,11 +184,27 @@ inline void find_wild(const BackwardTile<T>& t, const BackwardScratch<T>& w, Bac
   }
 }
 
+/// Asks for the block's bias and its gradient while the products run: rows a page apart are nothing that the hardware foresees.
+template <class T>
+inline void prefetch_bias(const BackwardTile<T>& t, const BackwardBlock& b) {
+  const TileBias<T>& bias = t.scores.bias;
+  constexpr Index line = 64 / static_cast<Index>(sizeof(T));
+  if (bias.data == nullptr || bias.row_stride == 0 || bias.column_stride != 1) return;
+  const bool adds = t.dbias != nullptr && t.dbias_row_stride != 0 && t.dbias_column_stride == 1;
+  for (Index i = t.q_begin; i < t.q_begin + t.q_count; ++i) {
+    for (Index j = b.j0; j < b.j0 + b.nj; j += line) {
+      __builtin_prefetch(bias.data + i * bias.row_stride + j, 0, 2);
+      if (adds) __builtin_prefetch(t.dbias + i * t.dbias_row_stride + j, 1, 2);
+    }
+  }
+}
+
 template <class T>
 inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, BackwardBlock& b) {
   StripBlock<T> strips[kStripsPerTile];
   mask_block(t, w, b, strips);
   if (!b.any && !t.sets_keys && !b.sets_dq) return;
+  prefetch_bias(t, b);
   score_block(t, w, b);
   for (Index strip = 0; strip * kStrip<T> < t.q_count; ++strip) {
     if (strips[strip].live.any) differentiate_strip(t, w, strips[strip]);

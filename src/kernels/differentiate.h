@@ -17,8 +17,15 @@ struct StripBlock {
   std::uint32_t* words;  // [kBackwardBlock]
 };
 
-/// P^T and dS^T of vector v of the strip, keys [keys.begin, keys.end). kPlain: no bias, soft cap or dropout.
-template <class T, bool kMasked, bool kPlain>
+/// What stands between the products and the softmax.
+enum class Form {
+  kPlain,   // nothing
+  kBiased,  // a bias
+  kAny      // bias, soft cap, dropout, as the tile says
+};
+
+/// P^T and dS^T of vector v of the strip, keys [keys.begin, keys.end).
+template <class T, bool kMasked, Form kForm>
 inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v,
                                  Span keys) {
   using V = typename Simd<T>::V;
@@ -26,22 +33,23 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
   const TileScores<T>& s = t.scores;
   const Index lane = b.strip * kStrip<T> + v * n, row = w.row;
   const V lse2_high = load<T>(w.lse2_high + lane), lse2_low = load<T>(w.lse2_low + lane), delta = load<T>(w.delta + lane);
-  const bool capped = s.softcap > 0, biased = s.bias.data != nullptr, drops = s.dropout.threshold != 0;
+  const bool capped = kForm == Form::kAny && s.softcap > 0, drops = kForm == Form::kAny && s.dropout.threshold != 0;
+  const bool biased = kForm == Form::kBiased || (kForm == Form::kAny && s.bias.data != nullptr);
   const V cap = splat<T>(s.softcap * kLog2E<T>), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   T* p_place = w.p + keys.begin * row + lane;
   T* ds_place = w.ds + keys.begin * row + lane;
   T* bias_place = w.bias + keys.begin * kStrip<T> + v * n;
   for (Index j = keys.begin; j < keys.end; ++j, p_place += row, ds_place += row, bias_place += kStrip<T>) {
     V x = load<T>(p_place), dp = load<T>(ds_place), slope = splat<T>(1);
-    if (!kPlain && capped) {
+    if (capped) {
       const V th = tanh<T>(x);
       slope -= th * th;  // softcap(y) = c tanh(y / c): its derivative
       x = th * cap;
     }
-    if (!kPlain && biased) x += load<T>(bias_place);
+    if (biased) x += load<T>(bias_place);
     const V p = exp2<T>(x - lse2_high - lse2_low);
     V p_out = p;
-    if (!kPlain && drops) {  // out = sum_j keep * factor * w * v; dV's product brings p_out its factor
+    if (drops) {  // out = sum_j keep * factor * w * v; dV's product brings p_out its factor
       const std::uint32_t kept = w.kept[j] >> (v * n);
       p_out = select_bits<V>(kept, p, V{});
       dp = select_bits<V>(kept, dp * factor, V{});
@@ -54,11 +62,21 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
       slope = select_bits<V>(bits, slope, V{});
     }
     store<T>(p_place, p_out);
-    if (!kPlain && capped) {
+    if (capped) {
       if (t.dbias != nullptr) store<T>(bias_place, ds);
       ds *= slope;
     }
     store<T>(ds_place, ds);
+  }
+}
+
+template <class T, Form kForm>
+inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v,
+                                Span keys) {
+  if (b.live.masked) {
+    differentiate_vector<T, true, kForm>(t, w, b, v, keys);
+  } else {
+    differentiate_vector<T, false, kForm>(t, w, b, v, keys);
   }
 }
 
@@ -103,18 +121,20 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
     b.live.masked |= scale_bias(w.bias, b.live, b.ni, b.words);
   }
   if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.kept);
-  const bool plain = s.softcap == 0 && s.bias.data == nullptr && s.dropout.threshold == 0;
+  const bool capped_or_dropped = s.softcap > 0 || s.dropout.threshold != 0;
+  const Form form = capped_or_dropped ? Form::kAny : s.bias.data != nullptr ? Form::kBiased : Form::kPlain;
   const Span* const keys_of = w.spans.vector_keys + b.strip * kVectors;
   for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
     if (keys_of[v].empty()) continue;
-    if (plain && b.live.masked) {
-      differentiate_vector<T, true, true>(t, w, b, v, keys_of[v]);
-    } else if (plain) {
-      differentiate_vector<T, false, true>(t, w, b, v, keys_of[v]);
-    } else if (b.live.masked) {
-      differentiate_vector<T, true, false>(t, w, b, v, keys_of[v]);
-    } else {
-      differentiate_vector<T, false, false>(t, w, b, v, keys_of[v]);
+    switch (form) {
+      case Form::kPlain:
+        differentiate_lanes<T, Form::kPlain>(t, w, b, v, keys_of[v]);
+        break;
+      case Form::kBiased:
+        differentiate_lanes<T, Form::kBiased>(t, w, b, v, keys_of[v]);
+        break;
+      case Form::kAny:
+        differentiate_lanes<T, Form::kAny>(t, w, b, v, keys_of[v]);
     }
     if (t.dbias != nullptr) add_bias_gradient(t, w, b, v, keys_of[v]);
   }
