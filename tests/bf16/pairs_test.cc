@@ -29,7 +29,7 @@ float half_of(std::uint32_t pair, bool upper) {
   return static_cast<float>(BFloat16::from_bits(static_cast<std::uint16_t>(upper ? pair >> 16 : pair)));
 }
 
-/// sum + a * b, fused: exact in long double unless the exponents lie more than its 64 bits apart.
+/// sum + a * b, fused: exact in double for numbers of like size, as random_pair makes them.
 float model_fma(float sum, float a, float b) {
   return flush(static_cast<float>(
       std::fma(static_cast<double>(flush(a)), static_cast<double>(flush(b)), static_cast<double>(flush(sum)))));
@@ -37,8 +37,9 @@ float model_fma(float sum, float a, float b) {
 
 std::uint32_t random_pair(std::mt19937& random) {
   const auto half = [&] {
-    const std::uint32_t exponent = 117 + random() % 20;  // sums of like size, so that double holds them exactly
-    return (random() & 0x807FU) | exponent << 7;
+    const auto exponent =
+        static_cast<std::uint32_t>(117 + random() % 20);  // sums of like size, so that double holds them exactly
+    return (static_cast<std::uint32_t>(random()) & 0x807FU) | exponent << 7;
   };
   return half() | half() << 16;
 }
