@@ -58,8 +58,8 @@ Prepared prepare_weights(const AttentionShape& shape, Context& context) {
   auto weights = std::make_shared<Tensor<float>>(std::vector<Index>{shape.batch, shape.num_heads, shape.q_len, shape.kv_len});
   Prepared prepared;
   prepared.run = [problem, weights, &context] {
-    problem->forward(context);
-    attention_weights(problem->q, problem->k(), *weights, problem->options, WeightsKind::kSoftmax, context);
+    attention_forward_with_weights(problem->q, problem->k(), problem->v(), problem->out, problem->lse, *weights,
+                                   problem->options, WeightsKind::kSoftmax, context);
   };
   prepared.judge = [problem, weights] {
     double sum = 0;  // of a middle row of the last head: 1

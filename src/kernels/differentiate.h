@@ -117,8 +117,7 @@ template <class T>
 inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<T>& w, StripBlock<T>& b) {
   const TileScores<T>& s = t.scores;
   if (s.bias.data != nullptr) {
-    load_bias(s.bias, b.i0, b.ni, b.j0, b.live, w.bias);
-    b.live.masked |= scale_bias(w.bias, b.live, b.ni, b.words);
+    b.live.masked |= load_bias(s.bias, b.i0, b.ni, b.j0, b.live, w.bias, b.words);
   }
   if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.kept);
   const bool capped_or_dropped = s.softcap > 0 || s.dropout.threshold != 0;

@@ -98,7 +98,7 @@ inline T panel_factor(const TileScores<T>& s) {
 
 /// panel[j][lane] = bias(i0 + lane, j0 + j) for rows [lo, hi).
 template <class T>
-inline void load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel) {
+inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel) {
   const T* source = bias.data + i0 * bias.row_stride + (j0 + live.lo) * bias.column_stride;
   T* target = panel + live.lo * kStrip<T>;
   if (bias.column_stride == 1) {
@@ -138,6 +138,21 @@ inline bool scale_bias(T* panel, const LiveRows& live, Index ni, std::uint32_t* 
   return cleared;
 }
 
+/// panel[j][lane] = bias(i0 + lane, j0 + j) * log2(e) for rows [lo, hi). A bias of -inf clears its bit; true when any did.
+template <class T>
+inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel,
+                      std::uint32_t* words) {
+  if (bias.column_stride == 1) {  // in one pass where all stays finite
+    const T* source = bias.data + i0 * bias.row_stride + j0 + live.lo;
+    if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, kLog2E<T>, panel + live.lo * kStrip<T>,
+                                  kStrip<T>)) {
+      return false;
+    }
+  }
+  load_natural_bias(bias, i0, ni, j0, live, panel);
+  return scale_bias(panel, live, ni, words);
+}
+
 /// What score_tile has written.
 struct ScoreTile {
   LiveRows live;
@@ -156,8 +171,7 @@ inline ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0
   const int vectors = live_vectors<T>(ni);
   const bool biased = s.bias.data != nullptr;
   if (biased) {
-    load_bias(s.bias, i0, ni, j0, live, bias);
-    live.masked |= scale_bias(bias, live, ni, words);
+    live.masked |= load_bias(s.bias, i0, ni, j0, live, bias, words);
   }
   const Parts parts = live_parts<T>(live, vectors, words);
   const V cap = splat<T>(s.softcap * kLog2E<T>);

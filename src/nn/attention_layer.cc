@@ -138,12 +138,19 @@ void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& o
   const auto q = heads_of<const float>(saved.projected, 0, config_.num_heads);  // [B, H, T, W/H]
   const auto k = heads_of<const float>(saved.projected, 1, config_.num_heads);
   const auto v = heads_of<const float>(saved.projected, 2, config_.num_heads);
-  attention_forward(q, k, v, split_heads(saved.attended.view<3>(), config_.num_heads), saved.lse, saved.options, context);
-  for (const auto& [wanted, kind] :
-       {std::pair{options.weights, WeightsKind::kSoftmax}, {options.applied, WeightsKind::kApplied}}) {
-    if (wanted == nullptr) continue;
-    resize(*wanted, std::array{batch, config_.num_heads, length, length});
-    attention_weights(q, k, *wanted, saved.options, kind, context);
+  const View<float, 4> attended = split_heads(saved.attended.view<3>(), config_.num_heads);
+  for (Tensor<float>* wanted : {options.weights, options.applied}) {
+    if (wanted != nullptr) resize(*wanted, std::array{batch, config_.num_heads, length, length});
+  }
+  if (options.weights != nullptr) {
+    attention_forward_with_weights(q, k, v, attended, saved.lse, *options.weights, saved.options, WeightsKind::kSoftmax,
+                                   context);
+    if (options.applied != nullptr) attention_weights(q, k, *options.applied, saved.options, WeightsKind::kApplied, context);
+  } else if (options.applied != nullptr) {
+    attention_forward_with_weights(q, k, v, attended, saved.lse, *options.applied, saved.options, WeightsKind::kApplied,
+                                   context);
+  } else {
+    attention_forward(q, k, v, attended, saved.lse, saved.options, context);
   }
   project_output(saved.attended, y, &context);
   if (saved.residual.active()) apply_dropout(y, y, saved.residual, context);

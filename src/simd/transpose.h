@@ -47,24 +47,46 @@ inline void load_square(const T* source, Index row_stride, Index rows, Index col
 }
 
 /// panel[c * width + r] = factor * source[r * row_stride + c] for r < rows, c < columns; a last vector of rows is filled up
-/// with 0.
-template <class T>
-inline void pack_transposed(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width) {
+/// with 0. `seen` gets each vector that is stored.
+template <class T, class Seen>
+inline void pack_transposed(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width,
+                            const Seen& seen) {
+  using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index r0 = 0; r0 < rows; r0 += n) {
     for (Index c0 = 0; c0 < columns; c0 += n) {
-      typename Simd<T>::V square[n];
+      V square[n];
       load_square<T>(source + r0 * row_stride + c0, row_stride, rows - r0, columns - c0, square);
       transpose_square<T>(square);
       T* target = panel + c0 * width + r0;
+      const auto put = [&](int c) {
+        const V value = square[c] * factor;
+        seen(value);
+        store<T>(target + c * width, value);
+      };
       if (columns - c0 >= n) {
 #pragma GCC unroll 16
-        for (int c = 0; c < n; ++c) store<T>(target + c * width, square[c] * factor);
+        for (int c = 0; c < n; ++c) put(c);
       } else {
-        for (int c = 0; c < columns - c0; ++c) store<T>(target + c * width, square[c] * factor);
+        for (int c = 0; c < columns - c0; ++c) put(c);
       }
     }
   }
+}
+
+template <class T>
+inline void pack_transposed(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel, Index width) {
+  pack_transposed<T>(source, row_stride, rows, columns, factor, panel, width, [](typename Simd<T>::V) {});
+}
+
+/// The same; false when something in the panel is NaN or infinite.
+template <class T>
+inline bool pack_transposed_finite(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel,
+                                   Index width) {
+  using V = typename Simd<T>::V;
+  V mark{};
+  pack_transposed<T>(source, row_stride, rows, columns, factor, panel, width, [&](V value) { mark = fma(value, V{}, mark); });
+  return bits_where<T>(mark != mark) == 0;
 }
 
 /// target[r * row_stride + c] = lane_factor[r] * panel[c * width + r] for r < rows, c < columns. Returns the r, as

@@ -34,8 +34,9 @@ inline void store_tail(T* p, typename Simd<T>::V v, int n) {
 inline F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
 inline F64 fma(F64 a, F64 b, F64 c) { return _mm512_fmadd_pd(a, b, c); }
 
-inline F32 max_or_second(F32 a, F32 b) { return _mm512_max_ps(a, b); }
-inline F64 max_or_second(F64 a, F64 b) { return _mm512_max_pd(a, b); }
+// The masked form with every lane set is the plain instruction; GCC 12 warns of the plain intrinsic's undefined operand.
+inline F32 max_or_second(F32 a, F32 b) { return _mm512_maskz_max_ps(static_cast<__mmask16>(-1), a, b); }
+inline F64 max_or_second(F64 a, F64 b) { return _mm512_maskz_max_pd(static_cast<__mmask8>(-1), a, b); }
 
 template <class V>
 inline V select_bits(std::uint32_t bits, V yes, V no) {
