@@ -32,8 +32,8 @@ struct ForwardJob {
 
   /// Bytes of a worker that save a second sweep over the keys; 0 where there is none to save or they would not stay in L2.
   std::size_t kept_bytes() const {
-    const bool dropped_later = p.dropout_threshold != 0 && !weights_applied;
-    if (out.data() == nullptr || weights.data() == nullptr || dropped_later) return 0;
+    // Under dropout what multiplies v is not what is wanted, or not in the bits of softmax times factor.
+    if (out.data() == nullptr || weights.data() == nullptr || p.dropout_threshold != 0) return 0;
     const auto bytes = static_cast<std::size_t>(chunks() * (p.key_tile + 1) * p.kernels->strip) * sizeof(Sum);
     return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
   }

@@ -91,16 +91,15 @@ inline void zero_panel(T* panel, Index width) {
   for (Index e = 0; e < width * kStrip<T>; ++e) panel[e] = 0;
 }
 
-/// Fewer keys than this are not worth the quick softmax; one key alone has the weight exp2(0) = 1, exactly.
-constexpr Index kQuickKeys = 8;
+/// Rows of fewer keys are shifted by the score of their first one, so that equal scores, and one key alone, have weights exact.
+constexpr Index kUnshiftedKeys = 32;
 
-/// Whether the first live tile of a strip may be taken quickly. Where it is masked, rows may have one key only, whose weight is
-/// to be exactly 1: shift becomes the score of the first key, if every lane may attend that.
+/// Whether the first live tile of a strip may be taken quickly. Where it is masked or short, rows may have few keys: shift
+/// becomes the score of the first key, if every lane may attend that.
 template <class T>
 inline bool starts_quickly(const LiveRows& live, Index ni, const std::uint32_t* words, const T* scores, T* shift) {
-  if (live.hi - live.lo < kQuickKeys) return false;
-  if (!live.masked) return true;
-  if ((words[live.lo] & lane_bits(ni)) != lane_bits(ni)) return false;
+  if (!live.masked && live.hi - live.lo >= kUnshiftedKeys) return true;
+  if (live.masked && (words[live.lo] & lane_bits(ni)) != lane_bits(ni)) return false;
   for (Index lane = 0; lane < live_vectors<T>(ni) * Simd<T>::kLanes; ++lane) shift[lane] = scores[live.lo * kStrip<T> + lane];
   return true;
 }
@@ -233,17 +232,18 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
   mask_scores(w.scores, live, vectors, w.words);
   const bool applied = t.weights_applied && s.dropout.threshold != 0;
   const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
-  V shift[kVectors];
+  V shift[kVectors], inverse[kVectors];
   for (int v = 0; v < vectors; ++v) {
     const V maximum = load<T>(w.row_max + first + v * n);
     shift[v] = maximum == splat<T>(-kInf<T>) ? V{} : maximum;
-    store<T>(w.rescale + v * n, load<T>(w.row_sum + first + v * n) * factor);
+    inverse[v] = load<T>(w.row_sum + first + v * n);
+    store<T>(w.rescale + v * n, splat<T>(1));
   }
   for (Index j = 0; j < nj; ++j) {
     const bool lives = j >= live.lo && j < live.hi;
     for (int v = 0; v < vectors; ++v) {
       T* place = w.scores + j * kStrip<T> + v * n;
-      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) : V{});
+      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) * inverse[v] * factor : V{});
     }
   }
   if (applied && live.lo < live.hi) {
@@ -262,7 +262,6 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
   const Index first = r.strip * kStrip<T>;
-  const V dropout = splat<T>(s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout));
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     T* target = t.weights + r.i0 * t.weights_row_stride + j0;
@@ -276,7 +275,7 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
       const V shift = load<T>(t.chunk_shifts + j0 / s.key_tile * kStrip<T> + v * n), last = load<T>(w.row_max + first + v * n);
       // Larger than the last one only where the chunk held nothing, and -inf there as well.
       const V moved = shift < last ? exp2<T>(shift - last) : splat<T>(1);
-      store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n) * dropout);
+      store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n));
     }
     unpack_transposed<T>(t.exponentials + j0 * kStrip<T>, kStrip<T>, r.ni, nj, w.rescale, target, t.weights_row_stride);
   }

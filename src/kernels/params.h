@@ -71,7 +71,7 @@ struct ForwardTile {
   Sum* weights;             // [Tq, Tk] or null: also write the weights
   KernelIndex weights_row_stride, weights_column_stride;
   bool weights_applied;  // after dropout
-  // With weights and v, where a strip's exponentials fit: kept from the one sweep over the keys. Null: a second sweep.
+  // With weights and v, without dropout, where a strip's exponentials fit: kept from the one sweep over the keys. Null: a second sweep.
   Sum* exponentials;  // [Tk up to whole chunks][strip]
   Sum* chunk_shifts;  // [chunks][strip]: what each chunk's exponents were taken from
 };
