@@ -2,25 +2,8 @@
 // nothing allocated after the first call of a shape.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "qkv/qkv.h"
-
-namespace {
-std::atomic<long> allocations{0};
-}  // namespace
-
-// GCC 12 sees through operator new and takes malloc and free for a mismatched pair.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "support/allocations.h"
 
 namespace qkv::test {
 namespace {

@@ -1,27 +1,10 @@
 // A training step after the first of its shape allocates nothing: no tensor, no list, no text.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include "core/context_impl.h"
 #include "qkv/lm/tokenizer.h"
 #include "qkv/lm/trainer.h"
-
-namespace {
-std::atomic<long> allocations{0};
-}  // namespace
-
-// GCC 12 sees through operator new and takes malloc and free for a mismatched pair.
-#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "support/allocations.h"
 
 namespace qkv {
 namespace {
