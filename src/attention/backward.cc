@@ -324,10 +324,7 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
                           const AttentionOptions& options, Context& context) {                                              \
     backward<T>(q, k, v, out, lse, dout, gradients, options, context);                                                      \
   }
-QKV_DEFINE(float)
-QKV_DEFINE(double)
-QKV_DEFINE(BFloat16)
-QKV_DEFINE(Float16)
+QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
 }  // namespace v0

@@ -123,10 +123,7 @@ void decode_forward(const Problem<T>& p, const View<T, 4>& out, const View<Accum
 #define QKV_INSTANTIATE(T)                              \
   template DecodeShape decode_shape(const Problem<T>&); \
   template void decode_forward(const Problem<T>&, const View<T, 4>&, const View<Accumulator<T>, 3>&, Context&);
-QKV_INSTANTIATE(float)
-QKV_INSTANTIATE(double)
-QKV_INSTANTIATE(BFloat16)
-QKV_INSTANTIATE(Float16)
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
 }  // namespace v0

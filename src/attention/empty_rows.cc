@@ -121,10 +121,7 @@ void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* l
                                    Accumulator<T>*, Index);                                                                \
   template void add_empty_dv(const Problem<T>&, Index, Index, const Accumulator<T>*, Index, const T*, Index, Index, Index, \
                              Accumulator<T>*, Index);
-QKV_INSTANTIATE(float)
-QKV_INSTANTIATE(double)
-QKV_INSTANTIATE(BFloat16)
-QKV_INSTANTIATE(Float16)
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
 }  // namespace v0

@@ -142,10 +142,7 @@ void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Ac
                          const AttentionOptions& options, WeightsKind kind, Context& context) {                   \
     weights<T>(q, k, result, options, kind, context);                                                             \
   }
-QKV_DEFINE(float)
-QKV_DEFINE(double)
-QKV_DEFINE(BFloat16)
-QKV_DEFINE(Float16)
+QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
 }  // namespace v0

@@ -105,10 +105,7 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
                                Context& context) {                                                                          \
     return plan_of<T>(q, k, v, options, context);                                                                           \
   }
-QKV_DEFINE(float)
-QKV_DEFINE(double)
-QKV_DEFINE(BFloat16)
-QKV_DEFINE(Float16)
+QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
 }  // namespace v0

@@ -141,10 +141,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
                                    const AttentionOptions&, const Context&, Use);                                          \
   template void check_sizes(const char*, const char*, const View<T, 4>&, Index, Index, Index, Index);                      \
   template void check_sizes(const char*, const char*, const View<const T, 4>&, Index, Index, Index, Index);
-QKV_INSTANTIATE(float)
-QKV_INSTANTIATE(double)
-QKV_INSTANTIATE(BFloat16)
-QKV_INSTANTIATE(Float16)
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
 }  // namespace v0

@@ -8,6 +8,9 @@
 #include "kernels/params.h"
 #include "qkv/attention.h"
 
+/// define(T) for every element type of attention.
+#define QKV_FOR_EACH_ELEMENT(define) define(float) define(double) define(BFloat16) define(Float16)
+
 namespace qkv {
 inline namespace v0 {
 
