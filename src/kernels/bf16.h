@@ -147,28 +147,40 @@ struct Bf16ForwardScratch {
   }
 };
 
-/// One call for one tile of queries, as its strips and chunks see it.
-struct Bf16Forward {
-  const ForwardTile<BFloat16>& t;
-  ForwardTile<float> f;  // the same for what is float: all but the rows
-  const Bf16ForwardScratch& w;
+/// Rows and products of forward_tile on pairs. The widened rows of HalfRows serve what is float: v where a tile may hide NaN or
+/// infinity, and out.
+struct Bf16Rows : HalfRows<BFloat16> {
+  static constexpr bool kSets = false;  // a part's pairs at its edges are sums of their own
+  const Bf16ForwardScratch& pairs;
 
-  Index strips() const { return (t.q_count + kStrip<float> - 1) / kStrip<float>; }
+  Bf16Rows(const ForwardTile<BFloat16>& tile, const Bf16ForwardScratch& scratch)
+      : HalfRows<BFloat16>(tile, scratch.half), pairs(scratch) {}
+
   std::uint32_t* q_pairs(const StripRows& r) const {
-    return reinterpret_cast<std::uint32_t*>(w.half.tile.q_panels + r.strip * kStrip<float> * t.scores.head_dim);
+    return reinterpret_cast<std::uint32_t*>(w.tile.q_panels + r.strip * kStrip<float> * t.scores.head_dim);
   }
-  bool may_hide() const { return t.scores.mask.tile != nullptr || t.scores.bias.data != nullptr; }
 
-  ScoreTile scores(const StripRows& r, Index j0, Index nj) const {
+  void pack_queries(const ForwardTile<float>&, const ForwardScratch<float>&, const StripRows& r) const {
     const TileScores<BFloat16>& s = t.scores;
-    const ForwardScratch<float>& panels = w.half.tile;
-    return score_tile(f.scores, r.i0, r.ni, j0, nj, panels.scores, panels.bias, panels.words, [&](const Part& part) {
+    pack_pairs(s.q + r.i0 * s.q_stride, s.q_stride, r.ni, s.head_dim, q_pairs(r));
+  }
+  void take_keys(ForwardTile<float>&, Index, Index) const {}
+  void take_values(ForwardTile<float>& f, Index j0, Index nj) const {
+    pair_up_rows(t.v + j0 * t.v_stride, t.v_stride, nj, t.v_head_dim, pairs.v_pairs);
+    const bool may_hide = t.scores.mask.tile != nullptr || t.scores.bias.data != nullptr;
+    if (may_hide) HalfRows<BFloat16>::take_values(f, j0, nj);
+  }
+
+  ScoreTile score(const ForwardTile<float>& f, const ForwardScratch<float>& panels, const StripRows& r, Index j0, Index nj,
+                  float* scores) const {
+    const TileScores<BFloat16>& s = t.scores;
+    return score_tile(f.scores, r.i0, r.ni, j0, nj, scores, panels.bias, panels.words, [&](const Part& part) {
       // scores[j, lane] = factor * sum_d k[j, d] * q[lane, d]
       pair_product<Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
                                  .a_row = s.k_stride,
                                  .a_depth = 2,
                                  .b = q_pairs(r),
-                                 .c = panels.scores + part.lo * kStrip<float>,
+                                 .c = scores + part.lo * kStrip<float>,
                                  .depth = s.head_dim / 2,
                                  .lower_after = s.head_dim % 2 != 0,
                                  .factor = panel_factor(f.scores)},
@@ -176,18 +188,39 @@ struct Bf16Forward {
     });
   }
 
-  /// V of one chunk in pairs of keys, and as float where a tile may hide NaN or infinity.
-  void take_values(Index j0, Index nj) {
-    pair_up_rows(t.v + j0 * t.v_stride, t.v_stride, nj, t.v_head_dim, w.v_pairs);
-    if (may_hide()) f.v = widened(t.v, t.v_stride, j0, nj, t.v_head_dim, w.half.v);
+  void add_values(const ForwardTile<float>&, const Part& part, Index, Index nj, const float* p, float* out) const {
+    const Pairs of = round_part(part, nj, p);
+    multiply_pairs(part, pairs.v_pairs + of.begin * t.v_head_dim, of.begin, of.end - of.begin, out);
+    if (of.splits_first) multiply_edge(part, part.lo / 2, 0xFFFF0000u, out);
+    if (of.splits_last) multiply_edge(part, part.hi / 2, 0xFFFFu, out);
+  }
+  void add_kept_values(const ForwardTile<float>&, const ForwardScratch<float>&, const Part& part, Index, Index nj,
+                       const float* p, float* out) const {
+    const Pairs of = round_part(part, nj, p);
+    multiply_kept(part, of.begin, of.end, out);
+    if (of.splits_first) multiply_kept(part, part.lo / 2, part.lo / 2 + 1, out);
+    if (of.splits_last) multiply_kept(part, part.hi / 2, part.hi / 2 + 1, out);
+  }
+
+ private:
+  /// The whole pairs [begin, end) of a part, and whether a key of a pair beside them belongs to it too.
+  struct Pairs {
+    Index begin, end;
+    bool splits_first, splits_last;
+  };
+  Pairs round_part(const Part& part, Index nj, const float* p) const {
+    round_weights(p, part.lo, part.hi, part.first, part.count, pairs.p_pairs);
+    const bool whole_end = part.hi % 2 == 0 || part.hi == nj;  // past the last key of a chunk there are zeros
+    const Index begin = pairs_of(part.lo), end = larger(begin, whole_end ? pairs_of(part.hi) : part.hi / 2);
+    return {begin, end, part.lo % 2 != 0, !whole_end};
   }
 
   /// out[d, lane] += sum_j v[j, d] * p[j, lane] over `count` pairs of keys, those of p from `begin` on.
-  void multiply_pairs(const Part& part, const std::uint32_t* pairs, Index begin, Index count, float* out) const {
-    pair_product<Store::kAdd>({.a = reinterpret_cast<const BFloat16*>(pairs),
+  void multiply_pairs(const Part& part, const std::uint32_t* values, Index begin, Index count, float* out) const {
+    pair_product<Store::kAdd>({.a = reinterpret_cast<const BFloat16*>(values),
                                .a_row = 2,
                                .a_depth = 2 * t.v_head_dim,
-                               .b = w.p_pairs + begin * kStrip<float>,
+                               .b = pairs.p_pairs + begin * kStrip<float>,
                                .c = out,
                                .depth = count,
                                .lower_after = false},
@@ -196,8 +229,8 @@ struct Bf16Forward {
 
   /// A pair of which one key lies outside the part: that key may be NaN, and 0 * NaN is NaN.
   void multiply_edge(const Part& part, Index pair, std::uint32_t half, float* out) const {
-    for (Index d = 0; d < t.v_head_dim; ++d) w.edge[d] = w.v_pairs[pair * t.v_head_dim + d] & half;
-    multiply_pairs(part, w.edge, pair, 1, out);
+    for (Index d = 0; d < t.v_head_dim; ++d) pairs.edge[d] = pairs.v_pairs[pair * t.v_head_dim + d] & half;
+    multiply_pairs(part, pairs.edge, pair, 1, out);
   }
 
   /// out[d, lane] += the same sum over pairs [begin, end) of the chunk, of keys that the lane keeps only: for tiles that hide
@@ -205,96 +238,20 @@ struct Bf16Forward {
   void multiply_kept(const Part& part, Index begin, Index end, float* out) const {
     constexpr int n = Simd<float>::kLanes;
     const F32 lower_half = as_f32(U32{} + 0xFFFFu), upper_half = as_f32(U32{} + 0xFFFF0000u);
-    const auto lanes_of = [&](Index j, int v) { return j >= part.lo && j < part.hi ? w.half.tile.words[j] >> (v * n) : 0u; };
+    const auto lanes_of = [&](Index j, int v) { return j >= part.lo && j < part.hi ? w.tile.words[j] >> (v * n) : 0u; };
     for (Index d = 0; d < t.v_head_dim; ++d) {
       for (int v = part.first; v < part.first + part.count; ++v) {
         F32 sum{};
         for (Index k = begin; k < end; ++k) {
           const U32 lower = as_u32(select_bits<F32>(lanes_of(2 * k, v), lower_half, F32{}));
           const U32 upper = as_u32(select_bits<F32>(lanes_of(2 * k + 1, v), upper_half, F32{}));
-          const U32 a = w.v_pairs[k * t.v_head_dim + d] & (lower | upper);
-          sum = add_pairs(sum, a, load_u32(w.p_pairs + k * kStrip<float> + v * n));
+          const U32 a = pairs.v_pairs[k * t.v_head_dim + d] & (lower | upper);
+          sum = add_pairs(sum, a, load_u32(pairs.p_pairs + k * kStrip<float> + v * n));
         }
         float* place = out + d * kStrip<float> + v * n;
         store<float>(place, load<float>(place) + sum);
       }
     }
-  }
-
-  void multiply_values(const Part& part, Index nj, bool hides, float* out) const {
-    round_weights(w.half.tile.scores, part.lo, part.hi, part.first, part.count, w.p_pairs);
-    const bool whole_end = part.hi % 2 == 0 || part.hi == nj;  // past the last key of a chunk there are zeros
-    const Index begin = pairs_of(part.lo), end = larger(begin, whole_end ? pairs_of(part.hi) : part.hi / 2);
-    if (hides) {
-      multiply_kept(part, begin, end, out);
-      if (part.lo % 2 != 0) multiply_kept(part, part.lo / 2, part.lo / 2 + 1, out);
-      if (!whole_end) multiply_kept(part, part.hi / 2, part.hi / 2 + 1, out);
-      return;
-    }
-    multiply_pairs(part, w.v_pairs + begin * t.v_head_dim, begin, end - begin, out);
-    if (part.lo % 2 != 0) multiply_edge(part, part.lo / 2, 0xFFFF0000u, out);
-    if (!whole_end) multiply_edge(part, part.hi / 2, 0xFFFFu, out);
-  }
-
-  /// As forward_strip_chunk of the float kernel.
-  void strip_chunk(const StripRows& r, Index j0, Index nj) const {
-    const ForwardScratch<float>& panels = w.half.tile;
-    const TileDropout& dropout = t.scores.dropout;
-    ScoreTile tile = scores(r, j0, nj);
-    const LiveRows& live = tile.live;
-    if (!live.any) return;
-    const std::uint32_t lanes = lane_bits(r.ni);
-    std::uint32_t& seen = panels.seen[r.strip];
-    const bool first = seen == 0;
-    seen |= seen_lanes(live, panels.words);
-    float *row_max = panels.row_max + r.strip * kStrip<float>, *row_sum = panels.row_sum + r.strip * kStrip<float>;
-    std::uint32_t by_maximum = panels.by_maximum[r.strip];
-    if (first && !starts_quickly(live, r.ni, panels.words, panels.scores, row_max)) by_maximum = lanes;
-    while (const std::uint32_t failed = chunk_softmax(panels.scores, tile.parts, live.masked ? panels.words : nullptr,
-                                                      seen & lanes, by_maximum, row_max, row_sum, panels.rescale)) {
-      by_maximum |= failed;
-      panels.by_maximum[r.strip] |= failed;
-      tile = scores(r, j0, nj);
-    }
-    if (t.v == nullptr) return;
-    float* out = panels.out_panels + r.strip * kStrip<float> * t.v_head_dim;
-    const float* v_rows = f.v + j0 * t.v_head_dim;  // only read where may_hide()
-    const bool hides = live.masked && hides_nonfinite(v_rows, t.v_head_dim, t.v_head_dim, live, lanes, panels.words);
-    const int vectors = live_vectors<float>(r.ni);
-    if (dropout.threshold != 0) {
-      dropout_words<float>(dropout, r.i0, r.ni, j0, live.lo, live.hi, panels.kept);
-      drop_lanes(panels.scores, vectors, live.lo, live.hi, panels.kept);
-    }
-    if (first) zero_panel(out, t.v_head_dim);
-    if (!first && by_maximum != 0) rescale_panel(out, t.v_head_dim, panels.rescale);
-    for (int i = 0; i < tile.parts.count; ++i) multiply_values(tile.parts.part[i], nj, hides, out);
-  }
-
-  /// work(j0, nj) for each chunk of keys that some query of the tile may attend, from the left, V taken.
-  template <class Work>
-  void for_live_chunks(const Work& work) {
-    const TileScores<BFloat16>& s = t.scores;
-    Index begin = 0, end = s.kv_len;
-    if (s.mask.key_range != nullptr) {
-      s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
-    }
-    for (Index j0 = begin / s.key_tile * s.key_tile; j0 < end; j0 += s.key_tile) {
-      const Index nj = smaller(s.key_tile, s.kv_len - j0);
-      if (t.v != nullptr) take_values(j0, nj);
-      work(j0, nj);
-    }
-  }
-
-  void finish(const StripRows& r) {
-    const ForwardScratch<float>& panels = w.half.tile;
-    f.out = w.half.rows - r.i0 * t.v_head_dim;
-    const std::uint32_t wild = finish_strip(f, panels, r) & ~panels.by_maximum[r.strip];
-    if (wild != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
-      start_strip(panels, r.strip, wild | panels.by_maximum[r.strip]);
-      for_live_chunks([&](Index j0, Index nj) { strip_chunk(r, j0, nj); });
-      finish_strip(f, panels, r);
-    }
-    if (t.v != nullptr) narrow_rows(w.half.rows, r.ni, t.v_head_dim, t.out + r.i0 * t.out_stride, t.out_stride);
   }
 };
 
@@ -303,19 +260,10 @@ void forward_bf16(const ForwardTile<BFloat16>& t, void* scratch) {
     forward_half(t, scratch);
     return;
   }
-  const TileScores<BFloat16>& s = t.scores;
-  const Bf16ForwardScratch w(scratch, s.head_dim, t.v_head_dim);
-  Bf16Forward job{t, float_forward(t), w};
-  job.f.v = t.v == nullptr ? nullptr : w.half.v;
-  for (Index strip = 0; strip < job.strips(); ++strip) {
-    const StripRows r = strip_rows(job.f, strip);
-    pack_pairs(s.q + r.i0 * s.q_stride, s.q_stride, r.ni, s.head_dim, job.q_pairs(r));
-    start_strip(w.half.tile, strip, 0);
-  }
-  job.for_live_chunks([&](Index j0, Index nj) {
-    for (Index strip = 0; strip < job.strips(); ++strip) job.strip_chunk(strip_rows(job.f, strip), j0, nj);
-  });
-  for (Index strip = 0; strip < job.strips(); ++strip) job.finish(strip_rows(job.f, strip));
+  const Bf16ForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
+  ForwardTile<float> f = float_forward(t);
+  f.v = t.v == nullptr ? nullptr : w.half.v;
+  forward_tile(f, w.half.tile, Bf16Rows(t, w));
   if (t.weights == nullptr) return;
   float unused_lse[kStripsPerTile * kStrip<float>];
   ForwardTile<BFloat16> weights = t;

@@ -107,8 +107,7 @@ inline LiveRows group_words(const DecodeGroup<T>& t, Index j0, Index nj, std::ui
   }
   LiveRows live{any, !every, 0, nj};
   if (!any || every) return live;
-  while (live.lo < live.hi && words[live.lo] == 0) ++live.lo;
-  while (live.lo < live.hi && words[live.hi - 1] == 0) --live.hi;
+  trim_keys(words, ~0u, live.lo, live.hi);
   live.any = live.lo < live.hi;
   return live;
 }
@@ -121,16 +120,6 @@ inline void order_by_place(const std::uint32_t* by_key, Index run, const LiveRow
       by_place[kRuns * g + i] = key >= live.lo && key < live.hi ? by_key[key] : 0;
     }
   }
-}
-
-/// A bias in powers of two. The lowest finite number, a common fill, stays finite: it must not become -inf by log2(e).
-template <class T>
-inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
-  using V = typename Simd<T>::V;
-  V scaled = natural * kLog2E<T>;
-  scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
-  scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
-  return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
 }
 
 /// The bias of one row by place, in natural units; 0 where no key is alive.
@@ -229,8 +218,7 @@ inline void softmax_chunk(const DecodeGroup<T>& t, const Runs<T>& v, Index fetch
     const V factor = exp2<Sum>(before - maximum);
     store<Sum>(w.rescale + r, before == maximum ? splat<Sum>(1) : factor);
     store<Sum>(state.row_max + r, maximum);
-    store<Sum>(w.maximum + r,
-               maximum == splat<Sum>(-kInf<Sum>) ? V{} : maximum);  // nothing alive yet: -inf - 0, not -inf + inf
+    store<Sum>(w.maximum + r, shift_of<Sum>(maximum));
   }
   for (Index r = 0; r < rows; ++r) {
     for (Index g = fetched + more * r / rows; g < fetched + more * (r + 1) / rows; ++g) {

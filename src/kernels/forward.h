@@ -72,20 +72,6 @@ inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
   return {strip, t.q_begin + first, smaller<Index>(kStrip<T>, t.q_count - first)};
 }
 
-/// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
-template <class T, Store kStore>
-inline void add_values(const ForwardTile<T>& t, const Part& part, Index j0, const T* p, T* out) {
-  product_vectors<T, kStore>({.a = t.v + (j0 + part.lo) * t.v_stride,
-                              .a_row = 1,
-                              .a_depth = t.v_stride,
-                              .b = p + part.lo * kStrip<T>,
-                              .b_row = kStrip<T>,
-                              .c = out,
-                              .c_row = kStrip<T>,
-                              .depth = part.hi - part.lo},
-                             t.v_head_dim, part.first, part.count);
-}
-
 template <class T>
 inline void zero_panel(T* panel, Index width) {
   for (Index e = 0; e < width * kStrip<T>; ++e) panel[e] = 0;
@@ -126,51 +112,54 @@ inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, In
   }
 }
 
-template <class T>
-inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj) {
+template <class T, class Rows>
+inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRows& r,
+                                Index j0, Index nj) {
   const TileScores<T>& s = t.scores;
   T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * kStrip<T>;
-  const T* q_panel = w.q_panels + r.strip * kStrip<T> * s.head_dim;
-  ScoreTile tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, scores, w.bias, w.words);
+  ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
   const LiveRows& live = tile.live;
   T *row_max = w.row_max + r.strip * kStrip<T>, *row_sum = w.row_sum + r.strip * kStrip<T>;
   if (!live.any) {
     if (t.exponentials != nullptr) keep_chunk(t, {}, j0, nj, row_max);
     return;
   }
+  const std::uint32_t lanes = lane_bits(r.ni);
   std::uint32_t& seen = w.seen[r.strip];
   const bool first = seen == 0;
   seen |= seen_lanes(live, w.words);
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
-  if (first && !starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lane_bits(r.ni);
-  while (const std::uint32_t failed = chunk_softmax(scores, tile.parts, live.masked ? w.words : nullptr, seen & lane_bits(r.ni),
+  if (first && !starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lanes;
+  while (const std::uint32_t failed = chunk_softmax(scores, tile.parts, live.masked ? w.words : nullptr, seen & lanes,
                                                     by_maximum, row_max, row_sum, w.rescale)) {
     by_maximum |= failed;
     w.by_maximum[r.strip] |= failed;
-    tile = score_tile(s, q_panel, r.i0, r.ni, j0, nj, scores, w.bias, w.words);
+    tile = rows.score(t, w, r, j0, nj, scores);
   }
   if (t.v == nullptr) return;
   T* out = w.out_panels + r.strip * kStrip<T> * t.v_head_dim;
-  const T* v_rows = t.v + j0 * t.v_stride;
-  const bool hides = live.masked && hides_nonfinite(v_rows, t.v_stride, t.v_head_dim, live, lane_bits(r.ni), w.words);
+  const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.words);
   if (s.dropout.threshold != 0) {
     dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(scores, vectors, live.lo, live.hi, w.kept);
   }
   if (t.exponentials != nullptr) keep_chunk(t, tile.parts, j0, nj, row_max);
-  if (first && !hides && tile.parts.count == 1 && tile.parts.part[0].count == vectors) {
-    add_values<T, Store::kSet>(t, tile.parts.part[0], j0, scores, out);
-    return;
-  }
-  if (first) zero_panel(out, t.v_head_dim);
+  const bool sets = Rows::kSets && first && !hides && tile.parts.count == 1 && tile.parts.part[0].count == vectors;
+  if (first && !sets) zero_panel(out, t.v_head_dim);
   if (!first && by_maximum != 0) rescale_panel(out, t.v_head_dim, w.rescale);
   for (int i = 0; i < tile.parts.count; ++i) {
     const Part& part = tile.parts.part[i];
+    if constexpr (Rows::kSets) {
+      if (sets) {
+        rows.set_values(t, part, j0, scores, out);
+        continue;
+      }
+    }
     if (hides) {
-      add_kept_lanes(part, v_rows, t.v_stride, t.v_head_dim, scores, w.words, out);
+      rows.add_kept_values(t, w, part, j0, nj, scores, out);
     } else {
-      add_values<T, Store::kAdd>(t, part, j0, scores, out);
+      rows.add_values(t, part, j0, nj, scores, out);
     }
   }
 }
@@ -220,30 +209,30 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
 }
 
 /// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept: a second sweep, so that no S x S temporary is needed.
-template <class T>
-inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj) {
+template <class T, class Rows>
+inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRows& r, Index j0,
+                          Index nj) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
   const Index first = r.strip * kStrip<T>;
   const int vectors = live_vectors<T>(r.ni);
-  LiveRows live = score_tile(s, w.q_panels + first * s.head_dim, r.i0, r.ni, j0, nj, w.scores, w.bias, w.words).live;
+  LiveRows live = rows.score(t, w, r, j0, nj, w.scores).live;
   if (!live.any) live = {true, false, 0, 0};
   mask_scores(w.scores, live, vectors, w.words);
   const bool applied = t.weights_applied && s.dropout.threshold != 0;
   const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
   V shift[kVectors], inverse[kVectors];
   for (int v = 0; v < vectors; ++v) {
-    const V maximum = load<T>(w.row_max + first + v * n);
-    shift[v] = maximum == splat<T>(-kInf<T>) ? V{} : maximum;
+    shift[v] = shift_of<T>(load<T>(w.row_max + first + v * n));
     inverse[v] = load<T>(w.row_sum + first + v * n);
-    store<T>(w.rescale + v * n, splat<T>(1));
+    store<T>(w.rescale + v * n, factor);
   }
   for (Index j = 0; j < nj; ++j) {
     const bool lives = j >= live.lo && j < live.hi;
     for (int v = 0; v < vectors; ++v) {
       T* place = w.scores + j * kStrip<T> + v * n;
-      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) * inverse[v] * factor : V{});
+      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) * inverse[v] : V{});
     }
   }
   if (applied && live.lo < live.hi) {
@@ -281,10 +270,64 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
   }
 }
 
-/// Where the rows of a tile come from and go to: nothing to do where they are in memory as T.
-struct OwnRows {
+/// The two products of forward on rows of T: scores from the packed queries, and weights times values.
+struct PlainProducts {
+  static constexpr bool kSets = true;  // the first chunk of a strip may be set, not added to zeros
+
   template <class T>
-  void take_queries(ForwardTile<T>&, const StripRows&) const {}
+  void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r) const {
+    const TileScores<T>& s = t.scores;
+    pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * kStrip<T> * s.head_dim);
+  }
+  template <class T>
+  ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj,
+                  T* scores) const {
+    const TileScores<T>& s = t.scores;
+    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.words, [&](const Part& part) {
+      // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
+      product_vectors<T, Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
+                                       .a_row = s.k_stride,
+                                       .a_depth = 1,
+                                       .b = w.q_panels + r.strip * kStrip<T> * s.head_dim,
+                                       .b_row = kStrip<T>,
+                                       .c = scores + part.lo * kStrip<T>,
+                                       .c_row = kStrip<T>,
+                                       .depth = s.head_dim},
+                                      part.hi - part.lo, part.first, part.count);
+    });
+  }
+  template <class T>
+  void set_values(const ForwardTile<T>& t, const Part& part, Index j0, const T* p, T* out) const {
+    multiply<Store::kSet>(t, part, j0, p, out);
+  }
+  template <class T>
+  void add_values(const ForwardTile<T>& t, const Part& part, Index j0, Index, const T* p, T* out) const {
+    multiply<Store::kAdd>(t, part, j0, p, out);
+  }
+  template <class T>
+  void add_kept_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Part& part, Index j0, Index, const T* p,
+                       T* out) const {
+    add_kept_lanes(part, t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, p, w.words, out);
+  }
+
+ private:
+  /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
+  template <Store kStore, class T>
+  static void multiply(const ForwardTile<T>& t, const Part& part, Index j0, const T* p, T* out) {
+    product_vectors<T, kStore>({.a = t.v + (j0 + part.lo) * t.v_stride,
+                                .a_row = 1,
+                                .a_depth = t.v_stride,
+                                .b = p + part.lo * kStrip<T>,
+                                .b_row = kStrip<T>,
+                                .c = out,
+                                .c_row = kStrip<T>,
+                                .depth = part.hi - part.lo},
+                               t.v_head_dim, part.first, part.count);
+  }
+};
+
+/// Where the rows of a tile come from and go to: nothing to do where they are in memory as T.
+struct OwnRows : PlainProducts {
   template <class T>
   void take_keys(ForwardTile<T>&, Index, Index) const {}
   template <class T>
@@ -295,7 +338,8 @@ struct OwnRows {
   void end_out(const ForwardTile<T>&, const StripRows&) const {}
 };
 
-/// Forward of one tile; `rows` points t.scores.q, t.scores.k, t.v and t.out at rows of T before they are used.
+/// Forward of one tile; `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
+/// multiplies.
 template <class T, class Rows>
 inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows) {
   TileScores<T>& s = t.scores;
@@ -315,8 +359,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
     }
   };
   for_strips([&](const StripRows& r) {
-    rows.take_queries(t, r);
-    pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * kStrip<T> * s.head_dim);
+    rows.pack_queries(t, w, r);
     start_strip(w, r.strip, 0);
   });
   const auto finish = [&](const StripRows& r) {
@@ -324,26 +367,27 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
     const std::uint32_t wild = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
     if (wild != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
       start_strip(w, r.strip, wild | w.by_maximum[r.strip]);
-      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, r, j0, nj); });
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, r, j0, nj); });
       finish_strip(t, w, r);
     }
     if (t.v != nullptr) rows.end_out(t, r);
   };
   if (t.exponentials != nullptr) {
     for_strips([&](const StripRows& r) {
-      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, r, j0, nj); });
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, r, j0, nj); });
       finish(r);
       write_kept_weights(t, w, r, begin, end);
     });
     return;
   }
-  for_live_chunks([&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, r, j0, nj); }); });
+  for_live_chunks(
+      [&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, rows, r, j0, nj); }); });
   for_strips(finish);
   if (t.weights == nullptr) return;
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     rows.take_keys(t, j0, nj);
-    for_strips([&](const StripRows& r) { write_weights(t, w, r, j0, nj); });
+    for_strips([&](const StripRows& r) { write_weights(t, w, rows, r, j0, nj); });
   }
 }
 

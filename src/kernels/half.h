@@ -67,12 +67,15 @@ struct HalfForwardScratch {
 
 /// Widens the rows that forward_tile is about to read and rounds those that it has written.
 template <class S>
-struct HalfRows {
+struct HalfRows : PlainProducts {
   const ForwardTile<S>& t;
   const HalfForwardScratch& w;
 
-  void take_queries(ForwardTile<float>& f, const StripRows& r) const {
+  HalfRows(const ForwardTile<S>& tile, const HalfForwardScratch& scratch) : t(tile), w(scratch) {}
+
+  void pack_queries(ForwardTile<float> f, const ForwardScratch<float>& panels, const StripRows& r) const {
     f.scores.q = widened(t.scores.q, t.scores.q_stride, r.i0, r.ni, t.scores.head_dim, w.rows);
+    PlainProducts::pack_queries(f, panels, r);
   }
   void take_keys(ForwardTile<float>& f, Index j0, Index nj) const {
     f.scores.k = widened(t.scores.k, t.scores.k_stride, j0, nj, t.scores.head_dim, w.k);
@@ -97,7 +100,7 @@ void forward_half(const ForwardTile<S>& t, void* scratch) {
   f.weights_applied = t.weights_applied;
   f.exponentials = t.exponentials;
   f.chunk_shifts = t.chunk_shifts;
-  forward_tile(f, w.tile, HalfRows<S>{t, w});
+  forward_tile(f, w.tile, HalfRows<S>(t, w));
 }
 
 struct HalfBackwardScratch {

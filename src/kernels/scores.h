@@ -20,6 +20,12 @@ constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
 
 constexpr std::uint32_t lane_bits(Index lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1u; }
 
+/// What exponents are taken from: nothing alive yet is -inf - 0, not -inf + inf.
+template <class T>
+inline typename Simd<T>::V shift_of(typename Simd<T>::V maximum) {
+  return maximum == splat<T>(-kInf<T>) ? typename Simd<T>::V{} : maximum;
+}
+
 /// The part of a tile that is alive: rows [lo, hi) after trimming keys that no lane may attend.
 struct LiveRows {
   bool any;     // false: the tile is empty
@@ -27,14 +33,19 @@ struct LiveRows {
   Index lo, hi;
 };
 
+/// Moves lo up and hi down past the keys that none of `lanes` may attend.
+inline void trim_keys(const std::uint32_t* words, std::uint32_t lanes, Index& lo, Index& hi) {
+  while (lo < hi && (words[lo] & lanes) == 0) ++lo;
+  while (lo < hi && (words[hi - 1] & lanes) == 0) --hi;
+}
+
 template <class T>
 inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
   const int verdict =
       s.mask.tile == nullptr ? kTileFull : s.mask.tile(s.mask.mask, s.mask.batch, s.mask.head, i0, ni, j0, nj, words);
   LiveRows live{verdict != kTileEmpty, verdict == kTilePartial, 0, nj};
   if (live.masked) {
-    while (live.lo < live.hi && words[live.lo] == 0) ++live.lo;
-    while (live.lo < live.hi && words[live.hi - 1] == 0) --live.hi;
+    trim_keys(words, ~0u, live.lo, live.hi);
     live.any = live.lo < live.hi;
   } else if (live.any && s.bias.data != nullptr) {
     for (Index j = 0; j < nj; ++j) words[j] = lane_bits(ni);  // a bias of -inf will clear bits
@@ -60,11 +71,9 @@ inline Parts live_parts(const LiveRows& live, int vectors, const std::uint32_t* 
   constexpr int n = Simd<T>::kLanes;
   Index lo[2], hi[2];
   for (int v = 0; v < 2; ++v) {
-    const std::uint32_t lanes = lane_bits(n) << (v * n);
     lo[v] = live.lo;
     hi[v] = live.hi;
-    while (lo[v] < hi[v] && (words[lo[v]] & lanes) == 0) ++lo[v];
-    while (lo[v] < hi[v] && (words[hi[v] - 1] & lanes) == 0) --hi[v];
+    trim_keys(words, lane_bits(n) << (v * n), lo[v], hi[v]);
   }
   const Index begin = larger(lo[0], lo[1]), end = smaller(hi[0], hi[1]);  // where both are alive
   Parts parts{};
@@ -112,8 +121,17 @@ inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index
   }
 }
 
-/// Brings the panel into powers of two. A bias of -inf is a key that is not kept: clears its bits; true when any was. The
-/// lowest finite number, a common fill, is kept and stays finite: it must not become -inf by log2(e).
+/// A bias in powers of two. The lowest finite number, a common fill, stays finite: it must not become -inf by log2(e).
+template <class T>
+inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
+  using V = typename Simd<T>::V;
+  V scaled = natural * kLog2E<T>;
+  scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
+  scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
+  return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
+}
+
+/// Brings the panel into powers of two. A bias of -inf is a key that is not kept: clears its bits; true when any was.
 template <class T>
 inline bool scale_bias(T* panel, const LiveRows& live, Index ni, std::uint32_t* words) {
   using V = typename Simd<T>::V;
@@ -125,10 +143,7 @@ inline bool scale_bias(T* panel, const LiveRows& live, Index ni, std::uint32_t* 
     for (int v = 0; v < vectors; ++v) {
       T* place = panel + j * kStrip<T> + v * n;
       const V natural = load<T>(place);
-      V scaled = natural * kLog2E<T>;
-      scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
-      scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
-      store<T>(place, natural - natural == V{} ? scaled : natural);  // infinity and NaN stay what they are
+      store<T>(place, log2_of_bias<T>(natural));
       infinite |= bits_where<T>(natural == splat<T>(-kInf<T>)) << (v * n);
     }
     infinite &= lane_bits(ni);
@@ -190,23 +205,6 @@ inline ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0
     }
   }
   return {live, parts};
-}
-
-template <class T>
-inline ScoreTile score_tile(const TileScores<T>& s, const T* q_panel, Index i0, Index ni, Index j0, Index nj, T* scores,
-                            T* bias, std::uint32_t* words) {
-  return score_tile(s, i0, ni, j0, nj, scores, bias, words, [&](const Part& part) {
-    // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-    product_vectors<T, Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
-                                     .a_row = s.k_stride,
-                                     .a_depth = 1,
-                                     .b = q_panel,
-                                     .b_row = kStrip<T>,
-                                     .c = scores + part.lo * kStrip<T>,
-                                     .c_row = kStrip<T>,
-                                     .depth = s.head_dim},
-                                    part.hi - part.lo, part.first, part.count);
-  });
 }
 
 /// scores[j][lane] = -inf where not kept, for rows [lo, hi).

@@ -130,7 +130,7 @@ inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uin
   std::uint32_t shifted = 0;
   for (int v = 0; v < kVectors; ++v) {
     const V m = load<T>(row_max + v * n);
-    const V shift = m == splat<T>(-kInf<T>) ? V{} : m;
+    const V shift = shift_of<T>(m);
     shifted |= bits_where<T>(shift != V{});
     store<T>(shifts + v * n, shift);
   }

@@ -32,20 +32,27 @@ struct Exp2Poly<double> {  // degree 11: 1.8e-17
   static constexpr int kMantissaBits = 52;
 };
 
-/// y = n + r with n whole; power = 2^n (0 for n at the lower end); tail = r q(r) = 2^r - 1.
+/// y = n + r with n whole; power = 2^n, tail = r q(r) = 2^r - 1. Returns y + magic, which has n in its low bits. For y whose
+/// nearest integer is an exponent of the type, or the one below, which gives 0.
 template <class T>
-inline void split_exp2(typename Simd<T>::V y, typename Simd<T>::V& power, typename Simd<T>::V& tail) {
+inline typename Simd<T>::V split_in_range(typename Simd<T>::V y, typename Simd<T>::V& power, typename Simd<T>::V& tail) {
   using P = Exp2Poly<T>;
   using V = typename Simd<T>::V;
-  y = max_or_second(splat<T>(P::kLowest), y);  // -inf becomes the lower end; NaN stays
+  using U = typename Simd<T>::U;
   const V shifted = y + P::kMagic;
   const V r = y - (shifted - P::kMagic);
   V q = splat<T>(P::kQ[0]);
 #pragma GCC unroll 16
   for (std::size_t k = 1; k < sizeof(P::kQ) / sizeof(T); ++k) q = fma(q, r, splat<T>(P::kQ[k]));
   tail = q * r;
-  using U = typename Simd<T>::U;
   power = reinterpret_cast<V>(reinterpret_cast<U>(shifted) << P::kMantissaBits);
+  return shifted;
+}
+
+/// The same for any y that is not too large: below the lower end power is 0.
+template <class T>
+inline void split_exp2(typename Simd<T>::V y, typename Simd<T>::V& power, typename Simd<T>::V& tail) {
+  split_in_range<T>(max_or_second(splat<T>(Exp2Poly<T>::kLowest), y), power, tail);  // -inf becomes the lower end; NaN stays
 }
 
 template <class T>
@@ -60,17 +67,13 @@ inline typename Simd<T>::V exp2(typename Simd<T>::V y) {
 template <class T>
 inline typename Simd<T>::V exp2_in_range(typename Simd<T>::V y, typename Simd<T>::U& outside) {
   using P = Exp2Poly<T>;
-  using V = typename Simd<T>::V;
   using U = typename Simd<T>::U;
-  const V shifted = y + P::kMagic;
+  typename Simd<T>::V power, tail;
+  const typename Simd<T>::V shifted = split_in_range<T>(y, power, tail);
   outside = reinterpret_cast<U>(shifted) ^ reinterpret_cast<U>(splat<T>(P::kMagic - P::kBias));
-  const V r = y - (shifted - P::kMagic);
-  V q = splat<T>(P::kQ[0]);
-#pragma GCC unroll 16
-  for (std::size_t k = 1; k < sizeof(P::kQ) / sizeof(T); ++k) q = fma(q, r, splat<T>(P::kQ[k]));
-  const V power = reinterpret_cast<V>(reinterpret_cast<U>(shifted) << P::kMantissaBits);
-  return fma(power, q * r, power);
+  return fma(power, tail, power);
 }
+
 /// The lanes that were out of range at least once.
 template <class T>
 inline std::uint32_t exponents_outside(typename Simd<T>::U outside) {
