@@ -3,15 +3,13 @@
 // belong to one item, for all query heads of its group; dq and a shared dbias are added in turn (turns.h). No atomics on data,
 // no slabs, no dependence on threads.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <new>
-#include <type_traits>
 
 #include "attention/bias_gradient.h"
 #include "attention/empty_rows.h"
 #include "attention/gradient_sums.h"
 #include "attention/problem.h"
+#include "attention/row_lse.h"
 #include "attention/turns.h"
 #include "core/check.h"
 #include "core/overlap.h"
@@ -25,47 +23,6 @@ namespace {
 template <class T>
 void zero_rows(const View<T, 4>& view, Index b, Index h, Index begin, Index count) {
   for (Index i = begin; i < begin + count; ++i) std::fill_n(&view(b, h, i, 0), view.size(3), T{});
-}
-
-constexpr Index kMaxQueryTile = 256;
-
-/// lse * log2(e) of one query tile as high + low, +inf for an empty row (exp2(s - inf) = 0).
-/// An lse rounded to T shifts every weight of its row by up to half an ulp of lse: 4 eps at 16. Where one is larger, as huge
-/// logits make it, the row's maximum and sum are computed again (a fifth of backward's work, for that tile only) and taken if
-/// they round to the very lse that was given: one that covers more keys (rings, merged parts) is used as it is.
-template <class T>
-void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, Index b, Index h, Index q_begin, Index q_count,
-               Accumulator<T>* high, Accumulator<T>* low, void* scratch) {
-  using Sum = Accumulator<T>;
-  constexpr Sum trusted = 16;
-  using Wide = std::conditional_t<std::is_same_v<Sum, float>, double, long double>;
-  constexpr Wide log2e = static_cast<Wide>(1.44269504088896340735992468100189214L);
-  bool recompute = false;
-  for (Index i = q_begin; i < q_begin + q_count; ++i) {
-    const Sum value = lse(b, h, i);
-    const Wide exact = static_cast<Wide>(value) * log2e;
-    high[i] = value == -std::numeric_limits<Sum>::infinity() ? -value : static_cast<Sum>(exact);
-    low[i] = std::isfinite(value) ? static_cast<Sum>(exact - static_cast<Wide>(high[i])) : Sum{0};
-    recompute |= std::isfinite(value) && std::abs(value) > trusted;
-  }
-  if (!recompute) return;
-  Sum row_lse[kMaxQueryTile], row_sum[kMaxQueryTile], row_max[kMaxQueryTile];
-  ForwardTile<T> tile{};
-  tile.scores = p.scores(b, h);
-  tile.v_head_dim = p.v_head_dim;
-  tile.q_begin = q_begin;
-  tile.q_count = q_count;
-  tile.lse = row_lse;
-  tile.row_max2 = row_max;
-  tile.row_sum = row_sum;
-  p.kernels->forward(tile, scratch);
-  for (Index i = 0; i < q_count; ++i) {
-    const Sum given = lse(b, h, q_begin + i);
-    if (!(std::abs(given) > trusted) || row_lse[i] != given) continue;
-    const Wide exact = static_cast<Wide>(row_max[i]) + std::log2(static_cast<Wide>(row_sum[i]));
-    high[q_begin + i] = static_cast<Sum>(exact);
-    low[q_begin + i] = static_cast<Sum>(exact - static_cast<Wide>(high[q_begin + i]));
-  }
 }
 
 /// One call, as every work item sees it.
