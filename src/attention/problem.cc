@@ -12,7 +12,9 @@ inline namespace v0 {
 namespace {
 
 template <class T>
-const View<const Accumulator<T>, 4>& bias_of(const BiasView& bias) {
+const View<const Accumulator<T>, 4>& bias_of(const char* function, const BiasView& bias) {
+  const bool other_type = std::is_same_v<Accumulator<T>, float> ? !bias.f64.is_null() : !bias.f32.is_null();
+  check<OptionError>(!other_type, function, "bias must have the element type of q, or float where that has 16 bits");
   if constexpr (std::is_same_v<Accumulator<T>, float>) {
     return bias.f32;
   } else {
@@ -47,21 +49,17 @@ void check_inputs(const char* function, const View<const T, 4>& q, const View<co
   check_last_stride(function, "v", v);
 }
 
+}  // namespace
+
 template <class T>
-void check_bias(const char* function, const BiasView& options, const Problem<T>& p) {
-  const bool other_type = std::is_same_v<Accumulator<T>, float> ? !options.f64.is_null() : !options.f32.is_null();
-  check<OptionError>(!other_type, function, "bias must have the element type of q, or float where that has 16 bits");
-  const View<const Accumulator<T>, 4>& bias = p.bias;
+void check_bias_sizes(const char* function, const char* sizes, const View<const T, 4>& bias,
+                      const std::array<Index, 4>& wanted) {
   if (bias.is_null()) return;
-  const std::array<Index, 4> wanted{p.batch, p.num_heads, p.q_len, p.kv_len};
   for (int axis = 0; axis < 4; ++axis) {
     check<ShapeError>(bias.size(axis) == wanted[static_cast<std::size_t>(axis)] || bias.size(axis) == 1, function,
-                      "bias must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", bias, " for ",
-                      [&] { return shape_text(wanted.data(), 4); });
+                      "bias must have sizes ", sizes, ": got ", bias, " for ", [&] { return shape_text(wanted.data(), 4); });
   }
 }
-
-}  // namespace
 
 template <class T>
 TileScores<T> Problem<T>::scores(Index b, Index h) const {
@@ -112,10 +110,12 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.q = q;
   p.k = k;
   p.v = v;
-  p.bias = bias_of<T>(options.bias);
-  p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
-  check_mask(options.mask, p.mask.extent, function);
-  check_bias(function, options.bias, p);
+  p.bias = bias_of<T>(function, options.bias);
+  if (use != Use::kRagged) {
+    p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
+    check_mask(options.mask, p.mask.extent, function);
+    check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
+  }
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
   p.scale = static_cast<Accumulator<T>>(scale);
   p.softcap = static_cast<Accumulator<T>>(options.softcap);
@@ -143,6 +143,8 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   template void check_sizes(const char*, const char*, const View<const T, 4>&, Index, Index, Index, Index);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
+template void check_bias_sizes(const char*, const char*, const View<const float, 4>&, const std::array<Index, 4>&);
+template void check_bias_sizes(const char*, const char*, const View<const double, 4>&, const std::array<Index, 4>&);
 
 }  // namespace v0
 }  // namespace qkv

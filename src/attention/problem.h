@@ -1,6 +1,7 @@
 // One checked call of attention: sizes, options and strides turned into what kernels are told, head by head.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "attention/mask_node.h"
@@ -29,6 +30,7 @@ struct Problem {
   Index key_tile, query_tile, backward_keys;
 
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
+  Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
   Index query_tiles() const { return (q_len + query_tile - 1) / query_tile; }
   double pairs() const {
     return static_cast<double>(batch * num_heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
@@ -43,13 +45,19 @@ struct Problem {
 
 enum class Use {
   kOutput,
-  kWeights  // v is not read and may be null
+  kWeights,  // v is not read and may be null
+  kRagged    // one sequence of all tokens: mask and sizes of the bias are those of each sequence, and not looked at
 };
 
 /// Checks q, k, v and the options. Throws ShapeError, OptionError.
 template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                         const AttentionOptions& options, const Context& context, Use use = Use::kOutput);
+
+/// ShapeError unless each axis has the wanted size or 1; `sizes` says it in letters. A null bias passes.
+template <class T>
+void check_bias_sizes(const char* function, const char* sizes, const View<const T, 4>& bias,
+                      const std::array<Index, 4>& wanted);
 
 /// ShapeError unless view is [batch, heads, length, width] with last stride 1.
 template <class T>
