@@ -15,6 +15,11 @@ constexpr double kFlopsPerByte = 6;
 
 }  // namespace
 
+bool decode_mask_differs(const BoundMask& mask) {
+  if (mask.node == nullptr) return false;
+  return std::ranges::any_of(mask.node->dense, [](const Dense& leaf) { return leaf.values.size(1) > 1; });
+}
+
 template <class T>
 DecodeShape decode_shape(const Problem<T>& p) {
   const DecodeKernels<T>& kernels = p.kernels->decode;
@@ -32,15 +37,11 @@ template <class T>
 void decode_forward(const Problem<T>& p, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context) {
   const DecodeShape shape = decode_shape(p);
   const Index items = p.batch * p.num_kv_heads * shape.parts;
-  bool mask_differs = false;
-  if (p.mask.node != nullptr) {
-    for (const Dense& leaf : p.mask.node->dense) mask_differs |= leaf.values.size(1) > 1;
-  }
   const auto threads = static_cast<std::size_t>(context.threads());
   const ScratchLease scratch = borrow_scratch(context, shape.state_bytes + threads * shape.worker_bytes());
   Turn turn{0};
-  const DecodeJob<T> job{
-      p, out, lse, shape, mask_differs, scratch.data(), scratch.data() + shape.state_bytes, shape.worker_bytes(), turn};
+  const DecodeJob<T> job{p,   out, lse, shape, decode_mask_differs(p.mask), scratch.data(), scratch.data() + shape.state_bytes,
+                         turn};
   const double rows = static_cast<double>(p.batch * p.num_kv_heads) * static_cast<double>(p.kv_len);
   const double width = static_cast<double>(p.head_dim + p.v_head_dim);
   const double flops = std::max(p.pairs() * 2.0 * width, rows * width * static_cast<double>(sizeof(T)) * kFlopsPerByte);

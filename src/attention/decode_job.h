@@ -23,7 +23,6 @@ struct DecodeJob {
   bool mask_differs;
   std::byte* shared;  // the state of the head whose parts are being merged
   std::byte* workers;
-  std::size_t worker_bytes;  // at least shape.worker_bytes()
   Turn& turn;
 
   DecodeGroup<T> group(Index b, Index g, Sum* row_lse) const {
@@ -63,7 +62,7 @@ struct DecodeJob {
     Index begin = 0, end = p.kv_len;
     if (p.mask.node != nullptr) mask_key_range(&p.mask, b, g * p.group_size(), 0, p.q_len, &begin, &end);
     const Index last = begin < end ? (end - 1) / shape.part_keys : 0, first = begin < end ? begin / shape.part_keys : 0;
-    std::byte* scratch = workers + static_cast<std::size_t>(worker) * worker_bytes;
+    std::byte* scratch = workers + static_cast<std::size_t>(worker) * shape.worker_bytes();
     std::byte* state = scratch + shape.scratch_bytes;
     const DecodeKernels<T>& kernels = p.kernels->decode;
     const bool live = first <= part && part <= last;
