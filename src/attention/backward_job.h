@@ -38,8 +38,12 @@ struct BackwardJob {
   std::byte* scratch = nullptr;  // workers x (kernel scratch + private dbias + private sums)
   std::size_t kernel_bytes = 0, bias_bytes = 0, worker_bytes = 0;
 
-  Index first_row(Index b, Index h) const { return (b * p.num_heads + h) * p.q_len; }
-  Index key_ranges() const { return (p.kv_len + p.backward_keys - 1) / p.backward_keys; }
+  Index row_offset = 0, turn_offset = 0, head_offset = 0;  // of one sequence of a ragged batch in what the batch shares
+
+  Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
+  Index first_turn(Index b, Index h) const { return turn_offset + (b * p.num_heads + h) * p.query_tiles(); }
+  Index head_number(Index b, Index g) const { return head_offset + b * p.num_kv_heads + g; }
+  Index key_ranges() const { return p.key_ranges(); }
   bool wants(const View<T, 4>& view) const { return view.data() != nullptr; }
   bool sets_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
   void* kernel_scratch(int worker) const { return scratch + static_cast<std::size_t>(worker) * worker_bytes; }
@@ -106,7 +110,7 @@ struct BackwardJob {
   /// One query tile against one key range, in the range's turn.
   void run_tile(BackwardTile<T>& tile, Index range, Index b, Index h, bool live, int worker) const {
     if constexpr (kRoundedAtEnd<T>) {
-      const SumRows<T> rows = sums.queries(private_sums(worker), b, h, tile.q_begin);
+      const SumRows<T> rows = sums.queries(private_sums(worker), head_number(b, h / p.group_size()), h, tile.q_begin);
       tile.dq = wants(gradients.dq) ? rows.data : nullptr;
       tile.dq_stride = rows.stride;
       if (tile.dq != nullptr && range == 0) sums.clear(rows, tile.q_begin, tile.q_count);
@@ -150,7 +154,7 @@ struct BackwardJob {
     for (Index t = 0; t < p.query_tiles(); ++t) {
       tile.q_begin = t * p.query_tile;
       tile.q_count = std::min(p.query_tile, p.q_len - tile.q_begin);
-      Turn* tile_turn = key_ranges() > 1 ? &tile_turns[(b * p.num_heads + h) * p.query_tiles() + t] : nullptr;
+      Turn* tile_turn = key_ranges() > 1 ? &tile_turns[first_turn(b, h) + t] : nullptr;
       if (tile_turn != nullptr) wait_for_turn(*tile_turn, range);
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
       const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin;
@@ -173,7 +177,7 @@ struct BackwardJob {
 
   /// Key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed.
   void run(Index item, Index range, Index b, Index g, int worker) const {
-    const Index head = b * p.num_kv_heads + g;
+    const Index head = head_number(b, g);
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
     const SumRows<T> keys = sums.keys(private_sums(worker), k_begin), values = sums.values(private_sums(worker), k_begin);
     if constexpr (kRoundedAtEnd<T>) {

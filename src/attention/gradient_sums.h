@@ -45,7 +45,8 @@ class GradientSums {
     turns_ = turns;
   }
 
-  /// Waits until the slot of kv head `head` (numbered b * Hkv + g) is free; gives it to the next when its last range is done.
+  /// Waits until the slot of kv head `head` (numbered as they are claimed) is free; gives it to the next when its last range is
+  /// done.
   void take_slot(Index head) const {
     if (slots_ > 0) wait_for_turn(turns_[head % slots_], head / slots_);
   }
@@ -60,14 +61,13 @@ class GradientSums {
   SumRows<T> values(std::byte* worker, Index k_begin) const {
     return {reinterpret_cast<Sum*>(worker) + p_.backward_keys * p_.head_dim - k_begin * p_.v_head_dim, p_.v_head_dim};
   }
-  /// dq rows of query head h for the tile that begins at q_begin.
-  SumRows<T> queries(std::byte* worker, Index b, Index h, Index q_begin) const {
+  /// dq rows of query head h, whose kv head has the number `head`, for the tile that begins at q_begin.
+  SumRows<T> queries(std::byte* worker, Index head, Index h, Index q_begin) const {
     if (slots_ == 0) {
       Sum* tile = reinterpret_cast<Sum*>(worker) + p_.backward_keys * (p_.head_dim + p_.v_head_dim);
       return {tile - q_begin * p_.head_dim, p_.head_dim};
     }
-    const Index slot = (b * p_.num_kv_heads + h / p_.group_size()) % slots_;
-    return {shared_ + (slot * slot_rows() + h % p_.group_size() * p_.q_len) * p_.head_dim, p_.head_dim};
+    return {shared_ + (head % slots_ * slot_rows() + h % p_.group_size() * p_.q_len) * p_.head_dim, p_.head_dim};
   }
 
   void clear(const SumRows<T>& sums, Index begin, Index count) const {
