@@ -1,0 +1,76 @@
+// Ragged batches: sequences of different lengths one behind the other, told apart by offsets instead of padding. Each sequence
+// attends within itself, exactly as if it were given to attention_forward alone: the same semantics, options and bits.
+//
+//   q_offsets {0, 3, 4}, kv_offsets {0, 3, 5}:           k: a0 a1 a2 b0 b1
+//   sequence a has 3 queries and 3 keys,            q: a0    1  0  0  .  .
+//   sequence b has 1 query and 2 keys;                 a1    1  1  0  .  .      a dot: never looked at
+//   causal(Align::kBottomRight)                        a2    1  1  1  .  .
+//                                                      b0    .  .  .  1  1
+//
+// Shapes: B sequences; q [total_q, H, D], k [total_k, Hkv, D], v [total_k, Hkv, Dv]; views are strided, last stride 1.
+// Options speak of each sequence by itself: an alignment of its own Tq and Tk, the offsets [B] of a causal mask, a bias
+// [B|1, H|1, longest Tq|1, longest Tk|1] of which a sequence uses the first rows and columns. Dropout numbers: sequence b is
+// first_sequence + b, i and j count within it, so the bits are those of the sequence alone under that first_sequence.
+//
+// Errors, beside attention_forward's: offsets that do not start at 0, fall, or do not end at the number of tokens (ShapeError,
+// OptionError). One parallel region however many sequences; nothing is allocated after the first call of a shape.
+// Like FlashAttention's varlen interface (cu_seqlens), Dao 2022, arXiv:2205.14135, and its repository.
+#pragma once
+
+#include <span>
+
+#include "qkv/attention.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// Where sequences lie: sequence b has queries [q_offsets[b], q_offsets[b + 1]) and keys likewise. Both [B + 1], first 0.
+/// Lengths may be 0. Borrowed until the call returns.
+struct RaggedOffsets {
+  std::span<const Index> q_offsets, kv_offsets;
+};
+
+/// out [total_q, H, Dv] and lse [total_q, H] (null view: not wanted).
+QKV_API void attention_varlen_forward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
+                                      View<float, 3> out, View<float, 2> lse, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_forward(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
+                                      View<double, 3> out, View<double, 2> lse, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_forward(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
+                                      View<BFloat16, 3> out, View<float, 2> lse, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_forward(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
+                                      View<Float16, 3> out, View<float, 2> lse, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+
+/// What backward writes; null views are not computed. Overwritten in full, or added to with `accumulate`.
+template <class T>
+struct RaggedGradients {
+  View<T, 3> dq{};                       ///< [total_q, H, D]
+  View<T, 3> dk{};                       ///< [total_k, Hkv, D]
+  View<T, 3> dv{};                       ///< [total_k, Hkv, Dv]
+  View<const Accumulator<T>, 2> dlse{};  ///< input, optional: gradient arriving at lse [total_q, H]
+  bool accumulate = false;
+};
+
+/// Gradients of sum(out * dout) (+ sum(lse * dlse)); see attention_backward. The gradient of a bias is not computed here.
+QKV_API void attention_varlen_backward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
+                                       View<const float, 3> out, View<const float, 2> lse, View<const float, 3> dout,
+                                       const RaggedGradients<float>& gradients, const RaggedOffsets& offsets,
+                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_backward(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
+                                       View<const double, 3> out, View<const double, 2> lse, View<const double, 3> dout,
+                                       const RaggedGradients<double>& gradients, const RaggedOffsets& offsets,
+                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_backward(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
+                                       View<const BFloat16, 3> out, View<const float, 2> lse, View<const BFloat16, 3> dout,
+                                       const RaggedGradients<BFloat16>& gradients, const RaggedOffsets& offsets,
+                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_backward(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
+                                       View<const Float16, 3> out, View<const float, 2> lse, View<const Float16, 3> dout,
+                                       const RaggedGradients<Float16>& gradients, const RaggedOffsets& offsets,
+                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,180 @@
+#include "qkv/rotary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "attention/problem.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/region.h"
+#include "core/scratch.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+void check_options(Index head_dim, const RotaryOptions& o, Index rotary_dim) {
+  constexpr const char* function = "Rotary";
+  check<OptionError>(rotary_dim >= 2 && rotary_dim % 2 == 0 && rotary_dim <= head_dim, function,
+                     "rotary_dim must be even, at least 2 and at most head_dim: got ", rotary_dim, " for ", head_dim);
+  check<OptionError>(o.base > 0 && o.base != 1 && std::isfinite(o.base), function,
+                     "base must be a number above 0, and not 1: got ", o.base);
+  check<OptionError>(o.factor >= 1 && std::isfinite(o.factor), function, "factor must be a number from 1: got ", o.factor);
+  check<OptionError>(o.scaling != RotaryScaling::kNtk || rotary_dim > 2, function,
+                     "NTK scaling needs a rotary_dim above 2: got ", rotary_dim);
+  const bool by_context = o.scaling == RotaryScaling::kYarn || o.scaling == RotaryScaling::kLlama3;
+  check<OptionError>(!by_context || o.original_context >= 1, function,
+                     "this scaling needs original_context, the length in training: got ", o.original_context);
+  check<OptionError>(o.beta_fast >= o.beta_slow && o.beta_slow > 0 && std::isfinite(o.beta_fast), function,
+                     "beta_fast must be at least beta_slow, and that above 0: got ", o.beta_fast, " and ", o.beta_slow);
+  check<OptionError>(o.high_frequency > o.low_frequency && o.low_frequency > 0 && std::isfinite(o.high_frequency), function,
+                     "high_frequency must be above low_frequency, and that above 0: got ", o.high_frequency, " and ",
+                     o.low_frequency);
+  check<OptionError>(std::isfinite(o.attention_factor.value_or(1)), function, "attention_factor must be finite: got ",
+                     o.attention_factor.value_or(1));
+}
+
+/// The pair that turns `turns` times within the original context, as a real number of a pair.
+double pair_of_turns(double turns, double rotary_dim, const RotaryOptions& o) {
+  const double length = static_cast<double>(o.original_context);
+  return rotary_dim * std::log(length / (turns * 2 * std::numbers::pi)) / (2 * std::log(o.base));
+}
+
+/// YaRN: the share of f / factor in pair i, 0 for fast pairs and 1 for slow ones. The ramp's ends are whole pairs.
+double yarn_share(double pair, double rotary_dim, const RotaryOptions& o) {
+  const double low = std::max(std::floor(pair_of_turns(o.beta_fast, rotary_dim, o)), 0.0);
+  double high = std::min(std::ceil(pair_of_turns(o.beta_slow, rotary_dim, o)), rotary_dim - 1);
+  if (low == high) high += 0.001;
+  return std::clamp((pair - low) / (high - low), 0.0, 1.0);
+}
+
+/// Llama 3: the same share, by how often the pair turns within the original context.
+double llama3_share(double frequency, const RotaryOptions& o) {
+  const double turns = static_cast<double>(o.original_context) * frequency / (2 * std::numbers::pi);
+  return 1 - std::clamp((turns - o.low_frequency) / (o.high_frequency - o.low_frequency), 0.0, 1.0);
+}
+
+double frequency_of(Index pair, Index rotary_dim, const RotaryOptions& o) {
+  const auto width = static_cast<double>(rotary_dim), number = static_cast<double>(pair);
+  const double base = o.scaling == RotaryScaling::kNtk ? o.base * std::pow(o.factor, width / (width - 2)) : o.base;
+  const double frequency = std::pow(base, -2 * number / width);
+  double share = 0;  // of the frequency divided by factor
+  if (o.scaling == RotaryScaling::kLinear) share = 1;
+  if (o.scaling == RotaryScaling::kYarn) share = yarn_share(number, width, o);
+  if (o.scaling == RotaryScaling::kLlama3) share = llama3_share(frequency, o);
+  return frequency / o.factor * share + frequency * (1 - share);
+}
+
+Index position_of(const RotaryPositions& positions, Index b, Index t) {
+  if (!positions.ids.is_null()) return positions.ids(positions.ids.size(0) == 1 ? 0 : b, t);
+  return (positions.offsets.empty() ? positions.offset : positions.offsets[static_cast<std::size_t>(b)]) + t;
+}
+
+/// One row turned; cosines and sines [R / 2] carry the attention factor. y may be x.
+template <class T, class Sum>
+void turn_row(const T* x, T* y, const Sum* cosines, const Sum* sines, Index pairs, RotaryLayout layout) {
+  const Index step = layout == RotaryLayout::kInterleaved ? 2 : 1, apart = layout == RotaryLayout::kInterleaved ? 1 : pairs;
+  for (Index i = 0; i < pairs; ++i) {
+    const Sum first = static_cast<Sum>(x[i * step]), second = static_cast<Sum>(x[i * step + apart]);
+    y[i * step] = static_cast<T>(first * cosines[i] - second * sines[i]);
+    y[i * step + apart] = static_cast<T>(second * cosines[i] + first * sines[i]);
+  }
+}
+
+template <class T>
+struct Turning {
+  using Sum = Accumulator<T>;
+  View<const T, 4> x;
+  View<T, 4> y;
+  const RotaryPositions& positions;
+  std::span<const double> frequencies;
+  RotaryLayout layout;
+  double attention_factor, direction;
+  Sum* workers = nullptr;  // threads x (cosines, sines) [2, R / 2]
+
+  Index pairs() const { return static_cast<Index>(frequencies.size()); }
+
+  /// All heads of one token.
+  void run(Index b, Index t, int worker) const {
+    Sum* cosines = workers + worker * 2 * pairs();
+    Sum* sines = cosines + pairs();
+    const auto position = static_cast<double>(position_of(positions, b, t));
+    for (Index i = 0; i < pairs(); ++i) {
+      const double angle = position * frequencies[static_cast<std::size_t>(i)];
+      cosines[i] = static_cast<Sum>(attention_factor * std::cos(angle));
+      sines[i] = static_cast<Sum>(attention_factor * direction * std::sin(angle));
+    }
+    for (Index h = 0; h < x.size(1); ++h) {
+      const T* from = &x(b, h, t, 0);
+      T* to = &y(b, h, t, 0);
+      turn_row(from, to, cosines, sines, pairs(), layout);
+      if (from != to) std::copy(from + 2 * pairs(), from + x.size(3), to + 2 * pairs());
+    }
+  }
+};
+
+template <class T>
+void check_views(const char* function, Index head_dim, const View<const T, 4>& x, const View<T, 4>& y,
+                 const RotaryPositions& positions) {
+  const Index batch = x.size(0), length = x.size(2);
+  check<ShapeError>(x.size(3) == head_dim, function, "the last axis must be head_dim ", head_dim, ": got ", x);
+  check_sizes(function, "x", x, batch, x.size(1), length, head_dim);
+  check_sizes(function, "y", y, batch, x.size(1), length, head_dim);
+  const auto& ids = positions.ids;
+  check<ShapeError>(ids.is_null() || ((ids.size(0) == batch || ids.size(0) == 1) && ids.size(1) == length), function,
+                    "ids must be [B|1, T]: got ", ids, " for ", x);
+  check<ShapeError>(positions.offsets.empty() || static_cast<Index>(positions.offsets.size()) == batch, function,
+                    "offsets must have one number per sequence: got ", positions.offsets.size(), " for ", x);
+  const bool in_place = y.data() == x.data() && y.strides() == x.strides();
+  const NamedBox outputs[] = {{"y", y}}, inputs[] = {{"x", x}};
+  check_outputs(function, outputs, in_place ? std::span<const NamedBox>() : std::span<const NamedBox>(inputs));
+}
+
+template <class T>
+void turn(const char* function, Index head_dim, Turning<T> turning, Context& context) {
+  const View<const T, 4>& x = turning.x;
+  check_views(function, head_dim, x, turning.y, turning.positions);
+  const Index tokens = x.size(0) * x.size(2), length = x.size(2);
+  if (tokens == 0 || x.size(1) == 0) return;
+  const ScratchLease scratch =
+      borrow_scratch(context, static_cast<std::size_t>(2 * turning.pairs() * context.threads()) * sizeof(Accumulator<T>));
+  turning.workers = scratch.template as<Accumulator<T>>();
+  // Tokens of an item: some microseconds, by the shape alone. A cosine costs as much as some heads.
+  const Index work = (x.size(1) + 16) * head_dim, block = std::max<Index>(1, 8192 / work);
+  const double flops = 8.0 * static_cast<double>(tokens) * static_cast<double>(work);
+  parallel_for_flops(context, (tokens + block - 1) / block, flops, [&](Index item, int worker) {
+    for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) turning.run(n / length, n % length, worker);
+  });
+}
+
+}  // namespace
+
+double dynamic_ntk_factor(double factor, Index length, Index original_context) {
+  check<OptionError>(factor >= 1 && original_context >= 1, "dynamic_ntk_factor",
+                     "factor and original_context must be at least 1: got ", factor, " and ", original_context);
+  if (length <= original_context) return 1;
+  return factor * static_cast<double>(length) / static_cast<double>(original_context) - (factor - 1);
+}
+
+Rotary::Rotary(Index head_dim, const RotaryOptions& options) : head_dim_(head_dim), layout_(options.layout) {
+  const Index rotary_dim = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
+  check_options(head_dim, options, rotary_dim);
+  for (Index pair = 0; pair < rotary_dim / 2; ++pair) frequencies_.push_back(frequency_of(pair, rotary_dim, options));
+  if (options.scaling == RotaryScaling::kYarn) {
+    attention_factor_ = options.attention_factor.value_or(1 + 0.1 * std::log(options.factor));
+  }
+}
+
+#define QKV_DEFINE(T)                                                                                                   \
+  void Rotary::forward(View<const T, 4> x, View<T, 4> y, const RotaryPositions& positions, Context& context) const {    \
+    turn<T>("Rotary::forward", head_dim_, {x, y, positions, frequencies_, layout_, attention_factor_, 1}, context);     \
+  }                                                                                                                     \
+  void Rotary::backward(View<const T, 4> dy, View<T, 4> dx, const RotaryPositions& positions, Context& context) const { \
+    turn<T>("Rotary::backward", head_dim_, {dy, dx, positions, frequencies_, layout_, attention_factor_, -1}, context); \
+  }
+QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
+#undef QKV_DEFINE
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,230 @@
+// Rotary positions: angles in f64 against long double, both layouts, partial widths, every scaling's frequencies, backward.
+#include "qkv/rotary.h"
+
+#include <gtest/gtest.h>
+
+#include "support/expect.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T>
+class RotaryTyped : public testing::Test {};
+TYPED_TEST_SUITE(RotaryTyped, StorageTypes);
+
+/// x [B, H, T, D] turned, element by element; `direction` -1 turns back.
+template <class T>
+Tensor<long double> turned(const View<const T, 4>& x, const Rotary& rotary, RotaryLayout layout,
+                           const RotaryPositions& positions, int direction) {
+  Tensor<long double> y = copy_as<long double>(x);
+  const View<long double, 4> to = y;
+  const Index pairs = rotary.rotary_dim() / 2;
+  for (Index b = 0; b < x.size(0); ++b) {
+    for (Index h = 0; h < x.size(1); ++h) {
+      for (Index t = 0; t < x.size(2); ++t) {
+        Index position = positions.offset + t;
+        if (!positions.offsets.empty()) position = positions.offsets[static_cast<std::size_t>(b)] + t;
+        if (!positions.ids.is_null()) position = positions.ids(positions.ids.size(0) == 1 ? 0 : b, t);
+        for (Index i = 0; i < pairs; ++i) {
+          const long double angle =
+              static_cast<long double>(position) * static_cast<long double>(rotary.frequencies()[static_cast<std::size_t>(i)]);
+          const long double c = std::cos(angle), s = std::sin(angle) * static_cast<long double>(direction);
+          const Index first = layout == RotaryLayout::kHalfSplit ? i : 2 * i,
+                      second = layout == RotaryLayout::kHalfSplit ? i + pairs : 2 * i + 1;
+          const auto one = number_as<long double>(x(b, h, t, first)), two = number_as<long double>(x(b, h, t, second));
+          const auto a = static_cast<long double>(rotary.attention_factor());
+          to(b, h, t, first) = a * (one * c - two * s);
+          to(b, h, t, second) = a * (two * c + one * s);
+        }
+      }
+    }
+  }
+  return y;
+}
+
+/// Two products and a sum of the type of sums, cos and sin rounded to it (2 eps of each term), the angle's f64, and T's
+/// rounding.
+template <class T>
+void expect_close(const Tensor<T>& actual, const Tensor<long double>& exact, double largest_angle) {
+  using Sum = Accumulator<T>;
+  const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
+  for (Index n = 0; n < exact.count(); ++n) {
+    const double bound = 4 * (eps + largest_angle * std::numeric_limits<double>::epsilon()) +
+                         kUnitRoundoff<T> * std::abs(static_cast<double>(exact.data()[n])) + (kIsHalf<T> ? 0x1p-25 : 0);
+    ASSERT_LE(std::abs(static_cast<double>(number_as<long double>(actual.data()[n]) - exact.data()[n])), bound) << n;
+  }
+}
+
+template <class T>
+Tensor<T> random_heads(std::vector<Index> sizes) {
+  Tensor<T> x(std::move(sizes));
+  Random random(3);
+  for (T& value : x.span()) value = number_as<T>(random.symmetric());
+  return x;
+}
+
+TYPED_TEST(RotaryTyped, TurnsAndTurnsBack) {
+  using T = TypeParam;
+  const Tensor<T> x = random_heads<T>({2, 3, 5, 12});
+  const std::vector<Index> offsets{7, 100000};
+  Tensor<Index> ids({2, 5}), shared({1, 5});
+  for (Index n = 0; n < 10; ++n) ids.data()[n] = (n * 37) % 11;
+  for (Index n = 0; n < 5; ++n) shared.data()[n] = 5 - n;
+  const std::vector<RotaryPositions> all{{},           {.offset = 123456}, {.offset = -3}, {.offsets = offsets},
+                                         {.ids = ids}, {.ids = shared}};
+  for (const RotaryLayout layout : {RotaryLayout::kHalfSplit, RotaryLayout::kInterleaved}) {
+    for (const Index rotary_dim : {0, 2, 8, 12}) {
+      const Rotary rotary(12, {.rotary_dim = rotary_dim, .layout = layout});
+      for (const RotaryPositions& positions : all) {
+        Context context({.threads = 3});
+        context.impl().region_flops = 0;
+        Tensor<T> y(x.sizes());
+        rotary.forward(x, y, positions, context);
+        expect_close(y, turned<T>(x, rotary, layout, positions, 1), 123456);
+        Tensor<T> back(x.sizes());
+        rotary.backward(x, back, positions, context);
+        expect_close(back, turned<T>(x, rotary, layout, positions, -1), 123456);
+        Tensor<T> in_place = x.clone();
+        rotary.forward(in_place, in_place, positions, context);
+        EXPECT_TRUE(same_bits(in_place, y));
+      }
+    }
+  }
+}
+
+TYPED_TEST(RotaryTyped, SameBitsForAnyNumberOfThreads) {
+  using T = TypeParam;
+  const Tensor<T> x = random_heads<T>({3, 4, 70, 64});
+  const Rotary rotary(64);
+  Tensor<T> one(x.sizes());
+  Context serial({.threads = 1});
+  rotary.forward(x, one, {.offset = 9}, serial);
+  for (int threads = 2; threads <= 5; ++threads) {
+    Context context({.threads = threads});
+    context.impl().region_flops = 0;
+    Tensor<T> many(x.sizes());
+    rotary.forward(x, many, {.offset = 9}, context);
+    EXPECT_TRUE(same_bits(many, one));
+  }
+}
+
+/// [B, T, H, D] and rows with a gap: only the turned columns of the given heads change.
+TEST(Rotary, StridedViewsAndUntouchedColumns) {
+  Tensor<double> projected = random_heads<double>({1, 2, 6, 5 * 8});
+  const Tensor<double> before = projected.clone();
+  const View<double, 4> all = projected;  // [1, 2, 6, 40]: five heads side by side
+  const View<double, 3> rows{projected.data(), {2, 6, 40}};
+  const View<double, 4> heads = split_heads(rows.sliced(2, 8, 24), 2);
+  const Rotary rotary(8, {.rotary_dim = 4});
+  rotary.forward(heads, heads, {.offset = 1});
+  for (Index n = 0; n < projected.count(); ++n) {
+    const Index column = n % 40;
+    const bool turned_column = column >= 8 && column < 24 && column % 8 < 4;
+    EXPECT_EQ(projected.data()[n] != before.data()[n], turned_column) << n;
+  }
+}
+
+/// <turn(x), g> = <x, turn_back(g)>: backward is forward's transpose, with YaRN's factor too.
+TEST(Rotary, BackwardIsTheTranspose) {
+  const Rotary rotary(
+      16, {.layout = RotaryLayout::kInterleaved, .scaling = RotaryScaling::kYarn, .factor = 4, .original_context = 64});
+  EXPECT_GT(rotary.attention_factor(), 1.1);
+  const Tensor<double> x = random_heads<double>({2, 2, 7, 16});
+  Tensor<double> g(x.sizes()), y(x.sizes()), back(x.sizes());
+  for (Index n = 0; n < g.count(); ++n) g.data()[n] = std::sin(static_cast<double>(n));
+  rotary.forward(x, y);
+  rotary.backward(g, back);
+  double forward = 0, backward = 0;
+  for (Index n = 0; n < g.count(); ++n) {
+    forward += y.data()[n] * g.data()[n];
+    backward += x.data()[n] * back.data()[n];
+  }
+  EXPECT_NEAR(forward, backward, 1e-12 * static_cast<double>(g.count()));
+}
+
+/// q.k depends on the distance of the positions alone.
+TEST(Rotary, ScoresDependOnDistance) {
+  const Rotary rotary(32);
+  const Tensor<double> q = random_heads<double>({1, 1, 1, 32});
+  Tensor<double> k = q.clone();
+  for (double& x : k.span()) x = x * x - 0.3;
+  const auto score = [&](Index i, Index j) {
+    Tensor<double> at_i(q.sizes()), at_j(q.sizes());
+    rotary.forward(q, at_i, {.offset = i});
+    rotary.forward(k, at_j, {.offset = j});
+    double sum = 0;
+    for (Index n = 0; n < 32; ++n) sum += at_i.data()[n] * at_j.data()[n];
+    return sum;
+  };
+  EXPECT_NEAR(score(5, 2), score(1005, 1002), 1e-11);
+  EXPECT_NEAR(score(0, 7), score(70000, 70007), 1e-9);
+  EXPECT_GT(std::abs(score(5, 2) - score(5, 3)), 1e-3);
+}
+
+/// The layouts are one rotation of differently ordered columns.
+TEST(Rotary, LayoutsAreAPermutation) {
+  const Tensor<double> x = random_heads<double>({1, 2, 4, 10});
+  Tensor<double> shuffled(x.sizes()), half(x.sizes()), interleaved(x.sizes());
+  for (Index n = 0; n < x.count(); ++n) {
+    const Index row = n / 10 * 10, i = n % 10;
+    shuffled.data()[row + (i < 5 ? 2 * i : 2 * (i - 5) + 1)] = x.data()[n];
+  }
+  Rotary(10).forward(x, half, {.offset = 3});
+  Rotary(10, {.layout = RotaryLayout::kInterleaved}).forward(shuffled, interleaved, {.offset = 3});
+  for (Index n = 0; n < x.count(); ++n) {
+    const Index row = n / 10 * 10, i = n % 10;
+    EXPECT_EQ(half.data()[n], interleaved.data()[row + (i < 5 ? 2 * i : 2 * (i - 5) + 1)]);
+  }
+}
+
+/// What each scaling promises of fast and slow pairs; the numbers themselves are held against Hugging Face's (golden tests).
+TEST(Rotary, ScaledFrequencies) {
+  const auto frequencies = [](RotaryOptions options) {
+    const Rotary rotary(64, options);
+    return std::vector<double>(rotary.frequencies().begin(), rotary.frequencies().end());
+  };
+  const std::vector<double> plain = frequencies({});
+  for (std::size_t i = 0; i < 32; ++i) {
+    EXPECT_NEAR(plain[i], std::pow(10000.0, -static_cast<double>(i) / 32), 1e-15);
+    EXPECT_DOUBLE_EQ(frequencies({.scaling = RotaryScaling::kLinear, .factor = 4})[i], plain[i] / 4);
+  }
+  // NTK: the fastest pair stays, the slowest is divided by the factor.
+  const std::vector<double> ntk = frequencies({.scaling = RotaryScaling::kNtk, .factor = 4});
+  EXPECT_EQ(ntk.front(), 1);
+  EXPECT_NEAR(ntk.back(), plain.back() / 4, 1e-12 * plain.back());
+  for (const RotaryScaling scaling : {RotaryScaling::kYarn, RotaryScaling::kLlama3}) {
+    const std::vector<double> ramp = frequencies({.scaling = scaling, .factor = 8, .original_context = 4096});
+    EXPECT_EQ(ramp.front(), plain.front());
+    EXPECT_DOUBLE_EQ(ramp.back(), plain.back() / 8);
+    for (std::size_t i = 1; i < 32; ++i) EXPECT_LT(ramp[i], ramp[i - 1]);
+  }
+  EXPECT_EQ(dynamic_ntk_factor(2, 100, 100), 1);
+  EXPECT_EQ(dynamic_ntk_factor(2, 300, 100), 5);
+  EXPECT_EQ(Rotary(64, {.scaling = RotaryScaling::kYarn, .factor = 8, .original_context = 64, .attention_factor = 0.5})
+                .attention_factor(),
+            0.5);
+}
+
+TEST(Rotary, RefusesWhatCannotBe) {
+  EXPECT_THROW(Rotary(7), OptionError);
+  EXPECT_THROW(Rotary(8, {.rotary_dim = 10}), OptionError);
+  EXPECT_THROW(Rotary(8, {.rotary_dim = 3}), OptionError);
+  EXPECT_THROW(Rotary(8, {.base = 0}), OptionError);
+  EXPECT_THROW(Rotary(8, {.base = std::nan("")}), OptionError);
+  EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kLinear, .factor = 0.5}), OptionError);
+  EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kYarn, .factor = 2}), OptionError);
+  EXPECT_THROW(Rotary(2, {.scaling = RotaryScaling::kNtk, .factor = 2}), OptionError);
+  const Rotary rotary(8);
+  Tensor<float> x({1, 2, 3, 8}), narrow({1, 2, 3, 6});
+  const Tensor<Index> ids({1, 4});
+  const std::vector<Index> offsets{1, 2};
+  EXPECT_THROW(rotary.forward(narrow, narrow), ShapeError);
+  EXPECT_THROW(rotary.forward(x, x, {.ids = ids}), ShapeError);
+  EXPECT_THROW(rotary.forward(x, x, {.offsets = offsets}), ShapeError);
+  const View<float, 4> view = x;
+  EXPECT_THROW(rotary.forward(view.sliced(2, 0, 2), view.sliced(2, 1, 3)), ShapeError);
+}
+
+}  // namespace
+}  // namespace qkv::test
