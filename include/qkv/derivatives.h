@@ -1,0 +1,66 @@
+// Derivatives of attention beyond its gradients: forward mode (jvp) and the gradients of the gradients (double backward),
+// tiled, O(T) memory, bitwise equal for any number of threads. Not: gradients (attention.h); elements of 16 bits.
+//
+// Letters and formulas as in attention.h; z[i,j] is what dropout multiplies, w the weights, t"x" the tangent of x.
+//   ts[i,j]  = softcap'(x) * scale * (tq[i].k[j] + q[i].tk[j]) + tbias[i,j]          x = scale * q[i].k[j]
+//   tlse[i]  = sum_j w ts
+//   tout[i]  = sum_j z w ((ts - tlse[i]) v[j] + tv[j])
+// attention_backward gives dq, dk, dv, dbias with <tq, dq> + <tk, dk> + <tv, dv> + <tbias, dbias> = <tout, dout> + <tlse,
+// dlse>, for any tangents: so double backward, whose inputs are cotangents of dq, dk, dv, dbias, is the gradient of the right
+// side with those cotangents in the place of tangents. Derived in docs/maths/second-order.md. Pearlmutter 1994 (Neural
+// Computation 6, 147).
+//
+// Rows without a key: tlse 0; tout as out, from tv in v's place; nothing to gq, gk, gv, gbias.
+// Errors: as attention_backward, and ShapeError where a tangent has not the sizes of what it is the tangent of.
+#pragma once
+
+#include "qkv/attention.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// A direction in which the inputs move; a null view stands for zeros.
+template <class T>
+struct AttentionTangents {
+  View<const T, 4> q{};     ///< [B, H, Tq, D]
+  View<const T, 4> k{};     ///< [B, Hkv, Tk, D]
+  View<const T, 4> v{};     ///< [B, Hkv, Tk, Dv]
+  View<const T, 4> bias{};  ///< the bias's own (broadcast) sizes; ignored where the bias is -inf
+};
+
+/// tout [B,H,Tq,Dv] and tlse [B,H,Tq] (null views: not wanted): how out and lse of attention_forward move when its inputs do.
+/// lse is forward's.
+QKV_API void attention_jvp(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 3> lse,
+                           const AttentionTangents<float>& tangents, View<float, 4> tout, View<float, 3> tlse,
+                           const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_jvp(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<const double, 3> lse,
+                           const AttentionTangents<double>& tangents, View<double, 4> tout, View<double, 3> tlse,
+                           const AttentionOptions& options = {}, Context& context = Context::default_context());
+
+/// What double backward writes, in full. A null view is not computed.
+template <class T>
+struct AttentionSecondGradients {
+  View<T, 4> gq{};          ///< [B, H, Tq, D]
+  View<T, 4> gk{};          ///< [B, Hkv, Tk, D]
+  View<T, 4> gv{};          ///< [B, Hkv, Tk, Dv]
+  View<T, 4> gdout{};       ///< [B, H, Tq, Dv]
+  View<T, 4> gbias{};       ///< the bias's own (broadcast) sizes: summed over the axes that repeat
+  View<T, 3> gdlse{};       ///< [B, H, Tq]
+  View<const T, 3> dlse{};  ///< input, optional: the dlse that backward was given
+};
+
+/// Gradients with respect to q, k, v, dout (bias, dlse) of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias>, where dq, dk,
+/// dv, dbias are what attention_backward makes of them. `cotangents` holds ddq, ddk, ddv, ddbias; out and lse are forward's.
+QKV_API void attention_double_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
+                                       View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
+                                       const AttentionTangents<float>& cotangents,
+                                       const AttentionSecondGradients<float>& gradients, const AttentionOptions& options = {},
+                                       Context& context = Context::default_context());
+QKV_API void attention_double_backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
+                                       View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
+                                       const AttentionTangents<double>& cotangents,
+                                       const AttentionSecondGradients<double>& gradients, const AttentionOptions& options = {},
+                                       Context& context = Context::default_context());
+
+}  // namespace v0
+}  // namespace qkv

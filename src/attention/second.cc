@@ -1,0 +1,162 @@
+// Forward mode and double backward: checks, scratch, and two regions of work items (second_job.h).
+#include <new>
+
+#include "attention/second_job.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/region.h"
+#include "core/scratch.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+/// ShapeError unless the view is null or [B, H, Tq].
+template <class T>
+void check_rows(const char* function, const char* name, const View<T, 3>& view, const Index batch, Index heads, Index length) {
+  check<ShapeError>(view.is_null() || view.sizes() == typename View<T, 3>::Sizes{batch, heads, length}, function, name,
+                    " must be [B, H, Tq] or null: got ", view);
+}
+
+/// ShapeError unless each tangent has the sizes of what it is the tangent of, or is null.
+template <class T>
+void check_tangents(const char* function, const Problem<T>& p, const AttentionTangents<T>& t) {
+  if (!t.q.is_null()) check_sizes(function, "the tangent of q", t.q, p.batch, p.num_heads, p.q_len, p.head_dim);
+  if (!t.k.is_null()) check_sizes(function, "the tangent of k", t.k, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
+  if (!t.v.is_null()) check_sizes(function, "the tangent of v", t.v, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  check<ShapeError>(t.bias.is_null() || t.bias.sizes() == p.bias.sizes(), function,
+                    "the tangent of the bias must have the sizes of the bias: got ", t.bias, ", bias ", p.bias);
+}
+
+std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Borrows scratch for a checked job and runs it.
+template <class T>
+void run(SecondJob<T> job, Context& context) {
+  const Problem<T>& p = job.p;
+  const auto width = [&p](Index rows) { return static_cast<double>(rows * (p.head_dim + p.v_head_dim)); };
+  const Index rows = p.batch * p.num_heads * p.q_len, num_turns = p.query_tiles() + 1;
+  const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(5 * rows) * sizeof(T));
+  const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
+  const std::size_t bias_bytes = job.bias.over_queries ? static_cast<std::size_t>(p.kv_len) * sizeof(T) : 0;
+  job.kernel_bytes = round_to_line(std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
+                                             p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
+                                             p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)}));
+  job.worker_bytes = job.kernel_bytes + round_to_line(bias_bytes);
+  const ScratchLease scratch =
+      borrow_scratch(context, row_bytes + turn_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+  job.lse2_high = scratch.template as<T>();
+  job.lse2_low = job.lse2_high + rows;
+  job.delta = job.lse2_low + rows;
+  job.mean = job.delta + rows;
+  job.moment = job.mean + rows;
+  job.turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
+  for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
+  job.scratch = scratch.data() + row_bytes + turn_bytes;
+
+  const auto flops = [&](Index items, double products) {  // a product: 2 D flops a pair
+    return static_cast<double>(items) * kItemFlops + kElementFlops * width(rows) + products * p.pairs() * width(1);
+  };
+  const bool forward_mode = job.dout.data() == nullptr;
+  parallel_for_flops(context, job.row_items(), flops(job.row_items(), forward_mode ? 8 : 17),
+                     [&job](Index item, int worker) { job.run_rows(item, worker); });
+  parallel_for_flops(context, job.key_items(), flops(job.key_items(), 8),
+                     [&job](Index item, int worker) { job.run_keys(item, worker); });
+}
+
+template <class T>
+void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<const T, 3>& lse,
+         const AttentionTangents<T>& tangents, const View<T, 4>& tout, const View<T, 3>& tlse, const AttentionOptions& options,
+         Context& context) {
+  constexpr const char* function = "attention_jvp";
+  refuse_modifiers(function, options);
+  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  check_tangents(function, p, tangents);
+  check<ShapeError>(!lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
+  check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
+  check_rows(function, "tlse", tlse, p.batch, p.num_heads, p.q_len);
+  if (!tout.is_null()) check_sizes(function, "tout", tout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  const NamedBox outputs[] = {{"tout", tout}, {"tlse", tlse}};
+  const NamedBox inputs[] = {{"q", p.q},
+                             {"k", p.k},
+                             {"v", p.v},
+                             {"bias", p.bias},
+                             {"lse", lse},
+                             {"the tangent of q", tangents.q},
+                             {"the tangent of k", tangents.k},
+                             {"the tangent of v", tangents.v},
+                             {"the tangent of the bias", tangents.bias}};
+  check_outputs(function, outputs, inputs);
+  const AttentionSecondGradients<T> none{};
+  run<T>({p, second_kernels_of<T>(context.isa()), tangents, {}, lse, {}, tout, tlse, none, BiasGradient<T>({}, p)}, context);
+}
+
+template <class T>
+void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+                     const View<const T, 4>& out, const View<const T, 3>& lse, const View<const T, 4>& dout,
+                     const AttentionTangents<T>& cotangents, const AttentionSecondGradients<T>& g,
+                     const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_double_backward";
+  refuse_modifiers(function, options);
+  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  check_tangents(function, p, cotangents);
+  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check<ShapeError>(!lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
+  check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
+  check_rows(function, "dlse", g.dlse, p.batch, p.num_heads, p.q_len);
+  check_rows(function, "gdlse", g.gdlse, p.batch, p.num_heads, p.q_len);
+  if (!g.gq.is_null()) check_sizes(function, "gq", g.gq, p.batch, p.num_heads, p.q_len, p.head_dim);
+  if (!g.gk.is_null()) check_sizes(function, "gk", g.gk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
+  if (!g.gv.is_null()) check_sizes(function, "gv", g.gv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  if (!g.gdout.is_null()) check_sizes(function, "gdout", g.gdout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check<ShapeError>(g.gbias.is_null() || g.gbias.sizes() == p.bias.sizes(), function,
+                    "gbias must have the sizes of the bias: got gbias ", g.gbias, ", bias ", p.bias);
+  const NamedBox outputs[] = {{"gq", g.gq},       {"gk", g.gk},       {"gv", g.gv},
+                              {"gdout", g.gdout}, {"gbias", g.gbias}, {"gdlse", g.gdlse}};
+  const NamedBox inputs[] = {{"q", p.q},
+                             {"k", p.k},
+                             {"v", p.v},
+                             {"bias", p.bias},
+                             {"out", out},
+                             {"lse", lse},
+                             {"dout", dout},
+                             {"dlse", g.dlse},
+                             {"ddq", cotangents.q},
+                             {"ddk", cotangents.k},
+                             {"ddv", cotangents.v},
+                             {"ddbias", cotangents.bias}};
+  check_outputs(function, outputs, inputs);
+  const BiasGradient<T> bias(g.gbias, p);
+  if (bias.wanted()) {
+    for (Index b = 0; b < g.gbias.size(0); ++b) {
+      for (Index h = 0; h < g.gbias.size(1); ++h) {
+        for (Index i = 0; i < g.gbias.size(2); ++i) {
+          for (Index j = 0; j < g.gbias.size(3); ++j) g.gbias(b, h, i, j) = T{};
+        }
+      }
+    }
+  }
+  run<T>({p, second_kernels_of<T>(context.isa()), cotangents, out, lse, dout, g.gdout, g.gdlse, g, bias}, context);
+}
+
+}  // namespace
+
+#define QKV_DEFINE(T)                                                                                                         \
+  void attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 3> lse,                        \
+                     const AttentionTangents<T>& tangents, View<T, 4> tout, View<T, 3> tlse, const AttentionOptions& options, \
+                     Context& context) {                                                                                      \
+    jvp<T>(q, k, v, lse, tangents, tout, tlse, options, context);                                                             \
+  }                                                                                                                           \
+  void attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,            \
+                                 View<const T, 3> lse, View<const T, 4> dout, const AttentionTangents<T>& cotangents,         \
+                                 const AttentionSecondGradients<T>& gradients, const AttentionOptions& options,               \
+                                 Context& context) {                                                                          \
+    double_backward<T>(q, k, v, out, lse, dout, cotangents, gradients, options, context);                                     \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(double)
+#undef QKV_DEFINE
+
+}  // namespace v0
+}  // namespace qkv

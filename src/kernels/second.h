@@ -1,0 +1,332 @@
+// Second order of one tile: forward mode (jvp) and double backward. Weights are recomputed from lse as in backward.h, whose
+// mask, spans and products are used; letters as in docs/maths/second-order.md:
+//   rate     of a score:   ts = softcap'(x) scale (tq.k + q.tk) + tbias        of a weight: w (ts - mean)
+//   mean     = sum_j w ts                                                      push = z dout.v - delta
+//   e        = (ts - mean) push + z dout.tv          moment = sum_j w e
+//   tout[i]  = sum_j z w ((ts - mean) v + tv)
+//   hs = w (e - moment);  hx = hs softcap' + w push softcap'' x's rate;  dx = w push softcap'
+//   gq = scale (hx k + dx tk);  gk = scale (hx^T q + dx^T tq);  gv = (z w (ts - mean))^T dout;  gbias = hs
+// Three sweeps over the keys, since mean is needed by moment and both by the rest. Not: fast for its own sake: the products run
+// on the micro-kernel, the rest is one loop.
+#pragma once
+
+#include "kernels/backward.h"
+#include "kernels/second_params.h"
+
+namespace qkv {
+namespace {
+
+template <class T>
+struct SecondScratch {
+  BackwardScratch<T> first;  // p and ds: scores and dout.v in; z w (ts - mean) and hx out
+  T* tangent_panels;         // tangents of the queries, as first.q_panels
+  T* by_query;               // [kBackwardBlock][row]: k.tq in; dx or z w out
+  T *by_key, *by_value;      // [kBackwardBlock][row]: tk.q, tv.dout
+  T* bias_rate;              // [kBackwardBlock][kStrip]: tbias
+  T *mean, *moment;          // [width]
+  std::size_t bytes;
+
+  SecondScratch(void* base, Index head_dim, Index v_head_dim) : first(base, head_dim, v_head_dim) {
+    Carver carver(base == nullptr ? nullptr : static_cast<std::byte*>(base) + first.bytes);
+    tangent_panels = carver.take<T>(first.width * head_dim);
+    by_query = carver.take<T>(kBackwardBlock * first.row);
+    by_key = carver.take<T>(kBackwardBlock * first.row);
+    by_value = carver.take<T>(kBackwardBlock * first.row);
+    bias_rate = carver.take<T>(kBackwardBlock * kStrip<T>);
+    mean = carver.take<T>(first.width);
+    moment = carver.take<T>(first.width);
+    bytes = first.bytes + carver.used();
+  }
+};
+
+enum class Sweep {
+  kMean,      // of the rates of scores
+  kOut,       // what tout and moment are sums of
+  kGradients  // what gq, gk, gv, gbias are sums of
+};
+
+/// The pairs of vector v of a strip, keys [keys.begin, keys.end), in place.
+template <class T, Sweep kSweep>
+inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const TileScores<T>& s = t.first.scores;
+  const Index lane = b.strip * kStrip<T> + v * n;
+  const bool capped = s.softcap > 0, biased = s.bias.data != nullptr, drops = s.dropout.threshold != 0;
+  const bool moves_q = t.tangents.q != nullptr, moves_k = t.tangents.k != nullptr, moves_v = t.tangents.v != nullptr;
+  const bool moves_bias = t.tangents.bias.data != nullptr, reads_dout = kSweep != Sweep::kMean && t.first.dout != nullptr;
+  const V high = load<T>(w.first.lse2_high + lane), low = load<T>(w.first.lse2_low + lane);
+  const V delta = load<T>(w.first.delta + lane), mean = load<T>(w.mean + lane), moment = load<T>(w.moment + lane);
+  const V unit = splat<T>(capped ? s.softcap : static_cast<T>(0.69314718055994530942));  // 1 / panel_factor * scale
+  const V cap = splat<T>(s.softcap), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
+  V mean_sum{}, moment_sum{};
+  for (Index j = keys.begin; j < keys.end; ++j) {
+    const Index at = j * w.first.row + lane, at_bias = j * kStrip<T> + v * n;
+    const std::uint32_t bits = b.live.masked ? b.words[j] >> (v * n) : ~0u, kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
+    V x = load<T>(w.first.p + at), slope = splat<T>(1), bend{}, product_rate{};
+    if (moves_q) product_rate += load<T>(w.by_query + at);
+    if (moves_k) product_rate += load<T>(w.by_key + at);
+    product_rate *= unit;
+    if (capped) {  // c tanh(y / c): its first and second derivative
+      const V th = tanh<T>(x);
+      slope -= th * th;
+      bend = T{-2} * th * slope / cap;
+      x = th * (cap * kLog2E<T>);
+    }
+    if (biased) x += load<T>(w.first.bias + at_bias);
+    const V weight = exp2<T>(x - high - low);
+    V rate = slope * product_rate;
+    if (moves_bias) rate += load<T>(w.bias_rate + at_bias);
+    if constexpr (kSweep == Sweep::kMean) {  // selects, so that NaN behind a mask is gone
+      mean_sum += select_bits<V>(bits, weight * rate, V{});
+      continue;
+    }
+    rate -= mean;
+    V push{}, e{};
+    if (reads_dout) {
+      V dw = load<T>(w.first.ds + at), through_value = moves_v ? load<T>(w.by_value + at) : V{};
+      if (drops) {
+        dw = select_bits<V>(kept, dw * factor, V{});
+        through_value = select_bits<V>(kept, through_value * factor, V{});
+      }
+      push = dw - delta;
+      e = fma(rate, push, through_value);
+    }
+    store<T>(w.first.p + at, select_bits<V>(bits & kept, weight * rate, V{}));  // the products bring dropout's factor
+    if constexpr (kSweep == Sweep::kOut) {
+      store<T>(w.by_query + at, select_bits<V>(bits & kept, weight, V{}));
+      moment_sum += select_bits<V>(bits, weight * e, V{});
+    } else {
+      const V hs = weight * (e - moment), ds = weight * push;
+      if (capped && t.first.dbias != nullptr) store<T>(w.first.bias + at_bias, select_bits<V>(bits, hs, V{}));
+      store<T>(w.first.ds + at, select_bits<V>(bits, hs * slope + ds * bend * product_rate, V{}));
+      store<T>(w.by_query + at, select_bits<V>(bits, ds * slope, V{}));
+    }
+  }
+  if constexpr (kSweep == Sweep::kMean) store<T>(w.mean + lane, mean + mean_sum);
+  if constexpr (kSweep == Sweep::kOut) store<T>(w.moment + lane, moment + moment_sum);
+}
+
+template <class T, Sweep kSweep>
+inline void second_strip(const SecondTile<T>& t, const SecondScratch<T>& w, StripBlock<T>& b) {
+  const TileScores<T>& s = t.first.scores;
+  if (s.bias.data != nullptr) b.live.masked |= load_bias(s.bias, b.i0, b.ni, b.j0, b.live, w.first.bias, b.words);
+  if (t.tangents.bias.data != nullptr) load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_rate);
+  if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
+  const Span* const keys_of = w.first.spans.vector_keys + b.strip * kVectors;
+  for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
+    if (keys_of[v].empty()) continue;
+    second_vector<T, kSweep>(t, w, b, v, keys_of[v]);
+    if (kSweep == Sweep::kGradients && t.first.dbias != nullptr) add_bias_gradient(t.first, w.first, b, v, keys_of[v]);
+  }
+}
+
+/// into[key][lane] = rows[key].panel's column, for the cells of each vector's span; nothing where there are no rows.
+template <class T>
+inline void multiply_keys(const SecondTile<T>& t, const SecondScratch<T>& w, const BackwardBlock& b, const T* rows,
+                          Index stride, const T* panels, Index depth, T* into) {
+  if (rows == nullptr) return;
+  for (Index lane = 0; lane < t.first.q_count; lane += kWideLanes<T>) {
+    product_of_vectors<T, kWideVectors>({.a = rows + b.j0 * stride,
+                                         .a_row = stride,
+                                         .a_depth = 1,
+                                         .b = panels + lane * depth,
+                                         .b_row = w.first.panel,
+                                         .c = into + lane,
+                                         .c_row = w.first.row,
+                                         .depth = depth},
+                                        w.first.spans.vector_keys + lane / Simd<T>::kLanes, 0, {});
+  }
+}
+
+/// Whether hidden pairs could bring NaN or infinity into a sum; if so, the words of all strips are made to say what is kept.
+template <class T>
+inline void find_hidden(const SecondTile<T>& t, const SecondScratch<T>& w, BackwardBlock& b, const StripBlock<T>* strips) {
+  const BackwardTile<T>& f = t.first;
+  const auto wild = [&b](const T* rows, Index stride, Index width) {
+    return rows != nullptr && holds_nonfinite(rows + b.j0 * stride, stride, b.nj, width);
+  };
+  b.wild_keys = wild(f.scores.k, f.scores.k_stride, f.scores.head_dim) ||
+                wild(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) || wild(f.v, f.v_stride, f.v_head_dim) ||
+                wild(t.tangents.v, t.tangents.v_stride, f.v_head_dim);
+  b.wild_queries = w.first.wild;
+  if (!b.wild_keys && !b.wild_queries) return;
+  for (Index strip = 0; strip * kStrip<T> < f.q_count; ++strip) {
+    const LiveRows& live = strips[strip].live;
+    if (live.any && live.masked) continue;
+    for (Index j = 0; j < b.nj; ++j) strips[strip].words[j] = live.any ? ~0u : 0u;
+  }
+}
+
+/// One sweep's share of a block; false where no pair of it is kept.
+template <class T, Sweep kSweep>
+inline bool second_block(const SecondTile<T>& t, const SecondScratch<T>& w, BackwardBlock& b) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  StripBlock<T> strips[kStripsPerTile];
+  mask_block(f, w.first, b, strips);
+  if (!b.any) return false;
+  multiply_keys(t, w, b, s.k, s.k_stride, w.first.q_panels, s.head_dim, w.first.p);
+  multiply_keys(t, w, b, t.tangents.q == nullptr ? nullptr : s.k, s.k_stride, w.tangent_panels, s.head_dim, w.by_query);
+  multiply_keys(t, w, b, t.tangents.k, t.tangents.k_stride, w.first.q_panels, s.head_dim, w.by_key);
+  if (kSweep != Sweep::kMean && f.dout != nullptr) {
+    multiply_keys(t, w, b, f.v, f.v_stride, w.first.dout_panels, f.v_head_dim, w.first.ds);
+    multiply_keys(t, w, b, t.tangents.v, t.tangents.v_stride, w.first.dout_panels, f.v_head_dim, w.by_value);
+  }
+  for (Index strip = 0; strip * kStrip<T> < f.q_count; ++strip) {
+    if (strips[strip].live.any) second_strip<T, kSweep>(t, w, strips[strip]);
+    b.partial |= strips[strip].live.masked;
+  }
+  if (kSweep != Sweep::kMean && b.partial) find_hidden(t, w, b, strips);
+  return true;
+}
+
+/// May query and key, counted from the tile's and the block's first, be attended? Asked only where find_hidden found something.
+template <class T>
+inline bool pair_kept(const SecondScratch<T>& w, Index query, Index key) {
+  return (w.first.words[query / kStrip<T> * kBackwardBlock + key] >> (query % kStrip<T>)&1u) != 0;
+}
+
+/// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; nothing where there are no rows.
+template <class T>
+inline void add_to_queries(const SecondTile<T>& t, const SecondScratch<T>& w, const BackwardBlock& b, const T* pairs,
+                           const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
+  if (rows == nullptr) return;
+  const Product<T> product{.a = pairs,
+                           .a_row = 1,
+                           .a_depth = w.first.row,
+                           .b = rows + b.j0 * stride,
+                           .b_row = stride,
+                           .c = sums + t.first.q_begin * sums_stride,
+                           .c_row = sums_stride,
+                           .depth = b.nj,
+                           .factor = &factor};
+  if (b.wild_keys) {
+    product_of_kept(product, t.first.q_count, width, false, [&w](Index query, Index key) { return pair_kept(w, query, key); });
+  } else {
+    product_spans<T, Store::kScaleAdd>(product, t.first.q_count, width, w.first.spans.keys_of);
+  }
+}
+
+/// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; nothing where there are no rows.
+template <class T>
+inline void add_to_keys(const SecondTile<T>& t, const SecondScratch<T>& w, const BackwardBlock& b, const T* pairs,
+                        const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
+  if (rows == nullptr) return;
+  const Product<T> product{.a = pairs,
+                           .a_row = w.first.row,
+                           .a_depth = 1,
+                           .b = rows + t.first.q_begin * stride,
+                           .b_row = stride,
+                           .c = sums + b.j0 * sums_stride,
+                           .c_row = sums_stride,
+                           .depth = t.first.q_count,
+                           .factor = &factor};
+  if (b.wild_queries) {
+    product_of_kept(product, b.nj, width, false, [&w](Index key, Index query) { return pair_kept(w, query, key); });
+  } else {
+    product_spans<T, Store::kScaleAdd>(product, b.nj, width, w.first.spans.queries_of);
+  }
+}
+
+/// Panels and row numbers of the tile's queries. Lanes past q_count hold zeros.
+template <class T>
+inline void pack_tile(const SecondTile<T>& t, SecondScratch<T>& w) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  const T scaled = panel_factor(s);
+  const auto pack = [&](const T* rows, Index stride, Index width, T factor, T* panels) {
+    if (rows != nullptr) pack_panels(rows, stride, f.q_begin, f.q_count, width, factor, w.first.panel, panels);
+  };
+  pack(s.q, s.q_stride, s.head_dim, scaled, w.first.q_panels);
+  pack(t.tangents.q, t.tangents.q_stride, s.head_dim, scaled, w.tangent_panels);
+  pack(f.dout, f.dout_stride, f.v_head_dim, T{1}, w.first.dout_panels);
+  for (Index i = 0; i < round_up(f.q_count, Simd<T>::kLanes); ++i) {
+    const bool live = i < f.q_count;
+    w.first.lse2_high[i] = live ? f.lse2_high[f.q_begin + i] : T{0};
+    w.first.lse2_low[i] = live ? f.lse2_low[f.q_begin + i] : T{0};
+    w.first.delta[i] = live && f.dout != nullptr ? f.delta[f.q_begin + i] : T{0};
+    w.mean[i] = T{0};
+    w.moment[i] = T{0};
+  }
+}
+
+/// body(block) for the blocks of keys [begin, end) in which some pair is kept.
+template <class T, Sweep kSweep, class Body>
+inline void for_each_block(const SecondTile<T>& t, const SecondScratch<T>& w, Index begin, Index end, const Body& body) {
+  for (Index j0 = begin; j0 < end; j0 += kBackwardBlock) {
+    BackwardBlock block{j0, smaller(kBackwardBlock, end - j0), false};
+    if (second_block<T, kSweep>(t, w, block)) body(block);
+  }
+}
+
+template <class T>
+void second_rows(const SecondTile<T>& t, void* scratch) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  SecondScratch<T> w(scratch, s.head_dim, f.v_head_dim);
+  pack_tile(t, w);
+  Index begin = 0, end = s.kv_len;
+  if (s.mask.key_range != nullptr) {
+    s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, f.q_begin, f.q_count, &begin, &end);
+    begin = begin / kBackwardBlock * kBackwardBlock;
+  }
+  for_each_block<T, Sweep::kMean>(t, w, begin, end, [](const BackwardBlock&) {});
+  for (Index i = 0; i < f.q_count; ++i) t.mean[f.q_begin + i] = w.mean[i];
+  const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
+  if (t.tout != nullptr || f.dout != nullptr) {
+    for_each_block<T, Sweep::kOut>(t, w, begin, end, [&](const BackwardBlock& b) {
+      if (t.tout == nullptr) return;
+      add_to_queries(t, w, b, w.first.p, f.v, f.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+      add_to_queries(t, w, b, w.by_query, t.tangents.v, t.tangents.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+    });
+  }
+  if (f.dout == nullptr) return;
+  for (Index i = 0; i < f.q_count; ++i) t.moment[f.q_begin + i] = w.moment[i];
+  if (f.dq == nullptr && f.dbias == nullptr) return;
+  for_each_block<T, Sweep::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
+    if (f.dq == nullptr) return;
+    add_to_queries(t, w, b, w.first.ds, s.k, s.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
+    add_to_queries(t, w, b, w.by_query, t.tangents.k, t.tangents.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
+  });
+}
+
+template <class T>
+void second_keys(const SecondTile<T>& t, void* scratch) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  SecondScratch<T> w(scratch, s.head_dim, f.v_head_dim);
+  pack_tile(t, w);
+  bool wild = false;
+  for (Index i = 0; i < f.q_count; ++i) {
+    w.mean[i] = t.mean[f.q_begin + i];
+    w.moment[i] = t.moment[f.q_begin + i];
+    const T row = w.mean[i] + w.moment[i] + w.first.delta[i] + w.first.lse2_high[i];
+    wild |= !(row - row == 0);
+  }
+  // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of a row that sees a key: look for them only then.
+  const auto hidden = [&f](const T* rows, Index stride, Index width) {
+    return rows != nullptr && holds_nonfinite(rows + f.q_begin * stride, stride, f.q_count, width);
+  };
+  w.first.wild = wild && (hidden(s.q, s.q_stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
+                          hidden(f.dout, f.dout_stride, f.v_head_dim));
+  const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
+  // Cells that a product of gk or gv reads and that are in no vector's span are zeros.
+  BackwardScratch<T> rates = w.first;
+  rates.p = w.by_query;
+  for_each_block<T, Sweep::kGradients>(t, w, f.k_begin, f.k_begin + f.k_count, [&](const BackwardBlock& b) {
+    if (b.partial) {
+      clear_gaps(w.first, b.nj);
+      clear_gaps(rates, b.nj);
+    }
+    if (f.dv != nullptr) {
+      add_to_keys(t, w, b, w.first.p, f.dout, f.dout_stride, f.v_head_dim, dropped, f.dv, f.dv_stride);
+    }
+    if (f.dk == nullptr) return;
+    add_to_keys(t, w, b, w.first.ds, s.q, s.q_stride, s.head_dim, s.scale, f.dk, f.dk_stride);
+    add_to_keys(t, w, b, w.by_query, t.tangents.q, t.tangents.q_stride, s.head_dim, s.scale, f.dk, f.dk_stride);
+  });
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,52 @@
+// What the kernels of second order are told: a tile of backward, and the tangents of its inputs. A table of its own for each
+// instruction set. Not: what they compute (second.h).
+#pragma once
+
+#include "kernels/params.h"
+
+namespace qkv {
+
+/// Tangents of one (batch, head); null stands for zeros.
+template <class T>
+struct TileTangents {
+  const T *q, *k, *v;  // [Tq, D], [Tk, D], [Tk, Dv]
+  KernelIndex q_stride, k_stride, v_stride;
+  TileBias<T> bias;  // null data where the bias does not move or there is none
+};
+
+/// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count).
+template <class T>
+struct SecondTile {
+  BackwardTile<T> first;  // dout null: forward mode. dq, dk, dv, dbias receive gq, gk, gv, gbias; all are added to
+  TileTangents<T> tangents;
+  T* mean;    // [Tq]: tlse = sum_j w ts; made by `rows`, read by `keys`
+  T* moment;  // [Tq]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
+  T* tout;    // [Tq, Dv] or null: added to
+  KernelIndex tout_stride;
+};
+
+template <class T>
+struct SecondKernels {
+  std::size_t (*scratch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  /// mean, moment, tout, gq, gbias: all keys, in ascending order.
+  void (*rows)(const SecondTile<T>&, void* scratch);
+  /// gk, gv of the keys of a tile, from its queries; needs `rows` of them.
+  void (*keys)(const SecondTile<T>&, void* scratch);
+};
+
+struct SecondKernelTable {
+  SecondKernels<float> f32;
+  SecondKernels<double> f64;
+};
+
+}  // namespace qkv
+
+extern "C" {
+extern const qkv::SecondKernelTable qkv_second_kernels_scalar;
+extern const qkv::SecondKernelTable qkv_second_kernels_avx2;
+extern const qkv::SecondKernelTable qkv_second_kernels_avx512;
+extern const qkv::SecondKernelTable qkv_second_kernels_avx512bf16;
+extern const qkv::SecondKernelTable qkv_second_kernels_neon;
+extern const qkv::SecondKernelTable qkv_second_kernels_sve256;
+extern const qkv::SecondKernelTable qkv_second_kernels_sve512;
+}

@@ -1,0 +1,50 @@
+// Derivatives beyond the gradients as the textbook writes them: the whole S x S in memory, one formula per line. Forward mode
+// (jvp) and double backward. The formulas are derived in docs/maths/second-order.md. Not: fast, tiled or parallel.
+#pragma once
+
+#include "reference/attention.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace reference {
+
+/// A direction in which the inputs move; a null view stands for zeros.
+template <class T>
+struct Tangents {
+  View<const T, 4> q;     ///< [B, H, Tq, D]
+  View<const T, 4> k;     ///< [B, Hkv, Tk, D]
+  View<const T, 4> v;     ///< [B, Hkv, Tk, Dv]
+  View<const T, 4> bias;  ///< [B|1, H|1, Tq|1, Tk|1]
+};
+
+template <class T>
+struct Jvp {
+  Tensor<T> out;  ///< [B, H, Tq, Dv]
+  Tensor<T> lse;  ///< [B, H, Tq]; 0 for an empty row
+};
+
+template <class T>
+struct DoubleBackward {
+  Tensor<T> q;     ///< [B, H, Tq, D]
+  Tensor<T> k;     ///< [B, Hkv, Tk, D]
+  Tensor<T> v;     ///< [B, Hkv, Tk, Dv]
+  Tensor<T> bias;  ///< [B, H, Tq, Tk]; reduce_to_bias() sums it to the bias's own shape
+  Tensor<T> dout;  ///< [B, H, Tq, Dv]
+  Tensor<T> dlse;  ///< [B, H, Tq]
+};
+
+/// How out and lse move along the tangents.
+template <class T>
+Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Tangents<T>& tangents,
+                     const Options<T>& options = {});
+
+/// Gradients of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias> with respect to everything that attention_backward is
+/// given.
+template <class T>
+DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
+                                            View<const T, 3> dlse, const Tangents<T>& cotangents,
+                                            const Options<T>& options = {});
+
+}  // namespace reference
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,352 @@
+// Forward mode and double backward: the oracle by finite differences, the library against the oracle over the case list within
+// computed bounds, its duality with backward, and what must hold to the last bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/isas.h"
+#include "support/second_expect.h"
+
+namespace qkv::test {
+namespace {
+
+using Real = long double;
+
+std::vector<AttentionCase> small_cases() {
+  const std::array<MaskKind, 4> masks = {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kKeepDense,
+                                         MaskKind::kDropAll};
+  const std::array<BiasKind, 4> biases = {BiasKind::kFull, BiasKind::kKeys, BiasKind::kWithInfinity, BiasKind::kNone};
+  std::vector<AttentionCase> cases;
+  for (std::size_t n = 0; n < 15; ++n) {
+    AttentionCase each{.batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = 4, .kv_len = 5, .head_dim = 3, .v_head_dim = 2};
+    each.mask = masks[n % 4];
+    each.bias = biases[n / 4];
+    each.softcap = n % 2 == 0 ? 1.5 : 0;
+    each.dropout = n % 3 == 0 ? 0.5 : 0;
+    each.scale = static_cast<ScaleKind>(n / 2 % 4);
+    each.empty_row = n % 5 < 3 ? EmptyRow::kMean : EmptyRow::kZero;
+    each.seed = n;
+    cases.push_back(each);
+  }
+  return cases;
+}
+
+Real inner(const Tensor<Real>& a, const Tensor<Real>& b) {
+  Real sum = 0;
+  for (Index n = 0; n < a.count(); ++n) {
+    if (std::isfinite(a.data()[n]) && std::isfinite(b.data()[n])) sum += a.data()[n] * b.data()[n];  // rates at -inf are NaN
+  }
+  return sum;
+}
+
+/// <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias>
+Real loss_of_gradients(const SecondInput<Real>& input) {
+  const reference::Backward<Real> first = input.first.backward();
+  Real sum = inner(input.q, first.dq) * (input.q.rank() > 0) + inner(input.k, first.dk) * (input.k.rank() > 0) +
+             inner(input.v, first.dv) * (input.v.rank() > 0);
+  if (input.bias.rank() > 0) {
+    sum += inner(input.bias, reference::reduce_to_bias(first.dbias, View<const Real, 4>(input.bias).sizes()));
+  }
+  return sum;
+}
+
+constexpr Real kStep = 1e-5L;  // error of a central difference: step^2 from the third derivative, 1e-19 / step from rounding
+
+/// Central differences of the loss for every element of `x`, a tensor of `input`, against `gradient`.
+void expect_gradient(const SecondInput<Real>& input, Tensor<Real>& x, const Tensor<Real>& gradient, const char* name) {
+  ASSERT_EQ(x.count(), gradient.count());
+  for (Index n = 0; n < x.count(); ++n) {
+    const Real kept = x.data()[n];
+    if (!std::isfinite(kept)) continue;
+    x.data()[n] = kept + kStep;
+    const Real above = loss_of_gradients(input);
+    x.data()[n] = kept - kStep;
+    const Real below = loss_of_gradients(input);
+    x.data()[n] = kept;
+    EXPECT_NEAR(static_cast<double>(gradient.data()[n]), static_cast<double>((above - below) / (2 * kStep)), 1e-7)
+        << name << " " << n;
+  }
+}
+
+void move(Tensor<Real>& x, const Tensor<Real>& direction, Real step) {
+  for (Index n = 0; n < direction.count() && direction.rank() > 0; ++n) {
+    if (std::isfinite(direction.data()[n])) x.data()[n] += step * direction.data()[n];
+  }
+}
+
+reference::Forward<Real> moved_forward(SecondInput<Real>& input, Real step) {
+  move(input.first.q, input.q, step), move(input.first.k, input.k, step), move(input.first.v, input.v, step);
+  move(input.first.bias, input.bias, step);
+  return input.first.forward();
+}
+
+TEST(SecondOrder, TheReferencesForwardModeIsAFiniteDifference) {
+  for (const AttentionCase& each : small_cases()) {
+    SCOPED_TRACE(each.name());
+    const SecondProblem<double> problem(each);
+    SecondInput<Real> input = problem.reference_input<Real>();
+    const reference::Jvp<Real> rates = input.jvp();
+    const reference::Forward<Real> above = moved_forward(input, kStep), below = moved_forward(input, -2 * kStep);
+    for (Index n = 0; n < rates.out.count(); ++n) {
+      const Real difference = (above.out.data()[n] - below.out.data()[n]) / (2 * kStep);
+      EXPECT_NEAR(static_cast<double>(rates.out.data()[n]), static_cast<double>(difference), 1e-7) << "out " << n;
+    }
+    for (Index n = 0; n < rates.lse.count(); ++n) {
+      if (!std::isfinite(above.lse.data()[n])) continue;
+      const Real difference = (above.lse.data()[n] - below.lse.data()[n]) / (2 * kStep);
+      EXPECT_NEAR(static_cast<double>(rates.lse.data()[n]), static_cast<double>(difference), 1e-7) << "lse " << n;
+    }
+  }
+}
+
+TEST(SecondOrder, TheReferencesDoubleBackwardIsAFiniteDifference) {
+  for (const AttentionCase& each : small_cases()) {
+    SCOPED_TRACE(each.name());
+    const SecondProblem<double> problem(each);
+    SecondInput<Real> input = problem.reference_input<Real>();
+    const reference::DoubleBackward<Real> exact = input.double_backward();
+    expect_gradient(input, input.first.q, exact.q, "q");
+    expect_gradient(input, input.first.k, exact.k, "k");
+    expect_gradient(input, input.first.v, exact.v, "v");
+    expect_gradient(input, input.first.dout, exact.dout, "dout");
+    expect_gradient(input, input.first.dlse, exact.dlse, "dlse");
+    if (input.first.bias.rank() > 0) {
+      expect_gradient(input, input.first.bias,
+                      reference::reduce_to_bias(exact.bias, View<const Real, 4>(input.first.bias).sizes()), "bias");
+    }
+  }
+}
+
+template <class T>
+void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
+  Worst worst;
+  for (const AttentionCase& each : cases) {
+    SCOPED_TRACE(each.name());
+    const SecondProblem<T> problem(each);
+    const SecondExpectation<T> expectation(problem);
+    for_each_isa(1, [&](Context& context) {
+      SecondResult<T> result(problem);
+      result.run(problem, context);
+      EXPECT_TRUE(expectation.holds(result, each.name() + " " + std::string(isa_name(context.isa())), worst));
+      EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
+    });
+  }
+  worst.print(title);
+}
+
+/// Every `parts`-th case of the pairwise list from `part` on.
+std::vector<AttentionCase> part_of_list(double max_work, std::size_t part, std::size_t parts) {
+  const std::vector<AttentionCase> all = pairwise_cases(max_work);
+  std::vector<AttentionCase> some;
+  for (std::size_t n = part; n < all.size(); n += parts) some.push_back(all[n]);
+  return some;
+}
+
+TEST(SecondOrder, EdgesF32) { run_cases<float>(edge_cases(), "second order, edges f32"); }
+TEST(SecondOrder, EdgesF64) { run_cases<double>(edge_cases(), "second order, edges f64"); }
+
+constexpr std::size_t kNumParts = 3;
+class SecondOrderPairwise : public testing::TestWithParam<std::size_t> {};
+TEST_P(SecondOrderPairwise, F32) { run_cases<float>(part_of_list(1e6, GetParam(), kNumParts), "second order f32"); }
+TEST_P(SecondOrderPairwise, F64) { run_cases<double>(part_of_list(2e5, GetParam(), kNumParts), "second order f64"); }
+INSTANTIATE_TEST_SUITE_P(SecondOrder, SecondOrderPairwise, testing::Range<std::size_t>(0, kNumParts));
+
+template <class T>
+class SecondOrderBits : public testing::Test {};
+TYPED_TEST_SUITE(SecondOrderBits, FloatTypes);
+
+template <class T>
+std::vector<Tensor<T>> run_all(const SecondProblem<T>& problem, Context& context) {
+  SecondResult<T> result(problem);
+  result.run(problem, context);
+  return result.outputs();
+}
+
+template <class T>
+void expect_same(const std::vector<Tensor<T>>& a, const std::vector<Tensor<T>>& b) {
+  constexpr std::array names = {"tout", "tlse", "gq", "gk", "gv", "gdout", "gdlse", "gbias"};
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t n = 0; n < a.size(); ++n) EXPECT_TRUE(same_bits(a[n], b[n])) << names[n];
+}
+
+TYPED_TEST(SecondOrderBits, AnyNumberOfThreads) {
+  std::vector<AttentionCase> cases = part_of_list(1e6, 3, 24);
+  cases.push_back({.batch = 2,
+                   .num_heads = 4,
+                   .num_kv_heads = 2,
+                   .q_len = 300,
+                   .kv_len = 700,
+                   .head_dim = 20,
+                   .v_head_dim = 20,
+                   .mask = MaskKind::kCausalBottomRight,
+                   .bias = BiasKind::kKeys});
+  cases.push_back({.batch = 3,
+                   .num_heads = 2,
+                   .num_kv_heads = 1,
+                   .q_len = 150,
+                   .kv_len = 300,
+                   .head_dim = 16,
+                   .v_head_dim = 16,
+                   .bias = BiasKind::kSquare,
+                   .dropout = 0.1});
+  for (const AttentionCase& each : cases) {
+    SCOPED_TRACE(each.name());
+    const SecondProblem<TypeParam> problem(each);
+    for (const Isa isa : supported_isas()) {
+      Context one({.threads = 1, .isa = isa, .executor = nullptr});
+      const auto expected = run_all(problem, one);
+      for (const int threads : {2, 3, 5, 8}) {
+        SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(threads));
+        Context many({.threads = threads, .isa = isa, .executor = nullptr});
+        many.impl().region_flops = 0;  // regions however small the work
+        expect_same(run_all(problem, many), expected);
+      }
+    }
+  }
+}
+
+/// NaN and infinity in keys, values and their tangents that no kept pair reads, then plain numbers in their places.
+TYPED_TEST(SecondOrderBits, WhatLiesBehindAMaskIsInvisible) {
+  using T = TypeParam;
+  int compared = 0;
+  for (AttentionCase each : pairwise_cases(5e5)) {
+    if (each.fill != Fill::kNanBehindMask) continue;
+    each.empty_row = EmptyRow::kZero;  // the two fills read masked values
+    SCOPED_TRACE(each.name());
+    SecondProblem<T> problem(each);
+    std::vector<std::vector<Tensor<T>>> poisoned;
+    for_each_isa(2, [&](Context& context) { poisoned.push_back(run_all(problem, context)); });
+    Index replaced = 0;
+    for (const View<T, 4>& view : {problem.first.k(), problem.first.v(), problem.moved.views[1], problem.moved.views[2]}) {
+      SecondProblem<T>::each_element(view, [&](Index b, Index h, Index t, Index n) {
+        if (!std::isfinite(view(b, h, t, n))) view(b, h, t, n) = T{0.25}, ++replaced;
+      });
+    }
+    compared += replaced > 0;
+    std::size_t isa = 0;
+    for_each_isa(2, [&](Context& context) { expect_same(run_all(problem, context), poisoned[isa++]); });
+  }
+  EXPECT_GE(compared, 10) << "the list must hold enough cases that hide something";
+}
+
+/// A NaN in one row of q, k, v, dout or a tangent reaches what the reference says, and nothing else.
+TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
+  using T = TypeParam;
+  for (int part = 0; part < 7; ++part) {
+    for (const Index row : {3, 139}) {
+      SecondProblem<T> problem(
+          {.q_len = 140, .kv_len = 140, .head_dim = 20, .v_head_dim = 9, .mask = MaskKind::kCausal, .seed = 5});
+      const View<T, 4> places[] = {problem.first.q(),       problem.first.k(),      problem.first.v(),
+                                   problem.first.dout.view, problem.moved.views[0], problem.moved.views[1],
+                                   problem.moved.views[2]};
+      places[part](0, 0, row, 5) = kQuietNan<T>;
+      const SecondExpectation<T> expectation(problem);
+      Worst worst;
+      const std::string name = "part " + std::to_string(part) + ", row " + std::to_string(row);
+      for_each_isa(2, [&](Context& context) {
+        SecondResult<T> result(problem);
+        result.run(problem, context);
+        EXPECT_TRUE(expectation.holds(result, name, worst));
+      });
+    }
+  }
+}
+
+/// What is not asked for changes nothing: each result alone has the bits that it has beside the others.
+TYPED_TEST(SecondOrderBits, WhatIsNotAskedForChangesNothing) {
+  using T = TypeParam;
+  const SecondProblem<T> problem({.batch = 2,
+                                  .num_heads = 2,
+                                  .num_kv_heads = 1,
+                                  .q_len = 90,
+                                  .kv_len = 140,
+                                  .head_dim = 24,
+                                  .v_head_dim = 17,
+                                  .mask = MaskKind::kKeepDense,
+                                  .bias = BiasKind::kHeads,
+                                  .softcap = 5,
+                                  .dropout = 0.1,
+                                  .seed = 5});
+  const Problem<T>& p = problem.first;
+  for_each_isa(2, [&](Context& context) {
+    SecondResult<T> all(problem);
+    all.run(problem, context);
+    const auto expected = all.outputs();
+    SecondResult<T> one(problem);
+    one.first.run_forward(p, context);
+    for (int part = 0; part < 6; ++part) {
+      AttentionSecondGradients<T> wanted;
+      if (part == 0) wanted.gq = one.gradients.views[0];
+      if (part == 1) wanted.gk = one.gradients.views[1];
+      if (part == 2) wanted.gv = one.gradients.views[2];
+      if (part == 3) wanted.gdout = one.gdout.view;
+      if (part == 4) wanted.gdlse = one.gdlse;
+      if (part == 5) wanted.gbias = one.gbias;
+      wanted.dlse = p.dlse;
+      attention_double_backward(p.q(), p.k(), p.v(), one.first.out.view, one.first.lse, p.dout.view, problem.tangents, wanted,
+                                p.options, context);
+    }
+    attention_jvp(p.q(), p.k(), p.v(), one.first.lse, problem.tangents, one.tout.view, {}, p.options, context);
+    attention_jvp(p.q(), p.k(), p.v(), one.first.lse, problem.tangents, {}, one.tlse, p.options, context);
+    expect_same(one.outputs(), expected);
+  });
+}
+
+/// <u, backward(dout, dlse)> = <jvp(u), (dout, dlse)> in f64, on sizes that take many tiles.
+TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
+  for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kWindow}) {
+    const SecondProblem<double> problem({.batch = 2,
+                                         .num_heads = 4,
+                                         .num_kv_heads = 2,
+                                         .q_len = 300,
+                                         .kv_len = 520,
+                                         .head_dim = 40,
+                                         .v_head_dim = 24,
+                                         .mask = mask,
+                                         .bias = BiasKind::kHeads,
+                                         .softcap = 5,
+                                         .dropout = 0.1,
+                                         .seed = 10});
+    const Problem<double>& p = problem.first;
+    for_each_isa(2, [&](Context& context) {
+      SecondResult<double> result(problem);
+      result.run(problem, context);
+      result.first.run_backward(p, context);
+      double left = 0, right = 0, size = 0;
+      const auto add = [&size](double& sum, const auto& a, const auto& b) {
+        const Tensor<double> x = copy_as<double>(a), y = copy_as<double>(b);
+        for (Index n = 0; n < x.count(); ++n) sum += x.data()[n] * y.data()[n], size += std::abs(x.data()[n] * y.data()[n]);
+      };
+      add(left, problem.tangents.q, result.first.gradients.views[0]);
+      add(left, problem.tangents.k, result.first.gradients.views[1]);
+      add(left, problem.tangents.v, result.first.gradients.views[2]);
+      add(left, problem.tangents.bias, View<double, 4>(result.first.dbias));
+      add(right, p.dout.view, result.tout.view);
+      add(right, View<const double, 3>(p.dlse), View<double, 3>(result.tlse));
+      EXPECT_NEAR(left, right, 1e-13 * size);
+    });
+  }
+}
+
+TEST(SecondOrder, WrongSizesAreNamed) {
+  const Tensor<float> q({1, 2, 4, 8}), k({1, 1, 5, 8}), v({1, 1, 5, 3}), wrong({1, 2, 4, 7}), lse({1, 2, 4});
+  Tensor<float> tout({1, 2, 4, 3}), tlse({1, 2, 4});
+  const auto jvp = [&](const AttentionTangents<float>& tangents, View<const float, 3> rows) {
+    attention_jvp(q, k, v, rows, tangents, tout, tlse);
+  };
+  EXPECT_THROW(jvp({.q = wrong}, lse), ShapeError);
+  EXPECT_THROW(jvp({.k = wrong}, lse), ShapeError);
+  EXPECT_THROW(jvp({.v = wrong}, lse), ShapeError);
+  EXPECT_THROW(jvp({.bias = wrong}, lse), ShapeError) << "there is no bias";
+  EXPECT_THROW(jvp({.q = q}, {}), ShapeError) << "no lse";
+  EXPECT_THROW(attention_jvp(q, k, v, lse, {.q = q}, tout, View<float, 3>(tout.data(), {1, 2, 4})), ShapeError)
+      << "outputs overlap";
+  const Tensor<float> out({1, 2, 4, 3}), dout({1, 2, 4, 3});
+  Tensor<float> gq({1, 2, 4, 8}), bad({1, 2, 4, 9});
+  EXPECT_THROW(attention_double_backward(q, k, v, out, lse, dout, {.q = q}, {.gq = bad}), ShapeError);
+  EXPECT_THROW(attention_double_backward(q, k, v, out, lse, dout, {.q = gq}, {.gq = gq}), ShapeError) << "in place";
+  EXPECT_THROW(attention_double_backward(q, k, v, out, lse, q, {.q = q}, {.gq = gq}), ShapeError) << "dout";
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,175 @@
+// Bounds on second order, computed as expect.h's are: error <= 4 x error(naive, same type) + 4 eps A, A the expression with
+// every term made positive. With w, S, slopes as in magnitude.h and A(x) for the positive form of x:
+//   A(tx) = |scale| (|uq||k| + |q||uk|)     A(ts) = slope A(tx) + |ubias|     A(mean) = sum_j w A(ts)
+//   A(tout) = z w ((A(ts) + A(mean)) |v| + |uv|)
+//   A(push) = z |dout||v| + A(delta)        A(e) = (A(ts) + A(mean)) A(push) + z |dout||uv|
+//   A(hs) = w (A(e) + sum_j w A(e))         A(hx) = A(hs) slope + w A(push) bend A(tx)       A(dx) = w A(push) slope
+// Not: the reference (reference/second.h).
+#pragma once
+
+#include "support/expect.h"
+#include "support/second_problem.h"
+
+namespace qkv::test {
+
+struct SecondMagnitude {
+  Tensor<double> out, lse, q, k, v, bias;  // bias [B, H, Tq, Tk]; out and lse also of gdout and gdlse
+};
+
+template <class C>
+class SecondMagnitudeMaker {
+ public:
+  SecondMagnitudeMaker(const SecondInput<C>& input, const reference::Forward<C>& exact)
+      : input_(input),
+        tangents_(input.tangents()),
+        first_(magnitude_of(input.first, exact)),
+        a_{Tensor<double>(exact.out.sizes()),     Tensor<double>(exact.lse.sizes()),
+           Tensor<double>(input.first.q.sizes()), Tensor<double>(input.first.k.sizes()),
+           Tensor<double>(input.first.v.sizes()), Tensor<double>(exact.weights.sizes())} {}
+
+  SecondMagnitude make() && {
+    const View<const C, 4> q = input_.first.q;
+    for (Index b = 0; b < q.size(0); ++b) {
+      for (Index h = 0; h < q.size(1); ++h) {
+        for (Index i = 0; i < q.size(2); ++i) row(b, h, i);
+      }
+    }
+    return std::move(a_);
+  }
+
+ private:
+  /// One pair: how large its parts may be.
+  struct Pair {
+    double weight = 0, factor = 1, slope = 1, bend = 0, product_rate = 0, rate = 0, push = 0, through_value = 0;
+  };
+
+  static double absolute_dot(const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g,
+                             Index j) {
+    if (x.is_null() || y.is_null()) return 0;
+    double sum = 0;
+    for (Index n = 0; n < x.size(3); ++n) sum += static_cast<double>(std::abs(x(b, h, i, n) * y(b, g, j, n)));
+    return sum;
+  }
+
+  Pair pair(Index b, Index h, Index i, Index g, Index j) const {
+    const ReferenceInput<C>& in = input_.first;
+    const View<const double, 4> weights = first_.weights;
+    Pair p;
+    p.weight = weights(b, h, i, j);
+    if (p.weight == 0) return p;  // not kept, or so small that nothing of it shows
+    const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, bias = tangents_.bias;
+    const double scale = in.options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))), cap = in.options.softcap;
+    p.factor = in.options.factor ? in.options.factor(b, h, i, j) : 1;
+    if (cap > 0) {
+      double x = 0;
+      for (Index n = 0; n < q.size(3); ++n) x += scale * static_cast<double>(q(b, h, i, n) * k(b, g, j, n));
+      const double terms =
+          (1 + std::sqrt(static_cast<double>(q.size(3))) / 4) * std::abs(scale) * absolute_dot(q, b, h, i, k, g, j);
+      const double tanh = std::tanh(x / cap), slope = 1 - tanh * tanh, moved = slope * terms / cap;  // of tanh, in units of eps
+      p.slope = 1 + tanh * tanh + std::abs(tanh) * moved;
+      p.bend = 2 * (std::abs(tanh) * (1 + tanh * tanh) + std::abs(1 - 3 * tanh * tanh) * moved) / cap;
+    }
+    p.product_rate =
+        std::abs(scale) * (absolute_dot(tangents_.q, b, h, i, k, g, j) + absolute_dot(q, b, h, i, tangents_.k, g, j));
+    p.rate = p.slope * p.product_rate;
+    if (!bias.is_null()) {
+      p.rate += std::abs(static_cast<double>(
+          bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0)));
+    }
+    p.push = p.factor * absolute_dot(dout, b, h, i, v, g, j);
+    p.through_value = p.factor * absolute_dot(dout, b, h, i, tangents_.v, g, j);
+    return p;
+  }
+
+  void row(Index b, Index h, Index i) {
+    const ReferenceInput<C>& in = input_.first;
+    const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, uq = tangents_.q, uk = tangents_.k, uv = tangents_.v;
+    const View<const C, 3> dlse = in.dlse;
+    const View<const double, 4> first_out = first_.out;
+    const View<double, 4> out = a_.out, gq = a_.q, gk = a_.k, gv = a_.v, gbias = a_.bias;
+    const View<double, 3> lse = a_.lse;
+    const Index g = h / (q.size(1) / k.size(1)), kv_len = k.size(2);
+    const double scale = std::abs(in.options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))));
+    const auto size_of = [](C x) { return static_cast<double>(std::abs(x)); };
+    std::vector<Pair> pairs;
+    double mean = 0, delta = size_of(dlse(b, h, i)), moment = 0;
+    for (Index n = 0; n < v.size(3); ++n) delta += size_of(dout(b, h, i, n)) * first_out(b, h, i, n);
+    for (Index j = 0; j < kv_len; ++j) {
+      pairs.push_back(pair(b, h, i, g, j));
+      mean += pairs.back().weight * pairs.back().rate;
+    }
+    lse(b, h, i) = mean;
+    const auto e = [&](const Pair& p) { return (p.rate + mean) * (p.push + delta) + p.through_value; };
+    for (const Pair& p : pairs) moment += p.weight * (p.weight == 0 ? 0 : e(p));
+    for (Index j = 0; j < kv_len; ++j) {
+      const Pair& p = pairs[static_cast<std::size_t>(j)];
+      if (p.weight == 0) continue;
+      const double hs = p.weight * (e(p) + moment), ds = p.weight * (p.push + delta), dx = ds * p.slope;
+      const double hx = hs * p.slope + ds * p.bend * p.product_rate;
+      gbias(b, h, i, j) = hs;
+      for (Index n = 0; n < v.size(3); ++n) {
+        const double moved = uv.is_null() ? 0 : size_of(uv(b, g, j, n));
+        out(b, h, i, n) += p.factor * p.weight * ((p.rate + mean) * size_of(v(b, g, j, n)) + moved);
+        gv(b, g, j, n) += p.factor * p.weight * (p.rate + mean) * size_of(dout(b, h, i, n));
+      }
+      for (Index n = 0; n < q.size(3); ++n) {
+        gq(b, h, i, n) += scale * (hx * size_of(k(b, g, j, n)) + dx * (uk.is_null() ? 0 : size_of(uk(b, g, j, n))));
+        gk(b, g, j, n) += scale * (hx * size_of(q(b, h, i, n)) + dx * (uq.is_null() ? 0 : size_of(uq(b, h, i, n))));
+      }
+    }
+  }
+
+  const SecondInput<C>& input_;
+  reference::Tangents<C> tangents_;
+  Magnitude first_;
+  SecondMagnitude a_;
+};
+
+/// Everything that a problem of second order must give.
+template <class T>
+class SecondExpectation {
+ public:
+  explicit SecondExpectation(const SecondProblem<T>& problem)
+      : SecondExpectation(problem, problem.template reference_input<C>(), problem.template reference_input<T>()) {}
+
+  testing::AssertionResult holds(const SecondResult<T>& result, const std::string& name, Worst& worst) const {
+    const auto& [gq, gk, gv] = result.gradients.views;
+    if (auto ok = within(tout_, copy_as<T>(result.tout.view), "tout", name, worst); !ok) return ok;
+    if (auto ok = within(tlse_, result.tlse, "tlse", name, worst); !ok) return ok;
+    if (auto ok = within(gdout_, copy_as<T>(result.gdout.view), "gdout", name, worst); !ok) return ok;
+    if (auto ok = within(gdlse_, result.gdlse, "gdlse", name, worst); !ok) return ok;
+    if (auto ok = within(gq_, copy_as<T>(gq), "gq", name, worst); !ok) return ok;
+    if (auto ok = within(gk_, copy_as<T>(gk), "gk", name, worst); !ok) return ok;
+    if (auto ok = within(gv_, copy_as<T>(gv), "gv", name, worst); !ok) return ok;
+    return within(gbias_, result.gbias, "gbias", name, worst);
+  }
+
+ private:
+  using C = Wider<T>;
+
+  SecondExpectation(const SecondProblem<T>& problem, const SecondInput<C>& wide, const SecondInput<T>& same)
+      : SecondExpectation(problem, wide.jvp(), wide.double_backward(), same.jvp(), same.double_backward(),
+                          SecondMagnitudeMaker<C>(wide, wide.first.forward()).make()) {}
+
+  SecondExpectation(const SecondProblem<T>& problem, reference::Jvp<C> rates, reference::DoubleBackward<C> exact,
+                    const reference::Jvp<T>& naive_rates, const reference::DoubleBackward<T>& naive, const SecondMagnitude& a)
+      : tout_(std::move(rates.out), naive_rates.out, a.out, kShare),
+        gdout_(std::move(exact.dout), naive.dout, a.out, kShare),
+        gq_(std::move(exact.q), naive.q, a.q, kShare),
+        gk_(std::move(exact.k), naive.k, a.k, kShare),
+        gv_(std::move(exact.v), naive.v, a.v, kShare),
+        tlse_(std::move(rates.lse), naive_rates.lse, a.lse, kShare),
+        gdlse_(std::move(exact.dlse), naive.dlse, a.lse, kShare),
+        gbias_(reference::reduce_to_bias(exact.bias, bias_sizes(problem)),
+               reference::reduce_to_bias(naive.bias, bias_sizes(problem)),
+               reference::reduce_to_bias(a.bias, bias_sizes(problem)), kShare) {}
+
+  static typename View<T, 4>::Sizes bias_sizes(const SecondProblem<T>& problem) {
+    return problem.first.bias.is_null() ? typename View<T, 4>::Sizes{1, 1, 1, 1} : problem.first.bias.sizes();
+  }
+
+  static constexpr double kShare = 4;  // of the naive form's error: 2 for forward, 3 for its gradients
+  Expected<T> tout_, gdout_, gq_, gk_, gv_, tlse_, gdlse_, gbias_;
+};
+
+}  // namespace qkv::test

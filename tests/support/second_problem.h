@@ -1,0 +1,137 @@
+// A case of second order: the case's problem, tangents of its inputs, what the reference makes of both, and what the library
+// gave. Not: bounds (second_expect.h).
+#pragma once
+
+#include "qkv/derivatives.h"
+#include "reference/second.h"
+#include "support/problem.h"
+
+namespace qkv::test {
+
+/// What the reference computes from, in the type C of its arithmetic.
+template <class C>
+struct SecondInput {
+  ReferenceInput<C> first;
+  Tensor<C> q, k, v, bias;  // tangents; those not given are empty
+
+  reference::Tangents<C> tangents() const {
+    const auto view = [](const Tensor<C>& tensor) {
+      return tensor.rank() == 0 ? View<const C, 4>{} : tensor.template view<4>();
+    };
+    return {view(q), view(k), view(v), view(bias)};
+  }
+  reference::Jvp<C> jvp() const { return reference::attention_jvp<C>(first.q, first.k, first.v, tangents(), first.options); }
+  reference::DoubleBackward<C> double_backward() const {
+    return reference::attention_double_backward<C>(first.q, first.k, first.v, first.dout, first.dlse, tangents(),
+                                                   first.options);
+  }
+};
+
+template <class T>
+struct SecondProblem {
+  Problem<T> first;
+  Triple<T> moved;        // tangents of q, k, v, in the case's layout
+  Tensor<T> bias_memory;  // of the bias
+  AttentionTangents<T> tangents;
+
+  explicit SecondProblem(const AttentionCase& attention_case)
+      : first(attention_case), moved({first.q().sizes(), first.k().sizes(), first.v().sizes()}, attention_case.layout) {
+    Random random(attention_case.seed + 4711);
+    const auto fill = [&random](const View<T, 4>& view, const View<T, 4>& of) {
+      each_element(view, [&](Index b, Index h, Index t, Index n) {
+        const T x = static_cast<T>(random.symmetric());
+        view(b, h, t, n) = std::isfinite(of(b, h, t, n)) ? x : of(b, h, t, n);  // hidden: as wild as what it is the tangent of
+      });
+    };
+    fill(moved.views[0], first.q());
+    fill(moved.views[1], first.k());
+    fill(moved.views[2], first.v());
+    if (!first.bias.is_null()) {
+      bias_memory = Tensor<T>(std::vector<Index>(first.bias.sizes().begin(), first.bias.sizes().end()));
+      const View<T, 4> rates = bias_memory;
+      each_element(rates, [&](Index b, Index h, Index i, Index j) {
+        const T x = static_cast<T>(random.symmetric());
+        rates(b, h, i, j) = first.bias(b, h, i, j) == -std::numeric_limits<T>::infinity() ? kQuietNan<T> : x;
+      });
+    }
+    // Some cases leave tangents out; at least one is given.
+    const std::uint64_t style = attention_case.seed % 5;
+    if (style != 2) tangents.q = moved.views[0];
+    if (style != 1) tangents.k = moved.views[1];
+    if (style == 0 || style > 2) tangents.v = moved.views[2];
+    if (style < 4 && bias_memory.rank() > 0) tangents.bias = bias_memory;
+  }
+
+  template <class C>
+  SecondInput<C> reference_input() const {
+    const auto copy = [](const View<const T, 4>& view) { return view.is_null() ? Tensor<C>() : copy_as<C>(view); };
+    return {first.template reference_input<C>(), copy(tangents.q), copy(tangents.k), copy(tangents.v), copy(tangents.bias)};
+  }
+
+  template <class F>
+  static void each_element(const View<T, 4>& view, F&& visit) {
+    for (Index a = 0; a < view.size(0); ++a) {
+      for (Index b = 0; b < view.size(1); ++b) {
+        for (Index c = 0; c < view.size(2); ++c) {
+          for (Index d = 0; d < view.size(3); ++d) visit(a, b, c, d);
+        }
+      }
+    }
+  }
+};
+
+/// What the library gave, between sentinels.
+template <class T>
+struct SecondResult {
+  Result<T> first;  // forward's
+  Placed<T> tout, gdout;
+  Tensor<T> tlse, gdlse, gbias;
+  Triple<T> gradients;  // gq, gk, gv
+
+  explicit SecondResult(const SecondProblem<T>& problem)
+      : first(problem.first),
+        tout(first.out.view.sizes(), problem.first.c.layout),
+        gdout(first.out.view.sizes(), problem.first.c.layout),
+        tlse(first.lse.sizes()),
+        gdlse(first.lse.sizes()),
+        gradients({problem.first.q().sizes(), problem.first.k().sizes(), problem.first.v().sizes()}, problem.first.c.layout) {
+    if (!problem.first.bias.is_null()) {
+      gbias = Tensor<T>(std::vector<Index>(problem.first.bias.sizes().begin(), problem.first.bias.sizes().end()));
+    }
+    for (Tensor<T>* tensor : {&tlse, &gdlse, &gbias}) {
+      if (tensor->data() != nullptr) std::fill_n(tensor->data(), tensor->count(), kQuietNan<T>);
+    }
+  }
+
+  bool sentinels_intact() const {
+    return tout.storage.sentinels_intact() && gdout.storage.sentinels_intact() && gradients.sentinels_intact();
+  }
+
+  void run(const SecondProblem<T>& problem, Context& context) {
+    const Problem<T>& p = problem.first;
+    first.run_forward(p, context);
+    attention_jvp(p.q(), p.k(), p.v(), first.lse, problem.tangents, tout.view, tlse, p.options, context);
+    AttentionSecondGradients<T> wanted;
+    wanted.gq = gradients.views[0], wanted.gk = gradients.views[1], wanted.gv = gradients.views[2];
+    wanted.gdout = gdout.view;
+    wanted.gdlse = gdlse;
+    if (!p.bias.is_null()) wanted.gbias = gbias;
+    wanted.dlse = p.dlse;
+    attention_double_backward(p.q(), p.k(), p.v(), first.out.view, first.lse, p.dout.view, problem.tangents, wanted, p.options,
+                              context);
+  }
+
+  /// tout, tlse, gq, gk, gv, gdout, gdlse and, where there is a bias, gbias.
+  std::vector<Tensor<T>> outputs() const {
+    std::vector<Tensor<T>> all;
+    all.push_back(copy_as<T>(tout.view));
+    all.push_back(tlse.clone());
+    for (const View<T, 4>& view : gradients.views) all.push_back(copy_as<T>(view));
+    all.push_back(copy_as<T>(gdout.view));
+    all.push_back(gdlse.clone());
+    if (gbias.data() != nullptr) all.push_back(gbias.clone());
+    return all;
+  }
+};
+
+}  // namespace qkv::test
