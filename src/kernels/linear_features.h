@@ -1,0 +1,146 @@
+// phi and its gradient, row by row (LinearFeatures). Not: sums over tokens (linear_chunk.h).
+// Choromanski 2021 (2009.14794), lemma 1: the positive random features of softmax.
+#pragma once
+
+#include "kernels/gemm.h"
+#include "kernels/linear_params.h"
+#include "simd/exp2.h"
+
+namespace qkv {
+namespace {
+
+/// e^x for any x: infinity and 0 beyond the type's ends, NaN for NaN.
+template <class T>
+inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
+  using V = typename Simd<T>::V;
+  constexpr bool is_float = sizeof(T) == 4;
+  constexpr T most = is_float ? T{120} : T{1000}, step = is_float ? T{64} : T{512};  // exp2 wants y far from 128 and 1024
+  constexpr T power = static_cast<T>(is_float ? 0x1p64 : 0x1p512);                   // 2^step
+  const V y = x * static_cast<T>(1.44269504088896340736);
+  V near = y > most ? y - step : y;
+  near = near > most ? splat<T>(most) : near;
+  return exp2<T>(near) * (y > most ? splat<T>(power) : splat<T>(1));
+}
+
+template <class T>
+inline T sum_lanes(typename Simd<T>::V v) {
+  T lane[Simd<T>::kLanes];
+  store<T>(lane, v);
+  T sum = 0;
+  for (const T x : lane) sum += x;
+  return sum;
+}
+
+/// visit(offset, lanes) for the vectors of a row of `width` numbers; the last may have fewer lanes.
+template <class T, class Visit>
+inline void for_vectors(Index width, const Visit& visit) {
+  constexpr int n = Simd<T>::kLanes;
+  Index e = 0;
+  for (; e + n <= width; e += n) visit(e, n);
+  if (e < width) visit(e, static_cast<int>(width - e));
+}
+template <class T>
+inline typename Simd<T>::V load_lanes(const T* p, int lanes) {
+  return lanes == Simd<T>::kLanes ? load<T>(p) : load_tail<T>(p, lanes);
+}
+template <class T>
+inline void store_lanes(T* p, typename Simd<T>::V v, int lanes) {
+  if (lanes == Simd<T>::kLanes) {
+    store<T>(p, v);
+  } else {
+    store_tail<T>(p, v, lanes);
+  }
+}
+
+/// sum_d a[d] * b[d]
+template <class T>
+inline T dot_rows(const T* a, const T* b, Index width) {
+  typename Simd<T>::V sum{};
+  for_vectors<T>(width, [&](Index e, int lanes) { sum = fma(load_lanes(a + e, lanes), load_lanes(b + e, lanes), sum); });
+  return sum_lanes<T>(sum);
+}
+
+/// row[d] *= factor
+template <class T>
+inline void scale_row(T* row, Index width, T factor) {
+  for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(row + e, load_lanes(row + e, lanes) * factor, lanes); });
+}
+
+/// to[r, :] = scale * phi(x[r, :]), rows of `to` follow each other.
+template <class T>
+inline void feature_rows(const LinearFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, T* to) {
+  using V = typename Simd<T>::V;
+  if (f.map == kLinearSoftmax) {
+    // to[r, m] = sum_d x[r, d] * rows[m, d]
+    product<T, Store::kSet>({.a = x,
+                             .a_row = x_stride,
+                             .a_depth = 1,
+                             .b = f.rows_transposed,
+                             .b_row = f.count,
+                             .c = to,
+                             .c_row = f.count,
+                             .depth = f.head_dim},
+                            rows, f.count);
+  }
+  for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
+    const T shift = f.map == kLinearSoftmax ? f.half_norm * dot_rows(x, x, f.head_dim) + f.log_root : T{0};
+    for_vectors<T>(f.count, [&](Index e, int lanes) {
+      if (f.map == kLinearSoftmax) {
+        store_lanes(to + e, exp_of<T>(load_lanes(to + e, lanes) - shift) * scale, lanes);
+        return;
+      }
+      V value = load_lanes(x + e, lanes);
+      if (f.map == kLinearRelu) value = value < V{} ? V{} : value;  // NaN stays
+      if (f.map == kLinearEluPlusOne) value = value > V{} ? value + T{1} : exp_of<T>(value);
+      store_lanes(to + e, value * scale, lanes);
+    });
+  }
+}
+
+/// dx[r, :] (+)= the gradient of what feature_rows made of x, where `phi` is that result and dphi its gradient, which is lost.
+template <class T>
+inline void feature_rows_backward(const LinearFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, const T* phi,
+                                  T* dphi, T* dx, Index dx_stride, bool add) {
+  using V = typename Simd<T>::V;
+  for (Index r = 0; r < rows; ++r) {
+    const T *row = x + r * x_stride, *value = phi + r * f.count;
+    T *gradient = dphi + r * f.count, *to = dx + r * dx_stride;
+    if (f.map == kLinearSoftmax) {
+      // d phi[m] / dx = phi[m] * (rows[m, :] - 2 half_norm x)
+      V sum{};
+      for_vectors<T>(f.count, [&](Index e, int lanes) {
+        const V g = load_lanes(gradient + e, lanes) * load_lanes(value + e, lanes);
+        sum += g;
+        store_lanes(gradient + e, g, lanes);
+      });
+      const V factor = splat<T>(-2 * f.half_norm * sum_lanes<T>(sum));
+      for_vectors<T>(f.head_dim, [&](Index e, int lanes) {
+        const V before = add ? load_lanes(to + e, lanes) : V{};
+        store_lanes(to + e, fma(factor, load_lanes(row + e, lanes), before), lanes);
+      });
+      continue;
+    }
+    for_vectors<T>(f.count, [&](Index e, int lanes) {
+      const V at = load_lanes(row + e, lanes);
+      V slope = splat<T>(scale);
+      if (f.map == kLinearRelu) slope = at > V{} ? slope : V{};
+      if (f.map == kLinearEluPlusOne) slope = at > V{} ? slope : load_lanes(value + e, lanes);
+      const V g = slope * load_lanes(gradient + e, lanes);
+      store_lanes(to + e, add ? load_lanes(to + e, lanes) + g : g, lanes);
+    });
+  }
+  if (f.map != kLinearSoftmax) return;
+  // dx[r, d] += sum_m g[r, m] * rows[m, d]
+  product<T, Store::kAdd>({.a = dphi,
+                           .a_row = f.count,
+                           .a_depth = 1,
+                           .b = f.rows,
+                           .b_row = f.head_dim,
+                           .c = dx,
+                           .c_row = dx_stride,
+                           .depth = f.count},
+                          rows, f.head_dim);
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,90 @@
+// What the kernels of linear attention are told (qkv/linear_attention.h has the formulas), and the table that each instruction
+// set exports. Letters: D, Dv as there, F features; "chunk": tokens within which the square form is computed; "segment": a few
+// chunks, one call; "state": S [F][Dv] followed by z [F]. Chunks and segments are constants of (type, F, Dv) counted from token
+// 0. Within a segment the state is decay * base + local: base from before the segment, local from its own tokens. So segments
+// can run at once after a pass that sums each one's local state, with the bits of one after the other.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/params.h"
+
+namespace qkv {
+
+enum LinearMap : int { kLinearIdentity, kLinearRelu, kLinearEluPlusOne, kLinearSoftmax };
+
+/// phi. For kLinearSoftmax: phi(x)[r] = exp(rows[r].x - half_norm |x|^2 - log_root), rows times sqrt(scale) already.
+template <class T>
+struct LinearFeatures {
+  int map;
+  KernelIndex head_dim, count;      // D, F
+  T query_scale;                    // multiplies phi(q)
+  const T *rows, *rows_transposed;  // [F][D], [D][F]; kLinearSoftmax only
+  T half_norm, log_root;
+};
+
+/// Tokens [begin, end) of one (batch, key/value head) and all query heads of its group.
+template <class T>
+struct LinearSegment {
+  LinearFeatures<T> features;
+  const T *q, *k, *v;  // [group][T, D], [T, D], [T, Dv]; q null: only the state is wanted; k null: only what base gives
+  T* out;              // [group][T, Dv]
+  T* normalizer;       // [group][T] or null
+  KernelIndex q_head_stride, q_stride, k_stride, v_stride, out_head_stride, out_stride;
+  KernelIndex normalizer_head_stride, normalizer_stride;
+  KernelIndex group_size, v_head_dim, begin, end, chunk;
+  const T *log_decay, *beta;  // or null
+  KernelIndex decay_stride, beta_stride;
+  bool normalized;
+  const T* base;  // the state before the segment
+  T* local;       // what the segment adds to it, then how much of the base is left: one number
+};
+
+/// Gradients of a segment. With `dq`, `dk` and `dv` null only dlocal is computed.
+template <class T>
+struct LinearGradient {
+  LinearSegment<T> forward;  // its out is read, its normalizer too
+  const T* dout;             // [group][T, Dv]
+  KernelIndex dout_head_stride, dout_stride;
+  T *dq, *dk, *dv;  // [group][T, D], [T, D], [T, Dv]
+  KernelIndex dq_head_stride, dq_stride, dk_stride, dv_stride;
+  T *dlog_decay, *dbeta;  // [T]: set, not added to
+  bool accumulate;        // dq, dk, dv
+  const T* dbase;         // gradient of the state after the segment
+  T* dlocal;              // what the segment adds to it; as local, with the same number behind
+};
+
+struct LinearSizes {
+  KernelIndex head_dim, features, v_head_dim, chunk;
+  bool delta;
+};
+
+template <class T>
+struct LinearKernels {
+  KernelIndex (*chunk)(KernelIndex features, KernelIndex v_head_dim);
+  KernelIndex (*segment_chunks)(KernelIndex features, KernelIndex v_head_dim);
+  std::size_t (*forward_scratch_bytes)(const LinearSizes&);
+  std::size_t (*backward_scratch_bytes)(const LinearSizes&);
+  void (*forward)(const LinearSegment<T>&, void* scratch);            // causal, or the state alone
+  void (*read_state)(const LinearSegment<T>&, void* scratch);         // out of base alone, for queries [begin, end)
+  void (*backward)(const LinearGradient<T>&, void* scratch);          // causal, or dlocal alone
+  void (*backward_queries)(const LinearGradient<T>&, void* scratch);  // dq from base alone
+  void (*backward_keys)(const LinearGradient<T>&, void* scratch);     // dk, dv from dbase alone
+};
+
+struct LinearKernelTable {
+  LinearKernels<float> f32;
+  LinearKernels<double> f64;
+};
+
+}  // namespace qkv
+
+extern "C" {
+extern const qkv::LinearKernelTable qkv_linear_kernels_scalar;
+extern const qkv::LinearKernelTable qkv_linear_kernels_avx2;
+extern const qkv::LinearKernelTable qkv_linear_kernels_avx512;
+extern const qkv::LinearKernelTable qkv_linear_kernels_avx512bf16;
+extern const qkv::LinearKernelTable qkv_linear_kernels_neon;
+extern const qkv::LinearKernelTable qkv_linear_kernels_sve256;
+extern const qkv::LinearKernelTable qkv_linear_kernels_sve512;
+}

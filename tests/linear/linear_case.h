@@ -1,0 +1,148 @@
+// The cases of linear attention: every option, its values, and the pairwise list of them; a case's tensors; and what it must
+// give. To add a value: add it to its list; the pairwise list then holds it together with every other value.
+#pragma once
+
+#include <array>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "linear/measured.h"
+#include "support/bounds.h"
+#include "support/random.h"
+#include "support/storage.h"
+
+namespace qkv::test {
+
+enum class Order { kFree, kCausal, kCausalDecay, kCausalHeadDecay, kForgetting, kDelta, kDeltaDecay };
+inline constexpr std::array kOrderNames = {"free", "causal", "decay", "headdecay", "forgetting", "delta", "deltadecay"};
+inline constexpr std::array kMapNames = {"identity", "relu", "elu", "softmax"};
+
+struct LinearCase {
+  Index batch = 1, num_heads = 1, num_kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, v_head_dim = 1;
+  FeatureMap map = FeatureMap::kEluPlusOne;
+  Order order = Order::kCausal;
+  bool normalized = true, state = false, scaled = false, recurrent = false;
+  Layout layout = Layout::kBhtd;
+  std::uint64_t seed = 1;
+
+  bool causal() const { return order != Order::kFree; }
+  bool delta() const { return order == Order::kDelta || order == Order::kDeltaDecay; }
+  bool decays() const { return causal() && order != Order::kCausal && order != Order::kDelta; }
+  Index features() const { return map == FeatureMap::kSoftmax ? head_dim + 3 : head_dim; }
+
+  std::string name() const {
+    const auto number = [](const char* key, Index value) { return std::string(key) + std::to_string(value); };
+    std::string text = number("b", batch) + number("_h", num_heads) + number("_kv", num_kv_heads) + number("_tq", q_len) +
+                       number("_tk", kv_len) + number("_d", head_dim) + number("_dv", v_head_dim) + "_" +
+                       kMapNames[static_cast<std::size_t>(map)] + "_" + kOrderNames[static_cast<std::size_t>(order)];
+    if (normalized) text += "_normalized";
+    if (state) text += "_state";
+    if (scaled) text += "_scaled";
+    if (recurrent) text += "_recurrent";
+    return text + "_" + kLayoutNames[static_cast<std::size_t>(layout)];
+  }
+  bool legal() const {
+    if (delta() && normalized) return false;
+    if (recurrent && !causal()) return false;
+    const bool same = num_heads == num_kv_heads && q_len == kv_len && head_dim == v_head_dim;
+    return layout != Layout::kPacked || same;
+  }
+};
+
+/// Heads, lengths, widths, map, order, normalised, state, scale, form, layout.
+inline constexpr std::size_t kLinearOptions = 10;
+using LinearChoice = std::array<Index, kLinearOptions>;
+inline constexpr std::array<std::array<Index, 3>, 4> kLinearHeads = {{{1, 1, 1}, {2, 4, 2}, {1, 3, 1}, {2, 2, 2}}};
+inline constexpr std::array<Index, 7> kLinearLengths = {1, 7, 63, 64, 65, 130, 203};
+inline constexpr std::array<std::array<Index, 2>, 6> kLinearWidths = {{{1, 1}, {3, 5}, {17, 9}, {8, 40}, {33, 33}, {64, 20}}};
+
+inline LinearChoice linear_values() { return {4, 7, 6, 4, 7, 2, 2, 2, 2, 5}; }
+
+inline LinearCase linear_case(const LinearChoice& choice, std::uint64_t seed) {
+  const auto at = [&](std::size_t n) { return static_cast<std::size_t>(choice[n]); };
+  LinearCase c;
+  c.batch = kLinearHeads[at(0)][0], c.num_heads = kLinearHeads[at(0)][1], c.num_kv_heads = kLinearHeads[at(0)][2];
+  c.head_dim = kLinearWidths[at(2)][0], c.v_head_dim = kLinearWidths[at(2)][1];
+  c.map = static_cast<FeatureMap>(choice[3]);
+  c.order = static_cast<Order>(choice[4]);
+  c.kv_len = kLinearLengths[at(1)];
+  c.q_len = c.causal() ? c.kv_len : kLinearLengths[(at(1) + 3) % kLinearLengths.size()];
+  c.normalized = choice[5] == 0;
+  c.state = choice[6] == 1;
+  c.scaled = choice[7] == 1;
+  c.recurrent = choice[8] == 1;
+  c.layout = static_cast<Layout>(choice[9]);
+  c.seed = seed;
+  return c;
+}
+
+/// Every legal pair of values of two options, greedily, with a fixed seed.
+inline std::vector<LinearCase> linear_pairwise_cases() {
+  const LinearChoice counts = linear_values();
+  using Pair = std::array<Index, 4>;
+  std::set<Pair> uncovered;
+  const auto pairs_of = [](const LinearChoice& choice, auto&& visit) {
+    for (std::size_t a = 0; a < kLinearOptions; ++a) {
+      for (std::size_t b = a + 1; b < kLinearOptions; ++b)
+        visit(Pair{static_cast<Index>(a), choice[a], static_cast<Index>(b), choice[b]});
+    }
+  };
+  for (std::size_t a = 0; a < kLinearOptions; ++a) {
+    for (std::size_t b = a + 1; b < kLinearOptions; ++b) {
+      for (Index x = 0; x < counts[a]; ++x) {
+        for (Index y = 0; y < counts[b]; ++y) uncovered.insert({static_cast<Index>(a), x, static_cast<Index>(b), y});
+      }
+    }
+  }
+  Random random(7);
+  std::vector<LinearCase> cases;
+  while (!uncovered.empty()) {
+    const Pair wanted = *uncovered.begin();
+    LinearChoice best{};
+    std::size_t best_gain = 0;
+    for (int draw = 0; draw < 60; ++draw) {
+      LinearChoice choice{};
+      for (std::size_t n = 0; n < kLinearOptions; ++n) choice[n] = random.below(counts[n]);
+      choice[static_cast<std::size_t>(wanted[0])] = wanted[1];
+      choice[static_cast<std::size_t>(wanted[2])] = wanted[3];
+      if (!linear_case(choice, 1).legal()) continue;
+      std::size_t gain = 0;
+      pairs_of(choice, [&](const Pair& pair) { gain += uncovered.count(pair); });
+      if (gain > best_gain) best = choice, best_gain = gain;
+    }
+    uncovered.erase(wanted);  // also when nothing legal holds it
+    if (best_gain == 0) continue;
+    pairs_of(best, [&](const Pair& pair) { uncovered.erase(pair); });
+    cases.push_back(linear_case(best, cases.size() + 1));
+  }
+  return cases;
+}
+
+/// Empty sizes, several segments, wide heads.
+inline std::vector<LinearCase> linear_edge_cases() {
+  std::vector<LinearCase> cases;
+  const auto add = [&](Index b, Index h, Index kv, Index tq, Index tk, Index d, Index dv, Order order) -> LinearCase& {
+    LinearCase c;
+    c.batch = b, c.num_heads = h, c.num_kv_heads = kv, c.q_len = tq, c.kv_len = tk, c.head_dim = d, c.v_head_dim = dv;
+    c.order = order;
+    c.normalized = !c.delta();
+    c.seed = cases.size() + 100;
+    cases.push_back(c);
+    return cases.back();
+  };
+  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDelta}) {
+    add(0, 2, 1, 5, 5, 8, 8, order);
+    add(2, 0, 1, 5, 5, 8, 8, order);
+    add(2, 2, 1, 0, 0, 8, 8, order).state = true;
+    add(1, 2, 1, 1100, 1100, 5, 3, order).state = true;  // two segments
+    add(1, 1, 1, 130, 130, 111, 130, order);
+  }
+  add(2, 2, 1, 0, 7, 8, 8, Order::kFree);
+  add(2, 2, 1, 7, 0, 8, 8, Order::kFree).state = true;
+  add(1, 1, 1, 3000, 1500, 4, 4, Order::kFree);
+  add(1, 1, 1, 2100, 2100, 3, 2, Order::kForgetting);
+  return cases;
+}
+
+}  // namespace qkv::test
