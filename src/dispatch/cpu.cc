@@ -6,7 +6,9 @@
 #include <array>
 #include <initializer_list>
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
@@ -20,6 +22,14 @@ namespace {
 
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 7> kNames = {"scalar", "avx2", "avx512", "avx512bf16", "neon", "sve256", "sve512"};
+
+#if defined(__x86_64__)
+/// Clang 16's __builtin_cpu_supports does not know the name. Counts only together with AVX2, which asks for the registers.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
 
 std::vector<IsaCandidate> ask_cpu() {
   std::vector<IsaCandidate> candidates{{Isa::kScalar, {}}};
@@ -38,9 +48,8 @@ std::vector<IsaCandidate> ask_cpu() {
   };
   // The compiler's own test: it looks at the CPU and at whether the operating system saves the registers (XCR0).
   __builtin_cpu_init();
-  add(Isa::kAvx2, {{"avx2", __builtin_cpu_supports("avx2") != 0},
-                   {"fma", __builtin_cpu_supports("fma") != 0},
-                   {"f16c", __builtin_cpu_supports("f16c") != 0}});
+  add(Isa::kAvx2,
+      {{"avx2", __builtin_cpu_supports("avx2") != 0}, {"fma", __builtin_cpu_supports("fma") != 0}, {"f16c", has_f16c()}});
   add(Isa::kAvx512, {{"avx512f", __builtin_cpu_supports("avx512f") != 0},
                      {"avx512bw", __builtin_cpu_supports("avx512bw") != 0},
                      {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
