@@ -1,0 +1,235 @@
+// What is refused: each error's type, the function it names, and both sides of what does not fit; memory beside inputs and
+// outputs; and what random features are for.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/context_impl.h"
+#include "qkv/linear_attention.h"
+#include "support/allocations.h"
+#include "support/random.h"
+
+namespace qkv::test {
+namespace {
+
+/// The text of the E that `call` throws; fails when it throws nothing or something else.
+template <class E, class F>
+std::string text_of(F&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+/// A legal call whose parts a test then breaks.
+struct Call {
+  Tensor<float> q{2, 4, 5, 8}, k{2, 2, 5, 8}, v{2, 2, 5, 6}, out{2, 4, 5, 6}, normalizer{2, 4, 5}, dout{2, 4, 5, 6};
+  Tensor<float> dq{2, 4, 5, 8}, dk{2, 2, 5, 8}, dv{2, 2, 5, 6}, kv{2, 2, 8, 6}, z{2, 2, 8}, tokens{2, 2, 5};
+  LinearAttentionOptions<float> options{.causal = true};
+  LinearState<float> final;
+  LinearAttentionGradients<float> gradients;
+  View<float, 3> n;
+
+  Call() {
+    n = normalizer;
+    gradients.dq = dq, gradients.dk = dk, gradients.dv = dv;
+  }
+  void forward() { linear_attention_forward(q, k, v, out, n, options, final); }
+  void backward() { linear_attention_backward(q, k, v, out, View<const float, 3>(n), dout, gradients, options); }
+};
+
+template <class E, class F>
+std::string forward_text(F&& change) {
+  Call call;
+  change(call);
+  const std::string text = text_of<E>([&] { call.forward(); });
+  expect_parts(text, {"[linear_attention_forward]"});
+  return text;
+}
+template <class E, class F>
+std::string backward_text(F&& change) {
+  Call call;
+  change(call);
+  const std::string text = text_of<E>([&] { call.backward(); });
+  expect_parts(text, {"[linear_attention_backward]"});
+  return text;
+}
+
+TEST(LinearErrors, TheLegalCallIsLegal) {
+  Call call;
+  EXPECT_NO_THROW(call.forward());
+  EXPECT_NO_THROW(call.backward());
+}
+
+TEST(LinearErrors, ShapesThatDoNotFitAreBothNamed) {
+  expect_parts(forward_text<ShapeError>([](Call& c) { c.k = Tensor<float>({2, 2, 5, 9}); }), {"[2, 4, 5, 8]", "[2, 2, 5, 9]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) { c.v = Tensor<float>({2, 2, 4, 6}); }), {"[2, 2, 5, 8]", "[2, 2, 4, 6]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) { c.q = Tensor<float>({2, 3, 5, 8}); }), {"[2, 3, 5, 8]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+                 c.out = Tensor<float>({2, 4, 5, 7});
+               }),
+               {"[2, 4, 5, 7]", "[2, 4, 5, 6]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+                 c.k = Tensor<float>({2, 2, 6, 8}), c.v = Tensor<float>({2, 2, 6, 6});
+               }),
+               {"causal", "[2, 4, 5, 8]", "[2, 2, 6, 8]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) { c.n = View<float, 3>(c.normalizer.data(), {2, 4, 4}); }), {"[2, 4, 4]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+                 c.options.log_decay = View<const float, 3>(c.tokens.data(), {2, 2, 4});
+               }),
+               {"log_decay", "[2, 2, 4]", "[2, 2, 5]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) { c.final.kv = c.kv; }), {"final.z", "[2, 2, 8]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+                 c.options.initial = {.kv = View<const float, 4>(c.kv.data(), {2, 2, 6, 8}), .z = c.z};
+               }),
+               {"initial.kv", "[2, 2, 6, 8]", "[2, 2, 8, 6]"});
+  expect_parts(backward_text<ShapeError>([](Call& c) { c.gradients.dk = View<float, 4>(c.dk.data(), {2, 2, 5, 7}); }), {"dk"});
+  expect_parts(backward_text<ShapeError>([](Call& c) { c.n = {}; }), {"normalizer"});
+  expect_parts(backward_text<ShapeError>([](Call& c) { c.gradients.dlog_decay = c.tokens; }), {"dlog_decay"});
+}
+
+TEST(LinearErrors, OptionsThatMakeNoSense) {
+  expect_parts(forward_text<OptionError>([](Call& c) { c.options.feature_map = FeatureMap::kSoftmax; }), {"random_features"});
+  const Tensor<float> rows({3, 8});
+  expect_parts(forward_text<OptionError>([&](Call& c) { c.options.features = rows; }), {"kSoftmax", "[3, 8]"});
+  expect_parts(forward_text<ShapeError>([&](Call& c) {
+                 c.options.feature_map = FeatureMap::kSoftmax, c.options.features = View<const float, 2>(rows.data(), {3, 7});
+               }),
+               {"[3, 7]"});
+  expect_parts(forward_text<OptionError>([&](Call& c) {
+                 c.options.feature_map = FeatureMap::kSoftmax, c.options.features = rows, c.options.scale = -1.0;
+               }),
+               {"scale", "-1"});
+  expect_parts(forward_text<OptionError>([](Call& c) { c.options.scale = std::nan(""); }), {"scale", "nan"});
+  expect_parts(forward_text<OptionError>([](Call& c) { c.options.normalized = false; }), {"normalizer"});
+  expect_parts(
+      forward_text<OptionError>([](Call& c) { c.options.normalized = false, c.n = {}, c.final = {.kv = c.kv, .z = c.z}; }),
+      {"final.z"});
+}
+
+TEST(LinearErrors, CombinationsThatAreNotComputedAreNamed) {
+  expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.log_decay = c.tokens; }),
+               {"log_decay", "causal"});
+  expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.beta = c.tokens; }),
+               {"delta rule", "causal"});
+  expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.beta = c.tokens; }), {"delta rule", "normalised"});
+  expect_parts(
+      forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.form = LinearForm::kRecurrent; }),
+      {"kRecurrent", "causal"});
+}
+
+TEST(LinearErrors, OutputsShareNoElement) {
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+                 c.final = {.kv = c.kv, .z = View<float, 3>(c.kv.data(), {2, 2, 8})};
+               }),
+               {"final.kv", "final.z", "share no element"});
+  Call call;  // in place is legal, half in place is not
+  call.final = {.kv = call.kv, .z = call.z};
+  call.options.initial = {.kv = call.kv, .z = call.z};
+  EXPECT_NO_THROW(call.forward());
+  Tensor<float> longer({2, 2, 9, 6});
+  call.final.kv = View<float, 4>(longer.data(), {2, 2, 8, 6}, {108, 54, 6, 1});
+  call.options.initial.kv = View<const float, 4>(longer.data() + 6, {2, 2, 8, 6}, {108, 54, 6, 1});
+  expect_parts(text_of<ShapeError>([&] { call.forward(); }), {"final.kv", "initial.kv"});
+  expect_parts(backward_text<ShapeError>([](Call& c) {
+                 c.gradients.dq = View<float, 4>(c.q.data(), {2, 4, 5, 8});
+               }),
+               {"dq", "share no element"});
+}
+
+TEST(LinearMemory, NothingIsAllocatedAfterTheFirstCall) {
+  Call call;
+  call.options.log_decay = call.tokens;
+  call.gradients.dlog_decay = View<float, 3>(call.z.data(), {2, 2, 5});
+  Context context({.threads = 2});
+  context.impl().region_flops = 0;
+  const auto both = [&] {
+    linear_attention_forward(call.q, call.k, call.v, call.out, call.n, call.options, {}, context);
+    linear_attention_backward(call.q, call.k, call.v, call.out, View<const float, 3>(call.n), call.dout, call.gradients,
+                              call.options, context);
+  };
+  both();
+  const long before = allocations.load();
+  for (int repeat = 0; repeat < 5; ++repeat) both();
+  EXPECT_EQ(allocations.load(), before);
+}
+
+TEST(LinearMemory, ForwardHoldsLittleAtAnyLength) {
+  std::size_t bytes[2];
+  for (int n = 0; n < 2; ++n) {
+    const Index length = n == 0 ? 4096 : 65536;
+    const Tensor<float> x({1, 2, length, 64});
+    Tensor<float> out(x.sizes());
+    Context context({.threads = 2});
+    linear_attention_forward(x, x, x, out, {}, {.causal = true}, {}, context);
+    bytes[n] = context.scratch_bytes();
+  }
+  EXPECT_EQ(bytes[0], bytes[1]);
+  EXPECT_LE(bytes[1], 2 * (std::size_t{2} << 20));
+}
+
+TEST(RandomFeatures, AreOrthogonalWithinABlockAndSeeded) {
+  Tensor<double> a({19, 8}), b({19, 8});
+  random_features(5, View<double, 2>(a));
+  random_features(5, View<double, 2>(b));
+  EXPECT_EQ(std::vector<double>(a.span().begin(), a.span().end()), std::vector<double>(b.span().begin(), b.span().end()));
+  random_features(6, View<double, 2>(b));
+  EXPECT_NE(a.data()[0], b.data()[0]);
+  const View<const double, 2> rows = a;
+  const auto dot = [&](Index x, Index y) {
+    double sum = 0;
+    for (Index d = 0; d < 8; ++d) sum += rows(x, d) * rows(y, d);
+    return sum;
+  };
+  for (Index x = 0; x < 19; ++x) {
+    for (Index y = x / 8 * 8; y < x; ++y) EXPECT_NEAR(dot(x, y) / std::sqrt(dot(x, x) * dot(y, y)), 0, 1e-14);
+  }
+}
+
+TEST(RandomFeatures, ApproachSoftmax) {
+  // phi(q).phi(k) has the mean exp(scale q.k): the error of the weights falls as the number of features grows.
+  const Index length = 24, width = 8;
+  Random random(11);
+  Tensor<double> q({1, 1, length, width}), k(q.sizes()), v({1, 1, length, length}), out(v.sizes());
+  for (Tensor<double>* each : {&q, &k}) {
+    for (double& x : each->span()) x = random.symmetric();
+  }
+  for (Index i = 0; i < length; ++i) v.view<4>()(0, 0, i, i) = 1;  // out is the weights
+  std::vector<double> errors;
+  for (const Index count : {16, 4096}) {
+    Tensor<double> features({count, width});
+    random_features(1, View<double, 2>(features));
+    linear_attention_forward(q, k, v, out, {}, {.feature_map = FeatureMap::kSoftmax, .features = features});
+    double error = 0;
+    for (Index i = 0; i < length; ++i) {
+      std::vector<double> exact;
+      double sum = 0;
+      for (Index j = 0; j < length; ++j) {
+        double score = 0;
+        for (Index d = 0; d < width; ++d) score += q.view<4>()(0, 0, i, d) * k.view<4>()(0, 0, j, d);
+        exact.push_back(std::exp(score / std::sqrt(static_cast<double>(width))));
+        sum += exact.back();
+      }
+      for (Index j = 0; j < length; ++j) {
+        error = std::max(error, std::abs(out.view<4>()(0, 0, i, j) - exact[static_cast<std::size_t>(j)] / sum));
+      }
+    }
+    errors.push_back(error);
+  }
+  std::printf("largest error of a weight: %.4f with 16 features, %.4f with 4096\n", errors[0], errors[1]);
+  EXPECT_LT(errors[1], errors[0] / 4);
+  EXPECT_LT(errors[1], 0.01);
+}
+
+}  // namespace
+}  // namespace qkv::test
