@@ -191,8 +191,8 @@ struct AttentionPlan {
   double forward_flops = 0;  ///< 2 * (D + Dv) per live pair
   double backward_flops = 0;
   std::size_t forward_scratch_bytes = 0;   ///< a thread
-  std::size_t backward_scratch_bytes = 0;  ///< a thread
-  std::size_t backward_shared_bytes = 0;   ///< delta and what is packed once per call
+  std::size_t backward_scratch_bytes = 0;  ///< a thread, dbias asked for where there is a bias
+  std::size_t backward_shared_bytes = 0;   ///< delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
   std::vector<std::string> skipped;        ///< candidates that were not taken, each with its reason
 };
 QKV_API AttentionPlan attention_plan(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,

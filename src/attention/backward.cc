@@ -4,6 +4,7 @@
 #include <new>
 
 #include "attention/backward_job.h"
+#include "attention/backward_memory.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/region.h"
@@ -45,8 +46,6 @@ void zero_all(const View<T, 4>& view) {
   }
 }
 
-std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 template <class T>
 void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<const T, 4>& out,
               const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout, const AttentionGradients<T>& gradients,
@@ -55,31 +54,25 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   constexpr const char* function = "attention_backward";
   const Problem<T> p = make_problem(function, q, k, v, options, context);
   check_gradients(function, p, gradients, out, lse, dout);
-  const Index key_ranges = (p.kv_len + p.backward_keys - 1) / p.backward_keys;
   BackwardJob<T> job{
-      p, out, lse, dout, gradients, BiasGradient<T>(gradients.dbias, p), GradientSums<T>(p, key_ranges, context.threads())};
+      p, out, lse, dout, gradients, BiasGradient<T>(gradients.dbias, p), GradientSums<T>(p, p.key_ranges(), context.threads())};
   if (job.bias.wanted() && !gradients.accumulate) zero_all(gradients.dbias);
 
-  const Index rows = p.batch * p.num_heads * p.q_len, tiles = p.query_tiles();
-  const Index num_tile_turns = key_ranges > 1 ? p.batch * p.num_heads * tiles : 0;
-  const Index num_turns = num_tile_turns + tiles + 1 + job.sums.num_turns();
-  const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(3 * rows) * sizeof(Sum));
-  const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
-  job.kernel_bytes = round_to_line(std::max(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
-                                            p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)));
-  job.bias_bytes = job.bias.over_queries ? round_to_line(static_cast<std::size_t>(p.backward_keys) * sizeof(Sum)) : 0;
-  job.worker_bytes = job.kernel_bytes + job.bias_bytes + job.sums.worker_bytes();
-  const std::size_t shared_bytes = row_bytes + turn_bytes + job.sums.shared_bytes();
+  const BackwardMemory memory(p, job.sums, job.bias.over_queries);
+  job.kernel_bytes = memory.kernel_bytes;
+  job.bias_bytes = memory.bias_bytes;
+  job.worker_bytes = memory.worker_bytes();
   const ScratchLease scratch =
-      borrow_scratch(context, shared_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+      borrow_scratch(context, memory.shared_bytes() + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+  const Index rows = p.batch * p.num_heads * p.q_len;
   job.delta = scratch.template as<Sum>();
   job.lse2_high = job.delta + rows;
   job.lse2_low = job.lse2_high + rows;
-  job.tile_turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
-  for (Index t = 0; t < num_turns; ++t) new (&job.tile_turns[t]) Turn(0);
-  job.bias_turns = job.tile_turns + num_tile_turns;
-  job.sums.place(scratch.data() + row_bytes + turn_bytes, job.bias_turns + tiles + 1);
-  job.scratch = scratch.data() + shared_bytes;
+  job.tile_turns = reinterpret_cast<Turn*>(scratch.data() + memory.row_bytes);
+  for (Index t = 0; t < memory.num_turns; ++t) new (&job.tile_turns[t]) Turn(0);
+  job.bias_turns = job.tile_turns + memory.num_tile_turns;
+  job.sums.place(scratch.data() + memory.row_bytes + memory.turn_bytes, job.bias_turns + p.query_tiles() + 1);
+  job.scratch = scratch.data() + memory.shared_bytes();
 
   const Index items = job.key_ranges() * p.batch * p.num_kv_heads;
   const double flops = kElementFlops * static_cast<double>(rows * p.v_head_dim) + static_cast<double>(items) * kItemFlops +

@@ -10,6 +10,12 @@
 namespace qkv {
 inline namespace v0 {
 
+/// Whether a bias, or its gradient, repeats over the queries.
+template <class T>
+bool sums_over_queries(const View<const Accumulator<T>, 4>& bias, const Problem<T>& p) {
+  return bias.data() != nullptr && bias.size(2) == 1 && p.q_len > 1;
+}
+
 template <class T>
 struct BiasGradient {
   using Sum = Accumulator<T>;
@@ -24,7 +30,7 @@ struct BiasGradient {
     head_stride = repeat_stride(dbias, 1);
     row_stride = repeat_stride(dbias, 2);
     column_stride = repeat_stride(dbias, 3);
-    over_queries = dbias.size(2) == 1 && p.q_len > 1;
+    over_queries = sums_over_queries<T>(dbias, p);
     shared = (dbias.size(0) == 1 && p.batch > 1) || (dbias.size(1) == 1 && p.num_heads > 1) ||
              (dbias.size(3) == 1 && p.kv_len > p.backward_keys);
   }

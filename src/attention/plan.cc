@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 
+#include "attention/backward_memory.h"
+#include "attention/bias_gradient.h"
 #include "attention/decode.h"
 #include "attention/problem.h"
 #include "dispatch/cpu.h"
@@ -91,10 +93,9 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   }
   plan.forward_flops = 2.0 * static_cast<double>(p.head_dim + p.v_head_dim) * pairs;
   plan.backward_flops = 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim) * pairs;
-  plan.backward_scratch_bytes = p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim);
-  plan.backward_shared_bytes =
-      static_cast<std::size_t>(p.batch * p.num_heads) *
-      (static_cast<std::size_t>(3 * p.q_len) * sizeof(Accumulator<T>) + static_cast<std::size_t>(p.query_tiles()) * 8);
+  const BackwardMemory memory(p, GradientSums<T>(p, p.key_ranges(), plan.threads), sums_over_queries<T>(p.bias, p));
+  plan.backward_scratch_bytes = memory.worker_bytes();
+  plan.backward_shared_bytes = memory.shared_bytes();
   return plan;
 }
 

@@ -226,10 +226,10 @@ inline void pack_panels(const T* rows, Index stride, Index begin, Index count, I
   }
 }
 
+/// Backward of one tile.
 template <class T>
-void backward(const BackwardTile<T>& t, void* scratch) {
+inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T> w) {
   const TileScores<T>& s = t.scores;
-  BackwardScratch<T> w(scratch, s.head_dim, t.v_head_dim);
   bool wild = false;
   pack_panels(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.panel, w.q_panels);
   pack_panels(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
@@ -250,12 +250,15 @@ void backward(const BackwardTile<T>& t, void* scratch) {
 }
 
 template <class T>
-void delta_rows(const DeltaRows<T>& t, void* scratch) {
+void backward(const BackwardTile<T>& t, void* scratch) {
+  backward_tile(t, BackwardScratch<T>(scratch, t.scores.head_dim, t.v_head_dim));
+}
+
+/// The two panels are [Dv][kStrip].
+template <class T>
+inline void delta_strips(const DeltaRows<T>& t, T* out_panel, T* dout_panel) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const BackwardScratch<T> w(scratch, t.v_head_dim, t.v_head_dim);
-  T* out_panel = w.q_panels;
-  T* dout_panel = w.dout_panels;
   for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += kStrip<T>) {
     const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
     pack_strips(t.out, t.out_stride, i0, ni, t.v_head_dim, T{1}, out_panel);
@@ -269,6 +272,12 @@ void delta_rows(const DeltaRows<T>& t, void* scratch) {
       store_tail<T>(t.delta + i0 + v * n, sum, live);
     }
   }
+}
+
+template <class T>
+void delta_rows(const DeltaRows<T>& t, void* scratch) {
+  const BackwardScratch<T> w(scratch, t.v_head_dim, t.v_head_dim);
+  delta_strips(t, w.q_panels, w.dout_panels);
 }
 
 }  // namespace

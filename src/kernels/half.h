@@ -54,7 +54,8 @@ struct HalfForwardScratch {
   float *k, *v;  // [key_tile][D], [key_tile][Dv]
   std::size_t bytes;
 
-  HalfForwardScratch(void* base, Index head_dim, Index v_head_dim) : tile(base, head_dim, v_head_dim) {
+  HalfForwardScratch(void* base, Index head_dim, Index v_head_dim)
+      : tile(base, head_dim, v_head_dim, half_query_tile(head_dim, v_head_dim)) {
     Carver carver(base);
     carver.take<std::byte>(static_cast<Index>(tile.bytes));
     const Index keys = key_tile<float>(head_dim, v_head_dim);
@@ -109,7 +110,8 @@ struct HalfBackwardScratch {
   float *k, *v;     // [backward_keys][D], [backward_keys][Dv]
   std::size_t bytes;
 
-  HalfBackwardScratch(void* base, Index head_dim, Index v_head_dim) : tile(base, head_dim, v_head_dim) {
+  HalfBackwardScratch(void* base, Index head_dim, Index v_head_dim)
+      : tile(base, head_dim, v_head_dim, half_query_tile(head_dim, v_head_dim)) {
     Carver carver(base);
     carver.take<std::byte>(static_cast<Index>(tile.bytes));
     const Index keys = backward_keys<float>(head_dim, v_head_dim);
@@ -149,7 +151,7 @@ void backward_half(const BackwardTile<S>& t, void* scratch) {
   f.dbias = t.dbias;
   f.dbias_row_stride = t.dbias_row_stride;
   f.dbias_column_stride = t.dbias_column_stride;
-  backward(f, scratch);
+  backward_tile(f, w.tile);
 }
 
 template <class S>
@@ -163,7 +165,7 @@ void delta_rows_half(const DeltaRows<S>& t, void* scratch) {
     f.q_count = smaller<Index>(kStrip<float>, t.q_begin + t.q_count - i0);
     f.dout = widened(t.dout, t.dout_stride, i0, f.q_count, t.v_head_dim, w.dout);
     f.out = widened(t.out, t.out_stride, i0, f.q_count, t.v_head_dim, w.q);
-    delta_rows(f, scratch);
+    delta_strips(f, w.tile.q_panels, w.tile.dout_panels);
   }
 }
 

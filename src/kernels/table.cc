@@ -74,7 +74,7 @@ template <class S>
 constexpr Kernels<S> make_half_kernels() {
   return {kStrip<float>,
           key_tile<float>,
-          query_tile<float>,
+          half_query_tile,
           backward_keys<float>,
           half_forward_scratch_bytes,
           half_backward_scratch_bytes,

@@ -37,6 +37,20 @@ Index backward_keys(Index head_dim, Index v_head_dim) {
   return larger(kBackwardBlock, smaller<Index>(512, wanted / kBackwardBlock * kBackwardBlock));
 }
 
+/// Queries of a work item of 16-bit rows. Backward holds a query as float in two panels, as two rows and with its dq, and a key
+/// as two rows and with its dk and dv: up to a width of 512 a tile is what it is for float, wider heads halve it until all of
+/// it fits the 2 MiB that a thread may use.
+inline Index half_query_tile(Index head_dim, Index v_head_dim) {
+  constexpr Index float_bytes = sizeof(float);
+  constexpr Index budget = (Index{2} << 20) - (Index{1} << 16);  // what does not grow with the width takes less than 64 KiB
+  const Index width = head_dim + v_head_dim;
+  const Index key_bytes = 2 * width * float_bytes, query_bytes = (2 * width + head_dim + 2 * kBackwardBlock) * float_bytes;
+  const Index left = budget - backward_keys<float>(head_dim, v_head_dim) * key_bytes;
+  Index queries = query_tile<float>(head_dim, v_head_dim);
+  while (queries > kStrip<float> && queries * query_bytes > left) queries /= 2;
+  return queries;
+}
+
 /// Hands out 64-byte aligned pieces of one block; with a null base it only counts.
 class Carver {
  public:
@@ -68,9 +82,11 @@ struct ForwardScratch {
   std::uint32_t *words, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
   std::size_t bytes;
 
-  ForwardScratch(void* base, Index head_dim, Index v_head_dim) {
+  ForwardScratch(void* base, Index head_dim, Index v_head_dim)
+      : ForwardScratch(base, head_dim, v_head_dim, query_tile<T>(head_dim, v_head_dim)) {}
+  ForwardScratch(void* base, Index head_dim, Index v_head_dim, Index queries) {
     Carver carver(base);
-    const Index queries = query_tile<T>(head_dim, v_head_dim), keys = key_tile<T>(head_dim, v_head_dim);
+    const Index keys = key_tile<T>(head_dim, v_head_dim);
     q_panels = carver.take<T>(queries * head_dim);
     out_panels = carver.take<T>(queries * v_head_dim);
     row_max = carver.take<T>(queries);
@@ -110,9 +126,10 @@ struct BackwardScratch {
   Index row;          // a vector more than the tile: rows of a power of two meet in few sets of the cache
   std::size_t bytes;
 
-  BackwardScratch(void* base, Index head_dim, Index v_head_dim) {
+  BackwardScratch(void* base, Index head_dim, Index v_head_dim)
+      : BackwardScratch(base, head_dim, v_head_dim, query_tile<T>(head_dim, v_head_dim)) {}
+  BackwardScratch(void* base, Index head_dim, Index v_head_dim, Index queries) : width(queries) {
     Carver carver(base);
-    width = query_tile<T>(head_dim, v_head_dim);
     panel = smaller(width, kWideLanes<T>);
     row = width + Simd<T>::kLanes;
     q_panels = carver.take<T>(width * head_dim);

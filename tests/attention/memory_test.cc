@@ -4,12 +4,15 @@
 
 #include "qkv/qkv.h"
 #include "support/allocations.h"
+#include "support/isas.h"
 
 namespace qkv::test {
 namespace {
 
+template <class T>
 struct Tensors {
-  Tensor<float> q, k, v, out, dout, dq, dk, dv, lse;
+  Tensor<T> q, k, v, out, dout, dq, dk, dv;
+  Tensor<Accumulator<T>> lse;
   Tensors(Index heads, Index length, Index width)
       : q({1, heads, length, width}),
         k(q.sizes()),
@@ -21,8 +24,8 @@ struct Tensors {
         dv(q.sizes()),
         lse({1, heads, length}) {
     Index n = 0;
-    for (Tensor<float>* t : {&q, &k, &v, &dout}) {
-      for (float& x : t->span()) x = static_cast<float>(n++ % 17) / 17 - 0.5F;
+    for (Tensor<T>* t : {&q, &k, &v, &dout}) {
+      for (T& x : t->span()) x = T(static_cast<float>(n++ % 17) / 17 - 0.5F);
     }
   }
 
@@ -30,13 +33,16 @@ struct Tensors {
   void backward(const AttentionOptions& options, Context& context) {
     attention_backward(q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options, context);
   }
+  AttentionPlan plan(const AttentionOptions& options, Context& context) const {
+    return attention_plan(q, k, v, options, context);
+  }
 };
 
 constexpr std::size_t kThreadBytes = std::size_t{2} << 20;
 
 TEST(Memory, StaysSmallAtLength65536) {
   constexpr Index length = 65536;
-  Tensors t(1, length, 128);
+  Tensors<float> t(1, length, 128);
   Context context({.threads = 2});
   const AttentionOptions options{.mask = Mask::causal() & Mask::sliding(300)};
   t.forward(options, context);
@@ -48,28 +54,74 @@ TEST(Memory, StaysSmallAtLength65536) {
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + rows);
 }
 
-TEST(Memory, StaysSmallForWideHeads) {
-  for (const Index width : {512, 728, 768, 1024}) {
-    Tensors t(1, 130, width);
-    Context context({.threads = 1});
-    t.forward({}, context);
-    EXPECT_LE(context.scratch_bytes(), kThreadBytes) << width;
-    context.trim();
-    t.backward({}, context);
-    EXPECT_LE(context.scratch_bytes(), kThreadBytes) << width;
-  }
+template <class T>
+class Scratch : public testing::Test {};
+TYPED_TEST_SUITE(Scratch, StorageTypes);
+
+/// What backward took altogether, by its plan.
+std::size_t backward_bytes(const AttentionPlan& plan) {
+  return plan.backward_shared_bytes + static_cast<std::size_t>(plan.threads) * plan.backward_scratch_bytes;
 }
 
-TEST(Memory, ThePlanSaysWhatIsUsed) {
-  Tensors t(2, 500, 64);
-  Context context({.threads = 2});
-  const AttentionPlan plan = attention_plan(t.q, t.k, t.v, {}, context);
-  t.forward({}, context);
-  EXPECT_EQ(context.scratch_bytes(), 2 * plan.forward_scratch_bytes);
+TYPED_TEST(Scratch, StaysSmallForWideHeads) {
+  for_each_isa(1, [](Context& context) {
+    for (const Index width : {512, 520, 640, 728, 768, 1000, 1024}) {
+      for (const Index length : {60, 130}) {  // one range of keys, and more
+        SCOPED_TRACE(testing::Message() << "width " << width << ", length " << length);
+        Tensors<TypeParam> t(1, length, width);
+        const AttentionPlan plan = t.plan({}, context);
+        EXPECT_LE(plan.forward_scratch_bytes, kThreadBytes);
+        EXPECT_LE(plan.backward_scratch_bytes, kThreadBytes);
+        context.trim();
+        t.forward({}, context);
+        EXPECT_EQ(context.scratch_bytes(), plan.forward_scratch_bytes);
+        context.trim();
+        t.backward({}, context);
+        EXPECT_EQ(context.scratch_bytes(), backward_bytes(plan));
+      }
+    }
+  });
+}
+
+TYPED_TEST(Scratch, IsWhatThePlanSays) {
+  for_each_isa(3, [](Context& context) {
+    for (const Index length : {40, 700}) {
+      SCOPED_TRACE(testing::Message() << "length " << length);
+      Tensors<TypeParam> t(4, length, 64);
+      const AttentionPlan plan = t.plan({}, context);
+      context.trim();
+      t.forward({}, context);
+      EXPECT_EQ(context.scratch_bytes(), 3 * plan.forward_scratch_bytes);
+      context.trim();
+      t.backward({}, context);
+      EXPECT_EQ(context.scratch_bytes(), backward_bytes(plan));
+      // 16-bit types: one dq in float for each head in flight, where several ranges of keys add to it.
+      const std::size_t rows = 3 * sizeof(Accumulator<TypeParam>) * 4 * static_cast<std::size_t>(length);
+      const bool dq_is_shared = sizeof(TypeParam) == 2 && length == 700;
+      const std::size_t dq = dq_is_shared ? 3 * sizeof(float) * 64 * static_cast<std::size_t>(length) : 0;
+      EXPECT_GE(plan.backward_shared_bytes, rows + dq);
+      EXPECT_LE(plan.backward_shared_bytes, rows + dq + 4096) << "turns are few";
+    }
+  });
+}
+
+TYPED_TEST(Scratch, OfABiasGradientToo) {
+  for_each_isa(2, [](Context& context) {
+    using Sum = Accumulator<TypeParam>;
+    for (const Index bias_rows : {1, 300}) {
+      Tensors<TypeParam> t(2, 300, 32);
+      Tensor<Sum> bias({1, 1, bias_rows, 300}), dbias(bias.sizes());
+      const AttentionOptions options{.bias = bias};
+      t.forward(options, context);
+      context.trim();
+      attention_backward(t.q, t.k, t.v, t.out, t.lse, t.dout, {.dbias = dbias}, options, context);
+      EXPECT_EQ(context.scratch_bytes(), backward_bytes(t.plan(options, context)));
+    }
+  });
 }
 
 TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
-  Tensors t(4, 300, 64);
+  Tensors<float> t(4, 300, 64);
   Context context({.threads = 2});
   const AttentionOptions options{.mask = Mask::causal(), .dropout = {.p = 0.1, .seed = 1, .training = true}};
   const auto both = [&] {
