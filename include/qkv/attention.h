@@ -160,11 +160,16 @@ QKV_API void attention_forward_with_weights(View<const Float16, 4> q, View<const
                                             Context& context = Context::default_context());
 
 /// Attention over disjoint sets of keys, merged: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. Fixed order, so fixed bits.
-/// lse = -inf is the identity. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n - lse_out) out_n.
+/// lse = -inf is the identity. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n - lse_out) out_n. 16-bit outs are summed
+/// in float and rounded once.
 QKV_API void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
                              View<float, 4> out, View<float, 3> lse);
 QKV_API void merge_attention(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
                              View<double, 4> out, View<double, 3> lse);
+QKV_API void merge_attention(std::span<const View<const BFloat16, 4>> outs, std::span<const View<const float, 3>> lses,
+                             View<BFloat16, 4> out, View<float, 3> lse);
+QKV_API void merge_attention(std::span<const View<const Float16, 4>> outs, std::span<const View<const float, 3>> lses,
+                             View<Float16, 4> out, View<float, 3> lse);
 
 /// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse), w_n =
 /// exp(lse_n - lse).
@@ -176,6 +181,14 @@ QKV_API void merge_attention_backward(std::span<const View<const double, 4>> out
                                       View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
                                       View<const double, 3> dlse, std::span<const View<double, 4>> douts,
                                       std::span<const View<double, 3>> dlses);
+QKV_API void merge_attention_backward(std::span<const View<const BFloat16, 4>> outs, std::span<const View<const float, 3>> lses,
+                                      View<const BFloat16, 4> out, View<const float, 3> lse, View<const BFloat16, 4> dout,
+                                      View<const float, 3> dlse, std::span<const View<BFloat16, 4>> douts,
+                                      std::span<const View<float, 3>> dlses);
+QKV_API void merge_attention_backward(std::span<const View<const Float16, 4>> outs, std::span<const View<const float, 3>> lses,
+                                      View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
+                                      View<const float, 3> dlse, std::span<const View<Float16, 4>> douts,
+                                      std::span<const View<float, 3>> dlses);
 
 /// What a call would do, without doing it.
 struct AttentionPlan {

@@ -1,11 +1,12 @@
 // Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are taken in their order,
-// elements one by one: fixed bits. lse = -inf (no key) is the identity.
+// elements one by one: fixed bits. lse = -inf (no key) is the identity. 16-bit outs are summed in float and rounded once.
 //   lse_out = log sum_n exp(lse_n);   w_n = exp(lse_n - lse_out);   out = sum_n w_n out_n
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "attention/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "qkv/attention.h"
@@ -18,8 +19,9 @@ template <class T>
 constexpr T kNoKeys = -std::numeric_limits<T>::infinity();
 
 template <class T>
-void check_parts(const char* function, std::span<const View<const T, 4>> outs, std::span<const View<const T, 3>> lses,
-                 const typename View<T, 4>::Sizes& out, const typename View<T, 3>::Sizes& lse) {
+void check_parts(const char* function, std::span<const View<const T, 4>> outs,
+                 std::span<const View<const Accumulator<T>, 3>> lses, const typename View<T, 4>::Sizes& out,
+                 const typename View<T, 3>::Sizes& lse) {
   check<ShapeError>(!outs.empty() && outs.size() == lses.size(), function, "one lse for each out, and at least one part: got ",
                     outs.size(), " outs, ", lses.size(), " lses");
   for (std::size_t n = 0; n < outs.size(); ++n) {
@@ -61,9 +63,16 @@ T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i)
   return maximum + std::log(sum);
 }
 
+/// An element as it is summed.
 template <class T>
-void merge(std::span<const View<const T, 4>> outs, std::span<const View<const T, 3>> lses, const View<T, 4>& out,
-           const View<T, 3>& lse) {
+Accumulator<T> number(T x) {
+  return static_cast<Accumulator<T>>(x);
+}
+
+template <class T>
+void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out,
+           const View<Accumulator<T>, 3>& lse) {
+  using Sum = Accumulator<T>;
   constexpr const char* function = "merge_attention";
   check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
   std::vector<NamedBox> inputs;
@@ -73,23 +82,27 @@ void merge(std::span<const View<const T, 4>> outs, std::span<const View<const T,
   }
   const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
   check_outputs(function, outputs, inputs);
+  std::vector<Sum> row(static_cast<std::size_t>(out.size(3)));
   for_rows(lse, [&](Index b, Index h, Index i) {
-    const T total = log_sum_exp<T>(lses, b, h, i);
+    const Sum total = log_sum_exp<Sum>(lses, b, h, i);
     lse(b, h, i) = total;
-    for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) = 0;
+    std::ranges::fill(row, Sum{0});
     for (std::size_t n = 0; n < outs.size(); ++n) {
-      const T w = part_weight(lses[n](b, h, i), total);
-      if (lses[n](b, h, i) == kNoKeys<T>) continue;
-      for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) += w * outs[n](b, h, i, d);
+      const Sum w = part_weight(lses[n](b, h, i), total);
+      if (lses[n](b, h, i) == kNoKeys<Sum>) continue;
+      for (Index d = 0; d < out.size(3); ++d) row[static_cast<std::size_t>(d)] += w * number(outs[n](b, h, i, d));
     }
+    for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) = static_cast<T>(row[static_cast<std::size_t>(d)]);
   });
 }
 
 // d out_n = w_n dout;   d lse_n = w_n (dout . (out_n - out) + dlse)
 template <class T>
-void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View<const T, 3>> lses, const View<const T, 4>& out,
-                    const View<const T, 3>& lse, const View<const T, 4>& dout, const View<const T, 3>& dlse,
-                    std::span<const View<T, 4>> douts, std::span<const View<T, 3>> dlses) {
+void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,
+                    const View<const T, 4>& out, const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout,
+                    const View<const Accumulator<T>, 3>& dlse, std::span<const View<T, 4>> douts,
+                    std::span<const View<Accumulator<T>, 3>> dlses) {
+  using Sum = Accumulator<T>;
   constexpr const char* function = "merge_attention_backward";
   check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
   check<ShapeError>(dout.sizes() == out.sizes() && (dlse.is_null() || dlse.sizes() == lse.sizes()), function,
@@ -111,41 +124,34 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
   check_outputs(function, outputs, inputs);
   for_rows(lse, [&](Index b, Index h, Index i) {
     for (std::size_t n = 0; n < outs.size(); ++n) {
-      const bool live = lses[n](b, h, i) != kNoKeys<T>;
-      const T w = part_weight(lses[n](b, h, i), lse(b, h, i));
-      T along = dlse.is_null() ? T{0} : dlse(b, h, i);
+      const bool live = lses[n](b, h, i) != kNoKeys<Sum>;
+      const Sum w = part_weight(lses[n](b, h, i), lse(b, h, i));
+      Sum along = dlse.is_null() ? Sum{0} : dlse(b, h, i);
       for (Index d = 0; d < out.size(3); ++d) {
-        douts[n](b, h, i, d) = w * dout(b, h, i, d);
-        if (live) along += dout(b, h, i, d) * (outs[n](b, h, i, d) - out(b, h, i, d));
+        const Sum along_out = number(dout(b, h, i, d));
+        douts[n](b, h, i, d) = static_cast<T>(w * along_out);
+        if (live) along += along_out * (number(outs[n](b, h, i, d)) - number(out(b, h, i, d)));
       }
-      dlses[n](b, h, i) = live ? w * along : T{0};
+      dlses[n](b, h, i) = live ? w * along : Sum{0};
     }
   });
 }
 
 }  // namespace
 
-void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses, View<float, 4> out,
-                     View<float, 3> lse) {
-  merge<float>(outs, lses, out, lse);
-}
-void merge_attention(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
-                     View<double, 4> out, View<double, 3> lse) {
-  merge<double>(outs, lses, out, lse);
-}
-
-void merge_attention_backward(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
-                              View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
-                              View<const float, 3> dlse, std::span<const View<float, 4>> douts,
-                              std::span<const View<float, 3>> dlses) {
-  merge_backward<float>(outs, lses, out, lse, dout, dlse, douts, dlses);
-}
-void merge_attention_backward(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
-                              View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
-                              View<const double, 3> dlse, std::span<const View<double, 4>> douts,
-                              std::span<const View<double, 3>> dlses) {
-  merge_backward<double>(outs, lses, out, lse, dout, dlse, douts, dlses);
-}
+#define QKV_DEFINE(T)                                                                                                        \
+  void merge_attention(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,          \
+                       View<T, 4> out, View<Accumulator<T>, 3> lse) {                                                        \
+    merge<T>(outs, lses, out, lse);                                                                                          \
+  }                                                                                                                          \
+  void merge_attention_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses, \
+                                View<const T, 4> out, View<const Accumulator<T>, 3> lse, View<const T, 4> dout,              \
+                                View<const Accumulator<T>, 3> dlse, std::span<const View<T, 4>> douts,                       \
+                                std::span<const View<Accumulator<T>, 3>> dlses) {                                            \
+    merge_backward<T>(outs, lses, out, lse, dout, dlse, douts, dlses);                                                       \
+  }
+QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
+#undef QKV_DEFINE
 
 }  // namespace v0
 }  // namespace qkv

@@ -10,19 +10,39 @@ namespace {
 template <class T>
 class Merge : public testing::Test {};
 TYPED_TEST_SUITE(Merge, FloatTypes);
+template <class T>
+class MergeStored : public testing::Test {};
+TYPED_TEST_SUITE(MergeStored, StorageTypes);
 
 /// Parts of an attention: outs[n] [B, H, Tq, Dv], lses[n] [B, H, Tq].
 template <class T>
 struct Parts {
-  std::vector<Tensor<T>> outs, lses;
+  using Sum = Accumulator<T>;
+  std::vector<Tensor<T>> outs;
+  std::vector<Tensor<Sum>> lses;
 
   void add(const std::vector<Index>& out_sizes) {
     outs.emplace_back(out_sizes);
     lses.emplace_back(std::vector<Index>(out_sizes.begin(), out_sizes.end() - 1));
   }
   std::vector<View<const T, 4>> out_views() const { return {outs.begin(), outs.end()}; }
-  std::vector<View<const T, 3>> lse_views() const { return {lses.begin(), lses.end()}; }
+  std::vector<View<const Sum, 3>> lse_views() const { return {lses.begin(), lses.end()}; }
 };
+
+template <class T>
+void fill_randomly(Tensor<T>& tensor, double largest, Random& random) {
+  for (T& x : tensor.span()) x = number_as<T>(largest * random.symmetric());
+}
+
+template <class To, class From>
+std::vector<Tensor<To>> copies(const std::vector<Tensor<From>>& tensors) {
+  std::vector<Tensor<To>> all;
+  for (const Tensor<From>& one : tensors) {
+    all.emplace_back(one.sizes());
+    for (Index n = 0; n < one.count(); ++n) all.back().data()[n] = number_as<To>(one.data()[n]);
+  }
+  return all;
+}
 
 TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
   using T = TypeParam;
@@ -98,38 +118,101 @@ TYPED_TEST(Merge, BackwardInPartsIsTheUnsplitOne) {
   }
 }
 
-TYPED_TEST(Merge, MinusInfinityIsTheIdentity) {
+TYPED_TEST(MergeStored, MinusInfinityIsTheIdentity) {
   using T = TypeParam;
+  using Sum = Accumulator<T>;
   Random random(5);
   Parts<T> parts;
   for (int n = 0; n < 3; ++n) {
     parts.add({1, 2, 3, 4});
-    for (T& x : parts.outs.back().span()) x = static_cast<T>(random.symmetric());
-    for (T& x : parts.lses.back().span()) x = n == 1 ? -std::numeric_limits<T>::infinity() : static_cast<T>(random.symmetric());
+    fill_randomly(parts.outs.back(), 1, random);
+    fill_randomly(parts.lses.back(), 1, random);
+    if (n == 1) std::ranges::fill(parts.lses.back().span(), -std::numeric_limits<Sum>::infinity());
   }
-  for (T& x : parts.outs[1].span()) x = std::numeric_limits<T>::quiet_NaN();  // kNaN's empty rows: not read
+  for (T& x : parts.outs[1].span()) x = number_as<T>(std::nan(""));  // kNaN's empty rows: not read
   const auto outs = parts.out_views();
   const auto lses = parts.lse_views();
   const std::array<View<const T, 4>, 2> two_outs = {outs[0], outs[2]};
-  const std::array<View<const T, 3>, 2> two_lses = {lses[0], lses[2]};
-  Tensor<T> out3({1, 2, 3, 4}), out2({1, 2, 3, 4}), lse3({1, 2, 3}), lse2({1, 2, 3});
+  const std::array<View<const Sum, 3>, 2> two_lses = {lses[0], lses[2]};
+  Tensor<T> out3({1, 2, 3, 4}), out2({1, 2, 3, 4});
+  Tensor<Sum> lse3({1, 2, 3}), lse2({1, 2, 3});
   merge_attention(outs, lses, out3, lse3);
   merge_attention(two_outs, two_lses, out2, lse2);
   EXPECT_TRUE(same_bits(out3, out2));
   EXPECT_TRUE(same_bits(lse3, lse2));
 
   const std::array<View<const T, 4>, 1> one_out = {outs[0]};
-  const std::array<View<const T, 3>, 1> one_lse = {lses[0]};
+  const std::array<View<const Sum, 3>, 1> one_lse = {lses[0]};
   merge_attention(one_out, one_lse, out2, lse2);
   EXPECT_TRUE(same_bits(out2, parts.outs[0])) << "one part alone is itself";
   EXPECT_TRUE(same_bits(lse2, parts.lses[0]));
 
-  for (Tensor<T>& lse : parts.lses) {
-    for (T& x : lse.span()) x = -std::numeric_limits<T>::infinity();
-  }
+  for (Tensor<Sum>& lse : parts.lses) std::ranges::fill(lse.span(), -std::numeric_limits<Sum>::infinity());
   merge_attention(outs, lses, out3, lse3);
-  for (const T x : out3.span()) EXPECT_EQ(x, T(0));
-  for (const T x : lse3.span()) EXPECT_EQ(x, -std::numeric_limits<T>::infinity());
+  for (const T x : out3.span()) EXPECT_EQ(number_as<Sum>(x), 0);
+  for (const Sum x : lse3.span()) EXPECT_EQ(x, -std::numeric_limits<Sum>::infinity());
+}
+
+/// Every result is that of f64 on the same numbers but for a rounding of what is stored and a few of the sums: terms of out are
+/// at most 1 and weigh 1 together, those of a gradient of lse at most 2 Dv + 1.
+TYPED_TEST(MergeStored, IsTheMergeInF64) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  constexpr Index width = 33;
+  Random random(21);
+  Parts<T> parts;
+  for (int n = 0; n < 4; ++n) {
+    parts.add({2, 2, 5, width});
+    fill_randomly(parts.outs.back(), 1, random);
+    fill_randomly(parts.lses.back(), 4, random);
+  }
+  std::vector<Tensor<T>> outs;  // out, dout
+  std::vector<Tensor<Sum>> lses;
+  for (int n = 0; n < 2; ++n) {
+    outs.emplace_back(parts.outs[0].sizes());
+    lses.emplace_back(parts.lses[0].sizes());
+  }
+  fill_randomly(outs[1], 1, random);
+  fill_randomly(lses[1], 1, random);
+  merge_attention(parts.out_views(), parts.lse_views(), outs[0], lses[0]);
+
+  Parts<double> exact{copies<double>(parts.outs), copies<double>(parts.lses)};
+  Tensor<double> exact_out(outs[0].sizes()), exact_lse(lses[0].sizes());
+  merge_attention(exact.out_views(), exact.lse_views(), exact_out, exact_lse);
+  const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
+  const auto expect_near = [&](const auto& got, const Tensor<double>& want, double terms, const char* name) {
+    for (Index n = 0; n < want.count(); ++n) {
+      const double value = number_as<double>(got.data()[n]), exact_value = want.data()[n];
+      const double stored = sizeof(*got.data()) == 2 ? kUnitRoundoff<T> * std::abs(exact_value) + 0x1p-25 : 0;
+      EXPECT_NEAR(value, exact_value, stored + 16 * eps * terms) << name << " " << n;
+    }
+  };
+  expect_near(outs[0], exact_out, 1, "out");
+  expect_near(lses[0], exact_lse, 4, "lse");
+
+  // The gradients are of the out that is stored.
+  const std::vector<Tensor<double>> given = copies<double>(outs), given_lses = copies<double>(lses);
+  Parts<T> gradients;
+  Parts<double> exact_gradients;
+  std::vector<View<T, 4>> douts;
+  std::vector<View<Sum, 3>> dlses;
+  std::vector<View<double, 4>> exact_douts;
+  std::vector<View<double, 3>> exact_dlses;
+  for (int n = 0; n < 4; ++n) {
+    gradients.add(parts.outs[0].sizes());
+    exact_gradients.add(parts.outs[0].sizes());
+    douts.emplace_back(gradients.outs.back());
+    dlses.emplace_back(gradients.lses.back());
+    exact_douts.emplace_back(exact_gradients.outs.back());
+    exact_dlses.emplace_back(exact_gradients.lses.back());
+  }
+  merge_attention_backward(parts.out_views(), parts.lse_views(), outs[0], lses[0], outs[1], lses[1], douts, dlses);
+  merge_attention_backward(exact.out_views(), exact.lse_views(), given[0], given_lses[0], given[1], given_lses[1], exact_douts,
+                           exact_dlses);
+  for (std::size_t n = 0; n < 4; ++n) {
+    expect_near(gradients.outs[n], exact_gradients.outs[n], 1, "dout");
+    expect_near(gradients.lses[n], exact_gradients.lses[n], 2 * width + 1, "dlse");
+  }
 }
 
 TEST(MergeBackward, IsTheFiniteDifference) {
@@ -137,13 +220,13 @@ TEST(MergeBackward, IsTheFiniteDifference) {
   Parts<double> parts;
   for (int n = 0; n < 3; ++n) {
     parts.add({1, 2, 3, 4});
-    for (double& x : parts.outs.back().span()) x = random.symmetric();
-    for (double& x : parts.lses.back().span()) x = 2 * random.symmetric();
+    fill_randomly(parts.outs.back(), 1, random);
+    fill_randomly(parts.lses.back(), 2, random);
   }
   parts.lses[1].data()[2] = -HUGE_VAL;
   Tensor<double> out({1, 2, 3, 4}), lse({1, 2, 3}), dout({1, 2, 3, 4}), dlse({1, 2, 3});
-  for (double& x : dout.span()) x = random.symmetric();
-  for (double& x : dlse.span()) x = random.symmetric();
+  fill_randomly(dout, 1, random);
+  fill_randomly(dlse, 1, random);
   const auto loss = [&] {
     merge_attention(parts.out_views(), parts.lse_views(), out, lse);
     double sum = 0;
