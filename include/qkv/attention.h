@@ -1,9 +1,10 @@
 // Attention forward and backward, tiled (online softmax, O(T) memory), bitwise equal for any number of threads.
 //
 //   s[i,j]  = softcap(scale * q[i].k[j]) + bias[i,j]       softcap(x) = c * tanh(x / c), off when c = 0
-//   m[i]    = max over kept j of s[i,j]                    keep = the mask; select, never add
+//             (+ position_bias, then score_mod of it, where they are given)
+//   m[i]    = max(sink, max over kept j of s[i,j])         keep = the mask; select, never add. sink: only where given
 //   p[i,j]  = keep(i,j) ? exp(s[i,j] - m[i]) : 0
-//   w[i,j]  = p[i,j] / l[i],  l[i] = sum_j p[i,j]          weights
+//   w[i,j]  = p[i,j] / l[i],  l[i] = sum_j p[i,j] + exp(sink - m[i])     weights
 //   out[i]  = sum_j dropout(w)[i,j] * v[j]
 //   lse[i]  = m[i] + log(l[i])                             natural log; -inf for an empty row
 //
@@ -25,6 +26,8 @@
 
 #include "qkv/context.h"
 #include "qkv/mask.h"
+#include "qkv/position_bias.h"
+#include "qkv/score_mod.h"
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
@@ -65,6 +68,25 @@ struct BiasView {
   View<const double, 4> f64;
 };
 
+/// One learned logit a query head, [H], of the element type of q, float where that has 16 bits: a key without a value that
+/// every row of the head may attend, neither scaled nor capped (gpt-oss). Rows of weights then sum to less than 1, and none is
+/// empty: where no key is kept, out is 0 and lse the sink. -inf: that head has none. Borrowed. Xiao 2023 (arXiv:2309.17453),
+/// section 3.2.
+struct SinkView {
+  SinkView() = default;
+  SinkView(View<const float, 1> sinks) : f32(sinks) {}
+  SinkView(View<const double, 1> sinks) : f64(sinks) {}
+  SinkView(View<float, 1> sinks) : f32(sinks) {}
+  SinkView(View<double, 1> sinks) : f64(sinks) {}
+  SinkView(const Tensor<float>& sinks) : f32(sinks) {}
+  SinkView(const Tensor<double>& sinks) : f64(sinks) {}
+
+  bool is_null() const { return f32.is_null() && f64.is_null(); }
+
+  View<const float, 1> f32;
+  View<const double, 1> f64;
+};
+
 struct AttentionOptions {
   Mask mask{};                    ///< default: everything is kept
   BiasView bias{};                ///< default: none
@@ -72,6 +94,9 @@ struct AttentionOptions {
   double softcap = 0;             ///< >= 0; 0 = off
   EmptyRow empty_row = EmptyRow::kZero;
   Dropout dropout{};
+  SinkView sinks{};                             ///< default: none
+  PositionBias position_bias{};                 ///< ALiBi, T5, relative; beside bias
+  std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
 };
 
 /// out [B,H,Tq,Dv] and lse [B,H,Tq] (null view: not wanted) from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv].
@@ -98,6 +123,8 @@ struct AttentionGradients {
   View<Accumulator<T>, 4> dbias{};       ///< the bias's own (broadcast) shape: summed over the axes that repeat
   View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
+  View<Accumulator<T>, 1> dsinks{};          ///< [H], needs sinks: -sum_bi exp(sink[h] - lse[b,h,i]) * delta[b,h,i]
+  View<Accumulator<T>, 2> dposition_bias{};  ///< [rows, H] of the position bias: of its table, or of ALiBi's slopes [1, H]
 };
 
 /// Gradients of sum(out * dout) (+ sum(lse * dlse)), from what forward was given and returned. Needs lse. Where k and v are

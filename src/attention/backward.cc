@@ -5,6 +5,7 @@
 
 #include "attention/backward_job.h"
 #include "attention/backward_memory.h"
+#include "attention/sink_gradient.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/region.h"
@@ -29,12 +30,26 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
   check<ShapeError>(g.dbias.is_null() || g.dbias.sizes() == p.bias.sizes(), function,
                     "dbias must have the sizes of the bias: got dbias ", g.dbias, ", bias ", p.bias);
-  const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dbias", g.dbias}};
-  const NamedBox inputs[] = {{"q", p.q},   {"k", p.k},   {"v", p.v},     {"bias", p.bias},
-                             {"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}};
+  check<ShapeError>(g.dsinks.is_null() || g.dsinks.sizes() == p.sinks.sizes(), function,
+                    "dsinks must have the sizes of the sinks: got dsinks ", g.dsinks, ", sinks ", p.sinks);
+  const std::array<Index, 2> table{p.position_bias->rows(), p.position_bias->heads()};
+  check<ShapeError>(
+      g.dposition_bias.is_null() || g.dposition_bias.sizes() == table, function, "dposition_bias must be [rows, H], here ",
+      [&] { return shape_text(table.data(), 2); }, ": got ", g.dposition_bias);
+  const NamedBox outputs[] = {{"dq", g.dq},       {"dk", g.dk},         {"dv", g.dv},
+                              {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
+  const NamedBox inputs[] = {
+      {"q", p.q},   {"k", p.k},     {"v", p.v},       {"bias", p.bias},   {"out", out},
+      {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
 }
 
+template <class T>
+void zero_all(const View<T, 2>& view) {
+  for (Index a = 0; a < view.size(0); ++a) {
+    for (Index b = 0; b < view.size(1); ++b) view(a, b) = T{};
+  }
+}
 template <class T>
 void zero_all(const View<T, 4>& view) {
   for (Index a = 0; a < view.size(0); ++a) {
@@ -52,13 +67,18 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
               const AttentionOptions& options, Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "attention_backward";
-  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  ScratchLease position_memory;
+  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
   check_gradients(function, p, gradients, out, lse, dout);
   BackwardJob<T> job{
       p, out, lse, dout, gradients, BiasGradient<T>(gradients.dbias, p), GradientSums<T>(p, p.key_ranges(), context.threads())};
   if (job.bias.wanted() && !gradients.accumulate) zero_all(gradients.dbias);
 
-  const BackwardMemory memory(p, job.sums, job.bias.over_queries);
+  job.position = {gradients.dposition_bias, &p};
+  if (job.position.wanted() && !gradients.accumulate) zero_all(gradients.dposition_bias);
+
+  BackwardMemory memory(p, job.sums, job.bias.over_queries);
+  memory.position_bytes = job.position.worker_bytes();
   job.kernel_bytes = memory.kernel_bytes;
   job.bias_bytes = memory.bias_bytes;
   job.worker_bytes = memory.worker_bytes();
@@ -83,6 +103,9 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
     const Index head = kRoundedAtEnd<T> ? item / job.key_ranges() : item % heads;
     job.run(item, range, head / job.p.num_kv_heads, head % job.p.num_kv_heads, worker);
   });
+  if (gradients.dsinks.is_null()) return;
+  if (items == 0) job.prepare_without_keys();
+  add_sink_gradient(p, job.delta, job.lse2_high, job.lse2_low, gradients.dsinks, gradients.accumulate);
 }
 
 }  // namespace

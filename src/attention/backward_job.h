@@ -9,6 +9,7 @@
 #include "attention/bias_gradient.h"
 #include "attention/empty_rows.h"
 #include "attention/gradient_sums.h"
+#include "attention/position_gradient.h"
 #include "attention/problem.h"
 #include "attention/row_lse.h"
 #include "attention/turns.h"
@@ -35,10 +36,12 @@ struct BackwardJob {
   // Shared scratch: delta, lse2 in two parts, each [B, H, Tq]; tile turns [B, H, query tiles]; bias turns [query tiles + 1].
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
   Turn *tile_turns = nullptr, *bias_turns = nullptr;
-  std::byte* scratch = nullptr;  // workers x (kernel scratch + private dbias + private sums)
+  std::byte* scratch = nullptr;  // workers x (kernel scratch + private dbias + private sums + private dposition)
   std::size_t kernel_bytes = 0, bias_bytes = 0, worker_bytes = 0;
 
   Index row_offset = 0, turn_offset = 0, head_offset = 0;  // of one sequence of a ragged batch in what the batch shares
+
+  PositionGradient<T> position{};
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
   Index first_turn(Index b, Index h) const { return turn_offset + (b * p.num_heads + h) * p.query_tiles(); }
@@ -53,6 +56,7 @@ struct BackwardJob {
   std::byte* private_sums(int worker) const {
     return scratch + static_cast<std::size_t>(worker) * worker_bytes + kernel_bytes + bias_bytes;
   }
+  Sum* private_position(int worker) const { return reinterpret_cast<Sum*>(private_sums(worker) + sums.worker_bytes()); }
 
   /// delta and lse2 of the tile's queries: the work of the first key range, which the others wait for.
   void prepare(const BackwardTile<T>& tile, Index b, Index h, int worker) const {
@@ -70,6 +74,21 @@ struct BackwardJob {
     split_lse(p, lse, b, h, tile.q_begin, tile.q_count, lse2_high + row, lse2_low + row, kernel_scratch(worker));
     if (gradients.dlse.data() == nullptr) return;
     for (Index i = tile.q_begin; i < tile.q_begin + tile.q_count; ++i) rows.delta[i] -= gradients.dlse(b, h, i);
+  }
+
+  /// The same of every row where there is no key range that would do it: out is 0 and lse a sink, or -inf.
+  void prepare_without_keys() const {
+    for (Index b = 0; b < p.batch; ++b) {
+      for (Index h = 0; h < p.num_heads; ++h) {
+        for (Index i = 0; i < p.q_len; ++i) {
+          const Index row = first_row(b, h) + i;
+          delta[row] = gradients.dlse.data() == nullptr ? Sum{0} : -gradients.dlse(b, h, i);
+          const double exact = static_cast<double>(lse(b, h, i)) * 1.44269504088896340736;
+          lse2_high[row] = static_cast<Sum>(std::isinf(exact) ? -exact : exact);
+          lse2_low[row] = std::isinf(exact) ? Sum{0} : static_cast<Sum>(exact - static_cast<double>(lse2_high[row]));
+        }
+      }
+    }
   }
 
   BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count, int worker) const {
@@ -118,7 +137,9 @@ struct BackwardJob {
     if (range == 0) prepare(tile, b, h, worker);
     tile.sets_dq = range == 0 && sets_in_place();
     if (live) {
+      if (position.wanted()) tile.dposition = position.begin_tile(tile, private_position(worker));
       p.kernels->backward(tile, kernel_scratch(worker));
+      if (position.wanted()) position.end_tile(tile, private_position(worker));
       tile.sets_keys = false;
     } else if (tile.sets_dq && wants(gradients.dq)) {
       zero_rows(gradients.dq, b, h, tile.q_begin, tile.q_count);
@@ -148,6 +169,7 @@ struct BackwardJob {
       tile.dbias = bias.over_queries ? bias_sums - k_begin * tile.dbias_column_stride : bias.head(b, h);
       if (bias.over_queries) std::fill_n(bias_sums, p.backward_keys, Sum{0});
     }
+    if (position.wanted()) position.begin_item(private_position(worker));
     Index live_begin, live_end;
     mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
     const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
@@ -163,10 +185,12 @@ struct BackwardJob {
       if (tile_turn != nullptr) pass_turn(*tile_turn, range);
     }
     if (tile.sets_keys) zero_keys(b, h / p.group_size(), k_begin, k_count);
-    if (bias.wanted() && bias.over_queries) {
+    const bool adds_bias = bias.wanted() && bias.over_queries;
+    if (adds_bias || position.wanted()) {
       Turn& turn = bias_turns[p.query_tiles()];
       wait_for_turn(turn, sequence);
-      bias.add_private(bias_sums, b, h, k_begin, k_count);
+      if (adds_bias) bias.add_private(bias_sums, b, h, k_begin, k_count);
+      if (position.wanted()) position.add(private_position(worker), h);
       pass_turn(turn, sequence);
     }
     if (tile.dv != nullptr && p.rows_can_be_empty()) {

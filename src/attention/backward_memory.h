@@ -15,7 +15,7 @@ inline namespace v0 {
 struct BackwardMemory {
   Index num_tile_turns = 0, num_turns = 0;
   std::size_t row_bytes = 0, turn_bytes = 0, shared_sums_bytes = 0;
-  std::size_t kernel_bytes = 0, bias_bytes = 0, worker_sums_bytes = 0;
+  std::size_t kernel_bytes = 0, bias_bytes = 0, worker_sums_bytes = 0, position_bytes = 0;
 
   /// `sums_bias`: a worker sums dbias over the queries of its key range.
   template <class T>
@@ -35,7 +35,7 @@ struct BackwardMemory {
   }
 
   std::size_t shared_bytes() const { return row_bytes + turn_bytes + shared_sums_bytes; }
-  std::size_t worker_bytes() const { return kernel_bytes + bias_bytes + worker_sums_bytes; }
+  std::size_t worker_bytes() const { return kernel_bytes + bias_bytes + worker_sums_bytes + position_bytes; }
 };
 
 }  // namespace v0

@@ -33,7 +33,8 @@ struct DecodeJob {
     t.out = out.data() + b * out.stride(0) + h * out.stride(1);
     t.lse = row_lse;
     t.q_head_stride = p.q.stride(1);
-    t.bias_head_stride = p.bias.is_null() ? 0 : repeat_stride(p.bias, 1);
+    t.bias_head_stride = p.bias.is_null() ? p.position.head_stride : repeat_stride(p.bias, 1);
+    t.position_head_stride = p.position.head_stride;
     t.v_stride = p.v.stride(2);
     t.v_head_dim = p.v_head_dim;
     t.out_head_stride = out.stride(1);

@@ -33,14 +33,16 @@ template <class T>
 void forward(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
              const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, const View<Accumulator<T>, 4>* weights,
              const AttentionOptions& options, WeightsKind kind, Context& context) {
-  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  ScratchLease position_memory;
+  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<ShapeError>(lse.is_null() || lse.sizes() == typename View<float, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
                     "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
   if (weights != nullptr) check_sizes(function, "weights", *weights, p.batch, p.num_heads, p.q_len, p.kv_len);
   const NamedBox outputs[] = {
       {"out", out}, {"lse", lse}, {"weights", weights == nullptr ? View<Accumulator<T>, 4>{} : *weights}};
-  const NamedBox inputs[] = {{"q", q}, {"k", k}, {"v", v}, {"bias", p.bias}};
+  const NamedBox inputs[] = {{"q", q},         {"k", k},           {"v", v},
+                             {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
   const bool wants_weights = weights != nullptr && p.kv_len > 0, applied = kind == WeightsKind::kApplied;
   if (decode_suits(p)) {
@@ -55,10 +57,11 @@ template <class T>
 void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Accumulator<T>, 4>& result,
              const AttentionOptions& options, WeightsKind kind, Context& context) {
   constexpr const char* function = "attention_weights";
-  const Problem<T> p = make_problem(function, q, k, {}, options, context, Use::kWeights);
+  ScratchLease position_memory;
+  const Problem<T> p = make_problem(function, q, k, {}, options, context, Use::kWeights, &position_memory);
   check_sizes(function, "weights", result, p.batch, p.num_heads, p.q_len, p.kv_len);
   const NamedBox outputs[] = {{"weights", result}};
-  const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}};
+  const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
   if (p.kv_len > 0) run<T>({p, {}, {}, result, kind == WeightsKind::kApplied}, context);
 }

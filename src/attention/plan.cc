@@ -66,7 +66,8 @@ void choose_algorithm(const Problem<T>& p, AttentionPlan& plan) {
 template <class T>
 AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                       const AttentionOptions& options, const Context& context) {
-  const Problem<T> p = make_problem("attention_plan", q, k, v, options, context);
+  ScratchLease position_memory;
+  const Problem<T> p = make_problem("attention_plan", q, k, v, options, context, Use::kOutput, &position_memory);
   AttentionPlan plan;
   plan.isa = context.isa();
   plan.threads = context.threads();

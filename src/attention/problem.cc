@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "attention/score_mod.h"
 #include "core/check.h"
 #include "core/philox.h"
 
@@ -20,6 +21,21 @@ const View<const Accumulator<T>, 4>& bias_of(const char* function, const BiasVie
   } else {
     return bias.f64;
   }
+}
+
+template <class T>
+View<const Accumulator<T>, 1> sinks_of(const char* function, const SinkView& sinks, Index num_heads) {
+  const bool other_type = std::is_same_v<Accumulator<T>, float> ? !sinks.f64.is_null() : !sinks.f32.is_null();
+  check<OptionError>(!other_type, function, "sinks must have the element type of q, or float where that has 16 bits");
+  View<const Accumulator<T>, 1> logits;
+  if constexpr (std::is_same_v<Accumulator<T>, float>) {
+    logits = sinks.f32;
+  } else {
+    logits = sinks.f64;
+  }
+  check<ShapeError>(logits.is_null() || logits.size(0) == num_heads, function, "sinks must be [H]: got ", logits, " for H ",
+                    num_heads);
+  return logits;
 }
 
 template <class T>
@@ -75,9 +91,21 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
   s.softcap = softcap;
   s.key_tile = key_tile;
   if (mask.node != nullptr) s.mask = {mask_tile, mask_key_range, &mask, b, h};
+  const Sum* by_distance = nullptr;
+  if (position.zero != nullptr) {
+    by_distance = position.zero + h * position.head_stride - position_offset(*position_bias, q_len, kv_len);
+  }
   if (!bias.is_null()) {
     s.bias = {bias.data() + b * repeat_stride(bias, 0) + h * repeat_stride(bias, 1), repeat_stride(bias, 2),
               repeat_stride(bias, 3)};
+    s.position = by_distance;
+  } else if (by_distance != nullptr) {
+    s.bias = {by_distance, -1, 1};
+  }
+  if (score_mod != nullptr) s.mod = {score_mod_tile<Sum>, score_mod, b, h};
+  if (!sinks.is_null()) {
+    s.sink = &sinks(h);
+    s.sink_stride = sinks.stride(0);
   }
   if (dropout_threshold != 0) {
     const PhiloxKey key = philox_key(dropout.seed);
@@ -97,7 +125,7 @@ void check_sizes(const char* function, const char* name, const View<T, 4>& view,
 
 template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                        const AttentionOptions& options, const Context& context, Use use) {
+                        const AttentionOptions& options, const Context& context, Use use, ScratchLease* position_memory) {
   check_inputs(function, q, k, v, use == Use::kWeights);
   Problem<T> p{};
   p.batch = q.size(0);
@@ -132,13 +160,27 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.key_tile = p.kernels->key_tile(p.head_dim, p.v_head_dim);
   p.query_tile = p.kernels->query_tile(p.head_dim, p.v_head_dim);
   p.backward_keys = p.kernels->backward_keys(p.head_dim, p.v_head_dim);
+  p.sinks = sinks_of<T>(function, options.sinks, p.num_heads);
+  p.score_mod = options.score_mod.get();
+  p.position_bias = &options.position_bias;
+  check<UnsupportedError>(position_memory != nullptr || options.position_bias.is_none(), function,
+                          "position_bias is not supported here");
+  if (position_memory != nullptr) {
+    check_position_bias<Accumulator<T>>(options.position_bias, p.num_heads, p.q_len, p.kv_len, function);
+    *position_memory = p.position.spread(options.position_bias, p.q_len, p.kv_len, context);
+  }
   return p;
+}
+
+void refuse_modifiers(const char* function, const AttentionOptions& options) {
+  check<UnsupportedError>(options.sinks.is_null(), function, "sinks are not supported here");
+  check<UnsupportedError>(options.score_mod == nullptr, function, "score_mod is not supported here");
 }
 
 #define QKV_INSTANTIATE(T)                                                                                                 \
   template struct Problem<T>;                                                                                              \
   template Problem<T> make_problem(const char*, const View<const T, 4>&, const View<const T, 4>&, const View<const T, 4>&, \
-                                   const AttentionOptions&, const Context&, Use);                                          \
+                                   const AttentionOptions&, const Context&, Use, ScratchLease*);                           \
   template void check_sizes(const char*, const char*, const View<T, 4>&, Index, Index, Index, Index);                      \
   template void check_sizes(const char*, const char*, const View<const T, 4>&, Index, Index, Index, Index);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)

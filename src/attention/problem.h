@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/mask_node.h"
+#include "attention/position_bias.h"
 #include "dispatch/kernels.h"
 #include "kernels/params.h"
 #include "qkv/attention.h"
@@ -28,6 +29,10 @@ struct Problem {
   EmptyRow empty_row;
   const Kernels<T>* kernels;
   Index key_tile, query_tile, backward_keys;
+  View<const Sum, 1> sinks;           // [H]; null: none
+  const PositionBias* position_bias;  // of the options
+  PositionVectors<Sum> position;      // the same as kernels read it
+  const ScoreMod* score_mod;          // of the options; null: none
 
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
@@ -35,7 +40,9 @@ struct Problem {
   double pairs() const {
     return static_cast<double>(batch * num_heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
   }
-  bool rows_can_be_empty() const { return mask.node != nullptr || !bias.is_null(); }
+  bool rows_can_be_empty() const {
+    return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr;
+  }
   std::uint32_t sequence_head(Index b, Index h) const {
     const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64, of which the low half counts
     return static_cast<std::uint32_t>((whole(b) + whole(dropout.first_sequence)) * whole(num_heads) + whole(h));
@@ -49,10 +56,25 @@ enum class Use {
   kRagged    // one sequence of all tokens: mask and sizes of the bias are those of each sequence, and not looked at
 };
 
-/// Checks q, k, v and the options. Throws ShapeError, OptionError.
+/// Checks q, k, v and the options. Throws ShapeError, OptionError. A position bias is spread out into `position_memory`, which
+/// must live as long as the problem; null: UnsupportedError where there is one.
 template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                        const AttentionOptions& options, const Context& context, Use use = Use::kOutput);
+                        const AttentionOptions& options, const Context& context, Use use = Use::kOutput,
+                        ScratchLease* position_memory = nullptr);
+
+/// The table that the position bias reads; null: none, or slopes, which are copied.
+template <class T>
+View<const Accumulator<T>, 2> position_table(const Problem<T>& p) {
+  if constexpr (std::is_same_v<Accumulator<T>, float>) {
+    return p.position_bias->f32();
+  } else {
+    return p.position_bias->f64();
+  }
+}
+
+/// UnsupportedError where sinks or score_mod are given: for forms whose kernels do not know them.
+void refuse_modifiers(const char* function, const AttentionOptions& options);
 
 /// ShapeError unless each axis has the wanted size or 1; `sizes` says it in letters. A null bias passes.
 template <class T>

@@ -1,4 +1,5 @@
-// A row's lse as kernels that recompute weights want it: in powers of two, as high + low. Not: delta, the other number of a row.
+// A row's lse as kernels that recompute weights want it: in powers of two, as high + low. Not: delta, the other number of a
+// row.
 #pragma once
 
 #include <cmath>
@@ -44,7 +45,7 @@ void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, In
   p.kernels->forward(tile, scratch);
   for (Index i = 0; i < q_count; ++i) {
     const Sum given = lse(b, h, q_begin + i);
-    if (!(std::abs(given) > trusted) || row_lse[i] != given) continue;
+    if (!std::isfinite(given) || std::abs(given) <= trusted || row_lse[i] != given) continue;
     const Wide exact = static_cast<Wide>(row_max[i]) + std::log2(static_cast<Wide>(row_sum[i]));
     high[q_begin + i] = static_cast<Sum>(exact);
     low[q_begin + i] = static_cast<Sum>(exact - static_cast<Wide>(high[q_begin + i]));

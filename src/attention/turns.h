@@ -1,12 +1,13 @@
 // Turn counters: who adds next. Gradients that several work items share are added in one fixed order, whatever thread comes
 // first, so bits never depend on threads and no slabs are needed. Work items are claimed in ascending order
-// (Context::parallel_for) and an item waits only for smaller ones, so some item can always go on.
+// (Context::parallel_for) and an item waits only for smaller ones, so some item can always go on. Where one throws, its turn is
+// never passed: those that wait for it end with RegionFailed.
 #pragma once
 
 #include <atomic>
 #include <thread>
 
-#include "qkv/types.h"
+#include "core/context_impl.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -15,7 +16,9 @@ using Turn = std::atomic<Index>;
 
 inline void wait_for_turn(const Turn& turn, Index number) {
   for (int spins = 0; turn.load(std::memory_order_acquire) != number; ++spins) {
-    if (spins > 64) std::this_thread::yield();
+    if (spins <= 64) continue;
+    if (region_failed()) throw RegionFailed{};
+    std::this_thread::yield();
   }
 }
 

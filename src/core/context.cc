@@ -14,17 +14,19 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-thread_local bool inside_region = false;  // of any context: a nested call must not wait for threads that wait for it
+// Of the region, of any context, that this thread works in: whether an item of it has failed. Null outside of regions. A nested
+// call must not wait for threads that wait for it.
+thread_local const std::atomic<bool>* failure_of_region = nullptr;
 
 class InsideRegion {
  public:
-  InsideRegion() { inside_region = true; }
-  ~InsideRegion() { inside_region = before_; }
+  explicit InsideRegion(const std::atomic<bool>& failed) { failure_of_region = &failed; }
+  ~InsideRegion() { failure_of_region = before_; }
   InsideRegion(const InsideRegion&) = delete;
   InsideRegion& operator=(const InsideRegion&) = delete;
 
  private:
-  const bool before_ = inside_region;
+  const std::atomic<bool>* const before_ = failure_of_region;
 };
 
 // An empty variable counts as not set.
@@ -65,19 +67,23 @@ Isa chosen_isa(const ContextOptions& options) {
 }
 
 // One region: workers take items from one counter, so items are claimed in ascending order and an item may wait for a smaller
-// one: that one is already running, whatever threads there are.
+// one: that one is already running, whatever threads there are. When one fails, those that wait for it give up.
 struct Region {
   const Index items;
   const std::function<void(Index, int)>& body;
   std::atomic<Index> next{0};
+  std::atomic<bool> failed{false};
 
   void work(int worker) {
-    const InsideRegion inside;
+    const InsideRegion inside(failed);
     for (Index item = next.fetch_add(1, std::memory_order_relaxed); item < items;
          item = next.fetch_add(1, std::memory_order_relaxed)) {
       try {
         body(item, worker);
+      } catch (const RegionFailed&) {
+        return;  // the caller gets the exception of the item that failed
       } catch (...) {
+        failed.store(true, std::memory_order_relaxed);
         next.store(items, std::memory_order_relaxed);  // nobody claims another
         throw;
       }
@@ -91,6 +97,8 @@ struct Unlock {
 };
 
 }  // namespace
+
+bool region_failed() { return failure_of_region != nullptr && failure_of_region->load(std::memory_order_relaxed); }
 
 Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->threads = chosen_threads(options);
@@ -114,7 +122,7 @@ std::size_t Context::scratch_bytes() const { return impl_->scratch.held_bytes();
 void Context::parallel_for(Index items, const std::function<void(Index item, int worker)>& body) {
   Region region{items, body};
   const int workers = static_cast<int>(std::min<Index>(items, impl_->threads));
-  if (workers < 2 || inside_region || !impl_->region.try_lock()) {
+  if (workers < 2 || failure_of_region != nullptr || !impl_->region.try_lock()) {
     region.work(0);
     return;
   }

@@ -10,6 +10,11 @@
 namespace qkv {
 inline namespace v0 {
 
+/// Whether an item of the region that this thread works in has thrown.
+QKV_API bool region_failed();
+/// Ends an item that waits for one that has thrown. Never leaves the region.
+struct RegionFailed {};
+
 struct Context::Impl {
   std::shared_ptr<Executor> executor;
   int threads = 1;

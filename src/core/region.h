@@ -1,9 +1,10 @@
-// A region of threads only where the work is worth one: handing items over costs microseconds, much more when threads sleep.
-// Not: how items are dealt (context.cc). The bits are the same either way.
+// A region of threads only where the work is worth one: handing items over costs microseconds, much more when threads sleep. And
+// where what a callback has thrown leaves the kernels. Not: how items are dealt (context.cc). The bits are the same either way.
 #pragma once
 
 #include <functional>
 
+#include "core/callback_error.h"
 #include "core/context_impl.h"
 
 namespace qkv {
@@ -13,14 +14,19 @@ inline namespace v0 {
 inline constexpr double kElementFlops = 32;
 inline constexpr double kItemFlops = 5e4;
 
-/// body(item, worker) for every item in [0, items), which take about `flops` together.
+/// body(item, worker) for every item in [0, items), which take about `flops` together. An exception of a callback within an item
+/// is thrown when that item has ended.
 template <class Body>
 void parallel_for_flops(Context& context, Index items, double flops, const Body& body) {
+  const auto whole_item = [&body](Index item, int worker) {
+    body(item, worker);
+    rethrow_callback_error();
+  };
   if (flops >= context.impl().region_flops) {
-    context.parallel_for(items, std::cref(body));  // a reference: the body itself might not fit without an allocation
+    context.parallel_for(items, std::cref(whole_item));  // a reference: the body itself might not fit without an allocation
     return;
   }
-  for (Index item = 0; item < items; ++item) body(item, 0);
+  for (Index item = 0; item < items; ++item) whole_item(item, 0);
 }
 
 }  // namespace v0

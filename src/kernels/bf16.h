@@ -167,7 +167,7 @@ struct Bf16Rows : HalfRows<BFloat16> {
   void take_keys(ForwardTile<float>&, Index, Index) const {}
   void take_values(ForwardTile<float>& f, Index j0, Index nj) const {
     pair_up_rows(t.v + j0 * t.v_stride, t.v_stride, nj, t.v_head_dim, pairs.v_pairs);
-    const bool may_hide = t.scores.mask.tile != nullptr || t.scores.bias.data != nullptr;
+    const bool may_hide = t.scores.mask.tile != nullptr || hides_by_value(t.scores);
     if (may_hide) HalfRows<BFloat16>::take_values(f, j0, nj);
   }
 

@@ -130,7 +130,7 @@ inline void decode_chunk_keys(const DecodeGroup<T>& t, Index j0, const DecodeScr
   if (!live.any) return;
   const std::uint32_t all = lane_bits(rows_of(t));
   const bool whole = live.lo == 0 && live.hi == w.chunk;
-  if (!live.masked && (!whole || s.bias.data != nullptr)) {
+  if (!live.masked && (!whole || hides_by_value(s))) {
     for (Index key = live.lo; key < live.hi; ++key) w.by_key[key] = all;
     live.masked = true;
   }
@@ -159,7 +159,7 @@ inline void pack_queries(const DecodeGroup<T>& t, const DecodeScratch<T>& w) {
   using Sum = Accumulator<T>;
   constexpr Index n = Simd<Sum>::kLanes;
   const TileScores<T>& s = t.scores;
-  const Sum factor = s.softcap > 0 ? s.scale / s.softcap : s.scale * kLog2E<Sum>;
+  const Sum factor = panel_factor(s);
   for (Index r = 0; r < rows_of(t); ++r) {
     const T* row = s.q + r / t.q_len * t.q_head_stride + r % t.q_len * s.q_stride;
     for (Index d = 0; d < s.head_dim; d += n) {
@@ -234,9 +234,17 @@ void decode_finish(const DecodeGroup<T>& t, void* state_memory) {
     Sum l = state.row_sum[r];
     // Not an empty row: every kept score is -inf, and the formula's -inf - -inf is NaN.
     if (l == 0 && (*state.seen >> r & 1u) != 0) l = kNan<Sum>;
+    Sum maximum = state.row_max[r], share = 1;
+    if (t.scores.sink != nullptr) {
+      const Sum sink = t.scores.sink[r / t.q_len * t.scores.sink_stride];
+      const WithSink<Sum> whole = with_sink<Sum>(sink, splat<Sum>(maximum), splat<Sum>(l));
+      maximum = whole.maximum[0];
+      l = whole.sum[0];
+      share = whole.share[0];
+    }
     t.lse[r] = l == 0 ? -kInf<Sum>
-                      : static_cast<Sum>(static_cast<double>(state.row_max[r]) * ln2 + __builtin_log(static_cast<double>(l)));
-    const V inverse = splat<Sum>((l == 0 ? Sum{0} : Sum{1} / l) * applied);
+                      : static_cast<Sum>(static_cast<double>(maximum) * ln2 + __builtin_log(static_cast<double>(l)));
+    const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
     T* row = t.out + r / t.q_len * t.out_head_stride + r % t.q_len * t.out_stride;
     for (Index d = 0; d < t.v_head_dim; d += n) {
       store_row(row + d, load<Sum>(state.out + r * state.width + d) * inverse, smaller<Index>(n, t.v_head_dim - d));

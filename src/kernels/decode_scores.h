@@ -122,54 +122,93 @@ inline void order_by_place(const std::uint32_t* by_key, Index run, const LiveRow
   }
 }
 
-/// The bias of one row by place, in natural units; 0 where no key is alive.
+/// What is added to one row by place, in natural units; 0 where no key is alive.
 template <class T>
 inline void place_bias(const DecodeGroup<T>& t, Index row, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
   using Sum = Accumulator<T>;
   const TileBias<T>& bias = t.scores.bias;
+  const Sum* beside = t.scores.position;
+  if (beside != nullptr) beside += row / t.q_len * t.position_head_stride + j0 - row % t.q_len;
   const Sum* source =
       bias.data + row / t.q_len * t.bias_head_stride + row % t.q_len * bias.row_stride + j0 * bias.column_stride;
   for (Index i = 0; i < kRuns; ++i) {
     for (Index g = 0; g < w.run; ++g) {
       const Index key = i * w.run + g;
       w.bias[kRuns * g + i] = key >= live.lo && key < live.hi ? source[key * bias.column_stride] : Sum{0};
+      if (beside != nullptr && key >= live.lo && key < live.hi) w.bias[kRuns * g + i] += beside[key];
     }
   }
 }
 
-/// Turns dot products into scores: soft cap, bias, and -inf where not kept. A bias of -inf clears the row's bit of its key.
+constexpr Index kPlacesAtOnce = Simd<float>::kLanes;
+
+/// Which of kPlacesAtOnce places row r may attend.
+inline std::uint32_t places_of_row(const std::uint32_t* words, Index r) {
+  U32 some;
+  __builtin_memcpy(&some, words, sizeof some);
+  return bits_where<float>((some & (1u << r)) != 0);
+}
+
+/// Row r may not attend the places `never`.
+inline void clear_places(std::uint32_t* words, Index r, std::uint32_t never) {
+  for (; never != 0; never &= never - 1) words[__builtin_ctz(never)] &= ~(1u << r);
+}
+
+/// Natural scores of row r become those of the callback, in powers of two; -inf, where not kept, clears the row's bit.
+template <class T>
+inline void modify_row(const DecodeGroup<T>& t, Index r, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+  using Sum = Accumulator<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  const TileScoreMod<Sum>& mod = t.scores.mod;
+  Sum* const row = w.scores + r * kChunkLimit;
+  for (Index i = 0; i < kRuns; ++i) {
+    const Index begin = larger<Index>(live.lo - i * w.run, 0), end = smaller(live.hi - i * w.run, w.run);
+    if (begin >= end) continue;
+    mod.apply(mod.mod, mod.batch, mod.head + r / t.q_len, r % t.q_len, 1, j0 + i * w.run + begin, end - begin,
+              row + kRuns * begin + i, 0, kRuns, nullptr, 0, 0);
+  }
+  for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
+    std::uint32_t bits = places_of_row(w.words + first, r);
+    for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
+      const V natural = load<Sum>(row + place);
+      const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
+      store<Sum>(row + place, select_bits<V>(bits & ~never, log2_of_bias<Sum>(natural), splat<Sum>(-kInf<Sum>)));
+      clear_places(w.words + place, r, never);
+    }
+  }
+}
+
+/// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's bit of
+/// its key.
 template <class T>
 inline void finish_scores(const DecodeGroup<T>& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
   using Sum = Accumulator<T>;
   using V = typename Simd<Sum>::V;
-  constexpr int n = Simd<Sum>::kLanes, n_words = Simd<float>::kLanes;
-  const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0;
-  if (!live.masked && !biased && !capped) return;
-  const V cap = splat<Sum>(t.scores.softcap * kLog2E<Sum>);
+  constexpr int n = Simd<Sum>::kLanes;
+  const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0, modified = t.scores.mod.apply != nullptr;
+  if (!live.masked && !biased && !capped && !modified) return;
+  const V cap = splat<Sum>(t.scores.softcap * score_unit(t.scores));
   for (Index r = 0; r < rows_of(t); ++r) {
     if (biased) place_bias(t, r, j0, live, w);
-    for (Index first = 0; first < w.chunk; first += n_words) {
-      std::uint32_t bits = ~0u;
-      if (live.masked) {
-        U32 words;
-        __builtin_memcpy(&words, w.words + first, sizeof words);
-        bits = bits_where<float>((words & (1u << r)) != 0);
-      }
-      for (Index place = first; place < first + n_words; place += n, bits >>= n % 32) {
+    for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
+      std::uint32_t bits = live.masked ? places_of_row(w.words + first, r) : ~0u;
+      for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
         Sum* at = w.scores + r * kChunkLimit + place;
         V x = load<Sum>(at);
         if (capped) x = cap * tanh<Sum>(x);
         std::uint32_t kept = bits;
         if (biased) {
           const V natural = load<Sum>(w.bias + place);
-          std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
+          const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
           kept &= ~never;
-          x += log2_of_bias<Sum>(natural);
-          for (; never != 0; never &= never - 1) w.words[place + __builtin_ctz(never)] &= ~(1u << r);
+          x += modified ? natural : log2_of_bias<Sum>(natural);
+          clear_places(w.words + place, r, never);
         }
         store<Sum>(at, select_bits<V>(kept, x, splat<Sum>(-kInf<Sum>)));
       }
     }
+    if (modified) modify_row(t, r, j0, live, w);
   }
 }
 

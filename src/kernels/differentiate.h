@@ -1,5 +1,5 @@
-// From scores and dP to P and dS of one strip, in place: the mask, the bias and its gradient, the soft cap, dropout.
-// Forward: s2 = cap * tanh(x) + bias;  p = exp2(s2 - lse2).  Backward: dS = P * (dP - delta).
+// From scores and dP to P and dS of one strip, in place: the mask, the bias and its gradient, the soft cap, a callback,
+// dropout. Forward: s2 = mod(cap * tanh(x) + bias);  p = exp2(s2 - lse2).  Backward: dS = P * (dP - delta).
 #pragma once
 
 #include "kernels/live.h"
@@ -19,10 +19,47 @@ struct StripBlock {
 
 /// What stands between the products and the softmax.
 enum class Form {
-  kPlain,   // nothing
-  kBiased,  // a bias
-  kAny      // bias, soft cap, dropout, as the tile says
+  kPlain,    // nothing
+  kBiased,   // a bias
+  kAny,      // bias, soft cap, dropout, as the tile says
+  kModified  // a callback, after bias and soft cap; dropout, as the tile says
 };
+
+/// Whether dS of the bias is another than dS of the product, and kept in the bias panel.
+template <class T>
+inline bool bias_differs(const TileScores<T>& s) {
+  return s.softcap > 0 || s.mod.apply != nullptr;
+}
+
+/// The callback on the cells of vector v: scores in powers of two in P's place, its slope in w.slopes, the soft cap's in the
+/// bias panel. Clears the bits of -inf; true when any was.
+template <class T>
+inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const TileScores<T>& s = t.scores;
+  const V cap = splat<T>(s.softcap);
+  for (Index j = keys.begin; j < keys.end; ++j) {
+    T* place = w.p + j * w.row + b.strip * kStrip<T> + v * n;
+    T* bias_place = w.bias + j * kStrip<T> + v * n;
+    V x = load<T>(place), slope = splat<T>(1);
+    if (s.softcap > 0) {
+      const V th = tanh<T>(x);
+      slope -= th * th;
+      x = th * cap;
+    }
+    if (s.bias.data != nullptr) x += load<T>(bias_place);
+    store<T>(place, x);
+    store<T>(bias_place, slope);
+  }
+  return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * kStrip<T>, w.row, w.slopes,
+                          b.words);
+}
+
+template <class T>
+inline bool adds_to_bias(const BackwardTile<T>& t) {
+  return t.dbias != nullptr || t.dposition != nullptr;
+}
 
 /// P^T and dS^T of vector v of the strip, keys [keys.begin, keys.end).
 template <class T, bool kMasked, Form kForm>
@@ -33,7 +70,8 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
   const TileScores<T>& s = t.scores;
   const Index lane = b.strip * kStrip<T> + v * n, row = w.row;
   const V lse2_high = load<T>(w.lse2_high + lane), lse2_low = load<T>(w.lse2_low + lane), delta = load<T>(w.delta + lane);
-  const bool capped = kForm == Form::kAny && s.softcap > 0, drops = kForm == Form::kAny && s.dropout.threshold != 0;
+  constexpr bool modified = kForm == Form::kModified, any = kForm == Form::kAny || modified;
+  const bool capped = kForm == Form::kAny && s.softcap > 0, drops = any && s.dropout.threshold != 0;
   const bool biased = kForm == Form::kBiased || (kForm == Form::kAny && s.bias.data != nullptr);
   const V cap = splat<T>(s.softcap * kLog2E<T>), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   T* p_place = w.p + keys.begin * row + lane;
@@ -46,6 +84,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
       slope -= th * th;  // softcap(y) = c tanh(y / c): its derivative
       x = th * cap;
     }
+    if (modified) slope = load<T>(bias_place);
     if (biased) x += load<T>(bias_place);
     const V p = exp2<T>(x - lse2_high - lse2_low);
     V p_out = p;
@@ -55,6 +94,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
       dp = select_bits<V>(kept, dp * factor, V{});
     }
     V ds = p * (dp - delta);
+    if (modified) ds *= load<T>(w.slopes + j * kStrip<T> + v * n);
     if (kMasked) {  // select, so that NaN in a masked key or value is gone
       const std::uint32_t bits = b.words[j] >> (v * n);
       p_out = select_bits<V>(bits, p_out, V{});
@@ -62,8 +102,8 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
       slope = select_bits<V>(bits, slope, V{});
     }
     store<T>(p_place, p_out);
-    if (capped) {
-      if (t.dbias != nullptr) store<T>(bias_place, ds);
+    if (capped || modified) {
+      if (adds_to_bias(t)) store<T>(bias_place, ds);
       ds *= slope;
     }
     store<T>(ds_place, ds);
@@ -80,15 +120,15 @@ inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<
   }
 }
 
-/// dbias (+)= dS of vector v; an axis with stride 0 is summed within it first, in one order.
+/// to [Tq, Tk] += dS of vector v, as it is before the soft cap; an axis with stride 0 is summed within it first, in one order.
 template <class T>
-inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
-  const Index row = t.dbias_row_stride, column = t.dbias_column_stride;
-  const bool capped = t.scores.softcap > 0;
+inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys,
+                               T* to, Index row, Index column) {
+  const bool kept_apart = bias_differs(t.scores);
   const Index first = v * Simd<T>::kLanes, lanes = smaller<Index>(Simd<T>::kLanes, b.ni - first);
-  const Index source_row = capped ? kStrip<T> : w.row;
-  const T* source = (capped ? w.bias : w.ds + b.strip * kStrip<T>)+keys.begin * source_row + first;
-  T* target = t.dbias + (b.i0 + first) * row + (b.j0 + keys.begin) * column;
+  const Index source_row = kept_apart ? kStrip<T> : w.row;
+  const T* source = (kept_apart ? w.bias : w.ds + b.strip * kStrip<T>)+keys.begin * source_row + first;
+  T* target = to + (b.i0 + first) * row + (b.j0 + keys.begin) * column;
   const Index rows = keys.end - keys.begin;
   if (row != 0 && column == 1) {
     add_transposed<T>(source, source_row, lanes, rows, target, row);
@@ -112,16 +152,22 @@ inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>
   }
 }
 
+template <class T>
+inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
+  add_score_gradient(t, w, b, v, keys, t.dbias, t.dbias_row_stride, t.dbias_column_stride);
+}
+
 /// P^T and dS^T of one strip, in the cells of its vectors' spans.
 template <class T>
 inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<T>& w, StripBlock<T>& b) {
   const TileScores<T>& s = t.scores;
   if (s.bias.data != nullptr) {
-    b.live.masked |= load_bias(s.bias, b.i0, b.ni, b.j0, b.live, w.bias, b.words);
+    b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.bias, b.words);
   }
   if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.kept);
   const bool capped_or_dropped = s.softcap > 0 || s.dropout.threshold != 0;
-  const Form form = capped_or_dropped ? Form::kAny : s.bias.data != nullptr ? Form::kBiased : Form::kPlain;
+  const Form unmodified = capped_or_dropped ? Form::kAny : s.bias.data != nullptr ? Form::kBiased : Form::kPlain;
+  const Form form = s.mod.apply != nullptr ? Form::kModified : unmodified;
   const Span* const keys_of = w.spans.vector_keys + b.strip * kVectors;
   for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
     if (keys_of[v].empty()) continue;
@@ -134,8 +180,13 @@ inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<
         break;
       case Form::kAny:
         differentiate_lanes<T, Form::kAny>(t, w, b, v, keys_of[v]);
+        break;
+      case Form::kModified:
+        b.live.masked |= modify_vector(t, w, b, v, keys_of[v]);
+        differentiate_lanes<T, Form::kModified>(t, w, b, v, keys_of[v]);
     }
     if (t.dbias != nullptr) add_bias_gradient(t, w, b, v, keys_of[v]);
+    if (t.dposition != nullptr) add_score_gradient<T>(t, w, b, v, keys_of[v], t.dposition, -1, 1);
   }
 }
 

@@ -175,8 +175,8 @@ inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t b
   }
 }
 
-/// Turns (row_max, row_sum) into the natural lse, divides out by row_sum and transposes it back. row_sum becomes its
-/// reciprocal. Returns the lanes of which something in out is NaN or infinite.
+/// Turns (row_max, row_sum) and the sink into the natural lse, divides out by the sum and transposes it back. row_sum becomes
+/// its reciprocal. Returns the lanes of which something in out is NaN or infinite.
 template <class T>
 inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r) {
   using V = typename Simd<T>::V;
@@ -190,16 +190,24 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
     const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.seen[r.strip] >> (v * n));
     store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
   }
-  log_sum_exp(row_max, row_sum, r.ni, t.lse + first);
+  alignas(64) T total_max[kStrip<T>], total[kStrip<T>];  // with the sink
+  for (int v = 0; v < vectors; ++v) {
+    const V maximum = load<T>(row_max + v * n), l = load<T>(row_sum + v * n);
+    const bool sinks = t.scores.sink != nullptr;
+    const WithSink<T> whole = sinks ? with_sink<T>(*t.scores.sink, maximum, l) : WithSink<T>{maximum, l, splat<T>(1)};
+    store<T>(total_max + v * n, whole.maximum);
+    store<T>(total + v * n, whole.sum);
+    const V share = whole.sum == V{} ? V{} : whole.share / whole.sum;
+    store<T>(row_sum + v * n, share);
+  }
+  log_sum_exp(total_max, total, r.ni, t.lse + first);
   for (Index lane = 0; t.row_max2 != nullptr && lane < r.ni; ++lane) {
-    t.row_max2[first + lane] = row_max[lane];
-    t.row_sum[first + lane] = row_sum[lane];
+    t.row_max2[first + lane] = total_max[lane];
+    t.row_sum[first + lane] = total[lane];
   }
   const V factor = splat<T>(t.scores.dropout.threshold == 0 ? T{1} : kept_factor<T>(t.scores.dropout));
   for (int v = 0; v < vectors; ++v) {
-    const V l = load<T>(row_sum + v * n);
-    const V inverse = l == V{} ? V{} : T{1} / l;
-    store<T>(row_sum + v * n, inverse);
+    const V inverse = load<T>(row_sum + v * n);
     store<T>(w.rescale + v * n, inverse * factor);
   }
   if (t.v == nullptr) return 0;

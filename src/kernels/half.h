@@ -23,6 +23,10 @@ inline TileScores<float> float_scores(const TileScores<S>& s) {
   f.bias = {s.bias.data, s.bias.row_stride, s.bias.column_stride};
   f.dropout = s.dropout;
   f.key_tile = s.key_tile;
+  f.position = s.position;
+  f.mod = {s.mod.apply, s.mod.mod, s.mod.batch, s.mod.head};
+  f.sink = s.sink;
+  f.sink_stride = s.sink_stride;
   return f;
 }
 
@@ -151,6 +155,7 @@ void backward_half(const BackwardTile<S>& t, void* scratch) {
   f.dbias = t.dbias;
   f.dbias_row_stride = t.dbias_row_stride;
   f.dbias_column_stride = t.dbias_column_stride;
+  f.dposition = t.dposition;
   backward_tile(f, w.tile);
 }
 

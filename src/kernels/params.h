@@ -41,6 +41,18 @@ struct TileDropout {
   std::uint32_t key0, key1, sequence_head;
 };
 
+/// A callback that makes scores of scores, in natural units, behind a function pointer. Null function: none.
+template <class Sum>
+struct TileScoreMod {
+  /// Of queries [i0, i0 + ni) x keys [j0, j0 + nj): scores[i * row + j * column] becomes what the callback makes of it, and
+  /// slopes[i * slope_row + j * slope_column] its derivative; slopes null: not wanted.
+  void (*apply)(const void* mod, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex j0,
+                KernelIndex nj, Sum* scores, KernelIndex row, KernelIndex column, Sum* slopes, KernelIndex slope_row,
+                KernelIndex slope_column);
+  const void* mod;
+  KernelIndex batch, head;
+};
+
 /// What turns q.k into scores, for one (batch, head).
 template <class T>
 struct TileScores {
@@ -55,6 +67,10 @@ struct TileScores {
   TileBias<T> bias;
   TileDropout dropout;
   KernelIndex key_tile;
+  const Sum* position;    // added to a bias that is there, by key - query; null: nothing
+  TileScoreMod<Sum> mod;  // after soft cap and bias, before the mask; a result of -inf is not kept
+  const Sum* sink;  // [heads of the group], sink_stride apart: a logit that every row's sum holds beside its keys; null: none
+  KernelIndex sink_stride;
 };
 
 /// Forward of queries [q_begin, q_begin + q_count) of one (batch, head).
@@ -71,7 +87,8 @@ struct ForwardTile {
   Sum* weights;             // [Tq, Tk] or null: also write the weights
   KernelIndex weights_row_stride, weights_column_stride;
   bool weights_applied;  // after dropout
-  // With weights and v, without dropout, where a strip's exponentials fit: kept from the one sweep over the keys. Null: a second sweep.
+  // With weights and v, without dropout, where a strip's exponentials fit: kept from the one sweep over the keys. Null: a
+  // second sweep.
   Sum* exponentials;  // [Tk up to whole chunks][strip]
   Sum* chunk_shifts;  // [chunks][strip]: what each chunk's exponents were taken from
 };
@@ -92,6 +109,7 @@ struct BackwardTile {
   bool sets_dq, sets_keys;  // these rows of dq, or of dk and dv, hold nothing yet: they are set, not added to
   Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
   KernelIndex dbias_row_stride, dbias_column_stride;
+  Sum* dposition;  // the same gradient by key - query: added to; null: not wanted
 };
 
 /// delta[i] = sum_d dout[i, d] * out[i, d], over d in the order in which backward sums dout . v.
@@ -109,11 +127,11 @@ struct DeltaRows {
 template <class T>
 struct DecodeGroup {
   using Sum = Accumulator<T>;
-  TileScores<T> scores;  // of the group's first head; the mask's head and dropout's sequence_head count up from it
+  TileScores<T> scores;  // of the group's first head; the heads of mask, dropout, callback and sink count up from it
   const T* v;            // [Tk, Dv]
   T* out;                // [group_size, Tq, Dv]
   Sum* lse;              // [group_size * q_len]: natural log; always written
-  KernelIndex q_head_stride, bias_head_stride, v_stride, v_head_dim, out_head_stride, out_stride;
+  KernelIndex q_head_stride, bias_head_stride, position_head_stride, v_stride, v_head_dim, out_head_stride, out_stride;
   KernelIndex q_len, group_size;
   bool mask_differs;  // from head to head
 };

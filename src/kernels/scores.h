@@ -1,5 +1,6 @@
-// From q.k to scores of one strip x tile: scale, soft cap, bias, mask, dropout. Lanes are queries, rows are keys.
+// From q.k to scores of one strip x tile: scale, soft cap, bias, callback, mask, dropout. Lanes are queries, rows are keys.
 // Scores are kept in powers of two: s2 = s * log2(e), so that softmax needs exp2 only; the factor is folded into the Q^T panel.
+// Only a callback is asked in natural units: before it everything is natural.
 #pragma once
 
 #include "kernels/gemm.h"
@@ -26,6 +27,30 @@ inline typename Simd<T>::V shift_of(typename Simd<T>::V maximum) {
   return maximum == splat<T>(-kInf<T>) ? typename Simd<T>::V{} : maximum;
 }
 
+/// A bias in powers of two. The lowest finite number, a common fill, stays finite: it must not become -inf by log2(e).
+template <class T>
+inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
+  using V = typename Simd<T>::V;
+  V scaled = natural * kLog2E<T>;
+  scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
+  scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
+  return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
+}
+
+/// A row's maximum, in powers of two, and sum with the sink in; share is what the weights of its keys are to be multiplied by.
+template <class T>
+struct WithSink {
+  typename Simd<T>::V maximum, sum, share;
+};
+template <class T>
+inline WithSink<T> with_sink(T sink, typename Simd<T>::V maximum, typename Simd<T>::V sum) {
+  using V = typename Simd<T>::V;
+  const V before = sum == V{} ? splat<T>(-kInf<T>) : maximum, sink2 = log2_of_bias<T>(splat<T>(sink));
+  const V all = before > sink2 ? before : sink2, shift = shift_of<T>(all);
+  const V share = before == all ? splat<T>(1) : exp2<T>(before - shift);
+  return {all, fma(sum, share, exp2<T>(sink2 - shift)), share};
+}
+
 /// The part of a tile that is alive: rows [lo, hi) after trimming keys that no lane may attend.
 struct LiveRows {
   bool any;     // false: the tile is empty
@@ -39,6 +64,12 @@ inline void trim_keys(const std::uint32_t* words, std::uint32_t lanes, Index& lo
   while (lo < hi && (words[hi - 1] & lanes) == 0) --hi;
 }
 
+/// Whether pairs may drop out by what is added to their scores or made of them: -inf is not kept.
+template <class T>
+inline bool hides_by_value(const TileScores<T>& s) {
+  return s.bias.data != nullptr || s.mod.apply != nullptr;
+}
+
 template <class T>
 inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
   const int verdict =
@@ -47,8 +78,8 @@ inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, 
   if (live.masked) {
     trim_keys(words, ~0u, live.lo, live.hi);
     live.any = live.lo < live.hi;
-  } else if (live.any && s.bias.data != nullptr) {
-    for (Index j = 0; j < nj; ++j) words[j] = lane_bits(ni);  // a bias of -inf will clear bits
+  } else if (live.any && hides_by_value(s)) {
+    for (Index j = 0; j < nj; ++j) words[j] = lane_bits(ni);  // a score of -inf will clear bits
   }
   return live;
 }
@@ -98,11 +129,16 @@ inline void pack_strips(const T* rows, Index stride, Index q_begin, Index count,
   }
 }
 
-/// What the Q^T panel is multiplied by: scores come out of the product in powers of two, or, with a soft cap, as tanh's
-/// argument.
+/// Scores to powers of two, unless a callback wants them as they are.
 template <class T>
-inline T panel_factor(const TileScores<T>& s) {
-  return s.softcap > 0 ? s.scale / s.softcap : s.scale * kLog2E<T>;
+inline Accumulator<T> score_unit(const TileScores<T>& s) {
+  return s.mod.apply == nullptr ? kLog2E<Accumulator<T>> : Accumulator<T>{1};
+}
+
+/// What the Q^T panel is multiplied by: scores come out of the product in their unit, or, with a soft cap, as tanh's argument.
+template <class T>
+inline Accumulator<T> panel_factor(const TileScores<T>& s) {
+  return s.softcap > 0 ? s.scale / s.softcap : s.scale * score_unit(s);
 }
 
 /// panel[j][lane] = bias(i0 + lane, j0 + j) for rows [lo, hi).
@@ -121,29 +157,19 @@ inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index
   }
 }
 
-/// A bias in powers of two. The lowest finite number, a common fill, stays finite: it must not become -inf by log2(e).
-template <class T>
-inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
-  using V = typename Simd<T>::V;
-  V scaled = natural * kLog2E<T>;
-  scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
-  scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
-  return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
-}
-
-/// Brings the panel into powers of two. A bias of -inf is a key that is not kept: clears its bits; true when any was.
-template <class T>
-inline bool scale_bias(T* panel, const LiveRows& live, Index ni, std::uint32_t* words) {
+/// Brings natural scores, or what is added to them, into powers of two (kScales). -inf is a key that is not kept: clears its
+/// bits; true when any was. Rows of the panel lie `row` apart.
+template <class T, bool kScales>
+inline bool settle_natural(T* panel, Index row, const Part& part, Index ni, std::uint32_t* words) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const int vectors = live_vectors<T>(ni);
   bool cleared = false;
-  for (Index j = live.lo; j < live.hi; ++j) {
+  for (Index j = part.lo; j < part.hi; ++j) {
     std::uint32_t infinite = 0;
-    for (int v = 0; v < vectors; ++v) {
-      T* place = panel + j * kStrip<T> + v * n;
+    for (int v = part.first; v < part.first + part.count; ++v) {
+      T* place = panel + j * row + v * n;
       const V natural = load<T>(place);
-      store<T>(place, log2_of_bias<T>(natural));
+      if (kScales) store<T>(place, log2_of_bias<T>(natural));
       infinite |= bits_where<T>(natural == splat<T>(-kInf<T>)) << (v * n);
     }
     infinite &= lane_bits(ni);
@@ -165,7 +191,33 @@ inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
     }
   }
   load_natural_bias(bias, i0, ni, j0, live, panel);
-  return scale_bias(panel, live, ni, words);
+  return settle_natural<T, true>(panel, kStrip<T>, {live.lo, live.hi, 0, live_vectors<T>(ni)}, ni, words);
+}
+
+/// The bias, and what stands beside it, in the unit of the scores. Clears bits as load_bias does; true when any was.
+template <class T>
+inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRows& live, T* panel,
+                       std::uint32_t* words) {
+  if (s.position == nullptr && s.mod.apply == nullptr) return load_bias(s.bias, i0, ni, j0, live, panel, words);
+  load_natural_bias(s.bias, i0, ni, j0, live, panel);
+  for (Index j = live.lo; s.position != nullptr && j < live.hi; ++j) {
+    for (Index lane = 0; lane < ni; ++lane) panel[j * kStrip<T> + lane] += s.position[j0 + j - i0 - lane];
+  }
+  const Part whole{live.lo, live.hi, 0, live_vectors<T>(ni)};
+  return s.mod.apply == nullptr ? settle_natural<T, true>(panel, kStrip<T>, whole, ni, words)
+                                : settle_natural<T, false>(panel, kStrip<T>, whole, ni, words);
+}
+
+/// Natural scores of one part become those of the callback, in powers of two. Clears bits as load_bias does. slopes, if not
+/// null, [keys][kStrip].
+template <class T>
+inline bool modify_scores(const TileScores<T>& s, Index i0, Index ni, Index j0, const Part& part, T* scores, Index row,
+                          T* slopes, std::uint32_t* words) {
+  const Index first = part.first * Simd<T>::kLanes, lanes = smaller<Index>(part.count * Simd<T>::kLanes, ni - first);
+  T* const slopes_of_part = slopes == nullptr ? nullptr : slopes + part.lo * kStrip<T> + first;
+  s.mod.apply(s.mod.mod, s.mod.batch, s.mod.head, i0 + first, lanes, j0 + part.lo, part.hi - part.lo,
+              scores + part.lo * row + first, 1, row, slopes_of_part, 1, kStrip<T>);
+  return settle_natural<T, true>(scores, row, part, ni, words);
 }
 
 /// What score_tile has written.
@@ -186,10 +238,10 @@ inline ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0
   const int vectors = live_vectors<T>(ni);
   const bool biased = s.bias.data != nullptr;
   if (biased) {
-    live.masked |= load_bias(s.bias, i0, ni, j0, live, bias, words);
+    live.masked |= load_added(s, i0, ni, j0, live, bias, words);
   }
   const Parts parts = live_parts<T>(live, vectors, words);
-  const V cap = splat<T>(s.softcap * kLog2E<T>);
+  const V cap = splat<T>(s.softcap * score_unit(s));
   for (int i = 0; i < parts.count; ++i) {
     const Part& part = parts.part[i];
     multiply(part);
@@ -203,6 +255,9 @@ inline ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0
         store<T>(place, x);
       }
     }
+  }
+  for (int i = 0; s.mod.apply != nullptr && i < parts.count; ++i) {
+    live.masked |= modify_scores<T>(s, i0, ni, j0, parts.part[i], scores, kStrip<T>, nullptr, words);
   }
   return {live, parts};
 }

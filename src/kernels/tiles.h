@@ -116,7 +116,8 @@ struct BackwardScratch {
   T *lse2_high, *lse2_low, *delta;  // [query_tile]
   T* p;                             // [kBackwardBlock][row]: P^T, dropped where dropout says so
   T* ds;                            // [kBackwardBlock][row]: dS^T, before scale
-  T* bias;                          // [kBackwardBlock][kStrip]: bias in; with a soft cap, dS of the bias out
+  T* bias;                          // [kBackwardBlock][kStrip]: bias in; with a soft cap or a callback, dS of the bias out
+  T* slopes;                        // [kBackwardBlock][kStrip]: of a callback
   std::uint32_t* words;             // [strips][kBackwardBlock]
   std::uint32_t* kept;              // [kBackwardBlock]: dropout bits of one strip
   BlockSpans spans;
@@ -140,6 +141,7 @@ struct BackwardScratch {
     p = carver.take<T>(kBackwardBlock * row);
     ds = carver.take<T>(kBackwardBlock * row);
     bias = carver.take<T>(kBackwardBlock * kStrip<T>);
+    slopes = carver.take<T>(kBackwardBlock * kStrip<T>);
     words = carver.take<std::uint32_t>(width / kStrip<T> * kBackwardBlock);
     kept = carver.take<std::uint32_t>(kBackwardBlock);
     const Index lanes = round_up(width, kWideLanes<T>);

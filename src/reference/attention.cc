@@ -11,12 +11,14 @@ inline namespace v0 {
 namespace reference {
 namespace {
 
-/// One row of weights: w[j] = p[j] / l, p[j] = keep ? exp(s[j] - m) : 0, l = sum_j p[j], m = max s. Returns lse = m + log(l).
+/// One row of weights: w[j] = p[j] / l, p[j] = keep ? exp(s[j] - m) : 0, l = sum_j p[j] + exp(sink - m), m = max of s and sink.
+/// Returns lse = m + log(l).
 template <class T>
 T softmax_row(const Scores<T>& scores, Index b, Index h, Index i, View<T, 4> weights) {
   const Index kv_len = weights.size(3);
-  T row_max = -kInfinity<T>;
-  bool empty = true;
+  const T sink = scores.sink(h);
+  T row_max = sink;
+  bool empty = sink == -kInfinity<T>;
   for (Index j = 0; j < kv_len; ++j) {
     if (!scores.keep(b, h, i, j)) continue;
     empty = false;
@@ -29,7 +31,8 @@ T softmax_row(const Scores<T>& scores, Index b, Index h, Index i, View<T, 4> wei
     for (Index j = 0; j < kv_len; ++j) weights(b, h, i, j) = fill;
     return -kInfinity<T>;
   }
-  T row_sum = 0;  // NaN from here on when a kept score is NaN or +inf: exp(NaN), exp(inf - inf)
+  // NaN from here on when a kept score is NaN or +inf: exp(NaN), exp(inf - inf)
+  T row_sum = sink == -kInfinity<T> ? T(0) : std::exp(sink - row_max);
   for (Index j = 0; j < kv_len; ++j) {
     const bool kept = scores.keep(b, h, i, j);
     weights(b, h, i, j) = kept ? std::exp(weights(b, h, i, j) - row_max) : T(0);
@@ -81,6 +84,8 @@ Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<cons
   const View<const T, 3> lse = forward.lse;
   Backward<T> result{Tensor<T>({batch, num_heads, q_len, head_dim}), Tensor<T>({batch, k.size(1), kv_len, head_dim}),
                      Tensor<T>({batch, k.size(1), kv_len, v.size(3)}), Tensor<T>({batch, num_heads, q_len, kv_len})};
+  if (!options.sinks.is_null()) result.dsinks = Tensor<T>({num_heads});
+  if (!options.position_table.is_null()) result.dposition_table = Tensor<T>({options.position_table.size(0), num_heads});
   const View<T, 4> dq = result.dq, dk = result.dk, dv = result.dv, dbias = result.dbias;
 
   for (Index b = 0; b < batch; ++b) {
@@ -91,6 +96,8 @@ Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<cons
         if (empty && options.empty_row == EmptyRow::kZero) continue;
         // delta[i] = sum_j w[i,j] * dw[i,j] = dout[i].out[i];  lse adds w[i,j] * dlse[i] to ds[i,j]
         const T delta = dot(dout, b, h, i, out, h, i) - (dlse.is_null() ? T(0) : dlse(b, h, i));
+        // The sink's weight exp(sink - lse) times a value of 0   =>   dsink += weight * (0 - delta[i])
+        if (!empty && !options.sinks.is_null()) result.dsinks.data()[h] -= std::exp(scores.sink(h) - lse(b, h, i)) * delta;
         for (Index j = 0; j < kv_len; ++j) {
           if (!empty && !scores.keep(b, h, i, j)) continue;
           // out[i,:] = sum_j factor * w[i,j] * v[j,:]   =>   dv[j,:] += factor * w[i,j] * dout[i,:]
@@ -100,9 +107,15 @@ Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<cons
           if (empty) continue;  // the weights of an empty row do not depend on its scores
           // w = softmax(s)   =>   dw[i,j] = factor * dout[i].v[j],   ds[i,j] = w[i,j] * (dw[i,j] - delta[i])
           const T ds = w * (factor * dot(dout, b, h, i, v, g, j) - delta);
-          dbias(b, h, i, j) = ds;
-          // s = softcap(scale * q.k) + bias   =>   dq[i,:] += dx * scale * k[j,:],   dk[j,:] += dx * scale * q[i,:]
-          const T dx = ds * scores.softcap_slope(b, h, i, j);
+          // s = mod(y)   =>   dy = ds * mod'(y)
+          const T dy = ds * scores.mod_slope(b, h, i, j);
+          dbias(b, h, i, j) = dy;
+          if (!options.position_table.is_null()) {
+            result.dposition_table.data()[options.position_row(i, j) * num_heads + h] +=
+                dy * static_cast<T>(options.position_factor(i, j));
+          }
+          // y = softcap(scale * q.k) + bias + position   =>   dq[i,:] += dx * scale * k[j,:],   dk[j,:] += dx * scale * q[i,:]
+          const T dx = dy * scores.softcap_slope(b, h, i, j);
           for (Index n = 0; n < head_dim; ++n) dq(b, h, i, n) += dx * scores.scale * k(b, g, j, n);
           for (Index n = 0; n < head_dim; ++n) dk(b, g, j, n) += dx * scores.scale * q(b, h, i, n);
         }

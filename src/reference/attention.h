@@ -29,6 +29,14 @@ struct Options {
   double softcap = 0;           ///< 0: off
   EmptyRow empty_row = EmptyRow::kZero;
   Factor factor;  ///< not given: 1 everywhere
+  /// A logit beside the keys of every row of its head; null: none. [H]
+  View<const T, 1> sinks{};
+  /// position_factor(i, j) * position_table[position_row(i, j), h] is added to the score; null: nothing. [rows, H]
+  View<const T, 2> position_table{};
+  std::function<Index(Index i, Index j)> position_row{};
+  std::function<double(Index i, Index j)> position_factor{};
+  /// What becomes of a score, -inf: not kept; and its derivative. Not given: the score.
+  std::function<T(T score, Index b, Index h, Index i, Index j)> score_mod{}, score_mod_slope{};
 };
 
 template <class T>
@@ -40,10 +48,12 @@ struct Forward {
 
 template <class T>
 struct Backward {
-  Tensor<T> dq;     ///< [B, H, Tq, D]
-  Tensor<T> dk;     ///< [B, Hkv, Tk, D]
-  Tensor<T> dv;     ///< [B, Hkv, Tk, Dv]
-  Tensor<T> dbias;  ///< [B, H, Tq, Tk]; reduce_to_bias() sums it to the bias's own shape
+  Tensor<T> dq;                 ///< [B, H, Tq, D]
+  Tensor<T> dk;                 ///< [B, Hkv, Tk, D]
+  Tensor<T> dv;                 ///< [B, Hkv, Tk, Dv]
+  Tensor<T> dbias;              ///< [B, H, Tq, Tk]; reduce_to_bias() sums it to the bias's own shape
+  Tensor<T> dsinks{};           ///< [H], where there are sinks
+  Tensor<T> dposition_table{};  ///< [rows, H], where there is one
 };
 
 /// q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]. Shapes are not checked.

@@ -23,7 +23,7 @@ T dot(const View<const T, 4>& x, Index b, Index h, Index i, const View<const T, 
   return sum;
 }
 
-/// What all directions share: the shapes, and one score with the derivative of its soft cap.
+/// What all directions share: the shapes, and one score with the derivatives of its soft cap and of what is made of it.
 template <class T>
 struct Scores {
   View<const T, 4> q;  // [B, H, Tq, D]
@@ -40,9 +40,18 @@ struct Scores {
     return view(view.size(0) > 1 ? b : 0, view.size(1) > 1 ? h : 0, view.size(2) > 1 ? i : 0, view.size(3) > 1 ? j : 0);
   }
 
-  bool keep(Index b, Index h, Index i, Index j) const {
-    return (!options.keep || options.keep(b, h, i, j)) && bias(b, h, i, j) != -kInfinity<T>;
+  T position(Index h, Index i, Index j) const {
+    if (options.position_table.is_null()) return 0;
+    return static_cast<T>(options.position_factor(i, j)) * options.position_table(options.position_row(i, j), h);
   }
+
+  bool keep(Index b, Index h, Index i, Index j) const {
+    if (options.keep && !options.keep(b, h, i, j)) return false;
+    if (bias(b, h, i, j) + position(h, i, j) == -kInfinity<T>) return false;
+    return !options.score_mod || score(b, h, i, j) != -kInfinity<T>;
+  }
+
+  T sink(Index h) const { return options.sinks.is_null() ? -kInfinity<T> : options.sinks(h); }
 
   T factor(Index b, Index h, Index i, Index j) const {
     return options.factor ? static_cast<T>(options.factor(b, h, i, j)) : T(1);
@@ -51,10 +60,21 @@ struct Scores {
   /// x[i,j] = scale * q[i].k[j]
   T product(Index b, Index h, Index i, Index j) const { return scale * dot(q, b, h, i, k, h / group_size, j); }
 
-  /// s[i,j] = softcap(x) + bias[i,j], softcap(x) = c * tanh(x / c)
-  T score(Index b, Index h, Index i, Index j) const {
+  /// y[i,j] = softcap(x) + bias[i,j] + position[h,i,j], softcap(x) = c * tanh(x / c)
+  T unmodified(Index b, Index h, Index i, Index j) const {
     const T x = product(b, h, i, j);
-    return (cap > 0 ? cap * std::tanh(x / cap) : x) + bias(b, h, i, j);
+    return (cap > 0 ? cap * std::tanh(x / cap) : x) + bias(b, h, i, j) + position(h, i, j);
+  }
+
+  /// s[i,j] = mod(y)
+  T score(Index b, Index h, Index i, Index j) const {
+    const T y = unmodified(b, h, i, j);
+    return options.score_mod ? options.score_mod(y, b, h, i, j) : y;
+  }
+
+  /// d mod(y) / dy
+  T mod_slope(Index b, Index h, Index i, Index j) const {
+    return options.score_mod ? options.score_mod_slope(unmodified(b, h, i, j), b, h, i, j) : T(1);
   }
 
   /// d softcap(x) / dx = 1 - tanh(x / c)^2

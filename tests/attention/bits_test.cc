@@ -13,7 +13,8 @@ template <class T>
 class Bits : public testing::Test {};
 TYPED_TEST_SUITE(Bits, StorageTypes);
 
-/// Every output of a run as contiguous tensors: out, lse, weights, dq, dk, dv, dbias. 16 bits are widened, which loses nothing.
+/// Every output of a run as contiguous tensors: out, lse, weights, dq, dk, dv, dbias, dsinks, dposition. 16 bits are
+/// widened, which loses nothing.
 template <class T, class Sum = Accumulator<T>>
 std::vector<Tensor<Sum>> outputs_of(const Result<T>& result) {
   std::vector<Tensor<Sum>> all;
@@ -21,11 +22,11 @@ std::vector<Tensor<Sum>> outputs_of(const Result<T>& result) {
   all.push_back(result.lse.clone());
   all.push_back(result.weights.clone());
   for (const View<T, 4>& view : result.gradients.views) all.push_back(copy_as<Sum>(view));
-  if (result.dbias.data() != nullptr) all.push_back(result.dbias.clone());
+  for (const Tensor<Sum>* tensor : {&result.dbias, &result.dsinks, &result.dposition}) all.push_back(tensor->clone());
   return all;
 }
 
-inline constexpr std::array kOutputNames = {"out", "lse", "weights", "dq", "dk", "dv", "dbias"};
+inline constexpr std::array kOutputNames = {"out", "lse", "weights", "dq", "dk", "dv", "dbias", "dsinks", "dposition"};
 
 template <class T>
 void expect_same(const std::vector<Tensor<T>>& a, const std::vector<Tensor<T>>& b) {

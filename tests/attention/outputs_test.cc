@@ -17,7 +17,7 @@ TYPED_TEST_SUITE(Outputs, StorageTypes);
 template <class T>
 constexpr double kEpsilon = static_cast<double>(std::numeric_limits<Accumulator<T>>::epsilon());
 
-TYPED_TEST(Outputs, WeightsSumToOne) {
+TYPED_TEST(Outputs, WeightsAndTheSinkSumToOne) {
   using T = TypeParam;
   for (const AttentionCase& each : pairwise_cases(3e5)) {
     if (each.empty_row != EmptyRow::kZero) continue;
@@ -31,8 +31,16 @@ TYPED_TEST(Outputs, WeightsSumToOne) {
         double sum = 0;
         for (Index j = 0; j < kv_len; ++j) sum += static_cast<double>(result.weights.data()[row * kv_len + j]);
         const bool empty = result.lse.data()[row] == -std::numeric_limits<Accumulator<T>>::infinity();
+        double sink_mass = 0, sink_error = 0;
+        if (problem.sinks.data() != nullptr && !empty) {
+          const double sink = static_cast<double>(problem.sinks.data()[row / each.q_len % each.num_heads]);
+          const double lse = static_cast<double>(result.lse.data()[row]);
+          sink_mass = std::exp(sink - lse);
+          sink_error = std::isinf(sink) ? 0 : std::abs(sink) + std::abs(lse);
+        }
         // Each weight is rounded, and so is the row's sum, whose chain is kv_len long.
-        ASSERT_NEAR(sum, empty ? 0 : 1, static_cast<double>(kv_len + 4) * kEpsilon<T>) << each.name() << " row " << row;
+        ASSERT_NEAR(sum + sink_mass, empty ? 0 : 1, (static_cast<double>(kv_len + 4) + sink_error) * kEpsilon<T>)
+            << each.name() << " row " << row;
       }
     });
   }

@@ -53,6 +53,9 @@ TEST(Reference, GradientsAreFiniteDifferences) {
     each.scale = static_cast<ScaleKind>(n / 2 % 4);
     each.empty_row = n % 5 < 3 ? EmptyRow::kMean : EmptyRow::kZero;
     each.seed = n + 1;
+    each.sinks = static_cast<SinkKind>(n % 4);
+    each.position = static_cast<PositionKind>(n % 5);
+    each.mod = static_cast<ModKind>(n / 2 % 3);
     SCOPED_TRACE(each.name());
     const Problem<double> problem(each);
     ReferenceInput<Real> input = problem.reference_input<Real>();
@@ -60,6 +63,8 @@ TEST(Reference, GradientsAreFiniteDifferences) {
     expect_gradient(input, input.q, gradients.dq, "dq");
     expect_gradient(input, input.k, gradients.dk, "dk");
     expect_gradient(input, input.v, gradients.dv, "dv");
+    expect_gradient(input, input.sinks, gradients.dsinks, "dsinks");
+    expect_gradient(input, input.position_table, gradients.dposition_table, "dposition");
     expect_gradient(input, input.bias, reference::reduce_to_bias(gradients.dbias, problem.bias.sizes()), "dbias");
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/mask_case.h"
+#include "support/modifier_case.h"
 #include "support/storage.h"
 
 namespace qkv::test {
@@ -53,6 +54,9 @@ struct AttentionCase {
   Layout layout = Layout::kBhtd;
   Fill fill = Fill::kUniform;
   std::uint64_t seed = 1;
+  SinkKind sinks = SinkKind::kNone;
+  PositionKind position = PositionKind::kNone;
+  ModKind mod = ModKind::kNone;
 
   /// "b1_h8_kv2_tq1_tk4096_d128_dv128_causal": what is not said is off or the default.
   std::string name() const {
@@ -68,6 +72,9 @@ struct AttentionCase {
     add(empty_row != EmptyRow::kZero, std::string("empty-") + kEmptyRowNames[static_cast<std::size_t>(empty_row)]);
     add(layout != Layout::kBhtd, kLayoutNames[static_cast<std::size_t>(layout)]);
     add(fill != Fill::kUniform, kFillNames[static_cast<std::size_t>(fill)]);
+    add(sinks != SinkKind::kNone, std::string("sinks-") + kSinkNames[static_cast<std::size_t>(sinks)]);
+    add(position != PositionKind::kNone, kPositionNames[static_cast<std::size_t>(position)]);
+    add(mod != ModKind::kNone, std::string("mod-") + kModNames[static_cast<std::size_t>(mod)]);
     return text;
   }
 
@@ -87,7 +94,7 @@ struct AttentionCase {
 };
 
 /// A choice of one value for each option, as indices into option_values().
-inline constexpr std::size_t kNumOptions = 11;
+inline constexpr std::size_t kNumOptions = 14;
 using Choice = std::array<std::size_t, kNumOptions>;
 
 namespace case_values {
@@ -126,11 +133,15 @@ inline constexpr std::array kDropouts = {0.0, 0.1, 0.5, 1.0};
 }  // namespace case_values
 
 /// How many values each option has. Order: heads, lengths, widths, mask, bias, layout, fill, softcap, scale, dropout, empty
-/// row.
+/// row, sinks, position bias, callback.
 inline Choice option_values() {
-  return {case_values::kHeads.size(), case_values::kLengths.size(),  case_values::kWidths.size(), kMaskNames.size(),
-          kBiasNames.size(),          kLayoutNames.size(),           kFillNames.size(),           case_values::kSoftcaps.size(),
-          kScaleNames.size(),         case_values::kDropouts.size(), kEmptyRowNames.size()};
+  return {case_values::kHeads.size(),  case_values::kLengths.size(),
+          case_values::kWidths.size(), kMaskNames.size(),
+          kBiasNames.size(),           kLayoutNames.size(),
+          kFillNames.size(),           case_values::kSoftcaps.size(),
+          kScaleNames.size(),          case_values::kDropouts.size(),
+          kEmptyRowNames.size(),       kSinkNames.size(),
+          kPositionNames.size(),       kModNames.size()};
 }
 
 inline AttentionCase case_of(const Choice& choice, std::uint64_t seed) {
@@ -149,6 +160,9 @@ inline AttentionCase case_of(const Choice& choice, std::uint64_t seed) {
   made.scale = static_cast<ScaleKind>(choice[8]);
   made.dropout = case_values::kDropouts[choice[9]];
   made.empty_row = static_cast<EmptyRow>(choice[10]);
+  made.sinks = static_cast<SinkKind>(choice[11]);
+  made.position = static_cast<PositionKind>(choice[12]);
+  made.mod = static_cast<ModKind>(choice[13]);
   made.seed = seed;
   return made;
 }
@@ -242,6 +256,10 @@ inline std::vector<AttentionCase> edge_cases() {
     cases.back().mask = MaskKind::kCausalBottomRight;  // the first 60 queries see nothing
   }
   add(2, 2, 1, 0, 0, 8, 8);
+  add(2, 2, 1, 5, 0, 8, 3).sinks = SinkKind::kSome;
+  add(2, 2, 1, 0, 5, 8, 3).position = PositionKind::kT5;
+  add(1, 2, 2, 130, 70, 16, 16).sinks = SinkKind::kUniform;
+  cases.back().mask = MaskKind::kCausalBottomRight;  // rows that see only the sink
   add(1, 8, 2, 1, 4096, 128, 128).mask = MaskKind::kCausalBottomRight;
   add(1, 1, 1, 700, 700, 4, 4).mask = MaskKind::kCausal;
   add(1, 2, 1, 600, 900, 5, 7).mask = MaskKind::kWindow;

@@ -1,6 +1,6 @@
 // A: each result with every term made positive, the scale on which rounding errors are judged.
 //   out: w|v|   ds: w (|dout||v| + |dout||out| + |dlse|)   dq: |scale| A_ds |k|   dk: |scale| A_ds^T |q|   dv: w^T |dout|
-//   dbias: sum A_ds
+//   dbias: sum A_ds, as the other sums over ds    dsinks: sum w_sink (|dout||out| + |dlse|), the sink a key of score S = |sink|
 // Here w stands for w (1 + (S[i,j] + sum_j w S) / 4), S = (1 + sqrt(D) / 4) |scale| |q||k| + |bias|: a score is a sum of D
 // terms too, and rounding it by eps S changes exp(score) by that share. The naive form does not always show it: few keys live
 // in a saturated row, and a weight of exactly 1 hides any error of its score. Not: an error bound by itself (expect.h). A bound
@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "reference/attention.h"
+#include "support/modifier_case.h"
 
 namespace qkv::test {
 
 struct Magnitude {
   Tensor<double> out, lse, weights;  // [B, H, Tq, Dv], [B, H, Tq], [B, H, Tq, Tk]
   Tensor<double> dq, dk, dv, dbias;  // as the gradients; dbias [B, H, Tq, Tk]
+  Tensor<double> dsinks{}, dposition{};
 };
 
 template <class Input, class C>
@@ -34,7 +36,10 @@ class MagnitudeMaker {
         scale_(input.options.scale.value_or(1 / std::sqrt(static_cast<double>(input.q.size(3))))),
         a_{Tensor<double>(exact.out.sizes()),    Tensor<double>(exact.lse.sizes()), Tensor<double>(exact.weights.sizes()),
            Tensor<double>(input.q.sizes()),      Tensor<double>(input.k.sizes()),   Tensor<double>(input.v.sizes()),
-           Tensor<double>(exact.weights.sizes())} {}
+           Tensor<double>(exact.weights.sizes())} {
+    if (input.sinks.data() != nullptr) a_.dsinks = Tensor<double>(input.sinks.sizes());
+    if (input.position_table.data() != nullptr) a_.dposition = Tensor<double>(input.position_table.sizes());
+  }
 
   Magnitude make() && {
     for (Index b = 0; b < q_.size(0); ++b) {
@@ -48,8 +53,9 @@ class MagnitudeMaker {
  private:
   /// How far one score, and the slope of its soft cap, may move, in units of eps.
   struct Score {
-    double value;  // slope * chain * |scale| |q||k| + |softcap(x)| + |bias|
-    double slope;  // 1 + tanh^2 in place of 1 - tanh^2, and what an error of x does to it
+    double value;          // slope * chain * |scale| |q||k| + |softcap(x)| + |bias|; with a callback |mod'| times that + |mod|
+    double slope;          // 1 + tanh^2 in place of 1 - tanh^2, and what an error of x does to it
+    double mod_slope = 1;  // |mod'|, and what an error of what it is taken at does to it
   };
 
   static double absolute_dot(const View<const C, 4>& x, Index b, Index h, Index i, const View<const C, 4>& y, Index g,
@@ -62,16 +68,29 @@ class MagnitudeMaker {
   Score score(Index b, Index h, Index i, Index g, Index j) const {
     const View<const C, 4>& bias = input_.options.bias;
     const double cap = input_.options.softcap, terms = chain_ * std::abs(scale_) * absolute_dot(q_, b, h, i, k_, g, j);
-    double added = 0;
+    double bias_value = 0;
     if (!bias.is_null()) {
-      added = std::abs(static_cast<double>(
-          bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0)));
+      bias_value = static_cast<double>(
+          bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0));
     }
-    if (cap == 0) return {terms + added, 1};
+    double added = std::abs(bias_value);
+    double position = 0;
+    if (!input_.options.position_table.is_null()) {
+      position = input_.options.position_factor(i, j) *
+                 static_cast<double>(input_.options.position_table(input_.options.position_row(i, j), h));
+    }
+    added += std::abs(position);
     double x = 0;
     for (Index n = 0; n < q_.size(3); ++n) x += scale_ * static_cast<double>(q_(b, h, i, n) * k_(b, g, j, n));
-    const double tanh = std::tanh(x / cap), slope = 1 - tanh * tanh;
-    return {slope * terms + std::abs(cap * tanh) + added, 1 + tanh * tanh + std::abs(tanh) * slope * terms / cap};
+    const double tanh = cap == 0 ? 0 : std::tanh(x / cap), slope = 1 - tanh * tanh;
+    Score score{slope * terms + std::abs(cap * tanh) + added, 1};
+    if (cap != 0) score.slope = 1 + tanh * tanh + std::abs(tanh) * slope * terms / cap;
+    if (input_.mod == ModKind::kNone) return score;
+    const double biased = (cap == 0 ? x : cap * tanh) + position + (bias.is_null() ? 0 : bias_value);
+    const double mod_slope_at = std::abs(mod_slope(input_.mod, biased, h, i, j));
+    score.mod_slope = mod_slope_at + mod_curvature(input_.mod, biased) * score.value;
+    score.value = mod_slope_at * score.value + std::abs(mod_value(input_.mod, biased, b, h, i, j));
+    return score;
   }
 
   void row(Index b, Index h, Index i) {
@@ -87,6 +106,12 @@ class MagnitudeMaker {
       if (w == 0 || empty) continue;  // not kept, or so small that nothing of it shows
       scores[static_cast<std::size_t>(j)] = score(b, h, i, g, j);
       mean += w * scores[static_cast<std::size_t>(j)].value;
+    }
+    if (input_.sinks.data() != nullptr && !empty) {
+      const double sink = static_cast<double>(input_.options.sinks(h));
+      const double w = std::exp(sink - static_cast<double>(lse_(b, h, i)));
+      if (w > 0) mean += w * std::abs(sink);
+      sink_weight_ = w == 0 ? 0 : w * (1 + (std::abs(sink) + mean) / 4);
     }
     lse(b, h, i) = mean + row_lse;
     for (Index j = 0; j < kv_len; ++j) {
@@ -107,9 +132,15 @@ class MagnitudeMaker {
     const Index g = h / (q_.size(1) / k_.size(1));
     double delta = std::abs(static_cast<double>(dlse_(b, h, i)));
     for (Index n = 0; n < v_.size(3); ++n) delta += std::abs(static_cast<double>(dout_(b, h, i, n))) * out(b, h, i, n);
+    if (a_.dsinks.data() != nullptr) a_.dsinks.data()[h] += sink_weight_ * delta;
     for (Index j = 0; j < k_.size(2); ++j) {
       if (weights(b, h, i, j) == 0) continue;
-      ds(b, h, i, j) = weights(b, h, i, j) * (factor(b, h, i, j) * absolute_dot(dout_, b, h, i, v_, g, j) + delta);
+      ds(b, h, i, j) = scores[static_cast<std::size_t>(j)].mod_slope * weights(b, h, i, j) *
+                       (factor(b, h, i, j) * absolute_dot(dout_, b, h, i, v_, g, j) + delta);
+      if (a_.dposition.data() != nullptr) {
+        a_.dposition.data()[input_.options.position_row(i, j) * q_.size(1) + h] +=
+            std::abs(input_.options.position_factor(i, j)) * ds(b, h, i, j);
+      }
       const double dx = std::abs(scale_) * ds(b, h, i, j) * scores[static_cast<std::size_t>(j)].slope;
       for (Index n = 0; n < q_.size(3); ++n) {
         dq(b, h, i, n) += dx * static_cast<double>(std::abs(k_(b, g, j, n)));
@@ -128,6 +159,7 @@ class MagnitudeMaker {
   double scale_;
   double chain_ =
       1 + std::sqrt(static_cast<double>(q_.size(3))) / 4;  // how roundings of D sums in a row add up, as a random walk
+  double sink_weight_ = 0;                                 // of the row being looked at
   Magnitude a_;
 };
 

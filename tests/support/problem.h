@@ -20,6 +20,8 @@ struct ReferenceInput {
   Tensor<C> q, k, v, dout, bias;  // [B,H,Tq,D] [B,Hkv,Tk,D] [B,Hkv,Tk,Dv] [B,H,Tq,Dv], bias under its own sizes
   Tensor<C> dlse;                 // [B,H,Tq]
   reference::Options<C> options;
+  Tensor<C> sinks{}, position_table{};  // [H], [rows, H]
+  ModKind mod = ModKind::kNone;
 
   reference::Forward<C> forward() const { return reference::attention_forward<C>(q, k, v, options); }
   reference::Backward<C> backward() const { return reference::attention_backward<C>(q, k, v, dout, dlse, options); }
@@ -34,7 +36,8 @@ struct Problem {
   Placed<T> dout;    // [B, H, Tq, Dv]
   Tensor<Sum> dlse;  // [B, H, Tq]
   Tensor<Sum> bias_memory;
-  View<Sum, 4> bias;  // null: none
+  View<Sum, 4> bias;                  // null: none
+  Tensor<Sum> sinks, position_table;  // [H], [rows, H]; without data: none
   AttentionOptions options;
 
   View<T, 4> q() const { return qkv.views[0]; }
@@ -61,6 +64,7 @@ struct Problem {
     fill(dout.view, random, 1.0);
     for (Sum& x : dlse.span()) x = static_cast<Sum>(random.symmetric());
     if (c.bias != BiasKind::kNone) make_bias(random);
+    make_modifiers();
     if (c.fill == Fill::kOneHot) make_one_hot();
     if (c.fill == Fill::kConstantV) for_each(v(), [](T& x, Index, Index, Index) { x = number_as<T>(1.0); });
     if (c.fill == Fill::kNanBehindMask) poison(random);
@@ -68,7 +72,8 @@ struct Problem {
 
   /// May (b, h, i, j) be attended, bias and all?
   bool kept(Index b, Index h, Index i, Index j) const {
-    return mask.keep(b, h, i, j) && (bias.is_null() || bias_at(b, h, i, j) != -std::numeric_limits<Sum>::infinity());
+    return mask.keep(b, h, i, j) && !mod_hides(c.mod, h, i, j) &&
+           (bias.is_null() || bias_at(b, h, i, j) != -std::numeric_limits<Sum>::infinity());
   }
 
   template <class C>
@@ -78,6 +83,28 @@ struct Problem {
     if (!bias.is_null()) {
       input.bias = copy_as<C>(bias);
       input.options.bias = input.bias;
+    }
+    if (sinks.data() != nullptr) {
+      input.sinks = rounded_as<C>(sinks);
+      input.options.sinks = input.sinks;
+    }
+    if (position_table.data() != nullptr) {
+      input.position_table = rounded_as<C>(position_table);
+      input.options.position_table = input.position_table;
+      const Index offset = options.position_bias.align() == Align::kBottomRight ? c.kv_len - c.q_len : 0;
+      input.options.position_row = [kind = c.position, offset](Index i, Index j) { return position_row(kind, j - i - offset); };
+      input.options.position_factor = [kind = c.position, offset](Index i, Index j) {
+        return position_factor(kind, j - i - offset);
+      };
+    }
+    if (c.mod != ModKind::kNone) {
+      input.mod = c.mod;
+      input.options.score_mod = [kind = c.mod](C s, Index b, Index h, Index i, Index j) {
+        return mod_value(kind, s, b, h, i, j);
+      };
+      input.options.score_mod_slope = [kind = c.mod](C s, Index, Index h, Index i, Index j) {
+        return mod_slope(kind, s, h, i, j);
+      };
     }
     input.options.keep = mask.keep;
     input.options.scale = options.scale;
@@ -129,6 +156,33 @@ struct Problem {
 
   Sum bias_at(Index b, Index h, Index i, Index j) const {
     return bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0);
+  }
+
+  template <class C>
+  static Tensor<C> rounded_as(const Tensor<Sum>& values) {
+    Tensor<C> copy(values.sizes());
+    std::ranges::transform(values.span(), copy.data(), [](Sum x) { return static_cast<C>(x); });
+    return copy;
+  }
+
+  void make_modifiers() {
+    Random random(c.seed + 4711);
+    if (c.sinks != SinkKind::kNone) {
+      sinks = Tensor<Sum>({c.num_heads});
+      for (Index h = 0; h < c.num_heads; ++h) {
+        const double drawn = 2 * random.symmetric() + (c.sinks == SinkKind::kStrong ? 20 : 0);
+        const bool none = c.sinks == SinkKind::kSome && h % 2 == 0;
+        sinks.data()[h] = none ? -std::numeric_limits<Sum>::infinity() : static_cast<Sum>(drawn);
+      }
+      options.sinks = sinks;
+    }
+    if (c.position != PositionKind::kNone) {
+      position_table = Tensor<Sum>({position_rows(c.position), c.num_heads});
+      const double amplitude = c.position == PositionKind::kAlibi ? 0.1 : 2;
+      for (Sum& x : position_table.span()) x = static_cast<Sum>(amplitude * random.symmetric());
+      options.position_bias = make_position(c.position, position_table, position_align(c.q_len, c.kv_len, c.seed));
+    }
+    options.score_mod = make_mod(c.mod);
   }
 
   void make_bias(Random& random) {
@@ -186,7 +240,7 @@ struct Result {
   Placed<T> out;
   Tensor<Sum> lse, weights;
   Triple<T> gradients;  // dq, dk, dv
-  Tensor<Sum> dbias;
+  Tensor<Sum> dbias, dsinks, dposition;
 
   explicit Result(const Problem<T>& problem)
       : out({problem.c.batch, problem.c.num_heads, problem.c.q_len, problem.c.v_head_dim}, problem.c.layout),
@@ -196,7 +250,9 @@ struct Result {
     if (!problem.bias.is_null()) {
       dbias = Tensor<Sum>(std::vector<Index>(problem.bias.sizes().begin(), problem.bias.sizes().end()));
     }
-    for (Tensor<Sum>* tensor : {&lse, &weights, &dbias}) {
+    if (problem.sinks.data() != nullptr) dsinks = Tensor<Sum>(problem.sinks.sizes());
+    if (problem.position_table.data() != nullptr) dposition = Tensor<Sum>(problem.position_table.sizes());
+    for (Tensor<Sum>* tensor : {&lse, &weights, &dbias, &dsinks, &dposition}) {
       if (tensor->data() != nullptr) std::fill_n(tensor->data(), tensor->count(), kQuietNan<Sum>);
     }
   }
@@ -214,6 +270,8 @@ struct Result {
     AttentionGradients<T> wanted;
     wanted.dq = gradients.views[0], wanted.dk = gradients.views[1], wanted.dv = gradients.views[2];
     if (!problem.bias.is_null()) wanted.dbias = dbias;
+    if (dsinks.data() != nullptr) wanted.dsinks = dsinks;
+    if (dposition.data() != nullptr) wanted.dposition_bias = dposition;
     wanted.dlse = problem.dlse;
     wanted.accumulate = accumulate;
     attention_backward(problem.q(), problem.k(), problem.v(), out.view, lse, problem.dout.view, wanted, problem.options,

@@ -1,0 +1,33 @@
+// A PositionBias as kernels read it: for each head one vector over distances, which a strided bias (-1, +1) shows as [Tq, Tk].
+// Not: its gradient (position_gradient.h).
+#pragma once
+
+#include <cstdint>
+
+#include "core/scratch.h"
+#include "qkv/position_bias.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class Sum>
+struct PositionVectors {
+  const Sum* zero = nullptr;           // [H, distances]: distance 0 of head 0; null: none
+  const std::int32_t* rows = nullptr;  // [distances]: the table's row that distance 0 reads
+  Index head_stride = 0;
+
+  /// Spreads out the distances that q_len queries and kv_len keys have, or fewer of both. Returns their memory.
+  ScratchLease spread(const PositionBias& bias, Index q_len, Index kv_len, const Context& context);
+};
+
+/// Throws ShapeError or OptionError where the bias does not fit the sizes. Sum: the type of its table.
+template <class Sum>
+void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len, Index kv_len, const char* function);
+
+/// Distance of query i and key j is j - i - offset.
+inline Index position_offset(const PositionBias& bias, Index q_len, Index kv_len) {
+  return bias.align() == Align::kBottomRight ? kv_len - q_len : 0;
+}
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,51 @@
+// The gradient of a position bias. Kernels add dS of a tile along its diagonals; an item sums these by the rows of the table,
+// privately and in one order, and adds what it has once, in its turn. So no Tq x Tk, and bits that no thread count changes.
+//   dtable[row(d), h] += factor(d) * sum over b and i of dS[b, h, i, i + d + offset]
+#pragma once
+
+#include <algorithm>
+
+#include "attention/problem.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class T>
+struct PositionGradient {
+  using Sum = Accumulator<T>;
+  View<Sum, 2> table{};  // [rows, H]; null: not wanted
+  const Problem<T>* p = nullptr;
+
+  bool wanted() const { return table.data() != nullptr && table.count() > 0; }
+  /// A worker's: sums by row, then by diagonal of one tile.
+  std::size_t worker_bytes() const {
+    const Index numbers = wanted() ? table.size(0) + p->query_tile + p->backward_keys : 0;
+    return (static_cast<std::size_t>(numbers) * sizeof(Sum) + 63) / 64 * 64;
+  }
+
+  void begin_item(Sum* own) const { std::fill_n(own, table.size(0), Sum{0}); }
+
+  /// Where the tile's kernel adds.
+  Sum* begin_tile(const BackwardTile<T>& tile, Sum* own) const {
+    std::fill_n(own + table.size(0), tile.q_count + tile.k_count - 1, Sum{0});
+    return own + table.size(0) - first_diagonal(tile);
+  }
+  void end_tile(const BackwardTile<T>& tile, Sum* own) const {
+    const Sum* diagonals = own + table.size(0);
+    const Index first = first_diagonal(tile) - position_offset(*p->position_bias, p->q_len, p->kv_len);
+    for (Index n = 0; n < tile.q_count + tile.k_count - 1; ++n) {
+      own[p->position.rows[first + n]] += static_cast<Sum>(p->position_bias->factor(first + n)) * diagonals[n];
+    }
+  }
+
+  /// In the item's turn.
+  void add(const Sum* own, Index h) const {
+    for (Index row = 0; row < table.size(0); ++row) table(row, h) += own[row];
+  }
+
+ private:
+  static Index first_diagonal(const BackwardTile<T>& tile) { return tile.k_begin - (tile.q_begin + tile.q_count - 1); }
+};
+
+}  // namespace v0
+}  // namespace qkv
