@@ -8,6 +8,7 @@
 #include "files.h"
 #include "options.h"
 #include "qkv/nn/layer.h"
+#include "rotary_option.h"
 
 namespace qkv::cli {
 namespace {
@@ -16,7 +17,9 @@ struct LayerCommandOptions {
   std::string name, state, x, out, weights, applied, dout, grads;
   std::string keep, drop, mask_axes, empty_row;
   std::optional<bool> causal;
-  Index heads = 1;
+  Index heads = 1, kv_heads = 0;
+  std::optional<std::string> rope;
+  double norm_eps = 1e-6;
   std::optional<float> dropout, residual_dropout;
   std::uint64_t seed = 0;
   ComputeOptions compute;
@@ -42,8 +45,13 @@ Tensor<float> load_bte(std::string_view option, const std::string& path) {
 void check_usage(const LayerCommandOptions& options) {
   if (std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
     throw UsageError("NAME must be one of " + all_names() + ": got " + escaped(options.name));
-  if (options.name != "mha" && options.heads != 1)
-    throw UsageError("--heads is of mha alone: " + options.name + " has one head, got " + std::to_string(options.heads));
+  const bool grouped = options.name == "grouped-query";
+  if (options.name != "mha" && !grouped && options.heads != 1) {
+    throw UsageError("--heads is of mha and grouped-query alone: " + options.name + " has one head, got " +
+                     std::to_string(options.heads));
+  }
+  if (!grouped && (options.kv_heads != 0 || options.rope))
+    throw UsageError("--kv-heads and --rope are of grouped-query alone: got " + options.name);
   if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
   if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
     throw UsageError("--mask-axes needs --keep or --drop");
@@ -52,6 +60,9 @@ void check_usage(const LayerCommandOptions& options) {
 std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor<float>& x) {
   nn::LayerConfig config;
   config.num_heads = options.heads;
+  config.num_kv_heads = options.kv_heads;
+  config.norm_eps = options.norm_eps;
+  if (options.rope) config.rotary = parse_rotary(*options.rope).options;
   if (!options.empty_row.empty()) config.empty_row = parse_empty_row(options.empty_row);
   config.dropout = options.dropout.value_or(0);
   config.residual_dropout = options.residual_dropout.value_or(0);
@@ -109,6 +120,7 @@ int run(const LayerCommandOptions& options) {
   Tensor<float> weights, applied;
   nn::ForwardOptions forward{
       .mask = make_mask(options, *layer, keep, drop), .causal = options.causal, .seed = options.seed, .context = &context};
+  if (options.rope) forward.positions = parse_rotary(*options.rope).positions;
   if (!options.weights.empty()) forward.weights = &weights;
   if (!options.applied.empty()) forward.applied = &applied;
 
@@ -141,7 +153,16 @@ std::function<int()> declare(CLI::App& app) {
   file("--state", options->state, "Parameters: a PyTorch state_dict saved as .safetensors");
   file("--x", options->x, "Input [B, T, E], .npy")->required();
   file("--out", options->out, "Output [B, T, E], .npy")->required();
-  app.add_option("--heads", options->heads, "Heads of mha (default 1)")->type_name("N");
+  app.add_option("--heads", options->heads, "Heads of mha and grouped-query (default 1)")->type_name("N");
+  app.add_option("--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: as the file has)")
+      ->type_name("N");
+  app.add_option_function<std::string>(
+         "--rope", [options](const std::string& text) { options->rope = text; },
+         "Rotary positions of grouped-query: base=10000,layout=half,scaling=.. (docs/cli/layer.md)")
+      ->type_name("KEY=VALUE,..")
+      ->expected(0, 1)
+      ->default_str("");
+  app.add_option("--norm-eps", options->norm_eps, "Of grouped-query's norms of q and k (default 1e-6)")->type_name("X");
   file("--keep", options->keep, "Non-zero: may attend; [B, Tk], [B, Tq, Tk], four axes");
   file("--drop", options->drop, "Non-zero: may not attend");
   app.add_option("--mask-axes", options->mask_axes, "Axes of the mask: bk, qk, bqk, hqk (default: the layer's)")

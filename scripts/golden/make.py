@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes the golden files: what PyTorch computes for qkv's layers, attention itself and the toy language model.
 
-    python3 scripts/golden/make.py [--out tests/golden/data] [--only layers|sdpa|lm]
+    python3 scripts/golden/make.py [--out tests/golden/data] [--only layers|sdpa|modifiers|lm|huggingface]
 
-Needs numpy and torch (CPU). Two runs on one machine and one version of PyTorch give the same bytes.
+Needs numpy and torch (CPU), and for huggingface the package transformers in the version that huggingface.py names. Two runs on
+one machine and one version of PyTorch give the same bytes.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import importlib
 import pathlib
 import sys
 
+PARTS = ("layers", "sdpa", "modifiers", "lm", "huggingface")
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER))
 
@@ -22,12 +24,12 @@ def main():
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=FOLDER.parents[1] / "tests" / "golden" / "data")
-    parser.add_argument("--only", choices=("layers", "sdpa", "lm"))
+    parser.add_argument("--only", choices=PARTS)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # sums in one order
     philox.check_known_answers()
-    for part in (arguments.only,) if arguments.only else ("layers", "sdpa", "lm"):
+    for part in (arguments.only,) if arguments.only else PARTS:
         for case in importlib.import_module(part).cases():
             path = case.save(arguments.out)
             print(f"{path.name:45} {path.stat().st_size:8} bytes")

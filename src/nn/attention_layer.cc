@@ -8,6 +8,7 @@
 #include "nn/check_rows.h"
 #include "nn/linear_products.h"
 #include "nn/parameters.h"
+#include "nn/rms_norm.h"
 #include "nn/synonyms.h"
 #include "nn/tensor_use.h"
 #include "qkv/nn/dropout.h"
@@ -19,11 +20,10 @@ namespace {
 
 Context& context_or_default(Context* context) { return context != nullptr ? *context : Context::default_context(); }
 
-/// q, k or v (part 0, 1, 2) within projected [B, T, 3W], as [B, H, T, W/H].
-template <class T>
-View<T, 4> heads_of(View<T, 3> projected, int part, Index num_heads) {
-  const Index width = projected.size(2) / 3;
-  return split_heads(projected.sliced(2, part * width, (part + 1) * width), num_heads);
+Tensor<float> ones(Index count) {
+  Tensor<float> tensor({count});
+  std::ranges::fill(tensor.span(), 1.0F);
+  return tensor;
 }
 
 /// What keeps rows of `columns` floats from lying whole pages' halves apart, where a column of them would fall into a few sets
@@ -34,10 +34,16 @@ Index row_padding(Index columns) { return columns % 512 == 0 ? 16 : 0; }
 
 AttentionLayer::AttentionLayer(const AttentionLayerConfig& config) : config_(config), merged_(config.merged) {
   if (config_.width == 0) config_.width = config_.embed_dim;
+  if (config_.num_kv_heads == 0) config_.num_kv_heads = config_.num_heads;
   check<ShapeError>(config_.embed_dim > 0 && config_.width > 0, config_.type, "embed_dim and d_k must be at least 1: got ",
                     config_.embed_dim, " and ", config_.width);
   check<OptionError>(config_.num_heads > 0 && config_.width % config_.num_heads == 0, config_.type,
                      "num_heads must divide embed_dim: got ", config_.num_heads, " heads for ", config_.width);
+  check<OptionError>(config_.num_kv_heads > 0 && config_.num_heads % config_.num_kv_heads == 0, config_.type,
+                     "num_kv_heads must divide num_heads: got ", config_.num_kv_heads, " for ", config_.num_heads);
+  check<OptionError>(config_.norm_eps > 0 && std::isfinite(config_.norm_eps), config_.type,
+                     "norm_eps must be a number above 0: got ", config_.norm_eps);
+  if (config_.rotary) rotary_.emplace(head_dim(), *config_.rotary);
   for (const float p : {config_.dropout, config_.residual_dropout}) dropout_threshold(static_cast<double>(p), config_.type);
   for (std::size_t role = 0; role < kNumRoles; ++role) {
     weight_names_[role] = full_name(config_.names[role], false);
@@ -50,20 +56,71 @@ void AttentionLayer::initialise() {
   const Index e = config_.embed_dim;
   const Index w = config_.width;
   const bool torch_mha = config_.init == Init::kTorchMha;
-  in_weight_ = Tensor<float>({3 * w, e});
+  const Index rows = projected_width();
+  in_weight_ = Tensor<float>({rows, e});
   // Xavier's bound counts the merged matrix: torch holds q, k, v as one.
-  fill_uniform(in_weight_, torch_mha ? std::sqrt(6.0 / static_cast<double>(3 * w + e)) : linear_bound(e), config_.seed, 0);
-  if (config_.bias) in_bias_ = Tensor<float>({3 * w});
+  fill_uniform(in_weight_, torch_mha ? std::sqrt(6.0 / static_cast<double>(rows + e)) : linear_bound(e), config_.seed, 0);
+  if (config_.bias) in_bias_ = Tensor<float>({rows});
   if (config_.output_now || config_.output == OutputProjection::kRequired) {
     out_weight_ = Tensor<float>({e, w});
     fill_uniform(out_weight_, linear_bound(w), config_.seed, 2);
-    if (config_.bias) out_bias_ = Tensor<float>({e});
+    if (config_.grouped ? config_.output_bias : config_.bias) out_bias_ = Tensor<float>({e});
   }
   if (!torch_mha) {
     fill_uniform(in_bias_, linear_bound(e), config_.seed, 1);
     fill_uniform(out_bias_, linear_bound(w), config_.seed, 3);
   }
+  if (config_.qk_norm != QkNorm::kNone) {
+    const bool whole = config_.qk_norm == QkNorm::kVector;
+    q_norm_ = ones(whole ? w : head_dim());
+    k_norm_ = ones(whole ? kv_width() : head_dim());
+  }
   make_gradients();
+}
+
+QkNorm AttentionLayer::qk_norm() const {
+  if (q_norm_.count() == 0) return QkNorm::kNone;
+  return q_norm_.count() == head_dim() ? QkNorm::kHead : QkNorm::kVector;
+}
+
+template <class T>
+View<T, 4> AttentionLayer::part_of(View<T, 3> projected, int part) const {
+  const Index begin = part == 0 ? 0 : config_.width + (part - 1) * kv_width();
+  const Index width = part == 0 ? config_.width : kv_width();
+  return split_heads(projected.sliced(2, begin, begin + width), width / head_dim());
+}
+
+void AttentionLayer::position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const {
+  const QkNorm norm = qk_norm();
+  for (const int part : {0, 1}) {
+    if (norm == QkNorm::kNone) break;
+    const Index begin = part * config_.width, end = config_.width + part * kv_width();
+    const View<float, 4> rows =
+        split_heads(projected.sliced(2, begin, end), norm == QkNorm::kHead ? (end - begin) / head_dim() : 1);
+    rms_norm_forward(rows, (part == 0 ? q_norm_ : k_norm_).data(), config_.norm_eps, rows, context);
+  }
+  if (!rotary_) return;
+  const Index turned = config_.width + kv_width();  // q and k: their heads lie side by side
+  const View<float, 4> heads = split_heads(projected.sliced(2, 0, turned), turned / head_dim());
+  rotary_->forward(heads, heads, positions, context);
+}
+
+void AttentionLayer::unposition(View<float, 3> dprojected, Saved& saved, Context& context) {
+  if (rotary_) {
+    const Index turned = config_.width + kv_width();
+    const View<float, 4> heads = split_heads(dprojected.sliced(2, 0, turned), turned / head_dim());
+    rotary_->backward(heads, heads, saved.positions, context);
+  }
+  const QkNorm norm = qk_norm();
+  for (const int part : {0, 1}) {
+    if (norm == QkNorm::kNone) break;
+    const Index begin = part * config_.width, end = config_.width + part * kv_width();
+    const Index heads = norm == QkNorm::kHead ? (end - begin) / head_dim() : 1;
+    const View<const float, 3> raw = saved.raw;
+    const View<float, 4> rows = split_heads(dprojected.sliced(2, begin, end), heads);
+    rms_norm_backward(split_heads(raw.sliced(2, begin, end), heads), rows, (part == 0 ? q_norm_ : k_norm_).data(),
+                      config_.norm_eps, rows, (part == 0 ? q_norm_gradient_ : k_norm_gradient_).data(), saved.dnorm, context);
+  }
 }
 
 void AttentionLayer::make_gradients() {
@@ -71,16 +128,20 @@ void AttentionLayer::make_gradients() {
   in_bias_gradient_ = zeros_like(in_bias_);
   out_weight_gradient_ = zeros_like(out_weight_);
   out_bias_gradient_ = zeros_like(out_bias_);
+  q_norm_gradient_ = zeros_like(q_norm_);
+  k_norm_gradient_ = zeros_like(k_norm_);
 }
 
-void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, Context* context) const {
+void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, Context* context,
+                             const RotaryPositions& positions) const {
   check<ShapeError>(x.size(2) == config_.embed_dim && projected.size(0) == x.size(0) && projected.size(1) == x.size(1) &&
-                        projected.size(2) == 3 * config_.width,
-                    config_.type, "x must be [B, T, ", config_.embed_dim, "] and projected [B, T, ", 3 * config_.width,
+                        projected.size(2) == projected_width(),
+                    config_.type, "x must be [B, T, ", config_.embed_dim, "] and projected [B, T, ", projected_width(),
                     "]: got ", x, " and ", projected);
   check_rows(config_.type, "x", x);
   check_rows(config_.type, "projected", projected);
   linear_forward(x, {in_weight_, has_bias() ? in_bias_.data() : nullptr}, projected, context_or_default(context));
+  position(projected, positions, context_or_default(context));
 }
 
 void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3> y, Context* context) const {
@@ -91,7 +152,7 @@ void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3
   check_rows(config_.type, "attended", attended);
   check_rows(config_.type, "y", y);
   if (!has_output_projection()) return copy(attended, y);
-  linear_forward(attended, {out_weight_, has_bias() ? out_bias_.data() : nullptr}, y, context_or_default(context));
+  linear_forward(attended, {out_weight_, has_output_bias() ? out_bias_.data() : nullptr}, y, context_or_default(context));
 }
 
 AttentionOptions AttentionLayer::attention_options(const ForwardOptions& options) const {
@@ -118,14 +179,22 @@ void AttentionLayer::forward_into(View<const float, 3> x, View<float, 3> y, cons
     copy(x, kept.x);
     x = kept.x;
   }
-  resize(kept.projected, std::array{x.size(0), x.size(1), 3 * config_.width});
-  project(x, kept.projected, options.context);
+  resize(kept.projected, std::array{x.size(0), x.size(1), projected_width()});
+  Context& context = context_or_default(options.context);
+  linear_forward(x, {in_weight_, has_bias() ? in_bias_.data() : nullptr}, kept.projected, context);
+  if (saved != nullptr && qk_norm() != QkNorm::kNone) {
+    const Index normed = config_.width + kv_width();
+    resize(kept.raw, std::array{x.size(0), x.size(1), normed});
+    copy(View<const float, 3>(kept.projected).sliced(2, 0, normed), kept.raw);
+  }
+  kept.positions = options.positions;
+  position(kept.projected, options.positions, context);
   forward_projected(y, options, kept);
 }
 
 void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const {
-  check<ShapeError>(saved.projected.rank() == 3 && saved.projected.size(2) == 3 * config_.width, config_.type,
-                    "saved.projected must be [B, T, ", 3 * config_.width, "]: got ", saved.projected);
+  check<ShapeError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
+                    "saved.projected must be [B, T, ", projected_width(), "]: got ", saved.projected);
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
   check_output(y, batch, length);
@@ -135,9 +204,9 @@ void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& o
   saved.options = attention_options(options);
   saved.residual = {static_cast<double>(config_.residual_dropout), options.seed, training(), options.first_sequence};
 
-  const auto q = heads_of<const float>(saved.projected, 0, config_.num_heads);  // [B, H, T, W/H]
-  const auto k = heads_of<const float>(saved.projected, 1, config_.num_heads);
-  const auto v = heads_of<const float>(saved.projected, 2, config_.num_heads);
+  const auto q = part_of<const float>(saved.projected, 0);  // [B, H, T, W/H]
+  const auto k = part_of<const float>(saved.projected, 1);
+  const auto v = part_of<const float>(saved.projected, 2);
   const View<float, 4> attended = split_heads(saved.attended.view<3>(), config_.num_heads);
   for (Tensor<float>* wanted : {options.weights, options.applied}) {
     if (wanted != nullptr) resize(*wanted, std::array{batch, config_.num_heads, length, length});
@@ -157,17 +226,21 @@ void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& o
 }
 
 void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context) {
-  check<OptionError>(saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == 3 * config_.width,
+  check<OptionError>(saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(),
                      config_.type, "saved must be what this layer's forward filled: got x ", saved.x, ", projected ",
                      saved.projected);
   check<ShapeError>(dx.is_null() || dx.sizes() == saved.x.view<3>().sizes(), config_.type, "dx must be ", saved.x, ": got ",
                     dx);
   check_rows(config_.type, "dx", dx);
-  backward_projection(saved.x, backward_projected(dy, saved, context), dx, context);
+  backward_projected(dy, saved, context);
+  const View<float, 3> dprojected = saved.dprojected.view<3>().sliced(2, 0, projected_width());
+  unposition(dprojected, saved, context_or_default(context));
+  linear_backward(saved.x, dprojected, {in_weight_}, dx, {in_weight_gradient_, has_bias() ? in_bias_gradient_.data() : nullptr},
+                  context_or_default(context));
 }
 
 View<const float, 3> AttentionLayer::backward_projected(View<const float, 3> dy, Saved& saved, Context* context_pointer) {
-  check<OptionError>(saved.projected.rank() == 3 && saved.projected.size(2) == 3 * config_.width, config_.type,
+  check<OptionError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
                      "saved must be what this layer's forward filled: got projected ", saved.projected);
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
@@ -183,28 +256,28 @@ View<const float, 3> AttentionLayer::backward_projected(View<const float, 3> dy,
   if (has_output_projection()) {
     resize(saved.dattended, std::array{batch, length, config_.width});
     linear_backward(saved.attended, dy, {out_weight_}, saved.dattended,
-                    {out_weight_gradient_, has_bias() ? out_bias_gradient_.data() : nullptr}, context);
+                    {out_weight_gradient_, has_output_bias() ? out_bias_gradient_.data() : nullptr}, context);
     dattended = saved.dattended;
   }
-  const Index columns = 3 * config_.width;
+  const Index columns = projected_width();
   resize(saved.dprojected, std::array{batch, length, columns + row_padding(columns)});
-  const View<float, 3> dprojected = saved.dprojected.view<3>().sliced(2, 0, columns);  // [B, T, 3W]
-  const AttentionGradients<float> gradients{.dq = heads_of<float>(dprojected, 0, config_.num_heads),
-                                            .dk = heads_of<float>(dprojected, 1, config_.num_heads),
-                                            .dv = heads_of<float>(dprojected, 2, config_.num_heads)};
+  const View<float, 3> dprojected = saved.dprojected.view<3>().sliced(2, 0, columns);  // [B, T, P]
+  const AttentionGradients<float> gradients{
+      .dq = part_of<float>(dprojected, 0), .dk = part_of<float>(dprojected, 1), .dv = part_of<float>(dprojected, 2)};
   const View<const float, 3> attended = saved.attended;
-  attention_backward(heads_of<const float>(saved.projected, 0, config_.num_heads),
-                     heads_of<const float>(saved.projected, 1, config_.num_heads),
-                     heads_of<const float>(saved.projected, 2, config_.num_heads), split_heads(attended, config_.num_heads),
-                     saved.lse, split_heads(dattended, config_.num_heads), gradients, saved.options, context);
+  attention_backward(part_of<const float>(saved.projected, 0), part_of<const float>(saved.projected, 1),
+                     part_of<const float>(saved.projected, 2), split_heads(attended, config_.num_heads), saved.lse,
+                     split_heads(dattended, config_.num_heads), gradients, saved.options, context);
   return dprojected;
 }
 
 void AttentionLayer::backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx,
                                          Context* context) {
+  check<UnsupportedError>(!rotary_ && qk_norm() == QkNorm::kNone, config_.type,
+                          "the gradient of project alone is not computed for a layer with norms or rotary positions");
   check<ShapeError>(x.size(2) == config_.embed_dim && dprojected.size(0) == x.size(0) && dprojected.size(1) == x.size(1) &&
-                        dprojected.size(2) == 3 * config_.width,
-                    config_.type, "x must be [B, T, ", config_.embed_dim, "] and dprojected [B, T, ", 3 * config_.width,
+                        dprojected.size(2) == projected_width(),
+                    config_.type, "x must be [B, T, ", config_.embed_dim, "] and dprojected [B, T, ", projected_width(),
                     "]: got ", x, " and ", dprojected);
   check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), config_.type, "dx must have the sizes of x: got ", dx, " for ", x);
   check_rows(config_.type, "x", x);
@@ -226,18 +299,22 @@ std::vector<Parameter> AttentionLayer::parameters() {
     const std::size_t count = static_cast<std::size_t>(rows) * row;
     list.push_back({name, std::move(sizes), value.span().subspan(begin, count), gradient.span().subspan(begin, count)});
   };
-  const Index w = config_.width;
+  const Index w = config_.width, kv = kv_width();
   const auto add_input = [&](Role role, Index first, Index rows) {
     add_rows(weight_names_[role], in_weight_, in_weight_gradient_, first, rows);
     add_rows(bias_names_[role], in_bias_, in_bias_gradient_, first, rows);
   };
   if (merged_) {
-    add_input(kMerged, 0, 3 * w);
+    add_input(kMerged, 0, w + 2 * kv);
   } else {
-    for (const Role role : {kQuery, kKey, kValue}) add_input(role, static_cast<Index>(role) * w, w);
+    add_input(kQuery, 0, w);
+    add_input(kKey, w, kv);
+    add_input(kValue, w + kv, kv);
   }
   add_rows(weight_names_[kOutput], out_weight_, out_weight_gradient_, 0, config_.embed_dim);
   add_rows(bias_names_[kOutput], out_bias_, out_bias_gradient_, 0, config_.embed_dim);
+  add_rows(std::string(kQueryNorm), q_norm_, q_norm_gradient_, 0, q_norm_.count());
+  add_rows(std::string(kKeyNorm), k_norm_, k_norm_gradient_, 0, k_norm_.count());
   return list;
 }
 
@@ -252,11 +329,22 @@ void AttentionLayer::copy_parameters(const AttentionLayer& from) {
   in_bias_ = clone_of(from.in_bias_);
   out_weight_ = clone_of(from.out_weight_);
   out_bias_ = clone_of(from.out_bias_);
+  q_norm_ = clone_of(from.q_norm_);
+  k_norm_ = clone_of(from.k_norm_);
   make_gradients();
 }
 
 void AttentionLayer::load_state_dict(const StateDict& state, std::string_view prefix) {
-  const AttentionSizes sizes{config_.type, config_.embed_dim, config_.width, config_.output, config_.merged, config_.names};
+  const AttentionSizes sizes{.type = config_.type,
+                             .embed_dim = config_.embed_dim,
+                             .width = config_.width,
+                             .kv_width = kv_width(),
+                             .head_dim = head_dim(),
+                             .grouped = config_.grouped,
+                             .norm = config_.qk_norm,
+                             .output = config_.output,
+                             .merged = config_.merged,
+                             .names = config_.names};
   NamedTensors read = read_attention_parameters(sizes, state, prefix);
   // Into new tensors first: a failure (memory) leaves the layer as it was.
   const auto stacked = [&read](const std::array<const AnyTensor*, kNumRoles>& tensors, std::vector<Index> shape) {
@@ -270,14 +358,18 @@ void AttentionLayer::load_state_dict(const StateDict& state, std::string_view pr
     }
     return all;
   };
-  Tensor<float> in_weight = stacked(read.weights, {3 * config_.width, config_.embed_dim});
-  Tensor<float> in_bias = stacked(read.biases, {3 * config_.width});
+  Tensor<float> in_weight = stacked(read.weights, {projected_width(), config_.embed_dim});
+  Tensor<float> in_bias = stacked(read.biases, {projected_width()});
   Tensor<float> out_weight = read.weights[kOutput] == nullptr ? Tensor<float>() : to_f32(*read.weights[kOutput]);
   Tensor<float> out_bias = read.biases[kOutput] == nullptr ? Tensor<float>() : to_f32(*read.biases[kOutput]);
+  Tensor<float> q_norm = read.q_norm == nullptr ? Tensor<float>() : to_f32(*read.q_norm);
+  Tensor<float> k_norm = read.k_norm == nullptr ? Tensor<float>() : to_f32(*read.k_norm);
   in_weight_ = std::move(in_weight);
   in_bias_ = std::move(in_bias);
   out_weight_ = std::move(out_weight);
   out_bias_ = std::move(out_bias);
+  q_norm_ = std::move(q_norm);
+  k_norm_ = std::move(k_norm);
   make_gradients();
   merged_ = read.merged;
   for (std::size_t role = 0; role < kNumRoles; ++role) {

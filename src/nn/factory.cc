@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "nn/synonyms.h"
 #include "qkv/nn/average.h"
+#include "qkv/nn/grouped_query_attention.h"
 #include "qkv/nn/multi_head_attention.h"
 #include "qkv/nn/self_attention.h"
 
@@ -20,11 +21,22 @@ std::unique_ptr<Layer> make(const LayerConfig& config) {
   return std::make_unique<Form>(config);
 }
 
-constexpr std::array<std::string_view, 9> kNames = {"average", "fixed-weights",  "v1",          "v2", "v3",
-                                                    "v4",      "self-attention", "single-head", "mha"};
+constexpr std::string_view kGroupedName = "grouped-query";
+constexpr std::array<std::string_view, 10> kNames = {"average", "fixed-weights",  "v1",          "v2",  "v3",
+                                                     "v4",      "self-attention", "single-head", "mha", kGroupedName};
 constexpr std::array<Maker, kNames.size()> kMakers = {
-    make<AveragePooling>,  make<FixedWeights>,  make<SelfAttentionV1>,     make<SelfAttentionV2>,   make<SelfAttentionV3>,
-    make<SelfAttentionV4>, make<SelfAttention>, make<SingleHeadAttention>, make<MultiHeadAttention>};
+    make<AveragePooling>,     make<FixedWeights>,         make<SelfAttentionV1>, make<SelfAttentionV2>,
+    make<SelfAttentionV3>,    make<SelfAttentionV4>,      make<SelfAttention>,   make<SingleHeadAttention>,
+    make<MultiHeadAttention>, make<GroupedQueryAttention>};
+
+/// Fills sizes that are 0 where k and v may have fewer rows than q.
+void take_grouped_sizes(const StateDict& state, LayerConfig& config) {
+  const FoundGroupedSizes found = find_grouped_sizes(state);
+  if (config.embed_dim == 0) config.embed_dim = found.embed_dim;
+  if (config.head_dim == 0) config.head_dim = found.head_dim;
+  if (config.head_dim == 0 && config.num_heads > 0) config.head_dim = found.width / config.num_heads;
+  if (config.num_kv_heads == 0 && config.head_dim > 0) config.num_kv_heads = found.kv_width / config.head_dim;
+}
 
 /// Fills sizes that are 0 from whatever tensors the file has.
 void take_sizes(const StateDict& state, LayerConfig& config) {
@@ -50,7 +62,11 @@ std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& conf
 }
 
 std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state, LayerConfig config) {
-  take_sizes(state, config);
+  if (name == kGroupedName) {
+    take_grouped_sizes(state, config);
+  } else {
+    take_sizes(state, config);
+  }
   const bool sizes_known = name == "fixed-weights" ? config.length > 0 : name == "average" || config.embed_dim > 0;
   if (!sizes_known && std::ranges::find(kNames, name) != kNames.end()) {
     // A layer of any size says which names it expects; its sizes would mislead, so only the names are told.

@@ -1,5 +1,7 @@
 // The forms of attention: AttentionLayer under their names and defaults. The table at the head of self_attention.h says it in
 // words.
+#include "core/check.h"
+#include "qkv/nn/grouped_query_attention.h"
 #include "qkv/nn/multi_head_attention.h"
 #include "qkv/nn/self_attention.h"
 
@@ -70,6 +72,13 @@ constexpr Form kMultiHead{.type = "MultiHeadAttention",
                           .dropout = 0.1F,
                           .residual_dropout = 0.1F};
 
+constexpr Form kGroupedQuery{.type = "GroupedQueryAttention",
+                             .name = "grouped-query",
+                             .names = {"q_proj", "k_proj", "v_proj", "in_proj", "o_proj"},
+                             .output = OutputProjection::kRequired,
+                             .bias = false,
+                             .empty_row = EmptyRow::kZero};
+
 AttentionLayerConfig configure_self_attention(const LayerConfig& config) {
   AttentionLayerConfig result = configure(kSelfAttention, config);
   result.width = config.d_k;
@@ -80,6 +89,23 @@ AttentionLayerConfig configure_multi_head(const LayerConfig& config) {
   AttentionLayerConfig result = configure(kMultiHead, config);
   result.num_heads = config.num_heads;
   result.heads = true;
+  return result;
+}
+
+AttentionLayerConfig configure_grouped(const LayerConfig& config) {
+  AttentionLayerConfig result = configure(kGroupedQuery, config);
+  check<OptionError>(config.num_heads > 0 && (config.head_dim > 0 || config.embed_dim % config.num_heads == 0),
+                     kGroupedQuery.type, "num_heads must divide embed_dim where head_dim is not said: got ", config.num_heads,
+                     " heads for ", config.embed_dim);
+  result.width = config.num_heads * (config.head_dim > 0 ? config.head_dim : config.embed_dim / config.num_heads);
+  result.num_heads = config.num_heads;
+  result.num_kv_heads = config.num_kv_heads;
+  result.heads = true;
+  result.output_bias = config.output_bias.value_or(result.bias);
+  result.grouped = true;
+  result.qk_norm = config.qk_norm;
+  result.norm_eps = config.norm_eps;
+  result.rotary = config.rotary;
   return result;
 }
 
@@ -109,6 +135,7 @@ SelfAttentionV4::SelfAttentionV4(const LayerConfig& config) : AttentionLayer(con
 SelfAttention::SelfAttention(const LayerConfig& config) : AttentionLayer(configure_self_attention(config)) {}
 SingleHeadAttention::SingleHeadAttention(const LayerConfig& config) : AttentionLayer(configure(kSingleHead, config)) {}
 MultiHeadAttention::MultiHeadAttention(const LayerConfig& config) : AttentionLayer(configure_multi_head(config)) {}
+GroupedQueryAttention::GroupedQueryAttention(const LayerConfig& config) : AttentionLayer(configure_grouped(config)) {}
 
 SelfAttentionV1 to_v1(const SelfAttentionV2& layer) { return converted<SelfAttentionV1>(layer); }
 SelfAttentionV2 to_v2(const SelfAttentionV1& layer) { return converted<SelfAttentionV2>(layer); }

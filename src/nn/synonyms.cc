@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
@@ -64,6 +65,7 @@ class Reader {
   /// Every entry into its role.
   void collect() {
     for (const StateEntry& entry : entries_) {
+      if (take_norm(entry)) continue;
       const auto meaning = spelled(entry.name, sizes_.names);
       if (!meaning || (meaning->role == kOutput && sizes_.output == OutputProjection::kNone)) {
         throw_unknown(sizes_.type, prefix_, entry.name, expected(true));
@@ -74,6 +76,12 @@ class Reader {
       tensor = entry.tensor;
       name = entry.name;
     }
+  }
+
+  bool take_norm(const StateEntry& entry) {
+    if (!sizes_.grouped || (entry.name != kQueryNorm && entry.name != kKeyNorm)) return false;
+    (entry.name == kQueryNorm ? found_.q_norm : found_.k_norm) = entry.tensor;
+    return true;
   }
 
   void require_one_form() {
@@ -109,12 +117,19 @@ class Reader {
 
   void require_all() {
     const bool output = sizes_.output == OutputProjection::kRequired || !first_name(kOutput).empty();
-    const bool biases = std::ranges::any_of(found_.biases, [](const AnyTensor* tensor) { return tensor != nullptr; });
+    const bool input_biases = std::any_of(found_.biases.begin(), found_.biases.begin() + kOutput,
+                                          [](const AnyTensor* tensor) { return tensor != nullptr; });
+    const bool biases = input_biases || found_.biases[kOutput] != nullptr;
     for (std::size_t index = 0; index < kNumRoles; ++index) {
       const auto role = static_cast<Role>(index);
       const bool wanted = role == kOutput ? output : (role == kMerged) == found_.merged;
+      const bool bias_wanted = sizes_.grouped ? role != kOutput && input_biases : biases;
       if (wanted && found_.weights[role] == nullptr) throw_absent(role, false, biases);
-      if (wanted && biases && found_.biases[role] == nullptr) throw_absent(role, true, biases);
+      if (wanted && bias_wanted && found_.biases[role] == nullptr) throw_absent(role, true, biases);
+    }
+    const bool norms = sizes_.norm != QkNorm::kNone || found_.q_norm != nullptr || found_.k_norm != nullptr;
+    for (const auto& [name, tensor] : {std::pair(kQueryNorm, found_.q_norm), std::pair(kKeyNorm, found_.k_norm)}) {
+      if (norms && tensor == nullptr) throw_missing(sizes_.type, prefix_, name, expected(!biases), entries_);
     }
   }
 
@@ -124,6 +139,15 @@ class Reader {
       check_one(found_.weights[role], found_.weight_names[role], weight_sizes(role));
       check_one(found_.biases[role], found_.bias_names[role], {weight_sizes(role)[0]});
     }
+    if (found_.q_norm == nullptr) return;
+    const bool whole = norm_is_whole();
+    check_one(found_.q_norm, std::string(kQueryNorm), {whole ? sizes_.width : sizes_.head_dim});
+    check_one(found_.k_norm, std::string(kKeyNorm), {whole ? sizes_.kv_width : sizes_.head_dim});
+  }
+  /// As the layer says, else as long as the file's own weights of q are.
+  bool norm_is_whole() const {
+    if (sizes_.norm != QkNorm::kNone) return sizes_.norm == QkNorm::kVector;
+    return found_.q_norm != nullptr && found_.q_norm->sizes != std::vector<Index>{sizes_.head_dim};
   }
   void check_one(const AnyTensor* tensor, const std::string& name, std::vector<Index> wanted) const {
     if (tensor != nullptr) check_sizes(sizes_.type, prefix_, *tensor, {name, std::move(wanted)}, expected(true));
@@ -131,7 +155,8 @@ class Reader {
 
   std::vector<Index> weight_sizes(Role role) const {
     if (role == kOutput) return {sizes_.embed_dim, sizes_.width};
-    return {role == kMerged ? 3 * sizes_.width : sizes_.width, sizes_.embed_dim};
+    if (role == kMerged) return {sizes_.width + 2 * sizes_.kv_width, sizes_.embed_dim};
+    return {role == kQuery ? sizes_.width : sizes_.kv_width, sizes_.embed_dim};
   }
 
   /// Everything that a file in this form can hold.
@@ -143,8 +168,12 @@ class Reader {
       if (role == kOutput ? sizes_.output == OutputProjection::kNone : (role == kMerged) != merged) continue;
       const bool required = role != kOutput || sizes_.output == OutputProjection::kRequired;
       list.push_back({full_name(names_[role], false), weight_sizes(role), required});
-      list.push_back({full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases});
+      list.push_back({full_name(names_[role], true), {weight_sizes(role)[0]}, required && !optional_biases && !sizes_.grouped});
     }
+    if (!sizes_.grouped) return list;
+    const bool whole = norm_is_whole(), required = sizes_.norm != QkNorm::kNone;
+    list.push_back({std::string(kQueryNorm), {whole ? sizes_.width : sizes_.head_dim}, required});
+    list.push_back({std::string(kKeyNorm), {whole ? sizes_.kv_width : sizes_.head_dim}, required});
     return list;
   }
 
@@ -196,6 +225,20 @@ FoundSizes find_sizes(const StateDict& state) {
   const auto votes = [&](const FoundSizes& one) { return std::ranges::count(found, one); };
   const auto most = std::ranges::max_element(found, {}, votes);
   return most == found.end() ? FoundSizes{} : *most;
+}
+
+FoundGroupedSizes find_grouped_sizes(const StateDict& state) {
+  FoundGroupedSizes found;
+  for (const StateDict::Entry& entry : state.entries()) {
+    const std::vector<Index>& sizes = entry.tensor.sizes;
+    if (entry.name == kKeyNorm && sizes.size() == 1) found.head_dim = sizes[0];
+    const auto meaning = spelled(entry.name, kSpellings[0]);
+    if (!meaning || meaning->bias || sizes.size() != 2) continue;
+    if (meaning->role == kQuery) found.width = sizes[0], found.embed_dim = sizes[1];
+    if (meaning->role == kKey) found.kv_width = sizes[0];
+  }
+  if (found.head_dim == found.kv_width) found.head_dim = 0;  // over the whole vector
+  return found;
 }
 
 }  // namespace nn

@@ -21,13 +21,21 @@ struct NamedTensors {
   bool merged = false;
   std::array<const AnyTensor*, kNumRoles> weights{}, biases{};
   std::array<std::string, kNumRoles> weight_names, bias_names;
+  const AnyTensor *q_norm = nullptr, *k_norm = nullptr;  // both or none
 };
+
+/// The names of what q and k are normalised with.
+inline constexpr std::string_view kQueryNorm = "q_norm.weight", kKeyNorm = "k_norm.weight";
 
 /// What a layer needs to judge a file.
 struct AttentionSizes {
-  std::string_view type;  // for error texts
-  Index embed_dim = 0;    // E
-  Index width = 0;        // W
+  std::string_view type;        // for error texts
+  Index embed_dim = 0;          // E
+  Index width = 0;              // W: rows of q, columns of the output projection
+  Index kv_width = 0;           // Wkv: rows of k and of v
+  Index head_dim = 0;           // D
+  bool grouped = false;         // norms are known, and biases of q, k, v and of the output come and go apart
+  QkNorm norm = QkNorm::kNone;  // must be in the file; kNone: the file decides
   OutputProjection output = OutputProjection::kNone;
   bool merged = false;                                 // the layer's own form and names: what a file
   std::array<std::string_view, kNumRoles> names = {};  // that says nothing else is expected to hold
@@ -43,6 +51,15 @@ struct FoundSizes {
   bool operator==(const FoundSizes&) const = default;
 };
 FoundSizes find_sizes(const StateDict& state);
+
+/// The same of grouped heads, by the rows of q and of k; and the head width that norms tell, 0 where they do not.
+struct FoundGroupedSizes {
+  Index embed_dim = 0;  // E
+  Index width = 0;      // W
+  Index kv_width = 0;   // Wkv
+  Index head_dim = 0;   // D
+};
+FoundGroupedSizes find_grouped_sizes(const StateDict& state);
 
 /// "in_proj" -> "in_proj_weight", any other -> "NAME.weight"; the same for "bias".
 std::string full_name(std::string_view matrix, bool bias);

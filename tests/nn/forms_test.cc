@@ -119,14 +119,17 @@ class EveryForm : public testing::TestWithParam<std::string_view> {
 
   static nn::LayerConfig config() {
     return {.embed_dim = kDim,
-            .num_heads = GetParam() == "mha" ? 2 : 1,
+            .num_heads = has_heads() ? 2 : 1,
+            .num_kv_heads = 1,
             .d_k = kDim,
             .length = kLength,
+            .rotary = RotaryOptions{},
             .dropout = 0.25F,
             .residual_dropout = 0.25F,
             .empty_row = EmptyRow::kMean,
             .seed = 21};
   }
+  static bool has_heads() { return GetParam() == "mha" || GetParam() == "grouped-query"; }
   bool attends() const { return GetParam() != "average" && GetParam() != "fixed-weights"; }
   nn::ForwardOptions options() const {
     nn::ForwardOptions made{.seed = 7};
@@ -140,7 +143,7 @@ class EveryForm : public testing::TestWithParam<std::string_view> {
     test::Random random(4);
     for (auto& one : keep.span()) one = random.below(3) != 0;
     for (Index j = 0; j < kLength; ++j) keep.view<3>()(1, 2, j) = 0;
-    if (GetParam() == "mha") keep.reshape({kBatch, 1, kLength, kLength});
+    if (has_heads()) keep.reshape({kBatch, 1, kLength, kLength});
     return keep;
   }();
 };

@@ -124,8 +124,8 @@ TEST(Options, ImpossibleOnesAreNamed) {
   EXPECT_NE(test::error_of<ShapeError>([] { nn::SelfAttentionV1({}); }), "");
   EXPECT_NE(test::error_of<ShapeError>([] { nn::FixedWeights({}); }), "");
   EXPECT_EQ(test::error_of<OptionError>([] { nn::make_layer("v5", {}); }),
-            "[make_layer] the layer must be one of average, fixed-weights, v1, v2, v3, v4, self-attention, single-head, mha: "
-            "got v5");
+            "[make_layer] the layer must be one of average, fixed-weights, v1, v2, v3, v4, self-attention, single-head, mha, "
+            "grouped-query: got v5");
 }
 
 // "I like the blue sky" and "I like the red sky": fixed weights give the fourth word the same share of the others whatever it

@@ -234,7 +234,8 @@ TEST(OwnNames, OfEachForm) {
        "output_proj.bias "},
       {"self-attention", "W_Q.weight W_Q.bias W_K.weight W_K.bias W_V.weight W_V.bias "},
       {"single-head", "W_q.weight W_k.weight W_v.weight W_o.weight "},
-      {"mha", "q_proj.weight q_proj.bias k_proj.weight k_proj.bias v_proj.weight v_proj.bias o_proj.weight o_proj.bias "}};
+      {"mha", "q_proj.weight q_proj.bias k_proj.weight k_proj.bias v_proj.weight v_proj.bias o_proj.weight o_proj.bias "},
+      {"grouped-query", "q_proj.weight k_proj.weight v_proj.weight o_proj.weight "}};
   for (const std::string_view name : nn::layer_names()) {
     const auto layer = nn::make_layer(name, {.embed_dim = kDim, .length = 3});
     EXPECT_EQ(names_of(layer->state_dict()), expected.at(name));

@@ -1,14 +1,16 @@
 // AttentionLayer: projection -> attention -> projection, the one implementation behind every form with learned q, k, v.
 // The forms (self_attention.h, multi_head_attention.h) are configurations of it and add no arithmetic.
 //
-//   projected = x W_in^T + b_in          [B, T, 3W]   rows of W_in [3W, E] in the order q, k, v
-//   attended  = attention(q, k, v)       [B, T, W]    heads side by side, W = num_heads * head_dim
+//   projected = x W_in^T + b_in          [B, T, P]    rows of W_in [P, E] in the order q, k, v; P = W + 2 Wkv
+//   q, k      = rotary(norm(q, k))                    both by option; only grouped-query has them
+//   attended  = attention(q, k, v)       [B, T, W]    heads side by side, W = num_heads * head_dim, Wkv likewise
 //   y         = dropout(attended W_out^T + b_out)      [B, T, E]; without an output projection y = dropout(attended)
 //
 // Merged and separate names are two ways to name rows of one matrix, so converting between them is exact.
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "qkv/nn/layer.h"
 
@@ -21,13 +23,19 @@ enum class OutputProjection { kNone, kOptional, kRequired };
 
 /// One form of attention: what the ladder's classes differ in.
 struct AttentionLayerConfig {
-  std::string_view type;  ///< "SelfAttentionV1", for error texts
-  std::string_view name;  ///< "v1", in `qkv layer`
-  Index embed_dim = 0;    ///< E
-  Index width = 0;        ///< W; 0: E
-  Index num_heads = 1;    ///< divides W
-  bool heads = false;     ///< whether its masks may speak of heads (also when there is one)
+  std::string_view type;   ///< "SelfAttentionV1", for error texts
+  std::string_view name;   ///< "v1", in `qkv layer`
+  Index embed_dim = 0;     ///< E
+  Index width = 0;         ///< W; 0: E
+  Index num_heads = 1;     ///< divides W
+  Index num_kv_heads = 0;  ///< divides num_heads; 0: num_heads
+  bool heads = false;      ///< whether its masks may speak of heads (also when there is one)
   bool bias = true;
+  bool output_bias = true;  ///< like `bias` unless the form is grouped
+  bool grouped = false;     ///< may have norms, and a bias of q, k, v without one of the output or the other way round
+  QkNorm qk_norm = QkNorm::kNone;
+  double norm_eps = 1e-6;
+  std::optional<RotaryOptions> rotary = {};
   OutputProjection output = OutputProjection::kNone;
   bool output_now = false;                     ///< kOptional: made with one
   bool merged = false;                         ///< own names: one matrix for q, k, v
@@ -40,6 +48,8 @@ struct AttentionLayerConfig {
   std::uint64_t seed = 0;
 };
 
+class GroupedQueryAttention;
+
 class QKV_API AttentionLayer : public Layer {
  public:
   explicit AttentionLayer(const AttentionLayerConfig& config);
@@ -48,25 +58,33 @@ class QKV_API AttentionLayer : public Layer {
   Index embed_dim() const override { return config_.embed_dim; }
   Index output_dim() const override { return has_output_projection() ? config_.embed_dim : config_.width; }
   Index num_heads() const override { return config_.num_heads; }
+  Index num_kv_heads() const { return config_.num_kv_heads; }
   Index head_dim() const { return config_.width / config_.num_heads; }
   Index width() const { return config_.width; }
+  Index kv_width() const { return config_.num_kv_heads * head_dim(); }      ///< Wkv
+  Index projected_width() const { return config_.width + 2 * kv_width(); }  ///< P
   bool has_bias() const { return in_bias_.count() != 0; }
+  bool has_output_bias() const { return out_bias_.count() != 0; }
   bool has_output_projection() const { return out_weight_.count() != 0; }
+  /// What q and k are normalised over: as the layer was made, or as the file that was loaded has it.
+  QkNorm qk_norm() const;
   bool masks_have_heads() const override { return config_.heads; }
   const AttentionLayerConfig& config() const { return config_; }
 
   void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
   void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) override;
 
-  /// The two projections alone, for a cache of keys and values: x [B, T, E] -> q, k, v side by side [B, T, 3W], and
-  /// attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
-  void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr) const;
+  /// The two projections alone, for a cache of keys and values: x [B, T, E] -> q, k, v side by side [B, T, P], norms and rotary
+  /// positions applied, and attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
+  void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr,
+               const RotaryPositions& positions = {}) const;
   void project_output(View<const float, 3> attended, View<float, 3> y, Context* context = nullptr) const;
 
   /// forward and backward in halves, for a caller that has the projections by another way than from x [B, T, E] (a sum of
-  /// projected embeddings). forward_projected: y from saved.projected [B, T, 3W], which the caller filled; saved.x is not used.
-  /// backward_projected: the gradient of saved.projected, a view of saved [B, T, 3W]; parameter gradients of the output += .
-  /// backward_projection: the gradient of project: dx [B, T, E] (null: not wanted), parameter gradients of q, k, v += .
+  /// projected embeddings). forward_projected: y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
+  /// backward_projected: the gradient of saved.projected, a view of saved [B, T, P]; parameter gradients of the output += .
+  /// backward_projection: the gradient of project: dx [B, T, E] (null: not wanted), parameter gradients of q, k, v += ; not for
+  /// a layer with norms or rotary positions (UnsupportedError).
   void forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const;
   View<const float, 3> backward_projected(View<const float, 3> dy, Saved& saved, Context* context = nullptr);
   void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx,
@@ -84,8 +102,17 @@ class QKV_API AttentionLayer : public Layer {
   std::string_view type_name() const override { return config_.type; }
 
  private:
+  friend QKV_API GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts);
+  friend QKV_API void add_shard_gradients(AttentionLayer& whole, const GroupedQueryAttention& shard, Index part, Index parts);
+
   void initialise();
   void make_gradients();
+  /// q, k or v (part 0, 1, 2) of projected [B, T, P], as [B, H, T, D].
+  template <class T>
+  View<T, 4> part_of(View<T, 3> projected, int part) const;
+  /// Norms and rotary positions of projected [B, T, P], in place; and back: the gradient [B, T, P] in place, norms' += .
+  void position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const;
+  void unposition(View<float, 3> dprojected, Saved& saved, Context& context);
   void check_output(View<const float, 3> y, Index batch, Index length) const;
   AttentionOptions attention_options(const ForwardOptions& options) const;
 
@@ -93,10 +120,13 @@ class QKV_API AttentionLayer : public Layer {
   Mask causal_ = Mask::causal();                          // made once: a forward allocates nothing
   bool merged_;                                           // the form of the names: one matrix for q, k, v, or three
   std::array<std::string, 5> weight_names_, bias_names_;  // of q, k, v, merged, output
-  Tensor<float> in_weight_, in_weight_gradient_;          // [3W, E]
-  Tensor<float> in_bias_, in_bias_gradient_;              // [3W], empty without biases
-  Tensor<float> out_weight_, out_weight_gradient_;        // [E, W], empty without an output projection
-  Tensor<float> out_bias_, out_bias_gradient_;            // [E], empty without biases
+  std::optional<Rotary> rotary_;
+  Tensor<float> in_weight_, in_weight_gradient_;    // [P, E]
+  Tensor<float> in_bias_, in_bias_gradient_;        // [P], empty without biases
+  Tensor<float> out_weight_, out_weight_gradient_;  // [E, W], empty without an output projection
+  Tensor<float> out_bias_, out_bias_gradient_;      // [E], empty without biases
+  Tensor<float> q_norm_, q_norm_gradient_;          // [D] or [W], empty without norms
+  Tensor<float> k_norm_, k_norm_gradient_;          // [D] or [Wkv]
 };
 
 }  // namespace nn

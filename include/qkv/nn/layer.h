@@ -10,6 +10,7 @@
 
 #include "qkv/attention.h"
 #include "qkv/nn/module.h"
+#include "qkv/rotary.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -23,6 +24,7 @@ struct ForwardOptions {
   Index first_sequence = 0;                ///< number of sequence 0 in the dropouts
   Tensor<float>* weights = nullptr;        ///< asked for: [B, H, T, T] after softmax, before dropout
   Tensor<float>* applied = nullptr;        ///< asked for: [B, H, T, T] after dropout
+  RotaryPositions positions = {};          ///< of layers with rotary positions; what it borrows must outlive backward
   Context* context = nullptr;              ///< none: the default one
 };
 
@@ -30,14 +32,24 @@ struct ForwardOptions {
 /// The tensors may be read (a cache, a picture); the last three are work space.
 struct Saved {
   Tensor<float> x;           // [B, T, E]
-  Tensor<float> projected;   // [B, T, 3W]: q, k, v side by side, W = heads * head_dim each
+  Tensor<float> projected;   // [B, T, W + 2 Wkv]: q, k, v side by side as attention reads them, W = heads * head_dim
+  Tensor<float> raw;         // [B, T, W + Wkv]: q and k before their norms, where they have any
   Tensor<float> attended;    // [B, T, W], before the output projection
   Tensor<float> lse;         // [B, H, T]
   AttentionOptions options;  // of the attention inside
+  RotaryPositions positions;
   Dropout residual;          // of the output
   Tensor<float> dy;          // [B, T, output_dim] after dropout's backward
   Tensor<float> dattended;   // [B, T, W]
-  Tensor<float> dprojected;  // [B, T, 3W]
+  Tensor<float> dprojected;  // [B, T, W + 2 Wkv]
+  Tensor<float> dnorm;       // partial sums of the norms' gradients
+};
+
+/// What q and k of a layer are normalised over before attention: x / sqrt(mean(x^2) + eps) * weight.
+enum class QkNorm {
+  kNone,
+  kHead,   ///< each head by itself, weights [D]: Qwen 3
+  kVector  ///< all heads together, weights [H * D] and [Hkv * D]: OLMo 2
 };
 
 /// How Linear parameters start.
@@ -81,24 +93,32 @@ class QKV_API Layer : public Module {
 /// What layers are made from; each reads what concerns it, and has its own default for what is none.
 struct LayerConfig {
   Index embed_dim = 0;
-  Index num_heads = 1;                         ///< mha
+  Index num_heads = 1;                         ///< mha, grouped-query
+  Index num_kv_heads = 0;                      ///< grouped-query; 0: num_heads
+  Index head_dim = 0;                          ///< grouped-query; 0: embed_dim / num_heads
   Index d_k = 0;                               ///< self-attention; 0: embed_dim
   Index length = 0;                            ///< fixed-weights: T
-  std::optional<bool> bias = {};               ///< none: single-head false, others true
+  std::optional<bool> bias = {};               ///< none: single-head and grouped-query false, others true
+  std::optional<bool> output_bias = {};        ///< grouped-query; none: as bias
+  QkNorm qk_norm = QkNorm::kNone;              ///< grouped-query
+  double norm_eps = 1e-6;                      ///< grouped-query
+  std::optional<RotaryOptions> rotary = {};    ///< grouped-query; none: no rotary positions
   std::optional<float> dropout = {};           ///< on weights; none: the layer's default
   std::optional<float> residual_dropout = {};  ///< on the output; none: the layer's default
   std::optional<bool> causal = {};             ///< none: single-head true, others false
-  std::optional<EmptyRow> empty_row = {};      ///< none: kMean; single-head kNaN
+  std::optional<EmptyRow> empty_row = {};      ///< none: kMean; single-head kNaN; grouped-query kZero
   std::optional<bool> output_proj = {};        ///< v2; none: without
   Init init = Init::kLinear;
   std::uint64_t seed = 0;
 };
 
-/// "average", "fixed-weights", "v1", "v2", "v3", "v4", "self-attention", "single-head", "mha": the ladder, bottom first.
+/// "average", "fixed-weights", "v1", "v2", "v3", "v4", "self-attention", "single-head", "mha": the ladder, bottom first; then
+/// "grouped-query".
 QKV_API std::span<const std::string_view> layer_names();
 /// Throws OptionError that lists the names when there is none of this name.
 QKV_API std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& config);
-/// Made and loaded: sizes that `config` leaves 0 (embed_dim, d_k, length) are those of the tensors in `state`.
+/// Made and loaded: sizes that `config` leaves 0 (embed_dim, d_k, length, head_dim, num_kv_heads) are those of the tensors in
+/// `state`.
 QKV_API std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state, LayerConfig config = {});
 
 }  // namespace nn

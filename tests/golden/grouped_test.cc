@@ -1,0 +1,98 @@
+// GroupedQueryAttention against Hugging Face's Llama, Qwen 2, Qwen 3, OLMo 2 and GPT-J: outputs, weights and every gradient,
+// with every scaling of rotary positions. GPT-2 and BERT are MultiHeadAttention: layer_test.cc.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "golden/golden.h"
+#include "qkv/nn/grouped_query_attention.h"
+
+namespace qkv {
+namespace {
+
+std::vector<std::string> grouped_files() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(QKV_GOLDEN_DIR)) {
+    const std::string stem = entry.path().stem().string();
+    if (stem.starts_with("hf_") && golden::File(stem).fact("kind") == "grouped") names.push_back(stem);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+/// "base=10000,layout=half" as the options of a layer and the position of its first token.
+class Rope {
+ public:
+  explicit Rope(const std::string& text) {
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find(',', at), text.size()), equals = text.find('=', at);
+      values_[text.substr(at, equals - at)] = text.substr(equals + 1, end - equals - 1);
+      at = end + 1;
+    }
+  }
+
+  RotaryOptions options() const {
+    const std::map<std::string, RotaryScaling> scalings = {{"", RotaryScaling::kNone},
+                                                           {"linear", RotaryScaling::kLinear},
+                                                           {"ntk", RotaryScaling::kNtk},
+                                                           {"yarn", RotaryScaling::kYarn},
+                                                           {"llama3", RotaryScaling::kLlama3}};
+    RotaryOptions made;
+    made.rotary_dim = whole("dim", 0);
+    made.base = values_.contains("base") ? std::stod(text("base")) : 10000;
+    made.layout = text("layout") == "interleaved" ? RotaryLayout::kInterleaved : RotaryLayout::kHalfSplit;
+    made.scaling = scalings.at(text("scaling"));
+    made.factor = static_cast<double>(whole("factor", 1));
+    made.original_context = whole("context", 0);
+    return made;
+  }
+  Index offset() const { return whole("offset", 0); }
+
+ private:
+  std::string text(const std::string& key) const { return values_.contains(key) ? values_.at(key) : ""; }
+  Index whole(const std::string& key, Index otherwise) const {
+    return values_.contains(key) ? std::stoll(text(key)) : otherwise;
+  }
+
+  std::map<std::string, std::string> values_;
+};
+
+class GroupedGolden : public testing::TestWithParam<std::string> {};
+
+TEST_P(GroupedGolden, OutputsAndGradients) {
+  const golden::File file(GetParam());
+  const Rope rope(file.fact("rope"));
+  const Tensor<float> x = file.f32("x"), dout = file.f32("dout");
+  nn::LayerConfig config;
+  config.num_heads = static_cast<Index>(file.number("heads"));
+  config.causal = true;
+  config.norm_eps = file.number("norm_eps") > 0 ? file.number("norm_eps") : 1e-6;
+  config.rotary = rope.options();
+  const std::unique_ptr<nn::Layer> layer = nn::load_layer("grouped-query", file.parameters(), config);
+  const auto& attention = dynamic_cast<const nn::GroupedQueryAttention&>(*layer);
+  EXPECT_EQ(attention.num_kv_heads(), static_cast<Index>(file.number("kv_heads")));
+
+  Tensor<float> weights;
+  nn::ForwardOptions options{.weights = &weights, .positions = {.offset = rope.offset()}};
+  const Tensor<std::uint8_t> mask = file.has("mask") ? to_bool(file.tensors().at("mask")) : Tensor<std::uint8_t>();
+  if (mask.rank() > 0) options.mask = layer->keep(mask);
+  nn::Saved saved;
+  const Tensor<float> y = layer->forward(x, options, &saved);
+  const Tensor<float> dx = layer->backward(dout, saved);
+
+  EXPECT_LE(file.ratio("out", y.span()), 1);
+  EXPECT_LE(file.ratio("weights", std::as_const(weights).span()), 1);
+  EXPECT_LE(file.ratio("grad.x", dx.span()), 1);
+  const std::vector<nn::Parameter> parameters = layer->parameters();
+  EXPECT_EQ(parameters.size() + 1, file.names("grad.").size());
+  for (const nn::Parameter& parameter : parameters) {
+    EXPECT_LE(file.ratio("grad." + parameter.name, parameter.gradient), 1) << parameter.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, GroupedGolden, testing::ValuesIn(grouped_files()),
+                         [](const auto& instance) { return instance.param; });
+
+}  // namespace
+}  // namespace qkv

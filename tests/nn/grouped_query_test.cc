@@ -1,0 +1,210 @@
+// GroupedQueryAttention: equal to forms it must equal, gradients by differences, parameters in and out of files, positions.
+#include <gtest/gtest.h>
+
+#include "core/context_impl.h"
+#include "nn_support.h"
+#include "qkv/io/safetensors.h"
+
+namespace qkv {
+namespace {
+
+using test::random_tensor;
+using test::same_bits;
+
+constexpr Index kBatch = 2, kLength = 5, kDim = 12;
+
+nn::LayerConfig config() {
+  return {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .causal = true, .seed = 3};
+}
+/// One for each thing that only this layer has.
+std::vector<std::pair<std::string, nn::LayerConfig>> variants() {
+  std::vector<std::pair<std::string, nn::LayerConfig>> all;
+  const auto add = [&all](const std::string& name, auto&& change) {
+    nn::LayerConfig made = config();
+    change(made);
+    all.emplace_back(name, std::move(made));
+  };
+  add("plain", [](nn::LayerConfig&) {});
+  add("rotary", [](nn::LayerConfig& c) { c.rotary = RotaryOptions{}; });
+  add("interleaved_partial",
+      [](nn::LayerConfig& c) { c.rotary = RotaryOptions{.rotary_dim = 4, .layout = RotaryLayout::kInterleaved}; });
+  add("yarn", [](nn::LayerConfig& c) {
+    c.rotary = RotaryOptions{.scaling = RotaryScaling::kYarn, .factor = 4, .original_context = 8};
+  });
+  add("head_norm", [](nn::LayerConfig& c) { c.qk_norm = nn::QkNorm::kHead, c.rotary = RotaryOptions{}; });
+  add("vector_norm", [](nn::LayerConfig& c) { c.qk_norm = nn::QkNorm::kVector, c.num_kv_heads = 4; });
+  add("input_bias",
+      [](nn::LayerConfig& c) { c.bias = true, c.output_bias = false, c.num_kv_heads = 1, c.rotary = RotaryOptions{}; });
+  add("output_bias", [](nn::LayerConfig& c) { c.output_bias = true; });
+  add("dropout", [](nn::LayerConfig& c) { c.dropout = 0.25F, c.residual_dropout = 0.25F, c.rotary = RotaryOptions{}; });
+  return all;
+}
+
+Tensor<float> input() { return random_tensor({kBatch, kLength, kDim}, 11); }
+Tensor<float> output_gradient() { return random_tensor({kBatch, kLength, kDim}, 12); }
+
+/// Without what is its own it is MultiHeadAttention, to the bit.
+TEST(GroupedQuery, WithAllHeadsItIsMultiHead) {
+  nn::GroupedQueryAttention grouped({.embed_dim = kDim, .num_heads = 3, .seed = 5});
+  nn::MultiHeadAttention mha({.embed_dim = kDim, .num_heads = 3, .bias = false, .residual_dropout = 0.0F});
+  mha.load_state_dict(grouped.state_dict());
+  nn::Saved saved_a, saved_b;
+  const Tensor<float> a = grouped.forward(input(), {}, &saved_a), b = mha.forward(input(), {}, &saved_b);
+  EXPECT_TRUE(same_bits(a, b));
+  EXPECT_TRUE(same_bits(grouped.backward(output_gradient(), saved_a), mha.backward(output_gradient(), saved_b)));
+  EXPECT_TRUE(same_bits(grouped.gradients(), mha.gradients()));
+}
+
+/// Shared heads are repeated heads: the weights of k and v written out for each query head give the same output, and their
+/// gradients sum to those of the shared ones.
+TEST(GroupedQuery, SharedHeadsAreRepeatedHeads) {
+  nn::LayerConfig shared_config = config();
+  shared_config.rotary = RotaryOptions{};
+  nn::GroupedQueryAttention shared(shared_config);
+  nn::LayerConfig repeated_config = shared_config;
+  repeated_config.num_kv_heads = 4;
+  nn::GroupedQueryAttention repeated(repeated_config);
+  StateDict state;
+  const StateDict before = shared.state_dict();
+  for (const StateDict::Entry& entry : before.entries()) {
+    if (entry.name != "k_proj.weight" && entry.name != "v_proj.weight") {
+      state.add(entry.name, entry.tensor.clone());
+      continue;
+    }
+    const Tensor<float> rows = to_f32(entry.tensor);  // [2 * 6, E]
+    Tensor<float> all({4 * 6, kDim});
+    for (Index h = 0; h < 4; ++h) std::copy_n(rows.data() + h / 2 * 6 * kDim, 6 * kDim, all.data() + h * 6 * kDim);
+    state.add(entry.name, any_tensor(all));
+  }
+  repeated.load_state_dict(state);
+  nn::Saved saved_a, saved_b;
+  EXPECT_TRUE(same_bits(shared.forward(input(), {}, &saved_a), repeated.forward(input(), {}, &saved_b)));
+  shared.backward(output_gradient(), saved_a);
+  repeated.backward(output_gradient(), saved_b);
+  const Tensor<float> one = to_f32(shared.gradients().at("v_proj.weight")),
+                      each = to_f32(repeated.gradients().at("v_proj.weight"));
+  for (Index n = 0; n < one.count(); ++n) {
+    const Index head = n / (6 * kDim), within = n % (6 * kDim);
+    const double sum = static_cast<double>(each.data()[2 * head * 6 * kDim + within]) +
+                       static_cast<double>(each.data()[(2 * head + 1) * 6 * kDim + within]);
+    EXPECT_NEAR(one.data()[n], sum, 1e-5);
+  }
+}
+
+TEST(GroupedQuery, GradientsByDifferences) {
+  for (const auto& [name, made] : variants()) {
+    SCOPED_TRACE(name);
+    nn::GroupedQueryAttention layer(made);
+    test::randomise(layer, 8);
+    layer.train();
+    Tensor<float> x = input();
+    const Tensor<float> dy = output_gradient();
+    const nn::ForwardOptions options{.seed = 7, .positions = {.offset = 2}};
+    nn::Saved saved;
+    layer.forward(x, options, &saved);
+    const Tensor<float> dx = layer.backward(dy, saved);
+    const auto f = [&] { return layer.forward(x, options); };
+    test::check_gradient("x", x.span(), dx.span(), dy.span(), f);
+    for (const nn::Parameter& parameter : layer.parameters()) {
+      test::check_gradient(parameter.name, parameter.value, parameter.gradient, dy.span(), f);
+    }
+  }
+}
+
+TEST(GroupedQuery, ParametersSurviveAFile) {
+  for (const auto& [name, made] : variants()) {
+    SCOPED_TRACE(name);
+    nn::GroupedQueryAttention layer(made);
+    test::randomise(layer, 8);
+    nn::LayerConfig bare{.num_heads = 4, .rotary = made.rotary, .causal = true};
+    const auto loaded = nn::load_layer("grouped-query", layer.state_dict(), bare);
+    EXPECT_TRUE(same_bits(loaded->state_dict(), layer.state_dict()));
+    EXPECT_TRUE(same_bits(loaded->forward(input()), layer.forward(input())));
+  }
+  nn::GroupedQueryAttention normed(
+      {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .qk_norm = nn::QkNorm::kHead});
+  std::string names;
+  for (const nn::Parameter& one : normed.parameters()) names += one.name + " ";
+  EXPECT_EQ(names, "q_proj.weight k_proj.weight v_proj.weight o_proj.weight q_norm.weight k_norm.weight ");
+}
+
+TEST(GroupedQuery, RefusesFilesThatDoNotFit) {
+  nn::GroupedQueryAttention layer(config());
+  const auto refused = [&](const std::string& drop, const std::string& add, std::vector<Index> sizes) {
+    StateDict state;
+    const StateDict whole = layer.state_dict();
+    for (const StateDict::Entry& entry : whole.entries()) {
+      if (entry.name != drop) state.add(entry.name, entry.tensor.clone());
+    }
+    if (!add.empty()) state.add(add, any_tensor(Tensor<float>(std::move(sizes))));
+    return test::error_of<Error>([&] { layer.load_state_dict(state); });
+  };
+  EXPECT_NE(refused("k_proj.weight", "", {}).find("missing parameter k_proj.weight"), std::string::npos);
+  EXPECT_NE(refused("k_proj.weight", "k_proj.weight", {24, 12}).find("k_proj.weight must be [12, 12]"), std::string::npos);
+  EXPECT_NE(refused("", "q_norm.weight", {6}).find("missing parameter k_norm.weight"), std::string::npos);
+  EXPECT_NE(refused("", "q_proj.bias", {24}).find("missing parameter k_proj.bias"), std::string::npos);
+  EXPECT_NE(refused("", "q_norm.colour", {6}).find("unknown parameter q_norm.colour"), std::string::npos);
+  nn::GroupedQueryAttention normed(
+      {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .qk_norm = nn::QkNorm::kVector});
+  EXPECT_NE(
+      test::error_of<OptionError>([&] { normed.load_state_dict(layer.state_dict()); }).find("missing parameter q_norm.weight"),
+      std::string::npos);
+  EXPECT_NE(test::error_of<Error>([&] {
+              nn::GroupedQueryAttention({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3});
+            }).find("num_kv_heads"),
+            std::string::npos);
+  EXPECT_NE(test::error_of<Error>([&] { nn::GroupedQueryAttention({.embed_dim = 10, .num_heads = 4}); }).find("num_heads"),
+            std::string::npos);
+}
+
+/// Positions shift nothing but the angles: moving all tokens together leaves the output, moving one changes it.
+TEST(GroupedQuery, OnlyDistancesCount) {
+  nn::LayerConfig made = config();
+  made.rotary = RotaryOptions{};
+  nn::GroupedQueryAttention layer(made);
+  const Tensor<float> here = layer.forward(input()), there = layer.forward(input(), {.positions = {.offset = 1000}});
+  Tensor<Index> ids({1, kLength});
+  for (Index t = 0; t < kLength; ++t) ids.data()[t] = t == 2 ? 9 : t;
+  const Tensor<float> moved = layer.forward(input(), {.positions = {.ids = ids}});
+  double same = 0, other = 0;
+  for (Index n = 0; n < here.count(); ++n) {
+    same = std::max(same, std::abs(static_cast<double>(here.data()[n]) - static_cast<double>(there.data()[n])));
+    other = std::max(other, std::abs(static_cast<double>(here.data()[n]) - static_cast<double>(moved.data()[n])));
+  }
+  EXPECT_LT(same, 1e-5);
+  EXPECT_GT(other, 1e-3);
+}
+
+TEST(GroupedQuery, SameBitsForAnyNumberOfThreads) {
+  for (const auto& [name, made] : variants()) {
+    SCOPED_TRACE(name);
+    std::vector<Tensor<float>> outputs, gradients;
+    std::vector<StateDict> parameters;
+    for (const int threads : {1, 2, 4}) {
+      Context context({.threads = threads});
+      context.impl().region_flops = 0;
+      nn::GroupedQueryAttention layer(made);
+      layer.train();
+      nn::Saved saved;
+      outputs.push_back(layer.forward(input(), {.seed = 7, .context = &context}, &saved));
+      gradients.push_back(layer.backward(output_gradient(), saved, &context));
+      parameters.push_back(layer.gradients());
+      EXPECT_TRUE(same_bits(outputs.back(), outputs.front()));
+      EXPECT_TRUE(same_bits(gradients.back(), gradients.front()));
+      EXPECT_TRUE(same_bits(parameters.back(), parameters.front()));
+    }
+  }
+}
+
+TEST(GroupedQuery, EmptyRowsAreZero) {
+  nn::LayerConfig made = config();
+  made.output_bias = false;
+  nn::GroupedQueryAttention layer(made);
+  Tensor<std::uint8_t> keep({kBatch, kLength});
+  for (Index t = 1; t < kLength; ++t) keep.data()[t] = keep.data()[kLength + t] = 1;  // the first query has no key
+  const Tensor<float> y = layer.forward(input(), {.mask = layer.keep(keep)});
+  for (Index e = 0; e < kDim; ++e) EXPECT_EQ(y.data()[e], 0);
+}
+
+}  // namespace
+}  // namespace qkv
