@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "qkv/capture.h"
 #include "qkv/context.h"
 #include "qkv/mask.h"
 #include "qkv/position_bias.h"
@@ -97,6 +98,7 @@ struct AttentionOptions {
   SinkView sinks{};                             ///< default: none
   PositionBias position_bias{};                 ///< ALiBi, T5, relative; beside bias
   std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
+  CaptureRequest capture{};  ///< default: nobody looks; {look, seen} (capture.h)
 };
 
 /// out [B,H,Tq,Dv] and lse [B,H,Tq] (null view: not wanted) from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv].

@@ -4,7 +4,9 @@
 #include <new>
 
 #include "attention/backward_job.h"
+#include "attention/capture.h"
 #include "attention/backward_memory.h"
+#include "attention/capture.h"
 #include "attention/sink_gradient.h"
 #include "core/check.h"
 #include "core/overlap.h"
@@ -70,6 +72,7 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   ScratchLease position_memory;
   const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
   check_gradients(function, p, gradients, out, lse, dout);
+  CaptureJob<T> capture(function, p, options.capture, context, true);
   BackwardJob<T> job{
       p, out, lse, dout, gradients, BiasGradient<T>(gradients.dbias, p), GradientSums<T>(p, p.key_ranges(), context.threads())};
   if (job.bias.wanted() && !gradients.accumulate) zero_all(gradients.dbias);
@@ -103,6 +106,7 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
     const Index head = kRoundedAtEnd<T> ? item / job.key_ranges() : item % heads;
     job.run(item, range, head / job.p.num_kv_heads, head % job.p.num_kv_heads, worker);
   });
+  capture.run_backward({lse, dout}, context);
   if (gradients.dsinks.is_null()) return;
   if (items == 0) job.prepare_without_keys();
   add_sink_gradient(p, job.delta, job.lse2_high, job.lse2_low, gradients.dsinks, gradients.accumulate);

@@ -18,8 +18,12 @@ void run(ForwardJob<T> job, Context& context) {
   if (items == 0) return;
   job.kernel_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
   job.scratch_bytes = job.kernel_bytes + job.kept_bytes();
-  const ScratchLease scratch = borrow_scratch(context, job.scratch_bytes * static_cast<std::size_t>(context.threads()));
+  job.capture_bytes = job.capture == nullptr ? 0 : job.capture->worker_bytes();
+  const std::size_t shared_bytes = job.capture == nullptr ? 0 : job.capture->shared_bytes();
+  const std::size_t workers_bytes = (job.scratch_bytes + job.capture_bytes) * static_cast<std::size_t>(context.threads());
+  const ScratchLease scratch = borrow_scratch(context, workers_bytes + shared_bytes);
   job.scratch = scratch.data();
+  if (job.capture != nullptr) job.capture->begin(scratch.data() + workers_bytes);
   const double flops =
       static_cast<double>(items) * kItemFlops + p.pairs() * 2.0 * static_cast<double>(p.head_dim + p.v_head_dim);
   parallel_for_flops(context, items, flops, [&job](Index item, int worker) {
@@ -44,13 +48,18 @@ void forward(const char* function, const View<const T, 4>& q, const View<const T
   const NamedBox inputs[] = {{"q", q},         {"k", k},           {"v", v},
                              {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
+  CaptureJob<T> capture(function, p, options.capture, context, false);
   const bool wants_weights = weights != nullptr && p.kv_len > 0, applied = kind == WeightsKind::kApplied;
+  const View<Accumulator<T>, 4> wanted = wants_weights ? *weights : View<Accumulator<T>, 4>{};
+  ForwardJob<T> job{p, out, lse, wanted, applied};
+  job.capture = capture.if_wanted();
   if (decode_suits(p)) {
     decode_forward(p, out, lse, context);  // the same bits as without weights
-    if (wants_weights) run<T>({p, {}, {}, *weights, applied}, context);
-  } else {
-    run<T>({p, out, lse, wants_weights ? *weights : View<Accumulator<T>, 4>{}, applied}, context);
+    job.out = {};
+    job.lse = {};
+    if (!wants_weights && !capture.wanted()) return;
   }
+  run(job, context);
 }
 
 template <class T>
@@ -63,7 +72,10 @@ void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Ac
   const NamedBox outputs[] = {{"weights", result}};
   const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
-  if (p.kv_len > 0) run<T>({p, {}, {}, result, kind == WeightsKind::kApplied}, context);
+  CaptureJob<T> capture(function, p, options.capture, context, false);
+  ForwardJob<T> job{p, {}, {}, result, kind == WeightsKind::kApplied};
+  job.capture = capture.if_wanted();
+  if (p.kv_len > 0) run(job, context);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "attention/capture.h"
 #include "attention/empty_rows.h"
 #include "attention/problem.h"
 
@@ -24,6 +25,8 @@ struct ForwardJob {
   bool weights_applied;
   std::byte* scratch = nullptr;
   std::size_t kernel_bytes = 0, scratch_bytes = 0;  // a worker: the kernel's, and with the exponentials kept for weights
+  CaptureJob<T>* capture = nullptr;                 // null: nobody looks
+  std::size_t capture_bytes = 0;                    // a worker, after scratch_bytes
 
   Index chunks() const { return (p.kv_len + p.key_tile - 1) / p.key_tile; }
 
@@ -57,12 +60,16 @@ struct ForwardJob {
       tile.weights_row_stride = weights.stride(2);
       tile.weights_applied = weights_applied;
     }
-    std::byte* own = scratch + static_cast<std::size_t>(worker) * scratch_bytes;
+    std::byte* own = scratch + static_cast<std::size_t>(worker) * (scratch_bytes + capture_bytes);
     if (scratch_bytes > kernel_bytes) {
       tile.exponentials = reinterpret_cast<Sum*>(own + kernel_bytes);
       tile.chunk_shifts = tile.exponentials + chunks() * p.key_tile * p.kernels->strip;
     }
-    p.kernels->forward(tile, own);
+    if (capture != nullptr && capture->place_of(h) >= 0) {
+      capture->forward(tile, b, h, own, own + scratch_bytes);
+    } else {
+      p.kernels->forward(tile, own);
+    }
     if (p.rows_can_be_empty()) {
       if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, row_lse, tile.out, tile.out_stride);
       if (tile.weights != nullptr) {

@@ -255,15 +255,16 @@ struct Bf16Rows : HalfRows<BFloat16> {
   }
 };
 
-void forward_bf16(const ForwardTile<BFloat16>& t, void* scratch) {
+template <class Watch>
+inline void forward_bf16_watched(const ForwardTile<BFloat16>& t, void* scratch, const Watch& watch) {
   if (t.v == nullptr && t.weights != nullptr) {
-    forward_half(t, scratch);
+    forward_half_watched(t, scratch, watch);
     return;
   }
   const Bf16ForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
   ForwardTile<float> f = float_forward(t);
   f.v = t.v == nullptr ? nullptr : w.half.v;
-  forward_tile(f, w.half.tile, Bf16Rows(t, w));
+  forward_tile(f, w.half.tile, Bf16Rows(t, w), watch);
   if (t.weights == nullptr) return;
   float unused_lse[kStripsPerTile * kStrip<float>];
   ForwardTile<BFloat16> weights = t;
@@ -273,7 +274,9 @@ void forward_bf16(const ForwardTile<BFloat16>& t, void* scratch) {
   forward_half(weights, scratch);
 }
 
-std::size_t bf16_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
+inline void forward_bf16(const ForwardTile<BFloat16>& t, void* scratch) { forward_bf16_watched(t, scratch, Unwatched{}); }
+
+inline std::size_t bf16_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
   return Bf16ForwardScratch(nullptr, head_dim, v_head_dim).bytes;
 }
 

@@ -3,79 +3,12 @@
 // Not: key splitting, 16-bit rows (half.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
+#include "kernels/forward_weights.h"
 #include "kernels/softmax.h"
-#include "kernels/tiles.h"
 #include "simd/log.h"
 
 namespace qkv {
 namespace {
-
-/// Lanes that may attend some key of the tile.
-inline std::uint32_t seen_lanes(const LiveRows& live, const std::uint32_t* words) {
-  if (!live.masked) return ~0u;
-  std::uint32_t seen = 0;
-  for (Index j = live.lo; j < live.hi; ++j) seen |= words[j];
-  return seen;
-}
-
-/// scores[j] = 0 in dropped lanes.
-template <class T>
-inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::uint32_t* kept) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  for (Index j = lo; j < hi; ++j) {
-    for (int v = 0; v < vectors; ++v) {
-      T* place = scores + j * kStrip<T> + v * n;
-      store<T>(place, select_bits<V>(kept[j] >> (v * n), load<T>(place), V{}));
-    }
-  }
-}
-
-/// out[d] += sum over the kept lanes of one part only: for tiles that hide NaN or infinity behind the mask.
-template <class T>
-inline void add_kept_lanes(const Part& part, const T* v_rows, Index v_stride, Index width, const T* p,
-                           const std::uint32_t* words, T* out) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  for (Index d = 0; d < width; ++d) {
-    for (int v = part.first; v < part.first + part.count; ++v) {
-      V sum{};
-      for (Index j = part.lo; j < part.hi; ++j) {
-        const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * kStrip<T> + v * n), sum);
-        sum = select_bits<V>(words[j] >> (v * n), next, sum);
-      }
-      T* place = out + d * kStrip<T> + v * n;
-      store<T>(place, load<T>(place) + sum);
-    }
-  }
-}
-
-/// panel[d] *= rescale, unless that is 1 in every lane.
-template <class T>
-inline void rescale_panel(T* panel, Index width, const T* rescale) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  for (int v = 0; v < kVectors; ++v) {
-    const V factor = load<T>(rescale + v * n);
-    if (bits_where<T>(factor != splat<T>(1)) == 0) continue;
-    for (Index d = 0; d < width; ++d) store<T>(panel + d * kStrip<T> + v * n, load<T>(panel + d * kStrip<T> + v * n) * factor);
-  }
-}
-
-/// The queries of one strip.
-struct StripRows {
-  Index strip, i0, ni;
-};
-template <class T>
-inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
-  const Index first = strip * kStrip<T>;
-  return {strip, t.q_begin + first, smaller<Index>(kStrip<T>, t.q_count - first)};
-}
-
-template <class T>
-inline void zero_panel(T* panel, Index width) {
-  for (Index e = 0; e < width * kStrip<T>; ++e) panel[e] = 0;
-}
 
 /// Rows of fewer keys are shifted by the score of their first one, so that equal scores, and one key alone, have weights exact.
 constexpr Index kUnshiftedKeys = 32;
@@ -90,31 +23,9 @@ inline bool starts_quickly(const LiveRows& live, Index ni, const std::uint32_t* 
   return true;
 }
 
-/// Makes one chunk's exponentials complete: 0 outside its parts, and the shift that they were taken from.
-template <class T>
-inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, Index nj, const T* row_max) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  for (int v = 0; v < kVectors; ++v) {
-    T* column = t.exponentials + j0 * kStrip<T> + v * n;
-    Index done = 0;
-    const auto zero_up_to = [&](Index end) {
-      for (; done < end; ++done) store<T>(column + done * kStrip<T>, V{});
-    };
-    for (int i = 0; i < parts.count; ++i) {
-      const Part& part = parts.part[i];
-      if (v < part.first || v >= part.first + part.count) continue;
-      zero_up_to(part.lo);
-      done = part.hi;
-    }
-    zero_up_to(nj);
-    store<T>(t.chunk_shifts + j0 / t.scores.key_tile * kStrip<T> + v * n, load<T>(row_max + v * n));
-  }
-}
-
-template <class T, class Rows>
-inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRows& r,
-                                Index j0, Index nj) {
+template <class T, class Rows, class Watch>
+inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const Watch& watch,
+                                const StripRows& r, Index j0, Index nj) {
   const TileScores<T>& s = t.scores;
   T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * kStrip<T>;
   ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
@@ -131,12 +42,14 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
   if (first && !starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lanes;
+  watch.start_chunk(r, j0, row_max, row_sum);
   while (const std::uint32_t failed = chunk_softmax(scores, tile.parts, live.masked ? w.words : nullptr, seen & lanes,
-                                                    by_maximum, row_max, row_sum, w.rescale)) {
+                                                    by_maximum, row_max, row_sum, w.rescale, watch)) {
     by_maximum |= failed;
     w.by_maximum[r.strip] |= failed;
     tile = rows.score(t, w, r, j0, nj, scores);
   }
+  watch.end_chunk(r, j0, live, w.words, scores, row_max, row_sum, by_maximum != 0 ? w.rescale : nullptr);
   if (t.v == nullptr) return;
   T* out = w.out_panels + r.strip * kStrip<T> * t.v_head_dim;
   const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.words);
@@ -216,68 +129,6 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
   return unpack_transposed<T>(panel, kStrip<T>, r.ni, t.v_head_dim, w.rescale, t.out + r.i0 * t.out_stride, t.out_stride);
 }
 
-/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept: a second sweep, so that no S x S temporary is needed.
-template <class T, class Rows>
-inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRows& r, Index j0,
-                          Index nj) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.scores;
-  const Index first = r.strip * kStrip<T>;
-  const int vectors = live_vectors<T>(r.ni);
-  LiveRows live = rows.score(t, w, r, j0, nj, w.scores).live;
-  if (!live.any) live = {true, false, 0, 0};
-  mask_scores(w.scores, live, vectors, w.words);
-  const bool applied = t.weights_applied && s.dropout.threshold != 0;
-  const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
-  V shift[kVectors], inverse[kVectors];
-  for (int v = 0; v < vectors; ++v) {
-    shift[v] = shift_of<T>(load<T>(w.row_max + first + v * n));
-    inverse[v] = load<T>(w.row_sum + first + v * n);
-    store<T>(w.rescale + v * n, factor);
-  }
-  for (Index j = 0; j < nj; ++j) {
-    const bool lives = j >= live.lo && j < live.hi;
-    for (int v = 0; v < vectors; ++v) {
-      T* place = w.scores + j * kStrip<T> + v * n;
-      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) * inverse[v] : V{});
-    }
-  }
-  if (applied && live.lo < live.hi) {
-    dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
-    drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
-  }
-  unpack_transposed<T>(w.scores, kStrip<T>, r.ni, nj, w.rescale, t.weights + r.i0 * t.weights_row_stride + j0,
-                       t.weights_row_stride);
-}
-
-/// weights[i, j] from the exponentials that were kept, after finish_strip. Chunks outside [begin, end) hold nothing.
-template <class T>
-inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index begin,
-                               Index end) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.scores;
-  const Index first = r.strip * kStrip<T>;
-  for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
-    const Index nj = smaller(s.key_tile, s.kv_len - j0);
-    T* target = t.weights + r.i0 * t.weights_row_stride + j0;
-    if (j0 < begin || j0 >= end) {
-      for (Index i = 0; i < r.ni; ++i) {
-        for (Index j = 0; j < nj; ++j) target[i * t.weights_row_stride + j] = 0;
-      }
-      continue;
-    }
-    for (int v = 0; v < kVectors; ++v) {
-      const V shift = load<T>(t.chunk_shifts + j0 / s.key_tile * kStrip<T> + v * n), last = load<T>(w.row_max + first + v * n);
-      // Larger than the last one only where the chunk held nothing, and -inf there as well.
-      const V moved = shift < last ? exp2<T>(shift - last) : splat<T>(1);
-      store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n));
-    }
-    unpack_transposed<T>(t.exponentials + j0 * kStrip<T>, kStrip<T>, r.ni, nj, w.rescale, target, t.weights_row_stride);
-  }
-}
-
 /// The two products of forward on rows of T: scores from the packed queries, and weights times values.
 struct PlainProducts {
   static constexpr bool kSets = true;  // the first chunk of a strip may be set, not added to zeros
@@ -347,9 +198,9 @@ struct OwnRows : PlainProducts {
 };
 
 /// Forward of one tile; `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
-/// multiplies.
-template <class T, class Rows>
-inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows) {
+/// multiplies. `watch` looks on: the result is the same in bits.
+template <class T, class Rows, class Watch = Unwatched>
+inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows, const Watch& watch = {}) {
   TileScores<T>& s = t.scores;
   const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
   Index begin = 0, end = s.kv_len;
@@ -369,27 +220,30 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
   for_strips([&](const StripRows& r) {
     rows.pack_queries(t, w, r);
     start_strip(w, r.strip, 0);
+    watch.start_strip(r);
   });
   const auto finish = [&](const StripRows& r) {
     rows.begin_out(t, r);
     const std::uint32_t wild = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
     if (wild != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
       start_strip(w, r.strip, wild | w.by_maximum[r.strip]);
-      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, r, j0, nj); });
+      watch.start_strip(r);
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, watch, r, j0, nj); });
       finish_strip(t, w, r);
     }
+    watch.finish(r, w.row_max + r.strip * kStrip<T>, w.row_sum + r.strip * kStrip<T>);
     if (t.v != nullptr) rows.end_out(t, r);
   };
   if (t.exponentials != nullptr) {
     for_strips([&](const StripRows& r) {
-      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, r, j0, nj); });
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, watch, r, j0, nj); });
       finish(r);
       write_kept_weights(t, w, r, begin, end);
     });
     return;
   }
   for_live_chunks(
-      [&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, rows, r, j0, nj); }); });
+      [&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, rows, watch, r, j0, nj); }); });
   for_strips(finish);
   if (t.weights == nullptr) return;
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {

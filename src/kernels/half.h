@@ -94,8 +94,8 @@ struct HalfRows : PlainProducts {
   }
 };
 
-template <class S>
-void forward_half(const ForwardTile<S>& t, void* scratch) {
+template <class S, class Watch>
+inline void forward_half_watched(const ForwardTile<S>& t, void* scratch, const Watch& watch) {
   const HalfForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
   ForwardTile<float> f = float_forward(t);
   f.v = t.v == nullptr ? nullptr : w.v;
@@ -105,7 +105,12 @@ void forward_half(const ForwardTile<S>& t, void* scratch) {
   f.weights_applied = t.weights_applied;
   f.exponentials = t.exponentials;
   f.chunk_shifts = t.chunk_shifts;
-  forward_tile(f, w.tile, HalfRows<S>(t, w));
+  forward_tile(f, w.tile, HalfRows<S>(t, w), watch);
+}
+
+template <class S>
+void forward_half(const ForwardTile<S>& t, void* scratch) {
+  forward_half_watched(t, scratch, Unwatched{});
 }
 
 struct HalfBackwardScratch {

@@ -24,9 +24,33 @@ enum class Exponents {
   kByMaximum  // and exponents below the range, which give 0
 };
 
+/// What may look at scores and weights as they pass (watch.h). This one looks at nothing and costs nothing.
+struct Unwatched {
+  struct Vectors {
+    template <class... Seen>
+    void see(const Seen&...) {}
+    void next_key() {}
+  };
+  template <class... Strip>
+  void start_strip(const Strip&...) const {}
+  template <class... Chunk>
+  void start_chunk(const Chunk&...) const {}
+  void clear() const {}
+  template <class T, int kCount>
+  Vectors open(const Part&) const {
+    return {};
+  }
+  void close(const Part&, const Vectors&) const {}
+  template <class... Chunk>
+  void end_chunk(const Chunk&...) const {}
+  template <class... Row>
+  void finish(const Row&...) const {}
+};
+
 /// Adds p = exp2(s2 - shift) of one part to row_sum; dead lanes get 0. Returns the lanes of which an exponent was out of range.
-template <class T, int kCount, Exponents kKind>
-inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::uint32_t* words, const T* shifts, T* row_sum) {
+template <class T, int kCount, Exponents kKind, class Watch>
+inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::uint32_t* words, const T* shifts, T* row_sum,
+                                      const Watch& watch) {
   using V = typename Simd<T>::V;
   using U = typename Simd<T>::U;
   constexpr int n = Simd<T>::kLanes;
@@ -39,11 +63,12 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
     sum[v] = V{};
     outside[v] = U{};
   }
+  auto watched = watch.template open<T, kCount>(part);
   for (Index j = part.lo; j < part.hi; ++j) {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
       T* place = scores + j * kStrip<T> + first + v * n;
-      V y = load<T>(place);
+      V score = load<T>(place), y = score;
       if constexpr (kKind != Exponents::kPlain) y -= shift[v];
       U strange;
       V p = exp2_in_range<T>(y, strange);
@@ -51,13 +76,18 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
       if (kKind == Exponents::kMasked || (kKind == Exponents::kByMaximum && words != nullptr)) {
         const std::uint32_t bits = words[j] >> (first + v * n);
         p = select_bits<V>(bits, p, V{});
+        score = select_bits<V>(bits, score, splat<T>(-kInf<T>));
+        y = select_bits<V>(bits, y, V{});
         strange = reinterpret_cast<U>(select_bits<V>(bits, reinterpret_cast<V>(strange), V{}));
       }
       outside[v] |= strange;
       sum[v] += p;
       store<T>(place, p);
+      watched.see(v, score, y, p);
     }
+    watched.next_key();
   }
+  watch.close(part, watched);
   std::uint32_t lanes = 0;
 #pragma GCC unroll 4
   for (int v = 0; v < kCount; ++v) {
@@ -68,13 +98,15 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
   return lanes;
 }
 
-template <class T, Exponents kKind>
-inline std::uint32_t add_exponentials(T* scores, const Parts& parts, const std::uint32_t* words, const T* shifts, T* row_sum) {
+template <class T, Exponents kKind, class Watch>
+inline std::uint32_t add_exponentials(T* scores, const Parts& parts, const std::uint32_t* words, const T* shifts, T* row_sum,
+                                      const Watch& watch) {
+  watch.clear();
   std::uint32_t lanes = 0;
   for (int i = 0; i < parts.count; ++i) {
     const Part& part = parts.part[i];
-    lanes |= part.count == kVectors ? add_exponentials<T, kVectors, kKind>(scores, part, words, shifts, row_sum)
-                                    : add_exponentials<T, 1, kKind>(scores, part, words, shifts, row_sum);
+    lanes |= part.count == kVectors ? add_exponentials<T, kVectors, kKind>(scores, part, words, shifts, row_sum, watch)
+                                    : add_exponentials<T, 1, kKind>(scores, part, words, shifts, row_sum, watch);
   }
   return lanes;
 }
@@ -115,9 +147,9 @@ inline void move_maximum(const T* scores, const Parts& parts, const std::uint32_
 /// Scores of one chunk become weights, row_max and row_sum move on. words null: nothing is masked. Returns the lanes, none of
 /// `by_maximum`, that must go by their maximum: where there is one, row_max and row_sum are as before and the scores are lost.
 /// rescale is written only where by_maximum is not 0.
-template <class T>
+template <class T, class Watch>
 inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uint32_t* words, std::uint32_t seen,
-                                   std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale) {
+                                   std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale, const Watch& watch) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V max_before[kVectors], sum_before[kVectors];
@@ -136,13 +168,13 @@ inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uin
   }
   std::uint32_t failed;
   if (by_maximum != 0) {
-    failed = add_exponentials<T, Exponents::kByMaximum>(scores, parts, words, shifts, row_sum);
+    failed = add_exponentials<T, Exponents::kByMaximum>(scores, parts, words, shifts, row_sum, watch);
   } else if (words != nullptr) {
-    failed = add_exponentials<T, Exponents::kMasked>(scores, parts, words, shifts, row_sum);
+    failed = add_exponentials<T, Exponents::kMasked>(scores, parts, words, shifts, row_sum, watch);
   } else if (shifted != 0) {
-    failed = add_exponentials<T, Exponents::kShifted>(scores, parts, words, shifts, row_sum);
+    failed = add_exponentials<T, Exponents::kShifted>(scores, parts, words, shifts, row_sum, watch);
   } else {
-    failed = add_exponentials<T, Exponents::kPlain>(scores, parts, words, shifts, row_sum);
+    failed = add_exponentials<T, Exponents::kPlain>(scores, parts, words, shifts, row_sum, watch);
   }
   for (int v = 0; v < kVectors; ++v) {
     const V sum = load<T>(row_sum + v * n);

@@ -1,0 +1,71 @@
+// What the kernels that look at weights are told, as plain data: sums of each row while forward runs, and a second sweep over
+// the keys once every row's normaliser is known. Letters as in params.h.
+#pragma once
+
+#include "kernels/params.h"
+
+namespace qkv {
+
+/// Sums of each row of a forward tile over its keys, [q_count] each, with p = exp2(s2 - shift), before dropout.
+template <class T>
+struct RowSums {
+  using Sum = Accumulator<T>;
+  KernelIndex offset;            // the position of query i among the keys is i + offset
+  Sum *shift, *inverse;          // the weights are p * inverse, which is 1 / sums unless there is a sink
+  Sum* sums;                     // sum_j p
+  Sum* exponents;                // sum_j p (s2 - shift)
+  Sum* distances;                // sum_j p |position - j|
+  Sum* largest;                  // max_j s2; -inf: no key
+  KernelIndex* largest_key;      // its first j; -1: no key
+  Sum *self, *previous, *first;  // p of the keys position, position - 1 and 0; 0 where they are not kept
+};
+
+/// The weights of queries [q_begin, q_begin + q_count) of one (batch, head) once more, and what is kept of them.
+template <class T>
+struct CaptureSweep {
+  using Sum = Accumulator<T>;
+  TileScores<T> scores;
+  KernelIndex q_begin, q_count;
+  const Sum *shift, *inverse;  // [q_count]: w = exp2(s2 - shift) * inverse
+  bool applied;                // weights after dropout
+  // Not null: weights times their gradient, w (dout . v), with dropout's factor where that is on.
+  const T *v, *dout;  // [Tk, Dv], [Tq, Dv]
+  KernelIndex v_stride, dout_stride, v_head_dim;
+  // Each of these is null where it is not wanted.
+  double* columns;             // [Tk]: added to
+  double* map;                 // [map rows of the tile][map_columns]: added to
+  const KernelIndex* map_row;  // [q_count]: the row of `map` that a query belongs to
+  KernelIndex map_columns;
+  double* const* rows;    // [q_count]: [Tk], set where keys are live; null: this row is not wanted
+  double* top_values;     // [q_count][top_k], the largest first
+  KernelIndex* top_keys;  // [q_count][top_k], -1: fewer keys than that
+  KernelIndex top_k;
+};
+
+template <class T>
+struct CaptureKernels {
+  std::size_t (*watch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  /// Kernels<T>::forward, in its bits, and the sums; `watch_scratch` beside its scratch.
+  void (*forward)(const ForwardTile<T>&, const RowSums<T>&, void* scratch, void* watch_scratch);
+  std::size_t (*sweep_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  void (*sweep)(const CaptureSweep<T>&, void* scratch);
+};
+
+struct CaptureKernelTable {
+  CaptureKernels<float> f32;
+  CaptureKernels<double> f64;
+  CaptureKernels<BFloat16> bf16;
+  CaptureKernels<Float16> f16;
+};
+
+}  // namespace qkv
+
+extern "C" {
+extern const qkv::CaptureKernelTable qkv_capture_kernels_scalar;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_avx2;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512bf16;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_neon;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_sve256;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_sve512;
+}

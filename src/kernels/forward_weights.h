@@ -1,0 +1,95 @@
+// The weights of a forward tile as a matrix: from exponentials that were kept, or by a second sweep over the keys. Not: out
+// (forward.h), what is made of weights without writing them all (sweep.h).
+#pragma once
+
+#include "kernels/strips.h"
+
+namespace qkv {
+namespace {
+
+/// Makes one chunk's exponentials complete: 0 outside its parts, and the shift that they were taken from.
+template <class T>
+inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, Index nj, const T* row_max) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  for (int v = 0; v < kVectors; ++v) {
+    T* column = t.exponentials + j0 * kStrip<T> + v * n;
+    Index done = 0;
+    const auto zero_up_to = [&](Index end) {
+      for (; done < end; ++done) store<T>(column + done * kStrip<T>, V{});
+    };
+    for (int i = 0; i < parts.count; ++i) {
+      const Part& part = parts.part[i];
+      if (v < part.first || v >= part.first + part.count) continue;
+      zero_up_to(part.lo);
+      done = part.hi;
+    }
+    zero_up_to(nj);
+    store<T>(t.chunk_shifts + j0 / t.scores.key_tile * kStrip<T> + v * n, load<T>(row_max + v * n));
+  }
+}
+
+/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept: a second sweep, so that no S x S temporary is needed.
+template <class T, class Rows>
+inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRows& r, Index j0,
+                          Index nj) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const TileScores<T>& s = t.scores;
+  const Index first = r.strip * kStrip<T>;
+  const int vectors = live_vectors<T>(r.ni);
+  LiveRows live = rows.score(t, w, r, j0, nj, w.scores).live;
+  if (!live.any) live = {true, false, 0, 0};
+  mask_scores(w.scores, live, vectors, w.words);
+  const bool applied = t.weights_applied && s.dropout.threshold != 0;
+  const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
+  V shift[kVectors], inverse[kVectors];
+  for (int v = 0; v < vectors; ++v) {
+    shift[v] = shift_of<T>(load<T>(w.row_max + first + v * n));
+    inverse[v] = load<T>(w.row_sum + first + v * n);
+    store<T>(w.rescale + v * n, factor);
+  }
+  for (Index j = 0; j < nj; ++j) {
+    const bool lives = j >= live.lo && j < live.hi;
+    for (int v = 0; v < vectors; ++v) {
+      T* place = w.scores + j * kStrip<T> + v * n;
+      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) * inverse[v] : V{});
+    }
+  }
+  if (applied && live.lo < live.hi) {
+    dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
+    drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
+  }
+  unpack_transposed<T>(w.scores, kStrip<T>, r.ni, nj, w.rescale, t.weights + r.i0 * t.weights_row_stride + j0,
+                       t.weights_row_stride);
+}
+
+/// weights[i, j] from the exponentials that were kept, after finish_strip. Chunks outside [begin, end) hold nothing.
+template <class T>
+inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index begin,
+                               Index end) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const TileScores<T>& s = t.scores;
+  const Index first = r.strip * kStrip<T>;
+  for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
+    const Index nj = smaller(s.key_tile, s.kv_len - j0);
+    T* target = t.weights + r.i0 * t.weights_row_stride + j0;
+    if (j0 < begin || j0 >= end) {
+      for (Index i = 0; i < r.ni; ++i) {
+        for (Index j = 0; j < nj; ++j) target[i * t.weights_row_stride + j] = 0;
+      }
+      continue;
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      const V shift = load<T>(t.chunk_shifts + j0 / s.key_tile * kStrip<T> + v * n), last = load<T>(w.row_max + first + v * n);
+      // Larger than the last one only where the chunk held nothing, and -inf there as well.
+      const V moved = shift < last ? exp2<T>(shift - last) : splat<T>(1);
+      store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n));
+    }
+    unpack_transposed<T>(t.exponentials + j0 * kStrip<T>, kStrip<T>, r.ni, nj, w.rescale, target, t.weights_row_stride);
+  }
+}
+
+}  // namespace
+}  // namespace qkv

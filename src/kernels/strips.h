@@ -1,0 +1,78 @@
+// One strip of queries in lanes: which rows it holds, and what is done to a panel lane by lane. Not: scores, softmax.
+#pragma once
+
+#include "kernels/scores.h"
+#include "kernels/tiles.h"
+
+namespace qkv {
+namespace {
+
+/// The queries of one strip.
+struct StripRows {
+  Index strip, i0, ni;
+};
+template <class T>
+inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
+  const Index first = strip * kStrip<T>;
+  return {strip, t.q_begin + first, smaller<Index>(kStrip<T>, t.q_count - first)};
+}
+
+/// Lanes that may attend some key of the tile.
+inline std::uint32_t seen_lanes(const LiveRows& live, const std::uint32_t* words) {
+  if (!live.masked) return ~0u;
+  std::uint32_t seen = 0;
+  for (Index j = live.lo; j < live.hi; ++j) seen |= words[j];
+  return seen;
+}
+
+/// scores[j] = 0 in dropped lanes.
+template <class T>
+inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::uint32_t* kept) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  for (Index j = lo; j < hi; ++j) {
+    for (int v = 0; v < vectors; ++v) {
+      T* place = scores + j * kStrip<T> + v * n;
+      store<T>(place, select_bits<V>(kept[j] >> (v * n), load<T>(place), V{}));
+    }
+  }
+}
+
+/// out[d] += sum over the kept lanes of one part only: for tiles that hide NaN or infinity behind the mask.
+template <class T>
+inline void add_kept_lanes(const Part& part, const T* v_rows, Index v_stride, Index width, const T* p,
+                           const std::uint32_t* words, T* out) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  for (Index d = 0; d < width; ++d) {
+    for (int v = part.first; v < part.first + part.count; ++v) {
+      V sum{};
+      for (Index j = part.lo; j < part.hi; ++j) {
+        const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * kStrip<T> + v * n), sum);
+        sum = select_bits<V>(words[j] >> (v * n), next, sum);
+      }
+      T* place = out + d * kStrip<T> + v * n;
+      store<T>(place, load<T>(place) + sum);
+    }
+  }
+}
+
+/// panel[d] *= rescale, unless that is 1 in every lane.
+template <class T>
+inline void rescale_panel(T* panel, Index width, const T* rescale) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  for (int v = 0; v < kVectors; ++v) {
+    const V factor = load<T>(rescale + v * n);
+    if (bits_where<T>(factor != splat<T>(1)) == 0) continue;
+    for (Index d = 0; d < width; ++d) store<T>(panel + d * kStrip<T> + v * n, load<T>(panel + d * kStrip<T> + v * n) * factor);
+  }
+}
+
+template <class T>
+inline void zero_panel(T* panel, Index width) {
+  for (Index e = 0; e < width * kStrip<T>; ++e) panel[e] = 0;
+}
+
+}  // namespace
+}  // namespace qkv

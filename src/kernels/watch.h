@@ -1,0 +1,184 @@
+// Looks at the rows of a forward tile while it runs: entropy, distance, the largest weight, and the weights of three keys, one
+// number a row each, without a second sweep. Sums belong to the shift that the online softmax has at the moment and move with
+// it. Not: what needs each row's final sum (sweep.h). Entropy online: sum_j p y with y = log2(p), so that
+// H = log(l) - ln2 / l sum_j p y.
+#pragma once
+
+#include "kernels/capture_params.h"
+#include "kernels/softmax.h"
+#include "kernels/strips.h"
+
+namespace qkv {
+namespace {
+
+template <class T>
+struct WatchScratch {
+  // Of every row so far, [strips][kStrip].
+  T *exponents, *distances, *largest, *self, *previous, *first, *sums;
+  Index* largest_key;
+  // Of the chunk, [kStrip].
+  T *chunk_exponents, *chunk_distances, *chunk_largest, *chunk_key;
+  T *max_before, *sum_before;  // row_max and row_sum before it
+  T* distance;                 // position - j0
+  std::size_t bytes;
+
+  WatchScratch(void* base, Index queries) {
+    Carver carver(base);
+    for (T** rows : {&exponents, &distances, &largest, &self, &previous, &first, &sums}) *rows = carver.take<T>(queries);
+    largest_key = carver.take<Index>(queries);
+    for (T** lanes : {&chunk_exponents, &chunk_distances, &chunk_largest, &chunk_key, &max_before, &sum_before, &distance}) {
+      *lanes = carver.take<T>(kStrip<T>);
+    }
+    bytes = carver.used();
+  }
+};
+
+/// S is the storage type of the tile, T that of its sums.
+template <class S, class T = Accumulator<S>>
+class RowWatch {
+  using V = typename Simd<T>::V;
+  using U = typename Simd<T>::U;
+  static constexpr int n = Simd<T>::kLanes;
+
+ public:
+  RowWatch(const RowSums<S>& sums, const WatchScratch<T>& scratch, Index q_begin) : t_(sums), w_(scratch), q_begin_(q_begin) {}
+
+  /// The sums of one part of a chunk, in registers.
+  template <int kCount>
+  struct Vectors {
+    V exponents[kCount], distances[kCount], largest[kCount], largest_key[kCount], distance[kCount], key;
+
+    /// One key of vector v: its score, -inf where dead; y = log2(p), 0 where dead; p.
+    void see(int v, V score, V y, V p) {
+      // An exponent of -inf would make NaN of 0 * y; p is 0 there.
+      exponents[v] = fma(p, max_or_second(splat<T>(Exp2Poly<T>::kLowest), y), exponents[v]);
+      distances[v] = fma(p, magnitude(distance[v]), distances[v]);
+      distance[v] -= T{1};
+      const auto above = score > largest[v];
+      largest[v] = above ? score : largest[v];
+      largest_key[v] = above ? key : largest_key[v];
+    }
+    void next_key() { key += T{1}; }
+  };
+
+  void start_strip(const StripRows& r) const {
+    const Index first = r.strip * kStrip<T>;
+    for (Index lane = first; lane < first + kStrip<T>; ++lane) {
+      w_.exponents[lane] = w_.distances[lane] = w_.self[lane] = w_.previous[lane] = w_.first[lane] = w_.sums[lane] = 0;
+      w_.largest[lane] = -kInf<T>;
+      w_.largest_key[lane] = -1;
+    }
+  }
+
+  void start_chunk(const StripRows& r, Index j0, const T* row_max, const T* row_sum) const {
+    __builtin_memcpy(w_.max_before, row_max, kStrip<T> * sizeof(T));
+    __builtin_memcpy(w_.sum_before, row_sum, kStrip<T> * sizeof(T));
+    for (Index lane = 0; lane < kStrip<T>; ++lane) w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
+  }
+
+  void clear() const {
+    for (int lane = 0; lane < kStrip<T>; lane += n) {
+      store<T>(w_.chunk_exponents + lane, V{});
+      store<T>(w_.chunk_distances + lane, V{});
+      store<T>(w_.chunk_largest + lane, splat<T>(-kInf<T>));
+      store<T>(w_.chunk_key + lane, V{});
+    }
+  }
+
+  template <class, int kCount>
+  Vectors<kCount> open(const Part& part) const {
+    Vectors<kCount> seen;
+    seen.key = splat<T>(static_cast<T>(part.lo));
+#pragma GCC unroll 4
+    for (int v = 0; v < kCount; ++v) {
+      const int lane = (part.first + v) * n;
+      seen.exponents[v] = load<T>(w_.chunk_exponents + lane);
+      seen.distances[v] = load<T>(w_.chunk_distances + lane);
+      seen.largest[v] = load<T>(w_.chunk_largest + lane);
+      seen.largest_key[v] = load<T>(w_.chunk_key + lane);
+      seen.distance[v] = load<T>(w_.distance + lane) - seen.key;
+    }
+    return seen;
+  }
+  template <int kCount>
+  void close(const Part& part, const Vectors<kCount>& seen) const {
+#pragma GCC unroll 4
+    for (int v = 0; v < kCount; ++v) {
+      const int lane = (part.first + v) * n;
+      store<T>(w_.chunk_exponents + lane, seen.exponents[v]);
+      store<T>(w_.chunk_distances + lane, seen.distances[v]);
+      store<T>(w_.chunk_largest + lane, seen.largest[v]);
+      store<T>(w_.chunk_key + lane, seen.largest_key[v]);
+    }
+  }
+
+  /// The chunk's exponentials are p, taken from row_max; row_sum has them. `moved`: what the sums before it are multiplied by,
+  /// null for 1.
+  void end_chunk(const StripRows& r, Index j0, const LiveRows& live, const std::uint32_t* words, const T* p, const T* row_max,
+                 const T* row_sum, const T* moved) const {
+    const Index first = r.strip * kStrip<T>;
+    __builtin_memcpy(w_.sums + first, row_sum, kStrip<T> * sizeof(T));
+    for (int v = 0; v < kVectors; ++v) {
+      const int lane = v * n;
+      const Index row = first + lane;
+      const V factor = moved == nullptr ? splat<T>(1) : load<T>(moved + lane);
+      const V before = load<T>(w_.sum_before + lane);
+      const V step = shift_of<T>(load<T>(w_.max_before + lane)) - shift_of<T>(load<T>(row_max + lane));  // of every y
+      V carried = fma(step, before, load<T>(w_.exponents + row)) * factor;
+      carried = before == V{} ? V{} : carried;  // nothing was there, and the shift may have been infinite
+      store<T>(w_.exponents + row, carried + load<T>(w_.chunk_exponents + lane));
+      store<T>(w_.distances + row, fma(load<T>(w_.distances + row), factor, load<T>(w_.chunk_distances + lane)));
+      for (T* one : {w_.self, w_.previous, w_.first}) store<T>(one + row, load<T>(one + row) * factor);
+      std::uint32_t above = bits_where<T>(load<T>(w_.chunk_largest + lane) > load<T>(w_.largest + row));
+      for (; above != 0; above &= above - 1) {
+        const int i = __builtin_ctz(above);
+        w_.largest[row + i] = w_.chunk_largest[lane + i];
+        w_.largest_key[row + i] = j0 + static_cast<Index>(w_.chunk_key[lane + i]);
+      }
+    }
+    const auto pick = [&](T* rows, Index j, Index lane) {
+      if (lane < 0 || lane >= r.ni || j < j0 + live.lo || j >= j0 + live.hi) return;
+      if (live.masked && (words[j - j0] >> lane & 1u) == 0) return;
+      rows[first + lane] = p[(j - j0) * kStrip<T> + lane];
+    };
+    if (j0 == 0) {
+      for (Index lane = 0; lane < r.ni; ++lane) pick(w_.first, 0, lane);
+    }
+    const Index position = r.i0 + t_.offset;
+    for (Index j = larger(position - 1, j0); j < smaller(position + r.ni, j0 + live.hi); ++j) {
+      pick(w_.self, j, j - position);
+      pick(w_.previous, j, j - position + 1);
+    }
+  }
+
+  /// After finish_strip: the weights of row i are p * inverse[i].
+  void finish(const StripRows& r, const T* shift, const T* inverse) const {
+    const Index from = r.strip * kStrip<T>, to = r.i0 - q_begin_;
+    for (Index lane = 0; lane < r.ni; ++lane) {
+      t_.shift[to + lane] = shift[lane];
+      t_.inverse[to + lane] = inverse[lane];
+      t_.sums[to + lane] = w_.sums[from + lane];
+      t_.exponents[to + lane] = w_.exponents[from + lane];
+      t_.distances[to + lane] = w_.distances[from + lane];
+      t_.largest[to + lane] = w_.largest[from + lane];
+      t_.largest_key[to + lane] = w_.largest_key[from + lane];
+      t_.self[to + lane] = w_.self[from + lane];
+      t_.previous[to + lane] = w_.previous[from + lane];
+      t_.first[to + lane] = w_.first[from + lane];
+    }
+  }
+
+ private:
+  static V magnitude(V x) {
+    constexpr auto sign =
+        static_cast<typename Simd<T>::Int>(typename std::make_unsigned<typename Simd<T>::Int>::type{1} << (8 * sizeof(T) - 1));
+    return reinterpret_cast<V>(reinterpret_cast<typename Simd<T>::I>(x) & ~sign);
+  }
+
+  const RowSums<S>& t_;
+  const WatchScratch<T>& w_;
+  Index q_begin_;
+};
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,192 @@
+// What a capture must give, made by plain loops from a matrix of weights (or of weights times gradient). Made three times, the
+// rule of expect.h bounds the error: from the truth, from the naive matrix in the naive type, and from A, the matrix with every
+// term made positive. Not: which cases (capture_test.cc).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+#include "support/expect.h"
+
+namespace qkv::test {
+
+/// The request of a case. Odd seeds look at every other head, from the last.
+inline Capture look_of(const AttentionCase& c) {
+  Capture look;
+  for (Index h = c.num_heads - 1; c.seed % 2 == 1 && h >= 0; h -= 2) look.heads.push_back(h);
+  for (const Index i : {c.q_len - 1, Index{0}, c.q_len / 2}) {
+    if (i >= 0 && i < c.q_len && std::ranges::find(look.rows, i) == look.rows.end()) look.rows.push_back(i);
+  }
+  look.top_k = static_cast<Index>(1 + c.seed % 7);
+  look.statistics = true;
+  look.column_mass = true;
+  look.map_rows = std::max<Index>(1, c.q_len / 3);
+  look.map_columns = std::max<Index>(1, c.seed % 3 == 0 ? c.kv_len : c.kv_len / 7);
+  return look;
+}
+
+inline std::vector<Index> heads_of(const Capture& look, Index num_heads) {
+  std::vector<Index> heads = look.heads;
+  for (Index h = 0; look.heads.empty() && h < num_heads; ++h) heads.push_back(h);
+  return heads;
+}
+
+inline constexpr std::array kSumNames = {"rows", "map", "columns"};
+inline constexpr std::array kStatisticNames = {"entropy", "max", "self", "previous", "first", "distance"};
+inline constexpr std::size_t kNumSums = kSumNames.size(), kNumStatistics = kStatisticNames.size();
+
+/// The library's numbers in the order of the names.
+inline std::vector<const Tensor<double>*> numbers_of(const CaptureResult& seen) {
+  const RowStatistics& s = seen.statistics;
+  return {&seen.rows, &seen.map, &seen.column_mass, &s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance};
+}
+
+/// The same from a matrix [B, H, Tq, Tk] of type C. `exact` is the true matrix where this one is A, else null.
+template <class C>
+class Captured {
+ public:
+  Captured(const Tensor<C>& matrix, const Capture& look, const Tensor<C>* exact = nullptr) : look_(look), exact_(exact) {
+    const View<const C, 4> w = matrix;
+    const std::vector<Index> heads = heads_of(look, w.size(1));
+    const Index batch = w.size(0), count = static_cast<Index>(heads.size()), q_len = w.size(2);
+    kv_len_ = w.size(3), q_len_ = q_len;
+    rows_ = Tensor<C>({batch, count, static_cast<Index>(look.rows.size()), kv_len_});
+    map_ = Tensor<C>({batch, count, look.map_rows, look.map_columns});
+    columns_ = Tensor<C>({batch, count, kv_len_});
+    for (Tensor<C>& each : statistics_) each = Tensor<C>({batch, count, q_len});
+    for (Index b = 0; b < batch; ++b) {
+      for (Index n = 0; n < count; ++n) {
+        for (Index i = 0; i < q_len; ++i) {
+          const Index row = (b * w.size(1) + heads[static_cast<std::size_t>(n)]) * q_len + i;
+          add_row(b * count + n, i, matrix.data() + row * kv_len_, exact == nullptr ? nullptr : exact->data() + row * kv_len_);
+        }
+      }
+    }
+  }
+
+  std::vector<const Tensor<C>*> numbers() const {
+    std::vector<const Tensor<C>*> all = {&rows_, &map_, &columns_};
+    for (const Tensor<C>& each : statistics_) all.push_back(&each);
+    return all;
+  }
+
+ private:
+  void add_row(Index head, Index i, const C* w, const C* exact) {
+    const Index num_rows = static_cast<Index>(look_.rows.size());
+    for (Index r = 0; r < num_rows; ++r) {
+      if (look_.rows[static_cast<std::size_t>(r)] == i) std::copy_n(w, kv_len_, rows_.data() + (head * num_rows + r) * kv_len_);
+    }
+    for (Index j = 0; j < kv_len_; ++j) {
+      columns_.data()[head * kv_len_ + j] += w[j];
+      const Index cell = i * look_.map_rows / q_len_ * look_.map_columns + j * look_.map_columns / kv_len_;
+      map_.data()[head * look_.map_rows * look_.map_columns + cell] += w[j];
+    }
+    const std::array<C, kNumStatistics> numbers = exact == nullptr ? statistics(i, w) : magnitudes(i, w, exact);
+    for (std::size_t n = 0; n < kNumStatistics; ++n) statistics_[n].data()[head * q_len_ + i] = numbers[n];
+  }
+
+  /// entropy, max, self, previous, first, distance of one row
+  std::array<C, kNumStatistics> statistics(Index i, const C* w) const {
+    C sum = 0, entropy = 0, largest = 0, distance = 0;
+    for (Index j = 0; j < kv_len_; ++j) {
+      sum += w[j];
+      if (w[j] > 0) entropy -= w[j] * std::log(w[j]);
+      largest = std::max(largest, w[j]);
+      distance += w[j] * away(i, j);
+    }
+    if (std::isnan(sum)) return {sum, sum, sum, sum, sum, sum};
+    return {entropy, largest, at(w, position(i)), at(w, position(i) - 1), at(w, 0), sum > 0 ? distance / sum : C(0)};
+  }
+
+  std::array<C, kNumStatistics> magnitudes(Index i, const C* a, const C* w) const {
+    C sum = 0, entropy = 0, largest = 0, distance = 0, true_distance = 0;
+    for (Index j = 0; j < kv_len_; ++j) {
+      sum += a[j];
+      entropy += a[j] * (1 + (w[j] > 0 ? std::abs(std::log(w[j])) : C(0)));  // d(w ln w) = (1 + ln w) dw
+      largest = std::max(largest, a[j]);
+      distance += a[j] * away(i, j);
+      true_distance += w[j] * away(i, j);
+    }
+    return {entropy, largest, at(a, position(i)), at(a, position(i) - 1), at(a, 0), distance + true_distance * sum};
+  }
+
+  Index position(Index i) const { return i + kv_len_ - q_len_; }
+  C away(Index i, Index j) const { return static_cast<C>(std::abs(position(i) - j)); }
+  C at(const C* w, Index j) const { return j >= 0 && j < kv_len_ ? w[j] : C(0); }
+
+  const Capture& look_;
+  const Tensor<C>* exact_;
+  Index q_len_ = 0, kv_len_ = 0;
+  Tensor<C> rows_, map_, columns_;
+  std::array<Tensor<C>, kNumStatistics> statistics_;
+};
+
+template <class To, class From>
+Tensor<To> converted(const Tensor<From>& from) {
+  Tensor<To> to(from.sizes());
+  for (Index n = 0; n < from.count(); ++n) to.data()[n] = static_cast<To>(from.data()[n]);
+  return to;
+}
+
+/// Holds what was seen against the matrices [B, H, Tq, Tk]: the first `count` numbers, sums and then statistics. `factor` is 2
+/// or 3 (expect.h).
+template <class T>
+testing::AssertionResult holds_capture(const Tensor<Wider<T>>& exact, const Tensor<Accumulator<T>>& naive,
+                                       const Tensor<double>& a, const Capture& look, const CaptureResult& seen,
+                                       std::size_t count, double factor, const std::string& name, Worst& worst) {
+  using Sum = Accumulator<T>;
+  const Tensor<double> rounded = converted<double>(exact);
+  const Captured<Wider<T>> truth(exact, look);
+  const Captured<Sum> plain(naive, look);
+  const Captured<double> magnitude(a, look, &rounded);
+  for (std::size_t n = 0; n < count; ++n) {
+    const std::string output = n < kNumSums ? kSumNames[n] : kStatisticNames[n - kNumSums];
+    if (n == 0 && look.rows.empty()) continue;  // not asked for
+    const Tensor<double>& got = *numbers_of(seen)[n];
+    const Expected<Sum> expected(truth.numbers()[n]->clone(), *plain.numbers()[n], *magnitude.numbers()[n], factor);
+    if (got.sizes() != expected.exact.sizes()) {
+      return testing::AssertionFailure() << output << ": sizes " << got.shape() << ", not " << expected.exact.shape();
+    }
+    if (auto ok = within(expected, converted<Sum>(got), output, name, worst); !ok) return ok;
+  }
+  return testing::AssertionSuccess();
+}
+
+/// The largest of each row are those of the row itself, in its bits: falling, of equals the lower key first, and nothing that
+/// is kept was left out. `all` was seen with every row; kept(b, h, i, j) as the case has it.
+template <class Kept>
+void expect_largest(const CaptureResult& seen, const CaptureResult& all, const Capture& look, Index num_heads,
+                    const Kept& kept) {
+  const std::vector<Index> heads = heads_of(look, num_heads);
+  const Tensor<double>& top = seen.top_weights;
+  for (Index b = 0; b < top.size(0); ++b) {
+    for (Index n = 0; n < top.size(1); ++n) {
+      for (Index i = 0; i < top.size(2); ++i) {
+        const Index row = (b * top.size(1) + n) * top.size(2) + i, kv_len = all.rows.size(3);
+        const double* w = all.rows.data() + row * kv_len;
+        std::vector<Index> order;
+        bool nan = false;
+        for (Index j = 0; j < kv_len; ++j) {
+          nan |= std::isnan(w[j]);
+          if (kept(b, heads[static_cast<std::size_t>(n)], i, j)) order.push_back(j);
+        }
+        std::ranges::stable_sort(order, [&](Index x, Index y) { return w[x] > w[y]; });
+        for (Index k = 0; k < look.top_k; ++k) {
+          const double value = top.data()[row * look.top_k + k];
+          const Index key = seen.top_keys.data()[row * look.top_k + k];
+          if (nan) {
+            ASSERT_TRUE(std::isnan(value) && key == -1) << "row " << i;
+            continue;
+          }
+          const bool there = k < static_cast<Index>(order.size());
+          ASSERT_EQ(key, there ? order[static_cast<std::size_t>(k)] : -1) << "row " << i << " place " << k;
+          ASSERT_EQ(value, there ? w[key] : 0.0) << "row " << i << " place " << k;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace qkv::test
