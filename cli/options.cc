@@ -4,6 +4,7 @@
 
 #include "command.h"
 #include "core/escape.h"
+#include "dispatch/cpu.h"
 
 namespace qkv::cli {
 namespace {
@@ -17,6 +18,14 @@ Value named(std::string_view option, const std::string& text, const std::vector<
     names += (names.empty() ? "" : ", ") + std::string(name);
   }
   throw UsageError(std::string(option) + " must be one of " + names + ": got " + escaped(text));
+}
+
+/// Every name that this build holds, whether or not this CPU runs it.
+std::string isa_names() {
+  std::string names;
+  for (const IsaCandidate& candidate : isa_candidates())
+    names.append(names.empty() ? "" : ", ").append(isa_name(candidate.isa));
+  return names;
 }
 
 }  // namespace
@@ -34,7 +43,7 @@ void add_compute_options(CLI::App& app, ComputeOptions& options, int threads) {
   app.add_option("--threads", options.threads, "Threads (default " + usual + ")")
       ->type_name("N")
       ->check(CLI::Range(1, 1024).description(""));
-  app.add_option("--isa", options.isa, "Instruction set: scalar, avx2, avx512 (default: the fastest here)")->type_name("NAME");
+  app.add_option("--isa", options.isa, "Instruction set: " + isa_names() + " (default: the fastest here)")->type_name("NAME");
 }
 
 void add_json_option(CLI::App& app, bool& json) { app.add_flag("--json", json, "One JSON document on standard output"); }

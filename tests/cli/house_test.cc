@@ -44,6 +44,9 @@ TEST_F(House, EveryCommandHelpsWithAnExample) {
     const std::string help = output({name, "--help"});
     EXPECT_NE(help.find("--threads"), std::string::npos) << name;
     EXPECT_NE(help.find("--isa"), std::string::npos) << name;
+    for (const IsaCandidate& candidate : isa_candidates()) {
+      EXPECT_NE(help.find(isa_name(candidate.isa)), std::string::npos) << name << ": " << isa_name(candidate.isa);
+    }
   }
   EXPECT_TRUE(output({"--version"}).starts_with("qkv "));
 }
