@@ -1,6 +1,6 @@
 // The scratch memory of a backward call, laid out once: attention_backward borrows it, attention_plan states it.
-//   shared     delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in flight (16-bit types, several key
-//   ranges) a worker   the kernels' scratch | dbias of one key range (bias without a query axis) | dk, dv, dq of 16-bit types
+//   shared     delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in flight (16-bit types, key ranges > 1)
+//   a worker   the kernels' scratch | dbias of one key range (bias without a query axis) | dk, dv, dq of 16-bit types
 #pragma once
 
 #include <algorithm>

@@ -22,110 +22,84 @@ struct BackwardBlock {
 
 /// C[m] (+)= factor * sum_k A[m, k] * B[k] over pairs with kept(m, k) only, in the order and rounding of `product_spans`: for
 /// blocks that hide NaN or infinity behind the mask, since 0 * NaN is NaN.
-template <class T, class Kept>
-inline void product_of_kept(const Product<T>& p, Index rows, Index columns, bool sets, const Kept& kept) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
+template <class N, class Kept>
+inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool sets, const Kept& kept) {
+  using Sum = typename Terms<N>::Sum;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  constexpr Index numbers = Terms<N>::kNumbers;
   for (Index m = 0; m < rows; ++m) {
     for (Index column = 0; column < columns; column += n) {
       const int width = static_cast<int>(smaller<Index>(n, columns - column));
       V sum{};
-      for (Index k = 0; k < p.depth; ++k) {
-        if (!kept(m, k)) continue;
-        sum = fma(splat<T>(p.a[m * p.a_row + k * p.a_depth]), load_tail<T>(p.b + k * p.b_row + column, width), sum);
+      for (Index k = 0; k < p.depth; k += numbers) {
+        const bool last = numbers > 1 && k + 1 == p.depth;
+        const bool first = kept(m, k), second = numbers > 1 && !last && kept(m, k + 1);
+        if (!first && !second) continue;
+        const auto* a = p.a + m * p.a_row + k / numbers * p.a_depth;
+        const auto b = Terms<N>::keep(Terms<N>::load_b_tail(p.b + k / numbers * p.b_row + column, width), first, second);
+        sum = Terms<N>::multiply_add(last ? Terms<N>::splat_last(a) : Terms<N>::splat_a(a), b, sum);
       }
-      T* target = p.c + m * p.c_row + column;
-      const V factor = splat<T>(*p.factor);
-      store_tail<T>(target, sets ? sum * factor : fma(factor, sum, load_tail<T>(target, width)), width);
+      Sum* target = p.c + m * p.c_row + column;
+      const V factor = splat<Sum>(*p.factor);
+      store_tail<Sum>(target, sets ? sum * factor : fma(factor, sum, load_tail<Sum>(target, width)), width);
     }
   }
 }
 
-template <class T>
-inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BackwardBlock& b) {
+template <class T, class Operands>
+inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands,
+                         const BackwardBlock& b) {
+  using N = typename Operands::Number;
   const TileScores<T>& s = t.scores;
-  const T* const dout = t.dout + t.q_begin * t.dout_stride;
-  const T* const q = s.q + t.q_begin * s.q_stride;
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   const auto kept = [&](Index query, Index key) {
     return (w.words[query / kStrip<T> * kBackwardBlock + key] >> (query % kStrip<T>)&1u) != 0;
   };
-  const auto add = [&](const Product<T>& sums, Index rows, Index columns, const Span* depth_of, bool sets, bool wild,
-                       const auto& pair_kept) {
+  const auto add = [&](Product<N> sums, T* c, Index c_row, const T& factor, Index rows, Index columns, const Span* depth_of,
+                       bool sets, bool wild, const auto& pair_kept) {
+    sums.c = c;
+    sums.c_row = c_row;
+    sums.factor = &factor;
     if (wild) {
       product_of_kept(sums, rows, columns, sets, pair_kept);
     } else if (sets) {
-      product_spans<T, Store::kScale>(sums, rows, columns, depth_of);
+      product_spans<N, Store::kScale>(sums, rows, columns, depth_of);
     } else {
-      product_spans<T, Store::kScaleAdd>(sums, rows, columns, depth_of);
+      product_spans<N, Store::kScaleAdd>(sums, rows, columns, depth_of);
     }
   };
-  const auto add_to_keys = [&](const Product<T>& sums, Index columns) {
-    add(sums, b.nj, columns, w.spans.queries_of, t.sets_keys, b.wild_queries,
+  const auto add_to_keys = [&](const Product<N>& sums, T* c, Index c_row, const T& factor, Index columns) {
+    add(sums, c + b.j0 * c_row, c_row, factor, b.nj, columns, w.spans.queries_of, t.sets_keys, b.wild_queries,
         [&](Index key, Index query) { return kept(query, key); });
   };
-  if (t.dv != nullptr) {  // dv[j, d] += factor * sum_i p[j, i] * dout[i, d]
-    add_to_keys({.a = w.p,
-                 .a_row = w.row,
-                 .a_depth = 1,
-                 .b = dout,
-                 .b_row = t.dout_stride,
-                 .c = t.dv + b.j0 * t.dv_stride,
-                 .c_row = t.dv_stride,
-                 .depth = t.q_count,
-                 .factor = &dropped},
-                t.v_head_dim);
-  }
-  if (t.dk != nullptr) {  // dk[j, d] += scale * sum_i ds[j, i] * q[i, d]
-    add_to_keys({.a = w.ds,
-                 .a_row = w.row,
-                 .a_depth = 1,
-                 .b = q,
-                 .b_row = s.q_stride,
-                 .c = t.dk + b.j0 * t.dk_stride,
-                 .c_row = t.dk_stride,
-                 .depth = t.q_count,
-                 .factor = &s.scale},
-                s.head_dim);
-  }
+  // dv[j, d] += factor * sum_i p[j, i] * dout[i, d]
+  if (t.dv != nullptr) add_to_keys(operands.values(), t.dv, t.dv_stride, dropped, t.v_head_dim);
+  // dk[j, d] += scale * sum_i ds[j, i] * q[i, d]
+  if (t.dk != nullptr) add_to_keys(operands.keys(), t.dk, t.dk_stride, s.scale, s.head_dim);
   if (t.dq == nullptr) return;
-  add({.a = w.ds,  // dq[i, d] += scale * sum_j ds[j, i] * k[j, d]
-       .a_row = 1,
-       .a_depth = w.row,
-       .b = s.k + b.j0 * s.k_stride,
-       .b_row = s.k_stride,
-       .c = t.dq + t.q_begin * t.dq_stride,
-       .c_row = t.dq_stride,
-       .depth = b.nj,
-       .factor = &s.scale},
-      t.q_count, s.head_dim, w.spans.keys_of, b.sets_dq, b.wild_keys, kept);
+  // dq[i, d] += scale * sum_j ds[j, i] * k[j, d]
+  add(operands.queries(b), t.dq + t.q_begin * t.dq_stride, t.dq_stride, s.scale, t.q_count, s.head_dim, w.spans.keys_of,
+      b.sets_dq, b.wild_keys, kept);
 }
 
 /// Scores and dP of the cells of each vector's span.
-template <class T>
-inline void score_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BackwardBlock& b) {
-  const TileScores<T>& s = t.scores;
+template <class T, class Operands>
+inline void score_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands,
+                        const BackwardBlock& b) {
+  using N = typename Operands::Number;
+  const T factor = panel_factor(t.scores);
   for (Index first = 0; first < t.q_count; first += kWideLanes<T>) {
     const Span* const keys_of = w.spans.vector_keys + first / Simd<T>::kLanes;
-    // scores[j, lane] = sum_d k[j, d] q[lane, d];  dP[j, lane] = sum_d v[j, d] dout[lane, d]
-    product_of_vectors<T, kWideVectors>({.a = s.k + b.j0 * s.k_stride,
-                                         .a_row = s.k_stride,
-                                         .a_depth = 1,
-                                         .b = w.q_panels + first * s.head_dim,
-                                         .b_row = w.panel,
-                                         .c = w.p + first,
-                                         .c_row = w.row,
-                                         .depth = s.head_dim},
-                                        keys_of, 0, {});
-    product_of_vectors<T, kWideVectors>({.a = t.v + b.j0 * t.v_stride,
-                                         .a_row = t.v_stride,
-                                         .a_depth = 1,
-                                         .b = w.dout_panels + first * t.v_head_dim,
-                                         .b_row = w.panel,
-                                         .c = w.ds + first,
-                                         .c_row = w.row,
-                                         .depth = t.v_head_dim},
-                                        keys_of, 0, {});
+    Product<N> sums = operands.scores(b, first);  // scores[j, lane] = sum_d k[j, d] q[lane, d]
+    sums.c = w.p + first;
+    sums.c_row = w.row;
+    sums.factor = &factor;
+    product_of_vectors<N, kWideVectors, Operands::kStoreScores>(sums, keys_of, 0, {});
+    sums = operands.slopes(b, first);  // dP[j, lane] = sum_d v[j, d] dout[lane, d]
+    sums.c = w.ds + first;
+    sums.c_row = w.row;
+    product_of_vectors<N, kWideVectors, Store::kSet>(sums, keys_of, 0, {});
   }
 }
 
@@ -171,10 +145,10 @@ inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, Ba
 }
 
 /// Whether hidden pairs could bring NaN or infinity into a sum; if so, the words of all strips are made to say what is kept.
-template <class T>
-inline void find_wild(const BackwardTile<T>& t, const BackwardScratch<T>& w, BackwardBlock& b, const StripBlock<T>* strips) {
-  const TileScores<T>& s = t.scores;
-  b.wild_keys = holds_nonfinite(s.k + b.j0 * s.k_stride, s.k_stride, b.nj, s.head_dim);
+template <class T, class Operands>
+inline void find_wild(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, BackwardBlock& b,
+                      const StripBlock<T>* strips) {
+  b.wild_keys = operands.keys_are_wild(b);
   b.wild_queries = w.wild;
   if (!b.wild_keys && !b.wild_queries) return;
   for (Index strip = 0; strip * kStrip<T> < t.q_count; ++strip) {
@@ -199,22 +173,23 @@ inline void prefetch_bias(const BackwardTile<T>& t, const BackwardBlock& b) {
   }
 }
 
-template <class T>
-inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, BackwardBlock& b) {
+template <class T, class Operands>
+inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, BackwardBlock& b) {
   StripBlock<T> strips[kStripsPerTile];
   mask_block(t, w, b, strips);
   if (!b.any && !t.sets_keys && !b.sets_dq) return;
   prefetch_bias(t, b);
-  score_block(t, w, b);
+  score_block(t, w, operands, b);
   for (Index strip = 0; strip * kStrip<T> < t.q_count; ++strip) {
     if (strips[strip].live.any) differentiate_strip(t, w, strips[strip]);
     b.partial |= strips[strip].live.masked;
   }
   if (b.partial) {
     clear_gaps(w, b.nj);
-    find_wild(t, w, b, strips);
+    find_wild(t, w, operands, b, strips);
   }
-  add_products(t, w, b);
+  operands.round(b);
+  add_products(t, w, operands, b);
 }
 
 /// Rows [begin, begin + count) of [.., width] as panels [panel][width][lanes side by side], times `factor`.
@@ -226,13 +201,67 @@ inline void pack_panels(const T* rows, Index stride, Index begin, Index count, I
   }
 }
 
-/// Backward of one tile.
+/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS as they
+/// are.
 template <class T>
-inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T> w) {
-  const TileScores<T>& s = t.scores;
+struct PlainOperands {
+  using Number = T;
+  static constexpr Store kStoreScores = Store::kSet;  // the factor of scores is in the panels
+  const BackwardTile<T>& t;
+  const BackwardScratch<T>& w;
+
+  void pack() const {
+    const TileScores<T>& s = t.scores;
+    pack_panels(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.panel, w.q_panels);
+    pack_panels(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
+  }
+  bool queries_are_wild() const {
+    const TileScores<T>& s = t.scores;
+    return holds_nonfinite(s.q + t.q_begin * s.q_stride, s.q_stride, t.q_count, s.head_dim) ||
+           holds_nonfinite(t.dout + t.q_begin * t.dout_stride, t.dout_stride, t.q_count, t.v_head_dim);
+  }
+  bool keys_are_wild(const BackwardBlock& b) const {
+    return holds_nonfinite(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim);
+  }
+  void round(const BackwardBlock&) const {}
+
+  Product<T> scores(const BackwardBlock& b, Index first) const {
+    return panel_product(t.scores.k, t.scores.k_stride, b, w.q_panels, first, t.scores.head_dim);
+  }
+  Product<T> slopes(const BackwardBlock& b, Index first) const {
+    return panel_product(t.v, t.v_stride, b, w.dout_panels, first, t.v_head_dim);
+  }
+  Product<T> values() const { return row_product(w.p, t.dout, t.dout_stride); }
+  Product<T> keys() const { return row_product(w.ds, t.scores.q, t.scores.q_stride); }
+  Product<T> queries(const BackwardBlock& b) const {
+    return {.a = w.ds,
+            .a_row = 1,
+            .a_depth = w.row,
+            .b = t.scores.k + b.j0 * t.scores.k_stride,
+            .b_row = t.scores.k_stride,
+            .depth = b.nj};
+  }
+
+ private:
+  Product<T> panel_product(const T* rows, Index stride, const BackwardBlock& b, const T* panels, Index first,
+                           Index width) const {
+    return {.a = rows + b.j0 * stride,
+            .a_row = stride,
+            .a_depth = 1,
+            .b = panels + first * width,
+            .b_row = w.panel,
+            .depth = width};
+  }
+  Product<T> row_product(const T* weights, const T* rows, Index stride) const {
+    return {.a = weights, .a_row = w.row, .a_depth = 1, .b = rows + t.q_begin * stride, .b_row = stride, .depth = t.q_count};
+  }
+};
+
+/// Backward of one tile, of which the rows are the operands' alone.
+template <class T, class Operands>
+inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const Operands& operands) {
   bool wild = false;
-  pack_panels(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.panel, w.q_panels);
-  pack_panels(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
+  operands.pack();
   for (Index i = 0; i < round_up(t.q_count, Simd<T>::kLanes); ++i) {
     const bool live = i < t.q_count;
     w.lse2_high[i] = live ? t.lse2_high[t.q_begin + i] : T{0};
@@ -241,17 +270,17 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T> w) {
     wild |= !(w.delta[i] - w.delta[i] == 0) || !(w.lse2_high[i] - w.lse2_high[i] == 0);
   }
   // NaN or infinity in dout reaches delta, in q the lse of a row that sees a key: look for them only then.
-  w.wild = wild && (holds_nonfinite(s.q + t.q_begin * s.q_stride, s.q_stride, t.q_count, s.head_dim) ||
-                    holds_nonfinite(t.dout + t.q_begin * t.dout_stride, t.dout_stride, t.q_count, t.v_head_dim));
+  w.wild = wild && operands.queries_are_wild();
   for (Index j0 = t.k_begin; j0 < t.k_begin + t.k_count; j0 += kBackwardBlock) {
     BackwardBlock block{j0, smaller(kBackwardBlock, t.k_begin + t.k_count - j0), t.sets_dq && j0 == t.k_begin};
-    backward_block(t, w, block);
+    backward_block(t, w, operands, block);
   }
 }
 
 template <class T>
 void backward(const BackwardTile<T>& t, void* scratch) {
-  backward_tile(t, BackwardScratch<T>(scratch, t.scores.head_dim, t.v_head_dim));
+  BackwardScratch<T> w(scratch, t.scores.head_dim, t.v_head_dim);
+  backward_tile(t, w, PlainOperands<T>{t, w});
 }
 
 /// The two panels are [Dv][kStrip].

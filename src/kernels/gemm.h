@@ -39,63 +39,90 @@ constexpr int live_vectors(Index lanes) {
   return lanes > Simd<T>::kLanes ? kVectors : 1;
 }
 
+/// How numbers of one type meet: what is read of A, what of B, what they are summed as, and how many numbers of A a step of the
+/// depth takes. Here each is a T of its own; bf16_terms.h has pairs.
+template <class T>
+struct Terms {
+  using A = T;
+  using B = T;
+  using Sum = T;
+  using V = typename Simd<T>::V;
+  static constexpr Index kNumbers = 1;
+  static V splat_a(const T* a) { return splat<T>(*a); }
+  static V splat_last(const T* a) { return splat<T>(*a); }  // of a step that the depth ends within
+  static V load_b(const T* b) { return load<T>(b); }
+  static V load_b_tail(const T* b, int n) { return load_tail<T>(b, n); }
+  static V multiply_add(V a, V b, V sum) { return fma(a, b, sum); }
+  /// b, of which a step counts the numbers that are kept: here its only one.
+  static V keep(V b, bool, bool) { return b; }
+};
+
 template <class T>
 struct Product {
-  const T* a;
-  Index a_row, a_depth;  // strides of A over m and k
-  const T* b;
-  Index b_row;
-  T* c;
-  Index c_row;
-  Index depth;
-  const T* factor = nullptr;
+  using Sum = typename Terms<T>::Sum;
+  const typename Terms<T>::A* a;
+  Index a_row, a_depth;  // strides of A over m and over steps of k
+  const typename Terms<T>::B* b;
+  Index b_row;  // over steps of k
+  Sum* c = nullptr;
+  Index c_row = 0;
+  Index depth;  // numbers of A
+  const Sum* factor = nullptr;
 };
 
 /// One block of kR rows x kV vectors. Everything is a value: a stride read through a reference would be read again after each
 /// store.
 template <class T, int kR, int kV, Store kStore, bool kTail>
-inline __attribute__((always_inline)) void product_block(const T* a, Index a_row, Index a_depth, const T* b, Index b_row, T* c,
-                                                         Index c_row, Index depth, const T* factor, int tail) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
+inline __attribute__((always_inline)) void product_block(const typename Terms<T>::A* a, Index a_row, Index a_depth,
+                                                         const typename Terms<T>::B* b, Index b_row, typename Terms<T>::Sum* c,
+                                                         Index c_row, Index depth, const typename Terms<T>::Sum* factor,
+                                                         int tail) {
+  using Sum = typename Terms<T>::Sum;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
   V acc[kR][kV];
 #pragma GCC unroll 16
   for (int r = 0; r < kR; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) acc[r][v] = V{};
   }
-  for (; depth > 0; --depth) {
-    V bv[kV];
+  const auto step = [&](const auto& splat_a) __attribute__((always_inline)) {
+    decltype(Terms<T>::load_b(b)) bv[kV];
 #pragma GCC unroll 4
-    for (int v = 0; v < kV; ++v) bv[v] = kTail && v == kV - 1 ? load_tail<T>(b + v * n, tail) : load<T>(b + v * n);
+    for (int v = 0; v < kV; ++v) {
+      bv[v] = kTail && v == kV - 1 ? Terms<T>::load_b_tail(b + v * n, tail) : Terms<T>::load_b(b + v * n);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kR; ++r) {
-      const V av = splat<T>(a[r * a_row]);
+      const auto av = splat_a(a + r * a_row);
 #pragma GCC unroll 4
-      for (int v = 0; v < kV; ++v) acc[r][v] = fma(av, bv[v], acc[r][v]);
+      for (int v = 0; v < kV; ++v) acc[r][v] = Terms<T>::multiply_add(av, bv[v], acc[r][v]);
     }
     a += a_depth;
     b += b_row;
-  }
+  };
+  constexpr Index numbers = Terms<T>::kNumbers;
+  for (; depth >= numbers; depth -= numbers) step([](const auto* p) { return Terms<T>::splat_a(p); });
+  if (numbers > 1 && depth > 0) step([](const auto* p) { return Terms<T>::splat_last(p); });
 #pragma GCC unroll 16
   for (int r = 0; r < kR; ++r, c += c_row) {
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
-      T* target = c + v * n;
+      Sum* target = c + v * n;
       const bool partial = kTail && v == kV - 1;
       V sum = acc[r][v];
       if constexpr (kStore == Store::kBias) {
-        sum += partial ? load_tail<T>(factor + v * n, tail) : load<T>(factor + v * n);
+        sum += partial ? load_tail<Sum>(factor + v * n, tail) : load<Sum>(factor + v * n);
       } else if constexpr (kStore == Store::kScale) {
         sum *= *factor;
       } else if constexpr (kStore != Store::kSet) {
-        const V old = partial ? load_tail<T>(target, tail) : load<T>(target);
-        sum = kStore == Store::kAdd ? old + sum : fma(splat<T>(*factor), sum, old);
+        const V old = partial ? load_tail<Sum>(target, tail) : load<Sum>(target);
+        sum = kStore == Store::kAdd ? old + sum : fma(splat<Sum>(*factor), sum, old);
       }
       if (partial) {
-        store_tail<T>(target, sum, tail);
+        store_tail<Sum>(target, sum, tail);
       } else {
-        store<T>(target, sum);
+        store<Sum>(target, sum);
       }
     }
   }
@@ -105,10 +132,10 @@ inline __attribute__((always_inline)) void product_block(const T* a, Index a_row
 template <class T, int kV, Store kStore, bool kTail>
 inline void product_columns(const Product<T>& p, Index rows, Index column, int tail) {
   const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row, c_row = p.c_row, depth = p.depth;
-  const T* a = p.a;
-  const T* const b = p.b + column;
-  T* c = p.c + column;
-  const T* const factor = kStore == Store::kBias ? p.factor + column : nullptr;
+  const auto* a = p.a;
+  const auto* const b = p.b + column;
+  auto* c = p.c + column;
+  const auto* const factor = kStore == Store::kBias ? p.factor + column : p.factor;
   constexpr int full = kV == 1 ? kRowsOfOne : kRows;
   for (; rows >= full; rows -= full) {
     product_block<T, full, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
@@ -134,7 +161,7 @@ inline void product_vectors(const Product<T>& p, Index rows, int first, int coun
   if (count == kVectors) {
     product_columns<T, kVectors, kStore, false>(p, rows, 0, 0);
   } else {
-    product_columns<T, 1, kStore, false>(p, rows, first * Simd<T>::kLanes, 0);
+    product_columns<T, 1, kStore, false>(p, rows, first * Simd<typename Terms<T>::Sum>::kLanes, 0);
   }
 }
 

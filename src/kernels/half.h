@@ -1,7 +1,7 @@
 // Attention on 16-bit rows by the float kernels: Q, K, V and dout rows are widened to float in scratch memory, a chunk of keys
 // at a time and once for all strips of a query tile, and out rows are rounded once, at the end. Gradients are added to in
 // float; who calls rounds them. Widening costs two passes over a key's numbers for a hundred queries' products with them. Not:
-// products in 16 bits (bf16.h).
+// products in 16 bits (bf16.h, bf16_backward.h).
 #pragma once
 
 #include "kernels/backward.h"
@@ -132,17 +132,12 @@ struct HalfBackwardScratch {
   }
 };
 
+/// A tile of float rows that lie close together: all but the rows themselves.
 template <class S>
-void backward_half(const BackwardTile<S>& t, void* scratch) {
-  const TileScores<S>& s = t.scores;
-  const HalfBackwardScratch w(scratch, s.head_dim, t.v_head_dim);
+inline BackwardTile<float> float_backward(const BackwardTile<S>& t) {
   BackwardTile<float> f{};
-  f.scores = float_scores(s);
-  f.scores.q = widened(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, w.q);
-  f.scores.k = widened(s.k, s.k_stride, t.k_begin, t.k_count, s.head_dim, w.k);
-  f.scores.q_stride = f.scores.k_stride = s.head_dim;
-  f.dout = widened(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, w.dout);
-  f.v = widened(t.v, t.v_stride, t.k_begin, t.k_count, t.v_head_dim, w.v);
+  f.scores = float_scores(t.scores);
+  f.scores.q_stride = f.scores.k_stride = t.scores.head_dim;
   f.dout_stride = f.v_stride = f.v_head_dim = t.v_head_dim;
   f.lse2_high = t.lse2_high;
   f.lse2_low = t.lse2_low;
@@ -161,7 +156,19 @@ void backward_half(const BackwardTile<S>& t, void* scratch) {
   f.dbias_row_stride = t.dbias_row_stride;
   f.dbias_column_stride = t.dbias_column_stride;
   f.dposition = t.dposition;
-  backward_tile(f, w.tile);
+  return f;
+}
+
+template <class S>
+void backward_half(const BackwardTile<S>& t, void* scratch) {
+  const TileScores<S>& s = t.scores;
+  HalfBackwardScratch w(scratch, s.head_dim, t.v_head_dim);
+  BackwardTile<float> f = float_backward(t);
+  f.scores.q = widened(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, w.q);
+  f.scores.k = widened(s.k, s.k_stride, t.k_begin, t.k_count, s.head_dim, w.k);
+  f.dout = widened(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, w.dout);
+  f.v = widened(t.v, t.v_stride, t.k_begin, t.k_count, t.v_head_dim, w.v);
+  backward_tile(f, w.tile, PlainOperands<float>{f, w.tile});
 }
 
 template <class S>

@@ -223,10 +223,11 @@ struct LayerKernels {
   double (*cross_entropy)(const CrossEntropyRows&);  // the sum over rows with a target
 };
 
-/// A plain loop of multiply-adds, to measure what the machine can do: runs `rounds` rounds, returns the flops done.
+/// Plain loops of multiply-adds, to measure what the machine can do: each runs `rounds` rounds and returns the flops done.
 struct PeakKernels {
   double (*fma_f32)(KernelIndex rounds, float* sink);
   double (*fma_f64)(KernelIndex rounds, double* sink);
+  double (*dot_bf16)(KernelIndex rounds, float* sink);  // products of bf16 pairs; null where kernels have none
 };
 
 struct KernelTable {

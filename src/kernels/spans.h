@@ -35,9 +35,10 @@ template <class T, int kV, Store kStore, bool kTail = false>
 inline void product_rows(const Product<T>& p, Index rows, Index column, int tail = 0) {
   constexpr int high = kV > kVectors ? kRows / 2 : kRows;
   const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row, c_row = p.c_row, depth = p.depth;
-  const T* a = p.a;
-  const T *const b = p.b + column, *const factor = p.factor;
-  T* c = p.c + column;
+  const auto* a = p.a;
+  const auto* const b = p.b + column;
+  const auto* const factor = p.factor;
+  auto* c = p.c + column;
   const auto steps = [&](auto height) __attribute__((always_inline)) {
     constexpr int kR = decltype(height)::value;
     for (; rows >= kR; rows -= kR) {
@@ -60,10 +61,11 @@ inline void product_span_column(const Product<T>& p, Index rows, Index column, c
     Index end = row + kGroup;
     while (end < rows && depth_of[end / kGroup] == depth) end += kGroup;
     Product<T> part = p;
-    part.a += row * p.a_row + depth.begin * p.a_depth;
-    part.b += depth.begin * p.b_row;
+    const Index skipped = depth.begin / Terms<T>::kNumbers;  // steps
+    part.a += row * p.a_row + skipped * p.a_depth;
+    part.b += skipped * p.b_row;
     part.c += row * p.c_row;
-    part.depth = depth.end - depth.begin;
+    part.depth = depth.end - skipped * Terms<T>::kNumbers;
     product_rows<T, kV, kStore, kTail>(part, smaller(end, rows) - row, column, tail);
     row = end;
   }
@@ -72,7 +74,7 @@ inline void product_span_column(const Product<T>& p, Index rows, Index column, c
 /// C [rows, columns] where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g].
 template <class T, Store kStore>
 inline void product_spans(const Product<T>& p, Index rows, Index columns, const Span* depth_of) {
-  constexpr int n = Simd<T>::kLanes;
+  constexpr int n = Simd<typename Terms<T>::Sum>::kLanes;
   Index column = 0;
   for (; column + kWideVectors * n <= columns; column += kWideVectors * n) {
     product_span_column<T, kWideVectors, kStore>(p, rows, column, depth_of);
@@ -88,30 +90,30 @@ inline void product_spans(const Product<T>& p, Index rows, Index columns, const 
   }
 }
 
-template <class T, int kV>
+template <class T, int kV, Store kStore>
 inline void set_rows(const Product<T>& p, Span rows, int first_vector) {
   if (rows.empty()) return;
   Product<T> part = p;
   part.a += rows.begin * p.a_row;
   part.c += rows.begin * p.c_row;
-  product_rows<T, kV, Store::kSet>(part, rows.end - rows.begin, first_vector * Simd<T>::kLanes);
+  product_rows<T, kV, kStore>(part, rows.end - rows.begin, first_vector * Simd<typename Terms<T>::Sum>::kLanes);
 }
 
 /// C [rows, kV vectors]: of vector v the rows rows_of[v]. What all of them need is one product, then each half gets the rest of
 /// its own; `done` has been set already.
-template <class T, int kV>
+template <class T, int kV, Store kStore = Store::kSet>
 inline void product_of_vectors(const Product<T>& p, const Span* rows_of, int first_vector, Span done) {
   Span all = rows_of[first_vector];
   for (int v = 1; v < kV; ++v) all = meet(all, rows_of[first_vector + v]);
   if (!all.empty()) {
     if (done.empty()) done = {all.begin, all.begin};
-    set_rows<T, kV>(p, {all.begin, done.begin}, first_vector);
-    set_rows<T, kV>(p, {done.end, all.end}, first_vector);
+    set_rows<T, kV, kStore>(p, {all.begin, done.begin}, first_vector);
+    set_rows<T, kV, kStore>(p, {done.end, all.end}, first_vector);
     done = all;
   }
   if constexpr (kV > 1) {
-    product_of_vectors<T, kV / 2>(p, rows_of, first_vector, done);
-    product_of_vectors<T, kV / 2>(p, rows_of, first_vector + kV / 2, done);
+    product_of_vectors<T, kV / 2, kStore>(p, rows_of, first_vector, done);
+    product_of_vectors<T, kV / 2, kStore>(p, rows_of, first_vector + kV / 2, done);
   }
 }
 

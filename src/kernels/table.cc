@@ -2,6 +2,7 @@
 // instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2 and so on, as src/CMakeLists.txt has them.
 #include "kernels/backward.h"
 #include "kernels/bf16.h"
+#include "kernels/bf16_backward.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/decode.h"
 #include "kernels/forward.h"
@@ -26,10 +27,10 @@ std::size_t forward_scratch_bytes(Index head_dim, Index v_head_dim) {
 }
 
 /// Also enough for delta_rows, which packs out and dout: two panels of Dv.
-template <class T>
+template <class Scratch>
 std::size_t backward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  const std::size_t tile = BackwardScratch<T>(nullptr, head_dim, v_head_dim).bytes;
-  const std::size_t rows = BackwardScratch<T>(nullptr, v_head_dim, v_head_dim).bytes;
+  const std::size_t tile = Scratch(nullptr, head_dim, v_head_dim).bytes;
+  const std::size_t rows = Scratch(nullptr, v_head_dim, v_head_dim).bytes;
   return larger(tile, rows);
 }
 
@@ -53,20 +54,45 @@ double fma_peak(Index rounds, T* sink) {
   return 2.0 * chains * Simd<T>::kLanes * static_cast<double>(rounds);
 }
 
+#if defined(QKV_BF16_PAIRS)
+/// The same on products of bf16 pairs.
+double dot_peak(Index rounds, float* sink) {
+  constexpr int chains = 12;
+  F32 acc[chains];
+#pragma GCC unroll 12
+  for (int c = 0; c < chains; ++c) acc[c] = splat<float>(static_cast<float>(c));  // equal chains would be one
+  const U32 a = U32{} + 0x3F7F3F7Fu, b = U32{} + 0x3A833A83u;                     // pairs of 0.996 and of 0.001
+  for (Index r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+    for (int c = 0; c < chains; ++c) acc[c] = add_pairs(acc[c], a, b);
+  }
+  F32 sum{};
+#pragma GCC unroll 12
+  for (int c = 0; c < chains; ++c) sum += acc[c];
+  store<float>(sink, sum);
+  return 4.0 * chains * Simd<float>::kLanes * static_cast<double>(rounds);
+}
+#else
+constexpr double (*dot_peak)(Index rounds, float* sink) = nullptr;
+#endif
+
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {kStrip<T>,  key_tile<T>, query_tile<T>, backward_keys<T>, forward_scratch_bytes<T>, backward_scratch_bytes<T>,
-          forward<T>, backward<T>, delta_rows<T>, nullptr,          make_decode_kernels<T>()};
+  return {kStrip<T>,
+          key_tile<T>,
+          query_tile<T>,
+          backward_keys<T>,
+          forward_scratch_bytes<T>,
+          backward_scratch_bytes<BackwardScratch<T>>,
+          forward<T>,
+          backward<T>,
+          delta_rows<T>,
+          nullptr,
+          make_decode_kernels<T>()};
 }
 
 std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
   return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes;
-}
-
-std::size_t half_backward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  const std::size_t tile = HalfBackwardScratch(nullptr, head_dim, v_head_dim).bytes;
-  const std::size_t rows = HalfBackwardScratch(nullptr, v_head_dim, v_head_dim).bytes;
-  return larger(tile, rows);
 }
 
 /// 16-bit rows, float kernels.
@@ -77,7 +103,7 @@ constexpr Kernels<S> make_half_kernels() {
           half_query_tile,
           backward_keys<float>,
           half_forward_scratch_bytes,
-          half_backward_scratch_bytes,
+          backward_scratch_bytes<HalfBackwardScratch>,
           forward_half<S>,
           backward_half<S>,
           delta_rows_half<S>,
@@ -90,6 +116,9 @@ constexpr Kernels<BFloat16> make_bf16_kernels() {
 #if defined(QKV_BF16_PAIRS)
   kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
   kernels.forward = forward_bf16;
+  kernels.backward_scratch_bytes = backward_scratch_bytes<Bf16BackwardScratch>;
+  kernels.backward = backward_bf16;
+  kernels.delta = delta_rows_bf16;
 #endif
   return kernels;
 }
@@ -104,4 +133,4 @@ constexpr LayerKernels make_layer_kernels() {
 extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
     qkv::make_kernels<float>(), qkv::make_kernels<double>(),
     qkv::make_bf16_kernels(),   qkv::make_half_kernels<qkv::Float16>(),
-    qkv::make_layer_kernels(),  {qkv::fma_peak<float>, qkv::fma_peak<double>}};
+    qkv::make_layer_kernels(),  {qkv::fma_peak<float>, qkv::fma_peak<double>, qkv::dot_peak}};

@@ -26,23 +26,26 @@ inline F32 add_pairs(F32 sum, U32 a, U32 b) {
   return flushed(fma(flushed(as_f32(a << 16)), flushed(as_f32(b << 16)), flushed(upper)));
 }
 
-/// Lane i: lower half = lower[i] rounded, upper half = upper[i] rounded.
-inline U32 round_pairs(F32 lower, F32 upper) {
-  return zero_extended(narrow(flushed(lower), BFloat16{})) | zero_extended(narrow(flushed(upper), BFloat16{})) << 16;
+/// The 16 numbers of `first` rounded, then those of `second`: 32 in the order of memory.
+inline U32 round_in_order(F32 first, F32 second) {
+  const auto half = [](F32 x) { return reinterpret_cast<__m256i>(narrow(flushed(x), BFloat16{})); };
+  return reinterpret_cast<U32>(_mm512_inserti64x4(_mm512_zextsi256_si512(half(first)), half(second), 1));
 }
 #else
 inline F32 add_pairs(F32 sum, U32 a, U32 b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
+inline U32 round_in_order(F32 first, F32 second) { return reinterpret_cast<U32>(_mm512_cvtne2ps_pbh(second, first)); }
+#endif
+
+/// Lane i: lower half = lower[i] rounded, upper half = upper[i] rounded.
 inline U32 round_pairs(F32 lower, F32 upper) {
-  // 32 words: the lower halves, then the upper ones; word 2 i comes from word i, word 2 i + 1 from word 16 + i.
-  const __m512i words = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper, lower));
+  // Of 32 halves word 2 i comes from word i, word 2 i + 1 from word 16 + i.
   const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i order = _mm512_or_si512(lane, _mm512_slli_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(16)), 16));
-  return reinterpret_cast<U32>(_mm512_permutexvar_epi16(order, words));
+  return reinterpret_cast<U32>(_mm512_permutexvar_epi16(order, reinterpret_cast<__m512i>(round_in_order(lower, upper))));
 }
-#endif
 
 /// The pair that begins at p, in every lane; p need not be aligned to 4 bytes.
 inline U32 splat_pair(const BFloat16* p) {
@@ -63,6 +66,9 @@ inline U32 load_u32(const std::uint32_t* p) {
   U32 v;
   __builtin_memcpy(&v, p, sizeof v);
   return v;
+}
+inline U32 load_u32_tail(const std::uint32_t* p, int n) {
+  return reinterpret_cast<U32>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << n) - 1u), p));
 }
 inline void store_u32(std::uint32_t* p, U32 v) { __builtin_memcpy(p, &v, sizeof v); }
 

@@ -1,6 +1,6 @@
 // The kernels on bf16 products with a stand-in for the products (see CMakeLists.txt): the case list, edge cases, any number of
-// threads, what lies behind masks, a constant v. That the stand-in is what the instructions do: pairs_test.cc, on a CPU that
-// has them.
+// threads, what lies behind masks, memory, a constant v, one key alone. That the stand-in is what the instructions do:
+// pairs_test.cc, on a CPU that has them.
 #include <gtest/gtest.h>
 
 #include "dispatch/kernels.h"
@@ -85,6 +85,34 @@ TEST_F(Bf16Kernels, DoNotSeeWhatLiesBehindAMask) {
     for (std::size_t n = 0; n < clean.size(); ++n) EXPECT_TRUE(same_bits(clean[n], poisoned[n])) << each.name() << " " << n;
   }
   EXPECT_GE(compared, 10) << "the list must hold enough cases that hide something";
+}
+
+TEST_F(Bf16Kernels, KeepToTheirMemory) {
+  Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
+  for (const Index width : {64, 512, 768, 1024}) {
+    const Problem<BFloat16> problem({.q_len = 130, .kv_len = 130, .head_dim = width, .v_head_dim = width});
+    const AttentionPlan plan = attention_plan(problem.q(), problem.k(), problem.v(), problem.options, one);
+    EXPECT_LE(plan.forward_scratch_bytes, std::size_t{2} << 20) << width;
+    EXPECT_LE(plan.backward_scratch_bytes, std::size_t{2} << 20) << width;
+    Result<BFloat16> result(problem);
+    result.run_forward(problem, one);
+    one.trim();
+    result.run_backward(problem, one);
+    EXPECT_EQ(one.scratch_bytes(), plan.backward_scratch_bytes + plan.backward_shared_bytes) << width;
+  }
+}
+
+/// With one key P is 1 and out is v: dP - delta must be 0, not what is left of two roundings.
+TEST_F(Bf16Kernels, GiveNoGradientToTheScoreOfAKeyAlone) {
+  Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
+  Problem<BFloat16> problem({.q_len = 37, .kv_len = 1, .head_dim = 64, .v_head_dim = 65});
+  std::ranges::fill(problem.dlse.span(), 0.0F);
+  Result<BFloat16> result(problem);
+  result.run(problem, one);
+  for (const View<BFloat16, 4>& view : {result.gradients.views[0], result.gradients.views[1]}) {
+    const Tensor<float> gradient = copy_as<float>(view);
+    for (const float x : gradient.span()) EXPECT_EQ(x, 0);
+  }
 }
 
 TEST_F(Bf16Kernels, ReturnAConstantV) {

@@ -80,10 +80,13 @@ TEST_F(Bf16Pairs, RoundToNearestEven) {
       upper[lane] = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
       if (n % 3 == 0) upper[lane] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(upper[lane]) & 0xFFFF8000U);  // ties
     }
-    const U32 got = round_pairs(lower, upper);
+    const U32 got = round_pairs(lower, upper), ordered = round_in_order(lower, upper);
     for (int lane = 0; lane < 16; ++lane) {
       ASSERT_EQ(got[lane] & 0xFFFFU, BFloat16(flush(lower[lane])).bits) << lower[lane];
       ASSERT_EQ(got[lane] >> 16, BFloat16(flush(upper[lane])).bits) << upper[lane];
+      const auto in_order = [&](int place) { return ordered[place / 2] >> (place % 2 * 16) & 0xFFFFU; };
+      ASSERT_EQ(in_order(lane), got[lane] & 0xFFFFU);
+      ASSERT_EQ(in_order(16 + lane), got[lane] >> 16);
     }
   }
 }
