@@ -17,12 +17,14 @@ namespace qkv::cli {
 /// What this machine can do with the chosen threads and instruction set, at best. 0: not measured, or not there.
 struct Peak {
   double fma_f32 = 0, fma_f64 = 0;  ///< GFLOP/s of independent multiply-adds
+  double dot_bf16 = 0;              ///< GFLOP/s of independent products of bf16 pairs
   double read = 0;                  ///< GB/s of reading memory that no cache holds
 };
 
 /// What a case is held against.
 enum class Limit {
-  kFma,     ///< the FMA peak of its type (f32 for 16-bit storage), or of bandwidth where that is the tighter one
+  kFma,     ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
+            ///< bf16 products, or f32's where the instruction set has none
   kPlain,   ///< the plain kernel's time for the same live tiles, measured in alternation
   kMemory,  ///< the bytes of the tensors: peak memory of the process above what it had before
 };

@@ -1,5 +1,5 @@
-// Cases of layers: a Linear, and multi-head attention forward and forward + backward, at the articles' and BERT's width and as
-// small as latency shows.
+// Cases of layers: a Linear in f32 and in bf16, and multi-head attention forward and forward + backward, at the articles' and
+// BERT's width and as small as latency shows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +19,13 @@ Tensor<float> random_tensor(std::vector<Index> sizes) {
   Tensor<float> tensor(std::move(sizes));
   Random random(17);
   for (float& value : tensor.span()) value = 2 * random.uniform_f32() - 1;
+  return tensor;
+}
+
+Tensor<BFloat16> random_bf16(std::vector<Index> sizes) {
+  const Tensor<float> numbers = random_tensor(sizes);
+  Tensor<BFloat16> tensor(std::move(sizes));
+  for (Index n = 0; n < numbers.count(); ++n) tensor.data()[n] = BFloat16(numbers.data()[n]);
   return tensor;
 }
 
@@ -59,6 +66,73 @@ BenchCase linear_case() {
       const auto row = [](const Tensor<float>& rows) { return rows.span().first(kWidth); };
       return judge_row(row(p->x), row(p->y), parameters[0], parameters[1]);
     };
+    return prepared;
+  };
+  return one;
+}
+
+/// The same map of bf16 numbers. One sum of each output is held against f64: what f32 sums may differ by, and a rounding to
+/// bf16 where the output is.
+struct Bf16Linear {
+  static constexpr Index kRows = 1600, kWidth = 512;
+  Tensor<BFloat16> x = random_bf16({kRows, kWidth}), weight = random_bf16({kWidth, kWidth}), y{kRows, kWidth};
+  Tensor<BFloat16> dy = random_bf16({kRows, kWidth}), dx{kRows, kWidth};
+  Tensor<float> bias = random_tensor({kWidth}), dweight{kWidth, kWidth}, dbias{kWidth};
+
+  void forward(Context& context) { nn::linear_forward(x, weight, bias, y, context); }
+  void backward(Context& context) { nn::linear_backward(x, dy, weight, dx, dweight, dbias, context); }
+
+  template <class Term>
+  static Judgement judge_element(double got, double exact, Index count, double roundoff, const Term& term) {
+    double terms = std::abs(exact);
+    for (Index n = 0; n < count; ++n) {
+      exact += term(n);
+      terms += std::abs(term(n));
+    }
+    Judgement judgement = judge_sum(got, exact, terms);
+    judgement.bound += roundoff * std::abs(exact);
+    return judgement;
+  }
+
+  /// y[0, 0] = bias[0] + sum_k x[0, k] weight[0, k]
+  Judgement judge_forward() const {
+    return judge_element(number(y, 0), static_cast<double>(bias.data()[0]), kWidth, kRoundoff,
+                         [&](Index k) { return number(x, k) * number(weight, k); });
+  }
+  /// dx[0, 0] = sum_n dy[0, n] weight[n, 0];  dweight[0, 0] = sum_m dy[m, 0] x[m, 0], after one run
+  Judgement judge_backward(Context& context) {
+    for (float& sum : dweight.span()) sum = 0;
+    backward(context);
+    const Judgement rows =
+        judge_element(number(dx, 0), 0, kWidth, kRoundoff, [&](Index n) { return number(dy, n) * number(weight, n * kWidth); });
+    return worse(rows, judge_element(static_cast<double>(dweight.data()[0]), 0, kRows, 0,
+                                     [&](Index m) { return number(dy, m * kWidth) * number(x, m * kWidth); }));
+  }
+
+ private:
+  static constexpr double kRoundoff = epsilon_of<BFloat16> / 2;
+  static double number(const Tensor<BFloat16>& tensor, Index n) {
+    return static_cast<double>(static_cast<float>(tensor.data()[n]));
+  }
+};
+
+BenchCase bf16_linear_case(bool backward) {
+  using Linear = Bf16Linear;
+  BenchCase one;
+  one.name = fmt::format("linear-{}bf16-{}x{}x{}", backward ? "bwd-" : "", Linear::kRows, Linear::kWidth, Linear::kWidth);
+  one.shape = fmt::format("{} rows, {} -> {}", Linear::kRows, Linear::kWidth, Linear::kWidth);
+  one.type = "bf16";
+  one.prepare = [backward](Context& context) {
+    auto p = std::make_shared<Linear>();
+    Prepared prepared;
+    prepared.flops = (backward ? 2 : 1) * 2.0 * Linear::kRows * Linear::kWidth * Linear::kWidth;
+    if (backward) {
+      prepared.run = [p, &context] { p->backward(context); };
+      prepared.judge = [p, &context] { return p->judge_backward(context); };
+    } else {
+      prepared.run = [p, &context] { p->forward(context); };
+      prepared.judge = [p] { return p->judge_forward(); };
+    }
     return prepared;
   };
   return one;
@@ -141,7 +215,7 @@ BenchCase mha_case(const MhaShape& s, bool backward, double goal, double goal_ms
 }  // namespace
 
 std::vector<BenchCase> layer_cases() {
-  std::vector<BenchCase> cases{linear_case()};
+  std::vector<BenchCase> cases{linear_case(), bf16_linear_case(false), bf16_linear_case(true)};
   for (const MhaShape& s : {MhaShape{16, 100, 512, 8}, MhaShape{8, 128, 768, 12}}) {
     cases.push_back(mha_case(s, false, 0.85, 0));
     cases.push_back(mha_case(s, true, 0.80, 0));

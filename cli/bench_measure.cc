@@ -61,7 +61,7 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, 
   measured.tensor_bytes = prepared.tensor_bytes;
   measured.kernel = prepared.kernel;
   const bool is_f64 = one.type == "f64";
-  const PeakKinds kinds{.fma_f32 = !is_f64, .fma_f64 = is_f64, .read = prepared.bytes > 0};
+  const PeakKinds kinds{.fma_f32 = !is_f64, .fma_f64 = is_f64, .dot_bf16 = one.type == "bf16", .read = prepared.bytes > 0};
   if (one.limit == Limit::kMemory) {
     time_runs(one, prepared, patience, measured);
     measured.peak_bytes = prepared.peak_bytes();
@@ -84,7 +84,8 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, 
 const char* Measured::of() const {
   if (what->limit == Limit::kPlain) return "plain";
   if (what->limit == Limit::kMemory) return "memory";
-  return bound_by_reading() ? "bandwidth" : "fma";
+  if (bound_by_reading()) return "bandwidth";
+  return is_held_against_dot() ? "bf16 dot" : "fma";
 }
 
 double Measured::fraction() const {

@@ -28,11 +28,12 @@ struct Measured {
 
   double gflops() const { return flops / time.median_ms / 1e6; }
   double gbs() const { return bytes / time.median_ms / 1e6; }
-  double fma() const { return what->type == "f64" ? peak.fma_f64 : peak.fma_f32; }
+  bool is_held_against_dot() const { return what->type == "bf16" && peak.dot_bf16 > 0; }
+  double fma() const { return what->type == "f64" ? peak.fma_f64 : is_held_against_dot() ? peak.dot_bf16 : peak.fma_f32; }
   /// Whether reading takes longer than the flops, both at their peaks.
   bool bound_by_reading() const { return bytes > 0 && bytes / peak.read > flops / fma(); }
 
-  /// "fma", "bandwidth", "plain" or "memory"
+  /// "fma", "bf16 dot", "bandwidth", "plain" or "memory"
   const char* of() const;
   double fraction() const;
   /// As a fraction; 0: none.

@@ -83,17 +83,20 @@ Peak PeakMeter::measure(const PeakKinds& kinds) {
   Peak peak;
   if (kinds.fma_f32) peak.fma_f32 = fma_rate<float>(context_, kernels.fma_f32);
   if (kinds.fma_f64) peak.fma_f64 = fma_rate<double>(context_, kernels.fma_f64);
+  if (kinds.dot_bf16 && kernels.dot_bf16 != nullptr) peak.dot_bf16 = fma_rate<float>(context_, kernels.dot_bf16);
   for (int n = 0; kinds.read && n < kReads; ++n) peak.read = std::max(peak.read, read_rate());
   return peak;
 }
 
 Peak best_of(const Peak& a, const Peak& b) {
-  return {std::max(a.fma_f32, b.fma_f32), std::max(a.fma_f64, b.fma_f64), std::max(a.read, b.read)};
+  return {std::max(a.fma_f32, b.fma_f32), std::max(a.fma_f64, b.fma_f64), std::max(a.dot_bf16, b.dot_bf16),
+          std::max(a.read, b.read)};
 }
 
 double difference_of(const Peak& a, const Peak& b) {
   const auto difference = [](double x, double y) { return x > 0 && y > 0 ? std::abs(x - y) / std::max(x, y) : 0; };
-  return std::max({difference(a.fma_f32, b.fma_f32), difference(a.fma_f64, b.fma_f64), difference(a.read, b.read)});
+  return std::max({difference(a.fma_f32, b.fma_f32), difference(a.fma_f64, b.fma_f64), difference(a.dot_bf16, b.dot_bf16),
+                   difference(a.read, b.read)});
 }
 
 }  // namespace qkv::cli

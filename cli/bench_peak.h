@@ -1,4 +1,5 @@
-// The machine's peaks, measured: independent multiply-adds in registers, and reading memory that no cache holds.
+// The machine's peaks, measured: independent multiply-adds and bf16 products in registers, and reading memory that no cache
+// holds.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace qkv::cli {
 
 /// Which of the peaks a case needs.
 struct PeakKinds {
-  bool fma_f32 = true, fma_f64 = false, read = false;
+  bool fma_f32 = true, fma_f64 = false, dot_bf16 = false, read = false;
 };
 
 /// Measures peaks again and again; keeps the 512 MiB that it reads once they were needed.

@@ -66,6 +66,7 @@ Json peak_json(const Peak& peak) {
   const auto measured = [](double rate) { return rate > 0 ? Json(rate) : Json(); };
   return {{"fma_f32_gflops", measured(peak.fma_f32)},
           {"fma_f64_gflops", measured(peak.fma_f64)},
+          {"dot_bf16_gflops", measured(peak.dot_bf16)},
           {"read_gbs", measured(peak.read)}};
 }
 
@@ -111,8 +112,9 @@ void print_bench_heading(const Context& context) {
 }
 
 void print_peak(std::string_view when, const Peak& peak) {
-  print_line(faint(fmt::format("peak {:<6}  fma f32 {:.1f} GFLOP/s, f64 {:.1f} GFLOP/s, read {:.1f} GB/s", when, peak.fma_f32,
-                               peak.fma_f64, peak.read)));
+  const std::string dot = peak.dot_bf16 > 0 ? fmt::format("bf16 dot {:.1f} GFLOP/s, ", peak.dot_bf16) : "";
+  print_line(faint(fmt::format("peak {:<6}  fma f32 {:.1f} GFLOP/s, f64 {:.1f} GFLOP/s, {}read {:.1f} GB/s", when, peak.fma_f32,
+                               peak.fma_f64, dot, peak.read)));
 }
 
 void print_case(const Measured& one, const Measured* previous) {

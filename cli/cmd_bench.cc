@@ -98,7 +98,7 @@ int run(const BenchOptions& options) {
   const Patience patience = quick ? Patience{start + kQuickRepeats, start + kQuickRuns} : Patience{};
   Context context(options.compute.context());
   PeakMeter meter(context);
-  constexpr PeakKinds kEvery{.fma_f32 = true, .fma_f64 = true, .read = true};
+  constexpr PeakKinds kEvery{.fma_f32 = true, .fma_f64 = true, .dot_bf16 = true, .read = true};
   const Peak before = meter.measure(kEvery);
   if (!options.json) {
     print_bench_heading(context);

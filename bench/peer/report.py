@@ -12,6 +12,7 @@ import subprocess
 from . import plot
 
 STEADY = 0.03
+PEAKS = {"fma": "fma_f32_gflops", "bf16 dot": "dot_bf16_gflops", "bandwidth": "read_gbs"}  # what a fraction is of
 
 
 def _output(*command):
@@ -65,9 +66,9 @@ def judged(case, result):
         raise SystemExit(
             f"{case.name}: qkv counts {qkv['gflops'] * qkv['ms'] * 1e6:.0f} flops, bench/peer/cases.py {case.flops():.0f}"
         )
-    if qkv["of"] in ("fma", "bandwidth"):
-        rate = qkv["gflops"] if qkv["of"] == "fma" else qkv["gbs"]
-        peak = qkv["peak"]["read_gbs"] if qkv["of"] == "bandwidth" else qkv["peak"]["fma_f32_gflops"]
+    if qkv["of"] in PEAKS:
+        rate = qkv["gbs"] if qkv["of"] == "bandwidth" else qkv["gflops"]
+        peak = qkv["peak"][PEAKS[qkv["of"]]]
         for entry in [qkv] + [peer for peer in peers.values() if "ms" in peer]:
             entry["fraction"] = rate * qkv["ms"] / entry["ms"] / peak
     timed = {name: peer for name, peer in peers.items() if "ms" in peer}
@@ -92,7 +93,7 @@ def _percent(value):
 
 
 def _fraction(entry, of):
-    return _percent(entry.get("fraction")) if of in ("fma", "bandwidth") else "-"
+    return _percent(entry.get("fraction")) if of in PEAKS else "-"
 
 
 def _own(qkv):
@@ -203,8 +204,10 @@ def table(run):
 def _peaks(run):
     """ "f32 FMA 196.8 GFLOP/s (195.1 to 197.0)", median and range over the cases."""
     words = []
-    for key, name in (("fma_f32_gflops", "f32 multiply-adds {} GFLOP/s"), ("read_gbs", "read {} GB/s")):
-        values = [record["qkv"]["peak"][key] for record in run["cases"] if record["qkv"] and record["qkv"]["peak"][key]]
+    names = {"fma": "f32 multiply-adds {} GFLOP/s", "bf16 dot": "bf16 products {} GFLOP/s", "bandwidth": "read {} GB/s"}
+    for of, name in names.items():
+        peaks = [record["qkv"]["peak"].get(PEAKS[of]) for record in run["cases"] if record["qkv"]]
+        values = [peak for peak in peaks if peak]
         if values:
             words.append(name.format(f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"))
     return ", ".join(words)
