@@ -1,18 +1,27 @@
-// Mask: which query may attend which key. An immutable value in a small algebra; select, never add.
-// Lengths and offsets are copied; dense tensors are borrowed until the call that uses them returns.
+// Mask: which query may attend which key. An immutable value in a small algebra: leaves, `&` (both keep) and `|` (any keeps).
+// Select, never add. Lengths, offsets and ids are copied; dense tensors and block maps are borrowed until the call that uses
+// them returns. All of them with drawings: docs/concepts/masks.md.
 //
 //   causal, Tq = Tk = 4    window(1, 0)    causal(kBottomRight)   causal(kTopLeft)
 //       1 0 0 0              1 0 0 0         Tq = 2, Tk = 4          Tq = 2, Tk = 4
 //       1 1 0 0              1 1 0 0           1 1 1 0                 1 0 0 0
 //       1 1 1 0              0 1 1 0           1 1 1 1                 1 1 0 0
 //       1 1 1 1              0 0 1 1
+//
+//   causal | prefix({2})   (window(1, 0) | first(1)) & causal      documents({0, 1, 4})   chunked(2) & causal
+//       1 1 0 0              1 0 0 0                                  1 0 0 0               1 0 0 0
+//       1 1 0 0              1 1 0 0                                  0 1 1 1               1 1 0 0
+//       1 1 1 0              1 1 1 0                                  0 1 1 1               0 0 1 0
+//       1 1 1 1              1 0 1 1                                  0 1 1 1               0 0 1 1
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 
+#include "qkv/block_map.h"
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
@@ -30,6 +39,10 @@ enum class MaskAxes {
   kBqk,  ///< [B, Tq, Tk]
   kHqk   ///< [H, Tq, Tk]
 };
+
+/// May query i of head h of sequence b attend key j? Called from several threads at once, any number of times for a pair, and
+/// not at all where other parts of the mask decide: it must answer from its arguments alone. What it throws reaches the caller.
+using MaskCallback = std::function<bool(Index b, Index h, Index i, Index j)>;
 
 class QKV_API Mask {
  public:
@@ -52,8 +65,50 @@ class QKV_API Mask {
   /// n keys, the query's own last: window(n - 1, 0). n >= 1.
   static Mask sliding(Index n, Align align = Align::kSquare);
 
+  /// keep(i, j) = (j - i - offset) % step == 0: with a window, Longformer's dilated one; alone, a strided pattern. step >= 1.
+  static Mask dilated(Index step, Align align = Align::kSquare);
+  /// keep(i, j): i + offset and j lie in the same chunk of `size` keys (Llama 4). Chunks are counted from key 0, or from
+  /// starts[b], where left padding ends. size >= 1; starts [B], each in 0..Tk.
+  static Mask chunked(Index size, Align align = Align::kSquare);
+  static Mask chunked(Index size, std::span<const Index> starts, Align align = Align::kSquare);
+
   /// keep(b, j) = j < lengths[b]. lengths [B], each in 0..Tk.
   static Mask key_lengths(std::span<const Index> lengths);
+  /// keep(b, j) = j >= starts[b]: left padding. starts [B], each in 0..Tk.
+  static Mask key_starts(std::span<const Index> starts);
+  /// keep(b, i) = i < lengths[b]; the other rows are empty. lengths [B], each in 0..Tq.
+  static Mask query_lengths(std::span<const Index> lengths);
+  /// keep(b, j) = j < lengths[b]: causal() | prefix(lengths) is the prefix language model. lengths [B], each in 0..Tk.
+  static Mask prefix(std::span<const Index> lengths);
+  /// keep(j) = j < n: with window, the sinks of StreamingLLM. n >= 0, larger than Tk is all.
+  static Mask first(Index n);
+  /// keep(i) = i is in rows; keep(j) = j is in columns: global tokens, joined with |. In any order, each in 0..Tq-1, 0..Tk-1.
+  static Mask global_rows(std::span<const Index> rows);
+  static Mask global_columns(std::span<const Index> columns);
+
+  /// Documents packed into one row of tokens, the same for each sequence: queries q_offsets[d] .. q_offsets[d + 1] - 1 attend
+  /// keys k_offsets[d] .. k_offsets[d + 1] - 1. Offsets [D + 1] begin with 0, ascend, and end with Tq, Tk. With one array: for
+  /// both. `inside` holds within each document, in its own positions and lengths: causal, window or sliding, or several;
+  /// offsets of theirs are one per document, alignment is that of each document.
+  static Mask documents(std::span<const Index> offsets);
+  static Mask documents(std::span<const Index> q_offsets, std::span<const Index> k_offsets, const Mask& inside = Mask());
+  /// Document d has keys k_begins[d] .. k_ends[d] - 1: slots that are larger than what fills them, gaps between. [D] each,
+  /// ascending and not overlapping, within 0..Tk. Keys in a gap belong to nobody.
+  static Mask documents(std::span<const Index> q_offsets, std::span<const Index> k_begins, std::span<const Index> k_ends,
+                        const Mask& inside = Mask());
+  /// keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0: a negative id belongs to no document. In any order. [T], the same
+  /// for each sequence, or [B, T].
+  static Mask document_ids(std::span<const Index> ids);
+  static Mask document_ids(std::span<const Index> q_ids, std::span<const Index> k_ids);
+  static Mask document_ids(View<const Index, 2> ids);
+  static Mask document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids);
+
+  /// keep(b, h, i, j): the block of (i, j) is listed. Borrowed. Cost, forward and backward, is that of the listed blocks.
+  static Mask blocks(const BlockMap& map);
+  static Mask blocks(BlockMap&&) = delete;
+
+  /// Whatever else: asked for each pair that the other parts leave. block_map(mask, sizes) remembers where it keeps anything.
+  static Mask mask_mod(MaskCallback keep);
 
   /// Non-zero = may attend. [B|1, H|1, Tq|1, Tk|1]; an axis of size 1 or stride 0 repeats. Borrowed.
   static Mask keep(View<const std::uint8_t, 4> dense);
@@ -68,6 +123,8 @@ class QKV_API Mask {
 
   /// Intersection: kept where both keep.
   friend QKV_API Mask operator&(const Mask& a, const Mask& b);
+  /// Union: kept where any keeps. As in C++, & binds first.
+  friend QKV_API Mask operator|(const Mask& a, const Mask& b);
 
   bool keeps_everything() const { return node_ == nullptr; }
   /// "causal(bottom-right) & window(255, 0)"
@@ -80,6 +137,9 @@ class QKV_API Mask {
   explicit Mask(std::shared_ptr<const Node> node);
   std::shared_ptr<const Node> node_;
 };
+
+/// The mask written out: 1 where (b, h, i, j) is kept, else 0. keep [B, H, Tq, Tk]. Throws what a call of these sizes would.
+QKV_API void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep);
 
 }  // namespace v0
 }  // namespace qkv

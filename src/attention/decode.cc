@@ -15,10 +15,7 @@ constexpr double kFlopsPerByte = 6;
 
 }  // namespace
 
-bool decode_mask_differs(const BoundMask& mask) {
-  if (mask.node == nullptr) return false;
-  return std::ranges::any_of(mask.node->dense, [](const Dense& leaf) { return leaf.values.size(1) > 1; });
-}
+bool decode_mask_differs(const BoundMask& mask) { return mask_differs_by_head(mask); }
 
 template <class T>
 DecodeShape decode_shape(const Problem<T>& p) {

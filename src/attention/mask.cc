@@ -1,8 +1,9 @@
-// The public constructors of Mask, their checks and their texts.
+// The public constructors of Mask, their checks of what can be wrong by itself, and the two operators.
 #include "qkv/mask.h"
 
 #include <utility>
 
+#include "attention/mask_leaves.h"
 #include "attention/mask_node.h"
 #include "core/check.h"
 
@@ -10,27 +11,26 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-std::shared_ptr<const std::vector<Index>> copy_of(std::span<const Index> values) {
-  return std::make_shared<const std::vector<Index>>(values.begin(), values.end());
-}
-
-std::shared_ptr<Mask::Node> node_with(Band band) {
+std::shared_ptr<const Mask::Node> node_of(MaskPartPtr part) {
   auto node = std::make_shared<Mask::Node>();
-  node->bands.push_back(std::move(band));
+  node->parts.push_back(std::move(part));
   return node;
 }
 
-std::shared_ptr<Mask::Node> node_with(View<const std::uint8_t, 4> dense, bool keep) {
-  auto node = std::make_shared<Mask::Node>();
-  node->dense.push_back({dense, keep});
-  return node;
-}
+std::vector<Index> copy_of(IndexSpan values) { return {values.begin(), values.end()}; }
 
-Band make_window(Index left, Index right, Align align, std::shared_ptr<const std::vector<Index>> offsets) {
+MaskPartPtr window_part(Index left, Index right, Align align, std::vector<Index> offsets, bool has_offsets) {
   check<OptionError>(left >= -1 && right >= -1, "Mask::window",
                      "left and right must be counts of other tokens, or -1 for unbounded: got ", left, ", ", right);
-  return {left, right, align, std::move(offsets), false};
+  return make_band({left, right, align, std::move(offsets), has_offsets, false});
 }
+
+MaskPartPtr chunked_part(Index size, Align align, std::vector<Index> starts, bool has_starts) {
+  check<OptionError>(size >= 1, "Mask::chunked", "the size of a chunk must be at least 1: got ", size);
+  return make_chunked(size, align, std::move(starts), has_starts);
+}
+
+View<const Index, 2> one_row(IndexSpan ids) { return {ids.data(), {1, static_cast<Index>(ids.size())}}; }
 
 // A repeated axis is one of size 1; the tile functions give it stride 0.
 View<const std::uint8_t, 4> with_axes(View<const std::uint8_t, 2> dense, MaskAxes axes) {
@@ -54,35 +54,6 @@ View<const std::uint8_t, 4> with_axes(const Tensor<std::uint8_t>& dense, MaskAxe
   return dense.rank() == 2 ? with_axes(dense.view<2>(), axes) : with_axes(dense.view<3>(), axes);
 }
 
-std::string align_text(const Band& band) {
-  if (band.offsets != nullptr) return "offsets[" + std::to_string(band.offsets->size()) + "]";
-  if (band.align == Align::kTopLeft) return "top-left";
-  return band.align == Align::kBottomRight ? "bottom-right" : "";
-}
-
-std::string text_of(const Band& band) {
-  const std::string align = align_text(band);
-  if (band.causal) return "causal(" + align + ")";
-  return "window(" + std::to_string(band.left) + ", " + std::to_string(band.right) + (align.empty() ? "" : ", " + align) + ")";
-}
-
-void check_band(const Band& band, const MaskExtent& extent, bool has_lengths, const char* function) {
-  const char* what = band.causal ? "causal" : "window";
-  if (band.offsets != nullptr) {
-    check<ShapeError>(static_cast<Index>(band.offsets->size()) == extent.batch, function, what,
-                      "(offsets) takes one offset per sequence: got ", band.offsets->size(), " offsets for batch ",
-                      extent.batch);
-    return;
-  }
-  check<OptionError>(band.align != Align::kSquare || extent.q_len == extent.kv_len, function, what,
-                     "() alone needs Tq == Tk: say Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 "
-                     "sees key 0): got Tq ",
-                     extent.q_len, ", Tk ", extent.kv_len);
-  check<OptionError>(!(band.align == Align::kBottomRight && has_lengths && extent.q_len > 1), function, what,
-                     "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: say ", what,
-                     "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);
-}
-
 }  // namespace
 
 Mask::Mask() = default;
@@ -93,30 +64,71 @@ Mask::Mask(Mask&&) noexcept = default;
 Mask& Mask::operator=(Mask&&) noexcept = default;
 Mask::Mask(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
 
-Mask Mask::causal(Align align) { return Mask(node_with(Band{-1, 0, align, nullptr, true})); }
+Mask Mask::causal(Align align) { return Mask(node_of(make_band({-1, 0, align, {}, false, true}))); }
 Mask Mask::causal(std::span<const Index> offsets) {
-  return Mask(node_with(Band{-1, 0, Align::kSquare, copy_of(offsets), true}));
+  return Mask(node_of(make_band({-1, 0, Align::kSquare, copy_of(offsets), true, true})));
 }
-Mask Mask::window(Index left, Index right, Align align) { return Mask(node_with(make_window(left, right, align, nullptr))); }
+Mask Mask::window(Index left, Index right, Align align) { return Mask(node_of(window_part(left, right, align, {}, false))); }
 Mask Mask::window(Index left, Index right, std::span<const Index> offsets) {
-  return Mask(node_with(make_window(left, right, Align::kSquare, copy_of(offsets))));
+  return Mask(node_of(window_part(left, right, Align::kSquare, copy_of(offsets), true)));
 }
 Mask Mask::sliding(Index n, Align align) {
   check<OptionError>(n >= 1, "Mask::sliding", "n must be at least 1, the query's own key: got ", n);
   return window(n - 1, 0, align);
 }
-
-Mask Mask::key_lengths(std::span<const Index> lengths) {
-  auto node = std::make_shared<Node>();
-  node->lengths.push_back({copy_of(lengths)});
-  return Mask(std::move(node));
+Mask Mask::dilated(Index step, Align align) {
+  check<OptionError>(step >= 1, "Mask::dilated", "step must be at least 1: got ", step);
+  return Mask(node_of(make_dilated(step, align)));
+}
+Mask Mask::chunked(Index size, Align align) { return Mask(node_of(chunked_part(size, align, {}, false))); }
+Mask Mask::chunked(Index size, std::span<const Index> starts, Align align) {
+  return Mask(node_of(chunked_part(size, align, copy_of(starts), true)));
 }
 
-Mask Mask::keep(View<const std::uint8_t, 4> dense) { return Mask(node_with(dense, true)); }
+Mask Mask::key_lengths(std::span<const Index> lengths) { return Mask(node_of(make_bound(BoundKind::kKeyLengths, lengths))); }
+Mask Mask::key_starts(std::span<const Index> starts) { return Mask(node_of(make_bound(BoundKind::kKeyStarts, starts))); }
+Mask Mask::query_lengths(std::span<const Index> lengths) {
+  return Mask(node_of(make_bound(BoundKind::kQueryLengths, lengths)));
+}
+Mask Mask::prefix(std::span<const Index> lengths) { return Mask(node_of(make_bound(BoundKind::kPrefix, lengths))); }
+Mask Mask::first(Index n) {
+  check<OptionError>(n >= 0, "Mask::first", "n must be a count of keys: got ", n);
+  return Mask(node_of(make_first(n)));
+}
+Mask Mask::global_rows(std::span<const Index> rows) { return Mask(node_of(make_rows(rows))); }
+Mask Mask::global_columns(std::span<const Index> columns) { return Mask(node_of(make_columns(columns))); }
+
+Mask Mask::documents(std::span<const Index> offsets) { return documents(offsets, offsets); }
+Mask Mask::documents(std::span<const Index> q_offsets, std::span<const Index> k_offsets, const Mask& inside) {
+  check<OptionError>(!k_offsets.empty(), "Mask::documents",
+                     "k_offsets must have one more value than there are documents: got 0");
+  return Mask(
+      node_of(make_documents(q_offsets, k_offsets.first(k_offsets.size() - 1), k_offsets.subspan(1), /*gaps=*/false, inside)));
+}
+Mask Mask::documents(std::span<const Index> q_offsets, std::span<const Index> k_begins, std::span<const Index> k_ends,
+                     const Mask& inside) {
+  return Mask(node_of(make_documents(q_offsets, k_begins, k_ends, /*gaps=*/true, inside)));
+}
+Mask Mask::document_ids(std::span<const Index> ids) { return document_ids(ids, ids); }
+Mask Mask::document_ids(std::span<const Index> q_ids, std::span<const Index> k_ids) {
+  return Mask(node_of(make_document_ids(one_row(q_ids), one_row(k_ids), /*per_sequence=*/false)));
+}
+Mask Mask::document_ids(View<const Index, 2> ids) { return document_ids(ids, ids); }
+Mask Mask::document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids) {
+  return Mask(node_of(make_document_ids(q_ids, k_ids, /*per_sequence=*/true)));
+}
+
+Mask Mask::blocks(const BlockMap& map) { return Mask(node_of(make_blocks(map))); }
+Mask Mask::mask_mod(MaskCallback keep) {
+  check<OptionError>(keep != nullptr, "Mask::mask_mod", "the callback must not be empty");
+  return Mask(node_of(make_callback(std::move(keep))));
+}
+
+Mask Mask::keep(View<const std::uint8_t, 4> dense) { return Mask(node_of(make_dense(dense, true))); }
 Mask Mask::keep(View<const std::uint8_t, 2> dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
 Mask Mask::keep(View<const std::uint8_t, 3> dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
 Mask Mask::keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
-Mask Mask::drop(View<const std::uint8_t, 4> dense) { return Mask(node_with(dense, false)); }
+Mask Mask::drop(View<const std::uint8_t, 4> dense) { return Mask(node_of(make_dense(dense, false))); }
 Mask Mask::drop(View<const std::uint8_t, 2> dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
 Mask Mask::drop(View<const std::uint8_t, 3> dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
 Mask Mask::drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
@@ -125,45 +137,20 @@ Mask operator&(const Mask& a, const Mask& b) {
   if (a.node_ == nullptr) return b;
   if (b.node_ == nullptr) return a;
   auto node = std::make_shared<Mask::Node>(*a.node_);
-  node->bands.insert(node->bands.end(), b.node_->bands.begin(), b.node_->bands.end());
-  node->lengths.insert(node->lengths.end(), b.node_->lengths.begin(), b.node_->lengths.end());
-  node->dense.insert(node->dense.end(), b.node_->dense.begin(), b.node_->dense.end());
+  node->parts.insert(node->parts.end(), b.node_->parts.begin(), b.node_->parts.end());
+  std::stable_sort(node->parts.begin(), node->parts.end(),
+                   [](const MaskPartPtr& x, const MaskPartPtr& y) { return x->cost() < y->cost(); });
   return Mask(std::move(node));
 }
 
-std::string Mask::describe() const {
-  if (node_ == nullptr) return "everything";
-  std::string text;
-  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : " & ") + part; };
-  for (const Band& band : node_->bands) add(text_of(band));
-  for (const KeyLengths& l : node_->lengths) add("key_lengths[" + std::to_string(l.lengths->size()) + "]");
-  for (const Dense& d : node_->dense) add((d.keep ? "keep" : "drop") + d.values.shape());
-  return text;
+Mask operator|(const Mask& a, const Mask& b) {
+  if (a.node_ == nullptr || b.node_ == nullptr) return Mask();
+  std::vector<Mask::Node> alternatives = alternatives_of(*a.node_);
+  for (Mask::Node& more : alternatives_of(*b.node_)) alternatives.push_back(std::move(more));
+  return Mask(node_of(make_union(std::move(alternatives))));
 }
 
-void check_mask(const Mask& mask, const MaskExtent& extent, const char* function) {
-  const Mask::Node* node = mask.node();
-  if (node == nullptr) return;
-  for (const Band& band : node->bands) check_band(band, extent, !node->lengths.empty(), function);
-  for (const KeyLengths& leaf : node->lengths) {
-    check<ShapeError>(static_cast<Index>(leaf.lengths->size()) == extent.batch, function,
-                      "key_lengths takes one length per sequence: got ", leaf.lengths->size(), " lengths for batch ",
-                      extent.batch);
-    for (Index length : *leaf.lengths) {
-      check<OptionError>(length >= 0 && length <= extent.kv_len, function, "a key length must be in 0..Tk: got ", length,
-                         " for Tk ", extent.kv_len);
-    }
-  }
-  const std::array<Index, 4> wanted{extent.batch, extent.num_heads, extent.q_len, extent.kv_len};
-  for (const Dense& leaf : node->dense) {
-    for (int axis = 0; axis < 4; ++axis) {
-      const Index size = leaf.values.size(axis);
-      check<ShapeError>(size == wanted[static_cast<std::size_t>(axis)] || size == 1, function,
-                        "a dense mask must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", leaf.values, " for ",
-                        [&] { return shape_text(wanted.data(), 4); });
-    }
-  }
-}
+std::string Mask::describe() const { return node_ == nullptr ? "everything" : text_of(*node_); }
 
 }  // namespace v0
 }  // namespace qkv

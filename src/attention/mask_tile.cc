@@ -1,157 +1,266 @@
-// How a call asks a mask: one pair, one tile (verdict and bitmap), or the range of keys and queries that can meet.
-// Each leaf has one function for the verdict and one for the bits; leaves are combined with &, never walked per element.
+// How parts are combined: verdicts by minimum and maximum, bits by & and | on words, positions by intersection and hull.
 #include <algorithm>
 
+#include "attention/mask_leaves.h"
 #include "attention/mask_node.h"
+#include "core/callback_error.h"
+#include "core/check.h"
 
 namespace qkv {
 inline namespace v0 {
 namespace {
 
-constexpr Index kFar = Index{1} << 60;  // beyond every position, and sums of two of them do not overflow
-
-struct Tile {
-  Index b, h, i0, ni, j0, nj;
-};
-
-// keep(i, j) = low <= j - i <= high
-struct Diagonals {
-  Index low, high;
-};
-
-Index offset_of(const Band& band, const MaskExtent& extent, Index b) {
-  if (band.offsets != nullptr) return (*band.offsets)[static_cast<std::size_t>(b)];
-  return band.align == Align::kBottomRight ? extent.kv_len - extent.q_len : 0;
+int verdict_of(const Mask::Node& node, const Pairs& pairs) {
+  int answer = kTileFull;
+  for (const MaskPartPtr& part : node.parts) {
+    answer = std::min(answer, part->verdict(pairs));
+    if (answer == kTileEmpty) break;
+  }
+  return answer;
 }
 
-Diagonals diagonals(const Band& band, const MaskExtent& extent, Index b) {
-  const Index offset = offset_of(band, extent, b);
-  Index edge = 0;
-  const bool no_low = band.left < 0 || __builtin_sub_overflow(offset, band.left, &edge);
-  const Index low = no_low ? -kFar : std::clamp(edge, -kFar, kFar);
-  const bool no_high = band.right < 0 || __builtin_add_overflow(offset, band.right, &edge);
-  return {low, no_high ? kFar : std::clamp(edge, -kFar, kFar)};
-}
-
-int verdict(const Diagonals& d, const Tile& t) {
-  const Index smallest = t.j0 - (t.i0 + t.ni - 1), largest = t.j0 + t.nj - 1 - t.i0;  // of j - i over the tile
-  if (smallest > d.high || largest < d.low) return kTileEmpty;
-  return smallest >= d.low && largest <= d.high ? kTileFull : kTilePartial;
-}
-
-/// Bits [begin, end) of a word of 32, clamped.
-std::uint32_t bit_range(Index begin, Index end) {
-  const auto below = [](Index n) { return n >= 32 ? ~0U : n <= 0 ? 0U : (1U << n) - 1U; };
-  return below(end) & ~below(begin);
-}
-
-void fill(const Diagonals& d, const Tile& t, std::uint32_t* words) {
-  for (Index j = 0; j < t.nj; ++j) {
-    const Index from_first = t.j0 + j - t.i0;  // low <= from_first - lane <= high
-    words[j] &= bit_range(from_first - d.high, from_first - d.low + 1);
+void fill_of(const Mask::Node& node, const Pairs& pairs, std::uint32_t* words) {
+  for (const MaskPartPtr& part : node.parts) {
+    if (part->verdict(pairs) == kTilePartial) part->fill(pairs, words);
   }
 }
 
-int verdict_of_length(Index length, const Tile& t) {
-  if (t.j0 >= length) return kTileEmpty;
-  return t.j0 + t.nj <= length ? kTileFull : kTilePartial;
-}
-
-void fill_length(Index length, const Tile& t, std::uint32_t* words) {
-  for (Index j = std::max<Index>(0, length - t.j0); j < t.nj; ++j) words[j] = 0;
-}
-
-Index repeat(const Dense& leaf, int axis) { return leaf.values.size(axis) == 1 ? 0 : leaf.values.stride(axis); }
-
-void fill_dense(const Dense& leaf, const Tile& t, std::uint32_t* words) {
-  const std::uint8_t* data = leaf.values.data() + t.b * repeat(leaf, 0) + t.h * repeat(leaf, 1);
-  const Index row_stride = repeat(leaf, 2), column_stride = repeat(leaf, 3);
-  const std::uint32_t flip = leaf.keep ? 0U : 1U;
-  std::uint32_t bits[256] = {};  // chunks hold at most 128 keys; larger tiles go in pieces
-  for (Index begin = 0; begin < t.nj; begin += 256) {
-    const Index n = std::min<Index>(256, t.nj - begin);
-    std::fill_n(bits, n, 0U);
-    for (Index lane = 0; lane < t.ni; ++lane) {
-      const std::uint8_t* row = data + (t.i0 + lane) * row_stride + (t.j0 + begin) * column_stride;
-      if (column_stride == 1) {  // the loop that compilers vectorise
-        for (Index j = 0; j < n; ++j) bits[j] |= ((row[j] != 0 ? 1U : 0U) ^ flip) << lane;
-      } else {
-        for (Index j = 0; j < n; ++j) bits[j] |= ((row[j * column_stride] != 0 ? 1U : 0U) ^ flip) << lane;
-      }
-    }
-    for (Index j = 0; j < n; ++j) words[begin + j] &= bits[j];
+Positions keys_of(const Mask::Node& node, const Pairs& rows) {
+  Positions live{0, rows.extent.kv_len};
+  for (const MaskPartPtr& part : node.parts) {
+    const Positions some = part->keys(rows);
+    live = {std::max(live.begin, some.begin), std::min(live.end, some.end)};
   }
+  return live;
+}
+
+Positions queries_of(const Mask::Node& node, const Pairs& columns) {
+  Positions live{0, columns.extent.q_len};
+  for (const MaskPartPtr& part : node.parts) {
+    const Positions some = part->queries(columns);
+    live = {std::max(live.begin, some.begin), std::min(live.end, some.end)};
+  }
+  return live;
+}
+
+/// Parts push the key on until none does.
+Index next_key_of(const Mask::Node& node, Pairs from) {
+  for (Index before = -1; before != from.j0 && from.j0 < from.extent.kv_len;) {
+    before = from.j0;
+    for (const MaskPartPtr& part : node.parts) from.j0 = std::max(from.j0, part->next_key(from));
+  }
+  return std::min(from.j0, from.extent.kv_len);
+}
+
+/// What both cover and what lies between.
+Positions hull(const Positions& a, const Positions& b) {
+  if (a.begin >= a.end) return b;
+  if (b.begin >= b.end) return a;
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
 
 /// Full, empty or partial by what the bits say; lanes past ni do not count.
-int verdict_of_bits(const Tile& t, const std::uint32_t* words) {
-  const std::uint32_t all = bit_range(0, t.ni);
-  bool any = false, every = true;
+int verdict_of_bits(const Pairs& t, const std::uint32_t* words) {
+  std::uint32_t any = 0, every = ~0U;
   for (Index j = 0; j < t.nj; ++j) {
-    any |= (words[j] & all) != 0;
-    every &= (words[j] & all) == all;
+    any |= words[j];
+    every &= words[j];
   }
-  return every ? kTileFull : any ? kTilePartial : kTileEmpty;
+  const std::uint32_t all = bit_range(0, t.ni);
+  return (every & all) == all ? kTileFull : (any & all) != 0 ? kTilePartial : kTileEmpty;
 }
+
+/// keep = any alternative keeps.
+class Union final : public MaskPart {
+ public:
+  explicit Union(std::vector<Mask::Node> alternatives) : alternatives_(std::move(alternatives)) {
+    const auto cost_of = [](const Mask::Node& node) { return node.parts.back()->cost(); };
+    std::stable_sort(alternatives_.begin(), alternatives_.end(),
+                     [&](const Mask::Node& a, const Mask::Node& b) { return cost_of(a) < cost_of(b); });
+    cost_ = cost_of(alternatives_.back());
+  }
+
+  const std::vector<Mask::Node>& alternatives() const { return alternatives_; }
+
+  int verdict(const Pairs& t) const override {
+    int answer = kTileEmpty;
+    for (const Mask::Node& node : alternatives_) {
+      answer = std::max(answer, verdict_of(node, t));
+      if (answer == kTileFull) break;
+    }
+    return answer;
+  }
+
+  void fill(const Pairs& t, std::uint32_t* words) const override {
+    constexpr Index piece = 128;
+    for (Index begin = 0; begin < t.nj; begin += piece) {
+      Pairs part = t;
+      part.j0 += begin;
+      part.nj = std::min(piece, t.nj - begin);
+      fill_piece(part, words + begin);
+    }
+  }
+
+  Positions keys(const Pairs& rows) const override {
+    Positions all{0, 0};
+    for (const Mask::Node& node : alternatives_) all = hull(all, keys_of(node, rows));
+    return all;
+  }
+  Positions queries(const Pairs& columns) const override {
+    Positions all{0, 0};
+    for (const Mask::Node& node : alternatives_) all = hull(all, queries_of(node, columns));
+    return all;
+  }
+  Index next_key(const Pairs& from) const override {
+    Index next = from.extent.kv_len;
+    for (const Mask::Node& node : alternatives_) {
+      next = std::min(next, next_key_of(node, from));
+      if (next == from.j0) break;
+    }
+    return next;
+  }
+
+  bool differs_by_head() const override {
+    return std::ranges::any_of(alternatives_, [](const Mask::Node& node) {
+      return std::ranges::any_of(node.parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
+    });
+  }
+  Cost cost() const override { return cost_; }
+
+  std::string text(bool inside) const override {
+    std::string all;
+    for (const Mask::Node& node : alternatives_) all += (all.empty() ? "" : " | ") + text_of(node);
+    return inside ? "(" + all + ")" : all;
+  }
+  void check(const MaskExtent& extent, bool key_lengths, const char* function) const override {
+    for (const Mask::Node& node : alternatives_) check_parts(node, extent, key_lengths, function);
+  }
+
+  /// Parts of one conjunction; `key_lengths`: something around it ends the keys.
+  static void check_parts(const Mask::Node& node, const MaskExtent& extent, bool key_lengths, const char* function) {
+    for (const MaskPartPtr& part : node.parts) key_lengths |= part->holds_key_lengths();
+    for (const MaskPartPtr& part : node.parts) part->check(extent, key_lengths, function);
+  }
+
+ private:
+  /// Each alternative is asked only about bits that are wanted and that none before has given.
+  void fill_piece(const Pairs& t, std::uint32_t* words) const {
+    std::uint32_t kept[128] = {}, asked[128];
+    for (const Mask::Node& node : alternatives_) {
+      const int answer = verdict_of(node, t);
+      if (answer == kTileEmpty) continue;
+      if (answer == kTileFull) return;
+      for (Index j = 0; j < t.nj; ++j) asked[j] = words[j] & ~kept[j];
+      fill_of(node, t, asked);
+      for (Index j = 0; j < t.nj; ++j) kept[j] |= asked[j];
+    }
+    std::copy_n(kept, t.nj, words);
+  }
+
+  std::vector<Mask::Node> alternatives_;
+  Cost cost_;
+};
 
 }  // namespace
 
+MaskPart::~MaskPart() = default;
+
+MaskPartPtr make_union(std::vector<Mask::Node> alternatives) { return std::make_shared<Union>(std::move(alternatives)); }
+
+std::vector<Mask::Node> alternatives_of(const Mask::Node& node) {
+  const auto* only = node.parts.size() == 1 ? dynamic_cast<const Union*>(node.parts[0].get()) : nullptr;
+  return only == nullptr ? std::vector<Mask::Node>{node} : only->alternatives();
+}
+
+std::string align_suffix(Align align) {
+  if (align == Align::kTopLeft) return ", top-left";
+  return align == Align::kBottomRight ? ", bottom-right" : "";
+}
+
+void check_square(const char* function, const char* what, Align align, Index q_len, Index kv_len) {
+  check<OptionError>(align != Align::kSquare || q_len == kv_len, function, what,
+                     "() alone needs Tq == Tk: say Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 "
+                     "sees key 0): got Tq ",
+                     q_len, ", Tk ", kv_len);
+}
+
+void check_one_each(const char* function, const char* what, std::size_t values, Index batch) {
+  check<ShapeError>(static_cast<Index>(values) == batch, function, what, " takes one value per sequence: got ", values,
+                    " for batch ", batch);
+}
+
+void check_mask(const Mask& mask, const MaskExtent& extent, const char* function) {
+  if (mask.node() != nullptr) Union::check_parts(*mask.node(), extent, false, function);
+}
+
+std::string text_of(const Mask::Node& node) {
+  std::string all;
+  for (const MaskPartPtr& part : node.parts) all += (all.empty() ? "" : " & ") + part->text(node.parts.size() > 1);
+  return all;
+}
+
 bool mask_keeps(const BoundMask& mask, Index b, Index h, Index i, Index j) {
   std::uint32_t word = 0;
-  const int answer = mask_tile(&mask, b, h, i, 1, j, 1, &word);
-  return answer == kTileFull || (answer == kTilePartial && (word & 1U) != 0);
+  return mask_tile(&mask, b, h, i, 1, j, 1, &word) == kTileFull;
+}
+
+bool mask_differs_by_head(const BoundMask& mask) {
+  return mask.node != nullptr &&
+         std::ranges::any_of(mask.node->parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
 }
 
 int mask_tile(const void* bound, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
   if (mask.node == nullptr) return kTileFull;
-  const Mask::Node& node = *mask.node;
-  const Tile tile{b, h, i0, ni, j0, nj};
-  int answer = kTileFull;
-  for (const Band& band : node.bands) answer = std::min(answer, verdict(diagonals(band, mask.extent, b), tile));
-  for (const KeyLengths& leaf : node.lengths) {
-    answer = std::min(answer, verdict_of_length((*leaf.lengths)[static_cast<std::size_t>(b)], tile));
-  }
-  if (answer == kTileEmpty || (answer == kTileFull && node.dense.empty())) return answer;
+  const Pairs pairs{mask.extent, b, h, i0, ni, j0, nj};
+  const int answer = verdict_of(*mask.node, pairs);
+  if (answer != kTilePartial) return answer;
   std::fill_n(words, nj, bit_range(0, ni));
-  for (const Band& band : node.bands) fill(diagonals(band, mask.extent, b), tile, words);
-  for (const KeyLengths& leaf : node.lengths) fill_length((*leaf.lengths)[static_cast<std::size_t>(b)], tile, words);
-  if (node.dense.empty()) return kTilePartial;
-  for (const Dense& leaf : node.dense) fill_dense(leaf, tile, words);
-  return verdict_of_bits(tile, words);
+  fill_of(*mask.node, pairs, words);
+  return verdict_of_bits(pairs, words);
 }
 
-void mask_key_range(const void* bound, Index b, Index /*h*/, Index i0, Index ni, Index* begin, Index* end) {
+void mask_key_range(const void* bound, Index b, Index h, Index i0, Index ni, Index* begin, Index* end) {
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
-  *begin = 0;
-  *end = mask.extent.kv_len;
-  if (mask.node == nullptr) return;
-  for (const Band& band : mask.node->bands) {
-    const Diagonals d = diagonals(band, mask.extent, b);
-    *begin = std::max(*begin, i0 + d.low);
-    *end = std::min(*end, i0 + ni - 1 + d.high + 1);
-  }
-  for (const KeyLengths& leaf : mask.node->lengths) {
-    *end = std::min(*end, (*leaf.lengths)[static_cast<std::size_t>(b)]);
-  }
-  *end = std::max(*end, Index{0});
-  *begin = std::min(*begin, *end);
+  const Pairs rows{mask.extent, b, h, i0, ni, 0, mask.extent.kv_len};
+  const Positions live = mask.node == nullptr ? Positions{0, mask.extent.kv_len} : keys_of(*mask.node, rows);
+  *end = std::max(live.end, Index{0});
+  *begin = std::min(live.begin, *end);
 }
 
-void mask_query_range(const BoundMask& mask, Index b, Index /*h*/, Index j0, Index nj, Index* begin, Index* end) {
-  *begin = 0;
-  *end = mask.extent.q_len;
-  if (mask.node == nullptr) return;
-  for (const Band& band : mask.node->bands) {
-    const Diagonals d = diagonals(band, mask.extent, b);  // j - high <= i <= j - low
-    *begin = std::max(*begin, j0 - d.high);
-    *end = std::min(*end, j0 + nj - 1 - d.low + 1);
+Index mask_next_key(const void* bound, Index b, Index h, Index i0, Index ni, Index key) {
+  const BoundMask& mask = *static_cast<const BoundMask*>(bound);
+  if (mask.node == nullptr) return std::min(key, mask.extent.kv_len);
+  return next_key_of(*mask.node, {mask.extent, b, h, i0, ni, key, 1});
+}
+
+void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end) {
+  const Pairs columns{mask.extent, b, h, 0, mask.extent.q_len, j0, nj};
+  const Positions live = mask.node == nullptr ? Positions{0, mask.extent.q_len} : queries_of(*mask.node, columns);
+  *end = std::max(live.end, Index{0});
+  *begin = std::min(live.begin, *end);
+}
+
+void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
+  const BoundMask bound{mask.node(), {keep.size(0), keep.size(1), keep.size(2), keep.size(3)}};
+  check_mask(mask, bound.extent, "mask_to_dense");
+  constexpr Index lanes = 32, keys = 128;
+  std::uint32_t words[keys];
+  for (Index b = 0; b < keep.size(0); ++b) {
+    for (Index h = 0; h < keep.size(1); ++h) {
+      for (Index i0 = 0; i0 < keep.size(2); i0 += lanes) {
+        for (Index j0 = 0; j0 < keep.size(3); j0 += keys) {
+          const Index ni = std::min(lanes, keep.size(2) - i0), nj = std::min(keys, keep.size(3) - j0);
+          const int answer = mask_tile(&bound, b, h, i0, ni, j0, nj, words);
+          for (Index j = 0; j < nj; ++j) {
+            const std::uint32_t word = answer == kTilePartial ? words[j] : answer == kTileFull ? ~0U : 0U;
+            for (Index i = 0; i < ni; ++i) keep(b, h, i0 + i, j0 + j) = static_cast<std::uint8_t>(word >> i & 1U);
+          }
+        }
+        rethrow_callback_error();
+      }
+    }
   }
-  for (const KeyLengths& leaf : mask.node->lengths) {
-    if (j0 >= (*leaf.lengths)[static_cast<std::size_t>(b)]) *end = 0;
-  }
-  *end = std::max(*end, Index{0});
-  *begin = std::min(*begin, *end);
 }
 
 }  // namespace v0

@@ -6,6 +6,7 @@
 #include "attention/bias_gradient.h"
 #include "attention/decode.h"
 #include "attention/problem.h"
+#include "core/callback_error.h"
 #include "dispatch/cpu.h"
 
 namespace qkv {
@@ -29,6 +30,21 @@ double live_pairs_of_tile(const Problem<T>& p, Index b, Index h, Index i0, Index
   ++plan.partial_tiles;
   double pairs = 0;
   for (Index j = 0; j < nj; ++j) pairs += __builtin_popcount(words[static_cast<std::size_t>(j)]);
+  return pairs;
+}
+
+/// One strip of queries against all chunks of keys, of which those that nothing can live in are not looked at.
+template <class T>
+double live_pairs_of_strip(const Problem<T>& p, Index b, Index h, Index i0, Index ni, AttentionPlan& plan) {
+  const Index tile = plan.key_tile, chunks = (p.kv_len + tile - 1) / tile;
+  double pairs = 0;
+  for (Index chunk = 0; chunk < chunks; ++chunk) {
+    const Index next = mask_next_key(&p.mask, b, h, i0, ni, chunk * tile), live = next < p.kv_len ? next / tile : chunks;
+    plan.skipped_tiles += live - chunk;
+    chunk = live;
+    if (chunk == chunks) break;
+    pairs += live_pairs_of_tile(p, b, h, i0, ni, chunk * tile, std::min(tile, p.kv_len - chunk * tile), plan);
+  }
   return pairs;
 }
 
@@ -85,11 +101,9 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   for (Index b = 0; b < p.batch; ++b) {
     for (Index h = 0; h < p.num_heads; ++h) {
       for (Index i0 = 0; i0 < p.q_len; i0 += strip) {
-        const Index ni = std::min(strip, p.q_len - i0);
-        for (Index j0 = 0; j0 < p.kv_len; j0 += plan.key_tile) {
-          pairs += live_pairs_of_tile(p, b, h, i0, ni, j0, std::min(plan.key_tile, p.kv_len - j0), plan);
-        }
+        pairs += live_pairs_of_strip(p, b, h, i0, std::min(strip, p.q_len - i0), plan);
       }
+      rethrow_callback_error();
     }
   }
   plan.forward_flops = 2.0 * static_cast<double>(p.head_dim + p.v_head_dim) * pairs;

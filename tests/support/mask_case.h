@@ -12,6 +12,7 @@
 #include "qkv/mask.h"
 #include "qkv/tensor.h"
 #include "reference/attention.h"
+#include "support/mask_algebra.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -44,15 +45,29 @@ enum class MaskKind {
   kCausalAndLengths,
   kOffsetsAndLengths,
   kWindowAndKeep,
-  kThreeMasks
+  kThreeMasks,
+  kStartsAndQueries,
+  kPrefixLm,
+  kStreaming,
+  kGlobals,
+  kDocuments,
+  kDocumentGaps,
+  kDocumentIds,
+  kChunkedOrDilated,
+  kBlocks,
+  kMaskMod,
+  kExpression
 };
 
-inline constexpr std::array kMaskNames = {"none",          "causal",     "topleft",       "bottomright", "offsets", "window",
-                                          "windowtopleft", "windowall",  "windowoffs",    "sliding",     "lengths", "keep",
-                                          "keepb1qk",      "keepb11k",   "keepstr0",      "keepbk",      "keepqk",  "keepbqk",
-                                          "keephqk",       "drop",       "dropbk",        "dropqk",      "drophqk", "dropall",
-                                          "causalandlen",  "offsandlen", "windowandkeep", "threemasks"};
-static_assert(kMaskNames.size() == static_cast<std::size_t>(MaskKind::kThreeMasks) + 1);
+inline constexpr std::array kMaskNames = {
+    "none",          "causal",     "topleft",       "bottomright",  "offsets",          "window",
+    "windowtopleft", "windowall",  "windowoffs",    "sliding",      "lengths",          "keep",
+    "keepb1qk",      "keepb11k",   "keepstr0",      "keepbk",       "keepqk",           "keepbqk",
+    "keephqk",       "drop",       "dropbk",        "dropqk",       "drophqk",          "dropall",
+    "causalandlen",  "offsandlen", "windowandkeep", "threemasks",   "startsandqueries", "prefixlm",
+    "streaming",     "globals",    "documents",     "documentgaps", "documentids",      "chunkedordilated",
+    "blocks",        "maskmod",    "expression"};
+static_assert(kMaskNames.size() == static_cast<std::size_t>(MaskKind::kExpression) + 1);
 
 inline std::string mask_name(MaskKind kind) { return kMaskNames[static_cast<std::size_t>(kind)]; }
 
@@ -61,17 +76,7 @@ inline bool needs_square(MaskKind kind) {
   return kind == MaskKind::kCausal || kind == MaskKind::kCausalAndLengths || kind == MaskKind::kThreeMasks;
 }
 
-struct MaskCase {
-  Mask mask;
-  reference::Keep keep;
-  std::shared_ptr<Tensor<std::uint8_t>> dense;  // what the mask borrows
-};
-
 namespace mask_detail {
-
-inline reference::Keep both(reference::Keep a, reference::Keep b) {
-  return [=](Index s, Index h, Index i, Index j) { return a(s, h, i, j) && b(s, h, i, j); };
-}
 
 /// keep(b, i, j) = j <= i + offsets[b]
 inline MaskCase causal(const std::vector<Index>& offsets) {
@@ -148,6 +153,7 @@ inline MaskCase make_mask(MaskKind kind, Index batch, Index num_heads, Index q_l
                     window_keep(left, right, align == Align::kBottomRight ? bottom_right : zero), nullptr};
   };
   const std::array<Index, 4> sizes = {batch, num_heads, q_len, kv_len};
+  MaskMaker maker(batch, num_heads, q_len, kv_len, seed % 2 == 0, random);
 
   switch (kind) {
     case MaskKind::kNone:
@@ -205,21 +211,45 @@ inline MaskCase make_mask(MaskKind kind, Index batch, Index num_heads, Index q_l
       return made;
     }
     case MaskKind::kCausalAndLengths: {
-      const MaskCase lengths_case = lengths(key_lengths);
-      return {Mask::causal() & lengths_case.mask, both(causal(zero).keep, lengths_case.keep), nullptr};
+      return both({Mask::causal(), causal(zero).keep}, lengths(key_lengths));
     }
     case MaskKind::kOffsetsAndLengths: {
-      const MaskCase a = causal(offsets), b = lengths(key_lengths);
-      return {a.mask & b.mask, both(a.keep, b.keep), nullptr};
+      return both(causal(offsets), lengths(key_lengths));
     }
     case MaskKind::kWindowAndKeep: {
-      const MaskCase a = axis_window(30, 30, Align::kBottomRight), b = dense4(sizes, {true, false, true, true}, false, random);
-      return {a.mask & b.mask, both(a.keep, b.keep), b.dense};
+      return both(axis_window(30, 30, Align::kBottomRight), dense4(sizes, {true, false, true, true}, false, random));
     }
     case MaskKind::kThreeMasks: {
-      const MaskCase a = lengths(key_lengths), b = dense2(q_len, kv_len, MaskAxes::kQk, false, random);
-      return {Mask::causal() & a.mask & b.mask, both(causal(zero).keep, both(a.keep, b.keep)), b.dense};
+      return both({Mask::causal(), causal(zero).keep},
+                  both(lengths(key_lengths), dense2(q_len, kv_len, MaskAxes::kQk, false, random)));
     }
+    case MaskKind::kStartsAndQueries:
+      return both(maker.leaf(LeafKind::kKeyStarts), maker.leaf(LeafKind::kQueryLengths));
+    case MaskKind::kPrefixLm:
+      return either({Mask::causal(Align::kTopLeft), causal(zero).keep}, maker.leaf(LeafKind::kPrefix));
+    case MaskKind::kStreaming: {
+      const MaskCase first{Mask::first(4), [](Index, Index, Index, Index j) { return j < 4; }};
+      return both(either(axis_window(20, 0, Align::kBottomRight), first),
+                  {Mask::causal(Align::kBottomRight), causal(bottom_right).keep});
+    }
+    case MaskKind::kGlobals:
+      return either(axis_window(9, 9, Align::kTopLeft),
+                    either(maker.leaf(LeafKind::kGlobalRows), maker.leaf(LeafKind::kGlobalColumns)));
+    case MaskKind::kDocuments:
+      return maker.leaf(LeafKind::kDocuments);
+    case MaskKind::kDocumentGaps:
+      return maker.leaf(LeafKind::kDocumentGaps);
+    case MaskKind::kDocumentIds:
+      return maker.leaf(LeafKind::kDocumentIdsEach);
+    case MaskKind::kChunkedOrDilated:
+      return either(maker.leaf(LeafKind::kChunkedStarts),
+                    both(axis_window(40, 40, Align::kTopLeft), maker.leaf(LeafKind::kDilated)));
+    case MaskKind::kBlocks:
+      return maker.leaf(LeafKind::kBlocks);
+    case MaskKind::kMaskMod:
+      return maker.leaf(LeafKind::kMaskMod);
+    case MaskKind::kExpression:
+      return maker.expression(3);
   }
   return {};
 }
