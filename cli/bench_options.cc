@@ -1,7 +1,10 @@
 // Cases where frameworks leave their fused path: dropout, gradient of a bias, window, key lengths, forward and backward, held
-// against the plain kernel's time for the same live tiles; and the output with all weights, held against the forward alone.
+// against the plain kernel's time for the same live tiles; and the output with all weights, or with a look at them on the way,
+// held against the forward alone.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "bench_problem.h"
@@ -10,6 +13,7 @@ namespace qkv::cli {
 namespace {
 
 constexpr double kWithinPlain = 1.25, kWithinForward = 1.5;
+constexpr double kWithinOneSweep = 1.2, kWithinTwoSweeps = 1.6;  // of a capture
 
 /// Kept pairs of queries and keys, all heads.
 double live_pairs(const AttentionPlan& plan, Index head_dim) {
@@ -75,6 +79,56 @@ Prepared prepare_weights(const AttentionShape& shape, Context& context) {
   return prepared;
 }
 
+/// The output and what `look` asks for.
+Prepared prepare_capture(const AttentionShape& shape, const Capture& look, Context& context) {
+  auto problem = std::make_shared<AttentionProblem<float>>(shape, false);
+  auto seen = std::make_shared<CaptureResult>();
+  Prepared prepared;
+  prepared.run = [problem, seen, look, &context] {
+    AttentionOptions options = problem->options;
+    options.capture = {look, *seen};
+    attention_forward(problem->q, problem->k(), problem->v(), problem->out, problem->lse, options, context);
+  };
+  prepared.judge = [problem, seen] {
+    Judgement worst = judge_rows(*problem);
+    for (const Tensor<double>* sums : {&seen->column_mass, &seen->map}) {  // each row of weights sums to 1
+      double sum = 0;
+      for (const double x : sums->span()) sum += x;
+      const auto rows = static_cast<double>(problem->lse.count());
+      if (sums->count() > 0) worst = worse(worst, judge_sum(sum / rows, 1, 1));
+    }
+    return worst;
+  };
+  prepared.plain = [problem, &context] { problem->forward(context); };
+  prepared.flops = shape.forward_flops();
+  prepared.kernel = kernel_text(problem->plan(context));
+  return prepared;
+}
+
+std::vector<BenchCase> capture_cases() {
+  std::vector<BenchCase> cases;
+  const auto add = [&cases](const char* what, Index length, double within, const Capture& look) {
+    const AttentionShape shape{.num_heads = length > 4096 ? 1 : 2, .q_len = length, .kv_len = length, .head_dim = 64};
+    BenchCase one;
+    one.name = fmt::format("capture-{}-f32-d64-s{}", what, length);
+    one.group = "weights";
+    one.shape = shape.text();
+    one.limit = Limit::kPlain;
+    one.goal = 1 / within;
+    one.runs = length > 4096 ? 3 : 10;
+    one.prepare = [shape, look](Context& context) { return prepare_capture(shape, look, context); };
+    cases.push_back(std::move(one));
+  };
+  for (const Index length : {4096, 65536}) {
+    add("statistics", length, kWithinOneSweep, {.statistics = true});
+    add("columns", length, kWithinTwoSweeps, {.column_mass = true});
+    add("map", length, kWithinTwoSweeps, {.map_rows = 64, .map_columns = 64});
+    add("rows", length, kWithinTwoSweeps, {.rows = {0, length / 3, length - 1}});
+    add("top8", length, kWithinTwoSweeps, {.top_k = 8});
+  }
+  return cases;
+}
+
 }  // namespace
 
 std::vector<BenchCase> option_cases() {
@@ -101,6 +155,7 @@ std::vector<BenchCase> weights_cases() {
     one.prepare = [shape](Context& context) { return prepare_weights(shape, context); };
     cases.push_back(std::move(one));
   }
+  std::ranges::move(capture_cases(), std::back_inserter(cases));
   return cases;
 }
 
