@@ -38,6 +38,13 @@ class QKV_API UnsupportedError : public Error {
   ~UnsupportedError() override;
 };
 
+/// A key/value cache without room for what is to be added: free something and call again.
+class QKV_API CacheFullError : public Error {
+ public:
+  using Error::Error;
+  ~CacheFullError() override;
+};
+
 /// A file or byte sequence that breaks its format. `byte_offset` is where, counted from the start of the file.
 class QKV_API FormatError : public Error {
  public:

@@ -4,6 +4,7 @@
 #include "qkv/attention.h"
 #include "qkv/context.h"
 #include "qkv/error.h"
+#include "qkv/kv_cache.h"
 #include "qkv/linear_attention.h"
 #include "qkv/mask.h"
 #include "qkv/state_dict.h"

@@ -22,10 +22,17 @@ DecodeShape decode_shape(const Problem<T>& p) {
   const DecodeKernels<T>& kernels = p.kernels->decode;
   DecodeShape shape{};
   shape.rows = p.q_len * p.group_size();
-  shape.chunk = kernels.chunk(p.head_dim, p.v_head_dim);
-  shape.part_keys = kernels.part_keys(p.head_dim, p.v_head_dim);
+  if (p.cache == nullptr) {
+    shape.chunk = kernels.chunk(p.head_dim, p.v_head_dim);
+    shape.part_keys = kernels.part_keys(p.head_dim, p.v_head_dim);
+    shape.scratch_bytes = kernels.scratch_bytes(shape.rows, p.head_dim, p.v_head_dim);
+  } else {
+    const StoredType stored = stored_type(p.cache->storage());
+    shape.chunk = p.cache_kernels->decode_chunk(stored, p.head_dim, p.v_head_dim);
+    shape.part_keys = p.cache_kernels->decode_part_keys(stored, p.head_dim, p.v_head_dim);
+    shape.scratch_bytes = p.cache_kernels->decode_scratch_bytes(stored, shape.rows, p.head_dim, p.v_head_dim);
+  }
   shape.parts = (p.kv_len + shape.part_keys - 1) / shape.part_keys;
-  shape.scratch_bytes = kernels.scratch_bytes(shape.rows, p.head_dim, p.v_head_dim);
   shape.state_bytes = kernels.state_bytes(shape.rows, p.v_head_dim);
   return shape;
 }

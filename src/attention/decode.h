@@ -17,7 +17,8 @@ inline constexpr Index kDecodeMinKeys = 64;
 template <class T>
 bool decode_suits(const Problem<T>& p) {
   const Index rows = p.q_len * p.group_size();
-  return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= kDecodeMinKeys;
+  // On a cache at any length: a sequence gives the same bits alone as among longer ones.
+  return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= (p.cache == nullptr ? kDecodeMinKeys : 1);
 }
 
 /// Whether the heads of a group may see different masks.

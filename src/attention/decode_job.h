@@ -60,15 +60,21 @@ struct DecodeJob {
   void run(Index item, Index b, Index g, Index part, int worker) const {
     Sum row_lse[kDecodeRowLimit];
     const DecodeGroup<T> t = group(b, g, row_lse);
-    Index begin = 0, end = p.kv_len;
-    if (p.mask.node != nullptr) mask_key_range(&p.mask, b, g * p.group_size(), 0, p.q_len, &begin, &end);
+    Index begin = 0, end = p.length(b);
+    const TileMask& mask = t.scores.mask;
+    if (mask.key_range != nullptr) mask.key_range(mask.mask, b, mask.head, 0, p.q_len, &begin, &end);
     const Index last = begin < end ? (end - 1) / shape.part_keys : 0, first = begin < end ? begin / shape.part_keys : 0;
     std::byte* scratch = workers + static_cast<std::size_t>(worker) * shape.worker_bytes();
     std::byte* state = scratch + shape.scratch_bytes;
     const DecodeKernels<T>& kernels = p.kernels->decode;
     const bool live = first <= part && part <= last;
     const Index k_begin = part * shape.part_keys;
-    if (live) kernels.part(t, k_begin, std::min(k_begin + shape.part_keys, p.kv_len), scratch, state);
+    const Index k_end = std::min(k_begin + shape.part_keys, p.length(b));
+    if (live && p.cache != nullptr) {
+      p.cache_kernels->decode_part(t, cached_head(*p.cache, b, g), k_begin, k_end, scratch, state);
+    } else if (live) {
+      kernels.part(t, k_begin, k_end, scratch, state);
+    }
     if (shape.parts == 1) {
       finish(t, b, g, state);
       return;

@@ -63,7 +63,7 @@ void mean_row(const MeanWeight<T>& weight, Index i, const T* v, const Problem<T>
 template <class T>
 void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse, T* out,
                     Index out_stride) {
-  if (p.empty_row == EmptyRow::kZero || p.kv_len == 0) return;
+  if (p.empty_row == EmptyRow::kZero || p.length(b) == 0) return;
   const MeanWeight<T> weight(p, b, h, true);
   const T* v = p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1);
   const T* same_mean = nullptr;  // without dropout every empty row of a head is the same

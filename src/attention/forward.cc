@@ -9,14 +9,13 @@
 
 namespace qkv {
 inline namespace v0 {
-namespace {
 
 template <class T>
-void run(ForwardJob<T> job, Context& context) {
+void run_forward(ForwardJob<T> job, Context& context) {
   const Problem<T>& p = job.p;
   const Index items = p.batch * p.num_heads * p.query_tiles();
   if (items == 0) return;
-  job.kernel_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
+  job.kernel_bytes = p.forward_scratch_bytes();
   job.scratch_bytes = job.kernel_bytes + job.kept_bytes();
   job.capture_bytes = job.capture == nullptr ? 0 : job.capture->worker_bytes();
   const std::size_t shared_bytes = job.capture == nullptr ? 0 : job.capture->shared_bytes();
@@ -32,6 +31,12 @@ void run(ForwardJob<T> job, Context& context) {
     job.run(head / job.p.num_heads, head % job.p.num_heads, t, worker);
   });
 }
+
+#define QKV_INSTANTIATE(T) template void run_forward(ForwardJob<T>, Context&);
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
+#undef QKV_INSTANTIATE
+
+namespace {
 
 template <class T>
 void forward(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
@@ -59,7 +64,7 @@ void forward(const char* function, const View<const T, 4>& q, const View<const T
     job.lse = {};
     if (!wants_weights && !capture.wanted()) return;
   }
-  run(job, context);
+  run_forward(job, context);
 }
 
 template <class T>
@@ -75,7 +80,7 @@ void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Ac
   CaptureJob<T> capture(function, p, options.capture, context, false);
   ForwardJob<T> job{p, {}, {}, result, kind == WeightsKind::kApplied};
   job.capture = capture.if_wanted();
-  if (p.kv_len > 0) run(job, context);
+  if (p.kv_len > 0) run_forward(job, context);
 }
 
 }  // namespace

@@ -67,8 +67,10 @@ struct ForwardJob {
     }
     if (capture != nullptr && capture->place_of(h) >= 0) {
       capture->forward(tile, b, h, own, own + scratch_bytes);
-    } else {
+    } else if (p.cache == nullptr) {
       p.kernels->forward(tile, own);
+    } else {
+      p.cache_kernels->forward(tile, cached_head(*p.cache, b, h / p.group_size()), own);
     }
     if (p.rows_can_be_empty()) {
       if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, row_lse, tile.out, tile.out_stride);
@@ -80,6 +82,10 @@ struct ForwardJob {
     for (Index i = 0; i < q_count; ++i) lse(b, h, q_begin + i) = row_lse[i];
   }
 };
+
+/// Every item, in one region.
+template <class T>
+void run_forward(ForwardJob<T> job, Context& context);
 
 }  // namespace v0
 }  // namespace qkv

@@ -85,15 +85,18 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
   s.k = k.data() + b * k.stride(0) + g * k.stride(1);
   s.q_stride = q.stride(2);
   s.k_stride = k.stride(2);
-  s.kv_len = kv_len;
+  s.kv_len = length(b);
   s.head_dim = head_dim;
   s.scale = scale;
   s.softcap = softcap;
   s.key_tile = key_tile;
   if (mask.node != nullptr) s.mask = {mask_tile, mask_key_range, &mask, b, h};
+  if (cache != nullptr && (mask.node != nullptr || cache->hides_keys())) {
+    s.mask = {cached_mask_tile, cached_mask_key_range, &cached_mask, b, h};
+  }
   const Sum* by_distance = nullptr;
   if (position.zero != nullptr) {
-    by_distance = position.zero + h * position.head_stride - position_offset(*position_bias, q_len, kv_len);
+    by_distance = position.zero + h * position.head_stride - position_offset(*position_bias, q_len, length(b));
   }
   if (!bias.is_null()) {
     s.bias = {bias.data() + b * repeat_stride(bias, 0) + h * repeat_stride(bias, 1), repeat_stride(bias, 2),
@@ -163,7 +166,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.sinks = sinks_of<T>(function, options.sinks, p.num_heads);
   p.score_mod = options.score_mod.get();
   p.position_bias = &options.position_bias;
-  check<UnsupportedError>(position_memory != nullptr || options.position_bias.is_none(), function,
+  check<UnsupportedError>(use == Use::kRagged || position_memory != nullptr || options.position_bias.is_none(), function,
                           "position_bias is not supported here");
   if (position_memory != nullptr) {
     check_position_bias<Accumulator<T>>(options.position_bias, p.num_heads, p.q_len, p.kv_len, function);

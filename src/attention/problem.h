@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "attention/cached.h"
 #include "attention/mask_node.h"
 #include "attention/position_bias.h"
 #include "dispatch/kernels.h"
@@ -34,6 +35,15 @@ struct Problem {
   PositionVectors<Sum> position;      // the same as kernels read it
   const ScoreMod* score_mod;          // of the options; null: none
 
+  const KeyValue* cache;                 // where k and v are read from; null: the views
+  const CacheKernels<T>* cache_kernels;  // for that
+  CachedMask cached_mask;                // likewise
+
+  Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
+  std::size_t forward_scratch_bytes() const {
+    return cache == nullptr ? kernels->forward_scratch_bytes(head_dim, v_head_dim)
+                            : cache_kernels->forward_scratch_bytes(head_dim, v_head_dim);
+  }
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
   Index query_tiles() const { return (q_len + query_tile - 1) / query_tile; }
@@ -41,7 +51,7 @@ struct Problem {
     return static_cast<double>(batch * num_heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
   }
   bool rows_can_be_empty() const {
-    return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr;
+    return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr || cache != nullptr;
   }
   std::uint32_t sequence_head(Index b, Index h) const {
     const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64, of which the low half counts
@@ -53,7 +63,7 @@ struct Problem {
 enum class Use {
   kOutput,
   kWeights,  // v is not read and may be null
-  kRagged    // one sequence of all tokens: mask and sizes of the bias are those of each sequence, and not looked at
+  kRagged    // one sequence of all tokens: the mask and the sizes of biases are those of each sequence, and not looked at
 };
 
 /// Checks q, k, v and the options. Throws ShapeError, OptionError. A position bias is spread out into `position_memory`, which

@@ -8,6 +8,7 @@ Error::~Error() = default;
 ShapeError::~ShapeError() = default;
 OptionError::~OptionError() = default;
 UnsupportedError::~UnsupportedError() = default;
+CacheFullError::~CacheFullError() = default;
 FormatError::~FormatError() = default;
 IoError::~IoError() = default;
 

@@ -11,9 +11,9 @@ namespace qkv {
 namespace {
 
 /// w.applied = the weights that survive dropout.
-template <class T>
-inline void drop_weights(const DecodeGroup<T>& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
-  using Sum = Accumulator<T>;
+template <class T, class Group>
+inline void drop_weights(const Group& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
   TileDropout dropout = t.scores.dropout;
   for (Index h = 0; h < t.group_size; ++h, ++dropout.sequence_head) {
     dropout_words<Sum>(dropout, 0, t.q_len, j0, live.lo, live.hi, w.asked);
@@ -49,10 +49,10 @@ inline void add_sums(const T* weights, Index rows, Index begin, Index end, const
 }
 
 /// What value_rows does, over kept pairs only: for chunks that hide NaN or infinity behind the mask. The same sums otherwise.
-template <class T>
-inline void add_kept_values(const DecodeGroup<T>& t, const DecodeScratch<T>& w, const Accumulator<T>* weights, const Runs<T>& v,
-                            Index begin, Index end, const Accumulator<T>* factor, const DecodeState<Accumulator<T>>& state) {
-  using Sum = Accumulator<T>;
+template <class T, class Group, class Chunk>
+inline void add_kept_values(const Group& t, const DecodeScratch<T>& w, const SumOf<T>* weights, const Chunk& v, Index begin,
+                            Index end, const SumOf<T>* factor, const DecodeState<SumOf<T>>& state) {
+  using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   for (Index r = 0; r < rows_of(t); ++r) {
@@ -61,7 +61,7 @@ inline void add_kept_values(const DecodeGroup<T>& t, const DecodeScratch<T>& w, 
       V sum{};
       for (Index place = kRuns * begin; place < kRuns * end; ++place) {
         if ((w.words[place] >> r & 1u) == 0) continue;
-        const V value = load_row_tail(v.row(place / kRuns) + place % kRuns * v.between() + d, rest);
+        const V value = load_row_tail(v.row(place / kRuns)[place % kRuns] + d, rest);
         sum = fma(splat<Sum>(weights[r * kChunkLimit + place]), value, sum);
       }
       Sum* place = state.out + r * state.width + d;
@@ -71,9 +71,9 @@ inline void add_kept_values(const DecodeGroup<T>& t, const DecodeScratch<T>& w, 
 }
 
 /// True when rows of V that some query must not see hold NaN or infinity: 0 * NaN is NaN.
-template <class T>
-inline bool hides_nonfinite_values(const DecodeGroup<T>& t, const DecodeScratch<T>& w, const Runs<T>& v) {
-  using Sum = Accumulator<T>;
+template <class T, class Group, class Chunk>
+inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, const Chunk& v) {
+  using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const std::uint32_t all = lane_bits(rows_of(t));
@@ -82,7 +82,7 @@ inline bool hides_nonfinite_values(const DecodeGroup<T>& t, const DecodeScratch<
     const SomeRuns live = v.live(g);
     for (Index i = live.first; i < live.last; ++i) {
       if ((w.words[kRuns * g + i] & all) == all) continue;
-      const T* row = v.row(g) + i * v.between();
+      const T* row = v.row(g)[i];
       Index d = 0;
       for (; d + n <= t.v_head_dim; d += n) marks = fma(load_row(row + d), V{}, marks);
       if (d < t.v_head_dim) marks = fma(load_row_tail(row + d, static_cast<int>(t.v_head_dim - d)), V{}, marks);
@@ -94,14 +94,19 @@ inline bool hides_nonfinite_values(const DecodeGroup<T>& t, const DecodeScratch<
 /// Places of a run after which sums and results are written back: its rows of V stay in L1 while all queries pass over them.
 constexpr Index kDecodeSteps = 8;
 
-template <class T>
-inline void decode_values(const DecodeGroup<T>& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w, const Runs<T>& v,
-                          const DecodeState<Accumulator<T>>& state) {
-  using Sum = Accumulator<T>;
-  const bool hides = live.masked && hides_nonfinite_values(t, w, v);
+template <class T, class Group, class Source, class Chunk>
+inline void decode_values(const Group& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w, const Source& source,
+                          const Chunk& v, const DecodeState<SumOf<T>>& state) {
+  using Sum = SumOf<T>;
+  bool hides = false;  // integers are finite, and a scale that is not meets no weight of a query that must not see it
+  if constexpr (!Source::kScaled) hides = live.masked && hides_nonfinite_values(t, w, v);
   const Sum* weights = w.scores;
   if (t.scores.dropout.threshold != 0) {
     drop_weights(t, j0, live, w);
+    weights = w.applied;
+  }
+  if constexpr (Source::kScaled) {
+    scale_weights(rows_of(t), live, weights, source.v_scales, w);
     weights = w.applied;
   }
   for (Index g = 0; g < w.run; g += kDecodeSteps) {
@@ -121,10 +126,23 @@ inline void decode_values(const DecodeGroup<T>& t, Index j0, const LiveRows& liv
   }
 }
 
+/// K and V of a group in memory, rows a constant distance apart. chunk() gives the runs of `keys` keys from j0 on.
 template <class T>
-inline void decode_chunk_keys(const DecodeGroup<T>& t, Index j0, const DecodeScratch<T>& w,
-                              const DecodeState<Accumulator<T>>& state) {
-  const TileScores<T>& s = t.scores;
+struct GroupRows {
+  static constexpr bool kScaled = false;
+  const DecodeGroup<T>& t;
+
+  ChunkRows<Runs<T>> chunk(Index j0, Index keys, const RunShape& k_shape, const RunShape& v_shape) const {
+    const TileScores<T>& s = t.scores;
+    const T *k = s.k + j0 * s.k_stride, *v = t.v + j0 * t.v_stride;
+    return {{k_shape, k, v, s.k_stride, t.v_stride}, {v_shape, v, k + keys * s.k_stride, t.v_stride, s.k_stride}};
+  }
+};
+
+template <class T, class Group, class Source>
+inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const DecodeScratch<T>& w,
+                              const DecodeState<SumOf<T>>& state) {
+  const auto& s = t.scores;
   const Index nj = smaller(w.chunk, s.kv_len - j0);
   LiveRows live = group_words(t, j0, nj, w.by_key, w.asked);
   if (!live.any) return;
@@ -138,10 +156,10 @@ inline void decode_chunk_keys(const DecodeGroup<T>& t, Index j0, const DecodeScr
   const Index row_bytes = larger(s.head_dim, t.v_head_dim) * static_cast<Index>(sizeof(T));
   const Index ahead = larger<Index>(1, smaller<Index>(w.run / 2, kAheadBytes / row_bytes));
   const Index in_softmax = smaller(rows_of(t) / 2, ahead * 2);  // rows of V that are fetched meanwhile
-  const T *keys = s.k + j0 * s.k_stride, *values = t.v + j0 * t.v_stride;
-  const Runs<T> k{keys, values, s.k_stride, t.v_stride, w.run, ahead, live.lo, live.hi};
-  const Runs<T> v{values, keys + w.chunk * s.k_stride, t.v_stride, s.k_stride, w.run, ahead + in_softmax, live.lo, live.hi};
-  chunk_dots(t, k, w);
+  const auto [k, v] =
+      source.chunk(j0, w.chunk, {w.run, ahead, live.lo, live.hi}, {w.run, ahead + in_softmax, live.lo, live.hi});
+  chunk_dots<T>(t, k, w);
+  if constexpr (Source::kScaled) scale_scores(rows_of(t), source.k_scales, w);
   finish_scores(t, j0, live, w);
   std::uint32_t seen = all;
   if (live.masked) {
@@ -150,18 +168,18 @@ inline void decode_chunk_keys(const DecodeGroup<T>& t, Index j0, const DecodeScr
   }
   *state.seen |= seen;
   softmax_chunk(t, v, ahead, w, state);
-  decode_values(t, j0, live, w, v, state);
+  decode_values(t, j0, live, w, source, v, state);
 }
 
 /// Rows of Q, scaled, as whole vectors.
-template <class T>
-inline void pack_queries(const DecodeGroup<T>& t, const DecodeScratch<T>& w) {
-  using Sum = Accumulator<T>;
+template <class Q, class T>
+inline void pack_queries(const DecodeGroup<Q>& t, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
   constexpr Index n = Simd<Sum>::kLanes;
-  const TileScores<T>& s = t.scores;
+  const TileScores<Q>& s = t.scores;
   const Sum factor = panel_factor(s);
   for (Index r = 0; r < rows_of(t); ++r) {
-    const T* row = s.q + r / t.q_len * t.q_head_stride + r % t.q_len * s.q_stride;
+    const Q* row = s.q + r / t.q_len * t.q_head_stride + r % t.q_len * s.q_stride;
     for (Index d = 0; d < s.head_dim; d += n) {
       const int rest = static_cast<int>(smaller<Index>(n, s.head_dim - d));
       store<Sum>(w.q + r * w.q_width + d, load_row_tail(row + d, rest) * factor);
@@ -172,28 +190,33 @@ inline void pack_queries(const DecodeGroup<T>& t, const DecodeScratch<T>& w) {
   }
 }
 
-/// What keys [k_begin, k_end) give, k_begin a multiple of the part. Scratch and state hold nothing before.
-template <class T>
-void decode_part(const DecodeGroup<T>& t, Index k_begin, Index k_end, void* scratch, void* state_memory) {
-  using Sum = Accumulator<T>;
+/// What keys [k_begin, k_end) give to packed queries, k_begin a multiple of the part. The state holds nothing before.
+template <class T, class Group, class Source>
+inline void decode_chunks(const Group& t, Index k_begin, Index k_end, Source& source, const DecodeScratch<T>& w,
+                          const DecodeState<SumOf<T>>& state) {
   const Index rows = rows_of(t);
-  const DecodeScratch<T> w(scratch, rows, t.scores.head_dim, t.v_head_dim);
-  const DecodeState<Sum> state(state_memory, rows, t.v_head_dim);
-  constexpr Index n = Simd<Sum>::kLanes;
+  constexpr Index n = Simd<SumOf<T>>::kLanes;
   for (Index r = 0; r < round_up(rows, n); ++r) {
-    state.row_max[r] = w.maximum[r] = -kInf<Sum>;
+    state.row_max[r] = w.maximum[r] = -kInf<SumOf<T>>;
     state.row_sum[r] = 0;
     w.ones[r] = 1;
   }
   for (Index e = 0; e < rows * state.width; ++e) state.out[e] = 0;
   *state.seen = 0;
-  pack_queries(t, w);
   Index begin = 0, end = t.scores.kv_len;
   const TileMask& mask = t.scores.mask;
   if (mask.key_range != nullptr) mask.key_range(mask.mask, mask.batch, mask.head, 0, t.q_len, &begin, &end);
   begin = larger(k_begin, begin / w.chunk * w.chunk);
   end = smaller(k_end, end);
-  for (Index j0 = begin; j0 < end; j0 += w.chunk) decode_chunk_keys(t, j0, w, state);
+  for (Index j0 = begin; j0 < end; j0 += w.chunk) decode_chunk_keys(t, j0, source, w, state);
+}
+
+template <class T>
+void decode_part(const DecodeGroup<T>& t, Index k_begin, Index k_end, void* scratch, void* state) {
+  const DecodeScratch<T> w(scratch, rows_of(t), t.scores.head_dim, t.v_head_dim);
+  pack_queries(t, w);
+  GroupRows<T> rows{t};
+  decode_chunks(t, k_begin, k_end, rows, w, DecodeState<Accumulator<T>>(state, rows_of(t), t.v_head_dim));
 }
 
 /// into = into and from, whose keys come later.

@@ -1,10 +1,12 @@
 // The inner loops of decode.h: dot products of a few queries with four rows of K, and rows of V added up with weights. Both
-// fetch what they will need next. Rows of 16-bit types are widened in registers. Not: softmax, masks.
+// fetch what they will need next. Rows of 16-bit types and of integers are widened in registers. Not: softmax, masks, the
+// scales of integers.
 #pragma once
 
 #include <utility>
 
 #include "simd/half.h"
+#include "simd/int8.h"
 #include "simd/vec.h"
 
 namespace qkv {
@@ -33,12 +35,26 @@ struct SomeRuns {
 /// Blocks of queries share the fetching of what comes next: the runs that rows [r, r + count) of `rows` fetch.
 inline SomeRuns share_of_runs(Index r, Index count, Index rows) { return {kRuns * r / rows, kRuns * (r + count) / rows}; }
 
-/// The rows of a chunk of K or V as four runs, and the rows of the matrix that is read after it.
+/// The type of sums of rows stored as T.
 template <class T>
-struct Runs {
-  const T* rows;  // row g of run i: rows + (i * run + g) * stride
-  const T* next;
-  Index stride, next_stride, run;
+using SumOf = std::conditional_t<std::is_same_v<T, std::int8_t>, float, Accumulator<T>>;
+
+/// Row g of each of the four runs of a chunk: a constant distance apart, or each where a list says.
+template <class T>
+struct StridedRows {
+  const T* first;
+  Index between;
+  const T* operator[](Index i) const { return first + i * between; }
+};
+template <class T>
+struct ListedRows {
+  const T* const* rows;
+  const T* operator[](Index i) const { return rows[i]; }
+};
+
+/// A chunk of K or V cut into four runs.
+struct RunShape {
+  Index run;     // keys of each
   Index ahead;   // how many rows of a run are fetched before they are used
   Index lo, hi;  // keys of the chunk that are alive
 
@@ -48,25 +64,52 @@ struct Runs {
     const Index last = g < hi % run ? hi / run + 1 : hi / run;
     return {first, last};
   }
-  const T* row(Index g) const { return rows + g * stride; }
-  Index between() const { return run * stride; }
   bool goes_on(Index g) const { return g + ahead < run; }
-  const T* soon(Index g) const { return goes_on(g) ? row(g + ahead) : next + (g + ahead - run) * next_stride; }
-  Index soon_between(Index g) const { return run * (goes_on(g) ? stride : next_stride); }
+};
+
+/// The rows of a chunk, and the rows of the matrix that is read after it.
+template <class T>
+struct Runs : RunShape {
+  const T* rows;  // row g of run i: rows + (i * run + g) * stride
+  const T* next;
+  Index stride, next_stride;
+
+  StridedRows<T> row(Index g) const { return {rows + g * stride, run * stride}; }
+  StridedRows<T> soon(Index g) const {
+    if (goes_on(g)) return row(g + ahead);
+    return {next + (g + ahead - run) * next_stride, run * next_stride};
+  }
+  const T* key(Index j) const { return rows + j * stride; }
+};
+
+/// The same of rows that lie anywhere.
+template <class T>
+struct ListedRuns : RunShape {
+  const T* const* rows;  // row g of run i: rows[4 g + i]
+  const T* const* next;
+
+  ListedRows<T> row(Index g) const { return {rows + kRuns * g}; }
+  ListedRows<T> soon(Index g) const { return goes_on(g) ? row(g + ahead) : ListedRows<T>{next + kRuns * (g + ahead - run)}; }
+  const T* key(Index j) const { return rows[kRuns * (j % run) + j / run]; }
+};
+
+template <class Chunk>
+struct ChunkRows {
+  Chunk k, v;
 };
 
 /// A vector of a stored row, in the type of sums.
 template <class T>
-inline __attribute__((always_inline)) typename Simd<Accumulator<T>>::V load_row(const T* p) {
-  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row(const T* p) {
+  if constexpr (std::is_same_v<T, SumOf<T>>) {
     return load<T>(p);
   } else {
     return load_widened(p);
   }
 }
 template <class T>
-inline __attribute__((always_inline)) typename Simd<Accumulator<T>>::V load_row_tail(const T* p, int n) {
-  if constexpr (std::is_same_v<T, Accumulator<T>>) {
+inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row_tail(const T* p, int n) {
+  if constexpr (std::is_same_v<T, SumOf<T>>) {
     return load_tail<T>(p, n);
   } else {
     return load_widened_tail(p, n);
@@ -135,19 +178,19 @@ inline T largest_lane(typename Simd<T>::V x) {
   return max_or_second(swap_lanes<T, 1>(x, Lanes{}), x)[0];
 }
 
-/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and keys i in [first, last) of 4, i * between apart; all 4 are
-/// written. Fetches `fetched` of the four rows at `soon`.
-template <class T, int kR>
-inline __attribute__((always_inline)) void dot_block(const Accumulator<T>* q, Index q_width, const T* k, Index between,
-                                                     const SomeRuns& live, Index head_dim, const T* soon, Index soon_between,
-                                                     const SomeRuns& fetched, Accumulator<T>* scores) {
-  using Sum = Accumulator<T>;
+/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and keys i in [first, last) of 4; all 4 are written. Fetches `fetched`
+/// of the four rows `soon`.
+template <class T, int kR, class Rows>
+inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_width, const Rows& k, const SomeRuns& live,
+                                                     Index head_dim, const Rows& soon, const SomeRuns& fetched,
+                                                     SumOf<T>* scores) {
+  using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   constexpr Index line = 64 / static_cast<Index>(sizeof(T));
   // A key that is not alive is not read: a live one stands in for it.
   const T* key_rows[kRuns];
-  for (Index i = 0; i < kRuns; ++i) key_rows[i] = k + larger(live.first, smaller(i, live.last - 1)) * between;
+  for (Index i = 0; i < kRuns; ++i) key_rows[i] = k[larger(live.first, smaller(i, live.last - 1))];
   V acc[kR][kRuns];
 #pragma GCC unroll 4
   for (int r = 0; r < kR; ++r) {
@@ -156,7 +199,7 @@ inline __attribute__((always_inline)) void dot_block(const Accumulator<T>* q, In
   }
   const auto add = [&](Index d, auto&& load_key) __attribute__((always_inline)) {
     if (d % line == 0) {
-      for (Index i = fetched.first; i < fetched.last; ++i) fetch(soon + i * soon_between + d);
+      for (Index i = fetched.first; i < fetched.last; ++i) fetch(soon[i] + d);
     }
     V key[kRuns];
 #pragma GCC unroll 4
@@ -183,11 +226,11 @@ inline __attribute__((always_inline)) void dot_block(const Accumulator<T>* q, In
 
 /// out[r][d] = out[r][d] * factor[r] + sum over g in [begin, end) and i of weights[r][4 g + i] * v(g, i)[d], for kR rows and kV
 /// vectors at column d0; `rest` lanes of the last one, 0: all. A row of V that is not alive is not read.
-template <class T, int kR, int kV, bool kTail>
-inline __attribute__((always_inline)) void value_block(const Accumulator<T>* weights, const Runs<T>& v, Index begin, Index end,
-                                                       Index d0, Accumulator<T>* out, Index out_row,
-                                                       const Accumulator<T>* factor, const SomeRuns& fetched, int rest) {
-  using Sum = Accumulator<T>;
+template <class T, int kR, int kV, bool kTail, class Chunk>
+inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, const Chunk& v, Index begin, Index end,
+                                                       Index d0, SumOf<T>* out, Index out_row, const SumOf<T>* factor,
+                                                       const SomeRuns& fetched, int rest) {
+  using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   constexpr Index line = 64 / static_cast<Index>(sizeof(T));
@@ -208,24 +251,22 @@ inline __attribute__((always_inline)) void value_block(const Accumulator<T>* wei
       for (int x = 0; x < kV; ++x) acc[r][x] = fma(w, value[x], acc[r][x]);
     }
   };
-  const Index between = v.between();
   for (Index g = begin; g < end; ++g) {
-    const T* row = v.row(g) + d0;
+    const auto rows = v.row(g);
     const Sum* weight = weights + kRuns * g;
     const SomeRuns live = v.live(g);
     if (live.first == 0 && live.last == kRuns) {
-      const T* soon = v.soon(g) + d0;
-      const Index soon_between = v.soon_between(g);
+      const auto soon = v.soon(g);
 #pragma GCC unroll 4
       for (Index i = 0; i < kRuns; ++i) {
         if (fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs stay side by side
 #pragma GCC unroll 8
-          for (Index x = 0; x < kV * n; x += line) fetch(soon + i * soon_between + x);
+          for (Index x = 0; x < kV * n; x += line) fetch(soon[i] + d0 + x);
         }
-        add(row + i * between, weight + i);
+        add(rows[i] + d0, weight + i);
       }
     } else {
-      for (Index i = live.first; i < live.last; ++i) add(row + i * between, weight + i);
+      for (Index i = live.first; i < live.last; ++i) add(rows[i] + d0, weight + i);
     }
   }
 #pragma GCC unroll 4
@@ -240,10 +281,10 @@ inline __attribute__((always_inline)) void value_block(const Accumulator<T>* wei
 }
 
 /// All columns of kR rows.
-template <class T, int kR>
-inline void value_rows(const Accumulator<T>* weights, const Runs<T>& v, Index begin, Index end, Index width,
-                       Accumulator<T>* out, Index out_row, const Accumulator<T>* factor, const SomeRuns& fetched) {
-  constexpr int n = Simd<Accumulator<T>>::kLanes, wide = kR == 1 ? 2 * kValueVectors : kValueVectors;
+template <class T, int kR, class Chunk>
+inline void value_rows(const SumOf<T>* weights, const Chunk& v, Index begin, Index end, Index width, SumOf<T>* out,
+                       Index out_row, const SumOf<T>* factor, const SomeRuns& fetched) {
+  constexpr int n = Simd<SumOf<T>>::kLanes, wide = kR == 1 ? 2 * kValueVectors : kValueVectors;
   Index d = 0;
   for (; d + wide * n <= width; d += wide * n) {
     value_block<T, kR, wide, false>(weights, v, begin, end, d, out, out_row, factor, fetched, 0);

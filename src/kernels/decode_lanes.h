@@ -71,8 +71,8 @@ inline void lane_block(const T* panel, Index panel_row, const T* const* keys, In
 }
 
 /// Scores of all queries of a group and the keys of a chunk, which are all rows of `k` that are alive.
-template <class T>
-inline void lane_dots(const T* panel, Index rows, const Runs<T>& k, Index head_dim, T* scores) {
+template <class T, class Chunk>
+inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim, T* scores) {
   constexpr Index n = Simd<T>::kLanes, step = n / kRuns;
   const Index panel_row = (rows + n - 1) / n * n;
   for (Index g = 0; g < k.run; g += step) {
@@ -82,8 +82,9 @@ inline void lane_dots(const T* panel, Index rows, const Runs<T>& k, Index head_d
     if (!any) continue;
     for (Index p = 0; p < n; ++p) {
       const Index row = g + p / kRuns, key = p % kRuns * k.run + row;
-      keys[p] = k.rows + larger(k.lo, smaller(key, k.hi - 1)) * k.stride;  // a live key stands in for one that is not
-      soon[p] = k.soon(row) + p % kRuns * k.soon_between(row);
+      const Index live = larger(k.lo, smaller(key, k.hi - 1));
+      keys[p] = key == live ? k.row(row)[p % kRuns] : k.key(live);  // a live key stands in for one that is not
+      soon[p] = k.soon(row)[p % kRuns];
     }
     for (Index r = 0; r < rows; r += n) {
       lane_block<T>(panel + r, panel_row, keys, head_dim, r == 0 ? soon : nullptr, scores + r * kChunkLimit + kRuns * g,

@@ -26,7 +26,7 @@ Index decode_keys(Index head_dim, Index v_head_dim) {
 
 template <class T>
 struct DecodeScratch {
-  using Sum = Accumulator<T>;
+  using Sum = SumOf<T>;
   Sum* q;                         // [rows][head_dim], scaled, filled up with 0 to whole vectors
   Sum* panel;                     // [head_dim][rows]: q transposed, where queries fill lanes
   Sum* scores;                    // [rows][kChunkLimit] by place: place 4 g + i is key i * run + g of the chunk
@@ -81,14 +81,14 @@ struct DecodeState {
   }
 };
 
-template <class T>
-Index rows_of(const DecodeGroup<T>& t) {
+template <class Group>
+Index rows_of(const Group& t) {
   return t.q_len * t.group_size;
 }
 
 /// Which rows may attend which keys of a chunk, all heads of the group in one word.
-template <class T>
-inline LiveRows group_words(const DecodeGroup<T>& t, Index j0, Index nj, std::uint32_t* words, std::uint32_t* asked) {
+template <class Group>
+inline LiveRows group_words(const Group& t, Index j0, Index nj, std::uint32_t* words, std::uint32_t* asked) {
   const TileMask& mask = t.scores.mask;
   if (mask.tile == nullptr) return {true, false, 0, nj};
   const std::uint32_t one_head = lane_bits(t.q_len);
@@ -123,10 +123,10 @@ inline void order_by_place(const std::uint32_t* by_key, Index run, const LiveRow
 }
 
 /// What is added to one row by place, in natural units; 0 where no key is alive.
-template <class T>
-inline void place_bias(const DecodeGroup<T>& t, Index row, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
-  using Sum = Accumulator<T>;
-  const TileBias<T>& bias = t.scores.bias;
+template <class T, class Group>
+inline void place_bias(const Group& t, Index row, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  const auto& bias = t.scores.bias;
   const Sum* beside = t.scores.position;
   if (beside != nullptr) beside += row / t.q_len * t.position_head_stride + j0 - row % t.q_len;
   const Sum* source =
@@ -155,9 +155,9 @@ inline void clear_places(std::uint32_t* words, Index r, std::uint32_t never) {
 }
 
 /// Natural scores of row r become those of the callback, in powers of two; -inf, where not kept, clears the row's bit.
-template <class T>
-inline void modify_row(const DecodeGroup<T>& t, Index r, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
-  using Sum = Accumulator<T>;
+template <class T, class Group>
+inline void modify_row(const Group& t, Index r, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const TileScoreMod<Sum>& mod = t.scores.mod;
@@ -181,9 +181,9 @@ inline void modify_row(const DecodeGroup<T>& t, Index r, Index j0, const LiveRow
 
 /// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's bit of
 /// its key.
-template <class T>
-inline void finish_scores(const DecodeGroup<T>& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
-  using Sum = Accumulator<T>;
+template <class T, class Group>
+inline void finish_scores(const Group& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0, modified = t.scores.mod.apply != nullptr;
@@ -213,9 +213,9 @@ inline void finish_scores(const DecodeGroup<T>& t, Index j0, const LiveRows& liv
 }
 
 /// Dot products of all queries and the keys of a chunk.
-template <class T>
-inline void chunk_dots(const DecodeGroup<T>& t, const Runs<T>& k, const DecodeScratch<T>& w) {
-  using Sum = Accumulator<T>;
+template <class T, class Group, class Chunk>
+inline void chunk_dots(const Group& t, const Chunk& k, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
   const Index rows = rows_of(t);
   if constexpr (std::is_same_v<T, Sum> && Simd<Sum>::kLanes >= kLaneLimit) {
     if (fills_lanes<Sum>(rows)) {
@@ -226,23 +226,52 @@ inline void chunk_dots(const DecodeGroup<T>& t, const Runs<T>& k, const DecodeSc
   for (Index g = 0; g < w.run; ++g) {
     const SomeRuns live = k.live(g);
     if (live.first >= live.last) continue;
-    const T *row = k.row(g), *soon = k.soon(g);
-    const Index between = k.between(), soon_between = k.soon_between(g);
+    const auto row = k.row(g), soon = k.soon(g);
     for_row_blocks(
         rows, [&](auto count, Index r) __attribute__((always_inline)) {
           constexpr int block = decltype(count)::value;
-          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, between, live, t.scores.head_dim, soon, soon_between,
+          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, live, t.scores.head_dim, soon,
                               share_of_runs(r, block, rows), w.scores + r * kChunkLimit + kRuns * g);
         });
   }
 }
 
+/// Dot products with integers become those with the keys: each times its key's scale.
+template <class T>
+inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  constexpr int n = Simd<Sum>::kLanes;
+  for (Index r = 0; r < rows; ++r) {
+    for (Index place = 0; place < w.chunk; place += n) {
+      Sum* at = w.scores + r * kChunkLimit + place;
+      store<Sum>(at, load<Sum>(at) * load<Sum>(scales + place));
+    }
+  }
+}
+
+/// w.applied = weights times the scales of their values, 0 where a query must not see one: its scale may be NaN.
+template <class T>
+inline void scale_weights(Index rows, const LiveRows& live, const SumOf<T>* weights, const SumOf<T>* scales,
+                          const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  static_assert(n == Simd<float>::kLanes);
+  for (Index r = 0; r < rows; ++r) {
+    for (Index place = 0; place < w.chunk; place += n) {
+      V x = load<Sum>(weights + r * kChunkLimit + place) * load<Sum>(scales + place);
+      if (live.masked) x = select_bits<V>(places_of_row(w.words + place, r), x, V{});
+      store<Sum>(w.applied + r * kChunkLimit + place, x);
+    }
+  }
+}
+
 /// One chunk joins the running softmax: scores become exp2(s2 - max), row_max moves on, rescale is what the result so far must
 /// be multiplied by: exactly 1 where the maximum stayed. Meanwhile rows [fetched, v.ahead) of each run of V are fetched.
-template <class T>
-inline void softmax_chunk(const DecodeGroup<T>& t, const Runs<T>& v, Index fetched, const DecodeScratch<T>& w,
-                          const DecodeState<Accumulator<T>>& state) {
-  using Sum = Accumulator<T>;
+template <class T, class Group, class Chunk>
+inline void softmax_chunk(const Group& t, const Chunk& v, Index fetched, const DecodeScratch<T>& w,
+                          const DecodeState<SumOf<T>>& state) {
+  using Sum = SumOf<T>;
   const Index rows = rows_of(t), more = v.ahead - fetched;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -261,7 +290,7 @@ inline void softmax_chunk(const DecodeGroup<T>& t, const Runs<T>& v, Index fetch
   }
   for (Index r = 0; r < rows; ++r) {
     for (Index g = fetched + more * r / rows; g < fetched + more * (r + 1) / rows; ++g) {
-      for (Index i = 0; i < kRuns; ++i) fetch_row(v.row(g) + i * v.between(), t.v_head_dim);
+      for (Index i = 0; i < kRuns; ++i) fetch_row(v.row(g)[i], t.v_head_dim);
     }
     const V shift = splat<Sum>(w.maximum[r]);
     for (Index place = 0; place < w.chunk; place += n) {

@@ -1,0 +1,205 @@
+// Keys and values that are kept from call to call: KVCache owns them, KeyValue is what a call of attention reads.
+//
+//   KVCache cache({.num_kv_heads = 8, .head_dim = 128, .capacity = 4096});
+//   cache.append(k, v);                                                        // k [B,Hkv,n,D], v [B,Hkv,n,Dv]
+//   attention_forward(q, cache.key_value(), out, lse, {.mask = Mask::causal(Align::kBottomRight)});
+//
+// Layouts (page: rows [Hkv, page_size, D] in one piece; every sequence has a list of pages):
+//
+//   contiguous      one page holds a sequence            [0 1 2 3 4 5 . .]
+//   ring            position p lies in slot p % slots    [8 9 2 3 4 5 6 7]   slots = window + max_append - 1
+//   paged           pages from a common pool             pages 4 -> [0 1 2 3], 7 -> [4 5 . .]
+//
+// Positions are absolute in each: the mask sees key j of sequence b as j = 0 .. length[b] - 1, whatever has been overwritten,
+// and query i of Tq stands at position length[b] - Tq + i. So Mask::causal(Align::kBottomRight) lets the last query see the
+// last key of *its* sequence; Tk of a mask's or bias's axis, and of causal() alone, is the largest length. A ring adds its
+// window to every mask. How numbers are stored changes what is read, not how it is summed: every layout gives the same bits.
+// Sequences may share pages (fork); whoever appends to a shared page writes into a copy of his own.
+//
+// Errors: ShapeError (sizes), OptionError (numbers that cannot be, a table that names no page), CacheFullError; each leaves the
+// cache as it was. UnsupportedError for what a cache does not compute: see attention_forward below.
+// Kwon et al. 2023, "PagedAttention" (2309.06180); Xiao et al. 2023 (2309.17453) for rings of absolute positions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "qkv/attention.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// What numbers are stored as. kInt8: an integer in -127 .. 127 times one scale per token and head, scale = max |row| / 127, so
+/// that no element is off by more than max |row| / 254; a row with NaN or infinity is NaN throughout.
+enum class CacheStorage { kF32, kF64, kBF16, kF16, kInt8 };
+
+enum class CacheLayout { kContiguous, kRing, kPaged };
+
+/// The keys and values of one call: what a cache holds, or memory of the caller in one of its layouts. Borrows everything, the
+/// tables too; one that a cache gave is good until that cache changes.
+class QKV_API KeyValue {
+ public:
+  /// Nothing: no sequence.
+  KeyValue() = default;
+
+  /// k [B, Hkv, N, D], v [B, Hkv, N, Dv], of which the first lengths[b] tokens count; no lengths: all N.
+  static KeyValue contiguous(View<const float, 4> k, View<const float, 4> v, std::span<const Index> lengths = {});
+  static KeyValue contiguous(View<const double, 4> k, View<const double, 4> v, std::span<const Index> lengths = {});
+  static KeyValue contiguous(View<const BFloat16, 4> k, View<const BFloat16, 4> v, std::span<const Index> lengths = {});
+  static KeyValue contiguous(View<const Float16, 4> k, View<const Float16, 4> v, std::span<const Index> lengths = {});
+  /// Token j of sequence b in row j % page of page table(b, j / page) of k [P, Hkv, page, D], v [P, Hkv, page, Dv].
+  /// table [B, M]; entries that no token needs are not looked at.
+  static KeyValue paged(View<const float, 4> k, View<const float, 4> v, View<const Index, 2> table,
+                        std::span<const Index> lengths);
+  static KeyValue paged(View<const double, 4> k, View<const double, 4> v, View<const Index, 2> table,
+                        std::span<const Index> lengths);
+  static KeyValue paged(View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<const Index, 2> table,
+                        std::span<const Index> lengths);
+  static KeyValue paged(View<const Float16, 4> k, View<const Float16, 4> v, View<const Index, 2> table,
+                        std::span<const Index> lengths);
+
+  Index batch() const { return parts_.batch; }
+  Index num_kv_heads() const { return parts_.num_kv_heads; }
+  Index head_dim() const { return parts_.head_dim; }
+  Index v_head_dim() const { return parts_.v_head_dim; }
+  CacheStorage storage() const { return parts_.storage; }
+  Index length(Index b) const {
+    if (parts_.lengths == nullptr) return parts_.max_length;
+    return parts_.lengths[parts_.sequences == nullptr ? b : parts_.sequences[b]];
+  }
+  /// Tk of a mask's or bias's axis: the largest length.
+  Index max_length() const { return parts_.max_length; }
+
+  /// Whether some keys are hidden from some queries, whatever the mask.
+  bool hides_keys() const { return parts_.window > 0 || parts_.begin > 0; }
+
+  /// The same without the first `begin` keys of every sequence; positions stay.
+  KeyValue without_first(Index begin) const;
+
+  /// One matrix: where row 0 of page 0 of head 0 lies, and strides in elements.
+  struct Matrix {
+    const void* rows = nullptr;
+    const float* scales = nullptr;  // kInt8 only
+    Index page_stride = 0, head_stride = 0, row_stride = 0, scale_page_stride = 0, scale_head_stride = 0;
+  };
+  /// Position j of sequence s: row j % page_size of page pages[s * pages_stride + j / page_size % num_pages]; without a table,
+  /// page s holds sequence s.
+  struct Parts {
+    CacheStorage storage = CacheStorage::kF32;
+    Matrix k, v;
+    const Index* sequences = nullptr;  // [B], or null: b itself
+    const Index* lengths = nullptr;    // by sequence, or null: max_length
+    const Index* firsts = nullptr;     // by sequence: what is older is overwritten; null: what does not fit into the pages
+    const Index* pages = nullptr;
+    Index pages_stride = 0, num_pages = 1, page_size = 1;
+    Index window = 0;  // of a ring; 0: none
+    Index begin = 0;   // keys before are left out
+    Index batch = 0, num_kv_heads = 0, head_dim = 0, v_head_dim = 0, max_length = 0;
+  };
+  explicit KeyValue(const Parts& parts) : parts_(parts) {}
+  const Parts& parts() const { return parts_; }
+
+ private:
+  Parts parts_;
+};
+
+struct KVCacheConfig {
+  Index num_kv_heads = 1;
+  Index head_dim = 0;
+  Index v_head_dim = 0;  ///< 0: head_dim
+  CacheStorage storage = CacheStorage::kF32;
+  CacheLayout layout = CacheLayout::kContiguous;
+  Index sequences = 1;      ///< that are there from the start, numbered from 0, each empty
+  Index max_sequences = 0;  ///< at once, forks included; 0: `sequences`
+  Index capacity = 0;       ///< contiguous: tokens of a sequence
+  Index window = 0;         ///< ring: keys that a query sees, its own included
+  Index max_append = 1;     ///< ring: tokens of one append, and queries of one call
+  Index page_size = 64;     ///< paged: tokens of a page
+  Index pages = 0;          ///< paged: of all sequences together
+};
+
+/// Not thread-safe: one writer, or any number of readers. Allocates everything when it is made and nothing afterwards.
+class QKV_API KVCache {
+ public:
+  explicit KVCache(const KVCacheConfig& config);
+  ~KVCache();
+  KVCache(KVCache&&) noexcept;
+  KVCache& operator=(KVCache&&) noexcept;
+
+  const KVCacheConfig& config() const;
+
+  /// n tokens more for every sequence, in ascending order of their numbers: k [B, Hkv, n, D], v [B, Hkv, n, Dv], rounded once
+  /// to what is stored. double goes into kF64 only, and the other types into all but that.
+  void append(View<const float, 4> k, View<const float, 4> v);
+  void append(View<const double, 4> k, View<const double, 4> v);
+  void append(View<const BFloat16, 4> k, View<const BFloat16, 4> v);
+  void append(View<const Float16, 4> k, View<const Float16, 4> v);
+  /// The same for the sequences that are named, each at most once.
+  void append(std::span<const Index> sequences, View<const float, 4> k, View<const float, 4> v);
+  void append(std::span<const Index> sequences, View<const double, 4> k, View<const double, 4> v);
+  void append(std::span<const Index> sequences, View<const BFloat16, 4> k, View<const BFloat16, 4> v);
+  void append(std::span<const Index> sequences, View<const Float16, 4> k, View<const Float16, 4> v);
+
+  /// Every sequence, in ascending order; or those that are named, in that order.
+  KeyValue key_value() const;
+  KeyValue key_value(std::span<const Index> sequences) const;
+
+  /// The numbers of all sequences, ascending.
+  std::span<const Index> sequences() const;
+  Index length(Index sequence) const;
+
+  /// A new, empty one. CacheFullError when there are max_sequences.
+  Index add_sequence();
+  /// A new one with the same tokens, which are shared until one of the two appends to their last page.
+  Index fork(Index sequence);
+  /// Forgets all but the first `length` tokens. A ring cannot go back to where its window has been overwritten (OptionError).
+  void truncate(Index sequence, Index length);
+  /// Gives pages and number back.
+  void free(Index sequence);
+  /// Every sequence becomes empty.
+  void clear();
+
+  /// What is stored of tokens [begin, begin + n): k [Hkv, n, D], v [Hkv, n, Dv].
+  void read(Index sequence, Index begin, View<float, 3> k, View<float, 3> v) const;
+  void read(Index sequence, Index begin, View<double, 3> k, View<double, 3> v) const;
+
+  Index free_pages() const;   ///< contiguous and ring: a page is a sequence
+  std::size_t bytes() const;  ///< of keys, values and scales
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// As attention_forward(q, k, v, ..), on a cache. q and out of 16 bits or float go with every storage but kF64, double with
+/// that. With at most 16 queries to a key/value head (Tq * H/Hkv) every byte of the cache is read once and as it is stored.
+/// UnsupportedError: EmptyRow::kMean, dropout while training, and any option below that says so.
+QKV_API void attention_forward(View<const float, 4> q, const KeyValue& kv, View<float, 4> out, View<float, 3> lse,
+                               const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_forward(View<const double, 4> q, const KeyValue& kv, View<double, 4> out, View<double, 3> lse,
+                               const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_forward(View<const BFloat16, 4> q, const KeyValue& kv, View<BFloat16, 4> out, View<float, 3> lse,
+                               const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_forward(View<const Float16, 4> q, const KeyValue& kv, View<Float16, 4> out, View<float, 3> lse,
+                               const AttentionOptions& options = {}, Context& context = Context::default_context());
+
+/// The same, where the first `shared` keys are the same for all sequences (forks of one): they are read once for all of them,
+/// the others once for each, and the two results merged by their lse. Every query must see all of the shared keys (else
+/// OptionError), and every sequence hold them in the same pages. UnsupportedError: what needs a key's place in a row of the
+/// whole (bias, sinks, callbacks).
+QKV_API void attention_forward_cascade(View<const float, 4> q, const KeyValue& kv, Index shared, View<float, 4> out,
+                                       View<float, 3> lse, const AttentionOptions& options = {},
+                                       Context& context = Context::default_context());
+QKV_API void attention_forward_cascade(View<const double, 4> q, const KeyValue& kv, Index shared, View<double, 4> out,
+                                       View<double, 3> lse, const AttentionOptions& options = {},
+                                       Context& context = Context::default_context());
+QKV_API void attention_forward_cascade(View<const BFloat16, 4> q, const KeyValue& kv, Index shared, View<BFloat16, 4> out,
+                                       View<float, 3> lse, const AttentionOptions& options = {},
+                                       Context& context = Context::default_context());
+QKV_API void attention_forward_cascade(View<const Float16, 4> q, const KeyValue& kv, Index shared, View<Float16, 4> out,
+                                       View<float, 3> lse, const AttentionOptions& options = {},
+                                       Context& context = Context::default_context());
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,171 @@
+// Attention on a KeyValue: the checks of its own; then the same work items as without, whose kernels read the cache's rows. And
+// the cascade: keys that all sequences share are one sequence, whose queries are those of all.
+#include <algorithm>
+
+#include "attention/decode.h"
+#include "attention/forward_job.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/scratch.h"
+#include "qkv/kv_cache.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+template <class T>
+Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
+                               const AttentionOptions& options, const Context& context, ScratchLease& position_memory) {
+  check<OptionError>(std::is_same_v<T, double> == (kv.storage() == CacheStorage::kF64), function,
+                     "queries of double go with a cache of f64 and no others do: got one of ", storage_name(kv.storage()));
+  // What the checks need to know of k and v.
+  const auto sizes = [&](Index width) {
+    return View<const T, 4>(nullptr, {kv.batch(), kv.num_kv_heads(), kv.max_length(), width}, {0, 0, 0, 1});
+  };
+  Problem<T> p = make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kRagged,
+                              &position_memory);
+  p.cache = &kv;
+  p.cache_kernels = &cache_kernels_of<T>(context.isa());
+  p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
+  p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
+  p.cached_mask = {p.mask.node, p.batch, p.num_heads, p.q_len, &kv};
+  check_mask(options.mask, p.mask.extent, function);
+  check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
+  check_cached_call(function, kv, p.q_len, options);
+  return p;
+}
+
+template <class T>
+void check_results(const char* function, const Problem<T>& p, const View<const T, 4>& q, const View<T, 4>& out,
+                   const View<Accumulator<T>, 3>& lse) {
+  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check<ShapeError>(lse.is_null() || lse.sizes() == typename View<float, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
+                    "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
+  const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
+  const NamedBox inputs[] = {{"q", q}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
+  check_outputs(function, outputs, inputs);
+}
+
+template <class T>
+void compute(const Problem<T>& p, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context) {
+  if (decode_suits(p)) {
+    decode_forward(p, out, lse, context);
+  } else {
+    run_forward<T>({p, out, lse, {}, false}, context);
+  }
+}
+
+template <class T>
+void forward(const View<const T, 4>& q, const KeyValue& kv, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
+             const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_forward";
+  ScratchLease position_memory;
+  const Problem<T> p = make_cached_problem(function, q, kv, options, context, position_memory);
+  check_results(function, p, q, out, lse);
+  compute(p, out, lse, context);
+}
+
+constexpr const char* kCascade = "attention_forward_cascade";
+
+/// What needs a key's place among all of them, or must be added once.
+void refuse_in_cascade(const AttentionOptions& options) {
+  refuse_modifiers(kCascade, options);
+  check<UnsupportedError>(options.bias.f32.is_null() && options.bias.f64.is_null() && options.position_bias.is_none(), kCascade,
+                          "biases are not computed in a cascade");
+}
+
+/// OptionError unless the sequences hold their first `shared` keys in the same pages.
+void check_shared_pages(const KeyValue& kv, Index shared) {
+  const KeyValue::Parts& p = kv.parts();
+  check<OptionError>(shared >= 0, kCascade, "shared must not be negative: got ", shared);
+  for (Index b = 0; b < kv.batch(); ++b) {
+    check<OptionError>(kv.length(b) >= shared && first_held(kv, b) == 0, kCascade,
+                       "every sequence must hold all shared keys: got ", shared, " for one of length ", kv.length(b));
+    const CachedHead first = cached_head(kv, 0, 0), other = cached_head(kv, b, 0);
+    const Index pages = (shared + p.page_size - 1) / p.page_size;
+    const bool same = first.k.rows == other.k.rows && std::equal(first.pages, first.pages + pages, other.pages);
+    check<OptionError>(same, kCascade, "shared keys must lie in the same pages: sequence ", b, " has others for the first ",
+                       shared);
+  }
+}
+
+/// OptionError unless the mask lets every query see all of the shared keys.
+template <class T>
+void check_all_seen(const Problem<T>& p, Index shared, std::uint32_t* words) {
+  if (p.mask.node == nullptr && !p.cache->hides_keys()) return;
+  for (Index b = 0; b < p.batch; ++b) {
+    for (Index h = 0; h < p.num_heads; ++h) {
+      for (Index i0 = 0; i0 < p.q_len; i0 += 32) {
+        const int answer = cached_mask_tile(&p.cached_mask, b, h, i0, std::min<Index>(32, p.q_len - i0), 0, shared, words);
+        check<OptionError>(answer == kTileFull, kCascade, "every query must see all ", shared, " shared keys: not those from ",
+                           i0, " on of sequence ", b);
+      }
+    }
+  }
+}
+
+template <class T>
+void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const View<T, 4>& out,
+             const View<Accumulator<T>, 3>& lse, const AttentionOptions& options, Context& context) {
+  using Sum = Accumulator<T>;
+  check_shared_pages(kv, shared);
+  refuse_in_cascade(options);
+  AttentionOptions of_parts = options;
+  of_parts.empty_row = EmptyRow::kZero;
+  ScratchLease position_memory;
+  const Problem<T> p = make_cached_problem(kCascade, q, kv, of_parts, context, position_memory);
+  check_results(kCascade, p, q, out, lse);
+  if (shared == 0 || p.batch * p.num_heads * p.q_len == 0) {
+    forward(q, kv, out, lse, options, context);
+    return;
+  }
+  const Index rows = p.batch * p.num_heads * p.q_len;
+  const auto aligned = [](Index count, std::size_t size) { return (static_cast<std::size_t>(count) * size + 63) / 64 * 64; };
+  const std::size_t out_bytes = aligned(rows * p.v_head_dim, sizeof(T)), lse_bytes = aligned(rows, sizeof(Sum));
+  const std::size_t words_bytes = aligned(shared, sizeof(std::uint32_t));
+  const ScratchLease memory =
+      borrow_scratch(context, 2 * out_bytes + 3 * lse_bytes + words_bytes + aligned(p.q_len, sizeof(Index)));
+  std::byte* next = memory.data();
+  const auto take = [&next](std::size_t bytes) { return std::exchange(next, next + bytes); };
+  check_all_seen(p, shared, reinterpret_cast<std::uint32_t*>(take(words_bytes)));
+  View<T, 4> outs[2];    // [B, H, Tq, Dv]
+  View<Sum, 3> lses[2];  // [B, H, Tq]
+  for (int n = 0; n < 2; ++n) {
+    outs[n] = {reinterpret_cast<T*>(take(out_bytes)), out.sizes()};
+    lses[n] = {reinterpret_cast<Sum*>(take(lse_bytes)), {p.batch, p.num_heads, p.q_len}};
+  }
+  const View<Sum, 3> merged(reinterpret_cast<Sum*>(take(lse_bytes)), lses[0].sizes());
+  auto* sequences = reinterpret_cast<Index*>(next);
+  KeyValue::Parts common = kv.parts();
+  std::fill_n(sequences, p.q_len, common.sequences == nullptr ? 0 : common.sequences[0]);
+  common.sequences = sequences;
+  common.lengths = common.firsts = nullptr;
+  common.window = 0;
+  common.batch = p.q_len;
+  common.max_length = shared;
+  of_parts.mask = {};
+  // Sequences become queries of one: [Tq, H, B, D].
+  forward(q.transposed(0, 2), KeyValue(common), outs[0].transposed(0, 2), lses[0].transposed(0, 2), of_parts, context);
+  of_parts.mask = options.mask;
+  forward(q, kv.without_first(shared), outs[1], lses[1], of_parts, context);
+  const View<const T, 4> parts[] = {outs[0], outs[1]};
+  const View<const Sum, 3> part_lses[] = {lses[0], lses[1]};
+  merge_attention(parts, part_lses, out, lse.is_null() ? merged : lse);
+}
+
+}  // namespace
+
+#define QKV_DEFINE(T)                                                                                              \
+  void attention_forward(View<const T, 4> q, const KeyValue& kv, View<T, 4> out, View<Accumulator<T>, 3> lse,      \
+                         const AttentionOptions& options, Context& context) {                                      \
+    forward<T>(q, kv, out, lse, options, context);                                                                 \
+  }                                                                                                                \
+  void attention_forward_cascade(View<const T, 4> q, const KeyValue& kv, Index shared, View<T, 4> out,             \
+                                 View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) { \
+    cascade<T>(q, kv, shared, out, lse, options, context);                                                         \
+  }
+QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
+#undef QKV_DEFINE
+
+}  // namespace v0
+}  // namespace qkv

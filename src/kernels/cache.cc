@@ -1,0 +1,30 @@
+// Attention on key/value caches, compiled once for each instruction set beside table.cc, and exported as a table of its own.
+#include "kernels/cache_decode.h"
+#include "kernels/cache_params.h"
+#include "kernels/cache_tile.h"
+
+#if !defined(QKV_ISA)
+#error "compile with -DQKV_ISA=NAME, as src/CMakeLists.txt does"
+#endif
+#define QKV_JOIN_(a, b) a##b
+#define QKV_JOIN(a, b) QKV_JOIN_(a, b)
+
+namespace qkv {
+namespace {
+
+template <class Q>
+constexpr CacheKernels<Q> make_cache_kernels() {
+  using Sum = Accumulator<Q>;
+  return {cache_query_tile<Sum>,       cache_tile_scratch_bytes<Sum>,   forward_cached<Q>,    cache_decode_chunk<Sum>,
+          cache_decode_part_keys<Sum>, cache_decode_scratch_bytes<Sum>, decode_cached_part<Q>};
+}
+
+}  // namespace
+}  // namespace qkv
+
+extern "C" const qkv::CacheTable QKV_JOIN(qkv_cache_kernels_, QKV_ISA) = {qkv::make_cache_kernels<float>(),
+                                                                          qkv::make_cache_kernels<double>(),
+                                                                          qkv::make_cache_kernels<qkv::BFloat16>(),
+                                                                          qkv::make_cache_kernels<qkv::Float16>(),
+                                                                          qkv::store_any,
+                                                                          qkv::read_any};

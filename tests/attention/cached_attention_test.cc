@@ -1,0 +1,446 @@
+// Attention on caches: the plain call is the truth. Every layout gives its bits where the arithmetic is the same, whatever the
+// threads, the batch or what else the cache holds; other storages within computed bounds of the reference. Not: what a cache
+// holds after any operations (kv_cache_test.cc).
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "attention/decode.h"
+#include "support/caches.h"
+#include "support/expect.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+constexpr std::array kLayouts = {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kPages100};
+
+template <class T>
+class CachedAttention : public testing::Test {};
+TYPED_TEST_SUITE(CachedAttention, FloatTypes);
+
+AttentionCase cached_case(Index group, Index q_len, Index kv_len, Index head_dim, Index v_head_dim,
+                          MaskKind mask = MaskKind::kNone) {
+  AttentionCase made;
+  made.num_heads = 2 * group;
+  made.num_kv_heads = 2;
+  made.q_len = q_len;
+  made.kv_len = kv_len;
+  made.head_dim = head_dim;
+  made.v_head_dim = v_head_dim;
+  made.mask = mask;
+  made.seed = static_cast<std::uint64_t>(group + 10 * q_len + 100 * kv_len);
+  return made;
+}
+
+/// Few and many queries, over the borders of chunks and pages.
+std::vector<AttentionCase> shapes() {
+  std::vector<AttentionCase> cases;
+  for (const Index kv_len : {64, 100, 257, 700, 1300}) cases.push_back(cached_case(2, 1, kv_len, 20, 36));
+  cases.push_back(cached_case(4, 1, 5000, 64, 64));
+  cases.push_back(cached_case(4, 3, 1100, 33, 9, MaskKind::kCausalBottomRight));
+  cases.push_back(cached_case(1, 16, 1100, 40, 8, MaskKind::kCausalBottomRight));
+  cases.push_back(cached_case(2, 40, 333, 64, 64, MaskKind::kCausalBottomRight));
+  cases.push_back(cached_case(1, 150, 150, 17, 24, MaskKind::kCausal));
+  cases.push_back(cached_case(3, 70, 500, 128, 40, MaskKind::kWindowAndKeep));
+  cases.push_back(cached_case(1, 30, 70, 728, 728));
+  cases.back().softcap = 5;
+  cases.push_back(cached_case(2, 90, 260, 24, 24, MaskKind::kKeepHqk));
+  cases.back().bias = BiasKind::kFull;
+  cases.back().batch = 3;
+  return cases;
+}
+
+/// out and lse of a call on a cache.
+template <class T>
+struct Answer {
+  Tensor<T> out;
+  Tensor<Accumulator<T>> lse;
+
+  Answer(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, Context& context)
+      : out({q.size(0), q.size(1), q.size(2), kv.v_head_dim()}), lse({q.size(0), q.size(1), q.size(2)}) {
+    std::ranges::fill(out.span(), kQuietNan<T>);
+    attention_forward(q, kv, out, lse, options, context);
+  }
+  template <class V>
+  Answer(const View<const T, 4>& q, const V& k, const V& v, const AttentionOptions& options, Context& context)
+      : out({q.size(0), q.size(1), q.size(2), v.size(3)}), lse({q.size(0), q.size(1), q.size(2)}) {
+    attention_forward(q, k, v, out, lse, options, context);
+  }
+  bool operator==(const Answer& other) const { return same_bits(out, other.out) && same_bits(lse, other.lse); }
+};
+
+TYPED_TEST(CachedAttention, EveryLayoutGivesTheBitsOfThePlainCall) {
+  using T = TypeParam;
+  for (const AttentionCase& each : shapes()) {
+    SCOPED_TRACE(each.name());
+    const Problem<T> problem(each);
+    std::vector<KVCache> caches;
+    for (const CacheKind kind : kLayouts) caches.push_back(cache_of(kind, kStorageOf<T>, problem.k(), problem.v(), each.seed));
+    for_each_isa(2, [&](Context& context) {
+      const Answer<T> plain(problem.q(), View<const T, 4>(problem.k()), View<const T, 4>(problem.v()), problem.options,
+                            context);
+      for (std::size_t n = 0; n < caches.size(); ++n) {
+        EXPECT_TRUE(Answer<T>(problem.q(), caches[n].key_value(), problem.options, context) == plain)
+            << cache_name(kLayouts[n]);
+      }
+      const KeyValue direct = KeyValue::contiguous(problem.k(), problem.v());
+      EXPECT_TRUE(Answer<T>(problem.q(), direct, problem.options, context) == plain) << "memory of the caller";
+    });
+  }
+}
+
+/// 16-bit queries on rows of their own type. Not with bf16 instructions, which round the weights.
+template <class Half>
+void expect_plain_bits_of_half() {
+  for (const AttentionCase& each : shapes()) {
+    SCOPED_TRACE(each.name());
+    const Problem<Half> problem(each);
+    const KVCache cache = cache_of(CacheKind::kPages16, kStorageOf<Half>, problem.k(), problem.v());
+    for_each_isa(2, [&](Context& context) {
+      if (context.isa() == Isa::kAvx512Bf16) return;
+      const View<const Half, 4> q = problem.q(), k = problem.k(), v = problem.v();
+      EXPECT_TRUE(Answer<Half>(q, cache.key_value(), problem.options, context) ==
+                  Answer<Half>(q, k, v, problem.options, context));
+    });
+  }
+}
+TEST(CachedAttentionHalf, GivesTheBitsOfThePlainCall) {
+  expect_plain_bits_of_half<BFloat16>();
+  expect_plain_bits_of_half<Float16>();
+}
+
+/// Float queries on what a cache has stored in fewer bits: the reference on the stored numbers is the truth.
+TEST(CachedAttentionStorage, IsExactForWhatIsStored) {
+  for (const CacheStorage storage : {CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {
+    Worst worst;
+    for (const AttentionCase& each : shapes()) {
+      SCOPED_TRACE(each.name());
+      Problem<float> problem(each);
+      const KVCache cache = cache_of(CacheKind::kPages16, storage, problem.k(), problem.v());
+      for (Index b = 0; b < each.batch; ++b) {
+        const auto one = [b](const View<float, 4>& x) {
+          return View<float, 3>(&x(b, 0, 0, 0), {x.size(1), x.size(2), x.size(3)}, {x.stride(1), x.stride(2), x.stride(3)});
+        };
+        cache.read(b, 0, one(problem.k()), one(problem.v()));
+      }
+      const Expectation<float> expectation(problem);
+      for_each_isa(2, [&](Context& context) {
+        Result<float> result(problem);
+        attention_forward(problem.q(), cache.key_value(), result.out.view, result.lse, problem.options, context);
+        EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
+        EXPECT_TRUE(result.sentinels_intact());
+      });
+    }
+    worst.print("cache storage");
+  }
+}
+
+/// What 8 bits cost, from the bound of an element: a score moves by at most delta = max_j |scale| |q|_1 max|k_j| / 254, a
+/// weight by a factor within exp(+-2 delta), and a value by max|v_j| / 254.
+TEST(CachedAttentionStorage, IntegersStayWithinTheirBound) {
+  for (const Index q_len : {1, 40}) {
+    const Problem<float> problem(cached_case(2, q_len, 600, 64, 48, MaskKind::kCausalBottomRight));
+    const KVCache cache = cache_of(CacheKind::kContiguous, CacheStorage::kInt8, problem.k(), problem.v());
+    const auto exact = problem.template reference_input<double>().forward();
+    const View<const double, 4> exact_out = exact.out, weights = exact.weights;
+    const View<const double, 3> exact_lse = exact.lse;
+    const View<float, 4> q = problem.q(), k = problem.k(), v = problem.v();
+    const auto row_max = [](const View<float, 4>& x, Index g, Index j) {
+      double largest = 0;
+      for (Index d = 0; d < x.size(3); ++d) largest = std::max(largest, std::abs(double{x(0, g, j, d)}));
+      return largest;
+    };
+    for_each_isa(1, [&](Context& context) {
+      const Answer<float> answer(q, cache.key_value(), problem.options, context);
+      const View<const float, 4> out = answer.out;
+      const View<const float, 3> lse = answer.lse;
+      double worst = 0;
+      for (Index h = 0; h < q.size(1); ++h) {
+        for (Index i = 0; i < q_len; ++i) {
+          double sum_q = 0, delta = 0, value_error = 0;
+          for (Index d = 0; d < 64; ++d) sum_q += std::abs(double{q(0, h, i, d)});
+          for (Index j = 0; j < 600; ++j) {
+            if (weights(0, h, i, j) == 0) continue;
+            delta = std::max(delta, sum_q / 8 * row_max(k, h / 2, j) / 254);
+            value_error = std::max(value_error, row_max(v, h / 2, j) / 254);
+          }
+          EXPECT_LE(std::abs(double{lse(0, h, i)} - exact_lse(0, h, i)), delta * 1.001 + 1e-5);
+          for (Index d = 0; d < 48; ++d) {
+            double moved = 0;
+            for (Index j = 0; j < 600; ++j) moved += weights(0, h, i, j) * std::abs(double{v(0, h / 2, j, d)});
+            const double bound = (std::exp(2 * delta) - 1) * moved + value_error * 1.001 + 1e-5;
+            const double error = std::abs(double{out(0, h, i, d)} - exact_out(0, h, i, d));
+            ASSERT_LE(error, bound);
+            worst = std::max(worst, error / bound);
+          }
+        }
+      }
+      std::printf("int8 cache, %d queries: worst error/bound %.3f\n", static_cast<int>(q_len), worst);
+    });
+  }
+}
+
+/// Sequences of different lengths give, each, the bits that they give alone.
+TYPED_TEST(CachedAttention, ALongerNeighbourChangesNoBits) {
+  using T = TypeParam;
+  const std::vector<Index> lengths = {5, 700, 0, 64, 1030, 333};
+  const auto batch = static_cast<Index>(lengths.size());
+  for (const Index q_len : {1, 4, 30}) {
+    AttentionCase each = cached_case(2, q_len, 1030, 24, 17);
+    each.batch = batch;
+    const Problem<T> problem(each);
+    const View<T, 4> q = problem.q();
+    for (const CacheKind kind : kLayouts) {
+      KVCache cache = empty_cache(kind, kStorageOf<T>, batch, 2, 24, 17, 1030);
+      fill_cache(cache, problem.k(), problem.v(), lengths, 3);
+      const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+      for_each_isa(2, [&](Context& context) {
+        const Answer<T> together(q, cache.key_value(), options, context);
+        for (Index b = 0; b < batch; ++b) {
+          const Answer<T> alone(q.sliced(0, b, b + 1), cache.key_value({&b, 1}), options, context);
+          const Index rows = 4 * q_len;
+          EXPECT_TRUE(std::equal(alone.lse.data(), alone.lse.data() + rows, together.lse.data() + b * rows)) << b;
+          EXPECT_EQ(std::memcmp(alone.out.data(), together.out.data() + b * rows * 17,
+                                static_cast<std::size_t>(rows * 17) * sizeof(T)),
+                    0)
+              << cache_name(kind) << " sequence " << b << " of length " << lengths[static_cast<std::size_t>(b)];
+        }
+      });
+    }
+  }
+}
+
+/// Bottom-right means the end of each sequence: rows are those of the reference with one offset a sequence, other masks meet
+/// it.
+TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
+  using T = TypeParam;
+  const std::vector<Index> lengths = {300, 41, 120}, offsets = {297, 38, 117};
+  AttentionCase each = cached_case(2, 3, 300, 16, 16);
+  each.batch = 3;
+  Problem<T> problem(each);
+  const auto expect = [&](const Mask& mask, const reference::Keep& keep) {
+    for (const CacheKind kind : kLayouts) {
+      KVCache cache = empty_cache(kind, kStorageOf<T>, 3, 2, 16, 16, 300);
+      fill_cache(cache, problem.k(), problem.v(), lengths, 5);
+      problem.mask.keep = [&](Index b, Index h, Index i, Index j) {
+        return j < lengths[static_cast<std::size_t>(b)] && keep(b, h, i, j);
+      };
+      const Expectation<T> expectation(problem);
+      Worst worst;
+      for_each_isa(1, [&](Context& context) {
+        Result<T> result(problem);
+        attention_forward(problem.q(), cache.key_value(), result.out.view, result.lse, {.mask = mask}, context);
+        EXPECT_TRUE(expectation.holds_forward(result, mask.describe(), worst));
+      });
+    }
+  };
+  const auto position = [&](Index b, Index i) { return offsets[static_cast<std::size_t>(b)] + i; };
+  expect(Mask(), [](Index, Index, Index, Index) { return true; });
+  expect(Mask::causal(Align::kBottomRight), [&](Index b, Index, Index i, Index j) { return j <= position(b, i); });
+  expect(Mask::causal(std::span<const Index>(offsets)), [&](Index b, Index, Index i, Index j) { return j <= position(b, i); });
+  expect(Mask::sliding(50, Align::kBottomRight),
+         [&](Index b, Index, Index i, Index j) { return j <= position(b, i) && j > position(b, i) - 50; });
+  expect(Mask::causal(Align::kTopLeft), [&](Index, Index, Index i, Index j) { return j <= i; });
+}
+
+/// A ring sees its window, and gives the bits of a cache that has kept everything, under the same window.
+TYPED_TEST(CachedAttention, ARingIsAWindowOnEverything) {
+  using T = TypeParam;
+  constexpr Index window = 90, most = 400;
+  const Problem<T> problem(cached_case(2, most, most, 20, 12));
+  const View<T, 4> q = problem.q(), k = problem.k(), v = problem.v();
+  KVCache whole = empty_cache(CacheKind::kContiguous, kStorageOf<T>, 1, 2, 20, 12, most);
+  KVCache ring = empty_cache(CacheKind::kRing, kStorageOf<T>, 1, 2, 20, 12, most, window, 30);
+  const AttentionOptions causal{.mask = Mask::causal(Align::kBottomRight)};
+  const AttentionOptions both{.mask = Mask::causal(Align::kBottomRight) & Mask::window(window - 1, -1, Align::kBottomRight)};
+  Random random(9);
+  for (Index done = 0; done < most;) {
+    const Index n = std::min(most - done, random.below(4) == 0 ? 1 + random.below(30) : 1 + random.below(3));
+    const auto part = [&](const View<T, 4>& x) { return View<const T, 4>(x.sliced(2, done, done + n)); };
+    whole.append(part(k), part(v));
+    ring.append(part(k), part(v));
+    done += n;
+    for_each_isa(1, [&](Context& context) {
+      const Answer<T> expected(part(q), whole.key_value(), both, context);
+      EXPECT_TRUE(Answer<T>(part(q), ring.key_value(), causal, context) == expected) << n << " queries at " << done;
+      EXPECT_TRUE(Answer<T>(part(q), ring.key_value(), both, context) == expected);
+    });
+  }
+  Context context({.threads = 1});
+  Tensor<T> out({1, 4, 40, 12});
+  EXPECT_THROW(attention_forward(q.sliced(2, 0, 40), ring.key_value(), out, {}, causal, context), OptionError);
+}
+
+/// Read token by token, or in chunks, the rows are those of one causal call over everything.
+TYPED_TEST(CachedAttention, DecodingIsTheFullForward) {
+  using T = TypeParam;
+  const Problem<T> problem(cached_case(2, 150, 150, 32, 32, MaskKind::kCausal));
+  const Expectation<T> expectation(problem);
+  for (const CacheKind kind : kLayouts) {
+    for (const Index largest : {1, 20, 60}) {
+      KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, 32, 32, 150);
+      Result<T> result(problem);
+      Context context({.threads = 2});
+      Random random(3);
+      for (Index done = 0; done < 150;) {
+        const Index n = std::min(150 - done, 1 + random.below(largest));
+        const auto part = [&](const View<T, 4>& x) { return x.sliced(2, done, done + n); };
+        cache.append(part(problem.k()), part(problem.v()));
+        attention_forward(part(problem.q()), cache.key_value(), part(result.out.view),
+                          View<T, 3>(result.lse).sliced(2, done, done + n), {.mask = Mask::causal(Align::kBottomRight)},
+                          context);
+        done += n;
+      }
+      Worst worst;
+      EXPECT_TRUE(expectation.holds_forward(result, cache_name(kind), worst));
+    }
+  }
+}
+
+TYPED_TEST(CachedAttention, AnyNumberOfThreadsGivesTheSameBits) {
+  using T = TypeParam;
+  const std::vector<Index> lengths = {2000, 77, 900};
+  for (const Index q_len : {1, 40}) {
+    AttentionCase each = cached_case(2, q_len, 2000, 40, 40);
+    each.batch = 3;
+    const Problem<T> problem(each);
+    KVCache cache = empty_cache(CacheKind::kPages16, kStorageOf<T>, 3, 2, 40, 40, 2000);
+    fill_cache(cache, problem.k(), problem.v(), lengths, 3);
+    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+    for (const Isa isa : supported_isas()) {
+      Context one({.threads = 1, .isa = isa});
+      const Answer<T> expected(problem.q(), cache.key_value(), options, one);
+      for (int threads = 2; threads <= 5; ++threads) {
+        Context many({.threads = threads, .isa = isa});
+        many.impl().region_flops = 0;
+        EXPECT_TRUE(Answer<T>(problem.q(), cache.key_value(), options, many) == expected) << threads;
+      }
+    }
+  }
+}
+
+/// What lies in pages that a sequence does not hold, or behind its length, is never read.
+TYPED_TEST(CachedAttention, NanOutsideASequenceIsInvisible) {
+  using T = TypeParam;
+  const Problem<T> problem(cached_case(2, 20, 200, 24, 24, MaskKind::kCausalBottomRight));
+  Tensor<T> poison_k({2, 2, 230, 24}), poison_v({2, 2, 230, 24});
+  for (Tensor<T>* t : {&poison_k, &poison_v}) std::ranges::fill(t->span(), kQuietNan<T>);
+  for (const CacheKind kind : kLayouts) {
+    KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, 24, 24, 230);
+    const View<const T, 4> bad_k = poison_k, bad_v = poison_v;
+    cache.append(bad_k.sliced(0, 0, 1), bad_v.sliced(0, 0, 1));
+    cache.truncate(0, 0);
+    fill_cache(cache, problem.k(), problem.v(), {200}, 3);
+    for_each_isa(1, [&](Context& context) {
+      const View<const T, 4> k = problem.k(), v = problem.v();
+      for (const Index q_len : {3, 20}) {
+        const View<const T, 4> q = View<const T, 4>(problem.q()).sliced(2, 20 - q_len, 20);
+        EXPECT_TRUE(Answer<T>(q, cache.key_value(), problem.options, context) == Answer<T>(q, k, v, problem.options, context));
+      }
+    });
+  }
+}
+
+TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
+  KVCache cache({.num_kv_heads = 2, .head_dim = 8, .capacity = 20});
+  const Tensor<float> k({1, 2, 10, 8}), q({1, 4, 2, 8}), wide({1, 4, 2, 9}), three({1, 3, 2, 8}), two({2, 4, 2, 8});
+  const Tensor<double> q64({1, 4, 2, 8});
+  cache.append(k, k);
+  Tensor<float> out({1, 4, 2, 8}), bias({1, 1, 2, 11});
+  Tensor<double> out64({1, 4, 2, 8});
+  std::ranges::fill(out.span(), 7.0F);
+  const auto refuses = [&](const auto& call, const char* words, auto* error) {
+    using Wanted = std::remove_pointer_t<decltype(error)>;
+    try {
+      call();
+      ADD_FAILURE() << "no error: " << words;
+    } catch (const Wanted& e) {
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
+    for (const float x : out.span()) EXPECT_EQ(x, 7.0F);
+  };
+  const auto run = [&](const Tensor<float>& queries, const AttentionOptions& options) {
+    return [&queries, &cache, &out, options] { attention_forward(queries, cache.key_value(), out, {}, options); };
+  };
+  ShapeError* shape = nullptr;
+  OptionError* option = nullptr;
+  UnsupportedError* unsupported = nullptr;
+  refuses(run(wide, {}), "head_dim of k must equal head_dim of q", shape);
+  refuses(run(three, {}), "heads of k must divide heads of q", shape);
+  refuses(run(two, {}), "batch of k must equal batch of q", shape);
+  refuses(run(q, {.mask = Mask::causal()}), "say Align::kBottomRight", option);
+  refuses(run(q, {.bias = bias}), "bias must have sizes", shape);
+  refuses(run(q, {.empty_row = EmptyRow::kMean}), "kMean", unsupported);
+  refuses(run(q, {.dropout = {.p = 0.5, .training = true}}), "dropout", unsupported);
+  refuses([&] { attention_forward(q64, cache.key_value(), out64, {}); }, "a cache of f64", option);
+}
+
+/// A prefix that all sequences share, read once: the same as each on its own, within the bounds of a merge.
+template <class T>
+void expect_cascade(CacheStorage storage) {
+  const Index shared = 320, batch = 3;
+  for (const Index q_len : {1, 3}) {
+    AttentionCase each = cached_case(2, q_len, 400, 24, 40);
+    each.batch = batch;
+    Problem<T> problem(each);
+    const View<T, 4> k = problem.k(), v = problem.v();
+    for (Index b = 1; b < batch; ++b) {  // the first keys are those of sequence 0
+      for (Index g = 0; g < 2; ++g) {
+        for (Index j = 0; j < shared; ++j) {
+          for (Index d = 0; d < 24; ++d) k(b, g, j, d) = k(0, g, j, d);
+          for (Index d = 0; d < 40; ++d) v(b, g, j, d) = v(0, g, j, d);
+        }
+      }
+    }
+    const std::vector<Index> lengths = {400, 322, 350};
+    KVCache cache({.num_kv_heads = 2,
+                   .head_dim = 24,
+                   .v_head_dim = 40,
+                   .storage = storage,
+                   .layout = CacheLayout::kPaged,
+                   .max_sequences = batch,
+                   .page_size = 16,
+                   .pages = 40});
+    const auto rows = [](const View<T, 4>& x, Index b, Index begin, Index end) {
+      return View<const T, 4>(x.sliced(0, b, b + 1).sliced(2, begin, end));
+    };
+    cache.append(rows(k, 0, 0, shared), rows(v, 0, 0, shared));
+    const Index used = 40 - cache.free_pages();
+    EXPECT_EQ(used, shared / 16);
+    for (Index b = 1; b < batch; ++b) cache.fork(0);
+    for (Index b = 0; b < batch; ++b) {
+      const Index length = lengths[static_cast<std::size_t>(b)];
+      cache.append({&b, 1}, rows(k, b, shared, length), rows(v, b, shared, length));
+    }
+    EXPECT_LE(40 - cache.free_pages(), used + 5 + 1 + 2) << "the prefix is not shared";
+    problem.mask.keep = [&](Index b, Index, Index i, Index j) { return j <= lengths[static_cast<std::size_t>(b)] - q_len + i; };
+    const Expectation<T> expectation(problem);
+    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+    Worst worst;
+    for_each_isa(2, [&](Context& context) {
+      Result<T> result(problem);
+      attention_forward_cascade(problem.q(), cache.key_value(), shared, result.out.view, result.lse, options, context);
+      EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
+      Result<T> without_lse(problem);
+      attention_forward_cascade(problem.q(), cache.key_value(), shared, without_lse.out.view, {}, options, context);
+      EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(without_lse.out.view)));
+      const auto run = [&](Index keys, const AttentionOptions& with) {
+        attention_forward_cascade(problem.q(), cache.key_value(), keys, result.out.view, {}, with, context);
+      };
+      EXPECT_THROW(run(321, options), OptionError) << "not in the same pages";
+      EXPECT_THROW(run(323, options), OptionError) << "longer than a sequence";
+      EXPECT_THROW(run(-1, options), OptionError);
+      EXPECT_THROW(run(shared, {.mask = Mask::sliding(100, Align::kBottomRight)}), OptionError);
+      run(0, options);
+    });
+    worst.print("cascade");
+  }
+}
+TEST(Cascade, IsEverySequenceOnItsOwn) {
+  expect_cascade<float>(CacheStorage::kF32);
+  expect_cascade<double>(CacheStorage::kF64);
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,382 @@
+// KVCache without attention: what it holds after any sequence of operations, what it refuses and that a refusal changes
+// nothing, what rounding costs. The model is a vector of rows a sequence.
+#include "qkv/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "support/caches.h"
+#include "support/random.h"
+
+namespace qkv::test {
+namespace {
+
+constexpr Index kHeads = 2, kWidth = 5, kValueWidth = 3;
+
+/// Rows [n, Hkv * (D + Dv)] of distinct numbers.
+using Row = std::vector<float>;
+using Model = std::map<Index, std::vector<Row>>;
+
+struct Rows {
+  Tensor<float> k, v;  // [B, Hkv, n, D], [B, Hkv, n, Dv]
+  Rows(Index batch, Index n) : k({batch, kHeads, n, kWidth}), v({batch, kHeads, n, kValueWidth}) {}
+
+  Row row(Index b, Index j) const {
+    Row all;
+    const View<const float, 4> keys = k, values = v;
+    for (Index g = 0; g < kHeads; ++g) {
+      for (Index d = 0; d < kWidth; ++d) all.push_back(keys(b, g, j, d));
+      for (Index d = 0; d < kValueWidth; ++d) all.push_back(values(b, g, j, d));
+    }
+    return all;
+  }
+};
+
+Rows random_rows(Index batch, Index n, Random& random) {
+  Rows rows(batch, n);
+  for (Tensor<float>* t : {&rows.k, &rows.v}) {
+    for (float& x : t->span()) x = static_cast<float>(random.symmetric());
+  }
+  return rows;
+}
+
+/// What the cache holds of a sequence from token `begin` on.
+std::vector<Row> held(const KVCache& cache, Index sequence, Index begin = 0) {
+  const Index n = cache.length(sequence) - begin;
+  Rows rows(1, n);
+  if (n > 0) {
+    cache.read(sequence, begin, View<float, 3>(rows.k.data(), {kHeads, n, kWidth}),
+               View<float, 3>(rows.v.data(), {kHeads, n, kValueWidth}));
+  }
+  std::vector<Row> all;
+  for (Index j = 0; j < n; ++j) all.push_back(rows.row(0, j));
+  return all;
+}
+
+void expect_is(const KVCache& cache, const Model& model) {
+  std::vector<Index> numbers;
+  for (const auto& [sequence, rows] : model) numbers.push_back(sequence);
+  ASSERT_TRUE(std::ranges::equal(cache.sequences(), numbers));
+  for (const auto& [sequence, rows] : model) {
+    ASSERT_EQ(cache.length(sequence), std::ssize(rows)) << "sequence " << sequence;
+    ASSERT_EQ(held(cache, sequence), rows) << "sequence " << sequence;
+  }
+}
+
+/// Pages that the sequences of a model hold, if shared ones are counted once: prefixes are shared as they were forked.
+struct Operations {
+  KVCache cache;
+  Model model;
+  Random random;
+  Index refused_full = 0, forks = 0, copies = 0;
+
+  Operations(const KVCacheConfig& config, std::uint64_t seed) : cache(config), random(seed) {
+    for (const Index s : cache.sequences()) model[s] = {};
+  }
+
+  Index any_sequence() {
+    auto at = model.begin();
+    std::advance(at, random.below(std::ssize(model)));
+    return at->first;
+  }
+
+  void append() {
+    std::vector<Index> sequences;
+    for (const auto& [s, rows] : model) {
+      if (random.below(2) == 0) sequences.push_back(s);
+    }
+    if (random.below(2) == 0) std::ranges::reverse(sequences);
+    const Index n = random.below(9), before = cache.free_pages();
+    const Rows rows = random_rows(std::ssize(sequences), n, random);
+    try {
+      cache.append(sequences, rows.k, rows.v);
+    } catch (const CacheFullError&) {
+      ++refused_full;
+      EXPECT_EQ(cache.free_pages(), before);
+      return;
+    }
+    for (std::size_t b = 0; b < sequences.size(); ++b) {
+      for (Index j = 0; j < n; ++j) model[sequences[b]].push_back(rows.row(static_cast<Index>(b), j));
+    }
+  }
+  void fork() {
+    if (std::ssize(model) == cache.config().max_sequences) {
+      EXPECT_THROW(cache.fork(any_sequence()), CacheFullError);
+      return;
+    }
+    const Index from = any_sequence(), before = cache.free_pages();
+    model[cache.fork(from)] = model[from];
+    EXPECT_EQ(cache.free_pages(), before) << "a fork copies nothing";
+    ++forks;
+  }
+  void truncate() {
+    const Index s = any_sequence(), length = random.below(std::ssize(model[s]) + 1);
+    cache.truncate(s, length);
+    model[s].resize(static_cast<std::size_t>(length));
+  }
+  void free() {
+    if (model.size() == 1) return;
+    const Index s = any_sequence();
+    cache.free(s);
+    model.erase(s);
+  }
+  void add() {
+    if (std::ssize(model) == cache.config().max_sequences) return;
+    model[cache.add_sequence()] = {};
+  }
+
+  void step() {
+    switch (random.below(8)) {
+      case 0:
+        return fork();
+      case 1:
+        return truncate();
+      case 2:
+        return random.below(2) == 0 ? free() : add();
+      default:
+        return append();
+    }
+  }
+};
+
+KVCacheConfig small_config(CacheLayout layout) {
+  KVCacheConfig config{.num_kv_heads = kHeads, .head_dim = kWidth, .v_head_dim = kValueWidth};
+  config.layout = layout;
+  config.sequences = 2;
+  config.max_sequences = 5;
+  config.capacity = 40;
+  if (layout == CacheLayout::kPaged) {
+    config.page_size = 4;
+    config.pages = 25;
+  }
+  return config;
+}
+
+TEST(KVCache, AnyOperationsHoldWhatTheModelHolds) {
+  for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kPaged}) {
+    Index full = 0, forks = 0;
+    for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      Operations operations(small_config(layout), seed);
+      for (int n = 0; n < 60; ++n) {
+        operations.step();
+        ASSERT_NO_FATAL_FAILURE(expect_is(operations.cache, operations.model)) << "after operation " << n;
+      }
+      full += operations.refused_full;
+      forks += operations.forks;
+      for (const auto& [s, rows] : operations.model) operations.cache.free(s);
+      EXPECT_EQ(operations.cache.free_pages(), layout == CacheLayout::kPaged ? 25 : 5) << "a page was lost";
+    }
+    EXPECT_GT(full, 50);
+    EXPECT_GT(forks, 100);
+  }
+}
+
+/// A refusal for lack of pages is right: the pages that the sequences need, shared ones once, would be more than there are.
+TEST(KVCache, RefusesOnlyWhatDoesNotFit) {
+  KVCacheConfig config = small_config(CacheLayout::kPaged);
+  config.pages = 3;
+  config.sequences = 1;
+  KVCache cache(config);
+  Random random(3);
+  const Index zero = 0;
+  const Rows six = random_rows(1, 6, random);
+  cache.append({&zero, 1}, six.k, six.v);  // pages of 4: one full, one half
+  const Index fork = cache.fork(0);
+  EXPECT_EQ(cache.free_pages(), 1);
+  const Rows one = random_rows(2, 1, random);
+  const std::vector<Index> both = {0, fork};
+  cache.append(both, one.k, one.v);  // one copies the half page, the other keeps it
+  EXPECT_EQ(cache.free_pages(), 0);
+  EXPECT_EQ(held(cache, 0).back(), one.row(0, 0));
+  EXPECT_EQ(held(cache, fork).back(), one.row(1, 0));
+  const Rows two = random_rows(2, 2, random);
+  EXPECT_THROW(cache.append(both, two.k, two.v), CacheFullError);
+  cache.append(both, one.k, one.v);
+  EXPECT_EQ(cache.length(fork), 8);
+}
+
+TEST(KVCache, RingHoldsTheLastTokensUnderTheirOwnNumbers) {
+  KVCacheConfig config = small_config(CacheLayout::kRing);
+  config.window = 7;
+  config.max_append = 4;
+  config.capacity = 0;
+  config.sequences = 1;
+  KVCache cache(config);
+  Random random(5);
+  std::vector<Row> all;
+  for (int n = 0; n < 40; ++n) {
+    const Rows rows = random_rows(1, 1 + random.below(4), random);
+    cache.append(rows.k, rows.v);
+    for (Index j = 0; j < rows.k.size(2); ++j) all.push_back(rows.row(0, j));
+    const Index oldest = std::max<Index>(0, std::ssize(all) - 10);
+    ASSERT_EQ(held(cache, 0, oldest), std::vector<Row>(all.begin() + oldest, all.end()));
+    if (oldest > 0) {
+      EXPECT_THROW(held(cache, 0, oldest - 1), OptionError);
+    }
+  }
+  const Index length = cache.length(0);
+  const Index fork = cache.fork(0);
+  const Rows other = random_rows(1, 3, random);
+  cache.append({&fork, 1}, other.k, other.v);
+  EXPECT_EQ(held(cache, 0, length - 10), std::vector<Row>(all.end() - 10, all.end())) << "a fork wrote into its parent";
+  cache.truncate(fork, length);
+  EXPECT_EQ(held(cache, fork, length - 7), std::vector<Row>(all.end() - 7, all.end()));
+  EXPECT_THROW(cache.truncate(fork, length - 1), OptionError);
+  EXPECT_EQ(cache.length(fork), length);
+  cache.truncate(fork, 0);
+  EXPECT_TRUE(held(cache, fork).empty());
+}
+
+TEST(KVCache, RefusalsLeaveItAsItWas) {
+  for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kPaged}) {
+    KVCache cache(small_config(layout));
+    Random random(7);
+    const Rows rows = random_rows(2, 6, random);
+    cache.append(rows.k, rows.v);
+    const auto before = held(cache, 1);
+    const Index pages = cache.free_pages();
+    const auto refuses = [&](const auto& call, const char* words, auto* error) {
+      using Wanted = std::remove_pointer_t<decltype(error)>;
+      try {
+        call();
+        ADD_FAILURE() << "no error: " << words;
+      } catch (const Wanted& e) {
+        EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+      }
+      EXPECT_EQ(cache.free_pages(), pages);
+      EXPECT_EQ(cache.length(0), 6);
+      EXPECT_EQ(held(cache, 1), before);
+    };
+    ShapeError* shape = nullptr;
+    OptionError* option = nullptr;
+    CacheFullError* full = nullptr;
+    const Rows many = random_rows(2, 60, random), one = random_rows(1, 1, random);
+    const Tensor<double> wide_k({2, kHeads, 1, kWidth}), wide_v({2, kHeads, 1, kValueWidth});
+    const std::vector<Index> twice = {1, 1}, unknown = {0, 4};
+    refuses([&] { cache.append(many.k, many.v); }, "[KVCache::append] a sequence holds at most 40 tokens: got 6 and 60", full);
+    refuses([&] { cache.append(one.k, one.v); }, "k must be [2, 2, 1, 5]: got [1, 2, 1, 5]", shape);
+    refuses([&] { cache.append(rows.k, rows.k); }, "v must be [2, 2, 6, 3]: got [2, 2, 6, 5]", shape);
+    refuses([&] { cache.append(wide_k, wide_v); }, "double goes into a cache of f64", option);
+    refuses([&] { cache.append(twice, rows.k, rows.v); }, "named once: got 1 twice", option);
+    refuses([&] { cache.append(unknown, rows.k, rows.v); }, "one that is there: got 4", option);
+    refuses([&] { cache.truncate(0, 7); }, "length must be in 0..6: got 7", option);
+    refuses([&] { cache.truncate(9, 0); }, "one that is there: got 9", option);
+    refuses([&] { cache.fork(-1); }, "one that is there: got -1", option);
+    refuses([&] { cache.free(3); }, "one that is there: got 3", option);
+    refuses([&] { cache.key_value(unknown); }, "one that is there: got 4", option);
+  }
+}
+
+TEST(KVCache, ConfigsThatCannotBe) {
+  const auto refuses = [](KVCacheConfig config, const char* words) {
+    try {
+      const KVCache cache(config);
+      ADD_FAILURE() << "no error: " << words;
+    } catch (const OptionError& e) {
+      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
+    }
+  };
+  refuses({}, "head_dim");
+  refuses({.head_dim = 4}, "capacity of at least 1 token: got 0");
+  refuses({.head_dim = 4, .layout = CacheLayout::kRing}, "a window and max_append of at least 1: got 0, 1");
+  refuses({.head_dim = 4, .layout = CacheLayout::kPaged}, "pages 0");
+  refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
+}
+
+TEST(KVCache, RoundsOnceToWhatItStores) {
+  Random random(11);
+  const Rows rows = random_rows(1, 30, random);
+  const auto stored = [&](CacheStorage storage) {
+    KVCacheConfig config = small_config(CacheLayout::kContiguous);
+    config.sequences = 1;
+    config.storage = storage;
+    KVCache cache(config);
+    cache.append(rows.k, rows.v);
+    return held(cache, 0);
+  };
+  const auto f32 = stored(CacheStorage::kF32), bf16 = stored(CacheStorage::kBF16), f16 = stored(CacheStorage::kF16);
+  for (Index j = 0; j < 30; ++j) {
+    const Row exact = rows.row(0, j);
+    const auto at = static_cast<std::size_t>(j);
+    EXPECT_EQ(f32[at], exact);
+    for (std::size_t d = 0; d < exact.size(); ++d) {
+      EXPECT_EQ(bf16[at][d], static_cast<float>(BFloat16(exact[d])));
+      EXPECT_EQ(f16[at][d], static_cast<float>(Float16(exact[d])));
+    }
+  }
+}
+
+/// |x - stored| <= max |row| / 254, and a little for the roundings of float; 0 for a row below 2^-100.
+TEST(KVCache, IntegersAreOffByHalfAStepAtMost) {
+  Random random(13);
+  constexpr Index n = 200, width = 40;
+  Tensor<float> k({1, 1, n, width}), v({1, 1, n, width}), read_k(k.sizes()), read_v(v.sizes());
+  for (Tensor<float>* t : {&k, &v}) {
+    for (Index j = 0; j < n; ++j) {
+      const double size = std::ldexp(1.0, static_cast<int>(random.below(200)) - 120);
+      for (Index d = 0; d < width; ++d) t->data()[j * width + d] = static_cast<float>(size * random.symmetric());
+    }
+  }
+  KVCache cache({.head_dim = width, .storage = CacheStorage::kInt8, .capacity = n});
+  cache.append(k, v);
+  EXPECT_EQ(cache.bytes(), static_cast<std::size_t>(n * (2 * width + 8)));
+  cache.read(0, 0, View<float, 3>(read_k.data(), {1, n, width}), View<float, 3>(read_v.data(), {1, n, width}));
+  double worst = 0;
+  for (const auto& [exact, got] : {std::pair(&k, &read_k), std::pair(&v, &read_v)}) {
+    for (Index j = 0; j < n; ++j) {
+      double largest = 0;
+      for (Index d = 0; d < width; ++d) largest = std::max(largest, std::abs(double{exact->data()[j * width + d]}));
+      for (Index d = 0; d < width; ++d) {
+        const double error = std::abs(double{exact->data()[j * width + d]} - double{got->data()[j * width + d]});
+        const double bound = std::max(largest / 254 * (1 + 1e-4), largest < 0x1p-100 ? largest : 0.0);
+        ASSERT_LE(error, bound) << "row " << j;
+        if (largest >= 0x1p-100) worst = std::max(worst, error / bound);
+      }
+    }
+  }
+  EXPECT_GT(worst, 0.9) << "the bound is not tight";
+}
+
+TEST(KVCache, IntegersOfRowsThatAreNotFiniteAreNaN) {
+  Tensor<float> k({1, 1, 3, 20}), v({1, 1, 3, 20});
+  for (float& x : k.span()) x = 0.5F;
+  k.data()[20 + 7] = std::numeric_limits<float>::infinity();
+  v.data()[40 + 19] = std::numeric_limits<float>::quiet_NaN();
+  KVCache cache({.head_dim = 20, .storage = CacheStorage::kInt8, .capacity = 3});
+  cache.append(k, v);
+  Tensor<float> read_k({1, 3, 20}), read_v({1, 3, 20});
+  cache.read(0, 0, read_k, read_v);
+  for (Index e = 0; e < 60; ++e) {
+    EXPECT_EQ(std::isnan(read_k.data()[e]), e / 20 == 1);
+    EXPECT_EQ(std::isnan(read_v.data()[e]), e / 20 == 2);
+    if (e / 20 != 1) {
+      EXPECT_EQ(read_k.data()[e], 0.5F);
+    }
+    if (e / 20 != 2) {
+      EXPECT_EQ(read_v.data()[e], 0.0F);
+    }
+  }
+}
+
+TEST(KeyValue, ChecksTheMemoryOfTheCaller) {
+  const Tensor<float> k({4, 2, 8, 6}), v({4, 2, 8, 5});
+  const std::vector<Index> lengths = {8, 3, 0, 5}, long_one = {8, 3, 9, 5}, two = {9, 16}, short_two = {3, 16};
+  const Tensor<Index> none({2, 2});
+  Tensor<Index> table({2, 2});
+  const Index entries[] = {3, 1, 0, 2};
+  std::ranges::copy(entries, table.data());
+  EXPECT_EQ(KeyValue::contiguous(k, v).max_length(), 8);
+  EXPECT_EQ(KeyValue::contiguous(k, v, lengths).length(1), 3);
+  EXPECT_EQ(KeyValue::paged(k, v, table, two).max_length(), 16);
+  EXPECT_THROW(KeyValue::contiguous(k, v, two), ShapeError);
+  EXPECT_THROW(KeyValue::contiguous(k, v, long_one), OptionError);
+  table.data()[1] = 4;
+  EXPECT_THROW(KeyValue::paged(k, v, table, two), OptionError);
+  EXPECT_EQ(KeyValue::paged(k, v, table, short_two).length(0), 3) << "an entry that no token needs";
+}
+
+}  // namespace
+}  // namespace qkv::test
