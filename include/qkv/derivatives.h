@@ -3,15 +3,16 @@
 //
 // Letters and formulas as in attention.h; z[i,j] is what dropout multiplies, w the weights, t"x" the tangent of x.
 //   ts[i,j]  = softcap'(x) * scale * (tq[i].k[j] + q[i].tk[j]) + tbias[i,j]          x = scale * q[i].k[j]
-//   tlse[i]  = sum_j w ts
+//   tlse[i]  = sum_j w ts                                                           (+ exp(sink - lse[i]) tsink)
 //   tout[i]  = sum_j z w ((ts - tlse[i]) v[j] + tv[j])
 // attention_backward gives dq, dk, dv, dbias with <tq, dq> + <tk, dk> + <tv, dv> + <tbias, dbias> = <tout, dout> + <tlse,
 // dlse>, for any tangents: so double backward, whose inputs are cotangents of dq, dk, dv, dbias, is the gradient of the right
 // side with those cotangents in the place of tangents. Derived in docs/maths/second-order.md. Pearlmutter 1994 (Neural
 // Computation 6, 147).
 //
-// Rows without a key: tlse 0; tout as out, from tv in v's place; nothing to gq, gk, gv, gbias.
-// Errors: as attention_backward, and ShapeError where a tangent has not the sizes of what it is the tangent of.
+// Rows without a key: tlse 0; tout as out, from tv in v's place; nothing to gq, gk, gv, gbias. A position_bias is a constant
+// here. Errors: as attention_backward; UnsupportedError for a score_mod, whose slope has no derivative; ShapeError where a
+// tangent has not the sizes of what it is the tangent of.
 #pragma once
 
 #include "qkv/attention.h"
@@ -22,10 +23,11 @@ inline namespace v0 {
 /// A direction in which the inputs move; a null view stands for zeros.
 template <class T>
 struct AttentionTangents {
-  View<const T, 4> q{};     ///< [B, H, Tq, D]
-  View<const T, 4> k{};     ///< [B, Hkv, Tk, D]
-  View<const T, 4> v{};     ///< [B, Hkv, Tk, Dv]
-  View<const T, 4> bias{};  ///< the bias's own (broadcast) sizes; ignored where the bias is -inf
+  View<const T, 4> q{};      ///< [B, H, Tq, D]
+  View<const T, 4> k{};      ///< [B, Hkv, Tk, D]
+  View<const T, 4> v{};      ///< [B, Hkv, Tk, Dv]
+  View<const T, 4> bias{};   ///< the bias's own (broadcast) sizes; ignored where the bias is -inf
+  View<const T, 1> sinks{};  ///< [H]; ignored where the sink is -inf
 };
 
 /// tout [B,H,Tq,Dv] and tlse [B,H,Tq] (null views: not wanted): how out and lse of attention_forward move when its inputs do.
@@ -46,6 +48,7 @@ struct AttentionSecondGradients {
   View<T, 4> gdout{};       ///< [B, H, Tq, Dv]
   View<T, 4> gbias{};       ///< the bias's own (broadcast) sizes: summed over the axes that repeat
   View<T, 3> gdlse{};       ///< [B, H, Tq]
+  View<T, 1> gsinks{};      ///< [H]
   View<const T, 3> dlse{};  ///< input, optional: the dlse that backward was given
 };
 

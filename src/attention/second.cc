@@ -18,12 +18,23 @@ void check_rows(const char* function, const char* name, const View<T, 3>& view, 
                     " must be [B, H, Tq] or null: got ", view);
 }
 
+/// Both functions' problem. A callback on scores has no second derivative.
+template <class T>
+Problem<T> second_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+                          const AttentionOptions& options, const Context& context, ScratchLease& position_memory) {
+  check<UnsupportedError>(options.score_mod == nullptr, function,
+                          "score_mod is not supported here: its slope has no derivative");
+  return make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
+}
+
 /// ShapeError unless each tangent has the sizes of what it is the tangent of, or is null.
 template <class T>
 void check_tangents(const char* function, const Problem<T>& p, const AttentionTangents<T>& t) {
   if (!t.q.is_null()) check_sizes(function, "the tangent of q", t.q, p.batch, p.num_heads, p.q_len, p.head_dim);
   if (!t.k.is_null()) check_sizes(function, "the tangent of k", t.k, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!t.v.is_null()) check_sizes(function, "the tangent of v", t.v, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  check<ShapeError>(t.sinks.is_null() || t.sinks.sizes() == p.sinks.sizes(), function,
+                    "the tangent of the sinks must have the sizes of the sinks: got ", t.sinks, ", sinks ", p.sinks);
   check<ShapeError>(t.bias.is_null() || t.bias.sizes() == p.bias.sizes(), function,
                     "the tangent of the bias must have the sizes of the bias: got ", t.bias, ", bias ", p.bias);
 }
@@ -62,6 +73,7 @@ void run(SecondJob<T> job, Context& context) {
                      [&job](Index item, int worker) { job.run_rows(item, worker); });
   parallel_for_flops(context, job.key_items(), flops(job.key_items(), 8),
                      [&job](Index item, int worker) { job.run_keys(item, worker); });
+  if (job.gradients.gsinks.data() != nullptr) job.add_sink_gradient();
 }
 
 template <class T>
@@ -69,8 +81,8 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
          const AttentionTangents<T>& tangents, const View<T, 4>& tout, const View<T, 3>& tlse, const AttentionOptions& options,
          Context& context) {
   constexpr const char* function = "attention_jvp";
-  refuse_modifiers(function, options);
-  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  ScratchLease position_memory;
+  const Problem<T> p = second_problem(function, q, k, v, options, context, position_memory);
   check_tangents(function, p, tangents);
   check<ShapeError>(!lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
   check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
@@ -81,11 +93,13 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
                              {"k", p.k},
                              {"v", p.v},
                              {"bias", p.bias},
+                             {"sinks", p.sinks},
                              {"lse", lse},
                              {"the tangent of q", tangents.q},
                              {"the tangent of k", tangents.k},
                              {"the tangent of v", tangents.v},
-                             {"the tangent of the bias", tangents.bias}};
+                             {"the tangent of the bias", tangents.bias},
+                             {"the tangent of the sinks", tangents.sinks}};
   check_outputs(function, outputs, inputs);
   const AttentionSecondGradients<T> none{};
   run<T>({p, second_kernels_of<T>(context.isa()), tangents, {}, lse, {}, tout, tlse, none, BiasGradient<T>({}, p)}, context);
@@ -97,8 +111,8 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                      const AttentionTangents<T>& cotangents, const AttentionSecondGradients<T>& g,
                      const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_double_backward";
-  refuse_modifiers(function, options);
-  const Problem<T> p = make_problem(function, q, k, v, options, context);
+  ScratchLease position_memory;
+  const Problem<T> p = second_problem(function, q, k, v, options, context, position_memory);
   check_tangents(function, p, cotangents);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
@@ -112,12 +126,15 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
   if (!g.gdout.is_null()) check_sizes(function, "gdout", g.gdout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<ShapeError>(g.gbias.is_null() || g.gbias.sizes() == p.bias.sizes(), function,
                     "gbias must have the sizes of the bias: got gbias ", g.gbias, ", bias ", p.bias);
-  const NamedBox outputs[] = {{"gq", g.gq},       {"gk", g.gk},       {"gv", g.gv},
-                              {"gdout", g.gdout}, {"gbias", g.gbias}, {"gdlse", g.gdlse}};
+  check<ShapeError>(g.gsinks.is_null() || g.gsinks.sizes() == p.sinks.sizes(), function,
+                    "gsinks must have the sizes of the sinks: got gsinks ", g.gsinks, ", sinks ", p.sinks);
+  const NamedBox outputs[] = {{"gq", g.gq},       {"gk", g.gk},       {"gv", g.gv},        {"gdout", g.gdout},
+                              {"gbias", g.gbias}, {"gdlse", g.gdlse}, {"gsinks", g.gsinks}};
   const NamedBox inputs[] = {{"q", p.q},
                              {"k", p.k},
                              {"v", p.v},
                              {"bias", p.bias},
+                             {"sinks", p.sinks},
                              {"out", out},
                              {"lse", lse},
                              {"dout", dout},
@@ -125,7 +142,8 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                              {"ddq", cotangents.q},
                              {"ddk", cotangents.k},
                              {"ddv", cotangents.v},
-                             {"ddbias", cotangents.bias}};
+                             {"ddbias", cotangents.bias},
+                             {"ddsinks", cotangents.sinks}};
   check_outputs(function, outputs, inputs);
   const BiasGradient<T> bias(g.gbias, p);
   if (bias.wanted()) {

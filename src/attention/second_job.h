@@ -75,6 +75,7 @@ struct SecondJob {
       tile.tangents.bias = {rates.data() + b * repeat_stride(rates, 0) + h * repeat_stride(rates, 1), repeat_stride(rates, 2),
                             repeat_stride(rates, 3)};
     }
+    if (tangents.sinks.data() != nullptr) tile.sink_rate = tangents.sinks(h);
     tile.mean = mean + first_row;
     tile.moment = moment + first_row;
     return tile;
@@ -108,6 +109,24 @@ struct SecondJob {
     T row_lse[kLseQueryTile];
     for (Index i = 0; i < tile.first.q_count; ++i) row_lse[i] = lse(b, h, tile.first.q_begin + i);
     fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse, tile.tout, tile.tout_stride);
+  }
+
+  /// gsinks[h] = sum over b and i of w_sink ((rate - mean) (0 - delta) - moment), every row's part in one order.
+  void add_sink_gradient() const {
+    constexpr double log2e = 1.44269504088896340736;
+    for (Index h = 0; h < p.num_heads; ++h) {
+      const double sink2 = static_cast<double>(p.sinks(h)) * log2e;
+      const double rate = tangents.sinks.data() == nullptr ? 0 : static_cast<double>(tangents.sinks(h));
+      double sum = 0;
+      for (Index b = 0; b < p.batch; ++b) {
+        for (Index row = (b * p.num_heads + h) * p.q_len, end = row + p.q_len; row < end; ++row) {
+          const double weight = std::exp2(sink2 - static_cast<double>(lse2_high[row]) - static_cast<double>(lse2_low[row]));
+          const double e = (static_cast<double>(mean[row]) - rate) * static_cast<double>(delta[row]);
+          sum += weight == 0 ? 0 : weight * (e - static_cast<double>(moment[row]));
+        }
+      }
+      gradients.gsinks(h) = static_cast<T>(sum);
+    }
   }
 
   static void clear_rows(T* rows, Index stride, Index width, Index begin, Index count) {

@@ -110,7 +110,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
 template <class T, Sweep kSweep>
 inline void second_strip(const SecondTile<T>& t, const SecondScratch<T>& w, StripBlock<T>& b) {
   const TileScores<T>& s = t.first.scores;
-  if (s.bias.data != nullptr) b.live.masked |= load_bias(s.bias, b.i0, b.ni, b.j0, b.live, w.first.bias, b.words);
+  if (s.bias.data != nullptr) b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.first.bias, b.words);
   if (t.tangents.bias.data != nullptr) load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_rate);
   if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
   const Span* const keys_of = w.first.spans.vector_keys + b.strip * kVectors;
@@ -260,6 +260,22 @@ inline void for_each_block(const SecondTile<T>& t, const SecondScratch<T>& w, In
   }
 }
 
+/// The sink's share of mean and moment: a key of value 0 whose score moves by sink_rate. After the sweep for the mean.
+template <class T>
+inline void add_sink(const SecondTile<T>& t, const SecondScratch<T>& w) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  if (t.first.scores.sink == nullptr) return;
+  const V sink2 = log2_of_bias<T>(splat<T>(*t.first.scores.sink)), rate = splat<T>(t.sink_rate);
+  for (Index lane = 0; lane < t.first.q_count; lane += n) {
+    const V weight = exp2<T>(sink2 - load<T>(w.first.lse2_high + lane) - load<T>(w.first.lse2_low + lane));
+    const V mean = load<T>(w.mean + lane) + (weight == V{} ? V{} : weight * rate);
+    const V e = (mean - rate) * load<T>(w.first.delta + lane);  // (rate - mean) * (0 - delta)
+    store<T>(w.mean + lane, mean);
+    store<T>(w.moment + lane, weight == V{} ? V{} : weight * e);
+  }
+}
+
 template <class T>
 void second_rows(const SecondTile<T>& t, void* scratch) {
   const BackwardTile<T>& f = t.first;
@@ -272,6 +288,7 @@ void second_rows(const SecondTile<T>& t, void* scratch) {
     begin = begin / kBackwardBlock * kBackwardBlock;
   }
   for_each_block<T, Sweep::kMean>(t, w, begin, end, [](const BackwardBlock&) {});
+  add_sink(t, w);
   for (Index i = 0; i < f.q_count; ++i) t.mean[f.q_begin + i] = w.mean[i];
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   if (t.tout != nullptr || f.dout != nullptr) {

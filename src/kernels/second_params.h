@@ -19,9 +19,10 @@ template <class T>
 struct SecondTile {
   BackwardTile<T> first;  // dout null: forward mode. dq, dk, dv, dbias receive gq, gk, gv, gbias; all are added to
   TileTangents<T> tangents;
-  T* mean;    // [Tq]: tlse = sum_j w ts; made by `rows`, read by `keys`
-  T* moment;  // [Tq]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
-  T* tout;    // [Tq, Dv] or null: added to
+  T* mean;      // [Tq]: tlse = sum_j w ts; made by `rows`, read by `keys`
+  T* moment;    // [Tq]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
+  T sink_rate;  // the tangent of the sink, where there is one
+  T* tout;      // [Tq, Dv] or null: added to
   KernelIndex tout_stride;
 };
 

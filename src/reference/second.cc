@@ -24,18 +24,24 @@ Tensor<T> zeros_like(const View<const T, 4>& view) {
 template <class T>
 struct Row {
   std::vector<bool> kept;
-  std::vector<T> slope, bend;   // first and second derivative of the soft cap
-  std::vector<T> product_rate;  // tx[j] = scale * (tq[i].k[j] + q[i].tk[j])
-  std::vector<T> rate;          // ts[j] = slope * tx[j] + tbias[i,j]
-  T mean = 0;                   // sum_j w[j] * ts[j]: the tangent of lse
+  std::vector<T> slope, bend;        // first and second derivative of the soft cap
+  std::vector<T> product_rate;       // tx[j] = scale * (tq[i].k[j] + q[i].tk[j])
+  std::vector<T> rate;               // ts[j] = slope * tx[j] + tbias[i,j]
+  T sink_rate = 0, sink_weight = 0;  // of the sink's logit, a key of value 0
+  T mean = 0;                        // sum_j w[j] * ts[j] + sink_weight * sink_rate: the tangent of lse
 
-  Row(const Scores<T>& scores, const Tangents<T>& t, const View<const T, 4>& weights, Index b, Index h, Index i)
+  Row(const Scores<T>& scores, const Tangents<T>& t, const View<const T, 4>& weights, T lse, Index b, Index h, Index i)
       : kept(static_cast<std::size_t>(scores.k.size(2))),
         slope(kept.size()),
         bend(kept.size()),
         product_rate(kept.size()),
         rate(kept.size()) {
     const Index g = h / scores.group_size;
+    if (scores.sink(h) != -kInfinity<T>) {
+      sink_weight = std::exp(scores.sink(h) - lse);
+      if (!t.sinks.is_null()) sink_rate = t.sinks(h);
+      mean = sink_weight * sink_rate;
+    }
     const Options<T> moved{.keep = {}, .bias = t.bias, .scale = {}, .factor = {}};
     const Scores<T> tangent{scores.q, scores.k, moved};  // for its bias
     for (Index j = 0; j < scores.k.size(2); ++j) {
@@ -85,7 +91,7 @@ Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
   for (Index b = 0; b < q.size(0); ++b) {
     for (Index h = 0; h < q.size(1); ++h) {
       for (Index i = 0; i < q.size(2); ++i) {
-        const Row<T> row(scores, tangents, weights, b, h, i);
+        const Row<T> row(scores, tangents, weights, lse(b, h, i), b, h, i);
         tlse(b, h, i) = row.mean;
         add_out_rate(scores, tangents, v, weights, row, is_empty(lse(b, h, i)), b, h, i, tout);
       }
@@ -109,6 +115,7 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
                            Tensor<T>(forward.weights.sizes()),
                            Tensor<T>(forward.out.sizes()),
                            Tensor<T>(forward.lse.sizes())};
+  if (!options.sinks.is_null()) result.sinks = Tensor<T>({q.size(1)});
   const View<T, 4> gq = result.q, gk = result.k, gv = result.v, gbias = result.bias, gdout = result.dout;
   const View<T, 3> gdlse = result.dlse;
 
@@ -118,14 +125,15 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
       for (Index i = 0; i < q.size(2); ++i) {
         // <cotangents, gradients> = <tout, dout> + <tlse, dlse>: with respect to dout and dlse it is tout and tlse.
         const bool empty = is_empty(lse(b, h, i));
-        const Row<T> row(scores, cotangents, weights, b, h, i);
+        const Row<T> row(scores, cotangents, weights, lse(b, h, i), b, h, i);
         gdlse(b, h, i) = row.mean;
         add_out_rate(scores, cotangents, v, weights, row, empty, b, h, i, gdout);
         if (empty) continue;
         // push[j] = dw[j] - delta;   e[j] = (ts[j] - mean) * push[j] + factor * dout[i].tv[j];   moment = sum_j w[j] * e[j]
         const T delta = dot(dout, b, h, i, out, h, i) - (dlse.is_null() ? T(0) : dlse(b, h, i));
         std::vector<T> push(row.kept.size()), e(row.kept.size());
-        T moment = 0;
+        const T sink_e = (row.sink_rate - row.mean) * (0 - delta);
+        T moment = row.sink_weight * sink_e;
         for (Index j = 0; j < kv_len; ++j) {
           const auto at = static_cast<std::size_t>(j);
           if (!row.kept[at]) continue;
@@ -135,6 +143,7 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
           if (!cotangents.v.is_null()) e[at] += factor * dot(dout, b, h, i, cotangents.v, g, j);
           moment += weights(b, h, i, j) * e[at];
         }
+        if (!options.sinks.is_null()) result.sinks.data()[h] += row.sink_weight * (sink_e - moment);
         for (Index j = 0; j < kv_len; ++j) {
           const auto at = static_cast<std::size_t>(j);
           if (!row.kept[at]) continue;

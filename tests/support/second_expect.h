@@ -13,7 +13,7 @@
 namespace qkv::test {
 
 struct SecondMagnitude {
-  Tensor<double> out, lse, q, k, v, bias;  // bias [B, H, Tq, Tk]; out and lse also of gdout and gdlse
+  Tensor<double> out, lse, q, k, v, bias, sinks{};  // bias [B, H, Tq, Tk]; out and lse also of gdout and gdlse
 };
 
 template <class C>
@@ -22,10 +22,13 @@ class SecondMagnitudeMaker {
   SecondMagnitudeMaker(const SecondInput<C>& input, const reference::Forward<C>& exact)
       : input_(input),
         tangents_(input.tangents()),
+        lse_(exact.lse),
         first_(magnitude_of(input.first, exact)),
         a_{Tensor<double>(exact.out.sizes()),     Tensor<double>(exact.lse.sizes()),
            Tensor<double>(input.first.q.sizes()), Tensor<double>(input.first.k.sizes()),
-           Tensor<double>(input.first.v.sizes()), Tensor<double>(exact.weights.sizes())} {}
+           Tensor<double>(input.first.v.sizes()), Tensor<double>(exact.weights.sizes())} {
+    if (input.first.sinks.data() != nullptr) a_.sinks = Tensor<double>(input.first.sinks.sizes());
+  }
 
   SecondMagnitude make() && {
     const View<const C, 4> q = input_.first.q;
@@ -81,6 +84,15 @@ class SecondMagnitudeMaker {
     return p;
   }
 
+  /// The sink's weight, with what rounding of its logit does to it; 0 without a sink.
+  double sink_weight(Index b, Index h, Index i) const {
+    const View<const C, 1> sinks = input_.first.options.sinks;
+    if (sinks.is_null()) return 0;
+    const double sink = static_cast<double>(sinks(h)), lse = static_cast<double>(lse_(b, h, i));
+    const double weight = std::exp(sink - lse);
+    return weight > 0 ? weight * (1 + (std::abs(sink) + std::abs(lse)) / 4) : 0;
+  }
+
   void row(Index b, Index h, Index i) {
     const ReferenceInput<C>& in = input_.first;
     const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, uq = tangents_.q, uk = tangents_.k, uv = tangents_.v;
@@ -92,15 +104,20 @@ class SecondMagnitudeMaker {
     const double scale = std::abs(in.options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))));
     const auto size_of = [](C x) { return static_cast<double>(std::abs(x)); };
     std::vector<Pair> pairs;
-    double mean = 0, delta = size_of(dlse(b, h, i)), moment = 0;
+    double sink_rate = 0, mean = 0, delta = size_of(dlse(b, h, i)), moment = 0;
     for (Index n = 0; n < v.size(3); ++n) delta += size_of(dout(b, h, i, n)) * first_out(b, h, i, n);
     for (Index j = 0; j < kv_len; ++j) {
       pairs.push_back(pair(b, h, i, g, j));
       mean += pairs.back().weight * pairs.back().rate;
     }
+    const double sink = sink_weight(b, h, i);  // a key of value 0
+    if (sink > 0 && !tangents_.sinks.is_null()) sink_rate = size_of(tangents_.sinks(h));
+    mean += sink * sink_rate;
     lse(b, h, i) = mean;
     const auto e = [&](const Pair& p) { return (p.rate + mean) * (p.push + delta) + p.through_value; };
     for (const Pair& p : pairs) moment += p.weight * (p.weight == 0 ? 0 : e(p));
+    moment += sink * (sink_rate + mean) * delta;
+    if (a_.sinks.data() != nullptr) a_.sinks.data()[h] += sink * ((sink_rate + mean) * delta + moment);
     for (Index j = 0; j < kv_len; ++j) {
       const Pair& p = pairs[static_cast<std::size_t>(j)];
       if (p.weight == 0) continue;
@@ -121,6 +138,7 @@ class SecondMagnitudeMaker {
 
   const SecondInput<C>& input_;
   reference::Tangents<C> tangents_;
+  View<const C, 3> lse_;
   Magnitude first_;
   SecondMagnitude a_;
 };
@@ -141,6 +159,7 @@ class SecondExpectation {
     if (auto ok = within(gq_, copy_as<T>(gq), "gq", name, worst); !ok) return ok;
     if (auto ok = within(gk_, copy_as<T>(gk), "gk", name, worst); !ok) return ok;
     if (auto ok = within(gv_, copy_as<T>(gv), "gv", name, worst); !ok) return ok;
+    if (auto ok = within(gsinks_, result.gsinks, "gsinks", name, worst); !ok) return ok;
     return within(gbias_, result.gbias, "gbias", name, worst);
   }
 
@@ -160,6 +179,7 @@ class SecondExpectation {
         gv_(std::move(exact.v), naive.v, a.v, kShare),
         tlse_(std::move(rates.lse), naive_rates.lse, a.lse, kShare),
         gdlse_(std::move(exact.dlse), naive.dlse, a.lse, kShare),
+        gsinks_(std::move(exact.sinks), naive.sinks, a.sinks, kShare),
         gbias_(reference::reduce_to_bias(exact.bias, bias_sizes(problem)),
                reference::reduce_to_bias(naive.bias, bias_sizes(problem)),
                reference::reduce_to_bias(a.bias, bias_sizes(problem)), kShare) {}
@@ -169,7 +189,7 @@ class SecondExpectation {
   }
 
   static constexpr double kShare = 4;  // of the naive form's error: 2 for forward, 3 for its gradients
-  Expected<T> tout_, gdout_, gq_, gk_, gv_, tlse_, gdlse_, gbias_;
+  Expected<T> tout_, gdout_, gq_, gk_, gv_, tlse_, gdlse_, gsinks_, gbias_;
 };
 
 }  // namespace qkv::test

@@ -12,13 +12,13 @@ namespace qkv::test {
 template <class C>
 struct SecondInput {
   ReferenceInput<C> first;
-  Tensor<C> q, k, v, bias;  // tangents; those not given are empty
+  Tensor<C> q, k, v, bias, sinks;  // tangents; those not given are empty
 
   reference::Tangents<C> tangents() const {
     const auto view = [](const Tensor<C>& tensor) {
       return tensor.rank() == 0 ? View<const C, 4>{} : tensor.template view<4>();
     };
-    return {view(q), view(k), view(v), view(bias)};
+    return {view(q), view(k), view(v), view(bias), sinks.rank() == 0 ? View<const C, 1>{} : View<const C, 1>(sinks)};
   }
   reference::Jvp<C> jvp() const { return reference::attention_jvp<C>(first.q, first.k, first.v, tangents(), first.options); }
   reference::DoubleBackward<C> double_backward() const {
@@ -32,6 +32,7 @@ struct SecondProblem {
   Problem<T> first;
   Triple<T> moved;        // tangents of q, k, v, in the case's layout
   Tensor<T> bias_memory;  // of the bias
+  Tensor<T> sinks_memory;
   AttentionTangents<T> tangents;
 
   explicit SecondProblem(const AttentionCase& attention_case)
@@ -54,6 +55,14 @@ struct SecondProblem {
         rates(b, h, i, j) = first.bias(b, h, i, j) == -std::numeric_limits<T>::infinity() ? kQuietNan<T> : x;
       });
     }
+    if (first.sinks.data() != nullptr) {
+      sinks_memory = Tensor<T>(first.sinks.sizes());
+      for (Index h = 0; h < sinks_memory.count(); ++h) {
+        const T x = static_cast<T>(random.symmetric());
+        sinks_memory.data()[h] = std::isfinite(first.sinks.data()[h]) ? x : kQuietNan<T>;
+      }
+      if (attention_case.seed % 4 != 1) tangents.sinks = sinks_memory;
+    }
     // Some cases leave tangents out; at least one is given.
     const std::uint64_t style = attention_case.seed % 5;
     if (style != 2) tangents.q = moved.views[0];
@@ -65,7 +74,11 @@ struct SecondProblem {
   template <class C>
   SecondInput<C> reference_input() const {
     const auto copy = [](const View<const T, 4>& view) { return view.is_null() ? Tensor<C>() : copy_as<C>(view); };
-    return {first.template reference_input<C>(), copy(tangents.q), copy(tangents.k), copy(tangents.v), copy(tangents.bias)};
+    SecondInput<C> input{
+        first.template reference_input<C>(), copy(tangents.q), copy(tangents.k), copy(tangents.v), copy(tangents.bias), {}};
+    if (!tangents.sinks.is_null()) input.sinks = Tensor<C>(sinks_memory.sizes());
+    for (Index h = 0; h < input.sinks.count(); ++h) input.sinks.data()[h] = static_cast<C>(tangents.sinks(h));
+    return input;
   }
 
   template <class F>
@@ -85,7 +98,7 @@ template <class T>
 struct SecondResult {
   Result<T> first;  // forward's
   Placed<T> tout, gdout;
-  Tensor<T> tlse, gdlse, gbias;
+  Tensor<T> tlse, gdlse, gbias, gsinks;
   Triple<T> gradients;  // gq, gk, gv
 
   explicit SecondResult(const SecondProblem<T>& problem)
@@ -98,7 +111,8 @@ struct SecondResult {
     if (!problem.first.bias.is_null()) {
       gbias = Tensor<T>(std::vector<Index>(problem.first.bias.sizes().begin(), problem.first.bias.sizes().end()));
     }
-    for (Tensor<T>* tensor : {&tlse, &gdlse, &gbias}) {
+    if (problem.first.sinks.data() != nullptr) gsinks = Tensor<T>(problem.first.sinks.sizes());
+    for (Tensor<T>* tensor : {&tlse, &gdlse, &gbias, &gsinks}) {
       if (tensor->data() != nullptr) std::fill_n(tensor->data(), tensor->count(), kQuietNan<T>);
     }
   }
@@ -116,12 +130,13 @@ struct SecondResult {
     wanted.gdout = gdout.view;
     wanted.gdlse = gdlse;
     if (!p.bias.is_null()) wanted.gbias = gbias;
+    if (p.sinks.data() != nullptr) wanted.gsinks = gsinks;
     wanted.dlse = p.dlse;
     attention_double_backward(p.q(), p.k(), p.v(), first.out.view, first.lse, p.dout.view, problem.tangents, wanted, p.options,
                               context);
   }
 
-  /// tout, tlse, gq, gk, gv, gdout, gdlse and, where there is a bias, gbias.
+  /// tout, tlse, gq, gk, gv, gdout, gdlse and, where there is a bias and where there are sinks, gbias and gsinks.
   std::vector<Tensor<T>> outputs() const {
     std::vector<Tensor<T>> all;
     all.push_back(copy_as<T>(tout.view));
@@ -130,6 +145,7 @@ struct SecondResult {
     all.push_back(copy_as<T>(gdout.view));
     all.push_back(gdlse.clone());
     if (gbias.data() != nullptr) all.push_back(gbias.clone());
+    if (gsinks.data() != nullptr) all.push_back(gsinks.clone());
     return all;
   }
 };
