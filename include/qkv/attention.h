@@ -235,6 +235,7 @@ struct AttentionPlan {
   std::size_t forward_scratch_bytes = 0;   ///< a thread
   std::size_t backward_scratch_bytes = 0;  ///< a thread, dbias asked for where there is a bias
   std::size_t backward_shared_bytes = 0;   ///< delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
+  std::size_t position_bias_bytes = 0;     ///< shared, forward and backward: one number a head and distance
   std::vector<std::string> skipped;        ///< candidates that were not taken, each with its reason
 };
 QKV_API AttentionPlan attention_plan(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,

@@ -106,6 +106,7 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
       rethrow_callback_error();
     }
   }
+  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, p.q_len, p.kv_len);
   plan.forward_flops = 2.0 * static_cast<double>(p.head_dim + p.v_head_dim) * pairs;
   plan.backward_flops = 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim) * pairs;
   const BackwardMemory memory(p, GradientSums<T>(p, p.key_ranges(), plan.threads), sums_over_queries<T>(p.bias, p));

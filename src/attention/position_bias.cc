@@ -136,17 +136,30 @@ void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len,
                      q_len, ", Tk ", kv_len);
 }
 
+namespace {
+
+/// Bytes of the rows' numbers, before the values.
+std::size_t row_bytes(Index distances) { return (static_cast<std::size_t>(distances) * sizeof(std::int32_t) + 63) / 64 * 64; }
+
+}  // namespace
+
+template <class Sum>
+std::size_t PositionVectors<Sum>::bytes(const PositionBias& bias, Index q_len, Index kv_len) {
+  if (bias.is_none() || q_len == 0 || kv_len == 0) return 0;
+  const Index distances = q_len + kv_len - 1;
+  return row_bytes(distances) + static_cast<std::size_t>(distances * bias.heads()) * sizeof(Sum);
+}
+
 template <class Sum>
 ScratchLease PositionVectors<Sum>::spread(const PositionBias& bias, Index q_len, Index kv_len, const Context& context) {
-  if (bias.is_none() || q_len == 0 || kv_len == 0) return {};
+  if (bytes(bias, q_len, kv_len) == 0) return {};
   const bool from_end = bias.align() == Align::kBottomRight;
   const Index before = from_end ? kv_len - 1 : q_len - 1, after = from_end ? q_len - 1 : kv_len - 1;
   const Index count = before + after + 1, heads = bias.heads();
-  const std::size_t row_bytes = (static_cast<std::size_t>(count) * sizeof(std::int32_t) + 63) / 64 * 64;
   head_stride = count;
-  ScratchLease memory(context.impl().scratch, row_bytes + static_cast<std::size_t>(count * heads) * sizeof(Sum));
+  ScratchLease memory(context.impl().scratch, bytes(bias, q_len, kv_len));
   auto* const rows_of = memory.template as<std::int32_t>();
-  auto* const values = reinterpret_cast<Sum*>(memory.data() + row_bytes);
+  auto* const values = reinterpret_cast<Sum*>(memory.data() + row_bytes(count));
   for (Index n = 0; n < count; ++n) rows_of[n] = static_cast<std::int32_t>(bias.row(n - before));
   for (Index h = 0; h < heads; ++h) {
     Sum* const of_head = values + h * count;

@@ -16,6 +16,8 @@ struct PositionVectors {
   const std::int32_t* rows = nullptr;  // [distances]: the table's row that distance 0 reads
   Index head_stride = 0;
 
+  /// Bytes that spread() borrows: 0 where there is nothing to spread out.
+  static std::size_t bytes(const PositionBias& bias, Index q_len, Index kv_len);
   /// Spreads out the distances that q_len queries and kv_len keys have, or fewer of both. Returns their memory.
   ScratchLease spread(const PositionBias& bias, Index q_len, Index kv_len, const Context& context);
 };

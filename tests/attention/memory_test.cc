@@ -120,20 +120,46 @@ TYPED_TEST(Scratch, OfABiasGradientToo) {
   });
 }
 
+TEST(Memory, OfAPositionBiasGrowsWithDistances) {
+  constexpr Index length = 65536;
+  Tensors<float> t(2, length, 64);
+  Tensor<float> table({33, 2}), dtable(table.sizes());
+  Context context({.threads = 2});
+  const AttentionOptions options{.mask = Mask::causal() & Mask::sliding(200),
+                                 .position_bias = PositionBias::relative(View<const float, 2>(table))};
+  const std::size_t position = t.plan(options, context).position_bias_bytes;
+  EXPECT_LE(position, 3 * sizeof(float) * (2 * length));  // two heads and the rows' numbers
+  t.forward(options, context);
+  EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + position);
+  context.trim();
+  attention_backward(t.q, t.k, t.v, t.out, t.lse, t.dout, {.dq = t.dq, .dk = t.dk, .dv = t.dv, .dposition_bias = dtable},
+                     options, context);
+  const std::size_t rows = 2 * (3 * sizeof(float) * length + 65536);
+  EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + rows + position);
+}
+
 TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
   Tensors<float> t(4, 300, 64);
-  Context context({.threads = 2});
-  const AttentionOptions options{.mask = Mask::causal(), .dropout = {.p = 0.1, .seed = 1, .training = true}};
-  const auto both = [&] {
-    t.forward(options, context);
-    t.backward(options, context);
-  };
-  both();
-  const long before = allocations.load();
-  const std::size_t scratch = context.scratch_bytes();
-  for (int call = 0; call < 5; ++call) both();
-  EXPECT_EQ(allocations.load(), before);
-  EXPECT_EQ(context.scratch_bytes(), scratch);
+  const Tensor<float> sinks({4});
+  const AttentionOptions plain{.mask = Mask::causal(), .dropout = {.p = 0.1, .seed = 1, .training = true}};
+  const AttentionOptions modified{.mask = Mask::causal(),
+                                  .sinks = sinks,
+                                  .position_bias = PositionBias::alibi(alibi_slopes(4)),
+                                  .score_mod = score_mod([](auto s, Index, Index, Index, Index) { return s / 2; },
+                                                         [](auto, Index, Index, Index, Index) { return 0.5; })};
+  for (const AttentionOptions* options : {&plain, &modified}) {
+    Context context({.threads = 2});
+    const auto both = [&] {
+      t.forward(*options, context);
+      t.backward(*options, context);
+    };
+    both();
+    const long before = allocations.load();
+    const std::size_t scratch = context.scratch_bytes();
+    for (int call = 0; call < 5; ++call) both();
+    EXPECT_EQ(allocations.load(), before);
+    EXPECT_EQ(context.scratch_bytes(), scratch);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,315 @@
+// Sinks, position biases and callbacks against what they must equal: an extra key, a dense bias, a mask; and callbacks that
+// throw. Their values against the oracle are in the list of cases (cases_test.cc), against PyTorch in the golden files.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+
+#include "attention/turns.h"
+#include "support/expect.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T>
+class Modifiers : public testing::Test {};
+TYPED_TEST_SUITE(Modifiers, StorageTypes);
+
+AttentionCase small_case(Index q_len, Index kv_len) {
+  return {.batch = 2, .num_heads = 4, .num_kv_heads = 2, .q_len = q_len, .kv_len = kv_len, .head_dim = 24, .v_head_dim = 17};
+}
+
+/// out, lse, weights, dq, dk, dv.
+template <class T>
+void expect_same_but_tables(const Result<T>& a, const Result<T>& b) {
+  EXPECT_TRUE(same_bits(copy_as<T>(a.out.view), copy_as<T>(b.out.view))) << "out";
+  EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
+  EXPECT_TRUE(same_bits(a.weights, b.weights)) << "weights";
+  for (std::size_t n = 0; n < 3; ++n) {
+    EXPECT_TRUE(same_bits(copy_as<T>(a.gradients.views[n]), copy_as<T>(b.gradients.views[n]))) << "gradient " << n;
+  }
+}
+
+TYPED_TEST(Modifiers, APositionBiasIsADenseBiasInBits) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  for (const auto& [q_len, kv_len] : {std::pair<Index, Index>{150, 150}, {70, 300}, {300, 70}, {2, 700}}) {
+    for (const PositionKind kind :
+         {PositionKind::kAlibi, PositionKind::kT5, PositionKind::kT5OneSided, PositionKind::kRelative}) {
+      AttentionCase each = small_case(q_len, kv_len);
+      each.position = kind;
+      each.seed = static_cast<std::uint64_t>(kind);
+      SCOPED_TRACE(each.name());
+      const Problem<T> problem(each);
+      Problem<T> dense(each);
+      const Align align = problem.options.position_bias.align();
+      const Index offset = align == Align::kBottomRight ? kv_len - q_len : 0;
+      dense.bias_memory = Tensor<Sum>({1, 4, q_len, kv_len});
+      dense.bias = dense.bias_memory;
+      for (Index h = 0; h < 4; ++h) {
+        for (Index i = 0; i < q_len; ++i) {
+          for (Index j = 0; j < kv_len; ++j) {
+            const Index d = j - i - offset;
+            dense.bias(0, h, i, j) = static_cast<Sum>(
+                position_factor(kind, d) * static_cast<double>(problem.position_table.data()[position_row(kind, d) * 4 + h]));
+          }
+        }
+      }
+      dense.options.position_bias = {};
+      dense.options.bias = dense.bias;
+      dense.position_table = {};
+      for_each_isa(2, [&](Context& context) {
+        Result<T> by_distance(problem), in_full(dense);
+        by_distance.run(problem, context);
+        in_full.run(dense, context);
+        expect_same_but_tables(by_distance, in_full);
+      });
+    }
+  }
+}
+
+TYPED_TEST(Modifiers, ASinkIsAKeyWithoutAValue) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  for (const Index q_len : {3, 90}) {
+    AttentionCase each = small_case(q_len, 131);
+    const Problem<T> one_more(each);  // the last key becomes the sink
+    const Index kv_len = each.kv_len - 1;
+    Tensor<Sum> sinks({4}), bias({1, 4, 1, kv_len + 1});
+    for (Index h = 0; h < 4; ++h) {
+      sinks.data()[h] = static_cast<Sum>(h) - Sum{1.5};
+      bias.data()[h * (kv_len + 1) + kv_len] = sinks.data()[h];
+    }
+    for (const View<T, 4>& view : {one_more.k(), one_more.v()}) {
+      for (Index b = 0; b < 2; ++b) {
+        for (Index h = 0; h < 2; ++h) {
+          for (Index n = 0; n < view.size(3); ++n) view(b, h, kv_len, n) = number_as<T>(0.0);
+        }
+      }
+    }
+    for_each_isa(2, [&](Context& context) {
+      Result<T> with_key(one_more), with_sink(one_more);
+      attention_forward(one_more.q(), one_more.k(), one_more.v(), with_key.out.view, with_key.lse, {.bias = bias}, context);
+      attention_forward(one_more.q(), one_more.k().sliced(2, 0, kv_len), one_more.v().sliced(2, 0, kv_len), with_sink.out.view,
+                        with_sink.lse, {.sinks = sinks}, context);
+      const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
+      for (Index n = 0; n < with_key.lse.count(); ++n) {
+        EXPECT_NEAR(static_cast<double>(with_key.lse.data()[n]), static_cast<double>(with_sink.lse.data()[n]), 40 * eps);
+      }
+      const Tensor<double> a = copy_as<double>(with_key.out.view), b = copy_as<double>(with_sink.out.view);
+      const double rounding = std::max(60 * eps, 4 * kUnitRoundoff<T>);  // |v| <= 1
+      for (Index n = 0; n < a.count(); ++n) EXPECT_NEAR(a.data()[n], b.data()[n], rounding);
+    });
+  }
+}
+
+TYPED_TEST(Modifiers, ASinkOfMinusInfinityIsNone) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  for (const Index q_len : {2, 140}) {
+    AttentionCase each = small_case(q_len, 200);
+    each.mask = MaskKind::kKeepDense;
+    Problem<T> problem(each);
+    Tensor<Sum> none({4});
+    for (Sum& x : none.span()) x = -std::numeric_limits<Sum>::infinity();
+    for_each_isa(2, [&](Context& context) {
+      Result<T> without(problem), with(problem);
+      without.run(problem, context);
+      problem.options.sinks = none;
+      with.run(problem, context);
+      problem.options.sinks = {};
+      expect_same_but_tables(with, without);
+    });
+  }
+}
+
+TYPED_TEST(Modifiers, ARowWithASinkIsNeverEmpty) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  AttentionCase each = small_case(37, 80);
+  each.mask = MaskKind::kDropAll;
+  each.empty_row = EmptyRow::kNaN;
+  each.sinks = SinkKind::kUniform;
+  const Problem<T> problem(each);
+  for_each_isa(2, [&](Context& context) {
+    Result<T> result(problem);
+    result.run(problem, context);
+    const Tensor<double> out = copy_as<double>(result.out.view);
+    for (const double x : out.span()) EXPECT_EQ(x, 0);
+    for (const Sum x : result.weights.span()) EXPECT_EQ(x, 0);
+    for (Index h = 0; h < 4; ++h) {
+      double wanted = 0;  // lse is the sink, so dlse reaches it
+      for (Index b = 0; b < 2; ++b) {
+        for (Index i = 0; i < 37; ++i) {
+          EXPECT_FLOAT_EQ(static_cast<float>(View<Sum, 3>(result.lse)(b, h, i)), static_cast<float>(problem.sinks.data()[h]));
+          wanted += static_cast<double>(View<const Sum, 3>(problem.dlse)(b, h, i));
+        }
+      }
+      EXPECT_NEAR(static_cast<double>(result.dsinks.data()[h]), wanted, 1e-4);
+    }
+  });
+}
+
+TEST(Modifiers, ASinkIsOnePartOfAMerge) {
+  AttentionCase each = small_case(9, 100);
+  each.sinks = SinkKind::kUniform;
+  const Problem<double> problem(each);
+  Result<double> whole(problem), halves[2] = {Result<double>(problem), Result<double>(problem)}, merged(problem);
+  whole.run_forward(problem, Context::default_context());
+  for (Index n = 0; n < 2; ++n) {
+    const auto half = [n](const View<double, 4>& view) { return view.sliced(2, 50 * n, 50 * n + 50); };
+    attention_forward(problem.q(), half(problem.k()), half(problem.v()), halves[n].out.view, halves[n].lse);
+  }
+  const Tensor<double> zeros({1});
+  const View<const double, 4> nothing(zeros.data(), {2, 4, 9, 17}, {0, 0, 0, 0});
+  const View<const double, 3> sinks(problem.sinks.data(), {2, 4, 9}, {0, 1, 0});
+  merge_attention(std::array<View<const double, 4>, 3>{halves[0].out.view, halves[1].out.view, nothing},
+                  std::array<View<const double, 3>, 3>{halves[0].lse, halves[1].lse, sinks}, merged.out.view, merged.lse);
+  const Tensor<double> a = copy_as<double>(whole.out.view), b = copy_as<double>(merged.out.view);
+  for (Index n = 0; n < a.count(); ++n) EXPECT_NEAR(a.data()[n], b.data()[n], 1e-14);
+  for (Index n = 0; n < whole.lse.count(); ++n) EXPECT_NEAR(whole.lse.data()[n], merged.lse.data()[n], 1e-14);
+}
+
+/// A callback that keeps j <= i is a causal mask: the same expectation holds for both.
+TYPED_TEST(Modifiers, ACallbackMayMask) {
+  using T = TypeParam;
+  AttentionCase each = small_case(140, 140);
+  each.mask = MaskKind::kCausal;
+  Problem<T> problem(each);
+  const Expectation<T> expectation(problem);
+  problem.options.mask = {};
+  problem.options.score_mod = score_mod(
+      [](auto s, Index, Index, Index i, Index j) { return j <= i ? s : -std::numeric_limits<decltype(s)>::infinity(); },
+      [](auto, Index, Index, Index, Index) { return 1; });
+  Worst worst;
+  for_each_isa(2, [&](Context& context) {
+    Result<T> result(problem);
+    result.run(problem, context);
+    EXPECT_TRUE(expectation.holds_forward(result, "callback", worst));
+    EXPECT_TRUE(expectation.holds_weights(result, "callback", worst));
+    EXPECT_TRUE(expectation.holds_backward(result, "callback", worst));
+  });
+}
+
+TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {
+  using T = TypeParam;
+  for (const Index q_len : {2, 77}) {
+    const Problem<T> problem(small_case(q_len, 150));
+    AttentionOptions options = problem.options;
+    std::vector<std::atomic<int>> seen(static_cast<std::size_t>(2 * 4 * q_len * 150));
+    options.score_mod = score_mod([&](auto s, Index b, Index h, Index i, Index j) {
+      if (b < 0 || b >= 2 || h < 0 || h >= 4 || i < 0 || i >= q_len || j < 0 || j >= 150) std::abort();
+      ++seen[static_cast<std::size_t>(((b * 4 + h) * q_len + i) * 150 + j)];
+      return s;
+    });
+    for_each_isa(3, [&](Context& context) {
+      for (std::atomic<int>& count : seen) count = 0;
+      Result<T> result(problem);
+      attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, options, context);
+      for (const std::atomic<int>& count : seen) ASSERT_GE(count.load(), 1);
+    });
+  }
+}
+
+/// Many threads, many items that wait for each other's turn, one pair that throws.
+TYPED_TEST(Modifiers, WhatACallbackThrowsReachesTheCaller) {
+  using T = TypeParam;
+  AttentionCase each = small_case(300, 1100);
+  each.bias = BiasKind::kKeys;  // its gradient is shared by items
+  each.position = PositionKind::kRelative;
+  const Problem<T> good(each);
+  std::atomic<bool> throws{false};
+  Problem<T> problem(each);
+  const auto value = [&throws](auto s, Index b, Index h, Index i, Index j) {
+    if (throws && b == 1 && h == 2 && i == 100 && j == 700) throw std::runtime_error("pair (1, 2, 100, 700)");
+    return s;
+  };
+  problem.options.score_mod = score_mod(value, [](auto, Index, Index, Index, Index) { return 1; });
+  for_each_isa(8, [&](Context& context) {
+    Result<T> before(problem), result(problem);
+    throws = false;
+    before.run(problem, context);
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      throws = true;
+      EXPECT_THROW(result.run_forward(problem, context), std::runtime_error);
+      EXPECT_THROW(result.run_weights(problem, context), std::runtime_error);
+      throws = false;
+      result.run_forward(problem, context);
+      throws = true;
+      try {
+        result.run_backward(problem, context);
+        ADD_FAILURE() << "backward threw nothing";
+      } catch (const std::runtime_error& error) {
+        EXPECT_STREQ(error.what(), "pair (1, 2, 100, 700)");
+      }
+    }
+    throws = false;
+    result.run(problem, context);  // nothing is left of it
+    expect_same_but_tables(result, before);
+    EXPECT_TRUE(same_bits(result.dposition, before.dposition));
+  });
+}
+
+TYPED_TEST(Modifiers, ADecodeCallbackMayThrow) {
+  using T = TypeParam;
+  const Problem<T> problem(small_case(1, 3000));
+  AttentionOptions options = problem.options;
+  options.score_mod = score_mod([](auto s, Index, Index h, Index, Index j) {
+    if (h == 3 && j == 2500) throw std::runtime_error("decode");
+    return s;
+  });
+  for_each_isa(4, [&](Context& context) {
+    Result<T> result(problem);
+    EXPECT_THROW(attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, options, context),
+                 std::runtime_error);
+    result.run_forward(problem, context);
+  });
+}
+
+/// An item that throws before it passes its turn: those behind it must not wait for ever.
+TEST(Modifiers, AFailedTurnIsNotWaitedFor) {
+  Context context({.threads = 4, .isa = std::nullopt, .executor = nullptr});
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    Turn turn{0};
+    EXPECT_THROW(context.parallel_for(40,
+                                      [&](Index item, int) {
+                                        wait_for_turn(turn, item);
+                                        if (item == 3) throw std::runtime_error("item 3");
+                                        pass_turn(turn, item);
+                                      }),
+                 std::runtime_error);
+    EXPECT_EQ(turn.load(), 3);
+  }
+}
+
+TEST(Modifiers, SlopesOfAlibi) {
+  const std::vector<double> eight = alibi_slopes(8);
+  for (std::size_t h = 0; h < 8; ++h) EXPECT_EQ(eight[h], std::ldexp(1.0, -static_cast<int>(h) - 1));
+  const std::vector<double> twelve = alibi_slopes(12), sixteen = alibi_slopes(16);
+  ASSERT_EQ(twelve.size(), 12u);
+  for (std::size_t h = 0; h < 8; ++h) EXPECT_EQ(twelve[h], eight[h]);
+  for (std::size_t h = 8; h < 12; ++h) EXPECT_EQ(twelve[h], sixteen[2 * (h - 8)]);
+  EXPECT_TRUE(alibi_slopes(0).empty());
+  EXPECT_EQ(alibi_slopes(1), std::vector<double>{0.00390625});
+}
+
+TEST(Modifiers, BucketsOfT5) {
+  for (const bool bidirectional : {true, false}) {
+    const T5Buckets buckets{.num_buckets = 32, .max_distance = 128, .bidirectional = bidirectional};
+    const Index exact = bidirectional ? 8 : 16, side = bidirectional ? 16 : 32;
+    for (Index d = 0; d < exact; ++d) EXPECT_EQ(t5_bucket(-d, buckets), d);
+    Index last = 0;
+    for (Index d = 0; d < 300; ++d) {
+      const Index bucket = t5_bucket(-d, buckets);
+      EXPECT_TRUE(bucket == last || bucket == last + 1) << d;
+      EXPECT_EQ(t5_bucket(d, buckets), bidirectional ? (d == 0 ? 0 : side + bucket) : 0);
+      last = bucket;
+    }
+    EXPECT_EQ(last, side - 1);
+    EXPECT_EQ(t5_bucket(-127, buckets), side - 1);
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
