@@ -55,8 +55,6 @@ void add_attend_options(CLI::App& app, AttendOptions& options) {
   };
   constexpr const char* kIn = "Tensors in (.npy, or one .safetensors with the names q k v dout bias keep drop)";
   constexpr const char* kOut = "Tensors out (.npy, or one .safetensors)";
-  constexpr const char* kWho = "Who may attend whom (all of them together: the intersection)";
-  constexpr const char* kHow = "How";
   file("--q", options.q, "Queries [B, H, Tq, D], f32 or f64", kIn);
   file("--k", options.k, "Keys [B, Hkv, Tk, D]", kIn);
   file("--v", options.v, "Values [B, Hkv, Tk, Dv]", kIn);
@@ -74,7 +72,12 @@ void add_attend_options(CLI::App& app, AttendOptions& options) {
   file("--dk", options.dk, "Gradient of the keys", kOut);
   file("--dv", options.dv, "Gradient of the values", kOut);
   file("--dbias", options.dbias, "Gradient of the bias, of its shape", kOut);
+  add_formula_options(app, options);
+}
 
+void add_formula_options(CLI::App& app, AttendOptions& options) {
+  constexpr const char* kWho = "Who may attend whom (all of them together: the intersection)";
+  constexpr const char* kHow = "How";
   app.add_flag("--causal{square}", options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk")
       ->group(kWho);
   const auto value = [&](const char* name, std::string& text, const char* type, const char* help) {
