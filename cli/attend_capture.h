@@ -13,34 +13,34 @@
 namespace qkv::cli {
 
 struct CaptureOptions {
-  std::string stats, seen, map_out;   // files
-  std::string heads, rows, block_map; // "0,3", "17", "64" or "32,64"
+  std::string stats, seen, map_out;    // files
+  std::string heads, rows, block_map;  // "0,3", "17", "64" or "32,64"
   std::string of = "weights";
   Index top_k = 0;
   bool column_mass = false;
 
-  bool any() const {
-    return !stats.empty() || !seen.empty() || !map_out.empty();
-  }
+  bool any() const { return !stats.empty() || !seen.empty() || !map_out.empty(); }
 };
 
 /// Adds them all.
-void add_capture_options(CLI::App &app, CaptureOptions &options);
+void add_capture_options(CLI::App& app, CaptureOptions& options);
 
 /// What they mean for one call.
 class Look {
-public:
+ public:
   /// Names the files. Throws UsageError.
-  Look(const CaptureOptions &options, bool has_dout, Outputs &outputs);
+  Look(const CaptureOptions& options, bool has_dout, Outputs& outputs);
   /// For the options of attention_forward and attention_backward.
   CaptureRequest request();
+  /// Whether it is backward that looks.
+  bool needs_backward() const { return options_.any() && what_.of == CaptureOf::kGradient; }
   /// Writes what was seen of q_len queries.
-  void write(Index q_len, Outputs &outputs) const;
+  void write(Index q_len, Outputs& outputs) const;
 
-private:
-  const CaptureOptions &options_;
+ private:
+  const CaptureOptions& options_;
   Capture what_;
   CaptureResult seen_;
 };
 
-} // namespace qkv::cli
+}  // namespace qkv::cli
