@@ -179,7 +179,8 @@ struct BackwardJob {
       Turn* tile_turn = key_ranges() > 1 ? &tile_turns[first_turn(b, h) + t] : nullptr;
       if (tile_turn != nullptr) wait_for_turn(*tile_turn, range);
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
-      const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin;
+      const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin &&
+                        mask_next_key(&p.mask, b, h, tile.q_begin, tile.q_count, k_begin) < k_begin + k_count;
       run_tile(tile, range, b, h, live, worker);
       if (share_bias) pass_turn(bias_turns[t], sequence);
       if (tile_turn != nullptr) pass_turn(*tile_turn, range);

@@ -209,8 +209,14 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
   const auto for_strips = [&](const auto& strip_work) {
     for (Index strip = 0; strip < strips; ++strip) strip_work(strip_rows(t, strip));
   };
+  // Chunks in which nothing lives are passed over, but for those whose exponentials must become 0.
+  const auto live_chunk = [&](Index j0) {
+    if (s.mask.next_key == nullptr || t.exponentials != nullptr) return j0;
+    const Index next = s.mask.next_key(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, j0);
+    return next < end ? next / s.key_tile * s.key_tile : end;
+  };
   const auto for_live_chunks = [&](const auto& chunk) {
-    for (Index j0 = begin; j0 < end; j0 += s.key_tile) {
+    for (Index j0 = live_chunk(begin); j0 < end; j0 = live_chunk(j0 + s.key_tile)) {
       const Index nj = smaller(s.key_tile, s.kv_len - j0);
       rows.take_keys(t, j0, nj);
       if (t.v != nullptr) rows.take_values(t, j0, nj);

@@ -25,6 +25,10 @@ struct TileMask {
                     KernelIndex* end);
   const void* mask;
   KernelIndex batch, head;
+  /// The first key from `key` on that any of the queries might attend; kv_len or more: none. So that empty chunks cost nothing.
+  /// Null: nobody knows.
+  KernelIndex (*next_key)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni,
+                          KernelIndex key);
 };
 
 /// The bias of one (batch, head); strides of 0 repeat. Null data: none.
