@@ -10,9 +10,9 @@
 // side with those cotangents in the place of tangents. Derived in docs/maths/second-order.md. Pearlmutter 1994 (Neural
 // Computation 6, 147).
 //
-// Rows without a key: tlse 0; tout as out, from tv in v's place; nothing to gq, gk, gv, gbias. A position_bias is a constant
-// here. Errors: as attention_backward; UnsupportedError for a score_mod, whose slope has no derivative; ShapeError where a
-// tangent has not the sizes of what it is the tangent of.
+// Rows without a key: tlse 0; tout as out, from tv in v's place; nothing to gq, gk, gv, gbias.
+// Errors: as attention_backward; UnsupportedError for a score_mod, whose slope has no derivative; ShapeError where a tangent
+// has not the sizes of what it is the tangent of.
 #pragma once
 
 #include "qkv/attention.h"
@@ -23,11 +23,12 @@ inline namespace v0 {
 /// A direction in which the inputs move; a null view stands for zeros.
 template <class T>
 struct AttentionTangents {
-  View<const T, 4> q{};      ///< [B, H, Tq, D]
-  View<const T, 4> k{};      ///< [B, Hkv, Tk, D]
-  View<const T, 4> v{};      ///< [B, Hkv, Tk, Dv]
-  View<const T, 4> bias{};   ///< the bias's own (broadcast) sizes; ignored where the bias is -inf
-  View<const T, 1> sinks{};  ///< [H]; ignored where the sink is -inf
+  View<const T, 4> q{};              ///< [B, H, Tq, D]
+  View<const T, 4> k{};              ///< [B, Hkv, Tk, D]
+  View<const T, 4> v{};              ///< [B, Hkv, Tk, Dv]
+  View<const T, 4> bias{};           ///< the bias's own (broadcast) sizes; ignored where the bias is -inf
+  View<const T, 1> sinks{};          ///< [H]; ignored where the sink is -inf
+  View<const T, 2> position_bias{};  ///< [rows, H] of the position bias: of its table, or of ALiBi's slopes [1, H]
 };
 
 /// tout [B,H,Tq,Dv] and tlse [B,H,Tq] (null views: not wanted): how out and lse of attention_forward move when its inputs do.
@@ -42,14 +43,15 @@ QKV_API void attention_jvp(View<const double, 4> q, View<const double, 4> k, Vie
 /// What double backward writes, in full. A null view is not computed.
 template <class T>
 struct AttentionSecondGradients {
-  View<T, 4> gq{};          ///< [B, H, Tq, D]
-  View<T, 4> gk{};          ///< [B, Hkv, Tk, D]
-  View<T, 4> gv{};          ///< [B, Hkv, Tk, Dv]
-  View<T, 4> gdout{};       ///< [B, H, Tq, Dv]
-  View<T, 4> gbias{};       ///< the bias's own (broadcast) sizes: summed over the axes that repeat
-  View<T, 3> gdlse{};       ///< [B, H, Tq]
-  View<T, 1> gsinks{};      ///< [H]
-  View<const T, 3> dlse{};  ///< input, optional: the dlse that backward was given
+  View<T, 4> gq{};              ///< [B, H, Tq, D]
+  View<T, 4> gk{};              ///< [B, Hkv, Tk, D]
+  View<T, 4> gv{};              ///< [B, Hkv, Tk, Dv]
+  View<T, 4> gdout{};           ///< [B, H, Tq, Dv]
+  View<T, 4> gbias{};           ///< the bias's own (broadcast) sizes: summed over the axes that repeat
+  View<T, 3> gdlse{};           ///< [B, H, Tq]
+  View<T, 1> gsinks{};          ///< [H]
+  View<T, 2> gposition_bias{};  ///< [rows, H] of the position bias
+  View<const T, 3> dlse{};      ///< input, optional: the dlse that backward was given
 };
 
 /// Gradients with respect to q, k, v, dout (bias, dlse) of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias>, where dq, dk,

@@ -27,12 +27,19 @@ Problem<T> second_problem(const char* function, const View<const T, 4>& q, const
   return make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
 }
 
+template <class T>
+typename View<T, 2>::Sizes position_sizes(const Problem<T>& p) {
+  return {p.position_bias->rows(), p.position_bias->heads()};
+}
+
 /// ShapeError unless each tangent has the sizes of what it is the tangent of, or is null.
 template <class T>
 void check_tangents(const char* function, const Problem<T>& p, const AttentionTangents<T>& t) {
   if (!t.q.is_null()) check_sizes(function, "the tangent of q", t.q, p.batch, p.num_heads, p.q_len, p.head_dim);
   if (!t.k.is_null()) check_sizes(function, "the tangent of k", t.k, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!t.v.is_null()) check_sizes(function, "the tangent of v", t.v, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  check<ShapeError>(t.position_bias.is_null() || t.position_bias.sizes() == position_sizes(p), function,
+                    "the tangent of the position bias must be its [rows, H]: got ", t.position_bias);
   check<ShapeError>(t.sinks.is_null() || t.sinks.sizes() == p.sinks.sizes(), function,
                     "the tangent of the sinks must have the sizes of the sinks: got ", t.sinks, ", sinks ", p.sinks);
   check<ShapeError>(t.bias.is_null() || t.bias.sizes() == p.bias.sizes(), function,
@@ -41,21 +48,40 @@ void check_tangents(const char* function, const Problem<T>& p, const AttentionTa
 
 std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/// The tangent of a position bias as PositionVectors spreads out the bias itself: [H, distances]. Returns distance 0 of head 0.
+template <class T>
+const T* spread_rates(const Problem<T>& p, const View<const T, 2>& rates, T* memory) {
+  const bool from_end = p.position_bias->align() == Align::kBottomRight;
+  const Index before = from_end ? p.kv_len - 1 : p.q_len - 1, count = p.position.head_stride;
+  for (Index h = 0; h < p.num_heads; ++h) {
+    for (Index n = 0; n < count; ++n) {
+      memory[h * count + n] = static_cast<T>(p.position_bias->factor(n - before)) * rates(p.position.rows[n - before], h);
+    }
+  }
+  return memory + before;
+}
+
 /// Borrows scratch for a checked job and runs it.
 template <class T>
 void run(SecondJob<T> job, Context& context) {
   const Problem<T>& p = job.p;
   const auto width = [&p](Index rows) { return static_cast<double>(rows * (p.head_dim + p.v_head_dim)); };
-  const Index rows = p.batch * p.num_heads * p.q_len, num_turns = p.query_tiles() + 1;
+  const Index rows = p.batch * p.num_heads * p.q_len, num_turns = p.query_tiles() + 2;
   const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(5 * rows) * sizeof(T));
   const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
-  const std::size_t bias_bytes = job.bias.over_queries ? static_cast<std::size_t>(p.kv_len) * sizeof(T) : 0;
+  const View<const T, 2>& rates = job.tangents.position_bias;
+  const bool moves = rates.data() != nullptr && p.position.zero != nullptr;
+  const Index rate_numbers = moves ? p.position.head_stride * p.num_heads : 0;
+  const Index position_numbers = job.moves_position() ? job.gradients.gposition_bias.size(0) + p.query_tile + p.kv_len : 0;
+  const auto bytes_of = [](Index count) { return round_to_line(static_cast<std::size_t>(count) * sizeof(T)); };
+  job.bias_bytes = bytes_of(job.bias.over_queries ? p.kv_len : 0);
   job.kernel_bytes = round_to_line(std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
                                              p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
                                              p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)}));
-  job.worker_bytes = job.kernel_bytes + round_to_line(bias_bytes);
+  job.worker_bytes = job.kernel_bytes + job.bias_bytes + bytes_of(position_numbers);
+  const std::size_t shared_bytes = row_bytes + turn_bytes + bytes_of(rate_numbers);
   const ScratchLease scratch =
-      borrow_scratch(context, row_bytes + turn_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+      borrow_scratch(context, shared_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
   job.lse2_high = scratch.template as<T>();
   job.lse2_low = job.lse2_high + rows;
   job.delta = job.lse2_low + rows;
@@ -63,7 +89,8 @@ void run(SecondJob<T> job, Context& context) {
   job.moment = job.mean + rows;
   job.turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
   for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
-  job.scratch = scratch.data() + row_bytes + turn_bytes;
+  if (moves) job.position_rates = spread_rates(p, rates, reinterpret_cast<T*>(scratch.data() + row_bytes + turn_bytes));
+  job.scratch = scratch.data() + shared_bytes;
 
   const auto flops = [&](Index items, double products) {  // a product: 2 D flops a pair
     return static_cast<double>(items) * kItemFlops + kElementFlops * width(rows) + products * p.pairs() * width(1);
@@ -94,12 +121,14 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
                              {"v", p.v},
                              {"bias", p.bias},
                              {"sinks", p.sinks},
+                             {"position_bias", position_table(p)},
                              {"lse", lse},
                              {"the tangent of q", tangents.q},
                              {"the tangent of k", tangents.k},
                              {"the tangent of v", tangents.v},
                              {"the tangent of the bias", tangents.bias},
-                             {"the tangent of the sinks", tangents.sinks}};
+                             {"the tangent of the sinks", tangents.sinks},
+                             {"the tangent of the position bias", tangents.position_bias}};
   check_outputs(function, outputs, inputs);
   const AttentionSecondGradients<T> none{};
   run<T>({p, second_kernels_of<T>(context.isa()), tangents, {}, lse, {}, tout, tlse, none, BiasGradient<T>({}, p)}, context);
@@ -128,13 +157,22 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                     "gbias must have the sizes of the bias: got gbias ", g.gbias, ", bias ", p.bias);
   check<ShapeError>(g.gsinks.is_null() || g.gsinks.sizes() == p.sinks.sizes(), function,
                     "gsinks must have the sizes of the sinks: got gsinks ", g.gsinks, ", sinks ", p.sinks);
-  const NamedBox outputs[] = {{"gq", g.gq},       {"gk", g.gk},       {"gv", g.gv},        {"gdout", g.gdout},
-                              {"gbias", g.gbias}, {"gdlse", g.gdlse}, {"gsinks", g.gsinks}};
+  check<ShapeError>(g.gposition_bias.is_null() || g.gposition_bias.sizes() == position_sizes(p), function,
+                    "gposition_bias must be the position bias's [rows, H]: got ", g.gposition_bias);
+  const NamedBox outputs[] = {{"gposition_bias", g.gposition_bias},
+                              {"gq", g.gq},
+                              {"gk", g.gk},
+                              {"gv", g.gv},
+                              {"gdout", g.gdout},
+                              {"gbias", g.gbias},
+                              {"gdlse", g.gdlse},
+                              {"gsinks", g.gsinks}};
   const NamedBox inputs[] = {{"q", p.q},
                              {"k", p.k},
                              {"v", p.v},
                              {"bias", p.bias},
                              {"sinks", p.sinks},
+                             {"position_bias", position_table(p)},
                              {"out", out},
                              {"lse", lse},
                              {"dout", dout},
@@ -143,8 +181,12 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                              {"ddk", cotangents.k},
                              {"ddv", cotangents.v},
                              {"ddbias", cotangents.bias},
-                             {"ddsinks", cotangents.sinks}};
+                             {"ddsinks", cotangents.sinks},
+                             {"ddposition_bias", cotangents.position_bias}};
   check_outputs(function, outputs, inputs);
+  for (Index row = 0; row < g.gposition_bias.size(0); ++row) {
+    for (Index h = 0; h < g.gposition_bias.size(1); ++h) g.gposition_bias(row, h) = T{};
+  }
   const BiasGradient<T> bias(g.gbias, p);
   if (bias.wanted()) {
     for (Index b = 0; b < g.gbias.size(0); ++b) {

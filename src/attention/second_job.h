@@ -30,17 +30,23 @@ struct SecondJob {
   View<T, 3> tlse;        // null: not wanted
   const AttentionSecondGradients<T>& gradients;
   BiasGradient<T> bias;
-  // Shared scratch: five numbers a row, [B, H, Tq] each; a turn for each query tile and one more.
+  const T* position_rates = nullptr;  // tangent of the position bias at distance 0 of head 0, as PositionVectors; null: none
+  // Shared scratch: five numbers a row, [B, H, Tq] each; a turn for each query tile and two more.
   T *lse2_high = nullptr, *lse2_low = nullptr, *delta = nullptr, *mean = nullptr, *moment = nullptr;
   Turn* turns = nullptr;
-  std::byte* scratch = nullptr;  // workers x (kernel scratch + private gbias)
-  std::size_t kernel_bytes = 0, worker_bytes = 0;
+  std::byte* scratch = nullptr;  // workers x (kernel scratch + private gbias + private gposition_bias)
+  std::size_t kernel_bytes = 0, bias_bytes = 0, worker_bytes = 0;
 
   void* kernel_scratch(int worker) const { return scratch + static_cast<std::size_t>(worker) * worker_bytes; }
   T* private_bias(int worker) const {
     return reinterpret_cast<T*>(static_cast<std::byte*>(kernel_scratch(worker)) + kernel_bytes);
   }
+  /// Sums by the rows of the table, then by the diagonals of one query tile and all keys.
+  T* private_position(int worker) const {
+    return reinterpret_cast<T*>(static_cast<std::byte*>(kernel_scratch(worker)) + kernel_bytes + bias_bytes);
+  }
   Index key_ranges() const { return (p.kv_len + p.backward_keys - 1) / p.backward_keys; }
+  bool moves_position() const { return gradients.gposition_bias.data() != nullptr && p.position.zero != nullptr; }
   Index row_items() const { return p.batch * p.num_heads * p.query_tiles(); }
   Index key_items() const {
     const bool wanted = gradients.gk.data() != nullptr || gradients.gv.data() != nullptr;
@@ -69,11 +75,20 @@ struct SecondJob {
                      tangents.q.stride(2),
                      tangents.k.stride(2),
                      tangents.v.stride(2),
-                     {}};
+                     {},
+                     nullptr};
     if (tangents.bias.data() != nullptr) {
       const View<const T, 4>& rates = tangents.bias;
       tile.tangents.bias = {rates.data() + b * repeat_stride(rates, 0) + h * repeat_stride(rates, 1), repeat_stride(rates, 2),
                             repeat_stride(rates, 3)};
+    }
+    if (position_rates != nullptr) {
+      const T* by_distance = position_rates + h * p.position.head_stride - position_offset(*p.position_bias, p.q_len, p.kv_len);
+      if (tile.tangents.bias.data == nullptr) {
+        tile.tangents.bias = {by_distance, -1, 1};
+      } else {
+        tile.tangents.position = by_distance;
+      }
     }
     if (tangents.sinks.data() != nullptr) tile.sink_rate = tangents.sinks(h);
     tile.mean = mean + first_row;
@@ -129,6 +144,22 @@ struct SecondJob {
     }
   }
 
+  /// From the diagonals of a tile to the rows of the table, and in the item's turn to the caller's.
+  void add_position_gradient(const SecondTile<T>& tile, Index h, Index item, T* own) const {
+    const View<T, 2>& table = gradients.gposition_bias;
+    const Index last = tile.first.q_begin + tile.first.q_count - 1,
+                offset = position_offset(*p.position_bias, p.q_len, p.kv_len);
+    std::fill_n(own, table.size(0), T{});
+    for (Index n = 0; n < p.kv_len + tile.first.q_count - 1; ++n) {
+      const Index distance = n - last - offset;
+      own[p.position.rows[distance]] += static_cast<T>(p.position_bias->factor(distance)) * own[table.size(0) + n];
+    }
+    Turn& turn = turns[p.query_tiles() + 1];
+    wait_for_turn(turn, item);
+    for (Index row = 0; row < table.size(0); ++row) table(row, h) += own[row];
+    pass_turn(turn, item);
+  }
+
   static void clear_rows(T* rows, Index stride, Index width, Index begin, Index count) {
     if (rows == nullptr) return;
     for (Index i = begin; i < begin + count; ++i) std::fill_n(rows + i * stride, width, T{});
@@ -155,6 +186,12 @@ struct SecondJob {
       f.dbias_column_stride = bias.over_queries && bias.column_stride != 0 ? 1 : bias.column_stride;
       if (bias.over_queries) std::fill_n(f.dbias, p.kv_len, T{});
     }
+    T* const own_position = moves_position() ? private_position(worker) : nullptr;
+    if (own_position != nullptr) {
+      T* const diagonals = own_position + gradients.gposition_bias.size(0);
+      std::fill_n(diagonals, p.kv_len + f.q_count - 1, T{});
+      f.dposition = diagonals + f.q_begin + f.q_count - 1;
+    }
     prepare(tile, b, h, worker);
     if (bias.wanted() && !bias.over_queries) wait_for_turn(turns[turn], number);
     kernels.rows(tile, kernel_scratch(worker));
@@ -165,6 +202,7 @@ struct SecondJob {
       }
       pass_turn(turns[turn], number);
     }
+    if (own_position != nullptr) add_position_gradient(tile, h, item, own_position);
     fill_empty(tile, b, h);
     if (tlse.data() == nullptr) return;
     for (Index i = f.q_begin; i < f.q_begin + f.q_count; ++i) tlse(b, h, i) = tile.mean[i];

@@ -98,7 +98,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
       moment_sum += select_bits<V>(bits, weight * e, V{});
     } else {
       const V hs = weight * (e - moment), ds = weight * push;
-      if (capped && t.first.dbias != nullptr) store<T>(w.first.bias + at_bias, select_bits<V>(bits, hs, V{}));
+      if (capped && adds_to_bias(t.first)) store<T>(w.first.bias + at_bias, select_bits<V>(bits, hs, V{}));
       store<T>(w.first.ds + at, select_bits<V>(bits, hs * slope + ds * bend * product_rate, V{}));
       store<T>(w.by_query + at, select_bits<V>(bits, ds * slope, V{}));
     }
@@ -107,17 +107,27 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
   if constexpr (kSweep == Sweep::kOut) store<T>(w.moment + lane, moment + moment_sum);
 }
 
+template <class T>
+inline void load_bias_rate(const SecondTile<T>& t, const SecondScratch<T>& w, const StripBlock<T>& b) {
+  load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_rate);
+  for (Index j = b.live.lo; t.tangents.position != nullptr && j < b.live.hi; ++j) {
+    for (Index lane = 0; lane < b.ni; ++lane) w.bias_rate[j * kStrip<T> + lane] += t.tangents.position[b.j0 + j - b.i0 - lane];
+  }
+}
+
 template <class T, Sweep kSweep>
 inline void second_strip(const SecondTile<T>& t, const SecondScratch<T>& w, StripBlock<T>& b) {
   const TileScores<T>& s = t.first.scores;
   if (s.bias.data != nullptr) b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.first.bias, b.words);
-  if (t.tangents.bias.data != nullptr) load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_rate);
+  if (t.tangents.bias.data != nullptr) load_bias_rate(t, w, b);
   if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
   const Span* const keys_of = w.first.spans.vector_keys + b.strip * kVectors;
   for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
     if (keys_of[v].empty()) continue;
     second_vector<T, kSweep>(t, w, b, v, keys_of[v]);
-    if (kSweep == Sweep::kGradients && t.first.dbias != nullptr) add_bias_gradient(t.first, w.first, b, v, keys_of[v]);
+    if (kSweep != Sweep::kGradients) continue;
+    if (t.first.dbias != nullptr) add_bias_gradient(t.first, w.first, b, v, keys_of[v]);
+    if (t.first.dposition != nullptr) add_score_gradient<T>(t.first, w.first, b, v, keys_of[v], t.first.dposition, -1, 1);
   }
 }
 
@@ -300,7 +310,7 @@ void second_rows(const SecondTile<T>& t, void* scratch) {
   }
   if (f.dout == nullptr) return;
   for (Index i = 0; i < f.q_count; ++i) t.moment[f.q_begin + i] = w.moment[i];
-  if (f.dq == nullptr && f.dbias == nullptr) return;
+  if (f.dq == nullptr && !adds_to_bias(f)) return;
   for_each_block<T, Sweep::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
     if (f.dq == nullptr) return;
     add_to_queries(t, w, b, w.first.ds, s.k, s.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);

@@ -11,7 +11,8 @@ template <class T>
 struct TileTangents {
   const T *q, *k, *v;  // [Tq, D], [Tk, D], [Tk, Dv]
   KernelIndex q_stride, k_stride, v_stride;
-  TileBias<T> bias;  // null data where the bias does not move or there is none
+  TileBias<T> bias;   // null data where the bias does not move or there is none
+  const T* position;  // added to it, by key - query; null: nothing
 };
 
 /// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count).

@@ -42,8 +42,14 @@ struct Row {
       if (!t.sinks.is_null()) sink_rate = t.sinks(h);
       mean = sink_weight * sink_rate;
     }
-    const Options<T> moved{.keep = {}, .bias = t.bias, .scale = {}, .factor = {}};
-    const Scores<T> tangent{scores.q, scores.k, moved};  // for its bias
+    Options<T> moved;
+    moved.bias = t.bias;
+    if (!t.position_table.is_null()) {
+      moved.position_table = t.position_table;
+      moved.position_row = scores.options.position_row;
+      moved.position_factor = scores.options.position_factor;
+    }
+    const Scores<T> tangent{scores.q, scores.k, moved};  // for what it adds to scores
     for (Index j = 0; j < scores.k.size(2); ++j) {
       const auto at = static_cast<std::size_t>(j);
       kept[at] = scores.keep(b, h, i, j);
@@ -53,7 +59,7 @@ struct Row {
       if (scores.cap > 0) bend[at] = -2 * std::tanh(scores.product(b, h, i, j) / scores.cap) * slope[at] / scores.cap;
       if (!t.q.is_null()) product_rate[at] += scores.scale * dot(t.q, b, h, i, scores.k, g, j);
       if (!t.k.is_null()) product_rate[at] += scores.scale * dot(scores.q, b, h, i, t.k, g, j);
-      rate[at] = slope[at] * product_rate[at] + tangent.bias(b, h, i, j);
+      rate[at] = slope[at] * product_rate[at] + tangent.bias(b, h, i, j) + tangent.position(h, i, j);
       mean += weights(b, h, i, j) * rate[at];
     }
   }
@@ -116,6 +122,7 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
                            Tensor<T>(forward.out.sizes()),
                            Tensor<T>(forward.lse.sizes())};
   if (!options.sinks.is_null()) result.sinks = Tensor<T>({q.size(1)});
+  if (!options.position_table.is_null()) result.position_table = Tensor<T>({options.position_table.size(0), q.size(1)});
   const View<T, 4> gq = result.q, gk = result.k, gv = result.v, gbias = result.bias, gdout = result.dout;
   const View<T, 3> gdlse = result.dlse;
 
@@ -151,6 +158,10 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
           // through the weights: hs = w * (e - moment);   through ts: ds = w * push
           const T hs = w * (e[at] - moment), ds = w * push[at];
           gbias(b, h, i, j) = hs;
+          if (!options.position_table.is_null()) {
+            result.position_table.data()[options.position_row(i, j) * q.size(1) + h] +=
+                hs * static_cast<T>(options.position_factor(i, j));
+          }
           // s = softcap(x) + bias, ts = softcap'(x) * tx + tbias
           const T hx = hs * row.slope[at] + ds * row.bend[at] * row.product_rate[at], dx = ds * row.slope[at];
           // x = scale * q.k, tx = scale * (tq.k + q.tk)

@@ -11,11 +11,12 @@ namespace reference {
 /// A direction in which the inputs move; a null view stands for zeros.
 template <class T>
 struct Tangents {
-  View<const T, 4> q;        ///< [B, H, Tq, D]
-  View<const T, 4> k;        ///< [B, Hkv, Tk, D]
-  View<const T, 4> v;        ///< [B, Hkv, Tk, Dv]
-  View<const T, 4> bias;     ///< [B|1, H|1, Tq|1, Tk|1]
-  View<const T, 1> sinks{};  ///< [H]
+  View<const T, 4> q;                 ///< [B, H, Tq, D]
+  View<const T, 4> k;                 ///< [B, Hkv, Tk, D]
+  View<const T, 4> v;                 ///< [B, Hkv, Tk, Dv]
+  View<const T, 4> bias;              ///< [B|1, H|1, Tq|1, Tk|1]
+  View<const T, 1> sinks{};           ///< [H]
+  View<const T, 2> position_table{};  ///< [rows, H]
 };
 
 template <class T>
@@ -26,13 +27,14 @@ struct Jvp {
 
 template <class T>
 struct DoubleBackward {
-  Tensor<T> q;        ///< [B, H, Tq, D]
-  Tensor<T> k;        ///< [B, Hkv, Tk, D]
-  Tensor<T> v;        ///< [B, Hkv, Tk, Dv]
-  Tensor<T> bias;     ///< [B, H, Tq, Tk]; reduce_to_bias() sums it to the bias's own shape
-  Tensor<T> dout;     ///< [B, H, Tq, Dv]
-  Tensor<T> dlse;     ///< [B, H, Tq]
-  Tensor<T> sinks{};  ///< [H], where there are sinks
+  Tensor<T> q;                 ///< [B, H, Tq, D]
+  Tensor<T> k;                 ///< [B, Hkv, Tk, D]
+  Tensor<T> v;                 ///< [B, Hkv, Tk, Dv]
+  Tensor<T> bias;              ///< [B, H, Tq, Tk]; reduce_to_bias() sums it to the bias's own shape
+  Tensor<T> dout;              ///< [B, H, Tq, Dv]
+  Tensor<T> dlse;              ///< [B, H, Tq]
+  Tensor<T> sinks{};           ///< [H], where there are sinks
+  Tensor<T> position_table{};  ///< [rows, H], where there is one
 };
 
 /// How out and lse move along the tangents.

@@ -27,7 +27,7 @@ std::vector<AttentionCase> small_cases() {
     each.empty_row = n % 5 < 3 ? EmptyRow::kMean : EmptyRow::kZero;
     each.seed = n;
     each.sinks = n % 3 == 1 ? SinkKind::kSome : SinkKind::kNone;
-    each.position = n == 5 ? PositionKind::kAlibi : PositionKind::kNone;
+    each.position = static_cast<PositionKind>(n % 7 < 5 ? n % 7 : 0);
     cases.push_back(each);
   }
   return cases;
@@ -50,6 +50,7 @@ Real loss_of_gradients(const SecondInput<Real>& input) {
     sum += inner(input.bias, reference::reduce_to_bias(first.dbias, View<const Real, 4>(input.bias).sizes()));
   }
   if (input.sinks.rank() > 0) sum += inner(input.sinks, first.dsinks);
+  if (input.position_table.rank() > 0) sum += inner(input.position_table, first.dposition_table);
   return sum;
 }
 
@@ -80,6 +81,7 @@ void move(Tensor<Real>& x, const Tensor<Real>& direction, Real step) {
 reference::Forward<Real> moved_forward(SecondInput<Real>& input, Real step) {
   move(input.first.q, input.q, step), move(input.first.k, input.k, step), move(input.first.v, input.v, step);
   move(input.first.bias, input.bias, step), move(input.first.sinks, input.sinks, step);
+  move(input.first.position_table, input.position_table, step);
   return input.first.forward();
 }
 
@@ -113,6 +115,9 @@ TEST(SecondOrder, TheReferencesDoubleBackwardIsAFiniteDifference) {
     expect_gradient(input, input.first.v, exact.v, "v");
     expect_gradient(input, input.first.dout, exact.dout, "dout");
     expect_gradient(input, input.first.dlse, exact.dlse, "dlse");
+    if (input.first.position_table.rank() > 0) {
+      expect_gradient(input, input.first.position_table, exact.position_table, "position table");
+    }
     if (input.first.sinks.rank() > 0) expect_gradient(input, input.first.sinks, exact.sinks, "sinks");
     if (input.first.bias.rank() > 0) {
       expect_gradient(input, input.first.bias,
@@ -174,7 +179,7 @@ void expect_same(const std::vector<Tensor<T>>& a, const std::vector<Tensor<T>>& 
   constexpr std::array names = {"tout", "tlse", "gq", "gk", "gv", "gdout", "gdlse"};
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t n = 0; n < a.size(); ++n) {
-    EXPECT_TRUE(same_bits(a[n], b[n])) << (n < names.size() ? names[n] : "gbias or gsinks");
+    EXPECT_TRUE(same_bits(a[n], b[n])) << (n < names.size() ? names[n] : "gbias, gsinks or gposition");
   }
 }
 

@@ -13,7 +13,7 @@
 namespace qkv::test {
 
 struct SecondMagnitude {
-  Tensor<double> out, lse, q, k, v, bias, sinks{};  // bias [B, H, Tq, Tk]; out and lse also of gdout and gdlse
+  Tensor<double> out, lse, q, k, v, bias, sinks{}, position{};  // bias [B, H, Tq, Tk]; out and lse also of gdout and gdlse
 };
 
 template <class C>
@@ -27,6 +27,7 @@ class SecondMagnitudeMaker {
         a_{Tensor<double>(exact.out.sizes()),     Tensor<double>(exact.lse.sizes()),
            Tensor<double>(input.first.q.sizes()), Tensor<double>(input.first.k.sizes()),
            Tensor<double>(input.first.v.sizes()), Tensor<double>(exact.weights.sizes())} {
+    if (input.first.position_table.data() != nullptr) a_.position = Tensor<double>(input.first.position_table.sizes());
     if (input.first.sinks.data() != nullptr) a_.sinks = Tensor<double>(input.first.sinks.sizes());
   }
 
@@ -79,6 +80,10 @@ class SecondMagnitudeMaker {
       p.rate += std::abs(static_cast<double>(
           bias(bias.size(0) > 1 ? b : 0, bias.size(1) > 1 ? h : 0, bias.size(2) > 1 ? i : 0, bias.size(3) > 1 ? j : 0)));
     }
+    if (!tangents_.position_table.is_null()) {
+      const double rate = static_cast<double>(tangents_.position_table(in.options.position_row(i, j), h));
+      p.rate += std::abs(in.options.position_factor(i, j) * rate);
+    }
     p.push = p.factor * absolute_dot(dout, b, h, i, v, g, j);
     p.through_value = p.factor * absolute_dot(dout, b, h, i, tangents_.v, g, j);
     return p;
@@ -124,6 +129,9 @@ class SecondMagnitudeMaker {
       const double hs = p.weight * (e(p) + moment), ds = p.weight * (p.push + delta), dx = ds * p.slope;
       const double hx = hs * p.slope + ds * p.bend * p.product_rate;
       gbias(b, h, i, j) = hs;
+      if (a_.position.data() != nullptr) {
+        a_.position.data()[in.options.position_row(i, j) * q.size(1) + h] += std::abs(in.options.position_factor(i, j)) * hs;
+      }
       for (Index n = 0; n < v.size(3); ++n) {
         const double moved = uv.is_null() ? 0 : size_of(uv(b, g, j, n));
         out(b, h, i, n) += p.factor * p.weight * ((p.rate + mean) * size_of(v(b, g, j, n)) + moved);
@@ -159,6 +167,7 @@ class SecondExpectation {
     if (auto ok = within(gq_, copy_as<T>(gq), "gq", name, worst); !ok) return ok;
     if (auto ok = within(gk_, copy_as<T>(gk), "gk", name, worst); !ok) return ok;
     if (auto ok = within(gv_, copy_as<T>(gv), "gv", name, worst); !ok) return ok;
+    if (auto ok = within(gposition_, result.gposition, "gposition", name, worst); !ok) return ok;
     if (auto ok = within(gsinks_, result.gsinks, "gsinks", name, worst); !ok) return ok;
     return within(gbias_, result.gbias, "gbias", name, worst);
   }
@@ -179,6 +188,7 @@ class SecondExpectation {
         gv_(std::move(exact.v), naive.v, a.v, kShare),
         tlse_(std::move(rates.lse), naive_rates.lse, a.lse, kShare),
         gdlse_(std::move(exact.dlse), naive.dlse, a.lse, kShare),
+        gposition_(std::move(exact.position_table), naive.position_table, a.position, kShare),
         gsinks_(std::move(exact.sinks), naive.sinks, a.sinks, kShare),
         gbias_(reference::reduce_to_bias(exact.bias, bias_sizes(problem)),
                reference::reduce_to_bias(naive.bias, bias_sizes(problem)),
@@ -189,7 +199,7 @@ class SecondExpectation {
   }
 
   static constexpr double kShare = 4;  // of the naive form's error: 2 for forward, 3 for its gradients
-  Expected<T> tout_, gdout_, gq_, gk_, gv_, tlse_, gdlse_, gsinks_, gbias_;
+  Expected<T> tout_, gdout_, gq_, gk_, gv_, tlse_, gdlse_, gposition_, gsinks_, gbias_;
 };
 
 }  // namespace qkv::test

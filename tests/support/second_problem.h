@@ -12,13 +12,18 @@ namespace qkv::test {
 template <class C>
 struct SecondInput {
   ReferenceInput<C> first;
-  Tensor<C> q, k, v, bias, sinks;  // tangents; those not given are empty
+  Tensor<C> q, k, v, bias, sinks, position_table{};  // tangents; those not given are empty
 
   reference::Tangents<C> tangents() const {
     const auto view = [](const Tensor<C>& tensor) {
       return tensor.rank() == 0 ? View<const C, 4>{} : tensor.template view<4>();
     };
-    return {view(q), view(k), view(v), view(bias), sinks.rank() == 0 ? View<const C, 1>{} : View<const C, 1>(sinks)};
+    return {view(q),
+            view(k),
+            view(v),
+            view(bias),
+            sinks.rank() == 0 ? View<const C, 1>{} : View<const C, 1>(sinks),
+            position_table.rank() == 0 ? View<const C, 2>{} : View<const C, 2>(position_table)};
   }
   reference::Jvp<C> jvp() const { return reference::attention_jvp<C>(first.q, first.k, first.v, tangents(), first.options); }
   reference::DoubleBackward<C> double_backward() const {
@@ -32,7 +37,7 @@ struct SecondProblem {
   Problem<T> first;
   Triple<T> moved;        // tangents of q, k, v, in the case's layout
   Tensor<T> bias_memory;  // of the bias
-  Tensor<T> sinks_memory;
+  Tensor<T> sinks_memory, position_memory;
   AttentionTangents<T> tangents;
 
   explicit SecondProblem(const AttentionCase& attention_case)
@@ -63,6 +68,11 @@ struct SecondProblem {
       }
       if (attention_case.seed % 4 != 1) tangents.sinks = sinks_memory;
     }
+    if (first.position_table.data() != nullptr) {
+      position_memory = Tensor<T>(first.position_table.sizes());
+      for (T& rate : position_memory.span()) rate = static_cast<T>(random.symmetric());
+      if (attention_case.seed % 4 != 2) tangents.position_bias = position_memory;
+    }
     // Some cases leave tangents out; at least one is given.
     const std::uint64_t style = attention_case.seed % 5;
     if (style != 2) tangents.q = moved.views[0];
@@ -78,6 +88,10 @@ struct SecondProblem {
         first.template reference_input<C>(), copy(tangents.q), copy(tangents.k), copy(tangents.v), copy(tangents.bias), {}};
     if (!tangents.sinks.is_null()) input.sinks = Tensor<C>(sinks_memory.sizes());
     for (Index h = 0; h < input.sinks.count(); ++h) input.sinks.data()[h] = static_cast<C>(tangents.sinks(h));
+    if (!tangents.position_bias.is_null()) input.position_table = Tensor<C>(position_memory.sizes());
+    for (Index n = 0; n < input.position_table.count(); ++n) {
+      input.position_table.data()[n] = static_cast<C>(position_memory.data()[n]);
+    }
     return input;
   }
 
@@ -98,7 +112,7 @@ template <class T>
 struct SecondResult {
   Result<T> first;  // forward's
   Placed<T> tout, gdout;
-  Tensor<T> tlse, gdlse, gbias, gsinks;
+  Tensor<T> tlse, gdlse, gbias, gsinks, gposition;
   Triple<T> gradients;  // gq, gk, gv
 
   explicit SecondResult(const SecondProblem<T>& problem)
@@ -112,7 +126,8 @@ struct SecondResult {
       gbias = Tensor<T>(std::vector<Index>(problem.first.bias.sizes().begin(), problem.first.bias.sizes().end()));
     }
     if (problem.first.sinks.data() != nullptr) gsinks = Tensor<T>(problem.first.sinks.sizes());
-    for (Tensor<T>* tensor : {&tlse, &gdlse, &gbias, &gsinks}) {
+    if (problem.first.position_table.data() != nullptr) gposition = Tensor<T>(problem.first.position_table.sizes());
+    for (Tensor<T>* tensor : {&tlse, &gdlse, &gbias, &gsinks, &gposition}) {
       if (tensor->data() != nullptr) std::fill_n(tensor->data(), tensor->count(), kQuietNan<T>);
     }
   }
@@ -131,6 +146,7 @@ struct SecondResult {
     wanted.gdlse = gdlse;
     if (!p.bias.is_null()) wanted.gbias = gbias;
     if (p.sinks.data() != nullptr) wanted.gsinks = gsinks;
+    if (p.position_table.data() != nullptr) wanted.gposition_bias = gposition;
     wanted.dlse = p.dlse;
     attention_double_backward(p.q(), p.k(), p.v(), first.out.view, first.lse, p.dout.view, problem.tangents, wanted, p.options,
                               context);
@@ -146,6 +162,7 @@ struct SecondResult {
     all.push_back(gdlse.clone());
     if (gbias.data() != nullptr) all.push_back(gbias.clone());
     if (gsinks.data() != nullptr) all.push_back(gsinks.clone());
+    if (gposition.data() != nullptr) all.push_back(gposition.clone());
     return all;
   }
 };
