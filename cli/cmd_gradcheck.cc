@@ -16,12 +16,14 @@
 namespace qkv::cli {
 namespace {
 
-constexpr std::uint32_t kBiasStream = 20;
+// Streams of random numbers.
+constexpr std::uint32_t kBiasStream = 20, kSinkStream = 21, kPositionStream = 22;
 
 struct Options {
   AttendOptions attend;
-  std::string sizes;
-  bool json = false;
+  std::string sizes, align;
+  bool sinks = false, alibi = false, json = false;
+  Index t5_buckets = 0, relative_reach = 0;
 };
 
 /// "2,4,2,6,6,4,3": B, H, Hkv, Tq, Tk, D, Dv.
@@ -44,6 +46,38 @@ Tensor<double> read_bias(const std::string& text, const GradcheckSizes& s, std::
   const auto size = [&text](char axis, Index full) { return text.find(axis) == std::string::npos ? 1 : full; };
   return random_tensor({size('b', s.batch), size('h', s.num_heads), size('q', s.q_len), size('k', s.kv_len)}, seed,
                        kBiasStream);
+}
+
+/// Random sinks and the position bias, as the options say.
+void add_modifiers(const Options& options, const GradcheckSizes& s, GradcheckInput& input) {
+  const std::uint64_t seed = options.attend.seed;
+  if (options.sinks) {
+    input.sinks = random_tensor({s.num_heads}, seed, kSinkStream);
+    input.options.sinks = input.sinks;
+  }
+  if (options.alibi + (options.t5_buckets != 0) + (options.relative_reach != 0) > 1) {
+    throw UsageError("--alibi, --t5 and --relative exclude one another");
+  }
+  const Align align = options.align.empty() ? Align::kSquare : parse_align("--position-align", options.align);
+  const auto table = [&](Index rows) {
+    if (rows < 1 || rows > 1000) throw UsageError("--t5 and --relative must be small positive numbers");
+    input.position = random_tensor({rows, s.num_heads}, seed, kPositionStream);
+    return View<const double, 2>(input.position);
+  };
+  if (options.alibi) {
+    const std::vector<double> slopes = alibi_slopes(s.num_heads);
+    input.position = Tensor<double>({1, s.num_heads});
+    std::ranges::copy(slopes, input.position.data());
+    input.options.position_bias = PositionBias::alibi(slopes, align);
+  }
+  if (options.t5_buckets != 0) {
+    const Index distance = std::max<Index>(4, options.t5_buckets);  // small sizes reach the last bucket
+    const View<const double, 2> rows = table(options.t5_buckets);
+    input.options.position_bias = PositionBias::t5(rows, {options.t5_buckets, distance, true}, align);
+  }
+  if (options.relative_reach != 0) {
+    input.options.position_bias = PositionBias::relative(table(2 * options.relative_reach + 1), align);
+  }
 }
 
 std::string kind_of(const GradcheckSizes& s) {
@@ -79,6 +113,7 @@ int run(const Options& options) {
     input.bias = read_bias(attend.bias, sizes, attend.seed);
     input.options.bias = input.bias;
   }
+  add_modifiers(options, sizes, input);
   Context context(attend.compute.context());
   const std::vector<GradcheckRow> rows = run_gradcheck(input, attend.seed, context);
   const bool holds = std::ranges::all_of(rows, &GradcheckRow::holds);
@@ -116,6 +151,12 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--sizes", options->sizes, "B,H,HKV,TQ,TK,D,DV (default 2,4,2,6,6,4,3)")->type_name("N,N,..");
   app.add_option("--bias", options->attend.bias, "A bias: the axes of a random one (bhqk, hqk, k ..) or a .npy")
       ->type_name("AXES|FILE");
+  app.add_flag("--sinks", options->sinks, "A random logit a head beside its keys");
+  app.add_flag("--alibi", options->alibi, "Minus slope times distance");
+  app.add_option("--t5", options->t5_buckets, "T5's relative position bias with a random table of N buckets")->type_name("N");
+  app.add_option("--relative", options->relative_reach, "A random bias by distance, up to N to each side")->type_name("N");
+  app.add_option("--position-align", options->align, "Where queries stand when Tq != Tk: top-left or bottom-right")
+      ->type_name("ALIGN");
   add_formula_options(app, options->attend);
   add_json_option(app, options->json);
   return [options] { return run(*options); };

@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
+#include <string_view>
+#include <utility>
 
 #include "command.h"
 #include "core/random.h"
@@ -38,7 +41,12 @@ struct Found {
 class Gradcheck {
  public:
   Gradcheck(GradcheckInput& input, std::uint64_t seed, Context& context) : in_(input), context_(context) {
-    for (const auto& [name, tensor] : {std::pair("q", &in_.q), {"k", &in_.k}, {"v", &in_.v}, {"bias", &in_.bias}}) {
+    for (const auto& [name, tensor] : {std::pair("q", &in_.q),
+                                       {"k", &in_.k},
+                                       {"v", &in_.v},
+                                       {"bias", &in_.bias},
+                                       {"sinks", &in_.sinks},
+                                       {"position", &in_.position}}) {
       if (tensor->rank() == 0) continue;
       moves_.push_back(
           {name, tensor, random_tensor(tensor->sizes(), seed, kDirections + static_cast<std::uint32_t>(moves_.size()))});
@@ -62,7 +70,7 @@ class Gradcheck {
  private:
   /// An input, and the direction in which it moves: also the cotangent of its gradient.
   struct Move {
-    const char* name;
+    std::string name;
     Tensor<double>* tensor;
     Tensor<double> direction;
   };
@@ -72,6 +80,7 @@ class Gradcheck {
 
   Forward forward() const {
     Forward result{Tensor<double>(in_.dout.sizes()), Tensor<double>(in_.dlse.sizes())};
+    settle_slopes();
     attention_forward(in_.q, in_.k, in_.v, result.out, result.lse, in_.options, context_);
     if (in_.options.empty_row == EmptyRow::kNaN) {
       for (const double lse : result.lse.span()) {
@@ -88,17 +97,43 @@ class Gradcheck {
     std::vector<Tensor<double>> gradients;
     for (const Move& move : moves_) gradients.emplace_back(move.tensor->sizes());
     AttentionGradients<double> wanted{.dq = gradients[0], .dk = gradients[1], .dv = gradients[2]};
-    if (has_bias()) wanted.dbias = gradients[3];
+    wanted.dbias = of<4>(gradients, "bias");
+    wanted.dsinks = of<1>(gradients, "sinks");
+    wanted.dposition_bias = of<2>(gradients, "position");
     wanted.dlse = in_.dlse;
     attention_backward(in_.q, in_.k, in_.v, saved.out, saved.lse, in_.dout, wanted, in_.options, context_);
     return gradients;
   }
 
-  bool has_bias() const { return in_.bias.rank() > 0; }
+  /// The one of `all`, which are in the order of moves_, that belongs to `name`; null where that is not given.
+  template <int Rank>
+  View<double, Rank> of(std::vector<Tensor<double>>& all, std::string_view name) const {
+    for (std::size_t n = 0; n < all.size(); ++n) {
+      if (moves_[n].name == name) return all[n].view<Rank>();
+    }
+    return {};
+  }
+  template <int Rank>
+  View<const double, Rank> direction(std::string_view name) const {
+    for (const Move& move : moves_) {
+      if (move.name == name) return move.direction.view<Rank>();
+    }
+    return {};
+  }
   AttentionTangents<double> tangents() const {
-    AttentionTangents<double> all{.q = moves_[0].direction, .k = moves_[1].direction, .v = moves_[2].direction};
-    if (has_bias()) all.bias = moves_[3].direction;
-    return all;
+    return {.q = direction<4>("q"),
+            .k = direction<4>("k"),
+            .v = direction<4>("v"),
+            .bias = direction<4>("bias"),
+            .sinks = direction<1>("sinks"),
+            .position_bias = direction<2>("position")};
+  }
+
+  /// Slopes are copied by the options: what was moved has to get there.
+  void settle_slopes() const {
+    if (!in_.options.position_bias.is_alibi()) return;
+    const std::span<const double> slopes = std::as_const(in_.position).span();
+    in_.options.position_bias = PositionBias::alibi({slopes.begin(), slopes.end()}, in_.options.position_bias.align());
   }
 
   /// <out, dout> + <lse, dlse>
@@ -160,7 +195,7 @@ class Gradcheck {
   void check_backward() {
     const std::vector<Tensor<double>> gradients = backward();
     for (std::size_t n = 0; n < moves_.size(); ++n) {
-      check_gradient("backward", std::string("d") + moves_[n].name, *moves_[n].tensor, gradients[n], [this] { return loss(); });
+      check_gradient("backward", "d" + moves_[n].name, *moves_[n].tensor, gradients[n], [this] { return loss(); });
     }
   }
 
@@ -214,13 +249,15 @@ class Gradcheck {
     for (const Move& move : moves_) results.emplace_back(move.tensor->sizes());
     Tensor<double> gdout(in_.dout.sizes()), gdlse(in_.dlse.sizes());
     AttentionSecondGradients<double> wanted{.gq = results[0], .gk = results[1], .gv = results[2], .gdout = gdout};
-    if (has_bias()) wanted.gbias = results[3];
+    wanted.gbias = of<4>(results, "bias");
+    wanted.gsinks = of<1>(results, "sinks");
+    wanted.gposition_bias = of<2>(results, "position");
     wanted.gdlse = gdlse;
     wanted.dlse = in_.dlse;
     attention_double_backward(in_.q, in_.k, in_.v, saved.out, saved.lse, in_.dout, tangents(), wanted, in_.options, context_);
     const auto loss = [this] { return loss_of_gradients(); };
     for (std::size_t n = 0; n < moves_.size(); ++n) {
-      check_gradient("double backward", std::string("g") + moves_[n].name, *moves_[n].tensor, results[n], loss);
+      check_gradient("double backward", "g" + moves_[n].name, *moves_[n].tensor, results[n], loss);
     }
     check_gradient("double backward", "gdout", in_.dout, gdout, loss);
     check_gradient("double backward", "gdlse", in_.dlse, gdlse, loss);

@@ -21,12 +21,14 @@ struct GradcheckRow {
   bool holds = true;  ///< of every element
 };
 
-/// Everything that moves. A bias, where there is one, is what options.bias sees.
+/// Everything that moves. What options.bias, options.sinks and options.position_bias see, where they are given, lies here.
 struct GradcheckInput {
-  Tensor<double> q, k, v;  ///< [B, H, Tq, D], [B, Hkv, Tk, D], [B, Hkv, Tk, Dv]
-  Tensor<double> dout;     ///< [B, H, Tq, Dv]
-  Tensor<double> dlse;     ///< [B, H, Tq]
-  Tensor<double> bias;     ///< [B|1, H|1, Tq|1, Tk|1], or of no rank
+  Tensor<double> q, k, v;   ///< [B, H, Tq, D], [B, Hkv, Tk, D], [B, Hkv, Tk, Dv]
+  Tensor<double> dout;      ///< [B, H, Tq, Dv]
+  Tensor<double> dlse;      ///< [B, H, Tq]
+  Tensor<double> bias;      ///< [B|1, H|1, Tq|1, Tk|1], or of no rank
+  Tensor<double> sinks;     ///< [H], or of no rank
+  Tensor<double> position;  ///< [rows, H] of a table, [1, H] of ALiBi's slopes, or of no rank
   AttentionOptions options;
 };
 

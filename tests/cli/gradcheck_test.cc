@@ -15,6 +15,9 @@ TEST_F(Gradcheck, HoldsUnderTheOptionsOfAttend) {
                                    {"--key-lengths", "4,0", "--empty-row", "mean", "--dropout", "0.4"},
                                    {"--dropout", "0.5", "--bias", "k", "--scale", "-0.6"},
                                    {"--sizes", "1,1,1,1,1,1,1"},
+                                   {"--sinks", "--alibi", "--causal", "--bias", "hqk", "--softcap", "2"},
+                                   {"--sinks", "--t5", "8", "--key-lengths", "3,0", "--dropout", "0.2"},
+                                   {"--relative", "2", "--position-align", "bottom-right", "--sizes", "1,2,2,4,6,3,3"},
                                    {"--sizes", "0,2,1,3,3,2,2"},
                                    {"--isa", "scalar", "--threads", "2", "--bias", "bhqk"}};
   for (const Words& set : sets) {
@@ -23,8 +26,10 @@ TEST_F(Gradcheck, HoldsUnderTheOptionsOfAttend) {
     words.insert(words.end(), set.begin(), set.end());
     const nlohmann::json found = json(words);
     EXPECT_TRUE(found.at("holds").get<bool>()) << found.dump(1);
-    const bool biased = std::ranges::find(set, "--bias") != set.end();
-    EXPECT_EQ(found.at("checks").size(), biased ? 13U : 11U);
+    const auto moved = std::ranges::count_if(set, [](const std::string& word) {
+      return word == "--bias" || word == "--sinks" || word == "--alibi" || word == "--t5" || word == "--relative";
+    });
+    EXPECT_EQ(found.at("checks").size(), static_cast<std::size_t>(11 + 2 * moved));
     for (const auto& check : found.at("checks")) {
       EXPECT_LE(check.at("error").get<double>(), check.at("bound").get<double>());
       EXPECT_LT(check.at("bound").get<double>(), 1e-5) << "a bound that lets everything pass";
@@ -50,6 +55,8 @@ TEST_F(Gradcheck, RefusesWhatItCannotCheck) {
   expect_refused({"gradcheck", "--sizes", "1,1,1,4000,4000,64,64"}, {"small"});
   expect_refused({"gradcheck", "--sizes", "1,3,2,4,4,2,2"}, {"heads"});
   expect_refused({"gradcheck", "--key-lengths", "0,2", "--empty-row", "nan"}, {"--empty-row", "zero"});
+  expect_refused({"gradcheck", "--alibi", "--t5", "4"}, {"--alibi", "exclude"});
+  expect_refused({"gradcheck", "--relative", "-3"}, {"--relative"});
   expect_refused({"gradcheck", "--causal", "--sizes", "1,1,1,3,4,2,2"}, {"bottom-right"});
 }
 
