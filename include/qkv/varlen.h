@@ -47,14 +47,18 @@ QKV_API void attention_varlen_forward(View<const Float16, 3> q, View<const Float
 /// What backward writes; null views are not computed. Overwritten in full, or added to with `accumulate`.
 template <class T>
 struct RaggedGradients {
-  View<T, 3> dq{};                       ///< [total_q, H, D]
-  View<T, 3> dk{};                       ///< [total_k, Hkv, D]
-  View<T, 3> dv{};                       ///< [total_k, Hkv, Dv]
-  View<const Accumulator<T>, 2> dlse{};  ///< input, optional: gradient arriving at lse [total_q, H]
+  View<T, 3> dq{};                           ///< [total_q, H, D]
+  View<T, 3> dk{};                           ///< [total_k, Hkv, D]
+  View<T, 3> dv{};                           ///< [total_k, Hkv, Dv]
+  View<Accumulator<T>, 4> dbias{};           ///< the bias's own shape: summed over the axes that repeat
+  View<Accumulator<T>, 1> dsinks{};          ///< [H], needs sinks
+  View<Accumulator<T>, 2> dposition_bias{};  ///< [rows, H] of the position bias
+  View<const Accumulator<T>, 2> dlse{};      ///< input, optional: gradient arriving at lse [total_q, H]
   bool accumulate = false;
 };
 
-/// Gradients of sum(out * dout) (+ sum(lse * dlse)); see attention_backward. The gradient of a bias is not computed here.
+/// Gradients of sum(out * dout) (+ sum(lse * dlse)); see attention_backward. Those that sequences share (dbias, dsinks,
+/// dposition_bias) are summed in an order that the lengths alone decide.
 QKV_API void attention_varlen_backward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
                                        View<const float, 3> out, View<const float, 2> lse, View<const float, 3> dout,
                                        const RaggedGradients<float>& gradients, const RaggedOffsets& offsets,

@@ -320,8 +320,8 @@ def cases():
     yield grouped_case("hf_llama_dynamic", "llama", (1, 24, 20), **wide,
                        rope={"rope_type": "dynamic", "factor": 2.0, "max": 8}, rope_text=",scaling=ntk,factor=5")
     yield grouped_case("hf_llama_yarn", "llama", (1, 12, 20), **wide, offset=50,
-                       rope={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "max": 64},
-                       rope_text=",scaling=yarn,factor=4,context=16")
+                       rope={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096, "max": 16384},
+                       rope_text=",scaling=yarn,factor=4,context=4096")
     yield grouped_case("hf_llama_llama3", "llama", (1, 12, 20), **wide, offset=50, base=500000.0,
                        rope={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                              "original_max_position_embeddings": 64, "max": 512},

@@ -4,9 +4,9 @@
 #include <new>
 
 #include "attention/backward_job.h"
-#include "attention/capture.h"
 #include "attention/backward_memory.h"
 #include "attention/capture.h"
+#include "attention/shared_gradients.h"
 #include "attention/sink_gradient.h"
 #include "core/check.h"
 #include "core/overlap.h"
@@ -30,37 +30,13 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
   if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
   if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
-  check<ShapeError>(g.dbias.is_null() || g.dbias.sizes() == p.bias.sizes(), function,
-                    "dbias must have the sizes of the bias: got dbias ", g.dbias, ", bias ", p.bias);
-  check<ShapeError>(g.dsinks.is_null() || g.dsinks.sizes() == p.sinks.sizes(), function,
-                    "dsinks must have the sizes of the sinks: got dsinks ", g.dsinks, ", sinks ", p.sinks);
-  const std::array<Index, 2> table{p.position_bias->rows(), p.position_bias->heads()};
-  check<ShapeError>(
-      g.dposition_bias.is_null() || g.dposition_bias.sizes() == table, function, "dposition_bias must be [rows, H], here ",
-      [&] { return shape_text(table.data(), 2); }, ": got ", g.dposition_bias);
+  check_shared_gradients(function, p, g.dbias, g.dsinks, g.dposition_bias);
   const NamedBox outputs[] = {{"dq", g.dq},       {"dk", g.dk},         {"dv", g.dv},
                               {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
   const NamedBox inputs[] = {
       {"q", p.q},   {"k", p.k},     {"v", p.v},       {"bias", p.bias},   {"out", out},
       {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
-}
-
-template <class T>
-void zero_all(const View<T, 2>& view) {
-  for (Index a = 0; a < view.size(0); ++a) {
-    for (Index b = 0; b < view.size(1); ++b) view(a, b) = T{};
-  }
-}
-template <class T>
-void zero_all(const View<T, 4>& view) {
-  for (Index a = 0; a < view.size(0); ++a) {
-    for (Index b = 0; b < view.size(1); ++b) {
-      for (Index c = 0; c < view.size(2); ++c) {
-        for (Index d = 0; d < view.size(3); ++d) view(a, b, c, d) = T{};
-      }
-    }
-  }
 }
 
 template <class T>

@@ -40,6 +40,7 @@ struct BackwardJob {
   std::size_t kernel_bytes = 0, bias_bytes = 0, worker_bytes = 0;
 
   Index row_offset = 0, turn_offset = 0, head_offset = 0;  // of one sequence of a ragged batch in what the batch shares
+  Index longest_tiles = 0;                                 // query tiles of its longest sequence; 0: of this one
 
   PositionGradient<T> position{};
 
@@ -47,6 +48,7 @@ struct BackwardJob {
   Index first_turn(Index b, Index h) const { return turn_offset + (b * p.num_heads + h) * p.query_tiles(); }
   Index head_number(Index b, Index g) const { return head_offset + b * p.num_kv_heads + g; }
   Index key_ranges() const { return p.key_ranges(); }
+  Index bias_tiles() const { return std::max(longest_tiles, p.query_tiles()); }
   bool wants(const View<T, 4>& view) const { return view.data() != nullptr; }
   bool sets_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
   void* kernel_scratch(int worker) const { return scratch + static_cast<std::size_t>(worker) * worker_bytes; }
@@ -185,10 +187,14 @@ struct BackwardJob {
       if (share_bias) pass_turn(bias_turns[t], sequence);
       if (tile_turn != nullptr) pass_turn(*tile_turn, range);
     }
+    for (Index t = p.query_tiles(); share_bias && t < bias_tiles(); ++t) {  // the turns of tiles that other sequences have
+      wait_for_turn(bias_turns[t], sequence);
+      pass_turn(bias_turns[t], sequence);
+    }
     if (tile.sets_keys) zero_keys(b, h / p.group_size(), k_begin, k_count);
     const bool adds_bias = bias.wanted() && bias.over_queries;
     if (adds_bias || position.wanted()) {
-      Turn& turn = bias_turns[p.query_tiles()];
+      Turn& turn = bias_turns[bias_tiles()];
       wait_for_turn(turn, sequence);
       if (adds_bias) bias.add_private(bias_sums, b, h, k_begin, k_count);
       if (position.wanted()) position.add(private_position(worker), h);

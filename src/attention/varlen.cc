@@ -39,6 +39,8 @@ RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q_
       offsets(its_offsets),
       options(its_options),
       shared(make_problem(function, one_sequence(q), one_sequence(k), one_sequence(v), options, context, Use::kRagged)) {
+  check<UnsupportedError>(options.capture.result == nullptr, function,
+                          "capture is not supported in a ragged batch: look at one sequence alone");
   check<ShapeError>(offsets.q_offsets.size() == offsets.kv_offsets.size(), function,
                     "q_offsets and kv_offsets must have the same number of sequences: got ", offsets.q_offsets.size(), " and ",
                     offsets.kv_offsets.size(), " numbers");
@@ -50,7 +52,9 @@ RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q_
     longest_kv = std::max(longest_kv, kv_len(b));
     pairs += static_cast<double>(shared.num_heads) * static_cast<double>(q_len(b)) * static_cast<double>(kv_len(b));
     check_mask(options.mask, {batch, shared.num_heads, q_len(b), kv_len(b)}, function);
+    check_position_bias<Accumulator<T>>(options.position_bias, shared.num_heads, q_len(b), kv_len(b), function);
   }
+  position_memory = shared.position.spread(options.position_bias, longest_q, longest_kv, context);
   check_bias_sizes(function, "[B|1, H|1, longest Tq|1, longest Tk|1]", shared.bias,
                    {batch, shared.num_heads, longest_q, longest_kv});
 }

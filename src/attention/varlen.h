@@ -22,6 +22,7 @@ struct RaggedProblem {
   RaggedOffsets offsets;
   const AttentionOptions& options;
   Problem<T> shared;  // one sequence of all tokens, without a mask
+  ScratchLease position_memory;
   Index batch = 0, longest_q = 0, longest_kv = 0;
   double pairs = 0;  // of queries and keys, over all heads
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "attention/backward_job.h"
+#include "attention/shared_gradients.h"
+#include "attention/sink_gradient.h"
 #include "attention/varlen.h"
 #include "core/check.h"
 #include "core/overlap.h"
@@ -41,13 +43,14 @@ struct RaggedBackward {
   const RaggedGradients<T>& gradients;
   Problem<T> longest;  // a sequence as long as the longest queries and the most keys: what scratch must hold
   GradientSums<T> sums;
+  BiasGradient<T> bias;
   std::span<Place> places{};       // those with keys; the rest of the memory is unused
   std::span<Index> range_first{};  // [ranges + 1]: items of smaller key ranges, where ranges are outermost
   Index rows, items = 0, num_tile_turns = 0;
-  std::size_t kernel_bytes;
-  // Shared scratch: delta, lse2 in two parts, each [H, total_q] sequence by sequence; tile turns.
+  std::size_t kernel_bytes, bias_bytes, position_bytes;
+  // Shared scratch: delta, lse2 in two parts, each [H, total_q] sequence by sequence; tile turns; bias turns.
   Sum* delta = nullptr;
-  Turn* tile_turns = nullptr;
+  Turn *tile_turns = nullptr, *bias_turns = nullptr;
   std::byte* workers = nullptr;
 
   RaggedBackward(const RaggedProblem<T>& ragged, const View<const T, 3>& its_out, const View<const Sum, 2>& its_lse,
@@ -59,13 +62,16 @@ struct RaggedBackward {
         gradients(its_gradients),
         longest(longest_sequence(ragged)),
         sums(longest, longest.key_ranges(), context.threads()),
+        bias(gradients.dbias, longest),
         rows(r.q.size(0) * r.shared.num_heads),
         kernel_bytes(lines(std::max(longest.kernels->backward_scratch_bytes(longest.head_dim, longest.v_head_dim),
-                                    longest.kernels->forward_scratch_bytes(longest.head_dim, longest.v_head_dim)))) {
+                                    longest.kernels->forward_scratch_bytes(longest.head_dim, longest.v_head_dim)))),
+        bias_bytes(bias.over_queries ? lines(static_cast<std::size_t>(longest.backward_keys) * sizeof(Sum)) : 0),
+        position_bytes(PositionGradient<T>{gradients.dposition_bias, &longest}.worker_bytes()) {
     for (Index b = 0; b < r.batch; ++b) num_tile_turns += longest.num_heads * r.sequence(b).query_tiles();
   }
 
-  std::size_t worker_bytes() const { return kernel_bytes + sums.worker_bytes(); }
+  std::size_t worker_bytes() const { return kernel_bytes + bias_bytes + sums.worker_bytes() + position_bytes; }
 
   /// Puts the sequences that have keys in order and numbers their items.
   void deal_out() {
@@ -105,37 +111,56 @@ struct RaggedBackward {
     if constexpr (kRoundedAtEnd<T>) {
       const Place& place = place_of<Place>(places, item);
       const Index ranges = r.sequence(place.sequence).key_ranges(), own = item - place.first_item;
-      run(place, own / ranges, own % ranges, worker);
+      run(item, place, own / ranges, own % ranges, worker);
     } else {
       const auto after = std::upper_bound(range_first.begin(), range_first.end(), item);
       const Index range = after - range_first.begin() - 1, own = item - *(after - 1), heads = longest.num_kv_heads;
-      run(places[static_cast<std::size_t>(own / heads)], own % heads, range, worker);
+      run(item, places[static_cast<std::size_t>(own / heads)], own % heads, range, worker);
     }
   }
 
   /// One key range of kv head g.
-  void run(const Place& place, Index g, Index range, int worker) const {
+  void run(Index item, const Place& place, Index g, Index range, int worker) const {
     const Index b = place.sequence;
     const Problem<T> p = r.sequence(b);
-    const AttentionGradients<T> its_gradients{.dq = r.queries(gradients.dq, b),
-                                              .dk = r.keys(gradients.dk, b),
-                                              .dv = r.keys(gradients.dv, b),
-                                              .dbias = {},
-                                              .dlse = r.query_numbers(gradients.dlse, b),
-                                              .accumulate = gradients.accumulate};
-    BackwardJob<T> job{
-        p, r.queries(out, b), r.query_numbers(lse, b), r.queries(dout, b), its_gradients, BiasGradient<T>({}, p), sums};
+    AttentionGradients<T> its_gradients;
+    its_gradients.dq = r.queries(gradients.dq, b);
+    its_gradients.dk = r.keys(gradients.dk, b);
+    its_gradients.dv = r.keys(gradients.dv, b);
+    its_gradients.dlse = r.query_numbers(gradients.dlse, b);
+    its_gradients.accumulate = gradients.accumulate;
+    BackwardJob<T> job{p, r.queries(out, b), r.query_numbers(lse, b), r.queries(dout, b), its_gradients, bias, sums};
     job.delta = delta;
     job.lse2_high = delta + rows;
     job.lse2_low = delta + 2 * rows;
     job.tile_turns = tile_turns;
+    job.bias_turns = bias_turns;
+    job.longest_tiles = longest.query_tiles();
+    job.position = {gradients.dposition_bias, &p};
     job.row_offset = p.num_heads * (r.q_begin(b) - b * p.q_len);
     job.turn_offset = place.first_turn - b * p.num_heads * p.query_tiles();
     job.head_offset = (&place - places.data() - b) * p.num_kv_heads;
     job.scratch = workers + static_cast<std::size_t>(worker) * worker_bytes();
     job.kernel_bytes = kernel_bytes;
+    job.bias_bytes = bias_bytes;
     job.worker_bytes = worker_bytes();
-    job.run(0, range, b, g, 0);
+    job.run(item, range, b, g, 0);
+  }
+
+  /// After all items: every sequence's part, in their order.
+  void add_dsinks() const {
+    if (gradients.dsinks.is_null()) return;
+    for (Index b = 0; b < r.batch; ++b) {
+      Problem<T> p = r.sequence(b);
+      p.batch = 1;
+      const AttentionGradients<T> its_gradients{.dlse = r.query_numbers(gradients.dlse, b)};
+      BackwardJob<T> job{p, {}, r.query_numbers(lse, b), {}, its_gradients, bias, sums};
+      job.delta = delta + p.num_heads * r.q_begin(b);
+      job.lse2_high = job.delta + rows;
+      job.lse2_low = job.delta + 2 * rows;
+      if (p.kv_len == 0) job.prepare_without_keys();
+      add_sink_gradient(p, job.delta, job.lse2_high, job.lse2_low, gradients.dsinks, true);
+    }
   }
 };
 
@@ -154,9 +179,12 @@ void check_gradients(const char* function, const RaggedProblem<T>& r, const Ragg
   if (!g.dq.is_null()) check_tokens(function, "dq", g.dq, total_q, p.num_heads, p.head_dim);
   if (!g.dk.is_null()) check_tokens(function, "dk", g.dk, total_k, p.num_kv_heads, p.head_dim);
   if (!g.dv.is_null()) check_tokens(function, "dv", g.dv, total_k, p.num_kv_heads, p.v_head_dim);
-  const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}};
-  const NamedBox inputs[] = {{"q", r.q},   {"k", r.k},   {"v", r.v},     {"bias", p.bias},
-                             {"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}};
+  check_shared_gradients(function, p, g.dbias, g.dsinks, g.dposition_bias);
+  const NamedBox outputs[] = {{"dq", g.dq},       {"dk", g.dk},         {"dv", g.dv},
+                              {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
+  const NamedBox inputs[] = {
+      {"q", r.q},   {"k", r.k},     {"v", r.v},       {"bias", p.bias},   {"out", out},
+      {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
 }
 
@@ -168,12 +196,18 @@ void backward(const View<const T, 3>& q, const View<const T, 3>& k, const View<c
   constexpr const char* function = "attention_varlen_backward";
   const RaggedProblem<T> r(function, q, k, v, offsets, options, context);
   check_gradients(function, r, gradients, out, lse, dout);
+  if (!gradients.accumulate) {
+    zero_all(gradients.dbias);
+    zero_all(gradients.dsinks);
+    zero_all(gradients.dposition_bias);
+  }
   if (r.batch == 0) return;
   RaggedBackward<T> job(r, out, lse, dout, gradients, context);
   job.zero_without_keys();
 
   const auto ranges = static_cast<std::size_t>(job.longest.key_ranges());
-  const Index num_turns = job.num_tile_turns + job.sums.num_turns();
+  const Index num_bias_turns = job.longest.query_tiles() + 1;
+  const Index num_turns = job.num_tile_turns + num_bias_turns + job.sums.num_turns();
   const std::size_t place_bytes = lines(static_cast<std::size_t>(r.batch) * sizeof(Place));
   const std::size_t range_bytes = lines((ranges + 1) * sizeof(Index));
   const std::size_t row_bytes = lines(static_cast<std::size_t>(3 * job.rows) * sizeof(Sum));
@@ -188,7 +222,8 @@ void backward(const View<const T, 3>& q, const View<const T, 3>& k, const View<c
   job.delta = reinterpret_cast<Sum*>(take(row_bytes));
   job.tile_turns = reinterpret_cast<Turn*>(take(turn_bytes));
   for (Index t = 0; t < num_turns; ++t) new (&job.tile_turns[t]) Turn(0);
-  job.sums.place(take(job.sums.shared_bytes()), job.tile_turns + job.num_tile_turns);
+  job.bias_turns = job.tile_turns + job.num_tile_turns;
+  job.sums.place(take(job.sums.shared_bytes()), job.bias_turns + num_bias_turns);
   job.workers = next;
   job.deal_out();
 
@@ -196,6 +231,7 @@ void backward(const View<const T, 3>& q, const View<const T, 3>& k, const View<c
   const double flops = kElementFlops * static_cast<double>(job.rows * r.shared.v_head_dim) +
                        static_cast<double>(job.items) * kItemFlops + r.pairs * 2.0 * width;
   parallel_for_flops(context, job.items, flops, [&job](Index item, int worker) { job.run(item, worker); });
+  job.add_dsinks();
 }
 
 }  // namespace

@@ -76,6 +76,32 @@ struct Tokens {
   }
 };
 
+/// The same sums in another order: 64 eps of the largest.
+template <class T>
+void expect_near(const Tensor<T>& a, const Tensor<T>& b, const char* what) {
+  double largest = 1;
+  for (const T value : b.span()) largest = std::max(largest, std::isfinite(value) ? std::abs(static_cast<double>(value)) : 0);
+  ASSERT_EQ(a.sizes(), b.sizes()) << what;
+  for (Index n = 0; n < b.count(); ++n) {
+    if (std::isnan(b.data()[n]) && std::isnan(a.data()[n])) continue;
+    ASSERT_NEAR(static_cast<double>(a.data()[n]), static_cast<double>(b.data()[n]),
+                64 * static_cast<double>(std::numeric_limits<T>::epsilon()) * largest)
+        << what << " at " << n;
+  }
+}
+
+/// whole [1, H, Tq, Tk], first rows and columns, += part.
+template <class T>
+void add_first(const Tensor<T>& part, Tensor<T>& whole) {
+  const View<const T, 4> from = part;
+  const View<T, 4> to = whole;
+  for (Index h = 0; h < from.size(1); ++h) {
+    for (Index i = 0; i < from.size(2); ++i) {
+      for (Index j = 0; j < from.size(3); ++j) to(0, h, i, j) += from(0, h, i, j);
+    }
+  }
+}
+
 /// Inputs and outputs of one setting. Outputs start as NaN.
 template <class T>
 struct Ragged {
@@ -83,7 +109,7 @@ struct Ragged {
   Setting s;
   std::vector<Index> q_offsets, kv_offsets;
   Tokens<T> q, k, v, dout, out, dq, dk, dv;
-  Tensor<Sum> lse, dlse, bias;
+  Tensor<Sum> lse, dlse, bias, dbias;
   std::vector<Index> causal_offsets;
 
   explicit Ragged(const Setting& setting)
@@ -113,6 +139,7 @@ struct Ragged {
     }
     if (!s.bias) return;
     bias = Tensor<Sum>({1, s.num_heads, longest_q, longest_kv});
+    dbias = Tensor<Sum>(bias.sizes());
     for (Sum& x : bias.span()) x = static_cast<Sum>(random.symmetric());
   }
 
@@ -147,9 +174,11 @@ struct Ragged {
     backward(context, false);
   }
   void backward(Context& context, bool accumulate) {
-    attention_varlen_backward(q.view, k.view, v.view, out.view, lse, dout.view,
-                              {.dq = dq.view, .dk = dk.view, .dv = dv.view, .dlse = dlse, .accumulate = accumulate}, offsets(),
-                              options(), context);
+    RaggedGradients<T> gradients{.dq = dq.view, .dk = dk.view, .dv = dv.view};
+    if (s.bias) gradients.dbias = dbias;
+    gradients.dlse = dlse;
+    gradients.accumulate = accumulate;
+    attention_varlen_backward(q.view, k.view, v.view, out.view, lse, dout.view, gradients, offsets(), options(), context);
   }
 
   /// The same, one sequence after the other.
@@ -166,13 +195,20 @@ struct Ragged {
       attention_forward(queries(q), keys(k), keys(v), queries(out), rows(lse), options(b), context);
       AttentionGradients<T> gradients{.dq = queries(dq), .dk = keys(dk), .dv = keys(dv)};
       gradients.dlse = rows(dlse);
+      Tensor<Sum> own_dbias;
+      if (s.bias) {
+        own_dbias = Tensor<Sum>({1, s.num_heads, s.lengths[at].q, s.lengths[at].kv});
+        gradients.dbias = own_dbias;
+      }
       attention_backward(queries(q), keys(k), keys(v), queries(out), rows(lse), queries(dout), gradients, options(b), context);
+      if (s.bias) add_first(own_dbias, dbias);
     }
   }
 };
 
 template <class T>
 void expect_same(const Ragged<T>& a, const Ragged<T>& b) {
+  expect_near(a.dbias, b.dbias, "dbias");
   EXPECT_TRUE(same_bits(a.out.memory, b.out.memory)) << "out";
   EXPECT_TRUE(same_bits(a.lse, b.lse)) << "lse";
   EXPECT_TRUE(same_bits(a.dq.memory, b.dq.memory)) << "dq";
@@ -236,6 +272,73 @@ TYPED_TEST(Varlen, EqualLengthsAreABatch) {
   Tokens<T> out(120, 4, 20, true);
   attention_forward(batched(ragged.q), batched(ragged.k), batched(ragged.v), batched(out), {}, ragged.options(), context);
   EXPECT_TRUE(same_bits(out.memory, ragged.out.memory));
+}
+
+/// [B, H, T, D] that lies token by token, as [B * T, H, D].
+template <class T>
+View<T, 3> tokens_of(const View<T, 4>& view) {
+  return {view.data(), {view.size(0) * view.size(2), view.size(1), view.size(3)}, {view.stride(2), view.stride(1), 1}};
+}
+
+/// [B, H, T] and back: numbers of tokens [B * T, H].
+template <class T>
+Tensor<T> transposed_rows(const Tensor<T>& rows, Index batch, Index heads, Index length, bool to_tokens) {
+  Tensor<T> made(to_tokens ? std::vector<Index>{batch * length, heads} : std::vector<Index>{batch, heads, length});
+  for (Index b = 0; b < batch; ++b) {
+    for (Index h = 0; h < heads; ++h) {
+      for (Index t = 0; t < length; ++t) {
+        const Index by_head = (b * heads + h) * length + t, by_token = (b * length + t) * heads + h;
+        made.data()[to_tokens ? by_token : by_head] = rows.data()[to_tokens ? by_head : by_token];
+      }
+    }
+  }
+  return made;
+}
+
+/// The case list as batches that happen to be even: every option in the bits of attention_forward and attention_backward.
+TYPED_TEST(Varlen, EveryCaseAsSequences) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Context context({.threads = 3});
+  context.impl().region_flops = 0;
+  const std::vector<AttentionCase> cases = pairwise_cases();
+  for (std::size_t n = 0; n < cases.size(); n += std::is_same_v<T, float> ? 1 : 5) {
+    AttentionCase each = cases[n];
+    each.layout = Layout::kBthd;
+    each.cache = CacheKind::kNone;
+    SCOPED_TRACE(each.name());
+    const Problem<T> problem(each);
+    Result<T> batched(problem), ragged(problem);
+    batched.run_forward(problem, context);
+    batched.run_backward(problem, context);
+    std::vector<Index> q_offsets{0}, kv_offsets{0};
+    for (Index b = 0; b < each.batch; ++b) {
+      q_offsets.push_back(q_offsets.back() + each.q_len);
+      kv_offsets.push_back(kv_offsets.back() + each.kv_len);
+    }
+    const RaggedOffsets offsets{q_offsets, kv_offsets};
+    const auto q = tokens_of(problem.q()), k = tokens_of(problem.k()), v = tokens_of(problem.v());
+    const auto& [dq, dk, dv] = ragged.gradients.views;
+    Tensor<Sum> lse({each.batch * each.q_len, each.num_heads});
+    const Tensor<Sum> dlse = transposed_rows(problem.dlse, each.batch, each.num_heads, each.q_len, true);
+    attention_varlen_forward(q, k, v, tokens_of(ragged.out.view), lse, offsets, problem.options, context);
+    RaggedGradients<T> wanted{.dq = tokens_of(dq), .dk = tokens_of(dk), .dv = tokens_of(dv)};
+    if (ragged.dbias.data() != nullptr) wanted.dbias = ragged.dbias;
+    if (ragged.dsinks.data() != nullptr) wanted.dsinks = ragged.dsinks;
+    if (ragged.dposition.data() != nullptr) wanted.dposition_bias = ragged.dposition;
+    wanted.dlse = dlse;
+    attention_varlen_backward(q, k, v, tokens_of(ragged.out.view), lse, tokens_of(problem.dout.view), wanted, offsets,
+                              problem.options, context);
+    EXPECT_TRUE(same_bits(copy_as<Sum>(ragged.out.view), copy_as<Sum>(batched.out.view))) << "out";
+    EXPECT_TRUE(same_bits(transposed_rows(lse, each.batch, each.num_heads, each.q_len, false), batched.lse)) << "lse";
+    for (std::size_t g = 0; g < 3; ++g) {
+      EXPECT_TRUE(same_bits(copy_as<Sum>(ragged.gradients.views[g]), copy_as<Sum>(batched.gradients.views[g]))) << g;
+    }
+    EXPECT_TRUE(same_bits(ragged.dbias, batched.dbias)) << "dbias";
+    EXPECT_TRUE(same_bits(ragged.dposition, batched.dposition)) << "dposition_bias";
+    expect_near(ragged.dsinks, batched.dsinks, "dsinks");  // the same terms, but each sequence's sum is rounded
+    EXPECT_TRUE(ragged.sentinels_intact());
+  }
 }
 
 TEST(VarlenErrors, OffsetsAreChecked) {

@@ -63,6 +63,60 @@ TEST_F(LayerTool, HoldsPyTorchsValues) {
   }
 }
 
+/// Hugging Face's modules: heads of keys and values from the file, rotary positions from one option.
+TEST_F(LayerTool, HoldsHuggingFacesValues) {
+  for (const char* name : {"hf_llama", "hf_llama_yarn", "hf_llama_llama3", "hf_qwen3", "hf_olmo2", "hf_gptj"}) {
+    SCOPED_TRACE(name);
+    const golden::File file(name);
+    io::save_safetensors(path("s.safetensors"), file.parameters());
+    save("x.npy", file.f32("x"));
+    save("g.npy", file.f32("dout"));
+    Words words{"layer",
+                "grouped-query",
+                "--causal",
+                "--state",
+                "s.safetensors",
+                "--x",
+                "x.npy",
+                "--out",
+                "y.npy",
+                "--heads",
+                file.fact("heads"),
+                "--kv-heads",
+                file.fact("kv_heads"),
+                "--rope",
+                file.fact("rope"),
+                "--dout",
+                "g.npy",
+                "--grads",
+                "grads.safetensors"};
+    if (file.number("norm_eps") > 0) words.insert(words.end(), {"--norm-eps", file.fact("norm_eps")});
+    if (file.has("mask")) {
+      io::save_npy(path("m.npy"), file.tensors().at("mask"));
+      words.insert(words.end(), {"--keep", "m.npy"});
+    }
+    EXPECT_EQ(output(words), "");
+    const Tensor<float> y = to_f32(load("y.npy"));
+    EXPECT_LE(file.ratio("out", y.span()), 1);
+    const StateDict gradients = io::load_safetensors(path("grads.safetensors"));
+    EXPECT_EQ(gradients.size(), file.names("grad.").size());
+    for (const StateDict::Entry& entry : gradients.entries()) {
+      const Tensor<float> gradient = to_f32(entry.tensor);
+      EXPECT_LE(file.ratio("grad." + entry.name, gradient.span()), 1) << entry.name;
+    }
+  }
+  const auto refused = [&](const std::string& rope, const std::string& said) {
+    expect_refused({"layer", "grouped-query", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--rope", rope},
+                   {"--rope", said});
+  };
+  refused("base", "KEY=VALUE");
+  refused("bass=3", "bass");
+  refused("base=three", "three");
+  refused("scaling=cubic", "llama3");
+  expect_refused({"layer", "mha", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--kv-heads", "2"},
+                 {"--kv-heads", "mha"});
+}
+
 TEST_F(LayerTool, NamesWhatDoesNotFit) {
   const golden::File file("v1_3x2x4");
   const Words words = prepare(file);
