@@ -3,7 +3,6 @@
 
 #include "core/context_impl.h"
 #include "nn_support.h"
-#include "qkv/io/safetensors.h"
 
 namespace qkv {
 namespace {

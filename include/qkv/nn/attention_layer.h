@@ -12,6 +12,7 @@
 #include <array>
 #include <optional>
 
+#include "qkv/kv_cache.h"
 #include "qkv/nn/layer.h"
 
 namespace qkv {
@@ -50,6 +51,12 @@ struct AttentionLayerConfig {
 
 class GroupedQueryAttention;
 
+/// Work space of AttentionLayer::step, owned by the caller. Reused from step to step it keeps its memory.
+struct StepMemory {
+  Tensor<float> projected, attended;  // [B, n, P], [B, n, W]
+  std::vector<Index> positions;       // [B]: of each sequence's first new token
+};
+
 class QKV_API AttentionLayer : public Layer {
  public:
   explicit AttentionLayer(const AttentionLayerConfig& config);
@@ -79,6 +86,13 @@ class QKV_API AttentionLayer : public Layer {
   void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr,
                const RotaryPositions& positions = {}) const;
   void project_output(View<const float, 3> attended, View<float, 3> y, Context* context = nullptr) const;
+
+  /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences. Their keys
+  /// and values are appended (rotary positions go on from each sequence's length) and each token attends to all up to itself,
+  /// and to what `mask` keeps of those. Prefill is a step of many tokens. No dropout, nothing for backward. CacheFullError and
+  /// all others leave the cache as it was, up to the append; after it only what attention_forward says of masks can be wrong.
+  void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask = {},
+            Context* context = nullptr) const;
 
   /// forward and backward in halves, for a caller that has the projections by another way than from x [B, T, E] (a sum of
   /// projected embeddings). forward_projected: y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
@@ -117,7 +131,8 @@ class QKV_API AttentionLayer : public Layer {
   AttentionOptions attention_options(const ForwardOptions& options) const;
 
   AttentionLayerConfig config_;
-  Mask causal_ = Mask::causal();                          // made once: a forward allocates nothing
+  Mask causal_ = Mask::causal();  // made once: a forward allocates nothing
+  Mask last_sees_last_ = Mask::causal(Align::kBottomRight);
   bool merged_;                                           // the form of the names: one matrix for q, k, v, or three
   std::array<std::string, 5> weight_names_, bias_names_;  // of q, k, v, merged, output
   std::optional<Rotary> rotary_;
