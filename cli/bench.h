@@ -66,5 +66,6 @@ std::vector<BenchCase> weights_cases();
 std::vector<BenchCase> layer_cases();
 std::vector<BenchCase> lm_cases();
 std::vector<BenchCase> curve_cases();
+std::vector<BenchCase> linear_attention_cases();
 
 }  // namespace qkv::cli

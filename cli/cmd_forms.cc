@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "command.h"
@@ -17,20 +18,30 @@ namespace {
 struct Options {
   FormsSizes sizes;
   ComputeOptions compute;
+  double memory_mib = 1024;
   bool json = false;
 };
 
+constexpr const char* kUnits[] = {"", " k", " M", " G", " T"};
+
+/// The unit in which a number has at most three digits before the point: its power of 1000.
+int unit_of(double number) {
+  int unit = 0;
+  for (; number >= 1000 && unit + 1 < static_cast<int>(std::size(kUnits)); number /= 1000) ++unit;
+  return unit;
+}
+
+std::string count_text(double number) {
+  const int unit = unit_of(number);
+  return fmt::format("{:.3g}{}", number / std::pow(1000, unit), kUnits[unit]);
+}
+
 /// "12.6 + 33.6 M": projections and attention in one unit.
-std::string flops_text(const Form& form) {
-  const char* const units[] = {"", " k", " M", " G", " T"};
-  double unit_size = 1;
-  std::size_t unit = 0;
-  while (std::max(form.projection_flops, form.attention_flops) >= 1000 * unit_size && unit + 1 < std::size(units)) {
-    unit_size *= 1000;
-    ++unit;
-  }
-  const std::string attention = fmt::format("{:.3g}{}", form.attention_flops / unit_size, units[unit]);
-  return form.projection_flops > 0 ? fmt::format("{:.3g} + {}", form.projection_flops / unit_size, attention) : attention;
+std::string flops_text(double projections, double attention) {
+  const int unit = unit_of(std::max(projections, attention));
+  const double size = std::pow(1000, unit);
+  const std::string text = fmt::format("{:.3g}{}", attention / size, kUnits[unit]);
+  return projections > 0 ? fmt::format("{:.3g} + {}", projections / size, text) : text;
 }
 
 Json to_json(const FormsReport& report, const Context& context) {
@@ -46,6 +57,8 @@ Json to_json(const FormsReport& report, const Context& context) {
                      {"projection_flops", form.projection_flops},
                      {"attention_flops", form.attention_flops},
                      {"score_bytes", form.score_bytes},
+                     {"longest_length", form.longest > 0 ? Json(form.longest) : Json()},
+                     {"from_softmax", form.from_softmax >= 0 ? Json(form.from_softmax) : Json()},
                      {"ms", 1e3 * form.seconds}});
   }
   for (const EqualForms& pair : report.equal) {
@@ -58,25 +71,64 @@ Json to_json(const FormsReport& report, const Context& context) {
                      {"holds", pair.holds()}});
   }
   const FormsSizes& sizes = report.sizes;
-  return {{"batch", sizes.batch}, {"length", sizes.length},       {"embed", sizes.embed_dim},       {"heads", sizes.num_heads},
-          {"seed", sizes.seed},   {"threads", context.threads()}, {"isa", isa_name(context.isa())}, {"forms", forms},
-          {"equal", equal},       {"holds", report.holds()}};
+  return {{"batch", sizes.batch},
+          {"length", sizes.length},
+          {"embed", sizes.embed_dim},
+          {"heads", sizes.num_heads},
+          {"seed", sizes.seed},
+          {"threads", context.threads()},
+          {"isa", isa_name(context.isa())},
+          {"memory_bytes", report.memory},
+          {"forms", forms},
+          {"equal", equal},
+          {"holds", report.holds()}};
 }
 
 void print_table(const FormsReport& report) {
   const auto line = [](auto... cells) { return fmt::format("{:<20} {:<10} {:>7} {:>6} {:>13} {:>9} {:>8}", cells...); };
   print_line(faint(line("form", "family", "error", "params", "FLOPs", "scores", "time")));
   for (const Form& form : report.forms) {
-    print_line(line(form.name, form.family, fmt::format("{:.1e}", form.error), form.parameters, flops_text(form),
-                    bytes_text(form.score_bytes), seconds_text(form.seconds)));
+    print_line(line(form.name, form.family, fmt::format("{:.1e}", form.error), form.parameters,
+                    flops_text(form.projection_flops, form.attention_flops), bytes_text(form.score_bytes),
+                    seconds_text(form.seconds)));
     if (!(form.error_over_bound <= 1)) print_line(bold("^ farther from the textbook than rounding explains"));
   }
+}
+
+/// One row for each kind of attention, as the layer of which it is a part: what differs is attention alone.
+void print_comparison(const FormsReport& report) {
+  struct Kind {
+    const char *name, *form;
+  };
+  constexpr Kind kinds[] = {{"standard", "naive f32"},           {"flash", "tiled f32"},
+                            {"linear, elu + 1", "linear"},       {"linear, random", "linear features"},
+                            {"sparse, window", "sparse window"}, {"sparse, blocks", "sparse blocks"}};
+  const auto line = [](auto... cells) { return fmt::format("{:<15} {:>6} {:>14} {:>9} {:>8} {:>8} {:>8} {:>8}", cells...); };
+  const FormsSizes& sizes = report.sizes;
+  const double embed = static_cast<double>(sizes.embed_dim);
+  const double parameters = 4 * embed * (embed + 1);
+  const double projections = 8 * static_cast<double>(sizes.batch * sizes.length) * embed * embed;
+  print_line(bold("Standard, flash, linear, sparse: the same layer, another formula in the middle"));
+  print_line(faint(line("kind", "params", "FLOPs", "memory", "longest", "time", "error", "softmax")));
+  for (const Kind& kind : kinds) {
+    const auto form = std::ranges::find(report.forms, std::string(kind.form), &Form::name);
+    if (form == report.forms.end()) continue;
+    print_line(line(kind.name, count_text(parameters), flops_text(projections, form->attention_flops),
+                    bytes_text(form->score_bytes), count_text(form->longest), seconds_text(form->seconds),
+                    fmt::format("{:.1e}", form->error), fmt::format("{:.1e}", form->from_softmax)));
+  }
+  for (const char* text : {"params   all in the projections, the same for each: no kind has O(d)",
+                           "FLOPs    projections + attention; time, memory and error are attention's alone",
+                           "softmax  distance from softmax attention: linear and sparse compute something else"}) {
+    print_line(faint(text));
+  }
+  print_line(faint(fmt::format("longest  tokens whose q, k, v, out and memory fit into {}", bytes_text(report.memory))));
 }
 
 void print_legend() {
   for (const char* line : {"error   largest distance from plain loops in f64 (f64 rows: in long double)",
                            "FLOPs   projections + attention; pairs that the mask drops are not counted",
-                           "scores  naive: the whole [B, H, T, T]; all others: the tiles' scratch memory",
+                           "scores  naive: the whole [B, H, T, T]; all others: scratch memory",
                            "naive   the readable textbook loops of this project, not tuned"}) {
     print_line(faint(line));
   }
@@ -105,6 +157,8 @@ void print_report(const FormsReport& report, const Context& context) {
   print_line();
   print_legend();
   print_line();
+  print_comparison(report);
+  print_line();
   print_equal(report);
   print_line();
   double worst = 0;
@@ -119,7 +173,10 @@ void print_report(const FormsReport& report, const Context& context) {
 
 int run(const Options& options) {
   Context context(options.compute.context());
-  const FormsReport report = run_forms(options.sizes, context);
+  if (!(options.memory_mib > 0)) throw UsageError(fmt::format("--memory must be above 0: got {}", options.memory_mib));
+  FormsSizes sizes = options.sizes;
+  sizes.memory = options.memory_mib * 1024 * 1024;
+  const FormsReport report = run_forms(sizes, context);
   if (options.json) {
     print_json(to_json(report, context));
   } else {
@@ -135,6 +192,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--length", sizes.length, "Tokens in each (default 256)")->type_name("N");
   app.add_option("--embed", sizes.embed_dim, "Width of a token (default 64)")->type_name("N");
   app.add_option("--heads", sizes.num_heads, "Heads of the multi-head forms; divides --embed (default 4)")->type_name("N");
+  app.add_option("--memory", options->memory_mib, "MiB for which the longest length is told (default 1024)")->type_name("N");
   app.add_option("--seed", sizes.seed, "Seed of weights and input (default 0)")->type_name("N");
   add_compute_options(app, options->compute, 1);
   add_json_option(app, options->json);

@@ -1,12 +1,13 @@
 #include "forms.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
 
 #include "core/random.h"
-#include "forms_truth.h"
+#include "forms_rows.h"
 #include "qkv/nn/nn.h"
 
 namespace qkv::cli {
@@ -14,22 +15,6 @@ namespace {
 
 /// Larger, and the textbook's loops take minutes.
 constexpr double kMostProducts = 4e9;
-
-/// Median of at least 3 and at most 25 calls, about 60 ms in all.
-double median_seconds(const std::function<void()>& call) {
-  using Clock = std::chrono::steady_clock;
-  call();
-  std::vector<double> times;
-  double total = 0;
-  while (times.size() < 3 || (times.size() < 25 && total < 0.06)) {
-    const auto start = Clock::now();
-    call();
-    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    total += times.back();
-  }
-  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
-  return times[times.size() / 2];
-}
 
 void check_sizes(const FormsSizes& sizes) {
   const auto text = [](Index n) { return std::to_string(n); };
@@ -68,6 +53,7 @@ class Comparison {
  public:
   Comparison(const FormsSizes& sizes, Context& context) : sizes_(sizes), context_(context), x_(draw_input(sizes)) {
     report_.sizes = sizes;
+    report_.memory = sizes.memory;
   }
 
   FormsReport run() && {
@@ -76,6 +62,7 @@ class Comparison {
     layers(all);
     attention_alone<float, double>(all);
     attention_alone<double, long double>(all);
+    other_formulas(all);
     return std::move(report_);
   }
 
@@ -147,6 +134,27 @@ class Comparison {
     return out;
   }
 
+  /// Linear and sparse attention on the q, k, v of the multi-head layer.
+  void other_formulas(const StateDict& all) {
+    const TextbookLayer layer = textbook(all, sizes_.num_heads, false);
+    const Tensor<float> projected = textbook_linear(x_, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]
+    const Tensor<double> wide = converted<double>(projected);
+    const auto heads = [&](int part) { return part_as_heads(wide, sizes_.batch, sizes_.num_heads, part); };
+    const Tensor<double> softmax =
+        reference::attention_forward<double>(heads(0), heads(1), heads(2), textbook_options<double>(false)).out;
+    const AloneInput input{sizes_, projected, softmax};
+    for (Form& form : report_.forms) {
+      // These compute softmax attention itself: how far they are from it is their error.
+      const bool plain = form.family == "standard" || form.family == "flash";
+      if (plain && form.type == "f32" && form.parameters == 0 && form.longest > 0 &&
+          form.name.find("causal") == std::string::npos) {
+        form.from_softmax = form.error;
+      }
+    }
+    add_linear_forms(report_, input, context_);
+    add_sparse_forms(report_, input, context_);
+  }
+
   /// Attention without projections, in T: the textbook's loops against the tiles, with and without the causal mask.
   template <class T, class Wide>
   void attention_alone(const StateDict& all) {
@@ -185,11 +193,17 @@ class Comparison {
       tiles.name = "tiled " + type + masked;
       tiles.family = "flash";
       row.score_bytes = pairs * sizeof(T);
+      const double heads_each = static_cast<double>(sizes_.batch * sizes_.num_heads), tensors = 4 * sizeof(T) * tensor_row();
+      row.longest = longest_length(report_.memory, heads_each * sizeof(T), tensors, 0);
+      tiles.longest = longest_length(report_.memory, 0, tensors, tiles.score_bytes);
       finish(row, naive, truth, naive_forward);
       finish(tiles, tiled, truth, tiled_forward);
       equal("naive " + type + masked, naive, "tiled " + type + masked, tiled, truth, "");
     }
   }
+
+  /// Numbers of one token of all sequences.
+  double tensor_row() const { return static_cast<double>(sizes_.batch * sizes_.embed_dim); }
 
   template <class T, class Wide>
   void finish(Form row, const Tensor<T>& out, const Truth<Wide>& truth, const std::function<void()>& forward) {
@@ -224,6 +238,29 @@ class Comparison {
 };
 
 }  // namespace
+
+/// Median of at least 3 and at most 25 calls, about 60 ms in all.
+double median_seconds(const std::function<void()>& call) {
+  using Clock = std::chrono::steady_clock;
+  call();
+  std::vector<double> times;
+  double total = 0;
+  while (times.size() < 3 || (times.size() < 25 && total < 0.06)) {
+    const auto start = Clock::now();
+    call();
+    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    total += times.back();
+  }
+  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+  return times[times.size() / 2];
+}
+
+double longest_length(double memory, double square, double each, double fixed) {
+  const double rest = memory - fixed;
+  if (rest <= 0) return 0;
+  if (square == 0) return std::floor(rest / each);
+  return std::floor((std::sqrt(each * each + 4 * square * rest) - each) / (2 * square));
+}
 
 bool FormsReport::holds() const {
   return std::ranges::all_of(forms, [](const Form& form) { return form.error_over_bound <= 1; }) &&

@@ -1,4 +1,4 @@
-// Every hand-written form of attention on the same weights and input: what it costs, how far it is from the f64 textbook, and
+// Every form of attention on the same weights and input: what it costs, how far it is from the f64 textbook, and
 // which forms must give the same numbers. Not: printing (cmd_forms.cc), kernels at their best sizes (qkv bench).
 #pragma once
 
@@ -17,12 +17,13 @@ struct FormsSizes {
   Index embed_dim = 64;
   Index num_heads = 4;
   std::uint64_t seed = 0;
+  double memory = 1024.0 * 1024 * 1024;  ///< bytes, for the longest length
 };
 
 /// One row of the table. Errors of f32 forms are against f64, those of f64 forms against long double.
 struct Form {
   std::string name;
-  std::string family;  ///< standard, causal, multi-head, flash
+  std::string family;  ///< standard, causal, multi-head, flash, linear, sparse
   std::string type;    ///< "f32", "f64"
   double error = 0;    ///< largest |form - truth|
   /// Largest error / bound over the elements; bound = 2 x error(naive, same type) + 4 eps A, A the form with every term
@@ -30,9 +31,11 @@ struct Form {
   double error_over_bound = 0;
   Index parameters = 0;
   double projection_flops = 0;
-  double attention_flops = 0;  ///< 2 (D + Dv) for each pair that is kept
+  double attention_flops = 0;  ///< 2 (D + Dv) for each pair that is kept; linear: 4 F Dv for each token, and pairs in chunks
   double score_bytes = 0;      ///< naive: the whole [B, H, T, T]; tiled: scratch of every thread that works
   double seconds = 0;          ///< median
+  double longest = 0;          ///< tokens with which q, k, v, out and score_bytes fit into the memory; 0: not said of layers
+  double from_softmax = -1;    ///< largest |form - softmax attention without a mask|; below 0: it is not meant to be near that
 
   double flops() const { return projection_flops + attention_flops; }
 };
@@ -50,6 +53,7 @@ struct EqualForms {
 
 struct FormsReport {
   FormsSizes sizes;
+  double memory = 0;
   std::vector<Form> forms;
   std::vector<EqualForms> equal;
 

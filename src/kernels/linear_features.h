@@ -66,34 +66,56 @@ inline void scale_row(T* row, Index width, T factor) {
   for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(row + e, load_lanes(row + e, lanes) * factor, lanes); });
 }
 
+/// One vector of phi, for the maps that act on each number by itself.
+template <int kMap, class T>
+inline typename Simd<T>::V map_vector(typename Simd<T>::V x) {
+  using V = typename Simd<T>::V;
+  if constexpr (kMap == kLinearRelu) return x < V{} ? V{} : x;  // NaN stays
+  if constexpr (kMap == kLinearEluPlusOne) {
+    const V low = x > V{} ? V{} : x;
+    const V power = exp2<T>(low * static_cast<T>(1.44269504088896340736));
+    return x > V{} ? x + T{1} : power;
+  }
+  return x;
+}
+
+/// Four vectors at a time: 2^y is a chain of a dozen dependent steps.
+template <int kMap, class T>
+inline void map_rows(const T* x, Index x_stride, Index rows, Index width, T scale, T* to) {
+  constexpr int n = Simd<T>::kLanes;
+  for (Index r = 0; r < rows; ++r, x += x_stride, to += width) {
+    Index e = 0;
+    for (; e + 4 * n <= width; e += 4 * n) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) store<T>(to + e + v * n, map_vector<kMap, T>(load<T>(x + e + v * n)) * scale);
+    }
+    for (; e < width; e += n) {
+      const int lanes = static_cast<int>(smaller<Index>(n, width - e));
+      store_lanes(to + e, map_vector<kMap, T>(load_lanes(x + e, lanes)) * scale, lanes);
+    }
+  }
+}
+
 /// to[r, :] = scale * phi(x[r, :]), rows of `to` follow each other.
 template <class T>
 inline void feature_rows(const LinearFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, T* to) {
-  using V = typename Simd<T>::V;
-  if (f.map == kLinearSoftmax) {
-    // to[r, m] = sum_d x[r, d] * rows[m, d]
-    product<T, Store::kSet>({.a = x,
-                             .a_row = x_stride,
-                             .a_depth = 1,
-                             .b = f.rows_transposed,
-                             .b_row = f.count,
-                             .c = to,
-                             .c_row = f.count,
-                             .depth = f.head_dim},
-                            rows, f.count);
-  }
+  if (f.map == kLinearIdentity) return map_rows<kLinearIdentity>(x, x_stride, rows, f.count, scale, to);
+  if (f.map == kLinearRelu) return map_rows<kLinearRelu>(x, x_stride, rows, f.count, scale, to);
+  if (f.map == kLinearEluPlusOne) return map_rows<kLinearEluPlusOne>(x, x_stride, rows, f.count, scale, to);
+  // to[r, m] = sum_d x[r, d] * rows[m, d]
+  product<T, Store::kSet>({.a = x,
+                           .a_row = x_stride,
+                           .a_depth = 1,
+                           .b = f.rows_transposed,
+                           .b_row = f.count,
+                           .c = to,
+                           .c_row = f.count,
+                           .depth = f.head_dim},
+                          rows, f.count);
   for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
-    const T shift = f.map == kLinearSoftmax ? f.half_norm * dot_rows(x, x, f.head_dim) + f.log_root : T{0};
-    for_vectors<T>(f.count, [&](Index e, int lanes) {
-      if (f.map == kLinearSoftmax) {
-        store_lanes(to + e, exp_of<T>(load_lanes(to + e, lanes) - shift) * scale, lanes);
-        return;
-      }
-      V value = load_lanes(x + e, lanes);
-      if (f.map == kLinearRelu) value = value < V{} ? V{} : value;  // NaN stays
-      if (f.map == kLinearEluPlusOne) value = value > V{} ? value + T{1} : exp_of<T>(value);
-      store_lanes(to + e, value * scale, lanes);
-    });
+    const T shift = f.half_norm * dot_rows(x, x, f.head_dim) + f.log_root;
+    for_vectors<T>(
+        f.count, [&](Index e, int lanes) { store_lanes(to + e, exp_of<T>(load_lanes(to + e, lanes) - shift) * scale, lanes); });
   }
 }
 

@@ -6,6 +6,7 @@
 // (tests/linear/measured.h), which is why everything is a template and why `settled` exists.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -231,11 +232,15 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
       const auto first = head.initial();
       std::vector<typename Head::Row> keys;
       for (Index j = 0; j < kv_len; ++j) keys.push_back(head.phi(k, g, j));
-      // c[i,j] = exp(sum of log_decay over j+1 .. i); j = -1: from the initial state on
-      const auto between = [&](Index j, Index i) {
+      // c[j+1] = exp(sum of log_decay over j+1 .. i); c[0]: from the initial state on
+      const auto decays_to = [&](Index i) {
+        typename Head::Row c(Head::at(std::max(i, kv_len - 1) + 2), N(1));
         N sum = N(0);
-        for (Index t = j + 1; options.causal && t <= i; ++t) sum += head.log_decay(t);
-        return settled(N(exp(sum)));
+        for (Index j = i - 1; options.causal && j >= -1; --j) {
+          sum += head.log_decay(j + 1);
+          c[Head::at(j + 1)] = settled(N(exp(sum)));
+        }
+        return c;
       };
       const auto dot = [&](const typename Head::Row& a, const typename Head::Row& c) {
         N sum = N(0);
@@ -251,23 +256,25 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
       Tensor<N> values({kv_len, width});  // u
       const View<N, 2> u = values;
       for (Index j = 0; j < kv_len; ++j) {
-        for (Index e = 0; e < width; ++e) {
-          u(j, e) = head.value(j, e);
-          if (!head.delta()) continue;
-          u(j, e) -= between(-1, j) * of_first(keys[Head::at(j)], e);
-          for (Index t = 0; t < j; ++t) u(j, e) -= between(t, j) * dot(keys[Head::at(t)], keys[Head::at(j)]) * settled(u(t, e));
-          u(j, e) = head.beta(j) * u(j, e);
+        for (Index e = 0; e < width; ++e) u(j, e) = head.value(j, e);
+        if (!head.delta()) continue;
+        const typename Head::Row c = decays_to(j), &key = keys[Head::at(j)];
+        for (Index e = 0; e < width; ++e) u(j, e) -= c[0] * of_first(key, e);
+        for (Index t = 0; t < j; ++t) {
+          const N product = c[Head::at(t + 1)] * dot(keys[Head::at(t)], key);
+          for (Index e = 0; e < width; ++e) u(j, e) -= product * settled(u(t, e));
         }
+        for (Index e = 0; e < width; ++e) u(j, e) = head.beta(j) * u(j, e);
       }
       for (Index r = 0; r < head.group_size(); ++r) {
         const Index h = head.head(r);
         for (Index i = 0; i < q_len; ++i) {
-          const typename Head::Row query = head.phi(q, h, i);
+          const typename Head::Row query = head.phi(q, h, i), c = decays_to(i);
           const Index seen = options.causal ? i + 1 : kv_len;
-          N n = head.scale() * between(-1, i) * dot(query, first.z);
-          for (Index e = 0; e < width; ++e) out(b, h, i, e) = head.scale() * between(-1, i) * of_first(query, e);
+          N n = head.scale() * c[0] * dot(query, first.z);
+          for (Index e = 0; e < width; ++e) out(b, h, i, e) = head.scale() * c[0] * of_first(query, e);
           for (Index j = 0; j < seen; ++j) {
-            const N weight = head.scale() * between(j, i) * dot(query, keys[Head::at(j)]);
+            const N weight = head.scale() * c[Head::at(j + 1)] * dot(query, keys[Head::at(j)]);
             n += weight;
             for (Index e = 0; e < width; ++e) out(b, h, i, e) += weight * u(j, e);
           }

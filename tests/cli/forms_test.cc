@@ -34,13 +34,14 @@ TEST_F(Forms, EveryFormIsWithinItsBoundAndEveryPairIsEqual) {
     for (const Document& pair : document.at("equal")) {
       SCOPED_TRACE(pair.dump());
       EXPECT_TRUE(pair.at("holds").get<bool>());
-      const bool naive = pair.at("a").get<std::string>().starts_with("naive");
+      const std::string a = pair.at("a").get<std::string>();
+      const bool naive = a.starts_with("naive") || a.starts_with("linear");
       EXPECT_EQ(pair.at("same_bits").get<bool>(), !naive);
       if (naive) {
         EXPECT_GT(pair.at("difference").get<double>(), 0);  // two computations, not one
       }
     }
-    EXPECT_EQ(document.at("equal").size(), 10U);
+    EXPECT_EQ(document.at("equal").size(), 12U);
   }
 }
 
@@ -60,7 +61,9 @@ TEST_F(Forms, CostsFollowFromTheSizes) {
   for (const auto& [name, form] : forms) {
     SCOPED_TRACE(name);
     const bool causal = name.find("causal") != std::string::npos || name == "single-head";
-    EXPECT_EQ(form.at("attention_flops").get<double>(), 4 * batch * embed * (causal ? causal_pairs : every_pair));
+    if (form.at("family") != "linear" && form.at("family") != "sparse") {
+      EXPECT_EQ(form.at("attention_flops").get<double>(), 4 * batch * embed * (causal ? causal_pairs : every_pair));
+    }
     const double matrices = form.at("type") == "f64" || form.at("parameters") == 0     ? 0
                             : name == "v1" || name == "v2" || name == "self-attention" ? 3
                                                                                        : 4;
@@ -71,6 +74,53 @@ TEST_F(Forms, CostsFollowFromTheSizes) {
       EXPECT_EQ(form.at("score_bytes").get<double>(), batch * heads * every_pair * (form.at("type") == "f64" ? 8 : 4));
     }
   }
+}
+
+TEST_F(Forms, LinearCostsGrowAsTheLengthAndSparseOnesAsTheLivePairs) {
+  const double batch = 2, length = 130, embed = 24, heads = 3, width = embed / heads, chunk = 64;
+  const auto forms = by_name(json({"forms", "--json", "--batch", "2", "--length", "130", "--embed", "24", "--heads", "3"}));
+  const auto flops = [&](const char* name) { return forms.at(name).at("attention_flops").get<double>(); };
+  const double state = batch * length * heads * 4 * width * width;  // into the state and out of it
+  const auto triangle = [](double n) { return n * (n + 1) / 2; };
+  const double pairs = 2 * triangle(chunk) + triangle(length - 2 * chunk);
+  EXPECT_EQ(flops("linear"), state);
+  EXPECT_EQ(flops("linear recurrent"), state);
+  EXPECT_EQ(flops("linear decay"), state + 4 * batch * embed * pairs);
+  EXPECT_EQ(flops("linear chunked"), flops("linear decay"));
+  EXPECT_EQ(flops("linear square"), 4 * batch * embed * triangle(length));
+  EXPECT_EQ(flops("linear features"), 2 * 4 * state);  // 4 D features, and making them
+  const double reach = 8;
+  EXPECT_EQ(flops("sparse window"), 4 * batch * embed * (length * (2 * reach + 1) - reach * (reach + 1)));
+}
+
+TEST_F(Forms, TheLongestLengthFillsTheMemory) {
+  const double batch = 2, embed = 64, heads = 4, memory = 64.0 * 1024 * 1024;
+  const Document document = json({"forms", "--json", "--length", "64", "--memory", "64"});
+  EXPECT_EQ(document.at("memory_bytes").get<double>(), memory);
+  int told = 0;
+  for (const auto& [name, form] : by_name(document)) {
+    if (form.at("longest_length").is_null() || name == "linear square") continue;
+    SCOPED_TRACE(name);
+    const double n = form.at("longest_length").get<double>(), bytes = form.at("type") == "f64" ? 8 : 4;
+    const auto needed = [&](double tokens) {
+      const double own =
+          name.starts_with("naive") ? batch * heads * tokens * tokens * bytes : form.at("score_bytes").get<double>();
+      return 4 * batch * embed * tokens * bytes + own;
+    };
+    EXPECT_LE(needed(n), memory);
+    EXPECT_GT(needed(n + 1), memory);
+    ++told;
+  }
+  EXPECT_EQ(told, 8 + 6 + 2);
+}
+
+TEST_F(Forms, OnlyTheSameFormulaIsNearSoftmax) {
+  const auto forms = by_name(json({"forms", "--json", "--length", "64"}));
+  const auto away = [&](const char* name) { return forms.at(name).at("from_softmax").get<double>(); };
+  for (const char* name : {"naive f32", "tiled f32"}) EXPECT_LT(away(name), 1e-5) << name;
+  for (const char* name : {"linear", "linear features", "sparse window", "sparse blocks"}) EXPECT_GT(away(name), 1e-4) << name;
+  EXPECT_LT(away("linear features"), 1);
+  EXPECT_TRUE(forms.at("linear chunked").at("from_softmax").is_null());
 }
 
 TEST_F(Forms, TilesNeedNoMoreMemoryForLongerSequences) {
@@ -88,7 +138,7 @@ TEST_F(Forms, FamiliesAreTheTablesOwn) {
   std::set<std::string> families;
   const Document document = json({"forms", "--json", "--length", "8"});
   for (const Document& form : document.at("forms")) families.insert(form.at("family"));
-  EXPECT_EQ(families, (std::set<std::string>{"causal", "flash", "multi-head", "standard"}));
+  EXPECT_EQ(families, (std::set<std::string>{"causal", "flash", "linear", "multi-head", "sparse", "standard"}));
 }
 
 TEST_F(Forms, TheTableFitsAndSaysThatItWasChecked) {
