@@ -2,6 +2,7 @@
 
 #include "command.h"
 #include "core/escape.h"
+#include "mask_expression.h"
 
 namespace qkv::cli {
 namespace {
@@ -86,6 +87,7 @@ void add_formula_options(CLI::App& app, AttendOptions& options) {
   value("--window", options.window, "L,R[,ALIGN]", "At most L keys before the query's own and R after; -1: no bound");
   value("--offsets", options.offsets, "N,N..", "Causal and window count from j = i + offset, one a sequence");
   value("--key-lengths", options.key_lengths, "N,N..", "How many keys each sequence has");
+  value("--mask", options.mask, "EXPR", "Any mask in words, such as \"causal | prefix(3)\": see qkv mask --help");
   value("--keep", options.keep, "FILE", "Non-zero: may attend; [B|1, H|1, Tq|1, Tk|1] or --mask-axes");
   value("--drop", options.drop, "FILE", "Non-zero: may not attend");
   value("--mask-axes", options.mask_axes, "AXES", "Axes of a smaller mask: bk, qk, bqk, hqk");
@@ -122,6 +124,7 @@ Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {
                                    : Mask::window(window.left, window.right, offsets));
   }
   if (!options.key_lengths.empty()) mask = mask & Mask::key_lengths(parse_indices("--key-lengths", options.key_lengths));
+  if (!options.mask.empty()) mask = mask & parse_mask("--mask", options.mask, q_len, kv_len);
   return mask;
 }
 

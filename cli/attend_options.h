@@ -13,7 +13,7 @@ struct AttendOptions {
   std::string q, k, v, out, weights, applied, lse;  // .npy files
   std::string dout, dq, dk, dv, dbias;
   std::string in;  // or .safetensors
-  std::string causal, window, offsets, key_lengths;
+  std::string causal, window, offsets, key_lengths, mask;
   std::string keep, drop, mask_axes, bias;
   std::optional<double> scale;
   double softcap = 0;
@@ -30,7 +30,7 @@ void add_attend_options(CLI::App& app, AttendOptions& options);
 /// Masks, scale, softcap, empty rows, dropout, seed, threads and ISA alone: those that name no tensor but keep and drop.
 void add_formula_options(CLI::App& app, AttendOptions& options);
 
-/// causal, window and key lengths; everything but the dense masks and the bias.
+/// causal, window, key lengths and masks in words; everything but the dense masks and the bias.
 Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len);
 /// Scale, softcap, empty rows, dropout and `mask`.
 AttentionOptions attention_options(const AttendOptions& options, Mask mask);

@@ -103,9 +103,11 @@ class QKV_API Mask {
   static Mask document_ids(View<const Index, 2> ids);
   static Mask document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids);
 
-  /// keep(b, h, i, j): the block of (i, j) is listed. Borrowed. Cost, forward and backward, is that of the listed blocks.
+  /// keep(b, h, i, j): the block of (i, j) is listed. Cost, forward and backward, is that of the listed blocks. Borrowed, or
+  /// shared: then the mask keeps the map alive.
   static Mask blocks(const BlockMap& map);
   static Mask blocks(BlockMap&&) = delete;
+  static Mask blocks(std::shared_ptr<const BlockMap> map);
 
   /// Whatever else: asked for each pair that the other parts leave. block_map(mask, sizes) remembers where it keeps anything.
   static Mask mask_mod(MaskCallback keep);

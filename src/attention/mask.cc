@@ -118,7 +118,13 @@ Mask Mask::document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids) 
   return Mask(node_of(make_document_ids(q_ids, k_ids, /*per_sequence=*/true)));
 }
 
-Mask Mask::blocks(const BlockMap& map) { return Mask(node_of(make_blocks(map))); }
+Mask Mask::blocks(const BlockMap& map) {
+  return blocks(std::shared_ptr<const BlockMap>(std::shared_ptr<const void>(), &map));  // owns nothing
+}
+Mask Mask::blocks(std::shared_ptr<const BlockMap> map) {
+  check<OptionError>(map != nullptr, "Mask::blocks", "the block map must not be null");
+  return Mask(node_of(make_blocks(std::move(map))));
+}
 Mask Mask::mask_mod(MaskCallback keep) {
   check<OptionError>(keep != nullptr, "Mask::mask_mod", "the callback must not be empty");
   return Mask(node_of(make_callback(std::move(keep))));

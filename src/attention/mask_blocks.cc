@@ -17,14 +17,14 @@ struct BlockRow {
 
 class Blocks final : public MaskPart {
  public:
-  explicit Blocks(const BlockMap& map) : map_(map) {
+  explicit Blocks(std::shared_ptr<const BlockMap> shared) : shared_(std::move(shared)), map_(*shared_) {
     // Heads differ, and ranges are for all of them.
-    Index first = map.kv_blocks, last = -1;
-    for (const Index column : map.columns) {
+    Index first = map_.kv_blocks, last = -1;
+    for (const Index column : map_.columns) {
       first = std::min(first, column);
       last = std::max(last, column);
     }
-    if (last >= first) hull_ = {first * map.kv_block, (last + 1) * map.kv_block};
+    if (last >= first) hull_ = {first * map_.kv_block, (last + 1) * map_.kv_block};
   }
 
   int verdict(const Pairs& t) const override {
@@ -102,6 +102,7 @@ class Blocks final : public MaskPart {
     return {map_.columns.data() + begins[0], map_.columns.data() + begins[1]};
   }
 
+  std::shared_ptr<const BlockMap> shared_;
   const BlockMap& map_;
   Positions hull_{0, 0};
 };
@@ -134,9 +135,9 @@ void check_map(const BlockMap& map) {
 
 }  // namespace
 
-MaskPartPtr make_blocks(const BlockMap& map) {
-  check_map(map);
-  return std::make_shared<Blocks>(map);
+MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map) {
+  check_map(*map);
+  return std::make_shared<Blocks>(std::move(map));
 }
 
 }  // namespace v0

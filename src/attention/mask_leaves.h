@@ -43,8 +43,8 @@ MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k
 
 /// keep = values[b, h, i, j] != 0, or the opposite. [B|1, H|1, Tq|1, Tk|1]; borrowed.
 MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep);
-/// keep = the block of (i, j) is listed. Borrowed; checks it.
-MaskPartPtr make_blocks(const BlockMap& map);
+/// keep = the block of (i, j) is listed. Checks the map.
+MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map);
 MaskPartPtr make_callback(MaskCallback keep);
 
 /// keep = any alternative keeps.

@@ -18,7 +18,7 @@ struct Stop : std::runtime_error {
 
 /// Throws at one pair; a region of several threads must end, nobody waiting for
 /// a turn that never comes.
-TEST(MaskErrors, WhatACallbackThrowsReachesTheCaller) {
+TEST(MaskCallback, WhatACallbackThrowsReachesTheCaller) {
   const Index length = 700;
   for (const Index q_len : {Index{3}, length}) {  // decode, tiles
     const Tensor<float> q({2, 2, q_len, 16}), k({2, 2, length, 16}), dout({2, 2, q_len, 16});
@@ -47,7 +47,7 @@ TEST(MaskErrors, WhatACallbackThrowsReachesTheCaller) {
   }
 }
 
-TEST(MaskErrors, ACallbackIsNotAskedWhereOthersDecide) {
+TEST(MaskCallback, ACallbackIsNotAskedWhereOthersDecide) {
   std::atomic<Index> asked = 0;
   const Mask counted = Mask::mask_mod([&](Index, Index, Index, Index) {
     ++asked;

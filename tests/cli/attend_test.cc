@@ -69,6 +69,9 @@ class Attend : public ToolTest {
         {"window aligned", {"--window", "-1,1,bottom-right"}, kKeys, with([](Index, Index, Index i, Index j) {
            return j <= i + shift + 1;
          })},
+        {"words", {"--mask", "causal(top-left) | prefix(3,5)"}, kKeys, with([](Index b, Index, Index i, Index j) {
+           return j <= i || j < 3 + 2 * b;
+         })},
         {"lengths", {"--key-lengths", "3,5"}, kKeys, with([](Index b, Index, Index, Index j) { return j < 3 + 2 * b; })},
         {"keep", {"--keep", "keep.npy", "--mask-axes", "bk"}, kKeys, with([keep](Index b, Index, Index, Index j) {
            return keep(b, j) != 0;
