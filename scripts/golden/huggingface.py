@@ -1,5 +1,5 @@
 """Golden files from Hugging Face's own attention modules with random weights: Llama with its rotary scalings, Qwen 2, Qwen 3,
-OLMo 2, GPT-J and GPT-NeoX (partial rotation) for GroupedQueryAttention; GPT-2 and BERT for MultiHeadAttention.
+OLMo 2, StableLM and GPT-J (partial rotation) for GroupedQueryAttention; GPT-2 and BERT for MultiHeadAttention.
 
     pip install transformers==5.23.0        (beside torch; nothing is downloaded: the modules are made from configurations)
 
@@ -165,12 +165,12 @@ def draw_parameters(case, module, exponent=-1):
 
 
 def grouped_case(name, model, sizes, *, heads, kv_heads, head_dim, offset=0, keep=None, rope=None, rope_text="", base=10000.0,
-                 config_options=None, rotary_class=None):
+                 config_options=None):
     """rope: Hugging Face's rope_parameters beside rope_theta; rope_text: the same for `qkv layer --rope`."""
     import transformers
 
     code = model_code(model)
-    kind = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "olmo2": "Olmo2"}[model]
+    kind = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "olmo2": "Olmo2", "stablelm": "StableLm"}[model]
     batch, length, embed_dim = sizes
     config = getattr(transformers, kind + "Config")(
         hidden_size=embed_dim, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim,
@@ -195,8 +195,11 @@ def grouped_case(name, model, sizes, *, heads, kv_heads, head_dim, offset=0, kee
 
     exact, rounded = (run(lambda: attention(config, 0), dtype, x, parameters, dout, call)
                       for dtype in (torch.float64, torch.float32))
-    cos, sin = (t[:, None] for t in angles[torch.float64])
-    layer = Grouped(parameters, heads, kv_heads, cos, sin, HALF, head_dim, getattr(config, "rms_norm_eps", 0))
+    cos, sin = angles[torch.float64]
+    turned = cos.shape[-1]  # columns; the rest of a head stays
+    cos, sin = (np.concatenate([t, np.full((*t.shape[:2], head_dim - turned), rest)], -1)[:, None]
+                for t, rest in ((cos, 1.0), (sin, 0.0)))
+    layer = Grouped(parameters, heads, kv_heads, cos, sin, HALF, turned, getattr(config, "rms_norm_eps", 0))
     store(case, exact, rounded, positive_terms(layer, x, dout, exact["weights"]))
     return case
 
@@ -329,6 +332,8 @@ def cases():
     yield grouped_case("hf_qwen2", "qwen2", (2, 6, 16), heads=4, kv_heads=2, head_dim=4, base=1000000.0)
     yield grouped_case("hf_qwen3", "qwen3", (2, 6, 20), heads=4, kv_heads=2, head_dim=8, base=1000000.0)
     yield grouped_case("hf_olmo2", "olmo2", (2, 6, 24), **small, base=500000.0)
+    yield grouped_case("hf_stablelm", "stablelm", (2, 6, 32), heads=4, kv_heads=2, head_dim=8, offset=9,
+                       rope={"partial_rotary_factor": 0.5}, rope_text=",dim=4", config_options={"use_qkv_bias": True})
     yield partial_case("hf_gptj", (2, 6, 24), heads=2, rotary_dim=8)
     yield gpt2_case()
     yield bert_case()
