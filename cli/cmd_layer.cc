@@ -19,7 +19,7 @@ struct LayerCommandOptions {
   std::optional<bool> causal;
   Index heads = 1, kv_heads = 0;
   std::optional<std::string> rope;
-  double norm_eps = 1e-6;
+  std::optional<double> norm_eps;
   std::optional<float> dropout, residual_dropout;
   std::uint64_t seed = 0;
   ComputeOptions compute;
@@ -50,8 +50,8 @@ void check_usage(const LayerCommandOptions& options) {
     throw UsageError("--heads is of mha and grouped-query alone: " + options.name + " has one head, got " +
                      std::to_string(options.heads));
   }
-  if (!grouped && (options.kv_heads != 0 || options.rope))
-    throw UsageError("--kv-heads and --rope are of grouped-query alone: got " + options.name);
+  if (!grouped && (options.kv_heads != 0 || options.rope || options.norm_eps))
+    throw UsageError("--kv-heads, --rope and --norm-eps are of grouped-query alone: got " + options.name);
   if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
   if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
     throw UsageError("--mask-axes needs --keep or --drop");
@@ -61,7 +61,7 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
   nn::LayerConfig config;
   config.num_heads = options.heads;
   config.num_kv_heads = options.kv_heads;
-  config.norm_eps = options.norm_eps;
+  config.norm_eps = options.norm_eps.value_or(config.norm_eps);
   if (options.rope) config.rotary = parse_rotary(*options.rope).options;
   if (!options.empty_row.empty()) config.empty_row = parse_empty_row(options.empty_row);
   config.dropout = options.dropout.value_or(0);
@@ -154,11 +154,11 @@ std::function<int()> declare(CLI::App& app) {
   file("--x", options->x, "Input [B, T, E], .npy")->required();
   file("--out", options->out, "Output [B, T, E], .npy")->required();
   app.add_option("--heads", options->heads, "Heads of mha and grouped-query (default 1)")->type_name("N");
-  app.add_option("--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: as the file has)")
+  app.add_option("--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: the file's)")
       ->type_name("N");
   app.add_option_function<std::string>(
          "--rope", [options](const std::string& text) { options->rope = text; },
-         "Rotary positions of grouped-query: base=10000,layout=half,scaling=.. (docs/cli/layer.md)")
+         "Rotary positions of grouped-query: base=10000,layout=half,.. (default: none)")
       ->type_name("KEY=VALUE,..")
       ->expected(0, 1)
       ->default_str("");
