@@ -229,14 +229,18 @@ FoundSizes find_sizes(const StateDict& state) {
 
 FoundGroupedSizes find_grouped_sizes(const StateDict& state) {
   FoundGroupedSizes found;
+  Index merged_rows = 0;
   for (const StateDict::Entry& entry : state.entries()) {
     const std::vector<Index>& sizes = entry.tensor.sizes;
     if (entry.name == kKeyNorm && sizes.size() == 1) found.head_dim = sizes[0];
     const auto meaning = spelled(entry.name, kSpellings[0]);
     if (!meaning || meaning->bias || sizes.size() != 2) continue;
-    if (meaning->role == kQuery) found.width = sizes[0], found.embed_dim = sizes[1];
+    if (meaning->role == kOutput) found.embed_dim = sizes[0], found.width = sizes[1];
+    if (meaning->role == kQuery && found.width == 0) found.embed_dim = sizes[1], found.width = sizes[0];
     if (meaning->role == kKey) found.kv_width = sizes[0];
+    if (meaning->role == kMerged) merged_rows = sizes[0];
   }
+  if (merged_rows > 0) found.kv_width = (merged_rows - found.width) / 2;
   if (found.head_dim == found.kv_width) found.head_dim = 0;  // over the whole vector
   return found;
 }

@@ -52,7 +52,8 @@ struct FoundSizes {
 };
 FoundSizes find_sizes(const StateDict& state);
 
-/// The same of grouped heads, by the rows of q and of k; and the head width that norms tell, 0 where they do not.
+/// The same of grouped heads, by the output projection and the rows of k; and the head width that norms tell, 0 where they do
+/// not.
 struct FoundGroupedSizes {
   Index embed_dim = 0;  // E
   Index width = 0;      // W

@@ -122,6 +122,19 @@ TEST(GroupedQuery, ParametersSurviveAFile) {
   }
   nn::GroupedQueryAttention normed(
       {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .qk_norm = nn::QkNorm::kHead});
+  // One matrix for q, k and v, as torch.nn.MultiheadAttention names it.
+  nn::GroupedQueryAttention apart(config());
+  StateDict merged;
+  Tensor<float> rows({4 * 6 + 2 * 2 * 6, kDim});
+  auto next = rows.span().begin();
+  for (const nn::Parameter& one : apart.parameters()) {
+    if (one.name != "o_proj.weight") next = std::ranges::copy(one.value, next).out;
+  }
+  merged.add("in_proj_weight", any_tensor(rows));
+  merged.add("out_proj.weight", apart.state_dict().at("o_proj.weight").clone());
+  const auto from_merged = nn::load_layer("grouped-query", merged, {.num_heads = 4, .causal = true});
+  EXPECT_TRUE(same_bits(from_merged->forward(input()), apart.forward(input())));
+  EXPECT_TRUE(same_bits(from_merged->state_dict(), merged));
   std::string names;
   for (const nn::Parameter& one : normed.parameters()) names += one.name + " ";
   EXPECT_EQ(names, "q_proj.weight k_proj.weight v_proj.weight o_proj.weight q_norm.weight k_norm.weight ");
