@@ -1,4 +1,9 @@
 // `qkv generate`: continues a prompt with a trained model. Not: training.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
 #include "command.h"
 #include "core/escape.h"
 #include "files.h"
@@ -15,8 +20,36 @@ struct GenerateCommandOptions {
   Index tokens = 64, top_k = 0;
   double temperature = 1;
   bool greedy = false, json = false;
+  std::string cache = "f32";
   std::uint64_t seed = 0;
   ComputeOptions compute;
+};
+
+CacheStorage storage_of(const std::string& name) {
+  if (name == "bf16") return CacheStorage::kBF16;
+  if (name == "f16") return CacheStorage::kF16;
+  return name == "int8" ? CacheStorage::kInt8 : CacheStorage::kF32;
+}
+
+/// When characters came: the first one ends the prompt, the others tell the pace.
+class Pace {
+ public:
+  void note() {
+    last_ = Clock::now();
+    if (count_++ == 0) first_ = last_;
+  }
+  double prompt_seconds() const { return count_ == 0 ? 0 : seconds(start_, first_); }
+  /// 0 where fewer than two came.
+  double tokens_per_second() const { return count_ < 2 ? 0 : static_cast<double>(count_ - 1) / seconds(first_, last_); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static double seconds(Clock::time_point from, Clock::time_point to) {
+    return std::max(1e-9, std::chrono::duration<double>(to - from).count());
+  }
+
+  Clock::time_point start_ = Clock::now(), first_ = start_, last_ = start_;
+  Index count_ = 0;
 };
 
 /// A text as it is for a file or a pipe; on a terminal without what could drive it.
@@ -36,19 +69,30 @@ int run(const GenerateCommandOptions& options) {
   const std::vector<Index> prompt = about("--prompt", [&] { return checkpoint.tokenizer.encode(options.prompt); });
 
   Context context(options.compute.context());
+  Pace pace;
   const lm::GenerateOptions generate{.tokens = options.tokens,
                                      .greedy = options.greedy,
                                      .temperature = options.temperature,
                                      .top_k = options.top_k,
                                      .allowed_ids = checkpoint.tokenizer.vocab_size(),
-                                     .seed = options.seed};
+                                     .seed = options.seed,
+                                     .cache = storage_of(options.cache),
+                                     .on_token = [&pace](Index) { pace.note(); }};
   const std::vector<Index> ids = lm::generate(checkpoint.model, prompt, generate, context);
   const std::string continuation = checkpoint.tokenizer.decode(ids);
   if (options.json) {
-    print_json(
-        {{"prompt", options.prompt}, {"continuation", continuation}, {"tokens", options.tokens}, {"seed", options.seed}});
+    print_json({{"prompt", options.prompt},
+                {"continuation", continuation},
+                {"tokens", options.tokens},
+                {"seed", options.seed},
+                {"prompt_seconds", pace.prompt_seconds()},
+                {"tokens_per_second", pace.tokens_per_second()}});
   } else {
     print_line(shown(options.prompt) + shown(continuation));
+    if (terminal().interactive) {
+      print_line(faint(fmt::format("{:.0f} characters a second after a prompt of {} in {}", pace.tokens_per_second(),
+                                   prompt.size(), seconds_text(pace.prompt_seconds()))));
+    }
   }
   return 0;
 }
@@ -64,6 +108,9 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--temperature", options->temperature, "Below 1: surer, above: freer (default 1)")->type_name("X");
   app.add_option("--top-k", options->top_k, "Only the K likeliest characters (default 0: all)")->type_name("K");
   app.add_option("--seed", options->seed, "Same seed, same text (default 0)")->type_name("N");
+  app.add_option("--cache", options->cache, "What keys and values are kept as: f32 (default), bf16, f16, int8")
+      ->type_name("TYPE")
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "int8"}));
   add_json_option(app, options->json);
   add_compute_options(app, options->compute);
   return [options] { return run(*options); };

@@ -16,35 +16,35 @@ namespace lm {
 struct Decoder::Impl {
   const AttentionLM::Impl& model;
   Context& context;
-  std::vector<Index> window;         // ids at positions 0 ..
-  std::vector<Tensor<float>> cache;  // per layer [1, context, 3E]: q, k, v of every position side by side
-  Tensor<float> logits;              // [1, V]
+  std::vector<Index> window;    // ids at positions 0 ..
+  std::vector<KVCache> caches;  // of each layer
+  nn::StepMemory step;
+  Tensor<float> logits;  // [1, V]
   Index refills = 0;
 
-  Impl(const AttentionLM& lm, Context& c) : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
+  Impl(const AttentionLM& lm, Context& c, CacheStorage storage)
+      : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
+    const Index heads = model.config.num_heads;
     for (std::size_t i = 0; i < model.blocks.size(); ++i) {
-      cache.emplace_back(std::vector<Index>{1, model.config.context, 3 * model.config.embed_dim});
+      caches.emplace_back(KVCacheConfig{.num_kv_heads = heads,
+                                        .head_dim = model.config.embed_dim / heads,
+                                        .storage = storage,
+                                        .capacity = model.config.context});
     }
   }
 
+  void forget() {
+    window.clear();
+    for (KVCache& cache : caches) cache.clear();
+  }
   void read(std::span<const Index> ids);
-  Tensor<float> attend(std::size_t layer, const Tensor<float>& x, Index start);
+  Tensor<float> attend(std::size_t layer, const Tensor<float>& x);
 };
 
-/// Attention of rows x [1, n, E] at positions start .. over all positions so far; keeps their keys and values. [1, n, E]
-Tensor<float> Decoder::Impl::attend(std::size_t layer, const Tensor<float>& x, Index start) {
-  const nn::AttentionLayer& attention = model.blocks[layer].attention;
-  const Index heads = model.config.num_heads, width = model.config.embed_dim, end = start + x.size(1);
-  const View<float, 3> all = cache[layer];  // [1, context, 3E]
-  attention.project(x, all.sliced(1, start, end), &context);
-  const auto part = [&](Index number, Index first) {  // [1, H, end - first, D]
-    return split_heads(all.sliced(1, first, end).sliced(2, number * width, (number + 1) * width), heads);
-  };
-  Tensor<float> attended({1, x.size(1), width});
-  attention_forward(part(0, start), part(1, 0), part(2, 0), split_heads(attended.view<3>(), heads), {},
-                    {.mask = Mask::causal(Align::kBottomRight)}, context);
-  Tensor<float> y({1, x.size(1), width});
-  attention.project_output(attended, y, &context);
+/// Attention of rows x [1, n, E], which follow what the layer's cache holds, over all positions so far. [1, n, E]
+Tensor<float> Decoder::Impl::attend(std::size_t layer, const Tensor<float>& x) {
+  Tensor<float> y({1, x.size(1), model.config.embed_dim});
+  model.blocks[layer].attention.step(x, y, caches[layer], step, {}, &context);
   return y;
 }
 
@@ -65,11 +65,11 @@ void Decoder::Impl::read(std::span<const Index> ids) {
   for (std::size_t i = 0; i < model.blocks.size(); ++i) {
     const Block& block = model.blocks[i];
     if (!model.config.blocks) {
-      h = attend(i, h, start);
+      h = attend(i, h);
       continue;
     }
     block.ln_1->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
-    add_to(h, attend(i, normed, start));
+    add_to(h, attend(i, normed));
     block.ln_2->forward(nn::as_rows(std::as_const(h)), nn::as_rows(normed), context);
     nn::MlpSaved saved;
     Tensor<float> branch(h.sizes());
@@ -84,9 +84,9 @@ void Decoder::Impl::read(std::span<const Index> ids) {
   window.insert(window.end(), ids.begin(), ids.end());
 }
 
-Decoder::Decoder(const AttentionLM& model, Context& context) {
+Decoder::Decoder(const AttentionLM& model, Context& context, CacheStorage storage) {
   check<OptionError>(model.config().causal, "Decoder", "the model must be causal: got one that reads the future");
-  impl_ = std::make_unique<Impl>(model, context);
+  impl_ = std::make_unique<Impl>(model, context, storage);
 }
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
@@ -94,7 +94,7 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 void Decoder::prefill(std::span<const Index> ids) {
   check<OptionError>(!ids.empty(), "Decoder::prefill", "the prompt must have at least one character: got none");
   const auto most = static_cast<std::size_t>(impl_->model.config.context);
-  impl_->window.clear();
+  impl_->forget();
   impl_->refills = 0;
   impl_->read(ids.last(std::min(most, ids.size())));
 }
@@ -108,7 +108,7 @@ void Decoder::append(Index id) {
   }
   std::vector<Index> kept(window.end() - context / 2, window.end());
   kept.push_back(id);
-  window.clear();
+  impl_->forget();
   impl_->read(kept);
   ++impl_->refills;
 }
@@ -151,7 +151,7 @@ std::vector<Index> generate(const AttentionLM& model, std::span<const Index> pro
   check<OptionError>(std::isfinite(options.temperature) && options.temperature > 0, kFunction,
                      "temperature must be finite and above 0: got ", options.temperature);
   check<OptionError>(allowed >= 1 && allowed <= vocab, kFunction, "allowed_ids must be in [1, ", vocab, "]: got ", allowed);
-  Decoder decoder(model, context);
+  Decoder decoder(model, context, options.cache);
   decoder.prefill(prompt);
   std::vector<Index> ids;
   for (Index i = 0; i < options.tokens; ++i) {

@@ -75,6 +75,16 @@ TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   EXPECT_TRUE(text.starts_with("abc ab"));
   EXPECT_EQ(text.size(), 6U + 50 + 1);
   EXPECT_EQ(output(generate), text) << "the same seed";
+  Words measured = generate;
+  measured.push_back("--json");
+  const nlohmann::json pace = json(measured);
+  EXPECT_EQ(pace["prompt"].get<std::string>() + pace["continuation"].get<std::string>() + "\n", text);
+  EXPECT_GT(pace["tokens_per_second"].get<double>(), 0);
+  EXPECT_GT(pace["prompt_seconds"].get<double>(), 0);
+  Words rounded = generate;
+  rounded.insert(rounded.end(), {"--cache", "int8"});
+  EXPECT_TRUE(output(rounded).starts_with("abc ab"));
+  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "a", "--cache", "int4"}, {"--cache", "int4"});
   Words other = generate;
   other.insert(other.end(), {"--seed", "1"});
   EXPECT_NE(output(other), text);

@@ -42,6 +42,29 @@ TEST(Generate, CacheOfBlocksHeadsLayers) { check_decoder(test::blocks_config(), 
 TEST(Generate, CacheOfPlainLayers) {
   check_decoder({.vocab_size = 5, .context = 7, .embed_dim = 12, .num_heads = 3, .num_layers = 3}, 7, 30);
 }
+/// Fewer bits move the logits by little: 8 bits are 1/254 of a row's largest number, bf16 1/256 of each.
+TEST(Generate, CachesOfFewerBitsAreClose) {
+  const AttentionLM model(test::blocks_config(), 6);
+  const std::vector<Index> prompt{1, 2, 3, 4, 1};
+  lm::Decoder exact(model);
+  exact.prefill(prompt);
+  exact.append(2);
+  double size = 0;
+  for (const float x : exact.logits()) size = std::max(size, std::abs(double{x}));
+  for (const CacheStorage storage : {CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {
+    lm::Decoder rounded(model, Context::default_context(), storage);
+    rounded.prefill(prompt);
+    rounded.append(2);
+    double error = 0;
+    for (std::size_t v = 0; v < exact.logits().size(); ++v) {
+      error = std::max(error, std::abs(double{exact.logits()[v]} - double{rounded.logits()[v]}));
+    }
+    EXPECT_GT(error, 0) << "nothing was rounded";
+    EXPECT_LT(error, size / 20);
+  }
+  EXPECT_THROW(lm::Decoder(model, Context::default_context(), CacheStorage::kF64).prefill(prompt), OptionError);
+}
+
 TEST(Generate, PromptLongerThanTheContext) { check_decoder(test::default_config(), 40, 20); }
 TEST(Generate, ContextOfOne) { check_decoder({.vocab_size = 5, .context = 1, .embed_dim = 4}, 1, 6); }
 

@@ -12,6 +12,7 @@
 
 #include "qkv/context.h"
 #include "qkv/export.h"
+#include "qkv/kv_cache.h"
 #include "qkv/lm/attention_lm.h"
 
 namespace qkv {
@@ -21,8 +22,9 @@ namespace lm {
 /// Reads characters one after the other and knows the logits of the next. Borrows the model, which must be causal.
 class QKV_API Decoder {
  public:
-  /// Throws OptionError when the model is not causal.
-  explicit Decoder(const AttentionLM& model, Context& context = Context::default_context());
+  /// Throws OptionError when the model is not causal, and for a storage of double.
+  explicit Decoder(const AttentionLM& model, Context& context = Context::default_context(),
+                   CacheStorage storage = CacheStorage::kF32);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
@@ -47,6 +49,7 @@ struct GenerateOptions {
   Index top_k = 0;         ///< 0: all; else only the k largest logits
   Index allowed_ids = -1;  ///< ids below this may be drawn (a mask symbol may not); -1: all
   std::uint64_t seed = 0;
+  CacheStorage cache = CacheStorage::kF32;  ///< what keys and values are kept as
   std::function<void(Index)> on_token{};
 };
 
