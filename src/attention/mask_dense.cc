@@ -17,22 +17,13 @@ class Dense final : public MaskPart {
   int verdict(const Pairs&) const override { return kTilePartial; }
   void fill(const Pairs& t, std::uint32_t* words) const override {
     const std::uint8_t* data = values_.data() + t.b * repeat(0) + t.h * repeat(1) + t.i0 * repeat(2) + t.j0 * repeat(3);
-    const Index row_stride = repeat(2), column_stride = repeat(3);
-    const std::uint32_t flip = keep_ ? 0U : 1U;
-    constexpr Index piece = 256;
-    std::uint32_t bits[piece];
-    for (Index begin = 0; begin < t.nj; begin += piece) {
-      const Index n = std::min(piece, t.nj - begin);
-      std::fill_n(bits, n, 0U);
-      for (Index lane = 0; lane < t.ni; ++lane) {
-        const std::uint8_t* row = data + lane * row_stride + begin * column_stride;
-        if (column_stride == 1) {  // the loop that compilers vectorise
-          for (Index j = 0; j < n; ++j) bits[j] |= ((row[j] != 0 ? 1U : 0U) ^ flip) << lane;
-        } else {
-          for (Index j = 0; j < n; ++j) bits[j] |= ((row[j * column_stride] != 0 ? 1U : 0U) ^ flip) << lane;
-        }
+    for (Index begin = 0; begin < t.nj; begin += kPiece) {
+      const Index n = std::min(kPiece, t.nj - begin);
+      if (repeat(3) == 1) {
+        fill_rows(data + begin, t.ni, n, words + begin);
+      } else {
+        fill_strided(data + begin * repeat(3), t.ni, n, words + begin);
       }
-      for (Index j = 0; j < n; ++j) words[begin + j] &= bits[j];
     }
   }
   bool differs_by_head() const override { return values_.size(1) > 1; }
@@ -49,6 +40,35 @@ class Dense final : public MaskPart {
   }
 
  private:
+  static constexpr Index kPiece = 128;  // keys taken together
+
+  /// Eight queries to a byte, so that the loop over keys is one on bytes, which compilers turn into vectors.
+  void fill_rows(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
+    std::uint8_t bits[4][kPiece] = {};
+    for (Index lane = 0; lane < lanes; ++lane) {
+      const std::uint8_t* row = data + lane * repeat(2);
+      std::uint8_t* of_eight = bits[lane / 8];
+      const auto bit = static_cast<std::uint8_t>(1U << (lane % 8));
+      for (Index j = 0; j < keys; ++j) of_eight[j] = static_cast<std::uint8_t>(of_eight[j] | (row[j] != 0 ? bit : 0));
+    }
+    const std::uint32_t flip = keep_ ? 0U : ~0U;
+    for (Index j = 0; j < keys; ++j) {
+      const std::uint32_t nonzero = static_cast<std::uint32_t>(bits[0][j]) | static_cast<std::uint32_t>(bits[1][j]) << 8 |
+                                    static_cast<std::uint32_t>(bits[2][j]) << 16 | static_cast<std::uint32_t>(bits[3][j]) << 24;
+      words[j] &= nonzero ^ flip;
+    }
+  }
+
+  void fill_strided(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
+    for (Index j = 0; j < keys; ++j) {
+      std::uint32_t word = 0;
+      for (Index lane = 0; lane < lanes; ++lane) {
+        word |= ((data[lane * repeat(2) + j * repeat(3)] != 0) == keep_ ? 1U : 0U) << lane;
+      }
+      words[j] &= word;
+    }
+  }
+
   Index repeat(int axis) const { return values_.size(axis) == 1 ? 0 : values_.stride(axis); }
 
   View<const std::uint8_t, 4> values_;
