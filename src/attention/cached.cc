@@ -79,7 +79,7 @@ int cached_mask_tile(const void* cached, Index b, Index h, Index i0, Index ni, I
   const CachedMask& mask = *static_cast<const CachedMask*>(cached);
   const KeyValue& kv = *mask.cache;
   if (j0 + nj <= first_seen(kv, b, mask.q_len, i0)) return kTileEmpty;
-  const BoundMask own{mask.node, {mask.batch, mask.num_heads, mask.q_len, kv.length(b)}};
+  const BoundMask own = mask.of(b);
   const int answer = mask_tile(&own, b, h, i0, ni, j0, nj, words);
   if (answer == kTileEmpty || first_seen(kv, b, mask.q_len, i0 + ni - 1) <= j0) return answer;
   if (answer == kTileFull) std::fill_n(words, nj, ~0U);
@@ -89,9 +89,15 @@ int cached_mask_tile(const void* cached, Index b, Index h, Index i0, Index ni, I
 
 void cached_mask_key_range(const void* cached, Index b, Index h, Index i0, Index ni, Index* begin, Index* end) {
   const CachedMask& mask = *static_cast<const CachedMask*>(cached);
-  const BoundMask own{mask.node, {mask.batch, mask.num_heads, mask.q_len, mask.cache->length(b)}};
+  const BoundMask own = mask.of(b);
   mask_key_range(&own, b, h, i0, ni, begin, end);
   *begin = std::min(*end, std::max(*begin, first_seen(*mask.cache, b, mask.q_len, i0)));
+}
+
+Index cached_mask_next_key(const void* cached, Index b, Index h, Index i0, Index ni, Index key) {
+  const CachedMask& mask = *static_cast<const CachedMask*>(cached);
+  const BoundMask own = mask.of(b);
+  return mask_next_key(&own, b, h, i0, ni, std::max(key, first_seen(*mask.cache, b, mask.q_len, i0)));
 }
 
 }  // namespace v0

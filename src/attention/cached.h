@@ -23,12 +23,16 @@ struct CachedMask {
   const Mask::Node* node;  // null: everything is kept
   Index batch, num_heads, q_len;
   const KeyValue* cache;
+
+  /// As sequence b sees it.
+  BoundMask of(Index b) const { return {node, {batch, num_heads, q_len, cache->length(b)}}; }
 };
 
 /// The functions of kernels' TileMask; `mask` points at a CachedMask. Keys that a ring's window or a left-out beginning hides
 /// are not kept either.
 int cached_mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);
 void cached_mask_key_range(const void* mask, Index b, Index h, Index i0, Index ni, Index* begin, Index* end);
+Index cached_mask_next_key(const void* mask, Index b, Index h, Index i0, Index ni, Index key);
 
 }  // namespace v0
 }  // namespace qkv

@@ -92,7 +92,7 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
   s.key_tile = key_tile;
   if (mask.node != nullptr) s.mask = {mask_tile, mask_key_range, &mask, b, h, mask_next_key};
   if (cache != nullptr && (mask.node != nullptr || cache->hides_keys())) {
-    s.mask = {cached_mask_tile, cached_mask_key_range, &cached_mask, b, h, nullptr};
+    s.mask = {cached_mask_tile, cached_mask_key_range, &cached_mask, b, h, cached_mask_next_key};
   }
   const Sum* by_distance = nullptr;
   if (position.zero != nullptr) {

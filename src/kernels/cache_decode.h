@@ -10,56 +10,69 @@
 namespace qkv {
 namespace {
 
+/// Where the rows of a chunk lie, by place: entry 4 g + i is position i * run + g of the chunk.
+template <class S>
+struct ChunkList {
+  const S **k_rows, **v_rows;  // [chunk]
+  float *k_scales, *v_scales;  // [chunk]; integers only
+};
+
 template <class S>
 struct CacheDecodeScratch {
   DecodeScratch<S> decode;
-  const S **k_rows, **next_k_rows, **v_rows;  // [chunk] by place
-  float *k_scales, *v_scales;                 // [chunk] by place; integers only
+  ChunkList<S> list, next;  // of the chunk at hand and of that behind it, whose keys are fetched meanwhile
   std::size_t bytes;
 
   CacheDecodeScratch(void* base, Index rows, Index head_dim, Index v_head_dim) : decode(base, rows, head_dim, v_head_dim) {
     Carver carver(base);
     carver.take<std::byte>(static_cast<Index>(decode.bytes));
-    k_rows = carver.take<const S*>(decode.chunk);
-    next_k_rows = carver.take<const S*>(decode.chunk);
-    v_rows = carver.take<const S*>(decode.chunk);
     const Index scales = std::is_same_v<S, std::int8_t> ? decode.chunk : 0;
-    k_scales = carver.take<float>(scales);
-    v_scales = carver.take<float>(scales);
+    for (ChunkList<S>* each : {&list, &next}) {
+      each->k_rows = carver.take<const S*>(decode.chunk);
+      each->v_rows = carver.take<const S*>(decode.chunk);
+      each->k_scales = carver.take<float>(scales);
+      each->v_scales = carver.take<float>(scales);
+    }
     bytes = carver.used();
   }
 };
 
-/// rows[4 g + i] = where position j0 + i * run + g lies, for the four runs of a chunk. An existing position stands in for one
-/// that does not exist: it is fetched, never used.
+/// Fills the list for the chunk at j0. For a position that does not exist the row of one that does stands in, which may be
+/// fetched and is never used, and a scale of 0.
 template <class S>
-inline void list_rows(const CachedHead& cache, const CachedMatrix& matrix, Index j0, Index run, const S** rows) {
+inline void list_chunk(const CachedHead& cache, Index j0, Index run, const ChunkList<S>& list) {
+  constexpr bool scaled = std::is_same_v<S, std::int8_t>;
+  const S* k_row = static_cast<const S*>(cache.k.rows);
+  const S* v_row = static_cast<const S*>(cache.v.rows);
   for (Index i = 0; i < kRuns; ++i) {
+    Index place = i;
+    const auto stand_in_up_to = [&](Index g) {
+      for (; place < kRuns * g; place += kRuns) {
+        list.k_rows[place] = k_row;
+        list.v_rows[place] = v_row;
+        if constexpr (scaled) list.k_scales[place] = list.v_scales[place] = 0;
+      }
+    };
     const Index begin = j0 + i * run;
-    Index g = 0;
-    const S* row =
-        cached_row<S>(matrix, cache.pages[cache.first / cache.page_size % cache.num_pages], cache.first % cache.page_size);
-    for_cached_runs(cache, begin, begin + run, [&](Index at, Index page, Index row_of_page, Index count) {
-      for (; g < at; ++g) rows[kRuns * g + i] = row;
-      row = cached_row<S>(matrix, page, row_of_page);
-      for (; g < at + count; ++g, row += matrix.row_stride) rows[kRuns * g + i] = row;
-      row -= matrix.row_stride;
-    });
-    for (; g < run; ++g) rows[kRuns * g + i] = row;
-  }
-}
-
-/// The scales of the same positions, 0 where there is none.
-inline void list_scales(const CachedHead& cache, const CachedMatrix& matrix, Index j0, Index run, float* scales) {
-  for (Index i = 0; i < kRuns; ++i) {
-    const Index begin = j0 + i * run;
-    Index g = 0;
     for_cached_runs(cache, begin, begin + run, [&](Index at, Index page, Index row, Index count) {
-      for (; g < at; ++g) scales[kRuns * g + i] = 0;
-      const float* from = cached_scales(matrix, page, row);
-      for (Index n = 0; n < count; ++n, ++g) scales[kRuns * g + i] = from[n];
+      stand_in_up_to(at);
+      k_row = cached_row<S>(cache.k, page, row);
+      v_row = cached_row<S>(cache.v, page, row);
+      const float *k_scale = nullptr, *v_scale = nullptr;
+      if constexpr (scaled) {
+        k_scale = cached_scales(cache.k, page, row);
+        v_scale = cached_scales(cache.v, page, row);
+      }
+      for (Index n = 0; n < count; ++n, place += kRuns) {
+        list.k_rows[place] = k_row + n * cache.k.row_stride;
+        list.v_rows[place] = v_row + n * cache.v.row_stride;
+        if constexpr (scaled) {
+          list.k_scales[place] = k_scale[n];
+          list.v_scales[place] = v_scale[n];
+        }
+      }
     });
-    for (; g < run; ++g) scales[kRuns * g + i] = 0;
+    stand_in_up_to(run);
   }
 }
 
@@ -68,31 +81,22 @@ template <class S>
 struct CachedChunks {
   static constexpr bool kScaled = std::is_same_v<S, std::int8_t>;
   const CachedHead& cache;
-  const S **k_rows, **next_k_rows, **v_rows;
-  float *k_scales, *v_scales;
-  Index next = -1;  // the chunk that next_k_rows list
+  ChunkList<S> list, next;
+  Index listed = -1;  // the chunk of `next`
+  const float *k_scales = nullptr, *v_scales = nullptr;
 
-  CachedChunks(const CachedHead& head, const CacheDecodeScratch<S>& w)
-      : cache(head),
-        k_rows(w.k_rows),
-        next_k_rows(w.next_k_rows),
-        v_rows(w.v_rows),
-        k_scales(w.k_scales),
-        v_scales(w.v_scales) {}
+  CachedChunks(const CachedHead& head, const CacheDecodeScratch<S>& w) : cache(head), list(w.list), next(w.next) {}
 
   ChunkRows<ListedRuns<S>> chunk(Index j0, Index keys, const RunShape& k_shape, const RunShape& v_shape) {
-    const S** const before = k_rows;
-    k_rows = next_k_rows;
-    next_k_rows = before;
-    if (next != j0) list_rows(cache, cache.k, j0, k_shape.run, k_rows);
-    next = j0 + keys;
-    list_rows(cache, cache.k, next, k_shape.run, next_k_rows);
-    list_rows(cache, cache.v, j0, k_shape.run, v_rows);
-    if constexpr (kScaled) {
-      list_scales(cache, cache.k, j0, k_shape.run, k_scales);
-      list_scales(cache, cache.v, j0, k_shape.run, v_scales);
-    }
-    return {{k_shape, k_rows, v_rows}, {v_shape, v_rows, next_k_rows}};
+    const ChunkList<S> before = list;
+    list = next;
+    next = before;
+    if (listed != j0) list_chunk(cache, j0, k_shape.run, list);
+    listed = j0 + keys;
+    list_chunk(cache, listed, k_shape.run, next);
+    k_scales = list.k_scales;
+    v_scales = list.v_scales;
+    return {{k_shape, list.k_rows, list.v_rows}, {v_shape, list.v_rows, next.k_rows}};
   }
 };
 

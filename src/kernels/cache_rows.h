@@ -14,12 +14,16 @@ namespace {
 /// Calls body(position - begin, page, row of the page, count) for each run of existing positions of [begin, end) that lie one
 /// after the other.
 template <class Body>
-inline void for_cached_runs(const CachedHead& cache, Index begin, Index end, const Body& body) {
-  const Index last = smaller(end, cache.end);
-  for (Index j = larger(begin, cache.first); j < last;) {
-    const Index row = j % cache.page_size, count = smaller(last - j, cache.page_size - row);
-    body(j - begin, cache.pages[j / cache.page_size % cache.num_pages], row, count);
+inline __attribute__((always_inline)) void for_cached_runs(const CachedHead& cache, Index begin, Index end, const Body& body) {
+  const Index first = larger(begin, cache.first), last = smaller(end, cache.end);
+  if (first >= last) return;
+  Index row = first % cache.page_size, n = first / cache.page_size % cache.num_pages;
+  for (Index j = first; j < last;) {
+    const Index count = smaller(last - j, cache.page_size - row);
+    body(j - begin, cache.pages[n], row, count);
     j += count;
+    row = 0;
+    n = n + 1 == cache.num_pages ? 0 : n + 1;
   }
 }
 

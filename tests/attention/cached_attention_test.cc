@@ -181,9 +181,37 @@ TEST(CachedAttentionStorage, IntegersStayWithinTheirBound) {
   }
 }
 
-/// Sequences of different lengths give, each, the bits that they give alone.
-TYPED_TEST(CachedAttention, ALongerNeighbourChangesNoBits) {
+/// A block table of the caller's own, in any order.
+TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
   using T = TypeParam;
+  constexpr Index page = 24, kv_len = 200, pages = 12;
+  for (const Index q_len : {2, 33}) {
+    const Problem<T> problem(cached_case(2, q_len, kv_len, 20, 12, MaskKind::kCausalBottomRight));
+    const Index order[] = {7, 2, 11, 0, 4, 9, 1, 3, 10};
+    Tensor<T> k({pages, 2, page, 20}), v({pages, 2, page, 12});
+    for (Tensor<T>* t : {&k, &v}) std::ranges::fill(t->span(), kQuietNan<T>);
+    const auto copy = [&](const View<T, 4>& from, const View<T, 4>& to) {
+      for (Index g = 0; g < 2; ++g) {
+        for (Index j = 0; j < kv_len; ++j) {
+          for (Index d = 0; d < from.size(3); ++d) to(order[j / page], g, j % page, d) = from(0, g, j, d);
+        }
+      }
+    };
+    copy(problem.k(), k);
+    copy(problem.v(), v);
+    const View<const Index, 2> table(order, {1, 9});
+    const Index length = kv_len;
+    for_each_isa(2, [&](Context& context) {
+      const View<const T, 4> plain_k = problem.k(), plain_v = problem.v();
+      EXPECT_TRUE(Answer<T>(problem.q(), KeyValue::paged(k, v, table, {&length, 1}), problem.options, context) ==
+                  Answer<T>(problem.q(), plain_k, plain_v, problem.options, context));
+    });
+  }
+}
+
+/// Sequences of different lengths give, each, the bits that they give alone, biases by position too.
+template <class T>
+void expect_no_neighbours(CacheStorage storage) {
   const std::vector<Index> lengths = {5, 700, 0, 64, 1030, 333};
   const auto batch = static_cast<Index>(lengths.size());
   for (const Index q_len : {1, 4, 30}) {
@@ -192,9 +220,12 @@ TYPED_TEST(CachedAttention, ALongerNeighbourChangesNoBits) {
     const Problem<T> problem(each);
     const View<T, 4> q = problem.q();
     for (const CacheKind kind : kLayouts) {
-      KVCache cache = empty_cache(kind, kStorageOf<T>, batch, 2, 24, 17, 1030);
+      KVCache cache = empty_cache(kind, storage, batch, 2, 24, 17, 1030);
       fill_cache(cache, problem.k(), problem.v(), lengths, 3);
-      const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+      const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight),
+                                     .position_bias = kind == CacheKind::kPages16
+                                                          ? PositionBias::alibi(alibi_slopes(4), Align::kBottomRight)
+                                                          : PositionBias()};
       for_each_isa(2, [&](Context& context) {
         const Answer<T> together(q, cache.key_value(), options, context);
         for (Index b = 0; b < batch; ++b) {
@@ -209,6 +240,12 @@ TYPED_TEST(CachedAttention, ALongerNeighbourChangesNoBits) {
       });
     }
   }
+}
+
+TYPED_TEST(CachedAttention, ALongerNeighbourChangesNoBits) { expect_no_neighbours<TypeParam>(kStorageOf<TypeParam>); }
+TEST(CachedAttentionStorage, ALongerNeighbourChangesNoBits) {
+  expect_no_neighbours<float>(CacheStorage::kInt8);
+  expect_no_neighbours<float>(CacheStorage::kBF16);
 }
 
 /// Bottom-right means the end of each sequence: rows are those of the reference with one offset a sequence, other masks meet
