@@ -43,7 +43,9 @@ class Bound final : public MaskPart {
   void check(const MaskExtent& extent, bool, const char* function) const override {
     check_one_each(function, words_.name, bounds_.size(), extent.batch);
     const Index length = length_of(extent);
-    for (const Index bound : bounds_) {
+    for (Index b = 0; b < extent.batch; ++b) {
+      if (extent.only >= 0 && b != extent.only) continue;
+      const Index bound = bounds_[static_cast<std::size_t>(b)];
       qkv::check<OptionError>(bound >= 0 && bound <= length, function, "each value of ", words_.name, " must be in 0..",
                               words_.on_keys ? "Tk" : "Tq", ": got ", bound, " for ", length);
     }

@@ -19,6 +19,7 @@ inline namespace v0 {
 /// The sizes that a mask is asked about.
 struct MaskExtent {
   Index batch, num_heads, q_len, kv_len;
+  Index only = -1;  // the sequence that has these lengths, of a ragged batch; -1: every one
 };
 
 /// Queries [i0, i0 + ni) x keys [j0, j0 + nj) of head h of sequence b.

@@ -51,7 +51,7 @@ RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q_
     longest_q = std::max(longest_q, q_len(b));
     longest_kv = std::max(longest_kv, kv_len(b));
     pairs += static_cast<double>(shared.num_heads) * static_cast<double>(q_len(b)) * static_cast<double>(kv_len(b));
-    check_mask(options.mask, {batch, shared.num_heads, q_len(b), kv_len(b)}, function);
+    check_mask(options.mask, extent(b), function);
     check_position_bias<Accumulator<T>>(options.position_bias, shared.num_heads, q_len(b), kv_len(b), function);
   }
   position_memory = shared.position.spread(options.position_bias, longest_q, longest_kv, context);
@@ -68,7 +68,7 @@ Problem<T> RaggedProblem<T>::sequence(Index b) const {
   p.q = queries(q, b);
   p.k = keys(k, b);
   p.v = keys(v, b);
-  p.mask = {options.mask.node(), {batch, p.num_heads, p.q_len, p.kv_len}};
+  p.mask = {options.mask.node(), extent(b)};
   return p;
 }
 

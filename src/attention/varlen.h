@@ -28,6 +28,7 @@ struct RaggedProblem {
 
   Index q_len(Index b) const { return length(offsets.q_offsets, b); }
   Index kv_len(Index b) const { return length(offsets.kv_offsets, b); }
+  MaskExtent extent(Index b) const { return {batch, shared.num_heads, q_len(b), kv_len(b), b}; }
   Index q_begin(Index b) const { return offsets.q_offsets[static_cast<std::size_t>(b)]; }
 
   /// Sequence b; refers to this.

@@ -23,6 +23,7 @@ struct Setting {
   std::vector<Lengths> lengths = kMixed;
   Mask mask{};                         // said the same for each sequence
   bool offsets = false;                // causal(offsets), another for each sequence
+  bool key_lengths = false;            // likewise
   bool bias = false, softcap = false;  // bias [1, H, longest, longest]
   double dropout = 0;
   EmptyRow empty_row = EmptyRow::kZero;
@@ -39,6 +40,7 @@ std::vector<Setting> settings() {
   all.push_back({.name = "square", .lengths = kSquares, .mask = Mask::causal() & Mask::sliding(50)});
   all.push_back({.name = "window_dropout", .mask = Mask::window(20, 3, Align::kBottomRight), .dropout = 0.3});
   all.push_back({.name = "offsets", .offsets = true, .empty_row = EmptyRow::kNaN});
+  all.push_back({.name = "key_lengths", .offsets = true, .key_lengths = true});
   all.push_back({.name = "bias_softcap", .bias = true, .softcap = true, .dropout = 0.1});
   all.push_back({.name = "one_head",
                  .mask = Mask::causal(Align::kBottomRight),
@@ -110,7 +112,7 @@ struct Ragged {
   std::vector<Index> q_offsets, kv_offsets;
   Tokens<T> q, k, v, dout, out, dq, dk, dv;
   Tensor<Sum> lse, dlse, bias, dbias;
-  std::vector<Index> causal_offsets;
+  std::vector<Index> causal_offsets, key_lengths;
 
   explicit Ragged(const Setting& setting)
       : s(setting),
@@ -136,6 +138,7 @@ struct Ragged {
       longest_q = std::max(longest_q, each.q);
       longest_kv = std::max(longest_kv, each.kv);
       causal_offsets.push_back(random.below(20) - 10);
+      key_lengths.push_back(each.kv - random.below(each.kv + 1) / 2);
     }
     if (!s.bias) return;
     bias = Tensor<Sum>({1, s.num_heads, longest_q, longest_kv});
@@ -151,6 +154,7 @@ struct Ragged {
   AttentionOptions options() const {
     AttentionOptions made{.mask = s.mask, .empty_row = s.empty_row};
     if (s.offsets) made.mask = made.mask & Mask::causal(causal_offsets);
+    if (s.key_lengths) made.mask = made.mask & Mask::key_lengths(key_lengths);
     if (s.bias) made.bias = bias;
     if (s.softcap) made.softcap = 2;
     made.dropout = {.p = s.dropout, .seed = 99, .training = s.dropout > 0, .first_sequence = 5};
@@ -161,6 +165,7 @@ struct Ragged {
     AttentionOptions made = options();
     const auto at = static_cast<std::size_t>(b);
     if (s.offsets) made.mask = s.mask & Mask::causal(std::span(causal_offsets).subspan(at, 1));
+    if (s.key_lengths) made.mask = made.mask & Mask::key_lengths(std::span(key_lengths).subspan(at, 1));
     if (s.bias) {
       const View<const Sum, 4> all = bias;
       made.bias = BiasView(all.sliced(2, 0, s.lengths[at].q).sliced(3, 0, s.lengths[at].kv));
