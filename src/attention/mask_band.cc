@@ -78,7 +78,9 @@ class Chunked final : public MaskPart {
   void check(const MaskExtent& extent, bool, const char* function) const override {
     check_square(function, "chunked", align_, extent.q_len, extent.kv_len);
     if (has_starts_) check_one_each(function, "chunked(size, starts)", starts_.size(), extent.batch);
-    for (const Index start : starts_) {
+    for (Index b = 0; has_starts_ && b < extent.batch; ++b) {
+      if (extent.only >= 0 && b != extent.only) continue;
+      const Index start = starts_[static_cast<std::size_t>(b)];
       qkv::check<OptionError>(start >= 0 && start <= extent.kv_len, function, "a start of chunks must be in 0..Tk: got ", start,
                               " for Tk ", extent.kv_len);
     }
