@@ -11,8 +11,8 @@
 // Computation 6, 147).
 //
 // Rows without a key: tlse 0; tout as out, from tv in v's place; nothing to gq, gk, gv, gbias.
-// Errors: as attention_backward; UnsupportedError for a score_mod, whose slope has no derivative; ShapeError where a tangent
-// has not the sizes of what it is the tangent of.
+// Errors: as attention_backward; UnsupportedError for a score_mod, whose slope has no derivative, and for a capture; ShapeError
+// where a tangent has not the sizes of what it is the tangent of.
 #pragma once
 
 #include "qkv/attention.h"

@@ -18,12 +18,14 @@ void check_rows(const char* function, const char* name, const View<T, 3>& view, 
                     " must be [B, H, Tq] or null: got ", view);
 }
 
-/// Both functions' problem. A callback on scores has no second derivative.
+/// Both functions' problem. Throws UnsupportedError.
 template <class T>
 Problem<T> second_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                           const AttentionOptions& options, const Context& context, ScratchLease& position_memory) {
   check<UnsupportedError>(options.score_mod == nullptr, function,
                           "score_mod is not supported here: its slope has no derivative");
+  check<UnsupportedError>(options.capture.result == nullptr, function,
+                          "capture is not supported here: give it to attention_forward or attention_backward");
   return make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
 }
 

@@ -2,6 +2,7 @@
 // nothing allocated after the first call of a shape.
 #include <gtest/gtest.h>
 
+#include "qkv/derivatives.h"
 #include "qkv/qkv.h"
 #include "support/allocations.h"
 #include "support/isas.h"
@@ -116,6 +117,37 @@ TYPED_TEST(Scratch, OfABiasGradientToo) {
       context.trim();
       attention_backward(t.q, t.k, t.v, t.out, t.lse, t.dout, {.dbias = dbias}, options, context);
       EXPECT_EQ(context.scratch_bytes(), backward_bytes(t.plan(options, context)));
+    }
+  });
+}
+
+/// jvp, then double backward with the same tangents; nothing of what they are is looked at.
+void second_order(Tensors<float>& t, const AttentionOptions& options, Context& context) {
+  const AttentionTangents<float> tangents{.q = t.k, .k = t.v, .v = t.dout};
+  attention_jvp(t.q, t.k, t.v, t.lse, tangents, t.dq, {}, options, context);
+  attention_double_backward(t.q, t.k, t.v, t.out, t.lse, t.dout, tangents, {.gq = t.dq, .gk = t.dk, .gv = t.dv}, options,
+                            context);
+}
+
+TEST(Memory, OfSecondOrderIsFiveNumbersARow) {
+  constexpr Index length = 65536;
+  Tensors<float> t(1, length, 64);
+  Context context({.threads = 2});
+  const AttentionOptions options{.mask = Mask::causal() & Mask::sliding(200)};
+  t.forward(options, context);
+  context.trim();
+  second_order(t, options, context);
+  EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes + 5 * sizeof(float) * length + 65536);
+  const long before = allocations.load();
+  second_order(t, options, context);
+  EXPECT_EQ(allocations.load(), before);
+  for_each_isa(1, [](Context& one) {
+    for (const Index width : {512, 768, 1024}) {
+      Tensors<float> wide(1, 130, width);
+      wide.forward({}, one);
+      one.trim();
+      second_order(wide, {}, one);
+      EXPECT_LE(one.scratch_bytes(), kThreadBytes) << width;
     }
   });
 }

@@ -343,6 +343,20 @@ TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
   }
 }
 
+TEST(SecondOrder, WhatIsNotSupportedIsNamed) {
+  const Tensor<double> q({1, 1, 2, 3}), lse({1, 1, 2});
+  Tensor<double> tout({1, 1, 2, 3});
+  const Capture look{.statistics = true};
+  CaptureResult seen;
+  AttentionOptions modified, captured;
+  modified.score_mod = score_mod([](auto s, Index, Index, Index, Index) { return s; });
+  captured.capture = {look, seen};
+  for (const AttentionOptions& options : {modified, captured}) {
+    EXPECT_THROW(attention_jvp(q, q, q, lse, {.q = q}, tout, {}, options), UnsupportedError);
+    EXPECT_THROW(attention_double_backward(q, q, q, q, lse, q, {.q = q}, {.gq = tout}, options), UnsupportedError);
+  }
+}
+
 TEST(SecondOrder, WrongSizesAreNamed) {
   const Tensor<float> q({1, 2, 4, 8}), k({1, 1, 5, 8}), v({1, 1, 5, 3}), wrong({1, 2, 4, 7}), lse({1, 2, 4});
   Tensor<float> tout({1, 2, 4, 3}), tlse({1, 2, 4});
