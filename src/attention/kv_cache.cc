@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "attention/cached.h"
+#include "attention/kv_cache_config.h"
 #include "attention/page_pool.h"
 #include "core/check.h"
 #include "dispatch/cache_kernels.h"
@@ -21,39 +22,6 @@ constexpr const char* kAppend = "KVCache::append";
 struct Free {
   void operator()(void* memory) const noexcept { free_aligned(memory); }
 };
-
-/// The config with its defaults filled in. Throws OptionError.
-KVCacheConfig checked(KVCacheConfig c) {
-  constexpr const char* function = "KVCache";
-  if (c.v_head_dim == 0) c.v_head_dim = c.head_dim;
-  if (c.max_sequences == 0) c.max_sequences = c.sequences;
-  check<OptionError>(c.num_kv_heads >= 1 && c.head_dim >= 1 && c.v_head_dim >= 1, function,
-                     "num_kv_heads, head_dim and v_head_dim must be at least 1: got ", c.num_kv_heads, ", ", c.head_dim, ", ",
-                     c.v_head_dim);
-  check<OptionError>(c.sequences >= 0 && c.max_sequences >= std::max<Index>(1, c.sequences), function,
-                     "max_sequences must be at least 1 and at least sequences: got ", c.max_sequences, " for ", c.sequences);
-  if (c.layout == CacheLayout::kContiguous) {
-    check<OptionError>(c.capacity >= 1, function, "a contiguous cache needs a capacity of at least 1 token: got ", c.capacity);
-  } else if (c.layout == CacheLayout::kRing) {
-    check<OptionError>(c.window >= 1 && c.max_append >= 1, function, "a ring needs a window and max_append of at least 1: got ",
-                       c.window, ", ", c.max_append);
-  } else {
-    check<OptionError>(c.page_size >= 1 && c.pages >= 1 && c.capacity >= 0, function,
-                       "a paged cache needs pages of at least 1 token, at least 1 of them, and a capacity that is not "
-                       "negative: got page_size ",
-                       c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
-  }
-  return c;
-}
-
-Index tokens_of_page(const KVCacheConfig& c) {
-  if (c.layout == CacheLayout::kPaged) return c.page_size;
-  return c.layout == CacheLayout::kRing ? c.window + c.max_append - 1 : c.capacity;
-}
-Index pages_of_sequence(const KVCacheConfig& c) {
-  if (c.layout != CacheLayout::kPaged) return 1;
-  return c.capacity == 0 ? c.pages : std::min(c.pages, (c.capacity + c.page_size - 1) / c.page_size);
-}
 
 }  // namespace
 

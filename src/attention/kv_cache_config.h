@@ -1,0 +1,46 @@
+// What a KVCacheConfig asks for: checks, defaults, and pages. Not: the cache (kv_cache.cc).
+#pragma once
+
+#include <algorithm>
+
+#include "core/check.h"
+#include "qkv/kv_cache.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// The config with its defaults filled in. Throws OptionError.
+inline KVCacheConfig checked(KVCacheConfig c) {
+  constexpr const char* function = "KVCache";
+  if (c.v_head_dim == 0) c.v_head_dim = c.head_dim;
+  if (c.max_sequences == 0) c.max_sequences = c.sequences;
+  check<OptionError>(c.num_kv_heads >= 1 && c.head_dim >= 1 && c.v_head_dim >= 1, function,
+                     "num_kv_heads, head_dim and v_head_dim must be at least 1: got ", c.num_kv_heads, ", ", c.head_dim, ", ",
+                     c.v_head_dim);
+  check<OptionError>(c.sequences >= 0 && c.max_sequences >= std::max<Index>(1, c.sequences), function,
+                     "max_sequences must be at least 1 and at least sequences: got ", c.max_sequences, " for ", c.sequences);
+  if (c.layout == CacheLayout::kContiguous) {
+    check<OptionError>(c.capacity >= 1, function, "a contiguous cache needs a capacity of at least 1 token: got ", c.capacity);
+  } else if (c.layout == CacheLayout::kRing) {
+    check<OptionError>(c.window >= 1 && c.max_append >= 1, function, "a ring needs a window and max_append of at least 1: got ",
+                       c.window, ", ", c.max_append);
+  } else {
+    check<OptionError>(c.page_size >= 1 && c.pages >= 1 && c.capacity >= 0, function,
+                       "a paged cache needs pages of at least 1 token, at least 1 of them, and a capacity that is not "
+                       "negative: got page_size ",
+                       c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
+  }
+  return c;
+}
+
+inline Index tokens_of_page(const KVCacheConfig& c) {
+  if (c.layout == CacheLayout::kPaged) return c.page_size;
+  return c.layout == CacheLayout::kRing ? c.window + c.max_append - 1 : c.capacity;
+}
+inline Index pages_of_sequence(const KVCacheConfig& c) {
+  if (c.layout != CacheLayout::kPaged) return 1;
+  return c.capacity == 0 ? c.pages : std::min(c.pages, (c.capacity + c.page_size - 1) / c.page_size);
+}
+
+}  // namespace v0
+}  // namespace qkv
