@@ -50,7 +50,7 @@ struct RowStatistics {
   Tensor<double> self;        ///< weight of the key at the query's own position i + offset; 0 where there is none
   Tensor<double> previous;    ///< weight of the key before it
   Tensor<double> first;       ///< weight of key 0
-  Tensor<double> distance;    ///< sum_j w |i + offset - j| / sum_j w
+  Tensor<double> distance;    ///< sum_j w |i + offset - j|; a sink has none
   Tensor<double> sink;        ///< share of the sink: 1 - sum_j w; 0 where no sinks are given
 };
 

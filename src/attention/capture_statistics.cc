@@ -1,5 +1,6 @@
 // From the sums of a row to its statistics, in double. H = -sum_j w ln w with w = keys p / sum, p = exp2(y):
-//   H = keys (ln(sum) - ln2 / sum * sum_j p y - ln(keys)),  keys = 1 - the sink's share.
+//   H = keys (ln(sum) - ln2 / sum * sum_j p y - ln(keys)),  keys = 1 - the sink's share,
+//   y = (s2 - largest) + (largest - shift).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -35,20 +36,23 @@ Row row_of(const RowSums<T>& sums, Index i, const Accumulator<T>* sink) {
   const auto number = [i](const Accumulator<T>* of) { return static_cast<double>(of[i]); };
   const double sum = number(sums.sums), shift = number(sums.shift);
   Row row;
-  if (sink != nullptr) row.sink = 1 / (1 + std::exp(shift * std::numbers::ln2 + std::log(sum) - static_cast<double>(*sink)));
+  // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would cancel.
+  const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Accumulator<T>>::infinity()) -
+                       (shift * std::numbers::ln2 + std::log(sum));
   if (sum == 0) {
     row.sink = sink != nullptr ? 1 : 0;
     return row;
   }
-  const double keys = 1 - row.sink, scale = keys / sum;
-  const double of_keys = std::log(sum) - std::numbers::ln2 * number(sums.exponents) / sum;
+  row.sink = 1 / (1 + std::exp(-above));
+  const double keys = 1 / (1 + std::exp(above)), scale = keys / sum;
+  const double of_keys = std::log(sum) - std::numbers::ln2 * (number(sums.exponents) / sum + number(sums.largest) - shift);
   row.entropy = keys > 0 ? std::max(0.0, keys * (of_keys - std::log(keys))) : 0;
   row.max_weight = std::exp2(number(sums.largest) - shift) * scale;
   row.max_key = sums.largest_key[i];
   row.self = number(sums.self) * scale;
   row.previous = number(sums.previous) * scale;
   row.first = number(sums.first) * scale;
-  row.distance = number(sums.distances) / sum;
+  row.distance = number(sums.distances) * scale;
   return row;
 }
 

@@ -13,7 +13,7 @@ struct RowSums {
   KernelIndex offset;            // the position of query i among the keys is i + offset
   Sum *shift, *inverse;          // the weights are p * inverse, which is 1 / sums unless there is a sink
   Sum* sums;                     // sum_j p
-  Sum* exponents;                // sum_j p (s2 - shift)
+  Sum* exponents;                // sum_j p (s2 - largest)
   Sum* distances;                // sum_j p |position - j|
   Sum* largest;                  // max_j s2; -inf: no key
   KernelIndex* largest_key;      // its first j; -1: no key

@@ -42,14 +42,14 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
   if (first && !starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lanes;
-  watch.start_chunk(r, j0, row_max, row_sum);
+  watch.start_chunk(r, j0, tile.parts, live.masked ? w.words : nullptr, scores, row_sum);
   while (const std::uint32_t failed = chunk_softmax(scores, tile.parts, live.masked ? w.words : nullptr, seen & lanes,
                                                     by_maximum, row_max, row_sum, w.rescale, watch)) {
     by_maximum |= failed;
     w.by_maximum[r.strip] |= failed;
     tile = rows.score(t, w, r, j0, nj, scores);
   }
-  watch.end_chunk(r, j0, live, w.words, scores, row_max, row_sum, by_maximum != 0 ? w.rescale : nullptr);
+  watch.end_chunk(r, j0, live, w.words, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
   if (t.v == nullptr) return;
   T* out = w.out_panels + r.strip * kStrip<T> * t.v_head_dim;
   const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.words);
@@ -210,13 +210,11 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
     for (Index strip = 0; strip < strips; ++strip) strip_work(strip_rows(t, strip));
   };
   // Chunks in which nothing lives are passed over, but for those whose exponentials must become 0.
-  const auto live_chunk = [&](Index j0) {
-    if (s.mask.next_key == nullptr || t.exponentials != nullptr) return j0;
-    const Index next = s.mask.next_key(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, j0);
-    return next < end ? next / s.key_tile * s.key_tile : end;
+  const auto next_chunk = [&](Index j0) {
+    return t.exponentials != nullptr ? j0 : live_chunk(s, t.q_begin, t.q_count, j0, end);
   };
   const auto for_live_chunks = [&](const auto& chunk) {
-    for (Index j0 = live_chunk(begin); j0 < end; j0 = live_chunk(j0 + s.key_tile)) {
+    for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
       const Index nj = smaller(s.key_tile, s.kv_len - j0);
       rows.take_keys(t, j0, nj);
       if (t.v != nullptr) rows.take_values(t, j0, nj);

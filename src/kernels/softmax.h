@@ -29,7 +29,6 @@ struct Unwatched {
   struct Vectors {
     template <class... Seen>
     void see(const Seen&...) {}
-    void next_key() {}
   };
   template <class... Strip>
   void start_strip(const Strip&...) const {}
@@ -77,15 +76,13 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
         const std::uint32_t bits = words[j] >> (first + v * n);
         p = select_bits<V>(bits, p, V{});
         score = select_bits<V>(bits, score, splat<T>(-kInf<T>));
-        y = select_bits<V>(bits, y, V{});
         strange = reinterpret_cast<U>(select_bits<V>(bits, reinterpret_cast<V>(strange), V{}));
       }
       outside[v] |= strange;
       sum[v] += p;
       store<T>(place, p);
-      watched.see(v, score, y, p);
+      watched.see(v, score, p);
     }
-    watched.next_key();
   }
   watch.close(part, watched);
   std::uint32_t lanes = 0;

@@ -17,6 +17,14 @@ inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
   return {strip, t.q_begin + first, smaller<Index>(kStrip<T>, t.q_count - first)};
 }
 
+/// The first chunk from j0 on in which one of the queries may attend something, `end` where there is none.
+template <class T>
+inline Index live_chunk(const TileScores<T>& s, Index q_begin, Index q_count, Index j0, Index end) {
+  if (s.mask.next_key == nullptr) return j0;
+  const Index next = s.mask.next_key(s.mask.mask, s.mask.batch, s.mask.head, q_begin, q_count, j0);
+  return next < end ? next / s.key_tile * s.key_tile : end;
+}
+
 /// Lanes that may attend some key of the tile.
 inline std::uint32_t seen_lanes(const LiveRows& live, const std::uint32_t* words) {
   if (!live.masked) return ~0u;

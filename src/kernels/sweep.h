@@ -261,7 +261,8 @@ inline void sweep_tile(const CaptureSweep<S>& t, ForwardTile<T> f, const Forward
     if (t.dout != nullptr) pack_dout(r, w.out_panels + strip * kStrip<T> * f.v_head_dim);
   }
   sweep.start();
-  for (Index j0 = begin; j0 < end; j0 += s.key_tile) {
+  const auto next_chunk = [&](Index j0) { return live_chunk(s, t.q_begin, t.q_count, j0, end); };
+  for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     rows.take_keys(f, j0, nj);
     if (t.dout != nullptr) rows.take_values(f, j0, nj);

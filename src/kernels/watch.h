@@ -1,7 +1,7 @@
 // Looks at the rows of a forward tile while it runs: entropy, distance, the largest weight, and the weights of three keys, one
 // number a row each, without a second sweep. Sums belong to the shift that the online softmax has at the moment and move with
-// it. Not: what needs each row's final sum (sweep.h). Entropy online: sum_j p y with y = log2(p), so that
-// H = log(l) - ln2 / l sum_j p y.
+// it. Not: what needs each row's final sum (sweep.h). Entropy online: E = sum_j p (s2 - largest), whose terms are small where p
+// counts, so that H = log(l) - ln2 (E / l + largest - shift).
 #pragma once
 
 #include "kernels/capture_params.h"
@@ -17,16 +17,17 @@ struct WatchScratch {
   T *exponents, *distances, *largest, *self, *previous, *first, *sums;
   Index* largest_key;
   // Of the chunk, [kStrip].
-  T *chunk_exponents, *chunk_distances, *chunk_largest, *chunk_key;
-  T *max_before, *sum_before;  // row_max and row_sum before it
-  T* distance;                 // position - j0
+  T *chunk_exponents, *chunk_distances;
+  T *largest_before, *sum_before;  // largest and row_sum before it
+  T* distance;                     // position - j0
+  T* anchor;                       // largest with it, 0 where there is none
   std::size_t bytes;
 
   WatchScratch(void* base, Index queries) {
     Carver carver(base);
     for (T** rows : {&exponents, &distances, &largest, &self, &previous, &first, &sums}) *rows = carver.take<T>(queries);
     largest_key = carver.take<Index>(queries);
-    for (T** lanes : {&chunk_exponents, &chunk_distances, &chunk_largest, &chunk_key, &max_before, &sum_before, &distance}) {
+    for (T** lanes : {&chunk_exponents, &chunk_distances, &largest_before, &sum_before, &distance, &anchor}) {
       *lanes = carver.take<T>(kStrip<T>);
     }
     bytes = carver.used();
@@ -37,7 +38,6 @@ struct WatchScratch {
 template <class S, class T = Accumulator<S>>
 class RowWatch {
   using V = typename Simd<T>::V;
-  using U = typename Simd<T>::U;
   static constexpr int n = Simd<T>::kLanes;
 
  public:
@@ -46,19 +46,15 @@ class RowWatch {
   /// The sums of one part of a chunk, in registers.
   template <int kCount>
   struct Vectors {
-    V exponents[kCount], distances[kCount], largest[kCount], largest_key[kCount], distance[kCount], key;
+    V exponents[kCount], distances[kCount], distance[kCount], anchor[kCount];
 
-    /// One key of vector v: its score, -inf where dead; y = log2(p), 0 where dead; p.
-    void see(int v, V score, V y, V p) {
-      // An exponent of -inf would make NaN of 0 * y; p is 0 there.
-      exponents[v] = fma(p, max_or_second(splat<T>(Exp2Poly<T>::kLowest), y), exponents[v]);
+    /// One key of vector v: its score, -inf where dead, and p.
+    void see(int v, V score, V p) {
+      // An exponent of -inf would make NaN of 0 * -inf; what is below the lowest counts for nothing.
+      exponents[v] = fma(p, max_or_second(splat<T>(Exp2Poly<T>::kLowest), score - anchor[v]), exponents[v]);
       distances[v] = fma(p, magnitude(distance[v]), distances[v]);
       distance[v] -= T{1};
-      const auto above = score > largest[v];
-      largest[v] = above ? score : largest[v];
-      largest_key[v] = above ? key : largest_key[v];
     }
-    void next_key() { key += T{1}; }
   };
 
   void start_strip(const StripRows& r) const {
@@ -70,33 +66,51 @@ class RowWatch {
     }
   }
 
-  void start_chunk(const StripRows& r, Index j0, const T* row_max, const T* row_sum) const {
-    __builtin_memcpy(w_.max_before, row_max, kStrip<T> * sizeof(T));
+  /// Of the scores of a chunk; words null: nothing is masked.
+  void start_chunk(const StripRows& r, Index j0, const Parts& parts, const std::uint32_t* words, const T* scores,
+                   const T* row_sum) const {
+    const Index first = r.strip * kStrip<T>;
+    __builtin_memcpy(w_.largest_before, w_.largest + first, kStrip<T> * sizeof(T));
     __builtin_memcpy(w_.sum_before, row_sum, kStrip<T> * sizeof(T));
     for (Index lane = 0; lane < kStrip<T>; ++lane) w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
+    for (int i = 0; i < parts.count; ++i) {
+      const Part& part = parts.part[i];
+      for (int v = part.first; v < part.first + part.count; ++v) {
+        const V before = load<T>(w_.largest + first + v * n);
+        V largest = before;
+        for (Index j = part.lo; j < part.hi; ++j) {
+          V x = load<T>(scores + j * kStrip<T> + v * n);
+          if (words != nullptr) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
+          largest = max_or_second(x, largest);
+        }
+        const std::uint32_t risen = bits_where<T>(largest > before);
+        if (risen == 0) continue;
+        store<T>(w_.largest + first + v * n, largest);
+        find_keys(part, v, words, scores, largest, risen, w_.largest_key + first + v * n, j0);
+      }
+    }
+    for (int lane = 0; lane < kStrip<T>; lane += n) {
+      store<T>(w_.anchor + lane, shift_of<T>(load<T>(w_.largest + first + lane)));
+    }
   }
 
   void clear() const {
     for (int lane = 0; lane < kStrip<T>; lane += n) {
       store<T>(w_.chunk_exponents + lane, V{});
       store<T>(w_.chunk_distances + lane, V{});
-      store<T>(w_.chunk_largest + lane, splat<T>(-kInf<T>));
-      store<T>(w_.chunk_key + lane, V{});
     }
   }
 
   template <class, int kCount>
   Vectors<kCount> open(const Part& part) const {
     Vectors<kCount> seen;
-    seen.key = splat<T>(static_cast<T>(part.lo));
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
       const int lane = (part.first + v) * n;
       seen.exponents[v] = load<T>(w_.chunk_exponents + lane);
       seen.distances[v] = load<T>(w_.chunk_distances + lane);
-      seen.largest[v] = load<T>(w_.chunk_largest + lane);
-      seen.largest_key[v] = load<T>(w_.chunk_key + lane);
-      seen.distance[v] = load<T>(w_.distance + lane) - seen.key;
+      seen.distance[v] = load<T>(w_.distance + lane) - splat<T>(static_cast<T>(part.lo));
+      seen.anchor[v] = load<T>(w_.anchor + lane);
     }
     return seen;
   }
@@ -107,15 +121,12 @@ class RowWatch {
       const int lane = (part.first + v) * n;
       store<T>(w_.chunk_exponents + lane, seen.exponents[v]);
       store<T>(w_.chunk_distances + lane, seen.distances[v]);
-      store<T>(w_.chunk_largest + lane, seen.largest[v]);
-      store<T>(w_.chunk_key + lane, seen.largest_key[v]);
     }
   }
 
-  /// The chunk's exponentials are p, taken from row_max; row_sum has them. `moved`: what the sums before it are multiplied by,
-  /// null for 1.
-  void end_chunk(const StripRows& r, Index j0, const LiveRows& live, const std::uint32_t* words, const T* p, const T* row_max,
-                 const T* row_sum, const T* moved) const {
+  /// The chunk's exponentials are p; row_sum has them. `moved`: what the sums before it are multiplied by, null for 1.
+  void end_chunk(const StripRows& r, Index j0, const LiveRows& live, const std::uint32_t* words, const T* p, const T* row_sum,
+                 const T* moved) const {
     const Index first = r.strip * kStrip<T>;
     __builtin_memcpy(w_.sums + first, row_sum, kStrip<T> * sizeof(T));
     for (int v = 0; v < kVectors; ++v) {
@@ -123,18 +134,12 @@ class RowWatch {
       const Index row = first + lane;
       const V factor = moved == nullptr ? splat<T>(1) : load<T>(moved + lane);
       const V before = load<T>(w_.sum_before + lane);
-      const V step = shift_of<T>(load<T>(w_.max_before + lane)) - shift_of<T>(load<T>(row_max + lane));  // of every y
+      const V step = load<T>(w_.largest_before + lane) - load<T>(w_.largest + row);  // of every s2 - largest
       V carried = fma(step, before, load<T>(w_.exponents + row)) * factor;
-      carried = before == V{} ? V{} : carried;  // nothing was there, and the shift may have been infinite
+      carried = before == V{} ? V{} : carried;  // nothing was there, and the step is infinite
       store<T>(w_.exponents + row, carried + load<T>(w_.chunk_exponents + lane));
       store<T>(w_.distances + row, fma(load<T>(w_.distances + row), factor, load<T>(w_.chunk_distances + lane)));
       for (T* one : {w_.self, w_.previous, w_.first}) store<T>(one + row, load<T>(one + row) * factor);
-      std::uint32_t above = bits_where<T>(load<T>(w_.chunk_largest + lane) > load<T>(w_.largest + row));
-      for (; above != 0; above &= above - 1) {
-        const int i = __builtin_ctz(above);
-        w_.largest[row + i] = w_.chunk_largest[lane + i];
-        w_.largest_key[row + i] = j0 + static_cast<Index>(w_.chunk_key[lane + i]);
-      }
     }
     const auto pick = [&](T* rows, Index j, Index lane) {
       if (lane < 0 || lane >= r.ni || j < j0 + live.lo || j >= j0 + live.hi) return;
@@ -169,6 +174,17 @@ class RowWatch {
   }
 
  private:
+  /// keys[lane] = j0 + the first key of the part with the score `largest`, for the lanes of vector v that are `wanted`.
+  static void find_keys(const Part& part, int v, const std::uint32_t* words, const T* scores, V largest, std::uint32_t wanted,
+                        Index* keys, Index j0) {
+    for (Index j = part.lo; j < part.hi && wanted != 0; ++j) {
+      std::uint32_t found = bits_where<T>(load<T>(scores + j * kStrip<T> + v * n) == largest) & wanted;
+      if (words != nullptr) found &= words[j] >> (v * n);
+      wanted &= ~found;
+      for (; found != 0; found &= found - 1) keys[__builtin_ctz(found)] = j0 + j;
+    }
+  }
+
   static V magnitude(V x) {
     constexpr auto sign =
         static_cast<typename Simd<T>::Int>(typename std::make_unsigned<typename Simd<T>::Int>::type{1} << (8 * sizeof(T) - 1));
