@@ -139,7 +139,7 @@ def cases():
 
     def bend(scores, at=None):  # the callback of the test
         h, i, j = places(at, 4, 5, 13, 0)
-        return 10 * scores / torch.sqrt(100 + scores * scores) - abs(i - j) / 20 + h / 10, None
+        return 10 * scores / torch.sqrt(100 + scores * scores) - abs(i - j).double() / 20 + h.double() / 10, None
 
     yield modifier_case("callback", rectangle, bend, callback="bend")
     for keep, causal in ((None, "none"), (band(9, 9, right=0), "square")):
