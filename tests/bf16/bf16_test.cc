@@ -3,9 +3,12 @@
 // pairs_test.cc, on a CPU that has them.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "dispatch/kernels.h"
 #include "support/expect.h"
 #include "support/isas.h"
+#include "support/random.h"
 
 extern "C" const qkv::KernelTable qkv_kernels_avx512bf16_stand_in;
 
@@ -107,6 +110,12 @@ TEST_F(Bf16Kernels, GiveNoGradientToTheScoreOfAKeyAlone) {
   Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
   Problem<BFloat16> problem({.q_len = 37, .kv_len = 1, .head_dim = 64, .v_head_dim = 65});
   std::ranges::fill(problem.dlse.span(), 0.0F);
+  Random random(3);
+  for (const View<BFloat16, 4>& view : {problem.v(), problem.dout.view}) {  // of many sizes, so that every sum is rounded
+    for (Index i = 0; i < view.size(2); ++i) {
+      for (Index d = 0; d < 65; ++d) view(0, 0, i, d) = BFloat16(static_cast<float>(std::exp(6 * random.symmetric())));
+    }
+  }
   Result<BFloat16> result(problem);
   result.run(problem, one);
   for (const View<BFloat16, 4>& view : {result.gradients.views[0], result.gradients.views[1]}) {
