@@ -90,37 +90,36 @@ View<T, 4> AttentionLayer::part_of(View<T, 3> projected, int part) const {
   return split_heads(projected.sliced(2, begin, begin + width), width / head_dim());
 }
 
-void AttentionLayer::position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const {
-  const QkNorm norm = qk_norm();
-  for (const int part : {0, 1}) {
-    if (norm == QkNorm::kNone) break;
-    const Index begin = part * config_.width, end = config_.width + part * kv_width();
-    const View<float, 4> rows =
-        split_heads(projected.sliced(2, begin, end), norm == QkNorm::kHead ? (end - begin) / head_dim() : 1);
-    rms_norm_forward(rows, (part == 0 ? q_norm_ : k_norm_).data(), config_.norm_eps, rows, context);
-  }
-  if (!rotary_) return;
+template <class T>
+View<T, 4> AttentionLayer::normed_rows(View<T, 3> columns, int part) const {
+  const Index begin = part == 0 ? 0 : config_.width, end = config_.width + part * kv_width();
+  const Index heads = qk_norm() == QkNorm::kHead ? (end - begin) / head_dim() : 1;
+  return split_heads(columns.sliced(2, begin, end), heads);
+}
+
+View<float, 4> AttentionLayer::turned_heads(View<float, 3> columns) const {
   const Index turned = config_.width + kv_width();  // q and k: their heads lie side by side
-  const View<float, 4> heads = split_heads(projected.sliced(2, 0, turned), turned / head_dim());
-  rotary_->forward(heads, heads, positions, context);
+  return split_heads(columns.sliced(2, 0, turned), turned / head_dim());
+}
+
+void AttentionLayer::position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const {
+  if (qk_norm() != QkNorm::kNone) {
+    const View<float, 4> q = normed_rows(projected, 0), k = normed_rows(projected, 1);
+    rms_norm_forward(q, q_norm_.data(), config_.norm_eps, q, context);
+    rms_norm_forward(k, k_norm_.data(), config_.norm_eps, k, context);
+  }
+  if (rotary_) rotary_->forward(turned_heads(projected), turned_heads(projected), positions, context);
 }
 
 void AttentionLayer::unposition(View<float, 3> dprojected, Saved& saved, Context& context) {
-  if (rotary_) {
-    const Index turned = config_.width + kv_width();
-    const View<float, 4> heads = split_heads(dprojected.sliced(2, 0, turned), turned / head_dim());
-    rotary_->backward(heads, heads, saved.positions, context);
-  }
-  const QkNorm norm = qk_norm();
-  for (const int part : {0, 1}) {
-    if (norm == QkNorm::kNone) break;
-    const Index begin = part * config_.width, end = config_.width + part * kv_width();
-    const Index heads = norm == QkNorm::kHead ? (end - begin) / head_dim() : 1;
-    const View<const float, 3> raw = saved.raw;
-    const View<float, 4> rows = split_heads(dprojected.sliced(2, begin, end), heads);
-    rms_norm_backward(split_heads(raw.sliced(2, begin, end), heads), rows, (part == 0 ? q_norm_ : k_norm_).data(),
-                      config_.norm_eps, rows, (part == 0 ? q_norm_gradient_ : k_norm_gradient_).data(), saved.dnorm, context);
-  }
+  if (rotary_) rotary_->backward(turned_heads(dprojected), turned_heads(dprojected), saved.positions, context);
+  if (qk_norm() == QkNorm::kNone) return;
+  const View<const float, 3> raw = saved.raw;
+  const View<float, 4> q = normed_rows(dprojected, 0), k = normed_rows(dprojected, 1);
+  rms_norm_backward(normed_rows(raw, 0), q, q_norm_.data(), config_.norm_eps, q, q_norm_gradient_.data(), saved.dq_norm,
+                    context);
+  rms_norm_backward(normed_rows(raw, 1), k, k_norm_.data(), config_.norm_eps, k, k_norm_gradient_.data(), saved.dk_norm,
+                    context);
 }
 
 void AttentionLayer::make_gradients() {

@@ -44,14 +44,14 @@ TEST(Memory, AGroupedLayerAllocatesNothingAfterTheFirstCall) {
                                    .qk_norm = nn::QkNorm::kHead,
                                    .rotary = RotaryOptions{},
                                    .causal = true});
-  const Tensor<float> x = random_tensor({2, 9, 24}, 1), dy = random_tensor({2, 9, 24}, 2);
+  const Tensor<float> x = random_tensor({2, 300, 24}, 1), dy = random_tensor({2, 300, 24}, 2);
   Tensor<float> y(x.sizes()), dx(x.sizes());
   nn::Saved saved;
   expect_no_allocation_after_the_first(context, [&] {
     layer.forward_into(x, y, {.positions = {.offset = 3}, .context = &context}, &saved);
     layer.backward_into(dy, saved, dx, &context);
   });
-  KVCache cache({.num_kv_heads = 2, .head_dim = 6, .sequences = 2, .capacity = 100});
+  KVCache cache({.num_kv_heads = 2, .head_dim = 6, .sequences = 2, .capacity = 2000});
   nn::StepMemory memory;
   expect_no_allocation_after_the_first(context, [&] { layer.step(x, y, cache, memory, {}, &context); });
 }

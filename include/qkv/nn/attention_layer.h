@@ -124,6 +124,11 @@ class QKV_API AttentionLayer : public Layer {
   /// q, k or v (part 0, 1, 2) of projected [B, T, P], as [B, H, T, D].
   template <class T>
   View<T, 4> part_of(View<T, 3> projected, int part) const;
+  /// q or k (part 0, 1) within columns [B, T, W + Wkv, ..] in the rows that its norm is over.
+  template <class T>
+  View<T, 4> normed_rows(View<T, 3> columns, int part) const;
+  /// The heads of q and k together: what is turned.
+  View<float, 4> turned_heads(View<float, 3> columns) const;
   /// Norms and rotary positions of projected [B, T, P], in place; and back: the gradient [B, T, P] in place, norms' += .
   void position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const;
   void unposition(View<float, 3> dprojected, Saved& saved, Context& context);

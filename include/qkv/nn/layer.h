@@ -38,11 +38,11 @@ struct Saved {
   Tensor<float> lse;         // [B, H, T]
   AttentionOptions options;  // of the attention inside
   RotaryPositions positions;
-  Dropout residual;          // of the output
-  Tensor<float> dy;          // [B, T, output_dim] after dropout's backward
-  Tensor<float> dattended;   // [B, T, W]
-  Tensor<float> dprojected;  // [B, T, W + 2 Wkv]
-  Tensor<float> dnorm;       // partial sums of the norms' gradients
+  Dropout residual;                // of the output
+  Tensor<float> dy;                // [B, T, output_dim] after dropout's backward
+  Tensor<float> dattended;         // [B, T, W]
+  Tensor<float> dprojected;        // [B, T, W + 2 Wkv]
+  Tensor<float> dq_norm, dk_norm;  // partial sums of the norms' gradients
 };
 
 /// What q and k of a layer are normalised over before attention: x / sqrt(mean(x^2) + eps) * weight.
