@@ -1,6 +1,8 @@
 // `qkv attend`: attention over tensors from files, forward and backward. Not: layers with parameters (cmd_layer.cc).
 #include <optional>
 
+#include "attend_capture.h"
+#include "attend_modifiers.h"
 #include "attend_options.h"
 #include "command.h"
 #include "core/escape.h"
@@ -11,7 +13,12 @@ namespace {
 
 /// The tensors as they lie in the files; those that were not given are empty.
 struct Inputs {
-  std::optional<AnyTensor> q, k, v, dout, bias, keep, drop;
+  std::optional<AnyTensor> q, k, v, dout, bias, keep, drop, sinks;
+};
+
+struct AllOptions : AttendOptions {
+  ModifierOptions modifiers;
+  CaptureOptions capture;
 };
 
 std::optional<AnyTensor> read_one(std::string_view option, const std::string& path) {
@@ -19,14 +26,15 @@ std::optional<AnyTensor> read_one(std::string_view option, const std::string& pa
   return load_npy(option, path);
 }
 
-Inputs read_inputs(const AttendOptions& options) {
+Inputs read_inputs(const AllOptions& options) {
   if (options.in.empty()) {
     if (options.q.empty() || options.k.empty() || options.v.empty()) {
       throw UsageError("give --q, --k and --v, or all tensors in one file with --in");
     }
-    return {read_one("--q", options.q),       read_one("--k", options.k),       read_one("--v", options.v),
-            read_one("--dout", options.dout), read_one("--bias", options.bias), read_one("--keep", options.keep),
-            read_one("--drop", options.drop)};
+    return {read_one("--q", options.q),       read_one("--k", options.k),
+            read_one("--v", options.v),       read_one("--dout", options.dout),
+            read_one("--bias", options.bias), read_one("--keep", options.keep),
+            read_one("--drop", options.drop), read_one("--sinks", options.modifiers.sinks)};
   }
   const StateDict state = load_safetensors("--in", options.in);
   const auto take = [&](std::string_view option, std::string_view name, const std::string& path) -> std::optional<AnyTensor> {
@@ -38,7 +46,7 @@ Inputs read_inputs(const AttendOptions& options) {
   Inputs inputs{take("--q", "q", options.q),          take("--k", "k", options.k),
                 take("--v", "v", options.v),          take("--dout", "dout", options.dout),
                 take("--bias", "bias", options.bias), take("--keep", "keep", options.keep),
-                take("--drop", "drop", options.drop)};
+                take("--drop", "drop", options.drop), take("--sinks", "sinks", options.modifiers.sinks)};
   for (const auto& [name, tensor] : {std::pair("q", &inputs.q), std::pair("k", &inputs.k), std::pair("v", &inputs.v)}) {
     if (!tensor->has_value()) {
       throw UsageError("--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
@@ -85,7 +93,7 @@ struct Wanted {
 };
 
 /// What is to be written, checked before the work.
-Wanted name_outputs(const AttendOptions& options, bool has_dout, bool has_bias, Outputs& outputs) {
+Wanted name_outputs(const AllOptions& options, bool has_dout, bool has_bias, Outputs& outputs) {
   Wanted wanted;
   wanted.to_safetensors = ending(options.out) == ".safetensors";
   outputs.expect("--out", options.out, {".npy", ".safetensors"});
@@ -96,7 +104,9 @@ Wanted name_outputs(const AttendOptions& options, bool has_dout, bool has_bias, 
                                    {"dq", options.dq},
                                    {"dk", options.dk},
                                    {"dv", options.dv},
-                                   {"dbias", options.dbias}}) {
+                                   {"dbias", options.dbias},
+                                   {"dsinks", options.modifiers.dsinks},
+                                   {"dposition", options.modifiers.dposition}}) {
     if (path.empty()) continue;
     outputs.expect(std::string("--") + name, path, {".npy"});
     wanted.files.emplace_back(name, path);
@@ -106,15 +116,15 @@ Wanted name_outputs(const AttendOptions& options, bool has_dout, bool has_bias, 
   if (!wanted.to_safetensors) {
     if (options.wants_weights && options.weights.empty()) throw UsageError("--weights needs the name of a .npy file");
     if (options.wants_applied && options.applied.empty()) throw UsageError("--applied needs the name of a .npy file");
-    const bool any = wanted.file("dq") || wanted.file("dk") || wanted.file("dv") || wanted.file("dbias");
-    if (has_dout && !any && options.in.empty())
-      throw UsageError("--dout needs a place for gradients: add --dq, --dk, --dv or --dbias");
+    const bool any = std::ranges::any_of(wanted.files, [](const auto& one) { return one.first[0] == 'd'; });
+    if (has_dout && !any && options.in.empty() && options.capture.of != "gradient")
+      throw UsageError("--dout needs a place for gradients: add --dq, --dk, --dv, --dbias, --dsinks or --dposition");
   }
   return wanted;
 }
 
 template <class T>
-Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted& wanted) {
+Results compute(const AllOptions& options, const Inputs& inputs, const Wanted& wanted, Look& look) {
   const Tensor<T> q = typed<T>(place(options, "q", options.q), *inputs.q),
                   k = typed<T>(place(options, "k", options.k), *inputs.k),
                   v = typed<T>(place(options, "v", options.v), *inputs.v);
@@ -125,12 +135,15 @@ Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted
   if (inputs.drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*inputs.drop)), options.mask_axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
   if (inputs.bias) attention.bias = bias.emplace(typed<T>(place(options, "bias", options.bias), *inputs.bias));
+  Modifiers<T> modifiers(options.modifiers, inputs.sinks, q.size(1), attention);
   Context context(options.compute.context());
 
   Results results;
   Tensor<T> out({q.size(0), q.size(1), q.size(2), v.size(3)});
   Tensor<T> lse({q.size(0), q.size(1), q.size(2)});
-  attention_forward(q, k, v, out, lse, attention, context);
+  AttentionOptions watched = attention;
+  watched.capture = look.request();
+  attention_forward(q, k, v, out, lse, watched, context);
   const auto weights = [&](const char* name, WeightsKind kind) {
     Tensor<T> all({q.size(0), q.size(1), q.size(2), k.size(2)});
     attention_weights(q, k, all, attention, kind, context);
@@ -138,7 +151,7 @@ Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted
   };
   if (options.wants_weights) weights("weights", WeightsKind::kSoftmax);
   if (options.wants_applied) weights("applied", WeightsKind::kApplied);
-  if (inputs.dout && (wanted.to_safetensors || wanted.files.size() > 1)) {
+  if (inputs.dout && (wanted.to_safetensors || wanted.files.size() > 1 || look.needs_backward())) {
     const Tensor<T> dout = typed<T>(place(options, "dout", options.dout), *inputs.dout);
     Tensor<T> dq(q.sizes()), dk(k.sizes()), dv(v.sizes()), dbias;
     AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
@@ -146,11 +159,14 @@ Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted
       dbias = Tensor<T>(bias->sizes());
       gradients.dbias = dbias;
     }
-    attention_backward(q, k, v, out, lse, dout, gradients, attention, context);
+    modifiers.want_gradients(attention, gradients);
+    attention_backward(q, k, v, out, lse, dout, gradients, watched, context);
     results.add("dq", dq);
     results.add("dk", dk);
     results.add("dv", dv);
     if (bias) results.add("dbias", dbias);
+    if (modifiers.dsinks.data() != nullptr) results.add("dsinks", modifiers.dsinks);
+    if (modifiers.dposition.data() != nullptr) results.add("dposition", modifiers.dposition);
   }
   results.add("out", out);
   results.add("lse", lse);
@@ -158,16 +174,16 @@ Results compute(const AttendOptions& options, const Inputs& inputs, const Wanted
 }
 
 /// The files whose shapes may not fit together.
-std::string names_of_inputs(const AttendOptions& options) {
+std::string names_of_inputs(const AllOptions& options) {
   std::string names;
-  for (const std::string& path :
-       {options.in, options.q, options.k, options.v, options.dout, options.bias, options.keep, options.drop}) {
+  for (const std::string& path : {options.in, options.q, options.k, options.v, options.dout, options.bias, options.keep,
+                                  options.drop, options.modifiers.sinks, options.modifiers.t5, options.modifiers.relative}) {
     if (!path.empty()) names += (names.empty() ? "" : ", ") + escaped(path);
   }
   return names;
 }
 
-int run(const AttendOptions& options) {
+int run(const AllOptions& options) {
   if (!options.in.empty() && ending(options.in) != ".safetensors") throw UsageError("--in must be a .safetensors file");
   const Inputs inputs = read_inputs(options);
   Outputs outputs;
@@ -177,9 +193,12 @@ int run(const AttendOptions& options) {
                      std::string(dtype_name(inputs.q->dtype)));
   }
   if (!options.mask_axes.empty() && !inputs.keep && !inputs.drop) throw UsageError("--mask-axes needs --keep or --drop");
+  Look look(options.capture, inputs.dout.has_value(), outputs);
   const Results results = about<ShapeError>(names_of_inputs(options), [&] {
-    return inputs.q->dtype == DType::kF32 ? compute<float>(options, inputs, wanted) : compute<double>(options, inputs, wanted);
+    return inputs.q->dtype == DType::kF32 ? compute<float>(options, inputs, wanted, look)
+                                          : compute<double>(options, inputs, wanted, look);
   });
+  look.write(inputs.q->sizes[2], outputs);
   for (const auto& [name, path] : wanted.files) outputs.add_npy(path, results.tensors.at(name));
   if (wanted.to_safetensors) outputs.add_safetensors(options.out, results.tensors);
   outputs.commit();
@@ -187,8 +206,10 @@ int run(const AttendOptions& options) {
 }
 
 std::function<int()> declare(CLI::App& app) {
-  auto options = std::make_shared<AttendOptions>();
+  auto options = std::make_shared<AllOptions>();
   add_attend_options(app, *options);
+  add_modifier_options(app, options->modifiers);
+  add_capture_options(app, options->capture);
   return [options] { return run(*options); };
 }
 
