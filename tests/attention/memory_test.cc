@@ -228,5 +228,29 @@ TEST(Memory, ACacheAllocatesNothingAfterTheFirstCall) {
   }
 }
 
+TEST(Memory, ALookAllocatesNothingAfterItsFirstCall) {
+  Tensors<float> t(2, 300, 64);
+  Context context({.threads = 2});
+  const Capture look{.rows = {5}, .top_k = 4, .statistics = true, .column_mass = true, .map_rows = 8, .map_columns = 9};
+  CaptureResult seen;
+  const AttentionOptions options{.mask = Mask::causal(), .capture = {look, seen}};
+  t.forward(options, context);
+  const long before = allocations.load();
+  const std::size_t scratch = context.scratch_bytes();
+  for (int call = 0; call < 5; ++call) t.forward(options, context);
+  EXPECT_EQ(allocations.load(), before);
+  EXPECT_EQ(context.scratch_bytes(), scratch);
+}
+
+TEST(Memory, StatisticsTakeAFewRowsOfNumbersAtLength65536) {
+  constexpr Index length = 65536;
+  Tensors<float> t(1, length, 64);
+  Context context({.threads = 2});
+  const Capture look{.statistics = true};
+  CaptureResult seen;
+  t.forward({.mask = Mask::causal() & Mask::sliding(300), .capture = {look, seen}}, context);
+  EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes);
+}
+
 }  // namespace
 }  // namespace qkv::test
