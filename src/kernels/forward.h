@@ -38,10 +38,15 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const std::uint32_t lanes = lane_bits(r.ni);
   std::uint32_t& seen = w.seen[r.strip];
   const bool first = seen == 0;
-  seen |= seen_lanes(live, w.words);
+  const std::uint32_t fresh = seen_lanes(live, w.words) & ~seen & lanes;  // see their first key in this chunk
+  seen |= fresh;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
-  if (first && !starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lanes;
+  if (first) {
+    if (!starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lanes;
+  } else {
+    by_maximum |= fresh;  // few keys may follow: equal scores must have weights exact
+  }
   watch.start_chunk(r, j0, tile.parts, live.masked ? w.words : nullptr, scores, row_sum);
   while (const std::uint32_t failed = chunk_softmax(scores, tile.parts, live.masked ? w.words : nullptr, seen & lanes,
                                                     by_maximum, row_max, row_sum, w.rescale, watch)) {

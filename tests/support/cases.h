@@ -272,6 +272,16 @@ inline std::vector<AttentionCase> edge_cases() {
   add(1, 2, 1, 600, 900, 5, 7).mask = MaskKind::kWindow;
   add(3, 2, 2, 3, 4, 2, 2).mask = MaskKind::kKeepBqk;
   add(1, 1, 1, 1, 1, 1, 1);
+  for (const MaskKind mask :
+       {MaskKind::kDocuments, MaskKind::kStartsAndQueries}) {  // rows that begin in a later chunk, equal scores
+    for (const PositionKind position : {PositionKind::kT5, PositionKind::kNone}) {
+      add(2, 2, 1, 16, 512, 64, 111).mask = mask;
+      cases.back().position = position;
+      cases.back().bias = BiasKind::kQueries;
+      cases.back().scale = ScaleKind::kZero;
+      cases.back().fill = Fill::kConstantV;
+    }
+  }
   return cases;
 }
 
