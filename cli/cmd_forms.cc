@@ -101,7 +101,7 @@ void print_comparison(const FormsReport& report) {
     const char *name, *form;
   };
   constexpr Kind kinds[] = {{"standard", "naive f32"},           {"flash", "tiled f32"},
-                            {"linear, elu + 1", "linear"},       {"linear, random", "linear features"},
+                            {"linear, elu+1", "linear"},       {"linear, random", "linear features"},
                             {"sparse, window", "sparse window"}, {"sparse, blocks", "sparse blocks"}};
   const auto line = [](auto... cells) { return fmt::format("{:<15} {:>6} {:>14} {:>9} {:>8} {:>8} {:>8} {:>8}", cells...); };
   const FormsSizes& sizes = report.sizes;

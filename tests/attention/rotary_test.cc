@@ -113,8 +113,7 @@ TYPED_TEST(RotaryTyped, SameBitsForAnyNumberOfThreads) {
 TEST(Rotary, StridedViewsAndUntouchedColumns) {
   Tensor<double> projected = random_heads<double>({1, 2, 6, 5 * 8});
   const Tensor<double> before = projected.clone();
-  const View<double, 4> all = projected;  // [1, 2, 6, 40]: five heads side by side
-  const View<double, 3> rows{projected.data(), {2, 6, 40}};
+  const View<double, 3> rows{projected.data(), {2, 6, 40}};  // five heads side by side
   const View<double, 4> heads = split_heads(rows.sliced(2, 8, 24), 2);
   const Rotary rotary(8, {.rotary_dim = 4});
   rotary.forward(heads, heads, {.offset = 1});
