@@ -85,7 +85,7 @@ Json to_json(const FormsReport& report, const Context& context) {
 }
 
 void print_table(const FormsReport& report) {
-  const auto line = [](auto... cells) { return fmt::format("{:<20} {:<10} {:>7} {:>6} {:>13} {:>9} {:>8}", cells...); };
+  const auto line = [](auto... cells) { return fmt::format("{:<20} {:<10} {:>7} {:>6} {:>13} {:>9} {:>10}", cells...); };
   print_line(faint(line("form", "family", "error", "params", "FLOPs", "scores", "time")));
   for (const Form& form : report.forms) {
     print_line(line(form.name, form.family, fmt::format("{:.1e}", form.error), form.parameters,
@@ -101,9 +101,9 @@ void print_comparison(const FormsReport& report) {
     const char *name, *form;
   };
   constexpr Kind kinds[] = {{"standard", "naive f32"},           {"flash", "tiled f32"},
-                            {"linear, elu+1", "linear"},       {"linear, random", "linear features"},
+                            {"linear, elu+1", "linear"},         {"linear, random", "linear features"},
                             {"sparse, window", "sparse window"}, {"sparse, blocks", "sparse blocks"}};
-  const auto line = [](auto... cells) { return fmt::format("{:<15} {:>6} {:>14} {:>9} {:>8} {:>8} {:>8} {:>8}", cells...); };
+  const auto line = [](auto... cells) { return fmt::format("{:<14} {:>6} {:>14} {:>9} {:>8} {:>10} {:>8} {:>8}", cells...); };
   const FormsSizes& sizes = report.sizes;
   const double embed = static_cast<double>(sizes.embed_dim);
   const double parameters = 4 * embed * (embed + 1);
