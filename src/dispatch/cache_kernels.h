@@ -1,8 +1,7 @@
 // From an instruction set to its kernels on caches, and from public names to theirs. Not: which set to take (core/context).
 #pragma once
 
-#include <type_traits>
-
+#include "dispatch/tables.h"
 #include "kernels/cache_params.h"
 #include "qkv/context.h"
 #include "qkv/kv_cache.h"
@@ -14,16 +13,7 @@ const CacheTable& cache_table(Isa isa);
 
 template <class T>
 const CacheKernels<T>& cache_kernels_of(Isa isa) {
-  const CacheTable& table = cache_table(isa);
-  if constexpr (std::is_same_v<T, float>) {
-    return table.f32;
-  } else if constexpr (std::is_same_v<T, double>) {
-    return table.f64;
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return table.bf16;
-  } else {
-    return table.f16;
-  }
+  return for_element<T>(cache_table(isa));
 }
 
 inline StoredType stored_type(CacheStorage storage) {

@@ -3,21 +3,7 @@
 namespace qkv {
 inline namespace v0 {
 
-const CaptureKernelTable& capture_kernel_table(Isa isa) {
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx512Bf16) return qkv_capture_kernels_avx512bf16;
-  if (isa == Isa::kAvx512) return qkv_capture_kernels_avx512;
-  if (isa == Isa::kAvx2) return qkv_capture_kernels_avx2;
-#elif defined(__aarch64__)
-  if (isa == Isa::kNeon) return qkv_capture_kernels_neon;
-#if defined(__linux__)
-  if (isa == Isa::kSve256) return qkv_capture_kernels_sve256;
-  if (isa == Isa::kSve512) return qkv_capture_kernels_sve512;
-#endif
-#endif
-  static_cast<void>(isa);
-  return qkv_capture_kernels_scalar;
-}
+const CaptureKernelTable& capture_kernel_table(Isa isa) { return QKV_TABLE_OF(qkv_capture_kernels, isa); }
 
 }  // namespace v0
 }  // namespace qkv

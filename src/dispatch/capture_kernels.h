@@ -1,8 +1,7 @@
 // From an instruction set to its kernels that look at weights. Not: which one to take (core/context decides once).
 #pragma once
 
-#include <type_traits>
-
+#include "dispatch/tables.h"
 #include "kernels/capture_params.h"
 #include "qkv/context.h"
 
@@ -13,16 +12,7 @@ const CaptureKernelTable& capture_kernel_table(Isa isa);
 
 template <class T>
 const CaptureKernels<T>& capture_kernels_of(Isa isa) {
-  const CaptureKernelTable& table = capture_kernel_table(isa);
-  if constexpr (std::is_same_v<T, float>) {
-    return table.f32;
-  } else if constexpr (std::is_same_v<T, double>) {
-    return table.f64;
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return table.bf16;
-  } else {
-    return table.f16;
-  }
+  return for_element<T>(capture_kernel_table(isa));
 }
 
 }  // namespace v0

@@ -1,8 +1,7 @@
 // From an instruction set to its kernels. Not: which one to take (core/context decides once).
 #pragma once
 
-#include <type_traits>
-
+#include "dispatch/tables.h"
 #include "kernels/params.h"
 #include "qkv/context.h"
 
@@ -16,16 +15,7 @@ QKV_API void stand_in_for_avx512(const KernelTable* table);
 
 template <class T>
 const Kernels<T>& kernels_of(Isa isa) {
-  const KernelTable& table = kernel_table(isa);
-  if constexpr (std::is_same_v<T, float>) {
-    return table.f32;
-  } else if constexpr (std::is_same_v<T, double>) {
-    return table.f64;
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return table.bf16;
-  } else {
-    return table.f16;
-  }
+  return for_element<T>(kernel_table(isa));
 }
 
 }  // namespace v0

@@ -1,8 +1,7 @@
 // From an instruction set to its kernels of linear attention. Not: which one to take (core/context decides once).
 #pragma once
 
-#include <type_traits>
-
+#include "dispatch/tables.h"
 #include "kernels/linear_params.h"
 #include "qkv/context.h"
 
@@ -13,11 +12,7 @@ const LinearKernelTable& linear_kernel_table(Isa isa);
 
 template <class T>
 const LinearKernels<T>& linear_kernels_of(Isa isa) {
-  if constexpr (std::is_same_v<T, float>) {
-    return linear_kernel_table(isa).f32;
-  } else {
-    return linear_kernel_table(isa).f64;
-  }
+  return for_element<T>(linear_kernel_table(isa));
 }
 
 }  // namespace v0

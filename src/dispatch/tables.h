@@ -1,0 +1,46 @@
+// From an instruction set to one of the tables that a family of kernels exports, and from a table to its part for an element
+// type. Not: which instruction set to take (core/context decides once).
+#pragma once
+
+#include <type_traits>
+
+#include "qkv/context.h"
+
+// The table NAME_<isa>; each family declares its own beside their type (kernels/*params.h).
+#if defined(__x86_64__)
+#define QKV_TABLE_OF(name, isa)                  \
+  ((isa) == Isa::kAvx512Bf16 ? name##_avx512bf16 \
+   : (isa) == Isa::kAvx512   ? name##_avx512     \
+   : (isa) == Isa::kAvx2     ? name##_avx2       \
+                             : name##_scalar)
+#elif defined(__aarch64__) && defined(__linux__)
+#define QKV_TABLE_OF(name, isa)            \
+  ((isa) == Isa::kNeon     ? name##_neon   \
+   : (isa) == Isa::kSve256 ? name##_sve256 \
+   : (isa) == Isa::kSve512 ? name##_sve512 \
+                           : name##_scalar)
+#elif defined(__aarch64__)
+#define QKV_TABLE_OF(name, isa) ((isa) == Isa::kNeon ? name##_neon : name##_scalar)
+#else
+#define QKV_TABLE_OF(name, isa) (static_cast<void>(isa), name##_scalar)
+#endif
+
+namespace qkv {
+inline namespace v0 {
+
+/// A table's kernels for elements of type T. Some tables have none for 16 bits.
+template <class T, class Table>
+const auto& for_element(const Table& table) {
+  if constexpr (std::is_same_v<T, float>) {
+    return table.f32;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return table.f64;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return table.bf16;
+  } else {
+    return table.f16;
+  }
+}
+
+}  // namespace v0
+}  // namespace qkv
