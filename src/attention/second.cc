@@ -2,6 +2,7 @@
 #include <new>
 
 #include "attention/second_job.h"
+#include "attention/shared_gradients.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/region.h"
@@ -186,19 +187,9 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                              {"ddsinks", cotangents.sinks},
                              {"ddposition_bias", cotangents.position_bias}};
   check_outputs(function, outputs, inputs);
-  for (Index row = 0; row < g.gposition_bias.size(0); ++row) {
-    for (Index h = 0; h < g.gposition_bias.size(1); ++h) g.gposition_bias(row, h) = T{};
-  }
+  zero_all(g.gposition_bias);
   const BiasGradient<T> bias(g.gbias, p);
-  if (bias.wanted()) {
-    for (Index b = 0; b < g.gbias.size(0); ++b) {
-      for (Index h = 0; h < g.gbias.size(1); ++h) {
-        for (Index i = 0; i < g.gbias.size(2); ++i) {
-          for (Index j = 0; j < g.gbias.size(3); ++j) g.gbias(b, h, i, j) = T{};
-        }
-      }
-    }
-  }
+  if (bias.wanted()) zero_all(g.gbias);
   run<T>({p, second_kernels_of<T>(context.isa()), cotangents, out, lse, dout, g.gdout, g.gdlse, g, bias}, context);
 }
 
