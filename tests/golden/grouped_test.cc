@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <map>
 
-#include "golden/golden.h"
+#include "golden/golden_layer.h"
 #include "qkv/nn/grouped_query_attention.h"
 
 namespace qkv {
@@ -63,7 +63,6 @@ class GroupedGolden : public testing::TestWithParam<std::string> {};
 TEST_P(GroupedGolden, OutputsAndGradients) {
   const golden::File file(GetParam());
   const Rope rope(file.fact("rope"));
-  const Tensor<float> x = file.f32("x"), dout = file.f32("dout");
   nn::LayerConfig config;
   config.num_heads = static_cast<Index>(file.number("heads"));
   config.causal = true;
@@ -73,22 +72,7 @@ TEST_P(GroupedGolden, OutputsAndGradients) {
   const auto& attention = dynamic_cast<const nn::GroupedQueryAttention&>(*layer);
   EXPECT_EQ(attention.num_kv_heads(), static_cast<Index>(file.number("kv_heads")));
 
-  Tensor<float> weights;
-  nn::ForwardOptions options{.weights = &weights, .positions = {.offset = rope.offset()}};
-  const Tensor<std::uint8_t> mask = file.has("mask") ? to_bool(file.tensors().at("mask")) : Tensor<std::uint8_t>();
-  if (mask.rank() > 0) options.mask = layer->keep(mask);
-  nn::Saved saved;
-  const Tensor<float> y = layer->forward(x, options, &saved);
-  const Tensor<float> dx = layer->backward(dout, saved);
-
-  EXPECT_LE(file.ratio("out", y.span()), 1);
-  EXPECT_LE(file.ratio("weights", std::as_const(weights).span()), 1);
-  EXPECT_LE(file.ratio("grad.x", dx.span()), 1);
-  const std::vector<nn::Parameter> parameters = layer->parameters();
-  EXPECT_EQ(parameters.size() + 1, file.names("grad.").size());
-  for (const nn::Parameter& parameter : parameters) {
-    EXPECT_LE(file.ratio("grad." + parameter.name, parameter.gradient), 1) << parameter.name;
-  }
+  golden::expect_golden_layer(file, *layer, {.positions = {.offset = rope.offset()}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, GroupedGolden, testing::ValuesIn(grouped_files()),

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "golden/golden.h"
+#include "golden/golden_layer.h"
 
 namespace qkv {
 namespace {
@@ -25,7 +25,7 @@ class LayerGolden : public testing::TestWithParam<std::string> {};
 
 TEST_P(LayerGolden, OutputsAndGradients) {
   const golden::File file(GetParam());
-  const Tensor<float> x = file.f32("x"), dout = file.f32("dout");
+  const Tensor<float> x = file.f32("x");
   nn::LayerConfig config;
   config.embed_dim = x.size(2);
   config.length = x.size(1);
@@ -37,22 +37,7 @@ TEST_P(LayerGolden, OutputsAndGradients) {
   const std::unique_ptr<nn::Layer> layer = nn::load_layer(file.fact("layer"), file.parameters(), std::move(config));
   layer->train(file.fact("mode") == "train");
 
-  Tensor<float> weights;
-  nn::ForwardOptions options{.seed = file.seed(), .weights = &weights};
-  const Tensor<std::uint8_t> mask = file.has("mask") ? to_bool(file.tensors().at("mask")) : Tensor<std::uint8_t>();
-  if (mask.rank() > 0) options.mask = layer->keep(mask);
-  nn::Saved saved;
-  const Tensor<float> y = layer->forward(x, options, &saved);
-  const Tensor<float> dx = layer->backward(dout, saved);
-
-  EXPECT_LE(file.ratio("out", y.span()), 1);
-  EXPECT_LE(file.ratio("weights", std::as_const(weights).span()), 1);
-  EXPECT_LE(file.ratio("grad.x", dx.span()), 1);
-  const std::vector<nn::Parameter> parameters = layer->parameters();
-  EXPECT_EQ(parameters.size() + 1, file.names("grad.").size());
-  for (const nn::Parameter& parameter : parameters) {
-    EXPECT_LE(file.ratio("grad." + parameter.name, parameter.gradient), 1) << parameter.name;
-  }
+  golden::expect_golden_layer(file, *layer, {.seed = file.seed()});
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, LayerGolden, testing::ValuesIn(layer_files()),

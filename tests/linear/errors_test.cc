@@ -1,5 +1,7 @@
 // What is refused: each error's type, the function it names, and both sides of what does not fit; memory beside inputs and
 // outputs; and what random features are for.
+#include "support/errors.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,25 +13,6 @@
 
 namespace qkv::test {
 namespace {
-
-/// The text of the E that `call` throws; fails when it throws nothing or something else.
-template <class E, class F>
-std::string text_of(F&& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another type of error: " << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
-}
-
-void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
-}
 
 /// A legal call whose parts a test then breaks.
 struct Call {

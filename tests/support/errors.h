@@ -1,0 +1,32 @@
+// What a call throws: its type and the parts of its text. Not: which calls throw.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <initializer_list>
+#include <string>
+
+namespace qkv::test {
+
+/// The text of the E that `call` throws; fails when it throws nothing or something else.
+template <class E, class F>
+std::string text_of(F&& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another type of error: " << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+/// Each of `parts` stands in the text.
+inline void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+}
+
+}  // namespace qkv::test
