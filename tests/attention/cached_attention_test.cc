@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "attention/decode.h"
-#include "support/cached_case.h"
+#include "support/check_cached.h"
 #include "support/isas.h"
 
 namespace qkv::test {
@@ -136,32 +136,8 @@ TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
   expect(Mask::causal(Align::kTopLeft), [&](Index, Index, Index i, Index j) { return j <= i; });
 }
 
-/// A ring sees its window, and gives the bits of a cache that has kept everything, under the same window.
 TYPED_TEST(CachedAttention, ARingIsAWindowOnEverything) {
-  using T = TypeParam;
-  constexpr Index window = 90, most = 400;
-  const Problem<T> problem(cached_case(2, most, most, 20, 12));
-  const View<T, 4> q = problem.q(), k = problem.k(), v = problem.v();
-  KVCache whole = empty_cache(CacheKind::kContiguous, kStorageOf<T>, 1, 2, 20, 12, most);
-  KVCache ring = empty_cache(CacheKind::kRing, kStorageOf<T>, 1, 2, 20, 12, most, window, 30);
-  const AttentionOptions causal{.mask = Mask::causal(Align::kBottomRight)};
-  const AttentionOptions both{.mask = Mask::causal(Align::kBottomRight) & Mask::window(window - 1, -1, Align::kBottomRight)};
-  Random random(9);
-  for (Index done = 0; done < most;) {
-    const Index n = std::min(most - done, random.below(4) == 0 ? 1 + random.below(30) : 1 + random.below(3));
-    const auto part = [&](const View<T, 4>& x) { return View<const T, 4>(x.sliced(2, done, done + n)); };
-    whole.append(part(k), part(v));
-    ring.append(part(k), part(v));
-    done += n;
-    for_each_isa(1, [&](Context& context) {
-      const Answer<T> expected(part(q), whole.key_value(), both, context);
-      EXPECT_TRUE(Answer<T>(part(q), ring.key_value(), causal, context) == expected) << n << " queries at " << done;
-      EXPECT_TRUE(Answer<T>(part(q), ring.key_value(), both, context) == expected);
-    });
-  }
-  Context context({.threads = 1});
-  Tensor<T> out({1, 4, 40, 12});
-  EXPECT_THROW(attention_forward(q.sliced(2, 0, 40), ring.key_value(), out, {}, causal, context), OptionError);
+  check_ring<TypeParam>({.group = 2, .window = 90, .most = 400, .max_append = 30, .storage = kStorageOf<TypeParam>, .seed = 9});
 }
 
 /// Read token by token, or in chunks, the rows are those of one causal call over everything.

@@ -4,8 +4,7 @@
 
 #include <cmath>
 
-#include "support/cached_case.h"
-#include "support/isas.h"
+#include "support/check_cached.h"
 
 namespace qkv::test {
 namespace {
@@ -35,22 +34,8 @@ TEST(CachedAttentionStorage, IsExactForWhatIsStored) {
   for (const CacheStorage storage : {CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {
     Worst worst;
     for (const AttentionCase& each : cached_shapes()) {
-      SCOPED_TRACE(each.name());
-      Problem<float> problem(each);
-      const KVCache cache = cache_of(CacheKind::kPages16, storage, problem.k(), problem.v());
-      for (Index b = 0; b < each.batch; ++b) {
-        const auto one = [b](const View<float, 4>& x) {
-          return View<float, 3>(&x(b, 0, 0, 0), {x.size(1), x.size(2), x.size(3)}, {x.stride(1), x.stride(2), x.stride(3)});
-        };
-        cache.read(b, 0, one(problem.k()), one(problem.v()));
-      }
-      const Expectation<float> expectation(problem);
-      for_each_isa(2, [&](Context& context) {
-        Result<float> result(problem);
-        attention_forward(problem.q(), cache.key_value(), result.out.view, result.lse, problem.options, context);
-        EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
-        EXPECT_TRUE(result.sentinels_intact());
-      });
+      const std::vector<Index> lengths(static_cast<std::size_t>(each.batch), each.kv_len);
+      check_cached<float>(each, CacheKind::kPages16, storage, lengths, 2, worst);
     }
     worst.print("cache storage");
   }
@@ -101,71 +86,14 @@ TEST(CachedAttentionStorage, IntegersStayWithinTheirBound) {
   }
 }
 
-/// A prefix that all sequences share, read once: the same as each on its own, within the bounds of a merge.
-template <class T>
-void expect_cascade(CacheStorage storage) {
-  const Index shared = 320, batch = 3;
-  for (const Index q_len : {1, 3}) {
-    AttentionCase each = cached_case(2, q_len, 400, 24, 40);
-    each.batch = batch;
-    Problem<T> problem(each);
-    const View<T, 4> k = problem.k(), v = problem.v();
-    for (Index b = 1; b < batch; ++b) {  // the first keys are those of sequence 0
-      for (Index g = 0; g < 2; ++g) {
-        for (Index j = 0; j < shared; ++j) {
-          for (Index d = 0; d < 24; ++d) k(b, g, j, d) = k(0, g, j, d);
-          for (Index d = 0; d < 40; ++d) v(b, g, j, d) = v(0, g, j, d);
-        }
-      }
-    }
-    const std::vector<Index> lengths = {400, q_len == 1 ? shared : 322, 350};  // one may have nothing of its own
-    KVCache cache({.num_kv_heads = 2,
-                   .head_dim = 24,
-                   .v_head_dim = 40,
-                   .storage = storage,
-                   .layout = CacheLayout::kPaged,
-                   .max_sequences = batch,
-                   .page_size = 16,
-                   .pages = 40});
-    const auto rows = [](const View<T, 4>& x, Index b, Index begin, Index end) {
-      return View<const T, 4>(x.sliced(0, b, b + 1).sliced(2, begin, end));
-    };
-    cache.append(rows(k, 0, 0, shared), rows(v, 0, 0, shared));
-    const Index used = 40 - cache.free_pages();
-    EXPECT_EQ(used, shared / 16);
-    for (Index b = 1; b < batch; ++b) cache.fork(0);
-    for (Index b = 0; b < batch; ++b) {
-      const Index length = lengths[static_cast<std::size_t>(b)];
-      cache.append({&b, 1}, rows(k, b, shared, length), rows(v, b, shared, length));
-    }
-    EXPECT_LE(40 - cache.free_pages(), used + 5 + 1 + 2) << "the prefix is not shared";
-    problem.mask.keep = [&](Index b, Index, Index i, Index j) { return j <= lengths[static_cast<std::size_t>(b)] - q_len + i; };
-    const Expectation<T> expectation(problem);
-    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
-    Worst worst;
-    for_each_isa(2, [&](Context& context) {
-      Result<T> result(problem);
-      attention_forward_cascade(problem.q(), cache.key_value(), shared, result.out.view, result.lse, options, context);
-      EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
-      Result<T> without_lse(problem);
-      attention_forward_cascade(problem.q(), cache.key_value(), shared, without_lse.out.view, {}, options, context);
-      EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(without_lse.out.view)));
-      const auto run = [&](Index keys, const AttentionOptions& with) {
-        attention_forward_cascade(problem.q(), cache.key_value(), keys, result.out.view, {}, with, context);
-      };
-      EXPECT_THROW(run(321, options), OptionError) << "not in the same pages";
-      EXPECT_THROW(run(323, options), OptionError) << "longer than a sequence";
-      EXPECT_THROW(run(-1, options), OptionError);
-      EXPECT_THROW(run(shared, {.mask = Mask::sliding(100, Align::kBottomRight)}), OptionError);
-      run(0, options);
-    });
-    worst.print("cascade");
-  }
-}
 TEST(Cascade, IsEverySequenceOnItsOwn) {
-  expect_cascade<float>(CacheStorage::kF32);
-  expect_cascade<double>(CacheStorage::kF64);
-  expect_cascade<BFloat16>(CacheStorage::kBF16);
+  Worst worst;
+  for (const Index q_len : {1, 3}) {
+    check_cascade<float>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF32}, 2, worst);
+    check_cascade<double>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF64}, 2, worst);
+    check_cascade<BFloat16>({.group = 2, .q_len = q_len, .storage = CacheStorage::kBF16}, 2, worst);
+  }
+  worst.print("cascade");
 }
 
 }  // namespace

@@ -2,200 +2,30 @@
 // instruction set; and what it sees in two ways against itself.
 #include <gtest/gtest.h>
 
-#include "support/captured.h"
-#include "support/isas.h"
+#include "support/check_capture.h"
 
 namespace qkv::test {
 namespace {
 
-/// The edges and every `step`-th case of the pairwise list; on the views themselves, since nobody looks at a cache.
+/// The edges and every `step`-th case of the pairwise list.
 std::vector<AttentionCase> capture_cases(double max_work, std::size_t step) {
   std::vector<AttentionCase> cases = edge_cases();
   const std::vector<AttentionCase> all = pairwise_cases(max_work);
   for (std::size_t n = 0; n < all.size(); n += step) cases.push_back(all[n]);
-  for (AttentionCase& each : cases) each.cache = CacheKind::kNone;
   return cases;
 }
 
 template <class T>
-void forward_with(const Problem<T>& problem, Result<T>& result, const Capture& look, CaptureResult& seen, Context& context) {
-  AttentionOptions options = problem.options;
-  options.capture = {look, seen};
-  attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, options, context);
-}
-
-template <class T>
-void backward_with(const Problem<T>& problem, Result<T>& result, const Capture& look, CaptureResult& seen, Context& context) {
-  AttentionOptions options = problem.options;
-  options.capture = {look, seen};
-  AttentionGradients<T> wanted;
-  wanted.dq = result.gradients.views[0], wanted.dk = result.gradients.views[1], wanted.dv = result.gradients.views[2];
-  if (!problem.bias.is_null()) wanted.dbias = result.dbias;
-  wanted.dlse = problem.dlse;
-  attention_backward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, problem.dout.view, wanted, options,
-                     context);
-}
-
-/// The same with every row, to look up what the largest are.
-template <class T>
-Capture with_all_rows(const Problem<T>& problem, const Capture& look) {
-  Capture all{.heads = look.heads, .of = look.of};
-  for (Index i = 0; i < problem.c.q_len; ++i) all.rows.push_back(i);
-  return all;
-}
-
-/// Weights times dropout's factors.
-template <class C>
-Tensor<C> applied(const Tensor<C>& weights, const reference::Factor& factor) {
-  Tensor<C> result = weights.clone();
-  const View<C, 4> w = result;
-  for (Index b = 0; b < w.size(0); ++b) {
-    for (Index h = 0; h < w.size(1); ++h) {
-      for (Index i = 0; i < w.size(2); ++i) {
-        for (Index j = 0; j < w.size(3); ++j) w(b, h, i, j) *= static_cast<C>(factor(b, h, i, j));
-      }
-    }
-  }
-  return result;
-}
-
-/// w dw, with the terms of dout . v made positive where `absolute`; rows that are `empty` and pairs that are not kept hold 0.
-template <class C, class Given, class T>
-Tensor<C> times_gradient(const Tensor<C>& weights, const ReferenceInput<Given>& input, const Problem<T>& problem,
-                         bool absolute) {
-  Tensor<C> result = weights.clone();
-  const View<C, 4> w = result;
-  const View<const Given, 4> v = input.v, dout = input.dout;
-  for (Index b = 0; b < w.size(0); ++b) {
-    for (Index h = 0; h < w.size(1); ++h) {
-      const Index g = h / (w.size(1) / v.size(1));
-      for (Index i = 0; i < w.size(2); ++i) {
-        for (Index j = 0; j < w.size(3); ++j) {
-          if (!problem.kept(b, h, i, j)) {
-            w(b, h, i, j) = 0;
-            continue;
-          }
-          C dw = 0;
-          for (Index d = 0; d < v.size(3); ++d) {
-            const C term = static_cast<C>(dout(b, h, i, d)) * static_cast<C>(v(b, g, j, d));
-            dw += absolute ? std::abs(term) : term;
-          }
-          if (input.options.factor) dw *= static_cast<C>(input.options.factor(b, h, i, j));
-          w(b, h, i, j) *= dw;
-        }
-      }
-    }
-  }
-  return result;
-}
-
-/// The key that a capture calls the largest is one, as far as bounds tell.
-template <class T, class Kept>
-void expect_largest_key(const Expected<Accumulator<T>>& weights, const CaptureResult& seen, const Capture& look,
-                        Index num_heads, const Kept& kept) {
-  const std::vector<Index> heads = heads_of(look, num_heads);
-  const Tensor<Index>& keys = seen.statistics.max_key;
-  const View<const Wider<T>, 4> exact = weights.exact;
-  for (Index b = 0; b < keys.size(0); ++b) {
-    for (Index n = 0; n < keys.size(1); ++n) {
-      for (Index i = 0; i < keys.size(2); ++i) {
-        const Index key = keys.data()[(b * keys.size(1) + n) * keys.size(2) + i];
-        const Index h = heads[static_cast<std::size_t>(n)], row = ((b * num_heads + h) * keys.size(2) + i) * exact.size(3);
-        Index largest = -1;
-        bool nan = false;
-        for (Index j = 0; j < exact.size(3); ++j) {
-          nan |= std::isnan(exact(b, h, i, j));
-          if (kept(b, h, i, j) && (largest < 0 || exact(b, h, i, j) > exact(b, h, i, largest))) largest = j;
-        }
-        if (nan || largest < 0) {
-          ASSERT_EQ(key, -1);
-          continue;
-        }
-        ASSERT_GE(key, 0);
-        const auto bound = [&](Index j) { return weights.bounds[static_cast<std::size_t>(row + j)]; };
-        ASSERT_GE(static_cast<double>(exact(b, h, i, key)),
-                  static_cast<double>(exact(b, h, i, largest)) - bound(key) - bound(largest));
-      }
-    }
-  }
-}
-
-template <class T>
 void run_forward_cases(double max_work, std::size_t step, const char* title) {
-  using Sum = Accumulator<T>;
   Worst worst;
-  for (const AttentionCase& each : capture_cases(max_work, step)) {
-    SCOPED_TRACE(each.name());
-    const Problem<T> problem(each);
-    const auto input = problem.template reference_input<Wider<T>>();
-    const auto same = problem.template reference_input<Sum>();
-    const reference::Forward<Wider<T>> exact = input.forward();
-    const reference::Forward<Sum> naive = same.forward();
-    const Magnitude a = magnitude_of(input, exact);
-    Capture look = look_of(each);
-    const Expected<Sum> weights(exact.weights.clone(), naive.weights, a.weights, 2);
-    for_each_isa(1, [&](Context& context) {
-      const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
-      Result<T> alone(problem), watched(problem);
-      alone.run_forward(problem, context);
-      CaptureResult seen, all;
-      look.of = CaptureOf::kWeights;
-      forward_with(problem, watched, look, seen, context);
-      EXPECT_TRUE(same_bits(alone.lse, watched.lse)) << "lse beside a capture";
-      EXPECT_TRUE(same_bits(copy_as<Sum>(alone.out.view), copy_as<Sum>(watched.out.view))) << "out beside a capture";
-      EXPECT_TRUE(watched.sentinels_intact());
-      EXPECT_TRUE(
-          holds_capture<T>(exact.weights, naive.weights, a.weights, look, seen, kNumSums + kNumStatistics, 2, name, worst));
-      const bool fills = each.empty_row != EmptyRow::kZero;
-      const auto kept = [&](Index b, Index h, Index i, Index j) {
-        return problem.kept(b, h, i, j) || (fills && View<const Wider<T>, 3>(exact.lse)(b, h, i) == -HUGE_VAL);
-      };
-      expect_largest_key<T>(weights, seen, look, each.num_heads, kept);
-      forward_with(problem, watched, with_all_rows(problem, look), all, context);
-      expect_largest(seen, all, look, each.num_heads, kept);
-      if (!problem.options.dropout.active()) return;
-      look.of = CaptureOf::kApplied;
-      forward_with(problem, watched, look, seen, context);
-      const reference::Factor& factor = input.options.factor;
-      EXPECT_TRUE(holds_capture<T>(applied(exact.weights, factor), applied(naive.weights, factor), applied(a.weights, factor),
-                                   look, seen, kNumSums, 2, name + " applied", worst));
-    });
-  }
+  for (const AttentionCase& each : capture_cases(max_work, step)) check_capture_forward<T>(each, worst);
   worst.print(title);
 }
 
 template <class T>
 void run_backward_cases(double max_work, std::size_t step, const char* title) {
-  using Sum = Accumulator<T>;
   Worst worst;
-  for (const AttentionCase& each : capture_cases(max_work, step)) {
-    SCOPED_TRACE(each.name());
-    const Problem<T> problem(each);
-    const auto input = problem.template reference_input<Wider<T>>();
-    const auto same = problem.template reference_input<Sum>();
-    const reference::Forward<Wider<T>> forward = input.forward();
-    const Tensor<Wider<T>> exact = times_gradient(forward.weights, input, problem, false);
-    const Tensor<Sum> naive = times_gradient(same.forward().weights, same, problem, false);
-    const Tensor<double> a = times_gradient(magnitude_of(input, forward).weights, input, problem, true);
-    Capture look = look_of(each);
-    look.statistics = false;
-    look.of = CaptureOf::kGradient;
-    for_each_isa(1, [&](Context& context) {
-      const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
-      Result<T> alone(problem), watched(problem);
-      for (Result<T>* result : {&alone, &watched}) result->run_forward(problem, context);
-      alone.run_backward(problem, context);
-      CaptureResult seen, all;
-      backward_with(problem, watched, look, seen, context);
-      for (std::size_t n = 0; n < 3; ++n) {
-        EXPECT_TRUE(same_bits(copy_as<Sum>(alone.gradients.views[n]), copy_as<Sum>(watched.gradients.views[n]))) << n;
-      }
-      EXPECT_TRUE(holds_capture<T>(exact, naive, a, look, seen, kNumSums, 3, name, worst));
-      backward_with(problem, watched, with_all_rows(problem, look), all, context);
-      const auto kept = [&](Index b, Index h, Index i, Index j) { return problem.kept(b, h, i, j); };
-      expect_largest(seen, all, look, each.num_heads, kept);
-    });
-  }
+  for (const AttentionCase& each : capture_cases(max_work, step)) check_capture_backward<T>(each, worst);
   worst.print(title);
 }
 

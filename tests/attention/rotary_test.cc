@@ -1,10 +1,7 @@
 // Rotary positions: angles in f64 against long double, both layouts, partial widths, every scaling's frequencies, backward.
-#include "qkv/rotary.h"
-
 #include <gtest/gtest.h>
 
-#include "support/expect.h"
-#include "support/isas.h"
+#include "support/check_rotary.h"
 
 namespace qkv::test {
 namespace {
@@ -13,82 +10,10 @@ template <class T>
 class RotaryTyped : public testing::Test {};
 TYPED_TEST_SUITE(RotaryTyped, StorageTypes);
 
-/// x [B, H, T, D] turned, element by element; `direction` -1 turns back.
-template <class T>
-Tensor<long double> turned(const View<const T, 4>& x, const Rotary& rotary, RotaryLayout layout,
-                           const RotaryPositions& positions, int direction) {
-  Tensor<long double> y = copy_as<long double>(x);
-  const View<long double, 4> to = y;
-  const Index pairs = rotary.rotary_dim() / 2;
-  for (Index b = 0; b < x.size(0); ++b) {
-    for (Index h = 0; h < x.size(1); ++h) {
-      for (Index t = 0; t < x.size(2); ++t) {
-        Index position = positions.offset + t;
-        if (!positions.offsets.empty()) position = positions.offsets[static_cast<std::size_t>(b)] + t;
-        if (!positions.ids.is_null()) position = positions.ids(positions.ids.size(0) == 1 ? 0 : b, t);
-        for (Index i = 0; i < pairs; ++i) {
-          const long double angle =
-              static_cast<long double>(position) * static_cast<long double>(rotary.frequencies()[static_cast<std::size_t>(i)]);
-          const long double c = std::cos(angle), s = std::sin(angle) * static_cast<long double>(direction);
-          const Index first = layout == RotaryLayout::kHalfSplit ? i : 2 * i,
-                      second = layout == RotaryLayout::kHalfSplit ? i + pairs : 2 * i + 1;
-          const auto one = number_as<long double>(x(b, h, t, first)), two = number_as<long double>(x(b, h, t, second));
-          const auto a = static_cast<long double>(rotary.attention_factor());
-          to(b, h, t, first) = a * (one * c - two * s);
-          to(b, h, t, second) = a * (two * c + one * s);
-        }
-      }
-    }
-  }
-  return y;
-}
-
-/// Two products and a sum of the type of sums, cos and sin rounded to it (2 eps of each term), the angle's f64, and T's
-/// rounding.
-template <class T>
-void expect_close(const Tensor<T>& actual, const Tensor<long double>& exact, double largest_angle) {
-  using Sum = Accumulator<T>;
-  const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
-  for (Index n = 0; n < exact.count(); ++n) {
-    const double bound = 4 * (eps + largest_angle * std::numeric_limits<double>::epsilon()) +
-                         kUnitRoundoff<T> * std::abs(static_cast<double>(exact.data()[n])) + (kIsHalf<T> ? 0x1p-25 : 0);
-    ASSERT_LE(std::abs(static_cast<double>(number_as<long double>(actual.data()[n]) - exact.data()[n])), bound) << n;
-  }
-}
-
-template <class T>
-Tensor<T> random_heads(std::vector<Index> sizes) {
-  Tensor<T> x(std::move(sizes));
-  Random random(3);
-  for (T& value : x.span()) value = number_as<T>(random.symmetric());
-  return x;
-}
-
 TYPED_TEST(RotaryTyped, TurnsAndTurnsBack) {
-  using T = TypeParam;
-  const Tensor<T> x = random_heads<T>({2, 3, 5, 12});
-  const std::vector<Index> offsets{7, 100000};
-  Tensor<Index> ids({2, 5}), shared({1, 5});
-  for (Index n = 0; n < 10; ++n) ids.data()[n] = (n * 37) % 11;
-  for (Index n = 0; n < 5; ++n) shared.data()[n] = 5 - n;
-  const std::vector<RotaryPositions> all{{},           {.offset = 123456}, {.offset = -3}, {.offsets = offsets},
-                                         {.ids = ids}, {.ids = shared}};
   for (const RotaryLayout layout : {RotaryLayout::kHalfSplit, RotaryLayout::kInterleaved}) {
     for (const Index rotary_dim : {0, 2, 8, 12}) {
-      const Rotary rotary(12, {.rotary_dim = rotary_dim, .layout = layout});
-      for (const RotaryPositions& positions : all) {
-        Context context({.threads = 3});
-        context.impl().region_flops = 0;
-        Tensor<T> y(x.sizes());
-        rotary.forward(x, y, positions, context);
-        expect_close(y, turned<T>(x, rotary, layout, positions, 1), 123456);
-        Tensor<T> back(x.sizes());
-        rotary.backward(x, back, positions, context);
-        expect_close(back, turned<T>(x, rotary, layout, positions, -1), 123456);
-        Tensor<T> in_place = x.clone();
-        rotary.forward(in_place, in_place, positions, context);
-        EXPECT_TRUE(same_bits(in_place, y));
-      }
+      check_rotary<TypeParam>(12, {.rotary_dim = rotary_dim, .layout = layout}, 3);
     }
   }
 }

@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "support/isas.h"
 #include "support/second_expect.h"
 
 namespace qkv::test {
@@ -129,17 +128,7 @@ TEST(SecondOrder, TheReferencesDoubleBackwardIsAFiniteDifference) {
 template <class T>
 void run_cases(const std::vector<AttentionCase>& cases, const char* title) {
   Worst worst;
-  for (const AttentionCase& each : cases) {
-    SCOPED_TRACE(each.name());
-    const SecondProblem<T> problem(each);
-    const SecondExpectation<T> expectation(problem);
-    for_each_isa(1, [&](Context& context) {
-      SecondResult<T> result(problem);
-      result.run(problem, context);
-      EXPECT_TRUE(expectation.holds(result, each.name() + " " + std::string(isa_name(context.isa())), worst));
-      EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
-    });
-  }
+  for (const AttentionCase& each : cases) check_second_case<T>(each, worst);
   worst.print(title);
 }
 

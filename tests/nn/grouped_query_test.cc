@@ -1,8 +1,8 @@
 // GroupedQueryAttention: equal to forms it must equal, gradients by differences, parameters in and out of files, positions.
 #include <gtest/gtest.h>
 
+#include "check_grouped.h"
 #include "core/context_impl.h"
-#include "nn_support.h"
 
 namespace qkv {
 namespace {
@@ -93,20 +93,7 @@ TEST(GroupedQuery, SharedHeadsAreRepeatedHeads) {
 TEST(GroupedQuery, GradientsByDifferences) {
   for (const auto& [name, made] : variants()) {
     SCOPED_TRACE(name);
-    nn::GroupedQueryAttention layer(made);
-    test::randomise(layer, 8);
-    layer.train();
-    Tensor<float> x = input();
-    const Tensor<float> dy = output_gradient();
-    const nn::ForwardOptions options{.seed = 7, .positions = {.offset = 2}};
-    nn::Saved saved;
-    layer.forward(x, options, &saved);
-    const Tensor<float> dx = layer.backward(dy, saved);
-    const auto f = [&] { return layer.forward(x, options); };
-    test::check_gradient("x", x.span(), dx.span(), dy.span(), f);
-    for (const nn::Parameter& parameter : layer.parameters()) {
-      test::check_gradient(parameter.name, parameter.value, parameter.gradient, dy.span(), f);
-    }
+    test::check_grouped_layer(made, kBatch, kLength);
   }
 }
 

@@ -13,6 +13,8 @@ namespace qkv::test {
 enum class CacheKind { kNone, kContiguous, kPages1, kPages16, kPages100, kRing };
 inline constexpr std::array kCacheNames = {"none", "contiguous", "pages1", "pages16", "pages100", "ring"};
 
+inline constexpr std::array kStorageNames = {"f32", "f64", "bf16", "f16", "int8"};
+
 inline std::string cache_name(CacheKind kind) { return kCacheNames[static_cast<std::size_t>(kind)]; }
 
 template <class T>

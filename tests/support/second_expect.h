@@ -8,6 +8,7 @@
 #pragma once
 
 #include "support/expect.h"
+#include "support/isas.h"
 #include "support/second_problem.h"
 
 namespace qkv::test {
@@ -201,5 +202,19 @@ class SecondExpectation {
   static constexpr double kShare = 4;  // of the naive form's error: 2 for forward, 3 for its gradients
   Expected<T> tout_, gdout_, gq_, gk_, gv_, tlse_, gdlse_, gposition_, gsinks_, gbias_;
 };
+
+/// One case on every instruction set.
+template <class T>
+void check_second_case(const AttentionCase& each, Worst& worst) {
+  SCOPED_TRACE(each.name());
+  const SecondProblem<T> problem(each);
+  const SecondExpectation<T> expectation(problem);
+  for_each_isa(1, [&](Context& context) {
+    SecondResult<T> result(problem);
+    result.run(problem, context);
+    EXPECT_TRUE(expectation.holds(result, each.name() + " " + std::string(isa_name(context.isa())), worst));
+    EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
+  });
+}
 
 }  // namespace qkv::test

@@ -1,0 +1,150 @@
+// Attention on caches, one case each: rows as they are stored against the textbook, a ring against a cache that keeps
+// everything, a cascade against every sequence on its own. Every instruction set. Not: how caches are filled (caches.h), which
+// cases.
+#pragma once
+
+#include "support/cached_case.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+
+/// k and v become what the cache holds of them: rounded once, the truth for any call on it.
+template <class T>
+void take_what_is_stored(const KVCache& cache, const std::vector<Index>& lengths, const Problem<T>& problem) {
+  if constexpr (!kIsHalf<T>) {
+    for (std::size_t b = 0; b < lengths.size(); ++b) {
+      const auto one = [&](const View<T, 4>& x) {
+        return View<T, 3>(x.data() + static_cast<Index>(b) * x.stride(0), {x.size(1), lengths[b], x.size(3)},
+                          {x.stride(1), x.stride(2), x.stride(3)});
+      };
+      cache.read(static_cast<Index>(b), 0, one(problem.k()), one(problem.v()));
+    }
+  }
+}
+
+/// Queries on a cache whose sequence b holds lengths[b] <= kv_len tokens: the textbook on the numbers that are stored is the
+/// truth. Where lengths differ, the mask and the position bias must not be aligned to the last key, which is another for each.
+template <class T>
+void check_cached(const AttentionCase& each, CacheKind kind, CacheStorage storage, const std::vector<Index>& lengths,
+                  int threads, Worst& worst) {
+  SCOPED_TRACE(each.name() + " on " + cache_name(kind) + " as " + kStorageNames[static_cast<std::size_t>(storage)]);
+  Problem<T> problem(each);
+  KVCache cache = empty_cache(kind, storage, each.batch, each.num_kv_heads, each.head_dim, each.v_head_dim, each.kv_len);
+  fill_cache(cache, problem.k(), problem.v(), lengths, each.seed);
+  take_what_is_stored(cache, lengths, problem);
+  problem.mask.keep = [&lengths, keep = problem.mask.keep](Index b, Index h, Index i, Index j) {
+    return j < lengths[static_cast<std::size_t>(b)] && keep(b, h, i, j);
+  };
+  const Expectation<T> expectation(problem);
+  for_each_isa(threads, [&](Context& context) {
+    Result<T> result(problem);
+    attention_forward(problem.q(), cache.key_value(), result.out.view, result.lse, problem.options, context);
+    EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
+    EXPECT_TRUE(result.sentinels_intact());
+  });
+}
+
+struct RingCase {
+  Index group = 1, window = 1, most = 100, max_append = 1;
+  CacheStorage storage = CacheStorage::kF32;
+  std::uint64_t seed = 1;
+};
+
+/// A ring sees its window, and gives the bits of a cache that has kept everything, under the same window.
+template <class T>
+void check_ring(const RingCase& c) {
+  const Problem<T> problem(cached_case(c.group, c.most, c.most, 20, 12));
+  const View<T, 4> q = problem.q(), k = problem.k(), v = problem.v();
+  KVCache whole = empty_cache(CacheKind::kContiguous, c.storage, 1, 2, 20, 12, c.most);
+  KVCache ring = empty_cache(CacheKind::kRing, c.storage, 1, 2, 20, 12, c.most, c.window, c.max_append);
+  const AttentionOptions causal{.mask = Mask::causal(Align::kBottomRight)};
+  const AttentionOptions both{.mask = Mask::causal(Align::kBottomRight) & Mask::window(c.window - 1, -1, Align::kBottomRight)};
+  Random random(c.seed);
+  for (Index done = 0; done < c.most;) {
+    const Index chunk = random.below(4) == 0 ? 1 + random.below(c.max_append) : 1 + random.below(3);
+    const Index n = std::min({c.most - done, chunk, c.max_append});
+    const auto part = [&](const View<T, 4>& x) { return View<const T, 4>(x.sliced(2, done, done + n)); };
+    whole.append(part(k), part(v));
+    ring.append(part(k), part(v));
+    done += n;
+    for_each_isa(1, [&](Context& context) {
+      const Answer<T> expected(part(q), whole.key_value(), both, context);
+      EXPECT_TRUE(Answer<T>(part(q), ring.key_value(), causal, context) == expected) << n << " queries at " << done;
+      EXPECT_TRUE(Answer<T>(part(q), ring.key_value(), both, context) == expected);
+    });
+  }
+  Context context({.threads = 1});
+  Tensor<T> out({1, 2 * c.group, c.max_append + 1, 12});
+  EXPECT_THROW(attention_forward(q.sliced(2, 0, c.max_append + 1), ring.key_value(), out, {}, causal, context), OptionError);
+}
+
+struct CascadeCase {
+  Index group = 1, q_len = 1, shared = 320, page_size = 16;
+  CacheStorage storage = CacheStorage::kF32;
+};
+
+/// A prefix that all sequences share, read once: the same as each on its own, within the bounds of a merge.
+template <class T>
+void check_cascade(const CascadeCase& c, int threads, Worst& worst) {
+  const Index shared = c.shared, batch = 3, kv_len = shared + 80;
+  AttentionCase each = cached_case(c.group, c.q_len, kv_len, 24, 40);
+  each.batch = batch;
+  SCOPED_TRACE(each.name());
+  Problem<T> problem(each);
+  const View<T, 4> k = problem.k(), v = problem.v();
+  for (Index b = 1; b < batch; ++b) {  // the first keys are those of sequence 0
+    for (Index g = 0; g < 2; ++g) {
+      for (Index j = 0; j < shared; ++j) {
+        for (Index d = 0; d < 24; ++d) k(b, g, j, d) = k(0, g, j, d);
+        for (Index d = 0; d < 40; ++d) v(b, g, j, d) = v(0, g, j, d);
+      }
+    }
+  }
+  // One may have nothing of its own. Every query sees all of the shared keys, its own one included.
+  const std::vector<Index> lengths = {kv_len, c.q_len == 1 ? shared : shared + c.q_len - 1, shared + 30};
+  const Index prefix_pages = shared / c.page_size, own_pages = 80 / c.page_size + 2, pages = prefix_pages + 3 * own_pages;
+  KVCache cache({.num_kv_heads = 2,
+                 .head_dim = 24,
+                 .v_head_dim = 40,
+                 .storage = c.storage,
+                 .layout = CacheLayout::kPaged,
+                 .max_sequences = batch,
+                 .page_size = c.page_size,
+                 .pages = pages});
+  const auto rows = [](const View<T, 4>& x, Index b, Index begin, Index end) {
+    return View<const T, 4>(x.sliced(0, b, b + 1).sliced(2, begin, end));
+  };
+  cache.append(rows(k, 0, 0, shared), rows(v, 0, 0, shared));
+  const Index used = pages - cache.free_pages();
+  EXPECT_EQ(used, prefix_pages);
+  for (Index b = 1; b < batch; ++b) cache.fork(0);
+  Index own = 0;
+  for (Index b = 0; b < batch; ++b) {
+    const Index length = lengths[static_cast<std::size_t>(b)];
+    cache.append({&b, 1}, rows(k, b, shared, length), rows(v, b, shared, length));
+    own += (length - shared + c.page_size - 1) / c.page_size;
+  }
+  EXPECT_EQ(pages - cache.free_pages(), used + own) << "the prefix is not shared";
+  take_what_is_stored(cache, lengths, problem);
+  problem.mask.keep = [&](Index b, Index, Index i, Index j) { return j <= lengths[static_cast<std::size_t>(b)] - c.q_len + i; };
+  const Expectation<T> expectation(problem);
+  const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+  for_each_isa(threads, [&](Context& context) {
+    Result<T> result(problem);
+    attention_forward_cascade(problem.q(), cache.key_value(), shared, result.out.view, result.lse, options, context);
+    EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
+    Result<T> without_lse(problem);
+    attention_forward_cascade(problem.q(), cache.key_value(), shared, without_lse.out.view, {}, options, context);
+    EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(without_lse.out.view)));
+    const auto run = [&](Index keys, const AttentionOptions& with) {
+      attention_forward_cascade(problem.q(), cache.key_value(), keys, result.out.view, {}, with, context);
+    };
+    EXPECT_THROW(run(shared + 1, options), OptionError) << "not in the same pages";
+    EXPECT_THROW(run(kv_len, options), OptionError) << "longer than a sequence";
+    EXPECT_THROW(run(-1, options), OptionError);
+    EXPECT_THROW(run(shared, {.mask = Mask::sliding(shared / 3, Align::kBottomRight)}), OptionError);
+    run(0, options);
+  });
+}
+
+}  // namespace qkv::test
