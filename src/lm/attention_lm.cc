@@ -91,12 +91,11 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
   a.by_table = TableProjection::pays(m.config, a.batch, a.length);
   if (a.by_table) {
     Tensor<float>& projected = a.layers.front().attention.projected;
-    nn::resize(projected, a.sizes(3 * m.config.embed_dim));
+    nn::resize(projected, a.sizes(m.blocks.front().attention.projected_width()));
     a.table.forward(m, a.ids, a.positions, projected, context);
   } else {
     nn::resize(a.embedded, sizes);
-    m.tok.forward(a.ids, nn::as_rows(a.embedded), false, context);
-    m.pos.forward(a.positions, nn::as_rows(a.embedded), true, context);
+    m.embed(a.ids, a.positions, nn::as_rows(a.embedded), context);
   }
 
   for (std::size_t i = 0; i < m.blocks.size(); ++i) {
@@ -201,8 +200,7 @@ void AttentionLM::backward(Activations& activations, Context& context) {
     add_to(a.dh, a.dbranch);
   }
 
-  m.tok.backward(a.ids, nn::as_rows(std::as_const(a.dh)), context);
-  m.pos.backward(a.positions, nn::as_rows(std::as_const(a.dh)), context);
+  m.embed_backward(a.ids, a.positions, nn::as_rows(std::as_const(a.dh)), context);
 }
 
 std::vector<LayerTrace> AttentionLM::trace(View<const Index, 2> ids, Context& context) const {
@@ -210,23 +208,25 @@ std::vector<LayerTrace> AttentionLM::trace(View<const Index, 2> ids, Context& co
   Activations activations;
   AttentionLM::forward(ids, activations, 0, context);
   const Activations::Impl& a = *activations.impl_;
-  const Index heads = m.config.num_heads, width = m.config.embed_dim;
+  const Index heads = m.config.num_heads, kv_heads = m.config.num_kv_heads, head_dim = m.config.embed_dim / heads;
 
   std::vector<LayerTrace> traces(m.blocks.size());
   for (std::size_t i = 0; i < traces.size(); ++i) {
-    const View<const float, 3> projected = a.layers[i].attention.projected;  // [B, T, 3E]
-    Tensor<float>* parts[] = {&traces[i].q, &traces[i].k, &traces[i].v};
-    for (Index part = 0; part < 3; ++part) {
-      const View<const float, 4> from = split_heads(projected.sliced(2, part * width, (part + 1) * width), heads);
-      Tensor<float>& to = *parts[part];
-      to = Tensor<float>({a.batch, heads, a.length, width / heads});
+    const View<const float, 3> projected = a.layers[i].attention.projected;  // [B, T, (H + 2 Hkv) D]
+    const auto copy_heads = [&](Index first, Index count) {                  // -> [B, count, T, D]
+      const View<const float, 4> from = split_heads(projected.sliced(2, first * head_dim, (first + count) * head_dim), count);
+      Tensor<float> to({a.batch, count, a.length, head_dim});
       const View<float, 4> copy = to;
       for (Index b = 0; b < a.batch; ++b) {
-        for (Index h = 0; h < heads; ++h) {
-          for (Index t = 0; t < a.length; ++t) std::copy_n(&from(b, h, t, 0), width / heads, &copy(b, h, t, 0));
+        for (Index h = 0; h < count; ++h) {
+          for (Index t = 0; t < a.length; ++t) std::copy_n(&from(b, h, t, 0), head_dim, &copy(b, h, t, 0));
         }
       }
-    }
+      return to;
+    };
+    traces[i].q = copy_heads(0, heads);
+    traces[i].k = copy_heads(heads, kv_heads);
+    traces[i].v = copy_heads(heads + kv_heads, kv_heads);
     AttentionOptions options;
     if (m.config.causal) options.mask = Mask::causal();
     traces[i].weights = Tensor<float>({a.batch, heads, a.length, a.length});

@@ -57,11 +57,12 @@ void check_size(const StateDict& state, const AttentionLMConfig& c) {
                       " as the metadata says: got ", state.at(name));
   };
   fits(tok, c.vocab_size);
-  fits(pos, c.context);
+  if (c.positions == PositionKind::kLearned) fits(pos, c.context);
   Index elements = 0;
   for (const StateDict::Entry& entry : state.entries()) elements += checked_count(entry.tensor.sizes);
-  // Every layer has four square projections.
-  const Index least = 4 * c.num_layers * c.embed_dim * c.embed_dim;
+  // Every layer has two square projections (q and output) and, narrower where heads share them, those of k and v.
+  const Index kv_width = c.embed_dim / c.num_heads * c.num_kv_heads;
+  const Index least = 2 * c.num_layers * c.embed_dim * (c.embed_dim + kv_width);
   check<ShapeError>(elements >= least, kFunction, "parameters of ", c.num_layers, " layers of width ", c.embed_dim,
                     " must have at least ", least, " elements: got ", elements);
 }

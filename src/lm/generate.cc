@@ -24,10 +24,9 @@ struct Decoder::Impl {
 
   Impl(const AttentionLM& lm, Context& c, CacheStorage storage)
       : model(lm.impl()), context(c), logits({1, model.config.vocab_size}) {
-    const Index heads = model.config.num_heads;
     for (std::size_t i = 0; i < model.blocks.size(); ++i) {
-      caches.emplace_back(KVCacheConfig{.num_kv_heads = heads,
-                                        .head_dim = model.config.embed_dim / heads,
+      caches.emplace_back(KVCacheConfig{.num_kv_heads = model.config.num_kv_heads,
+                                        .head_dim = model.config.embed_dim / model.config.num_heads,
                                         .storage = storage,
                                         .capacity = model.config.context});
     }
@@ -59,8 +58,7 @@ void Decoder::Impl::read(std::span<const Index> ids) {
   std::iota(positions.begin(), positions.end(), start);
 
   Tensor<float> h({1, n, model.config.embed_dim});
-  model.tok.forward(ids, nn::as_rows(h), false, context);
-  model.pos.forward(positions, nn::as_rows(h), true, context);
+  model.embed(ids, positions, nn::as_rows(h), context);
   Tensor<float> normed(h.sizes());
   for (std::size_t i = 0; i < model.blocks.size(); ++i) {
     const Block& block = model.blocks[i];

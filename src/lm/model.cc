@@ -25,6 +25,10 @@ const AttentionLMConfig& checked(const AttentionLMConfig& c) {
                      c.context, ", ", c.embed_dim, ", ", c.num_layers);
   check<OptionError>(c.embed_dim % c.num_heads == 0, kFunction, "num_heads must divide embed_dim: got ", c.num_heads,
                      " heads for embed_dim ", c.embed_dim);
+  check<OptionError>(c.num_kv_heads >= 0 && (c.num_kv_heads == 0 || c.num_heads % c.num_kv_heads == 0), kFunction,
+                     "num_kv_heads must divide num_heads (0: as many): got ", c.num_kv_heads, " for ", c.num_heads, " heads");
+  check<OptionError>(c.positions == PositionKind::kLearned || c.embed_dim / c.num_heads % 2 == 0, kFunction,
+                     "rotary positions need an even head width embed_dim / num_heads: got ", c.embed_dim / c.num_heads);
   check<OptionError>(c.dropout >= 0 && c.dropout <= 1, kFunction, "dropout must be in [0, 1]: got ", c.dropout);
   return c;
 }
@@ -34,6 +38,8 @@ enum Part : Index { kTok, kPos, kHead, kFirstLayer };
 
 nn::AttentionLayerConfig attention_config(const AttentionLMConfig& c, std::uint64_t seed) {
   nn::AttentionLayerConfig attention{.type = "AttentionLM", .name = "lm", .embed_dim = c.embed_dim, .num_heads = c.num_heads};
+  attention.num_kv_heads = c.num_kv_heads;
+  if (c.positions == PositionKind::kRotary) attention.rotary.emplace();
   attention.bias = c.blocks;
   attention.output = nn::OutputProjection::kRequired;
   attention.merged = c.blocks;
@@ -68,7 +74,10 @@ void append(std::vector<nn::Parameter>& all, nn::Module& module, const std::stri
 
 constexpr const char* kPrefix = "lm.";
 
-Index read_index(const std::map<std::string, std::string>& metadata, const std::string& name) {
+/// `fallback`, where given, is what files older than the entry mean.
+Index read_index(const std::map<std::string, std::string>& metadata, const std::string& name,
+                 std::optional<Index> fallback = {}) {
+  if (fallback && !metadata.contains(kPrefix + name)) return *fallback;
   const auto entry = metadata.find(kPrefix + name);
   check<OptionError>(entry != metadata.end(), "AttentionLMConfig::from_metadata", "the file must have the metadata entry ",
                      kPrefix, name, ": got none");
@@ -80,8 +89,9 @@ Index read_index(const std::map<std::string, std::string>& metadata, const std::
   return value;
 }
 
-bool read_flag(const std::map<std::string, std::string>& metadata, const std::string& name) {
-  const Index value = read_index(metadata, name);
+bool read_flag(const std::map<std::string, std::string>& metadata, const std::string& name,
+               std::optional<Index> fallback = {}) {
+  const Index value = read_index(metadata, name, fallback);
   check<OptionError>(value <= 1, "AttentionLMConfig::from_metadata", kPrefix, name, " must be 0 or 1: got ", value);
   return value == 1;
 }
@@ -97,7 +107,9 @@ void AttentionLMConfig::save_metadata(std::map<std::string, std::string>& metada
   set("context", context);
   set("embed_dim", embed_dim);
   set("num_heads", num_heads);
+  set("num_kv_heads", num_kv_heads == 0 ? num_heads : num_kv_heads);
   set("num_layers", num_layers);
+  set("rotary", positions == PositionKind::kRotary ? 1 : 0);
   set("blocks", blocks ? 1 : 0);
   set("causal", causal ? 1 : 0);
   set("dropout_65536ths", static_cast<Index>(std::lround(dropout * kDropoutUnit)));
@@ -109,7 +121,9 @@ AttentionLMConfig AttentionLMConfig::from_metadata(const std::map<std::string, s
   config.context = read_index(metadata, "context");
   config.embed_dim = read_index(metadata, "embed_dim");
   config.num_heads = read_index(metadata, "num_heads");
+  config.num_kv_heads = read_index(metadata, "num_kv_heads", config.num_heads);
   config.num_layers = read_index(metadata, "num_layers");
+  config.positions = read_flag(metadata, "rotary", 0) ? PositionKind::kRotary : PositionKind::kLearned;
   config.blocks = read_flag(metadata, "blocks");
   config.causal = read_flag(metadata, "causal");
   config.dropout = static_cast<double>(read_index(metadata, "dropout_65536ths")) / kDropoutUnit;
@@ -119,11 +133,15 @@ AttentionLMConfig AttentionLMConfig::from_metadata(const std::map<std::string, s
 AttentionLM::Impl::Impl(const AttentionLMConfig& c, std::uint64_t seed)
     : config(checked(c)),
       tok({.num_embeddings = c.vocab_size, .embed_dim = c.embed_dim, .seed = derived_seed(seed, Draw::kParameters, kTok)}),
-      pos({.num_embeddings = c.context, .embed_dim = c.embed_dim, .seed = derived_seed(seed, Draw::kParameters, kPos)}),
       head({.in_features = c.embed_dim,
             .out_features = c.vocab_size,
             .bias = !c.blocks,
             .seed = derived_seed(seed, Draw::kParameters, kHead)}) {
+  config.num_kv_heads = c.num_kv_heads == 0 ? c.num_heads : c.num_kv_heads;
+  if (c.positions == PositionKind::kLearned) {
+    pos.emplace(nn::EmbeddingOptions{
+        .num_embeddings = c.context, .embed_dim = c.embed_dim, .seed = derived_seed(seed, Draw::kParameters, kPos)});
+  }
   for (Index layer = 0; layer < c.num_layers; ++layer) blocks.push_back(make_block(c, seed, layer));
   if (c.blocks) ln_f.emplace(nn::LayerNormOptions{.embed_dim = c.embed_dim});
   collect_parameters();
@@ -131,7 +149,7 @@ AttentionLM::Impl::Impl(const AttentionLMConfig& c, std::uint64_t seed)
 
 void AttentionLM::Impl::collect_parameters() {
   append(parameters, tok, config.blocks ? "transformer.wte." : "tok.");
-  append(parameters, pos, config.blocks ? "transformer.wpe." : "pos.");
+  if (pos) append(parameters, *pos, config.blocks ? "transformer.wpe." : "pos.");
   for (std::size_t layer = 0; layer < blocks.size(); ++layer) {
     Block& block = blocks[layer];
     const std::string number = std::to_string(layer) + ".";
@@ -146,6 +164,18 @@ void AttentionLM::Impl::collect_parameters() {
   }
   if (ln_f) append(parameters, *ln_f, "transformer.ln_f.");
   append(parameters, head, config.blocks ? "lm_head." : "head.");
+}
+
+void AttentionLM::Impl::embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h,
+                              Context& context) const {
+  tok.forward(ids, h, false, context);
+  if (pos) pos->forward(positions, h, true, context);
+}
+
+void AttentionLM::Impl::embed_backward(std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh,
+                                       Context& context) {
+  tok.backward(ids, dh, context);
+  if (pos) pos->backward(positions, dh, context);
 }
 
 std::uint64_t AttentionLM::Impl::attention_seed(std::uint64_t seed, Index layer) const {

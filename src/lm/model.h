@@ -28,8 +28,8 @@ struct AttentionLM::Impl {
 
   AttentionLMConfig config;
   bool training = false;
-  nn::Embedding tok;  // [V, E]
-  nn::Embedding pos;  // [context, E]
+  nn::Embedding tok;                 // [V, E]
+  std::optional<nn::Embedding> pos;  // [context, E]; none where positions are rotary
   std::vector<Block> blocks;
   std::optional<nn::LayerNorm> ln_f;
   nn::Linear head;                        // [V, E]
@@ -38,6 +38,9 @@ struct AttentionLM::Impl {
   /// The residual dropout of the MLP of layer `layer`, and the seed of its attention's dropouts.
   Dropout mlp_dropout(std::uint64_t seed, Index layer) const;
   std::uint64_t attention_seed(std::uint64_t seed, Index layer) const;
+  /// h [n, E] of tokens at positions: what the first layer reads. And its gradient, embeddings' += .
+  void embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context) const;
+  void embed_backward(std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh, Context& context);
 
  private:
   void collect_parameters();

@@ -31,7 +31,7 @@ void TableProjection::forward(const AttentionLM::Impl& model, std::span<const In
   nn::resize(tok, {model.config.vocab_size, columns});
   nn::resize(pos, {length, columns});
   layer.project(as_sequence(first_rows(model.tok, tok.size(0))), as_sequence(tok.view<2>()), &context);
-  layer.project(as_sequence(first_rows(model.pos, length)), as_sequence(pos.view<2>()), &context);
+  layer.project(as_sequence(first_rows(*model.pos, length)), as_sequence(pos.view<2>()), &context);
   nn::gather_rows(tok, ids, pos, positions, nn::as_rows(projected), context);
 }
 
@@ -51,7 +51,7 @@ void TableProjection::backward(AttentionLM::Impl& model, std::span<const Index> 
                               as_sequence(gradient_rows(embedding, gradient, count)), &context);
   };
   back(model.tok, model.parameters[0].gradient, dtok);
-  back(model.pos, model.parameters[1].gradient, dpos);
+  back(*model.pos, model.parameters[1].gradient, dpos);
 }
 
 }  // namespace lm

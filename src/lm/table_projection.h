@@ -1,6 +1,7 @@
 // The first layer of a plain model reads h = tok[id] + pos[i], so its projections are W h = W tok[id] + W pos[i]: V + T rows to
 // project instead of B T, and rows to add. Backward is the transpose: gradients of projections are summed by character and by
-// position first. The same sums in another order. Not: models with a LayerNorm in between.
+// position first. The same sums in another order. Not: models with a LayerNorm in between, nor rotary positions, which are no
+// sum.
 #pragma once
 
 #include <span>
@@ -12,18 +13,18 @@ inline namespace v0 {
 namespace lm {
 
 struct TableProjection {
-  Tensor<float> tok, pos;    // [V, 3E], [T, 3E]: the projected tables
-  Tensor<float> dtok, dpos;  // [V, 3E], [T, 3E]
+  Tensor<float> tok, pos;    // [V, P], [T, P]: the projected tables
+  Tensor<float> dtok, dpos;  // [V, P], [T, P]
 
   /// Whether a batch of B sequences of T has enough tokens for it.
   static bool pays(const AttentionLMConfig& config, Index batch, Index length) {
-    return !config.blocks && config.vocab_size + length < batch * length;
+    return !config.blocks && config.positions == PositionKind::kLearned && config.vocab_size + length < batch * length;
   }
 
-  /// projected [B, T, 3E] of the tokens `ids` [B * T] at `positions` [B * T].
+  /// projected [B, T, P] of the tokens `ids` [B * T] at `positions` [B * T].
   void forward(const AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
                Tensor<float>& projected, Context& context);
-  /// From dprojected [B, T, 3E]: the parameter gradients of the projection += , those of both embeddings overwritten.
+  /// From dprojected [B, T, P]: the parameter gradients of the projection += , those of both embeddings overwritten.
   void backward(AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
                 View<const float, 3> dprojected, Context& context);
 };

@@ -60,6 +60,11 @@ TEST(AttentionLM, ImpossibleConfigurations) {
   const auto make = [](AttentionLMConfig c) { return [c] { AttentionLM model(c); }; };
   test::expect_error<OptionError>(make({.vocab_size = 0}), {"at least 1"});
   test::expect_error<OptionError>(make({.vocab_size = 7, .num_heads = 3}), {"num_heads must divide", "3 heads", "32"});
+  test::expect_error<OptionError>(make({.vocab_size = 7, .num_heads = 4, .num_kv_heads = 3}),
+                                  {"num_kv_heads must divide", "3 for 4 heads"});
+  test::expect_error<OptionError>(
+      make({.vocab_size = 7, .embed_dim = 12, .num_heads = 4, .positions = lm::PositionKind::kRotary}),
+      {"even head width", "got 3"});
   test::expect_error<OptionError>(make({.vocab_size = 7, .embed_dim = Index{1} << 40}), {"at most"});
   test::expect_error<OptionError>(make({.vocab_size = 7, .dropout = 1.5}), {"dropout", "1.5"});
 }
@@ -68,6 +73,64 @@ lm::Batch default_batch(Index context = 16, Index vocab = 7) {
   lm::Batch batch;
   lm::BatchSource::previous(vocab, {5, context}, 2).fill(0, batch);
   return batch;
+}
+
+TEST(AttentionLM, GroupedHeadsShareRowsAndRotaryHasNoTable) {
+  const StateDict plain = AttentionLM(test::grouped_rotary_config(false)).state_dict();
+  EXPECT_FALSE(plain.contains("pos.weight"));
+  EXPECT_EQ(plain.at("attn.0.W_q.weight").sizes, (std::vector<Index>{24, 24}));
+  EXPECT_EQ(plain.at("attn.0.W_k.weight").sizes, (std::vector<Index>{12, 24}));
+  EXPECT_EQ(plain.at("attn.1.W_v.weight").sizes, (std::vector<Index>{12, 24}));
+  const StateDict blocks = AttentionLM(test::grouped_rotary_config(true)).state_dict();
+  EXPECT_FALSE(blocks.contains("transformer.wpe.weight"));
+  EXPECT_EQ(blocks.at("transformer.h.0.attn.c_attn.weight").sizes, (std::vector<Index>{48, 24}));
+}
+
+/// Grouped heads are heads whose keys and values are the same: such a model with as many heads of each gives its logits.
+TEST(AttentionLM, GroupedHeadsAreHeadsWithTheSameKeysAndValues) {
+  lm::AttentionLMConfig config = test::grouped_rotary_config(false);
+  AttentionLM grouped(config, 4);
+  config.num_kv_heads = config.num_heads;
+  AttentionLM whole(config);
+  const StateDict state = grouped.state_dict();
+  StateDict repeated;
+  for (const StateDict::Entry& entry : state.entries()) {
+    if (entry.name.find("W_k") == std::string::npos && entry.name.find("W_v") == std::string::npos) {
+      repeated.add(entry.name, entry.tensor.clone());
+      continue;
+    }
+    const Tensor<float> rows = to_f32(entry.tensor);  // [Hkv D, E]
+    Tensor<float> all({24, 24});
+    const Index head = 6 * 24;  // elements of one head's rows
+    for (Index h = 0; h < 4; ++h) std::copy_n(rows.data() + h / 2 * head, head, all.data() + h * head);
+    repeated.add(entry.name, any_tensor(all));
+  }
+  whole.load_state_dict(repeated);
+  const lm::Batch batch = default_batch(config.context, config.vocab_size);
+  const Tensor<float> a = grouped.logits(batch.inputs), b = whole.logits(batch.inputs);
+  for (Index i = 0; i < a.count(); ++i) {
+    ASSERT_NEAR(a.data()[i], b.data()[i], 1e-5F * (1 + std::abs(b.data()[i]))) << i;
+  }
+}
+
+/// Rotary positions tell distances, not places: the same two tokens, equally far apart, have the same score anywhere.
+TEST(AttentionLM, RotaryScoresDependOnTheDistance) {
+  const std::vector<Index> ids{3, 1, 4, 3, 1, 4};
+  for (const auto kind : {lm::PositionKind::kRotary, lm::PositionKind::kLearned}) {
+    lm::AttentionLMConfig config = test::grouped_rotary_config(false);
+    config.positions = kind;
+    const std::vector<lm::LayerTrace> traces = AttentionLM(config, 6).trace(View<const Index, 2>(ids.data(), {1, 6}));
+    const View<const float, 4> q = traces[0].q, k = traces[0].k;
+    const auto score = [&](Index i, Index j) {
+      double sum = 0;
+      for (Index d = 0; d < 6; ++d) sum += static_cast<double>(q(0, 3, i, d)) * static_cast<double>(k(0, 1, j, d));
+      return sum;
+    };
+    const bool rotary = kind == lm::PositionKind::kRotary;
+    EXPECT_EQ(std::abs(score(0, 1) - score(3, 4)) < 1e-5, rotary);
+    EXPECT_EQ(std::abs(score(2, 0) - score(5, 3)) < 1e-5, rotary);
+    EXPECT_GT(std::abs(score(0, 1) - score(3, 1)), 1e-3) << "the same tokens at another distance";
+  }
 }
 
 TEST(AttentionLM, BadIdsAndShapes) {
@@ -140,6 +203,19 @@ TEST(AttentionLM, GradientWithHeadsAndLayers) {
   check_direction({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 3, .num_layers = 2}, false);
 }
 TEST(AttentionLM, GradientOfBlocks) { check_direction(test::blocks_config(), false); }
+TEST(AttentionLM, GradientOfGroupedHeads) {
+  check_direction({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 2, .num_layers = 2}, false);
+}
+TEST(AttentionLM, GradientThroughTablesOfGroupedHeads) {
+  check_direction({.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}, false);
+}
+TEST(AttentionLM, GradientOfRotaryPositions) {
+  AttentionLMConfig config = test::default_config();
+  config.positions = lm::PositionKind::kRotary;
+  check_direction(config, false);
+}
+TEST(AttentionLM, GradientOfGroupedRotaryLayers) { check_direction(test::grouped_rotary_config(false), false); }
+TEST(AttentionLM, GradientOfGroupedRotaryBlocks) { check_direction(test::grouped_rotary_config(true), false); }
 TEST(AttentionLM, GradientWithoutCausalMaskOverSomeTargets) {
   AttentionLMConfig config = test::default_config();
   config.causal = false;

@@ -33,6 +33,23 @@ TEST(Checkpoint, FileRoundTrip) {
   test::expect_error<IoError>([&] { lm::load_checkpoint(path); }, {"qkv_lm_checkpoint_test"});
 }
 
+TEST(Checkpoint, GroupedHeadsAndRotaryPositionsComeBack) {
+  for (const bool blocks : {false, true}) {
+    AttentionLM model(test::grouped_rotary_config(blocks), 4);
+    lm::Checkpoint back = lm::checkpoint_from_state(lm::checkpoint_to_state(model, test::default_tokenizer(), "text", 1));
+    EXPECT_EQ(back.model.config().num_kv_heads, 2);
+    EXPECT_EQ(back.model.config().positions, lm::PositionKind::kRotary);
+    EXPECT_TRUE(test::same_bits(test::values_of(back.model), test::values_of(model)));
+  }
+  // A file from before both has neither entry.
+  StateDict older = saved_state();
+  older.metadata.erase("lm.num_kv_heads");
+  older.metadata.erase("lm.rotary");
+  const lm::Checkpoint back = lm::checkpoint_from_state(older);
+  EXPECT_EQ(back.model.config().num_kv_heads, test::default_config().num_heads);
+  EXPECT_EQ(back.model.config().positions, lm::PositionKind::kLearned);
+}
+
 TEST(Checkpoint, MissingOrWrongMetadata) {
   const auto with = [](const char* name, const char* value) {
     return [=] {
@@ -53,6 +70,8 @@ TEST(Checkpoint, MissingOrWrongMetadata) {
   test::expect_error<OptionError>(with("lm.context", "-3"), {"lm.context", "-3"});
   test::expect_error<OptionError>(with("lm.context", "99999999999999999999"), {"lm.context"});
   test::expect_error<OptionError>(with("lm.causal", "2"), {"lm.causal", "0 or 1"});
+  test::expect_error<OptionError>(with("lm.num_kv_heads", "2"), {"num_kv_heads must divide", "2 for 1"});
+  test::expect_error<OptionError>(with("lm.rotary", "3"), {"lm.rotary", "0 or 1"});
   test::expect_error<OptionError>(with("lm.task", "sums"), {"lm.task", "sums"});
   test::expect_error<OptionError>(with("lm.task", "masked"), {"symbols 8", "got 7"});
   test::expect_error<OptionError>(with("tokenizer.characters", "ab"), {"symbols 2", "got 7"});

@@ -42,6 +42,17 @@ TEST(Generate, CacheOfBlocksHeadsLayers) { check_decoder(test::blocks_config(), 
 TEST(Generate, CacheOfPlainLayers) {
   check_decoder({.vocab_size = 5, .context = 7, .embed_dim = 12, .num_heads = 3, .num_layers = 3}, 7, 30);
 }
+TEST(Generate, CacheOfGroupedHeads) {
+  check_decoder({.vocab_size = 7, .context = 9, .embed_dim = 24, .num_heads = 4, .num_kv_heads = 1, .num_layers = 2}, 4, 30);
+}
+TEST(Generate, CacheOfRotaryPositions) {
+  lm::AttentionLMConfig config = test::default_config();
+  config.positions = lm::PositionKind::kRotary;
+  check_decoder(config, 5, 60);
+}
+TEST(Generate, CacheOfGroupedRotaryLayers) { check_decoder(test::grouped_rotary_config(false), 3, 30); }
+TEST(Generate, CacheOfGroupedRotaryBlocks) { check_decoder(test::grouped_rotary_config(true), 3, 30); }
+
 /// Fewer bits move the logits by little: 8 bits are 1/254 of a row's largest number, bf16 1/256 of each.
 TEST(Generate, CachesOfFewerBitsAreClose) {
   const AttentionLM model(test::blocks_config(), 6);

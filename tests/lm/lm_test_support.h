@@ -30,6 +30,18 @@ inline lm::AttentionLMConfig blocks_config() {
   return {.vocab_size = 7, .context = 8, .embed_dim = 16, .num_heads = 2, .num_layers = 2, .blocks = true};
 }
 
+/// Four heads that share two of keys and values, rotary positions, two layers.
+inline lm::AttentionLMConfig grouped_rotary_config(bool blocks) {
+  return {.vocab_size = 7,
+          .context = 9,
+          .embed_dim = 24,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .num_layers = 2,
+          .blocks = blocks,
+          .positions = lm::PositionKind::kRotary};
+}
+
 inline std::vector<float> values_of(lm::AttentionLM& model) {
   std::vector<float> all;
   for (const nn::Parameter& p : model.parameters()) all.insert(all.end(), p.value.begin(), p.value.end());

@@ -1,7 +1,9 @@
-// AttentionLM: the toy language model. Token + learned position embeddings, attention, a linear head; forward, loss, backward.
+// AttentionLM: the toy language model. Token embeddings, positions (learned or rotary), attention with as many key/value heads
+// as wanted, a linear head; forward, loss, backward.
 //
 //   h = tok[id] + pos[i];   h = W_o(attention(W_q h, W_k h, W_v h));   logits = head(h)                  plain (article 003)
 //   h = wte[id] + wpe[i];   per layer: h += attn(ln_1(h)), h += mlp(ln_2(h));   logits = lm_head(ln_f(h))  blocks (nanoGPT)
+//   rotary positions: no pos[i], q and k of every layer turned by i instead (qkv/rotary.h)
 //
 // Not: training (trainer.h), sampling (generate.h), a general network. f32. Radford 2019 (GPT-2); Karpathy's nanoGPT for names.
 #pragma once
@@ -23,14 +25,22 @@ namespace qkv {
 inline namespace v0 {
 namespace lm {
 
+/// How a token's place is known.
+enum class PositionKind {
+  kLearned,  ///< a row of an embedding for each position, added to the token's (GPT-2)
+  kRotary    ///< q and k turned by the position, in every layer (Llama): base 10000, half-split, the whole head
+};
+
 struct QKV_API AttentionLMConfig {
   Index vocab_size = 0;
-  Index context = 16;    ///< positions that are learned; no input is longer
+  Index context = 16;    ///< no input is longer; as many positions are learned
   Index embed_dim = 32;  ///< E; num_heads divides it
   Index num_heads = 1;
+  Index num_kv_heads = 0;  ///< heads of keys and values, shared by num_heads / num_kv_heads query heads each; 0: num_heads
   Index num_layers = 1;
   bool blocks = false;  ///< residual + LayerNorm + MLP (4 E, GELU), normalised first
   bool causal = true;
+  PositionKind positions = PositionKind::kLearned;  ///< kRotary needs an even head width E / num_heads
   double dropout = 0;  ///< on weights, and on what attention (and the MLP) adds; active in training only
 
   /// Strings for a file's metadata, and back. from_metadata throws OptionError that names the entry.
@@ -40,13 +50,14 @@ struct QKV_API AttentionLMConfig {
 
 /// What one layer computed for a batch, seen per head. Contiguous.
 struct LayerTrace {
-  Tensor<float> q, k, v;  ///< [B, H, T, D]
+  Tensor<float> q;        ///< [B, H, T, D]; q and k as attention reads them: turned where positions are rotary
+  Tensor<float> k, v;     ///< [B, Hkv, T, D]
   Tensor<float> weights;  ///< [B, H, T, T]
 };
 
 /// Parameters, state_dict() and load_state_dict() as every nn::Module. Names: tok.weight pos.weight attn.W_q.weight
 /// attn.W_k.weight attn.W_v.weight attn.W_o.weight head.weight head.bias (several plain layers: attn.0.W_q.weight ..);
-/// nanoGPT's with blocks.
+/// nanoGPT's with blocks. Without pos.weight (transformer.wpe.weight) where positions are rotary.
 class QKV_API AttentionLM : public nn::Module {
  public:
   /// Parameters drawn as PyTorch draws them (other bits): Embedding N(0, 1), Linear U(+-1/sqrt(fan_in)), LayerNorm 1 and 0.

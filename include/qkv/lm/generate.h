@@ -1,7 +1,8 @@
 // Generation with a KV cache: greedy, temperature, top-k. Not: beams, batches.
 //
-// Positions are learned and absolute, so a full context cannot slide: its last half is kept, re-embedded from position 0 and
-// prefilled again, the new character behind it. Cached and full forward over that same window agree.
+// A full context does not slide: learned positions are absolute, and with rotary ones what deeper layers cached came from
+// tokens that are gone. Its last half is kept, placed from position 0 and prefilled again, the new character behind it. Cached
+// and full forward over that same window agree.
 #pragma once
 
 #include <cstdint>
