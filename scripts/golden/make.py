@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the golden files: what PyTorch computes for qkv's layers, attention itself and the toy language model.
+"""Writes the golden files: what PyTorch computes for qkv's layers, attention itself, linear attention and the toy language model.
 
-    python3 scripts/golden/make.py [--out tests/golden/data] [--only layers|sdpa|modifiers|lm|huggingface]
+    python3 scripts/golden/make.py [--out tests/golden/data] [--only layers|sdpa|modifiers|linear|lm|huggingface]
 
 Needs numpy and torch (CPU), and for huggingface the package transformers in the version that huggingface.py names. Two runs on
 one machine and one version of PyTorch give the same bytes.
@@ -12,7 +12,7 @@ import importlib
 import pathlib
 import sys
 
-PARTS = ("layers", "sdpa", "modifiers", "lm", "huggingface")
+PARTS = ("layers", "sdpa", "modifiers", "linear", "lm", "huggingface")
 FOLDER = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER))
 

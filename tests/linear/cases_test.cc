@@ -95,7 +95,7 @@ TEST(LinearReference, GradientsAreFiniteDifferences) {
     expect_slopes(in, in.k, gradients.dk, random, "k");
     expect_slopes(in, in.v, gradients.dv, random, "v");
     expect_slopes(in, in.beta, gradients.dbeta, random, "beta");
-    const Tensor<long double> decay = reduced(gradients.dlog_decay, problem.log_decay);
+    const Tensor<long double> decay = reduced(gradients.dlog_decay, in.log_decay);
     expect_slopes(in, in.log_decay, decay, random, "log_decay");
     expect_slopes(in, in.kv, gradients.dkv, random, "kv");
     expect_slopes(in, in.z, gradients.dz, random, "z");
