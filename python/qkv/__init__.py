@@ -1,0 +1,107 @@
+"""qkv: attention for CPUs. One formula, softmax(QK^T/sqrt(d))V, and everything people need around it.
+
+    import numpy as np, qkv
+    out = qkv.attention(q, k, v, causal=True)             # [B, H, T, D], NumPy, PyTorch or JAX
+
+Core: :func:`attention`, :func:`attention_backward`, :class:`Mask`, :class:`KVCache`, :func:`linear_attention`,
+:class:`Capture`, :class:`Rotary`. Layers: ``qkv.nn``. A small language model: :class:`AttentionLM`. Pictures: :func:`plot`.
+PyTorch: ``qkv.torch``; JAX: ``qkv.jax``; Hugging Face: ``qkv.transformers``. Each of these is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ._core import (
+    CacheFullError,
+    Error,
+    FormatError,
+    IoError,
+    OptionError,
+    ShapeError,
+    UnsupportedError,
+    __version__,
+    available_threads,
+    isa,
+    num_threads,
+    set_isa,
+    set_num_threads,
+    supported_isas,
+)
+from ._attention import (
+    Gradients,
+    PositionBias,
+    ScoreMod,
+    attention,
+    attention_backward,
+    attention_plan,
+    attention_weights,
+    dropout_factors,
+    merge_attention,
+)
+from .capture import Capture, Captured
+from .derivatives import attention_double_backward, attention_jvp
+from .kv_cache import KVCache
+from ._linear import LinearState, linear_attention, linear_attention_backward, random_features
+from .masks import BlockMap, Mask
+from .rotary import Rotary
+from .varlen import attention_varlen, attention_varlen_backward
+
+# Imported at first use: what they need takes time to load, or is not there at all.
+_LAZY_MODULES = ("nn", "torch", "jax", "transformers", "lm", "io")
+_LAZY_NAMES = {"AttentionLM": "lm", "plot": "plotting"}
+
+__all__ = [
+    "AttentionLM",
+    "BlockMap",
+    "CacheFullError",
+    "Capture",
+    "Captured",
+    "Error",
+    "FormatError",
+    "Gradients",
+    "IoError",
+    "KVCache",
+    "LinearState",
+    "Mask",
+    "OptionError",
+    "PositionBias",
+    "Rotary",
+    "ScoreMod",
+    "ShapeError",
+    "UnsupportedError",
+    "__version__",
+    "attention",
+    "attention_backward",
+    "attention_double_backward",
+    "attention_jvp",
+    "attention_plan",
+    "attention_varlen",
+    "attention_varlen_backward",
+    "attention_weights",
+    "available_threads",
+    "dropout_factors",
+    "isa",
+    "linear_attention",
+    "linear_attention_backward",
+    "merge_attention",
+    "num_threads",
+    "plot",
+    "random_features",
+    "set_isa",
+    "set_num_threads",
+    "supported_isas",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _LAZY_NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_LAZY_MODULES])

@@ -1,0 +1,253 @@
+"""Attention on arrays of any library: NumPy, PyTorch (CPU), JAX (CPU), whatever speaks the buffer protocol or DLPack.
+
+    s[i,j]  = softcap(scale * q[i].k[j]) + bias[i,j]
+    w[i,j]  = keep(i,j) ? exp(s[i,j] - lse[i]) : 0            lse[i] = log sum_j exp(s[i,j]) over kept j
+    out[i]  = sum_j dropout(w)[i,j] * v[j]
+
+Letters: B sequences, H query heads, Hkv key/value heads (H % Hkv == 0), Tq queries, Tk keys, D width of q and k, Dv width of v.
+Arrays are read where they lie, in any strides whose last one is 1 (a last axis of stride other than 1 is refused); results are
+of q's library and type. 16-bit types are summed in float32. Nothing of size Tq x Tk is made unless it is asked for.
+Vaswani 2017 (arXiv:1706.03762) eq. 1; Dao 2023 (2307.08691).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from . import _core
+from ._arrays import empty, finish, operand, require_float, sum_dtype, dtype_name
+from ._options import PositionBias, ScoreMod, build_options
+from .capture import Capture
+from .kv_cache import KVCache
+
+__all__ = [
+    "Gradients",
+    "PositionBias",
+    "ScoreMod",
+    "attention",
+    "attention_backward",
+    "attention_plan",
+    "attention_weights",
+    "dropout_factors",
+    "merge_attention",
+]
+
+
+class Gradients(NamedTuple):
+    """What attention_backward gives; None where it was not wanted or there is nothing to differentiate."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dbias: Any = None
+    dsinks: Any = None
+    dposition_bias: Any = None
+
+
+def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
+    """Shape of the first; TypeError or ValueError where arrays do not have one element type and one number (2 to 4) of axes."""
+    first_name, first = next(iter(arrays.items()))
+    require_float(first, first_name, function)
+    for name, array in arrays.items():
+        if not hasattr(array, "shape"):
+            raise TypeError(f"[{function}] {name} must be an array: got {type(array).__name__}")
+        if dtype_name(array) != dtype_name(first):
+            raise TypeError(
+                f"[{function}] {name} must have {first_name}'s element type {dtype_name(first)}: got {dtype_name(array)}"
+            )
+        if not 2 <= len(array.shape) <= 4 or len(array.shape) != len(first.shape):
+            raise ValueError(
+                f"[{function}] {first_name} and {name} must both be [B, H, T, D], [H, T, D] or [T, D]: got "
+                f"{first_name} {list(first.shape)}, {name} {list(array.shape)}"
+            )
+    return tuple(first.shape)
+
+
+def _results(*results: Any) -> Any:
+    """One result as it is, several as a tuple."""
+    given = tuple(result for result in results if result is not None)
+    return given[0] if len(given) == 1 else given
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any = None,
+    *,
+    causal: bool | str = False,
+    mask: Any = None,
+    keep: Any = None,
+    drop: Any = None,
+    mask_axes: str | None = None,
+    bias: Any = None,
+    window: tuple[int, int] | None = None,
+    key_lengths: Sequence[int] | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    first_sequence: int = 0,
+    empty_row: str = "zero",
+    sinks: Any = None,
+    position_bias: PositionBias | None = None,
+    score_mod: Any = None,
+    return_lse: bool = False,
+    weights: str | Capture | None = None,
+    out: Any = None,
+) -> Any:
+    """softmax(q k^T scale) v.
+
+    Args:
+        q: [B, H, Tq, D], or without batch [H, Tq, D], or one head [Tq, D]. float32, float64, bfloat16 or float16.
+        k, v: [B, Hkv, Tk, D], [B, Hkv, Tk, Dv], of q's type and number of axes. Or k a :class:`KVCache` and no v.
+        causal: True (only when Tq == Tk), "top_left" (query 0 sees key 0) or "bottom_right" (the last query sees the last key).
+        mask: a :class:`Mask`; all masks that are given hold together.
+        keep, drop: arrays, non-zero = may (may not) attend: four axes [B|1, H|1, Tq|1, Tk|1], or fewer that ``mask_axes`` names:
+            "bk", "qk", "bqk", "hqk".
+        bias: added to scores, [B|1, H|1, Tq|1, Tk|1], float32 (float64 for float64); -inf = not kept.
+        window: (left, right), numbers of other tokens that may be attended, inclusive; -1 = unbounded. Aligned as ``causal`` says.
+        key_lengths: [B]: keys from there on are padding.
+        scale: default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).
+        dropout, seed: probability on weights, and the 64-bit seed that fixes the pattern. ``first_sequence``: number of sequence 0.
+        empty_row: what a row without keys gives: "zero", "mean" or "nan".
+        sinks: [H], a learned logit for each head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
+        return_lse: also lse [B, H, Tq], float32 (float64 for float64), natural log.
+        weights: "all": also the weights [B, H, Tq, Tk] before dropout, "applied": after it; a :class:`Capture`: also what it saw.
+        out: where to write, [B, H, Tq, Dv]; default: a new array.
+
+    Returns:
+        out, or a tuple of out, lse (return_lse) and weights or :class:`Captured` (weights).
+
+    Raises:
+        TypeError: element types. ValueError: shapes, strides, options, a read-only ``out``, an array on another device.
+        UnsupportedError (a NotImplementedError): combinations that docs/concepts/limits.md lists.
+    """
+    if isinstance(k, KVCache):
+        if v is not None:
+            raise TypeError("[attention] a KVCache holds keys and values: leave v out")
+        shape = check_inputs("attention", q=q)
+        out_shape = (*shape[:-1], k.v_head_dim)
+    else:
+        shape = check_inputs("attention", q=q, k=k, v=v)
+        out_shape = (*shape[:-1], v.shape[-1])
+    options = build_options(
+        len(shape), causal=causal, mask=mask, keep=keep, drop=drop, mask_axes=mask_axes, bias=bias, window=window,
+        key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
+        empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod,
+    )  # fmt: skip
+    result = empty(q, out_shape, dtype_name(q)) if out is None else out
+    lse = empty(q, shape[:-1], sum_dtype(q)) if return_lse else None
+    looking = weights._make() if isinstance(weights, Capture) else None
+    all_weights = None
+    if weights is not None and looking is None:
+        if weights not in ("all", "applied"):
+            raise ValueError(f'[attention] weights must be None, "all", "applied" or a Capture: got {weights!r}')
+        if isinstance(k, KVCache):
+            raise ValueError("[attention] a KVCache gives no array of all weights: pass a Capture")
+        all_weights = empty(q, (*shape[:-1], k.shape[-2]), sum_dtype(q))
+    lse_operand = None if lse is None else operand(lse, "lse")
+    if isinstance(k, KVCache):
+        k._core.forward(operand(q, "q"), None, 0, operand(result, "out"), lse_operand, options, looking)
+    else:
+        _core.forward(
+            operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(result, "out"), lse_operand,
+            None if all_weights is None else operand(all_weights, "weights"), weights == "applied", options, looking,
+        )  # fmt: skip
+    seen = None if looking is None else weights._seen(looking)  # type: ignore[union-attr]
+    return _results(result if out is not None else finish(q, result), finish(q, lse), finish(q, all_weights), seen)
+
+
+def attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    *,
+    dlse: Any = None,
+    need: Sequence[str] = ("q", "k", "v"),
+    weights: Capture | None = None,
+    **options: Any,
+) -> Any:
+    """Gradients of sum(out * dout) (+ sum(lse * dlse)).
+
+    Args:
+        dout: the gradient that arrives at out, [B, H, Tq, Dv]; q, k, v, out, lse: what :func:`attention` was given and returned
+            (return_lse=True).
+        dlse: the gradient that arrives at lse, [B, H, Tq]; optional.
+        need: any of "q", "k", "v", "bias", "sinks", "position_bias".
+        weights: a Capture with of="gradient": also maps of weights times their gradient.
+        options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ..).
+
+    Returns:
+        :class:`Gradients`, of the inputs' types (bias, sinks, position_bias: float32, or float64 for float64); with weights a tuple
+        of them and :class:`Captured`.
+    """
+    shape = check_inputs("attention_backward", q=q, k=k, v=v, out=out, dout=dout)
+    unknown = set(need) - {"q", "k", "v", "bias", "sinks", "position_bias"}
+    if unknown:
+        raise ValueError(f"[attention_backward] need names what has no gradient: got {sorted(unknown)}")
+    made = build_options(len(shape), **options)
+    of: dict[str, Any] = {}
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if name in need:
+            of[name] = empty(q, tuple(array.shape), dtype_name(q))
+    for name in ("bias", "sinks"):
+        if name in need:
+            if options.get(name) is None:
+                raise ValueError(f"[attention_backward] need names {name!r}, but there is none")
+            of[name] = empty(q, tuple(options[name].shape), sum_dtype(q))
+    if "position_bias" in need:
+        if options.get("position_bias") is None:
+            raise ValueError("[attention_backward] need names 'position_bias', but there is none")
+        of["position_bias"] = empty(q, made.position_bias_shape, sum_dtype(q))
+    gradient = {name: operand(array, f"d{name}") for name, array in of.items()}
+    looking = weights._make() if weights is not None else None
+    _core.backward(
+        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), operand(lse, "lse"), operand(dout, "dout"),
+        gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
+        gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), False, made, looking,
+    )  # fmt: skip
+    results = Gradients(*(finish(q, of.get(name)) for name in ("q", "k", "v", "bias", "sinks", "position_bias")))
+    return results if weights is None else (results, weights._seen(looking))
+
+
+def attention_weights(q: Any, k: Any, *, applied: bool = False, **options: Any) -> Any:
+    """The weights alone, [B, H, Tq, Tk], float32 (float64 for float64): after softmax, before dropout (or after it: applied).
+
+    options: as :func:`attention`.
+    """
+    shape = check_inputs("attention_weights", q=q, k=k)
+    made = build_options(len(shape), **options)
+    result = empty(q, (*shape[:-1], k.shape[-2]), sum_dtype(q))
+    _core.weights(operand(q, "q"), operand(k, "k"), operand(result, "weights"), applied, made)
+    return finish(q, result)
+
+
+def attention_plan(q: Any, k: Any, v: Any, **options: Any) -> dict[str, Any]:
+    """What a call would do, without doing it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, why others were skipped."""
+    shape = check_inputs("attention_plan", q=q, k=k, v=v)
+    return _core.plan(operand(q, "q"), operand(k, "k"), operand(v, "v"), build_options(len(shape), **options))
+
+
+def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
+    """Attention over disjoint sets of keys, merged: outs[n] [B, H, Tq, Dv], lses[n] [B, H, Tq] -> out, lse."""
+    if not outs:
+        raise ValueError("[merge_attention] outs must hold at least one part")
+    shape = check_inputs("merge_attention", **{f"outs[{n}]": part for n, part in enumerate(outs)})
+    out, lse = empty(outs[0], shape, dtype_name(outs[0])), empty(outs[0], shape[:-1], sum_dtype(outs[0]))
+    _core.merge(
+        [operand(part, "outs") for part in outs], [operand(part, "lses") for part in lses], operand(out, "out"), operand(lse, "lse")
+    )
+    return finish(outs[0], out), finish(outs[0], lse)
+
+
+def dropout_factors(shape: tuple[int, int, int, int], p: float, seed: int, *, first_sequence: int = 0) -> Any:
+    """0 or 1/(1 - p) for every weight [B, H, Tq, Tk], float32: the pattern that attention(dropout=p, seed=seed) applies."""
+    import numpy as np
+
+    factors = np.empty(shape, np.float32)
+    _core.dropout_factors(p, seed, first_sequence, factors)
+    return factors

@@ -1,0 +1,119 @@
+"""Linear attention, O(T D Dv): softmax's exp(q.k) is replaced by a product of feature maps. Formulas: qkv/linear_attention.h."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _core
+from ._arrays import dtype_name, empty, finish, operand, sum_dtype
+from ._attention import check_inputs
+
+__all__ = ["LinearGradients", "LinearState", "linear_attention", "linear_attention_backward", "random_features"]
+
+
+class LinearState(NamedTuple):
+    """What the keys so far add up to: kv [B, Hkv, F, Dv], and z [B, Hkv, F] where normalised (else None)."""
+
+    kv: Any
+    z: Any = None
+
+
+class LinearGradients(NamedTuple):
+    """What linear_attention_backward gives; None where there is nothing to differentiate."""
+
+    dq: Any
+    dk: Any
+    dv: Any
+    dlog_decay: Any = None
+    dbeta: Any = None
+    dinitial: LinearState | None = None
+
+
+def _optional(array: Any, name: str) -> Any:
+    return None if array is None else operand(array, name)
+
+
+def _options(
+    *,
+    feature_map: str = "elu+1",
+    features: Any = None,
+    causal: bool = False,
+    normalized: bool = True,
+    scale: float | None = None,
+    log_decay: Any = None,
+    beta: Any = None,
+    state: LinearState | None = None,
+    form: str = "chunked",
+) -> Any:
+    kv, z = state if state is not None else (None, None)
+    return _core.linear_options(
+        feature_map, _optional(features, "features"), causal, normalized, scale, _optional(log_decay, "log_decay"),
+        _optional(beta, "beta"), _optional(kv, "state.kv"), _optional(z, "state.z"), form,
+    )  # fmt: skip
+
+
+def linear_attention(q: Any, k: Any, v: Any, *, return_state: bool = False, return_normalizer: bool = False, **options: Any) -> Any:
+    """phi(q) (phi(k)^T v), divided by phi(q) sum phi(k) where normalised.
+
+    Args:
+        q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], float32 or float64 (fewer axes as in :func:`qkv.attention`).
+        feature_map: "elu+1", "relu", "identity", or "softmax" with features [F, D] of :func:`random_features`.
+        causal (Tq == Tk), normalized, scale; form: "chunked" or "recurrent".
+        log_decay [B|1, Hkv|1, T|1]: decay of each token (RetNet, Mamba-2, gated); beta [B|1, Hkv|1, T|1]: the delta rule.
+        state: a :class:`LinearState` before the first key.
+    Returns:
+        out [B, H, Tq, Dv], then the normaliser [B, H, Tq] (return_normalizer) and the state after the last key (return_state).
+    """
+    shape = check_inputs("linear_attention", q=q, k=k, v=v)
+    made = _options(**options)
+    normalized = options.get("normalized", True)
+    features = options.get("features")
+    width = shape[-1] if features is None else features.shape[0]
+    out = empty(q, (*shape[:-1], v.shape[-1]), dtype_name(q))
+    normalizer = empty(q, shape[:-1], sum_dtype(q)) if return_normalizer and normalized else None
+    kv = z = None
+    if return_state:
+        kv = empty(q, (*k.shape[:-2], width, v.shape[-1]), dtype_name(q))
+        z = empty(q, (*k.shape[:-2], width), dtype_name(q)) if normalized else None
+    _core.linear_forward(
+        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), _optional(normalizer, "normalizer"),
+        _optional(kv, "state.kv"), _optional(z, "state.z"), made,
+    )  # fmt: skip
+    results = [finish(q, out)]
+    if return_normalizer:
+        results.append(finish(q, normalizer))
+    if return_state:
+        results.append(LinearState(finish(q, kv), finish(q, z)))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def linear_attention_backward(
+    dout: Any, q: Any, k: Any, v: Any, out: Any = None, normalizer: Any = None, *, dfinal: LinearState | None = None, **options: Any
+) -> LinearGradients:
+    """Gradients of sum(out * dout) (+ sum(final state * dfinal)). out and normalizer are needed where normalised."""
+    check_inputs("linear_attention_backward", q=q, k=k, v=v, dout=dout)
+    made = _options(**options)
+
+    def like(array: Any) -> Any:
+        return None if array is None else empty(q, tuple(array.shape), dtype_name(q))
+
+    state = options.get("state") or LinearState(None)
+    of = [like(a) for a in (q, k, v, options.get("log_decay"), options.get("beta"), state.kv, state.z)]
+    arrived = dfinal or LinearState(None)
+    _core.linear_backward(
+        operand(q, "q"), operand(k, "k"), operand(v, "v"), _optional(out, "out"), _optional(normalizer, "normalizer"),
+        operand(dout, "dout"), *(_optional(a, "gradient") for a in of), _optional(arrived.kv, "dfinal.kv"),
+        _optional(arrived.z, "dfinal.z"), made,
+    )  # fmt: skip
+    dq, dk, dv, dlog_decay, dbeta, dkv, dz = (finish(q, a) for a in of)
+    return LinearGradients(dq, dk, dv, dlog_decay, dbeta, None if dkv is None else LinearState(dkv, dz))
+
+
+def random_features(shape: Sequence[int], seed: int, dtype: Any = np.float32) -> np.ndarray:
+    """features [F, D] for feature_map="softmax": orthogonal blocks. A seed gives the same numbers on every machine."""
+    features = np.empty(tuple(shape), dtype)
+    _core.random_features(seed, features)
+    return features

@@ -1,0 +1,165 @@
+"""Keyword arguments of attention -> _core.Options, one place for forward, backward, weights and plan."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import boolean, integers, operand
+from .masks import Mask
+
+_ALIGNS = ("top_left", "bottom_right")
+
+
+class PositionBias:
+    """A bias of the head and of how far the key lies from the query, d = j - i - offset. Memory: the distances, never Tq x Tk."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @classmethod
+    def alibi(cls, slopes: Sequence[float] | int, align: str = "square") -> PositionBias:
+        """-slopes[h] * abs(d); a number of heads stands for the usual slopes. Press 2022 (arXiv:2108.12409)."""
+        values = _core.alibi_slopes(slopes) if isinstance(slopes, int) else [float(s) for s in slopes]
+        return cls(_core.alibi(values, align))
+
+    @classmethod
+    def t5(cls, table: Any, *, max_distance: int = 128, bidirectional: bool = True, align: str = "square") -> PositionBias:
+        """table[bucket(d), h], table [buckets, H]: Hugging Face's relative_attention_bias.weight. Raffel 2020 (1910.10683)."""
+        return cls(_core.t5(operand(table, "table"), max_distance, bidirectional, align))
+
+    @classmethod
+    def relative(cls, table: Any, align: str = "square") -> PositionBias:
+        """table[R + clamp(d, -R, R), h], table [2R + 1, H]. Shaw 2018 (1803.02155), on scores."""
+        return cls(_core.relative(operand(table, "table"), align))
+
+
+def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> Callable[..., np.ndarray]:
+    """_core's callback of the user's: values, and slopes where they are wanted, one behind the other."""
+
+    def block(scores: np.ndarray, wants_slopes: bool, b: int, h: int, first_query: int, first_key: int) -> np.ndarray:
+        i = first_query + np.arange(scores.shape[0])[:, None]
+        j = first_key + np.arange(scores.shape[1])[None, :]
+        results = np.empty((2 if wants_slopes else 1, *scores.shape), scores.dtype)
+        if wants_slopes:
+            results[1] = slope(scores.copy(), b, h, i, j)  # type: ignore[misc]
+        results[0] = value(scores, b, h, i, j)
+        return results
+
+    return block
+
+
+@dataclass(frozen=True)
+class ScoreMod:
+    """A function of scores, after soft cap and bias, before the mask (FlexAttention's score_mod), on blocks of NumPy arrays.
+
+    value(score, b, h, i, j) -> score: score [queries, keys], b and h ints, i [queries, 1], j [1, keys]. slope: likewise, d value / d
+    score; without it backward raises. Both are called from the kernels' threads, must depend on their arguments alone, and may be
+    called for pairs that the mask hides. Dong 2024 (arXiv:2412.05496).
+    """
+
+    value: Callable[..., Any]
+    slope: Callable[..., Any] | None = None
+
+    @functools.cached_property
+    def _core(self) -> Any:
+        return _core.score_mod(_blockwise(self.value, self.slope), self.slope is not None)
+
+
+def _diagonal(causal: bool | str) -> str:
+    if causal is True or causal is False:
+        return "square"
+    if causal in _ALIGNS:
+        return causal
+    raise ValueError(f'[attention] causal must be False, True, "top_left" or "bottom_right": got {causal!r}')
+
+
+@functools.lru_cache(maxsize=None)
+def _causal(align: str) -> Mask:
+    return Mask.causal(align)
+
+
+def build_mask(
+    rank: int,
+    *,
+    mask: Mask | None = None,
+    causal: bool | str = False,
+    window: tuple[int, ...] | None = None,
+    key_lengths: Any = None,
+    keep: Any = None,
+    drop: Any = None,
+    mask_axes: str | None = None,
+) -> Mask | None:
+    """The intersection of all that is given; None where nothing is."""
+    parts = [] if mask is None else [mask]
+    if mask is not None and not isinstance(mask, Mask):
+        raise TypeError(f"[attention] mask must be a qkv.Mask: got {type(mask).__name__}; an array goes to keep= or drop=")
+    align = _diagonal(causal)
+    if causal is not False:
+        parts.append(_causal(align))
+    if window is not None:
+        if not isinstance(window, (tuple, list)) or len(window) != 2:
+            raise ValueError(f"[attention] window must be (left, right), numbers of other tokens: got {window!r}")
+        parts.append(Mask.window(*window, align))
+    if key_lengths is not None:
+        parts.append(Mask.key_lengths(integers(key_lengths)))
+    for array, make, name in ((keep, _core.keep, "keep"), (drop, _core.drop, "drop")):
+        if array is not None:
+            dense = boolean(array, name)
+            own = len(dense[2]) if isinstance(dense, tuple) else dense.ndim
+            # q without batch or head axis: a mask of q's own rank can mean one thing only.
+            parts.append(Mask(make(dense, mask_axes, mask_axes is None and rank < 4 and own == rank)))
+    return functools.reduce(Mask.__and__, parts) if parts else None
+
+
+def build_options(
+    rank: int,
+    *,
+    mask: Mask | None = None,
+    causal: bool | str = False,
+    window: tuple[int, int] | None = None,
+    key_lengths: Any = None,
+    keep: Any = None,
+    drop: Any = None,
+    mask_axes: str | None = None,
+    bias: Any = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    empty_row: str = "zero",
+    dropout: float = 0.0,
+    seed: int | None = None,
+    first_sequence: int = 0,
+    sinks: Any = None,
+    position_bias: PositionBias | None = None,
+    score_mod: ScoreMod | Callable[..., Any] | None = None,
+) -> Any:
+    """_core.Options of the keyword arguments that attention documents; None where all are defaults."""
+    if dropout and seed is None:
+        raise ValueError("[attention] dropout needs a seed: the same seed in attention_backward repeats the same pattern")
+    if score_mod is not None and not isinstance(score_mod, ScoreMod):
+        score_mod = ScoreMod(score_mod)
+    if bias is not None and getattr(bias, "ndim", 4) != 4 and getattr(bias, "ndim", 4) != rank:
+        raise ValueError(f"[attention] bias must have four axes [B|1, H|1, Tq|1, Tk|1]: got {bias.ndim}")
+    made = build_mask(
+        rank, mask=mask, causal=causal, window=window, key_lengths=key_lengths, keep=keep, drop=drop, mask_axes=mask_axes
+    )
+    given = {
+        "mask": None if made is None else made._core,
+        "bias": None if bias is None else operand(bias, "bias"),
+        "scale": scale,
+        "softcap": softcap or None,
+        "empty_row": None if empty_row == "zero" else empty_row,
+        "dropout": dropout or None,
+        "seed": seed if dropout else None,
+        "first_sequence": first_sequence or None,
+        "sinks": None if sinks is None else operand(sinks, "sinks"),
+        "position_bias": None if position_bias is None else position_bias._core,
+        "score_mod": None if score_mod is None else score_mod._core,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    return _core.Options(**given) if given else None

@@ -1,0 +1,67 @@
+"""Looking at attention while it runs. Looking never changes the answer: out keeps its bits, nothing of size Tq x Tk is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import integers
+
+__all__ = ["Capture", "Captured"]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What to look at: ``qkv.attention(..., weights=Capture(statistics=True))``.
+
+    Statistics are found on the way; all else needs the scores a second time, of the chosen heads only.
+    """
+
+    heads: Sequence[int] = ()  #: query heads, in this order; none: all
+    rows: Sequence[int] = ()  #: queries whose whole rows of weights are wanted
+    top_k: int = 0  #: of every row, its largest
+    statistics: bool = False  #: of every row, always of the weights before dropout
+    column_mass: bool = False  #: of every key: the sum of its column
+    map: tuple[int, int] | None = None  #: (rows, columns) of a map summed over blocks
+    of: str = "weights"  #: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient
+    offsets: Sequence[int] = ()  #: [B]: query i stands at key i + offset; none: Tk - Tq
+
+    def _make(self) -> Any:
+        map_rows, map_columns = self.map or (0, 0)
+        return _core.capture(
+            integers(self.heads), integers(self.rows), self.top_k, self.statistics, self.column_mass, map_rows, map_columns,
+            self.of, integers(self.offsets),
+        )  # fmt: skip
+
+    @staticmethod
+    def _seen(core: Any) -> Captured:
+        seen = core.seen()
+        seen["self_"] = seen.pop("self")
+        return Captured(**seen)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What was seen, NumPy arrays in float64; None where it was not asked for. "heads" is how many were chosen."""
+
+    rows: np.ndarray | None = field(repr=False)  #: [B, heads, rows, Tk]
+    top_weights: np.ndarray | None = field(repr=False)  #: [B, heads, Tq, top_k], the largest first
+    top_keys: np.ndarray | None = field(repr=False)  #: [B, heads, Tq, top_k], -1 beyond the keys that may be attended
+    map: np.ndarray | None = field(repr=False)  #: [B, heads, map rows, map columns], sums over blocks
+    column_mass: np.ndarray | None = field(repr=False)  #: [B, heads, Tk]
+    entropy: np.ndarray | None = field(repr=False)  #: [B, heads, Tq], nats
+    max_weight: np.ndarray | None = field(repr=False)  #: [B, heads, Tq]
+    max_key: np.ndarray | None = field(repr=False)  #: [B, heads, Tq], -1: none
+    self_: np.ndarray | None = field(repr=False)  #: [B, heads, Tq], weight of the key at the query's own position
+    previous: np.ndarray | None = field(repr=False)  #: [B, heads, Tq], of the key before it
+    first: np.ndarray | None = field(repr=False)  #: [B, heads, Tq], of key 0
+    distance: np.ndarray | None = field(repr=False)  #: [B, heads, Tq], sum_j w |i + offset - j|
+    sink: np.ndarray | None = field(repr=False)  #: [B, heads, Tq], share of the sink
+
+    def __repr__(self) -> str:
+        held = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return "Captured(" + ", ".join(f"{n}={list(a.shape)}" for n, a in held.items() if a is not None) + ")"

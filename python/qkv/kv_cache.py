@@ -1,0 +1,153 @@
+"""Keys and values that are kept from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import dtype_name, empty, finish, integers, operand, sum_dtype
+
+__all__ = ["KVCache"]
+
+
+class KVCache:
+    """Keys and values of growing sequences, contiguous, as a ring or in pages; float32, float64, bfloat16, float16 or int8.
+
+        cache = qkv.KVCache(num_kv_heads=8, head_dim=128, capacity=4096)
+        cache.append(k, v)                                         # [B, Hkv, n, D], [B, Hkv, n, Dv]
+        out = qkv.attention(q, cache, causal="bottom_right")       # or cache.attention(q, ..)
+
+    Args:
+        num_kv_heads, head_dim, v_head_dim: Hkv, D, Dv (0: D).
+        storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale a token and head; off by at most max|row| / 254).
+        layout: "contiguous" (capacity: tokens of a sequence), "ring" (window: keys that a query sees; max_append: tokens of one
+            append) or "paged" (page_size, pages: of all sequences together).
+        sequences: that are there from the start; max_sequences: at once, forks included.
+
+    Not thread-safe: one writer, or any number of readers. Allocates everything when it is made. Raises CacheFullError (a
+    RuntimeError) and leaves everything as it was when there is no room. Kwon 2023 (arXiv:2309.06180).
+    """
+
+    def __init__(
+        self,
+        *,
+        num_kv_heads: int,
+        head_dim: int,
+        v_head_dim: int = 0,
+        storage: str = "float32",
+        layout: str = "contiguous",
+        sequences: int = 1,
+        max_sequences: int = 0,
+        capacity: int = 0,
+        window: int = 0,
+        max_append: int = 1,
+        page_size: int = 64,
+        pages: int = 0,
+    ) -> None:
+        self._core = _core.KVCache(
+            num_kv_heads=num_kv_heads, head_dim=head_dim, v_head_dim=v_head_dim, storage=storage, layout=layout,
+            sequences=sequences, max_sequences=max_sequences, capacity=capacity, window=window, max_append=max_append,
+            page_size=page_size, pages=pages,
+        )  # fmt: skip
+        self.storage, self.layout = storage, layout
+
+    def append(self, k: Any, v: Any, sequences: Sequence[int] | None = None) -> None:
+        """n tokens more for every sequence, or for those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]."""
+        if dtype_name(k) != dtype_name(v):
+            raise TypeError(f"[KVCache.append] k and v must have one element type: got {dtype_name(k)}, {dtype_name(v)}")
+        self._core.append(operand(k, "k"), operand(v, "v"), None if sequences is None else integers(sequences))
+
+    def attention(
+        self, q: Any, *, sequences: Sequence[int] | None = None, shared: int = 0, return_lse: bool = False, **options: Any
+    ) -> Any:
+        """q [B, H, Tq, D] on the cached keys -> out [B, H, Tq, Dv] (and lse). Options as :func:`qkv.attention`.
+
+        sequences: which, in that order; none: all. shared: so many first tokens are the same for all (forks of one): they are read
+        once for all of them, and the parts merged by their lse.
+        """
+        from ._options import build_options
+        from ._attention import check_inputs
+
+        shape = check_inputs("KVCache.attention", q=q)
+        out, lse = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)), None
+        if return_lse:
+            lse = empty(q, shape[:-1], sum_dtype(q))
+        made = build_options(len(shape), **options)
+        numbers = None if sequences is None else integers(sequences)
+        lse_operand = None if lse is None else operand(lse, "lse")
+        self._core.forward(operand(q, "q"), numbers, shared, operand(out, "out"), lse_operand, made, None)
+        return (finish(q, out), finish(q, lse)) if return_lse else finish(q, out)
+
+    def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """What is stored of tokens [begin, begin + count): k [Hkv, count, D], v [Hkv, count, Dv], float32 (or float64)."""
+        n = self.length(sequence) - begin if count is None else count
+        dtype = np.float64 if self.storage == "float64" else np.float32
+        k = np.empty((self._core.num_kv_heads, n, self._core.head_dim), dtype)
+        v = np.empty((self._core.num_kv_heads, n, self._core.v_head_dim), dtype)
+        self._core.read(sequence, begin, k, v)
+        return k, v
+
+    @property
+    def sequences(self) -> list[int]:
+        """Numbers of all sequences, ascending."""
+        return self._core.sequences
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence, in the order of ``sequences``."""
+        return [self._core.length(s) for s in self._core.sequences]
+
+    def length(self, sequence: int) -> int:
+        """Tokens of one sequence."""
+        return self._core.length(sequence)
+
+    def add_sequence(self) -> int:
+        """A new, empty sequence; its number."""
+        return self._core.add_sequence()
+
+    def fork(self, sequence: int) -> int:
+        """A new sequence with the same tokens, which are shared until one of the two appends to their last page."""
+        return self._core.fork(sequence)
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forgets all but the first ``length`` tokens."""
+        self._core.truncate(sequence, length)
+
+    def free(self, sequence: int) -> None:
+        """Gives a sequence's pages and number back."""
+        self._core.free(sequence)
+
+    def clear(self) -> None:
+        """Every sequence becomes empty."""
+        self._core.clear()
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self._core.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self._core.head_dim
+
+    @property
+    def v_head_dim(self) -> int:
+        return self._core.v_head_dim
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that no sequence holds; contiguous and ring: sequences."""
+        return self._core.free_pages
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys, values and scales."""
+        return self._core.nbytes
+
+    def __repr__(self) -> str:
+        return (
+            f"KVCache({self.layout}, {self.storage}, Hkv={self.num_kv_heads}, D={self.head_dim}, lengths={self.lengths}, "
+            f"{self.nbytes / 2**20:.1f} MiB)"
+        )

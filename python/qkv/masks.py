@@ -1,0 +1,220 @@
+"""Which query may attend which key: an immutable value in a small algebra, ``&`` (both keep) and ``|`` (any keeps).
+
+Leaves are the class methods of :class:`Mask`. Select, never add: NaN behind a mask is invisible. B sequences, H query heads, Tq
+queries, Tk keys; ``align`` says where the diagonal lies when Tq != Tk: ``"square"`` (legal only when Tq == Tk), ``"top_left"``
+(query 0 sees key 0) or ``"bottom_right"`` (the last query sees the last key).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import boolean, integers
+
+__all__ = ["BlockMap", "Mask"]
+
+
+class BlockMap:
+    """Which blocks of queries and keys are looked at (compressed rows). Cost of attention is that of the listed blocks."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    @classmethod
+    def longformer(cls, length: int, *, block: int = 64, window_blocks: int = 1, global_blocks: Sequence[int] = (0,)) -> BlockMap:
+        """A band of blocks and some global ones. Beltagy 2020 (arXiv:2004.05150)."""
+        return cls(_core.longformer_blocks(length, block, window_blocks, integers(global_blocks)))
+
+    @classmethod
+    def big_bird(
+        cls,
+        length: int,
+        *,
+        block: int = 64,
+        window_blocks: int = 1,
+        global_blocks: int = 1,
+        random_blocks: int = 3,
+        num_heads: int = 1,
+        seed: int = 0,
+    ) -> BlockMap:
+        """A band, global blocks and random ones for each head. Zaheer 2020 (arXiv:2007.14062)."""
+        return cls(_core.big_bird_blocks(length, block, window_blocks, global_blocks, random_blocks, num_heads, seed))
+
+    @classmethod
+    def from_mask(
+        cls, mask: Mask, q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1, q_block: int = 64, kv_block: int = 64
+    ) -> BlockMap:
+        """The blocks in which ``mask`` keeps anything."""
+        return cls(_core.block_map_of_mask(mask._core, batch, num_heads, q_len, kv_len, q_block, kv_block))
+
+    @property
+    def density(self) -> float:
+        """Share of the blocks that are listed."""
+        return self._core.density
+
+    @property
+    def live_blocks(self) -> int:
+        """How many blocks are listed."""
+        return self._core.live_blocks
+
+    def __repr__(self) -> str:
+        c = self._core
+        return (
+            f"BlockMap({c.q_blocks} x {c.kv_blocks} blocks of {c.q_block} x {c.kv_block}, {c.live_blocks} listed, "
+            f"density {c.density:.3g})"
+        )
+
+
+class Mask:
+    """A mask; see the module. ``Mask()`` keeps everything."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: Any = None) -> None:
+        self._core = _core.everything() if core is None else core
+
+    # Leaves, in the order of docs/concepts/masks.md.
+
+    @classmethod
+    def causal(cls, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
+        """keep(b, i, j) = j <= i + offset; offset 0, Tk - Tq (bottom right), or ``offsets[b]``."""
+        return cls(_core.causal(align) if offsets is None else _core.causal_offsets(integers(offsets)))
+
+    @classmethod
+    def window(cls, left: int, right: int, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
+        """keep(i, j) = c - left <= j <= c + right, c = i + offset. Counts of *other* tokens, inclusive; -1 is unbounded."""
+        if offsets is not None:
+            return cls(_core.window_offsets(left, right, integers(offsets)))
+        return cls(_core.window(left, right, align))
+
+    @classmethod
+    def sliding(cls, n: int, align: str = "square") -> Mask:
+        """n keys, the query's own last: ``window(n - 1, 0)``."""
+        return cls(_core.sliding(n, align))
+
+    @classmethod
+    def dilated(cls, step: int, align: str = "square") -> Mask:
+        """keep(i, j) = (j - i - offset) % step == 0."""
+        return cls(_core.dilated(step, align))
+
+    @classmethod
+    def chunked(cls, size: int, align: str = "square", *, starts: Sequence[int] | None = None) -> Mask:
+        """keep(i, j): i + offset and j lie in the same chunk of ``size`` keys, counted from key 0 or ``starts[b]``."""
+        if starts is not None:
+            return cls(_core.chunked_starts(size, integers(starts), align))
+        return cls(_core.chunked(size, align))
+
+    @classmethod
+    def key_lengths(cls, lengths: Sequence[int]) -> Mask:
+        """keep(b, j) = j < lengths[b]: padding at the right. lengths [B]."""
+        return cls(_core.key_lengths(integers(lengths)))
+
+    @classmethod
+    def key_starts(cls, starts: Sequence[int]) -> Mask:
+        """keep(b, j) = j >= starts[b]: padding at the left. starts [B]."""
+        return cls(_core.key_starts(integers(starts)))
+
+    @classmethod
+    def query_lengths(cls, lengths: Sequence[int]) -> Mask:
+        """keep(b, i) = i < lengths[b]; the other rows are empty. lengths [B]."""
+        return cls(_core.query_lengths(integers(lengths)))
+
+    @classmethod
+    def prefix(cls, lengths: Sequence[int]) -> Mask:
+        """keep(b, j) = j < lengths[b]: ``causal() | prefix(lengths)`` is the prefix language model. lengths [B]."""
+        return cls(_core.prefix(integers(lengths)))
+
+    @classmethod
+    def first(cls, n: int) -> Mask:
+        """keep(j) = j < n: joined with a window, the sinks of StreamingLLM."""
+        return cls(_core.first(n))
+
+    @classmethod
+    def global_rows(cls, rows: Sequence[int]) -> Mask:
+        """keep(i) = i is in ``rows``."""
+        return cls(_core.global_rows(integers(rows)))
+
+    @classmethod
+    def global_columns(cls, columns: Sequence[int]) -> Mask:
+        """keep(j) = j is in ``columns``."""
+        return cls(_core.global_columns(integers(columns)))
+
+    @classmethod
+    def documents(cls, offsets: Sequence[int], k_offsets: Sequence[int] | None = None, *, inside: Mask | None = None) -> Mask:
+        """Documents packed into one row of tokens: [offsets[d], offsets[d+1]) attends itself; ``inside`` holds within each."""
+        first = integers(offsets)
+        second = first if k_offsets is None else integers(k_offsets)
+        return cls(_core.documents(first, second, (inside or cls())._core))
+
+    @classmethod
+    def document_ids(cls, q_ids: Any, k_ids: Any = None) -> Mask:
+        """keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0. [T], the same for each sequence, or [B, T]."""
+        q = np.ascontiguousarray(q_ids, dtype=np.int64)
+        k = q if k_ids is None else np.ascontiguousarray(k_ids, dtype=np.int64)
+        if q.ndim == 1:
+            return cls(_core.document_ids(q.tolist(), k.tolist()))
+        return cls(_core.document_ids_batch(q, k))
+
+    @classmethod
+    def blocks(cls, block_map: BlockMap) -> Mask:
+        """keep(b, h, i, j): the block of (i, j) is listed."""
+        return cls(_core.blocks(block_map._core))
+
+    @classmethod
+    def keep(cls, array: Any, axes: str | None = None) -> Mask:
+        """Non-zero = may attend. [B|1, H|1, Tq|1, Tk|1], or fewer axes that are named: "bk", "qk", "bqk", "hqk"."""
+        return cls(_core.keep(boolean(array, "keep"), axes, False))
+
+    @classmethod
+    def drop(cls, array: Any, axes: str | None = None) -> Mask:
+        """Non-zero = may not attend (PyTorch's key_padding_mask). Axes as in :meth:`keep`."""
+        return cls(_core.drop(boolean(array, "drop"), axes, False))
+
+    @classmethod
+    def mask_mod(cls, keep: Callable[[int, int, int, int], bool]) -> Mask:
+        """keep(b, h, i, j) -> bool, called pair by pair from the kernels' threads: about a microsecond each. :meth:`of` is faster."""
+        return cls(_core.mask_mod(keep))
+
+    @classmethod
+    def of(cls, keep: Callable[..., Any], q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> Mask:
+        """keep(b, h, i, j) on whole NumPy arrays that broadcast to [batch, num_heads, q_len, kv_len], called once."""
+        b, h, i, j = np.ogrid[:batch, :num_heads, :q_len, :kv_len]
+        return cls.keep(np.broadcast_to(np.asarray(keep(b, h, i, j), dtype=bool), (batch, num_heads, q_len, kv_len)))
+
+    def __and__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(self._core & other._core)
+
+    def __or__(self, other: Mask) -> Mask:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return Mask(self._core | other._core)
+
+    def to_dense(self, q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> np.ndarray:
+        """The mask written out: bool [batch, num_heads, q_len, kv_len]."""
+        written = self._core.to_bytes(batch, num_heads, q_len, kv_len)
+        return np.frombuffer(written, dtype=bool).reshape(batch, num_heads, q_len, kv_len)
+
+    def draw(self, q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> str:
+        """Rows of 0s and 1s, a block for each sequence and head."""
+        planes = []
+        dense = self.to_dense(q_len, kv_len, batch=batch, num_heads=num_heads)
+        for b in range(batch):
+            for h in range(num_heads):
+                rows = "\n".join(" ".join("1" if kept else "0" for kept in row) for row in dense[b, h])
+                planes.append(rows if batch * num_heads == 1 else f"sequence {b}, head {h}\n{rows}")
+        return "\n\n".join(planes)
+
+    def __repr__(self) -> str:
+        text = self._core.describe()
+        for q_len, kv_len in ((6, 6), (4, 6)):
+            try:
+                return f"{text}\n{self.draw(q_len, kv_len)}"
+            except ValueError:
+                continue  # a mask that names its own sizes: lengths of several sequences, documents, dense arrays
+        return text

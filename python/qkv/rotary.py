@@ -1,0 +1,48 @@
+"""Rotary positions. Su 2021 (RoFormer, arXiv:2104.09864)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import dtype_name, empty, finish, integers, operand
+
+__all__ = ["Rotary"]
+
+
+class Rotary:
+    """Pairs of numbers turned by an angle that grows with the position; q.k then depends on the distance of the two alone.
+
+    Args:
+        head_dim: D; rotary_dim: the first so many columns turn (0: all); base: 10000 as a rule.
+        interleaved: pairs (2i, 2i+1) as in GPT-J and Meta's weights; else (i, i + R/2) as in Hugging Face's Llama.
+        scaling: "none", "linear", "ntk", "yarn", "llama3", with factor, original_context and their own numbers (qkv/rotary.h).
+    """
+
+    def __init__(self, head_dim: int, **options: Any) -> None:
+        self._core = _core.Rotary(head_dim, **options)
+
+    @property
+    def frequencies(self) -> np.ndarray:
+        """Radians per position, [R / 2]."""
+        return np.array(self._core.frequencies())
+
+    def forward(self, x: Any, *, offset: int = 0, offsets: Sequence[int] = (), ids: Any = None) -> Any:
+        """x [B, H, T, D] turned. Token t of sequence b has position offset + t, offsets[b] + t, or ids[b, t] ([B|1, T])."""
+        return self._turn(self._core.forward, x, offset, offsets, ids)
+
+    __call__ = forward
+
+    def backward(self, dy: Any, *, offset: int = 0, offsets: Sequence[int] = (), ids: Any = None) -> Any:
+        """dx from dy: the turn back."""
+        return self._turn(self._core.backward, dy, offset, offsets, ids)
+
+    @staticmethod
+    def _turn(function: Any, x: Any, offset: int, offsets: Sequence[int], ids: Any) -> Any:
+        y = empty(x, tuple(x.shape), dtype_name(x))
+        numbers = None if ids is None else np.ascontiguousarray(ids, dtype=np.int64)
+        function(operand(x, "x"), operand(y, "y"), offset, integers(offsets), numbers)
+        return finish(x, y)

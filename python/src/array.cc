@@ -1,0 +1,198 @@
+#include "array.h"
+
+#include <cstring>
+#include <utility>
+
+namespace qkv::python {
+
+namespace {
+
+struct TypeName {
+  Type type;
+  const char* name;
+};
+constexpr TypeName kTypeNames[] = {{Type::kF32, "float32"}, {Type::kF64, "float64"}, {Type::kBF16, "bfloat16"},
+                                   {Type::kF16, "float16"}, {Type::kByte, "uint8"},  {Type::kInt64, "int64"}};
+
+std::string text(const char* function, const std::string& rest) { return "[" + std::string(function) + "] " + rest; }
+
+// The struct module's letters, in native byte order.
+Type type_of_format(const char* format, Py_ssize_t item_size) {
+  if (format == nullptr) return Type::kByte;
+  if (*format == '=' || *format == '@' || *format == '<') ++format;
+  if (std::strlen(format) != 1) return Type::kOther;
+  switch (*format) {
+    case 'f':
+      return Type::kF32;
+    case 'd':
+      return Type::kF64;
+    case 'e':
+      return Type::kF16;
+    case '?':
+    case 'b':
+    case 'B':
+      return Type::kByte;
+    case 'l':
+    case 'q':
+      return item_size == 8 ? Type::kInt64 : Type::kOther;
+    default:
+      return Type::kOther;
+  }
+}
+
+Type type_of_dlpack(nb::dlpack::dtype dtype) {
+  const auto code = static_cast<nb::dlpack::dtype_code>(dtype.code);
+  using Code = nb::dlpack::dtype_code;
+  if (dtype.lanes != 1) return Type::kOther;
+  if (code == Code::Float && dtype.bits == 32) return Type::kF32;
+  if (code == Code::Float && dtype.bits == 64) return Type::kF64;
+  if (code == Code::Float && dtype.bits == 16) return Type::kF16;
+  if (code == Code::Bfloat && dtype.bits == 16) return Type::kBF16;
+  if (code == Code::Int && dtype.bits == 64) return Type::kInt64;
+  if (dtype.bits == 8 && (code == Code::Bool || code == Code::UInt || code == Code::Int)) return Type::kByte;
+  return Type::kOther;
+}
+
+}  // namespace
+
+const char* type_name(Type type) {
+  for (const TypeName& known : kTypeNames) {
+    if (known.type == type) return known.name;
+  }
+  return "another type";
+}
+
+Type parse_type(const char* function, nb::handle name) {
+  const char* given = nb::isinstance<nb::str>(name) ? nb::borrow<nb::str>(name).c_str() : "";
+  for (const TypeName& known : kTypeNames) {
+    if (std::strcmp(known.name, given) == 0) return known.type;
+  }
+  throw nb::type_error(text(function, "unknown element type " + std::string(nb::repr(name).c_str())).c_str());
+}
+
+void throw_type_error(const char* function, const Array& array, const char* wanted) {
+  throw nb::type_error(text(function, array.name() + " must be " + wanted + ": got " + type_name(array.type())).c_str());
+}
+
+Array::Array(const char* function, const char* name, nb::handle object) : function_(function), name_(name) {
+  if (!read_tuple(object) && !read_buffer(object) && !read_dlpack(object)) {
+    throw nb::type_error(
+        text(function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object.type()).c_str())
+            .c_str());
+  }
+}
+
+Array::~Array() {
+  if (buffer_) PyBuffer_Release(&*buffer_);
+}
+
+Array::Array(Array&& other) noexcept
+    : function_(other.function_),
+      name_(std::move(other.name_)),
+      data_(other.data_),
+      type_(other.type_),
+      foreign_type_(std::move(other.foreign_type_)),
+      rank_(other.rank_),
+      writable_(other.writable_),
+      sizes_(other.sizes_),
+      strides_(other.strides_),
+      buffer_(std::exchange(other.buffer_, std::nullopt)),
+      dlpack_(std::move(other.dlpack_)) {}
+
+bool Array::read_tuple(nb::handle object) {
+  if (!PyTuple_CheckExact(object.ptr())) return false;
+  const auto tuple = nb::borrow<nb::tuple>(object);
+  const std::size_t length = tuple.size();
+  if (length == 2) {
+    const Type type = parse_type(function_, tuple[1]);
+    if (!read_buffer(tuple[0])) return false;
+    type_ = type;
+    return true;
+  }
+  if (length != 4) return false;
+  data_ = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tuple[0]));
+  type_ = parse_type(function_, tuple[1]);
+  const auto sizes = nb::borrow<nb::tuple>(tuple[2]), strides = nb::borrow<nb::tuple>(tuple[3]);
+  rank_ = static_cast<int>(sizes.size());
+  if (rank_ > kMaxRank) throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
+  for (int axis = 0; axis < rank_; ++axis) {
+    const auto at = static_cast<std::size_t>(axis);
+    sizes_[at] = PyLong_AsLongLong(sizes[at].ptr());
+    strides_[at] = PyLong_AsLongLong(strides[at].ptr());
+  }
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return true;
+}
+
+bool Array::read_buffer(nb::handle object) {
+  if (!PyObject_CheckBuffer(object.ptr())) return false;
+  Py_buffer buffer;
+  if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_RECORDS_RO) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  buffer_ = buffer;
+  if (buffer.ndim > kMaxRank) throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
+  data_ = buffer.buf;
+  type_ = type_of_format(buffer.format, buffer.itemsize);
+  if (type_ == Type::kOther) foreign_type_ = "buffer format '" + std::string(buffer.format) + "'";
+  writable_ = buffer.readonly == 0;
+  rank_ = buffer.ndim;
+  for (int axis = 0; axis < rank_; ++axis) {
+    const auto at = static_cast<std::size_t>(axis);
+    sizes_[at] = buffer.shape[axis];
+    if (buffer.strides[axis] % buffer.itemsize != 0) {
+      throw nb::value_error(text(function_, name_ + " must have strides that are whole elements: copy it first").c_str());
+    }
+    strides_[at] = buffer.strides[axis] / buffer.itemsize;
+  }
+  return true;
+}
+
+bool Array::read_dlpack(nb::handle object) {
+  nb::ndarray<nb::ro> array;
+  if (!nb::try_cast(object, array)) return false;
+  if (array.device_type() != nb::device::cpu::value) {
+    throw nb::value_error(text(function_, name_ + " must lie in the CPU's memory: got an array on another device; move it "
+                                                  "first (x.cpu())")
+                              .c_str());
+  }
+  if (array.ndim() > static_cast<std::size_t>(kMaxRank)) {
+    throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
+  }
+  data_ = const_cast<void*>(array.data());
+  type_ = type_of_dlpack(array.dtype());
+  if (type_ == Type::kOther) foreign_type_ = std::to_string(array.dtype().bits) + " bits of another kind";
+  rank_ = static_cast<int>(array.ndim());
+  for (std::size_t axis = 0; axis < array.ndim(); ++axis) {
+    sizes_[axis] = static_cast<Index>(array.shape(axis));
+    strides_[axis] = static_cast<Index>(array.stride(axis));
+  }
+  dlpack_ = std::move(array);
+  return true;
+}
+
+void Array::require(Type wanted, int rank) const {
+  if (type_ != wanted) {
+    const std::string got = type_ == Type::kOther ? foreign_type_ : type_name(type_);
+    throw nb::type_error(text(function_, name_ + " must be " + type_name(wanted) + ": got " + got).c_str());
+  }
+  if (rank_ > rank) {
+    throw nb::value_error(
+        text(function_, name_ + " must have at most " + std::to_string(rank) + " axes: got " + shape_text(sizes_.data(), rank_))
+            .c_str());
+  }
+}
+
+void Array::require_writable() const {
+  if (!writable_) {
+    throw nb::value_error(text(function_, name_ + " is written to, but the array is read-only: pass a writable one").c_str());
+  }
+}
+
+std::optional<Array> optional_array(const char* function, const char* name, nb::handle object) {
+  if (object.is_none()) return std::nullopt;
+  return std::optional<Array>(std::in_place, function, name, object);
+}
+
+}  // namespace qkv::python

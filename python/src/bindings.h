@@ -1,0 +1,30 @@
+// What each file of the module _core binds. Not: the face that people call (qkv/*.py), which adds defaults and documentation.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "qkv/context.h"
+
+namespace qkv::python {
+
+namespace nb = nanobind;
+
+void bind_errors(nb::module_& m);
+void bind_context(nb::module_& m);
+void bind_masks(nb::module_& m);
+void bind_options(nb::module_& m);
+void bind_attention(nb::module_& m);
+void bind_capture(nb::module_& m);
+void bind_derivatives(nb::module_& m);
+void bind_varlen(nb::module_& m);
+void bind_rotary(nb::module_& m);
+void bind_linear(nb::module_& m);
+void bind_cache(nb::module_& m);
+
+/// The context of every call: what set_num_threads and set_isa made, else the library's default. A call holds its own pointer,
+/// so that another thread may set a new one meanwhile.
+std::shared_ptr<Context> context();
+
+}  // namespace qkv::python

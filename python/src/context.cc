@@ -1,0 +1,52 @@
+// Threads and instruction set of every call of this process.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "qkv/version.h"
+
+namespace qkv::python {
+
+namespace {
+
+std::shared_ptr<Context> current;  // guarded by the interpreter's lock; null: the library's default
+
+void set_context(int threads, Isa isa) {
+  ContextOptions options;
+  options.threads = threads;
+  options.isa = isa;
+  current = std::make_shared<Context>(options);
+}
+
+}  // namespace
+
+std::shared_ptr<Context> context() {
+  if (current == nullptr) current = {std::shared_ptr<Context>(), &Context::default_context()};
+  return current;
+}
+
+void bind_context(nb::module_& m) {
+  m.def("num_threads", [] { return context()->threads(); });
+  m.def(
+      "set_num_threads",
+      [](int threads) {
+        if (threads < 1)
+          throw nb::value_error(("[set_num_threads] n must be at least 1: got " + std::to_string(threads)).c_str());
+        set_context(threads, context()->isa());
+      },
+      nb::arg("n"));
+  m.def("available_threads", &available_threads);
+  m.def("isa", [] { return std::string(isa_name(context()->isa())); });
+  m.def(
+      "set_isa", [](const std::string& name) { set_context(context()->threads(), parse_isa(name)); }, nb::arg("name"));
+  m.def("supported_isas", [] {
+    std::vector<std::string> names;
+    for (const Isa isa : supported_isas()) names.emplace_back(isa_name(isa));
+    return names;
+  });
+  m.def("trim", [] { context()->trim(); });
+  m.def("scratch_bytes", [] { return context()->scratch_bytes(); });
+  m.attr("__version__") = QKV_VERSION;
+}
+
+}  // namespace qkv::python

@@ -1,0 +1,187 @@
+// Mask and BlockMap. Each factory is one of Mask's (qkv/mask.h); lists of numbers come in as any sequence of ints.
+#include "masks.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+
+#include "bindings.h"
+#include "qkv/block_map.h"
+#include "qkv/error.h"
+
+namespace qkv::python {
+
+Align parse_align(const char* function, const std::string& name) {
+  if (name == "square") return Align::kSquare;
+  if (name == "top_left") return Align::kTopLeft;
+  if (name == "bottom_right") return Align::kBottomRight;
+  throw OptionError("[" + std::string(function) + "] align must be \"square\", \"top_left\" or \"bottom_right\": got \"" +
+                    name + "\"");
+}
+
+namespace {
+
+using Numbers = std::vector<Index>;
+
+// A dense mask of four axes, or of fewer that are named.
+MaskObject dense(bool keep, nb::handle object, const std::optional<std::string>& axes, bool leading_ones) {
+  const char* function = keep ? "Mask.keep" : "Mask.drop";
+  auto array = std::make_shared<const Array>(function, keep ? "keep" : "drop", object);
+  MaskObject made;
+  made.borrowed = {array};
+  if (!axes) {
+    if (array->rank() != 4 && !leading_ones) {
+      throw ShapeError("[" + std::string(function) +
+                       "] a mask with fewer than four axes must name them: mask_axes=\"bk\", \"qk\", \"bqk\" or \"hqk\": got " +
+                       std::to_string(array->rank()) + " axes");
+    }
+    const auto view = array->input<std::uint8_t, 4>();
+    made.mask = keep ? Mask::keep(view) : Mask::drop(view);
+    return made;
+  }
+  const auto want = [&](int rank) {
+    if (array->rank() != rank) {
+      throw ShapeError("[" + std::string(function) + "] mask_axes=\"" + *axes + "\" is for " + std::to_string(rank) +
+                       " axes: got " + std::to_string(array->rank()));
+    }
+  };
+  if (*axes == "bk" || *axes == "qk") {
+    want(2);
+    const auto view = array->input<std::uint8_t, 2>();
+    const MaskAxes named = *axes == "bk" ? MaskAxes::kBk : MaskAxes::kQk;
+    made.mask = keep ? Mask::keep(view, named) : Mask::drop(view, named);
+  } else if (*axes == "bqk" || *axes == "hqk") {
+    want(3);
+    const auto view = array->input<std::uint8_t, 3>();
+    const MaskAxes named = *axes == "bqk" ? MaskAxes::kBqk : MaskAxes::kHqk;
+    made.mask = keep ? Mask::keep(view, named) : Mask::drop(view, named);
+  } else {
+    throw OptionError("[" + std::string(function) + "] mask_axes must be \"bk\", \"qk\", \"bqk\" or \"hqk\": got \"" + *axes +
+                      "\"");
+  }
+  return made;
+}
+
+MaskObject joined(const MaskObject& a, const MaskObject& b, Mask mask) {
+  MaskObject made{std::move(mask), a.borrowed};
+  made.borrowed.insert(made.borrowed.end(), b.borrowed.begin(), b.borrowed.end());
+  return made;
+}
+
+MaskObject from_callback(nb::callable function) {
+  // The last owner may be another thread than the interpreter's.
+  const std::shared_ptr<nb::callable> held(new nb::callable(std::move(function)), [](nb::callable* callable) {
+    const nb::gil_scoped_acquire lock;
+    delete callable;
+  });
+  return {Mask::mask_mod([held](Index b, Index h, Index i, Index j) {
+    const nb::gil_scoped_acquire lock;
+    const nb::object kept = (*held)(b, h, i, j);
+    const int truth = PyObject_IsTrue(kept.ptr());
+    if (truth < 0) throw nb::python_error();
+    return truth != 0;
+  })};
+}
+
+nb::bytes to_dense(const MaskObject& object, Index batch, Index heads, Index q_len, Index kv_len) {
+  if (batch < 0 || heads < 0 || q_len < 0 || kv_len < 0) throw ShapeError("[Mask.to_dense] sizes must not be negative");
+  Tensor<std::uint8_t> keep({batch, heads, q_len, kv_len});
+  {
+    const nb::gil_scoped_release released;
+    mask_to_dense(object.mask, keep);
+  }
+  return nb::bytes(keep.data(), static_cast<std::size_t>(keep.count()));
+}
+
+void bind_block_maps(nb::module_& m) {
+  nb::class_<BlockMap>(m, "BlockMap")
+      .def_ro("q_block", &BlockMap::q_block)
+      .def_ro("kv_block", &BlockMap::kv_block)
+      .def_ro("q_blocks", &BlockMap::q_blocks)
+      .def_ro("kv_blocks", &BlockMap::kv_blocks)
+      .def_ro("batch", &BlockMap::batch)
+      .def_ro("num_heads", &BlockMap::num_heads)
+      .def_ro("row_begin", &BlockMap::row_begin)
+      .def_ro("columns", &BlockMap::columns)
+      .def_prop_ro("live_blocks", &BlockMap::live_blocks)
+      .def_prop_ro("density", &BlockMap::density);
+  m.def("block_map_of_rows", [](Index q_block, Index kv_block, Index q_blocks, Index kv_blocks, Index batch, Index num_heads,
+                                Numbers row_begin, Numbers columns) {
+    return BlockMap{q_block, kv_block, q_blocks, kv_blocks, batch, num_heads, std::move(row_begin), std::move(columns)};
+  });
+  m.def("longformer_blocks", [](Index length, Index block, Index window_blocks, const Numbers& global_blocks) {
+    return block_map(LongformerBlocks{length, block, window_blocks, global_blocks});
+  });
+  m.def("big_bird_blocks", [](Index length, Index block, Index window_blocks, Index global_blocks, Index random_blocks,
+                              Index num_heads, std::uint64_t seed) {
+    return block_map(BigBirdBlocks{length, block, window_blocks, global_blocks, random_blocks, num_heads, seed});
+  });
+  m.def("block_map_of_mask",
+        [](const MaskObject& object, Index batch, Index num_heads, Index q_len, Index kv_len, Index q_block, Index kv_block) {
+          const nb::gil_scoped_release released;
+          return block_map(object.mask, BlockMapSizes{batch, num_heads, q_len, kv_len, q_block, kv_block});
+        });
+}
+
+}  // namespace
+
+void bind_masks(nb::module_& m) {
+  bind_block_maps(m);
+  const auto plain = [](Mask mask) { return MaskObject{std::move(mask)}; };
+  nb::class_<MaskObject>(m, "Mask")
+      .def("__and__", [](const MaskObject& a, const MaskObject& b) { return joined(a, b, a.mask & b.mask); })
+      .def("__or__", [](const MaskObject& a, const MaskObject& b) { return joined(a, b, a.mask | b.mask); })
+      .def("describe", [](const MaskObject& object) { return object.mask.describe(); })
+      .def_prop_ro("keeps_everything", [](const MaskObject& object) { return object.mask.keeps_everything(); })
+      .def("to_bytes", &to_dense);
+
+  m.def("everything", [=] { return plain(Mask()); });
+  m.def("causal", [=](const std::string& align) { return plain(Mask::causal(parse_align("Mask", align))); });
+  m.def("causal_offsets", [=](const Numbers& offsets) { return plain(Mask::causal(offsets)); });
+  m.def("window", [=](Index left, Index right, const std::string& align) {
+    return plain(Mask::window(left, right, parse_align("Mask", align)));
+  });
+  m.def("window_offsets",
+        [=](Index left, Index right, const Numbers& offsets) { return plain(Mask::window(left, right, offsets)); });
+  m.def("sliding", [=](Index n, const std::string& align) { return plain(Mask::sliding(n, parse_align("Mask", align))); });
+  m.def("dilated",
+        [=](Index step, const std::string& align) { return plain(Mask::dilated(step, parse_align("Mask", align))); });
+  m.def("chunked",
+        [=](Index size, const std::string& align) { return plain(Mask::chunked(size, parse_align("Mask", align))); });
+  m.def("chunked_starts", [=](Index size, const Numbers& starts, const std::string& align) {
+    return plain(Mask::chunked(size, starts, parse_align("Mask", align)));
+  });
+  m.def("key_lengths", [=](const Numbers& lengths) { return plain(Mask::key_lengths(lengths)); });
+  m.def("key_starts", [=](const Numbers& starts) { return plain(Mask::key_starts(starts)); });
+  m.def("query_lengths", [=](const Numbers& lengths) { return plain(Mask::query_lengths(lengths)); });
+  m.def("prefix", [=](const Numbers& lengths) { return plain(Mask::prefix(lengths)); });
+  m.def("first", [=](Index n) { return plain(Mask::first(n)); });
+  m.def("global_rows", [=](const Numbers& rows) { return plain(Mask::global_rows(rows)); });
+  m.def("global_columns", [=](const Numbers& columns) { return plain(Mask::global_columns(columns)); });
+  m.def("documents", [=](const Numbers& q_offsets, const Numbers& k_offsets, const MaskObject& inside) {
+    return MaskObject{Mask::documents(q_offsets, k_offsets, inside.mask), inside.borrowed};
+  });
+  m.def("document_ids", [=](const Numbers& q_ids, const Numbers& k_ids) { return plain(Mask::document_ids(q_ids, k_ids)); });
+  m.def("document_ids_batch", [=](nb::handle q_ids, nb::handle k_ids) {
+    const Array q("Mask.document_ids", "q_ids", q_ids), k("Mask.document_ids", "k_ids", k_ids);
+    return plain(Mask::document_ids(q.input<Index, 2>(), k.input<Index, 2>()));
+  });
+  m.def("blocks", [=](const BlockMap& map) { return plain(Mask::blocks(std::make_shared<const BlockMap>(map))); });
+  m.def("mask_mod", &from_callback);
+  m.def(
+      "keep",
+      [](nb::handle array, const std::optional<std::string>& axes, bool leading_ones) {
+        return dense(true, array, axes, leading_ones);
+      },
+      nb::arg("array"), nb::arg("axes").none(), nb::arg("leading_ones"));
+  m.def(
+      "drop",
+      [](nb::handle array, const std::optional<std::string>& axes, bool leading_ones) {
+        return dense(false, array, axes, leading_ones);
+      },
+      nb::arg("array"), nb::arg("axes").none(), nb::arg("leading_ones"));
+}
+
+}  // namespace qkv::python

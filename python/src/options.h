@@ -1,0 +1,29 @@
+// AttentionOptions as Python holds them: the values, and the arrays that they borrow.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "array.h"
+#include "masks.h"
+#include "qkv/attention.h"
+
+namespace qkv::python {
+
+struct PositionBiasObject {
+  PositionBias value;
+  std::shared_ptr<const Array> table{};
+};
+
+struct OptionsObject {
+  AttentionOptions value;
+  std::vector<std::shared_ptr<const Array>> borrowed{};
+};
+
+/// None: all defaults.
+inline AttentionOptions options_or_default(const OptionsObject* options) {
+  return options == nullptr ? AttentionOptions{} : options->value;
+}
+
+}  // namespace qkv::python

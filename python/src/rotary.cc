@@ -1,0 +1,81 @@
+// Rotary positions.
+#include "qkv/rotary.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "array.h"
+#include "bindings.h"
+#include "qkv/error.h"
+
+namespace qkv::python {
+
+namespace {
+
+RotaryScaling parse_scaling(const std::string& name) {
+  if (name == "none") return RotaryScaling::kNone;
+  if (name == "linear") return RotaryScaling::kLinear;
+  if (name == "ntk") return RotaryScaling::kNtk;
+  if (name == "yarn") return RotaryScaling::kYarn;
+  if (name == "llama3") return RotaryScaling::kLlama3;
+  throw OptionError("[Rotary] scaling must be \"none\", \"linear\", \"ntk\", \"yarn\" or \"llama3\": got \"" + name + "\"");
+}
+
+// x [B,H,T,D] -> y, forth or back.
+template <bool kForward>
+void turn(const Rotary& rotary, nb::handle x, nb::handle y, Index offset, const std::vector<Index>& offsets, nb::handle ids) {
+  constexpr const char* kName = kForward ? "Rotary.forward" : "Rotary.backward";
+  const Array xa(kName, "x", x), ya(kName, "y", y);
+  const std::optional<Array> ia = optional_array(kName, "ids", ids);
+  const RotaryPositions positions{offset, offsets, input_or_null<Index, 2>(ia)};
+  const std::shared_ptr<Context> with = context();
+  with_float_type(kName, xa, [&]<class T>() {
+    const auto xv = xa.input<T, 4>();
+    const auto yv = ya.output<T, 4>();
+    const nb::gil_scoped_release released;
+    if constexpr (kForward) {
+      rotary.forward(xv, yv, positions, *with);
+    } else {
+      rotary.backward(xv, yv, positions, *with);
+    }
+  });
+}
+
+}  // namespace
+
+void bind_rotary(nb::module_& m) {
+  nb::class_<Rotary>(m, "Rotary")
+      .def(
+          "__init__",
+          [](Rotary* self, Index head_dim, Index rotary_dim, double base, bool interleaved, const std::string& scaling,
+             double factor, Index original_context, double beta_fast, double beta_slow, std::optional<double> attention_factor,
+             double low_frequency, double high_frequency) {
+            RotaryOptions options;
+            options.rotary_dim = rotary_dim;
+            options.base = base;
+            options.layout = interleaved ? RotaryLayout::kInterleaved : RotaryLayout::kHalfSplit;
+            options.scaling = parse_scaling(scaling);
+            options.factor = factor;
+            options.original_context = original_context;
+            options.beta_fast = beta_fast;
+            options.beta_slow = beta_slow;
+            options.attention_factor = attention_factor;
+            options.low_frequency = low_frequency;
+            options.high_frequency = high_frequency;
+            new (self) Rotary(head_dim, options);
+          },
+          nb::arg("head_dim"), nb::kw_only(), nb::arg("rotary_dim") = 0, nb::arg("base") = 10000.0,
+          nb::arg("interleaved") = false, nb::arg("scaling") = "none", nb::arg("factor") = 1.0, nb::arg("original_context") = 0,
+          nb::arg("beta_fast") = 32.0, nb::arg("beta_slow") = 1.0, nb::arg("attention_factor").none() = nb::none(),
+          nb::arg("low_frequency") = 1.0, nb::arg("high_frequency") = 4.0)
+      .def_prop_ro("head_dim", &Rotary::head_dim)
+      .def_prop_ro("rotary_dim", &Rotary::rotary_dim)
+      .def_prop_ro("attention_factor", &Rotary::attention_factor)
+      .def("frequencies",
+           [](const Rotary& rotary) { return std::vector<double>(rotary.frequencies().begin(), rotary.frequencies().end()); })
+      .def("forward", &turn<true>, nb::arg("x"), nb::arg("y"), nb::arg("offset"), nb::arg("offsets"), nb::arg("ids").none())
+      .def("backward", &turn<false>, nb::arg("x"), nb::arg("y"), nb::arg("offset"), nb::arg("offsets"), nb::arg("ids").none());
+}
+
+}  // namespace qkv::python
