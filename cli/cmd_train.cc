@@ -58,7 +58,9 @@ Json train_json(const TrainRun& run, const TrainCommandOptions& options, const l
             {"context", config.context},
             {"embed_dim", config.embed_dim},
             {"num_heads", config.num_heads},
+            {"num_kv_heads", config.num_kv_heads},
             {"num_layers", config.num_layers},
+            {"positions", config.positions == lm::PositionKind::kRotary ? "rotary" : "learned"},
             {"blocks", config.blocks},
             {"causal", config.causal},
             {"dropout", config.dropout}}}};

@@ -56,7 +56,9 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, Index vocab_size)
   config.context = options.context.value_or(config.context);
   config.embed_dim = options.dim.value_or(config.embed_dim);
   config.num_heads = options.heads.value_or(config.num_heads);
+  config.num_kv_heads = options.kv_heads.value_or(config.num_heads);
   config.num_layers = options.layers.value_or(config.num_layers);
+  config.positions = options.positions == "rotary" ? lm::PositionKind::kRotary : lm::PositionKind::kLearned;
   config.blocks = config.blocks || options.blocks;
   config.causal = options.task != "masked";
   config.dropout = options.dropout;
@@ -141,6 +143,9 @@ void add_train_options(CLI::App& app, TrainCommandOptions& options) {
   number("--context", options.context, "N", "Characters that it sees (default 16)");
   number("--dim", options.dim, "N", "Width (default 32)");
   number("--heads", options.heads, "N", "Heads of each layer (default 1)");
+  number("--kv-heads", options.kv_heads, "N", "Heads of keys and values, shared (default: as many as --heads)");
+  number("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k turned (default learned)");
+  app.get_option("--positions")->check(CLI::IsMember({"learned", "rotary"}).description(""));
   number("--layers", options.layers, "N", "Attention layers (default 1)");
   app.add_flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as GPT-2")->group(kModel);
   number("--dropout", options.dropout, "P", "While training (default 0)");

@@ -21,7 +21,8 @@ struct TrainCommandOptions {
   Index tokens = 72;
   bool json = false;
   // The model and how it learns.
-  std::optional<Index> context, dim, heads, layers;
+  std::optional<Index> context, dim, heads, kv_heads, layers;
+  std::string positions = "learned";
   bool blocks = false;
   Index batch = 32;
   double dropout = 0, rate = 3e-3, weight_decay = 0, clip = 0;

@@ -64,6 +64,20 @@ TEST_F(Train, TasksSayWhatTheyCount) {
   EXPECT_GT(masked["fresh"]["targets"], 0);
 }
 
+TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
+  const nlohmann::json run = json({"train", "--task", "previous", "--heads", "4", "--kv-heads", "2", "--positions", "rotary",
+                                   "--steps", "200", "--out", "m.safetensors", "--json"});
+  EXPECT_EQ(run["model"]["num_kv_heads"], 2);
+  EXPECT_EQ(run["model"]["positions"], "rotary");
+  EXPECT_EQ(run["parameters"], 5063 - 16 * 32 - 2 * 16 * 32);  // no table of positions, k and v of half the width
+  EXPECT_LT(run["losses"].back(), 0.5 * run["losses"].front().get<double>());
+  EXPECT_EQ(output({"generate", "--model", "m.safetensors", "--prompt", "abc", "--tokens", "20"}).size(), 3U + 20 + 1);
+  output({"map", "m.safetensors", "--text", "abcabc", "--out", "a.png"});
+  EXPECT_TRUE(contents(path("a.png")).starts_with("\x89PNG"));
+  expect_refused({"train", "--kv-heads", "3", "--heads", "4"}, {"num_kv_heads must divide"});
+  expect_refused({"train", "--positions", "sinusoidal"}, {"--positions"});
+}
+
 TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   output({"train", "--steps", "200", "--out", "m.safetensors", "--map", "a.png", "--map", "a.svg", "--map", "a.html"});
   EXPECT_TRUE(contents(path("a.png")).starts_with("\x89PNG"));
