@@ -1,188 +1,115 @@
 #include "attend_capture.h"
 
 #include "core/escape.h"
-#include "json.h"
 #include "maps.h"
+#include "seen.h"
 
 namespace qkv::cli {
 namespace {
 
-CaptureOf parse_of(const std::string &text) {
-  if (text == "weights")
-    return CaptureOf::kWeights;
-  if (text == "applied")
-    return CaptureOf::kApplied;
-  if (text == "gradient")
-    return CaptureOf::kGradient;
-  throw UsageError("--of must be weights, applied or gradient: got " +
-                   escaped(text));
-}
-
-/// The statistics in the order of the .npy file.
-std::vector<std::pair<const char *, Tensor<double>>>
-statistics_of(const CaptureResult &seen) {
-  const RowStatistics &s = seen.statistics;
-  Tensor<double> max_key(s.max_key.sizes());
-  std::ranges::copy(s.max_key.span(), max_key.data());
-  std::vector<std::pair<const char *, Tensor<double>>> all;
-  all.emplace_back("entropy", s.entropy.clone());
-  all.emplace_back("max_weight", s.max_weight.clone());
-  all.emplace_back("max_key", std::move(max_key));
-  all.emplace_back("self", s.self.clone());
-  all.emplace_back("previous", s.previous.clone());
-  all.emplace_back("first", s.first.clone());
-  all.emplace_back("distance", s.distance.clone());
-  all.emplace_back("sink", s.sink.clone());
-  return all;
-}
-
-/// Nested lists of a tensor's numbers; whole numbers where E is whole.
-template <class E>
-Json nested(const Tensor<E> &tensor, int axis, const E *&next) {
-  if (axis == tensor.rank())
-    return *next++;
-  Json list = Json::array();
-  for (Index n = 0; n < tensor.size(axis); ++n)
-    list.push_back(nested(tensor, axis + 1, next));
-  return list;
-}
-template <class E>
-void add_json(Json &document, const char *name, const Tensor<E> &tensor) {
-  if (tensor.rank() == 0)
-    return;
-  const E *next = tensor.data();
-  document[name] = nested(tensor, 0, next);
+CaptureOf parse_of(const std::string& text) {
+  if (text == "weights") return CaptureOf::kWeights;
+  if (text == "applied") return CaptureOf::kApplied;
+  if (text == "gradient") return CaptureOf::kGradient;
+  throw UsageError("--of must be weights, applied or gradient: got " + escaped(text));
 }
 
 /// [8, B, heads, Tq]
-Tensor<double> stacked(const CaptureResult &seen) {
+Tensor<double> stacked(const CaptureResult& seen) {
   const auto all = statistics_of(seen);
   std::vector<Index> sizes = seen.statistics.entropy.sizes();
   sizes.insert(sizes.begin(), static_cast<Index>(all.size()));
   Tensor<double> result(sizes);
-  double *to = result.data();
-  for (const auto &[name, tensor] : all)
-    to = std::ranges::copy(tensor.span(), to).out;
+  double* to = result.data();
+  for (const auto& [name, tensor] : all) to = std::ranges::copy(tensor.span(), to).out;
   return result;
 }
 
 /// The map of the first sequence as means over the queries of each of its rows,
 /// so that each sums to 1.
-view::AttentionMap drawn_map(const Tensor<double> &map, Index q_len) {
+view::AttentionMap drawn_map(const Tensor<double>& map, Index q_len) {
   const Index heads = map.size(1), rows = map.size(2), columns = map.size(3);
   view::AttentionMap drawn;
   drawn.weights = Tensor<float>({1, heads, rows, columns});
   for (Index n = 0; n < drawn.weights.count(); ++n) {
     const Index row = n / columns % rows;
-    const Index queries =
-        ((row + 1) * q_len + rows - 1) / rows - (row * q_len + rows - 1) / rows;
-    drawn.weights.data()[n] = static_cast<float>(
-        queries > 0 ? map.data()[n] / static_cast<double>(queries) : 0);
+    const Index queries = ((row + 1) * q_len + rows - 1) / rows - (row * q_len + rows - 1) / rows;
+    drawn.weights.data()[n] = static_cast<float>(queries > 0 ? map.data()[n] / static_cast<double>(queries) : 0);
   }
   drawn.title = "attention, mean over the queries of a block";
   return drawn;
 }
 
-} // namespace
+}  // namespace
 
-void add_capture_options(CLI::App &app, CaptureOptions &options) {
-  constexpr const char *kLook =
-      "Looking on the way (the output stays the same in bits)";
-  const auto text = [&](const char *name, std::string &value, const char *type,
-                        const char *help) {
+void add_capture_options(CLI::App& app, CaptureOptions& options) {
+  constexpr const char* kLook = "Looking on the way (the output stays the same in bits)";
+  const auto text = [&](const char* name, std::string& value, const char* type, const char* help) {
     app.add_option(name, value, help)->type_name(type)->group(kLook);
   };
   text("--stats", options.stats, "FILE",
        "Of each row: entropy, largest weight and its key, self, previous, "
        "first, distance, sink; .json, or .npy [8, B, H, Tq]");
-  app.add_option("--top-k", options.top_k,
-                 "The N largest of each row; into --seen or a --stats .json")
+  app.add_option("--top-k", options.top_k, "The N largest of each row; into --seen or a --stats .json")
       ->type_name("N")
       ->group(kLook);
-  text("--rows", options.rows, "N,N..",
-       "Whole rows of these queries; into --seen");
-  app.add_flag("--column-mass", options.column_mass,
-               "What each key gets in all; into --seen or a --stats .json")
-      ->group(kLook);
+  text("--rows", options.rows, "N,N..", "Whole rows of these queries; into --seen");
+  app.add_flag("--column-mass", options.column_mass, "What each key gets in all; into --seen or a --stats .json")->group(kLook);
   text("--block-map", options.block_map, "N[,N]",
        "Sums over blocks, a map of N x N (rows, columns); into --map-out or "
        "--seen");
-  text("--map-out", options.map_out, "FILE",
-       "The block map: .npy [B, H, N, N], or a picture .png, .svg, .html");
-  text("--seen", options.seen, "FILE",
-       "Everything that was seen, one .safetensors");
+  text("--map-out", options.map_out, "FILE", "The block map: .npy [B, H, N, N], or a picture .png, .svg, .html");
+  text("--seen", options.seen, "FILE", "Everything that was seen, one .safetensors");
   text("--look-heads", options.heads, "N,N..", "At these heads only");
   text("--of", options.of, "WHAT",
        "weights, applied (after dropout), gradient (weights times theirs, "
        "needs --dout)");
 }
 
-Look::Look(const CaptureOptions &options, bool has_dout, Outputs &outputs)
-    : options_(options) {
+Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : options_(options) {
   what_.of = parse_of(options.of);
   what_.top_k = options.top_k;
   what_.column_mass = options.column_mass;
-  if (!options.heads.empty())
-    what_.heads = parse_indices("--look-heads", options.heads);
-  if (!options.rows.empty())
-    what_.rows = parse_indices("--rows", options.rows);
+  if (!options.heads.empty()) what_.heads = parse_indices("--look-heads", options.heads);
+  if (!options.rows.empty()) what_.rows = parse_indices("--rows", options.rows);
   if (!options.block_map.empty()) {
-    const std::vector<Index> sizes =
-        parse_indices("--block-map", options.block_map);
-    if (sizes.size() > 2)
-      throw UsageError("--block-map must be N or ROWS,COLUMNS: got " +
-                       escaped(options.block_map));
+    const std::vector<Index> sizes = parse_indices("--block-map", options.block_map);
+    if (sizes.size() > 2) throw UsageError("--block-map must be N or ROWS,COLUMNS: got " + escaped(options.block_map));
     what_.map_rows = sizes.front();
     what_.map_columns = sizes.back();
   }
-  const bool gradient = what_.of == CaptureOf::kGradient,
-             lists = ending(options.stats) == ".json";
-  what_.statistics =
-      !gradient && (!options.stats.empty() || !options.seen.empty());
+  const bool gradient = what_.of == CaptureOf::kGradient, lists = ending(options.stats) == ".json";
+  what_.statistics = !gradient && (!options.stats.empty() || !options.seen.empty());
   outputs.expect("--stats", options.stats, {".json", ".npy"});
   outputs.expect("--seen", options.seen, {".safetensors"});
   std::vector<std::string> endings = kMapEndings;
   endings.push_back(".npy");
   outputs.expect("--map-out", options.map_out, endings);
   const bool anywhere = !options.seen.empty();
-  if (gradient && !has_dout)
-    throw UsageError("--of gradient needs the output's gradient: add --dout");
-  if (gradient && ending(options.stats) == ".npy")
-    throw UsageError("--stats are of weights: --of gradient has none");
+  if (gradient && !has_dout) throw UsageError("--of gradient needs the output's gradient: add --dout");
+  if (gradient && ending(options.stats) == ".npy") throw UsageError("--stats are of weights: --of gradient has none");
   if (gradient && !options.map_out.empty() && ending(options.map_out) != ".npy")
-    throw UsageError(
-        "--map-out of gradients, which may be negative, must be a .npy file");
+    throw UsageError("--map-out of gradients, which may be negative, must be a .npy file");
   if ((what_.top_k != 0 || what_.column_mass) && !anywhere && !lists)
-    throw UsageError("--top-k and --column-mass need a place: add --seen "
-                     "FILE.safetensors or --stats FILE.json");
-  if (!what_.rows.empty() && !anywhere)
-    throw UsageError("--rows needs a place: add --seen FILE.safetensors");
+    throw UsageError(
+        "--top-k and --column-mass need a place: add --seen "
+        "FILE.safetensors or --stats FILE.json");
+  if (!what_.rows.empty() && !anywhere) throw UsageError("--rows needs a place: add --seen FILE.safetensors");
   if (what_.map_rows != 0 && options.map_out.empty() && !anywhere)
-    throw UsageError("--block-map needs a place: add --map-out FILE or --seen "
-                     "FILE.safetensors");
-  if (!options.map_out.empty() && what_.map_rows == 0)
-    throw UsageError("--map-out needs a resolution: add --block-map N");
+    throw UsageError(
+        "--block-map needs a place: add --map-out FILE or --seen "
+        "FILE.safetensors");
+  if (!options.map_out.empty() && what_.map_rows == 0) throw UsageError("--map-out needs a resolution: add --block-map N");
 }
 
-CaptureRequest Look::request() {
-  return options_.any() ? CaptureRequest(what_, seen_) : CaptureRequest();
-}
+CaptureRequest Look::request() { return options_.any() ? CaptureRequest(what_, seen_) : CaptureRequest(); }
 
-void Look::write(Index q_len, Outputs &outputs) const {
-  if (ending(options_.stats) == ".npy")
-    outputs.add_npy(options_.stats, any_tensor(stacked(seen_)));
+void Look::write(Index q_len, Outputs& outputs) const {
+  if (ending(options_.stats) == ".npy") outputs.add_npy(options_.stats, any_tensor(stacked(seen_)));
   if (ending(options_.stats) == ".json") {
     Json document;
     document["heads"] = what_.heads;
-    const auto all = statistics_of(seen_);
-    for (const auto &[name, tensor] : all) {
-      if (std::string_view(name) != "max_key")
-        add_json(document, name, tensor);
-    }
-    add_json(document, "max_key", seen_.statistics.max_key);
-    add_json(document, "top_weights", seen_.top_weights);
-    add_json(document, "top_keys", seen_.top_keys);
-    add_json(document, "column_mass", seen_.column_mass);
+    add_seen(document, seen_);
     outputs.add(options_.stats, document.dump(1) + "\n");
   }
   if (ending(options_.map_out) == ".npy") {
@@ -192,19 +119,17 @@ void Look::write(Index q_len, Outputs &outputs) const {
     style.range = view::ValueRange::kMax;
     add_map(outputs, options_.map_out, drawn_map(seen_.map, q_len), style);
   }
-  if (options_.seen.empty())
-    return;
+  if (options_.seen.empty()) return;
   StateDict state;
-  const auto add = [&state](const char *name, const auto &tensor) {
-    if (tensor.rank() > 0)
-      state.add(name, any_tensor(tensor));
+  const auto add = [&state](const char* name, const auto& tensor) {
+    if (tensor.rank() > 0) state.add(name, any_tensor(tensor));
   };
   add("rows", seen_.rows);
   add("top_weights", seen_.top_weights);
   add("top_keys", seen_.top_keys);
   add("map", seen_.map);
   add("column_mass", seen_.column_mass);
-  const RowStatistics &s = seen_.statistics;
+  const RowStatistics& s = seen_.statistics;
   add("entropy", s.entropy);
   add("max_weight", s.max_weight);
   add("max_key", s.max_key);
@@ -216,4 +141,4 @@ void Look::write(Index q_len, Outputs &outputs) const {
   outputs.add_safetensors(options_.seen, state);
 }
 
-} // namespace qkv::cli
+}  // namespace qkv::cli

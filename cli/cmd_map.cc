@@ -5,6 +5,7 @@
 #include "command.h"
 #include "core/escape.h"
 #include "files.h"
+#include "map_look.h"
 #include "maps.h"
 #include "options.h"
 #include "qkv/lm/attention_report.h"
@@ -21,10 +22,19 @@ struct MapCommandOptions {
   std::vector<std::string> out;
   Index sequence = 0;
   MapStyle style;
+  MapLookOptions look;
   ComputeOptions compute;
 };
 
-view::AttentionMap map_of_model(const std::string& file, const StateDict& state, const MapCommandOptions& options) {
+/// What is drawn, and of a model what was seen in numbers.
+struct Drawn {
+  view::AttentionMap map;
+  std::string text;
+  std::vector<LayerLook> looks;
+};
+
+Drawn map_of_model(const std::string& file, const StateDict& state, const MapCommandOptions& options,
+                   const view::MapOptions& style) {
   const lm::Checkpoint checkpoint = about_file("FILE", file, [&] { return lm::checkpoint_from_state(state); });
   const std::string text = options.text.empty() ? kDefaultText : options.text;
   const std::vector<Index> ids = about("--text", [&] { return checkpoint.tokenizer.encode(text); });
@@ -35,7 +45,12 @@ view::AttentionMap map_of_model(const std::string& file, const StateDict& state,
   }
   Context context(options.compute.context());
   const lm::AttentionReport report = lm::attention_report(checkpoint.model, ids, context);
-  return view::make_map(View<const float, 4>(report.weights), view::characters(text), "attention of \"" + text + "\"");
+  Drawn drawn{
+      view::make_map(View<const float, 4>(report.weights), view::characters(text), "attention of \"" + text + "\""), text, {}};
+  if (options.look.any()) {
+    drawn.looks = look_at(checkpoint.model, ids, style.layers, style.heads, options.look, context);
+  }
+  return drawn;
 }
 
 /// [Tq, Tk], [H, Tq, Tk], or one sequence of [B, H, Tq, Tk].
@@ -66,15 +81,23 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   return map;
 }
 
-view::AttentionMap make_map(const MapCommandOptions& options) {
+Drawn make_map(const MapCommandOptions& options, const view::MapOptions& style) {
   if (options.file.empty() == options.weights.empty())
     throw UsageError("give one file: a model that qkv train wrote, or --weights w.npy");
   const std::string& file = options.file.empty() ? options.weights : options.file;
   const std::string_view option = options.file.empty() ? "--weights" : "FILE";
-  if (ending(file) != ".safetensors") return map_of_weights(file, load_npy(option, file), options);
+  const auto of_weights = [&](const AnyTensor& weights) -> Drawn {
+    if (options.look.any()) {
+      throw UsageError(escaped(file) +
+                       ": --stats, --top-k and --json need a model that qkv train wrote; of tensors qkv attend " +
+                       "tells them");
+    }
+    return {map_of_weights(file, weights, options), {}, {}};
+  };
+  if (ending(file) != ".safetensors") return of_weights(load_npy(option, file));
   const StateDict state = load_safetensors(option, file);
-  if (const AnyTensor* weights = state.find("weights")) return map_of_weights(file, *weights, options);
-  return map_of_model(file, state, options);
+  if (const AnyTensor* weights = state.find("weights")) return of_weights(*weights);
+  return map_of_model(file, state, options, style);
 }
 
 int run(const MapCommandOptions& options) {
@@ -84,15 +107,20 @@ int run(const MapCommandOptions& options) {
   if (options.theme != "dark" && options.theme != "light") {
     throw UsageError("--theme must be dark or light: got " + escaped(options.theme));
   }
-  view::AttentionMap map = make_map(options);
-  if (!options.title.empty()) map.title = options.title;
-  for (const std::string& path : options.out) add_map(outputs, path, map, style);
+  Drawn drawn = make_map(options, style);
+  if (!options.title.empty()) drawn.map.title = options.title;
+  for (const std::string& path : options.out) add_map(outputs, path, drawn.map, style);
   outputs.commit();
+  if (options.look.json) {
+    print_json(looks_json(drawn.looks, drawn.text));
+    return 0;
+  }
   for (const std::string& path : options.out) print_line("wrote " + one_line(path));
-  if (!options.out.empty()) return 0;
+  if (options.look.any()) print_looks(drawn.looks, drawn.map.key_tokens, options.look);
+  if (!options.out.empty() || options.look.any()) return 0;
   view::TerminalOptions shown = map_options(style);
   shown.theme = options.theme == "dark" ? view::Theme::kDark : view::Theme::kLight;
-  print(view::render_terminal(map, shown));
+  print(view::render_terminal(drawn.map, shown));
   return 0;
 }
 
@@ -109,6 +137,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--title", options->title, "Above the picture")->type_name("TEXT");
   app.add_option("--theme", options->theme, "Of the terminal: dark or light (default dark)")->type_name("NAME");
   add_map_style(app, options->style);
+  add_map_look_options(app, options->look);
   add_compute_options(app, options->compute);
   return [options] { return run(*options); };
 }
