@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <memory>
 
+#include "attend_modifiers.h"
 #include "attend_options.h"
 #include "command.h"
 #include "core/escape.h"
@@ -21,10 +23,13 @@ constexpr std::uint32_t kBiasStream = 20, kSinkStream = 21, kPositionStream = 22
 
 struct Options {
   AttendOptions attend;
-  std::string sizes, align;
-  bool sinks = false, alibi = false, json = false;
-  Index t5_buckets = 0, relative_reach = 0;
+  ModifierOptions modifiers;  // files, or what is drawn: "random" sinks, numbers as --t5 and --relative
+  std::optional<Index> t5_max_distance;
+  std::string sizes;
+  bool json = false;
 };
+
+constexpr const char* kRandom = "random";
 
 /// "2,4,2,6,6,4,3": B, H, Hkv, Tq, Tk, D, Dv.
 GradcheckSizes parse_sizes(const std::string& text) {
@@ -48,35 +53,44 @@ Tensor<double> read_bias(const std::string& text, const GradcheckSizes& s, std::
                        kBiasStream);
 }
 
-/// Random sinks and the position bias, as the options say.
+/// `text` as a small number above 0, of which a random table is made; none: it names a file.
+std::optional<Index> drawn_size(const char* option, const std::string& text) {
+  Index n = 0;
+  const char* const end = text.data() + text.size();
+  const auto [next, error] = std::from_chars(text.data(), end, n);
+  if (text.empty() || next != end) return {};
+  if (error != std::errc() || n < 1 || n > 500) {
+    throw UsageError(std::string(option) + " must be a number from 1 to 500, or a .npy file: got " + escaped(text));
+  }
+  return n;
+}
+
+/// Sinks and the position bias, as the options say: from files, or drawn.
 void add_modifiers(const Options& options, const GradcheckSizes& s, GradcheckInput& input) {
   const std::uint64_t seed = options.attend.seed;
-  if (options.sinks) {
-    input.sinks = random_tensor({s.num_heads}, seed, kSinkStream);
-    input.options.sinks = input.sinks;
+  ModifierOptions wanted = options.modifiers;
+  std::optional<AnyTensor> sinks, table;
+  if (wanted.sinks == kRandom) {
+    sinks = any_tensor(random_tensor({s.num_heads}, seed, kSinkStream));
+  } else if (!wanted.sinks.empty()) {
+    sinks = load_npy("--sinks", wanted.sinks);
   }
-  if (options.alibi + (options.t5_buckets != 0) + (options.relative_reach != 0) > 1) {
-    throw UsageError("--alibi, --t5 and --relative exclude one another");
+  const std::optional<Index> buckets = drawn_size("--t5", wanted.t5), reach = drawn_size("--relative", wanted.relative);
+  const auto draw = [&](Index rows) { return any_tensor(random_tensor({rows, s.num_heads}, seed, kPositionStream)); };
+  if (buckets) {
+    table = draw(*buckets);
+    wanted.t5_max_distance = std::max<Index>(4, *buckets);  // small sizes reach the last bucket
   }
-  const Align align = options.align.empty() ? Align::kSquare : parse_align("--position-align", options.align);
-  const auto table = [&](Index rows) {
-    if (rows < 1 || rows > 1000) throw UsageError("--t5 and --relative must be small positive numbers");
-    input.position = random_tensor({rows, s.num_heads}, seed, kPositionStream);
-    return View<const double, 2>(input.position);
-  };
-  if (options.alibi) {
-    const std::vector<double> slopes = alibi_slopes(s.num_heads);
-    input.position = Tensor<double>({1, s.num_heads});
+  if (reach) table = draw(2 * *reach + 1);
+  if (options.t5_max_distance) wanted.t5_max_distance = *options.t5_max_distance;
+  Modifiers<double> modifiers(wanted, sinks, s.num_heads, input.options, table);
+  // What the options borrow moves with the tensors that hold it.
+  input.sinks = std::move(modifiers.sinks);
+  input.position = std::move(modifiers.table);
+  if (input.options.position_bias.is_alibi()) {
+    const std::vector<double>& slopes = input.options.position_bias.slopes();
+    input.position = Tensor<double>({1, static_cast<Index>(slopes.size())});
     std::ranges::copy(slopes, input.position.data());
-    input.options.position_bias = PositionBias::alibi(slopes, align);
-  }
-  if (options.t5_buckets != 0) {
-    const Index distance = std::max<Index>(4, options.t5_buckets);  // small sizes reach the last bucket
-    const View<const double, 2> rows = table(options.t5_buckets);
-    input.options.position_bias = PositionBias::t5(rows, {options.t5_buckets, distance, true}, align);
-  }
-  if (options.relative_reach != 0) {
-    input.options.position_bias = PositionBias::relative(table(2 * options.relative_reach + 1), align);
   }
 }
 
@@ -151,11 +165,20 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--sizes", options->sizes, "B,H,HKV,TQ,TK,D,DV (default 2,4,2,6,6,4,3)")->type_name("N,N,..");
   app.add_option("--bias", options->attend.bias, "A bias: the axes of a random one (bhqk, hqk, k ..) or a .npy")
       ->type_name("AXES|FILE");
-  app.add_flag("--sinks", options->sinks, "A random logit a head beside its keys");
-  app.add_flag("--alibi", options->alibi, "Minus slope times distance");
-  app.add_option("--t5", options->t5_buckets, "T5's relative position bias with a random table of N buckets")->type_name("N");
-  app.add_option("--relative", options->relative_reach, "A random bias by distance, up to N to each side")->type_name("N");
-  app.add_option("--position-align", options->align, "Where queries stand when Tq != Tk: top-left or bottom-right")
+  ModifierOptions& modifiers = options->modifiers;
+  app.add_option("--sinks", modifiers.sinks, "A logit a head beside its keys: random ones, or [H] from a .npy")
+      ->type_name("[FILE]")
+      ->expected(0, 1)
+      ->default_str(kRandom);
+  app.add_flag("--alibi{heads}", modifiers.alibi, "Minus slope times distance; =S,S.. other slopes than the usual ones");
+  app.add_option("--t5", modifiers.t5, "T5's relative position bias: a random table of N buckets, or one from a .npy")
+      ->type_name("N|FILE");
+  app.add_option("--t5-max-distance", options->t5_max_distance, "From here on one bucket (default 128; as many as N)")
+      ->type_name("N");
+  app.add_flag("--t5-past", modifiers.t5_past, "T5's decoder: later keys share a bucket");
+  app.add_option("--relative", modifiers.relative, "A bias by distance: random, up to N to each side, or a table from a .npy")
+      ->type_name("N|FILE");
+  app.add_option("--position-align", modifiers.align, "Where queries stand when Tq != Tk: top-left or bottom-right")
       ->type_name("ALIGN");
   add_formula_options(app, options->attend);
   add_json_option(app, options->json);

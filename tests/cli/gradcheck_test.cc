@@ -50,6 +50,36 @@ TEST_F(Gradcheck, ReadsMasksAndBiasFromFiles) {
   EXPECT_EQ(text.find("FAILS"), std::string::npos) << text;
 }
 
+TEST_F(Gradcheck, ReadsWhatPositionsAndSinksAddFromFiles) {
+  Tensor<float> sinks({4}), buckets({6, 4}), distances({5, 4});
+  for (Tensor<float>* each : {&sinks, &buckets, &distances}) {
+    for (Index n = 0; n < each->count(); ++n) each->data()[n] = 0.3F * static_cast<float>(n % 7) - 1;
+  }
+  save("sinks.npy", sinks);
+  save("buckets.npy", buckets);
+  save("distances.npy", distances);
+  const std::vector<Words> sets = {{"--sinks", "sinks.npy", "--t5", "buckets.npy", "--t5-max-distance", "5"},
+                                   {"--t5", "buckets.npy", "--t5-past", "--causal", "--dropout", "0.2"},
+                                   {"--relative", "distances.npy", "--softcap", "3"},
+                                   {"--alibi=0.5,0.25,0.125,1", "--sinks"}};
+  for (const Words& set : sets) {
+    SCOPED_TRACE(testing::PrintToString(set));
+    Words words{"gradcheck", "--json"};
+    words.insert(words.end(), set.begin(), set.end());
+    const nlohmann::json found = json(words);
+    EXPECT_TRUE(found.at("holds").get<bool>()) << found.dump(1);
+    Index elements = 0;
+    for (const auto& check : found.at("checks")) {
+      if (check.at("check") == "backward" && check.at("of") == "dposition") elements = check.at("elements");
+    }
+    EXPECT_EQ(elements, set[0] == "--relative" ? 20 : set.back() == "--sinks" ? 4 : 24);
+  }
+  expect_refused({"gradcheck", "--sinks", "buckets.npy"}, {"--sinks", "buckets.npy", "[H]"});
+  expect_refused({"gradcheck", "--sizes", "1,2,1,4,4,2,2", "--sinks", "sinks.npy"}, {"sinks"});
+  expect_refused({"gradcheck", "--t5", "none.npy"}, {"--t5", "none.npy"});
+  expect_refused({"gradcheck", "--alibi=1,x"}, {"--alibi", "1,x"});
+}
+
 TEST_F(Gradcheck, RefusesWhatItCannotCheck) {
   expect_refused({"gradcheck", "--sizes", "1,2,3"}, {"--sizes", "B,H,HKV"});
   expect_refused({"gradcheck", "--sizes", "1,1,1,4000,4000,64,64"}, {"small"});
