@@ -1,0 +1,158 @@
+"""What comes in and what is refused: libraries, element types, devices, strides, read-only results; each error says what to do."""
+
+from __future__ import annotations
+
+import array
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qkv
+from support import SUM, WIDER, expect_close, numbers, problem, textbook
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits(dtype: str) -> None:
+    """NumPy's float16 and ml_dtypes' bfloat16: inputs and result of that type, sums and lse in float32."""
+    kind: Any = np.float16
+    if dtype == "bfloat16":
+        kind = pytest.importorskip("ml_dtypes").bfloat16
+    q, k, v = (x.astype(kind) for x in problem(1, 2, 4, 30, 40, 16, kv_heads=2))
+    dout = numbers(9, 2, 4, 30, 16).astype(kind)
+    out, lse = qkv.attention(q, k, v, causal="bottom_right", return_lse=True)
+    gradients = qkv.attention_backward(dout, q, k, v, out, lse, causal="bottom_right")
+    assert out.dtype == kind and lse.dtype == np.float32 and gradients.dk.dtype == kind
+    keep = np.tril(np.ones((30, 40), bool), 10)
+    exact, naive = (textbook(q, k, v, keep=keep, dout=dout, dtype=t) for t in (WIDER[dtype], SUM[dtype]))
+    for name, value in {"out": out, "dq": gradients.dq, "dk": gradients.dk, "dv": gradients.dv}.items():
+        expect_close(name, value, exact[name], naive[name], exact["A_" + name], dtype, inner=2)
+
+
+def test_memory_without_numpy() -> None:
+    """Anything with the buffer protocol is an array of numbers."""
+    values = numbers(2, 3 * 4).astype(np.float32)
+    plain = memoryview(array.array("f", values.tolist())).cast("b").cast("f", [3, 4])
+    out = np.zeros((3, 4), np.float32)
+    from qkv import _core
+
+    _core.forward(plain, plain, plain, out, None, None, False, None, None)
+    x = values.reshape(3, 4)
+    assert np.array_equal(out, qkv.attention(x, x, x))
+
+
+def test_torch_and_jax_arrays_give_their_own_kind() -> None:
+    q, k, v = problem(3, 1, 2, 5, 5, 4)
+    expected = qkv.attention(q, k, v, causal=True)
+    for name in ("torch", "jax.numpy"):
+        library = pytest.importorskip(name)
+        make = library.from_numpy if name == "torch" else library.asarray
+        result = qkv.attention(make(q), make(k), make(v), causal=True)
+        assert type(result).__module__.split(".")[0] in ("torch", "jaxlib", "jax")
+        assert np.array_equal(np.asarray(result), expected)
+
+
+def refused(kind: type[Exception], *parts: str, call: Any) -> None:
+    with pytest.raises(kind) as caught:
+        call()
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+def test_errors_say_what_to_do() -> None:
+    q, k, v = problem(4, 2, 2, 6, 6, 4)
+    refused(TypeError, "[attention]", "q", "float32, float64, bfloat16 or float16", "int64", call=lambda: qkv.attention(q.astype(int), k, v))
+    refused(TypeError, "k must have q's element type", "float64", call=lambda: qkv.attention(q, k.astype(float), v))
+    refused(TypeError, "k must be an array", "list", call=lambda: qkv.attention(q, [1.0], v))
+    refused(ValueError, "[B, H, T, D]", "[2, 6, 4]", call=lambda: qkv.attention(q, k[0], v))
+    refused(ValueError, "last axis of q must have stride 1", call=lambda: qkv.attention(q.swapaxes(2, 3), k.swapaxes(2, 3), v))
+    refused(ValueError, "last axis", call=lambda: qkv.attention(q[..., ::2], k[..., ::2], v))
+    out = np.empty_like(q)
+    out.flags.writeable = False
+    refused(ValueError, "out is written to", "read-only", "writable", call=lambda: qkv.attention(q, k, v, out=out))
+    refused(ValueError, "share no element", call=lambda: qkv.attention(q, k, v, out=q))
+    refused(ValueError, "mask_axes", '"bk"', call=lambda: qkv.attention(q, k, v, keep=np.ones((2, 6), bool)))
+    refused(TypeError, "qkv.Mask", "keep=", call=lambda: qkv.attention(q, k, v, mask=np.ones((6, 6))))
+    refused(ValueError, "causal", "bottom_right", call=lambda: qkv.attention(q, k, v, causal="lower"))
+    refused(ValueError, "window", "(left, right)", call=lambda: qkv.attention(q, k, v, window=3))
+    refused(ValueError, "seed", call=lambda: qkv.attention(q, k, v, dropout=0.1))
+    refused(ValueError, "[0, 1]", call=lambda: qkv.attention(q, k, v, dropout=1.5, seed=0))
+    refused(ValueError, "empty_row", "mean", call=lambda: qkv.attention(q, k, v, empty_row="one"))
+    refused(ValueError, "weights", "Capture", call=lambda: qkv.attention(q, k, v, weights="some"))
+    refused(TypeError, "bias", call=lambda: qkv.attention(q, k, v, bias=np.zeros((1, 1, 6, 6), int)))
+    refused(ValueError, "D", call=lambda: qkv.attention(q[..., :0], k[..., :0], v))
+    refused(ValueError, "at least 1", call=lambda: qkv.set_num_threads(0))
+    refused(ValueError, "scalar", call=lambda: qkv.set_isa("sse9"))
+
+
+def test_unsupported_combinations_are_named() -> None:
+    q, k, v = problem(5, 1, 1, 4, 4, 4)
+    cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=8)
+    cache.append(k, v)
+    refused(NotImplementedError, "dropout", call=lambda: qkv.attention(q, cache, dropout=0.5, seed=1))
+    assert issubclass(qkv.UnsupportedError, (qkv.Error, NotImplementedError))
+
+
+def test_a_cuda_tensor_is_told_to_move() -> None:
+    torch = pytest.importorskip("torch")
+    q = torch.empty(1, 1, 2, 4, device="meta")
+    refused(ValueError, "CPU", "meta", "q.cpu()", call=lambda: qkv.attention(q, q, q))
+
+
+def test_a_callbacks_exception_reaches_the_caller() -> None:
+    q, k, v = problem(6, 1, 2, 9, 9, 4)
+
+    def broken(*_: int) -> bool:
+        raise KeyError("from the callback")
+
+    refused(KeyError, "from the callback", call=lambda: qkv.attention(q, k, v, mask=qkv.Mask.mask_mod(broken)))
+    refused(KeyError, "from the callback", call=lambda: qkv.attention(q, k, v, score_mod=broken))
+    assert np.isfinite(qkv.attention(q, k, v)).all()
+
+
+def test_no_reference_is_lost_or_kept() -> None:
+    q, k, v = problem(7, 1, 1, 4, 4, 4)
+    keep = np.ones((1, 1, 4, 4), bool)
+    before = [sys.getrefcount(x) for x in (q, k, v, keep)]
+    for _ in range(50):
+        qkv.attention(q, k, v, keep=keep, causal=True)
+    assert [sys.getrefcount(x) for x in (q, k, v, keep)] == before
+
+
+def test_threads_set_the_pool_and_not_the_bits() -> None:
+    q, k, v = problem(8, 2, 4, 300, 300, 16)
+    before, isa = qkv.num_threads(), qkv.isa()
+    try:
+        results = []
+        for n in (1, 2, 5):
+            qkv.set_num_threads(n)
+            assert qkv.num_threads() == n
+            results.append(qkv.attention(q, k, v, causal=True))
+        assert all(np.array_equal(r, results[0]) for r in results)
+        for name in qkv.supported_isas():
+            qkv.set_isa(name)
+            assert qkv.isa() == name
+            assert np.allclose(qkv.attention(q, k, v, causal=True), results[0], atol=1e-5)
+    finally:
+        qkv.set_num_threads(before)
+        qkv.set_isa(isa)
+
+
+def test_calls_from_several_threads_agree() -> None:
+    """The interpreter's lock is released while it computes."""
+    q, k, v = problem(9, 1, 4, 200, 200, 32)
+    expected = qkv.attention(q, k, v)
+    results: list[Any] = [None] * 6
+
+    def work(n: int) -> None:
+        for _ in range(5):
+            results[n] = qkv.attention(q, k, v)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(r, expected) for r in results)

@@ -1,0 +1,228 @@
+"""qkv.attention and attention_backward on NumPy arrays against the textbook in float64: options, shapes, strides, results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qkv
+from support import SUM, WIDER, expect_close, expect_results, numbers, problem, textbook
+
+TYPES = ["float32", "float64"]
+
+
+def both_ways(q: Any, k: Any, v: Any, options: dict[str, Any], reference: dict[str, Any], need: tuple[str, ...] = ("q", "k", "v")) -> None:
+    """Forward and backward of one option set, with the textbook's spelling of the same options."""
+    dtype = q.dtype.type
+    dout = numbers(99, *q.shape[:-1], v.shape[-1], dtype=dtype)
+    exact, naive = (textbook(q, k, v, dout=dout, dtype=t, **reference) for t in (WIDER[q.dtype.name], SUM[q.dtype.name]))
+    out, lse = qkv.attention(q, k, v, return_lse=True, **options)
+    gradients = qkv.attention_backward(dout, q, k, v, out, lse, need=need, **options)
+    fast = {"out": out} | {"d" + n: g for n, g in zip(("q", "k", "v", "bias"), gradients[:4], strict=True) if g is not None}
+    expect_results(fast, exact, naive, q.dtype.name)
+    live = ~np.isneginf(exact["lse"])
+    assert np.array_equal(np.isneginf(lse), ~live)
+    assert np.allclose(lse[live], exact["lse"][live], rtol=1e-5 if q.dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("q_len,kv_len,width", [(1, 1, 1), (7, 7, 3), (17, 33, 16), (130, 140, 40)])
+def test_plain(dtype: str, kv_heads: int, q_len: int, kv_len: int, width: int) -> None:
+    q, k, v = problem(1, 2, 4, q_len, kv_len, width, kv_heads=kv_heads, v_width=width + 2, dtype=dtype)
+    both_ways(q, k, v, {}, {})
+
+
+def band(q_len: int, kv_len: int, left: int, right: int, offset: int = 0) -> np.ndarray:
+    i, j = np.ogrid[:q_len, :kv_len]
+    keep = np.ones((q_len, kv_len), bool)
+    keep &= True if left < 0 else j >= i + offset - left
+    return keep & (True if right < 0 else j <= i + offset + right)
+
+
+RNG = np.random.default_rng(5)
+KEEP = RNG.random((2, 4, 17, 23)) < 0.6
+KEEP[0, 1, 3] = False  # an empty row
+BIAS = RNG.standard_normal((1, 4, 17, 23))
+SINKS = RNG.standard_normal(4)
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "causal top left": ({"causal": "top_left"}, {"keep": band(17, 23, -1, 0)}),
+    "causal bottom right": ({"causal": "bottom_right"}, {"keep": band(17, 23, -1, 0, 6)}),
+    "window": ({"causal": "bottom_right", "window": (4, 0)}, {"keep": band(17, 23, 4, 0, 6)}),
+    "key lengths": ({"key_lengths": [23, 5]}, {"keep": np.arange(23) < np.array([23, 5])[:, None, None, None]}),
+    "keep": ({"keep": KEEP}, {"keep": KEEP}),
+    "keep as float": ({"keep": KEEP.astype(np.float32)}, {"keep": KEEP}),
+    "drop": ({"drop": ~KEEP}, {"keep": KEEP}),
+    "keep bk": ({"keep": KEEP[:, 0, 0], "mask_axes": "bk"}, {"keep": KEEP[:, :1, :1]}),
+    "keep qk": ({"keep": KEEP[0, 0], "mask_axes": "qk"}, {"keep": KEEP[0, 0]}),
+    "keep bqk": ({"keep": KEEP[:, 0], "mask_axes": "bqk"}, {"keep": KEEP[:, :1]}),
+    "keep hqk": ({"keep": KEEP[0], "mask_axes": "hqk"}, {"keep": KEEP[:1]}),
+    "scale": ({"scale": -0.3}, {"scale": -0.3}),
+    "softcap": ({"softcap": 2.0}, {"softcap": 2.0}),
+    "sinks": ({"sinks": SINKS}, {"sinks": SINKS}),
+    "mask algebra": (
+        {"mask": qkv.Mask.window(2, 2, "top_left") | qkv.Mask.first(1)},
+        {"keep": band(17, 23, 2, 2) | (np.arange(23) < 1)},
+    ),
+    "masks meet": (
+        {"mask": qkv.Mask.first(9), "keep": KEEP, "causal": "top_left"},
+        {"keep": KEEP & (np.arange(23) < 9) & band(17, 23, -1, 0)},
+    ),
+    "dropout": (
+        {"dropout": 0.3, "seed": 11, "first_sequence": 4},
+        {"factors": (qkv.dropout_factors((2, 4, 17, 23), 0.3, 11, first_sequence=4) > 0) * (65536 / (65536 - round(0.3 * 65536)))},
+    ),
+    "score_mod": (
+        {"score_mod": qkv.ScoreMod(lambda s, b, h, i, j: s - 0.1 * abs(i - j), lambda s, b, h, i, j: np.ones_like(s))},
+        {"bias": -0.1 * abs(np.subtract.outer(np.arange(17), np.arange(23)))},
+    ),
+    "alibi": (
+        {"position_bias": qkv.PositionBias.alibi(4, "top_left")},
+        {"bias": -np.array([2.0 ** (-2 * (h + 1)) for h in range(4)])[:, None, None] * abs(np.subtract.outer(np.arange(17), np.arange(23)))},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(dtype: str, name: str) -> None:
+    options, reference = OPTIONS[name]
+    if "sinks" in options:
+        sinks = SINKS.astype(dtype)
+        options, reference = {"sinks": sinks}, {"sinks": sinks}
+    both_ways(*problem(3, 2, 4, 17, 23, 8, kv_heads=2, dtype=dtype), options, reference)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_bias_and_its_gradient(dtype: str) -> None:
+    bias = np.broadcast_to(BIAS, (2, 4, 17, 23)).astype(dtype)
+    bias[0, 0, 2, 5] = -np.inf
+    both_ways(*problem(4, 2, 4, 17, 23, 8, dtype=dtype), {"bias": bias}, {"bias": bias}, ("q", "k", "v", "bias"))
+
+
+def test_causal_alone_needs_a_square() -> None:
+    q, k, v = problem(1, 1, 1, 3, 4, 2)
+    with pytest.raises(ValueError, match="Tq 3, Tk 4"):
+        qkv.attention(q, k, v, causal=True)
+    both_ways(*problem(1, 1, 1, 4, 4, 2), {"causal": True}, {"keep": band(4, 4, -1, 0)})
+
+
+@pytest.mark.parametrize("empty_row", ["zero", "mean", "nan"])
+def test_empty_rows(empty_row: str) -> None:
+    q, k, v = problem(2, 1, 1, 3, 5, 4)
+    keep = np.ones((1, 1, 3, 5), bool)
+    keep[..., 1, :] = False
+    row = qkv.attention(q, k, v, keep=keep, empty_row=empty_row)[0, 0, 1]
+    if empty_row == "zero":
+        assert (row == 0).all()
+    elif empty_row == "mean":
+        assert np.allclose(row, v[0, 0].astype(np.float64).mean(0), atol=1e-6)
+    else:
+        assert np.isnan(row).all()
+
+
+def test_results_come_in_the_order_that_is_documented() -> None:
+    q, k, v = problem(6, 2, 2, 9, 9, 4)
+    out, lse, weights, = qkv.attention(q, k, v, causal=True, return_lse=True, weights="all")  # fmt: skip
+    exact, naive = (textbook(q, k, v, keep=band(9, 9, -1, 0), dtype=t) for t in (np.float64, np.float32))
+    expect_close("weights", weights, exact["weights"], naive["weights"], exact["A_weights"], "float32")
+    assert lse.shape == (2, 2, 9)
+    assert np.array_equal(out, qkv.attention(q, k, v, causal=True))
+    assert np.array_equal(weights, qkv.attention_weights(q, k, causal=True))
+    _, applied = qkv.attention(q, k, v, dropout=0.5, seed=3, weights="applied")
+    plain = qkv.attention_weights(q, k)
+    assert np.allclose(applied, plain * qkv.dropout_factors((2, 2, 9, 9), 0.5, 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_fewer_axes(rank: int) -> None:
+    q, k, v = problem(7, 1, 1 if rank == 2 else 3, 8, 8, 4)
+    keep = numbers(8, *q.shape[:-1], 8) > 0
+    cut = (0,) * (4 - rank)
+    whole, lse = qkv.attention(q, k, v, keep=keep, return_lse=True)
+    part, part_lse = qkv.attention(q[cut], k[cut], v[cut], keep=keep[cut], return_lse=True)
+    assert np.array_equal(part, whole[cut]) and np.array_equal(part_lse, lse[cut])
+
+
+@given(
+    order=st.permutations([0, 1, 2]), reverse=st.booleans(), step=st.integers(1, 3), causal=st.booleans(), seed=st.integers(0, 99)
+)
+@settings(deadline=None, max_examples=40)
+def test_any_strides(order: list[int], reverse: bool, step: int, causal: bool, seed: int) -> None:
+    """Transposed, reversed and stepped arrays are read where they lie: same bits as of a copy."""
+    inverse = np.argsort(order)
+
+    def strided(n: int) -> np.ndarray:
+        x = numbers(seed + n, 2, 3, 6 * step, 5).transpose(*order, 3).copy().transpose(*inverse, 3)[:, :, ::step]
+        return x[:, :, ::-1] if reverse else x
+
+    q, k, v = (strided(n) for n in range(3))
+    copies = [np.ascontiguousarray(x) for x in (q, k, v)]
+    assert np.array_equal(qkv.attention(q, k, v, causal=causal), qkv.attention(*copies, causal=causal))
+
+
+@given(
+    batch=st.integers(0, 2), kv_heads=st.integers(0, 2), group=st.integers(1, 3), q_len=st.integers(0, 20), kv_len=st.integers(0, 20),
+    width=st.integers(1, 9), v_width=st.integers(1, 9), seed=st.integers(0, 99), live=st.floats(0, 1),
+)  # fmt: skip
+@settings(deadline=None, max_examples=60)
+def test_any_shape(batch: int, kv_heads: int, group: int, q_len: int, kv_len: int, width: int, v_width: int, seed: int, live: float) -> None:
+    """Zero sizes included; a random mask with empty rows."""
+    q, k, v = problem(seed, batch, kv_heads * group, q_len, kv_len, width, kv_heads=kv_heads or 1, v_width=v_width)
+    k, v = k[:, :kv_heads], v[:, :kv_heads]
+    keep = np.random.default_rng(seed).random((batch, kv_heads * group, q_len, kv_len)) < live
+    if 0 in keep.shape[:3] or kv_len == 0:
+        out = qkv.attention(q, k, v, keep=keep)
+        assert out.shape == (*q.shape[:-1], v_width) and (out == 0).all()
+        return
+    both_ways(q, k, v, {"keep": keep}, {"keep": keep})
+
+
+def test_nan_behind_a_mask_is_invisible() -> None:
+    q, k, v = problem(9, 1, 2, 12, 12, 4)
+    clean = qkv.attention(q, k, v, key_lengths=[7])
+    k[:, :, 7:], v[:, :, 7:] = np.nan, np.inf
+    assert np.array_equal(qkv.attention(q, k, v, key_lengths=[7]), clean)
+
+
+def test_looking_changes_nothing() -> None:
+    q, k, v = problem(10, 2, 3, 40, 40, 8)
+    plain = qkv.attention(q, k, v, causal=True)
+    look = qkv.Capture(heads=(2, 0), rows=(5,), top_k=3, statistics=True, column_mass=True, map=(4, 4))
+    out, seen = qkv.attention(q, k, v, causal=True, weights=look)
+    weights = qkv.attention_weights(q.astype(np.float64), k.astype(np.float64), causal=True)[:, [2, 0]]
+    assert np.array_equal(out, plain)
+    assert np.allclose(seen.rows[:, :, 0], weights[:, :, 5], atol=1e-6)
+    assert np.allclose(seen.top_weights, np.sort(weights, -1)[..., ::-1][..., :3], atol=1e-6)
+    assert np.allclose(seen.column_mass, weights.sum(-2), atol=1e-5)
+    assert np.allclose(seen.map, weights.reshape(2, 2, 4, 10, 4, 10).sum((3, 5)), atol=1e-5)
+    assert np.allclose(seen.self_, weights.diagonal(axis1=-2, axis2=-1), atol=1e-6)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(weights > 0, weights * np.log(weights), 0).sum(-1)
+    assert np.allclose(seen.entropy, entropy, atol=1e-5)
+
+
+def test_merging_parts_gives_the_whole() -> None:
+    q, k, v = problem(11, 2, 2, 5, 30, 8, dtype="float64")
+    parts = [qkv.attention(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in ((0, 7), (7, 7), (7, 30))]
+    out, lse = qkv.merge_attention([o for o, _ in parts], [x for _, x in parts])
+    whole, whole_lse = qkv.attention(q, k, v, return_lse=True)
+    assert np.allclose(out, whole, rtol=0, atol=1e-14) and np.allclose(lse, whole_lse, rtol=1e-14)
+
+
+def test_out_may_be_given() -> None:
+    q, k, v = problem(12, 1, 2, 6, 6, 4)
+    out = np.zeros((1, 2, 6, 8), np.float32)[..., ::2].copy()
+    assert qkv.attention(q, k, v, out=out) is out
+    assert np.array_equal(out, qkv.attention(q, k, v))
+
+
+def test_plan_counts_tiles() -> None:
+    q, k, v = problem(13, 1, 1, 600, 600, 8)
+    plan = qkv.attention_plan(q, k, v, causal=True)
+    assert plan["skipped_tiles"] > 0 and plan["full_tiles"] > 0 and plan["partial_tiles"] > 0
+    assert plan["forward_flops"] == 2 * (8 + 8) * 600 * 601 / 2

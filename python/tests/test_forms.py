@@ -1,0 +1,205 @@
+"""Masks, caches, ragged batches, linear attention, rotary positions and second derivatives as Python calls them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qkv
+from support import numbers, problem
+
+i, j = np.ogrid[:6, :6]
+MASKS = {
+    "causal": (qkv.Mask.causal(), j <= i),
+    "causal offsets": (qkv.Mask.causal(offsets=[2]), j <= i + 2),
+    "window": (qkv.Mask.window(1, 2), (j >= i - 1) & (j <= i + 2)),
+    "window offsets": (qkv.Mask.window(1, 0, offsets=[1]), (j >= i) & (j <= i + 1)),
+    "sliding": (qkv.Mask.sliding(2), (j >= i - 1) & (j <= i)),
+    "dilated": (qkv.Mask.dilated(2), (j - i) % 2 == 0),
+    "chunked": (qkv.Mask.chunked(4), i // 4 == j // 4),
+    "chunked starts": (qkv.Mask.chunked(4, starts=[1]), (i - 1) // 4 == (j - 1) // 4),
+    "key lengths": (qkv.Mask.key_lengths([4]), j < 4),
+    "key starts": (qkv.Mask.key_starts([2]), j >= 2),
+    "query lengths": (qkv.Mask.query_lengths([4]), i < 4),
+    "prefix": (qkv.Mask.causal() | qkv.Mask.prefix([3]), (j <= i) | (j < 3)),
+    "first": (qkv.Mask.first(2), j < 2),
+    "global rows": (qkv.Mask.global_rows([1, 4]), (i == 1) | (i == 4)),
+    "global columns": (qkv.Mask.global_columns([5]), j == 5),
+    "documents": (qkv.Mask.documents([0, 2, 6]), (i < 2) == (j < 2)),
+    "documents inside": (qkv.Mask.documents([0, 2, 6], inside=qkv.Mask.causal()), ((i < 2) == (j < 2)) & (j <= i)),
+    "document ids": (qkv.Mask.document_ids([0, 1, 0, 1, 0, 1]), i % 2 == j % 2),
+    "blocks": (qkv.Mask.blocks(qkv.BlockMap.from_mask(qkv.Mask.causal(), 6, 6, q_block=2, kv_block=2)), j // 2 <= i // 2),
+    "mask_mod": (qkv.Mask.mask_mod(lambda b, h, i, j: (i * j) % 3 == 0), (i * j) % 3 == 0),
+    "of": (qkv.Mask.of(lambda b, h, i, j: (i + j) % 2 == 0, 6, 6), (i + j) % 2 == 0),
+    "and, or": (qkv.Mask.causal() & qkv.Mask.window(2, 0) | qkv.Mask.first(1), ((j <= i) & (j >= i - 2)) | (j < 1)),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_mean_what_they_say(name: str) -> None:
+    mask, keep = MASKS[name]
+    assert np.array_equal(mask.to_dense(6, 6)[0, 0], np.broadcast_to(keep, (6, 6)))
+    q, k, v = problem(1, 1, 2, 6, 6, 4)
+    dense = np.broadcast_to(keep, (1, 1, 6, 6))
+    assert np.allclose(qkv.attention(q, k, v, mask=mask), qkv.attention(q, k, v, keep=dense), atol=1e-6)
+
+
+def test_a_mask_draws_itself() -> None:
+    assert repr(qkv.Mask.sliding(2)).splitlines()[1:4] == ["1 0 0 0 0 0", "1 1 0 0 0 0", "0 1 1 0 0 0"]
+    assert "key_lengths" in repr(qkv.Mask.key_lengths([3, 4]))
+    assert qkv.Mask.causal("bottom_right").draw(2, 4) == "1 1 1 0\n1 1 1 1"
+    assert "sequence 1, head 0" in qkv.Mask.key_lengths([1, 2]).draw(1, 2, batch=2)
+
+
+def test_a_mask_keeps_its_array() -> None:
+    mask = qkv.Mask.keep(np.tril(np.ones((50, 50), bool)), "qk") & qkv.Mask.first(40)
+    q, k, v = problem(2, 1, 1, 50, 50, 4)
+    expected = qkv.attention(q, k, v, keep=np.tril(np.ones((1, 1, 50, 50), bool)) & (np.arange(50) < 40))
+    trash = [np.zeros((50, 50), bool) for _ in range(100)]
+    assert np.array_equal(qkv.attention(q, k, v, mask=mask), expected) and len(trash) == 100
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "paged"])
+@pytest.mark.parametrize("storage", ["float32", "bfloat16", "float16", "int8"])
+def test_cached_decode_equals_the_full_forward(layout: str, storage: str) -> None:
+    q, k, v = problem(3, 2, 4, 20, 20, 8, kv_heads=2)
+    sizes = {"capacity": 20} if layout == "contiguous" else {"page_size": 4, "pages": 12}
+    cache = qkv.KVCache(num_kv_heads=2, head_dim=8, storage=storage, layout=layout, sequences=2, **sizes)
+    steps = []
+    for begin, end in ((0, 7), (7, 8), (8, 20)):
+        cache.append(k[:, :, begin:end], v[:, :, begin:end])
+        steps.append(qkv.attention(q[:, :, begin:end], cache, causal="bottom_right"))
+    stored = [cache.read(s) for s in cache.sequences]
+    full = qkv.attention(q, np.stack([x for x, _ in stored]), np.stack([x for _, x in stored]), causal=True)
+    assert np.allclose(np.concatenate(steps, 2), full, atol=2e-6)
+    off = abs(stored[0][0] - k[0]).max()
+    assert off <= {"float32": 0, "bfloat16": 2.0**-8, "float16": 2.0**-11, "int8": 1 / 254}[storage] * abs(k[0]).max() * 1.01
+    assert cache.lengths == [20, 20] and "lengths=[20, 20]" in repr(cache)
+
+
+def test_a_full_cache_says_so_and_stays() -> None:
+    cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=5)
+    cache.append(numbers(1, 1, 1, 4, 4), numbers(2, 1, 1, 4, 4))
+    with pytest.raises(qkv.CacheFullError):
+        cache.append(numbers(1, 1, 1, 2, 4), numbers(2, 1, 1, 2, 4))
+    assert cache.lengths == [4]
+    assert issubclass(qkv.CacheFullError, RuntimeError)
+
+
+def test_forks_share_pages_and_a_prefix_is_read_once() -> None:
+    q, k, v = problem(4, 2, 4, 1, 24, 8, kv_heads=2)
+    cache = qkv.KVCache(num_kv_heads=2, head_dim=8, layout="paged", page_size=8, pages=8, max_sequences=2)
+    cache.append(k[:1, :, :16], v[:1, :, :16])
+    pages = cache.free_pages
+    assert cache.fork(0) == 1 and cache.free_pages == pages
+    cache.append(k[:, :, 16:], v[:, :, 16:])
+    assert np.allclose(cache.attention(q, shared=16), cache.attention(q), atol=1e-6)
+    cache.truncate(1, 10)
+    cache.free(0)
+    assert cache.sequences == [1] and cache.lengths == [10]
+
+
+def test_a_ring_sees_its_window() -> None:
+    q, k, v = problem(5, 1, 2, 30, 30, 8)
+    ring = qkv.KVCache(num_kv_heads=2, head_dim=8, layout="ring", window=6)
+    for t in range(30):
+        ring.append(k[:, :, t : t + 1], v[:, :, t : t + 1])
+        step = qkv.attention(q[:, :, t : t + 1], ring)
+    assert np.allclose(step, qkv.attention(q, k, v, mask=qkv.Mask.sliding(6))[:, :, -1:], atol=1e-6)
+
+
+@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5), causal=st.booleans(), seed=st.integers(0, 9))
+@settings(deadline=None, max_examples=30)
+def test_ragged_batches_are_their_sequences(lengths: list[int], causal: bool, seed: int) -> None:
+    total, offsets = sum(lengths), np.cumsum([0, *lengths])
+    q, k, v, dout = (numbers(seed + n, total, 2, 4) for n in range(4))
+    out, lse = qkv.attention_varlen(q, k, v, offsets, causal=causal, return_lse=True)
+    gradients = qkv.attention_varlen_backward(dout, q, k, v, out, lse, offsets, causal=causal)
+    for begin, end in zip(offsets, offsets[1:], strict=False):
+        part = [x[begin:end].swapaxes(0, 1) for x in (q, k, v)]
+        own, own_lse = qkv.attention(*part, causal=causal, return_lse=True)
+        own_gradients = qkv.attention_backward(dout[begin:end].swapaxes(0, 1), *part, own, own_lse, causal=causal)
+        assert np.array_equal(out[begin:end].swapaxes(0, 1), own)
+        assert np.array_equal(gradients.dk[begin:end].swapaxes(0, 1), own_gradients.dk)
+
+
+@pytest.mark.parametrize("feature_map", ["elu+1", "relu", "identity"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_linear_attention_is_its_square(feature_map: str, causal: bool) -> None:
+    q, k, v = problem(6, 2, 4, 37, 37, 8, kv_heads=2, dtype="float64")
+    normalized = feature_map != "identity"
+    phi = {"elu+1": lambda x: np.where(x > 0, x + 1, np.exp(x)), "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}[feature_map]
+    a = phi(q) @ phi(np.repeat(k, 2, 1)).swapaxes(-1, -2)
+    a = np.tril(a) if causal else a
+    total = a.sum(-1, keepdims=True) if normalized else 1.0
+    expected = (a @ np.repeat(v, 2, 1)) / np.where(total == 0, 1, total) * (total != 0)
+    options = {"feature_map": feature_map, "causal": causal, "normalized": normalized}
+    assert np.allclose(qkv.linear_attention(q, k, v, **options), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_linear_attention_goes_on_from_its_state_and_differentiates() -> None:
+    q, k, v = problem(7, 1, 2, 30, 30, 6, dtype="float64")
+    decay = -abs(numbers(8, 1, 2, 30, dtype="float64"))
+    whole = qkv.linear_attention(q, k, v, causal=True, log_decay=decay, normalized=False)
+    head, state = qkv.linear_attention(
+        q[:, :, :11], k[:, :, :11], v[:, :, :11], causal=True, log_decay=decay[..., :11].copy(), normalized=False, return_state=True
+    )
+    tail = qkv.linear_attention(
+        q[:, :, 11:], k[:, :, 11:], v[:, :, 11:], causal=True, log_decay=decay[..., 11:].copy(), normalized=False, state=state
+    )
+    assert np.allclose(np.concatenate([head, tail], 2), whole, atol=1e-12)
+    dout = numbers(9, *whole.shape, dtype="float64")
+    gradients = qkv.linear_attention_backward(dout, q, k, v, causal=True, log_decay=decay, normalized=False)
+    step = 1e-6
+    for name, x, gradient in (("q", q, gradients.dq), ("v", v, gradients.dv), ("decay", decay, gradients.dlog_decay)):
+        direction = numbers(10, *x.shape, dtype="float64")
+        ends = []
+        for sign in (1, -1):
+            moved = {"q": q, "v": v, "decay": decay} | {name: x + sign * step * direction}
+            out = qkv.linear_attention(moved["q"], k, moved["v"], causal=True, log_decay=moved["decay"], normalized=False)
+            ends.append((out * dout).sum())
+        assert np.isclose((ends[0] - ends[1]) / (2 * step), (gradient * direction).sum(), rtol=1e-6), name
+
+
+def test_random_features_are_orthogonal() -> None:
+    features = qkv.random_features((8, 8), seed=3, dtype=np.float64)
+    gram = features @ features.T
+    assert np.allclose(gram - np.diag(np.diag(gram)), 0, atol=1e-9)
+
+
+def test_rotary_turns_and_turns_back() -> None:
+    x = numbers(11, 1, 2, 5, 8, dtype="float64")
+    rotary = qkv.Rotary(8)
+    y = rotary(x, offset=3)
+    angle = (3 + np.arange(5))[:, None] * rotary.frequencies
+    a, b = x[..., :4], x[..., 4:]
+    expected = np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], -1)
+    assert np.allclose(y, expected, atol=1e-14)
+    assert np.allclose(rotary.backward(y, offset=3), x, atol=1e-14)
+    assert np.allclose(rotary(x, ids=np.arange(3, 8)[None]), y, atol=1e-15)
+
+
+def test_second_derivatives_by_finite_differences() -> None:
+    q, k, v = problem(12, 1, 2, 7, 9, 4, dtype="float64")
+    dout, tq, tk, tv = (numbers(13 + n, *x.shape, dtype="float64") for n, x in enumerate((q, q, k, v)))
+    out, lse = qkv.attention(q, k, v, softcap=3.0, return_lse=True)
+    tout, tlse = qkv.attention_jvp(q, k, v, lse, tq=tq, tk=tk, tv=tv, softcap=3.0)
+    step = 1e-6
+    ends = [qkv.attention(q + s * tq, k + s * tk, v + s * tv, softcap=3.0, return_lse=True) for s in (step, -step)]
+    assert np.allclose((ends[0][0] - ends[1][0]) / (2 * step), tout, atol=1e-8)
+    assert np.allclose((ends[0][1] - ends[1][1]) / (2 * step), tlse, atol=1e-8)
+
+    second = qkv.attention_double_backward(q, k, v, out, lse, dout, ddq=tq, ddk=tk, ddv=tv, softcap=3.0)
+
+    def inner(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray) -> float:
+        out, lse = qkv.attention(q, k, v, softcap=3.0, return_lse=True)
+        g = qkv.attention_backward(dout, q, k, v, out, lse, softcap=3.0)
+        return float((g.dq * tq).sum() + (g.dk * tk).sum() + (g.dv * tv).sum())
+
+    for n, gradient in enumerate((second.gq, second.gk, second.gv, second.gdout)):
+        inputs = [q, k, v, dout]
+        direction = numbers(20 + n, *inputs[n].shape, dtype="float64")
+        moved = [[x + s * step * direction if m == n else x for m, x in enumerate(inputs)] for s in (1, -1)]
+        assert np.isclose((inner(*moved[0]) - inner(*moved[1])) / (2 * step), (gradient * direction).sum(), rtol=1e-6, atol=1e-7)
