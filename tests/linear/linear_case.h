@@ -142,6 +142,10 @@ inline std::vector<LinearCase> linear_edge_cases() {
   add(2, 2, 1, 7, 0, 8, 8, Order::kFree).state = true;
   add(1, 1, 1, 3000, 1500, 4, 4, Order::kFree);
   add(1, 1, 1, 2100, 2100, 3, 2, Order::kForgetting);
+  LinearCase& forgotten = add(1, 1, 1, 64, 64, 17, 9, Order::kForgetting);  // what an exponent of -40 rounds off shows
+  forgotten.map = FeatureMap::kIdentity, forgotten.normalized = false;
+  forgotten.scaled = forgotten.recurrent = true;
+  forgotten.seed = 10652;
   return cases;
 }
 
