@@ -22,8 +22,8 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   const auto sizes = [&](Index width) {
     return View<const T, 4>(nullptr, {kv.batch(), kv.num_kv_heads(), kv.max_length(), width}, {0, 0, 0, 1});
   };
-  Problem<T> p = make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kRagged,
-                              &position_memory);
+  Problem<T> p =
+      make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kRagged, &position_memory);
   p.cache = &kv;
   p.cache_kernels = &cache_kernels_of<T>(context.isa());
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
@@ -104,6 +104,19 @@ void check_all_seen(const Problem<T>& p, Index shared, std::uint32_t* words) {
   }
 }
 
+/// to = from, number by number.
+template <class From, class To>
+void convert_rows(const View<From, 4>& from, const View<To, 4>& to) {
+  for (Index b = 0; b < to.size(0); ++b) {
+    for (Index h = 0; h < to.size(1); ++h) {
+      for (Index i = 0; i < to.size(2); ++i) {
+        const From* x = &from(b, h, i, 0);
+        std::transform(x, x + to.size(3), &to(b, h, i, 0), [](From one) { return static_cast<To>(one); });
+      }
+    }
+  }
+}
+
 template <class T>
 void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const View<T, 4>& out,
              const View<Accumulator<T>, 3>& lse, const AttentionOptions& options, Context& context) {
@@ -153,6 +166,27 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   merge_attention(parts, part_lses, out, lse.is_null() ? merged : lse);
 }
 
+/// 16-bit queries are widened: their parts would be rounded before they are merged, and out is to be rounded once.
+template <class T>
+void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index shared, const View<T, 4>& out,
+                          const View<Accumulator<T>, 3>& lse, const AttentionOptions& options, Context& context) {
+  using Sum = Accumulator<T>;
+  if constexpr (std::is_same_v<T, Sum>) {
+    cascade(q, kv, shared, out, lse, options, context);
+  } else {
+    {
+      ScratchLease memory;
+      check_results(kCascade, make_cached_problem(kCascade, q, kv, options, context, memory), q, out, lse);
+    }
+    const ScratchLease memory = borrow_scratch(context, static_cast<std::size_t>(q.count() + out.count()) * sizeof(Sum));
+    const View<Sum, 4> wide_q(reinterpret_cast<Sum*>(memory.data()), q.sizes());
+    const View<Sum, 4> wide_out(wide_q.data() + q.count(), out.sizes());
+    convert_rows(q, wide_q);
+    cascade<Sum>(wide_q, kv, shared, wide_out, lse, options, context);
+    convert_rows(wide_out, out);
+  }
+}
+
 }  // namespace
 
 #define QKV_DEFINE(T)                                                                                              \
@@ -162,7 +196,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   }                                                                                                                \
   void attention_forward_cascade(View<const T, 4> q, const KeyValue& kv, Index shared, View<T, 4> out,             \
                                  View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) { \
-    cascade<T>(q, kv, shared, out, lse, options, context);                                                         \
+    cascade_rounded_once<T>(q, kv, shared, out, lse, options, context);                                            \
   }
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE

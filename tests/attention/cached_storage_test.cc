@@ -92,6 +92,7 @@ TEST(Cascade, IsEverySequenceOnItsOwn) {
     check_cascade<float>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF32}, 2, worst);
     check_cascade<double>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF64}, 2, worst);
     check_cascade<BFloat16>({.group = 2, .q_len = q_len, .storage = CacheStorage::kBF16}, 2, worst);
+    check_cascade<Float16>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF16}, 2, worst);
   }
   worst.print("cascade");
 }
