@@ -176,7 +176,9 @@ void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index s
   } else {
     {
       ScratchLease memory;
-      check_results(kCascade, make_cached_problem(kCascade, q, kv, options, context, memory), q, out, lse);
+      AttentionOptions checked = options;
+      checked.empty_row = EmptyRow::kZero;  // no row is empty, as below
+      check_results(kCascade, make_cached_problem(kCascade, q, kv, checked, context, memory), q, out, lse);
     }
     const ScratchLease memory = borrow_scratch(context, static_cast<std::size_t>(q.count() + out.count()) * sizeof(Sum));
     const View<Sum, 4> wide_q(reinterpret_cast<Sum*>(memory.data()), q.sizes());
