@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -55,6 +56,7 @@ struct Expected {
 class Worst {
  public:
   void note(const std::string& output, double ratio, const std::string& case_name) {
+    ++compared_;
     auto& entry = worst_[output];
     if (ratio >= entry.first) entry = {ratio, case_name};
   }
@@ -64,8 +66,17 @@ class Worst {
     }
   }
 
+  /// How many tensors were held against their bounds.
+  std::int64_t compared() const { return compared_; }
+  double largest() const {
+    double ratio = 0;
+    for (const auto& [output, entry] : worst_) ratio = std::max(ratio, entry.first);
+    return ratio;
+  }
+
  private:
   std::map<std::string, std::pair<double, std::string>> worst_;
+  std::int64_t compared_ = 0;
 };
 
 /// Holds `actual` against `expected`: NaN where NaN is expected, the same infinity, else within the bound.

@@ -97,8 +97,25 @@ struct AttentionCase {
   }
 };
 
+enum class Option : std::size_t {
+  kHeads,
+  kLengths,
+  kWidths,
+  kMask,
+  kBias,
+  kLayout,
+  kFill,
+  kSoftcap,
+  kScale,
+  kDropout,
+  kEmptyRow,
+  kSinks,
+  kPosition,
+  kMod,
+  kCache
+};
 /// A choice of one value for each option, as indices into option_values().
-inline constexpr std::size_t kNumOptions = 15;
+inline constexpr std::size_t kNumOptions = static_cast<std::size_t>(Option::kCache) + 1;
 using Choice = std::array<std::size_t, kNumOptions>;
 
 namespace case_values {
@@ -137,8 +154,7 @@ inline constexpr std::array kSoftcaps = {0.0, 5.0, 30.0};
 inline constexpr std::array kDropouts = {0.0, 0.1, 0.5, 1.0};
 }  // namespace case_values
 
-/// How many values each option has. Order: heads, lengths, widths, mask, bias, layout, fill, softcap, scale, dropout, empty
-/// row, sinks, position bias, callback.
+/// How many values each option has, in the order of Option.
 inline Choice option_values() {
   return {case_values::kHeads.size(),  case_values::kLengths.size(),
           case_values::kWidths.size(), kMaskNames.size(),
@@ -219,25 +235,6 @@ inline std::vector<AttentionCase> pairwise_cases(double max_work = kPairwiseWork
     cases.push_back(case_of(best, cases.size() + 1));
   }
   return cases;
-}
-
-/// Case `n` of the product of heads, lengths, widths, masks and biases; the other options are drawn from n. Not every n is
-/// legal.
-inline Index product_count() {
-  const Choice counts = option_values();
-  return static_cast<Index>(counts[0] * counts[1] * counts[2] * counts[3] * counts[4]);
-}
-inline AttentionCase product_case(Index n) {
-  const Choice counts = option_values();
-  Random random(static_cast<std::uint64_t>(n));
-  Choice choice{};
-  auto rest = static_cast<std::size_t>(n);
-  for (std::size_t option = 0; option < kNumOptions; ++option) {
-    choice[option] =
-        option < 5 ? rest % counts[option] : static_cast<std::size_t>(random.below(static_cast<Index>(counts[option])));
-    if (option < 5) rest /= counts[option];
-  }
-  return case_of(choice, static_cast<std::uint64_t>(n));
 }
 
 /// Empty sizes and the corners that no generator finds.

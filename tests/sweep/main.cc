@@ -1,59 +1,182 @@
-// qkv_sweep [FIRST [COUNT [STEP]]]: the product of heads, lengths, widths, masks and biases, every ISA, f32 and f64, forward
-// and backward, within computed bounds. Hours long as a whole; any part of it can be run. Not: a part of ctest.
-#include <cstdlib>
+// qkv_sweep: the products of options that the tests cover in pairs, on every instruction set, forward and backward, against the
+// textbook within computed bounds. Not: a part of ctest.
+#include <gtest/gtest.h>
+#include <time.h>
 
-#include "support/expect.h"
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "support/isas.h"
+#include "sweep/family.h"
 
 namespace qkv::test {
 namespace {
 
-struct Sweep {
-  Worst worst;
-  Index done = 0, failed = 0;
+constexpr const char* kHelp = R"(qkv_sweep [FAMILY ...] [--part I/N] [--case N] [--list] [--help]
 
-  template <class T>
-  void run(const AttentionCase& each, const char* type) {
-    const Problem<T> problem(each);
-    const Expectation<T> expectation(problem);
-    for (const Isa isa : supported_isas()) {
-      Context context({.threads = 1, .isa = isa, .executor = nullptr});
-      const std::string name = each.name() + " " + type + " " + std::string(isa_name(isa));
-      Result<T> result(problem);
-      result.run(problem, context);
-      for (const auto& verdict :
-           {expectation.holds_forward(result, name, worst), expectation.holds_weights(result, name, worst),
-            expectation.holds_backward(result, name, worst)}) {
-        if (verdict) continue;
-        ++failed;
-        std::printf("\nFAILED %s\n", verdict.message());
-      }
-      if (!result.sentinels_intact()) ++failed, std::printf("\nFAILED %s: wrote outside its outputs\n", name.c_str());
+Runs the product of the options of each family (all families where none is named): every value of each with every value of the
+others, on every instruction set of this CPU, against the textbook within computed bounds. Options that are not multiplied are
+drawn with the case's number as the seed, so a case is the same wherever it is run. A number whose combination cannot be (a cache
+with dropout, the delta rule normalised) is no case. The whole takes half an hour of one core on three instruction sets.
+
+  --part I/N   every N-th case, from the I-th on (1 <= I <= N): N parts together are the whole
+  --case N     case N alone (of one family)
+  --list       the families, how many numbers each has, what is multiplied and what is drawn; runs nothing
+  --help       this
+
+Prints each failure, one line for each family and one at the end. Exit code 0: everything within its bounds; 1: a failure; 2: usage.
+)";
+
+/// Counts failed expectations and prints them with the case they belong to.
+class Failures : public testing::EmptyTestEventListener {
+ public:
+  void begin(std::string name) { case_ = std::move(name); }
+  void add(const std::string& what) {
+    ++count_;
+    std::printf("FAILED %s\n%s\n", case_.c_str(), what.c_str());
+    std::fflush(stdout);
+  }
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.failed()) add(result.message());
+  }
+  Index count() const { return count_; }
+
+ private:
+  std::string case_;
+  Index count_ = 0;
+};
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+struct Wanted {
+  std::vector<std::string> families;
+  Index part = 1, parts = 1, only = -1;
+  bool list = false, help = false;
+};
+
+/// False: not understood.
+bool parse(int argc, char** argv, Wanted& wanted) {
+  for (int n = 1; n < argc; ++n) {
+    const std::string_view word = argv[n];
+    long long first = 0, second = 0;
+    char rest = 0;
+    if (word == "--help" || word == "-h") {
+      wanted.help = true;
+    } else if (word == "--list") {
+      wanted.list = true;
+    } else if (word == "--part" && n + 1 < argc && std::sscanf(argv[n + 1], "%lld/%lld%c", &first, &second, &rest) == 2) {
+      wanted.part = first, wanted.parts = second, ++n;
+      if (first < 1 || first > second) return false;
+    } else if (word == "--case" && n + 1 < argc && std::sscanf(argv[n + 1], "%lld%c", &first, &rest) == 1) {
+      wanted.only = first, ++n;
+      if (first < 0) return false;
+    } else if (!word.starts_with("-")) {
+      wanted.families.emplace_back(word);
+    } else {
+      return false;
     }
   }
+  return wanted.only < 0 || wanted.families.size() == 1;
+}
+
+struct Total {
+  Index families = 0, cases = 0;
+  std::int64_t compared = 0;
+  double largest = 0;
 };
+
+void run_family(const Family& family, const Wanted& wanted, Failures& failures, Total& total) {
+  Worst worst;
+  Index cases = 0;
+  const Index failed_before = failures.count();
+  const double begin = cpu_seconds();
+  double said = begin;
+  const Index first = wanted.only >= 0 ? wanted.only : wanted.part - 1;
+  const Index end = wanted.only >= 0 ? std::min(wanted.only + 1, family.count) : family.count;
+  for (Index n = first; n < end; n += wanted.parts) {
+    failures.begin(std::string(family.name) + " --case " + std::to_string(n));
+    try {
+      cases += family.run(n, worst);
+    } catch (const std::exception& error) {
+      ++cases;
+      failures.add(error.what());
+    }
+    const double now = cpu_seconds();
+    if (now - said < 60) continue;
+    said = now;
+    std::printf("  %s: %lld of %lld\n", family.name, static_cast<long long>(n), static_cast<long long>(end));
+    std::fflush(stdout);
+  }
+  std::string compared;  // by checks that say so; the others compare bits
+  if (worst.compared() > 0) compared = std::to_string(worst.compared()) + " results held against bounds, ";
+  std::printf("%s: %lld cases of %lld numbers, %s%lld failures, %.1f s\n", family.name, static_cast<long long>(cases),
+              static_cast<long long>(family.count), compared.c_str(), static_cast<long long>(failures.count() - failed_before),
+              cpu_seconds() - begin);
+  worst.print(family.name);
+  std::fflush(stdout);
+  ++total.families, total.cases += cases, total.compared += worst.compared();
+  total.largest = std::max(total.largest, worst.largest());
+}
+
+int run(const Wanted& wanted) {
+  std::vector<Family> families = {rotary_family(),       ring_family(),     cascade_family(), cache_family(),
+                                  linear_family(),       ragged_family(),   capture_family(), sequences_family(),
+                                  second_order_family(), attention_family()};
+#ifdef QKV_SWEEP_NN
+  families.push_back(grouped_family());
+#endif
+  for (const std::string& name : wanted.families) {
+    if (std::ranges::none_of(families, [&](const Family& family) { return name == family.name; })) {
+      std::fprintf(stderr, "qkv_sweep: no family %s; see --list\n", name.c_str());
+      return 2;
+    }
+  }
+  std::erase_if(families, [&](const Family& family) {
+    return !wanted.families.empty() && std::ranges::count(wanted.families, family.name) == 0;
+  });
+  if (wanted.list) {
+    Index count = 0;
+    for (const Family& family : families) {
+      std::printf("%-13s %8lld  %s\n%24s%s\n", family.name, static_cast<long long>(family.count), family.multiplied,
+                  "drawn: ", family.drawn);
+      count += family.count;
+    }
+    std::printf("%-13s %8lld  each on:", "together", static_cast<long long>(count));
+    for (const Isa isa : supported_isas()) std::printf(" %s", std::string(isa_name(isa)).c_str());
+    std::printf("\n");
+    return 0;
+  }
+  auto* failures = new Failures;  // gtest's list owns it
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  delete listeners.Release(listeners.default_result_printer());
+  listeners.Append(failures);
+  Total total;
+  const double begin = cpu_seconds();
+  for (const Family& family : families) run_family(family, wanted, *failures, total);
+  std::printf(
+      "sweep: %lld cases of %lld families on %zu instruction sets, %lld results, worst error/bound %.3f, %lld failures, "
+      "%.1f s of one core\n",
+      static_cast<long long>(total.cases), static_cast<long long>(total.families), supported_isas().size(),
+      static_cast<long long>(total.compared), total.largest, static_cast<long long>(failures->count()), cpu_seconds() - begin);
+  return failures->count() == 0 ? 0 : 1;
+}
 
 }  // namespace
 }  // namespace qkv::test
 
 int main(int argc, char** argv) {
-  using namespace qkv;
-  using namespace qkv::test;
-  const Index first = argc > 1 ? std::atoll(argv[1]) : 0;
-  const Index count = argc > 2 ? std::atoll(argv[2]) : product_count() - first;
-  const Index step = argc > 3 ? std::max(1LL, std::atoll(argv[3])) : 1;
-  const Index end = std::min(first + count * step, product_count());
-  Sweep sweep;
-  for (Index n = first; n < end; n += step) {
-    const AttentionCase each = product_case(n);
-    if (!each.legal() || each.work() > 2e7) continue;
-    sweep.run<float>(each, "f32");
-    sweep.run<double>(each, "f64");
-    if (++sweep.done % 20 != 0) continue;
-    std::printf("\r%lld of %lld, %lld cases run, %lld failed", static_cast<long long>(n), static_cast<long long>(end),
-                static_cast<long long>(sweep.done), static_cast<long long>(sweep.failed));
-    std::fflush(stdout);
+  qkv::test::Wanted wanted;
+  if (!qkv::test::parse(argc, argv, wanted) || wanted.help) {
+    std::fputs(qkv::test::kHelp, wanted.help ? stdout : stderr);
+    return wanted.help ? 0 : 2;
   }
-  std::printf("\n%lld cases run, %lld failures\n", static_cast<long long>(sweep.done), static_cast<long long>(sweep.failed));
-  sweep.worst.print("sweep");
-  return sweep.failed == 0 ? 0 : 1;
+  return qkv::test::run(wanted);
 }
