@@ -2,6 +2,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <mutex>
+
 #include "bindings.h"
 #include "qkv/version.h"
 
@@ -9,18 +11,23 @@ namespace qkv::python {
 
 namespace {
 
-std::shared_ptr<Context> current;  // guarded by the interpreter's lock; null: the library's default
+// Null: the library's default. Has a lock of its own: XLA's threads ask for the context without the interpreter's.
+std::shared_ptr<Context> current;
+std::mutex current_mutex;
 
 void set_context(int threads, Isa isa) {
   ContextOptions options;
   options.threads = threads;
   options.isa = isa;
-  current = std::make_shared<Context>(options);
+  auto made = std::make_shared<Context>(options);
+  const std::lock_guard lock(current_mutex);
+  current.swap(made);
 }
 
 }  // namespace
 
 std::shared_ptr<Context> context() {
+  const std::lock_guard lock(current_mutex);
   if (current == nullptr) current = {std::shared_ptr<Context>(), &Context::default_context()};
   return current;
 }
@@ -46,6 +53,8 @@ void bind_context(nb::module_& m) {
   });
   m.def("trim", [] { context()->trim(); });
   m.def("scratch_bytes", [] { return context()->scratch_bytes(); });
+  // A pointer to context(): what the other modules of the package compute with (std::shared_ptr<Context> (*)()).
+  m.attr("_context") = nb::capsule(reinterpret_cast<void*>(&context));
   m.attr("__version__") = QKV_VERSION;
 }
 
