@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "attention/mask_leaves.h"
 #include "attention/mask_node.h"
 #include "core/callback_error.h"
 #include "core/check.h"
@@ -18,9 +19,10 @@ Index blocks_of(Index length, Index block) { return (length + block - 1) / block
 
 /// A map for `length` queries and keys whose rows are still to come.
 BlockMap square_map(const char* function, Index length, Index block, Index window_blocks, Index num_heads) {
-  check<OptionError>(length >= 0 && block >= 1 && window_blocks >= 0 && num_heads >= 1, function,
+  check<OptionError>(length >= 0 && length < kFar && block >= 1 && window_blocks >= 0 && num_heads >= 1, function,
                      "length and window_blocks must be counts, block and num_heads at least 1: got length ", length, ", block ",
                      block, ", window_blocks ", window_blocks, ", num_heads ", num_heads);
+  check_block(block, block, function);
   BlockMap map;
   map.q_block = map.kv_block = block;
   map.q_blocks = map.kv_blocks = blocks_of(length, block);
@@ -102,8 +104,7 @@ BlockMap block_map(const BigBirdBlocks& pattern) {
 
 BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes) {
   constexpr const char* function = "block_map";
-  check<OptionError>(sizes.q_block >= 1 && sizes.kv_block >= 1, function, "blocks must hold at least one query and key: got ",
-                     sizes.q_block, " x ", sizes.kv_block);
+  check_block(sizes.q_block, sizes.kv_block, function);
   check<OptionError>(sizes.batch >= 1 && sizes.num_heads >= 1 && sizes.q_len >= 0 && sizes.kv_len >= 0, function,
                      "sizes must be counts: got ", sizes.batch, " x ", sizes.num_heads, " x ", sizes.q_len, " x ",
                      sizes.kv_len);

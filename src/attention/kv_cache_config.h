@@ -9,6 +9,15 @@
 namespace qkv {
 inline namespace v0 {
 
+inline Index tokens_of_page(const KVCacheConfig& c) {
+  if (c.layout == CacheLayout::kPaged) return c.page_size;
+  return c.layout == CacheLayout::kRing ? c.window + c.max_append - 1 : c.capacity;
+}
+inline Index pages_of_sequence(const KVCacheConfig& c) {
+  if (c.layout != CacheLayout::kPaged) return 1;
+  return c.capacity == 0 ? c.pages : std::min(c.pages, (c.capacity + c.page_size - 1) / c.page_size);
+}
+
 /// The config with its defaults filled in. Throws OptionError.
 inline KVCacheConfig checked(KVCacheConfig c) {
   constexpr const char* function = "KVCache";
@@ -30,16 +39,17 @@ inline KVCacheConfig checked(KVCacheConfig c) {
                        "negative: got page_size ",
                        c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
   }
+  // Sums and products of these are numbers; whether so much memory can be had is said where it is allocated.
+  for (const Index n :
+       {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append, c.page_size, c.pages}) {
+    check<OptionError>(n < Index{1} << 40, function, "sizes must be below 2^40: got ", n);
+  }
+  const Index rows[] = {c.layout == CacheLayout::kPaged ? c.pages : c.max_sequences, tokens_of_page(c), c.num_kv_heads,
+                        std::max(c.head_dim, c.v_head_dim)};
+  const Index table[] = {c.max_sequences, pages_of_sequence(c)};
+  checked_count(rows);
+  checked_count(table);
   return c;
-}
-
-inline Index tokens_of_page(const KVCacheConfig& c) {
-  if (c.layout == CacheLayout::kPaged) return c.page_size;
-  return c.layout == CacheLayout::kRing ? c.window + c.max_append - 1 : c.capacity;
-}
-inline Index pages_of_sequence(const KVCacheConfig& c) {
-  if (c.layout != CacheLayout::kPaged) return 1;
-  return c.capacity == 0 ? c.pages : std::min(c.pages, (c.capacity + c.page_size - 1) / c.page_size);
 }
 
 }  // namespace v0

@@ -85,8 +85,9 @@ class PositionSet {
   explicit PositionSet(IndexSpan positions) : positions_(positions.begin(), positions.end()) {
     std::ranges::sort(positions_);
     positions_.erase(std::ranges::unique(positions_).begin(), positions_.end());
-    check<OptionError>(positions_.empty() || positions_[0] >= 0, "Mask", "a global row or column must be a position: got ",
-                       positions_.empty() ? 0 : positions_[0]);
+    for (const Index p : {front(), positions_.empty() ? 0 : positions_.back()}) {
+      check<OptionError>(p >= 0 && p < kFar, "Mask", "a global row or column must be a position: got ", p);
+    }
   }
 
   Index size() const { return static_cast<Index>(positions_.size()); }

@@ -7,8 +7,6 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-constexpr Index kFar = Index{1} << 60;  // beyond every position, and sums of two of them do not overflow
-
 /// keep = (j - i - offset) % step == 0
 class Dilated final : public MaskPart {
  public:

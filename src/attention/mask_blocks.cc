@@ -108,13 +108,19 @@ class Blocks final : public MaskPart {
 };
 
 void check_map(const BlockMap& map) {
-  check<OptionError>(map.q_block >= 1 && map.kv_block >= 1, kFunction, "blocks must hold at least one query and key: got ",
-                     map.q_block, " x ", map.kv_block);
+  check_block(map.q_block, map.kv_block, kFunction);
   check<OptionError>(map.q_blocks >= 0 && map.kv_blocks >= 0 && map.batch >= 1 && map.num_heads >= 1, kFunction,
                      "sizes must be counts: got ", map.batch, " x ", map.num_heads, " x ", map.q_blocks, " x ", map.kv_blocks);
-  const auto rows = static_cast<std::size_t>(map.batch * map.num_heads * map.q_blocks);
-  check<OptionError>(map.row_begin.size() == rows + 1, kFunction, "row_begin must have one value more than there are rows, ",
-                     rows, ": got ", map.row_begin.size());
+  check<OptionError>(map.q_blocks <= kFar / map.q_block && map.kv_blocks <= kFar / map.kv_block, kFunction,
+                     "blocks must cover fewer than 2^60 positions: got ", map.q_blocks, " of ", map.q_block, " x ",
+                     map.kv_blocks, " of ", map.kv_block);
+  Index planes = 0, all_rows = 0;
+  check<OptionError>(!__builtin_mul_overflow(map.batch, map.num_heads, &planes) &&
+                         !__builtin_mul_overflow(planes, map.q_blocks, &all_rows) &&
+                         map.row_begin.size() == static_cast<std::size_t>(all_rows) + 1,
+                     kFunction, "row_begin must have one value more than there are rows, ", map.batch, " x ", map.num_heads,
+                     " x ", map.q_blocks, ": got ", map.row_begin.size());
+  const auto rows = static_cast<std::size_t>(all_rows);
   check<OptionError>(map.row_begin[0] == 0 && map.row_begin[rows] == map.live_blocks(), kFunction,
                      "row_begin must go from 0 to the number of columns, ", map.live_blocks(), ": got ", map.row_begin[0], "..",
                      map.row_begin[rows]);
@@ -134,6 +140,11 @@ void check_map(const BlockMap& map) {
 }
 
 }  // namespace
+
+void check_block(Index q_block, Index kv_block, const char* function) {
+  check<OptionError>(q_block >= 1 && kv_block >= 1 && q_block < kFar && kv_block < kFar, function,
+                     "blocks must hold at least one query and key, and fewer than 2^60: got ", q_block, " x ", kv_block);
+}
 
 MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map) {
   check_map(*map);

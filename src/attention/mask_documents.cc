@@ -16,16 +16,18 @@ struct Numbers {
   Index begin, end;
 };
 
-/// Ascending ranges of positions that do not overlap, and the one that a position lies in by a look-up.
+/// Ascending ranges of positions that do not overlap, and the one that a position lies in by a look-up: a table of stretches of
+/// positions, about as many as ranges, says where to search.
 class Segments {
  public:
   Segments(IndexSpan begins, IndexSpan ends) : begins_(begins.begin(), begins.end()), ends_(ends.begin(), ends.end()) {
-    next_.resize(static_cast<std::size_t>(end()));
-    std::size_t document = 0;
-    for (std::size_t p = 0; p < next_.size(); ++p) {
-      while (ends_[document] <= static_cast<Index>(p)) ++document;
-      next_[p] = static_cast<std::int32_t>(document);
+    while (end() >> shift_ > 2 * count() + 64) ++shift_;
+    Index document = 0;
+    for (Index stretch = 0; stretch <= end() >> shift_; ++stretch) {
+      while (document < count() && ends_[at(document)] <= stretch << shift_) ++document;
+      first_.push_back(document);
     }
+    first_.push_back(count());
   }
 
   Index count() const { return static_cast<Index>(begins_.size()); }
@@ -35,15 +37,21 @@ class Segments {
   /// Those that positions [begin, begin + n) meet, and empty ones between.
   Numbers meeting(Index begin, Index n) const {
     if (begin >= end()) return {count(), count()};
-    const Index last = std::min(begin + n, end()) - 1, next = next_[at(last)];
-    return {next_[at(begin)], begins_[at(next)] <= last ? next + 1 : next};
+    const Index last = std::min(begin + n, end()) - 1, next = behind(last);
+    return {behind(begin), begins_[at(next)] <= last ? next + 1 : next};
   }
 
  private:
   static std::size_t at(Index n) { return static_cast<std::size_t>(n); }
+  /// The first document that ends behind position p.
+  Index behind(Index p) const {
+    const Index* ends = ends_.data();
+    return std::upper_bound(ends + first_[at(p >> shift_)], ends + first_[at((p >> shift_) + 1)], p) - ends;
+  }
 
   std::vector<Index> begins_, ends_;
-  std::vector<std::int32_t> next_;  // [end()]: the first document that ends behind a position
+  int shift_ = 0;             // a stretch holds 2^shift_ positions
+  std::vector<Index> first_;  // the first document that ends behind each stretch's first position; then count()
 };
 
 class Documents final : public MaskPart {
@@ -122,6 +130,7 @@ void check_offsets(IndexSpan offsets, const char* name) {
   for (std::size_t d = 1; d < offsets.size(); ++d) {
     check<OptionError>(offsets[d] >= offsets[d - 1], kFunction, name, " must ascend: got ", offsets[d - 1], ", ", offsets[d]);
   }
+  check<OptionError>(offsets.back() < kFar, kFunction, name, " must be positions: got ", offsets.back());
 }
 
 void check_ranges(IndexSpan begins, IndexSpan ends) {
@@ -135,6 +144,7 @@ void check_ranges(IndexSpan begins, IndexSpan ends) {
                        begins[d], "..", ends[d]);
     before = ends[d];
   }
+  check<OptionError>(before < kFar, kFunction, "the keys of documents must be positions: got ", before);
 }
 
 /// What all bands of `inside` keep of one document, in positions of the whole row.
@@ -162,7 +172,6 @@ MaskPartPtr make_documents(IndexSpan q_offsets, IndexSpan k_begins, IndexSpan k_
   const std::size_t documents = q_offsets.size() - 1;
   check<ShapeError>(k_begins.size() == documents, kFunction, "queries and keys must have as many documents: got ", documents,
                     " and ", k_begins.size());
-  check<OptionError>(documents < (std::size_t{1} << 31), kFunction, "there may be at most 2^31 - 1 documents: got ", documents);
   if (!gaps && documents > 0) check<OptionError>(k_begins[0] == 0, kFunction, "k_offsets must begin with 0: got ", k_begins[0]);
   check_ranges(k_begins, k_ends);
   Segments q(q_offsets.first(documents), q_offsets.subspan(1)), k(k_begins, k_ends);

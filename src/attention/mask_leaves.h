@@ -11,6 +11,8 @@ inline namespace v0 {
 
 using IndexSpan = std::span<const Index>;
 
+constexpr Index kFar = Index{1} << 60;  // beyond every position, and sums of a few of them do not overflow
+
 /// keep = c - left <= j <= c + right with c = i + offset; -1 is unbounded. causal() is the band (-1, 0).
 struct BandOptions {
   Index left, right;
@@ -43,6 +45,8 @@ MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k
 
 /// keep = values[b, h, i, j] != 0, or the opposite. [B|1, H|1, Tq|1, Tk|1]; borrowed.
 MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep);
+/// OptionError unless blocks of these sizes can be counted and multiplied.
+void check_block(Index q_block, Index kv_block, const char* function);
 /// keep = the block of (i, j) is listed. Checks the map.
 MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map);
 MaskPartPtr make_callback(MaskCallback keep);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "support/caches.h"
@@ -284,6 +285,15 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses({.head_dim = 4, .layout = CacheLayout::kRing}, "a window and max_append of at least 1: got 0, 1");
   refuses({.head_dim = 4, .layout = CacheLayout::kPaged}, "pages 0");
   refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
+  // Sums and products that are no numbers.
+  constexpr Index largest = std::numeric_limits<Index>::max(), large = Index{1} << 39;
+  refuses({.head_dim = 4, .capacity = largest}, "below 2^40: got 9223372036854775807");
+  refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = largest, .max_append = 2}, "below 2^40");
+  refuses({.head_dim = 4, .layout = CacheLayout::kPaged, .capacity = largest, .pages = 1}, "below 2^40");
+  refuses({.head_dim = 4, .max_sequences = largest, .capacity = 1}, "below 2^40");
+  EXPECT_THROW(KVCache({.head_dim = 4, .layout = CacheLayout::kPaged, .page_size = large, .pages = large}), ShapeError);
+  EXPECT_THROW(KVCache({.head_dim = 4, .layout = CacheLayout::kPaged, .max_sequences = large, .page_size = 1, .pages = large}),
+               ShapeError);
 }
 
 TEST(KVCache, RoundsOnceToWhatItStores) {

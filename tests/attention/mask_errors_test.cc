@@ -2,12 +2,15 @@
 // refusals of causal, window, lengths and dense masks (errors_test.cc).
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "qkv/attention.h"
 
 namespace qkv::test {
 namespace {
 
 using Values = std::vector<Index>;
+constexpr Index kLargest = std::numeric_limits<Index>::max();
 
 /// The text of the E that `call` throws; fails when it throws nothing or something else.
 template <class E, class F>
@@ -33,6 +36,9 @@ TEST(MaskErrors, NumbersThatCanNeverBeRight) {
   expect_error<OptionError>([] { Mask::chunked(-3, Values{1}); }, {"[Mask::chunked]", "-3"});
   expect_error<OptionError>([] { Mask::global_rows(Values{2, -5}); }, {"-5"});
   expect_error<OptionError>([] { Mask::mask_mod(nullptr); }, {"[Mask::mask_mod]"});
+  // One more than these is no number.
+  expect_error<OptionError>([] { Mask::global_rows(Values{2, kLargest}); }, {"position", "9223372036854775807"});
+  expect_error<OptionError>([] { Mask::global_columns(Values{kLargest}); }, {"position", "9223372036854775807"});
 }
 
 TEST(MaskErrors, Documents) {
@@ -60,6 +66,10 @@ TEST(MaskErrors, Documents) {
         Mask::documents(q, Values{0, 2, 5}, Mask::causal());
       },
       {"[Mask::documents]", "kBottomRight", "Tq 2, Tk 3"});
+  // Far ends cost no memory and overflow nothing.
+  expect_error<OptionError>(documents({0, kLargest}, {0, 4}), {"[Mask::documents]", "q_offsets", "9223372036854775807"});
+  expect_error<OptionError>(documents({0, 4}, {0, kLargest}), {"[Mask::documents]", "keys", "9223372036854775807"});
+  EXPECT_NO_THROW(documents({0, kLargest >> 4}, {0, kLargest >> 5})());
   expect_error<ShapeError>([&] { Mask::documents(q, q, Mask::causal(Values{1})); },
                            {"[Mask::documents]", "one offset per document"});
 }
@@ -92,6 +102,7 @@ TEST(MaskErrors, SizesOfACall) {
   expect_misfit(Mask::documents(Values{0, 3}, Values{0, 6}), {"queries", "Tq 4", "3"});
   expect_misfit(Mask::documents(Values{0, 4}, Values{0, 5}), {"keys", "Tk 6", "5"});
   expect_misfit(Mask::documents(Values{0, 4}, Values{2}, Values{7}), {"keys", "within", "Tk 6", "7"});
+  expect_misfit(Mask::documents(Values{0, 1, kLargest >> 4}, Values{0, 1, kLargest >> 4}), {"queries", "Tq 4"});
   expect_misfit(Mask::document_ids(Values{0, 0, 0, 0}, Values{0, 0, 0}), {"document_ids", "keys", "3", "6"});
   const Tensor<Index> three({3, 4}), keys({3, 6});
   expect_misfit(Mask::document_ids(View<const Index, 2>(three), View<const Index, 2>(keys)), {"document_ids", "3", "2"});
@@ -121,6 +132,12 @@ TEST(MaskErrors, BlockMaps) {
   expect_error<OptionError>(broken([](BlockMap& m) { m.row_begin.pop_back(); }), {"[Mask::blocks]", "row_begin", "2: got 2"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.q_block = 0; }), {"[Mask::blocks]", "0 x 2"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.num_heads = 0; }), {"[Mask::blocks]", "1 x 0"});
+  // Products of sizes that are no numbers.
+  expect_error<OptionError>(broken([](BlockMap& m) { m.kv_block = kLargest; }), {"[Mask::blocks]", "2 x 9223372036854775807"});
+  expect_error<OptionError>(broken([](BlockMap& m) { m.kv_blocks = kLargest; }),
+                            {"[Mask::blocks]", "9223372036854775807 of 2"});
+  expect_error<OptionError>(broken([](BlockMap& m) { m.batch = m.num_heads = Index{1} << 32; }),
+                            {"[Mask::blocks]", "4294967296 x 4294967296 x 2"});
   const BlockMap small = block_map(Mask(), {.q_len = 2, .kv_len = 6, .q_block = 2, .kv_block = 2});
   expect_misfit(Mask::blocks(small), {"block map", "1 x 3", "4 x 6"});
   const BlockMap heads = block_map(Mask(), {.num_heads = 2, .q_len = 4, .kv_len = 6, .q_block = 2, .kv_block = 2});
@@ -130,6 +147,9 @@ TEST(MaskErrors, BlockMaps) {
   expect_error<OptionError>([] { block_map(LongformerBlocks{.length = 8, .block = 0}); }, {"block 0"});
   expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = 8, .random_blocks = -1}); }, {"-1"});
   expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = -8}); }, {"-8"});
+  expect_error<OptionError>([] { block_map(BigBirdBlocks{.length = 8, .block = kLargest}); }, {"9223372036854775807"});
+  expect_error<OptionError>([] { block_map(LongformerBlocks{.length = kLargest}); }, {"length 9223372036854775807"});
+  expect_error<OptionError>([] { block_map(Mask(), {.q_len = 1, .kv_len = 1, .kv_block = kLargest}); }, {"64 x 9223372036"});
   expect_error<OptionError>([] { block_map(Mask(), {.q_len = 1, .kv_len = 1, .q_block = 0}); }, {"0 x 64"});
 }
 
