@@ -29,12 +29,14 @@ struct Arguments {
   Align alignment() const { return align.value_or(Align::kSquare); }
 };
 
-/// What a leaf takes: how many lists, how many numbers in the first, and what else.
+/// What a leaf takes: how many lists, how many numbers in the first, beside how many lists at most an alignment may stand, and
+/// whether a mask inside.
 struct Leaf {
   std::string_view name, words;
   std::size_t fewest_lists, most_lists;
   std::size_t fewest_numbers, most_numbers;  // of the first list
-  bool aligns, has_inside;
+  Index most_aligned_lists;                  // -1: nowhere
+  bool has_inside;
   std::function<Mask(const Arguments&, const Sizes&)> make;
 };
 
@@ -55,49 +57,47 @@ const std::vector<Leaf>& leaves() {
   using A = const Arguments&;
   using S = const Sizes&;
   static const std::vector<Leaf> all = {
-      {"all", "all", 0, 0, 0, 0, false, false, [](A, S) { return Mask(); }},
-      {"causal", "causal[(ALIGN)], causal(OFFSET,..)", 0, 1, 1, kAny, true, false,
+      {"all", "all", 0, 0, 0, 0, -1, false, [](A, S) { return Mask(); }},
+      {"causal", "causal[(ALIGN)], causal(OFFSET,..)", 0, 1, 1, kAny, 0, false,
        [](A a, S) { return a.lists.empty() ? Mask::causal(a.alignment()) : Mask::causal(a.list(0)); }},
-      {"window", "window(LEFT,RIGHT[,ALIGN]), window(LEFT,RIGHT; OFFSET,..)", 1, 2, 2, 2, true, false,
+      {"window", "window(LEFT,RIGHT[,ALIGN]), window(LEFT,RIGHT; OFFSET,..)", 1, 2, 2, 2, 1, false,
        [](A a, S) {
          return a.lists.size() == 2 ? Mask::window(a.number(0), a.number(1), a.list(1))
                                     : Mask::window(a.number(0), a.number(1), a.alignment());
        }},
-      {"sliding", "sliding(N[,ALIGN])", 1, 1, 1, 1, true, false,
-       [](A a, S) { return Mask::sliding(a.number(0), a.alignment()); }},
-      {"dilated", "dilated(STEP[,ALIGN])", 1, 1, 1, 1, true, false,
+      {"sliding", "sliding(N[,ALIGN])", 1, 1, 1, 1, 1, false, [](A a, S) { return Mask::sliding(a.number(0), a.alignment()); }},
+      {"dilated", "dilated(STEP[,ALIGN])", 1, 1, 1, 1, 1, false,
        [](A a, S) { return Mask::dilated(a.number(0), a.alignment()); }},
-      {"chunked", "chunked(SIZE[,ALIGN]), chunked(SIZE[,ALIGN]; START,..)", 1, 2, 1, 1, true, false,
+      {"chunked", "chunked(SIZE[,ALIGN]), chunked(SIZE[,ALIGN]; START,..)", 1, 2, 1, 1, 2, false,
        [](A a, S) {
          return a.lists.size() == 2 ? Mask::chunked(a.number(0), a.list(1), a.alignment())
                                     : Mask::chunked(a.number(0), a.alignment());
        }},
-      {"key_lengths", "key_lengths(LENGTH,..)", 1, 1, 1, kAny, false, false,
-       [](A a, S) { return Mask::key_lengths(a.list(0)); }},
-      {"key_starts", "key_starts(START,..)", 1, 1, 1, kAny, false, false, [](A a, S) { return Mask::key_starts(a.list(0)); }},
-      {"query_lengths", "query_lengths(LENGTH,..)", 1, 1, 1, kAny, false, false,
+      {"key_lengths", "key_lengths(LENGTH,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_lengths(a.list(0)); }},
+      {"key_starts", "key_starts(START,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_starts(a.list(0)); }},
+      {"query_lengths", "query_lengths(LENGTH,..)", 1, 1, 1, kAny, -1, false,
        [](A a, S) { return Mask::query_lengths(a.list(0)); }},
-      {"prefix", "prefix(LENGTH,..)", 1, 1, 1, kAny, false, false, [](A a, S) { return Mask::prefix(a.list(0)); }},
-      {"first", "first(N)", 1, 1, 1, 1, false, false, [](A a, S) { return Mask::first(a.number(0)); }},
-      {"global_rows", "global_rows(I,..)", 1, 1, 1, kAny, false, false, [](A a, S) { return Mask::global_rows(a.list(0)); }},
-      {"global_columns", "global_columns(J,..)", 1, 1, 1, kAny, false, false,
+      {"prefix", "prefix(LENGTH,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::prefix(a.list(0)); }},
+      {"first", "first(N)", 1, 1, 1, 1, -1, false, [](A a, S) { return Mask::first(a.number(0)); }},
+      {"global_rows", "global_rows(I,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::global_rows(a.list(0)); }},
+      {"global_columns", "global_columns(J,..)", 1, 1, 1, kAny, -1, false,
        [](A a, S) { return Mask::global_columns(a.list(0)); }},
-      {"documents", "documents(0,..,Tq[; 0,..,Tk][; MASK]), documents(0,..,Tq; BEGIN,..; END,..[; MASK])", 1, 3, 1, kAny, false,
+      {"documents", "documents(0,..,Tq[; 0,..,Tk][; MASK]), documents(0,..,Tq; BEGIN,..; END,..[; MASK])", 1, 3, 1, kAny, -1,
        true,
        [](A a, S) {
          const Mask inside = a.inside.value_or(Mask());
          return a.lists.size() == 3 ? Mask::documents(a.list(0), a.list(1), a.list(2), inside)
                                     : Mask::documents(a.list(0), a.list(a.lists.size() - 1), inside);
        }},
-      {"document_ids", "document_ids(ID,..[; ID,..])", 1, 2, 1, kAny, false, false,
+      {"document_ids", "document_ids(ID,..[; ID,..])", 1, 2, 1, kAny, -1, false,
        [](A a, S) { return Mask::document_ids(a.list(0), a.list(a.lists.size() - 1)); }},
-      {"longformer", "longformer(BLOCK,WINDOW[; GLOBAL,..])", 1, 2, 2, 2, false, false,
+      {"longformer", "longformer(BLOCK,WINDOW[; GLOBAL,..])", 1, 2, 2, 2, -1, false,
        [](A a, S s) {
          LongformerBlocks pattern{.length = square_length("longformer", s), .block = a.number(0), .window_blocks = a.number(1)};
          if (a.lists.size() == 2) pattern.global_blocks = a.list(1);
          return blocks(pattern);
        }},
-      {"bigbird", "bigbird(BLOCK,WINDOW,GLOBAL,RANDOM,SEED)", 1, 1, 5, 5, false, false, [](A a, S s) {
+      {"bigbird", "bigbird(BLOCK,WINDOW,GLOBAL,RANDOM,SEED)", 1, 1, 5, 5, -1, false, [](A a, S s) {
          return blocks(BigBirdBlocks{.length = square_length("bigbird", s),
                                      .block = a.number(0),
                                      .window_blocks = a.number(1),
@@ -149,7 +149,7 @@ class Parser {
       const bool fits =
           a.lists.size() >= leaf.fewest_lists && a.lists.size() <= leaf.most_lists &&
           (a.lists.empty() || (a.list(0).size() >= leaf.fewest_numbers && a.list(0).size() <= leaf.most_numbers)) &&
-          (leaf.aligns || !a.align) && (leaf.has_inside || !a.inside);
+          (!a.align || static_cast<Index>(a.lists.size()) <= leaf.most_aligned_lists) && (leaf.has_inside || !a.inside);
       if (!fits) fail(begin, std::string(name) + " is written " + std::string(leaf.words));
       try {
         return leaf.make(a, sizes_);
@@ -172,13 +172,15 @@ class Parser {
         fresh = false;
         a.lists.back().push_back(number());
       } else if (leaf.has_inside) {
+        if (a.inside) refuse("one mask that holds inside: join several with '&'; a number or ')'");
         a.inside = mask();
       } else {
         const std::size_t begin = place();
         const std::string text = word();
-        if (text != "top-left" && text != "bottom-right") {
+        if (a.align || (text != "top-left" && text != "bottom-right")) {
           if (begin >= text_.size()) refuse("')'");
-          fail(begin, "there must be a whole number" + std::string(leaf.aligns ? ", top-left or bottom-right" : ""));
+          const bool aligns = leaf.most_aligned_lists >= 0 && !a.align;
+          fail(begin, "there must be a whole number" + std::string(aligns ? ", top-left or bottom-right" : ""));
         }
         a.align = text == "top-left" ? Align::kTopLeft : Align::kBottomRight;
       }

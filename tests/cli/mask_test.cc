@@ -110,6 +110,16 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   refused("first(99999999999999999999)", {"character 7", "whole number"});
   refused(std::string(70, '(') + "causal", {"64"});
   refused("key_lengths(3,4)", {"key_lengths", "2"});
+  // What would be read and not obeyed.
+  refused("causal(5,bottom-right)", {"character 1", "causal(OFFSET,..)"});
+  refused("window(1,2,top-left; 3)", {"character 1", "window(LEFT,RIGHT; OFFSET,..)"});
+  refused("sliding(2,top-left,bottom-right)", {"character 20", "whole number"});
+  refused("documents(0,8; causal, window(1,0))", {"character 24", "'&'"});
+  // Numbers that no sum may reach.
+  refused("global_rows(9223372036854775807)", {"position", "9223372036854775807"});
+  refused("documents(0,9223372036854775807)", {"[Mask::documents]", "9223372036854775807"});
+  refused("documents(0,100000000000)", {"Tq 8", "100000000000"});
+  refused("bigbird(9223372036854775807,1,1,1,1)", {"9223372036854775807"});
   expect_refused({"mask", "causal", "--tk", "9"}, {"Tq 8", "Tk 9"});
   expect_refused({"mask", "longformer(2,1)", "--tk", "9"}, {"longformer", "Tq 8", "Tk 9"});
   expect_refused({"mask", "causal", "--tq", "300", "--draw"}, {"--draw", "200", "--out"});
