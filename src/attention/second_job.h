@@ -231,7 +231,9 @@ struct SecondJob {
       for (Index t = 0; t < p.query_tiles(); ++t) {
         f.q_begin = t * p.query_tile;
         f.q_count = std::min(p.query_tile, p.q_len - f.q_begin);
-        if (f.q_begin < live_end && f.q_begin + f.q_count > live_begin) kernels.keys(tile, kernel_scratch(worker));
+        const bool live = f.q_begin < live_end && f.q_begin + f.q_count > live_begin &&
+                          mask_next_key(&p.mask, b, h, f.q_begin, f.q_count, k_begin) < k_begin + k_count;
+        if (live) kernels.keys(tile, kernel_scratch(worker));
       }
     }
   }

@@ -190,6 +190,18 @@ inline void pack_queries(const DecodeGroup<Q>& t, const DecodeScratch<T>& w) {
   }
 }
 
+/// The first chunk from j0 on in which a query of one of the heads may attend something, `end` where there is none.
+template <class Group>
+inline Index live_chunk_of_group(const Group& t, Index j0, Index end, Index chunk) {
+  TileMask mask = t.scores.mask;
+  Index next = live_step(mask, 0, t.q_len, j0, end, chunk);
+  for (Index h = 1; t.mask_differs && h < t.group_size && next > j0; ++h) {
+    ++mask.head;
+    next = smaller(next, live_step(mask, 0, t.q_len, j0, end, chunk));
+  }
+  return next;
+}
+
 /// What keys [k_begin, k_end) give to packed queries, k_begin a multiple of the part. The state holds nothing before.
 template <class T, class Group, class Source>
 inline void decode_chunks(const Group& t, Index k_begin, Index k_end, Source& source, const DecodeScratch<T>& w,
@@ -208,7 +220,8 @@ inline void decode_chunks(const Group& t, Index k_begin, Index k_end, Source& so
   if (mask.key_range != nullptr) mask.key_range(mask.mask, mask.batch, mask.head, 0, t.q_len, &begin, &end);
   begin = larger(k_begin, begin / w.chunk * w.chunk);
   end = smaller(k_end, end);
-  for (Index j0 = begin; j0 < end; j0 += w.chunk) decode_chunk_keys(t, j0, source, w, state);
+  const auto next_chunk = [&](Index j0) { return live_chunk_of_group(t, j0, end, w.chunk); };
+  for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + w.chunk)) decode_chunk_keys(t, j0, source, w, state);
 }
 
 template <class T>

@@ -84,6 +84,14 @@ inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, 
   return live;
 }
 
+/// The first multiple of `step` from j0 on, itself one, in whose keys one of the queries may attend something; `end` where
+/// there is none.
+inline Index live_step(const TileMask& mask, Index q_begin, Index q_count, Index j0, Index end, Index step) {
+  if (mask.next_key == nullptr || j0 >= end) return j0;
+  const Index next = mask.next_key(mask.mask, mask.batch, mask.head, q_begin, q_count, j0);
+  return next < end ? next / step * step : end;
+}
+
 /// Keys [lo, hi) of a tile for vectors [first, first + count) of a strip.
 struct Part {
   Index lo, hi;

@@ -264,7 +264,9 @@ inline void pack_tile(const SecondTile<T>& t, SecondScratch<T>& w) {
 /// body(block) for the blocks of keys [begin, end) in which some pair is kept.
 template <class T, Sweep kSweep, class Body>
 inline void for_each_block(const SecondTile<T>& t, const SecondScratch<T>& w, Index begin, Index end, const Body& body) {
-  for (Index j0 = begin; j0 < end; j0 += kBackwardBlock) {
+  const BackwardTile<T>& f = t.first;
+  const auto next_block = [&](Index j0) { return live_step(f.scores.mask, f.q_begin, f.q_count, j0, end, kBackwardBlock); };
+  for (Index j0 = next_block(begin); j0 < end; j0 = next_block(j0 + kBackwardBlock)) {
     BackwardBlock block{j0, smaller(kBackwardBlock, end - j0), false};
     if (second_block<T, kSweep>(t, w, block)) body(block);
   }

@@ -20,9 +20,7 @@ inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
 /// The first chunk from j0 on in which one of the queries may attend something, `end` where there is none.
 template <class T>
 inline Index live_chunk(const TileScores<T>& s, Index q_begin, Index q_count, Index j0, Index end) {
-  if (s.mask.next_key == nullptr) return j0;
-  const Index next = s.mask.next_key(s.mask.mask, s.mask.batch, s.mask.head, q_begin, q_count, j0);
-  return next < end ? next / s.key_tile * s.key_tile : end;
+  return live_step(s.mask, q_begin, q_count, j0, end, s.key_tile);
 }
 
 /// Lanes that may attend some key of the tile.
