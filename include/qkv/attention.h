@@ -98,7 +98,7 @@ struct AttentionOptions {
   SinkView sinks{};                             ///< default: none
   PositionBias position_bias{};                 ///< ALiBi, T5, relative; beside bias
   std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
-  CaptureRequest capture{};  ///< default: nobody looks; {look, seen} (capture.h)
+  CaptureRequest capture{};                     ///< default: nobody looks; {look, seen} (capture.h)
 };
 
 /// out [B,H,Tq,Dv] and lse [B,H,Tq] (null view: not wanted) from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv].
@@ -221,7 +221,9 @@ QKV_API void merge_attention_backward(std::span<const View<const Float16, 4>> ou
 
 /// What a call would do, without doing it.
 struct AttentionPlan {
-  std::string algorithm;  ///< "tiled"; "decode": few queries, many keys; "none": nothing to compute
+  /// "tiled"; "decode": few queries, many keys; "none": nothing to compute. A ragged batch: "tiled and decode" where sequences
+  /// differ, and the sizes below are those of the tiled ones.
+  std::string algorithm;
   Isa isa = Isa::kScalar;
   int threads = 1;
   Index query_tile = 0;  ///< queries a work item takes
@@ -233,6 +235,7 @@ struct AttentionPlan {
   double forward_flops = 0;  ///< 2 * (D + Dv) per live pair
   double backward_flops = 0;
   std::size_t forward_scratch_bytes = 0;   ///< a thread
+  std::size_t forward_shared_bytes = 0;    ///< decode: what parts of the keys merge into; ragged: the order of sequences
   std::size_t backward_scratch_bytes = 0;  ///< a thread, dbias asked for where there is a bias
   std::size_t backward_shared_bytes = 0;   ///< delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
   std::size_t position_bias_bytes = 0;     ///< shared, forward and backward: one number a head and distance

@@ -184,10 +184,20 @@ QKV_API void attention_forward(View<const BFloat16, 4> q, const KeyValue& kv, Vi
 QKV_API void attention_forward(View<const Float16, 4> q, const KeyValue& kv, View<Float16, 4> out, View<float, 3> lse,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
 
-/// The same, where the first `shared` keys are the same for all sequences (forks of one): they are read once for all of them,
-/// the others once for each, and the two results merged by their lse. Every query must see all of the shared keys (else
-/// OptionError), and every sequence hold them in the same pages. UnsupportedError: what needs a key's place in a row of the
-/// whole (bias, sinks, callbacks).
+/// What such a call would do; tiles are those of each sequence's own length. Nothing of backward, which no cache has.
+QKV_API AttentionPlan attention_plan(View<const float, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
+                                     Context& context = Context::default_context());
+QKV_API AttentionPlan attention_plan(View<const double, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
+                                     Context& context = Context::default_context());
+QKV_API AttentionPlan attention_plan(View<const BFloat16, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
+                                     Context& context = Context::default_context());
+QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
+                                     Context& context = Context::default_context());
+
+/// As attention_forward, where the first `shared` keys are the same for all sequences (forks of one): they are read once for
+/// all of them, the others once for each, and the two results merged by their lse. Every query must see all of the shared keys
+/// (else OptionError), and every sequence hold them in the same pages. UnsupportedError: what needs a key's place in a row of
+/// the whole (bias, sinks, callbacks).
 QKV_API void attention_forward_cascade(View<const float, 4> q, const KeyValue& kv, Index shared, View<float, 4> out,
                                        View<float, 3> lse, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());

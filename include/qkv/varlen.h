@@ -76,5 +76,19 @@ QKV_API void attention_varlen_backward(View<const Float16, 3> q, View<const Floa
                                        const RaggedGradients<Float16>& gradients, const RaggedOffsets& offsets,
                                        const AttentionOptions& options = {}, Context& context = Context::default_context());
 
+/// What both would do: tiles and work items of all sequences together, scratch of one region.
+QKV_API AttentionPlan attention_varlen_plan(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
+                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                            Context& context = Context::default_context());
+QKV_API AttentionPlan attention_varlen_plan(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
+                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                            Context& context = Context::default_context());
+QKV_API AttentionPlan attention_varlen_plan(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
+                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                            Context& context = Context::default_context());
+QKV_API AttentionPlan attention_varlen_plan(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
+                                            const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                            Context& context = Context::default_context());
+
 }  // namespace v0
 }  // namespace qkv

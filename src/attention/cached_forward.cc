@@ -2,6 +2,7 @@
 // the cascade: keys that all sequences share are one sequence, whose queries are those of all.
 #include <algorithm>
 
+#include "attention/cached_problem.h"
 #include "attention/decode.h"
 #include "attention/forward_job.h"
 #include "core/check.h"
@@ -11,11 +12,10 @@
 
 namespace qkv {
 inline namespace v0 {
-namespace {
 
 template <class T>
 Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
-                               const AttentionOptions& options, const Context& context, ScratchLease& position_memory) {
+                               const AttentionOptions& options, const Context& context, ScratchLease& memory) {
   check<OptionError>(std::is_same_v<T, double> == (kv.storage() == CacheStorage::kF64), function,
                      "queries of double go with a cache of f64 and no others do: got one of ", storage_name(kv.storage()));
   // What the checks need to know of k and v.
@@ -23,17 +23,19 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
     return View<const T, 4>(nullptr, {kv.batch(), kv.num_kv_heads(), kv.max_length(), width}, {0, 0, 0, 1});
   };
   Problem<T> p =
-      make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kRagged, &position_memory);
+      make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kRagged, &memory);
   p.cache = &kv;
   p.cache_kernels = &cache_kernels_of<T>(context.isa());
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
-  p.cached_mask = {p.mask.node, p.batch, p.num_heads, p.q_len, &kv};
   check_mask(options.mask, p.mask.extent, function);
+  p.cached_mask = {p.mask.node, p.batch, p.num_heads, p.q_len, &kv};
   check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
   check_cached_call(function, kv, p.q_len, options);
   return p;
 }
+
+namespace {
 
 template <class T>
 void check_results(const char* function, const Problem<T>& p, const View<const T, 4>& q, const View<T, 4>& out,
@@ -59,8 +61,8 @@ template <class T>
 void forward(const View<const T, 4>& q, const KeyValue& kv, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
              const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_forward";
-  ScratchLease position_memory;
-  const Problem<T> p = make_cached_problem(function, q, kv, options, context, position_memory);
+  ScratchLease memory;
+  const Problem<T> p = make_cached_problem(function, q, kv, options, context, memory);
   check_results(function, p, q, out, lse);
   compute(p, out, lse, context);
 }
@@ -125,8 +127,8 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   refuse_in_cascade(options);
   AttentionOptions of_parts = options;
   of_parts.empty_row = EmptyRow::kZero;
-  ScratchLease position_memory;
-  const Problem<T> p = make_cached_problem(kCascade, q, kv, of_parts, context, position_memory);
+  ScratchLease memory;
+  const Problem<T> p = make_cached_problem(kCascade, q, kv, of_parts, context, memory);
   check_results(kCascade, p, q, out, lse);
   if (shared == 0 || p.batch * p.num_heads * p.q_len == 0) {
     forward(q, kv, out, lse, options, context);
@@ -136,9 +138,9 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   const auto aligned = [](Index count, std::size_t size) { return (static_cast<std::size_t>(count) * size + 63) / 64 * 64; };
   const std::size_t out_bytes = aligned(rows * p.v_head_dim, sizeof(T)), lse_bytes = aligned(rows, sizeof(Sum));
   const std::size_t words_bytes = aligned(shared, sizeof(std::uint32_t));
-  const ScratchLease memory =
+  const ScratchLease parts_memory =
       borrow_scratch(context, 2 * out_bytes + 3 * lse_bytes + words_bytes + aligned(p.q_len, sizeof(Index)));
-  std::byte* next = memory.data();
+  std::byte* next = parts_memory.data();
   const auto take = [&next](std::size_t bytes) { return std::exchange(next, next + bytes); };
   check_all_seen(p, shared, reinterpret_cast<std::uint32_t*>(take(words_bytes)));
   View<T, 4> outs[2];    // [B, H, Tq, Dv]
@@ -191,15 +193,17 @@ void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index s
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                              \
-  void attention_forward(View<const T, 4> q, const KeyValue& kv, View<T, 4> out, View<Accumulator<T>, 3> lse,      \
-                         const AttentionOptions& options, Context& context) {                                      \
-    forward<T>(q, kv, out, lse, options, context);                                                                 \
-  }                                                                                                                \
-  void attention_forward_cascade(View<const T, 4> q, const KeyValue& kv, Index shared, View<T, 4> out,             \
-                                 View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) { \
-    cascade_rounded_once<T>(q, kv, shared, out, lse, options, context);                                            \
-  }
+#define QKV_DEFINE(T)                                                                                                     \
+  void attention_forward(View<const T, 4> q, const KeyValue& kv, View<T, 4> out, View<Accumulator<T>, 3> lse,             \
+                         const AttentionOptions& options, Context& context) {                                             \
+    forward<T>(q, kv, out, lse, options, context);                                                                        \
+  }                                                                                                                       \
+  void attention_forward_cascade(View<const T, 4> q, const KeyValue& kv, Index shared, View<T, 4> out,                    \
+                                 View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) {        \
+    cascade_rounded_once<T>(q, kv, shared, out, lse, options, context);                                                   \
+  }                                                                                                                       \
+  template Problem<T> make_cached_problem(const char*, const View<const T, 4>&, const KeyValue&, const AttentionOptions&, \
+                                          const Context&, ScratchLease&);
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 

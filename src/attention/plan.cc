@@ -1,11 +1,15 @@
-// What a call would do, without doing it: tiles counted by asking the mask, memory as the kernels state it.
+// What a call would do, without doing it: tiles counted by asking the mask, memory as the kernels state it. One call of plain
+// tensors or on a cache; what ragged batches share with it. Not: their work items and memory (varlen_forward.cc,
+// varlen_backward.cc).
+#include "attention/plan.h"
+
 #include <algorithm>
 #include <array>
 
 #include "attention/backward_memory.h"
 #include "attention/bias_gradient.h"
+#include "attention/cached_problem.h"
 #include "attention/decode.h"
-#include "attention/problem.h"
 #include "core/callback_error.h"
 #include "dispatch/cpu.h"
 
@@ -15,10 +19,10 @@ namespace {
 
 constexpr Index kMaxKeyTile = 256;
 
-template <class T>
-double live_pairs_of_tile(const Problem<T>& p, Index b, Index h, Index i0, Index ni, Index j0, Index nj, AttentionPlan& plan) {
+double live_pairs_of_tile(const TileMask& mask, Index i0, Index ni, Index j0, Index nj, AttentionPlan& plan) {
   std::array<std::uint32_t, kMaxKeyTile> words{};
-  const int verdict = mask_tile(&p.mask, b, h, i0, ni, j0, nj, words.data());
+  const int verdict =
+      mask.tile == nullptr ? kTileFull : mask.tile(mask.mask, mask.batch, mask.head, i0, ni, j0, nj, words.data());
   if (verdict == kTileFull) {
     ++plan.full_tiles;
     return static_cast<double>(ni * nj);
@@ -27,23 +31,26 @@ double live_pairs_of_tile(const Problem<T>& p, Index b, Index h, Index i0, Index
     ++plan.skipped_tiles;
     return 0;
   }
-  ++plan.partial_tiles;
+  const std::uint32_t lanes = bit_range(0, ni);
   double pairs = 0;
-  for (Index j = 0; j < nj; ++j) pairs += __builtin_popcount(words[static_cast<std::size_t>(j)]);
+  for (Index j = 0; j < nj; ++j) pairs += __builtin_popcount(words[static_cast<std::size_t>(j)] & lanes);
+  ++(pairs > 0 ? plan.partial_tiles : plan.skipped_tiles);
   return pairs;
 }
 
 /// One strip of queries against all chunks of keys, of which those that nothing can live in are not looked at.
-template <class T>
-double live_pairs_of_strip(const Problem<T>& p, Index b, Index h, Index i0, Index ni, AttentionPlan& plan) {
-  const Index tile = plan.key_tile, chunks = (p.kv_len + tile - 1) / tile;
+double live_pairs_of_strip(const TileMask& mask, Index i0, Index ni, Index tile, Index kv_len, AttentionPlan& plan) {
+  const Index chunks = (kv_len + tile - 1) / tile;
   double pairs = 0;
   for (Index chunk = 0; chunk < chunks; ++chunk) {
-    const Index next = mask_next_key(&p.mask, b, h, i0, ni, chunk * tile), live = next < p.kv_len ? next / tile : chunks;
-    plan.skipped_tiles += live - chunk;
-    chunk = live;
-    if (chunk == chunks) break;
-    pairs += live_pairs_of_tile(p, b, h, i0, ni, chunk * tile, std::min(tile, p.kv_len - chunk * tile), plan);
+    if (mask.next_key != nullptr) {
+      const Index next = mask.next_key(mask.mask, mask.batch, mask.head, i0, ni, chunk * tile);
+      const Index live = next < kv_len ? next / tile : chunks;
+      plan.skipped_tiles += live - chunk;
+      chunk = live;
+      if (chunk == chunks) break;
+    }
+    pairs += live_pairs_of_tile(mask, i0, ni, chunk * tile, std::min(tile, kv_len - chunk * tile), plan);
   }
   return pairs;
 }
@@ -54,7 +61,7 @@ void choose_algorithm(const Problem<T>& p, AttentionPlan& plan) {
   plan.query_tile = p.query_tile;
   plan.key_tile = p.key_tile;
   plan.work_items = p.batch * p.num_heads * p.query_tiles();
-  plan.forward_scratch_bytes = p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim);
+  plan.forward_scratch_bytes = p.forward_scratch_bytes();
   if (plan.work_items == 0 || p.kv_len == 0) {
     plan.algorithm = "none";
     return;
@@ -75,8 +82,20 @@ void choose_algorithm(const Problem<T>& p, AttentionPlan& plan) {
   plan.key_tile = shape.chunk;
   plan.work_items = p.batch * p.num_kv_heads * shape.parts;
   plan.forward_scratch_bytes = shape.worker_bytes();
+  plan.forward_shared_bytes = shape.state_bytes;
   plan.skipped.push_back("tiled: reads K and V once for each query head; here are " + queries + ", decode takes " +
                          std::to_string(kDecodeRowLimit));
+}
+
+/// What dense and cached calls have in common.
+template <class T>
+AttentionPlan plan_forward(const Problem<T>& p, const AttentionOptions& options, const Context& context) {
+  AttentionPlan plan;
+  choose_algorithm(p, plan);
+  add_machine(context, plan);
+  for (Index b = 0; b < p.batch; ++b) add_tiles(p, b, plan.key_tile, plan);
+  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, p.q_len, p.kv_len);
+  return plan;
 }
 
 template <class T>
@@ -84,10 +103,39 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
                       const AttentionOptions& options, const Context& context) {
   ScratchLease position_memory;
   const Problem<T> p = make_problem("attention_plan", q, k, v, options, context, Use::kOutput, &position_memory);
+  AttentionPlan plan = plan_forward(p, options, context);
+  const BackwardMemory memory(p, GradientSums<T>(p, p.key_ranges(), plan.threads), sums_over_queries<T>(p.bias, p));
+  plan.backward_scratch_bytes = memory.worker_bytes();
+  plan.backward_shared_bytes = memory.shared_bytes();
+  return plan;
+}
+
+template <class T>
+AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, const Context& context) {
+  ScratchLease position_memory;
+  const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, position_memory);
+  AttentionPlan plan = plan_forward(p, options, context);
+  plan.backward_flops = 0;
+  return plan;
+}
+
+template <class T>
+AttentionPlan plan_of(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v,
+                      const RaggedOffsets& offsets, const AttentionOptions& options, const Context& context) {
+  const RaggedProblem<T> r("attention_varlen_plan", q, k, v, offsets, options, context);
   AttentionPlan plan;
+  plan_ragged_forward(r, plan);
+  add_machine(context, plan);
+  plan_ragged_backward(r, context, plan);
+  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, r.longest_q, r.longest_kv);
+  return plan;
+}
+
+}  // namespace
+
+void add_machine(const Context& context, AttentionPlan& plan) {
   plan.isa = context.isa();
   plan.threads = context.threads();
-  choose_algorithm(p, plan);
   for (const IsaCandidate& candidate : isa_candidates()) {
     if (candidate.isa == plan.isa) continue;
     std::string reason = candidate.obstacle;
@@ -96,32 +144,36 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
     }
     plan.skipped.push_back(std::string(isa_name(candidate.isa)) + ": " + reason);
   }
-  double pairs = 0;
-  const Index strip = p.kernels->strip;
-  for (Index b = 0; b < p.batch; ++b) {
-    for (Index h = 0; h < p.num_heads; ++h) {
-      for (Index i0 = 0; i0 < p.q_len; i0 += strip) {
-        pairs += live_pairs_of_strip(p, b, h, i0, std::min(strip, p.q_len - i0), plan);
-      }
-      rethrow_callback_error();
-    }
-  }
-  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, p.q_len, p.kv_len);
-  plan.forward_flops = 2.0 * static_cast<double>(p.head_dim + p.v_head_dim) * pairs;
-  plan.backward_flops = 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim) * pairs;
-  const BackwardMemory memory(p, GradientSums<T>(p, p.key_ranges(), plan.threads), sums_over_queries<T>(p.bias, p));
-  plan.backward_scratch_bytes = memory.worker_bytes();
-  plan.backward_shared_bytes = memory.shared_bytes();
-  return plan;
 }
 
-}  // namespace
+template <class T>
+void add_tiles(const Problem<T>& p, Index b, Index key_tile, AttentionPlan& plan) {
+  const Index strip = p.kernels->strip;
+  double pairs = 0;
+  for (Index h = 0; h < p.num_heads; ++h) {
+    const TileMask mask = p.tile_mask(b, h);
+    for (Index i0 = 0; i0 < p.q_len; i0 += strip) {
+      pairs += live_pairs_of_strip(mask, i0, std::min(strip, p.q_len - i0), key_tile, p.length(b), plan);
+    }
+    rethrow_callback_error();
+  }
+  plan.forward_flops += 2.0 * static_cast<double>(p.head_dim + p.v_head_dim) * pairs;
+  plan.backward_flops += 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim) * pairs;
+}
 
 #define QKV_DEFINE(T)                                                                                                       \
   AttentionPlan attention_plan(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const AttentionOptions& options, \
                                Context& context) {                                                                          \
     return plan_of<T>(q, k, v, options, context);                                                                           \
-  }
+  }                                                                                                                         \
+  AttentionPlan attention_plan(View<const T, 4> q, const KeyValue& kv, const AttentionOptions& options, Context& context) { \
+    return plan_of<T>(q, kv, options, context);                                                                             \
+  }                                                                                                                         \
+  AttentionPlan attention_varlen_plan(View<const T, 3> q, View<const T, 3> k, View<const T, 3> v,                           \
+                                      const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {    \
+    return plan_of<T>(q, k, v, offsets, options, context);                                                                  \
+  }                                                                                                                         \
+  template void add_tiles(const Problem<T>&, Index, Index, AttentionPlan&);
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 

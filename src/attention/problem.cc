@@ -90,10 +90,7 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
   s.scale = scale;
   s.softcap = softcap;
   s.key_tile = key_tile;
-  if (mask.node != nullptr) s.mask = {mask_tile, mask_key_range, &mask, b, h, mask_next_key};
-  if (cache != nullptr && (mask.node != nullptr || cache->hides_keys())) {
-    s.mask = {cached_mask_tile, cached_mask_key_range, &cached_mask, b, h, cached_mask_next_key};
-  }
+  s.mask = tile_mask(b, h);
   const Sum* by_distance = nullptr;
   if (position.zero != nullptr) {
     by_distance = position.zero + h * position.head_stride - position_offset(*position_bias, q_len, length(b));

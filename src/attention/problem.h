@@ -57,6 +57,13 @@ struct Problem {
     const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64, of which the low half counts
     return static_cast<std::uint32_t>((whole(b) + whole(dropout.first_sequence)) * whole(num_heads) + whole(h));
   }
+  /// The mask of head h of sequence b; null functions: everything is kept.
+  TileMask tile_mask(Index b, Index h) const {
+    if (cache != nullptr && (mask.node != nullptr || cache->hides_keys())) {
+      return {cached_mask_tile, cached_mask_key_range, &cached_mask, b, h, cached_mask_next_key};
+    }
+    return mask.node == nullptr ? TileMask{} : TileMask{mask_tile, mask_key_range, &mask, b, h, mask_next_key};
+  }
   TileScores<T> scores(Index b, Index h) const;
 };
 

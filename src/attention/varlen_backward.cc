@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attention/backward_job.h"
+#include "attention/plan.h"
 #include "attention/shared_gradients.h"
 #include "attention/sink_gradient.h"
 #include "attention/varlen.h"
@@ -66,12 +67,25 @@ struct RaggedBackward {
         rows(r.q.size(0) * r.shared.num_heads),
         kernel_bytes(lines(std::max(longest.kernels->backward_scratch_bytes(longest.head_dim, longest.v_head_dim),
                                     longest.kernels->forward_scratch_bytes(longest.head_dim, longest.v_head_dim)))),
-        bias_bytes(bias.over_queries ? lines(static_cast<std::size_t>(longest.backward_keys) * sizeof(Sum)) : 0),
+        bias_bytes(bytes_of_bias(bias.over_queries)),
         position_bytes(PositionGradient<T>{gradients.dposition_bias, &longest}.worker_bytes()) {
     for (Index b = 0; b < r.batch; ++b) num_tile_turns += longest.num_heads * r.sequence(b).query_tiles();
   }
 
+  /// `sums_bias`: a worker sums dbias over the queries of its key range.
+  std::size_t bytes_of_bias(bool sums_bias) const {
+    return sums_bias ? lines(static_cast<std::size_t>(longest.backward_keys) * sizeof(Sum)) : 0;
+  }
   std::size_t worker_bytes() const { return kernel_bytes + bias_bytes + sums.worker_bytes() + position_bytes; }
+
+  Index num_ranges() const { return longest.key_ranges(); }
+  Index num_bias_turns() const { return longest.query_tiles() + 1; }
+  Index num_turns() const { return num_tile_turns + num_bias_turns() + sums.num_turns(); }
+  std::size_t place_bytes() const { return lines(static_cast<std::size_t>(r.batch) * sizeof(Place)); }
+  std::size_t range_bytes() const { return lines(static_cast<std::size_t>(num_ranges() + 1) * sizeof(Index)); }
+  std::size_t row_bytes() const { return lines(static_cast<std::size_t>(3 * rows) * sizeof(Sum)); }
+  std::size_t turn_bytes() const { return lines(static_cast<std::size_t>(num_turns()) * sizeof(Turn)); }
+  std::size_t shared_bytes() const { return place_bytes() + range_bytes() + row_bytes() + turn_bytes() + sums.shared_bytes(); }
 
   /// Puts the sequences that have keys in order and numbers their items.
   void deal_out() {
@@ -205,25 +219,17 @@ void backward(const View<const T, 3>& q, const View<const T, 3>& k, const View<c
   RaggedBackward<T> job(r, out, lse, dout, gradients, context);
   job.zero_without_keys();
 
-  const auto ranges = static_cast<std::size_t>(job.longest.key_ranges());
-  const Index num_bias_turns = job.longest.query_tiles() + 1;
-  const Index num_turns = job.num_tile_turns + num_bias_turns + job.sums.num_turns();
-  const std::size_t place_bytes = lines(static_cast<std::size_t>(r.batch) * sizeof(Place));
-  const std::size_t range_bytes = lines((ranges + 1) * sizeof(Index));
-  const std::size_t row_bytes = lines(static_cast<std::size_t>(3 * job.rows) * sizeof(Sum));
-  const std::size_t turn_bytes = lines(static_cast<std::size_t>(num_turns) * sizeof(Turn));
-  const std::size_t shared_bytes = place_bytes + range_bytes + row_bytes + turn_bytes + job.sums.shared_bytes();
   const ScratchLease scratch =
-      borrow_scratch(context, shared_bytes + job.worker_bytes() * static_cast<std::size_t>(context.threads()));
+      borrow_scratch(context, job.shared_bytes() + job.worker_bytes() * static_cast<std::size_t>(context.threads()));
   std::byte* next = scratch.data();
   const auto take = [&next](std::size_t bytes) { return std::exchange(next, next + bytes); };
-  job.places = {reinterpret_cast<Place*>(take(place_bytes)), static_cast<std::size_t>(r.batch)};
-  job.range_first = {reinterpret_cast<Index*>(take(range_bytes)), ranges + 1};
-  job.delta = reinterpret_cast<Sum*>(take(row_bytes));
-  job.tile_turns = reinterpret_cast<Turn*>(take(turn_bytes));
-  for (Index t = 0; t < num_turns; ++t) new (&job.tile_turns[t]) Turn(0);
+  job.places = {reinterpret_cast<Place*>(take(job.place_bytes())), static_cast<std::size_t>(r.batch)};
+  job.range_first = {reinterpret_cast<Index*>(take(job.range_bytes())), static_cast<std::size_t>(job.num_ranges() + 1)};
+  job.delta = reinterpret_cast<Sum*>(take(job.row_bytes()));
+  job.tile_turns = reinterpret_cast<Turn*>(take(job.turn_bytes()));
+  for (Index t = 0; t < job.num_turns(); ++t) new (&job.tile_turns[t]) Turn(0);
   job.bias_turns = job.tile_turns + job.num_tile_turns;
-  job.sums.place(take(job.sums.shared_bytes()), job.bias_turns + num_bias_turns);
+  job.sums.place(take(job.sums.shared_bytes()), job.bias_turns + job.num_bias_turns());
   job.workers = next;
   job.deal_out();
 
@@ -236,13 +242,24 @@ void backward(const View<const T, 3>& q, const View<const T, 3>& k, const View<c
 
 }  // namespace
 
+template <class T>
+void plan_ragged_backward(const RaggedProblem<T>& r, const Context& context, AttentionPlan& plan) {
+  if (r.batch == 0) return;
+  const RaggedGradients<T> none;
+  RaggedBackward<T> job(r, {}, {}, {}, none, context);
+  job.bias_bytes = job.bytes_of_bias(sums_over_queries<T>(r.shared.bias, job.longest));
+  plan.backward_scratch_bytes = job.worker_bytes();
+  plan.backward_shared_bytes = job.shared_bytes();
+}
+
 #define QKV_DEFINE(T)                                                                                              \
   void attention_varlen_backward(View<const T, 3> q, View<const T, 3> k, View<const T, 3> v, View<const T, 3> out, \
                                  View<const Accumulator<T>, 2> lse, View<const T, 3> dout,                         \
                                  const RaggedGradients<T>& gradients, const RaggedOffsets& offsets,                \
                                  const AttentionOptions& options, Context& context) {                              \
     backward<T>(q, k, v, out, lse, dout, gradients, offsets, options, context);                                    \
-  }
+  }                                                                                                                \
+  template void plan_ragged_backward(const RaggedProblem<T>&, const Context&, AttentionPlan&);
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 

@@ -2,9 +2,11 @@
 // Sequences with many keys come first; those that decode, whose items are small and merge in turn, last.
 #include <algorithm>
 #include <new>
+#include <vector>
 
 #include "attention/decode_job.h"
 #include "attention/forward_job.h"
+#include "attention/plan.h"
 #include "attention/varlen.h"
 #include "core/check.h"
 #include "core/overlap.h"
@@ -46,6 +48,8 @@ struct RaggedForward {
       state_bytes = std::max(state_bytes, lines(shape.state_bytes));
     }
   }
+
+  std::size_t place_bytes() const { return lines(static_cast<std::size_t>(r.batch) * sizeof(Place)); }
 
   /// Puts the sequences in order and numbers their items.
   void deal_out() {
@@ -113,11 +117,11 @@ void forward(const View<const T, 3>& q, const View<const T, 3>& k, const View<co
 
   RaggedForward<T> job{r, out, lse};
   job.measure();
-  const std::size_t place_bytes = lines(static_cast<std::size_t>(r.batch) * sizeof(Place));
+  const std::size_t shared_bytes = job.place_bytes() + job.state_bytes;
   const ScratchLease scratch =
-      borrow_scratch(context, place_bytes + job.state_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
+      borrow_scratch(context, shared_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
   job.places = {scratch.template as<Place>(), static_cast<std::size_t>(r.batch)};
-  job.state = scratch.data() + place_bytes;
+  job.state = scratch.data() + job.place_bytes();
   job.workers = job.state + job.state_bytes;
   Turn turn{0};
   job.turn = &turn;
@@ -129,12 +133,48 @@ void forward(const View<const T, 3>& q, const View<const T, 3>& k, const View<co
 
 }  // namespace
 
+template <class T>
+void plan_ragged_forward(const RaggedProblem<T>& r, AttentionPlan& plan) {
+  RaggedForward<T> job{r, {}, {}};
+  std::vector<Place> places(static_cast<std::size_t>(r.batch));
+  job.places = places;
+  job.measure();
+  job.deal_out();
+  plan.work_items = job.items;
+  plan.forward_scratch_bytes = job.worker_bytes;
+  plan.forward_shared_bytes = job.place_bytes() + job.state_bytes;
+  plan.query_tile = r.shared.query_tile;
+  plan.key_tile = r.shared.key_tile;
+  Index tiled = 0, decoded = 0;
+  for (const Place& place : places) {  // those that decode come last
+    const Problem<T> p = r.sequence(place.sequence);
+    Index key_tile = p.key_tile;
+    if (place.decodes) {
+      key_tile = decode_shape(p).chunk;
+      if (tiled == 0) {
+        plan.query_tile = std::max(decoded == 0 ? 0 : plan.query_tile, p.q_len);
+        plan.key_tile = key_tile;
+      }
+      ++decoded;
+    } else if (p.num_heads > 0 && p.q_len > 0 && p.kv_len > 0) {
+      ++tiled;
+    }
+    add_tiles(p, place.sequence, key_tile, plan);
+  }
+  plan.algorithm = tiled == 0 ? decoded == 0 ? "none" : "decode" : decoded == 0 ? "tiled" : "tiled and decode";
+  const std::string few = "at most " + std::to_string(kDecodeRowLimit) +
+                          " queries (Tq * H/Hkv) to a key/value head and at least " + std::to_string(kDecodeMinKeys) + " keys";
+  if (tiled > 0) plan.skipped.push_back("decode: " + std::to_string(tiled) + " sequences do not have " + few);
+  if (decoded > 0) plan.skipped.push_back("tiled: " + std::to_string(decoded) + " sequences have " + few);
+}
+
 #define QKV_DEFINE(T)                                                                                                       \
   void attention_varlen_forward(View<const T, 3> q, View<const T, 3> k, View<const T, 3> v, View<T, 3> out,                 \
                                 View<Accumulator<T>, 2> lse, const RaggedOffsets& offsets, const AttentionOptions& options, \
                                 Context& context) {                                                                         \
     forward<T>(q, k, v, out, lse, offsets, options, context);                                                               \
-  }
+  }                                                                                                                         \
+  template void plan_ragged_forward(const RaggedProblem<T>&, AttentionPlan&);
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 

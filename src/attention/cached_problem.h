@@ -1,0 +1,15 @@
+// One checked call on a cache as a Problem. Not: how kernels are told of the cache (cached.h), the calls (cached_forward.cc).
+#pragma once
+
+#include "attention/problem.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// Throws ShapeError, OptionError, UnsupportedError. Refers to the cache and the options.
+template <class T>
+Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
+                               const AttentionOptions& options, const Context& context, ScratchLease& memory);
+
+}  // namespace v0
+}  // namespace qkv

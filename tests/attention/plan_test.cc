@@ -1,0 +1,170 @@
+// Plans of calls on caches and of ragged batches: tiles, flops and work are those of the sequences alone, bytes are those that
+// a call takes. Not: plans of plain tensors (mask_tiles_test.cc, memory_test.cc, decode_test.cc).
+#include <gtest/gtest.h>
+
+#include "qkv/qkv.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+constexpr Index kHeads = 4, kKvHeads = 2, kDim = 16;
+
+Mask two_windows() { return Mask::causal(Align::kBottomRight) & (Mask::window(40, 0, Align::kBottomRight) | Mask::first(3)); }
+
+/// What adds up over sequences.
+struct Work {
+  Index items = 0, full = 0, partial = 0, skipped = 0;
+  double forward_flops = 0, backward_flops = 0;
+
+  void add(const AttentionPlan& plan) {
+    items += plan.work_items;
+    full += plan.full_tiles;
+    partial += plan.partial_tiles;
+    skipped += plan.skipped_tiles;
+    forward_flops += plan.forward_flops;
+    backward_flops += plan.backward_flops;
+  }
+  bool operator==(const Work&) const = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Work& work) {
+  return out << work.items << " items, " << work.full << " full, " << work.partial << " partial, " << work.skipped
+             << " skipped, " << work.forward_flops << " + " << work.backward_flops << " flops";
+}
+
+/// One sequence without cache or batch.
+AttentionPlan plan_alone(Index q_len, Index kv_len, const Mask& mask, Context& context) {
+  const Tensor<float> q({1, kHeads, q_len, kDim}), k({1, kKvHeads, kv_len, kDim});
+  return attention_plan(q, k, k, {.mask = mask}, context);
+}
+
+TEST(Plan, OfACacheCountsEachSequence) {
+  const std::vector<Index> lengths{300, 64, 1000};
+  for_each_isa(2, [&](Context& context) {
+    for (const Index q_len : {2, 50}) {
+      const Tensor<float> q({3, kHeads, q_len, kDim}), k({3, kKvHeads, 1000, kDim});
+      const KeyValue kv = KeyValue::contiguous(k, k, lengths);
+      const AttentionPlan plan = attention_plan(q, kv, {.mask = two_windows()}, context);
+      EXPECT_EQ(plan.algorithm, q_len == 2 ? "decode" : "tiled");
+      Work got, expected;
+      got.add(plan);
+      for (const Index length : lengths) expected.add(plan_alone(q_len, length, two_windows(), context));
+      expected.backward_flops = 0;
+      // Every sequence has as many parts of the keys as the longest.
+      if (q_len == 2) expected.items = 3 * plan_alone(q_len, 1000, {}, context).work_items;
+      EXPECT_EQ(got, expected);
+      EXPECT_GT(plan.skipped_tiles, 0);
+      EXPECT_EQ(plan.backward_scratch_bytes + plan.backward_shared_bytes, 0U);
+    }
+  });
+}
+
+TEST(Plan, OfARingAddsItsWindow) {
+  KVCache ring({.num_kv_heads = kKvHeads, .head_dim = kDim, .layout = CacheLayout::kRing, .window = 130, .max_append = 40});
+  const Tensor<float> more({1, kKvHeads, 40, kDim});
+  for (int n = 0; n < 20; ++n) ring.append(more, more);
+  for_each_isa(1, [&](Context& context) {
+    const Tensor<float> q({1, kHeads, 40, kDim});
+    Work got, expected;
+    got.add(attention_plan(q, ring.key_value(), {}, context));
+    expected.add(plan_alone(40, 800, Mask::window(129, -1, Align::kBottomRight), context));
+    expected.backward_flops = 0;
+    EXPECT_EQ(got, expected);
+  });
+}
+
+TEST(Plan, OfACacheSaysItsBytes) {
+  for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kBF16, CacheStorage::kInt8}) {
+    KVCache cache({.num_kv_heads = kKvHeads, .head_dim = kDim, .storage = storage, .capacity = 3000});
+    const Tensor<float> k({1, kKvHeads, 3000, kDim});
+    cache.append(k, k);
+    for_each_isa(3, [&](Context& context) {
+      for (const Index q_len : {1, 200}) {
+        const Tensor<float> q({1, kHeads, q_len, kDim});
+        Tensor<float> out(q.sizes()), lse({1, kHeads, q_len});
+        const AttentionPlan plan = attention_plan(q, cache.key_value(), {}, context);
+        context.trim();
+        attention_forward(q, cache.key_value(), out, lse, {}, context);
+        EXPECT_EQ(context.scratch_bytes(), 3 * plan.forward_scratch_bytes + plan.forward_shared_bytes);
+      }
+    });
+  }
+}
+
+TEST(Plan, OfACacheRefusesWhatTheCallRefuses) {
+  const Tensor<float> q({1, kHeads, 3, kDim}), k({1, kKvHeads, 70, kDim});
+  const KeyValue kv = KeyValue::contiguous(k, k);
+  EXPECT_THROW(attention_plan(q, kv, {.empty_row = EmptyRow::kMean}), UnsupportedError);
+  EXPECT_THROW(attention_plan(q, kv, {.mask = Mask::causal()}), OptionError);
+}
+
+template <class T>
+struct Ragged {
+  std::vector<Index> q_offsets{0}, kv_offsets{0};
+  Tensor<T> q, k, out, dq, dk, dv;
+  Tensor<Accumulator<T>> lse;
+
+  explicit Ragged(const std::vector<std::pair<Index, Index>>& lengths) {
+    for (const auto& [q_len, kv_len] : lengths) {
+      q_offsets.push_back(q_offsets.back() + q_len);
+      kv_offsets.push_back(kv_offsets.back() + kv_len);
+    }
+    q = Tensor<T>({q_offsets.back(), kHeads, kDim});
+    k = Tensor<T>({kv_offsets.back(), kKvHeads, kDim});
+    out = Tensor<T>(q.sizes()), dq = Tensor<T>(q.sizes()), dk = Tensor<T>(k.sizes()), dv = Tensor<T>(k.sizes());
+    lse = Tensor<Accumulator<T>>({q_offsets.back(), kHeads});
+  }
+  RaggedOffsets offsets() const { return {q_offsets, kv_offsets}; }
+  AttentionPlan plan(const AttentionOptions& options, Context& context) const {
+    return attention_varlen_plan(q, k, k, offsets(), options, context);
+  }
+};
+
+const std::vector<std::pair<Index, Index>> kTiled{{70, 200}, {0, 30}, {33, 0}, {300, 700}}, kFew{{1, 900}, {8, 64}, {2, 3000}},
+    kMixed{{1, 900}, {70, 200}, {3, 20}, {8, 500}};
+
+TEST(Plan, OfARaggedBatchIsThatOfItsSequences) {
+  for_each_isa(2, [](Context& context) {
+    for (const auto& [lengths, algorithm] :
+         {std::pair{kTiled, "tiled"}, {kFew, "decode"}, {kMixed, "tiled and decode"}, {{{0, 5}, {4, 0}}, "none"}}) {
+      SCOPED_TRACE(algorithm);
+      const AttentionPlan plan = Ragged<float>(lengths).plan({.mask = two_windows()}, context);
+      EXPECT_EQ(plan.algorithm, algorithm);
+      Work got, expected;
+      got.add(plan);
+      for (const auto& [q_len, kv_len] : lengths) expected.add(plan_alone(q_len, kv_len, two_windows(), context));
+      EXPECT_EQ(got, expected);
+      const AttentionPlan alone = plan_alone(lengths[0].first, lengths[0].second, two_windows(), context);
+      if (plan.algorithm == "tiled") {
+        EXPECT_EQ(plan.key_tile, alone.key_tile);
+      }
+    }
+  });
+}
+
+template <class T>
+class RaggedPlan : public testing::Test {};
+using Types = testing::Types<float, double, BFloat16>;
+TYPED_TEST_SUITE(RaggedPlan, Types);
+
+TYPED_TEST(RaggedPlan, SaysItsBytes) {
+  for_each_isa(3, [](Context& context) {
+    for (const auto& lengths : {kTiled, kFew, kMixed}) {
+      Ragged<TypeParam> r(lengths);
+      Tensor<Accumulator<TypeParam>> bias({1, kHeads, 1, 1}), dbias(bias.sizes());
+      const AttentionOptions options{.bias = bias};
+      const AttentionPlan plan = r.plan(options, context);
+      context.trim();
+      attention_varlen_forward(r.q, r.k, r.k, r.out, r.lse, r.offsets(), options, context);
+      EXPECT_EQ(context.scratch_bytes(), 3 * plan.forward_scratch_bytes + plan.forward_shared_bytes);
+      context.trim();
+      attention_varlen_backward(r.q, r.k, r.k, r.out, r.lse, r.out, {.dq = r.dq, .dk = r.dk, .dv = r.dv, .dbias = dbias},
+                                r.offsets(), options, context);
+      EXPECT_EQ(context.scratch_bytes(), 3 * plan.backward_scratch_bytes + plan.backward_shared_bytes);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace qkv::test
