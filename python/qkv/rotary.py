@@ -23,7 +23,8 @@ class Rotary:
     """
 
     def __init__(self, head_dim: int, **options: Any) -> None:
-        self._core = _core.Rotary(head_dim, **options)
+        self._options = _core.RotaryOptions(**options)
+        self._core = _core.Rotary(head_dim, self._options)
 
     @property
     def frequencies(self) -> np.ndarray:

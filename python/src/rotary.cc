@@ -45,11 +45,11 @@ void turn(const Rotary& rotary, nb::handle x, nb::handle y, Index offset, const 
 }  // namespace
 
 void bind_rotary(nb::module_& m) {
-  nb::class_<Rotary>(m, "Rotary")
+  nb::class_<RotaryOptions>(m, "RotaryOptions")
       .def(
           "__init__",
-          [](Rotary* self, Index head_dim, Index rotary_dim, double base, bool interleaved, const std::string& scaling,
-             double factor, Index original_context, double beta_fast, double beta_slow, std::optional<double> attention_factor,
+          [](RotaryOptions* self, Index rotary_dim, double base, bool interleaved, const std::string& scaling, double factor,
+             Index original_context, double beta_fast, double beta_slow, std::optional<double> attention_factor,
              double low_frequency, double high_frequency) {
             RotaryOptions options;
             options.rotary_dim = rotary_dim;
@@ -63,12 +63,14 @@ void bind_rotary(nb::module_& m) {
             options.attention_factor = attention_factor;
             options.low_frequency = low_frequency;
             options.high_frequency = high_frequency;
-            new (self) Rotary(head_dim, options);
+            new (self) RotaryOptions(options);
           },
-          nb::arg("head_dim"), nb::kw_only(), nb::arg("rotary_dim") = 0, nb::arg("base") = 10000.0,
-          nb::arg("interleaved") = false, nb::arg("scaling") = "none", nb::arg("factor") = 1.0, nb::arg("original_context") = 0,
-          nb::arg("beta_fast") = 32.0, nb::arg("beta_slow") = 1.0, nb::arg("attention_factor").none() = nb::none(),
-          nb::arg("low_frequency") = 1.0, nb::arg("high_frequency") = 4.0)
+          nb::kw_only(), nb::arg("rotary_dim") = 0, nb::arg("base") = 10000.0, nb::arg("interleaved") = false,
+          nb::arg("scaling") = "none", nb::arg("factor") = 1.0, nb::arg("original_context") = 0, nb::arg("beta_fast") = 32.0,
+          nb::arg("beta_slow") = 1.0, nb::arg("attention_factor").none() = nb::none(), nb::arg("low_frequency") = 1.0,
+          nb::arg("high_frequency") = 4.0);
+  nb::class_<Rotary>(m, "Rotary")
+      .def(nb::init<Index, const RotaryOptions&>())
       .def_prop_ro("head_dim", &Rotary::head_dim)
       .def_prop_ro("rotary_dim", &Rotary::rotary_dim)
       .def_prop_ro("attention_factor", &Rotary::attention_factor)

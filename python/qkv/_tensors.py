@@ -1,0 +1,75 @@
+"""Named tensors between Python and files or layers: dicts of arrays <-> what _nn exchanges. Not: file formats (io.py).
+
+_nn's form of a tensor is (name, dtype, sizes, bytes): dtype as safetensors writes it ("F32"), bytes an array of uint8.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ._arrays import _is_torch
+
+__all__ = ["entries_of", "tensors_of"]
+
+_CODES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
+    "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
+_NAMES = {code: name for name, code in _CODES.items()}
+
+Entry = tuple[str, str, tuple[int, ...], Any]
+
+
+def entry_of(name: str, tensor: Any) -> Entry:
+    """One array of NumPy, PyTorch (copied to the CPU where it is elsewhere) or JAX, in native byte order, contiguous."""
+    if _is_torch(tensor):
+        torch = sys.modules["torch"]
+        tensor = tensor.detach().cpu().contiguous()
+        dtype, sizes = str(tensor.dtype)[6:], tuple(tensor.shape)
+        array = tensor.reshape(-1).view(torch.uint8).numpy()
+    else:
+        array = np.asarray(tensor)
+        dtype, sizes = array.dtype.name, array.shape
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        if dtype in _CODES:
+            array = np.asarray(array, order="C").reshape(-1).view(np.uint8)
+    if dtype not in _CODES:
+        raise TypeError(f"{name} must have one of the element types {', '.join(_CODES)}: got {dtype}")
+    return (name, _CODES[dtype], sizes, array)
+
+
+def entries_of(state: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> list[Entry]:
+    """A dict of arrays, or pairs of name and array (PyTorch's state_dict() is a dict)."""
+    if hasattr(state, "state_dict"):
+        raise TypeError(f"a dict of arrays is wanted: got {type(state).__name__}; pass its state_dict()")
+    pairs = state.items() if isinstance(state, Mapping) else state
+    return [entry_of(str(name), tensor) for name, tensor in pairs]
+
+
+def tensor_of(entry: Entry, framework: str) -> Any:
+    """The array of an entry, which owns the memory: "numpy" or "torch"."""
+    name, code, sizes, raw = entry
+    dtype = _NAMES[code]
+    if framework == "torch":
+        import torch
+
+        return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(sizes)
+    if framework != "numpy":
+        raise ValueError(f'framework must be "numpy" or "torch": got {framework!r}')
+    if dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:  # NumPy has no such type: the same numbers, exactly, in 32 bits
+            return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(sizes)
+        return raw.view(ml_dtypes.bfloat16).reshape(sizes)
+    return raw.view(dtype).reshape(sizes)
+
+
+def tensors_of(entries: Iterable[Entry], framework: str = "numpy") -> dict[str, Any]:
+    """A dict of arrays, in the order of the entries."""
+    return {entry[0]: tensor_of(entry, framework) for entry in entries}

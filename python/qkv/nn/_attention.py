@@ -1,0 +1,264 @@
+"""Layers of attention, the ladder from an average to grouped heads: x [B, T, E] -> y [B, T, output_dim], forward and backward.
+
+    projected = x W_in^T + b_in;  attended = attention(q, k, v);  y = dropout(attended W_out^T + b_out)
+
+All are float32, self-attention (queries and keys are the same tokens), and share one implementation; what they differ in are names,
+defaults and sizes. Parameters start as torch.nn.Linear's, uniform +-1/sqrt(fan_in), from ``seed``. Dropout acts in training mode only.
+Not: cross-attention, other element types (``qkv.attention`` has both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import _core as core
+from .. import _nn
+from .._arrays import _is_torch, empty, finish, integers, operand
+from .._options import build_mask
+from .._tensors import entries_of
+from ..kv_cache import KVCache
+from ..rotary import Rotary
+from ._module import Module, Saved, require_f32
+
+__all__ = ["Layer", "load_layer"]
+
+
+class Layer(Module):
+    """A form of attention; see the module. ``layer(x, ..)`` is ``layer.forward(x, ..)``."""
+
+    name: str  #: in ``qkv layer`` and :func:`load_layer`
+
+    def __init__(self, **config: Any) -> None:
+        given = {key: value for key, value in config.items() if value is not None}
+        if "rotary" in given:
+            given["rotary"] = _rotary_options(given["rotary"])
+        self._config = given
+        self._core = _nn.make_layer(self.name, _nn.LayerConfig(**given))
+
+    @classmethod
+    def _around(cls, made: Any, config: Mapping[str, Any]) -> Layer:
+        layer = cls.__new__(cls)
+        layer._config, layer._core = dict(config), made
+        return layer
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any], **config: Any) -> Layer:
+        """Made and loaded: sizes that are not given are those of the arrays. num_heads is in no file: say it where it is not 1."""
+        given = {key: value for key, value in config.items() if value is not None}
+        if "rotary" in given:
+            given["rotary"] = _rotary_options(given["rotary"])
+        return cls._around(_nn.load_layer(cls.name, entries_of(state), _nn.LayerConfig(**given)), given)
+
+    def train(self, on: bool = True) -> Layer:
+        """Training mode turns dropout on. A new layer is in evaluation mode."""
+        self._core.train(on)
+        return self
+
+    def eval(self) -> Layer:
+        """No dropout."""
+        return self.train(False)
+
+    @property
+    def training(self) -> bool:
+        return self._core.training
+
+    @property
+    def embed_dim(self) -> int:
+        """E; 0: any."""
+        return self._core.embed_dim
+
+    @property
+    def output_dim(self) -> int:
+        """Width of y; 0: as the input's."""
+        return self._core.output_dim
+
+    @property
+    def num_heads(self) -> int:
+        return self._core.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Heads of keys and values, each read by num_heads / num_kv_heads query heads."""
+        return self._core.sizes["num_kv_heads"]
+
+    @property
+    def head_dim(self) -> int:
+        return self._core.sizes["head_dim"]
+
+    def forward(
+        self,
+        x: Any,
+        *,
+        mask: Any = None,
+        keep: Any = None,
+        drop: Any = None,
+        key_lengths: Sequence[int] | None = None,
+        window: tuple[int, int] | None = None,
+        causal: bool | None = None,
+        empty_row: str | None = None,
+        weights: str | None = None,
+        seed: int | None = None,
+        first_sequence: int = 0,
+        offset: int = 0,
+        offsets: Sequence[int] = (),
+        position_ids: Any = None,
+        saved: Saved | None = None,
+    ) -> Any:
+        """y [B, T, output_dim] of x [B, T, E] (or [T, E] -> [T, output_dim]), float32, NumPy, PyTorch (CPU) or JAX.
+
+        Args:
+            mask: a :class:`qkv.Mask`. All masks that are given hold together, and with the causal one.
+            keep, drop: arrays, non-zero = may (may not) attend: [B, T] (keys), four axes [B|1, H|1, T|1, T|1]; layers without heads
+                also [B, T, T], and 1 where the heads are.
+            key_lengths: [B], keys from there on are padding.  window: (left, right), numbers of other tokens; -1 = unbounded.
+            causal, empty_row ("zero", "mean", "nan"): None: as the layer was made.
+            weights: "all": also the weights [B, H, T, T] before dropout, "applied": after it.
+            seed: of this call's dropouts; needed in training mode when a dropout is not 0.  first_sequence: number of sequence 0.
+            offset, offsets, position_ids: positions of a layer with rotary ones: token t has offset + t, offsets[b] + t, or
+                position_ids[b, t] ([B|1, T]).
+            saved: a :class:`Saved`, filled for backward.
+
+        Returns:
+            y, or (y, weights).
+        """
+        function = f"{type(self).__name__}.forward"
+        require_f32(x, "x", function)
+        if len(x.shape) not in (2, 3):
+            raise ValueError(f"[{function}] x must be [B, T, E] or [T, E]: got {list(x.shape)}")
+        if weights not in (None, "all", "applied"):
+            raise ValueError(f'[{function}] weights must be None, "all" or "applied": got {weights!r}')
+        if seed is None and self.training and self._drops():
+            raise ValueError(f"[{function}] dropout in training mode needs a seed, another one for each step: got none")
+        call, borrowed = self._call(
+            mask, keep, drop, key_lengths, window, causal, empty_row, seed, first_sequence, offset, offsets, position_ids
+        )
+        if saved is not None:
+            saved._fill(self, *borrowed)
+            saved._core = saved._core or _nn.Saved()
+        flat = _readable(x)
+        y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), "float32")
+        seen = self._core.forward(
+            operand(flat, "x"), operand(y, "y"), call, weights or "", None if saved is None else saved._core
+        )
+        if weights is None:
+            return finish(x, y)
+        if seen is None:
+            raise ValueError(f"[{function}] this layer has no weights that depend on x: see its parameters")
+        return finish(x, y), _as(x, seen if len(x.shape) == 3 else seen[0])
+
+    def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
+        """dx of dy, shaped as x and y were (None unless need_dx); gradients of the parameters are added to."""
+        saved._of(self)
+        function = f"{type(self).__name__}.backward"
+        require_f32(dy, "dy", function)
+        if len(dy.shape) not in (2, 3):
+            raise ValueError(f"[{function}] dy must be [B, T, output_dim] or [T, output_dim]: got {list(dy.shape)}")
+        width = self.embed_dim or dy.shape[-1]
+        dx = empty(dy, (*dy.shape[:-1], width), "float32") if need_dx else None
+        self._core.backward(operand(_readable(dy), "dy"), saved._core, None if dx is None else operand(dx, "dx"))
+        return finish(dy, dx)
+
+    def cache(self, *, sequences: int = 1, **options: Any) -> KVCache:
+        """An empty :class:`qkv.KVCache` of this layer's sizes, for :meth:`step`: capacity=, or layout= and the like."""
+        return KVCache(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, sequences=sequences, **options)
+
+    def step(self, x: Any, cache: KVCache, *, mask: Any = None) -> Any:
+        """The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim]; prefill is a step of many.
+
+        Their keys and values are appended, and each token attends to all up to itself. No dropout, nothing for backward.
+        """
+        require_f32(x, "x", f"{type(self).__name__}.step")
+        y = empty(x, (*x.shape[:-1], self.output_dim), "float32")
+        made = build_mask(4, mask=mask)
+        self._core.step(
+            operand(_readable(x), "x"), operand(y, "y"), cache._core, _nn.StepMemory(), None if made is None else made._core
+        )
+        return finish(x, y)
+
+    def _drops(self) -> bool:
+        try:
+            sizes = self._core.sizes
+        except ValueError:  # no projections, no dropout
+            return False
+        return sizes["dropout"] > 0 or sizes["residual_dropout"] > 0
+
+    def _axes(self, array: Any) -> str | None:
+        """The axes that a mask's number of them means to this layer; the same rule as Layer::keep of C++."""
+        shape, heads = np.shape(array), self._core.masks_have_heads
+        if len(shape) == 2:
+            return "bk"
+        if len(shape) == 3 and not heads:
+            return "bqk"
+        if len(shape) == 4 and (heads or shape[1] == 1):
+            return None
+        wanted = "[B, Tk] or [B|1, H|1, Tq|1, Tk|1]" if heads else "[B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk]"
+        raise core.ShapeError(f"[{type(self).__name__}.forward] a mask must be {wanted}: got {list(shape)}")
+
+    def _call(
+        self, mask: Any, keep: Any, drop: Any, key_lengths: Any, window: Any, causal: bool | None, empty_row: str | None,
+        seed: int | None, first_sequence: int, offset: int, offsets: Sequence[int], position_ids: Any,
+    ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
+        """_nn.Call of forward's arguments (None where all are defaults), and the arrays that it reads."""
+        masks = [] if mask is None else [build_mask(4, mask=mask)]
+        for name, array in (("keep", keep), ("drop", drop)):
+            if array is not None:
+                masks.append(build_mask(4, **{name: array}, mask_axes=self._axes(array)))
+        if key_lengths is not None or window is not None:
+            masks.append(build_mask(4, key_lengths=key_lengths, window=window))
+        whole = None
+        for one in masks:
+            whole = one if whole is None else whole & one
+        ids = None if position_ids is None else np.atleast_2d(np.asarray(position_ids)).astype(np.int64, order="C")
+        plain = causal is None and empty_row is None and not seed and not first_sequence and not offset and not offsets
+        if whole is None and ids is None and plain:
+            return None, ()
+        call = _nn.call(
+            None if whole is None else whole._core, causal, empty_row, seed or 0, first_sequence, offset, integers(offsets), ids
+        )
+        return call, (whole, keep, drop, ids)
+
+    def _convert(self, to: str, cls: type[Layer]) -> Layer:
+        return cls._around(self._core.convert(to), self._config)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{key}={value!r}" for key, value in self._config.items() if key != "rotary")
+        return f"{type(self).__name__}({options})"
+
+
+def _rotary_options(rotary: Any) -> Any:
+    if rotary is True:
+        return core.RotaryOptions()
+    if isinstance(rotary, Rotary):
+        return rotary._options
+    if isinstance(rotary, Mapping):
+        return core.RotaryOptions(**rotary)
+    raise TypeError(f"rotary must be True, a dict of qkv.Rotary's options or a qkv.Rotary: got {type(rotary).__name__}")
+
+
+def _readable(x: Any) -> Any:
+    """x without a tape; a copy only where the last stride is not 1."""
+    return x.detach() if _is_torch(x) else x
+
+
+def _as(x: Any, array: np.ndarray) -> Any:
+    """A NumPy array as x's library has it, without a copy for PyTorch."""
+    if _is_torch(x):
+        import torch
+
+        return torch.from_numpy(array)
+    return finish(x, array)
+
+
+def load_layer(name: str, state: Mapping[str, Any], **config: Any) -> Layer:
+    """A layer by its name in ``qkv layer`` ("v1", "mha", ..), made and loaded; see :meth:`Layer.from_state_dict`."""
+    forms = {cls.name: cls for cls in _subclasses(Layer) if "name" in vars(cls)}
+    if name not in forms:
+        raise ValueError(f"[load_layer] the layer must be one of {', '.join(forms)}: got {name!r}")
+    return forms[name].from_state_dict(state, **config)
+
+
+def _subclasses(cls: type) -> list[type]:
+    return [found for one in cls.__subclasses__() for found in (one, *_subclasses(one))]

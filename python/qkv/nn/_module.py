@@ -1,0 +1,116 @@
+"""What all modules share: parameters by name, their gradients, files; and Saved, what a forward leaves for its backward."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._arrays import _is_torch, dtype_name, finish
+from .._tensors import entries_of, tensors_of
+from ..io import load_safetensors, save_safetensors
+
+__all__ = ["Module", "Saved"]
+
+
+class Saved:
+    """What backward needs: empty when made, filled by a forward, used by the same module's backward.
+
+        saved = qkv.nn.Saved()
+        y = layer(x, saved=saved)
+        dx = layer.backward(dy, saved)
+
+    Used again it keeps its memory: one for each layer and running computation. Arrays that went into forward (x, masks) must not be
+    changed before backward.
+    """
+
+    __slots__ = ("_arrays", "_core", "_module")
+
+    def __init__(self) -> None:
+        self._module: Any = None
+        self._core: Any = None
+        self._arrays: tuple[Any, ...] = ()
+
+    def _fill(self, module: Module, *arrays: Any) -> None:
+        if self._module is not module:
+            self._core = None
+        self._module, self._arrays = module, arrays
+
+    def _of(self, module: Module) -> tuple[Any, ...]:
+        if self._module is not module:
+            raise ValueError(f"[{type(module).__name__}.backward] saved must be what this module's forward filled: forward(x, saved=saved)")
+        return self._arrays
+
+
+class Module:
+    """Holds named parameters, float32, and their gradients. Backward adds to gradients; :meth:`zero_grad` sets them to 0.
+
+    Several threads may run forward at once; backward, load_state_dict and an optimizer's step want the module for themselves.
+    """
+
+    _core: Any
+
+    def state_dict(self, prefix: str = "", *, framework: str = "numpy") -> dict[str, Any]:
+        """Copies of all parameters by name ("q_proj.weight"): the names that were loaded, the module's own where none were.
+
+        framework: "numpy" or "torch". PyTorch's layouts: weight [out_features, in_features].
+        """
+        return tensors_of(self._core.state_dict(prefix), framework)
+
+    def load_state_dict(self, state: Mapping[str, Any], prefix: str = "") -> None:
+        """Takes every parameter from a dict of NumPy, PyTorch or JAX arrays; names that do not start with ``prefix`` are not looked at.
+
+        Raises OptionError (a ValueError) for an unknown, doubly named or missing parameter, ShapeError for a wrong shape; the module
+        is then as it was.
+        """
+        self._core.load_state_dict(entries_of(state), prefix)
+
+    @property
+    def grads(self) -> dict[str, np.ndarray]:
+        """Copies of the gradients of all parameters, by the names of :meth:`state_dict`."""
+        return tensors_of(self._core.gradients(""))
+
+    def zero_grad(self) -> None:
+        """Every gradient becomes 0."""
+        self._core.zero_gradients()
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers all parameters have together."""
+        return self._core.parameter_count
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """The parameters as safetensors."""
+        save_safetensors(path, self.state_dict())
+
+    def load(self, path: str | os.PathLike[str], prefix: str = "") -> None:
+        """The parameters from safetensors; raises as :meth:`load_state_dict`."""
+        self.load_state_dict(load_safetensors(path), prefix)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.forward(*args, **options)
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+
+def require_f32(x: Any, name: str, function: str) -> None:
+    """TypeError unless x is an array of float32."""
+    if not hasattr(x, "shape"):
+        raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
+    if dtype_name(x) != "float32":
+        cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
+        raise TypeError(f"[{function}] {name} must be float32, as the parameters are: got {dtype_name(x)}; {cast} makes it so")
+
+
+def rows(x: Any) -> Any:
+    """[.., E] as [M, E]; a copy only where the strides ask for one."""
+    x = x.detach() if _is_torch(x) else np.asarray(x)
+    return x.reshape(-1, x.shape[-1])
+
+
+def like(x: Any, made: Any, shape: tuple[int, ...]) -> Any:
+    """A result [M, E] in x's library and shape."""
+    return finish(x, made.reshape(shape))

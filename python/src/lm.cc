@@ -1,0 +1,236 @@
+// The language model: made from a text, trained in slices of time, asked. Not: progress bars, Ctrl-C (qkv/lm.py).
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+
+#include "array.h"
+#include "nn_bindings.h"
+#include "qkv/error.h"
+#include "qkv/lm/attention_report.h"
+#include "qkv/lm/generate.h"
+#include "qkv/lm/trainer.h"
+
+namespace qkv::python {
+
+namespace {
+
+using Numbers = std::vector<Index>;
+
+// A checkpoint that trains: the parameters stay where they are while a Training runs.
+struct ModelObject {
+  lm::Checkpoint value;
+
+  Index mask_id() const { return value.tokenizer.vocab_size(); }
+};
+
+lm::PositionKind parse_positions(const std::string& name) {
+  if (name == "learned") return lm::PositionKind::kLearned;
+  if (name == "rotary") return lm::PositionKind::kRotary;
+  throw OptionError("[AttentionLM] positions must be \"learned\" or \"rotary\": got \"" + name + "\"");
+}
+
+void make_model(ModelObject* self, const std::string& text, const std::string& task, Index context, Index width, Index heads,
+                Index kv_heads, Index layers, bool blocks, const std::string& positions, double dropout, std::uint64_t seed) {
+  if (task != "text" && task != "previous" && task != "masked") {
+    throw OptionError("[AttentionLM] task must be \"text\", \"previous\" or \"masked\": got \"" + task + "\"");
+  }
+  lm::CharTokenizer tokenizer = lm::CharTokenizer::from_text(text);
+  lm::AttentionLMConfig config;
+  config.vocab_size = tokenizer.vocab_size() + (task == "masked" ? 1 : 0);
+  config.context = context;
+  config.embed_dim = width;
+  config.num_heads = heads;
+  config.num_kv_heads = kv_heads;
+  config.num_layers = layers;
+  config.blocks = blocks;
+  config.causal = task != "masked";
+  config.positions = parse_positions(positions);
+  config.dropout = dropout;
+  new (self) ModelObject{{lm::AttentionLM(config, seed), std::move(tokenizer), task, 0, std::nullopt}};
+}
+
+nb::dict config_of(const ModelObject& object) {
+  const lm::AttentionLMConfig& config = object.value.model.config();
+  nb::dict d;
+  d["vocab_size"] = config.vocab_size;
+  d["context"] = config.context;
+  d["width"] = config.embed_dim;
+  d["heads"] = config.num_heads;
+  d["kv_heads"] = config.num_kv_heads == 0 ? config.num_heads : config.num_kv_heads;
+  d["layers"] = config.num_layers;
+  d["blocks"] = config.blocks;
+  d["positions"] = config.positions == lm::PositionKind::kRotary ? "rotary" : "learned";
+  d["causal"] = config.causal;
+  d["dropout"] = config.dropout;
+  d["task"] = object.value.task.c_str();
+  return d;
+}
+
+lm::BatchSource source_of(const ModelObject& object, const std::string& text, Index batch, std::uint64_t seed) {
+  const lm::CharTokenizer& tokenizer = object.value.tokenizer;
+  const lm::BatchShape shape{batch, object.value.model.config().context};
+  if (object.value.task == "previous") return lm::BatchSource::previous(tokenizer.vocab_size(), shape, seed);
+  if (object.value.task == "masked") return lm::BatchSource::masked(tokenizer.encode(text), object.mask_id(), shape, seed);
+  return lm::BatchSource::windows(tokenizer.encode(text), shape, seed);
+}
+
+// One run of a trainer over one source, in slices of time between which Python may draw, or stop.
+class Training {
+ public:
+  Training(ModelObject& object, const lm::TrainOptions& options, lm::BatchSource source, bool resume)
+      : object_(object), source_(std::move(source)), end_(options.steps), trainer_(object.value.model, options) {
+    if (resume && object.value.adam) trainer_.resume(*object.value.adam);
+  }
+
+  // Losses of the steps that `seconds` had room for, at least one while there are any.
+  std::vector<double> run(double seconds) {
+    const std::shared_ptr<Context> with = context();
+    const nb::gil_scoped_release released;
+    std::vector<double> losses;
+    const auto start = std::chrono::steady_clock::now();
+    while (trainer_.steps_done() < end_) {
+      losses.push_back(trainer_.step(source_, *with));
+      if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
+    }
+    return losses;
+  }
+
+  // What a file keeps to go on from here.
+  void keep() {
+    object_.value.adam = trainer_.adam().state();
+    object_.value.step = trainer_.steps_done();
+  }
+
+  Index steps_done() const { return trainer_.steps_done(); }
+
+ private:
+  ModelObject& object_;
+  lm::BatchSource source_;
+  Index end_;
+  lm::Trainer trainer_;
+};
+
+void bind_training(nb::module_& m) {
+  nb::class_<Training>(m, "Training")
+      .def(
+          "__init__",
+          [](Training* self, ModelObject& object, const std::string& text, Index steps, Index batch, double rate,
+             std::uint64_t seed, const std::string& schedule, Index warmup, double min_rate, double weight_decay, double clip,
+             bool resume) {
+            if (schedule != "constant" && schedule != "cosine") {
+              throw OptionError("[AttentionLM.fit] schedule must be \"constant\" or \"cosine\": got \"" + schedule + "\"");
+            }
+            lm::TrainOptions options;
+            options.steps = steps;
+            options.schedule.kind = schedule == "cosine" ? lm::ScheduleKind::kCosine : lm::ScheduleKind::kConstant;
+            options.schedule.rate = rate;
+            options.schedule.warmup_steps = warmup;
+            options.schedule.min_rate = min_rate;
+            options.adam.weight_decay = weight_decay;
+            options.clip_norm = clip;
+            options.seed = seed;
+            new (self) Training(object, options, source_of(object, text, batch, seed), resume);
+          },
+          nb::keep_alive<1, 2>())
+      .def("run", &Training::run)
+      .def("keep", &Training::keep)
+      .def_prop_ro("steps_done", &Training::steps_done);
+}
+
+// Called after every token: Ctrl-C ends a long generation.
+void check_signals(Index) {
+  const nb::gil_scoped_acquire lock;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+std::string generate(const ModelObject& object, const std::string& prompt, Index tokens, bool greedy, double temperature,
+                     Index top_k, std::uint64_t seed) {
+  const lm::CharTokenizer& tokenizer = object.value.tokenizer;
+  const Numbers ids = tokenizer.encode(prompt);
+  lm::GenerateOptions options;
+  options.tokens = tokens;
+  options.greedy = greedy;
+  options.temperature = temperature;
+  options.top_k = top_k;
+  options.allowed_ids = tokenizer.vocab_size();
+  options.seed = seed;
+  options.on_token = &check_signals;
+  const std::shared_ptr<Context> with = context();
+  const nb::gil_scoped_release released;
+  return tokenizer.decode(lm::generate(object.value.model, ids, options, *with));
+}
+
+nb::dict share_of(const lm::Share& share) {
+  nb::dict d;
+  d["mean"] = share.mean;
+  d["rows_above_half"] = share.rows_above_half;
+  return d;
+}
+
+// (weights [L, H, T, T], a dict for each head) of ids [T].
+nb::tuple report(const ModelObject& object, const Numbers& ids) {
+  const std::shared_ptr<Context> with = context();
+  lm::AttentionReport found;
+  {
+    const nb::gil_scoped_release released;
+    found = lm::attention_report(object.value.model, ids, *with);
+  }
+  nb::list heads;
+  for (const lm::HeadReport& head : found.heads) {
+    nb::dict d;
+    d["layer"] = head.layer;
+    d["head"] = head.head;
+    d["self"] = share_of(head.self);
+    d["previous"] = share_of(head.previous);
+    d["first"] = share_of(head.first);
+    d["same"] = share_of(head.same);
+    heads.append(d);
+  }
+  return nb::make_tuple(to_numpy(std::move(found.weights)), heads);
+}
+
+nb::object logits(const ModelObject& object, const Numbers& ids) {
+  const std::shared_ptr<Context> with = context();
+  Tensor<float> found;
+  {
+    const nb::gil_scoped_release released;
+    found = object.value.model.logits({ids.data(), {1, static_cast<Index>(ids.size())}}, *with);
+  }
+  found.reshape({found.size(1), found.size(2)});
+  return to_numpy(std::move(found));
+}
+
+}  // namespace
+
+void bind_lm(nb::module_& m) {
+  nb::class_<lm::AttentionLM, nn::Module>(m, "AttentionLM");
+  nb::class_<ModelObject>(m, "Model")
+      .def("__init__", &make_model, nb::kw_only(), nb::arg("text"), nb::arg("task"), nb::arg("context"), nb::arg("width"),
+           nb::arg("heads"), nb::arg("kv_heads"), nb::arg("layers"), nb::arg("blocks"), nb::arg("positions"),
+           nb::arg("dropout"), nb::arg("seed"))
+      .def_prop_ro("config", &config_of)
+      .def_prop_ro("module", [](ModelObject& object) -> lm::AttentionLM& { return object.value.model; })
+      .def_prop_ro("step", [](const ModelObject& object) { return object.value.step; })
+      .def_prop_ro("vocabulary",
+                   [](const ModelObject& object) {
+                     Numbers ids(static_cast<std::size_t>(object.value.tokenizer.vocab_size()));
+                     for (std::size_t id = 0; id < ids.size(); ++id) ids[id] = static_cast<Index>(id);
+                     return object.value.tokenizer.decode(ids);
+                   })
+      .def("encode", [](const ModelObject& object, const std::string& text) { return object.value.tokenizer.encode(text); })
+      .def("decode", [](const ModelObject& object, const Numbers& ids) { return object.value.tokenizer.decode(ids); })
+      .def("logits", &logits)
+      .def("report", &report)
+      .def("generate", &generate)
+      .def("save", [](const ModelObject& object, const std::string& path) {
+        const lm::Checkpoint& c = object.value;
+        lm::save_checkpoint(path, c.model, c.tokenizer, c.task, c.step, c.adam ? &*c.adam : nullptr);
+      });
+  m.def("load_model", [](const std::string& path) { return ModelObject{lm::load_checkpoint(path)}; });
+  m.def("default_text", &lm::default_text);
+  bind_training(m);
+}
+
+}  // namespace qkv::python

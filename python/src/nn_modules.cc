@@ -1,0 +1,188 @@
+// Modules that are not attention: Linear, LayerNorm, Embedding, Mlp; what all modules share; Adam over any of them.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "array.h"
+#include "nn_bindings.h"
+#include "qkv/error.h"
+#include "qkv/lm/optimizer.h"
+#include "qkv/nn/cross_entropy.h"
+#include "qkv/nn/embedding.h"
+#include "qkv/nn/layer_norm.h"
+#include "qkv/nn/mlp.h"
+
+namespace qkv::python {
+
+namespace {
+
+using Modules = std::vector<nn::Module*>;
+
+std::vector<nn::Parameter> parameters_of(const Modules& modules) {
+  std::vector<nn::Parameter> all;
+  for (nn::Module* module : modules) {
+    for (nn::Parameter& one : module->parameters()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
+Index count_of(const Modules& modules) {
+  Index count = 0;
+  for (const nn::Module* module : modules) count += module->parameter_count();
+  return count;
+}
+
+// y = module(x) over rows [M, ..].
+template <class Rows>
+void rows_forward(const char* function, const Rows& module, nb::handle x, nb::handle y) {
+  const Array xa(function, "x", x), ya(function, "y", y);
+  const auto xv = xa.input<float, 2>();
+  const auto yv = ya.output<float, 2>();
+  const std::shared_ptr<Context> with = context();
+  const nb::gil_scoped_release released;
+  module.forward(xv, yv, *with);
+}
+
+template <class Rows>
+void rows_backward(const char* function, Rows& module, nb::handle x, nb::handle dy, nb::handle dx) {
+  const Array xa(function, "x", x), dya(function, "dy", dy);
+  const std::optional<Array> dxa = optional_array(function, "dx", dx);
+  const auto xv = xa.input<float, 2>(), dyv = dya.input<float, 2>();
+  const auto dxv = output_or_null<float, 2>(dxa);
+  const std::shared_ptr<Context> with = context();
+  const nb::gil_scoped_release released;
+  module.backward(xv, dyv, dxv, *with);
+}
+
+std::span<const std::int64_t> ids_of(const char* function, const Array& array) {
+  const View<const Index, 1> view = array.input<Index, 1>();
+  if (view.size(0) > 1 && view.stride(0) != 1) {
+    throw ShapeError("[" + std::string(function) + "] ids must lie one behind the other: copy them first");
+  }
+  return {view.data(), static_cast<std::size_t>(view.size(0))};
+}
+
+void bind_rows(nb::module_& m) {
+  nb::class_<nn::Linear, nn::Module>(m, "Linear")
+      .def("__init__",
+           [](nn::Linear* self, Index in_features, Index out_features, bool bias, std::uint64_t seed) {
+             new (self) nn::Linear(nn::LinearOptions{in_features, out_features, bias, seed});
+           })
+      .def("forward", [](const nn::Linear& self, nb::handle x, nb::handle y) { rows_forward("Linear.forward", self, x, y); })
+      .def(
+          "backward",
+          [](nn::Linear& self, nb::handle x, nb::handle dy, nb::handle dx) {
+            rows_backward("Linear.backward", self, x, dy, dx);
+          },
+          nb::arg("x"), nb::arg("dy"), nb::arg("dx").none())
+      .def_prop_ro("in_features", &nn::Linear::in_features)
+      .def_prop_ro("out_features", &nn::Linear::out_features)
+      .def_prop_ro("has_bias", &nn::Linear::has_bias);
+  nb::class_<nn::LayerNorm, nn::Module>(m, "LayerNorm")
+      .def("__init__",
+           [](nn::LayerNorm* self, Index embed_dim, double eps, bool bias) {
+             new (self) nn::LayerNorm(nn::LayerNormOptions{embed_dim, eps, bias});
+           })
+      .def("forward",
+           [](const nn::LayerNorm& self, nb::handle x, nb::handle y) { rows_forward("LayerNorm.forward", self, x, y); })
+      .def("backward", [](nn::LayerNorm& self, nb::handle x, nb::handle dy, nb::handle dx) {
+        rows_backward("LayerNorm.backward", self, x, dy, dx);
+      });
+}
+
+void bind_embedding(nb::module_& m) {
+  nb::class_<nn::Embedding, nn::Module>(m, "Embedding")
+      .def("__init__",
+           [](nn::Embedding* self, Index num_embeddings, Index embed_dim, std::uint64_t seed) {
+             new (self) nn::Embedding(nn::EmbeddingOptions{num_embeddings, embed_dim, seed});
+           })
+      .def("forward",
+           [](const nn::Embedding& self, nb::handle ids, nb::handle y) {
+             const Array ia("Embedding.forward", "ids", ids), ya("Embedding.forward", "y", y);
+             const auto numbers = ids_of("Embedding.forward", ia);
+             const auto yv = ya.output<float, 2>();
+             const std::shared_ptr<Context> with = context();
+             const nb::gil_scoped_release released;
+             self.forward(numbers, yv, false, *with);
+           })
+      .def("backward", [](nn::Embedding& self, nb::handle ids, nb::handle dy) {
+        const Array ia("Embedding.backward", "ids", ids), da("Embedding.backward", "dy", dy);
+        const auto numbers = ids_of("Embedding.backward", ia);
+        const auto dyv = da.input<float, 2>();
+        const std::shared_ptr<Context> with = context();
+        const nb::gil_scoped_release released;
+        self.backward(numbers, dyv, *with);
+      });
+}
+
+void bind_mlp(nb::module_& m) {
+  nb::class_<nn::MlpSaved>(m, "MlpSaved").def(nb::init<>());
+  nb::class_<nn::Mlp, nn::Module>(m, "MLP")
+      .def("__init__",
+           [](nn::Mlp* self, Index embed_dim, Index hidden_dim, bool bias, std::uint64_t seed) {
+             new (self) nn::Mlp(nn::MlpOptions{embed_dim, hidden_dim, bias, seed});
+           })
+      .def("forward",
+           [](const nn::Mlp& self, nb::handle x, nb::handle y, nn::MlpSaved& saved) {
+             const Array xa("MLP.forward", "x", x), ya("MLP.forward", "y", y);
+             const auto xv = xa.input<float, 2>();
+             const auto yv = ya.output<float, 2>();
+             const std::shared_ptr<Context> with = context();
+             const nb::gil_scoped_release released;
+             self.forward(xv, yv, saved, *with);
+           })
+      .def("backward", [](nn::Mlp& self, nb::handle x, nb::handle dy, nb::handle dx, nn::MlpSaved& saved) {
+        const Array xa("MLP.backward", "x", x), dya("MLP.backward", "dy", dy), dxa("MLP.backward", "dx", dx);
+        const auto xv = xa.input<float, 2>(), dyv = dya.input<float, 2>();
+        const auto dxv = dxa.output<float, 2>();
+        const std::shared_ptr<Context> with = context();
+        const nb::gil_scoped_release released;
+        self.backward(xv, dyv, dxv, saved, *with);
+      });
+}
+
+void bind_adam(nb::module_& m) {
+  nb::class_<lm::Adam>(m, "Adam")
+      .def("__init__",
+           [](lm::Adam* self, const Modules& modules, double beta1, double beta2, double epsilon, double weight_decay) {
+             new (self) lm::Adam(count_of(modules), lm::AdamOptions{beta1, beta2, epsilon, weight_decay});
+           })
+      .def("step",
+           [](lm::Adam& self, const Modules& modules, double rate) {
+             const std::vector<nn::Parameter> parameters = parameters_of(modules);
+             const nb::gil_scoped_release released;
+             self.step(parameters, rate);
+           })
+      .def_prop_ro("steps", [](const lm::Adam& self) { return self.state().step; });
+  m.def("clip_global_norm",
+        [](const Modules& modules, double max_norm) { return lm::clip_global_norm(parameters_of(modules), max_norm); });
+}
+
+}  // namespace
+
+void bind_modules(nb::module_& m) {
+  nb::class_<nn::Module>(m, "Module")
+      .def("state_dict", [](const nn::Module& self, const std::string& prefix) { return entries_of(self.state_dict(prefix)); })
+      .def("gradients", [](const nn::Module& self, const std::string& prefix) { return entries_of(self.gradients(prefix)); })
+      .def("load_state_dict",
+           [](nn::Module& self, nb::handle entries, const std::string& prefix) {
+             self.load_state_dict(state_dict_from("load_state_dict", entries), prefix);
+           })
+      .def("zero_gradients", &nn::Module::zero_gradients)
+      .def_prop_ro("parameter_count", &nn::Module::parameter_count);
+  bind_rows(m);
+  bind_embedding(m);
+  bind_mlp(m);
+  bind_adam(m);
+  m.def("cross_entropy", [](nb::handle logits, nb::handle targets, nb::handle dlogits) {
+    const Array la("cross_entropy", "logits", logits), ta("cross_entropy", "targets", targets),
+        da("cross_entropy", "dlogits", dlogits);
+    const auto lv = la.input<float, 2>();
+    const auto numbers = ids_of("cross_entropy", ta);
+    const auto dv = da.output<float, 2>();
+    const std::shared_ptr<Context> with = context();
+    const nb::gil_scoped_release released;
+    return nn::cross_entropy(lv, numbers, dv, *with);
+  });
+}
+
+}  // namespace qkv::python

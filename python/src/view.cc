@@ -1,0 +1,87 @@
+// Pictures of attention: bytes of PNG, SVG, one HTML page, text for a terminal.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "array.h"
+#include "nn_bindings.h"
+#include "qkv/error.h"
+#include "qkv/view/heatmap.h"
+#include "qkv/view/html.h"
+#include "qkv/view/png.h"
+#include "qkv/view/svg.h"
+#include "qkv/view/terminal.h"
+
+namespace qkv::python {
+
+namespace {
+
+using Labels = std::vector<std::string>;
+
+struct MapObject {
+  view::AttentionMap map;
+  view::MapOptions options;
+};
+
+// weights float32 [L, H, Tq, Tk].
+MapObject make_map(nb::handle weights, Labels query_tokens, Labels key_tokens, std::string title, std::vector<Index> layers,
+                   std::vector<Index> heads, const std::string& range, const std::string& scale, bool numbers) {
+  const Array wa("plot", "weights", weights);
+  MapObject made{view::make_map(wa.input<float, 4>()), {}};
+  made.map.query_tokens = std::move(query_tokens);
+  made.map.key_tokens = std::move(key_tokens);
+  made.map.title = std::move(title);
+  made.options.layers = std::move(layers);
+  made.options.heads = std::move(heads);
+  made.options.range = range == "max" ? view::ValueRange::kMax : view::ValueRange::kUnit;
+  made.options.scale = scale == "linear" ? view::ColourScale::kLinear : view::ColourScale::kSqrt;
+  made.options.numbers = numbers ? view::CellNumbers::kWhereTheyFit : view::CellNumbers::kNever;
+  view::check_map(made.map);
+  return made;
+}
+
+nb::bytes png(const MapObject& object) {
+  std::vector<std::byte> bytes;
+  {
+    const nb::gil_scoped_release released;
+    bytes = view::render_png(object.map, object.options);
+  }
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+nb::dict statistics(const MapObject& object, Index layer, Index head) {
+  const view::HeadStatistics found = view::head_statistics(object.map, layer, head);
+  nb::dict d;
+  d["self"] = found.self;
+  d["previous"] = found.previous;
+  d["first"] = found.first;
+  d["largest"] = found.largest;
+  d["entropy"] = found.entropy;
+  d["rows"] = found.rows;
+  return d;
+}
+
+}  // namespace
+
+void bind_view(nb::module_& m) {
+  nb::class_<MapObject>(m, "Map")
+      .def("png", &png)
+      .def("svg", [](const MapObject& object) { return view::render_svg(object.map, object.options); })
+      .def("html", [](const MapObject& object) { return view::render_html(object.map, {.map = object.options}); })
+      .def("terminal",
+           [](const MapObject& object, bool colour, bool unicode, int columns) {
+             return view::render_terminal(object.map,
+                                          {.map = object.options, .colour = colour, .unicode = unicode, .columns = columns});
+           })
+      .def("table", [](const MapObject& object) { return view::render_table(object.map, object.options); })
+      .def("top_weight", [](const MapObject& object) { return view::top_weight(object.map, object.options.range); })
+      .def("statistics", &statistics);
+  m.def("attention_map", &make_map);
+  m.def("characters", [](const std::string& text) { return view::characters(text); });
+  m.def("colour_map", [] {
+    std::vector<std::vector<int>> colours;
+    for (const view::Rgb& c : view::colour_map(view::Theme::kLight)) colours.push_back({c.red, c.green, c.blue});
+    return colours;
+  });
+}
+
+}  // namespace qkv::python
