@@ -67,5 +67,6 @@ std::vector<BenchCase> layer_cases();
 std::vector<BenchCase> lm_cases();
 std::vector<BenchCase> curve_cases();
 std::vector<BenchCase> linear_attention_cases();
+std::vector<BenchCase> form_cases();  ///< caches and ragged batches
 
 }  // namespace qkv::cli

@@ -27,8 +27,9 @@ struct BenchOptions {
 
 std::vector<BenchCase> all_cases() {
   std::vector<BenchCase> cases;
-  for (std::vector<BenchCase> (*const group)() : {forward_cases, backward_cases, half_cases, decode_cases, option_cases,
-                                                  weights_cases, layer_cases, lm_cases, curve_cases, linear_attention_cases}) {
+  for (std::vector<BenchCase> (*const group)() :
+       {forward_cases, backward_cases, half_cases, decode_cases, option_cases, weights_cases, layer_cases, lm_cases,
+        curve_cases, linear_attention_cases, form_cases}) {
     std::ranges::move(group(), std::back_inserter(cases));
   }
   return cases;
@@ -126,7 +127,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option(
          "--suite", options->suite,
          "quick: under 45 s; full: everything, minutes; or one group: forward, backward, bf16, decode, options, weights, "
-         "layers, lm, curves, linattn")
+         "layers, lm, curves, linattn, caches, ragged")
       ->type_name("NAME");
   app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning");
   app.add_flag("--list", options->list, "Print the names of the cases");

@@ -72,6 +72,16 @@ TEST_F(Bench, OptionsAreHeldAgainstThePlainKernelForTheSameLiveTiles) {
   EXPECT_NEAR(one["gflops"].get<double>() * one["ms"].get<double>() * 1e6 / (3.5 * 4 * 8 * 64 * pairs), 1, 1e-9);
 }
 
+TEST_F(Bench, RaggedBatchesAreHeldAgainstTheirSequencesAloneInBits) {
+  const nlohmann::json bench = json({"bench", "ragged", "--json"});
+  ASSERT_EQ(bench["cases"].size(), 2U);
+  for (const nlohmann::json& one : bench["cases"]) {
+    EXPECT_EQ(one["of"], "plain");
+    EXPECT_EQ(one["group"], "ragged");
+    EXPECT_EQ(one["error"], 0);
+  }
+}
+
 TEST_F(Bench, CurvesSayTheirExponent) {
   const nlohmann::json bench = json({"bench", "curve-full-s1024", "curve-full-s2048", "--json"});
   ASSERT_EQ(bench["curves"].size(), 1U);
@@ -93,9 +103,10 @@ TEST_F(Bench, ListHasEveryCaseOnceAndHelpEverySuite) {
     EXPECT_TRUE(names.insert(name).second) << name;
     EXPECT_NE(help.find(group), std::string::npos) << group;
   }
-  for (const char* wanted : {"fwd-f32-d64-s16384-causal", "bwd-f32-d128-s1024", "decode-f32-b1-tq1-s32768",
-                             "decode-bf16-b16-tq1-s512", "bwd-bf16-d64-s4096", "dropout-f32-d64-s1024", "weights-f32-d64-s2048",
-                             "mha-fwdbwd-f32-b8-t128-e768-h12", "lm-process", "memory-f32-d64-s131072-causal"}) {
+  for (const char* wanted :
+       {"fwd-f32-d64-s16384-causal", "bwd-f32-d128-s1024", "decode-f32-b1-tq1-s32768", "decode-bf16-b16-tq1-s512",
+        "bwd-bf16-d64-s4096", "dropout-f32-d64-s1024", "weights-f32-d64-s2048", "mha-fwdbwd-f32-b8-t128-e768-h12", "lm-process",
+        "memory-f32-d64-s131072-causal", "cache-int8-s8192", "cascade-f32-b16-s4096", "ragged-bwd-f32-d64-b16"}) {
     EXPECT_TRUE(names.contains(wanted)) << wanted;
   }
 }
