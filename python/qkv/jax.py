@@ -1,0 +1,307 @@
+"""Attention for JAX on CPUs: through XLA's foreign function interface, so it runs inside ``jax.jit`` without Python.
+
+    import jax, qkv.jax
+    loss = lambda q, k, v: qkv.jax.attention(q, k, v, causal=True).sum()
+    jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)
+
+Works under jit, grad, value_and_grad, vjp, vmap, checkpoint and scan; float32, float64 (jax_enable_x64), bfloat16, float16. Letters
+and formula: qkv/_attention.py. Backward is qkv's own, O(T) memory; sums in float32 for 16-bit types. Not: forward mode (jvp,
+linearize, hessian), sharding over devices, other devices than CPUs (XLA then says that it has no such target).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from . import _jax
+from ._options import _diagonal
+from .masks import Mask
+
+__all__ = ["attention", "dot_product_attention"]
+
+jax.ffi.register_ffi_target("qkv_attention_forward", _jax.forward_target(), platform="cpu")
+jax.ffi.register_ffi_target("qkv_attention_backward", _jax.backward_target(), platform="cpu")
+
+_FLOATS = ("float32", "float64", "bfloat16", "float16")
+_ALIGN = {"square": 0, "top_left": 1, "bottom_right": 2}
+_EMPTY_ROW = {"zero": 0, "mean": 1, "nan": 2}
+_OPTIONAL = ("bias", "keep", "key_lengths", "sinks", "seed")  # in the order and with the bits of jax.cc
+
+# What traced functions use of masks, for as long as the process lives: id(mask) -> (mask, its number in _jax).
+_masks: dict[int, tuple[Mask, int]] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Static:
+    """What a compiled function is compiled for."""
+
+    causal: bool
+    align: int
+    left: int
+    right: int
+    scale: float
+    softcap: float
+    empty_row: int
+    dropout: float
+    mask: int
+    tokens_first: bool
+
+    def attributes(self, optional: tuple[Any, ...]) -> dict[str, Any]:
+        """As jax.cc reads them."""
+        given = sum(1 << n for n, array in enumerate(optional) if array is not None)
+        return {
+            "causal": np.int64(self.causal),
+            "align": np.int64(self.align),
+            "left": np.int64(self.left),
+            "right": np.int64(self.right),
+            "scale": np.float64(self.scale),
+            "softcap": np.float64(self.softcap),
+            "empty_row": np.int64(self.empty_row),
+            "dropout": np.float64(self.dropout),
+            "mask": np.int64(self.mask),
+            "tokens_first": np.int64(self.tokens_first),
+            "given": np.int64(given),
+        }
+
+
+def _sum_dtype(x: Any) -> Any:
+    return x.dtype if x.dtype == jnp.float64 else jnp.float32
+
+
+def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
+    tokens, heads = (1, 2) if static.tokens_first else (2, 1)
+    results = (
+        jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype),
+        jax.ShapeDtypeStruct((q.shape[0], q.shape[heads], q.shape[tokens]), _sum_dtype(q)),
+    )
+    call = jax.ffi.ffi_call("qkv_attention_forward", results, vmap_method="expand_dims")
+    return tuple(call(q, k, v, *(a for a in optional if a is not None), **static.attributes(optional)))
+
+
+def _attention_fwd(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> Any:
+    # Each argument comes with the news whether anybody wants its derivative: dbias is summed only for those who do.
+    wants_dbias = optional[0] is not None and optional[0].perturbed
+    q, k, v, optional = jax.tree.map(lambda given: given.value, (q, k, v, optional))
+    out, lse = _forward(static, q, k, v, optional)
+    return (out, lse), (q, k, v, out, lse, optional, () if wants_dbias else None)
+
+
+def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
+    q, k, v, out, lse, optional, wants = residuals
+    dout, dlse = (jnp.zeros(c.shape, c.dtype) if isinstance(c, SymbolicZero) else c for c in cotangents)
+    bias, _, _, sinks, _ = optional
+    made = [q, k, v, *([] if wants is None else [bias]), *([] if sinks is None else [sinks])]
+    results = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made)
+    call = jax.ffi.ffi_call("qkv_attention_backward", results, vmap_method="expand_dims")
+    dq, dk, dv, *rest = call(
+        q, k, v, out, lse, dout, dlse, *(a for a in optional if a is not None),
+        wants_dbias=np.int64(wants is not None), **static.attributes(optional),
+    )  # fmt: skip
+    dbias = None if wants is None else rest[0]
+    return dq, dk, dv, (dbias, None, None, None if sinks is None else rest[-1], None)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _forward(static, q, k, v, optional)
+
+
+_attention.defvjp(_attention_fwd, _attention_bwd, symbolic_zeros=True)
+_compiled = jax.jit(_attention, static_argnums=0)
+
+
+def _mask_token(mask: Mask | None) -> int:
+    if mask is None:
+        return 0
+    if not isinstance(mask, Mask):
+        raise TypeError(f"[qkv.jax.attention] mask must be a qkv.Mask: got {type(mask).__name__}; an array goes to keep=")
+    if id(mask) not in _masks:
+        _masks[id(mask)] = (mask, _jax.keep_mask(mask._core))
+    return _masks[id(mask)][1]
+
+
+def _seed_words(seed: Any) -> Any:
+    """[2] uint32: the low and the high half of the 64 bits that qkv.attention takes as seed."""
+    if isinstance(seed, (int, np.integer)):
+        bits = int(seed) & (2**64 - 1)
+        return np.array([bits & 0xFFFFFFFF, bits >> 32], np.uint32)
+    if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        seed = jax.random.key_data(seed)
+    if seed.dtype != jnp.uint32 or seed.shape != (2,):
+        raise TypeError(f"[qkv.jax.attention] seed must be an int, a key or uint32[2]: got {seed.dtype}{list(seed.shape)}")
+    return seed
+
+
+def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool) -> None:
+    layout = "[B, T, H, D]" if tokens == 1 else "[B, H, T, D]"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dtype.name not in _FLOATS:
+            raise TypeError(f"[qkv.jax.attention] {name} must be float32, float64, bfloat16 or float16: got {x.dtype.name}")
+        if x.dtype != q.dtype:
+            raise TypeError(f"[qkv.jax.attention] {name} must have q's element type {q.dtype.name}: got {x.dtype.name}")
+        if x.ndim != 4:
+            raise ValueError(f"[qkv.jax.attention] {name} must be {layout}: got shape {list(x.shape)}")
+        if not isinstance(x, jax.core.Tracer) and any(device.platform != "cpu" for device in x.devices()):
+            raise ValueError(
+                f"[qkv.jax.attention] {name} must lie on a CPU: got {x.devices()}; jax.device_put(x, jax.devices('cpu')[0])"
+            )
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    if not (q.shape[0] == k.shape[0] == v.shape[0] and q.shape[3] == k.shape[3] and k.shape[1:3] == v.shape[1:3]):
+        raise ValueError(
+            f"[qkv.jax.attention] batch of q, k, v, head_dim of q, k, and length and heads of k, v must agree: got {shapes}"
+        )
+    if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
+        raise ValueError(f"[qkv.jax.attention] heads of q must be a multiple of heads of k: got {shapes}")
+    if square and q.shape[tokens] != k.shape[tokens]:
+        raise ValueError(
+            f'[qkv.jax.attention] causal=True needs Tq == Tk, else say causal="top_left" or "bottom_right": got {shapes}'
+        )
+
+
+def _operand(array: Any, name: str, dtype: Any, sizes: tuple[int, ...], letters: str) -> Any:
+    if array is None:
+        return None
+    array = jnp.asarray(array)
+    if array.ndim != len(sizes) or any(own not in (1, size) for own, size in zip(array.shape, sizes, strict=True)):
+        raise ValueError(
+            f"[qkv.jax.attention] {name} must be {letters} = {list(sizes)}, or 1 where it repeats: got {list(array.shape)}"
+        )
+    return array.astype(dtype)
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool | str = False,
+    bias: Any = None,
+    mask: Mask | None = None,
+    keep: Any = None,
+    key_lengths: Any = None,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Any = None,
+    dropout: float = 0.0,
+    seed: Any = None,
+    empty_row: str = "zero",
+    return_lse: bool = False,
+    tokens_first: bool = False,
+) -> Any:
+    """softmax(q k^T scale) v, differentiable in q, k, v, bias and sinks.
+
+    Args:
+        q: [B, H, Tq, D], k: [B, Hkv, Tk, D], v: [B, Hkv, Tk, Dv]; float32, float64, bfloat16 or float16. [B, T, H, D] with
+            ``tokens_first``: no copy is made for it.
+        causal: True (only when Tq == Tk), "top_left" or "bottom_right".  window: (left, right) other tokens, -1 = unbounded.
+        bias: [B|1, H|1, Tq|1, Tk|1], added to scores; -inf = not kept. Its gradient is computed only where it is asked for.
+        mask: a :class:`qkv.Mask`; static: make it once, outside of what is called again and again.
+        keep: bool [B|1, H|1, Tq|1, Tk|1], True = may attend; traced.  key_lengths: int [B]; traced. All masks hold together.
+        scale: a number, default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).  sinks: [H], a logit for each head.
+        dropout, seed: as :func:`qkv.attention`; seed: an int (the same pattern as there), a key of jax.random or uint32[2]; traced.
+            Under vmap the sequences count on from call to call.
+        empty_row: "zero", "mean" or "nan".  return_lse: also lse [B, H, Tq], float32 (float64 for float64), differentiable too.
+
+    Returns:
+        out, [B, H, Tq, Dv] (or [B, Tq, H, Dv]), or (out, lse).
+
+    Raises:
+        TypeError, ValueError when it is traced; jax.errors.JaxRuntimeError with qkv's text where only running can tell.
+    """
+    q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
+    tokens, heads = (1, 2) if tokens_first else (2, 1)
+    align = _diagonal(causal)
+    left, right = (-1, -1) if window is None else (int(window[0]), int(window[1]))
+    windowed = left >= 0 or right >= 0
+    _check(q, k, v, tokens, heads, align == "square" and (causal is True or windowed))
+    if min(left, right) < -1:
+        raise ValueError(f"[qkv.jax.attention] window must be counts of other tokens, or -1: got {window}")
+    if empty_row not in _EMPTY_ROW:
+        raise ValueError(f'[qkv.jax.attention] empty_row must be "zero", "mean" or "nan": got {empty_row!r}')
+    if dropout and seed is None:
+        raise ValueError("[qkv.jax.attention] dropout needs a seed")
+    if not (softcap >= 0 and math.isfinite(softcap)):
+        raise ValueError(f"[qkv.jax.attention] softcap must be finite and at least 0: got {softcap}")
+    sizes = (q.shape[0], q.shape[heads], q.shape[tokens], k.shape[tokens])
+    optional = (
+        _operand(bias, "bias", _sum_dtype(q), sizes, "[B, H, Tq, Tk]"),
+        _operand(keep, "keep", jnp.bool_, sizes, "[B, H, Tq, Tk]"),
+        _operand(key_lengths, "key_lengths", jnp.int32, sizes[:1], "[B]"),
+        _operand(sinks, "sinks", _sum_dtype(q), sizes[1:2], "[H]"),
+        _seed_words(seed) if dropout else None,
+    )
+    static = _Static(
+        causal=bool(causal),
+        align=_ALIGN[align],
+        left=left,
+        right=right,
+        scale=1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale),
+        softcap=float(softcap),
+        empty_row=_EMPTY_ROW[empty_row],
+        dropout=float(dropout),
+        mask=_mask_token(mask),
+        tokens_first=tokens_first,
+    )
+    out, lse = _compiled(static, q, k, v, optional)
+    return (out, lse) if return_lse else out
+
+
+@cache
+def _top_left_window(left: int, right: int) -> Mask:
+    return Mask.window(left, right, "top_left")
+
+
+def dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Any = None,
+    key_value_seq_lengths: Any = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: str | None = None,
+    return_residual: bool = False,
+) -> Any:
+    """``jax.nn.dot_product_attention`` with its arguments and its meaning, on qkv.
+
+    query [B, T, N, H] or [T, N, H]; key, value [B, S, K, H] or [S, K, H]; bias, mask (bool, True = may attend) broadcastable to
+    [B, N, T, S]. Causal and window are aligned at the top left; a row without keys averages all values, as there; rows from
+    query_seq_lengths on are 0. implementation is ignored. return_residual: also lse [B, T, N], without derivative; -inf for a row
+    without keys, where jax.nn gives about -2.4e38.
+    """
+    del implementation
+    q, k, v, bias, mask = (None if x is None else _four_axes(jnp.asarray(x)) for x in (query, key, value, bias, mask))
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise TypeError(
+            f"[qkv.jax.dot_product_attention] mask must be bool, True = may attend: got {mask.dtype.name}; see bias"
+        )
+    sides = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
+    out, lse = attention(
+        q, k, v, causal="top_left" if is_causal else False, bias=bias, keep=mask, key_lengths=key_value_seq_lengths,
+        mask=None if sides is None else _top_left_window(int(sides[0]), int(sides[1])), scale=None if scale is None else float(scale),
+        empty_row="mean", return_lse=True, tokens_first=True,
+    )  # fmt: skip
+    if query_seq_lengths is not None:
+        live = jnp.arange(q.shape[1])[None, :, None, None] < jnp.asarray(query_seq_lengths)[:, None, None, None]
+        out = jnp.where(live, out, jnp.zeros((), out.dtype))
+    out = out.reshape(*jnp.shape(query)[:-1], v.shape[-1])
+    if not return_residual:
+        return out
+    return out, jax.lax.stop_gradient(jnp.swapaxes(lse, 1, 2).reshape(jnp.shape(query)[:-1]).astype(q.dtype))
+
+
+def _four_axes(x: Any) -> Any:
+    return x.reshape((1,) * (4 - x.ndim) + x.shape) if x.ndim < 4 else x

@@ -1,0 +1,296 @@
+"""qkv.jax: outputs and gradients against the textbook, under jit, vmap and scan, and against jax.nn.dot_product_attention. Not:
+attention's forms one by one (test_forms.py): the same kernels answer here.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp
+import qkv
+import qkv.jax
+from support import SUM, WIDER, expect_close, expect_results, numbers, problem, textbook
+
+attention = qkv.jax.attention
+
+
+@pytest.fixture(autouse=True)
+def x64() -> Iterator[None]:
+    """float64 arrays, in this file only."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+def as_dtype(x: np.ndarray, dtype: str) -> np.ndarray:
+    return np.asarray(jnp.asarray(x).astype(dtype))
+
+
+def causal_keep(q_len: int, kv_len: int, offset: int = 0) -> np.ndarray:
+    return np.tril(np.ones((1, 1, q_len, kv_len), bool), offset)
+
+
+def value_and_gradients(dout: np.ndarray, **options: Any) -> Any:
+    """jit(out, vjp): {"out", "dq", "dk", "dv"} of q, k, v."""
+
+    def both(q: Any, k: Any, v: Any) -> dict[str, Any]:
+        out, back = jax.vjp(lambda *x: attention(*x, **options), q, k, v)
+        return {"out": out, **dict(zip(("dq", "dk", "dv"), back(jnp.asarray(dout)), strict=True))}
+
+    return jax.jit(both)
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "causal": ({"causal": "bottom_right"}, {"keep": causal_keep(17, 23, 6)}),
+    "window": (
+        {"causal": "top_left", "window": (3, 0)},
+        {"keep": causal_keep(17, 23) & ~causal_keep(17, 23, -4)},
+    ),
+    "scale, softcap": ({"scale": 0.4, "softcap": 2.0}, {"scale": 0.4, "softcap": 2.0}),
+    "lengths": ({"key_lengths": [23, 5]}, {"keep": np.arange(23) < np.array([23, 5])[:, None, None, None]}),
+    "bias": ({"bias": numbers(5, 1, 4, 17, 23)}, {"bias": numbers(5, 1, 4, 17, 23)}),
+    "keep": ({"keep": numbers(6, 2, 1, 17, 23) > 0}, {"keep": numbers(6, 2, 1, 17, 23) > 0}),
+    "mask": ({"mask": qkv.Mask.first(9) | qkv.Mask.causal("top_left")}, {"keep": causal_keep(17, 23) | (np.arange(23) < 9)}),
+    "sinks": ({"sinks": numbers(7, 4)}, {"sinks": numbers(7, 4)}),
+    "dropout": (
+        {"dropout": 0.25, "seed": 2**40 + 7},
+        {"factors": (qkv.dropout_factors((2, 4, 17, 23), 0.25, 2**40 + 7) > 0) * (65536 / (65536 - 2**14))},
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_and_gradients_are_the_textbooks(case: str, dtype: str) -> None:
+    options, same = CASES[case]
+    q, k, v = (as_dtype(x, dtype) for x in problem(1, 2, 4, 17, 23, 24, kv_heads=2, v_width=16))
+    dout = as_dtype(numbers(4, 2, 4, 17, 16), dtype)
+    got = value_and_gradients(dout, **options)(q, k, v)
+    assert all(str(x.dtype) == dtype for x in got.values())
+    exact = textbook(q, k, v, **same, dout=dout, dtype=WIDER[dtype])
+    expect_results(got, exact, textbook(q, k, v, **same, dout=dout, dtype=SUM[dtype]), dtype)
+
+
+def test_lse_bias_and_sinks_have_gradients() -> None:
+    q, k, v = problem(2, 2, 4, 9, 9, 8, kv_heads=2, dtype=np.float64)
+    bias, sinks, dout = (
+        numbers(5, 1, 4, 1, 9, dtype=np.float64),
+        numbers(6, 4, dtype=np.float64),
+        numbers(4, 2, 4, 9, 8, dtype=np.float64),
+    )
+
+    def formula(q: Any, k: Any, v: Any, bias: Any, sinks: Any) -> Any:
+        s = jnp.einsum("bhid,bhjd->bhij", q, jnp.repeat(k, 2, 1)) / 8**0.5 + bias
+        s = jnp.where(np.tril(np.ones((9, 9), bool)), s, -jnp.inf)
+        lse = jnp.logaddexp(jax.nn.logsumexp(s, -1), sinks[:, None])
+        return jnp.einsum("bhij,bhjd->bhid", jnp.exp(s - lse[..., None]), jnp.repeat(v, 2, 1)), lse
+
+    def loss(function: Any) -> Any:
+        def of(*inputs: Any) -> Any:
+            out, lse = function(*inputs)
+            return (out * dout).sum() + jnp.sin(lse).sum()
+
+        return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3, 4)))
+
+    def fast(q: Any, k: Any, v: Any, bias: Any, sinks: Any) -> Any:
+        return attention(q, k, v, bias=bias, sinks=sinks, causal=True, return_lse=True)
+
+    got, expected = loss(fast)(q, k, v, bias, sinks), loss(formula)(q, k, v, bias, sinks)
+    positive = loss(lambda *x: formula(*x))(*(abs(x) for x in (q, k, v)), bias, sinks)
+    for name, one, other, size in zip(("dq", "dk", "dv", "dbias", "dsinks"), got, expected, positive, strict=True):
+        # Both are float64; each rounds terms of this size, and there are at most B * H * T of them.
+        room = 9 * 8 * np.finfo(np.float64).eps * max(1.0, float(abs(size).max()), float(abs(other).max()))
+        expect_close(
+            name,
+            one,
+            np.asarray(other),
+            np.asarray(other),
+            np.full(other.shape, room / 4 / np.finfo(np.float64).eps),
+            "float64",
+        )
+
+
+def test_the_bias_gradient_is_left_out_where_nobody_wants_it() -> None:
+    q, k, v = problem(3, 1, 2, 5, 5, 8)
+    bias = numbers(5, 1, 2, 5, 5)
+
+    def loss(q: Any, bias: Any) -> Any:
+        return attention(q, k, v, bias=bias).sum()
+
+    def wants(argnum: int) -> str:
+        lowered = jax.jit(jax.grad(loss, argnums=argnum)).lower(q, bias).as_text()
+        return "yes" if "wants_dbias = 1" in lowered else "no" if "wants_dbias = 0" in lowered else "neither"
+
+    assert (wants(0), wants(1)) == ("no", "yes")
+
+
+def test_numpy_and_jax_give_the_same_bits() -> None:
+    q, k, v = problem(3, 2, 4, 33, 33, 16)
+    want, want_lse = qkv.attention(q, k, v, causal=True, dropout=0.5, seed=9, return_lse=True)
+    out, lse = attention(q, k, v, causal=True, dropout=0.5, seed=9, return_lse=True)
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(lse, want_lse)
+
+
+@pytest.mark.parametrize("in_axes", [(0, 0, 0, None), (0, None, None, None), (0, 0, 0, 0), (None, 0, 0, 0), (1, 0, 2, None)])
+def test_vmap_is_the_loop(in_axes: tuple[Any, ...]) -> None:
+    batches = [numbers(n, *((3,) if axis is not None else ()), 2, 4, 9, 8) for n, axis in enumerate(in_axes[:3])]
+    bias = numbers(9, *((3,) if in_axes[3] is not None else ()), 1, 1, 9, 9)
+    inputs = [np.moveaxis(x, 0, axis) if axis else x for x, axis in zip((*batches, bias), in_axes, strict=True)]
+
+    def gradients(*x: Any) -> Any:
+        return jax.value_and_grad(
+            lambda q, k, v, b: jnp.sin(attention(q, k, v, bias=b, causal=True)).sum(), argnums=(0, 1, 2, 3)
+        )(*x)
+
+    values, grads = jax.jit(jax.vmap(gradients, in_axes=in_axes))(*inputs)
+    for n in range(3):
+        one = [x if axis is None else np.take(x, n, axis) for x, axis in zip(inputs, in_axes, strict=True)]
+        value, grad = gradients(*one)
+        np.testing.assert_allclose(values[n], value, rtol=1e-5)  # the sum over out, which XLA orders as it likes
+        for a, b in zip(grads, grad, strict=True):
+            np.testing.assert_array_equal(a[n], b)
+
+
+def test_vmap_twice_masks_and_dropout() -> None:
+    x = numbers(1, 2, 3, 2, 2, 7, 8)
+    mask = qkv.Mask.key_lengths([7, 3])
+    twice = jax.vmap(jax.vmap(lambda q: attention(q, q, q, mask=mask, dropout=0.5, seed=3)))(x)
+    # Sequences count on from call to call, as in one batch.
+    together = x.reshape(12, 2, 7, 8)
+    want = attention(together, together, together, key_lengths=[7, 3] * 6, dropout=0.5, seed=3)
+    np.testing.assert_array_equal(np.asarray(twice).reshape(12, 2, 7, 8), want)
+
+
+def test_inside_scan_and_checkpoint() -> None:
+    x = numbers(1, 1, 2, 6, 8, dtype=np.float64)
+
+    def layers(x: Any, length: int) -> Any:
+        step = jax.checkpoint(lambda y, _: (y + attention(y, y, y, causal=True), None))
+        return jax.lax.scan(step, x, length=length)[0].sum()
+
+    by_hand = jax.grad(lambda x: (x + attention(x, x, x, causal=True)).sum())
+    np.testing.assert_array_equal(jax.jit(jax.grad(layers), static_argnums=1)(x, 1), by_hand(x))
+    difference = (layers(x + 1e-6, 3) - layers(x - 1e-6, 3)) / 2e-6
+    np.testing.assert_allclose(jax.grad(layers)(x, 3).sum(), difference, rtol=1e-6)  # 1e-12 / 1e-6 lost in the difference
+
+
+def test_a_traced_seed_is_the_same_pattern() -> None:
+    q, k, v = problem(1, 1, 2, 9, 9, 8)
+    function = jax.jit(lambda q, seed: attention(q, k, v, dropout=0.5, seed=seed))
+    np.testing.assert_array_equal(function(q, np.array([7, 1], np.uint32)), attention(q, k, v, dropout=0.5, seed=2**32 + 7))
+    assert not np.array_equal(function(q, jax.random.key(1)), function(q, jax.random.key(2)))
+
+
+NN_CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "window": {"local_window_size": 3},
+    "causal window": {"local_window_size": (2, 1), "is_causal": True},
+    "lengths": {"key_value_seq_lengths": np.array([11, 4], np.int32), "query_seq_lengths": np.array([13, 6], np.int32)},
+    "bias, mask": {"bias": numbers(5, 2, 1, 13, 11), "mask": numbers(6, 1, 4, 13, 11) > 0.5},
+    "empty rows": {"mask": np.zeros((1, 1, 13, 11), bool)},
+    "scale": {"scale": 0.7},
+}
+
+
+@pytest.mark.parametrize("case", NN_CASES)
+def test_dot_product_attention_is_jaxs(case: str) -> None:
+    q, k, v = numbers(1, 2, 13, 4, 8), numbers(2, 2, 11, 2, 8), numbers(3, 2, 11, 2, 8)
+    dout = numbers(4, 2, 13, 4, 8)
+
+    def results(function: Any, dtype: Any) -> dict[str, Any]:
+        options = {name: x.astype(dtype) if name == "bias" else x for name, x in NN_CASES[case].items()}
+        out, back = jax.vjp(lambda *x: function(*x, **options), *(jnp.asarray(x, dtype) for x in (q, k, v)))
+        return {"out": out, **dict(zip(("dq", "dk", "dv"), back(jnp.asarray(dout, dtype)), strict=True))}
+
+    # jax.nn computes its softmax in float32 for float64 too: exact within float32, which is all that is claimed here.
+    exact, naive = results(jax.nn.dot_product_attention, np.float64), results(jax.nn.dot_product_attention, np.float32)
+    fast = results(qkv.jax.dot_product_attention, np.float32)
+    for name, value in fast.items():
+        size = np.full(
+            value.shape, 8 * max(1.0, float(abs(exact[name]).max()))
+        )  # out, dq, dk, dv: sums of products of O(1) numbers
+        expect_close(name, value, np.asarray(exact[name]), np.asarray(naive[name]), size, "float32")
+
+
+def test_without_batch_axis_and_residual() -> None:
+    q, k, v = numbers(1, 5, 4, 8), numbers(2, 5, 2, 8), numbers(3, 5, 2, 8)
+    out, lse = qkv.jax.dot_product_attention(q, k, v, return_residual=True)
+    want, want_lse = jax.nn.dot_product_attention(q, k, v, return_residual=True)
+    assert out.shape == want.shape and lse.shape == want_lse.shape
+    np.testing.assert_allclose(lse, want_lse, rtol=1e-5)
+
+
+def test_empty_sizes() -> None:
+    for b, t in ((0, 3), (2, 0)):
+        x = jnp.zeros((b, 2, t, 8))
+        assert jax.jit(jax.grad(lambda x: attention(x, x, x).sum()))(x).shape == x.shape
+
+
+def test_errors_say_what_to_do() -> None:
+    q, k, v = problem(1, 1, 2, 5, 7, 8)
+    with pytest.raises(ValueError, match="bottom_right"):
+        attention(q, k, v, causal=True)
+    with pytest.raises(TypeError, match="keep="):
+        attention(q, k, v, mask=np.ones((5, 7), bool))
+    with pytest.raises(TypeError, match="element type"):
+        attention(q, k.astype(np.float64), v)
+    with pytest.raises(ValueError, match=r"bias must be \[B, H, Tq, Tk\]"):
+        attention(q, k, v, bias=np.zeros((5, 7)))
+    with pytest.raises(ValueError, match="multiple"):
+        attention(numbers(1, 1, 3, 5, 8), k, v)
+    with pytest.raises(ValueError, match="seed"):
+        attention(q, k, v, dropout=0.1)
+    with pytest.raises(Exception, match="key_lengths"):  # only running can tell
+        attention(q, k, v, key_lengths=[9]).block_until_ready()
+
+
+def test_the_interface_is_xlas(tmp_path: pathlib.Path) -> None:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    include = pathlib.Path(jax.ffi.include_dir())
+    ours = pathlib.Path(__file__).parents[1] / "src" / "xla_ffi.h"
+    if compiler is None or not (include / "xla/ffi/api/c_api.h").exists() or not ours.exists():
+        pytest.skip("needs a compiler, jax's headers and the sources")
+    pairs = [
+        ("Extension", "Extension_Base", "struct_size type next", "struct_size type next"),
+        ("Version", "Api_Version", "major_version minor_version", "major_version minor_version"),
+        ("Metadata", "Metadata", "api_version traits", "api_version traits"),
+        ("MetadataExtension", "Metadata_Extension", "metadata", "metadata"),
+        ("ErrorCreateArgs", "Error_Create_Args", "message code", "message errc"),
+        ("Api", "Api", "api_version error_create", "api_version XLA_FFI_Error_Create"),
+        ("Buffer", "Buffer", "type data rank sizes", "dtype data rank dims"),
+        ("Buffers", "Args", "count kinds values", "size types args"),
+        ("Buffers", "Rets", "count kinds values", "size types rets"),
+        ("Scalar", "Scalar", "type value", "dtype value"),
+        ("Attributes", "Attrs", "count kinds names values", "size types names attrs"),
+        ("CallFrame", "CallFrame", "api stage operands results attributes", "api stage args rets attrs"),
+    ]
+    lines = ['#include "xla/ffi/api/c_api.h"', f'#include "{ours}"', "using namespace qkv::python;"]
+    for mine, theirs, own, other in pairs:
+        for a, b in zip(own.split(), other.split(), strict=True):
+            lines.append(f"static_assert(offsetof(xla::{mine}, {a}) == offsetof(XLA_FFI_{theirs}, {b}));")
+    for mine, theirs in (("kPred", "PRED"), ("kS32", "S32"), ("kS64", "S64"), ("kU32", "U32"), ("kU64", "U64"), ("kF16", "F16"), ("kF32", "F32"), ("kF64", "F64"), ("kBF16", "BF16")):  # fmt: skip
+        lines.append(f"static_assert(int{{xla::{mine}}} == int{{XLA_FFI_DataType_{theirs}}});")
+    for mine, theirs in (
+        ("kInvalidArgument", "INVALID_ARGUMENT"),
+        ("kUnimplemented", "UNIMPLEMENTED"),
+        ("kInternal", "INTERNAL"),
+    ):
+        lines.append(f"static_assert(int{{xla::{mine}}} == int{{XLA_FFI_Error_Code_{theirs}}});")
+    source = tmp_path / "layout.cc"
+    source.write_text("\n".join(lines))
+    done = subprocess.run(
+        [compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", str(source)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
