@@ -1,6 +1,6 @@
 // Looking at attention while it runs: chosen rows of weights, the largest of each row, maps summed over blocks, statistics.
 // Looking never changes the answer: the same kernels run, out, lse and gradients keep their bits, nothing of size Tq x Tk is
-// made unless it is asked for. Not: all weights (attention_weights), drawing (qkv/view), averages over heads.
+// made unless it is asked for. Not: all weights (attention_weights), drawing (qkv/view), averages of weights over heads.
 //
 //   forward   w[i,j] = softmax(s[i,:])[j], before dropout (kWeights) or after it (kApplied)
 //   backward  w[i,j] * dw[i,j], dw[i,j] = the gradient of the loss for w[i,j] = factor[i,j] * dout[i].v[j] (kGradient):
@@ -9,7 +9,8 @@
 //
 // What each costs, beside the same call without it: statistics are found on the way, in one sweep over the keys. All else needs
 // the final sum of each row and so the scores a second time, of the chosen heads only.
-// Memory: the results, and for each thread some rows of numbers: Tk for column_mass and map_columns for each query of a tile.
+// Memory: the results, and for each thread some rows of numbers: Tk for column_mass and map_columns for each query of a tile;
+// 16 rows of Tk (with mean_of_heads 32) for relevance maps.
 // Results are the same in bits for any number of threads.
 // Letters: B, H, Tq, Tk as in attention.h; "heads" how many are chosen.
 #pragma once
@@ -39,6 +40,9 @@ struct Capture {
   Index map_rows = 0, map_columns = 0;  ///< how fine the map is: both positive, or 0 for none
   CaptureOf of = CaptureOf::kWeights;
   std::vector<Index> offsets{};  ///< [B]: query i stands at key i + offset ("self"); none: Tk - Tq, the last at the last
+  /// Relevance maps, kGradient only (UnsupportedError). Each entry is changed before anything is summed: first max(0, w dw),
+  /// then the mean over `heads`, so that results have one head. An entry of 0 is not among the largest of its row.
+  bool positive = false, mean_of_heads = false;
 };
 
 /// One number a row, [B, heads, Tq]. A row without keys (EmptyRow) has what its weights say: under kZero all 0, under kMean

@@ -5,6 +5,7 @@
 #include <limits>
 #include <new>
 
+#include "attention/capture_worker.h"
 #include "attention/empty_rows.h"
 #include "attention/row_lse.h"
 #include "core/check.h"
@@ -52,87 +53,13 @@ void check_capture(const char* function, const Problem<T>& p, const Capture& wha
                      what.map_columns);
   check<OptionError>(what.offsets.empty() || static_cast<Index>(what.offsets.size()) == p.batch, function,
                      "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
+  check<UnsupportedError>(what.of == CaptureOf::kGradient || (!what.positive && !what.mean_of_heads), function,
+                          "capture.positive and mean_of_heads are of weights times gradient, in backward: not of weights");
   check<OptionError>(what.of != CaptureOf::kGradient || !what.statistics, function,
                      "capture.statistics are of weights, in forward: not of weights times gradient");
 }
 
-/// One row of weights among the largest of its query: as insert() of kernels/sweep.h, for rows that no kernel makes.
-template <class Sum>
-void keep_largest(std::span<const Sum> weights, Index top_k, double* values, Index* keys) {
-  Index kept = 0;
-  for (std::size_t j = 0; j < weights.size(); ++j) {
-    const auto weight = static_cast<double>(weights[j]);
-    Index place = kept;
-    while (place > 0 && values[place - 1] < weight) --place;
-    if (place == top_k) continue;
-    kept = std::min(kept + 1, top_k);
-    for (Index n = kept - 1; n > place; --n) values[n] = values[n - 1], keys[n] = keys[n - 1];
-    values[place] = weight;
-    keys[place] = static_cast<Index>(j);
-  }
-}
-
-/// Hands out aligned pieces of a worker's memory; with a null base it only counts.
-class Pieces {
- public:
-  explicit Pieces(std::byte* base) : base_(base) {}
-  template <class E>
-  E* take(Index count) {
-    E* piece = base_ == nullptr ? nullptr : reinterpret_cast<E*>(base_ + used_);
-    used_ += (static_cast<std::size_t>(count) * sizeof(E) + 63) / 64 * 64;
-    return piece;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::size_t used_ = 0;
-};
-
 }  // namespace
-
-/// A worker's memory.
-template <class T>
-struct CaptureJob<T>::Worker {
-  RowSums<T> sums{};                         // statistics
-  Sum *shift = nullptr, *inverse = nullptr;  // the sweep: [query_tile]
-  double *columns = nullptr, *map = nullptr;
-  double** rows = nullptr;
-  Index* map_row = nullptr;
-  Sum* empty_row = nullptr;  // [Tk]
-  std::byte *watch_scratch = nullptr, *sweep_scratch = nullptr;
-  std::size_t bytes;
-
-  Worker(const CaptureJob& job, std::byte* base) {
-    const Problem<T>& p = job.p_;
-    const Capture& what = *job.what_;
-    Pieces pieces(base);
-    const Index queries = p.query_tile;
-    shift = pieces.take<Sum>(queries);
-    inverse = pieces.take<Sum>(queries);
-    if (what.statistics) {
-      for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest, &sums.self,
-                         &sums.previous, &sums.first}) {
-        *each = pieces.take<Sum>(queries);
-      }
-      sums.largest_key = pieces.take<Index>(queries);
-      watch_scratch = pieces.take<std::byte>(static_cast<Index>(job.kernels_->watch_bytes(p.head_dim, p.v_head_dim)));
-    }
-    if (job.sweeps()) {
-      // Backward computes sums of rows again there (row_lse.h).
-      sweep_scratch = pieces.take<std::byte>(static_cast<Index>(std::max(
-          job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim), p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim))));
-      if (what.column_mass) columns = pieces.take<double>(p.kv_len);
-      if (what.map_rows > 0) {
-        map = pieces.take<double>(job.map_rows_of_tile() * what.map_columns);
-        map_row = pieces.take<Index>(queries);
-      }
-      if (!what.rows.empty()) rows = pieces.take<double*>(queries);
-      if (p.rows_can_be_empty()) empty_row = pieces.take<Sum>(p.kv_len);
-    }
-    bytes = pieces.used();
-  }
-};
 
 template <class T>
 CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const CaptureRequest& request, const Context& context,
@@ -149,6 +76,21 @@ CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const Captu
 template <class T>
 Index CaptureJob<T>::places() const {
   return what_->heads.empty() ? p_.num_heads : static_cast<Index>(what_->heads.size());
+}
+
+template <class T>
+Index CaptureJob<T>::results() const {
+  return what_->mean_of_heads ? std::min<Index>(1, places()) : places();
+}
+
+template <class T>
+Index CaptureJob<T>::head_at(Index place) const {
+  return what_->heads.empty() ? place : what_->heads[static_cast<std::size_t>(place)];
+}
+
+template <class T>
+Index CaptureJob<T>::rows_at_once() const {
+  return entrywise() ? std::min(p_.query_tile, kEntryRows) : p_.query_tile;
 }
 
 template <class T>
@@ -171,7 +113,7 @@ Index CaptureJob<T>::map_rows_of_tile() const {
 template <class T>
 void CaptureJob<T>::make_results() const {
   const Capture& what = *what_;
-  const Index b = p_.batch, h = places(), q_len = p_.q_len, kv_len = p_.kv_len;
+  const Index b = p_.batch, h = results(), q_len = p_.q_len, kv_len = p_.kv_len;
   make(result_->rows, !what.rows.empty(), std::array{b, h, static_cast<Index>(what.rows.size()), kv_len});
   make(result_->top_weights, what.top_k > 0, std::array{b, h, q_len, what.top_k});
   make(result_->top_keys, what.top_k > 0, std::array{b, h, q_len, what.top_k}, Index{-1});
@@ -225,8 +167,8 @@ void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& co
   const std::size_t own = worker_bytes(), all = own * static_cast<std::size_t>(context.threads());
   const ScratchLease scratch = borrow_scratch(context, all + shared_bytes());
   begin(scratch.data() + all);
-  const Index items = p_.batch * places() * p_.query_tiles();
-  const double flops = static_cast<double>(items * p_.query_tile) * static_cast<double>(p_.kv_len) * 2.0 *
+  const Index items = p_.batch * results() * row_tiles();
+  const double flops = static_cast<double>(p_.batch * places() * p_.q_len) * static_cast<double>(p_.kv_len) * 2.0 *
                        static_cast<double>(p_.head_dim + p_.v_head_dim);
   parallel_for_flops(context, items, flops, [&](Index item, int worker) {
     backward(gradient, item, scratch.data() + own * static_cast<std::size_t>(worker));
@@ -236,14 +178,23 @@ void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& co
 /// Items count head by head, in each the last tile first, as in forward.
 template <class T>
 void CaptureJob<T>::backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const {
-  const Index tiles = p_.query_tiles(), head = item / tiles, b = head / places(), place = head % places();
-  const Index h = what_->heads.empty() ? place : what_->heads[static_cast<std::size_t>(place)];
-  const Index q_begin = (tiles - 1 - item % tiles) * p_.query_tile, q_count = std::min(p_.query_tile, p_.q_len - q_begin);
+  const Index tiles = row_tiles(), head = item / tiles, b = head / results(), place = head % results();
+  const Index q_begin = (tiles - 1 - item % tiles) * rows_at_once(), q_count = std::min(rows_at_once(), p_.q_len - q_begin);
   const Worker w(*this, own);
+  const Rows r{b, place, head_at(place), q_begin, q_count};
+  if (entrywise()) {
+    sweep_entries(w, r, gradient);
+    return;
+  }
+  split_weights(w, r, gradient);
+  sweep(w, r, &gradient, nullptr);
+}
+
+template <class T>
+void CaptureJob<T>::split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const {
   // w = exp2(s2 - high) * exp2(-low); an empty row's high is +inf and its weights are 0.
-  split_lse(p_, gradient.lse, b, h, q_begin, q_count, w.shift - q_begin, w.inverse - q_begin, w.sweep_scratch);
-  for (Index i = 0; i < q_count; ++i) w.inverse[i] = std::exp2(-w.inverse[i]);
-  sweep(w, {b, place, h, q_begin, q_count}, &gradient, nullptr);
+  split_lse(p_, gradient.lse, r.b, r.h, r.q_begin, r.q_count, w.shift - r.q_begin, w.inverse - r.q_begin, w.sweep_scratch);
+  for (Index i = 0; i < r.q_count; ++i) w.inverse[i] = std::exp2(-w.inverse[i]);
 }
 
 template <class T>
@@ -252,8 +203,7 @@ Index CaptureJob<T>::offset(Index b) const {
 }
 
 template <class T>
-void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const {
-  const Index first_row = (r.b * places() + r.place) * p_.q_len + r.q_begin;
+CaptureSweep<T> CaptureJob<T>::sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const {
   CaptureSweep<T> t{};
   t.scores = p_.scores(r.b, r.h);
   t.q_begin = r.q_begin;
@@ -268,6 +218,19 @@ void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<
     t.v_stride = p_.v.stride(2);
     t.dout_stride = gradient->dout.stride(2);
   }
+  return t;
+}
+
+template <class T>
+void CaptureJob<T>::place_map_rows(const Worker& w, const Rows& r) const {
+  const Index first = r.q_begin * what_->map_rows / p_.q_len;
+  for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
+}
+
+template <class T>
+void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const {
+  const Index first_row = (r.b * places() + r.place) * p_.q_len + r.q_begin;
+  CaptureSweep<T> t = sweep_of(w, r, gradient);
   if (what_->top_k > 0) {
     t.top_values = result_->top_weights.data() + first_row * what_->top_k;
     t.top_keys = result_->top_keys.data() + first_row * what_->top_k;
@@ -276,8 +239,7 @@ void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<
   if (w.columns != nullptr) std::fill_n(t.columns = w.columns, p_.kv_len, 0.0);
   if (w.map != nullptr) {
     std::fill_n(t.map = w.map, map_rows_of_tile() * what_->map_columns, 0.0);
-    const Index first = r.q_begin * what_->map_rows / p_.q_len;
-    for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
+    place_map_rows(w, r);
     t.map_row = w.map_row;
     t.map_columns = what_->map_columns;
   }
@@ -309,7 +271,7 @@ void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<T>& t, con
     if (std::isnan(row[0])) {
       std::fill_n(values, t.top_k, kNan);
     } else if (t.top_k > 0) {
-      keep_largest<Sum>(row, t.top_k, values, t.top_keys + i * t.top_k);
+      keep_largest<Sum>(row, true, t.top_k, values, t.top_keys + i * t.top_k);
     }
     for (Index j = 0; j < p_.kv_len; ++j) {
       const auto weight = static_cast<double>(row[static_cast<std::size_t>(j)]);
@@ -323,7 +285,7 @@ void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<T>& t, con
 template <class T>
 void CaptureJob<T>::add_to_results(const Worker& w, const Rows& r) const {
   if (w.columns == nullptr && w.map == nullptr) return;
-  const Index head = r.b * places() + r.place, number = p_.query_tiles() - 1 - r.q_begin / p_.query_tile;
+  const Index head = r.b * results() + r.place, number = row_tiles() - 1 - r.q_begin / rows_at_once();
   wait_for_turn(turns_[head], number);
   if (w.columns != nullptr) {
     double* sums = result_->column_mass.data() + head * p_.kv_len;

@@ -43,19 +43,34 @@ class CaptureJob {
   void run_backward(const CaptureGradient<T>& gradient, Context& context);
 
  private:
+  /// Queries of an item in which every entry is written out before it is counted (capture_entries.cc): memory, 16 rows of Tk.
+  static constexpr Index kEntryRows = 16;
+
   struct Worker;
   /// Queries [q_begin, q_begin + q_count) of head h of sequence b; `place` among the results.
   struct Rows {
     Index b, place, h, q_begin, q_count;
   };
 
-  Index places() const;
+  Index places() const;   // heads that are looked at
+  Index results() const;  // of them, how many get results of their own: all, or one mean
+  Index head_at(Index place) const;
+  /// Whether single entries are changed before they are summed: then no kernel can sum them.
+  bool entrywise() const { return what_->positive || what_->mean_of_heads; }
+  /// The queries of an item, and how many items make a head.
+  Index rows_at_once() const;
+  Index row_tiles() const { return (p_.q_len + rows_at_once() - 1) / rows_at_once(); }
   Index offset(Index b) const;
   bool sweeps() const;
   Index map_rows_of_tile() const;
   void make_results() const;
   void backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const;
   void write_statistics(const RowSums<T>& sums, const ForwardTile<T>& tile, Index b, Index place) const;
+  void split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
+  CaptureSweep<T> sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const;
+  void place_map_rows(const Worker& w, const Rows& r) const;
+  void sweep_entries(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
+  void count_entries(const Worker& w, const Rows& r, const double* entries) const;
   void sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const;
   void complete_rows(const Worker& w, const CaptureSweep<T>& t, const Rows& r, const Sum* lse) const;
   void add_to_results(const Worker& w, const Rows& r) const;

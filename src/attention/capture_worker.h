@@ -1,0 +1,94 @@
+// The memory of a worker that looks, and a row's largest where no kernel finds them. Not: what is done with it (capture.cc).
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "attention/capture.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// One row of weights among the largest of its query: as insert() of kernels/sweep.h, for rows that no kernel keeps. `zeros`:
+/// whether a 0 counts.
+template <class Number>
+void keep_largest(std::span<const Number> weights, bool zeros, Index top_k, double* values, Index* keys) {
+  Index kept = 0;
+  for (std::size_t j = 0; j < weights.size(); ++j) {
+    const auto weight = static_cast<double>(weights[j]);
+    if (weight == 0 && !zeros) continue;
+    Index place = kept;
+    while (place > 0 && values[place - 1] < weight) --place;
+    if (place == top_k) continue;
+    kept = std::min(kept + 1, top_k);
+    for (Index n = kept - 1; n > place; --n) values[n] = values[n - 1], keys[n] = keys[n - 1];
+    values[place] = weight;
+    keys[place] = static_cast<Index>(j);
+  }
+}
+
+/// Hands out aligned pieces of a worker's memory; with a null base it only counts.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* base) : base_(base) {}
+  template <class E>
+  E* take(Index count) {
+    E* piece = base_ == nullptr ? nullptr : reinterpret_cast<E*>(base_ + used_);
+    used_ += (static_cast<std::size_t>(count) * sizeof(E) + 63) / 64 * 64;
+    return piece;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+/// A worker's memory.
+template <class T>
+struct CaptureJob<T>::Worker {
+  RowSums<T> sums{};                         // statistics
+  Sum *shift = nullptr, *inverse = nullptr;  // the sweep: [query_tile]
+  double *columns = nullptr, *map = nullptr;
+  double** rows = nullptr;
+  double *entries = nullptr, *mean = nullptr;  // capture_entries.cc: [rows_at_once()][Tk]
+  Index* map_row = nullptr;
+  Sum* empty_row = nullptr;  // [Tk]
+  std::byte *watch_scratch = nullptr, *sweep_scratch = nullptr;
+  std::size_t bytes;
+
+  Worker(const CaptureJob& job, std::byte* base) {
+    const Problem<T>& p = job.p_;
+    const Capture& what = *job.what_;
+    Pieces pieces(base);
+    const Index queries = p.query_tile;
+    shift = pieces.take<Sum>(queries);
+    inverse = pieces.take<Sum>(queries);
+    if (what.statistics) {
+      for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest, &sums.self,
+                         &sums.previous, &sums.first}) {
+        *each = pieces.take<Sum>(queries);
+      }
+      sums.largest_key = pieces.take<Index>(queries);
+      watch_scratch = pieces.take<std::byte>(static_cast<Index>(job.kernels_->watch_bytes(p.head_dim, p.v_head_dim)));
+    }
+    if (job.sweeps()) {
+      // Backward computes sums of rows again there (row_lse.h).
+      sweep_scratch = pieces.take<std::byte>(static_cast<Index>(std::max(
+          job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim), p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim))));
+      if (what.column_mass) columns = pieces.take<double>(p.kv_len);
+      if (what.map_rows > 0) {
+        map = pieces.take<double>(job.map_rows_of_tile() * what.map_columns);
+        map_row = pieces.take<Index>(queries);
+      }
+      if (!what.rows.empty() || job.entrywise()) rows = pieces.take<double*>(queries);
+      if (job.entrywise()) entries = pieces.take<double>(job.rows_at_once() * p.kv_len);
+      if (what.mean_of_heads) mean = pieces.take<double>(job.rows_at_once() * p.kv_len);
+      if (p.rows_can_be_empty()) empty_row = pieces.take<Sum>(p.kv_len);
+    }
+    bytes = pieces.used();
+  }
+};
+
+}  // namespace v0
+}  // namespace qkv
