@@ -239,6 +239,7 @@ struct AttentionPlan {
   std::size_t backward_scratch_bytes = 0;  ///< a thread, dbias asked for where there is a bias
   std::size_t backward_shared_bytes = 0;   ///< delta, lse in two parts, turns; 16-bit types: dq of the heads in flight in float
   std::size_t position_bias_bytes = 0;     ///< shared, forward and backward: one number a head and distance
+  std::size_t mask_bytes = 0;              ///< shared, forward and backward: two bits for each tile of a dense mask
   std::vector<std::string> skipped;        ///< candidates that were not taken, each with its reason
 };
 QKV_API AttentionPlan attention_plan(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,

@@ -45,8 +45,8 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
               const AttentionOptions& options, Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "attention_backward";
-  ScratchLease position_memory;
-  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
+  CallMemory call_memory;
+  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &call_memory);
   check_gradients(function, p, gradients, out, lse, dout);
   CaptureJob<T> capture(function, p, options.capture, context, true);
   BackwardJob<T> job{

@@ -23,9 +23,10 @@ struct CachedMask {
   const Mask::Node* node;  // null: everything is kept
   Index batch, num_heads, q_len;
   const KeyValue* cache;
+  const DenseSummaries* summaries;
 
   /// As sequence b sees it.
-  BoundMask of(Index b) const { return {node, {batch, num_heads, q_len, cache->length(b)}}; }
+  BoundMask of(Index b) const { return {node, {batch, num_heads, q_len, cache->length(b), -1, summaries}}; }
 };
 
 /// The functions of kernels' TileMask; `mask` points at a CachedMask. Keys that a ring's window or a left-out beginning hides

@@ -15,7 +15,7 @@ inline namespace v0 {
 
 template <class T>
 Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
-                               const AttentionOptions& options, const Context& context, ScratchLease& memory) {
+                               const AttentionOptions& options, Context& context, CallMemory& memory) {
   check<OptionError>(std::is_same_v<T, double> == (kv.storage() == CacheStorage::kF64), function,
                      "queries of double go with a cache of f64 and no others do: got one of ", storage_name(kv.storage()));
   // What the checks need to know of k and v.
@@ -29,7 +29,8 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
   check_mask(options.mask, p.mask.extent, function);
-  p.cached_mask = {p.mask.node, p.batch, p.num_heads, p.q_len, &kv};
+  p.mask.extent.summaries = memory.dense.make(p.mask.node, context);
+  p.cached_mask = {p.mask.node, p.batch, p.num_heads, p.q_len, &kv, p.mask.extent.summaries};
   check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
   check_cached_call(function, kv, p.q_len, options);
   return p;
@@ -61,7 +62,7 @@ template <class T>
 void forward(const View<const T, 4>& q, const KeyValue& kv, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
              const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_forward";
-  ScratchLease memory;
+  CallMemory memory;
   const Problem<T> p = make_cached_problem(function, q, kv, options, context, memory);
   check_results(function, p, q, out, lse);
   compute(p, out, lse, context);
@@ -127,7 +128,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   refuse_in_cascade(options);
   AttentionOptions of_parts = options;
   of_parts.empty_row = EmptyRow::kZero;
-  ScratchLease memory;
+  CallMemory memory;
   const Problem<T> p = make_cached_problem(kCascade, q, kv, of_parts, context, memory);
   check_results(kCascade, p, q, out, lse);
   if (shared == 0 || p.batch * p.num_heads * p.q_len == 0) {
@@ -177,7 +178,7 @@ void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index s
     cascade(q, kv, shared, out, lse, options, context);
   } else {
     {
-      ScratchLease memory;
+      CallMemory memory;
       AttentionOptions checked = options;
       checked.empty_row = EmptyRow::kZero;  // no row is empty, as below
       check_results(kCascade, make_cached_problem(kCascade, q, kv, checked, context, memory), q, out, lse);
@@ -203,7 +204,7 @@ void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index s
     cascade_rounded_once<T>(q, kv, shared, out, lse, options, context);                                                   \
   }                                                                                                                       \
   template Problem<T> make_cached_problem(const char*, const View<const T, 4>&, const KeyValue&, const AttentionOptions&, \
-                                          const Context&, ScratchLease&);
+                                          Context&, CallMemory&);
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 

@@ -9,7 +9,7 @@ inline namespace v0 {
 /// Throws ShapeError, OptionError, UnsupportedError. Refers to the cache and the options.
 template <class T>
 Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
-                               const AttentionOptions& options, const Context& context, ScratchLease& memory);
+                               const AttentionOptions& options, Context& context, CallMemory& memory);
 
 }  // namespace v0
 }  // namespace qkv

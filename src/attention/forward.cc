@@ -42,8 +42,8 @@ template <class T>
 void forward(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
              const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, const View<Accumulator<T>, 4>* weights,
              const AttentionOptions& options, WeightsKind kind, Context& context) {
-  ScratchLease position_memory;
-  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
+  CallMemory memory;
+  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &memory);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<ShapeError>(lse.is_null() || lse.sizes() == typename View<float, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
                     "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
@@ -71,8 +71,8 @@ template <class T>
 void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Accumulator<T>, 4>& result,
              const AttentionOptions& options, WeightsKind kind, Context& context) {
   constexpr const char* function = "attention_weights";
-  ScratchLease position_memory;
-  const Problem<T> p = make_problem(function, q, k, {}, options, context, Use::kWeights, &position_memory);
+  CallMemory memory;
+  const Problem<T> p = make_problem(function, q, k, {}, options, context, Use::kWeights, &memory);
   check_sizes(function, "weights", result, p.batch, p.num_heads, p.q_len, p.kv_len);
   const NamedBox outputs[] = {{"weights", result}};
   const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};

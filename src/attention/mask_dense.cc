@@ -1,7 +1,9 @@
-// Leaves that are looked up or asked pair by pair: dense tensors and callbacks.
+// Leaves that are looked up or asked pair by pair: dense tensors and callbacks. Not: what a call knows of whole blocks of a
+// dense tensor (mask_summary.h).
 #include <utility>
 
 #include "attention/mask_leaves.h"
+#include "attention/mask_summary.h"
 #include "core/callback_error.h"
 #include "core/check.h"
 
@@ -12,29 +14,39 @@ namespace {
 /// keep = values[b, h, i, j] != 0, or the opposite.
 class Dense final : public MaskPart {
  public:
-  Dense(View<const std::uint8_t, 4> values, bool keep) : values_(values), keep_(keep) {}
+  Dense(View<const std::uint8_t, 4> values, bool keep) : dense_{values, keep} {}
 
-  int verdict(const Pairs&) const override { return kTilePartial; }
+  int verdict(const Pairs& t) const override {
+    const DenseSummary* summary = summary_of(t);
+    return summary == nullptr ? kTilePartial : summary->verdict(t);
+  }
+  Index next_key(const Pairs& from) const override {
+    const DenseSummary* summary = summary_of(from);
+    return summary == nullptr ? from.j0 : summary->next_key(from);
+  }
   void fill(const Pairs& t, std::uint32_t* words) const override {
-    const std::uint8_t* data = values_.data() + t.b * repeat(0) + t.h * repeat(1) + t.i0 * repeat(2) + t.j0 * repeat(3);
+    const Index column = dense_.stride(3);
+    const std::uint8_t* data =
+        dense_.values.data() + t.b * dense_.stride(0) + t.h * dense_.stride(1) + t.i0 * dense_.stride(2) + t.j0 * column;
     for (Index begin = 0; begin < t.nj; begin += kPiece) {
       const Index n = std::min(kPiece, t.nj - begin);
-      if (repeat(3) == 1) {
+      if (column == 1) {
         fill_rows(data + begin, t.ni, n, words + begin);
       } else {
-        fill_strided(data + begin * repeat(3), t.ni, n, words + begin);
+        fill_strided(data + begin * column, t.ni, n, words + begin);
       }
     }
   }
-  bool differs_by_head() const override { return values_.size(1) > 1; }
+  bool differs_by_head() const override { return dense_.values.size(1) > 1; }
+  void each_dense(DenseVisitor& visitor) const override { visitor.visit(*this, dense_); }
   Cost cost() const override { return Cost::kMemory; }
-  std::string text(bool) const override { return (keep_ ? "keep" : "drop") + values_.shape(); }
+  std::string text(bool) const override { return (dense_.keep ? "keep" : "drop") + dense_.values.shape(); }
   void check(const MaskExtent& extent, bool, const char* function) const override {
     const std::array<Index, 4> wanted{extent.batch, extent.num_heads, extent.q_len, extent.kv_len};
     for (int axis = 0; axis < 4; ++axis) {
-      const Index size = values_.size(axis);
+      const Index size = dense_.values.size(axis);
       qkv::check<ShapeError>(size == wanted[static_cast<std::size_t>(axis)] || size == 1, function,
-                             "a dense mask must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", values_, " for ",
+                             "a dense mask must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", dense_.values, " for ",
                              [&] { return shape_text(wanted.data(), 4); });
     }
   }
@@ -42,16 +54,20 @@ class Dense final : public MaskPart {
  private:
   static constexpr Index kPiece = 128;  // keys taken together
 
+  const DenseSummary* summary_of(const Pairs& t) const {
+    return t.extent.summaries == nullptr ? nullptr : t.extent.summaries->of(this);
+  }
+
   /// Eight queries to a byte, so that the loop over keys is one on bytes, which compilers turn into vectors.
   void fill_rows(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
     std::uint8_t bits[4][kPiece] = {};
     for (Index lane = 0; lane < lanes; ++lane) {
-      const std::uint8_t* row = data + lane * repeat(2);
+      const std::uint8_t* row = data + lane * dense_.stride(2);
       std::uint8_t* of_eight = bits[lane / 8];
       const auto bit = static_cast<std::uint8_t>(1U << (lane % 8));
       for (Index j = 0; j < keys; ++j) of_eight[j] = static_cast<std::uint8_t>(of_eight[j] | (row[j] != 0 ? bit : 0));
     }
-    const std::uint32_t flip = keep_ ? 0U : ~0U;
+    const std::uint32_t flip = dense_.keep ? 0U : ~0U;
     for (Index j = 0; j < keys; ++j) {
       const std::uint32_t nonzero = static_cast<std::uint32_t>(bits[0][j]) | static_cast<std::uint32_t>(bits[1][j]) << 8 |
                                     static_cast<std::uint32_t>(bits[2][j]) << 16 | static_cast<std::uint32_t>(bits[3][j]) << 24;
@@ -63,16 +79,13 @@ class Dense final : public MaskPart {
     for (Index j = 0; j < keys; ++j) {
       std::uint32_t word = 0;
       for (Index lane = 0; lane < lanes; ++lane) {
-        word |= ((data[lane * repeat(2) + j * repeat(3)] != 0) == keep_ ? 1U : 0U) << lane;
+        word |= ((data[lane * dense_.stride(2) + j * dense_.stride(3)] != 0) == dense_.keep ? 1U : 0U) << lane;
       }
       words[j] &= word;
     }
   }
 
-  Index repeat(int axis) const { return values_.size(axis) == 1 ? 0 : values_.stride(axis); }
-
-  View<const std::uint8_t, 4> values_;
-  bool keep_;
+  DenseValues dense_;
 };
 
 class Callback final : public MaskPart {

@@ -111,6 +111,16 @@ class DocumentIds final : public MaskPart {
   }
   Positions keys(const Pairs& t) const override { return keys_.of(t.b, t.i0, t.ni); }
   Positions queries(const Pairs& t) const override { return queries_.of(t.b, t.j0, t.nj); }
+  /// Block by block within what the queries reach.
+  Index next_key(const Pairs& from) const override {
+    const Positions live = keys(from);
+    Pairs block = from;
+    for (block.j0 = std::max(from.j0, live.begin); block.j0 < live.end; block.j0 += block.nj) {
+      block.nj = std::min((block.j0 / kBlock + 1) * kBlock, live.end) - block.j0;
+      if (verdict(block) != kTileEmpty) return block.j0;
+    }
+    return from.extent.kv_len;
+  }
   Cost cost() const override { return Cost::kMemory; }
   std::string text(bool) const override {
     const auto shape = [&](const Ids& ids) {

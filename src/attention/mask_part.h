@@ -16,10 +16,14 @@
 namespace qkv {
 inline namespace v0 {
 
+class DenseSummaries;
+class DenseVisitor;
+
 /// The sizes that a mask is asked about.
 struct MaskExtent {
   Index batch, num_heads, q_len, kv_len;
-  Index only = -1;  // the sequence that has these lengths, of a ragged batch; -1: every one
+  Index only = -1;                            // the sequence that has these lengths, of a ragged batch; -1: every one
+  const DenseSummaries* summaries = nullptr;  // of the call's dense masks; null: there are none
 };
 
 /// Queries [i0, i0 + ni) x keys [j0, j0 + nj) of head h of sequence b.
@@ -55,6 +59,8 @@ class MaskPart {
   }
 
   virtual bool differs_by_head() const { return false; }
+  /// Shows the visitor the dense tensors in it.
+  virtual void each_dense(DenseVisitor&) const {}
   /// Whether keys end where a sequence does: bottom-right alignment would then show the future.
   virtual bool holds_key_lengths() const { return false; }
   /// The order in which parts fill: positions, then memory, then callbacks, which need not be asked about what is gone.

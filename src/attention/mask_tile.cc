@@ -3,6 +3,7 @@
 
 #include "attention/mask_leaves.h"
 #include "attention/mask_node.h"
+#include "attention/mask_summary.h"
 #include "core/callback_error.h"
 #include "core/check.h"
 
@@ -124,6 +125,9 @@ class Union final : public MaskPart {
     return std::ranges::any_of(alternatives_, [](const Mask::Node& node) {
       return std::ranges::any_of(node.parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
     });
+  }
+  void each_dense(DenseVisitor& visitor) const override {
+    for (const Mask::Node& node : alternatives_) visit_dense(&node, visitor);
   }
   Cost cost() const override { return cost_; }
 

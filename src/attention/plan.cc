@@ -95,25 +95,26 @@ AttentionPlan plan_forward(const Problem<T>& p, const AttentionOptions& options,
   add_machine(context, plan);
   for (Index b = 0; b < p.batch; ++b) add_tiles(p, b, plan.key_tile, plan);
   plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, p.q_len, p.kv_len);
+  plan.mask_bytes = DenseSummaries::bytes(p.mask.node);
   return plan;
 }
 
 template <class T>
 AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                      const AttentionOptions& options, const Context& context) {
-  ScratchLease position_memory;
-  const Problem<T> p = make_problem("attention_plan", q, k, v, options, context, Use::kOutput, &position_memory);
+                      const AttentionOptions& options, Context& context) {
+  CallMemory memory;
+  const Problem<T> p = make_problem("attention_plan", q, k, v, options, context, Use::kOutput, &memory);
   AttentionPlan plan = plan_forward(p, options, context);
-  const BackwardMemory memory(p, GradientSums<T>(p, p.key_ranges(), plan.threads), sums_over_queries<T>(p.bias, p));
-  plan.backward_scratch_bytes = memory.worker_bytes();
-  plan.backward_shared_bytes = memory.shared_bytes();
+  const BackwardMemory backward(p, GradientSums<T>(p, p.key_ranges(), plan.threads), sums_over_queries<T>(p.bias, p));
+  plan.backward_scratch_bytes = backward.worker_bytes();
+  plan.backward_shared_bytes = backward.shared_bytes();
   return plan;
 }
 
 template <class T>
-AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, const Context& context) {
-  ScratchLease position_memory;
-  const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, position_memory);
+AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, Context& context) {
+  CallMemory memory;
+  const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, memory);
   AttentionPlan plan = plan_forward(p, options, context);
   plan.backward_flops = 0;
   return plan;
@@ -121,13 +122,14 @@ AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const Atten
 
 template <class T>
 AttentionPlan plan_of(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v,
-                      const RaggedOffsets& offsets, const AttentionOptions& options, const Context& context) {
+                      const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {
   const RaggedProblem<T> r("attention_varlen_plan", q, k, v, offsets, options, context);
   AttentionPlan plan;
   plan_ragged_forward(r, plan);
   add_machine(context, plan);
   plan_ragged_backward(r, context, plan);
   plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, r.longest_q, r.longest_kv);
+  plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
   return plan;
 }
 

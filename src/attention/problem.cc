@@ -125,7 +125,7 @@ void check_sizes(const char* function, const char* name, const View<T, 4>& view,
 
 template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                        const AttentionOptions& options, const Context& context, Use use, ScratchLease* position_memory) {
+                        const AttentionOptions& options, Context& context, Use use, CallMemory* memory) {
   check_inputs(function, q, k, v, use == Use::kWeights);
   Problem<T> p{};
   p.batch = q.size(0);
@@ -163,11 +163,12 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.sinks = sinks_of<T>(function, options.sinks, p.num_heads);
   p.score_mod = options.score_mod.get();
   p.position_bias = &options.position_bias;
-  check<UnsupportedError>(use == Use::kRagged || position_memory != nullptr || options.position_bias.is_none(), function,
+  check<UnsupportedError>(use == Use::kRagged || memory != nullptr || options.position_bias.is_none(), function,
                           "position_bias is not supported here");
-  if (position_memory != nullptr) {
+  if (memory != nullptr) {
     check_position_bias<Accumulator<T>>(options.position_bias, p.num_heads, p.q_len, p.kv_len, function);
-    *position_memory = p.position.spread(options.position_bias, p.q_len, p.kv_len, context);
+    memory->position = p.position.spread(options.position_bias, p.q_len, p.kv_len, context);
+    if (use != Use::kRagged) p.mask.extent.summaries = memory->dense.make(p.mask.node, context);
   }
   return p;
 }
@@ -180,7 +181,7 @@ void refuse_modifiers(const char* function, const AttentionOptions& options) {
 #define QKV_INSTANTIATE(T)                                                                                                 \
   template struct Problem<T>;                                                                                              \
   template Problem<T> make_problem(const char*, const View<const T, 4>&, const View<const T, 4>&, const View<const T, 4>&, \
-                                   const AttentionOptions&, const Context&, Use, ScratchLease*);                           \
+                                   const AttentionOptions&, Context&, Use, CallMemory*);                                   \
   template void check_sizes(const char*, const char*, const View<T, 4>&, Index, Index, Index, Index);                      \
   template void check_sizes(const char*, const char*, const View<const T, 4>&, Index, Index, Index, Index);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)

@@ -6,6 +6,7 @@
 
 #include "attention/cached.h"
 #include "attention/mask_node.h"
+#include "attention/mask_summary.h"
 #include "attention/position_bias.h"
 #include "dispatch/kernels.h"
 #include "kernels/params.h"
@@ -73,12 +74,18 @@ enum class Use {
   kRagged    // one sequence of all tokens: the mask and the sizes of biases are those of each sequence, and not looked at
 };
 
-/// Checks q, k, v and the options. Throws ShapeError, OptionError. A position bias is spread out into `position_memory`, which
-/// must live as long as the problem; null: UnsupportedError where there is one.
+/// What a call makes of its options before it starts.
+struct CallMemory {
+  ScratchLease position;  // the position bias, spread out
+  DenseSummaries dense;   // of the mask
+};
+
+/// Checks q, k, v and the options. Throws ShapeError, OptionError. `memory` must live as long as the problem and stay where it
+/// is; null: no summaries, and UnsupportedError where there is a position bias.
 template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                        const AttentionOptions& options, const Context& context, Use use = Use::kOutput,
-                        ScratchLease* position_memory = nullptr);
+                        const AttentionOptions& options, Context& context, Use use = Use::kOutput,
+                        CallMemory* memory = nullptr);
 
 /// The table that the position bias reads; null: none, or slopes, which are copied.
 template <class T>

@@ -22,12 +22,12 @@ void check_rows(const char* function, const char* name, const View<T, 3>& view, 
 /// Both functions' problem. Throws UnsupportedError.
 template <class T>
 Problem<T> second_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                          const AttentionOptions& options, const Context& context, ScratchLease& position_memory) {
+                          const AttentionOptions& options, Context& context, CallMemory& memory) {
   check<UnsupportedError>(options.score_mod == nullptr, function,
                           "score_mod is not supported here: its slope has no derivative");
   check<UnsupportedError>(options.capture.result == nullptr, function,
                           "capture is not supported here: give it to attention_forward or attention_backward");
-  return make_problem(function, q, k, v, options, context, Use::kOutput, &position_memory);
+  return make_problem(function, q, k, v, options, context, Use::kOutput, &memory);
 }
 
 template <class T>
@@ -111,8 +111,8 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
          const AttentionTangents<T>& tangents, const View<T, 4>& tout, const View<T, 3>& tlse, const AttentionOptions& options,
          Context& context) {
   constexpr const char* function = "attention_jvp";
-  ScratchLease position_memory;
-  const Problem<T> p = second_problem(function, q, k, v, options, context, position_memory);
+  CallMemory memory;
+  const Problem<T> p = second_problem(function, q, k, v, options, context, memory);
   check_tangents(function, p, tangents);
   check<ShapeError>(!lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
   check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
@@ -143,8 +143,8 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                      const AttentionTangents<T>& cotangents, const AttentionSecondGradients<T>& g,
                      const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_double_backward";
-  ScratchLease position_memory;
-  const Problem<T> p = second_problem(function, q, k, v, options, context, position_memory);
+  CallMemory memory;
+  const Problem<T> p = second_problem(function, q, k, v, options, context, memory);
   check_tangents(function, p, cotangents);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);

@@ -32,7 +32,7 @@ void check_offsets(const char* function, const char* name, std::span<const Index
 template <class T>
 RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q_tokens, const View<const T, 3>& k_tokens,
                                 const View<const T, 3>& v_tokens, const RaggedOffsets& its_offsets,
-                                const AttentionOptions& its_options, const Context& context)
+                                const AttentionOptions& its_options, Context& context)
     : q(q_tokens),
       k(k_tokens),
       v(v_tokens),
@@ -54,7 +54,8 @@ RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q_
     check_mask(options.mask, extent(b), function);
     check_position_bias<Accumulator<T>>(options.position_bias, shared.num_heads, q_len(b), kv_len(b), function);
   }
-  position_memory = shared.position.spread(options.position_bias, longest_q, longest_kv, context);
+  summaries = memory.dense.make(options.mask.node(), context);
+  memory.position = shared.position.spread(options.position_bias, longest_q, longest_kv, context);
   check_bias_sizes(function, "[B|1, H|1, longest Tq|1, longest Tk|1]", shared.bias,
                    {batch, shared.num_heads, longest_q, longest_kv});
 }

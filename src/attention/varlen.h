@@ -17,18 +17,19 @@ struct RaggedProblem {
   /// Checks everything but outputs. Throws ShapeError, OptionError.
   RaggedProblem(const char* function, const View<const T, 3>& q_tokens, const View<const T, 3>& k_tokens,
                 const View<const T, 3>& v_tokens, const RaggedOffsets& its_offsets, const AttentionOptions& its_options,
-                const Context& context);
+                Context& context);
   View<const T, 3> q, k, v;
   RaggedOffsets offsets;
   const AttentionOptions& options;
   Problem<T> shared;  // one sequence of all tokens, without a mask
-  ScratchLease position_memory;
+  CallMemory memory;
+  const DenseSummaries* summaries = nullptr;
   Index batch = 0, longest_q = 0, longest_kv = 0;
   double pairs = 0;  // of queries and keys, over all heads
 
   Index q_len(Index b) const { return length(offsets.q_offsets, b); }
   Index kv_len(Index b) const { return length(offsets.kv_offsets, b); }
-  MaskExtent extent(Index b) const { return {batch, shared.num_heads, q_len(b), kv_len(b), b}; }
+  MaskExtent extent(Index b) const { return {batch, shared.num_heads, q_len(b), kv_len(b), b, summaries}; }
   Index q_begin(Index b) const { return offsets.q_offsets[static_cast<std::size_t>(b)]; }
 
   /// Sequence b; refers to this.

@@ -179,7 +179,9 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
                                   .position_bias = PositionBias::alibi(alibi_slopes(4)),
                                   .score_mod = score_mod([](auto s, Index, Index, Index, Index) { return s / 2; },
                                                          [](auto, Index, Index, Index, Index) { return 0.5; })};
-  for (const AttentionOptions* options : {&plain, &modified}) {
+  const Tensor<std::uint8_t> kept({300, 300});
+  const AttentionOptions dense{.mask = Mask::drop(kept, MaskAxes::kQk)};
+  for (const AttentionOptions* options : {&plain, &modified, &dense}) {
     Context context({.threads = 2});
     const auto both = [&] {
       t.forward(*options, context);
