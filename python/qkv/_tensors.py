@@ -53,7 +53,7 @@ def entries_of(state: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> list[Ent
 
 def tensor_of(entry: Entry, framework: str) -> Any:
     """The array of an entry, which owns the memory: "numpy" or "torch"."""
-    name, code, sizes, raw = entry
+    _, code, sizes, raw = entry
     dtype = _NAMES[code]
     if framework == "torch":
         import torch

@@ -35,7 +35,9 @@ def load_safetensors(path: str | os.PathLike[str], *, framework: str = "numpy") 
     return Tensors(tensors_of(entries, framework), metadata)
 
 
-def save_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
+def save_safetensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
+) -> None:
     """NumPy, PyTorch or JAX arrays by name. What lies at ``path`` stays as it is when anything fails."""
     _nn.save_safetensors(os.fspath(path), entries_of(tensors), dict(metadata or {}))
 

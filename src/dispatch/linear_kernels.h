@@ -8,7 +8,7 @@
 namespace qkv {
 inline namespace v0 {
 
-const LinearKernelTable& linear_kernel_table(Isa isa);
+QKV_API const LinearKernelTable& linear_kernel_table(Isa isa);  // the tool asks for the length of chunks
 
 template <class T>
 const LinearKernels<T>& linear_kernels_of(Isa isa) {

@@ -1,4 +1,4 @@
-"""Layers, forward and backward, float32, on NumPy, PyTorch (CPU) and JAX arrays: attention in every form, and what goes around it.
+"""Layers, forward and backward, float32, on NumPy, PyTorch (CPU) and JAX arrays: attention in every form, and what it needs.
 
     mha = qkv.nn.MultiHeadAttention(embed_dim=64, num_heads=4)
     mha.load_state_dict(torch_module.state_dict())         # PyTorch's names and layouts

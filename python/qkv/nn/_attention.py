@@ -2,8 +2,9 @@
 
     projected = x W_in^T + b_in;  attended = attention(q, k, v);  y = dropout(attended W_out^T + b_out)
 
-All are float32, self-attention (queries and keys are the same tokens), and share one implementation; what they differ in are names,
-defaults and sizes. Parameters start as torch.nn.Linear's, uniform +-1/sqrt(fan_in), from ``seed``. Dropout acts in training mode only.
+All are float32, self-attention (queries and keys are the same tokens), and share one implementation; what they differ in are
+names, defaults and sizes. Parameters start as torch.nn.Linear's, uniform +-1/sqrt(fan_in), from ``seed``. Dropout acts in
+training mode only.
 Not: cross-attention, other element types (``qkv.attention`` has both).
 """
 
@@ -46,7 +47,7 @@ class Layer(Module):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], **config: Any) -> Layer:
-        """Made and loaded: sizes that are not given are those of the arrays. num_heads is in no file: say it where it is not 1."""
+        """Made and loaded: sizes that are not given are those of the arrays. num_heads is in no file: say it."""
         given = {key: value for key, value in config.items() if value is not None}
         if "rotary" in given:
             given["rotary"] = _rotary_options(given["rotary"])
@@ -111,12 +112,13 @@ class Layer(Module):
 
         Args:
             mask: a :class:`qkv.Mask`. All masks that are given hold together, and with the causal one.
-            keep, drop: arrays, non-zero = may (may not) attend: [B, T] (keys), four axes [B|1, H|1, T|1, T|1]; layers without heads
-                also [B, T, T], and 1 where the heads are.
+            keep, drop: arrays, non-zero = may (may not) attend: [B, T] (keys), four axes [B|1, H|1, T|1, T|1]; layers without
+                heads also [B, T, T], and 1 where the heads are.
             key_lengths: [B], keys from there on are padding.  window: (left, right), numbers of other tokens; -1 = unbounded.
             causal, empty_row ("zero", "mean", "nan"): None: as the layer was made.
             weights: "all": also the weights [B, H, T, T] before dropout, "applied": after it.
-            seed: of this call's dropouts; needed in training mode when a dropout is not 0.  first_sequence: number of sequence 0.
+            seed: of this call's dropouts; needed in training mode when a dropout is not 0.
+            first_sequence: number of sequence 0.
             offset, offsets, position_ids: positions of a layer with rotary ones: token t has offset + t, offsets[b] + t, or
                 position_ids[b, t] ([B|1, T]).
             saved: a :class:`Saved`, filled for backward.

@@ -30,7 +30,7 @@ class AveragePooling(Layer):
 
 
 class FixedWeights(Layer):
-    """y[b, i] = sum over j of w[j] x[b, j] / sum(w): one learned number a position, no softmax. Parameter w [length], N(0, 1)."""
+    """y[b, i] = sum over j of w[j] x[b, j] / sum(w): one learned number a position, no softmax. Parameter w [length]."""
 
     name = "fixed-weights"
 
@@ -44,7 +44,14 @@ class SelfAttentionV1(Layer):
     name = "v1"
 
     def __init__(
-        self, embed_dim: int, *, bias: bool = True, dropout: float = 0.0, causal: bool = False, empty_row: str = "mean", seed: int = 0
+        self,
+        embed_dim: int,
+        *,
+        bias: bool = True,
+        dropout: float = 0.0,
+        causal: bool = False,
+        empty_row: str = "mean",
+        seed: int = 0,
     ) -> None:
         super().__init__(embed_dim=embed_dim, bias=bias, dropout=dropout, causal=causal, empty_row=empty_row, seed=seed)
 
@@ -54,7 +61,7 @@ class SelfAttentionV1(Layer):
 
 
 class SelfAttentionV2(Layer):
-    """V1 with one matrix for q, k, v: parameter proj (weight [3E, E], rows in the order q, k, v), output_proj by option or file."""
+    """V1 with one matrix for q, k, v: parameter proj (weight [3E, E], rows in the order q, k, v); output_proj by option."""
 
     name = "v2"
 
@@ -70,7 +77,13 @@ class SelfAttentionV2(Layer):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            embed_dim=embed_dim, output_proj=output_proj, bias=bias, dropout=dropout, causal=causal, empty_row=empty_row, seed=seed
+            embed_dim=embed_dim,
+            output_proj=output_proj,
+            bias=bias,
+            dropout=dropout,
+            causal=causal,
+            empty_row=empty_row,
+            seed=seed,
         )
 
     def to_v1(self) -> SelfAttentionV1:
@@ -131,7 +144,8 @@ class SelfAttentionV4(Layer):
 
 
 class SelfAttention(Layer):
-    """q, k and v all of width d_k (0: E), scale 1/sqrt(d_k), no output projection: out [B, T, d_k]. Parameters W_Q, W_K, W_V [d_k, E]."""
+    """q, k and v all of width d_k (0: E), scale 1/sqrt(d_k), no output projection: out [B, T, d_k]. Parameters W_Q, W_K, W_V
+    [d_k, E]."""
 
     name = "self-attention"
 
@@ -196,16 +210,17 @@ class MultiHeadAttention(Layer):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            embed_dim=embed_dim, num_heads=num_heads, bias=bias, dropout=dropout, residual_dropout=residual_dropout, causal=causal,
-            empty_row=empty_row, init=init, seed=seed,
+            embed_dim=embed_dim, num_heads=num_heads, bias=bias, dropout=dropout, residual_dropout=residual_dropout,
+            causal=causal, empty_row=empty_row, init=init, seed=seed,
         )  # fmt: skip
 
 
 class GroupedQueryAttention(Layer):
     """Fewer heads of keys and values than of queries (Ainslie 2023, arXiv:2305.13245), with Hugging Face's Llama names.
 
-    Parameters q_proj [H D, E], k_proj, v_proj [Hkv D, E], o_proj [E, H D]; qk_norm "head" (Qwen 3) or "vector" (OLMo 2) adds q_norm,
-    k_norm. head_dim: D, 0 = E / num_heads. rotary: True, a dict of :class:`qkv.Rotary`'s options, or a Rotary. Not causal by itself.
+    Parameters q_proj [H D, E], k_proj, v_proj [Hkv D, E], o_proj [E, H D]; qk_norm "head" (Qwen 3) or "vector" (OLMo 2) adds
+    q_norm, k_norm. head_dim: D, 0 = E / num_heads. rotary: True, a dict of :class:`qkv.Rotary`'s options, or a Rotary. Not
+    causal by itself.
     """
 
     name = "grouped-query"

@@ -22,8 +22,8 @@ class Saved:
         y = layer(x, saved=saved)
         dx = layer.backward(dy, saved)
 
-    Used again it keeps its memory: one for each layer and running computation. Arrays that went into forward (x, masks) must not be
-    changed before backward.
+    Used again it keeps its memory: one for each layer and running computation. What went into forward (x, masks)
+    must not be changed before backward.
     """
 
     __slots__ = ("_arrays", "_core", "_module")
@@ -40,7 +40,9 @@ class Saved:
 
     def _of(self, module: Module) -> tuple[Any, ...]:
         if self._module is not module:
-            raise ValueError(f"[{type(module).__name__}.backward] saved must be what this module's forward filled: forward(x, saved=saved)")
+            raise ValueError(
+                f"[{type(module).__name__}.backward] saved must be what this module's forward filled: forward(x, saved=saved)"
+            )
         return self._arrays
 
 
@@ -60,10 +62,11 @@ class Module:
         return tensors_of(self._core.state_dict(prefix), framework)
 
     def load_state_dict(self, state: Mapping[str, Any], prefix: str = "") -> None:
-        """Takes every parameter from a dict of NumPy, PyTorch or JAX arrays; names that do not start with ``prefix`` are not looked at.
+        """Takes every parameter from a dict of NumPy, PyTorch or JAX arrays; others than those that start with
+        ``prefix`` are not looked at.
 
-        Raises OptionError (a ValueError) for an unknown, doubly named or missing parameter, ShapeError for a wrong shape; the module
-        is then as it was.
+        Raises OptionError (a ValueError) for an unknown, doubly named or missing parameter, ShapeError for a wrong shape; the
+        module is then as it was.
         """
         self._core.load_state_dict(entries_of(state), prefix)
 

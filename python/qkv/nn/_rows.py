@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from .. import _nn
-from .._arrays import dtype_name, empty, operand
+from .._arrays import empty, operand
 from ._module import Module, Saved, like, require_f32, rows
 
-__all__ = ["Embedding", "LayerNorm", "Linear", "MLP", "cross_entropy"]
+__all__ = ["MLP", "Embedding", "LayerNorm", "Linear", "cross_entropy"]
 
 
 class _Rows(Module):

@@ -1,0 +1,32 @@
+"""``python -m qkv`` and the command ``qkv``: the tool of C++ that lies in the package. Not: a command line written in
+Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+TOOL = Path(__file__).parent / "bin" / ("qkv.exe" if os.name == "nt" else "qkv")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the tool with the arguments of this process; its exit code: 0 done, 1 the work failed, 2 wrong usage or input."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not TOOL.is_file():
+        print(
+            f"qkv: the tool is missing: {TOOL}. Wheels carry it; `pip install .` from the sources builds it "
+            "(needs CLI11, fmt and nlohmann_json).",
+            file=sys.stderr,
+        )
+        return 1
+    if os.name == "posix" and arguments is None:
+        sys.stdout.flush()
+        os.execv(TOOL, [str(TOOL), *given])  # this process becomes the tool: terminal, signals and exit code are its own
+    return subprocess.run([str(TOOL), *given], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""A small language model over characters, to train in a second and look inside: embeddings, causal attention, a linear head.
+
+    model = qkv.AttentionLM()                       # the text "ababab.. abc .. xyz", 5,063 parameters
+    losses = model.fit()                            # 800 steps of Adam, as `qkv train`
+    model.generate("ab", 20)
+    model.attention_map("abababab")                 # [heads, T, T]: draws itself in a notebook
+
+With ``blocks=True`` it is GPT-2's small sister (residual blocks with LayerNorm and MLP, nanoGPT's names). Not: a way to train
+large models. Radford 2019 (GPT-2).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from . import _nn
+from ._progress import Progress
+from .nn import Module
+from .plotting import AttentionMap
+
+__all__ = ["AttentionLM", "default_text"]
+
+_SLICE = 0.05  # seconds of training between two looks at the keyboard and the progress bar
+
+
+def default_text() -> str:
+    """The patterned text of the default run: 36 characters, 100 times."""
+    return _nn.default_text()
+
+
+class AttentionLM(Module):
+    """A language model over the characters of ``text`` (or of ``vocab``, any text that has each of them).
+
+    Args:
+        text: what it learns from, unless fit is given another; default: :func:`default_text`.
+        vocab: its characters, where they are not those of the text. Ids are the code points in order.
+        context: T, characters that it sees.  width: E.  heads, kv_heads (0: as many), layers.
+        blocks: residual blocks with LayerNorm and an MLP of 4 E.  positions: "learned" or "rotary".  dropout: while training.
+        task: "text" (the next character), "previous" (of random characters, the one before), "masked" (hidden ones; not
+            causal).
+        seed: of the first weights.
+
+    Module's state_dict, load_state_dict, save and load are there; :meth:`save` also keeps the vocabulary and the optimizer.
+    Raises OptionError (a ValueError) for sizes that cannot be.
+    """
+
+    def __init__(
+        self,
+        text: str | None = None,
+        *,
+        vocab: str | None = None,
+        context: int = 16,
+        width: int = 32,
+        heads: int = 1,
+        kv_heads: int = 0,
+        layers: int = 1,
+        blocks: bool = False,
+        positions: str = "learned",
+        dropout: float = 0.0,
+        task: str = "text",
+        seed: int = 0,
+    ) -> None:
+        if text is None and vocab is None:
+            text = default_text()
+        self._model = _nn.Model(
+            text=text if vocab is None else vocab, task=task, context=context, width=width, heads=heads, kv_heads=kv_heads,
+            layers=layers, blocks=blocks, positions=positions, dropout=dropout, seed=seed,
+        )  # fmt: skip
+        self.text = text
+        self.losses: list[float] = []  #: of all fits so far
+        self._training = False
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> AttentionLM:
+        """What :meth:`save` or ``qkv train --out`` wrote: model, vocabulary, optimizer."""
+        model = cls.__new__(cls)
+        model._model = _nn.load_model(os.fspath(path))
+        model.text, model.losses, model._training = None, [], False
+        return model
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """A safetensors file that :meth:`from_file`, ``qkv generate`` and ``qkv map`` read."""
+        self._model.save(os.fspath(path))
+
+    @property
+    def _core(self) -> Any:  # type: ignore[override]
+        return self._model.module
+
+    def load_state_dict(self, state: Any, prefix: str = "") -> None:
+        """As :meth:`Module.load_state_dict`; not while fit runs."""
+        if self._training:
+            raise RuntimeError("[AttentionLM.load_state_dict] the model is being trained: wait for fit to return")
+        super().load_state_dict(state, prefix)
+
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Copies of all parameters by name: tok.weight, pos.weight, attn.W_q.weight, .., head.bias; nanoGPT's names with
+        blocks."""
+        return self.state_dict()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Sizes and options."""
+        return self._model.config
+
+    @property
+    def vocabulary(self) -> str:
+        """Its characters; the id is the place."""
+        return self._model.vocabulary
+
+    @property
+    def steps(self) -> int:
+        """Steps of Adam behind it, of the last fit or of the file."""
+        return self._model.step
+
+    def fit(
+        self,
+        text: str | None = None,
+        *,
+        steps: int = 800,
+        batch: int = 32,
+        lr: float = 3e-3,
+        seed: int = 0,
+        schedule: str = "constant",
+        warmup: int = 0,
+        min_lr: float = 0.0,
+        weight_decay: float = 0.0,
+        clip: float = 0.0,
+        resume: bool = False,
+        progress: bool = True,
+    ) -> list[float]:
+        """Trains; the loss of every step, each before its update. The same numbers as ``qkv train`` with the same options and
+        seed.
+
+        Args:
+            text: default: that of the constructor.
+            steps: of Adam (AdamW with weight_decay), each on ``batch`` windows drawn from ``seed``.
+            schedule: "constant" or "cosine" (down to min_lr), after ``warmup`` steps.  clip: largest norm of the gradient; 0:
+                off.
+            resume: go on with the optimizer of the last fit up to step ``steps``; the same bits as without the break.
+            progress: a bar on standard error where that is a terminal, some plain lines where not.
+
+        Other Python threads run meanwhile. Ctrl-C (KeyboardInterrupt) stops between two steps; the model keeps what it has
+        learned, and resume=True goes on. Raises OptionError for options that cannot be, or a character that is not in the
+        vocabulary.
+        """
+        source = self.text if text is None else text
+        if source is None and self.config["task"] != "previous":
+            raise ValueError("[AttentionLM.fit] a text is needed: this model was made without one")
+        if self._training:
+            raise RuntimeError("[AttentionLM.fit] the model is being trained already")
+        training = _nn.Training(
+            self._model, source or "", steps, batch, lr, seed, schedule, warmup, min_lr, weight_decay, clip, resume
+        )
+        losses: list[float] = []
+        first = training.steps_done
+        self._training = True
+        try:
+            with Progress(steps, shown=progress) as shown:
+                while training.steps_done < steps:
+                    new = training.run(_SLICE)
+                    losses += new
+                    shown.update(first + len(losses), f"loss {losses[-1]:.4f}")
+        finally:
+            self._training = False
+            training.keep()
+            self.losses += losses
+        return losses
+
+    def generate(
+        self, prompt: str, n: int = 64, *, temperature: float = 1.0, greedy: bool = False, top_k: int = 0, seed: int = 0
+    ) -> str:
+        """The n characters that follow, by a cache of keys and values. temperature 0 or greedy: the likeliest each time."""
+        return self._model.generate(prompt, n, greedy or temperature == 0, temperature or 1.0, top_k, seed)
+
+    def logits(self, text: str) -> np.ndarray:
+        """Of the character after each prefix: [T, V]."""
+        return self._model.logits(self._model.encode(text))
+
+    def attention_map(self, text: str, *, layer: int | None = None) -> AttentionMap:
+        """Where it looks: weights [heads, T, T] of a model with one layer or of ``layer``, else [layers, heads, T, T]; with the
+        characters as tokens. At most ``context`` characters."""
+        weights, _ = self._model.report(self._model.encode(text))
+        if layer is None and len(weights) == 1:
+            layer = 0
+        return AttentionMap(weights if layer is None else weights[layer], _nn.characters(text), f'attention of "{text}"')
+
+    def shares(self, text: str) -> list[dict[str, Any]]:
+        """Per layer and head, the mean weight over rows i >= 1 on the character itself ("self"), the "previous", the "first",
+        and all that are the "same"; each {"mean", "rows_above_half"}. They overlap."""
+        return self._model.report(self._model.encode(text))[1]
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value not in (False, 0.0))
+        return f"AttentionLM({options}, parameters={self.parameter_count})"
