@@ -64,12 +64,17 @@ void add_capture_options(CLI::App& app, CaptureOptions& options) {
   text("--of", options.of, "WHAT",
        "weights, applied (after dropout), gradient (weights times theirs, "
        "needs --dout)");
+  const auto flag = [&](const char* name, bool& value, const char* help) { app.add_flag(name, value, help)->group(kLook); };
+  flag("--positive", options.positive, "Of gradient: only what is above 0 counts");
+  flag("--mean-of-heads", options.mean_of_heads, "Of gradient: the mean over the heads, after --positive");
 }
 
 Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : options_(options) {
   what_.of = parse_of(options.of);
   what_.top_k = options.top_k;
   what_.column_mass = options.column_mass;
+  what_.positive = options.positive;
+  what_.mean_of_heads = options.mean_of_heads;
   if (!options.heads.empty()) what_.heads = parse_indices("--look-heads", options.heads);
   if (!options.rows.empty()) what_.rows = parse_indices("--rows", options.rows);
   if (!options.block_map.empty()) {
@@ -87,9 +92,11 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
   outputs.expect("--map-out", options.map_out, endings);
   const bool anywhere = !options.seen.empty();
   if (gradient && !has_dout) throw UsageError("--of gradient needs the output's gradient: add --dout");
+  if (!gradient && (options.positive || options.mean_of_heads))
+    throw UsageError("--positive and --mean-of-heads need --of gradient");
   if (gradient && ending(options.stats) == ".npy") throw UsageError("--stats are of weights: --of gradient has none");
-  if (gradient && !options.map_out.empty() && ending(options.map_out) != ".npy")
-    throw UsageError("--map-out of gradients, which may be negative, must be a .npy file");
+  if (gradient && !options.positive && !options.map_out.empty() && ending(options.map_out) != ".npy")
+    throw UsageError("--map-out of gradients, which may be negative, must be a .npy file, or add --positive");
   if ((what_.top_k != 0 || what_.column_mass) && !anywhere && !lists)
     throw UsageError(
         "--top-k and --column-mass need a place: add --seen "

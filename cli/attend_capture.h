@@ -17,7 +17,7 @@ struct CaptureOptions {
   std::string heads, rows, block_map;  // "0,3", "17", "64" or "32,64"
   std::string of = "weights";
   Index top_k = 0;
-  bool column_mass = false;
+  bool column_mass = false, positive = false, mean_of_heads = false;
 
   bool any() const { return !stats.empty() || !seen.empty() || !map_out.empty(); }
 };

@@ -79,6 +79,29 @@ TEST_F(AttendCapture, FilesHoldWhatTheWeightsSay) {
   }
 }
 
+TEST_F(AttendCapture, RelevanceIsThePositivePartAndTheMean) {
+  const auto look = [&](const std::string& seen, const Words& more) {
+    Words all = words({"--dout", "g.npy", "--of", "gradient", "--rows", "0,3", "--block-map", "2", "--seen", seen});
+    all.insert(all.end(), more.begin(), more.end());
+    output(all);
+    return to_f64(io::load_safetensors(path(seen)).at("rows"));
+  };
+  const Tensor<double> plain = look("a.safetensors", {}), positive = look("b.safetensors", {"--positive"}),
+                       mean = look("c.safetensors", {"--positive", "--mean-of-heads", "--map-out", "m.png"});
+  EXPECT_EQ(mean.sizes(), (std::vector<Index>{1, 1, 2, kKeys}));
+  for (Index n = 0; n < mean.count(); ++n) {
+    double sum = 0;
+    for (Index h = 0; h < kHeads; ++h) {
+      const double entry = plain.data()[h * mean.count() + n];
+      EXPECT_EQ(positive.data()[h * mean.count() + n], std::max(entry, 0.0));
+      sum += std::max(entry, 0.0);
+    }
+    EXPECT_EQ(mean.data()[n], sum / kHeads);
+  }
+  EXPECT_TRUE(contents(path("m.png")).starts_with("\x89PNG"));
+  expect_refused(words({"--seen", "d.safetensors", "--positive"}), {"--positive", "--of gradient"});
+}
+
 TEST_F(AttendCapture, JsonAndPictures) {
   output(words({"--stats", "s.json", "--top-k", "2", "--look-heads", "1", "--block-map", "3", "--map-out", "m.png"}));
   const auto document = nlohmann::json::parse(contents(path("s.json")));
