@@ -24,8 +24,8 @@ def _is_jax(x: Any) -> bool:
 
 
 def operand(x: Any, name: str) -> Any:
-    """What _core reads: `x` itself, or a tuple where x cannot say what it is (torch: address and strides, ten times as fast as
-    DLPack; NumPy arrays of ml_dtypes.bfloat16: their bits)."""
+    """What _core reads: `x` itself, or a tuple where x cannot say what it is quickly (torch before 2.10: address and strides, ten
+    times as fast as DLPack, and x, which must live as long; NumPy arrays of ml_dtypes.bfloat16: their bits)."""
     if isinstance(x, np.ndarray):
         if x.dtype.name == "bfloat16":
             return (x.view(np.uint16), "bfloat16")
@@ -35,7 +35,9 @@ def operand(x: Any, name: str) -> Any:
             raise ValueError(f"{name} must lie in the CPU's memory: got a tensor on {x.device}; move it first: {name}.cpu()")
         if x.layout is not sys.modules["torch"].strided:
             raise ValueError(f"{name} must be dense: got layout {x.layout}; {name}.to_dense() makes it so")
-        return (x.data_ptr(), str(x.dtype)[6:], tuple(x.shape), x.stride())
+        if hasattr(type(x), "__dlpack_c_exchange_api__"):
+            return x
+        return (x.data_ptr(), str(x.dtype)[6:], tuple(x.shape), x.stride(), x)
     if isinstance(x, (list, tuple, int, float, str)) or x is None:
         raise TypeError(f"{name} must be an array: got {type(x).__name__}; np.asarray makes one of numbers")
     if _is_jax(x) and x.dtype.name == "bfloat16":

@@ -1,5 +1,6 @@
 #include "array.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -53,6 +54,45 @@ Type type_of_dlpack(nb::dlpack::dtype dtype) {
   return Type::kOther;
 }
 
+// DLPack's C exchange functions (DLPackExchangeAPI, dlpack.h 1.2), as far as they are called here.
+using FromObject = int (*)(void* object, nb::dlpack::dltensor* tensor);
+struct ExchangeApi {
+  struct {
+    std::uint32_t major, minor;
+    void* previous;
+  } header;
+  void* allocate;
+  void* managed_from_object;
+  void* managed_to_object;
+  FromObject from_object;
+  void* current_stream;
+};
+
+// What an object's type offers; null: nothing. Types are looked up once and kept (PyTorch has two, Tensor and Parameter).
+FromObject exchange_function(PyTypeObject* type) {
+  struct Known {
+    PyTypeObject* type;
+    FromObject function;
+  };
+  static std::array<Known, 8> known{};  // guarded by the interpreter's lock
+  static std::size_t next = 0;
+  for (const Known& entry : known) {
+    if (entry.type == type) return entry.function;
+  }
+  FromObject function = nullptr;
+  const nb::object capsule =
+      nb::getattr(nb::borrow(reinterpret_cast<PyObject*>(type)), "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") != 0) {
+    const auto* api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (api->header.major == 1) function = api->from_object;
+  }
+  Py_INCREF(type);
+  Py_XDECREF(known[next].type);
+  known[next] = {type, function};
+  next = (next + 1) % known.size();
+  return function;
+}
+
 }  // namespace
 
 const char* type_name(Type type) {
@@ -75,7 +115,7 @@ void throw_type_error(const char* function, const Array& array, const char* want
 }
 
 Array::Array(const char* function, const char* name, nb::handle object) : function_(function), name_(name) {
-  if (!read_tuple(object) && !read_buffer(object) && !read_dlpack(object)) {
+  if (!read_tuple(object) && !read_exchange(object) && !read_buffer(object) && !read_dlpack(object)) {
     throw nb::type_error(
         text(function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object.type()).c_str())
             .c_str());
@@ -97,7 +137,8 @@ Array::Array(Array&& other) noexcept
       sizes_(other.sizes_),
       strides_(other.strides_),
       buffer_(std::exchange(other.buffer_, std::nullopt)),
-      dlpack_(std::move(other.dlpack_)) {}
+      dlpack_(std::move(other.dlpack_)),
+      owner_(std::move(other.owner_)) {}
 
 bool Array::read_tuple(nb::handle object) {
   if (!PyTuple_CheckExact(object.ptr())) return false;
@@ -109,7 +150,8 @@ bool Array::read_tuple(nb::handle object) {
     type_ = type;
     return true;
   }
-  if (length != 4) return false;
+  if (length != 5) return false;
+  owner_ = tuple[4];
   data_ = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tuple[0]));
   type_ = parse_type(function_, tuple[1]);
   const auto sizes = nb::borrow<nb::tuple>(tuple[2]), strides = nb::borrow<nb::tuple>(tuple[3]);
@@ -149,25 +191,47 @@ bool Array::read_buffer(nb::handle object) {
   return true;
 }
 
-bool Array::read_dlpack(nb::handle object) {
-  nb::ndarray<nb::ro> array;
-  if (!nb::try_cast(object, array)) return false;
-  if (array.device_type() != nb::device::cpu::value) {
+void Array::take(const nb::dlpack::dltensor& tensor) {
+  if (tensor.device.device_type != nb::device::cpu::value) {
     throw nb::value_error(text(function_, name_ + " must lie in the CPU's memory: got an array on another device; move it "
                                                   "first (x.cpu())")
                               .c_str());
   }
-  if (array.ndim() > static_cast<std::size_t>(kMaxRank)) {
-    throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
+  if (tensor.ndim > kMaxRank) throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
+  data_ = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  type_ = type_of_dlpack(tensor.dtype);
+  if (type_ == Type::kOther) foreign_type_ = std::to_string(tensor.dtype.bits) + " bits of another kind";
+  rank_ = tensor.ndim;
+  std::copy_n(tensor.shape, rank_, sizes_.begin());
+  std::copy_n(tensor.strides, rank_, strides_.begin());
+}
+
+bool Array::read_exchange(nb::handle object) {
+  const FromObject from_object = exchange_function(Py_TYPE(object.ptr()));
+  if (from_object == nullptr) return false;
+  nb::dlpack::dltensor tensor;
+  if (from_object(object.ptr(), &tensor) != 0) throw nb::python_error();
+  owner_ = nb::borrow(object);
+  take(tensor);
+  return true;
+}
+
+bool Array::read_dlpack(nb::handle object) {
+  nb::ndarray<nb::ro> array;
+  if (!nb::try_cast(object, array)) return false;
+  nb::dlpack::dltensor tensor{};
+  std::array<std::int64_t, kMaxRank> sizes{}, strides{};
+  for (std::size_t axis = 0; axis < std::min<std::size_t>(array.ndim(), kMaxRank); ++axis) {
+    sizes[axis] = static_cast<std::int64_t>(array.shape(axis));
+    strides[axis] = array.stride(axis);
   }
-  data_ = const_cast<void*>(array.data());
-  type_ = type_of_dlpack(array.dtype());
-  if (type_ == Type::kOther) foreign_type_ = std::to_string(array.dtype().bits) + " bits of another kind";
-  rank_ = static_cast<int>(array.ndim());
-  for (std::size_t axis = 0; axis < array.ndim(); ++axis) {
-    sizes_[axis] = static_cast<Index>(array.shape(axis));
-    strides_[axis] = static_cast<Index>(array.stride(axis));
-  }
+  tensor.data = const_cast<void*>(array.data());
+  tensor.device = {array.device_type(), array.device_id()};
+  tensor.ndim = static_cast<std::int32_t>(array.ndim());
+  tensor.dtype = array.dtype();
+  tensor.shape = sizes.data();
+  tensor.strides = strides.data();
+  take(tensor);
   dlpack_ = std::move(array);
   return true;
 }

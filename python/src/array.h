@@ -1,6 +1,7 @@
 // Array: what a Python object says about its memory, without a copy. Anything with the buffer protocol (NumPy, array,
-// memoryview) or DLPack (PyTorch, JAX, CuPy), or a tuple that the Python layer made:
-//   (address, "bfloat16", sizes, strides)      strides in elements; the caller keeps the memory alive
+// memoryview) or DLPack (PyTorch, JAX, CuPy; by its C functions where the type offers them, 50 ns), or a tuple that the Python
+// layer made:
+//   (address, "bfloat16", sizes, strides, owner)      strides in elements; owner keeps the memory alive
 //   (array of uint16, "bfloat16")              16 bits that NumPy has no name for
 // Not: allocation, broadcasting, conversion.
 #pragma once
@@ -81,6 +82,8 @@ class Array {
   void require(Type wanted, int rank) const;
   void require_writable() const;
   bool read_tuple(nb::handle object);
+  bool read_exchange(nb::handle object);
+  void take(const nb::dlpack::dltensor& tensor);
   bool read_buffer(nb::handle object);
   bool read_dlpack(nb::handle object);
   void set_strides_from_bytes(const Py_buffer& buffer);
@@ -95,6 +98,7 @@ class Array {
   std::array<Index, kMaxRank> sizes_{}, strides_{};
   std::optional<Py_buffer> buffer_;
   std::optional<nb::ndarray<nb::ro>> dlpack_;
+  nb::object owner_;
 };
 
 /// An Array of None is nothing.
