@@ -1,0 +1,13 @@
+"""qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and drops in where PyTorch's own stands.
+
+    from qkv.torch import scaled_dot_product_attention, MultiheadAttention, flex_attention
+    qkv.torch.enable()         # torch.nn.functional.scaled_dot_product_attention is qkv's for tensors on the CPU, until disable()
+
+Not: kernels for other devices (enable() leaves them to PyTorch).
+"""
+
+from __future__ import annotations
+
+from .sdpa import ArgumentError, scaled_dot_product_attention
+
+__all__ = ["ArgumentError", "scaled_dot_product_attention"]

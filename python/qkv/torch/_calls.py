@@ -1,0 +1,208 @@
+"""qkv's kernels on PyTorch tensors: memory in, memory out. Not: autograd, broadcasting, checks of shapes (sdpa.py does those).
+
+All tensors are 4-D and lie on the CPU, the last axis of stride 1: q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], bias
+[B|1, H|1, Tq|1, Tk|1] float32 (float64 for float64), keep likewise of bool, lse [B, H, Tq]. Results are laid out as what they
+belong to: out as q, dq as q, so that [B, T, H, D] memory stays so and merging heads copies nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core
+
+#: Element types that the kernels read, by the names `_core` knows.
+NAMES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.bool: "uint8",
+}
+
+
+if hasattr(Tensor, "__dlpack_c_exchange_api__"):
+
+    def memory(x: Any) -> Any:
+        """What `_core` reads; None stays."""
+        return x
+
+else:
+
+    def memory(x: Any) -> Any:
+        """What `_core` reads instead of a tensor; None stays."""
+        return None if x is None else (x.data_ptr(), NAMES[x.dtype], x.shape, x.stride(), x)
+
+
+_WIDE = frozenset((torch.float32, torch.float64))
+
+
+def sum_dtype(x: Tensor) -> torch.dtype:
+    """The type of lse, biases and weights that belong to x."""
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a call is given beside tensors that may be differentiated. A value: equal rules are equal calls."""
+
+    causal: bool = False  #: top-left
+    scale: float | None = None
+    dropout: float = 0.0
+    seed: int = 0
+    empty_row: str = "zero"
+    softcap: float = 0.0
+    mask: Any = None  #: qkv.Mask, beside causal
+    table: Any = None  #: a maker of _core's position bias from `table` (flex.py)
+    score_mod: Any = None  #: qkv.ScoreMod
+
+    def options(self, bias: Tensor | None, keep: Tensor | None, table: Tensor | None = None) -> Any:
+        """_core.Options, valid as long as the tensors live."""
+        if bias is None and keep is None and table is None and not self.dropout and self.mask is None:
+            return self._fixed
+        return self._build(bias, keep, table)
+
+    @functools.cached_property
+    def _fixed(self) -> Any:
+        return None if self == Rules() else self._build(None, None, None)
+
+    def _build(self, bias: Tensor | None, keep: Tensor | None, table: Tensor | None) -> Any:
+        parts = [] if self.mask is None else [self.mask._core]
+        if self.causal:
+            parts.append(_top_left())
+        if keep is not None:
+            parts.append(_core.keep(memory(keep), None, False))
+        position = None
+        if self.table is not None:
+            position = self.table(None if table is None else memory(table))
+        return _core.Options(
+            mask=functools.reduce(lambda a, b: a & b, parts) if parts else None, bias=memory(bias), scale=self.scale,
+            softcap=self.softcap, empty_row=self.empty_row, dropout=self.dropout, seed=self.seed, position_bias=position,
+            score_mod=None if self.score_mod is None else self.score_mod._core,
+        )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=None)
+def _top_left() -> Any:
+    return _core.causal("top_left")
+
+
+@functools.lru_cache(maxsize=256)
+def plain_rules(causal: bool, scale: float | None, empty_row: str = "zero") -> Rules:
+    """Rules without dropout or masks, one object for each (their options are built once)."""
+    return Rules(causal, scale, empty_row=empty_row)
+
+
+def empty_output(q: Tensor, v: Tensor) -> Tensor:
+    """Where out [B, H, Tq, Dv] goes."""
+    return torch.empty_like(q) if v.shape[3] == q.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))
+
+
+def empty_lse(q: Tensor) -> Tensor:
+    """Where lse [B, H, Tq] goes."""
+    b, h, t, _ = q.shape
+    return q.new_empty((b, h, t)) if q.dtype in _WIDE else q.new_empty((b, h, t), dtype=torch.float32)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, options: Any) -> Tensor:
+    """out alone."""
+    out = empty_output(q, v)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, False, options, None)
+    return out
+
+
+def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor]:
+    """out, lse."""
+    out = empty_output(q, v)
+    lse = empty_lse(q)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), None, False, options, None)
+    return out, lse
+
+
+def forward_with_weights(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """out, lse and the weights that multiplied v (after dropout), [B, H, Tq, Tk] of lse's type."""
+    out = empty_output(q, v)
+    lse = empty_lse(q)
+    weights = torch.empty((*q.shape[:3], k.shape[2]), dtype=lse.dtype)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), memory(weights), True, options, None)
+    return out, lse, weights
+
+
+def inner_contiguous(x: Tensor) -> Tensor:
+    """x, copied where its last axis does not have stride 1."""
+    if x.is_contiguous() or x.stride(-1) == 1:
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def backward(
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    options: Any,
+    need: tuple[bool, bool, bool] = (True, True, True),
+    bias: Tensor | None = None,
+    table_shape: tuple[int, int] | None = None,
+) -> tuple[Tensor | None, ...]:
+    """dq, dk, dv (each where it is needed), dbias (where bias is given), dtable (where its shape is)."""
+    dout = inner_contiguous(dout)
+    dq = torch.empty_like(q) if need[0] else None
+    dk = torch.empty_like(k) if need[1] else None
+    dv = torch.empty_like(v) if need[2] else None
+    dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
+    dtable = None if table_shape is None else torch.empty(table_shape, dtype=lse.dtype)
+    _core.backward(
+        memory(q), memory(k), memory(v), memory(out), memory(lse), memory(dout), memory(dq), memory(dk), memory(dv),
+        memory(dbias), None, memory(dtable), memory(dlse), False, options, None,
+    )  # fmt: skip
+    return dq, dk, dv, dbias, dtable
+
+
+def jvp(
+    q: Tensor, k: Tensor, v: Tensor, lse: Tensor, tangents: tuple[Tensor | None, ...], options: Any
+) -> tuple[Tensor, Tensor]:
+    """Tangents of out and lse along those of q, k, v, bias; None is zero."""
+    tout, tlse = empty_output(q, v), torch.empty_like(lse)
+    held = [None if t is None else inner_contiguous(t) for t in tangents]
+    _core.jvp(
+        memory(q), memory(k), memory(v), memory(lse), *(memory(t) for t in held), memory(tout), memory(tlse), options
+    )  # fmt: skip
+    return tout, tlse
+
+
+def double_backward(
+    cotangents: tuple[Tensor | None, ...],
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    options: Any,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
+    """gq, gk, gv, gdout, gbias from the cotangents of dq, dk, dv, dbias. float32 and float64; 16-bit tensors go by float32."""
+    if q.dtype not in (torch.float32, torch.float64):
+        wide = [None if c is None else c.float() for c in cotangents]
+        made = double_backward(
+            tuple(wide), dout.float(), q.float(), k.float(), v.float(), out.float(), lse, options, bias
+        )  # fmt: skip
+        return (*(g.to(q.dtype) for g in made[:4]), made[4])
+    dout = inner_contiguous(dout)
+    held = [None if c is None else inner_contiguous(c) for c in cotangents]
+    made = [torch.empty_like(x) for x in (q, k, v, dout)]
+    gbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
+    _core.double_backward(
+        memory(q), memory(k), memory(v), memory(out), memory(lse), memory(dout), *(memory(c) for c in held),
+        *(memory(g) for g in made), memory(gbias), options,
+    )  # fmt: skip
+    return (*made, gbias)

@@ -1,0 +1,231 @@
+"""scaled_dot_product_attention with PyTorch's signature and semantics, on qkv's kernels, for tensors on the CPU.
+
+Where it parts from torch.nn.functional's, on purpose: a NaN or infinity in a key or value that no query may attend contributes
+nothing; dropout draws another pattern (as reproducible by torch.manual_seed); nothing of size L x S is made. Errors are
+ArgumentError, a ValueError and a RuntimeError.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
+
+from . import _calls, _operators
+from ._calls import NAMES, Rules, plain_rules
+from ._functional import FunctionalAttend
+from ._functions import apply_attend
+
+__all__ = ["ArgumentError", "scaled_dot_product_attention"]
+
+_FLOATS = frozenset(dtype for dtype in NAMES if dtype is not torch.bool)
+_PLAIN = frozenset((Tensor, Parameter, type(None)))
+_tracing = torch._C._get_tracing_state
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch = torch._C._functorch.peek_interpreter_stack
+
+
+class ArgumentError(ValueError, RuntimeError):
+    """Arguments that do not fit; PyTorch raises RuntimeError for them, the rest of Python ValueError."""
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(query key^T scale + mask) value. Vaswani 2017 (arXiv:1706.03762) eq. 1.
+
+    Args:
+        query: [..., Hq, L, E], or [L, E]; float32, float64, bfloat16 or float16, on the CPU. key: [..., H, S, E]. value: [..., H,
+            S, Ev]. Leading axes broadcast. A last axis whose stride is not 1 is copied.
+        attn_mask: broadcasts to [..., Hq, L, S]; bool (True = may attend) or float (added), of query's type or float32.
+        dropout_p: probability on the weights, always applied when > 0. The seed is drawn from PyTorch's default generator.
+        is_causal: query i sees keys 0..i (top left). Not together with attn_mask.
+        scale: default 1/sqrt(E).  enable_gqa: query head h reads key/value head h // (Hq // H).
+
+    Returns:
+        [..., Hq, L, Ev], of query's type and memory layout. A row that may attend nothing is 0, as PyTorch gives it.
+
+    Raises:
+        ArgumentError (a ValueError and RuntimeError): shapes, devices, is_causal with attn_mask. TypeError: element types.
+
+    Differentiable (gradients of gradients too, forward mode by torch.autograd.forward_ad), attn_mask of floats included; works
+    under torch.compile(fullgraph=True), autocast and torch.func.vmap.
+    """
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
+    q, k, v, lead = _operands(query, key, value, enable_gqa)
+    if attn_mask is None:
+        bias = keep = None
+    else:
+        if is_causal:
+            raise ArgumentError("[scaled_dot_product_attention] attn_mask and is_causal exclude each other: got both")
+        bias, keep = _masks(attn_mask, q, k, lead)
+    out = attend(q, k, v, bias, keep, dropout_p, is_causal, scale)
+    return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    keep: Tensor | None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Four axes each, masks as _calls.py takes them -> out. Chooses between kernels, eager autograd and operators."""
+    if not direct(q, k, v, bias, keep):
+        seed = draw_seed() if dropout_p > 0.0 else None
+        plain = torch.compiler.is_compiling() or _functorch() is None
+        call = _operators.attention if plain else FunctionalAttend.apply
+        return call(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")[0]
+    if dropout_p > 0.0:
+        rules = Rules(is_causal, scale, dropout_p, int(draw_seed()))
+    else:
+        rules = plain_rules(is_causal, scale)
+    if _differentiates(q, k, v, bias):
+        return apply_attend(q, k, v, bias, keep, None, rules)
+    return _calls.forward(q, k, v, rules.options(bias, keep))
+
+
+def direct(*tensors: Tensor | None) -> bool:
+    """Whether tensors have memory to compute on here and now: nothing traces, batches or intercepts them."""
+    if torch.compiler.is_compiling() or _dispatch_modes() or _functorch() is not None or _tracing() is not None:
+        return False
+    for x in tensors:
+        if type(x) not in _PLAIN:
+            return False
+    return True
+
+
+def _differentiates(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+    if torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or (bias is not None and bias.requires_grad)
+    ):
+        return True
+    return forward_ad._current_level >= 0
+
+
+def draw_seed() -> Tensor:
+    """63 bits of PyTorch's default generator, int64 [1]."""
+    return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64)
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """As PyTorch casts the arguments of F.scaled_dot_product_attention: floats, but not float64, to autocast's type."""
+    to = torch.get_autocast_dtype("cpu")
+
+    def cast(x: Tensor) -> Tensor:
+        return x.to(to) if x.is_floating_point() and x.dtype is not torch.float64 else x
+
+    return cast(q), cast(k), cast(v), None if mask is None else cast(mask)
+
+
+def _fail(text: str, q: Tensor, k: Tensor, v: Tensor) -> ArgumentError:
+    return ArgumentError(
+        f"[scaled_dot_product_attention] {text}: got query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
+    )
+
+
+def _operands(
+    q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool
+) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...] | None]:
+    """q, k, v with four axes, last stride 1, and the axes in front of [L, Ev] that the result is folded back to (None: it has
+    four axes)."""
+    dtype = q.dtype
+    if dtype not in _FLOATS or k.dtype is not dtype or v.dtype is not dtype:
+        raise TypeError(
+            "[scaled_dot_product_attention] query, key and value must all be float32, float64, bfloat16 or float16: got "
+            f"{dtype}, {k.dtype}, {v.dtype}; cast them, x.to(query.dtype)"
+        )
+    if not (q.is_cpu and k.is_cpu and v.is_cpu):
+        raise ArgumentError(
+            f"[scaled_dot_product_attention] tensors must lie in the CPU's memory: got {q.device}, {k.device}, {v.device}; "
+            "move them, x.cpu(), or call torch.nn.functional.scaled_dot_product_attention"
+        )
+    lead = None
+    qs, ks, vs = q.shape, k.shape, v.shape
+    if not (len(qs) == len(ks) == len(vs) == 4 and qs[0] == ks[0] == vs[0] and (qs[1] == ks[1] or enable_gqa) and ks[1] == vs[1]):
+        q, k, v, lead = _fold(q, k, v, enable_gqa)
+        qs, ks, vs = q.shape, k.shape, v.shape
+    if qs[3] != ks[3]:
+        raise _fail("query and key must have one last axis", q, k, v)
+    if ks[2] != vs[2]:
+        raise _fail("key and value must have one number of rows", q, k, v)
+    if qs[1] != ks[1] and (ks[1] == 0 or qs[1] % ks[1] != 0):
+        raise _fail("the heads of key and value must divide those of query", q, k, v)
+    inner = _calls.inner_contiguous
+    return inner(q), inner(k), inner(v), lead
+
+
+def _fold(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...] | None]:
+    """Any ranks and broadcasting to [B, H, T, D]; expanding is recorded, so that autograd sums what it repeated."""
+    if q.dim() < 2 or k.dim() < 2 or v.dim() < 2:
+        raise _fail("query, key and value must have two axes or more", q, k, v)
+    tail = 3 if enable_gqa else 2
+    if enable_gqa and min(q.dim(), k.dim(), v.dim()) < 3:
+        raise _fail("enable_gqa needs an axis of heads", q, k, v)
+    try:
+        lead = torch.broadcast_shapes(q.shape[:-tail], k.shape[:-tail], v.shape[:-tail])
+    except RuntimeError:
+        hint = "" if enable_gqa else " (grouped heads: enable_gqa=True)"
+        raise _fail(f"the leading axes of query, key and value must broadcast{hint}", q, k, v) from None
+    heads = q.shape[-3] if enable_gqa else 1
+    if enable_gqa and k.shape[-3] != v.shape[-3]:
+        k, v = _repeat_heads(q, k, v, heads)
+    result_lead = (*lead, heads) if enable_gqa else tuple(lead)
+    folded = []
+    for x in (q, k, v):
+        x = x.expand(*lead, *x.shape[-tail:])
+        if x.dim() < 4:
+            x = x[(None,) * (4 - x.dim())]
+        folded.append(x if x.dim() == 4 else x.flatten(0, -4))
+    return *folded, result_lead  # type: ignore[return-value]
+
+
+def _repeat_heads(q: Tensor, k: Tensor, v: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Keys and values that are grouped differently, each repeated to the heads of q."""
+    if any(x.shape[-3] == 0 or heads % x.shape[-3] for x in (k, v)):
+        raise _fail("the heads of key and value must divide those of query", q, k, v)
+    return k.repeat_interleave(heads // k.shape[-3], -3), v.repeat_interleave(heads // v.shape[-3], -3)
+
+
+def _masks(mask: Tensor, q: Tensor, k: Tensor, lead: tuple[int, ...] | None) -> tuple[Tensor | None, Tensor | None]:
+    """(bias, None) or (None, keep), [B|1, H|1, L|1, S|1]."""
+    if mask.dtype is not torch.bool and mask.dtype is not q.dtype and mask.dtype is not torch.float32:
+        raise TypeError(
+            "[scaled_dot_product_attention] attn_mask must be bool (True = may attend), of query's type or float32: got "
+            f"{mask.dtype} for a query of {q.dtype}; mask.bool() or mask.to(query.dtype)"
+        )
+    if not mask.is_cpu:
+        raise ArgumentError(f"[scaled_dot_product_attention] attn_mask must lie in the CPU's memory: got {mask.device}")
+    front = tuple(q.shape[:2]) if lead is None else lead
+    whole = (*front, q.shape[2], k.shape[2])
+    # A mask may have more axes than the rest (PyTorch's matmul would then broadcast the result): only axes of size 1.
+    shape = mask.shape
+    while len(shape) > len(whole) and shape[0] == 1:
+        mask = mask[0]
+        shape = mask.shape
+    padded = (1,) * (len(whole) - len(shape)) + tuple(shape)
+    if len(shape) > len(whole) or any(m != n and m != 1 for m, n in zip(padded, whole)):
+        raise ArgumentError(
+            f"[scaled_dot_product_attention] attn_mask must broadcast to {list(whole)}: got {list(shape)}"
+        )
+    if len(whole) > 4 and any(n != 1 for n in padded[:-3]):
+        mask = mask.expand(*front[:-1], *padded[-3:]).flatten(0, -4)
+    else:
+        mask = mask.reshape(((1,) * 4 + padded)[-4:])
+    if mask.dtype is torch.bool:
+        return None, mask
+    return mask.to(_calls.sum_dtype(q)), None
+
