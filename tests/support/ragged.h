@@ -38,7 +38,8 @@ inline std::vector<RaggedSetting> ragged_settings() {
   all.push_back({.name = "square", .lengths = kSquareLengths, .mask = Mask::causal() & Mask::sliding(50)});
   all.push_back({.name = "window_dropout", .mask = Mask::window(20, 3, Align::kBottomRight), .dropout = 0.3});
   all.push_back({.name = "offsets", .offsets = true, .empty_row = EmptyRow::kNaN});
-  all.push_back({.name = "key_lengths", .offsets = true, .key_lengths = true});
+  all.push_back({.name = "key_lengths", .key_lengths = true});
+  all.push_back({.name = "offsets_key_lengths", .offsets = true, .key_lengths = true});
   all.push_back({.name = "bias_softcap", .bias = true, .softcap = true, .dropout = 0.1});
   all.push_back({.name = "one_head",
                  .mask = Mask::causal(Align::kBottomRight),
@@ -162,7 +163,8 @@ struct Ragged {
   AttentionOptions options(Index b) const {
     AttentionOptions made = options();
     const auto at = static_cast<std::size_t>(b);
-    if (s.offsets) made.mask = s.mask & Mask::causal(std::span(causal_offsets).subspan(at, 1));
+    made.mask = s.mask;
+    if (s.offsets) made.mask = made.mask & Mask::causal(std::span(causal_offsets).subspan(at, 1));
     if (s.key_lengths) made.mask = made.mask & Mask::key_lengths(std::span(key_lengths).subspan(at, 1));
     if (s.bias) {
       const View<const Sum, 4> all = bias;
