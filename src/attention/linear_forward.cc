@@ -1,7 +1,8 @@
 // Forward linear attention. Causal: a work item is one (batch, key/value head), its segments one after the other; or, where
 // heads are few, one segment, after a region that sums each segment's own state and a pass over these sums. Not causal:
 // segments of keys are summed, added in order, and then read by segments of queries. The same bits in every case: a state is
-// always decay * (that before the segment) + (the segment's own).
+// always decay * (that before the segment) + (the segment's own). Under the delta rule, whose segments follow from one another,
+// few heads are cut by columns of v instead.
 #include <algorithm>
 
 #include "attention/linear_job.h"
@@ -15,6 +16,8 @@ namespace {
 
 /// What the second sum of states costs: half of what a state costs altogether, beside the square.
 constexpr double kSecondSum = 0.3;
+/// Columns of v that are worth looking at all keys again: a vector of the widest kind.
+constexpr Index kLeastColumns = 16;
 
 template <class T>
 struct ForwardJob : LinearJob<T> {
@@ -51,6 +54,24 @@ struct ForwardJob : LinearJob<T> {
       pass_segment(local, p.state_count(), base);
     }
     finish(item, base);
+  }
+
+  /// The same call for columns [begin, end) of v, out and states: each follows from the keys and from itself alone.
+  ForwardJob columns(Index begin, Index end) const {
+    ForwardJob part = *this;
+    part.p.v_head_dim = end - begin;
+    part.p.v = p.v.sliced(3, begin, end);
+    part.out = out.sliced(3, begin, end);
+    if (!p.initial.kv.is_null()) part.p.initial.kv = p.initial.kv.sliced(3, begin, end);
+    if (!final.kv.is_null()) part.final.kv = final.kv.sliced(3, begin, end);
+    return part;
+  }
+
+  /// Into how many parts columns are cut so that no thread is idle for want of heads.
+  Index column_parts() const {
+    const Index heads = p.kv_heads();
+    if (p.beta.is_null() || heads == 0 || heads >= p.threads) return 1;
+    return std::clamp<Index>((p.threads + heads - 1) / heads, 1, std::max<Index>(1, p.v_head_dim / kLeastColumns));
   }
 
   void out_of_segment(Index number, int worker) const {
@@ -90,7 +111,11 @@ struct ForwardJob : LinearJob<T> {
     const ScratchLease lease =
         this->borrow(context, at_once ? heads * segments : 0, 0, p.kernels->forward_scratch_bytes(p.sizes()));
     if (!at_once) {
-      region(heads, flops, [&](Index item, int worker) { run_head(item, worker); });
+      const Index parts = column_parts();
+      region(heads * parts, flops, [&](Index item, int worker) {
+        const Index part = item % parts;
+        columns(p.v_head_dim * part / parts, p.v_head_dim * (part + 1) / parts).run_head(item / parts, worker);
+      });
       return;
     }
     region(heads * segments, flops / 2, sums);

@@ -33,6 +33,12 @@ std::vector<LinearCase> some_cases() {
     c.order = order, c.normalized = !c.delta(), c.state = true;
     cases.push_back(c);
   }
+  for (const Order order : {Order::kDelta, Order::kDeltaDecay}) {  // threads share one head by its columns
+    LinearCase c;
+    c.num_heads = 2, c.num_kv_heads = 1, c.q_len = c.kv_len = 700, c.head_dim = 20, c.v_head_dim = 83;
+    c.order = order, c.normalized = false, c.state = true;
+    cases.push_back(c);
+  }
   const auto all = linear_pairwise_cases();
   for (std::size_t n = 0; n < all.size(); n += 4) cases.push_back(all[n]);
   return cases;
