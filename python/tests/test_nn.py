@@ -1,0 +1,273 @@
+"""qkv.nn: every form against the layer written out in float64, and against PyTorch's; equalities between forms; state dicts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qkv
+from layer_truth import layer_truth, merge_gradients, split_parameters
+from qkv import nn
+from support import expect_close, numbers
+
+B, T, E = 2, 13, 24
+
+MAKE: dict[str, Any] = {
+    "v1": lambda: nn.SelfAttentionV1(E, seed=1),
+    "v2": lambda: nn.SelfAttentionV2(E, seed=2),
+    "v3": lambda: nn.SelfAttentionV3(E, seed=3),
+    "v4": lambda: nn.SelfAttentionV4(E, seed=4),
+    "self-attention": lambda: nn.SelfAttention(E, 10, seed=5),
+    "single-head": lambda: nn.SingleHeadAttention(E, seed=6),
+    "mha": lambda: nn.MultiHeadAttention(E, 4, seed=7),
+    "grouped-query": lambda: nn.GroupedQueryAttention(E, 4, 2, head_dim=8, bias=True, seed=8),
+}
+
+
+def random_keep() -> np.ndarray:
+    """[B, T]: some keys of each sequence are padding, never the first (a causal row is then never empty)."""
+    keep = np.random.default_rng(5).random((B, T)) < 0.7
+    keep[:, 0] = True
+    return keep
+
+
+def expect_layer(layer: nn.Layer, x: np.ndarray, options: dict[str, Any], keep: np.ndarray, factors: Any = None) -> None:
+    """y, weights, dx and the gradients of all parameters of one call."""
+    dy = numbers(17, *x.shape[:2], layer.output_dim)
+    saved = nn.Saved()
+    layer.zero_grad()
+    y, weights = layer(x, weights="all", saved=saved, **options)
+    dx = layer.backward(dy, saved)
+    fast = {"y": y, "weights": weights, "dx": dx} | {"d" + name: g for name, g in layer.grads.items()}
+    found = []
+    for dtype in (np.float64, np.float32):
+        results, a = layer_truth(
+            x, dy, split_parameters(layer.name, layer.state_dict()), heads=layer.num_heads, kv_heads=layer.num_kv_heads,
+            keep=keep, factors=factors, dtype=dtype,
+        )  # fmt: skip
+        found.append([r | {"d" + n: g for n, g in merge_gradients(layer.name, r).items()} for r in (results, a)])
+    for name, value in fast.items():
+        (exact, a), (naive, _) = found
+        expect_close(name, value, exact[name], naive[name], a[name].astype(np.float64), "float32", inner=1)
+
+
+@pytest.mark.parametrize("form", MAKE)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_forms(form: str, causal: bool, padded: bool) -> None:
+    keep = np.ones((B, 1, T, T), bool)
+    options: dict[str, Any] = {"causal": causal}
+    if causal:
+        keep &= np.tri(T, dtype=bool)
+    if padded:
+        options["keep"] = random_keep()
+        keep &= random_keep()[:, None, None, :]
+    expect_layer(MAKE[form](), numbers(3, B, T, E), options, keep)
+
+
+@pytest.mark.parametrize("form", ["v3", "v4", "mha"])
+def test_dropout_on_weights(form: str) -> None:
+    made = {"v3": nn.SelfAttentionV3, "v4": nn.SelfAttentionV4}.get(form)
+    options = {"dropout": 0.4, "residual_dropout": 0.0, "seed": 9}
+    layer = (made(E, **options) if made else nn.MultiHeadAttention(E, 4, **options)).train()
+    x = numbers(3, B, T, E)
+    _, before = layer(x, weights="all", seed=77)
+    _, after = layer(x, weights="applied", seed=77)
+    factors = np.where(after > 0, after / before, 0).round(6)
+    assert 0.2 < (factors == 0).mean() < 0.6
+    expect_layer(layer, x, {"seed": 77}, np.ones((B, 1, T, T), bool), factors)
+
+
+def test_residual_dropout_is_on_the_output() -> None:
+    layer = nn.MultiHeadAttention(E, 4, dropout=0.0, residual_dropout=0.5, seed=3)
+    x, saved = numbers(3, B, T, E), nn.Saved()
+    plain = layer(x)
+    y = layer.train()(x, seed=5, saved=saved)
+    factors = np.where(y == 0, 0, 2).astype(np.float32)
+    assert 0.3 < (factors == 0).mean() < 0.7
+    assert np.array_equal(y, plain * factors)
+    dy, kept = numbers(4, B, T, E), nn.Saved()
+    dx = layer.backward(dy, saved)
+    layer.eval()(x, saved=kept)
+    assert np.array_equal(dx, layer.backward(dy * factors, kept))
+
+
+def test_pooling() -> None:
+    x, dy = numbers(1, B, T, E), numbers(2, B, T, E)
+    saved = nn.Saved()
+    average = nn.AveragePooling()
+    y = average(x, saved=saved)
+    assert np.allclose(y, np.broadcast_to(x.mean(1, keepdims=True), x.shape), atol=1e-6)
+    assert np.allclose(average.backward(dy, saved), np.broadcast_to(dy.sum(1, keepdims=True) / T, x.shape), atol=1e-6)
+    fixed = nn.FixedWeights(T, seed=3)
+    w = fixed.state_dict()["w"].astype(np.float64)
+    y = fixed(x, saved=saved)
+    exact = np.einsum("j,bje->be", w / w.sum(), x)
+    assert np.allclose(y, np.broadcast_to(exact[:, None], x.shape), atol=1e-4)
+    fixed.backward(dy, saved)
+    slope = np.einsum("bie,bje->j", dy, x - exact[:, None]) / w.sum()  # d(sum w x / sum w) / dw_j = (x_j - y) / sum w
+    assert np.allclose(fixed.grads["w"], slope, rtol=1e-4, atol=1e-4 * abs(slope).max())
+    with pytest.raises(ValueError, match="mask"):
+        average(x, key_lengths=[1, 2])
+
+
+def test_forms_that_are_equal() -> None:
+    x = numbers(1, B, T, E)
+    v1 = nn.SelfAttentionV1(E, seed=1)
+    v2 = v1.to_v2()
+    assert isinstance(v2, nn.SelfAttentionV2)
+    assert np.array_equal(
+        v2.state_dict()["proj.weight"], np.concatenate([v1.state_dict()[f"{n}_proj.weight"] for n in ("query", "key", "value")])
+    )
+    assert np.array_equal(v1(x), v2(x))
+    assert np.array_equal(v1(x), v2.to_v1()(x))
+    v3 = nn.SelfAttentionV3(E, seed=2)
+    v4 = v3.to_v4()
+    assert np.array_equal(v3(x, causal=True), v4(x, causal=True))
+    assert np.array_equal(v3(x), v4.to_v3()(x))
+    mha = nn.MultiHeadAttention.from_state_dict(v4.state_dict())
+    assert np.array_equal(mha(x), v4(x))
+    single = nn.SingleHeadAttention(E, seed=4)
+    bare = nn.SelfAttentionV4(E, bias=False)
+    bare.load_state_dict(single.state_dict())
+    assert np.array_equal(single(x), bare(x, causal=True))
+    assert np.array_equal(single(x, causal=False), bare(x))
+    with pytest.raises(ValueError, match="output"):
+        nn.SelfAttentionV2(E, output_proj=True).to_v1()
+
+
+def test_masks_of_the_core_module() -> None:
+    x, layer, lengths = numbers(1, B, T, E), nn.MultiHeadAttention(E, 4, seed=1), [T, 5]
+    expected = layer(x, keep=np.arange(T) < np.array(lengths)[:, None], causal=True)
+    assert np.array_equal(layer(x, key_lengths=lengths, causal=True), expected)
+    assert np.array_equal(layer(x, mask=qkv.Mask.key_lengths(lengths) & qkv.Mask.causal()), expected)
+    assert np.array_equal(layer(x, drop=np.arange(T) >= np.array(lengths)[:, None], mask=qkv.Mask.causal()), expected)
+    assert not np.array_equal(layer(x), expected)
+    band = layer(x, window=(2, 0))
+    assert np.array_equal(band, layer(x, mask=qkv.Mask.sliding(3)))
+    per_head = np.random.default_rng(1).random((B, 4, T, T)) < 0.8
+    assert np.array_equal(layer(x, keep=per_head), layer(x, mask=qkv.Mask.keep(per_head)))
+    v4 = nn.SelfAttentionV4(E, seed=1)
+    assert np.array_equal(v4(x, keep=per_head[:, 0]), v4(x, keep=per_head[:, :1]))
+
+
+def test_masks_live_until_backward() -> None:
+    x, dy, layer = numbers(1, B, T, E), numbers(2, B, T, E), nn.MultiHeadAttention(E, 4, seed=1)
+    keep = np.random.default_rng(1).random((B, 4, T, T)) < 0.5
+    first, second = nn.Saved(), nn.Saved()
+    layer(x, keep=keep.copy(), saved=first)
+    waste = [np.ones((B, 4, T, T), bool) for _ in range(50)]
+    dx = layer.backward(dy, first)
+    layer(x, keep=keep, saved=second)
+    assert np.array_equal(dx, layer.backward(dy, second))
+    assert len(waste) == 50
+
+
+@pytest.mark.parametrize("rule,weight", [("mean", 1 / T), ("zero", 0.0), ("nan", np.nan)])
+def test_empty_rows(rule: str, weight: float) -> None:
+    layer, x = nn.MultiHeadAttention(E, 2, empty_row=rule), numbers(1, 1, T, E)
+    _, weights = layer(x, key_lengths=[0], weights="all")
+    assert np.allclose(weights, weight, equal_nan=True)
+    _, weights = nn.MultiHeadAttention(E, 2)(x, key_lengths=[0], weights="all", empty_row=rule)
+    assert np.allclose(weights, weight, equal_nan=True)
+
+
+def test_steps_over_a_cache_are_the_causal_layer() -> None:
+    for layer in (nn.GroupedQueryAttention(E, 4, 2, rotary={"base": 500.0}, seed=3), nn.MultiHeadAttention(E, 4, seed=4)):
+        x = numbers(1, B, T, E)
+        cache = layer.cache(capacity=T, sequences=B)
+        parts = [layer.step(np.ascontiguousarray(x[:, :9]), cache)]
+        parts += [layer.step(np.ascontiguousarray(x[:, t : t + 1]), cache) for t in range(9, T)]
+        assert cache.lengths == [T] * B
+        assert np.allclose(np.concatenate(parts, 1), layer(x, causal=True), atol=2e-6)
+
+
+def test_rotary_positions() -> None:
+    turned = nn.GroupedQueryAttention(E, 4, 2, rotary=qkv.Rotary(6), seed=3)
+    x = numbers(1, B, T, E)
+    assert np.array_equal(turned(x), nn.GroupedQueryAttention(E, 4, 2, rotary=True, seed=3)(x))
+    assert not np.allclose(turned(x), nn.GroupedQueryAttention(E, 4, 2, seed=3)(x), atol=1e-4)
+    ids = np.arange(T) + 5
+    assert np.array_equal(turned(x, position_ids=ids), turned(x, offset=5))
+    assert np.array_equal(turned(x, offsets=[5, 5]), turned(x, offset=5))
+    assert np.allclose(turned(x, offset=5), turned(x), atol=1e-5)  # only distances count
+
+
+def test_without_a_batch_and_strided() -> None:
+    layer, x = nn.MultiHeadAttention(E, 4, seed=1), numbers(1, B, T, E)
+    y, weights = layer(x[1], weights="all")
+    assert y.shape == (T, E) and weights.shape == (4, T, T)
+    assert np.array_equal(y, layer(x)[1])
+    wide = np.zeros((B, 2 * T, E), np.float32)
+    wide[:, ::2] = x
+    assert np.array_equal(layer(wide[:, ::2]), layer(x))
+    linear = nn.Linear(E, 5)
+    assert np.array_equal(linear(x[:, ::2]), linear(x)[:, ::2])
+
+
+def test_backward_adds() -> None:
+    layer, x, saved = nn.SelfAttentionV4(E), numbers(1, B, T, E), nn.Saved()
+    y = layer(x, saved=saved)
+    layer.backward(y, saved)
+    once = layer.grads
+    assert layer.backward(y, saved, need_dx=False) is None
+    for name, gradient in layer.grads.items():
+        assert np.allclose(gradient, 2 * once[name], rtol=1e-5, atol=1e-6)
+    layer.zero_grad()
+    assert not any(g.any() for g in layer.grads.values())
+
+
+def test_errors_say_what_to_do() -> None:
+    layer, x = nn.MultiHeadAttention(E, 4), numbers(1, B, T, E)
+    for call, kind, words in (
+        (lambda: layer(x.astype(np.float64)), TypeError, "float32.*astype"),
+        (lambda: layer([1.0]), TypeError, "array"),
+        (lambda: layer(x[0, 0]), ValueError, r"\[B, T, E\]"),
+        (lambda: layer(x[..., :5]), ValueError, "5"),
+        (lambda: layer(x, keep=np.ones((B, T, T), bool)), ValueError, r"\[B, Tk\] or"),
+        (lambda: layer(x, mask=np.ones((B, T), bool)), TypeError, "keep="),
+        (lambda: layer(x, weights="some"), ValueError, "all"),
+        (lambda: layer(x, empty_row="none"), ValueError, "mean"),
+        (lambda: nn.MultiHeadAttention(E, 4).train()(x), ValueError, "seed"),
+        (lambda: nn.MultiHeadAttention(E, 5), ValueError, "5"),
+        (lambda: layer.backward(x, nn.Saved()), ValueError, "saved"),
+        (lambda: layer.load_state_dict({"q_proj.weight": x}), ValueError, "q_proj.weight"),
+        (lambda: layer.load_state_dict(nn.Linear(2, 2)), TypeError, "state_dict"),
+        (lambda: nn.load_layer("v9", {}), ValueError, "v9"),
+        (lambda: nn.AveragePooling().step(x, layer.cache(capacity=4)), NotImplementedError, "no keys and values"),
+        (lambda: nn.Embedding(3, 4)(np.array([3])), ValueError, "3"),
+        (lambda: nn.Embedding(3, 4)(np.array([0.5])), TypeError, "whole"),
+        (lambda: nn.Linear(E, 3)(x[..., :4]), ValueError, "24"),
+    ):
+        with pytest.raises(kind, match=words):
+            call()
+    before = layer.state_dict()
+    with pytest.raises(ValueError):
+        layer.load_state_dict(before | {"q_proj.weight": np.zeros((2, 2), np.float32)})
+    assert all(np.array_equal(a, before[n]) for n, a in layer.state_dict().items())
+
+
+def test_one_pool_of_threads() -> None:
+    """Layers and attention run on the threads that qkv.set_num_threads says, all of one pool."""
+    program = """
+import os, numpy as np, qkv
+qkv.set_num_threads(3)
+count = lambda: len(os.listdir("/proc/self/task"))
+before = count()
+x = np.random.default_rng(0).standard_normal((4, 256, 64)).astype("f")
+q = x.reshape(4, 256, 4, 16).swapaxes(1, 2)
+layer = qkv.nn.MultiHeadAttention(64, 4)
+one = layer(x); after_layer = count()
+qkv.attention(q, q, q); after_both = count()
+qkv.set_num_threads(1)
+assert np.array_equal(one, layer(x))
+print(after_layer - before, after_both - before)
+"""
+    if sys.platform != "linux":
+        pytest.skip("counts threads in /proc")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["2", "2"], done.stdout + done.stderr
