@@ -8,6 +8,20 @@ Not: kernels for other devices (enable() leaves them to PyTorch).
 
 from __future__ import annotations
 
+from .flex import Relative, SoftCap, flex_attention, mask_of
+from .multihead_attention import MultiheadAttention
+from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
 
-__all__ = ["ArgumentError", "scaled_dot_product_attention"]
+__all__ = [
+    "ArgumentError",
+    "MultiheadAttention",
+    "Relative",
+    "SoftCap",
+    "disable",
+    "enable",
+    "flex_attention",
+    "is_enabled",
+    "mask_of",
+    "scaled_dot_product_attention",
+]

@@ -1,0 +1,202 @@
+"""flex_attention with PyTorch's signature, on the CPU, with backward, which PyTorch lacks there. Dong 2024 (arXiv:2412.05496).
+
+score_mod is one of
+    None
+    SoftCap(c)                          c tanh(score / c), tiled, second derivatives too
+    PositionBias.alibi(..), .t5(..), .relative(..)     qkv's biases of the distance, O(T) memory
+    Relative(table)                     table[R + clamp(j - i, -R, R), h], [2R + 1, H]: the table learns too
+    a sequence of these                 the soft cap first, then the bias
+    any function (score, b, h, q_idx, kv_idx) of PyTorch's kind: evaluated on blocks of scores by vmap, its slope by autograd;
+        slower, and tensors that it captures get no gradient
+block_mask is None, a qkv.Mask, or what torch.nn.attention.flex_attention.create_block_mask made. The latter is written out once,
+one byte a pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
+Not: kernel_options, paged attention, max_scores, torch.compile (the call runs eagerly, a graph break).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .. import _core
+from .._options import PositionBias, ScoreMod
+from ..masks import Mask
+from . import _calls
+from ._calls import Rules
+from ._functions import Attend, AttendWithLse
+from .sdpa import ArgumentError, _operands
+
+__all__ = ["Relative", "SoftCap", "flex_attention", "mask_of"]
+
+
+@dataclass(frozen=True)
+class SoftCap:
+    """score_mod: c tanh(score / c). Gemma 2 (arXiv:2408.00118)."""
+
+    cap: float
+
+
+@dataclass(frozen=True, eq=False)
+class Relative:
+    """score_mod: score + table[R + clamp(j - i - offset, -R, R), h], table [2R + 1, H] of lse's type, which may require grad.
+    Shaw 2018 (arXiv:1803.02155). align: where offset puts the diagonal when Tq != Tk."""
+
+    table: Tensor
+    align: str = "square"
+
+
+def flex_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Any = None,
+    block_mask: Any = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(score_mod(query key^T scale), masked) value.
+
+    Args:
+        query: [B, Hq, L, E]. key: [B, H, S, E]. value: [B, H, S, Ev]; float32, float64, bfloat16 or float16, on the CPU.
+        score_mod, block_mask: see the module. scale: default 1/sqrt(E). enable_gqa: query head h reads head h // (Hq // H).
+        return_lse: also the natural logarithm of the sum of exponentials, [B, Hq, L]; differentiable (once).
+        kernel_options: for other devices' kernels; ignored.
+
+    Returns:
+        [B, Hq, L, Ev], or a tuple of it and lse. A row that may attend nothing: 0, lse -inf.
+
+    Raises:
+        ArgumentError (a ValueError and RuntimeError): shapes, a mask of another size. TypeError: what score_mod or block_mask is.
+    """
+    if not query.dim() == key.dim() == value.dim() == 4:
+        raise ArgumentError(f"[flex_attention] query, key and value must have four axes: got {query.dim()}, {key.dim()}, {value.dim()}")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise ArgumentError(
+            f"[flex_attention] query has {query.shape[1]} heads, key {key.shape[1]}: pass enable_gqa=True for grouped heads"
+        )
+    return _attend(query, key, value, score_mod, block_mask, scale, return_lse)
+
+
+@torch.compiler.disable
+def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float | None, return_lse: bool) -> Any:  # fmt: skip
+    q, k, v, lead = _operands(query, key, value, True)
+    if lead is not None:
+        raise ArgumentError(
+            "[flex_attention] query, key and value must have one batch size, and key and value one number of heads: got "
+            f"{list(query.shape)}, {list(key.shape)}, {list(value.shape)}"
+        )
+    rules, table = _rules_of(score_mod, Rules(scale=scale, mask=mask_of(block_mask, q.shape, k.shape)), q)
+    call = AttendWithLse if return_lse else Attend
+    return call.apply(q, k, v, None, None, table, rules)
+
+
+def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | None]:
+    """The rules with what score_mod says in them, and the table that may learn."""
+    if score_mod is None:
+        return rules, None
+    if isinstance(score_mod, SoftCap):
+        if rules.table is not None:
+            raise ArgumentError("[flex_attention] a SoftCap comes before a bias in a sequence of score_mods: it caps scores alone")
+        return replace(rules, softcap=float(score_mod.cap)), None
+    if isinstance(score_mod, PositionBias):
+        return replace(rules, table=lambda _: score_mod._core), None
+    if isinstance(score_mod, Relative):
+        table = score_mod.table.to(_calls.sum_dtype(q))
+        return replace(rules, table=lambda memory: _core.relative(memory, score_mod.align)), _calls.inner_contiguous(table)
+    if isinstance(score_mod, ScoreMod):
+        return replace(rules, score_mod=score_mod), None
+    if isinstance(score_mod, Sequence):
+        table = None
+        for part in score_mod:
+            if rules.score_mod is not None or (rules.table is not None and isinstance(part, (PositionBias, Relative))):
+                raise ArgumentError("[flex_attention] a sequence of score_mods holds at most one bias, and a function only last")
+            rules, own = _rules_of(part, rules, q)
+            table = own if own is not None else table
+        return rules, table
+    if callable(score_mod):
+        return replace(rules, score_mod=_of_function(score_mod)), None
+    raise TypeError(
+        "[flex_attention] score_mod must be a function (score, b, h, q_idx, kv_idx), a SoftCap, PositionBias, Relative, a sequence "
+        f"of them or None: got {type(score_mod).__name__}"
+    )
+
+
+def _of_function(function: Callable[..., Tensor]) -> ScoreMod:
+    """PyTorch's score_mod of single numbers as qkv's of blocks."""
+    over_keys = torch.func.vmap(function, in_dims=(0, None, None, None, 0))
+    over_block = torch.func.vmap(over_keys, in_dims=(0, None, None, 0, None))
+
+    def arguments(b: int, h: int, i: np.ndarray, j: np.ndarray) -> tuple[Tensor, ...]:
+        return torch.tensor(b), torch.tensor(h), torch.from_numpy(i[:, 0]), torch.from_numpy(j[0])
+
+    def value(score: np.ndarray, b: int, h: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return over_block(torch.from_numpy(score), *arguments(b, h, i, j)).numpy()
+
+    def slope(score: np.ndarray, b: int, h: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        with torch.enable_grad():
+            x = torch.from_numpy(score).requires_grad_()
+            y = over_block(x, *arguments(b, h, i, j))
+            if not y.requires_grad:
+                return np.zeros_like(score)
+            (made,) = torch.autograd.grad(y.sum(), x, allow_unused=True)
+        return np.zeros_like(score) if made is None else made.numpy()
+
+    return ScoreMod(value, slope)
+
+
+_written = WeakIdKeyDictionary()
+
+
+def mask_of(block_mask: Any, q_shape: Sequence[int], k_shape: Sequence[int]) -> Mask | None:
+    """A qkv.Mask of what flex_attention takes: None, a Mask, or PyTorch's BlockMask, for query [B, H, L, E], key [B, Hkv, S, E].
+
+    Of a BlockMask, blocks that are listed count, full ones without asking mask_mod, as PyTorch's compiled kernels do.
+    """
+    if block_mask is None or isinstance(block_mask, Mask):
+        return block_mask
+    lengths = getattr(block_mask, "seq_lengths", None)
+    if lengths is None or not callable(getattr(block_mask, "mask_mod", None)):
+        raise TypeError(
+            "[flex_attention] block_mask must be a qkv.Mask, a BlockMask of torch.nn.attention.flex_attention or None: got "
+            f"{type(block_mask).__name__}"
+        )
+    batch, heads = block_mask.kv_num_blocks.shape[:2]
+    if tuple(lengths) != (q_shape[2], k_shape[2]) or batch not in (1, q_shape[0]) or heads not in (1, q_shape[1]):
+        raise ArgumentError(
+            f"[flex_attention] block_mask was made for B {batch}, H {heads}, lengths {tuple(lengths)}: got B {q_shape[0]}, H "
+            f"{q_shape[1]}, lengths ({q_shape[2]}, {k_shape[2]}); make one of that size"
+        )
+    if block_mask not in _written:
+        _written[block_mask] = Mask.keep(_written_out(block_mask, batch, heads, *lengths))
+    return _written[block_mask]
+
+
+def _written_out(block_mask: Any, batch: int, heads: int, q_len: int, kv_len: int) -> Tensor:
+    """bool [batch, heads, q_len, kv_len]."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    q_block, kv_block = block_mask.BLOCK_SIZE
+
+    def listed(counts: Tensor | None, indices: Tensor | None) -> Tensor:
+        if counts is None or indices is None:
+            return torch.zeros(1, 1, 1, 1, dtype=torch.bool)
+        columns = indices.shape[-1]
+        taken = torch.arange(columns) < counts[..., None]
+        blocks = torch.zeros(*indices.shape[:-1], columns + 1, dtype=torch.bool)
+        blocks.scatter_(-1, torch.where(taken, indices, columns).long(), True)
+        blocks = blocks[..., :columns].repeat_interleave(q_block, -2).repeat_interleave(kv_block, -1)
+        return blocks[..., :q_len, :kv_len]
+
+    partial = listed(block_mask.kv_num_blocks, block_mask.kv_indices)
+    full = listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    kept = create_mask(block_mask.mask_mod, batch, heads, q_len, kv_len, device="cpu")
+    return (partial & kept) | full
