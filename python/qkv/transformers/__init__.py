@@ -1,0 +1,20 @@
+"""qkv for Hugging Face models on the CPU: an attention implementation, and a look at every head without S x S memory.
+
+    import qkv.transformers
+    qkv.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv")    # or model.set_attn_implementation("qkv")
+    seen = qkv.transformers.capture_attention(model, inputs)
+    print(seen.table())
+
+Forward, backward and generation of every model whose attention goes through transformers' AttentionInterface: grouped heads,
+causal and sliding windows, padding on either side, soft caps, sinks, additive position biases, dropout. Not: other devices than
+the CPU; models with an attention of their own; output_attentions=True (capture_attention is the way).
+"""
+
+from __future__ import annotations
+
+from ._attention import attention_forward, register
+from ._capture import AttentionCapture, LayerCapture, capture_attention
+from ._masks import ModelMask, model_mask
+
+__all__ = ["AttentionCapture", "LayerCapture", "ModelMask", "attention_forward", "capture_attention", "model_mask", "register"]

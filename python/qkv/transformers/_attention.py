@@ -1,0 +1,125 @@
+"""transformers' AttentionInterface on qkv's kernels, with its backward. Not: masks (_masks.py), looking (_capture.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from .. import _attention as functional
+from . import _capture
+from ._masks import ModelMask, model_mask
+
+NAME = "qkv"
+
+
+def register(name: str = NAME) -> None:
+    """Makes attn_implementation="qkv" known to transformers; again is no harm."""
+    AttentionInterface.register(name, attention_forward)
+    AttentionMaskInterface.register(name, model_mask)
+
+
+class _Attend(torch.autograd.Function):
+    """(q, k, v, bias, sinks, options) -> out [B, H, Tq, Dv]; options: what qkv.attention takes beside tensors with gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, options: Mapping[str, Any]
+    ) -> Tensor:
+        out = _new_out(q, v)
+        _, lse = functional.attention(q, k, v, bias=bias, sinks=sinks, return_lse=True, out=out, **options)
+        ctx.save_for_backward(q, k, v, bias, sinks, out, lse)
+        ctx.options = options
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+        q, k, v, bias, sinks, out, lse = ctx.saved_tensors
+        need = [name for name, wanted in zip(("q", "k", "v", "bias", "sinks"), ctx.needs_input_grad, strict=False) if wanted]
+        dout = _rows(dout)
+        gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, bias=bias, sinks=sinks, **ctx.options)
+        return (*gradients[:5], None)
+
+
+def _new_out(q: Tensor, v: Tensor) -> Tensor:
+    """out [B, H, Tq, Dv] in memory [B, Tq, H, Dv]: merging the heads afterwards copies nothing."""
+    batch, heads, length, _ = q.shape
+    return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """x with a last axis of stride 1."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _masks(attention_mask: Any, kv_len: int) -> tuple[dict[str, Any], Tensor | None]:
+    """Options of qkv.attention, and a bias, from what the model's layers were given as mask."""
+    if isinstance(attention_mask, ModelMask):
+        return {"mask": attention_mask.mask}, None
+    if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
+        got = f"{type(attention_mask).__name__}{list(getattr(attention_mask, 'shape', ()))}"
+        raise TypeError(
+            f"[qkv.transformers] attention_mask must be None, 4-D or of model_mask: got {got}; was register() called?"
+        )
+    mask = attention_mask[..., :kv_len]
+    if mask.dtype == torch.bool:
+        return {"keep": mask}, None
+    return {}, mask
+
+
+@torch.compiler.disable
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: ModelMask | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    cache: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """One layer's attention as transformers calls it: query [B, H, Tq, D], key, value [B, Hkv, Tk, D] -> [B, Tq, H, Dv], None.
+
+    attention_mask: None (causal if the module says so), of :func:`model_mask`, bool [B|1, H|1, Tq, Tk] (True = may attend) or
+    float (added). dropout draws its seed from torch's generator. s_aux: sinks [H]. position_bias [B|1, H|1, Tq, Tk], added.
+    """
+    if query.device.type != "cpu":
+        raise ValueError(f'[qkv.transformers] attn_implementation="qkv" computes on the CPU: got tensors on {query.device}')
+    if cache is not None:
+        raise NotImplementedError("[qkv.transformers] continuous batching's paged cache is not read; use generate()")
+    del kwargs  # sliding_window and positions: the mask has them already
+    q_len, kv_len = query.shape[2], key.shape[2]
+    options: dict[str, Any] = {"scale": scaling, "softcap": softcap or 0.0}
+    bias = None
+    if attention_mask is not None:
+        more, bias = _masks(attention_mask, kv_len)
+        # A query that may attend nothing, such as one of padding: transformers fills its scores with one finite number.
+        options |= {"empty_row": "mean", **more}
+    elif q_len > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
+        options["causal"] = "top_left"
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    if position_bias is not None:
+        position_bias = position_bias[..., :kv_len].to(wide)
+        bias = position_bias if bias is None else bias.to(wide) + position_bias
+    if dropout:
+        options |= {"dropout": dropout, "seed": int(torch.randint(2**63 - 1, (), dtype=torch.int64))}
+    bias, sinks = (None if x is None else _rows(x.to(wide)) for x in (bias, s_aux))
+    query, key, value = (_rows(x) for x in (query.expand(key.shape[0], -1, -1, -1), key, value))
+    tensors = (query, key, value, bias, sinks)
+    looking = _capture.current()
+    if looking is not None:
+        out = looking.look(module, *tensors, _new_out(query, value), options)
+    elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        out = _Attend.apply(*tensors, options)
+    else:
+        out = functional.attention(query, key, value, bias=bias, sinks=sinks, out=_new_out(query, value), **options)
+    return out.transpose(1, 2), None

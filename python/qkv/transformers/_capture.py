@@ -1,0 +1,203 @@
+"""A look at every layer and head of a Hugging Face model while it runs once. Not: the attention itself, pictures (qkv.plot)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .. import _attention as functional
+from ..capture import Capture, Captured
+
+_state = threading.local()
+
+#: Columns of a table: title, field of Captured.
+_COLUMNS = (("entropy", "entropy"), ("max", "max_weight"), ("self", "self_"), ("previous", "previous"), ("first", "first"), ("distance", "distance"))  # fmt: skip
+_MAP = 64  # a map has at most so many rows and columns unless asked for otherwise
+
+
+def current() -> _Collector | None:
+    """Who looks at the calls of this thread."""
+    return getattr(_state, "collector", None)
+
+
+@dataclass(frozen=True)
+class LayerCapture:
+    """What one call of attention showed."""
+
+    index: int  #: number of the call within the model's forward
+    name: str  #: of the module: "model.layers.0.self_attn"
+    heads: tuple[int, ...]  #: that were looked at, in this order
+    q_len: int
+    kv_len: int
+    captured: Captured = field(repr=False)  #: arrays [B, heads, ..], see qkv.Captured
+
+
+class _Collector:
+    def __init__(
+        self, names: Mapping[int, str], layers: Sequence[int] | None, heads: Sequence[int], capture: Capture | None
+    ) -> None:
+        self.names, self.layers, self.heads, self.capture = names, layers, tuple(heads), capture
+        self.calls = 0
+        self.seen: list[LayerCapture] = []
+
+    def look(
+        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, out: Tensor,
+        options: Mapping[str, Any],
+    ) -> Tensor:  # fmt: skip
+        """Attention of one call, into out; what it showed is kept if the call is wanted."""
+        index, self.calls = self.calls, self.calls + 1
+        if self.layers is not None and index not in self.layers:
+            return functional.attention(q, k, v, bias=bias, sinks=sinks, out=out, **options)
+        q_len, kv_len = q.shape[2], k.shape[2]
+        size = (min(q_len, _MAP), min(kv_len, _MAP))
+        capture = self.capture or Capture(heads=self.heads, statistics=True, map=size)
+        _, captured = functional.attention(q, k, v, bias=bias, sinks=sinks, out=out, weights=capture, **options)
+        heads = tuple(int(h) for h in capture.heads) or tuple(range(q.shape[1]))
+        name = self.names.get(id(module), type(module).__name__)
+        self.seen.append(LayerCapture(index, name, heads, q_len, kv_len, captured))
+        return out
+
+
+@dataclass(frozen=True)
+class AttentionCapture:
+    """Everything that capture_attention saw."""
+
+    layers: list[LayerCapture]
+    outputs: Any = field(repr=False)  #: what the model returned
+    tokens: np.ndarray | None = field(repr=False)  #: bool [B, T], False = padding; None: not known
+
+    def __getitem__(self, layer: int) -> Captured:
+        """What the layer of that index showed."""
+        for one in self.layers:
+            if one.index == layer:
+                return one.captured
+        raise IndexError(f"[capture_attention] layer {layer} was not looked at: there are {[one.index for one in self.layers]}")
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """A row for each layer and head: means over the queries that are tokens, of all sequences.
+
+        entropy (nats), max (largest weight), self, previous, first (weight on the query's own key, the one before it, key 0),
+        distance (in tokens).
+        """
+        rows = []
+        for layer in self.layers:
+            if layer.captured.entropy is None:
+                continue
+            batch = layer.captured.entropy.shape[0]
+            live = np.ones((batch, layer.q_len), bool)
+            if self.tokens is not None and self.tokens.shape == live.shape:
+                live = self.tokens
+            for place, head in enumerate(layer.heads):
+                means = {title: float(getattr(layer.captured, name)[:, place][live].mean()) for title, name in _COLUMNS}
+                rows.append({"layer": layer.index, "head": head, **means})
+        return rows
+
+    def table(self) -> str:
+        """The statistics as text, a line for each layer and head."""
+        rows = self.statistics()
+        if not rows:
+            return "no statistics: capture_attention(.., capture=qkv.Capture(statistics=True)) asks for them"
+        lines = ["layer  head" + "".join(f"{title:>10}" for title, _ in _COLUMNS)]
+        lines += [f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:10.3f}" for title, _ in _COLUMNS) for r in rows]
+        return "\n".join(lines)
+
+    def map(self, layer: int, head: int, *, sequence: int = 0) -> np.ndarray:
+        """Weights of one head, [rows, columns]: every weight where the map is as large as Tq x Tk, else means over blocks of
+        queries of sums over blocks of keys (each row adds up to 1).
+        """
+        found = next((one for one in self.layers if one.index == layer), None)
+        if found is None or found.captured.map is None:
+            raise ValueError(f"[capture_attention] there is no map of layer {layer}: pass a Capture with map=(rows, columns)")
+        if head not in found.heads:
+            raise ValueError(f"[capture_attention] head {head} was not looked at: there are {list(found.heads)}")
+        sums = found.captured.map[sequence, found.heads.index(head)]
+        queries = np.bincount(np.arange(found.q_len) * sums.shape[0] // found.q_len, minlength=sums.shape[0])
+        return sums / queries[:, None]
+
+    def plot(
+        self, layer: int = 0, head: int = 0, *, tokens: Sequence[str] | None = None, sequence: int = 0, **options: Any
+    ) -> Any:
+        """qkv.plot of one map; tokens are drawn where there is one for each row. options: as qkv.plot, such as path="map.png"."""
+        from .. import plot
+
+        weights = self.map(layer, head, sequence=sequence)
+        if tokens is not None and not len(tokens) == weights.shape[0] == weights.shape[1]:
+            tokens = None
+        return plot(weights, tokens, **options)
+
+    def __repr__(self) -> str:
+        return f"AttentionCapture({len(self.layers)} layers)\n{self.table()}"
+
+
+@contextlib.contextmanager
+def _running_qkv(model: nn.Module) -> Iterator[None]:
+    """The model in eval mode with attn_implementation="qkv"; both as before afterwards."""
+    from ._attention import NAME, register
+
+    register()
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")}
+    before = [(config, config._attn_implementation) for config in configs.values()]
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        for config, _ in before:
+            config._attn_implementation = NAME
+        yield
+    finally:
+        for config, name in before:
+            config._attn_implementation = name
+        for module in training:
+            module.training = True
+
+
+def capture_attention(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] = (),
+    capture: Capture | None = None,
+) -> AttentionCapture:
+    """Runs `model` once (eval mode, no gradients) and looks at its attention. Memory: never of the order Tq x Tk.
+
+    Args:
+        model: a Hugging Face model on the CPU, of any attn_implementation; it is as before afterwards.
+        inputs: its keyword arguments, such as a tokenizer gives ({"input_ids": .., "attention_mask": ..}), or input_ids alone.
+        layers: numbers of the calls of attention within one forward, which are layers in most models; None: all.
+        heads: query heads; none: all.
+        capture: what to look at (qkv.Capture, with its own heads); None: statistics, and maps of at most 64 x 64.
+
+    Raises:
+        ValueError: the model's attention does not go through transformers' AttentionInterface; layers beyond its last.
+    """
+    if capture is not None and heads:
+        raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=..)")
+    if isinstance(inputs, Tensor):
+        inputs = {"input_ids": inputs}
+    collector = _Collector({id(m): name for name, m in model.named_modules()}, layers, heads, capture)
+    with _running_qkv(model), torch.no_grad():
+        outer, _state.collector = current(), collector
+        try:
+            outputs = model(**inputs)
+        finally:
+            _state.collector = outer
+    if collector.calls == 0:
+        raise ValueError(
+            f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface does "
+            "not reach"
+        )
+    if layers is not None and any(layer not in range(collector.calls) for layer in layers):
+        raise ValueError(f"[capture_attention] layers must lie in 0..{collector.calls - 1}: got {list(layers)}")
+    mask = inputs.get("attention_mask")
+    tokens = mask.to(torch.bool).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 2 else None
+    return AttentionCapture(collector.seen, outputs, tokens)

@@ -1,0 +1,160 @@
+"""transformers' mask functions as qkv masks: causal, sliding, chunked, packed and padded ones cost no S x S memory. Not: masks that
+a model or user writes as a function of its own; those are evaluated once for each forward into one byte a pair.
+
+transformers describes a mask by functions (batch, head, query, key) -> bool that it composes itself (transformers/masking_utils.py);
+the known ones are told apart by their names and what they close over. An unknown part makes the whole mask a dense one, never wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import masking_utils
+
+from ..masks import Mask
+
+
+@dataclass(frozen=True)
+class ModelMask:
+    """What the mask function hands to every layer's attention in place of a tensor [B, 1, Tq, Tk]."""
+
+    mask: Mask
+    batch: int
+    q_len: int
+    kv_len: int
+    dense: bool  #: holds B x Tq x Tk bytes
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the tensor that it stands for."""
+        return (self.batch, 1, self.q_len, self.kv_len)
+
+    @property
+    def ndim(self) -> int:
+        """Of the tensor that it stands for: generate() asks."""
+        return 4
+
+    def contiguous(self) -> ModelMask:
+        """Itself: generate() asks."""
+        return self
+
+    def to_dense(self) -> torch.Tensor:
+        """The tensor that it stands for: bool [B, 1, Tq, Tk], True = may attend."""
+        return torch.from_numpy(self.mask.to_dense(self.q_len, self.kv_len, batch=self.batch).copy())
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Sizes of a call, and where its first query and first key stand."""
+
+    batch: int
+    q_len: int
+    kv_len: int
+    q_offset: int
+    kv_offset: int
+
+    def aligned(self, make: Callable[..., Mask]) -> Mask:
+        """make(align) or make(offsets=..) so that query i stands at key i + q_offset - kv_offset."""
+        offset = self.q_offset - self.kv_offset
+        if offset == self.kv_len - self.q_len:
+            return make("square" if offset == 0 else "bottom_right")
+        return make("top_left") if offset == 0 else make(offsets=[offset] * self.batch)
+
+    def ids(self, ids: torch.Tensor) -> Mask:
+        """Queries and keys of one number, from numbers of all positions [B, length]."""
+        all_ids = ids.expand(self.batch, -1).cpu().numpy().astype(np.int64)
+        queries = all_ids[:, self.q_offset : self.q_offset + self.q_len]
+        return Mask.document_ids(queries, all_ids[:, self.kv_offset : self.kv_offset + self.kv_len])
+
+
+def _closed_over(function: Callable[..., Any]) -> dict[str, Any]:
+    cells = function.__closure__ or ()
+    return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
+
+
+def _translated(function: Callable[..., Any], place: _Place, distances_only: bool = False) -> Mask | None:
+    """The same as a Mask; None where `function` is none of transformers' own. distances_only: refuse what counts from position 0."""
+    if getattr(function, "__module__", None) != masking_utils.__name__ or not hasattr(function, "__code__"):
+        return None
+    held = _closed_over(function)
+    match function.__qualname__.split(".")[0]:
+        case "causal_mask_function":
+            return place.aligned(Mask.causal)
+        case "bidirectional_mask_function":
+            return Mask()
+        case "and_masks" | "or_masks" as joined:
+            parts = [_translated(part, place, distances_only) for part in held["mask_functions"]]
+            if any(part is None for part in parts):
+                return None
+            return functools.reduce(Mask.__and__ if joined == "and_masks" else Mask.__or__, parts)  # type: ignore[arg-type]
+        case "sliding_window_overlay":
+            return place.aligned(functools.partial(Mask.window, held["sliding_window"] - 1, -1))
+        case "sliding_window_bidirectional_overlay":
+            return place.aligned(functools.partial(Mask.window, held["sliding_window"], held["sliding_window"]))
+        case "chunked_overlay" if not distances_only and place.kv_offset == 0 and not bool(held["left_padding"].any()):
+            if place.q_offset == place.kv_len - place.q_len:
+                return Mask.chunked(held["chunk_size"], "bottom_right")
+            return Mask.chunked(held["chunk_size"], "top_left") if place.q_offset == 0 else None
+        case "blockwise_overlay":
+            return place.ids(held["block_sequence_ids"])
+        case "packed_sequence_mask_function":
+            return place.ids(held["packed_sequence_mask"])
+        case "remap_positions_for_packed_sequence":
+            # Stands beside the mask of packed sequences, and within one of those positions differ as indices do.
+            return _translated(held["mask_function"], place, distances_only=True)
+        case _:
+            return None
+
+
+def _padding(attention_mask: torch.Tensor | None, place: _Place) -> Mask | None:
+    """The mask of a 2-D attention mask [B, positions], True = a token; None where it hides nothing."""
+    if attention_mask is None:
+        return None
+    kept = attention_mask[:, place.kv_offset : place.kv_offset + place.kv_len].to(torch.bool).cpu().numpy()
+    if kept.shape[1] < place.kv_len:  # keys that a static cache has room for but does not hold
+        kept = np.pad(kept, ((0, 0), (0, place.kv_len - kept.shape[1])))
+    if kept.all():
+        return None
+    counts = kept.sum(1)
+    keys = np.arange(place.kv_len)
+    if (kept == (keys < counts[:, None])).all():
+        # Lengths would mean that the diagonal ends at them; here queries stand where the cache says.
+        return Mask.key_lengths(counts) if place.q_len == place.kv_len else Mask.prefix(counts)
+    if (kept == (keys >= place.kv_len - counts[:, None])).all():
+        return Mask.key_starts(place.kv_len - counts)
+    return Mask.keep(kept, "bk")
+
+
+def model_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | torch.Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = masking_utils.causal_mask_function,
+    attention_mask: torch.Tensor | ModelMask | None = None,
+    **options: Any,
+) -> ModelMask:
+    """transformers' AttentionMaskInterface: what transformers.masking_utils.sdpa_mask is for "sdpa".
+
+    attention_mask [B, positions], True = a token that may be attended; a ModelMask, which generate() makes before it calls the
+    model, stays. options: use_vmap, as there.
+    """
+    if isinstance(attention_mask, ModelMask):
+        return attention_mask
+    place = _Place(batch_size, q_length, kv_length, int(q_offset), int(kv_offset))
+    mask = _translated(mask_function, place)
+    if mask is None:
+        written = masking_utils.sdpa_mask(
+            batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=place.q_offset, kv_offset=place.kv_offset,
+            mask_function=mask_function, attention_mask=attention_mask, allow_is_causal_skip=False,
+            allow_is_bidirectional_skip=False, use_vmap=options.get("use_vmap", False), device="cpu",
+        )  # fmt: skip
+        return ModelMask(Mask.keep(written.numpy()), batch_size, q_length, kv_length, True)
+    padding = _padding(attention_mask, place)
+    return ModelMask(mask if padding is None else mask & padding, batch_size, q_length, kv_length, False)
