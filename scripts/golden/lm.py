@@ -5,6 +5,7 @@
   lm_losses.npy            f64 [100]: loss of each step before its update, PyTorch in f32, Adam, lr 3e-3
   lm_losses_f64.npy        f64 [100]: the same in f64
   lm_blocks[_tied].safetensors   two layers, two heads: parameters, ids, logits, loss, every gradient
+  lm_blocks_rotary.safetensors   the same with four heads that share two of keys and values, and rotary positions
 """
 
 import numpy as np
@@ -94,11 +95,13 @@ def plain_cases():
     yield ArrayFile("lm_losses_f64", np.array(double))
 
 
-def block_parameters(vocabulary, context, width, layers, tied):
+def block_parameters(vocabulary, context, width, layers, tied, kv_width, rotary):
     """nanoGPT's names -> sizes."""
-    sizes = {"transformer.wte.weight": (vocabulary, width), "transformer.wpe.weight": (context, width)}
+    sizes = {"transformer.wte.weight": (vocabulary, width)}
+    if not rotary:
+        sizes["transformer.wpe.weight"] = (context, width)
     for i in range(layers):
-        for name, rows, columns in (("attn.c_attn", 3 * width, width), ("attn.c_proj", width, width),
+        for name, rows, columns in (("attn.c_attn", width + 2 * kv_width, width), ("attn.c_proj", width, width),
                                     ("mlp.c_fc", 4 * width, width), ("mlp.c_proj", width, 4 * width)):
             sizes[f"transformer.h.{i}.{name}.weight"] = (rows, columns)
             sizes[f"transformer.h.{i}.{name}.bias"] = (rows,)
@@ -110,9 +113,20 @@ def block_parameters(vocabulary, context, width, layers, tied):
     return sizes
 
 
-def block_model(p, ids, layers, heads):
+def rotated(x):
+    """RoFormer on Llama's pairs (i, i + D / 2), base 10000: x [B, H, T, D] turned by its position, as complex numbers."""
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[-2]).double()[:, None] * 10000.0 ** (-torch.arange(half).double() / half)
+    turned = torch.complex(*x.double().chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)
+    return torch.cat([turned.real, turned.imag], -1).to(x.dtype)
+
+
+def block_model(p, ids, layers, heads, kv_heads, rotary):
     """Residual blocks, normalised first; GELU exact; weights and every sum as the formula says. logits [B, T, V]."""
-    h = p["transformer.wte.weight"][ids] + p["transformer.wpe.weight"][: ids.shape[1]]
+    h = p["transformer.wte.weight"][ids]
+    if not rotary:
+        h = h + p["transformer.wpe.weight"][: ids.shape[1]]
+    head_dim = h.shape[-1] // heads
     keep = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
 
     def linear(x, name):
@@ -123,18 +137,23 @@ def block_model(p, ids, layers, heads):
 
     for i in range(layers):
         block = f"transformer.h.{i}."
-        q, k, v = (t.unflatten(-1, (heads, -1)).movedim(2, 1)
-                   for t in linear(norm(h, block + "ln_1"), block + "attn.c_attn").chunk(3, -1))
+        parts = linear(norm(h, block + "ln_1"), block + "attn.c_attn").split([n * head_dim for n in (heads, kv_heads, kv_heads)], -1)
+        q, k, v = (t.unflatten(-1, (-1, head_dim)).movedim(2, 1) for t in parts)
+        if rotary:
+            q, k = rotated(q), rotated(k)
+        k, v = (t.repeat_interleave(heads // kv_heads, 1) for t in (k, v))
         attended, _ = scaled_dot_product(q, k, v, keep, -float("inf"))
         h = h + linear(attended.movedim(1, 2).flatten(2), block + "attn.c_proj")
         h = h + linear(gelu(linear(norm(h, block + "ln_2"), block + "mlp.c_fc")), block + "mlp.c_proj")
     return norm(h, "transformer.ln_f") @ p.get("lm_head.weight", p["transformer.wte.weight"]).T
 
 
-def block_case(name, tied, vocabulary=7, context=8, width=16, layers=2, heads=2, batch=3):
+def block_case(name, tied, vocabulary=7, context=8, width=16, layers=2, heads=2, kv_heads=2, rotary=False, batch=3):
     case = Case(name, kind="lm-blocks", tied=int(tied), heads=heads, layers=layers, context=context, torch=torch.__version__)
+    if rotary or kv_heads != heads:
+        case.metadata.update(kv_heads=str(kv_heads), rotary=str(int(rotary)))
     parameters = {}
-    for parameter, sizes in block_parameters(vocabulary, context, width, layers, tied).items():
+    for parameter, sizes in block_parameters(vocabulary, context, width, layers, tied, width // heads * kv_heads, rotary).items():
         # Around 1 for the norms' weights; wide enough elsewhere for the attention to have a shape.
         value = case.input("param." + parameter, sizes, -1)
         if "ln_" in parameter and parameter.endswith("weight"):
@@ -145,7 +164,7 @@ def block_case(name, tied, vocabulary=7, context=8, width=16, layers=2, heads=2,
     results = []
     for dtype in (torch.float64, torch.float32):
         leaves = {n: torch.from_numpy(v).to(dtype).requires_grad_() for n, v in parameters.items()}
-        logits = block_model(leaves, ids[:, :-1], layers, heads)
+        logits = block_model(leaves, ids[:, :-1], layers, heads, kv_heads, rotary)
         loss = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
         results.append({"logits": logits, "loss": loss.reshape(1), **{"grad." + n: v.grad for n, v in leaves.items()}})
@@ -159,3 +178,4 @@ def cases():
     yield from plain_cases()
     yield block_case("lm_blocks", tied=False)
     yield block_case("lm_blocks_tied", tied=True)
+    yield block_case("lm_blocks_rotary", tied=False, heads=4, kv_heads=2, rotary=True)

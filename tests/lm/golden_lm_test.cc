@@ -39,12 +39,17 @@ void check_blocks(const std::string& name) {
   const golden::File file(name);
   const bool tied = file.number("tied") != 0;
   const StateDict parameters = file.parameters();
+  const bool rotary = file.tensors().metadata.contains("rotary") && file.number("rotary") != 0;
   const std::vector<Index> wte = parameters.at("transformer.wte.weight").sizes;
   lm::AttentionLMConfig config{
       .vocab_size = wte[0], .context = static_cast<Index>(file.number("context")), .embed_dim = wte[1]};
   config.num_heads = static_cast<Index>(file.number("heads"));
   config.num_layers = static_cast<Index>(file.number("layers"));
   config.blocks = true;
+  if (rotary) {
+    config.num_kv_heads = static_cast<Index>(file.number("kv_heads"));
+    config.positions = lm::PositionKind::kRotary;
+  }
   AttentionLM model(config);
   model.load_state_dict(parameters);
 
@@ -73,6 +78,7 @@ void check_blocks(const std::string& name) {
 }
 
 TEST(GoldenLM, Blocks) { check_blocks("lm_blocks"); }
+TEST(GoldenLM, BlocksWithGroupedHeadsAndRotaryPositions) { check_blocks("lm_blocks_rotary"); }
 TEST(GoldenLM, BlocksWithATiedHead) { check_blocks("lm_blocks_tied"); }
 
 }  // namespace
