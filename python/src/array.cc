@@ -54,6 +54,12 @@ Type type_of_dlpack(nb::dlpack::dtype dtype) {
   return Type::kOther;
 }
 
+// PyTorch's tensors without elements lie at address 0; a View there would mean that none is given.
+void* address_or_nothing(void* address) {
+  alignas(64) static char nothing[64];
+  return address == nullptr ? nothing : address;
+}
+
 // DLPack's C exchange functions (DLPackExchangeAPI, dlpack.h 1.2), as far as they are called here.
 using FromObject = int (*)(void* object, nb::dlpack::dltensor* tensor);
 struct ExchangeApi {
@@ -152,7 +158,7 @@ bool Array::read_tuple(nb::handle object) {
   }
   if (length != 5) return false;
   owner_ = tuple[4];
-  data_ = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tuple[0]));
+  data_ = address_or_nothing(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tuple[0])));
   type_ = parse_type(function_, tuple[1]);
   const auto sizes = nb::borrow<nb::tuple>(tuple[2]), strides = nb::borrow<nb::tuple>(tuple[3]);
   rank_ = static_cast<int>(sizes.size());
@@ -198,7 +204,7 @@ void Array::take(const nb::dlpack::dltensor& tensor) {
                               .c_str());
   }
   if (tensor.ndim > kMaxRank) throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
-  data_ = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  data_ = address_or_nothing(tensor.data == nullptr ? nullptr : static_cast<char*>(tensor.data) + tensor.byte_offset);
   type_ = type_of_dlpack(tensor.dtype);
   if (type_ == Type::kOther) foreign_type_ = std::to_string(tensor.dtype.bits) + " bits of another kind";
   rank_ = tensor.ndim;

@@ -1,0 +1,75 @@
+"""What the PyTorch tests share: running the same computation in PyTorch (float64: the truth; the type under test: the naive form)
+and on qkv, values and gradients, and a bound computed from the three. Not: the textbook's own bound (support.py).
+
+A chain of layers has no written A (support.py); the bound here is error(fast) <= 3 * error(naive) + 8 eps * max(1, max|truth|), error(naive)
+the largest of the tensor. Gradients likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+EPSILON = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+
+
+def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Normal numbers that every floating type holds exactly, so that all types compute on the same inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float32).to(torch.float16).to(torch.bfloat16).to(dtype)
+
+
+def cast(x: Any, dtype: torch.dtype) -> Any:
+    """Floating tensors (of tuples too) to dtype, leaves that require grad as they did; all else as it is."""
+    if isinstance(x, Tensor) and x.is_floating_point():
+        return x.detach().to(dtype, copy=True).requires_grad_(x.requires_grad)
+    return x
+
+
+def run(function: Callable[..., Any], arguments: Sequence[Any], dtype: torch.dtype) -> list[Tensor | None]:
+    """Results of function(*arguments) in dtype, and gradients of sum(result * fixed numbers) for each argument that requires grad."""
+    own = [cast(x, dtype) for x in arguments]
+    results = function(*own)
+    results = [r for r in (results if isinstance(results, (tuple, list)) else (results,)) if isinstance(r, Tensor)]
+    leaves = [x for x in own if isinstance(x, Tensor) and x.requires_grad]
+    if leaves:
+        loss = sum((r.double() * numbers(100 + n, *r.shape)).sum() for n, r in enumerate(results) if r.requires_grad)
+        return [*results, *torch.autograd.grad(loss, leaves, allow_unused=True)]
+    return results
+
+
+def expect_close(fast: Tensor | None, exact: Tensor | None, naive: Tensor | None, dtype: torch.dtype, what: str) -> None:
+    """`fast` within the bound; NaN where the truth is, nowhere else."""
+    if exact is None or fast is None or naive is None:
+        assert (fast is None or not fast.any()) and (exact is None or not exact.any()), f"{what}: one has no gradient"
+        return
+    assert fast.shape == exact.shape, f"{what}: shape {list(fast.shape)}, expected {list(exact.shape)}"
+    if fast.numel() == 0:
+        return
+    fast, exact, naive = (x.detach().double() for x in (fast, exact, naive))
+    assert torch.equal(fast.isnan(), exact.isnan()), f"{what}: NaN elsewhere"
+    assert torch.equal(fast.isinf(), exact.isinf()), f"{what}: infinity elsewhere"
+    keep = exact.isfinite()
+    if not keep.any():
+        return
+    error, naive_error = (fast - exact)[keep].abs().max(), (naive - exact)[keep].abs().max()
+    bound = 3 * naive_error + 8 * EPSILON[dtype] * exact[keep].abs().max().clamp(min=1)
+    assert error <= bound, f"{what}: error {error:.3g} > bound {bound:.3g}"
+
+
+def compare(
+    ours: Callable[..., Any], theirs: Callable[..., Any], arguments: Sequence[Any], dtype: torch.dtype = torch.float32
+) -> list[Tensor | None]:
+    """Results and gradients of ours in dtype against theirs in float64. Returns ours."""
+    exact = run(theirs, arguments, torch.float64)
+    naive = run(theirs, arguments, dtype) if dtype is not torch.float64 else exact
+    fast = run(ours, arguments, dtype)
+    assert len(fast) == len(exact)
+    for n, (f, e, m) in enumerate(zip(fast, exact, naive)):
+        if f is not None and f.is_floating_point():
+            assert f.dtype is (m.dtype if m is not None else f.dtype), f"{n}: type {f.dtype}"
+        expect_close(f, e, m, dtype, f"result {n}")
+    return fast
