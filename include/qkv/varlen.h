@@ -44,6 +44,62 @@ QKV_API void attention_varlen_forward(View<const Float16, 3> q, View<const Float
                                       View<Float16, 3> out, View<float, 2> lse, const RaggedOffsets& offsets,
                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
 
+/// Numbers that the weights of all sequences take: H * Tq * Tk each, one sequence behind the other.
+inline Index ragged_weights_count(const RaggedOffsets& offsets, Index num_heads) {
+  Index count = 0;
+  for (std::size_t b = 1; b < offsets.q_offsets.size(); ++b) {
+    count += (offsets.q_offsets[b] - offsets.q_offsets[b - 1]) * (offsets.kv_offsets[b] - offsets.kv_offsets[b - 1]);
+  }
+  return num_heads * count;
+}
+
+/// Those of sequence b among them, [H, Tq, Tk].
+template <class T>
+View<T, 3> ragged_weights(View<T, 1> weights, const RaggedOffsets& offsets, Index num_heads, Index b) {
+  const auto after = static_cast<std::size_t>(b) + 1;
+  const RaggedOffsets before{offsets.q_offsets.first(after), offsets.kv_offsets.first(after)};
+  return {weights.data() + ragged_weights_count(before, num_heads),
+          {num_heads, offsets.q_offsets[after] - offsets.q_offsets[after - 1],
+           offsets.kv_offsets[after] - offsets.kv_offsets[after - 1]}};
+}
+
+/// The weights of every sequence, [ragged_weights_count]: each in the bits that attention_weights gives it alone.
+QKV_API void attention_varlen_weights(View<const float, 3> q, View<const float, 3> k, View<float, 1> weights,
+                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
+QKV_API void attention_varlen_weights(View<const double, 3> q, View<const double, 3> k, View<double, 1> weights,
+                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
+QKV_API void attention_varlen_weights(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<float, 1> weights,
+                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
+QKV_API void attention_varlen_weights(View<const Float16, 3> q, View<const Float16, 3> k, View<float, 1> weights,
+                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
+
+/// Both at once, each sequence as in attention_forward_with_weights.
+QKV_API void attention_varlen_forward_with_weights(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
+                                                   View<float, 3> out, View<float, 2> lse, View<float, 1> weights,
+                                                   const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                                   WeightsKind kind = WeightsKind::kSoftmax,
+                                                   Context& context = Context::default_context());
+QKV_API void attention_varlen_forward_with_weights(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
+                                                   View<double, 3> out, View<double, 2> lse, View<double, 1> weights,
+                                                   const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                                   WeightsKind kind = WeightsKind::kSoftmax,
+                                                   Context& context = Context::default_context());
+QKV_API void attention_varlen_forward_with_weights(View<const BFloat16, 3> q, View<const BFloat16, 3> k,
+                                                   View<const BFloat16, 3> v, View<BFloat16, 3> out, View<float, 2> lse,
+                                                   View<float, 1> weights, const RaggedOffsets& offsets,
+                                                   const AttentionOptions& options = {},
+                                                   WeightsKind kind = WeightsKind::kSoftmax,
+                                                   Context& context = Context::default_context());
+QKV_API void attention_varlen_forward_with_weights(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
+                                                   View<Float16, 3> out, View<float, 2> lse, View<float, 1> weights,
+                                                   const RaggedOffsets& offsets, const AttentionOptions& options = {},
+                                                   WeightsKind kind = WeightsKind::kSoftmax,
+                                                   Context& context = Context::default_context());
+
 /// What backward writes; null views are not computed. Overwritten in full, or added to with `accumulate`.
 template <class T>
 struct RaggedGradients {

@@ -196,6 +196,21 @@ TEST(Memory, NothingIsAllocatedAfterTheFirstCall) {
   }
 }
 
+TEST(Memory, WeightsOfARaggedBatchAllocateNothingAfterTheFirstCall) {
+  const std::vector<Index> q_offsets{0, 2, 80, 100}, kv_offsets{0, 900, 1100, 10100};
+  const RaggedOffsets offsets{q_offsets, kv_offsets};
+  Tensor<float> q({100, 2, 32}), k({10100, 1, 32}), out(q.sizes()), lse({100, 2}), weights({ragged_weights_count(offsets, 2)});
+  Context context({.threads = 2});
+  const auto call = [&] {
+    attention_varlen_forward_with_weights(q, k, k, out, lse, weights, offsets, {}, WeightsKind::kSoftmax, context);
+  };
+  call();
+  EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes);
+  const long before = allocations.load();
+  call();
+  EXPECT_EQ(allocations.load(), before);
+}
+
 /// One token more: append, a call, and now and then a fork that goes its own way.
 TEST(Memory, ACacheAllocatesNothingAfterTheFirstCall) {
   for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kInt8}) {
