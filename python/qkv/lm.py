@@ -154,20 +154,17 @@ class AttentionLM(Module):
         training = _nn.Training(
             self._model, source or "", steps, batch, lr, seed, schedule, warmup, min_lr, weight_decay, clip, resume
         )
-        losses: list[float] = []
-        first = training.steps_done
         self._training = True
         try:
             with Progress(steps, shown=progress) as shown:
                 while training.steps_done < steps:
-                    new = training.run(_SLICE)
-                    losses += new
-                    shown.update(first + len(losses), f"loss {losses[-1]:.4f}")
+                    training.run(_SLICE)
+                    shown.update(training.steps_done, f"loss {training.last_loss:.4f}")
         finally:
             self._training = False
             training.keep()
-            self.losses += losses
-        return losses
+            self.losses += training.losses
+        return training.losses
 
     def generate(
         self, prompt: str, n: int = 64, *, temperature: float = 1.0, greedy: bool = False, top_k: int = 0, seed: int = 0

@@ -204,8 +204,7 @@ def _figure(picture: Picture) -> Any:
     cell = min(0.42, 6 / max(queries, keys)) if across == 1 else min(0.36, 3 / max(queries, keys))
     size = (across * (keys * cell + 0.45) + 1.1, down * (queries * cell + 0.9) + (0.3 if options["title"] else 0))
     figure = Figure(figsize=size, layout="compressed")
-    colours = ListedColormap(np.array(_nn.colour_map()) / 255, name="qkv")
-    colours.set_bad("#e85a5a")
+    colours = ListedColormap(np.array(_nn.colour_map()) / 255, name="qkv").with_extremes(bad=np.array(_nn.NAN_COLOUR) / 255)
     norm = PowerNorm(0.5 if options["scale"] == "sqrt" else 1.0, 0, picture._core.top_weight())
     axes = figure.subplots(down, across, squeeze=False).ravel()
     for place, axis in enumerate(axes):

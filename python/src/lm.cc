@@ -84,17 +84,16 @@ class Training {
     if (resume && object.value.adam) trainer_.resume(*object.value.adam);
   }
 
-  // Losses of the steps that `seconds` had room for, at least one while there are any.
-  std::vector<double> run(double seconds) {
+  // As many steps as `seconds` has room for, at least one while there are any. Losses are kept here: what Ctrl-C interrupts
+  // after a slice has all of them.
+  void run(double seconds) {
     const std::shared_ptr<Context> with = context();
     const nb::gil_scoped_release released;
-    std::vector<double> losses;
     const auto start = std::chrono::steady_clock::now();
     while (trainer_.steps_done() < end_) {
-      losses.push_back(trainer_.step(source_, *with));
+      losses_.push_back(trainer_.step(source_, *with));
       if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
     }
-    return losses;
   }
 
   // What a file keeps to go on from here.
@@ -104,12 +103,15 @@ class Training {
   }
 
   Index steps_done() const { return trainer_.steps_done(); }
+  const std::vector<double>& losses() const { return losses_; }
+  double last_loss() const { return losses_.empty() ? 0 : losses_.back(); }
 
  private:
   ModelObject& object_;
   lm::BatchSource source_;
   Index end_;
   lm::Trainer trainer_;
+  std::vector<double> losses_;
 };
 
 void bind_training(nb::module_& m) {
@@ -136,7 +138,9 @@ void bind_training(nb::module_& m) {
           nb::keep_alive<1, 2>())
       .def("run", &Training::run)
       .def("keep", &Training::keep)
-      .def_prop_ro("steps_done", &Training::steps_done);
+      .def_prop_ro("steps_done", &Training::steps_done)
+      .def_prop_ro("losses", &Training::losses)
+      .def_prop_ro("last_loss", &Training::last_loss);
 }
 
 // Called after every token: Ctrl-C ends a long generation.

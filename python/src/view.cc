@@ -77,11 +77,13 @@ void bind_view(nb::module_& m) {
       .def("statistics", &statistics);
   m.def("attention_map", &make_map);
   m.def("characters", [](const std::string& text) { return view::characters(text); });
-  m.def("colour_map", [] {
+  const auto numbers = [](const view::Rgb& c) { return std::vector<int>{c.red, c.green, c.blue}; };
+  m.def("colour_map", [=] {
     std::vector<std::vector<int>> colours;
-    for (const view::Rgb& c : view::colour_map(view::Theme::kLight)) colours.push_back({c.red, c.green, c.blue});
+    for (const view::Rgb& c : view::colour_map(view::Theme::kLight)) colours.push_back(numbers(c));
     return colours;
   });
+  m.attr("NAN_COLOUR") = nb::cast(numbers(view::kNanColour));
 }
 
 }  // namespace qkv::python

@@ -1,0 +1,249 @@
+"""qkv.AttentionLM: learns, gives the losses of `qkv train`, resumes, generates, shows where it looks, stops at Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qkv
+from qkv._progress import Progress
+from qkv.__main__ import TOOL
+from qkv.lm import AttentionLM, default_text
+
+
+@pytest.fixture(scope="module")
+def trained() -> AttentionLM:
+    model = AttentionLM()
+    model.fit(progress=False)
+    return model
+
+
+def test_learns(trained: AttentionLM) -> None:
+    assert trained.parameter_count == 5063
+    assert len(trained.losses) == 800 and trained.steps == 800
+    assert trained.losses[0] > 1.8  # ln 7 = 1.95: it knows nothing yet
+    assert 0.16 <= np.mean(trained.losses[-50:]) <= 0.31
+    assert qkv.AttentionLM is AttentionLM and qkv.lm.AttentionLM is AttentionLM
+
+
+@pytest.mark.parametrize(
+    "options,fit,flags",
+    [
+        ({}, {}, []),
+        ({"heads": 2, "width": 16, "seed": 3}, {"batch": 8, "lr": 1e-2, "seed": 3}, "--heads 2 --dim 16 --seed 3 --batch 8 --lr 0.01"),
+        ({"layers": 2, "blocks": True, "dropout": 0.1}, {"schedule": "cosine", "warmup": 5, "clip": 1.0, "weight_decay": 0.1},
+         "--layers 2 --blocks --dropout 0.1 --schedule cosine --warmup 5 --clip 1 --weight-decay 0.1"),
+        ({"heads": 4, "kv_heads": 2, "positions": "rotary", "context": 24}, {}, "--heads 4 --kv-heads 2 --positions rotary --context 24"),
+        ({"task": "previous"}, {}, "--task previous"),
+        ({"task": "masked"}, {}, "--task masked"),
+    ],
+    ids=["default", "heads", "blocks", "grouped-rotary", "previous", "masked"],
+)  # fmt: skip
+def test_the_losses_of_the_tool(options: dict[str, Any], fit: dict[str, Any], flags: Any) -> None:
+    if not TOOL.is_file():
+        pytest.skip("the tool is not in the package")
+    words = flags.split() if isinstance(flags, str) else flags
+    done = subprocess.run([TOOL, "train", "--json", "--steps", "30", *words], capture_output=True, text=True, check=True)
+    theirs = json.loads(done.stdout)
+    model = AttentionLM(**options)
+    assert model.fit(steps=30, progress=False, **fit) == theirs["losses"]
+    assert model.parameter_count == theirs["parameters"]
+    if options.get("task") != "masked":
+        sample = theirs["sample"]
+        assert np.allclose(
+            model.attention_map(sample["text"]).weights.reshape(-1)[: 8 * 8], np.ravel(sample["weights"])[: 8 * 8], atol=1e-6
+        )
+
+
+def test_resumes_where_it_stopped(tmp_path: Path) -> None:
+    whole, parts = AttentionLM(), AttentionLM()
+    losses = whole.fit(steps=40, progress=False)
+    first = parts.fit(steps=15, progress=False)
+    parts.save(tmp_path / "m.safetensors")
+    again = AttentionLM.from_file(tmp_path / "m.safetensors")
+    assert again.steps == 15
+    assert first + again.fit(default_text(), steps=40, resume=True, progress=False) == losses
+    assert first + parts.fit(steps=40, resume=True, progress=False) == losses == parts.losses
+    for name, array in whole.parameters().items():
+        assert np.array_equal(array, again.parameters()[name]), name
+
+
+def test_threads_change_no_bit() -> None:
+    before = qkv.num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            qkv.set_num_threads(threads)
+            found.append(AttentionLM(heads=2).fit(steps=10, progress=False))
+    finally:
+        qkv.set_num_threads(before)
+    assert found[0] == found[1]
+
+
+def test_generates(trained: AttentionLM, tmp_path: Path) -> None:
+    text = trained.generate("ab", 100, seed=3)
+    assert len(text) == 100 and set(text) <= set(trained.vocabulary)
+    assert trained.generate("ab", 100, seed=3) == text != trained.generate("ab", 100, seed=4)
+    greedy = trained.generate("xyzxy", 20, temperature=0)
+    assert greedy == trained.generate("xyzxy", 20, greedy=True, seed=9)
+    ids = trained._model.encode("xyzxy")
+    assert trained._model.decode([int(trained.logits("xyzxy")[-1].argmax())]) == greedy[0]
+    assert trained._model.decode(ids) == "xyzxy"
+    trained.save(tmp_path / "m.safetensors")
+    assert AttentionLM.from_file(tmp_path / "m.safetensors").generate("ab", 100, seed=3) == text
+    with pytest.raises(ValueError, match="q"):
+        trained.generate("q", 5)
+    with pytest.raises(ValueError):
+        trained.generate("", 5)
+
+
+def test_shows_where_it_looks(trained: AttentionLM) -> None:
+    seen = trained.attention_map("abababab")
+    assert seen.shape == (1, 8, 8) and seen.tokens == list("abababab") and len(seen) == 1
+    assert np.allclose(np.asarray(seen).sum(-1), 1, atol=1e-6)
+    assert not np.triu(seen[0], 1).any()
+    share = trained.shares("abababab")[0]
+    assert share["self"]["mean"] == pytest.approx(np.diag(seen[0])[1:].mean(), abs=1e-6)
+    assert share["previous"]["mean"] == pytest.approx(np.diag(seen[0], -1).mean(), abs=1e-6)
+    deep = AttentionLM(layers=2, heads=2)
+    assert deep.attention_map("abc").shape == (2, 2, 3, 3)
+    assert deep.attention_map("abc", layer=1).shape == (2, 3, 3)
+    with pytest.raises(ValueError, match="16"):
+        trained.attention_map("a" * 17)
+
+
+def test_weights_are_softmax_of_the_parameters(trained: AttentionLM) -> None:
+    p = {name: array.astype(np.float64) for name, array in trained.parameters().items()}
+    assert list(p) == ["tok.weight", "pos.weight", "attn.W_q.weight", "attn.W_k.weight", "attn.W_v.weight", "attn.W_o.weight", "head.weight", "head.bias"]  # fmt: skip
+    h = p["tok.weight"][trained._model.encode("abc abc")] + p["pos.weight"][:7]
+    s = (h @ p["attn.W_q.weight"].T) @ (h @ p["attn.W_k.weight"].T).T / np.sqrt(32)
+    e = np.where(np.tri(7, dtype=bool), np.exp(s - s.max(-1, keepdims=True)), 0)
+    w = e / e.sum(-1, keepdims=True)
+    assert np.allclose(trained.attention_map("abc abc")[0], w, atol=1e-5)
+    logits = w @ (h @ p["attn.W_v.weight"].T) @ p["attn.W_o.weight"].T @ p["head.weight"].T + p["head.bias"]
+    assert np.allclose(trained.logits("abc abc"), logits, atol=1e-4)
+
+
+def test_another_text_and_vocabulary() -> None:
+    model = AttentionLM("to be or not to be, that is the question. " * 5, context=8, width=16)
+    assert len(model.fit(steps=5, progress=False)) == 5
+    model = AttentionLM(vocab="abc")
+    assert model.vocabulary == "abc" and model.config["vocab_size"] == 3
+    with pytest.raises(ValueError, match="text"):
+        model.fit(steps=1)
+    with pytest.raises(ValueError, match="z"):
+        model.fit("z" * 50, steps=1)
+    assert len(model.fit("abcab" * 20, steps=2, progress=False)) == 2
+
+
+def test_errors() -> None:
+    for make, words in (
+        (lambda: AttentionLM(width=30, heads=4), "30"),
+        (lambda: AttentionLM(task="write"), "previous"),
+        (lambda: AttentionLM(positions="none"), "rotary"),
+        (lambda: AttentionLM("ab").fit(progress=False), "longer"),
+        (lambda: AttentionLM().fit(schedule="linear"), "cosine"),
+        (lambda: AttentionLM().fit(steps=-1), "steps"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make()
+
+
+def test_other_threads_run_while_it_learns() -> None:
+    """The interpreter's lock is free during steps: a thread that sleeps 1 ms at a time gets on."""
+    model, ticks, going = AttentionLM(width=64, context=64), [0], [True]
+
+    def tick() -> None:
+        while going[0]:
+            time.sleep(0.001)
+            ticks[0] += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    start = time.monotonic()
+    model.fit(steps=40, progress=False)
+    seconds, seen = time.monotonic() - start, ticks[0]
+    going[0] = False
+    thread.join()
+    assert seen >= min(20, 100 * seconds)  # slices are 50 ms: with the lock held there would be 20 a second at most
+
+
+def test_no_loading_meanwhile() -> None:
+    model = AttentionLM()
+    model._training = True
+    with pytest.raises(RuntimeError, match="trained"):
+        model.load_state_dict(model.state_dict())
+    with pytest.raises(RuntimeError, match="already"):
+        model.fit()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_control_c() -> None:
+    program = """
+import qkv
+model = qkv.AttentionLM()
+print("go", flush=True)
+try:
+    model.fit(steps=10**9, progress=False)
+except KeyboardInterrupt:
+    print(model.steps > 0 and model.steps == len(model.losses), flush=True)
+    try:
+        model.generate("ab", 10**9)
+    except KeyboardInterrupt:
+        print("twice")
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        watchdog = threading.Timer(30, running.kill)  # a child that does not stop would be waited for
+        watchdog.start()
+        assert running.stdout.readline() == "go\n"
+        time.sleep(0.5)
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.readline() == "True\n"
+        time.sleep(0.3)
+        running.send_signal(signal.SIGINT)
+        assert running.stdout.readline() == "twice\n"
+        assert running.wait() == 0
+        watchdog.cancel()
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress() -> None:
+    plain = io.StringIO()
+    with Progress(20, stream=plain) as shown:
+        for n in range(1, 21):
+            shown.update(n, f"loss {n}")
+    assert (
+        len(plain.getvalue().splitlines()) == 10 and "step 20  loss 20" in plain.getvalue() and "\x1b" not in plain.getvalue()
+    )
+    bar = Terminal()
+    with Progress(20, stream=bar) as shown:
+        shown.update(10, "loss 1")
+    assert "█" in bar.getvalue() and " 50 %" in bar.getvalue() and bar.getvalue().endswith("s\n")
+    silent = Terminal()
+    with Progress(20, shown=False, stream=silent) as shown:
+        shown.update(10, "loss 1")
+    assert silent.getvalue() == ""
+
+
+def test_progress_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    AttentionLM().fit(steps=10)
+    shown = capsys.readouterr()
+    assert shown.out == "" and "step 10" in shown.err

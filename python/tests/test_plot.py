@@ -1,0 +1,134 @@
+"""qkv.plot: files, notebooks, terminals, matplotlib; what pictures hold is read back from SVG and matplotlib's own artists."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qkv
+from qkv.plotting import AttentionMap, Picture
+from support import numbers
+
+
+def causal_weights(*heads: int, length: int = 6) -> np.ndarray:
+    q = numbers(1, 1, int(np.prod(heads, initial=1)), length, 8)
+    _, w = qkv.attention(q, q, q, causal=True, weights="all")
+    return w.reshape(*heads, length, length)
+
+
+def test_shapes() -> None:
+    for shape in ((), (3,), (2, 3)):
+        assert isinstance(qkv.plot(causal_weights(*shape)), Picture)
+    q, k = numbers(1, 1, 2, 3, 8), numbers(2, 1, 2, 5, 8)
+    _, w = qkv.attention(q, k, k, weights="all")
+    picture = qkv.plot(w[0], "abc", key_tokens=["k0", "k1", "k2", "k3", "k4"])
+    assert all(f">{label}<" in picture.svg() for label in ("a", "b", "c", "k0", "k4"))
+    assert "3 queries x 5 keys" in repr(picture)
+
+
+def test_files(tmp_path: Path) -> None:
+    w = causal_weights(2)
+    for ending, start in ((".png", b"\x89PNG\r\n\x1a\n"), (".svg", b"<svg"), (".html", b"<!DOCTYPE html>")):
+        path = tmp_path / ("map" + ending)
+        picture = qkv.plot(w, "attend", path=path)
+        assert path.read_bytes().startswith(start)
+        picture.save(tmp_path / ("again" + ending.upper()))
+    with pytest.raises(ValueError, match=r"\.png"):
+        qkv.plot(w, path=tmp_path / "map.jpg")
+    with pytest.raises(OSError, match="nowhere"):
+        qkv.plot(w, path=tmp_path / "nowhere" / "map.png")
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_svg_holds_the_weights() -> None:
+    w = causal_weights()
+    titles = re.findall(r"<title>(.*?)</title>", qkv.plot(w, "attend").svg(), re.DOTALL)
+    percents = [float(m.group(1)) for m in (re.search(r"([\d.]+) ?%", t) for t in titles) if m]
+    assert len(percents) == 36
+    assert np.allclose(percents, 100 * w.ravel(), atol=0.06)
+
+
+def test_notebooks() -> None:
+    picture = qkv.plot(causal_weights(2), "attend", title='<"a" & b>')
+    page = picture._repr_html_()
+    assert page.startswith("<iframe srcdoc=") and page.count('"') == len(re.findall(r'\w+="[^"]*"', page)) * 2
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    shown = AttentionMap(causal_weights(2), "attend", "a title")
+    assert shown._repr_html_().startswith("<iframe") and repr(shown) == "AttentionMap([2, 6, 6], 'a title')"
+
+
+def test_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = qkv.plot(causal_weights(), list("attend"))
+    assert "100" in str(picture) and "\x1b" not in str(picture)
+    assert "\x1b[" in picture.terminal(colour=True, columns=80)
+    assert max(map(len, qkv.plot(causal_weights(4, length=30)).terminal(columns=60).splitlines())) <= 60
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in picture.terminal(columns=80)
+
+
+def test_what_a_head_does() -> None:
+    w = causal_weights(2)
+    found = qkv.plot(w).statistics(head=1)
+    assert found["self"] == pytest.approx(np.diag(w[1])[1:].mean(), abs=1e-6)
+    assert found["first"] == pytest.approx(w[1][1:, 0].mean(), abs=1e-6)
+    assert found["rows"] == 5
+
+
+def test_arrays_of_other_libraries() -> None:
+    torch = pytest.importorskip("torch")
+    w = causal_weights(2)
+    assert qkv.plot(torch.tensor(w)).png() == qkv.plot(w).png() == qkv.plot(w.astype(np.float64)).png()
+    assert isinstance(qkv.plot(torch.tensor(w, requires_grad=True).bfloat16()).png(), bytes)
+
+
+def test_errors() -> None:
+    w = causal_weights(2)
+    for call, kind, words in (
+        (lambda: qkv.plot(w[0, 0]), ValueError, "Tq, Tk"),
+        (lambda: qkv.plot(-w), ValueError, "at least 0"),
+        (lambda: qkv.plot(w, "abc"), ValueError, "3"),
+        (lambda: qkv.plot(w, range="all"), ValueError, "unit"),
+        (lambda: qkv.plot(w, scale="log"), ValueError, "sqrt"),
+        (lambda: qkv.plot(w, heads=[2]).png(), ValueError, "2"),
+        (lambda: qkv.plot(np.array(["a"])), TypeError, "numbers"),
+    ):
+        with pytest.raises(kind, match=words):
+            call()
+
+
+def test_figure() -> None:
+    pytest.importorskip("matplotlib")
+    w = causal_weights(2)
+    figure = qkv.plot(w, "att$nd", title="two heads").figure
+    panels = [axis for axis in figure.axes if axis.images]
+    assert len(panels) == 2 and figure._suptitle.get_text() == "two heads"
+    for head, axis in enumerate(panels):
+        assert np.array_equal(axis.images[0].get_array(), w[head])
+        assert [t.get_text() for t in axis.get_xticklabels()] == ["a", "t", "t", r"\$", "n", "d"]
+        assert axis.get_title() == f"head {head}"
+    figure.canvas.draw()
+    one = qkv.plot(w, heads=[1], scale="linear").figure
+    assert np.array_equal(next(a for a in one.axes if a.images).images[0].get_array(), w[1])
+    texts = {t.get_text() for a in one.axes for t in a.texts}
+    assert texts == {f"{100 * x:.0f}" for x in w[1].ravel() if x >= 0.005}
+
+
+def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def no_matplotlib(name: str, *rest: Any, **options: Any) -> Any:
+        if name.split(".")[0] == "matplotlib":
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
+    picture = qkv.plot(causal_weights())
+    assert picture.figure is None
+    assert picture.png().startswith(b"\x89PNG")

@@ -1,0 +1,55 @@
+"""`python -m qkv` and the command `qkv`: the tool of the package, its output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qkv
+from qkv import __main__ as tool
+
+needs_tool = pytest.mark.skipif(not tool.TOOL.is_file(), reason="the tool is not in the package")
+
+
+def run(*arguments: str, program: tuple[str, ...] = ("-m", "qkv")) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *program, *arguments], capture_output=True, text=True, check=False)
+
+
+@needs_tool
+def test_runs() -> None:
+    done = run("info", "--json")
+    assert done.returncode == 0 and done.stderr == ""
+    told = json.loads(done.stdout)
+    assert told["version"] == qkv.__version__
+    assert run("--help").returncode == 0
+
+
+@needs_tool
+def test_exit_codes() -> None:
+    assert run("no-such-command").returncode == 2
+    done = run("map", "nowhere.safetensors", "--out", "map.png")
+    assert done.returncode == 2 and "nowhere.safetensors" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@needs_tool
+def test_from_python() -> None:
+    """What the console script calls; with arguments it comes back."""
+    assert tool.main(["mask", "causal", "--draw"]) == 0
+    assert tool.main(["no-such-command"]) == 2
+    done = run(
+        "causal",
+        "--draw",
+        program=("-c", "import sys; sys.argv.insert(1, 'mask'); from qkv.__main__ import main; sys.exit(main())"),
+    )
+    assert done.returncode == 0 and "1 0 0" in done.stdout
+
+
+def test_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    monkeypatch.setattr(tool, "TOOL", tmp_path / "qkv")
+    assert tool.main(["info"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and str(tmp_path) in said.err and "pip install" in said.err
