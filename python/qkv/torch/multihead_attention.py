@@ -178,12 +178,11 @@ def _attend_with_weights(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, dropout: float
 ) -> tuple[Tensor, Tensor]:
     """out and weights after dropout. Rows without keys are NaN, as softmax of -inf gives them."""
-    to = torch.float32 if torch.is_autocast_enabled("cpu") and q.dtype is not torch.float64 else q.dtype
     if direct(q, k, v, bias, keep):
         seed = int(draw_seed()) if dropout > 0.0 else 0
         out, weights = AttendWithWeights.apply(q, k, v, bias, keep, Rules(dropout=dropout, seed=seed, empty_row="nan"))
-        return out, weights.to(to)
+        return out, weights.to(q.dtype)
     seed = draw_seed() if dropout > 0.0 else None
     rest = (bias, keep, seed, dropout, False, None, "nan")
     one = torch.eye(k.shape[2], dtype=k.dtype).expand(k.shape[0], k.shape[1], -1, -1)
-    return _operators.attention(q, k, v, *rest)[0], _operators.attention(q, k, one, *rest)[0].to(to)
+    return _operators.attention(q, k, v, *rest)[0], _operators.attention(q, k, one, *rest)[0]

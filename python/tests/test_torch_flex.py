@@ -1,0 +1,172 @@
+"""qkv.torch.flex_attention against PyTorch's flex_attention, which runs eagerly on the CPU but without backward; gradients against
+autograd through the same formula written out. Not: scaled_dot_product_attention (test_torch_sdpa.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch.nn.attention.flex_attention")
+
+from torch import Tensor
+from torch.nn.attention import flex_attention as pytorchs
+
+import qkv
+import qkv.torch as qt
+from support_torch import compare, numbers
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:Please use")
+B, H, HKV, T, D, DV = 2, 4, 2, 21, 8, 6
+
+
+def leaf(seed: int, *shape: int) -> Tensor:
+    return numbers(seed, *shape).requires_grad_()
+
+
+def operands() -> list[Tensor]:
+    return [leaf(1, B, H, T, D), leaf(2, B, HKV, T, D), leaf(3, B, HKV, T, DV)]
+
+
+def written_out(q: Tensor, k: Tensor, v: Tensor, score_mod: Callable[..., Tensor] | None, mask_mod: Callable[..., Any] | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The formula on whole tensors: functions of index tensors that broadcast."""
+    k, v = (x.repeat_interleave(H // HKV, 1) for x in (k, v))
+    s = q @ k.mT / D**0.5
+    b, h, i, j = torch.meshgrid(*(torch.arange(n) for n in s.shape), indexing="ij")
+    if score_mod is not None:
+        s = score_mod(s, b, h, i, j).to(q.dtype)
+    if mask_mod is not None:
+        s = torch.where(mask_mod(b, h, i, j), s, -torch.inf)
+    empty = torch.isneginf(s).all(-1, keepdim=True)
+    w = torch.where(empty, 0.0, torch.softmax(torch.where(empty, 0.0, s), -1))
+    return w @ v, torch.logsumexp(s, -1)
+
+
+def check(ours: tuple[Any, Any], score_mod: Any, mask_mod: Any) -> None:
+    """Ours (score_mod, block_mask): values as PyTorch's, values and gradients as the formula's."""
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return qt.flex_attention(q, k, v, ours[0], ours[1], enable_gqa=True, return_lse=True)
+
+    compare(call, lambda q, k, v: written_out(q, k, v, score_mod, mask_mod), operands())
+    q, k, v = (x.detach() for x in operands())
+    block_mask = None if mask_mod is None else pytorchs.create_block_mask(mask_mod, B, H, T, T, device="cpu", BLOCK_SIZE=8)
+    out, lse = pytorchs.flex_attention(q, k, v, score_mod, block_mask, enable_gqa=True, return_lse=True)
+    mine = qt.flex_attention(q, k, v, ours[0], ours[1], enable_gqa=True, return_lse=True)
+    assert torch.allclose(mine[0], out, atol=1e-12) and torch.allclose(mine[1], lse, atol=1e-12)
+
+
+DOCUMENTS = torch.tensor([0] * 5 + [1] * 9 + [2] * 7)
+MASKS: dict[str, tuple[Callable[..., Any], Callable[[], qkv.Mask]]] = {
+    "causal": (lambda b, h, i, j: i >= j, lambda: qkv.Mask.causal()),
+    "sliding": (lambda b, h, i, j: (i >= j) & (i - j < 4), lambda: qkv.Mask.sliding(4)),
+    "window": (lambda b, h, i, j: (i - j).abs() <= 3, lambda: qkv.Mask.window(3, 3)),
+    "prefix": (lambda b, h, i, j: (i >= j) | (j < 6 + b), lambda: qkv.Mask.causal() | qkv.Mask.prefix([6, 7])),
+    "documents": (
+        lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j),
+        lambda: qkv.Mask.document_ids(DOCUMENTS.tolist()) & qkv.Mask.causal(),
+    ),
+    "by head, with empty rows": (
+        lambda b, h, i, j: (i % (h + 2) != 0) & (j <= i),
+        lambda: qkv.Mask.of(lambda b, h, i, j: (i % (h + 2) != 0) & (j <= i), T, T, batch=B, num_heads=H),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("kind", ("Mask", "BlockMask"))
+def test_masks(name: str, kind: str) -> None:
+    mask_mod, make = MASKS[name]
+    made = make() if kind == "Mask" else pytorchs.create_block_mask(mask_mod, B, H, T, T, device="cpu", BLOCK_SIZE=8)
+    check((None, made), None, mask_mod)
+
+
+def slopes() -> Tensor:
+    return torch.tensor([2.0 ** (-8 * (h + 1) / H) for h in range(H)], dtype=torch.float64)
+
+
+TABLE = numbers(9, 7, H)
+SCORES: dict[str, tuple[Any, Callable[..., Tensor]]] = {
+    "softcap": (qt.SoftCap(2.0), lambda s, b, h, i, j: 2 * torch.tanh(s / 2)),
+    "alibi": (qkv.PositionBias.alibi(H), lambda s, b, h, i, j: s - slopes()[h] * (i - j).abs()),
+    "alibi by slopes": (qkv.PositionBias.alibi([0.5, 0.25, 0.1, 0.0]), lambda s, b, h, i, j: s - torch.tensor([0.5, 0.25, 0.1, 0.0])[h] * (i - j).abs()),
+    "relative": (qt.Relative(TABLE), lambda s, b, h, i, j: s + TABLE[3 + (j - i).clamp(-3, 3), h]),
+    "softcap and relative": ([qt.SoftCap(1.5), qt.Relative(TABLE)], lambda s, b, h, i, j: 1.5 * torch.tanh(s / 1.5) + TABLE[3 + (j - i).clamp(-3, 3), h]),
+    "a function": (lambda s, b, h, i, j: s * s / 4 + TABLE[j % 7, h], lambda s, b, h, i, j: s * s / 4 + TABLE[j % 7, h]),
+    "a function of positions alone": (lambda s, b, h, i, j: (i - j) * 0.1 + 0 * s.detach(), lambda s, b, h, i, j: (i - j) * 0.1 + 0 * s.detach()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("causal", (False, True))
+def test_scores(name: str, causal: bool) -> None:
+    ours, score_mod = SCORES[name]
+    mask_mod = (lambda b, h, i, j: i >= j) if causal else None
+    check((ours, qkv.Mask.causal() if causal else None), score_mod, mask_mod)
+
+
+def test_a_table_learns() -> None:
+    def ours(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+        return qt.flex_attention(q, k, v, qt.Relative(table), qkv.Mask.causal(), enable_gqa=True)
+
+    def theirs(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+        return written_out(q, k, v, lambda s, b, h, i, j: s + table[3 + (j - i).clamp(-3, 3), h], lambda b, h, i, j: i >= j)[0]
+
+    compare(ours, theirs, [*operands(), leaf(9, 7, H)])
+
+
+def test_second_derivatives() -> None:
+    q, k, v = (leaf(n, 1, 2, 3, 4) for n in range(3))
+    for score_mod in (None, qt.SoftCap(2.0), qkv.PositionBias.alibi(2)):
+        assert torch.autograd.gradgradcheck(lambda q, k, v: qt.flex_attention(q, k, v, score_mod, qkv.Mask.causal()), (q, k, v))
+    out, lse = qt.flex_attention(q, k, v, return_lse=True)
+    with pytest.raises(NotImplementedError, match="through lse"):
+        (dq,) = torch.autograd.grad(out.sum() + lse.sum(), q, create_graph=True)
+        dq.sum().backward()
+
+
+def test_block_mask_is_written_out_once_and_freed() -> None:
+    made = pytorchs.create_block_mask(lambda b, h, i, j: i >= j, None, None, T, T, device="cpu", BLOCK_SIZE=8)
+    first = qt.mask_of(made, (B, H, T, D), (B, HKV, T, D))
+    assert qt.mask_of(made, (B, H, T, D), (B, HKV, T, D)) is first
+    before = len(qkv.torch.flex._written)
+    del made
+    assert len(qkv.torch.flex._written) == before - 1
+
+
+def test_listed_blocks_count() -> None:
+    """BlockMask.from_kv_blocks without a mask_mod: only listed blocks are attended, whole."""
+    counts, indices = torch.tensor([[[1, 2]]]), torch.tensor([[[[1, 0], [0, 1]]]])
+    made = pytorchs.BlockMask.from_kv_blocks(counts.int(), indices.int(), BLOCK_SIZE=8)
+    q = numbers(1, 1, 1, 16, D)
+    keep = torch.ones(16, 16, dtype=torch.bool)
+    keep[:8, :8] = False
+    assert torch.equal(qt.flex_attention(q, q, q, block_mask=made), qt.scaled_dot_product_attention(q, q, q, attn_mask=keep))
+
+
+def test_arguments_that_do_not_fit() -> None:
+    q, k, v = (x.detach() for x in operands())
+    made = pytorchs.create_block_mask(lambda b, h, i, j: i >= j, None, None, T + 3, T, device="cpu", BLOCK_SIZE=8)
+    for error in (ValueError, RuntimeError):
+        with pytest.raises(error, match="was made for"):
+            qt.flex_attention(q, k, v, block_mask=made, enable_gqa=True)
+        with pytest.raises(error, match="enable_gqa"):
+            qt.flex_attention(q, k, v)
+        with pytest.raises(error, match="four axes"):
+            qt.flex_attention(q[0], k[0], v[0])
+        with pytest.raises(error, match="before a bias"):
+            qt.flex_attention(q, k, v, [qkv.PositionBias.alibi(H), qt.SoftCap(1.0)], enable_gqa=True)
+        with pytest.raises(error, match="at most one bias"):
+            qt.flex_attention(q, k, v, [qkv.PositionBias.alibi(H), qt.Relative(TABLE)], enable_gqa=True)
+    with pytest.raises(TypeError, match="score_mod must be"):
+        qt.flex_attention(q, k, v, 3, enable_gqa=True)
+    with pytest.raises(TypeError, match="block_mask must be"):
+        qt.flex_attention(q, k, v, block_mask=torch.ones(T, T), enable_gqa=True)
+
+
+def test_a_compiled_function_may_call_it() -> None:
+    q, k, v = (x.detach() for x in operands())
+    compiled = torch.compile(lambda q, k, v: qt.flex_attention(q * 2, k, v, enable_gqa=True) + 1, backend="aot_eager")
+    assert torch.equal(compiled(q, k, v), qt.flex_attention(q * 2, k, v, enable_gqa=True) + 1)
