@@ -15,7 +15,7 @@ QKV_API void stand_in_for_avx512(const KernelTable* table);
 
 template <class T>
 const Kernels<T>& kernels_of(Isa isa) {
-  return for_element<T>(kernel_table(isa));
+  return for_element<T>(kernel_table(isa_for<T>(isa)));
 }
 
 }  // namespace v0

@@ -69,7 +69,6 @@ extern "C" {
 extern const qkv::CacheTable qkv_cache_kernels_scalar;
 extern const qkv::CacheTable qkv_cache_kernels_avx2;
 extern const qkv::CacheTable qkv_cache_kernels_avx512;
-extern const qkv::CacheTable qkv_cache_kernels_avx512bf16;
 extern const qkv::CacheTable qkv_cache_kernels_neon;
 extern const qkv::CacheTable qkv_cache_kernels_sve256;
 extern const qkv::CacheTable qkv_cache_kernels_sve512;

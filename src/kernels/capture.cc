@@ -109,5 +109,10 @@ constexpr CaptureKernels<BFloat16> make_bf16_kernels() {
 }  // namespace
 }  // namespace qkv
 
+#if defined(QKV_BF16_PAIRS) && !defined(QKV_BF16_STAND_IN)
+// What has no products of bf16 pairs is AVX-512's (dispatch/tables.h).
+extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {{}, {}, qkv::make_bf16_kernels(), {}};
+#else
 extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
     qkv::make_kernels<float>(), qkv::make_kernels<double>(), qkv::make_bf16_kernels(), qkv::make_half_kernels<qkv::Float16>()};
+#endif

@@ -83,7 +83,6 @@ extern "C" {
 extern const qkv::LinearKernelTable qkv_linear_kernels_scalar;
 extern const qkv::LinearKernelTable qkv_linear_kernels_avx2;
 extern const qkv::LinearKernelTable qkv_linear_kernels_avx512;
-extern const qkv::LinearKernelTable qkv_linear_kernels_avx512bf16;
 extern const qkv::LinearKernelTable qkv_linear_kernels_neon;
 extern const qkv::LinearKernelTable qkv_linear_kernels_sve256;
 extern const qkv::LinearKernelTable qkv_linear_kernels_sve512;

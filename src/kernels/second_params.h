@@ -47,7 +47,6 @@ extern "C" {
 extern const qkv::SecondKernelTable qkv_second_kernels_scalar;
 extern const qkv::SecondKernelTable qkv_second_kernels_avx2;
 extern const qkv::SecondKernelTable qkv_second_kernels_avx512;
-extern const qkv::SecondKernelTable qkv_second_kernels_avx512bf16;
 extern const qkv::SecondKernelTable qkv_second_kernels_neon;
 extern const qkv::SecondKernelTable qkv_second_kernels_sve256;
 extern const qkv::SecondKernelTable qkv_second_kernels_sve512;

@@ -130,7 +130,18 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace
 }  // namespace qkv
 
+#if defined(QKV_BF16_PAIRS) && !defined(QKV_BF16_STAND_IN)
+// What has no products of bf16 pairs is AVX-512's (dispatch/tables.h).
+extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
+    {},
+    {},
+    qkv::make_bf16_kernels(),
+    {},
+    qkv::make_layer_kernels(),
+    {qkv::fma_peak<float>, qkv::fma_peak<double>, qkv::dot_peak}};
+#else
 extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
     qkv::make_kernels<float>(), qkv::make_kernels<double>(),
     qkv::make_bf16_kernels(),   qkv::make_half_kernels<qkv::Float16>(),
     qkv::make_layer_kernels(),  {qkv::fma_peak<float>, qkv::fma_peak<double>, qkv::dot_peak}};
+#endif
