@@ -125,13 +125,17 @@ class AttentionCapture:
         return sums / queries[:, None]
 
     def plot(
-        self, layer: int = 0, head: int = 0, *, tokens: Sequence[str] | None = None, sequence: int = 0, **options: Any
+        self, layer: int = 0, head: int | None = None, *, tokens: Sequence[str] | None = None, sequence: int = 0, **options: Any
     ) -> Any:
-        """qkv.plot of one map; tokens are drawn where there is one for each row. options: as qkv.plot, such as path="map.png"."""
+        """qkv.plot of one head's map, or (head None) of all of a layer; tokens label it where there is one for each row and column.
+        options: as qkv.plot, such as path="map.png".
+        """
         from .. import plot
 
-        weights = self.map(layer, head, sequence=sequence)
-        if tokens is not None and not len(tokens) == weights.shape[0] == weights.shape[1]:
+        found = next((one for one in self.layers if one.index == layer), None)
+        heads = [head] if head is not None else [0] if found is None else list(found.heads)
+        weights = np.stack([self.map(layer, one, sequence=sequence) for one in heads])
+        if tokens is not None and not len(tokens) == weights.shape[1] == weights.shape[2]:
             tokens = None
         return plot(weights, tokens, **options)
 
