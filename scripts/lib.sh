@@ -25,6 +25,11 @@ libgtest-dev      | <gtest/gtest.h>             | GoogleTest: the tests
 librapidcheck-dev | <rapidcheck.h>              | RapidCheck: property tests
 pkg-config        | pkg-config                  | the installed package is used through it too
 python3           | python3                     | the structure tests
+ccache            | ccache                      | the kernels are built three times: static, shared, for Python
+'
+readonly python_needs='
+python3-venv      | python3                     | the Python package is tested in an environment of its own
+python3-dev       | python3-config              | headers of Python: the extension modules
 '
 
 say() { printf 'qkv: %s\n' "$*"; }
@@ -92,4 +97,23 @@ build_release() {
   mkdir -p build/release
   cmake --preset release "$@" >"$log" 2>&1 || { cat "$log" >&2; fail "the configure step failed (log: $log)"; }
   cmake --build --preset release --target "${targets[@]}" || fail "the build failed"
+}
+
+# python_environment: an environment of its own in build/venv with what python/tests/requirements.txt pins; made again when it changes.
+python_environment() {
+  local stamp=build/venv/requirements.txt
+  cmp -s python/tests/requirements.txt "$stamp" && return 0
+  say "installing PyTorch, JAX, transformers .. into build/venv (log: build/venv.log)"
+  mkdir -p build
+  rm -rf build/venv
+  { python3 -m venv build/venv && build/venv/bin/python -m pip install --disable-pip-version-check -r python/tests/requirements.txt; } \
+    >build/venv.log 2>&1 || { tail -n 20 build/venv.log >&2; fail "the packages of python/tests/requirements.txt could not be installed"; }
+  cp python/tests/requirements.txt "$stamp"
+}
+
+# python_package: the package of this tree, built and installed into build/venv.
+python_package() {
+  say "building the Python package (log: build/python.log)"
+  build/venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . \
+    >build/python.log 2>&1 || { tail -n 40 build/python.log >&2; fail "the Python package could not be built"; }
 }
