@@ -1,0 +1,34 @@
+"""Every script in examples/python runs to its end; those that import a library that is not there are skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = sorted((Path(__file__).resolve().parents[2] / "examples" / "python").glob("*.py"))
+LIBRARIES = ("torch", "jax", "transformers")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_runs(script: Path, tmp_path: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    for name in LIBRARIES:
+        if re.search(rf"^(import|from) (qkv\.)?{name}\b", text, re.MULTILINE) and importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}")
+    package = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": package},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert done.stdout
