@@ -11,7 +11,7 @@ PyTorch: ``qkv.torch``; JAX: ``qkv.jax``; Hugging Face: ``qkv.transformers``. Ea
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._core import (
     CacheFullError,
@@ -47,6 +47,11 @@ from ._linear import LinearState, linear_attention, linear_attention_backward, r
 from .masks import BlockMap, Mask
 from .rotary import Rotary
 from .varlen import attention_varlen, attention_varlen_backward
+
+if TYPE_CHECKING:
+    from . import io as io, jax as jax, lm as lm, nn as nn, torch as torch, transformers as transformers
+    from .lm import AttentionLM
+    from .plotting import plot
 
 # Imported at first use: what they need takes time to load, or is not there at all.
 _LAZY_MODULES = ("nn", "torch", "jax", "transformers", "lm", "io")

@@ -176,6 +176,8 @@ class AttentionLM(Module):
         """Of the character after each prefix: [T, V]."""
         return self._model.logits(self._model.encode(text))
 
+    forward = logits
+
     def attention_map(self, text: str, *, layer: int | None = None) -> AttentionMap:
         """Where it looks: weights [heads, T, T] of a model with one layer or of ``layer``, else [layers, heads, T, T]; with the
         characters as tokens. At most ``context`` characters."""

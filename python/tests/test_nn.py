@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import qkv
 from layer_truth import layer_truth, merge_gradients, split_parameters
@@ -205,8 +207,39 @@ def test_without_a_batch_and_strided() -> None:
     wide = np.zeros((B, 2 * T, E), np.float32)
     wide[:, ::2] = x
     assert np.array_equal(layer(wide[:, ::2]), layer(x))
+    turned = np.ascontiguousarray(x.swapaxes(1, 2)).swapaxes(1, 2)
+    first, second = nn.Saved(), nn.Saved()
+    assert np.array_equal(layer(turned, saved=first), layer(x, saved=second))
+    assert np.array_equal(layer.backward(turned, first), layer.backward(x, second))
     linear = nn.Linear(E, 5)
     assert np.array_equal(linear(x[:, ::2]), linear(x)[:, ::2])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=st.integers(0, 3), length=st.integers(0, 40), group=st.integers(1, 3), kv_heads=st.integers(1, 3), width=st.integers(1, 9),
+    causal=st.booleans(), seed=st.integers(0, 2**32),
+)  # fmt: skip
+def test_any_sizes(batch: int, length: int, group: int, kv_heads: int, width: int, causal: bool, seed: int) -> None:
+    embed = group * kv_heads * width
+    layer = nn.GroupedQueryAttention(embed, group * kv_heads, kv_heads, bias=seed % 2 == 0, seed=seed)
+    keep = np.tri(length, dtype=bool) if causal else np.ones((length, length), bool)
+    x = numbers(seed, batch, length, embed)
+    if x.size:
+        expect_layer(layer, x, {"causal": causal}, keep[None, None])
+    else:
+        saved = nn.Saved()
+        y = layer(x, causal=causal, saved=saved)
+        assert y.shape == x.shape and layer.backward(y, saved).shape == x.shape
+        assert not any(g.any() for g in layer.grads.values())
+
+
+def test_jax_arrays() -> None:
+    jax = pytest.importorskip("jax")
+    layer, x = nn.MultiHeadAttention(E, 4, seed=1), numbers(1, B, T, E)
+    y, weights = layer(jax.numpy.asarray(x), weights="all")
+    assert isinstance(y, jax.Array) and isinstance(weights, jax.Array)
+    assert np.array_equal(np.asarray(y), layer(x))
 
 
 def test_backward_adds() -> None:

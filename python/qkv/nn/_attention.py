@@ -241,7 +241,7 @@ def _rotary_options(rotary: Any) -> Any:
 
 
 def _readable(x: Any) -> Any:
-    """x without a tape; a copy only where the last stride is not 1."""
+    """x without PyTorch's tape, which these layers do not write to (``qkv.torch`` does)."""
     return x.detach() if _is_torch(x) else x
 
 
