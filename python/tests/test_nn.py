@@ -278,6 +278,15 @@ def test_errors_say_what_to_do() -> None:
     ):
         with pytest.raises(kind, match=words):
             call()
+    for module in (layer, nn.Linear(E, E), nn.AveragePooling(), nn.MLP(E), nn.LayerNorm(E)):
+        saved = nn.Saved()
+        module(x, saved=saved)
+        for dy in (x[:, :3], x[:1], x[0], x[..., :5]):
+            with pytest.raises(ValueError, match="dy"):
+                module.backward(dy, saved)
+        with pytest.raises(ValueError):
+            module(x[..., :4].astype(np.float32), saved=saved)
+            module.backward(x, saved)  # forward did not fill it, or of another x
     before = layer.state_dict()
     with pytest.raises(ValueError):
         layer.load_state_dict(before | {"q_proj.weight": np.zeros((2, 2), np.float32)})
@@ -298,9 +307,15 @@ one = layer(x); after_layer = count()
 qkv.attention(q, q, q); after_both = count()
 qkv.set_num_threads(1)
 assert np.array_equal(one, layer(x))
-print(after_layer - before, after_both - before)
+print(after_layer - before, after_both - before, flush=True)
+qkv.set_num_threads(2)
+layer(x)
+child = os.fork()
+if child == 0:
+    os._exit(0 if np.array_equal(one, layer(x)) else 1)
+print(os.waitpid(child, 0)[1])
 """
     if sys.platform != "linux":
         pytest.skip("counts threads in /proc")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout.split() == ["2", "2"], done.stdout + done.stderr
+    assert done.stdout.split() == ["2", "2", "0"], done.stdout + done.stderr

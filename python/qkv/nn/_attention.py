@@ -138,7 +138,7 @@ class Layer(Module):
             mask, keep, drop, key_lengths, window, causal, empty_row, seed, first_sequence, offset, offsets, position_ids
         )
         if saved is not None:
-            saved._fill(self, *borrowed)
+            saved._fill(self, tuple(x.shape[:-1]), *borrowed)
             saved._core = saved._core or _nn.Saved()
         flat = _readable(x)
         y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), "float32")
@@ -153,11 +153,12 @@ class Layer(Module):
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
         """dx of dy, shaped as x and y were (None unless need_dx); gradients of the parameters are added to."""
-        saved._of(self)
+        rows, *_ = saved._of(self)
         function = f"{type(self).__name__}.backward"
         require_f32(dy, "dy", function)
-        if len(dy.shape) not in (2, 3):
-            raise ValueError(f"[{function}] dy must be [B, T, output_dim] or [T, output_dim]: got {list(dy.shape)}")
+        if tuple(dy.shape[:-1]) != rows:
+            wanted = ", ".join(map(str, (*rows, self.output_dim or "E")))
+            raise ValueError(f"[{function}] dy must be shaped as y was, [{wanted}]: got {list(dy.shape)}")
         width = self.embed_dim or dy.shape[-1]
         dx = empty(dy, (*dy.shape[:-1], width), "float32") if need_dx else None
         self._core.backward(operand(_readable(dy), "dy"), saved._core, None if dx is None else operand(dx, "dx"))
