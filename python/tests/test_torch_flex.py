@@ -117,6 +117,15 @@ def test_a_table_learns() -> None:
     compare(ours, theirs, [*operands(), leaf(9, 7, H)])
 
 
+def test_a_gradient_that_arrives_at_lse_alone() -> None:
+    """Expanded from one number: a stride of 0 on every axis."""
+    q, k = leaf(1, 1, 2, 3, 4), leaf(2, 1, 2, 3, 4)
+    _, lse = qt.flex_attention(q, k, k.detach(), return_lse=True)
+    exact = torch.logsumexp(q @ k.mT / 2, -1)
+    for a, b in zip(torch.autograd.grad(lse.sum(), (q, k)), torch.autograd.grad(exact.sum(), (q, k))):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
 def test_second_derivatives() -> None:
     q, k, v = (leaf(n, 1, 2, 3, 4) for n in range(3))
     for score_mod in (None, qt.SoftCap(2.0), qkv.PositionBias.alibi(2)):

@@ -129,6 +129,38 @@ def test_self_attention_and_the_causal_hint(batch_first: bool, need_weights: boo
 
 
 @pytest.mark.parametrize("need_weights", (False, True))
+def test_float_masks_have_gradients(need_weights: bool) -> None:
+    layer = {"batch_first": True}
+    state = state_of(**layer)
+    x = numbers(1, BATCH, KV_LEN, EMBED).requires_grad_()
+
+    def call(kind: type[nn.MultiheadAttention]) -> Any:
+        def run(x: Tensor, mask: Tensor, padding: Tensor) -> Any:
+            made = module(kind, x.dtype, state, **layer)
+            return made(x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=need_weights)
+
+        return run
+
+    masks = numbers(6, BATCH * HEADS, KV_LEN, KV_LEN).requires_grad_(), numbers(7, BATCH, KV_LEN).requires_grad_()
+    compare(call(qt.MultiheadAttention), call(nn.MultiheadAttention), [x, *masks])
+
+
+def test_per_sample_gradients() -> None:
+    """torch.func.vmap of torch.func.grad, through weights too."""
+    layer = module(qt.MultiheadAttention, torch.float64, state_of(batch_first=True), batch_first=True)
+    x = numbers(1, 3, 4, EMBED)
+
+    def loss(x: Tensor) -> Tensor:
+        out, weights = layer(x, x, x)
+        return out.sin().sum() + weights.square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss))(x[:, None])
+    for n in range(3):
+        own = x[n : n + 1].clone().requires_grad_()
+        assert torch.allclose(each[n], torch.autograd.grad(loss(own), own)[0])
+
+
+@pytest.mark.parametrize("need_weights", (False, True))
 def test_rows_that_attend_nothing_are_pytorchs(need_weights: bool) -> None:
     drop = torch.zeros(BATCH, KV_LEN, dtype=torch.bool)
     drop[1] = True

@@ -8,6 +8,11 @@ Not: kernels for other devices (enable() leaves them to PyTorch).
 
 from __future__ import annotations
 
+try:
+    import torch as _  # noqa: F401
+except ImportError as error:
+    raise ImportError("qkv.torch needs PyTorch: pip install 'qkv[torch]'") from error
+
 from .flex import Relative, SoftCap, flex_attention, mask_of
 from .multihead_attention import MultiheadAttention
 from .patch import disable, enable, is_enabled

@@ -21,7 +21,8 @@ from ._calls import Rules, plain_rules
 _TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep, Tensor? seed"
 _RULES = "float dropout_p, bool causal, float? scale, str empty_row"
 _library = torch.library.Library("qkv", "DEF")
-_tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+# What Inductor lays out anew would lose the last stride of 1; before PyTorch 2.8 the tag had another name.
+_tags = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 _library.define(f"attention({_TENSORS}, {_RULES}) -> (Tensor, Tensor)", tags=_tags)
 _library.define(
     f"attention_backward(Tensor dout, Tensor? dlse, {_TENSORS}, Tensor out, Tensor lse, {_RULES}, bool need_bias) "

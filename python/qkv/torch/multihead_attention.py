@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import _calls, _operators
+from . import _calls
 from ._calls import Rules
 from ._functions import AttendWithWeights
-from .sdpa import ArgumentError, attend, direct, draw_seed
+from .sdpa import ArgumentError, attend, by_operator, direct, draw_seed
 
 __all__ = ["MultiheadAttention"]
 
@@ -185,4 +185,4 @@ def _attend_with_weights(
     seed = draw_seed() if dropout > 0.0 else None
     rest = (bias, keep, seed, dropout, False, None, "nan")
     one = torch.eye(k.shape[2], dtype=k.dtype).expand(k.shape[0], k.shape[1], -1, -1)
-    return _operators.attention(q, k, v, *rest)[0], _operators.attention(q, k, one, *rest)[0]
+    return by_operator(q, k, v, *rest), by_operator(q, k, one, *rest)

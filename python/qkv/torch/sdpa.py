@@ -7,6 +7,8 @@ ArgumentError, a ValueError and a RuntimeError.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -86,9 +88,7 @@ def attend(
     """Four axes each, masks as _calls.py takes them -> out. Chooses between kernels, eager autograd and operators."""
     if not direct(q, k, v, bias, keep):
         seed = draw_seed() if dropout_p > 0.0 else None
-        plain = torch.compiler.is_compiling() or _functorch() is None
-        call = _operators.attention if plain else FunctionalAttend.apply
-        return call(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")[0]
+        return by_operator(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")
     if dropout_p > 0.0:
         rules = Rules(is_causal, scale, dropout_p, int(draw_seed()))
     else:
@@ -96,6 +96,12 @@ def attend(
     if _differentiates(q, k, v, bias):
         return apply_attend(q, k, v, bias, keep, None, rules)
     return _calls.forward(q, k, v, rules.options(bias, keep))
+
+
+def by_operator(*arguments: Any) -> Tensor:
+    """out of the arguments of qkv::attention, under whatever traces, batches or intercepts."""
+    plain = torch.compiler.is_compiling() or _functorch() is None
+    return (_operators.attention if plain else FunctionalAttend.apply)(*arguments)[0]
 
 
 def direct(*tensors: Tensor | None) -> bool:
