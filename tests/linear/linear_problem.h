@@ -58,10 +58,10 @@ struct LinearProblem {
             c.layout),
         dout({c.batch, c.num_heads, c.q_len, c.v_head_dim}, c.layout) {
     Random random(c.seed + 5);
-    // The delta rule is stable where beta |phi(k)|^2 < 2; elu + 1 makes a length of about sqrt(F) of anything.
+    // The delta rule is stable where beta |phi(k)|^2 < 2; elu + 1 makes no number larger than 1 + |k|.
     const double width = static_cast<double>(c.features());
-    const double key_size = c.delta() ? 1.5 / std::sqrt(width) : 1.0,
-                 beta_size = c.map == FeatureMap::kEluPlusOne ? 1 / width : 0.5;
+    const double key_size = c.delta() ? 1.5 / std::sqrt(width) : 1.0, largest = 1 + key_size;
+    const double beta_size = c.map == FeatureMap::kEluPlusOne ? 2 / (width * largest * largest) : 0.5;
     // A sum of weights of either sign may be as near 0 as it likes, and what is divided by it as far from right.
     const bool positive = c.normalized && c.map == FeatureMap::kIdentity;
     fill(q(), random, 1.0, positive);

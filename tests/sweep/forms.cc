@@ -74,7 +74,7 @@ bool run_ragged(Index n, Worst&) {
       setting.mask = Mask::first(4) | Mask::window(9, 0, Align::kBottomRight);
       break;
     case 9:
-      setting.mask = Mask::mask_mod([](Index b, Index h, Index i, Index j) { return (b + h + i + 3 * j) % 4 != 0; });
+      setting.mask = Mask::mask_mod([](Index, Index h, Index i, Index j) { return (h + i + 3 * j) % 4 != 0; });
       break;
     default:
       break;
