@@ -111,7 +111,8 @@ class Picture:
         return self.png()
 
     def _repr_html_(self) -> str:
-        height = min(900, 330 + 26 * self._weights.shape[2])
+        layers, heads = self._weights.shape[:2]
+        height = 660 if layers * heads == 1 else 770 + 95 * min(3, (heads - 1) // 8) + 60 * (layers > 1)  # what the page takes
         page = html.escape(self.html(), quote=True)
         return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:{height}px;border:0"></iframe>'
 
