@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from .. import _attention as functional
+from .. import _core
+from .._options import build_options
+from ..torch._calls import memory
 from . import _capture
 from ._masks import ModelMask, model_mask
 
@@ -43,6 +46,14 @@ class _Attend(torch.autograd.Function):
         dout = _rows(dout)
         gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, bias=bias, sinks=sinks, **ctx.options)
         return (*gradients[:5], None)
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, options: Mapping[str, Any]) -> Tensor:
+    """out alone, without qkv.attention's checks: the shapes are the model's own, and a step of generation takes microseconds."""
+    out = _new_out(q, v)
+    made = build_options(4, bias=bias, sinks=sinks, **options)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, False, made, None)
+    return out
 
 
 def _new_out(q: Tensor, v: Tensor) -> Tensor:
@@ -112,14 +123,16 @@ def attention_forward(
         bias = position_bias if bias is None else bias.to(wide) + position_bias
     if dropout:
         options |= {"dropout": dropout, "seed": int(torch.randint(2**63 - 1, (), dtype=torch.int64))}
-    bias, sinks = (None if x is None else _rows(x.to(wide)) for x in (bias, s_aux))
-    query, key, value = (_rows(x) for x in (query.expand(key.shape[0], -1, -1, -1), key, value))
-    tensors = (query, key, value, bias, sinks)
+    bias = None if bias is None else _rows(bias.to(wide))
+    sinks = None if s_aux is None else s_aux.to(wide)
+    if query.shape[0] != key.shape[0]:  # learned queries, the same for every sequence
+        query = query.expand(key.shape[0], -1, -1, -1)
+    tensors = (_rows(query), _rows(key), _rows(value), bias, sinks)
     looking = _capture.current()
     if looking is not None:
         out = looking.look(module, *tensors, _new_out(query, value), options)
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         out = _Attend.apply(*tensors, options)
     else:
-        out = functional.attention(query, key, value, bias=bias, sinks=sinks, out=_new_out(query, value), **options)
+        out = _forward(*tensors, options)
     return out.transpose(1, 2), None
