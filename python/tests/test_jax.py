@@ -256,6 +256,13 @@ def test_errors_say_what_to_do() -> None:
         attention(q, k, v, key_lengths=[9]).block_until_ready()
 
 
+def test_a_mask_of_another_process_is_refused() -> None:
+    x = numbers(1, 1, 2, 5, 8)
+    static = qkv.jax._Static(False, 0, -1, -1, 1.0, 0.0, 0, 0.0, 12345, False)  # a number that this process did not give out
+    with pytest.raises(Exception, match="another process"):
+        jax.block_until_ready(qkv.jax._compiled(static, x, x, x, (None,) * 5))
+
+
 def test_the_interface_is_xlas(tmp_path: pathlib.Path) -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     include = pathlib.Path(jax.ffi.include_dir())
