@@ -71,8 +71,8 @@ def run(module: torch_layers.Form, dtype: torch.dtype, *masked: Tensor | None) -
 
 def expect(fast: dict[str, Tensor], exact: dict[str, Tensor], naive: dict[str, Tensor]) -> None:
     assert fast.keys() == exact.keys()
-    for name in exact:
-        expect_close(fast[name], exact[name], naive[name], torch.float32, name)
+    for name, truth in exact.items():
+        expect_close(fast[name], truth, naive[name], torch.float32, name)
 
 
 def qkvs(p: float) -> Callable[..., Any]:

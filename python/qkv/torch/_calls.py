@@ -87,7 +87,7 @@ class Rules:
         )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _top_left() -> Any:
     return _core.causal("top_left")
 

@@ -31,7 +31,10 @@ class Attend(Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, table: Tensor | None, rules: Rules
     ) -> Tensor:
         out, lse = _calls.forward_with_lse(q, k, v, rules.options(bias, keep, table))
-        _save(ctx, rules, q, k, v, bias, keep, table, out, lse)
+        ctx.save_for_backward(q, k, v, bias, keep, table, out, lse)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(q, k, v, bias, keep, table, out, lse)
+        ctx.rules = rules
         return out
 
     @staticmethod

@@ -10,10 +10,8 @@ seed: int64 [1], where dropout_p > 0: a tensor, so that drawing it stays in the 
 
 from __future__ import annotations
 
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from . import _calls
 from ._calls import Rules, plain_rules

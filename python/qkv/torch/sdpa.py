@@ -108,10 +108,7 @@ def direct(*tensors: Tensor | None) -> bool:
     """Whether tensors have memory to compute on here and now: nothing traces, batches or intercepts them."""
     if torch.compiler.is_compiling() or _dispatch_modes() or _functorch() is not None or _tracing() is not None:
         return False
-    for x in tensors:
-        if type(x) not in _PLAIN:
-            return False
-    return True
+    return _PLAIN.issuperset(map(type, tensors))
 
 
 def _differentiates(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
@@ -161,6 +158,8 @@ def _operands(
         )
     lead = None
     qs, ks, vs = q.shape, k.shape, v.shape
+    if len(qs) == 4 and qs == ks == vs and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
+        return q, k, v, None  # the usual case: half a microsecond less
     if not (len(qs) == len(ks) == len(vs) == 4 and qs[0] == ks[0] == vs[0] and (qs[1] == ks[1] or enable_gqa) and ks[1] == vs[1]):
         q, k, v, lead = _fold(q, k, v, enable_gqa)
         qs, ks, vs = q.shape, k.shape, v.shape
