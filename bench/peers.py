@@ -6,7 +6,8 @@ each in a process of its own, all pinned to the same CPUs, run in turn: one roun
 round in the opposite order. A peer counts with the best of its variants (kernels, operators, ways to write the case).
 
 qkv is called through its tool, `qkv bench --exact CASE --json`: that process measures the machine's peak beside the case, and
-the fractions of all peers are of that peak. Every result is first compared with attention in f64.
+the fractions of all peers are of that peak. Where the Python package is installed (pip install .), it is timed beside them, as
+a user of Python calls it, and counts in no ratio. Every result is first compared with attention in f64.
 
     bench/peers.py --quick                      # some of the cases, one round, a few minutes
     bench/peers.py --out docs/benchmarks        # all of the default cases: two rounds, about ten minutes
@@ -26,7 +27,7 @@ import tempfile
 from peer import report
 from peer.cases import all_cases
 
-PEERS = ("pytorch", "onnxruntime", "openvino", "jax")
+PEERS = ("pytorch", "onnxruntime", "openvino", "jax", "qkv_python")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = 10  # at least, over all rounds
 TIMED_MS = 150  # and at least so long in each round
@@ -74,7 +75,7 @@ def installed(name):
 
 def start_peers(names, threads, cpus):
     """(those that run, {name: why not})"""
-    modules = {"pytorch": "torch"}
+    modules = {"pytorch": "torch", "qkv_python": "qkv"}
     running, missing = [], {}
     for name in names:
         if not installed(modules.get(name, name)):

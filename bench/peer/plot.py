@@ -8,8 +8,9 @@ LOOKS = {
     "onnxruntime": ("#009E73", "^"),
     "openvino": ("#CC79A7", "D"),
     "jax": ("#7F7F7F", "v"),
+    "qkv_python": ("#E69F00", "x"),
 }
-NAMES = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
+NAMES = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX", "qkv_python": "qkv in Python"}
 
 
 def series(run, kind, causal):

@@ -15,7 +15,13 @@ import time
 from . import textbook
 from .cases import Case
 
-MODULES = {"pytorch": "with_pytorch", "onnxruntime": "with_onnx_runtime", "openvino": "with_openvino", "jax": "with_jax"}
+MODULES = {
+    "pytorch": "with_pytorch",
+    "onnxruntime": "with_onnx_runtime",
+    "openvino": "with_openvino",
+    "jax": "with_jax",
+    "qkv_python": "with_qkv_python",
+}
 HOPELESS = 1.5  # a variant that takes so many times as long as the peer's best is not timed again
 
 
