@@ -82,7 +82,7 @@ def test_errors_say_what_to_do() -> None:
     refused(ValueError, "empty_row", "mean", call=lambda: qkv.attention(q, k, v, empty_row="one"))
     refused(ValueError, "weights", "Capture", call=lambda: qkv.attention(q, k, v, weights="some"))
     refused(TypeError, "bias", call=lambda: qkv.attention(q, k, v, bias=np.zeros((1, 1, 6, 6), int)))
-    refused(ValueError, "D", call=lambda: qkv.attention(q[..., :0], k[..., :0], v))
+    refused(ValueError, "head_dim must be at least 1", call=lambda: qkv.attention(q[..., :0], k[..., :0], v))
     refused(ValueError, "at least 1", call=lambda: qkv.set_num_threads(0))
     refused(ValueError, "scalar", call=lambda: qkv.set_isa("sse9"))
 
