@@ -86,6 +86,7 @@ def textbook(
     out = (w * f) @ vv
     a_w = w * (1 + (size + (w * size).sum(-1, keepdims=True)) / 4)
     result = {"out": out, "lse": lse, "weights": w, "A_out": (a_w * f) @ abs(vv), "A_weights": a_w}
+    result["A_lse"] = 1 + abs(np.where(np.isneginf(lse), 0, lse)) + (w * size).sum(-1)
     if dout is None:
         return result
     g = dout.astype(dtype)
