@@ -106,8 +106,11 @@ python_environment() {
   say "installing PyTorch, JAX, transformers .. into build/venv (log: build/venv.log)"
   mkdir -p build
   rm -rf build/venv
-  { python3 -m venv build/venv && build/venv/bin/python -m pip install --disable-pip-version-check -r python/tests/requirements.txt; } \
-    >build/venv.log 2>&1 || { tail -n 20 build/venv.log >&2; fail "the packages of python/tests/requirements.txt could not be installed"; }
+  local pip=(build/venv/bin/python -m pip install --disable-pip-version-check) torch
+  torch=$(grep '^torch==' python/tests/requirements.txt)
+  # The CPU build lies on PyTorch's own index; it is asked once, and for this package alone.
+  { python3 -m venv build/venv && "${pip[@]}" --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu "$torch" &&
+    "${pip[@]}" -r python/tests/requirements.txt; } >build/venv.log 2>&1 || { tail -n 20 build/venv.log >&2; fail "the packages of python/tests/requirements.txt could not be installed"; }
   cp python/tests/requirements.txt "$stamp"
 }
 
