@@ -117,6 +117,7 @@ python_environment() {
 # python_package: the package of this tree, built and installed into build/venv.
 python_package() {
   say "building the Python package (log: build/python.log)"
-  build/venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . \
+  # The compiler by the name that CMake gave it: what ccache knows from the other builds is used again.
+  CXX="${CXX:-c++}" build/venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . \
     >build/python.log 2>&1 || { tail -n 40 build/python.log >&2; fail "the Python package could not be built"; }
 }
