@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstring>
+#include <initializer_list>
 
 #include "attention/mask_node.h"
 #include "qkv/qkv.h"
@@ -169,7 +170,7 @@ TEST(MaskSummary, LargerBlocksAreTrueToo) {
   const Mask mask = Mask::keep(View<const std::uint8_t, 4>(values.view<4>()));
   const MaskExtent extent{1, 1, kQueries, kKeys};
   const BoundMask plain{mask.node(), extent};
-  for (const std::size_t limit : {0, 1, 2, 3, 5, 8, 9, 20}) {
+  for (const std::size_t limit : std::initializer_list<std::size_t>{0, 1, 2, 3, 5, 8, 9, 20}) {
     First first;
     first.limit = limit;
     visit_dense(mask.node(), first);
