@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/cached_case.h"
 #include "support/expect.h"
 #include "support/isas.h"
 
@@ -14,25 +15,11 @@ template <class T>
 class Decode : public testing::Test {};
 TYPED_TEST_SUITE(Decode, FloatTypes);
 
-AttentionCase decode_case(Index group, Index q_len, Index kv_len, Index head_dim, Index v_head_dim,
-                          MaskKind mask = MaskKind::kNone) {
-  AttentionCase made;
-  made.num_heads = 2 * group;
-  made.num_kv_heads = 2;
-  made.q_len = q_len;
-  made.kv_len = kv_len;
-  made.head_dim = head_dim;
-  made.v_head_dim = v_head_dim;
-  made.mask = mask;
-  made.seed = static_cast<std::uint64_t>(group + 10 * q_len + 100 * kv_len);
-  return made;
-}
-
 /// Lengths around the borders of chunks (64 to 256 keys) and parts (four chunks), widths around those of vectors.
 std::vector<AttentionCase> border_cases() {
   std::vector<AttentionCase> cases;
   const auto add = [&](Index group, Index q_len, Index kv_len, Index head_dim, Index v_head_dim) -> AttentionCase& {
-    cases.push_back(decode_case(group, q_len, kv_len, head_dim, v_head_dim));
+    cases.push_back(cached_case(group, q_len, kv_len, head_dim, v_head_dim));
     return cases.back();
   };
   for (const Index kv_len : {64, 65, 127, 192, 255, 256, 257, 320, 511, 1023, 1024, 1025, 1281, 2050})
@@ -59,7 +46,7 @@ std::vector<AttentionCase> masked_cases() {
   std::uint64_t seed = 1;
   for (std::size_t kind = 1; kind < kMaskNames.size(); ++kind) {
     for (const Fill fill : {Fill::kUniform, Fill::kNanBehindMask}) {
-      AttentionCase made = decode_case(2, 3, 1100, 9, 20, static_cast<MaskKind>(kind));
+      AttentionCase made = cached_case(2, 3, 1100, 9, 20, static_cast<MaskKind>(kind));
       made.batch = 2;
       made.fill = fill;
       made.empty_row = static_cast<EmptyRow>(seed % 3);
@@ -114,9 +101,9 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
 
 TYPED_TEST(Decode, AnyNumberOfThreadsGivesTheSameBits) {
   std::vector<AttentionCase> cases = {
-      decode_case(4, 1, 5000, 40, 40), decode_case(2, 4, 3000, 16, 24, MaskKind::kCausalBottomRight),
-      decode_case(1, 3, 3000, 16, 24, MaskKind::kKeyLengths), decode_case(2, 2, 3000, 16, 24, MaskKind::kSliding),
-      decode_case(4, 2, 2500, 16, 16, MaskKind::kKeepHqk)};
+      cached_case(4, 1, 5000, 40, 40), cached_case(2, 4, 3000, 16, 24, MaskKind::kCausalBottomRight),
+      cached_case(1, 3, 3000, 16, 24, MaskKind::kKeyLengths), cached_case(2, 2, 3000, 16, 24, MaskKind::kSliding),
+      cached_case(4, 2, 2500, 16, 16, MaskKind::kKeepHqk)};
   cases[2].batch = 3;
   cases[4].dropout = 0.2;
   for (const AttentionCase& each : cases) {
@@ -137,7 +124,7 @@ TYPED_TEST(Decode, AnyNumberOfThreadsGivesTheSameBits) {
 
 TYPED_TEST(Decode, WithoutLseTheSameBits) {
   using T = TypeParam;
-  const Problem<T> problem(decode_case(4, 2, 2500, 24, 33, MaskKind::kCausalBottomRight));
+  const Problem<T> problem(cached_case(4, 2, 2500, 24, 33, MaskKind::kCausalBottomRight));
   for_each_isa(2, [&](Context& context) {
     Result<T> with(problem), without(problem);
     with.run_forward(problem, context);
@@ -151,7 +138,7 @@ TYPED_TEST(Decode, RoomBehindTheLengthChangesNoBits) {
   using T = TypeParam;
   for (const Index length : {64, 65, 100, 255, 256, 300, 700, 1024, 1500}) {
     SCOPED_TRACE(length);
-    Problem<T> problem(decode_case(4, 1, 2100, 20, 36));
+    Problem<T> problem(cached_case(4, 1, 2100, 20, 36));
     const Problem<T>& read = problem;
     for_each_isa(3, [&](Context& context) {
       problem.options.mask = Mask::key_lengths(std::span<const Index>(&length, 1));
@@ -168,7 +155,7 @@ TYPED_TEST(Decode, RoomBehindTheLengthChangesNoBits) {
 /// l sums the same rounded numbers that multiply v, in the same order.
 TYPED_TEST(Decode, ConstantValuesComeBackAtAnyLength) {
   using T = TypeParam;
-  AttentionCase each = decode_case(1, 1, 131072, 4, 3);
+  AttentionCase each = cached_case(1, 1, 131072, 4, 3);
   each.fill = Fill::kConstantV;
   const Problem<T> problem(each);
   for_each_isa(1, [&](Context& context) {
@@ -183,7 +170,7 @@ TYPED_TEST(Decode, NanReachesWhatTheReferenceSays) {
   using T = TypeParam;
   for (int part = 0; part < 3; ++part) {
     for (const Index row : {0, 400, 1099}) {
-      Problem<T> problem(decode_case(2, 4, 1100, 20, 9, MaskKind::kCausalBottomRight));
+      Problem<T> problem(cached_case(2, 4, 1100, 20, 9, MaskKind::kCausalBottomRight));
       const View<T, 4> poisoned[] = {problem.q(), problem.k(), problem.v()};
       poisoned[part](0, 1, part == 0 ? row % 4 : row, 5) = std::numeric_limits<T>::quiet_NaN();
       const auto expected = problem.template reference_input<double>().forward();
@@ -204,7 +191,7 @@ TYPED_TEST(Decode, NanReachesWhatTheReferenceSays) {
 template <class Half>
 void expect_rounded_floats() {
   for (const Index q_len : {1, 3, 8}) {
-    const Problem<float> problem(decode_case(1, q_len, 1100, 40, 33, MaskKind::kCausalBottomRight));
+    const Problem<float> problem(cached_case(1, q_len, 1100, 40, 33, MaskKind::kCausalBottomRight));
     const auto rounded = [](const View<float, 4>& from) {
       for (Index h = 0; h < from.size(1); ++h) {
         for (Index t = 0; t < from.size(2); ++t) {
