@@ -53,7 +53,7 @@ void read(const KVCache& cache, Index sequence, Index begin, nb::handle k, nb::h
 }
 
 // shared > 0: the cascade.
-void forward(nb::handle q, const KVCache& cache, const std::optional<Numbers>& sequences, Index shared, nb::handle out,
+void forward(const KVCache& cache, nb::handle q, const std::optional<Numbers>& sequences, Index shared, nb::handle out,
              nb::handle lse, const OptionsObject* options, CaptureObject* capture) {
   constexpr const char* kName = "attention";
   const Array qa(kName, "q", q), oa(kName, "out", out);
@@ -93,13 +93,8 @@ void bind_cache(nb::module_& m) {
           nb::arg("page_size") = 64, nb::arg("pages") = 0)
       .def("append", &append, nb::arg("k"), nb::arg("v"), nb::arg("sequences").none())
       .def("read", &read)
-      .def(
-          "forward",
-          [](const KVCache& cache, nb::handle q, const std::optional<Numbers>& sequences, Index shared, nb::handle out,
-             nb::handle lse, const OptionsObject* options,
-             CaptureObject* capture) { forward(q, cache, sequences, shared, out, lse, options, capture); },
-          nb::arg("q"), nb::arg("sequences").none(), nb::arg("shared"), nb::arg("out"), nb::arg("lse").none(),
-          nb::arg("options").none(), nb::arg("capture").none())
+      .def("forward", &forward, nb::arg("q"), nb::arg("sequences").none(), nb::arg("shared"), nb::arg("out"),
+           nb::arg("lse").none(), nb::arg("options").none(), nb::arg("capture").none())
       .def_prop_ro("sequences",
                    [](const KVCache& cache) { return Numbers(cache.sequences().begin(), cache.sequences().end()); })
       .def("length", &KVCache::length)
