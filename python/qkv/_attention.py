@@ -64,6 +64,29 @@ def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
     return tuple(first.shape)
 
 
+_DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
+
+
+def empty_gradients(
+    function: str, need: Sequence[str], made: Any, *, q: Any, k: Any, v: Any, **options: Any
+) -> dict[str, Any]:
+    """A new array for each that `need` names, in the order of :class:`Gradients`; ValueError for one that is not there."""
+    unknown = set(need) - set(_DIFFERENTIABLE)
+    if unknown:
+        raise ValueError(f"[{function}] need names what has no gradient: got {sorted(unknown)}")
+    of: dict[str, Any] = {}
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if name in need:
+            of[name] = empty(q, tuple(array.shape), dtype_name(q))
+    for name in ("bias", "sinks", "position_bias"):
+        if name in need:
+            if options.get(name) is None:
+                raise ValueError(f"[{function}] need names {name!r}, but there is none")
+            shape = made.position_bias_shape if name == "position_bias" else tuple(options[name].shape)
+            of[name] = empty(q, shape, sum_dtype(q))
+    return of
+
+
 def _results(*results: Any) -> Any:
     """One result as it is, several as a tuple."""
     given = tuple(result for result in results if result is not None)
@@ -186,23 +209,8 @@ def attention_backward(
         of them and :class:`Captured`.
     """
     shape = check_inputs("attention_backward", q=q, k=k, v=v, out=out, dout=dout)
-    unknown = set(need) - {"q", "k", "v", "bias", "sinks", "position_bias"}
-    if unknown:
-        raise ValueError(f"[attention_backward] need names what has no gradient: got {sorted(unknown)}")
     made = build_options(len(shape), **options)
-    of: dict[str, Any] = {}
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        if name in need:
-            of[name] = empty(q, tuple(array.shape), dtype_name(q))
-    for name in ("bias", "sinks"):
-        if name in need:
-            if options.get(name) is None:
-                raise ValueError(f"[attention_backward] need names {name!r}, but there is none")
-            of[name] = empty(q, tuple(options[name].shape), sum_dtype(q))
-    if "position_bias" in need:
-        if options.get("position_bias") is None:
-            raise ValueError("[attention_backward] need names 'position_bias', but there is none")
-        of["position_bias"] = empty(q, made.position_bias_shape, sum_dtype(q))
+    of = empty_gradients("attention_backward", need, made, q=q, k=k, v=v, **options)
     gradient = {name: operand(array, f"d{name}") for name, array in of.items()}
     looking = weights._make() if weights is not None else None
     _core.backward(
@@ -210,7 +218,7 @@ def attention_backward(
         gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
         gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), False, made, looking,
     )  # fmt: skip
-    results = Gradients(*(finish(q, of.get(name)) for name in ("q", "k", "v", "bias", "sinks", "position_bias")))
+    results = Gradients(*(finish(q, of.get(name)) for name in _DIFFERENTIABLE))
     return results if weights is None else (results, weights._seen(looking))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from . import _core
 from ._arrays import dtype_name, empty, finish, integers, operand, require_float, sum_dtype
 from ._options import build_options
-from ._attention import Gradients
+from ._attention import Gradients, empty_gradients
 
 __all__ = ["attention_varlen", "attention_varlen_backward"]
 
@@ -54,17 +54,12 @@ def attention_varlen_backward(
     **options: Any,
 ) -> Gradients:
     """Gradients of sum(out * dout), from what :func:`attention_varlen` was given and returned. need: "q", "k", "v", "bias", "sinks"."""
-    of: dict[str, Any] = {}
-    for name, array in (("q", q), ("k", k), ("v", v)):
-        if name in need:
-            of[name] = empty(q, tuple(array.shape), dtype_name(q))
-    for name in ("bias", "sinks"):
-        if name in need:
-            of[name] = empty(q, tuple(options[name].shape), sum_dtype(q))
+    made = build_options(4, **options)
+    of = empty_gradients("attention_varlen_backward", need, made, q=q, k=k, v=v, **options)
     gradient = {name: operand(array, f"d{name}") for name, array in of.items()}
     _core.varlen_backward(
         operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), operand(lse, "lse"), operand(dout, "dout"),
         gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
-        *_offsets(q_offsets, kv_offsets), build_options(4, **options),
+        *_offsets(q_offsets, kv_offsets), made,
     )  # fmt: skip
     return Gradients(*(finish(q, of.get(name)) for name in ("q", "k", "v", "bias", "sinks")))
