@@ -1,19 +1,40 @@
-// Runs a test body once for every instruction set that this machine can run, with the forced one checked.
+// Runs a test body once for every instruction set that this machine can run, with the forced one checked; QKV_TEST_ISAS
+// names fewer ("scalar,neon") where emulation or sanitizers make each slow. Not: what a Context takes by itself (QKV_ISA).
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/context_impl.h"
 #include "qkv/context.h"
 
 namespace qkv::test {
 
+/// The instruction sets to test, slowest first. A name in QKV_TEST_ISAS that does not run here is an error, thrown.
+inline const std::vector<Isa>& tested_isas() {
+  static const std::vector<Isa> isas = [] {
+    const char* names = std::getenv("QKV_TEST_ISAS");
+    if (names == nullptr) return supported_isas();
+    std::vector<Isa> named;
+    for (std::string_view rest = names; !rest.empty();) {
+      const std::string_view name = rest.substr(0, rest.find(','));
+      named.push_back(parse_isa(name));
+      rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+    }
+    return named;
+  }();
+  return isas;
+}
+
 /// body(context) for each ISA; `threads` workers.
 template <class F>
 void for_each_isa(int threads, F&& body) {
-  for (const Isa isa : supported_isas()) {
+  for (const Isa isa : tested_isas()) {
     SCOPED_TRACE(std::string(isa_name(isa)));
     Context context({.threads = threads, .isa = isa, .executor = nullptr});
     context.impl().region_flops = 0;  // regions however small the work

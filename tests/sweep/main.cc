@@ -150,7 +150,7 @@ int run(const Wanted& wanted) {
       count += family.count;
     }
     std::printf("%-13s %8lld  each on:", "together", static_cast<long long>(count));
-    for (const Isa isa : supported_isas()) std::printf(" %s", std::string(isa_name(isa)).c_str());
+    for (const Isa isa : tested_isas()) std::printf(" %s", std::string(isa_name(isa)).c_str());
     std::printf("\n");
     return 0;
   }
@@ -164,7 +164,7 @@ int run(const Wanted& wanted) {
   std::printf(
       "sweep: %lld cases of %lld families on %zu instruction sets, %lld results, worst error/bound %.3f, %lld failures, "
       "%.1f s of one core\n",
-      static_cast<long long>(total.cases), static_cast<long long>(total.families), supported_isas().size(),
+      static_cast<long long>(total.cases), static_cast<long long>(total.families), tested_isas().size(),
       static_cast<long long>(total.compared), total.largest, static_cast<long long>(failures->count()), cpu_seconds() - begin);
   return failures->count() == 0 ? 0 : 1;
 }
