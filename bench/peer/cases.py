@@ -10,7 +10,7 @@ import dataclasses
 class Case:
     name: str  # of `qkv bench`
     row: str  # of the table of goals
-    kind: str  # forward, backward, fwdbwd, weights, decode, mha, mha-train, lm-step, lm-process
+    kind: str  # forward, backward, fwdbwd, weights, decode, linear, linear-backward, mha, mha-train, lm-step, lm-process
     ratio_goal: float = 0  # qkv's time against the fastest peer's; 0: none
     dtype: str = "f32"
     batch: int = 1
@@ -18,7 +18,7 @@ class Case:
     kv_heads: int = 0  # 0: as heads
     q_len: int = 0
     kv_len: int = 0  # 0: as q_len
-    head_dim: int = 64  # of a layer: embed_dim / heads
+    head_dim: int = 64  # of a layer: embed_dim / heads; a linear layer has q_len rows
     causal: bool = False  # the last query sees the last key
     extra: str = ""  # dropout, bias, window, lengths
     window: int = 128
@@ -51,8 +51,11 @@ class Case:
 
     def flops(self):
         attention = 4 * self.live_pairs() * self.head_dim
-        products = 4 * 2 * self.batch * self.q_len * self.embed_dim**2
+        linear = 2 * self.batch * self.q_len * self.embed_dim**2
+        products = 4 * linear
         return {
+            "linear": linear,
+            "linear-backward": 2 * linear,
             "forward": attention,
             "decode": attention,
             "weights": attention,
@@ -170,6 +173,13 @@ def _options():
         )
 
 
+def _linear():
+    shape = {"q_len": 1600, "heads": 8}  # the articles' (16, 100, 512)
+    yield Case("linear-f32-1600x512x512", "Linear, f32", "linear", **shape)
+    yield Case("linear-bf16-1600x512x512", "Linear, bf16", "linear", dtype="bf16", **shape)
+    yield Case("linear-bwd-bf16-1600x512x512", "Linear, bf16, backward", "linear-backward", dtype="bf16", **shape)
+
+
 def _layers():
     for batch, length, embed, heads, ratios in (
         (16, 100, 512, 8, (2.4, 2.4)),
@@ -186,4 +196,4 @@ def _layers():
 
 
 def all_cases():
-    return [*_forward_f32(), *_backward_f32(), *_bf16(), *_decode(), *_options(), *_layers()]
+    return [*_forward_f32(), *_backward_f32(), *_bf16(), *_decode(), *_options(), *_linear(), *_layers()]

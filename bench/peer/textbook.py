@@ -19,6 +19,22 @@ def numbers(case, seed=17):
     return q, k, v, draw(*q.shape)
 
 
+def linear_numbers(case, seed=19):
+    """x [rows, E], weight [E, E], bias [E], dy [rows, E] as f32: y = x weight^T + bias."""
+    random = np.random.default_rng(seed)
+    width = case.embed_dim
+
+    def draw(*sizes):
+        return random.uniform(-1, 1, sizes).astype(np.float32)
+
+    return draw(case.q_len, width), draw(width, width) / np.float32(np.sqrt(width)), draw(width), draw(case.q_len, width)
+
+
+def linear(x, weight, bias):
+    """In f64."""
+    return x.astype(np.float64) @ weight.astype(np.float64).T + bias
+
+
 def keep_of(case, rows=None):
     """Kept pairs as booleans [B, rows, Tk], or None when every pair is kept."""
     i = np.arange(case.q_len)[:, None] if rows is None else np.asarray(rows)[:, None]

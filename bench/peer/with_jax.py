@@ -26,7 +26,7 @@ def version():
 
 
 def variants(case):
-    makers = {"forward": _forward, "decode": _forward, "backward": _gradient, "fwdbwd": _gradient}
+    makers = {"forward": _forward, "decode": _forward, "backward": _gradient, "fwdbwd": _gradient, "linear": _linear}
     # It keeps the S x S scores, for the gradient several times.
     too_long = case.q_len > 4096
     return dict(makers[case.kind](case)) if case.kind in makers and not too_long else {}
@@ -80,6 +80,23 @@ def _forward(case):
 
     rows, expected = textbook.rows_of(case, *(_back(x) for x in arrays))
     yield "dot_product_attention", (run, textbook.difference(_back(run())[-1, -1, rows], expected))
+
+
+def _linear(case):
+    import jax
+    import jax.numpy as jnp
+
+    from . import textbook
+
+    dtype = {"f32": jnp.float32, "bf16": jnp.bfloat16}[case.dtype]
+    x, weight, bias = (jnp.asarray(array, dtype) for array in textbook.linear_numbers(case)[:3])
+    layer = jax.jit(lambda x, weight, bias: x @ weight.T + bias)
+
+    def run():
+        return layer(x, weight, bias).block_until_ready()
+
+    exact = textbook.linear(*(np.asarray(array, np.float32) for array in (x, weight, bias)))
+    yield "x @ weight.T + bias", (run, textbook.difference(np.asarray(run(), np.float32), exact))
 
 
 def _gradient_call(case):

@@ -36,7 +36,7 @@ def attend(q, k, v, causal):
 def variants(case):
     if case.dtype != "f32":
         return {}
-    makers = {"forward": _forward, "decode": _decode, "weights": _weights, "mha": _layer}
+    makers = {"forward": _forward, "decode": _decode, "weights": _weights, "linear": _linear, "mha": _layer}
     return dict(makers[case.kind](case)) if case.kind in makers else {}
 
 
@@ -130,6 +130,14 @@ def _weights(case):
     model = _onnx_attention(q.shape, k.shape, q.shape, False, weights)
     run = _session(model, {"q": q, "k": k, "v": v}, {"out": q.shape, "weights": weights})
     yield "Attention (ONNX 23) with qk_matmul_output", (run, _error(case, run(), q, k, v))
+
+
+def _linear(case):
+    x, weight, bias, _ = textbook.linear_numbers(case)
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)
+    model = _model([node], {"x": x.shape}, {"y": x.shape}, [("w", weight), ("b", bias)])
+    run = _session(model, {"x": x}, {"y": x.shape})
+    yield "Gemm", (run, textbook.difference(run(), textbook.linear(x, weight, bias)))
 
 
 def _layer(case):

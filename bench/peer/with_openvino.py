@@ -30,7 +30,7 @@ def attend(q, k, v, causal):
 
 
 def variants(case):
-    makers = {"forward": _forward, "decode": _decode, "mha": _layer}
+    makers = {"forward": _forward, "decode": _decode, "linear": _linear, "mha": _layer}
     return dict(makers[case.kind](case)) if case.kind in makers else {}
 
 
@@ -123,6 +123,20 @@ def _decode(case):
     caches = [[rows, k, v]] + [[rows, k.copy(), v.copy()] for _ in range(copies - 1)]
     run, output = _request(_attention(rows.shape, k.shape, False, case.dtype, mask), None, case.dtype, caches)
     yield f"SDPA, group as rows, {_name(case)}", (run, _error(case, output().reshape(q.shape), q, k, v))
+
+
+def _linear(case):
+    """16-bit rows in and out, as _attention."""
+    element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[case.dtype]
+    x, weight, bias, _ = textbook.linear_numbers(case)
+    if case.dtype == "bf16":
+        x, weight = _rounded(x), _rounded(weight)
+    node = ops.parameter(list(x.shape), element)
+    rows = ops.convert(node, openvino.Type.f32) if case.dtype == "bf16" else node
+    y = ops.add(ops.matmul(rows, ops.constant(weight), False, True), ops.constant(bias))
+    model = openvino.Model([ops.convert(y, element) if case.dtype == "bf16" else y], [node])
+    run, output = _request(model, [x], case.dtype)
+    yield f"MatMul, {_name(case)}", (run, textbook.difference(output(), textbook.linear(x, weight, bias)))
 
 
 def _layer(case):

@@ -40,6 +40,8 @@ def variants(case):
         "backward": _backward,
         "fwdbwd": _both_ways,
         "weights": _weights,
+        "linear": _linear,
+        "linear-backward": _linear_backward,
         "mha": _layer,
         "mha-train": _layer,
         "lm-step": _lm_step,
@@ -179,6 +181,35 @@ def _weights(case):
             return weights @ v, weights
 
     yield "textbook", (run, _row_error(case, run()[0], q, k, v))
+
+
+def _linear_tensors(case):
+    """x, weight, bias, dy in the case's type."""
+    return [torch.from_numpy(x).to(_dtype(case)) for x in textbook.linear_numbers(case)]
+
+
+def _linear(case):
+    x, weight, bias, _ = _linear_tensors(case)
+
+    def run():
+        with torch.inference_mode():
+            return torch.nn.functional.linear(x, weight, bias)
+
+    yield "F.linear", (run, textbook.difference(_numpy(run()), textbook.linear(_numpy(x), _numpy(weight), _numpy(bias))))
+
+
+def _linear_backward(case):
+    x, weight, bias, dy = _linear_tensors(case)
+    inputs = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    y = torch.nn.functional.linear(*inputs)
+
+    def run():
+        return torch.autograd.grad(y, inputs, dy, retain_graph=True)
+
+    dx, dweight, _ = run()
+    rows, gradient = (_numpy(tensor).astype("float64") for tensor in (x, dy))
+    pairs = ((dx, gradient @ _numpy(weight).astype("float64")), (dweight, gradient.T @ rows))
+    yield "F.linear", (run, max(textbook.difference(_numpy(got), exact) for got, exact in pairs))
 
 
 class SdpaLayer(torch.nn.Module):
