@@ -64,14 +64,14 @@ def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
     return tuple(first.shape)
 
 
-_DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
+DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
 
 
 def empty_gradients(
     function: str, need: Sequence[str], made: Any, *, q: Any, k: Any, v: Any, **options: Any
 ) -> dict[str, Any]:
     """A new array for each that `need` names, in the order of :class:`Gradients`; ValueError for one that is not there."""
-    unknown = set(need) - set(_DIFFERENTIABLE)
+    unknown = set(need) - set(DIFFERENTIABLE)
     if unknown:
         raise ValueError(f"[{function}] need names what has no gradient: got {sorted(unknown)}")
     of: dict[str, Any] = {}
@@ -218,7 +218,7 @@ def attention_backward(
         gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
         gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), False, made, looking,
     )  # fmt: skip
-    results = Gradients(*(finish(q, of.get(name)) for name in _DIFFERENTIABLE))
+    results = Gradients(*(finish(q, of.get(name)) for name in DIFFERENTIABLE))
     return results if weights is None else (results, weights._seen(looking))
 
 

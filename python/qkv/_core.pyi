@@ -225,6 +225,8 @@ def varlen_backward(
     dv: object | None,
     dbias: object | None,
     dsinks: object | None,
+    dposition_bias: object | None,
+    dlse: object | None,
     q_offsets: Sequence[int],
     kv_offsets: Sequence[int],
     options: Options | None,

@@ -8,7 +8,7 @@ from typing import Any
 from . import _core
 from ._arrays import dtype_name, empty, finish, integers, operand, require_float, sum_dtype
 from ._options import build_options
-from ._attention import Gradients, empty_gradients
+from ._attention import DIFFERENTIABLE, Gradients, empty_gradients
 
 __all__ = ["attention_varlen", "attention_varlen_backward"]
 
@@ -50,16 +50,20 @@ def attention_varlen_backward(
     q_offsets: Sequence[int],
     kv_offsets: Sequence[int] | None = None,
     *,
+    dlse: Any = None,
     need: Sequence[str] = ("q", "k", "v"),
     **options: Any,
 ) -> Gradients:
-    """Gradients of sum(out * dout), from what :func:`attention_varlen` was given and returned. need: "q", "k", "v", "bias", "sinks"."""
+    """Gradients of sum(out * dout) (+ sum(lse * dlse)), from what :func:`attention_varlen` was given and returned.
+
+    dlse [total_q, H] is optional; need as in :func:`attention_backward`. dbias, dsinks and dposition_bias are sums over sequences.
+    """
     made = build_options(4, **options)
     of = empty_gradients("attention_varlen_backward", need, made, q=q, k=k, v=v, **options)
     gradient = {name: operand(array, f"d{name}") for name, array in of.items()}
     _core.varlen_backward(
         operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), operand(lse, "lse"), operand(dout, "dout"),
         gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
-        *_offsets(q_offsets, kv_offsets), made,
+        gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), *_offsets(q_offsets, kv_offsets), made,
     )  # fmt: skip
-    return Gradients(*(finish(q, of.get(name)) for name in ("q", "k", "v", "bias", "sinks")))
+    return Gradients(*(finish(q, of.get(name)) for name in DIFFERENTIABLE))

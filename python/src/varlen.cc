@@ -30,14 +30,15 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handl
 }
 
 void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dq,
-              nb::handle dk, nb::handle dv, nb::handle dbias, nb::handle dsinks, const Numbers& q_offsets,
-              const Numbers& kv_offsets, const OptionsObject* options) {
+              nb::handle dk, nb::handle dv, nb::handle dbias, nb::handle dsinks, nb::handle dposition_bias, nb::handle dlse,
+              const Numbers& q_offsets, const Numbers& kv_offsets, const OptionsObject* options) {
   constexpr const char* kName = "attention_varlen_backward";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse),
       ga(kName, "dout", dout);
   const Optional dqa = optional_array(kName, "dq", dq), dka = optional_array(kName, "dk", dk),
                  dva = optional_array(kName, "dv", dv), dba = optional_array(kName, "dbias", dbias),
-                 dsa = optional_array(kName, "dsinks", dsinks);
+                 dsa = optional_array(kName, "dsinks", dsinks), dpa = optional_array(kName, "dposition_bias", dposition_bias),
+                 dla = optional_array(kName, "dlse", dlse);
   const AttentionOptions o = options_or_default(options);
   const std::shared_ptr<Context> with = context();
   with_float_type(kName, qa, [&]<class T>() {
@@ -48,6 +49,8 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
     gradients.dv = output_or_null<T, 3>(dva);
     gradients.dbias = output_or_null<Sum, 4>(dba);
     gradients.dsinks = output_or_null<Sum, 1>(dsa);
+    gradients.dposition_bias = output_or_null<Sum, 2>(dpa);
+    gradients.dlse = input_or_null<Sum, 2>(dla);
     const auto qv = qa.input<T, 3>(), kv = ka.input<T, 3>(), vv = va.input<T, 3>(), ov = oa.input<T, 3>(),
                gv = ga.input<T, 3>();
     const auto lv = la.input<Sum, 2>();
@@ -63,7 +66,8 @@ void bind_varlen(nb::module_& m) {
         nb::arg("q_offsets"), nb::arg("kv_offsets"), nb::arg("options").none());
   m.def("varlen_backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dout"),
         nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("dbias").none(), nb::arg("dsinks").none(),
-        nb::arg("q_offsets"), nb::arg("kv_offsets"), nb::arg("options").none());
+        nb::arg("dposition_bias").none(), nb::arg("dlse").none(), nb::arg("q_offsets"), nb::arg("kv_offsets"),
+        nb::arg("options").none());
 }
 
 }  // namespace qkv::python

@@ -125,6 +125,39 @@ def test_ragged_batches_are_their_sequences(lengths: list[int], causal: bool, se
         assert np.array_equal(gradients.dk[begin:end].swapaxes(0, 1), own_gradients.dk)
 
 
+@pytest.mark.parametrize("kind", ["t5", "relative"])
+def test_ragged_gradients_are_those_of_the_padded_form(kind: str) -> None:
+    """What sequences share is summed over them: a bias, sinks, a learned table of position biases; and what arrives at lse counts."""
+    lengths, longest, heads, width = [5, 0, 9, 1], 9, 4, 6
+    offsets, table = np.cumsum([0, *lengths]), numbers(30, 9, heads, dtype="float64")
+    make = qkv.PositionBias.t5 if kind == "t5" else qkv.PositionBias.relative
+    position_bias = make(table, **({"max_distance": 6} if kind == "t5" else {}), align="top_left")
+    shared = {"bias": numbers(31, 1, heads, longest, longest, dtype="float64"), "sinks": numbers(32, heads, dtype="float64")}
+    shared["position_bias"] = position_bias
+    need = ("q", "k", "v", "bias", "sinks", "position_bias")
+    packed = [numbers(33 + n, sum(lengths), h, width, dtype="float64") for n, h in enumerate((heads, 2, 2, heads))]
+    dlse = numbers(37, sum(lengths), heads, dtype="float64")
+
+    def padded(x: np.ndarray) -> np.ndarray:
+        """[total, H, ..] -> [B, H, longest, ..], zeros behind each sequence."""
+        result = np.zeros((len(lengths), x.shape[1], longest, *x.shape[2:]))
+        for b, length in enumerate(lengths):
+            result[b, :, :length] = x[offsets[b] : offsets[b + 1]].swapaxes(0, 1)
+        return result
+
+    q, k, v, dout = packed
+    out, lse = qkv.attention_varlen(q, k, v, offsets, return_lse=True, **shared)
+    ragged = qkv.attention_varlen_backward(dout, q, k, v, out, lse, offsets, dlse=dlse, need=need, **shared)
+    wide, mask = [padded(x) for x in (q, k, v)], qkv.Mask.key_lengths(lengths) & qkv.Mask.query_lengths(lengths)
+    wide_out, wide_lse = qkv.attention(*wide, mask=mask, return_lse=True, **shared)
+    whole = qkv.attention_backward(padded(dout), *wide, wide_out, wide_lse, dlse=padded(dlse), mask=mask, need=need, **shared)
+    for name in ("dq", "dk", "dv"):
+        assert np.allclose(padded(getattr(ragged, name)), getattr(whole, name), rtol=1e-11, atol=1e-12), name
+    for name in ("dbias", "dsinks", "dposition_bias"):
+        assert np.abs(getattr(ragged, name)).max() > 0.1
+        assert np.allclose(getattr(ragged, name), getattr(whole, name), rtol=1e-11, atol=1e-12), name
+
+
 @pytest.mark.parametrize("feature_map", ["elu+1", "relu", "identity"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_linear_attention_is_its_square(feature_map: str, causal: bool) -> None:
