@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "attention/mask_leaves.h"
 #include "attention/mask_node.h"
@@ -30,22 +31,68 @@ BlockMap square_map(const char* function, Index length, Index block, Index windo
   return map;
 }
 
-/// Ends the row that `live` marks.
-void add_row(const std::vector<bool>& live, BlockMap& map) {
-  for (std::size_t column = 0; column < live.size(); ++column) {
-    if (live[column]) map.columns.push_back(static_cast<Index>(column));
-  }
-  map.row_begin.push_back(map.live_blocks());
-}
+/// The row that is being filled. Costs what it holds, not what it could hold: blocks may be single tokens.
+class Row {
+ public:
+  explicit Row(BlockMap& map) : map_(map), live_(static_cast<std::size_t>(map.kv_blocks)) {}
 
-std::vector<bool> window_row(Index row, Index window_blocks, Index blocks) {
-  std::vector<bool> live(static_cast<std::size_t>(blocks));
-  const Index reach = std::min(window_blocks, blocks);
-  for (Index c = std::max<Index>(0, row - reach); c < std::min(blocks, row + reach + 1); ++c) {
-    live[static_cast<std::size_t>(c)] = true;
+  bool has(Index column) const { return live_[static_cast<std::size_t>(column)]; }
+  void add(Index column) {
+    if (has(column)) return;
+    live_[static_cast<std::size_t>(column)] = true;
+    map_.columns.push_back(column);
   }
-  return live;
-}
+  void add(Index begin, Index end) {
+    for (Index column = begin; column < end; ++column) add(column);
+  }
+  /// The next columns belong to the next row.
+  void end() {
+    const auto first = map_.columns.begin() + static_cast<std::ptrdiff_t>(map_.row_begin.back());
+    if (!std::is_sorted(first, map_.columns.end())) std::sort(first, map_.columns.end());
+    for (auto column = first; column != map_.columns.end(); ++column) live_[static_cast<std::size_t>(*column)] = false;
+    map_.row_begin.push_back(map_.live_blocks());
+  }
+
+ private:
+  BlockMap& map_;
+  std::vector<bool> live_;  // [kv_blocks]
+};
+
+/// Columns [begin, end) within `window_blocks` of a row.
+struct Reach {
+  Index begin, end;
+
+  Reach(Index row, Index window_blocks, Index blocks) {
+    const Index reach = std::min(window_blocks, blocks);
+    begin = std::max<Index>(0, row - reach);
+    end = std::min(blocks, row + reach + 1);
+  }
+};
+
+/// Draws from [0, count), each number once: what shuffling a written list from its end backwards would give, of which only
+/// the places that draws have moved are kept.
+class Draws {
+ public:
+  Draws(Random& random, Index count) : random_(random), left_(count) {}
+
+  bool any() const { return left_ > 0; }
+  Index next() {
+    const auto place = static_cast<Index>(random_.below(static_cast<std::size_t>(left_)));
+    const Index drawn = at(place);
+    moved_[place] = at(--left_);
+    return drawn;
+  }
+
+ private:
+  Index at(Index place) const {
+    const auto found = moved_.find(place);
+    return found == moved_.end() ? place : found->second;
+  }
+
+  Random& random_;
+  Index left_;
+  std::unordered_map<Index, Index> moved_;
+};
 
 }  // namespace
 
@@ -58,17 +105,22 @@ double BlockMap::density() const {
 BlockMap block_map(const LongformerBlocks& pattern) {
   constexpr const char* function = "block_map(LongformerBlocks)";
   BlockMap map = square_map(function, pattern.length, pattern.block, pattern.window_blocks, 1);
-  std::vector<bool> global(static_cast<std::size_t>(map.kv_blocks));
-  for (const Index block : pattern.global_blocks) {
+  std::vector<Index> global = pattern.global_blocks;
+  std::sort(global.begin(), global.end());
+  for (const Index block : global) {
     check<OptionError>(block >= 0 && block < map.kv_blocks, function, "a global block must be below ", map.kv_blocks, ": got ",
                        block);
-    global[static_cast<std::size_t>(block)] = true;
   }
-  for (Index row = 0; row < map.q_blocks; ++row) {
-    std::vector<bool> live = window_row(row, pattern.window_blocks, map.kv_blocks);
-    const bool whole = global[static_cast<std::size_t>(row)];
-    for (std::size_t column = 0; column < live.size(); ++column) live[column] = live[column] || whole || global[column];
-    add_row(live, map);
+  Row row(map);
+  for (Index r = 0; r < map.q_blocks; ++r) {
+    if (std::binary_search(global.begin(), global.end(), r)) {
+      row.add(0, map.kv_blocks);
+    } else {
+      const Reach window(r, pattern.window_blocks, map.kv_blocks);
+      row.add(window.begin, window.end);
+      for (const Index column : global) row.add(column);
+    }
+    row.end();
   }
   return map;
 }
@@ -79,24 +131,22 @@ BlockMap block_map(const BigBirdBlocks& pattern) {
   check<OptionError>(pattern.global_blocks >= 0 && pattern.random_blocks >= 0, function,
                      "global_blocks and random_blocks must be counts: got ", pattern.global_blocks, ", ",
                      pattern.random_blocks);
+  const Index blocks = map.kv_blocks, global = std::min(pattern.global_blocks, blocks);
+  Row row(map);
   for (Index head = 0; head < map.num_heads; ++head) {
     Random random(pattern.seed, static_cast<std::uint32_t>(head));
-    for (Index row = 0; row < map.q_blocks; ++row) {
-      std::vector<bool> live = window_row(row, pattern.window_blocks, map.kv_blocks);
-      for (Index column = 0; column < map.kv_blocks; ++column) {
-        if (row < pattern.global_blocks || column < pattern.global_blocks) live[static_cast<std::size_t>(column)] = true;
+    for (Index r = 0; r < map.q_blocks; ++r) {
+      const Reach window(r, pattern.window_blocks, blocks);
+      row.add(0, r < global ? blocks : global);
+      row.add(window.begin, window.end);
+      // Not live yet: [global, window.begin) and [max(global, window.end), blocks).
+      const Index before = std::max<Index>(0, window.begin - global), after = std::max(global, window.end);
+      Draws others(random, r < global ? 0 : before + blocks - after);
+      for (Index n = 0; n < pattern.random_blocks && others.any(); ++n) {
+        const Index other = others.next();
+        row.add(other < before ? global + other : after + other - before);
       }
-      std::vector<std::size_t> others;
-      for (std::size_t column = 0; column < live.size(); ++column) {
-        if (!live[column]) others.push_back(column);
-      }
-      for (Index n = 0; n < pattern.random_blocks && !others.empty(); ++n) {  // each drawn once
-        const auto pick = static_cast<std::size_t>(random.below(others.size()));
-        live[others[pick]] = true;
-        others[pick] = others.back();
-        others.pop_back();
-      }
-      add_row(live, map);
+      row.end();
     }
   }
   return map;
@@ -119,24 +169,23 @@ BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes) {
   map.num_heads = sizes.num_heads;
   constexpr Index lanes = 32, keys = 128;
   std::array<std::uint32_t, keys> words;
+  Row row(map);
   for (Index plane = 0; plane < sizes.batch * sizes.num_heads; ++plane) {
     const Index b = plane / sizes.num_heads, h = plane % sizes.num_heads;
-    for (Index row = 0; row < map.q_blocks; ++row) {
-      std::vector<bool> live(static_cast<std::size_t>(map.kv_blocks));
-      const Index row_end = std::min((row + 1) * sizes.q_block, sizes.q_len);
-      for (Index i0 = row * sizes.q_block; i0 < row_end; i0 += lanes) {
+    for (Index r = 0; r < map.q_blocks; ++r) {
+      const Index row_end = std::min((r + 1) * sizes.q_block, sizes.q_len);
+      for (Index i0 = r * sizes.q_block; i0 < row_end; i0 += lanes) {
         const Index ni = std::min(lanes, row_end - i0);
         for (Index j0 = 0; (j0 = mask_next_key(&bound, b, h, i0, ni, j0)) < sizes.kv_len;) {
           const Index column = j0 / sizes.kv_block, column_end = std::min((column + 1) * sizes.kv_block, sizes.kv_len);
           const Index nj = std::min(keys, column_end - j0);
-          const bool known = live[static_cast<std::size_t>(column)];
-          const bool any = known || mask_tile(&bound, b, h, i0, ni, j0, nj, words.data()) != kTileEmpty;
-          live[static_cast<std::size_t>(column)] = any;
+          const bool any = row.has(column) || mask_tile(&bound, b, h, i0, ni, j0, nj, words.data()) != kTileEmpty;
+          if (any) row.add(column);
           j0 = any ? column_end : j0 + nj;
         }
         rethrow_callback_error();
       }
-      add_row(live, map);
+      row.end();
     }
   }
   return map;
