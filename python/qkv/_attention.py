@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arrays import empty, finish, operand, require_float, sum_dtype, dtype_name
+from ._arrays import dtype_name, empty, finish, operand, require_float, sum_dtype
 from ._options import PositionBias, ScoreMod, build_options
 from .capture import Capture
 from .kv_cache import KVCache
@@ -57,20 +57,19 @@ def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
                 f"[{function}] {name} must have {first_name}'s element type {dtype_name(first)}: got {dtype_name(array)}"
             )
         if not 2 <= len(array.shape) <= 4 or len(array.shape) != len(first.shape):
-            raise ValueError(
-                f"[{function}] {first_name} and {name} must both be [B, H, T, D], [H, T, D] or [T, D]: got "
-                f"{first_name} {list(first.shape)}, {name} {list(array.shape)}"
-            )
+            both, got = f"{first_name} and {name} must both", f"{first_name} {list(first.shape)}, {name} {list(array.shape)}"
+            if array is first:
+                both, got = f"{name} must", str(list(array.shape))
+            raise ValueError(f"[{function}] {both} be [B, H, T, D], [H, T, D] or [T, D]: got {got}")
     return tuple(first.shape)
 
 
 DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
 
 
-def empty_gradients(
-    function: str, need: Sequence[str], made: Any, *, q: Any, k: Any, v: Any, **options: Any
-) -> dict[str, Any]:
+def empty_gradients(function: str, need: Sequence[str], made: Any, *, q: Any, k: Any, v: Any, **options: Any) -> dict[str, Any]:
     """A new array for each that `need` names, in the order of :class:`Gradients`; ValueError for one that is not there."""
+    need = (need,) if isinstance(need, str) else need
     unknown = set(need) - set(DIFFERENTIABLE)
     if unknown:
         raise ValueError(f"[{function}] need names what has no gradient: got {sorted(unknown)}")
@@ -126,17 +125,20 @@ def attention(
         k, v: [B, Hkv, Tk, D], [B, Hkv, Tk, Dv], of q's type and number of axes. Or k a :class:`KVCache` and no v.
         causal: True (only when Tq == Tk), "top_left" (query 0 sees key 0) or "bottom_right" (the last query sees the last key).
         mask: a :class:`Mask`; all masks that are given hold together.
-        keep, drop: arrays, non-zero = may (may not) attend: four axes [B|1, H|1, Tq|1, Tk|1], or fewer that ``mask_axes`` names:
-            "bk", "qk", "bqk", "hqk".
+        keep, drop: arrays, non-zero = may (may not) attend: four axes [B|1, H|1, Tq|1, Tk|1], or fewer that ``mask_axes``
+            names: "bk", "qk", "bqk", "hqk".
         bias: added to scores, [B|1, H|1, Tq|1, Tk|1], float32 (float64 for float64); -inf = not kept.
-        window: (left, right), numbers of other tokens that may be attended, inclusive; -1 = unbounded. Aligned as ``causal`` says.
+        window: (left, right), numbers of other tokens that may be attended, inclusive; -1 = unbounded. Aligned as ``causal``
+            says.
         key_lengths: [B]: keys from there on are padding.
         scale: default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).
-        dropout, seed: probability on weights, and the 64-bit seed that fixes the pattern. ``first_sequence``: number of sequence 0.
+        dropout, seed: probability on weights, and the 64-bit seed that fixes the pattern. ``first_sequence``: number of
+            sequence 0.
         empty_row: what a row without keys gives: "zero", "mean" or "nan".
         sinks: [H], a learned logit for each head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
         return_lse: also lse [B, H, Tq], float32 (float64 for float64), natural log.
-        weights: "all": also the weights [B, H, Tq, Tk] before dropout, "applied": after it; a :class:`Capture`: also what it saw.
+        weights: "all": also the weights [B, H, Tq, Tk] before dropout, "applied": after it; a :class:`Capture`: also what it
+            saw.
         out: where to write, [B, H, Tq, Dv]; default: a new array.
 
     Returns:
@@ -205,9 +207,11 @@ def attention_backward(
         options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ..).
 
     Returns:
-        :class:`Gradients`, of the inputs' types (bias, sinks, position_bias: float32, or float64 for float64); with weights a tuple
-        of them and :class:`Captured`.
+        :class:`Gradients`, of the inputs' types (bias, sinks, position_bias: float32, or float64 for float64); with weights a
+        tuple of them and :class:`Captured`.
     """
+    if weights is not None and not isinstance(weights, Capture):
+        raise TypeError(f'[attention_backward] weights must be a Capture(of="gradient", ..): got {type(weights).__name__}')
     shape = check_inputs("attention_backward", q=q, k=k, v=v, out=out, dout=dout)
     made = build_options(len(shape), **options)
     of = empty_gradients("attention_backward", need, made, q=q, k=k, v=v, **options)
@@ -235,7 +239,8 @@ def attention_weights(q: Any, k: Any, *, applied: bool = False, **options: Any) 
 
 
 def attention_plan(q: Any, k: Any, v: Any, **options: Any) -> dict[str, Any]:
-    """What a call would do, without doing it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, why others were skipped."""
+    """What a call would do, without doing it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, why others were
+    skipped."""
     shape = check_inputs("attention_plan", q=q, k=k, v=v)
     return _core.plan(operand(q, "q"), operand(k, "k"), operand(v, "v"), build_options(len(shape), **options))
 
@@ -247,7 +252,10 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
     shape = check_inputs("merge_attention", **{f"outs[{n}]": part for n, part in enumerate(outs)})
     out, lse = empty(outs[0], shape, dtype_name(outs[0])), empty(outs[0], shape[:-1], sum_dtype(outs[0]))
     _core.merge(
-        [operand(part, "outs") for part in outs], [operand(part, "lses") for part in lses], operand(out, "out"), operand(lse, "lse")
+        [operand(part, "outs") for part in outs],
+        [operand(part, "lses") for part in lses],
+        operand(out, "out"),
+        operand(lse, "lse"),
     )
     return finish(outs[0], out), finish(outs[0], lse)
 

@@ -170,6 +170,8 @@ def capture(
     arg6: int,
     arg7: str,
     arg8: Sequence[int],
+    arg9: bool,
+    arg10: bool,
     /,
 ) -> Capture: ...
 def jvp(

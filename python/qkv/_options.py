@@ -17,26 +17,33 @@ _ALIGNS = ("top_left", "bottom_right")
 
 
 class PositionBias:
-    """A bias of the head and of how far the key lies from the query, d = j - i - offset. Memory: the distances, never Tq x Tk."""
+    """A bias of the head and of how far the key lies from the query, d = j - i - offset. Memory: the distances, never Tq x
+    Tk."""
 
-    def __init__(self, core: Any) -> None:
-        self._core = core
+    def __init__(self, core: Any, text: str) -> None:
+        self._core, self._text = core, text
+
+    def __repr__(self) -> str:
+        return f"PositionBias.{self._text}"
 
     @classmethod
     def alibi(cls, slopes: Sequence[float] | int, align: str = "square") -> PositionBias:
         """-slopes[h] * abs(d); a number of heads stands for the usual slopes. Press 2022 (arXiv:2108.12409)."""
         values = _core.alibi_slopes(slopes) if isinstance(slopes, int) else [float(s) for s in slopes]
-        return cls(_core.alibi(values, align))
+        return cls(_core.alibi(values, align), f"alibi({slopes!r}, {align!r})")
 
     @classmethod
     def t5(cls, table: Any, *, max_distance: int = 128, bidirectional: bool = True, align: str = "square") -> PositionBias:
         """table[bucket(d), h], table [buckets, H]: Hugging Face's relative_attention_bias.weight. Raffel 2020 (1910.10683)."""
-        return cls(_core.t5(operand(table, "table"), max_distance, bidirectional, align))
+        core = _core.t5(operand(table, "table"), max_distance, bidirectional, align)
+        return cls(
+            core, f"t5({list(table.shape)}, max_distance={max_distance}, bidirectional={bidirectional}, align={align!r})"
+        )
 
     @classmethod
     def relative(cls, table: Any, align: str = "square") -> PositionBias:
         """table[R + clamp(d, -R, R), h], table [2R + 1, H]. Shaw 2018 (1803.02155), on scores."""
-        return cls(_core.relative(operand(table, "table"), align))
+        return cls(_core.relative(operand(table, "table"), align), f"relative({list(table.shape)}, {align!r})")
 
 
 def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> Callable[..., np.ndarray]:
@@ -58,9 +65,9 @@ def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> C
 class ScoreMod:
     """A function of scores, after soft cap and bias, before the mask (FlexAttention's score_mod), on blocks of NumPy arrays.
 
-    value(score, b, h, i, j) -> score: score [queries, keys], b and h ints, i [queries, 1], j [1, keys]. slope: likewise, d value / d
-    score; without it backward raises. Both are called from the kernels' threads, must depend on their arguments alone, and may be
-    called for pairs that the mask hides. Dong 2024 (arXiv:2412.05496).
+    value(score, b, h, i, j) -> score: score [queries, keys], b and h ints, i [queries, 1], j [1, keys]. slope: likewise,
+    d value / d score; without it backward raises. Both are called from the kernels' threads, must depend on their arguments
+    alone, and may be called for pairs that the mask hides. Dong 2024 (arXiv:2412.05496).
     """
 
     value: Callable[..., Any]
@@ -79,7 +86,7 @@ def _diagonal(causal: bool | str) -> str:
     raise ValueError(f'[attention] causal must be False, True, "top_left" or "bottom_right": got {causal!r}')
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _causal(align: str) -> Mask:
     return Mask.causal(align)
 
@@ -162,4 +169,14 @@ def build_options(
         "score_mod": None if score_mod is None else score_mod._core,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    return _core.Options(**given) if given else None
+    try:
+        return _core.Options(**given) if given else None
+    except TypeError as error:
+        if "incompatible function arguments" not in str(error):
+            raise
+    numbers = {"scale": scale, "softcap": softcap, "dropout": dropout, "seed": seed, "first_sequence": first_sequence}
+    got = ", ".join(f"{name}={value!r}" for name, value in numbers.items() if value)
+    raise TypeError(
+        "[attention] scale, softcap and dropout must be numbers, seed and first_sequence whole ones from 0 on, empty_row a "
+        f"string: got {got or f'empty_row={empty_row!r}'}"
+    )

@@ -29,12 +29,14 @@ class Capture:
     map: tuple[int, int] | None = None  #: (rows, columns) of a map summed over blocks
     of: str = "weights"  #: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient
     offsets: Sequence[int] = ()  #: [B]: query i stands at key i + offset; none: Tk - Tq
+    positive: bool = False  #: of gradients: max(0, weight x gradient). Relevance maps, Chefer 2021 (arXiv:2103.15679) eq. 5
+    mean_of_heads: bool = False  #: of gradients, behind ``positive``: the mean over ``heads``; results have one head
 
     def _make(self) -> Any:
         map_rows, map_columns = self.map or (0, 0)
         return _core.capture(
             integers(self.heads), integers(self.rows), self.top_k, self.statistics, self.column_mass, map_rows, map_columns,
-            self.of, integers(self.offsets),
+            self.of, integers(self.offsets), self.positive, self.mean_of_heads,
         )  # fmt: skip
 
     @staticmethod

@@ -12,6 +12,8 @@ large models. Radford 2019 (GPT-2).
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,12 @@ class AttentionLM(Module):
     def save(self, path: str | os.PathLike[str]) -> None:
         """A safetensors file that :meth:`from_file`, ``qkv generate`` and ``qkv map`` read."""
         self._model.save(os.fspath(path))
+
+    def __reduce__(self) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "model.safetensors")
+            self.save(path)
+            return _made_again, (path.read_bytes(), self.text, self.losses)
 
     @property
     def _core(self) -> Any:  # type: ignore[override]
@@ -194,3 +202,13 @@ class AttentionLM(Module):
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value not in (False, 0.0))
         return f"AttentionLM({options}, parameters={self.parameter_count})"
+
+
+def _made_again(file: bytes, text: str | None, losses: list[float]) -> AttentionLM:
+    """What pickle calls."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.safetensors")
+        path.write_bytes(file)
+        model = AttentionLM.from_file(path)
+    model.text, model.losses = text, losses
+    return model

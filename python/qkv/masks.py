@@ -7,7 +7,8 @@ queries, Tk keys; ``align`` says where the diagonal lies when Tq != Tk: ``"squar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ class BlockMap:
         self._core = core
 
     @classmethod
-    def longformer(cls, length: int, *, block: int = 64, window_blocks: int = 1, global_blocks: Sequence[int] = (0,)) -> BlockMap:
+    def longformer(
+        cls, length: int, *, block: int = 64, window_blocks: int = 1, global_blocks: Sequence[int] = (0,)
+    ) -> BlockMap:
         """A band of blocks and some global ones. Beltagy 2020 (arXiv:2004.05150)."""
         return cls(_core.longformer_blocks(length, block, window_blocks, integers(global_blocks)))
 
@@ -69,10 +72,31 @@ class BlockMap:
         )
 
 
+def _sizes_to_draw(text: str) -> Iterator[tuple[int, ...]]:
+    """B, H, Tq, Tk of drawings to try: those of a dense array in it, else what masks that name their own sizes may take."""
+    own = re.search(r"(?:keep|drop)\[(\d+), (\d+), (\d+), (\d+)\]", text)
+    if own:
+        sizes = tuple(int(n) for n in own.groups())
+        if max(sizes) <= 16 and sizes[0] * sizes[1] <= 8:
+            yield sizes
+        return
+    for batch in range(1, 9):
+        yield from ((batch, 1, 6, 6), (batch, 1, 4, 6), *((batch, 1, n, n) for n in range(1, 17)))
+
+
+def _core_of(mask: Any, sign: str) -> Any:
+    if not isinstance(mask, Mask):
+        raise TypeError(
+            f"[Mask] {sign} takes masks: got {type(mask).__name__}; Mask.keep(array) or Mask.drop(array) makes one of an array"
+        )
+    return mask._core
+
+
 class Mask:
     """A mask; see the module. ``Mask()`` keeps everything."""
 
     __slots__ = ("_core",)
+    __array_ufunc__ = None  # NumPy leaves array & mask to the mask
 
     def __init__(self, core: Any = None) -> None:
         self._core = _core.everything() if core is None else core
@@ -176,7 +200,8 @@ class Mask:
 
     @classmethod
     def mask_mod(cls, keep: Callable[[int, int, int, int], bool]) -> Mask:
-        """keep(b, h, i, j) -> bool, called pair by pair from the kernels' threads: about a microsecond each. :meth:`of` is faster."""
+        """keep(b, h, i, j) -> bool, called pair by pair from the kernels' threads: about a microsecond each. :meth:`of` is
+        faster."""
         return cls(_core.mask_mod(keep))
 
     @classmethod
@@ -186,14 +211,12 @@ class Mask:
         return cls.keep(np.broadcast_to(np.asarray(keep(b, h, i, j), dtype=bool), (batch, num_heads, q_len, kv_len)))
 
     def __and__(self, other: Mask) -> Mask:
-        if not isinstance(other, Mask):
-            return NotImplemented
-        return Mask(self._core & other._core)
+        return Mask(self._core & _core_of(other, "&"))
 
     def __or__(self, other: Mask) -> Mask:
-        if not isinstance(other, Mask):
-            return NotImplemented
-        return Mask(self._core | other._core)
+        return Mask(self._core | _core_of(other, "|"))
+
+    __rand__, __ror__ = __and__, __or__
 
     def to_dense(self, q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> np.ndarray:
         """The mask written out: bool [batch, num_heads, q_len, kv_len]."""
@@ -212,9 +235,9 @@ class Mask:
 
     def __repr__(self) -> str:
         text = self._core.describe()
-        for q_len, kv_len in ((6, 6), (4, 6)):
+        for batch, heads, q_len, kv_len in _sizes_to_draw(text):
             try:
-                return f"{text}\n{self.draw(q_len, kv_len)}"
+                return f"{text}\n{self.draw(q_len, kv_len, batch=batch, num_heads=heads)}"
             except ValueError:
-                continue  # a mask that names its own sizes: lengths of several sequences, documents, dense arrays
+                continue  # a mask that names its own sizes
         return text

@@ -23,8 +23,15 @@ class Rotary:
     """
 
     def __init__(self, head_dim: int, **options: Any) -> None:
+        self._arguments = (head_dim, options)
         self._options = _core.RotaryOptions(**options)
         self._core = _core.Rotary(head_dim, self._options)
+
+    def __repr__(self) -> str:
+        return f"Rotary({', '.join([str(self._arguments[0]), *(f'{n}={v!r}' for n, v in self._arguments[1].items())])})"
+
+    def __reduce__(self) -> Any:
+        return _made_again, self._arguments
 
     @property
     def frequencies(self) -> np.ndarray:
@@ -47,3 +54,8 @@ class Rotary:
         numbers = None if ids is None else np.ascontiguousarray(ids, dtype=np.int64)
         function(operand(x, "x"), operand(y, "y"), offset, integers(offsets), numbers)
         return finish(x, y)
+
+
+def _made_again(head_dim: int, options: dict[str, Any]) -> Rotary:
+    """What pickle calls."""
+    return Rotary(head_dim, **options)

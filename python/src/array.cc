@@ -117,7 +117,7 @@ Type parse_type(const char* function, nb::handle name) {
 }
 
 void throw_type_error(const char* function, const Array& array, const char* wanted) {
-  throw nb::type_error(text(function, array.name() + " must be " + wanted + ": got " + type_name(array.type())).c_str());
+  throw nb::type_error(text(function, array.name() + " must be " + wanted + ": got " + array.type_text()).c_str());
 }
 
 Array::Array(const char* function, const char* name, nb::handle object) : function_(function), name_(name) {
@@ -183,7 +183,11 @@ bool Array::read_buffer(nb::handle object) {
   if (buffer.ndim > kMaxRank) throw nb::value_error(text(function_, name_ + " has more axes than 8").c_str());
   data_ = buffer.buf;
   type_ = type_of_format(buffer.format, buffer.itemsize);
-  if (type_ == Type::kOther) foreign_type_ = "buffer format '" + std::string(buffer.format) + "'";
+  if (type_ == Type::kOther) {
+    foreign_type_ = "buffer format '" + std::string(buffer.format) + "'";
+    if (*buffer.format == '>' || *buffer.format == '!')
+      foreign_type_ += ", the other byte order: x.astype(x.dtype.newbyteorder('='))";
+  }
   writable_ = buffer.readonly == 0;
   rank_ = buffer.ndim;
   for (int axis = 0; axis < rank_; ++axis) {
@@ -244,8 +248,7 @@ bool Array::read_dlpack(nb::handle object) {
 
 void Array::require(Type wanted, int rank) const {
   if (type_ != wanted) {
-    const std::string got = type_ == Type::kOther ? foreign_type_ : type_name(type_);
-    throw nb::type_error(text(function_, name_ + " must be " + type_name(wanted) + ": got " + got).c_str());
+    throw nb::type_error(text(function_, name_ + " must be " + type_name(wanted) + ": got " + type_text()).c_str());
   }
   if (rank_ > rank) {
     throw nb::value_error(

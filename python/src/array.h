@@ -54,6 +54,8 @@ class Array {
   int rank() const { return rank_; }
   Index size(int axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
   const std::string& name() const { return name_; }
+  /// NumPy's name of the element type, or what else it is.
+  std::string type_text() const { return type_ == Type::kOther ? foreign_type_ : type_name(type_); }
 
   /// As many axes as Rank, or fewer: those in front have size 1. TypeError: another element type. ValueError: read-only.
   template <class T, int Rank>

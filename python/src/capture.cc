@@ -58,20 +58,23 @@ nb::dict seen(const CaptureObject& object) {
 
 void bind_capture(nb::module_& m) {
   nb::class_<CaptureObject>(m, "Capture").def("seen", &seen);
-  m.def("capture", [](std::vector<Index> heads, std::vector<Index> rows, Index top_k, bool statistics, bool column_mass,
-                      Index map_rows, Index map_columns, const std::string& of, std::vector<Index> offsets) {
-    CaptureObject made;
-    made.look.heads = std::move(heads);
-    made.look.rows = std::move(rows);
-    made.look.top_k = top_k;
-    made.look.statistics = statistics;
-    made.look.column_mass = column_mass;
-    made.look.map_rows = map_rows;
-    made.look.map_columns = map_columns;
-    made.look.of = parse_of(of);
-    made.look.offsets = std::move(offsets);
-    return made;
-  });
+  m.def("capture",
+        [](std::vector<Index> heads, std::vector<Index> rows, Index top_k, bool statistics, bool column_mass, Index map_rows,
+           Index map_columns, const std::string& of, std::vector<Index> offsets, bool positive, bool mean_of_heads) {
+          CaptureObject made;
+          made.look.heads = std::move(heads);
+          made.look.rows = std::move(rows);
+          made.look.top_k = top_k;
+          made.look.statistics = statistics;
+          made.look.column_mass = column_mass;
+          made.look.map_rows = map_rows;
+          made.look.map_columns = map_columns;
+          made.look.of = parse_of(of);
+          made.look.offsets = std::move(offsets);
+          made.look.positive = positive;
+          made.look.mean_of_heads = mean_of_heads;
+          return made;
+        });
 }
 
 }  // namespace qkv::python

@@ -1,4 +1,7 @@
-// The library's errors as Python's: qkv.ShapeError is a ValueError too, and so on. The text stays what C++ said.
+// The library's errors as Python's: qkv.ShapeError is a ValueError too, and so on. The text stays what C++ said, but for names
+// of C++ that Python spells otherwise, and what to do about it in Python.
+#include <string>
+
 #include "bindings.h"
 #include "qkv/error.h"
 
@@ -22,15 +25,32 @@ PyObject* make(nb::module_& m, const char* name, PyObject* builtin, const char* 
   return type;
 }
 
+struct Phrase {
+  const char *cpp, *python;
+};
+constexpr Phrase kPhrases[] = {{"Align::kBottomRight", "\"bottom_right\""}, {"Align::kTopLeft", "\"top_left\""}};
+
+std::string in_python(std::string text) {
+  for (const Phrase& phrase : kPhrases) {
+    const std::string cpp = phrase.cpp;
+    for (std::size_t at = text.find(cpp); at != std::string::npos; at = text.find(cpp))
+      text.replace(at, cpp.size(), phrase.python);
+  }
+  if (text.find("must have stride 1") != std::string::npos) {
+    text += "; a contiguous copy has it: np.ascontiguousarray(x), x.contiguous()";
+  }
+  return text;
+}
+
 void translate(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const ShapeError& error) {
-    PyErr_SetString(types.shape, error.what());
+    PyErr_SetString(types.shape, in_python(error.what()).c_str());
   } catch (const OptionError& error) {
-    PyErr_SetString(types.option, error.what());
+    PyErr_SetString(types.option, in_python(error.what()).c_str());
   } catch (const UnsupportedError& error) {
-    PyErr_SetString(types.unsupported, error.what());
+    PyErr_SetString(types.unsupported, in_python(error.what()).c_str());
   } catch (const CacheFullError& error) {
     PyErr_SetString(types.cache_full, error.what());
   } catch (const FormatError& error) {

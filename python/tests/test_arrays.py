@@ -1,4 +1,5 @@
-"""What comes in and what is refused: libraries, element types, devices, strides, read-only results; each error says what to do."""
+"""What comes in and what is refused: libraries, element types, devices, strides, read-only results; each error says what to
+do."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import qkv
 from support import SUM, WIDER, expect_close, numbers, problem, textbook
 
@@ -63,12 +63,37 @@ def refused(kind: type[Exception], *parts: str, call: Any) -> None:
 
 def test_errors_say_what_to_do() -> None:
     q, k, v = problem(4, 2, 2, 6, 6, 4)
-    refused(TypeError, "[attention]", "q", "float32, float64, bfloat16 or float16", "int64", call=lambda: qkv.attention(q.astype(int), k, v))
+    refused(
+        TypeError,
+        "[attention]",
+        "q",
+        "float32, float64, bfloat16 or float16",
+        "int64",
+        call=lambda: qkv.attention(q.astype(int), k, v),
+    )
     refused(TypeError, "k must have q's element type", "float64", call=lambda: qkv.attention(q, k.astype(float), v))
     refused(TypeError, "k must be an array", "list", call=lambda: qkv.attention(q, [1.0], v))
     refused(ValueError, "[B, H, T, D]", "[2, 6, 4]", call=lambda: qkv.attention(q, k[0], v))
     refused(ValueError, "last axis of q must have stride 1", call=lambda: qkv.attention(q.swapaxes(2, 3), k.swapaxes(2, 3), v))
     refused(ValueError, "last axis", call=lambda: qkv.attention(q[..., ::2], k[..., ::2], v))
+    refused(ValueError, "q must be [B, H, T, D]", "[4]", call=lambda: qkv.attention(q[0, 0, 0], k, v))
+    refused(ValueError, "np.ascontiguousarray", ".contiguous()", call=lambda: qkv.attention(q[..., ::2], k[..., ::2], v))
+    refused(TypeError, "byte order", "newbyteorder", call=lambda: qkv.attention(*(x.astype(">f4") for x in (q, k, v))))
+    refused(ValueError, '"bottom_right"', '"top_left"', call=lambda: qkv.attention(q[:, :, :3], k, v, causal=True))
+    refused(TypeError, "scale='a'", "numbers", call=lambda: qkv.attention(q, k, v, scale="a"))
+    refused(TypeError, "Mask.keep(array)", "ndarray", call=lambda: qkv.Mask.causal() & np.ones((6, 6), bool))
+    refused(TypeError, "Mask.keep(array)", "ndarray", call=lambda: np.ones((6, 6), bool) | qkv.Mask.causal())
+    out, lse = qkv.attention(q, k, v, return_lse=True)
+    backward = qkv.attention_backward
+    refused(ValueError, "out must be [2, 2, 6, 4]", "[1, 2, 6, 4]", call=lambda: backward(out, q, k, v, out[:1], lse))
+    refused(TypeError, "lse must be float32", "float64", call=lambda: backward(out, q, k, v, out, lse.astype(float)))
+    refused(
+        ValueError,
+        "last axis of dout must have stride 1",
+        call=lambda: backward(np.broadcast_to(q[..., :1], q.shape), q, k, v, out, lse),
+    )
+    refused(ValueError, "'bias'", "none", call=lambda: backward(out, q, k, v, out, lse, need="bias"))
+    refused(TypeError, "Capture", "str", call=lambda: backward(out, q, k, v, out, lse, weights="all"))
     out = np.empty_like(q)
     out.flags.writeable = False
     refused(ValueError, "out is written to", "read-only", "writable", call=lambda: qkv.attention(q, k, v, out=out))

@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import qkv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import qkv
-from support import SUM, WIDER, expect_close, expect_results, numbers, problem, textbook
+from support import SUM, WIDER, expand_heads, expect_close, expect_results, numbers, problem, textbook
 
 TYPES = ["float32", "float64"]
 
 
-def both_ways(q: Any, k: Any, v: Any, options: dict[str, Any], reference: dict[str, Any], need: tuple[str, ...] = ("q", "k", "v")) -> None:
+def both_ways(
+    q: Any, k: Any, v: Any, options: dict[str, Any], reference: dict[str, Any], need: tuple[str, ...] = ("q", "k", "v")
+) -> None:
     """Forward and backward of one option set, with the textbook's spelling of the same options."""
     dtype = q.dtype.type
     dout = numbers(99, *q.shape[:-1], v.shape[-1], dtype=dtype)
@@ -149,7 +150,11 @@ def test_fewer_axes(rank: int) -> None:
 
 
 @given(
-    order=st.permutations([0, 1, 2]), reverse=st.booleans(), step=st.integers(1, 3), causal=st.booleans(), seed=st.integers(0, 99)
+    order=st.permutations([0, 1, 2]),
+    reverse=st.booleans(),
+    step=st.integers(1, 3),
+    causal=st.booleans(),
+    seed=st.integers(0, 99),
 )
 @settings(deadline=None, max_examples=40)
 def test_any_strides(order: list[int], reverse: bool, step: int, causal: bool, seed: int) -> None:
@@ -170,7 +175,9 @@ def test_any_strides(order: list[int], reverse: bool, step: int, causal: bool, s
     width=st.integers(1, 9), v_width=st.integers(1, 9), seed=st.integers(0, 99), live=st.floats(0, 1),
 )  # fmt: skip
 @settings(deadline=None, max_examples=60)
-def test_any_shape(batch: int, kv_heads: int, group: int, q_len: int, kv_len: int, width: int, v_width: int, seed: int, live: float) -> None:
+def test_any_shape(
+    batch: int, kv_heads: int, group: int, q_len: int, kv_len: int, width: int, v_width: int, seed: int, live: float
+) -> None:
     """Zero sizes included; a random mask with empty rows."""
     q, k, v = problem(seed, batch, kv_heads * group, q_len, kv_len, width, kv_heads=kv_heads or 1, v_width=v_width)
     k, v = k[:, :kv_heads], v[:, :kv_heads]
@@ -226,3 +233,26 @@ def test_plan_counts_tiles() -> None:
     plan = qkv.attention_plan(q, k, v, causal=True)
     assert plan["skipped_tiles"] > 0 and plan["full_tiles"] > 0 and plan["partial_tiles"] > 0
     assert plan["forward_flops"] == 2 * (8 + 8) * 600 * 601 / 2
+
+
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("mean_of_heads", [False, True])
+def test_relevance_maps_are_weights_times_their_gradient(positive: bool, mean_of_heads: bool) -> None:
+    q, k, v = problem(61, 2, 4, 9, 9, 6, kv_heads=2, dtype="float64")
+    dout, keep = numbers(64, 2, 4, 9, 6, dtype="float64"), np.tril(np.ones((9, 9), bool))
+    out, lse = qkv.attention(q, k, v, causal=True, return_lse=True)
+    look = qkv.Capture(
+        of="gradient", rows=range(9), heads=(3, 0, 1), top_k=2, map=(3, 3), positive=positive, mean_of_heads=mean_of_heads
+    )
+    gradients, seen = qkv.attention_backward(dout, q, k, v, out, lse, causal=True, weights=look)
+    plain = qkv.attention_backward(dout, q, k, v, out, lse, causal=True)
+    assert all(np.array_equal(a, b) for a, b in zip(gradients[:3], plain[:3], strict=True))
+    relevance = textbook(q, k, v, keep=keep)["weights"] * (dout @ expand_heads(v, 4).swapaxes(-1, -2))
+    relevance = relevance[:, [3, 0, 1]]
+    if positive:
+        relevance = np.maximum(relevance, 0)
+    if mean_of_heads:
+        relevance = relevance.mean(1, keepdims=True)
+    assert np.allclose(seen.rows, relevance, rtol=1e-12, atol=1e-14)
+    assert np.allclose(seen.map, relevance.reshape(2, -1, 3, 3, 3, 3).sum((3, 5)), rtol=1e-12, atol=1e-13)
+    assert np.allclose(seen.top_weights[..., 0].max(), np.where(keep, relevance, -np.inf).max(), rtol=1e-12)

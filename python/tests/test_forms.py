@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import qkv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import qkv
 from support import numbers, problem
 
 i, j = np.ogrid[:6, :6]
@@ -48,7 +47,10 @@ def test_masks_mean_what_they_say(name: str) -> None:
 
 def test_a_mask_draws_itself() -> None:
     assert repr(qkv.Mask.sliding(2)).splitlines()[1:4] == ["1 0 0 0 0 0", "1 1 0 0 0 0", "0 1 1 0 0 0"]
-    assert "key_lengths" in repr(qkv.Mask.key_lengths([3, 4]))
+    assert repr(qkv.Mask.key_lengths([3, 4])).splitlines()[:3] == ["key_lengths[2]", "sequence 0, head 0", "1 1 1 0 0 0"]
+    assert repr(qkv.Mask.keep(np.tril(np.ones((3, 4), bool)), "qk")).splitlines()[1:] == ["1 0 0 0", "1 1 0 0", "1 1 1 0"]
+    assert repr(qkv.Mask.keep(np.ones((1, 1, 50, 50), bool))) == "keep[1, 1, 50, 50]"
+    assert repr(qkv.Mask.documents([0, 1, 3])).splitlines()[1:] == ["1 0 0", "0 1 1", "0 1 1"]
     assert qkv.Mask.causal("bottom_right").draw(2, 4) == "1 1 1 0\n1 1 1 1"
     assert "sequence 1, head 0" in qkv.Mask.key_lengths([1, 2]).draw(1, 2, batch=2)
 
@@ -127,7 +129,8 @@ def test_ragged_batches_are_their_sequences(lengths: list[int], causal: bool, se
 
 @pytest.mark.parametrize("kind", ["t5", "relative"])
 def test_ragged_gradients_are_those_of_the_padded_form(kind: str) -> None:
-    """What sequences share is summed over them: a bias, sinks, a learned table of position biases; and what arrives at lse counts."""
+    """What sequences share is summed over them: a bias, sinks, a learned table of position biases; and what arrives at lse
+    counts."""
     lengths, longest, heads, width = [5, 0, 9, 1], 9, 4, 6
     offsets, table = np.cumsum([0, *lengths]), numbers(30, 9, heads, dtype="float64")
     make = qkv.PositionBias.t5 if kind == "t5" else qkv.PositionBias.relative
@@ -163,7 +166,9 @@ def test_ragged_gradients_are_those_of_the_padded_form(kind: str) -> None:
 def test_linear_attention_is_its_square(feature_map: str, causal: bool) -> None:
     q, k, v = problem(6, 2, 4, 37, 37, 8, kv_heads=2, dtype="float64")
     normalized = feature_map != "identity"
-    phi = {"elu+1": lambda x: np.where(x > 0, x + 1, np.exp(x)), "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}[feature_map]
+    phi = {"elu+1": lambda x: np.where(x > 0, x + 1, np.exp(x)), "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}[
+        feature_map
+    ]
     a = phi(q) @ phi(np.repeat(k, 2, 1)).swapaxes(-1, -2)
     a = np.tril(a) if causal else a
     total = a.sum(-1, keepdims=True) if normalized else 1.0
@@ -177,7 +182,13 @@ def test_linear_attention_goes_on_from_its_state_and_differentiates() -> None:
     decay = -abs(numbers(8, 1, 2, 30, dtype="float64"))
     whole = qkv.linear_attention(q, k, v, causal=True, log_decay=decay, normalized=False)
     head, state = qkv.linear_attention(
-        q[:, :, :11], k[:, :, :11], v[:, :, :11], causal=True, log_decay=decay[..., :11].copy(), normalized=False, return_state=True
+        q[:, :, :11],
+        k[:, :, :11],
+        v[:, :, :11],
+        causal=True,
+        log_decay=decay[..., :11].copy(),
+        normalized=False,
+        return_state=True,
     )
     tail = qkv.linear_attention(
         q[:, :, 11:], k[:, :, 11:], v[:, :, 11:], causal=True, log_decay=decay[..., 11:].copy(), normalized=False, state=state
@@ -235,4 +246,6 @@ def test_second_derivatives_by_finite_differences() -> None:
         inputs = [q, k, v, dout]
         direction = numbers(20 + n, *inputs[n].shape, dtype="float64")
         moved = [[x + s * step * direction if m == n else x for m, x in enumerate(inputs)] for s in (1, -1)]
-        assert np.isclose((inner(*moved[0]) - inner(*moved[1])) / (2 * step), (gradient * direction).sum(), rtol=1e-6, atol=1e-7)
+        assert np.isclose(
+            (inner(*moved[0]) - inner(*moved[1])) / (2 * step), (gradient * direction).sum(), rtol=1e-6, atol=1e-7
+        )

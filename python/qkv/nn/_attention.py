@@ -33,11 +33,8 @@ class Layer(Module):
     name: str  #: in ``qkv layer`` and :func:`load_layer`
 
     def __init__(self, **config: Any) -> None:
-        given = {key: value for key, value in config.items() if value is not None}
-        if "rotary" in given:
-            given["rotary"] = _rotary_options(given["rotary"])
-        self._config = given
-        self._core = _nn.make_layer(self.name, _nn.LayerConfig(**given))
+        self._config = {key: value for key, value in config.items() if value is not None}
+        self._core = _nn.make_layer(self.name, _layer_config(self._config))
 
     @classmethod
     def _around(cls, made: Any, config: Mapping[str, Any]) -> Layer:
@@ -49,9 +46,10 @@ class Layer(Module):
     def from_state_dict(cls, state: Mapping[str, Any], **config: Any) -> Layer:
         """Made and loaded: sizes that are not given are those of the arrays. num_heads is in no file: say it."""
         given = {key: value for key, value in config.items() if value is not None}
-        if "rotary" in given:
-            given["rotary"] = _rotary_options(given["rotary"])
-        return cls._around(_nn.load_layer(cls.name, entries_of(state), _nn.LayerConfig(**given)), given)
+        return cls._around(_nn.load_layer(cls.name, entries_of(state), _layer_config(given)), given)
+
+    def __reduce__(self) -> Any:
+        return _made_again, (type(self), self._config, self.state_dict(), self.training)
 
     def train(self, on: bool = True) -> Layer:
         """Training mode turns dropout on. A new layer is in evaluation mode."""
@@ -229,6 +227,15 @@ class Layer(Module):
     def __repr__(self) -> str:
         options = ", ".join(f"{key}={value!r}" for key, value in self._config.items() if key != "rotary")
         return f"{type(self).__name__}({options})"
+
+
+def _made_again(cls: type[Layer], config: dict[str, Any], state: Mapping[str, np.ndarray], training: bool) -> Layer:
+    """What pickle calls."""
+    return cls.from_state_dict(state, **config).train(training)
+
+
+def _layer_config(config: Mapping[str, Any]) -> Any:
+    return _nn.LayerConfig(**{key: _rotary_options(value) if key == "rotary" else value for key, value in config.items()})
 
 
 def _rotary_options(rotary: Any) -> Any:

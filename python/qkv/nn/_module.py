@@ -92,11 +92,27 @@ class Module:
         """The parameters from safetensors; raises as :meth:`load_state_dict`."""
         self.load_state_dict(load_safetensors(path), prefix)
 
+    def _arguments(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """What makes a module of this one's sizes, whatever its parameters."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> Any:
+        """Pickled, copied and sent to another process with its parameters; without gradients."""
+        state = self.state_dict()
+        return _made_again, (type(self), self._arguments(state), state)
+
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self.forward(*args, **options)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         raise NotImplementedError
+
+
+def _made_again(cls: type[Module], arguments: dict[str, Any], state: Mapping[str, np.ndarray]) -> Module:
+    """What pickle calls."""
+    module = cls(**arguments)
+    module.load_state_dict(state)
+    return module
 
 
 def require_f32(x: Any, name: str, function: str) -> None:

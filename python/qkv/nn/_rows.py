@@ -5,6 +5,7 @@ x is [.., E], any number of axes in front of the last, float32, of NumPy, PyTorc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,9 @@ class Linear(_Rows):
     def _widths(self) -> tuple[int, int]:
         return self._core.in_features, self._core.out_features
 
+    def _arguments(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {"in_features": self._core.in_features, "out_features": self._core.out_features, "bias": self._core.has_bias}
+
     def __repr__(self) -> str:
         return f"Linear({self._core.in_features}, {self._core.out_features}, bias={self._core.has_bias})"
 
@@ -82,6 +86,9 @@ class LayerNorm(_Rows):
 
     def _widths(self) -> tuple[int, int]:
         return self.embed_dim, self.embed_dim
+
+    def _arguments(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {"embed_dim": self.embed_dim, "eps": self.eps, "bias": "bias" in state}
 
     def __repr__(self) -> str:
         return f"LayerNorm({self.embed_dim}, eps={self.eps:g})"
@@ -109,6 +116,9 @@ class MLP(_Rows):
     def _run_backward(self, x: Any, dy: Any, dx: Any, saved: Saved) -> None:
         self._core.backward(operand(x, "x"), operand(dy, "dy"), operand(dx, "dx"), saved._core)
 
+    def _arguments(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {"embed_dim": self.embed_dim, "hidden_dim": len(state["c_fc.weight"]), "bias": "c_fc.bias" in state}
+
     def __repr__(self) -> str:
         return f"MLP({self.embed_dim}, parameters={self.parameter_count})"
 
@@ -134,6 +144,9 @@ class Embedding(Module):
         (ids,) = saved._of(self)
         require_f32(dy, "dy", "Embedding.backward")
         self._core.backward(ids, operand(rows(dy), "dy"))
+
+    def _arguments(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        return {"num_embeddings": self.num_embeddings, "embed_dim": self.embed_dim}
 
     def __repr__(self) -> str:
         return f"Embedding({self.num_embeddings}, {self.embed_dim})"
