@@ -1,7 +1,7 @@
 """Five minutes with qkv: attention, masks, weights, gradients, a layer, a model that learns, and where it looks.
 
-Written like a notebook: each "# %%" is a cell (VS Code and Jupyter run them one by one). Needs NumPy; draws with matplotlib where it
-is there. Seconds to run:  python examples/python/five_minute_tour.py [folder for pictures]
+Written like a notebook: each "# %%" is a cell (VS Code and Jupyter run them one by one). Needs NumPy; draws with matplotlib
+where it is there. Seconds to run:  python examples/python/five_minute_tour.py [folder for pictures]
 """
 
 # %% Attention: softmax(q k^T / sqrt(d)) v. B sequences, H heads, T tokens, d numbers each.
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 import qkv
 
 random = np.random.default_rng(0)

@@ -2,8 +2,8 @@
 
     pip install 'qkv[transformers]' && python maps_from_hugging_face.py [map.png]
 
-A small GPT-2 with random weights, so nothing is downloaded; it is trained for a few seconds with qkv's backward. With weights of
-your own: AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv") and a tokenizer's output as inputs.
+A small GPT-2 with random weights, so nothing is downloaded; it is trained for a few seconds with qkv's backward. With weights
+of your own: AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv") and a tokenizer's output as inputs.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""qkv in a PyTorch training loop: a small causal language model trained three ways from one state_dict, on the CPU. PyTorch's own
-attention; qkv put in its place by one line; and qkv's MultiheadAttention in the modules. Losses and times are printed.
+"""qkv in a PyTorch training loop: a small causal language model trained three ways from one state_dict, on the CPU. PyTorch's
+own attention; qkv put in its place by one line; and qkv's MultiheadAttention in the modules. Losses and times are printed.
 
 Written like a notebook: each "# %%" is a cell. Needs torch. Seconds to run:  python examples/python/train_with_torch.py
 """
@@ -8,11 +8,10 @@ Written like a notebook: each "# %%" is a cell. Needs torch. Seconds to run:  py
 import copy
 import time
 
-import torch
-from torch import nn
-
 import qkv
 import qkv.torch
+import torch
+from torch import nn
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # matrices this small gain nothing from more
@@ -27,7 +26,9 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(len(letters), width), nn.Embedding(context, width)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True) for _ in range(2)
+        )
         self.head = nn.Linear(width, len(letters))
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(context))
 
@@ -97,5 +98,8 @@ def milliseconds(attention: object) -> float:
     return 1000 * least
 
 
-for name, attention in (("PyTorch", nn.functional.scaled_dot_product_attention), ("qkv", qkv.torch.scaled_dot_product_attention)):
+for name, attention in (
+    ("PyTorch", nn.functional.scaled_dot_product_attention),
+    ("qkv", qkv.torch.scaled_dot_product_attention),
+):
     print(f"{name:32} {milliseconds(attention):6.1f} ms, causal attention of 1024 tokens, forward and backward")

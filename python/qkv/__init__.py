@@ -13,6 +13,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._attention import (
+    Gradients,
+    PositionBias,
+    ScoreMod,
+    attention,
+    attention_backward,
+    attention_plan,
+    attention_weights,
+    dropout_factors,
+    merge_attention,
+)
 from ._core import (
     CacheFullError,
     Error,
@@ -29,27 +40,21 @@ from ._core import (
     set_num_threads,
     supported_isas,
 )
-from ._attention import (
-    Gradients,
-    PositionBias,
-    ScoreMod,
-    attention,
-    attention_backward,
-    attention_plan,
-    attention_weights,
-    dropout_factors,
-    merge_attention,
-)
+from ._linear import LinearState, linear_attention, linear_attention_backward, random_features
 from .capture import Capture, Captured
 from .derivatives import attention_double_backward, attention_jvp
 from .kv_cache import KVCache
-from ._linear import LinearState, linear_attention, linear_attention_backward, random_features
 from .masks import BlockMap, Mask
 from .rotary import Rotary
 from .varlen import attention_varlen, attention_varlen_backward
 
 if TYPE_CHECKING:
-    from . import io as io, jax as jax, lm as lm, nn as nn, torch as torch, transformers as transformers
+    from . import io as io
+    from . import jax as jax
+    from . import lm as lm
+    from . import nn as nn
+    from . import torch as torch
+    from . import transformers as transformers
     from .lm import AttentionLM
     from .plotting import plot
 

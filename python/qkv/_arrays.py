@@ -24,8 +24,8 @@ def _is_jax(x: Any) -> bool:
 
 
 def operand(x: Any, name: str) -> Any:
-    """What _core reads: `x` itself, or a tuple where x cannot say what it is quickly (torch before 2.10: address and strides, ten
-    times as fast as DLPack, and x, which must live as long; NumPy arrays of ml_dtypes.bfloat16: their bits)."""
+    """What _core reads: `x` itself, or a tuple where x cannot say what it is quickly (torch before 2.10: address and strides,
+    ten times as fast as DLPack, and x, which must live as long; NumPy arrays of ml_dtypes.bfloat16: their bits)."""
     if isinstance(x, np.ndarray):
         if x.dtype.name == "bfloat16":
             return (x.view(np.uint16), "bfloat16")

@@ -1,4 +1,5 @@
-"""Linear attention, O(T D Dv): softmax's exp(q.k) is replaced by a product of feature maps. Formulas: qkv/linear_attention.h."""
+"""Linear attention, O(T D Dv): softmax's exp(q.k) is replaced by a product of feature maps. Formulas:
+qkv/linear_attention.h."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ def _options(
     )  # fmt: skip
 
 
-def linear_attention(q: Any, k: Any, v: Any, *, return_state: bool = False, return_normalizer: bool = False, **options: Any) -> Any:
+def linear_attention(
+    q: Any, k: Any, v: Any, *, return_state: bool = False, return_normalizer: bool = False, **options: Any
+) -> Any:
     """phi(q) (phi(k)^T v), divided by phi(q) sum phi(k) where normalised.
 
     Args:
@@ -91,7 +94,15 @@ def linear_attention(q: Any, k: Any, v: Any, *, return_state: bool = False, retu
 
 
 def linear_attention_backward(
-    dout: Any, q: Any, k: Any, v: Any, out: Any = None, normalizer: Any = None, *, dfinal: LinearState | None = None, **options: Any
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any = None,
+    normalizer: Any = None,
+    *,
+    dfinal: LinearState | None = None,
+    **options: Any,
 ) -> LinearGradients:
     """Gradients of sum(out * dout) (+ sum(final state * dfinal)). out and normalizer are needed where normalised."""
     check_inputs("linear_attention_backward", q=q, k=k, v=v, dout=dout)

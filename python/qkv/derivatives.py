@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from . import _core
 from ._arrays import dtype_name, empty, finish, operand
-from ._options import build_options
 from ._attention import check_inputs
+from ._options import build_options
 
 __all__ = ["SecondGradients", "attention_double_backward", "attention_jvp"]
 
@@ -57,8 +57,8 @@ def attention_double_backward(
     ddbias: Any = None,
     **options: Any,
 ) -> SecondGradients:
-    """Gradients of sum(dq * ddq) + sum(dk * ddk) + sum(dv * ddv) (+ sum(dbias * ddbias)) for q, k, v, dout and bias, where dq, dk,
-    dv, dbias are what attention_backward gives for dout. None is zero. Shapes are those of what each is a gradient of.
+    """Gradients of sum(dq * ddq) + sum(dk * ddk) + sum(dv * ddv) (+ sum(dbias * ddbias)) for q, k, v, dout and bias, where dq,
+    dk, dv, dbias are what attention_backward gives for dout. None is zero. Shapes are those of what each is a gradient of.
     """
     shape = check_inputs("attention_double_backward", q=q, k=k, v=v, out=out, dout=dout)
     made = [empty(q, tuple(a.shape), dtype_name(q)) for a in (q, k, v, dout)]

@@ -4,9 +4,9 @@
     loss = lambda q, k, v: qkv.jax.attention(q, k, v, causal=True).sum()
     jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)
 
-Works under jit, grad, value_and_grad, vjp, vmap, checkpoint and scan; float32, float64 (jax_enable_x64), bfloat16, float16. Letters
-and formula: qkv/_attention.py. Backward is qkv's own, O(T) memory; sums in float32 for 16-bit types. Not: forward mode (jvp,
-linearize, hessian), sharding over devices, other devices than CPUs (XLA then says that it has no such target).
+Works under jit, grad, value_and_grad, vjp, vmap, checkpoint and scan; float32, float64 (jax_enable_x64), bfloat16, float16.
+Letters and formula: qkv/_attention.py. Backward is qkv's own, O(T) memory; sums in float32 for 16-bit types. Not: forward mode
+(jvp, linearize, hessian), sharding over devices, other devices than CPUs (XLA then says that it has no such target).
 """
 
 from __future__ import annotations
@@ -206,9 +206,10 @@ def attention(
         bias: [B|1, H|1, Tq|1, Tk|1], added to scores; -inf = not kept. Its gradient is computed only where it is asked for.
         mask: a :class:`qkv.Mask`; static: make it once, outside of what is called again and again.
         keep: bool [B|1, H|1, Tq|1, Tk|1], True = may attend; traced.  key_lengths: int [B]; traced. All masks hold together.
-        scale: a number, default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).  sinks: [H], a logit for each head.
-        dropout, seed: as :func:`qkv.attention`; seed: an int (the same pattern as there), a key of jax.random or uint32[2]; traced.
-            Under vmap the sequences count on from call to call.
+        scale: a number, default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).  sinks: [H], a logit for each
+            head.
+        dropout, seed: as :func:`qkv.attention`; seed: an int (the same pattern as there), a key of jax.random or uint32[2];
+            traced. Under vmap the sequences count on from call to call.
         empty_row: "zero", "mean" or "nan".  return_lse: also lse [B, H, Tq], float32 (float64 for float64), differentiable too.
 
     Returns:
@@ -279,8 +280,8 @@ def dot_product_attention(
 
     query [B, T, N, H] or [T, N, H]; key, value [B, S, K, H] or [S, K, H]; bias, mask (bool, True = may attend) broadcastable to
     [B, N, T, S]. Causal and window are aligned at the top left; a row without keys averages all values, as there; rows from
-    query_seq_lengths on are 0. implementation is ignored. return_residual: also lse [B, T, N], without derivative; -inf for a row
-    without keys, where jax.nn gives about -2.4e38.
+    query_seq_lengths on are 0. implementation is ignored. return_residual: also lse [B, T, N], without derivative; -inf for a
+    row without keys, where jax.nn gives about -2.4e38.
     """
     del implementation
     q, k, v, bias, mask = (None if x is None else _four_axes(jnp.asarray(x)) for x in (query, key, value, bias, mask))
@@ -291,8 +292,8 @@ def dot_product_attention(
     sides = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
     out, lse = attention(
         q, k, v, causal="top_left" if is_causal else False, bias=bias, keep=mask, key_lengths=key_value_seq_lengths,
-        mask=None if sides is None else _top_left_window(int(sides[0]), int(sides[1])), scale=None if scale is None else float(scale),
-        empty_row="mean", return_lse=True, tokens_first=True,
+        mask=None if sides is None else _top_left_window(int(sides[0]), int(sides[1])),
+        scale=None if scale is None else float(scale), empty_row="mean", return_lse=True, tokens_first=True,
     )  # fmt: skip
     if query_seq_lengths is not None:
         live = jnp.arange(q.shape[1])[None, :, None, None] < jnp.asarray(query_seq_lengths)[:, None, None, None]

@@ -22,7 +22,8 @@ class KVCache:
 
     Args:
         num_kv_heads, head_dim, v_head_dim: Hkv, D, Dv (0: D).
-        storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale a token and head; off by at most max|row| / 254).
+        storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale a token and head; off by at most max|row| /
+            254).
         layout: "contiguous" (capacity: tokens of a sequence), "ring" (window: keys that a query sees; max_append: tokens of one
             append) or "paged" (page_size, pages: of all sequences together).
         sequences: that are there from the start; max_sequences: at once, forks included.
@@ -65,11 +66,11 @@ class KVCache:
     ) -> Any:
         """q [B, H, Tq, D] on the cached keys -> out [B, H, Tq, Dv] (and lse). Options as :func:`qkv.attention`.
 
-        sequences: which, in that order; none: all. shared: so many first tokens are the same for all (forks of one): they are read
-        once for all of them, and the parts merged by their lse.
+        sequences: which, in that order; none: all. shared: so many first tokens are the same for all (forks of one): they are
+            read once for all of them, and the parts merged by their lse.
         """
-        from ._options import build_options
         from ._attention import check_inputs
+        from ._options import build_options
 
         shape = check_inputs("KVCache.attention", q=q)
         out, lse = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)), None

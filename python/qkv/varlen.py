@@ -7,8 +7,8 @@ from typing import Any
 
 from . import _core
 from ._arrays import dtype_name, empty, finish, integers, operand, require_float, sum_dtype
-from ._options import build_options
 from ._attention import DIFFERENTIABLE, Gradients, empty_gradients
+from ._options import build_options
 
 __all__ = ["attention_varlen", "attention_varlen_backward"]
 
@@ -19,7 +19,14 @@ def _offsets(q_offsets: Any, kv_offsets: Any) -> tuple[list[int], list[int]]:
 
 
 def attention_varlen(
-    q: Any, k: Any, v: Any, q_offsets: Sequence[int], kv_offsets: Sequence[int] | None = None, *, return_lse: bool = False, **options: Any
+    q: Any,
+    k: Any,
+    v: Any,
+    q_offsets: Sequence[int],
+    kv_offsets: Sequence[int] | None = None,
+    *,
+    return_lse: bool = False,
+    **options: Any,
 ) -> Any:
     """Attention within each sequence: sequence b has queries [q_offsets[b], q_offsets[b+1]) and keys likewise.
 
@@ -56,7 +63,8 @@ def attention_varlen_backward(
 ) -> Gradients:
     """Gradients of sum(out * dout) (+ sum(lse * dlse)), from what :func:`attention_varlen` was given and returned.
 
-    dlse [total_q, H] is optional; need as in :func:`attention_backward`. dbias, dsinks and dposition_bias are sums over sequences.
+    dlse [total_q, H] is optional; need as in :func:`attention_backward`. dbias, dsinks and dposition_bias are sums over
+    sequences.
     """
     made = build_options(4, **options)
     of = empty_gradients("attention_varlen_backward", need, made, q=q, k=k, v=v, **options)

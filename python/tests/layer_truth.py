@@ -1,12 +1,11 @@
-"""A layer of attention as a person would write it, forward and backward, in any type: the oracle of test_nn.py in float64, the naive
-form in float32; beside each result its A (support.py). Not: a test."""
+"""A layer of attention as a person would write it, forward and backward, in any type: the oracle of test_nn.py in float64, the
+naive form in float32; beside each result its A (support.py). Not: a test."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-
 from support import textbook
 
 Arrays = dict[str, Any]

@@ -1,10 +1,11 @@
-"""What the tests share: the textbook in float64 (the oracle), the same in the type under test (the naive form), and bounds computed
-from the two. Not: expected values typed by hand.
+"""What the tests share: the textbook in float64 (the oracle), the same in the type under test (the naive form), and bounds
+computed from the two. Not: expected values typed by hand.
 
-The bound is that of tests/support/bounds.h and magnitude.h: error(fast) <= 2 * error(naive, same type) + 4 eps A, 3 for gradients;
+The bound is that of tests/support/bounds.h and magnitude.h: error(fast) <= 2 * error(naive, same type) + 4 eps A, 3 for
+gradients;
 error(naive) is its largest in the tensor, errors are against the next wider type, A is the same expression with every term made
-positive and room for the rounding of scores. 16-bit types: naive is the float32 form of the same inputs, and the unit roundoff of
-the type is added for the result and each rounding on the way.
+positive and room for the rounding of scores. 16-bit types: naive is the float32 form of the same inputs, and the unit roundoff
+of the type is added for the result and each rounding on the way.
 """
 
 from __future__ import annotations
@@ -112,8 +113,11 @@ def textbook(
     return result
 
 
-def expect_close(name: str, fast: Any, exact: np.ndarray, naive: np.ndarray, a: np.ndarray, dtype: str, *, inner: float = 0.0) -> None:
-    """`fast` of type `dtype` within the bound. Names that begin with "d" are gradients. inner: roundings to a 16-bit type on the way."""
+def expect_close(
+    name: str, fast: Any, exact: np.ndarray, naive: np.ndarray, a: np.ndarray, dtype: str, *, inner: float = 0.0
+) -> None:
+    """`fast` of type `dtype` within the bound. Names that begin with "d" are gradients. inner: roundings to a 16-bit type on
+    the way."""
     fast = np.asarray(fast)
     assert fast.shape == exact.shape, f"{name}: shape {fast.shape}, expected {exact.shape}"
     if fast.size == 0:

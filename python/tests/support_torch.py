@@ -1,8 +1,8 @@
-"""What the PyTorch tests share: running the same computation in PyTorch (float64: the truth; the type under test: the naive form)
-and on qkv, values and gradients, and a bound computed from the three. Not: the textbook's own bound (support.py).
+"""What the PyTorch tests share: running the same computation in PyTorch (float64: the truth; the type under test: the naive
+form) and on qkv, values and gradients, and a bound computed from the three. Not: the textbook's own bound (support.py).
 
-A chain of layers has no written A (support.py); the bound here is error(fast) <= 3 * error(naive) + 8 eps * max(1, max|truth|), error(naive)
-the largest of the tensor. Gradients likewise.
+A chain of layers has no written A (support.py); the bound here is error(fast) <= 3 * error(naive) + 8 eps * max(1, max|truth|),
+error(naive) the largest of the tensor. Gradients likewise.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
 
 
 def run(function: Callable[..., Any], arguments: Sequence[Any], dtype: torch.dtype) -> list[Tensor | None]:
-    """Results of function(*arguments) in dtype, and gradients of sum(result * fixed numbers) for each argument that requires grad."""
+    """Results of function(*arguments) in dtype, and gradients of sum(result * fixed numbers) for each argument that requires
+    grad."""
     own = [cast(x, dtype) for x in arguments]
     results = function(*own)
     results = [r for r in (results if isinstance(results, (tuple, list)) else (results,)) if isinstance(r, Tensor)]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import qkv
 from qkv import io, nn
 from support import numbers

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import qkv
-from qkv._progress import Progress
 from qkv.__main__ import TOOL
+from qkv._progress import Progress
 from qkv.lm import AttentionLM, default_text
 
 

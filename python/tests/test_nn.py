@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import qkv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import qkv
 from layer_truth import layer_truth, merge_gradients, split_parameters
 from qkv import nn
 from support import expect_close, numbers

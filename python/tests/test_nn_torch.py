@@ -1,4 +1,5 @@
-"""qkv.nn against PyTorch's modules in float64, gradients by autograd, on one state_dict; and the optimizer against torch.optim."""
+"""qkv.nn against PyTorch's modules in float64, gradients by autograd, on one state_dict; and the optimizer against
+torch.optim."""
 
 from __future__ import annotations
 
@@ -7,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from layer_truth import layer_truth, merge_gradients, split_parameters
 from qkv import nn
 from support import expect_close, numbers

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import qkv
 from qkv.plotting import AttentionMap, Picture
 from support import numbers

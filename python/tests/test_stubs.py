@@ -8,7 +8,6 @@ import inspect
 from pathlib import Path
 
 import pytest
-
 import qkv
 
 PACKAGE = Path(qkv.__file__).parent

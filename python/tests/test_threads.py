@@ -1,5 +1,5 @@
-"""qkv among threads and processes: one pool, the interpreter's lock released, fork, multiprocessing, DataLoader workers, PyTorch's
-OpenMP beside it. Behaviour only; what it costs is measured in docs/dev/performance.md.
+"""qkv among threads and processes: one pool, the interpreter's lock released, fork, multiprocessing, DataLoader workers,
+PyTorch's OpenMP beside it. Behaviour only; what it costs is measured in docs/dev/performance.md.
 """
 
 from __future__ import annotations

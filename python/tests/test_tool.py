@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 import qkv
 from qkv import __main__ as tool
 

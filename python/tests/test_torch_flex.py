@@ -1,5 +1,5 @@
-"""qkv.torch.flex_attention against PyTorch's flex_attention, which runs eagerly on the CPU but without backward; gradients against
-autograd through the same formula written out. Not: scaled_dot_product_attention (test_torch_sdpa.py)."""
+"""qkv.torch.flex_attention against PyTorch's flex_attention, which runs eagerly on the CPU but without backward; gradients
+against autograd through the same formula written out. Not: scaled_dot_product_attention (test_torch_sdpa.py)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.nn.attention.flex_attention")
 
-from torch import Tensor
-from torch.nn.attention import flex_attention as pytorchs
-
 import qkv
 import qkv.torch as qt
 from support_torch import compare, numbers
+from torch import Tensor
+from torch.nn.attention import flex_attention as pytorchs
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile", "ignore:Please use")
 B, H, HKV, T, D, DV = 2, 4, 2, 21, 8, 6

@@ -1,6 +1,7 @@
-"""The forms written by hand in PyTorch (torch_layers.py) beside qkv on one state_dict: the same module with qkv's attention in its
-middle, and the layer of qkv.nn. Outputs, weights and gradients, with padding, a row that may attend nothing, and in training with the
-same dropout mask. The hand-written form in float64 is the truth, in float32 the naive form."""
+"""The forms written by hand in PyTorch (torch_layers.py) beside qkv on one state_dict: the same module with qkv's attention in
+its
+middle, and the layer of qkv.nn. Outputs, weights and gradients, with padding, a row that may attend nothing, and in training
+with the same dropout mask. The hand-written form in float64 is the truth, in float32 the naive form."""
 
 from __future__ import annotations
 
@@ -12,13 +13,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor
-
 import qkv
 import torch_layers
 from qkv.torch._calls import Rules
 from qkv.torch._functions import AttendWithWeights
 from support_torch import expect_close, numbers
+from torch import Tensor
 
 B, T, E = 3, 9, 12
 FORMS: dict[str, tuple[Callable[[], torch_layers.Form], Callable[[float], Any]]] = {
@@ -27,7 +27,10 @@ FORMS: dict[str, tuple[Callable[[], torch_layers.Form], Callable[[float], Any]]]
     "v3": (lambda: torch_layers.SelfAttentionV3(E), lambda p: qkv.nn.SelfAttentionV3(E, dropout=p, residual_dropout=0.0)),
     "v4": (lambda: torch_layers.SelfAttentionV4(E), lambda p: qkv.nn.SelfAttentionV4(E, dropout=p, residual_dropout=0.0)),
     "self-attention": (lambda: torch_layers.SelfAttention(E, 5), lambda p: qkv.nn.SelfAttention(E, 5, dropout=p)),
-    "single-head": (lambda: torch_layers.SingleHeadAttention(E), lambda p: qkv.nn.SingleHeadAttention(E, dropout=p, residual_dropout=0.0)),
+    "single-head": (
+        lambda: torch_layers.SingleHeadAttention(E),
+        lambda p: qkv.nn.SingleHeadAttention(E, dropout=p, residual_dropout=0.0),
+    ),
     "mha": (
         lambda: torch_layers.MultiHeadAttention(E, 3),
         lambda p: qkv.nn.MultiHeadAttention(E, 3, dropout=p, residual_dropout=0.0, empty_row="mean"),
@@ -44,7 +47,8 @@ def hand_written(name: str) -> torch_layers.Form:
 
 
 def masks(name: str) -> Tensor | None:
-    """[B, 1, T, T]: padding of the second sequence, a row of the first that may attend nothing. -inf knows no such row: no mask."""
+    """[B, 1, T, T]: padding of the second sequence, a row of the first that may attend nothing. -inf knows no such row: no
+    mask."""
     if name == "single-head":
         return None
     keep = torch.ones(B, 1, T, T, dtype=torch.bool)
@@ -66,7 +70,9 @@ def run(module: torch_layers.Form, dtype: torch.dtype, *masked: Tensor | None) -
     y, weights = module(x, *masked)
     y.backward(numbers(2, *y.shape, dtype=dtype))
     assert x.grad is not None
-    return {"y": y, "weights": weights, "dx": x.grad} | {"d" + n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+    return {"y": y, "weights": weights, "dx": x.grad} | {
+        "d" + n: p.grad for n, p in module.named_parameters() if p.grad is not None
+    }
 
 
 def expect(fast: dict[str, Tensor], exact: dict[str, Tensor], naive: dict[str, Tensor]) -> None:

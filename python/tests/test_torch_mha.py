@@ -1,5 +1,5 @@
-"""qkv.torch.MultiheadAttention against nn.MultiheadAttention over a product of options: outputs, weights, gradients of inputs and
-parameters, state_dict both ways. PyTorch in float64 is the truth, in float32 the naive form (support_torch.py)."""
+"""qkv.torch.MultiheadAttention against nn.MultiheadAttention over a product of options: outputs, weights, gradients of inputs
+and parameters, state_dict both ways. PyTorch in float64 is the truth, in float32 the naive form (support_torch.py)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import Tensor, nn
-
 import qkv
 import qkv.torch as qt
 from support_torch import compare, expect_close, numbers
+from torch import Tensor, nn
 
 EMBED, HEADS, BATCH, Q_LEN, KV_LEN = 12, 3, 2, 5, 7
 
 
-def module(kind: type[nn.MultiheadAttention], dtype: torch.dtype, state: dict[str, Tensor], **options: Any) -> nn.MultiheadAttention:
+def module(
+    kind: type[nn.MultiheadAttention], dtype: torch.dtype, state: dict[str, Tensor], **options: Any
+) -> nn.MultiheadAttention:
     made = kind(EMBED, HEADS, **options).to(dtype)
     made.load_state_dict({name: x.to(dtype) for name, x in state.items()})
     return made
@@ -43,7 +44,11 @@ def inputs(layer: dict[str, Any], batched: bool, same: bool) -> list[Tensor]:
 
     if same:
         return [tokens(1, KV_LEN, EMBED)]
-    return [tokens(1, Q_LEN, EMBED), tokens(2, KV_LEN, layer.get("kdim") or EMBED), tokens(3, KV_LEN, layer.get("vdim") or EMBED)]
+    return [
+        tokens(1, Q_LEN, EMBED),
+        tokens(2, KV_LEN, layer.get("kdim") or EMBED),
+        tokens(3, KV_LEN, layer.get("vdim") or EMBED),
+    ]
 
 
 def masks(kind: str, batched: bool, q_len: int) -> dict[str, Tensor]:
@@ -187,7 +192,8 @@ def test_a_loss_on_the_weights_has_second_derivatives() -> None:
 
 @pytest.mark.parametrize("need_weights", (False, True))
 def test_dropout_in_training_is_the_documented_pattern(need_weights: bool) -> None:
-    """The pattern of qkv.dropout_factors, drawn by the seed that PyTorch's generator gives, against the same product by hand."""
+    """The pattern of qkv.dropout_factors, drawn by the seed that PyTorch's generator gives, against the same product by
+    hand."""
     p, state = 0.3, state_of(batch_first=True)
     ours = module(qt.MultiheadAttention, torch.float32, state, batch_first=True, dropout=p).train()
     torch.manual_seed(3)

@@ -1,5 +1,5 @@
-"""qkv.torch.scaled_dot_product_attention: PyTorch's documented behaviour, against PyTorch's math path in float64. Not: what compiles
-or transforms it (test_torch_transforms.py), layers (test_torch_mha.py)."""
+"""qkv.torch.scaled_dot_product_attention: PyTorch's documented behaviour, against PyTorch's math path in float64. Not: what
+compiles or transforms it (test_torch_transforms.py), layers (test_torch_mha.py)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import qkv
+import qkv.torch as qt
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support_torch import compare, numbers
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-
-import qkv
-import qkv.torch as qt
-from support_torch import compare, numbers
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -68,7 +67,9 @@ def test_ranks_and_broadcasting(shapes: tuple[tuple[int, ...], ...], kind: str) 
     both([leaf(1, *shapes[0]), leaf(2, *shapes[1]), leaf(3, *shapes[2]), mask])
 
 
-@pytest.mark.parametrize("shape", ((5, 7), (1, 7), (5, 1), (3, 5, 7), (3, 1, 7), (2, 1, 5, 7), (2, 3, 5, 7), (1, 1, 1, 7), (2, 1, 1, 1)), ids=str)
+@pytest.mark.parametrize(
+    "shape", ((5, 7), (1, 7), (5, 1), (3, 5, 7), (3, 1, 7), (2, 1, 5, 7), (2, 3, 5, 7), (1, 1, 1, 7), (2, 1, 1, 1)), ids=str
+)
 @pytest.mark.parametrize("kind", ("keep", "float", "infinite"))
 def test_masks_of_any_rank(shape: tuple[int, ...], kind: str) -> None:
     mask = numbers(4, *shape)
@@ -128,7 +129,9 @@ def test_mask_of_float32_for_16_bits(dtype: torch.dtype) -> None:
     batch=st.integers(1, 3), heads=st.integers(1, 3), q_len=st.integers(1, 20), kv_len=st.integers(1, 20), width=st.integers(1, 20),
     layout=st.sampled_from(("bhtd", "bthd", "packed", "bhdt", "stepped")), data=st.data(),
 )  # fmt: skip
-def test_any_shape_stride_and_mask(batch: int, heads: int, q_len: int, kv_len: int, width: int, layout: str, data: st.DataObject) -> None:
+def test_any_shape_stride_and_mask(
+    batch: int, heads: int, q_len: int, kv_len: int, width: int, layout: str, data: st.DataObject
+) -> None:
     """Strides of every kind, masks that broadcast anywhere; results must be those of contiguous tensors in bits."""
 
     def laid_out(x: Tensor) -> Tensor:
@@ -142,7 +145,11 @@ def test_any_shape_stride_and_mask(batch: int, heads: int, q_len: int, kv_len: i
             return torch.stack([x, x], -1)[..., 0]
         return x
 
-    q, k, v = numbers(1, batch, heads, q_len, width), numbers(2, batch, heads, kv_len, width), numbers(3, batch, heads, kv_len, width)
+    q, k, v = (
+        numbers(1, batch, heads, q_len, width),
+        numbers(2, batch, heads, kv_len, width),
+        numbers(3, batch, heads, kv_len, width),
+    )
     full = (batch, heads, q_len, kv_len)
     shape = tuple(n if data.draw(st.booleans()) else 1 for n in full)[data.draw(st.integers(0, 2)) :]
     mask = numbers(4, *shape) > -0.5

@@ -1,5 +1,5 @@
-"""What PyTorch does to qkv.torch's attention: torch.compile, torch.export, opcheck, torch.func, autocast, saved-tensor hooks, tracing,
-and the switch that puts it in PyTorch's place. Not: numbers (test_torch_sdpa.py)."""
+"""What PyTorch does to qkv.torch's attention: torch.compile, torch.export, opcheck, torch.func, autocast, saved-tensor hooks,
+tracing, and the switch that puts it in PyTorch's place. Not: numbers (test_torch_sdpa.py)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.nn.functional as F
-from torch import Tensor, nn
-
 import qkv
 import qkv.torch as qt
+import torch.nn.functional as F
 from qkv.torch import _operators
 from support_torch import numbers
+from torch import Tensor, nn
 
 sdpa = qt.scaled_dot_product_attention
 
@@ -61,7 +60,9 @@ def test_compiles_with_dropout_grouped_heads_and_other_ranks() -> None:
     assert torch.equal(compiled(q, k, v), first) and not torch.equal(compiled(q, k, v), first)
     compiled = torch.compile(lambda q, k, v: sdpa(q, k, v, enable_gqa=True), fullgraph=True, backend="aot_eager", dynamic=True)
     for length in (5, 4, 3):
-        assert torch.equal(compiled(q, k[:, :1, :length], v[:, :1, :length]), sdpa(q, k[:, :1, :length], v[:, :1, :length], enable_gqa=True))
+        assert torch.equal(
+            compiled(q, k[:, :1, :length], v[:, :1, :length]), sdpa(q, k[:, :1, :length], v[:, :1, :length], enable_gqa=True)
+        )
     compiled = torch.compile(lambda q, k, v: sdpa(q, k, v), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(q[0], k[0], v[0]), sdpa(q[0], k[0], v[0]))
 
@@ -95,10 +96,14 @@ def test_operators_keep_their_contracts(masks: str) -> None:
     keep = numbers(4, 1, 1, 5, 5) > -0.5 if masks == "keep" else None
     rules = (0.0, False, None, "zero")
     torch.library.opcheck(_operators.attention, (q, k, v, bias, keep, None, *rules))
-    torch.library.opcheck(_operators.attention, (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, None, *rules))
+    torch.library.opcheck(
+        _operators.attention, (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, None, *rules)
+    )
     out, lse = (x.detach() for x in _operators.attention(q, k, v, bias, keep, None, *rules))
     dout = numbers(9, *out.shape).requires_grad_()
-    torch.library.opcheck(_operators.attention_backward, (dout, None, q, k, v, bias, keep, None, out, lse, *rules, bias is not None))
+    torch.library.opcheck(
+        _operators.attention_backward, (dout, None, q, k, v, bias, keep, None, out, lse, *rules, bias is not None)
+    )
     cotangents = (dout.detach(), dout.detach(), dout.detach(), None if bias is None else torch.ones_like(bias))
     tensors = tuple(None if x is None else x.detach() for x in (dout, q, k, v, bias, keep))
     torch.library.opcheck(_operators.attention_double_backward, (*cotangents, *tensors, None, out, lse, *rules))
@@ -106,7 +111,9 @@ def test_operators_keep_their_contracts(masks: str) -> None:
 
 def test_gradients_through_the_operator_are_those_of_eager_autograd() -> None:
     inputs = leaves()
-    by_operator = with_gradients(lambda q, k, v: _operators.attention(q, k, v, None, None, None, 0.0, True, None, "zero")[0], *inputs)
+    by_operator = with_gradients(
+        lambda q, k, v: _operators.attention(q, k, v, None, None, None, 0.0, True, None, "zero")[0], *inputs
+    )
     for a, b in zip(by_operator, with_gradients(lambda q, k, v: sdpa(q, k, v, is_causal=True), *inputs)):
         assert torch.equal(a, b)
 
@@ -152,7 +159,9 @@ def test_saved_tensor_hooks_and_checkpoints() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.clone(), lambda x: x.clone()):
         for a, b in zip(with_gradients(call, q, k, v, bias), expected):
             assert torch.equal(a, b)
-    for a, b in zip(with_gradients(lambda *x: torch.utils.checkpoint.checkpoint(call, *x, use_reentrant=False), q, k, v, bias), expected):
+    for a, b in zip(
+        with_gradients(lambda *x: torch.utils.checkpoint.checkpoint(call, *x, use_reentrant=False), q, k, v, bias), expected
+    ):
         assert torch.equal(a, b)
     out = sdpa(q * 1, k, v, attn_mask=bias * 1)
     with torch.no_grad():
@@ -239,8 +248,8 @@ def microseconds(function: Callable[[], Any]) -> float:
 
 
 def test_a_call_costs_little() -> None:
-    """Tiny tensors, one thread. The goal is 10 us without grad and 16 with, on an idle machine; the test asks for no more than three
-    times what PyTorch's own function takes beside it, so that a slow machine does not fail it."""
+    """Tiny tensors, one thread. The goal is 10 us without grad and 16 with, on an idle machine; the test asks for no more than
+    three times what PyTorch's own function takes beside it, so that a slow machine does not fail it."""
     threads = qkv.num_threads()
     qkv.set_num_threads(1)
     try:

@@ -1,5 +1,5 @@
-"""qkv.transformers: logits, gradients and generated text of small random models against transformers' eager attention, its masks
-against transformers' own, and what capture_attention sees against eager's weights. Not: downloaded weights.
+"""qkv.transformers: logits, gradients and generated text of small random models against transformers' eager attention, its
+masks against transformers' own, and what capture_attention sees against eager's weights. Not: downloaded weights.
 """
 
 from __future__ import annotations

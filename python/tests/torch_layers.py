@@ -1,6 +1,7 @@
-"""The forms of attention of docs/layers as a person writes them in PyTorch, with the parameter names of their classes: the ladder V1
-to V4, SelfAttention, SingleHeadAttention, MultiHeadAttention. The scores are a T x T matrix, masks a fill, dropout a product with
-given factors. Not: qkv (test_torch_layers.py runs both on one state_dict).
+"""The forms of attention of docs/layers as a person writes them in PyTorch, with the parameter names of their classes: the
+ladder V1
+to V4, SelfAttention, SingleHeadAttention, MultiHeadAttention. The scores are a T x T matrix, masks a fill, dropout a product
+with given factors. Not: qkv (test_torch_layers.py runs both on one state_dict).
 """
 
 from __future__ import annotations

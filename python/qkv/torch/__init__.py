@@ -1,7 +1,7 @@
 """qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and drops in where PyTorch's own stands.
 
     from qkv.torch import scaled_dot_product_attention, MultiheadAttention, flex_attention
-    qkv.torch.enable()         # torch.nn.functional.scaled_dot_product_attention is qkv's for tensors on the CPU, until disable()
+    qkv.torch.enable()         # torch.nn.functional.scaled_dot_product_attention is qkv's on the CPU, until disable()
 
 Not: kernels for other devices (enable() leaves them to PyTorch).
 """

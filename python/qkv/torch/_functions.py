@@ -86,8 +86,8 @@ def _tangents(ctx: Any, tangents: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
 
 
 def _gradients(
-    ctx: Any, dout: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None,
-    table: Tensor | None, out: Tensor, lse: Tensor,
+    ctx: Any, dout: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None,
+    keep: Tensor | None, table: Tensor | None, out: Tensor, lse: Tensor,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """dq, dk, dv, dbias, None for keep, dtable, as `ctx` needs them; differentiable where the graph is being recorded."""
     if dout is None:

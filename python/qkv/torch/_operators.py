@@ -10,7 +10,6 @@ seed: int64 [1], where dropout_p > 0: a tensor, so that drawing it stays in the 
 
 from __future__ import annotations
 
-
 import torch
 
 from . import _calls
@@ -132,7 +131,9 @@ def _double_fake(ddq, ddk, ddv, ddbias, dout, q, k, v, bias, keep, seed, out, ls
 
 def _attention_vmap(info, in_dims, q, k, v, bias, keep, seed, dropout_p, causal, scale, empty_row):
     if dropout_p:
-        raise NotImplementedError("[qkv::attention] vmap over attention with dropout is not computed: draw the batch in B instead")
+        raise NotImplementedError(
+            "[qkv::attention] vmap over attention with dropout is not computed: draw the batch in B instead"
+        )
     n = info.batch_size
 
     def fold(x, dim, batch):
@@ -143,9 +144,7 @@ def _attention_vmap(info, in_dims, q, k, v, bias, keep, seed, dropout_p, causal,
 
     b = q.shape[0] if in_dims[0] is None else q.movedim(in_dims[0], 0).shape[1]
     qf, kf, vf = (_calls.inner_contiguous(fold(x, d, None)) for x, d in zip((q, k, v), in_dims))
-    masks = [
-        m if m is None or (d is None and m.shape[0] == 1) else fold(m, d, b) for m, d in zip((bias, keep), in_dims[3:5])
-    ]
+    masks = [m if m is None or (d is None and m.shape[0] == 1) else fold(m, d, b) for m, d in zip((bias, keep), in_dims[3:5])]
     out, lse = attention(qf, kf, vf, *masks, None, 0.0, causal, scale, empty_row)
     return (out.unflatten(0, (n, b)), lse.unflatten(0, (n, b))), (0, 0)
 
@@ -154,9 +153,7 @@ def _looping(operator):
     """A batching rule that calls the operator once for each element."""
 
     def rule(info, in_dims, *args):
-        each = [
-            operator(*(x if d is None else x.select(d, n) for x, d in zip(args, in_dims))) for n in range(info.batch_size)
-        ]
+        each = [operator(*(x if d is None else x.select(d, n) for x, d in zip(args, in_dims))) for n in range(info.batch_size)]
         stacked = tuple(torch.stack(results) for results in zip(*each))
         return stacked, (0,) * len(stacked)
 

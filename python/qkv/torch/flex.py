@@ -8,8 +8,8 @@ score_mod is one of
     a sequence of these                 the soft cap first, then the bias
     any function (score, b, h, q_idx, kv_idx) of PyTorch's kind: evaluated on blocks of scores by vmap, its slope by autograd;
         slower, and tensors that it captures get no gradient
-block_mask is None, a qkv.Mask, or what torch.nn.attention.flex_attention.create_block_mask made. The latter is written out once,
-one byte a pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
+block_mask is None, a qkv.Mask, or what torch.nn.attention.flex_attention.create_block_mask made. The latter is written out
+once, one byte a pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
 Not: kernel_options, paged attention, max_scores, torch.compile (the call runs eagerly, a graph break).
 """
 
@@ -74,10 +74,13 @@ def flex_attention(
         [B, Hq, L, Ev], or a tuple of it and lse. A row that may attend nothing: 0, lse -inf.
 
     Raises:
-        ArgumentError (a ValueError and RuntimeError): shapes, a mask of another size. TypeError: what score_mod or block_mask is.
+        ArgumentError (a ValueError and RuntimeError): shapes, a mask of another size. TypeError: what score_mod or block_mask
+        is.
     """
     if not query.dim() == key.dim() == value.dim() == 4:
-        raise ArgumentError(f"[flex_attention] query, key and value must have four axes: got {query.dim()}, {key.dim()}, {value.dim()}")
+        raise ArgumentError(
+            f"[flex_attention] query, key and value must have four axes: got {query.dim()}, {key.dim()}, {value.dim()}"
+        )
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ArgumentError(
             f"[flex_attention] query has {query.shape[1]} heads, key {key.shape[1]}: pass enable_gqa=True for grouped heads"
@@ -86,7 +89,9 @@ def flex_attention(
 
 
 @torch.compiler.disable
-def _attend(query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float | None, return_lse: bool) -> Any:  # fmt: skip
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float | None, return_lse: bool
+) -> Any:
     q, k, v, lead = _operands(query, key, value, True)
     if lead is not None:
         raise ArgumentError(
@@ -104,7 +109,9 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
         return rules, None
     if isinstance(score_mod, SoftCap):
         if rules.table is not None:
-            raise ArgumentError("[flex_attention] a SoftCap comes before a bias in a sequence of score_mods: it caps scores alone")
+            raise ArgumentError(
+                "[flex_attention] a SoftCap comes before a bias in a sequence of score_mods: it caps scores alone"
+            )
         return replace(rules, softcap=float(score_mod.cap)), None
     if isinstance(score_mod, PositionBias):
         return replace(rules, table=lambda _: score_mod._core), None
@@ -117,15 +124,17 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
         table = None
         for part in score_mod:
             if rules.score_mod is not None or (rules.table is not None and isinstance(part, (PositionBias, Relative))):
-                raise ArgumentError("[flex_attention] a sequence of score_mods holds at most one bias, and a function only last")
+                raise ArgumentError(
+                    "[flex_attention] a sequence of score_mods holds at most one bias, and a function only last"
+                )
             rules, own = _rules_of(part, rules, q)
             table = own if own is not None else table
         return rules, table
     if callable(score_mod):
         return replace(rules, score_mod=_of_function(score_mod)), None
     raise TypeError(
-        "[flex_attention] score_mod must be a function (score, b, h, q_idx, kv_idx), a SoftCap, PositionBias, Relative, a sequence "
-        f"of them or None: got {type(score_mod).__name__}"
+        "[flex_attention] score_mod must be a function (score, b, h, q_idx, kv_idx), a SoftCap, PositionBias, Relative, a "
+        f"sequence of them or None: got {type(score_mod).__name__}"
     )
 
 
@@ -157,7 +166,8 @@ _written = WeakIdKeyDictionary()
 
 
 def mask_of(block_mask: Any, q_shape: Sequence[int], k_shape: Sequence[int]) -> Mask | None:
-    """A qkv.Mask of what flex_attention takes: None, a Mask, or PyTorch's BlockMask, for query [B, H, L, E], key [B, Hkv, S, E].
+    """A qkv.Mask of what flex_attention takes: None, a Mask, or PyTorch's BlockMask, for query [B, H, L, E], key [B, Hkv, S,
+    E].
 
     Of a BlockMask, blocks that are listed count, full ones without asking mask_mod, as PyTorch's compiled kernels do.
     """

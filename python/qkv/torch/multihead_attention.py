@@ -27,7 +27,8 @@ def _fail(text: str) -> ArgumentError:
 class MultiheadAttention(nn.MultiheadAttention):
     """Multi-head attention. Vaswani 2017 (arXiv:1706.03762), section 3.2.2; parameters as torch.nn.MultiheadAttention has them.
 
-    A subclass: isinstance checks and load_state_dict hold in both directions. :meth:`from_torch` takes over a module's parameters.
+    A subclass: isinstance checks and load_state_dict hold in both directions. :meth:`from_torch` takes over a module's
+    parameters.
     """
 
     @classmethod
@@ -58,8 +59,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             is_causal: a hint that attn_mask is the causal one.
 
         Returns:
-            output as query, and None or weights [N, L, S] ([N, heads, L, S]; unbatched without N). A row that may attend nothing
-            is NaN with need_weights and 0 without, as PyTorch's.
+            output as query, and None or weights [N, L, S] ([N, heads, L, S]; unbatched without N). A row that may attend
+            nothing is NaN with need_weights and 0 without, as PyTorch's.
 
         Raises:
             ArgumentError (a ValueError and RuntimeError): shapes that do not fit.

@@ -46,8 +46,8 @@ def scaled_dot_product_attention(
     """softmax(query key^T scale + mask) value. Vaswani 2017 (arXiv:1706.03762) eq. 1.
 
     Args:
-        query: [..., Hq, L, E], or [L, E]; float32, float64, bfloat16 or float16, on the CPU. key: [..., H, S, E]. value: [..., H,
-            S, Ev]. Leading axes broadcast. A last axis whose stride is not 1 is copied.
+        query: [..., Hq, L, E], or [L, E]; float32, float64, bfloat16 or float16, on the CPU. key: [..., H, S, E]. value: [...,
+            H, S, Ev]. Leading axes broadcast. A last axis whose stride is not 1 is copied.
         attn_mask: broadcasts to [..., Hq, L, S]; bool (True = may attend) or float (added), of query's type or float32.
         dropout_p: probability on the weights, always applied when > 0. The seed is drawn from PyTorch's default generator.
         is_causal: query i sees keys 0..i (top left). Not together with attn_mask.
@@ -140,9 +140,7 @@ def _fail(text: str, q: Tensor, k: Tensor, v: Tensor) -> ArgumentError:
     )
 
 
-def _operands(
-    q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool
-) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...] | None]:
+def _operands(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor, tuple[int, ...] | None]:
     """q, k, v with four axes, last stride 1, and the axes in front of [L, Ev] that the result is folded back to (None: it has
     four axes)."""
     dtype = q.dtype
@@ -160,7 +158,9 @@ def _operands(
     qs, ks, vs = q.shape, k.shape, v.shape
     if len(qs) == 4 and qs == ks == vs and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
         return q, k, v, None  # the usual case: half a microsecond less
-    if not (len(qs) == len(ks) == len(vs) == 4 and qs[0] == ks[0] == vs[0] and (qs[1] == ks[1] or enable_gqa) and ks[1] == vs[1]):
+    if not (
+        len(qs) == len(ks) == len(vs) == 4 and qs[0] == ks[0] == vs[0] and (qs[1] == ks[1] or enable_gqa) and ks[1] == vs[1]
+    ):
         q, k, v, lead = _fold(q, k, v, enable_gqa)
         qs, ks, vs = q.shape, k.shape, v.shape
     if qs[3] != ks[3]:
@@ -223,9 +223,7 @@ def _masks(mask: Tensor, q: Tensor, k: Tensor, lead: tuple[int, ...] | None) -> 
         shape = mask.shape
     padded = (1,) * (len(whole) - len(shape)) + tuple(shape)
     if len(shape) > len(whole) or any(m != n and m != 1 for m, n in zip(padded, whole)):
-        raise ArgumentError(
-            f"[scaled_dot_product_attention] attn_mask must broadcast to {list(whole)}: got {list(shape)}"
-        )
+        raise ArgumentError(f"[scaled_dot_product_attention] attn_mask must broadcast to {list(whole)}: got {list(shape)}")
     if len(whole) > 4 and any(n != 1 for n in padded[:-3]):
         mask = mask.expand(*front[:-1], *padded[-3:]).flatten(0, -4)
     else:
@@ -233,4 +231,3 @@ def _masks(mask: Tensor, q: Tensor, k: Tensor, lead: tuple[int, ...] | None) -> 
     if mask.dtype is torch.bool:
         return None, mask
     return mask.to(_calls.sum_dtype(q)), None
-

@@ -26,7 +26,8 @@ def register(name: str = NAME) -> None:
 
 
 class _Attend(torch.autograd.Function):
-    """(q, k, v, bias, sinks, options) -> out [B, H, Tq, Dv]; options: what qkv.attention takes beside tensors with gradients."""
+    """(q, k, v, bias, sinks, options) -> out [B, H, Tq, Dv]; options: what qkv.attention takes beside tensors with
+    gradients."""
 
     @staticmethod
     def forward(
@@ -49,7 +50,8 @@ class _Attend(torch.autograd.Function):
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, options: Mapping[str, Any]) -> Tensor:
-    """out alone, without qkv.attention's checks: the shapes are the model's own, and a step of generation takes microseconds."""
+    """out alone, without qkv.attention's checks: the shapes are the model's own, and a step of generation takes
+    microseconds."""
     out = _new_out(q, v)
     made = build_options(4, bias=bias, sinks=sinks, **options)
     _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, False, made, None)

@@ -18,7 +18,14 @@ from ..capture import Capture, Captured
 _state = threading.local()
 
 #: Columns of a table: title, field of Captured.
-_COLUMNS = (("entropy", "entropy"), ("max", "max_weight"), ("self", "self_"), ("previous", "previous"), ("first", "first"), ("distance", "distance"))  # fmt: skip
+_COLUMNS = (
+    ("entropy", "entropy"),
+    ("max", "max_weight"),
+    ("self", "self_"),
+    ("previous", "previous"),
+    ("first", "first"),
+    ("distance", "distance"),
+)
 _MAP = 64  # a map has at most so many rows and columns unless asked for otherwise
 
 
@@ -127,7 +134,8 @@ class AttentionCapture:
     def plot(
         self, layer: int = 0, head: int | None = None, *, tokens: Sequence[str] | None = None, sequence: int = 0, **options: Any
     ) -> Any:
-        """qkv.plot of one head's map, or (head None) of all of a layer; tokens label it where there is one for each row and column.
+        """qkv.plot of one head's map, or (head None) of all of a layer; tokens label it where there is one for each row and
+        column.
         options: as qkv.plot, such as path="map.png".
         """
         from .. import plot
@@ -197,8 +205,8 @@ def capture_attention(
             _state.collector = outer
     if collector.calls == 0:
         raise ValueError(
-            f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface does "
-            "not reach"
+            f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface "
+            "does not reach"
         )
     if layers is not None and any(layer not in range(collector.calls) for layer in layers):
         raise ValueError(f"[capture_attention] layers must lie in 0..{collector.calls - 1}: got {list(layers)}")

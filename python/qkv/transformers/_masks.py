@@ -1,8 +1,9 @@
-"""transformers' mask functions as qkv masks: causal, sliding, chunked, packed and padded ones cost no S x S memory. Not: masks that
-a model or user writes as a function of its own; those are evaluated once for each forward into one byte a pair.
+"""transformers' mask functions as qkv masks: causal, sliding, chunked, packed and padded ones cost no S x S memory. Not: masks
+that a model or user writes as a function of its own; those are evaluated once for each forward into one byte a pair.
 
-transformers describes a mask by functions (batch, head, query, key) -> bool that it composes itself (transformers/masking_utils.py);
-the known ones are told apart by their names and what they close over. An unknown part makes the whole mask a dense one, never wrong.
+transformers describes a mask by functions (batch, head, query, key) -> bool that it composes itself
+(transformers/masking_utils.py); the known ones are told apart by their names and what they close over. An unknown part makes
+the whole mask a dense one, never wrong.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ def _closed_over(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _translated(function: Callable[..., Any], place: _Place, distances_only: bool = False) -> Mask | None:
-    """The same as a Mask; None where `function` is none of transformers' own. distances_only: refuse what counts from position 0."""
+    """The same as a Mask; None where `function` is none of transformers' own. distances_only: refuse what counts from position
+    0."""
     if getattr(function, "__module__", None) != masking_utils.__name__ or not hasattr(function, "__code__"):
         return None
     held = _closed_over(function)
