@@ -236,8 +236,8 @@ inline void decay_gradient(const LinearGradient<T>& t, const LinearBackwardScrat
 
 /// The gradients of one chunk; `state` is that before it.
 template <class T>
-inline void chunk_backward(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, const T* state, T log_left,
-                           Index begin, Index count) {
+inline void chunk_backward(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, const T* state,
+                           const ExactSum<T>& log_left, Index begin, Index count) {
   const LinearSegment<T>& f = t.forward;
   const LinearScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim, states = state_count(f);
@@ -285,17 +285,17 @@ inline void keep_states(const LinearSegment<T>& f, const LinearBackwardScratch<T
   const LinearScratch<T>& c = w.shared;
   const Index states = state_count(f);
   for (Index e = 0; e < states; ++e) f.local[e] = 0;
-  T log_left = 0;
+  ExactSum<T> log_left;
   T* state = w.states;
   for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += states) {
     const Index count = smaller(f.chunk, f.end - begin);
     join_state(f.base, f.local, exp_of_one(log_left), states, state);
     if (begin + count == f.end) break;
-    const T log_whole = chunk_decays(f, c, begin, count);
+    const ExactSum<T> log_whole = chunk_decays(f, c, begin, count);
     feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
     const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
     add_keys(f, c, values.rows, values.stride, count);
-    log_left += log_whole;
+    log_left.add(log_whole);
   }
 }
 
@@ -308,16 +308,16 @@ void linear_backward(const LinearGradient<T>& t, void* scratch) {
   const Index states = state_count(f), chunks = (f.end - f.begin + f.chunk - 1) / f.chunk;
   for (Index e = 0; e < states; ++e) t.dlocal[e] = 0;
   if (!state_only) keep_states(f, w);
-  T log_left = 0;
+  ExactSum<T> log_left;
   for (Index chunk = chunks - 1; chunk >= 0; --chunk) {
     const Index begin = f.begin + chunk * f.chunk, count = smaller(f.chunk, f.end - begin);
-    const T log_whole = chunk_decays(f, w.shared, begin, count);
+    const ExactSum<T> log_whole = chunk_decays(f, w.shared, begin, count);
     if (state_only) {
       chunk_dstate(t, w, begin, count);
     } else {
       chunk_backward(t, w, w.states + chunk * states, log_left, begin, count);
     }
-    log_left += log_whole;
+    log_left.add(log_whole);
   }
   t.dlocal[states] = exp_of_one(log_left);
 }

@@ -74,33 +74,42 @@ Index state_count(const LinearSegment<T>& t) {
   return t.features.count * (t.v_head_dim + 1);
 }
 
-/// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 where there is none.
+/// x[:] = e^(x[:] + low[:]), in whole vectors.
 template <class T>
-inline T chunk_decays(const LinearSegment<T>& t, const LinearScratch<T>& w, Index begin, Index count) {
-  if (t.log_decay == nullptr) return 0;
+inline void exp_of_sums(T* x, const T* low, Index width) {
   constexpr int n = Simd<T>::kLanes;
+  for (Index i = 0; i < width; i += n) store<T>(x + i, exp_of_sum<T>(load<T>(x + i), load<T>(low + i)));
+}
+
+/// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 where there is none. Sums are
+/// kept in two parts and powers taken of both: rounded, a sum of -40 would move its power by 40 eps.
+template <class T>
+inline ExactSum<T> chunk_decays(const LinearSegment<T>& t, const LinearScratch<T>& w, Index begin, Index count) {
+  if (t.log_decay == nullptr) return {};
   const T* log_decay = t.log_decay + begin * t.decay_stride;
-  T sum = 0;
+  ExactSum<T> sum, later;
   for (Index i = 0; i < w.width; ++i) {
     w.gate[i] = i < count ? log_decay[i * t.decay_stride] : T{0};
-    sum += w.gate[i];
-    w.into[i] = sum;
+    sum.add(w.gate[i]);
+    w.into[i] = sum.high;
+    w.row[i] = sum.low;
   }
-  T later = 0;
+  exp_of_sums(w.into, w.row, w.width);
   for (Index i = w.width - 1; i >= 0; --i) {
-    w.after[i] = later;
-    later += w.gate[i];
+    w.after[i] = later.high;
+    w.row[i] = later.low;
+    later.add(w.gate[i]);
   }
-  for (Index i = 0; i < w.width; i += n) {
-    for (T* each : {w.gate, w.into, w.after}) store<T>(each + i, exp_of<T>(load<T>(each + i)));
-  }
+  exp_of_sums(w.after, w.row, w.width);
+  for (Index i = 0; i < w.width; ++i) w.row[i] = 0;
+  exp_of_sums(w.gate, w.row, w.width);
   return sum;
 }
 
 template <class T>
-inline T exp_of_one(T x) {
+inline T exp_of_one(const ExactSum<T>& x) {
   T lane[Simd<T>::kLanes];
-  store<T>(lane, exp_of<T>(splat<T>(x)));
+  store<T>(lane, exp_of_sum<T>(splat<T>(x.high), splat<T>(x.low)));
   return lane[0];
 }
 

@@ -9,18 +9,60 @@
 namespace qkv {
 namespace {
 
-/// e^x for any x: infinity and 0 beyond the type's ends, NaN for NaN.
 template <class T>
-inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
+constexpr T kLog2E = static_cast<T>(1.44269504088896340736);
+
+/// factor * 2^y for any y: infinity and 0 beyond the type's ends, NaN for NaN.
+template <class T>
+inline typename Simd<T>::V times_exp2(typename Simd<T>::V y, typename Simd<T>::V factor) {
   using V = typename Simd<T>::V;
   constexpr bool is_float = sizeof(T) == 4;
   constexpr T most = is_float ? T{120} : T{1000}, step = is_float ? T{64} : T{512};  // exp2 wants y far from 128 and 1024
   constexpr T power = static_cast<T>(is_float ? 0x1p64 : 0x1p512);                   // 2^step
-  const V y = x * static_cast<T>(1.44269504088896340736);
   V near = y > most ? y - step : y;
   near = near > most ? splat<T>(most) : near;
-  return exp2<T>(near) * (y > most ? splat<T>(power) : splat<T>(1));
+  return exp2<T>(near) * factor * (y > most ? splat<T>(power) : splat<T>(1));
 }
+
+/// e^x. The product x log2(e) is rounded, which moves a power of a large x by eps |x|.
+template <class T>
+inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
+  return times_exp2<T>(x * kLog2E<T>, splat<T>(1));
+}
+
+/// e^(x + low), |low| below eps |x|, within 4 eps however large x is: x = n ln 2 + r, where n times the upper part of ln 2 has
+/// few enough bits to be exact (Cody and Waite 1980), so that r is what rounding leaves of it at |r| < 1/2. Where x is not
+/// finite, low is anything.
+template <class T>
+inline typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V low) {
+  using V = typename Simd<T>::V;
+  constexpr bool is_float = sizeof(T) == 4;
+  constexpr T upper = static_cast<T>(is_float ? 0x1.63p-1 : 0x1.62e42fee00000p-1);  // 9 and 32 bits of ln 2
+  constexpr T lower = static_cast<T>(is_float ? -0x1.bd0105c610ca8p-13 : 0x1.a39ef35793c76p-33);
+  constexpr T far = is_float ? T{1000} : T{4000};                                  // 0 or infinity
+  constexpr T magic = static_cast<T>(is_float ? 12582912.0 : 6755399441055744.0);  // 1.5 * 2^23, 2^52: rounds
+  const V near = x > far ? splat<T>(far) : x < -far ? splat<T>(-far) : x;
+  const V n = (near * kLog2E<T> + magic) - magic;
+  const V r = ((near - n * upper) - n * lower) + (low == low ? low : V{});
+  return times_exp2<T>(n, exp2<T>(r * kLog2E<T>));
+}
+
+/// A sum in two parts: high is what a sum in T would be, low what its roundings lost (Knuth's two-sum). Where terms are not
+/// finite low is anything.
+template <class T>
+struct ExactSum {
+  T high = 0, low = 0;
+
+  void add(T x) {
+    const T sum = high + x, shared = sum - high;
+    low += (high - (sum - shared)) + (x - shared);
+    high = sum;
+  }
+  void add(const ExactSum& more) {
+    add(more.high);
+    low += more.low;
+  }
+};
 
 template <class T>
 inline T sum_lanes(typename Simd<T>::V v) {

@@ -108,10 +108,10 @@ void linear_forward(const LinearSegment<T>& t, void* scratch) {
   const LinearScratch<T> w(scratch, sizes_of(t));
   const Index states = state_count(t);
   for (Index e = 0; e < states; ++e) t.local[e] = 0;
-  T log_left = 0;
+  ExactSum<T> log_left;
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
     const Index count = smaller(t.chunk, t.end - begin);
-    const T log_whole = chunk_decays(t, w, begin, count);
+    const ExactSum<T> log_whole = chunk_decays(t, w, begin, count);
     feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
     if (t.q != nullptr || t.beta != nullptr) join_state(t.base, t.local, exp_of_one(log_left), states, w.state);
     const ChunkValues<T> values = chunk_values(t, w, w.state, begin, count);
@@ -120,7 +120,7 @@ void linear_forward(const LinearSegment<T>& t, void* scratch) {
       for (Index head = 0; head < t.group_size; ++head) chunk_out(t, w, values, finite, head, begin, count);
     }
     add_keys(t, w, values.rows, values.stride, count);
-    log_left += log_whole;
+    log_left.add(log_whole);
   }
   t.local[states] = exp_of_one(log_left);
 }

@@ -49,13 +49,6 @@ N settled(N x) {
   return x;
 }
 
-/// e^x of a decay's logarithm. A type that follows magnitudes counts what rounding x does, once it shows.
-template <class N>
-N decay_of(N x) {
-  using std::exp;
-  return exp(x);
-}
-
 /// One key/value head: what both directions and both forms share.
 template <class N>
 class LinearHead {
@@ -123,7 +116,10 @@ class LinearHead {
     return view(view.size(0) > 1 ? b_ : 0, view.size(1) > 1 ? g_ : 0, view.size(2) > 1 ? t : 0);
   }
   N log_decay(Index t) const { return o_.log_decay.is_null() ? N(0) : of_token(o_.log_decay, t); }
-  N decay(Index t) const { return o_.log_decay.is_null() ? N(1) : decay_of(of_token(o_.log_decay, t)); }
+  N decay(Index t) const {
+    using std::exp;
+    return o_.log_decay.is_null() ? N(1) : settled(N(exp(of_token(o_.log_decay, t))));
+  }
   bool delta() const { return !o_.beta.is_null(); }
   N beta(Index t) const { return of_token(o_.beta, t); }
   N value(Index t, Index e) const { return v_(b_, g_, t, e); }
@@ -242,7 +238,7 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
         N sum = N(0);
         for (Index j = i - 1; options.causal && j >= -1; --j) {
           sum += head.log_decay(j + 1);
-          c[Head::at(j + 1)] = decay_of(sum);
+          c[Head::at(j + 1)] = settled(N(exp(sum)));
         }
         return c;
       };

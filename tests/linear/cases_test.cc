@@ -2,6 +2,10 @@
 // and the textbook against itself: square, recurrence and finite differences.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "linear/check_linear.h"
 
 namespace qkv::test {
@@ -25,6 +29,34 @@ TYPED_TEST(Linear, PairwiseCasesAreWithinTheirBounds) {
 }
 
 TYPED_TEST(Linear, EdgeCasesAreWithinTheirBounds) { hold_cases<TypeParam>(linear_edge_cases(), 3); }
+
+/// Keys of 0 leave the state its decay alone: the power of a sum of logarithms, within the 4 eps of any bound however large it
+/// is and however many tokens it has.
+TYPED_TEST(Linear, ADecayIsThePowerOfItsWholeLogarithm) {
+  using T = TypeParam;
+  for (const Index length : {1, 7, 64, 65, 2000}) {
+    for (const double total : {-0.5, -4.0, -40.0, -80.0, 30.0}) {
+      SCOPED_TRACE(testing::Message() << length << " tokens, " << total);
+      Tensor<T> zeros({1, 1, length, 3}), out({1, 1, length, 3}), log_decay({1, 1, length}), before({1, 1, 3, 3}),
+          after({1, 1, 3, 3});
+      std::ranges::fill(before.span(), T{1});
+      Random random(static_cast<std::uint64_t>(length));
+      long double sum = 0;
+      for (T& x : log_decay.span()) {
+        x = static_cast<T>(total / static_cast<double>(length) * (1 + 0.5 * random.symmetric()));
+        sum += static_cast<long double>(x);
+      }
+      LinearAttentionOptions<T> options{.feature_map = FeatureMap::kIdentity, .causal = true, .normalized = false};
+      options.log_decay = log_decay;
+      options.initial.kv = before;
+      const long double wanted = std::exp(sum);
+      for_each_isa(2, [&](Context& context) {
+        linear_attention_forward(zeros, zeros, zeros, out, {}, options, LinearState<T>{.kv = after}, context);
+        EXPECT_LE(std::abs(static_cast<long double>(after.data()[4]) - wanted), 4 * std::numeric_limits<T>::epsilon() * wanted);
+      });
+    }
+  }
+}
 
 /// Largest |a - b| in units of the magnitude.
 double apart(const Tensor<long double>& a, const Tensor<long double>& b, const Tensor<Measured>& size) {

@@ -3,7 +3,6 @@
 // itself.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 
 #include "reference/linear_attention.h"
@@ -37,12 +36,6 @@ inline Measured log(Measured x) { return Measured(std::log(x.value)); }
 inline Measured exp(Measured x) {
   const double y = std::exp(x.value);
   return {y, y * (1 + x.size)};
-}
-/// A decay is settled, but a logarithm beyond 4 shows: rounded, it moves the power by eps |x|, and bounds allow 4 eps of a
-/// size.
-inline Measured decay_of(Measured x) {
-  const double y = std::exp(x.value);
-  return {y, y > 0 ? y * std::max(1.0, std::abs(x.value) / 4) : 0};
 }
 /// See reference/linear_attention.h.
 inline Measured settled(Measured x) { return Measured(x.value); }
