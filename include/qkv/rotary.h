@@ -46,6 +46,8 @@ struct RotaryOptions {
   double beta_fast = 32, beta_slow = 1;          ///< kYarn: turns within original_context where the ramp ends and begins
   std::optional<double> attention_factor{};      ///< kYarn; none: 1 + 0.1 ln(factor)
   double low_frequency = 1, high_frequency = 4;  ///< kLlama3: turns within original_context where the ramp begins and ends
+
+  bool operator==(const RotaryOptions&) const = default;
 };
 
 /// The factor that "dynamic NTK" scaling gives kNtk for a sequence of `length`: factor * length / original - (factor - 1), and

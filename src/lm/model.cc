@@ -1,9 +1,7 @@
-// AttentionLM's parts: configuration, construction, names.
+// AttentionLM's parts: construction, names. Not: its configuration (config.cc).
 #include "lm/model.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "core/check.h"
 #include "lm/draw.h"
@@ -13,33 +11,13 @@ inline namespace v0 {
 namespace lm {
 namespace {
 
-const AttentionLMConfig& checked(const AttentionLMConfig& c) {
-  constexpr const char* kFunction = "AttentionLM";
-  check<OptionError>(c.vocab_size >= 1 && c.context >= 1 && c.embed_dim >= 1 && c.num_heads >= 1 && c.num_layers >= 1,
-                     kFunction, "vocab_size, context, embed_dim, num_heads and num_layers must be at least 1: got ",
-                     c.vocab_size, ", ", c.context, ", ", c.embed_dim, ", ", c.num_heads, ", ", c.num_layers);
-  // 2^20 keeps products of two sizes far from overflow; a file's metadata may hold anything.
-  constexpr Index kLargest = Index{1} << 20;
-  check<OptionError>(std::max({c.vocab_size, c.context, c.embed_dim, c.num_layers}) <= kLargest, kFunction,
-                     "vocab_size, context, embed_dim and num_layers must be at most ", kLargest, ": got ", c.vocab_size, ", ",
-                     c.context, ", ", c.embed_dim, ", ", c.num_layers);
-  check<OptionError>(c.embed_dim % c.num_heads == 0, kFunction, "num_heads must divide embed_dim: got ", c.num_heads,
-                     " heads for embed_dim ", c.embed_dim);
-  check<OptionError>(c.num_kv_heads >= 0 && (c.num_kv_heads == 0 || c.num_heads % c.num_kv_heads == 0), kFunction,
-                     "num_kv_heads must divide num_heads (0: as many): got ", c.num_kv_heads, " for ", c.num_heads, " heads");
-  check<OptionError>(c.positions == PositionKind::kLearned || c.embed_dim / c.num_heads % 2 == 0, kFunction,
-                     "rotary positions need an even head width embed_dim / num_heads: got ", c.embed_dim / c.num_heads);
-  check<OptionError>(c.dropout >= 0 && c.dropout <= 1, kFunction, "dropout must be in [0, 1]: got ", c.dropout);
-  return c;
-}
-
 /// Each part draws from an own seed, so that adding a part changes no other.
 enum Part : Index { kTok, kPos, kHead, kFirstLayer };
 
 nn::AttentionLayerConfig attention_config(const AttentionLMConfig& c, std::uint64_t seed) {
   nn::AttentionLayerConfig attention{.type = "AttentionLM", .name = "lm", .embed_dim = c.embed_dim, .num_heads = c.num_heads};
   attention.num_kv_heads = c.num_kv_heads;
-  if (c.positions == PositionKind::kRotary) attention.rotary.emplace();
+  if (c.positions == PositionKind::kRotary) attention.rotary = c.rotary;
   attention.bias = c.blocks;
   attention.output = nn::OutputProjection::kRequired;
   attention.merged = c.blocks;
@@ -72,63 +50,7 @@ void append(std::vector<nn::Parameter>& all, nn::Module& module, const std::stri
   }
 }
 
-constexpr const char* kPrefix = "lm.";
-
-/// `fallback`, where given, is what files older than the entry mean.
-Index read_index(const std::map<std::string, std::string>& metadata, const std::string& name,
-                 std::optional<Index> fallback = {}) {
-  if (fallback && !metadata.contains(kPrefix + name)) return *fallback;
-  const auto entry = metadata.find(kPrefix + name);
-  check<OptionError>(entry != metadata.end(), "AttentionLMConfig::from_metadata", "the file must have the metadata entry ",
-                     kPrefix, name, ": got none");
-  const std::string& text = entry->second;
-  Index value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check<OptionError>(error == std::errc() && end == text.data() + text.size() && value >= 0, "AttentionLMConfig::from_metadata",
-                     kPrefix, name, " must be a whole number, not negative: got \"", text.substr(0, 40), "\"");
-  return value;
-}
-
-bool read_flag(const std::map<std::string, std::string>& metadata, const std::string& name,
-               std::optional<Index> fallback = {}) {
-  const Index value = read_index(metadata, name, fallback);
-  check<OptionError>(value <= 1, "AttentionLMConfig::from_metadata", kPrefix, name, " must be 0 or 1: got ", value);
-  return value == 1;
-}
-
-// Dropout is kept in units of 2^-16, which is what the generator can tell apart.
-constexpr double kDropoutUnit = 65536;
-
 }  // namespace
-
-void AttentionLMConfig::save_metadata(std::map<std::string, std::string>& metadata) const {
-  const auto set = [&](const char* name, Index value) { metadata[std::string(kPrefix) + name] = std::to_string(value); };
-  set("vocab_size", vocab_size);
-  set("context", context);
-  set("embed_dim", embed_dim);
-  set("num_heads", num_heads);
-  set("num_kv_heads", num_kv_heads == 0 ? num_heads : num_kv_heads);
-  set("num_layers", num_layers);
-  set("rotary", positions == PositionKind::kRotary ? 1 : 0);
-  set("blocks", blocks ? 1 : 0);
-  set("causal", causal ? 1 : 0);
-  set("dropout_65536ths", static_cast<Index>(std::lround(dropout * kDropoutUnit)));
-}
-
-AttentionLMConfig AttentionLMConfig::from_metadata(const std::map<std::string, std::string>& metadata) {
-  AttentionLMConfig config;
-  config.vocab_size = read_index(metadata, "vocab_size");
-  config.context = read_index(metadata, "context");
-  config.embed_dim = read_index(metadata, "embed_dim");
-  config.num_heads = read_index(metadata, "num_heads");
-  config.num_kv_heads = read_index(metadata, "num_kv_heads", config.num_heads);
-  config.num_layers = read_index(metadata, "num_layers");
-  config.positions = read_flag(metadata, "rotary", 0) ? PositionKind::kRotary : PositionKind::kLearned;
-  config.blocks = read_flag(metadata, "blocks");
-  config.causal = read_flag(metadata, "causal");
-  config.dropout = static_cast<double>(read_index(metadata, "dropout_65536ths")) / kDropoutUnit;
-  return checked(config);
-}
 
 AttentionLM::Impl::Impl(const AttentionLMConfig& c, std::uint64_t seed)
     : config(checked(c)),

@@ -46,6 +46,9 @@ struct AttentionLM::Impl {
   void collect_parameters();
 };
 
+/// OptionError, with the numbers, for a configuration that cannot be.
+const AttentionLMConfig& checked(const AttentionLMConfig& config);
+
 /// out += add, element by element. Same size.
 void add_to(Tensor<float>& out, const Tensor<float>& add);
 

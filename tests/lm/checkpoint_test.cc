@@ -50,6 +50,47 @@ TEST(Checkpoint, GroupedHeadsAndRotaryPositionsComeBack) {
   EXPECT_EQ(back.model.config().positions, lm::PositionKind::kLearned);
 }
 
+TEST(Checkpoint, RotaryOptionsComeBack) {
+  lm::AttentionLMConfig config = test::grouped_rotary_config(false);
+  AttentionLM usual(config, 4);
+  const std::vector<RotaryOptions> all = {
+      {.rotary_dim = 2, .base = 123456.7, .layout = RotaryLayout::kInterleaved},
+      {.scaling = RotaryScaling::kYarn, .factor = 3.3, .original_context = 5, .beta_fast = 4, .beta_slow = 0.1},
+      {.scaling = RotaryScaling::kYarn, .factor = 2, .original_context = 5, .attention_factor = 1.1},
+      {.base = 0.1,
+       .scaling = RotaryScaling::kLlama3,
+       .factor = 8,
+       .original_context = 6,
+       .low_frequency = 0.3,
+       .high_frequency = 2.5}};
+  Tensor<Index> ids({2, config.context});
+  for (Index n = 0; n < ids.count(); ++n) ids.data()[n] = n * n % config.vocab_size;
+  const auto logits_of = [&ids](const AttentionLM& model) {
+    const Tensor<float> logits = model.logits(ids);
+    return std::vector<float>(logits.span().begin(), logits.span().end());
+  };
+  for (const RotaryOptions& rotary : all) {
+    config.rotary = rotary;
+    AttentionLM model(config, 4);
+    const lm::Checkpoint back = lm::checkpoint_from_state(lm::checkpoint_to_state(model, test::default_tokenizer(), "text", 1));
+    EXPECT_EQ(back.model.config().rotary, rotary);
+    EXPECT_TRUE(test::same_bits(logits_of(back.model), logits_of(model)));
+    EXPECT_FALSE(test::same_bits(logits_of(usual), logits_of(model))) << "the options reach the layers";
+  }
+  const auto with = [&](const char* name, const char* value) {
+    return [=] {
+      StateDict state = saved_state(test::grouped_rotary_config(false));
+      state.metadata[name] = value;
+      lm::checkpoint_from_state(state);
+    };
+  };
+  EXPECT_NO_THROW(with("lm.rotary_base", "500000")());
+  test::expect_error<OptionError>(with("lm.rotary_base", "nan"), {"base", "nan"});
+  test::expect_error<OptionError>(with("lm.rotary_base", "1e4x"), {"lm.rotary_base", "1e4x"});
+  test::expect_error<OptionError>(with("lm.rotary_scaling", "5"), {"lm.rotary_scaling", "at most 4", "5"});
+  test::expect_error<OptionError>(with("lm.rotary_dim", "3"), {"rotary_dim", "3"});
+}
+
 TEST(Checkpoint, MissingOrWrongMetadata) {
   const auto with = [](const char* name, const char* value) {
     return [=] {

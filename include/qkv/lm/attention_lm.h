@@ -18,6 +18,7 @@
 #include "qkv/context.h"
 #include "qkv/export.h"
 #include "qkv/nn/module.h"
+#include "qkv/rotary.h"
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
@@ -28,7 +29,7 @@ namespace lm {
 /// How a token's place is known.
 enum class PositionKind {
   kLearned,  ///< a row of an embedding for each position, added to the token's (GPT-2)
-  kRotary    ///< q and k turned by the position, in every layer (Llama): base 10000, half-split, the whole head
+  kRotary    ///< q and k turned by the position, in every layer (Llama)
 };
 
 struct QKV_API AttentionLMConfig {
@@ -40,7 +41,8 @@ struct QKV_API AttentionLMConfig {
   Index num_layers = 1;
   bool blocks = false;  ///< residual + LayerNorm + MLP (4 E, GELU), normalised first
   bool causal = true;
-  PositionKind positions = PositionKind::kLearned;  ///< kRotary needs an even head width E / num_heads
+  PositionKind positions = PositionKind::kLearned;
+  RotaryOptions rotary = {};  ///< of kRotary; as it stands the whole head, of even width E / num_heads, turns
   double dropout = 0;  ///< on weights, and on what attention (and the MLP) adds; active in training only
 
   /// Strings for a file's metadata, and back. from_metadata throws OptionError that names the entry.
