@@ -201,6 +201,17 @@ def test_no_second_openmp_is_linked() -> None:
         assert not re.search(r"gomp|libomp|iomp|OpenCL|dnnl", linked), f"{path.name}: {linked}"
 
 
+def test_size() -> None:
+    """Of a wheel, unpacked: attention alone under 5 MB, all at most 15 MB."""
+    folder = pathlib.Path(qkv.__file__).parent
+    attention = [path for path in folder.glob("*.so") if re.match(r"_core|libqkv\.", path.name)]
+    if any(b".symtab" in path.read_bytes() for path in attention):
+        pytest.skip("not stripped, as a wheel is")
+    assert len(attention) == 2 and sum(path.stat().st_size for path in attention) < 5e6
+    everything = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in everything) <= 15e6
+
+
 def test_importing_qkv_starts_no_thread_and_imports_no_framework() -> None:
     script = (
         "import sys, os, qkv; "
