@@ -7,6 +7,7 @@
 Letters: B sequences, H query heads, Hkv key/value heads (H % Hkv == 0), Tq queries, Tk keys, D width of q and k, Dv width of v.
 Arrays are read where they lie, in any strides whose last one is 1 (a last axis of stride other than 1 is refused); results are
 of q's library and type. 16-bit types are summed in float32. Nothing of size Tq x Tk is made unless it is asked for.
+Neither PyTorch's nor JAX's derivatives go through these functions: theirs are qkv.torch and qkv.jax.
 Vaswani 2017 (arXiv:1706.03762) eq. 1; Dao 2023 (2307.08691).
 """
 

@@ -107,6 +107,11 @@ def linear_attention_backward(
     """Gradients of sum(out * dout) (+ sum(final state * dfinal)). out and normalizer are needed where normalised."""
     check_inputs("linear_attention_backward", q=q, k=k, v=v, dout=dout)
     made = _options(**options)
+    if options.get("normalized", True) and (out is None or normalizer is None):
+        raise ValueError(
+            "[linear_attention_backward] out and normalizer are needed where normalized: linear_attention(.., "
+            "return_normalizer=True) gives both"
+        )
 
     def like(array: Any) -> Any:
         return None if array is None else empty(q, tuple(array.shape), dtype_name(q))

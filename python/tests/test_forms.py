@@ -207,6 +207,14 @@ def test_linear_attention_goes_on_from_its_state_and_differentiates() -> None:
         assert np.isclose((ends[0] - ends[1]) / (2 * step), (gradient * direction).sum(), rtol=1e-6), name
 
 
+def test_linear_attentions_backward_says_what_it_needs() -> None:
+    q, k, v = problem(7, 1, 2, 5, 5, 4)
+    with pytest.raises(ValueError, match="return_normalizer=True"):
+        qkv.linear_attention_backward(v, q, k, v, causal=True)
+    out, normalizer = qkv.linear_attention(q, k, v, causal=True, return_normalizer=True)
+    assert qkv.linear_attention_backward(v, q, k, v, out, normalizer, causal=True).dq.shape == q.shape
+
+
 def test_random_features_are_orthogonal() -> None:
     features = qkv.random_features((8, 8), seed=3, dtype=np.float64)
     gram = features @ features.T
