@@ -91,10 +91,13 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
   endings.push_back(".npy");
   outputs.expect("--map-out", options.map_out, endings);
   const bool anywhere = !options.seen.empty();
+  if (!options.any() && (!options.heads.empty() || options.of != "weights"))
+    throw UsageError("--look-heads and --of need something to look at: add --stats, --map-out or --seen");
   if (gradient && !has_dout) throw UsageError("--of gradient needs the output's gradient: add --dout");
   if (!gradient && (options.positive || options.mean_of_heads))
     throw UsageError("--positive and --mean-of-heads need --of gradient");
-  if (gradient && ending(options.stats) == ".npy") throw UsageError("--stats are of weights: --of gradient has none");
+  if (gradient && !options.stats.empty() && (!lists || (what_.top_k == 0 && !what_.column_mass)))
+    throw UsageError("--stats are of weights: --of gradient has none, but --top-k and --column-mass in a .json");
   if (gradient && !options.positive && !options.map_out.empty() && ending(options.map_out) != ".npy")
     throw UsageError("--map-out of gradients, which may be negative, must be a .npy file, or add --positive");
   if ((what_.top_k != 0 || what_.column_mass) && !anywhere && !lists)

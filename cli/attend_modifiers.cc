@@ -50,6 +50,7 @@ void add_modifier_options(CLI::App& app, ModifierOptions& options) {
       ->type_name("N")
       ->group(kGroup);
   app.add_flag("--t5-past", options.t5_past, "T5's decoder: later keys share a bucket")->group(kGroup);
+  for (const char* name : {"--t5-max-distance", "--t5-past"}) app.get_option(name)->needs(app.get_option("--t5"));
   file("--relative", options.relative, "Learned bias by distance: table [2 R + 1, H]");
   app.add_option("--position-align", options.align, "Where queries stand when Tq != Tk: top-left or bottom-right")
       ->type_name("ALIGN")

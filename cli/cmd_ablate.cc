@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "ablate.h"
 #include "command.h"
@@ -20,6 +21,7 @@ namespace {
 struct Options {
   std::vector<std::string> names;
   AblateOptions ablate;
+  std::optional<Index> steps;
   std::string out;
   ComputeOptions compute;
   bool json = false;
@@ -65,6 +67,9 @@ void print_experiment(const Experiment& experiment) {
 
 int run(const Options& options) {
   const std::vector<std::string> names = chosen(options);
+  if (options.steps && std::ranges::find(names, "no-mask") == names.end()) {
+    throw UsageError("--steps is of no-mask alone, the one experiment that trains: name it too, or leave --steps out");
+  }
   Outputs outputs;
   expect_maps(options, names, outputs);
   Context context(options.compute.context());
@@ -73,8 +78,9 @@ int run(const Options& options) {
   for (const std::string& name : names) {
     Experiment experiment;
     {
-      Progress progress(kTrainings * options.ablate.steps, options.json);
       AblateOptions ablate = options.ablate;
+      ablate.steps = options.steps.value_or(ablate.steps);
+      Progress progress(kTrainings * ablate.steps, options.json);
       ablate.on_step = [&](Index done, Index) { progress.update(done, "training four small models"); };
       experiment = run_experiment(name, ablate, context);
     }
@@ -101,7 +107,7 @@ int run(const Options& options) {
 std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("EXPERIMENT", options->names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
-  app.add_option("--steps", options->ablate.steps, "Steps of each of the four trainings of no-mask (default 400)")
+  app.add_option("--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)")
       ->type_name("N")
       ->check(CLI::Range(Index{1}, Index{1000000}));
   app.add_option("--seed", options->ablate.seed, "Seed of everything random (default 0)")->type_name("N");

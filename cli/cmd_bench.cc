@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kQuickRepeats{16}, kQuickRuns{28};
 
 struct BenchOptions {
   std::vector<std::string> cases;
-  std::string suite = "quick";
+  std::string suite;  // empty: quick
   bool json = false, list = false, exact = false;
   ComputeOptions compute;
 };
@@ -62,8 +62,9 @@ std::vector<std::string> beginnings(const std::vector<BenchCase>& cases) {
 std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
   const std::vector<BenchCase> all = all_cases();
   const std::vector<std::string> suites = suite_names(all);
-  if (std::ranges::find(suites, options.suite) == suites.end()) {
-    throw UsageError(fmt::format("--suite must be one of {}: got {}", fmt::join(suites, ", "), escaped(options.suite)));
+  const std::string suite = options.suite.empty() ? "quick" : options.suite;
+  if (std::ranges::find(suites, suite) == suites.end()) {
+    throw UsageError(fmt::format("--suite must be one of {}: got {}", fmt::join(suites, ", "), escaped(suite)));
   }
   const auto named = [&](const BenchCase& one, const std::string& name) {
     return options.exact ? one.name == name : one.name.starts_with(name);
@@ -77,14 +78,14 @@ std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
   }
   std::vector<BenchCase> chosen;
   std::ranges::copy_if(all, std::back_inserter(chosen), [&](const BenchCase& one) {
-    if (options.cases.empty()) return in_suite(one, options.suite);
+    if (options.cases.empty()) return in_suite(one, suite);
     return std::ranges::any_of(options.cases, [&](const std::string& name) { return named(one, name); });
   });
   return chosen;
 }
 
-int list_cases() {
-  for (const BenchCase& one : all_cases()) {
+int list_cases(const std::vector<BenchCase>& cases) {
+  for (const BenchCase& one : cases) {
     print_line(
         fmt::format("{:<31} {}", one.name, faint(fmt::format("{:<9} {}{}", one.group, one.shape, one.quick ? "  quick" : ""))));
   }
@@ -93,8 +94,9 @@ int list_cases() {
 
 int run(const BenchOptions& options) {
   const std::vector<BenchCase> cases = chosen_cases(options);
-  if (options.list) return list_cases();
-  const bool quick = options.cases.empty() && options.suite == "quick";
+  if (options.list) return list_cases(options.cases.empty() && options.suite.empty() ? all_cases() : cases);
+  const std::string suite = options.suite.empty() ? "quick" : options.suite;
+  const bool quick = options.cases.empty() && suite == "quick";
   const auto start = Clock::now();
   const Patience patience = quick ? Patience{start + kQuickRepeats, start + kQuickRuns} : Patience{};
   Context context(options.compute.context());
@@ -112,7 +114,7 @@ int run(const BenchOptions& options) {
   }
   const Peak after = meter.measure(kEvery);
   if (options.json) {
-    print_json(bench_json(measured, before, after, options.suite, context));
+    print_json(bench_json(measured, before, after, suite, context));
     return 0;
   }
   print_summary(measured);
@@ -129,8 +131,9 @@ std::function<int()> declare(CLI::App& app) {
          "quick: under 45 s; full: everything, minutes; or one group: forward, backward, bf16, decode, options, weights, "
          "layers, lm, curves, linattn, caches, ragged")
       ->type_name("NAME");
-  app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning");
-  app.add_flag("--list", options->list, "Print the names of the cases");
+  app.get_option("--suite")->excludes(app.get_option("CASE"));
+  app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning")->needs(app.get_option("CASE"));
+  app.add_flag("--list", options->list, "Print the names of the cases: of all, or of CASE or --suite");
   add_json_option(app, options->json);
   add_compute_options(app, options->compute, 1);
   app.get_option("--threads")->description("Threads (default 1: one thread decides how good a kernel is)");

@@ -111,6 +111,9 @@ void print_rows(const std::vector<GradcheckRow>& rows) {
 
 int run(const Options& options) {
   const AttendOptions& attend = options.attend;
+  if (!attend.mask_axes.empty() && attend.keep.empty() && attend.drop.empty()) {
+    throw UsageError("--mask-axes needs --keep or --drop");
+  }
   const GradcheckSizes sizes = parse_sizes(options.sizes);
   GradcheckInput input = gradcheck_input(sizes, attend.seed);
   std::vector<Tensor<std::uint8_t>> dense;
@@ -176,6 +179,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--t5-max-distance", options->t5_max_distance, "From here on one bucket (default 128; as many as N)")
       ->type_name("N");
   app.add_flag("--t5-past", modifiers.t5_past, "T5's decoder: later keys share a bucket");
+  for (const char* name : {"--t5-max-distance", "--t5-past"}) app.get_option(name)->needs(app.get_option("--t5"));
   app.add_option("--relative", modifiers.relative, "A bias by distance: random, up to N to each side, or a table from a .npy")
       ->type_name("N|FILE");
   app.add_option("--position-align", modifiers.align, "Where queries stand when Tq != Tk: top-left or bottom-right")

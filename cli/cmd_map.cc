@@ -2,6 +2,8 @@
 // q and k (attend --weights).
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "command.h"
 #include "core/escape.h"
 #include "files.h"
@@ -18,9 +20,9 @@ namespace {
 constexpr const char* kDefaultText = "abababab";
 
 struct MapCommandOptions {
-  std::string file, weights, text, title, theme = "dark";
+  std::string file, weights, text, title, theme;  // theme empty: dark
   std::vector<std::string> out;
-  Index sequence = 0;
+  std::optional<Index> sequence;
   MapStyle style;
   MapLookOptions look;
   ComputeOptions compute;
@@ -63,11 +65,11 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   }
   while (sizes.size() < 4) sizes.insert(sizes.begin(), 1);
   weights.reshape(sizes);
-  if (options.sequence < 0 || options.sequence >= sizes[0]) {
-    throw UsageError(fmt::format("--sequence must be one of the {} in {}: got {}", sizes[0], escaped(file), options.sequence));
+  const Index sequence = options.sequence.value_or(0);
+  if (sequence < 0 || sequence >= sizes[0]) {
+    throw UsageError(fmt::format("--sequence must be one of the {} in {}: got {}", sizes[0], escaped(file), sequence));
   }
-  const View<const float, 4> chosen =
-      std::as_const(weights).view<4>().sliced(0, options.sequence, options.sequence + 1);  // [1, H, Tq, Tk]
+  const View<const float, 4> chosen = std::as_const(weights).view<4>().sliced(0, sequence, sequence + 1);  // [1, H, Tq, Tk]
   const std::vector<std::string> labels = view::characters(options.text);
   view::AttentionMap map = about(escaped(file), [&] { return view::make_map(chosen, {}, "attention weights"); });
   const auto count = static_cast<Index>(labels.size());
@@ -97,6 +99,7 @@ Drawn make_map(const MapCommandOptions& options, const view::MapOptions& style) 
   if (ending(file) != ".safetensors") return of_weights(load_npy(option, file));
   const StateDict state = load_safetensors(option, file);
   if (const AnyTensor* weights = state.find("weights")) return of_weights(*weights);
+  if (options.sequence) throw UsageError("--sequence is of weights: a model reads one text, --text");
   return map_of_model(file, state, options, style);
 }
 
@@ -104,9 +107,15 @@ int run(const MapCommandOptions& options) {
   Outputs outputs;
   for (const std::string& path : options.out) outputs.expect("--out", path, kMapEndings);
   const view::MapOptions style = map_style(options.style);
-  if (options.theme != "dark" && options.theme != "light") {
+  if (!options.theme.empty() && options.theme != "dark" && options.theme != "light") {
     throw UsageError("--theme must be dark or light: got " + escaped(options.theme));
   }
+  const bool on_terminal = options.out.empty() && !options.look.any();
+  if (!on_terminal && !options.theme.empty()) throw UsageError("--theme is of the picture on the terminal: there is none here");
+  if (!on_terminal && options.out.empty() &&
+      (!options.title.empty() || !options.style.range.empty() || !options.style.scale.empty()))
+    throw UsageError(
+        "--title, --range and --scale are of a picture: there is none beside --stats, --top-k and --json without --out");
   Drawn drawn = make_map(options, style);
   if (!options.title.empty()) drawn.map.title = options.title;
   for (const std::string& path : options.out) add_map(outputs, path, drawn.map, style);
@@ -117,9 +126,9 @@ int run(const MapCommandOptions& options) {
   }
   for (const std::string& path : options.out) print_line("wrote " + one_line(path));
   if (options.look.any()) print_looks(drawn.looks, drawn.map.key_tokens, options.look);
-  if (!options.out.empty() || options.look.any()) return 0;
+  if (!on_terminal) return 0;
   view::TerminalOptions shown = map_options(style);
-  shown.theme = options.theme == "dark" ? view::Theme::kDark : view::Theme::kLight;
+  shown.theme = options.theme == "light" ? view::Theme::kLight : view::Theme::kDark;
   print(view::render_terminal(drawn.map, shown));
   return 0;
 }

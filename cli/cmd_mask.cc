@@ -20,7 +20,7 @@ struct MaskOptions {
   std::string expression;
   Index q_len = 8, kv_len = 0, batch = 1, num_heads = 1, head_dim = 64;
   bool draw = false, json = false;
-  std::string out;
+  std::string out, keep, drop, mask_axes;
   ComputeOptions compute;
 };
 
@@ -96,7 +96,16 @@ int run(MaskOptions o) {
   if (o.kv_len == 0) o.kv_len = o.q_len;
   Outputs outputs;
   outputs.expect("--out", o.out, kMapEndings);
-  const Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len);
+  if (!o.mask_axes.empty() && o.keep.empty() && o.drop.empty()) throw UsageError("--mask-axes needs --keep or --drop");
+  Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len);
+  Tensor<std::uint8_t> keep, drop;
+  const auto add_dense = [&](const char* option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
+    if (path.empty()) return;
+    dense = to_bool(load_npy(option, path));
+    mask = mask & dense_mask(option, dense, o.mask_axes, keeps);
+  };
+  add_dense("--keep", o.keep, keep, true);
+  add_dense("--drop", o.drop, drop, false);
   Context context(o.compute.context());
   const AttentionPlan plan = about("EXPR " + escaped(o.expression), [&] { return plan_of(o, mask, context); });
   const double all = static_cast<double>(o.batch * o.num_heads) * static_cast<double>(o.q_len) * static_cast<double>(o.kv_len);
@@ -153,6 +162,12 @@ std::function<int()> declare(CLI::App& app) {
   count("--batch", options->batch, "Sequences (default 1)");
   count("--heads", options->num_heads, "Heads (default 1)");
   count("--head-dim", options->head_dim, "Width of a head, which decides the tiles (default 64)");
+  const auto dense = [&](const char* name, std::string& path, const char* type, const char* help) {
+    app.add_option(name, path, help)->type_name(type);
+  };
+  dense("--keep", options->keep, "FILE", "And non-zero in this .npy: [B|1, H|1, Tq|1, Tk|1], or with --mask-axes");
+  dense("--drop", options->drop, "FILE", "And zero in this .npy");
+  dense("--mask-axes", options->mask_axes, "AXES", "Axes of a smaller array: bk, qk, bqk, hqk");
   app.add_flag("--draw", options->draw, "Rows of 0s and 1s: a row is a query, a column a key");
   app.add_option("--out", options->out, "The same as a picture: .png, .svg or .html")->type_name("FILE");
   add_json_option(app, options->json);

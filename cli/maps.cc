@@ -11,22 +11,22 @@ namespace qkv::cli {
 void add_map_style(CLI::App& app, MapStyle& style) {
   app.add_option("--layers", style.layers, "Which layers, such as 0,1 (default all)")->type_name("N,N..");
   app.add_option("--heads", style.heads, "Which heads of each (default all)")->type_name("N,N..");
-  app.add_option("--range", style.range, "Weight of the last colour: unit (1) or max (the largest)")->type_name("HOW");
-  app.add_option("--scale", style.scale, "Colour by sqrt (small weights are seen) or linear")->type_name("HOW");
+  app.add_option("--range", style.range, "Weight of the last colour: unit (1, default) or max (the largest)")->type_name("HOW");
+  app.add_option("--scale", style.scale, "Colour by sqrt (small weights are seen, default) or linear")->type_name("HOW");
 }
 
 view::MapOptions map_style(const MapStyle& style) {
   view::MapOptions options;
   if (!style.layers.empty()) options.layers = parse_indices("--layers", style.layers);
   if (!style.heads.empty()) options.heads = parse_indices("--heads", style.heads);
-  if (style.range != "unit" && style.range != "max") {
+  if (!style.range.empty() && style.range != "unit" && style.range != "max") {
     throw UsageError("--range must be unit or max: got " + escaped(style.range));
   }
-  if (style.scale != "sqrt" && style.scale != "linear") {
+  if (!style.scale.empty() && style.scale != "sqrt" && style.scale != "linear") {
     throw UsageError("--scale must be sqrt or linear: got " + escaped(style.scale));
   }
-  options.range = style.range == "unit" ? view::ValueRange::kUnit : view::ValueRange::kMax;
-  options.scale = style.scale == "sqrt" ? view::ColourScale::kSqrt : view::ColourScale::kLinear;
+  options.range = style.range == "max" ? view::ValueRange::kMax : view::ValueRange::kUnit;
+  options.scale = style.scale == "linear" ? view::ColourScale::kLinear : view::ColourScale::kSqrt;
   return options;
 }
 

@@ -14,7 +14,7 @@ inline const std::vector<std::string> kMapEndings = {".png", ".svg", ".html"};
 
 struct MapStyle {
   std::string layers, heads;  ///< "0,2"; empty: all
-  std::string range = "unit", scale = "sqrt";
+  std::string range, scale;   ///< empty: unit, sqrt
 };
 void add_map_style(CLI::App& app, MapStyle& style);
 view::MapOptions map_style(const MapStyle& style);

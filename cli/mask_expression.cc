@@ -151,6 +151,12 @@ class Parser {
           (a.lists.empty() || (a.list(0).size() >= leaf.fewest_numbers && a.list(0).size() <= leaf.most_numbers)) &&
           (!a.align || static_cast<Index>(a.lists.size()) <= leaf.most_aligned_lists) && (leaf.has_inside || !a.inside);
       if (!fits) fail(begin, std::string(name) + " is written " + std::string(leaf.words));
+      const bool by_square = static_cast<Index>(a.lists.size()) <= leaf.most_aligned_lists && !a.align;
+      if (by_square && !inside_ && sizes_.q_len != sizes_.kv_len) {
+        fail(begin, name + " alone needs as many queries as keys: write bottom-right (the last query sees the last key) or " +
+                        "top-left (the first sees the first) between its parentheses: got Tq " + std::to_string(sizes_.q_len) +
+                        ", Tk " + std::to_string(sizes_.kv_len));
+      }
       try {
         return leaf.make(a, sizes_);
       } catch (const Error& error) {
@@ -173,7 +179,9 @@ class Parser {
         a.lists.back().push_back(number());
       } else if (leaf.has_inside) {
         if (a.inside) refuse("one mask that holds inside: join several with '&'; a number or ')'");
+        inside_ = true;  // sizes are those of each document
         a.inside = mask();
+        inside_ = false;
       } else {
         const std::size_t begin = place();
         const std::string text = word();
@@ -236,6 +244,7 @@ class Parser {
   const Sizes sizes_;
   std::size_t at_ = 0;
   int depth_ = 0;
+  bool inside_ = false;
 };
 
 }  // namespace

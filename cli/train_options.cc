@@ -6,11 +6,13 @@
 #include "command.h"
 #include "core/escape.h"
 #include "files.h"
+#include "rotary_option.h"
+#include "text.h"
 
 namespace qkv::cli {
 namespace {
 
-constexpr Index kDefaultSteps = 800;
+constexpr Index kDefaultSteps = 800, kDefaultBatch = 32;
 constexpr const char* kDefaultSample = "abababab";
 constexpr std::size_t kSampleCharacters = 8;
 
@@ -37,22 +39,65 @@ void take_sizes(const StateDict& state, lm::AttentionLMConfig& config) {
   if (counted > 0) config.num_layers = counted;
 }
 
-lm::AttentionLM make_model(const TrainCommandOptions& options, Index vocab_size) {
+RotaryOptions rotary_of(const std::string& text) {
+  const RotaryChoice choice = parse_rotary(text);
+  if (choice.positions.offset != 0) throw UsageError("--rope offset is not for training: windows begin at position 0");
+  return choice.options;
+}
+
+/// A trained model settles what it is: what the caller says besides must agree.
+void check_agrees(const TrainCommandOptions& options, const lm::Checkpoint& checkpoint, const lm::CharTokenizer& tokenizer) {
+  const lm::AttentionLMConfig& config = checkpoint.model.config();
+  const auto refuse = [&](const std::string& what, const std::string& has) {
+    return UsageError(what + " does not fit --init " + escaped(options.init) + ": that model " + has +
+                      ", which training does not change: leave the option out, or --init");
+  };
+  const auto same = [&](const std::string& option, std::optional<Index> said, Index has) {
+    if (said && *said != has) throw refuse(option + " " + std::to_string(*said), "has " + std::to_string(has));
+  };
+  same("--context", options.context, config.context);
+  same("--dim", options.dim, config.embed_dim);
+  same("--heads", options.heads, config.num_heads);
+  same("--kv-heads", options.kv_heads, config.num_kv_heads);
+  same("--layers", options.layers, config.num_layers);
+  const bool rotary = config.positions == lm::PositionKind::kRotary;
+  if (!options.positions.empty() && (options.positions == "rotary") != rotary) {
+    throw refuse("--positions " + options.positions, std::string("has ") + (rotary ? "rotary" : "learned") + " positions");
+  }
+  if (options.rope && !(rotary && rotary_of(*options.rope) == config.rotary)) {
+    throw refuse("--rope " + escaped(*options.rope), rotary ? "turns in another way" : "has learned positions");
+  }
+  if (options.blocks && !config.blocks) throw refuse("--blocks", "has none");
+  if ((options.task == "masked") != (checkpoint.task == "masked")) {
+    throw refuse("--task " + options.task, "was trained with --task " + checkpoint.task);
+  }
+  if (checkpoint.tokenizer.characters() != tokenizer.characters()) {
+    throw UsageError("--init " + escaped(options.init) + ": the model must know the characters of the text, " +
+                     one_line(tokenizer.describe()) + ": it knows " + one_line(checkpoint.tokenizer.describe()));
+  }
+}
+
+/// The model that training goes on with; its dropout may be another one from now on.
+lm::AttentionLM trained_model(const TrainCommandOptions& options, const StateDict& state, const lm::CharTokenizer& tokenizer) {
+  lm::Checkpoint checkpoint = about_file("--init", options.init, [&] { return lm::checkpoint_from_state(state); });
+  check_agrees(options, checkpoint, tokenizer);
+  if (!options.dropout) return std::move(checkpoint.model);
+  lm::AttentionLMConfig config = checkpoint.model.config();
+  config.dropout = *options.dropout;
+  lm::AttentionLM model(config);
+  model.load_state_dict(checkpoint.model.state_dict());
+  return model;
+}
+
+lm::AttentionLM make_model(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer) {
   lm::AttentionLMConfig config;
   std::optional<StateDict> init;
   if (!options.init.empty()) {
     init = load_safetensors("--init", options.init);
-    if (init->metadata.contains("lm.task")) {
-      lm::Checkpoint checkpoint = lm::checkpoint_from_state(*init);
-      if (checkpoint.model.config().vocab_size != vocab_size) {
-        throw UsageError("--init " + escaped(options.init) + ": the model must know as many characters as the text has, " +
-                         std::to_string(vocab_size) + ": got " + std::to_string(checkpoint.model.config().vocab_size));
-      }
-      return std::move(checkpoint.model);
-    }
+    if (init->metadata.contains("lm.task")) return trained_model(options, *init, tokenizer);
     take_sizes(*init, config);
   }
-  config.vocab_size = vocab_size;
+  config.vocab_size = tokenizer.vocab_size() + (options.task == "masked" ? 1 : 0);
   config.context = options.context.value_or(config.context);
   config.embed_dim = options.dim.value_or(config.embed_dim);
   config.num_heads = options.heads.value_or(config.num_heads);
@@ -61,7 +106,11 @@ lm::AttentionLM make_model(const TrainCommandOptions& options, Index vocab_size)
   config.positions = options.positions == "rotary" ? lm::PositionKind::kRotary : lm::PositionKind::kLearned;
   config.blocks = config.blocks || options.blocks;
   config.causal = options.task != "masked";
-  config.dropout = options.dropout;
+  if (options.rope) {
+    if (options.positions != "rotary") throw UsageError("--rope needs --positions rotary");
+    config.rotary = rotary_of(*options.rope);
+  }
+  config.dropout = options.dropout.value_or(config.dropout);
   lm::AttentionLM model(config, options.seed);
   if (init) about_file("--init", options.init, [&] { model.load_state_dict(*init); });
   return model;
@@ -80,7 +129,7 @@ lm::BatchSource given_batches(const std::string& path, const std::vector<Index>&
 
 lm::BatchSource make_source(const TrainCommandOptions& options, const std::vector<Index>& ids, Index alphabet, Index context,
                             std::uint64_t seed) {
-  const lm::BatchShape shape{options.batch, context};
+  const lm::BatchShape shape{options.batch.value_or(kDefaultBatch), context};
   if (options.task == "previous") return lm::BatchSource::previous(alphabet, shape, seed);
   if (options.task == "masked") return lm::BatchSource::masked(ids, alphabet, shape, seed);
   return lm::BatchSource::windows(ids, shape, seed);
@@ -146,6 +195,11 @@ void add_train_options(CLI::App& app, TrainCommandOptions& options) {
   number("--kv-heads", options.kv_heads, "N", "Heads of keys and values, shared (default: as many as --heads)");
   number("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k turned (default learned)");
   app.get_option("--positions")->check(CLI::IsMember({"learned", "rotary"}).description(""));
+  app.add_option_function<std::string>(
+         "--rope", [&options](const std::string& text) { options.rope = text; },
+         "How rotary positions turn: base=500000,scaling=yarn,.. (default: base 10000, whole heads)")
+      ->type_name("KEY=VALUE,..")
+      ->group(kModel);
   number("--layers", options.layers, "N", "Attention layers (default 1)");
   app.add_flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as GPT-2")->group(kModel);
   number("--dropout", options.dropout, "P", "While training (default 0)");
@@ -164,7 +218,7 @@ TrainRun make_run(const TrainCommandOptions& options) {
   lm::CharTokenizer tokenizer = in_text([&] { return lm::CharTokenizer::from_text(text); });
   const std::vector<Index> ids = tokenizer.encode(text);
   const Index alphabet = tokenizer.vocab_size();
-  lm::AttentionLM model = make_model(options, alphabet + (options.task == "masked" ? 1 : 0));
+  lm::AttentionLM model = make_model(options, tokenizer);
   const Index context = model.config().context;
 
   const auto source = [&](std::uint64_t seed) { return make_source(options, ids, alphabet, context, seed); };
@@ -176,6 +230,11 @@ TrainRun make_run(const TrainCommandOptions& options) {
                      std::to_string(model.config().vocab_size) + " and windows at most " + std::to_string(context) +
                      " long: got ids up to " + std::to_string(batches.vocab_size() - 1) + ", windows of " +
                      std::to_string(batches.shape().context));
+  }
+
+  if (!options.batches.empty() && options.batch && *options.batch != batches.shape().batch) {
+    throw UsageError("--batch must be the " + std::to_string(batches.shape().batch) + " windows a step of --batches: got " +
+                     std::to_string(*options.batch));
   }
 
   lm::TrainOptions train;

@@ -22,10 +22,12 @@ struct TrainCommandOptions {
   bool json = false;
   // The model and how it learns.
   std::optional<Index> context, dim, heads, kv_heads, layers;
-  std::string positions = "learned";
+  std::string positions;            // empty: learned, or what the model of --init has
+  std::optional<std::string> rope;  // of positions "rotary"
   bool blocks = false;
-  Index batch = 32;
-  double dropout = 0, rate = 3e-3, weight_decay = 0, clip = 0;
+  std::optional<Index> batch;  // default 32, or as many as --batches has
+  std::optional<double> dropout;
+  double rate = 3e-3, weight_decay = 0, clip = 0;
   std::string schedule = "constant";
   Index warmup = 0;
   ComputeOptions compute;

@@ -82,6 +82,29 @@ TEST_F(MaskTool, DrawsRowsOfZerosAndOnes) {
   EXPECT_TRUE(contents(path("mask.png")).starts_with("\x89PNG"));
 }
 
+TEST_F(MaskTool, DenseMasksComeFromFiles) {
+  Tensor<std::uint8_t> some({3, 4}), all({1, 1, 3, 4});
+  for (Index n = 0; n < 12; ++n) some.data()[n] = n % 3 != 0;
+  for (std::uint8_t& x : all.span()) x = 1;
+  all.data()[5] = 0;
+  save("some.npy", some);
+  save("all.npy", all);
+  const Words sizes{"--tq", "3", "--tk", "4", "--draw"};
+  const auto drawing = [&](const Words& more) {
+    Words words{"mask", more[0]};
+    words.insert(words.end(), sizes.begin(), sizes.end());
+    words.insert(words.end(), more.begin() + 1, more.end());
+    return output(words);
+  };
+  EXPECT_TRUE(drawing({"all", "--keep", "some.npy", "--mask-axes", "qk"}).starts_with("0 1 1 0\n1 1 0 1\n1 0 1 1\n"));
+  EXPECT_TRUE(
+      drawing({"causal(bottom-right)", "--drop", "some.npy", "--mask-axes", "qk"}).starts_with("1 0 0 0\n0 0 1 0\n0 1 0 0\n"));
+  EXPECT_TRUE(drawing({"first(3)", "--keep", "all.npy"}).starts_with("1 1 1 0\n1 0 1 0\n1 1 1 0\n"));
+  expect_refused({"mask", "all", "--tq", "3", "--tk", "4", "--keep", "some.npy"}, {"--keep", "--mask-axes"});
+  expect_refused({"mask", "all", "--tq", "3", "--tk", "5", "--keep", "all.npy"}, {"a dense mask", "[1, 1, 3, 5]"});
+  expect_refused({"mask", "all", "--mask-axes", "qk"}, {"--mask-axes needs --keep or --drop"});
+}
+
 TEST_F(MaskTool, CountsLargeMasksWithoutDrawingThem) {
   const nlohmann::json document =
       nlohmann::json::parse(output({"mask", "(window(255,0) | first(4)) & causal", "--tq", "20000", "--json"}));
@@ -120,7 +143,11 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   refused("documents(0,9223372036854775807)", {"[Mask::documents]", "9223372036854775807"});
   refused("documents(0,100000000000)", {"Tq 8", "100000000000"});
   refused("bigbird(9223372036854775807,1,1,1,1)", {"9223372036854775807"});
-  expect_refused({"mask", "causal", "--tk", "9"}, {"Tq 8", "Tk 9"});
+  for (const char* alone : {"causal", "window(1,0)", "sliding(2)", "dilated(2)", "chunked(2)", "chunked(2; 1)"}) {
+    expect_refused({"mask", alone, "--tk", "9"}, {"character 1", "bottom-right", "Tq 8", "Tk 9"});
+  }
+  output({"mask", "documents(0,4,8; 0,4,9; causal(top-left))", "--tk", "9"});
+  output({"mask", "documents(0,8; 1; 9; causal)", "--tq", "8", "--tk", "9"});
   expect_refused({"mask", "longformer(2,1)", "--tk", "9"}, {"longformer", "Tq 8", "Tk 9"});
   expect_refused({"mask", "causal", "--tq", "300", "--draw"}, {"--draw", "200", "--out"});
   expect_refused({"mask", "causal", "--tq", "100000", "--out", "a.png"}, {"drawing", "100000"});
