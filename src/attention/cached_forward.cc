@@ -72,7 +72,8 @@ constexpr const char* kCascade = "attention_forward_cascade";
 
 /// What needs a key's place among all of them, or must be added once.
 void refuse_in_cascade(const AttentionOptions& options) {
-  refuse_modifiers(kCascade, options);
+  check<UnsupportedError>(options.sinks.is_null(), kCascade, "sinks are not computed in a cascade");
+  check<UnsupportedError>(options.score_mod == nullptr, kCascade, "score_mod is not computed in a cascade");
   check<UnsupportedError>(options.bias.f32.is_null() && options.bias.f64.is_null() && options.position_bias.is_none(), kCascade,
                           "biases are not computed in a cascade");
 }

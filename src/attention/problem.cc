@@ -163,19 +163,12 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.sinks = sinks_of<T>(function, options.sinks, p.num_heads);
   p.score_mod = options.score_mod.get();
   p.position_bias = &options.position_bias;
-  check<UnsupportedError>(use == Use::kRagged || memory != nullptr || options.position_bias.is_none(), function,
-                          "position_bias is not supported here");
   if (memory != nullptr) {
     check_position_bias<Accumulator<T>>(options.position_bias, p.num_heads, p.q_len, p.kv_len, function);
     memory->position = p.position.spread(options.position_bias, p.q_len, p.kv_len, context);
     if (use != Use::kRagged) p.mask.extent.summaries = memory->dense.make(p.mask.node, context);
   }
   return p;
-}
-
-void refuse_modifiers(const char* function, const AttentionOptions& options) {
-  check<UnsupportedError>(options.sinks.is_null(), function, "sinks are not supported here");
-  check<UnsupportedError>(options.score_mod == nullptr, function, "score_mod is not supported here");
 }
 
 #define QKV_INSTANTIATE(T)                                                                                                 \

@@ -81,7 +81,7 @@ struct CallMemory {
 };
 
 /// Checks q, k, v and the options. Throws ShapeError, OptionError. `memory` must live as long as the problem and stay where it
-/// is; null: no summaries, and UnsupportedError where there is a position bias.
+/// is; null: no summaries and no position bias, which the caller makes.
 template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                         const AttentionOptions& options, Context& context, Use use = Use::kOutput,
@@ -96,9 +96,6 @@ View<const Accumulator<T>, 2> position_table(const Problem<T>& p) {
     return p.position_bias->f64();
   }
 }
-
-/// UnsupportedError where sinks or score_mod are given: for forms whose kernels do not know them.
-void refuse_modifiers(const char* function, const AttentionOptions& options);
 
 /// ShapeError unless each axis has the wanted size or 1; `sizes` says it in letters. A null bias passes.
 template <class T>
