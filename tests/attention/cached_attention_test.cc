@@ -210,12 +210,14 @@ TYPED_TEST(CachedAttention, NanOutsideASequenceIsInvisible) {
   }
 }
 
-TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
-  KVCache cache({.num_kv_heads = 2, .head_dim = 8, .capacity = 20});
-  const Tensor<float> k({1, 2, 10, 8}), q({1, 4, 2, 8}), wide({1, 4, 2, 9}), three({1, 3, 2, 8}), two({2, 4, 2, 8});
+void expect_errors_write_nothing(KVCache cache) {
+  const Tensor<float> q({1, 4, 2, 8}), wide({1, 4, 2, 9}), three({1, 3, 2, 8}), two({2, 4, 2, 8});
   const Tensor<double> q64({1, 4, 2, 8});
+  Tensor<float> k({1, 2, 10, 8});
+  for (Index n = 0; n < k.count(); ++n) k.data()[n] = static_cast<float>(n % 31);
   cache.append(k, k);
   Tensor<float> out({1, 4, 2, 8}), bias({1, 1, 2, 11});
+  Tensor<float> kept_k({2, 10, 8}), kept_v({2, 10, 8});
   Tensor<double> out64({1, 4, 2, 8});
   std::ranges::fill(out.span(), 7.0F);
   const auto refuses = [&](const auto& call, const char* words, auto* error) {
@@ -227,6 +229,9 @@ TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
       EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
     }
     for (const float x : out.span()) EXPECT_EQ(x, 7.0F);
+    EXPECT_EQ(cache.length(0), 10);
+    cache.read(0, 0, kept_k, kept_v);
+    EXPECT_TRUE(std::ranges::equal(kept_k.span(), k.span()));
   };
   const auto run = [&](const Tensor<float>& queries, const AttentionOptions& options) {
     return [&queries, &cache, &out, options] { attention_forward(queries, cache.key_value(), out, {}, options); };
@@ -242,6 +247,20 @@ TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
   refuses(run(q, {.empty_row = EmptyRow::kMean}), "kMean", unsupported);
   refuses(run(q, {.dropout = {.p = 0.5, .training = true}}), "dropout", unsupported);
   refuses([&] { attention_forward(q64, cache.key_value(), out64, {}); }, "a cache of f64", option);
+}
+
+TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
+  for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kRing}) {
+    SCOPED_TRACE(cache_name(kind));
+    expect_errors_write_nothing(empty_cache(kind, CacheStorage::kF32, 1, 2, 8, 8, 20, 15, 10));
+  }
+  // More queries than a ring was made for: the first one's window is overwritten.
+  KVCache ring = empty_cache(CacheKind::kRing, CacheStorage::kF32, 1, 2, 8, 8, 0, 4, 2);
+  const Tensor<float> k({1, 2, 2, 8}), q({1, 2, 3, 8});
+  for (int n = 0; n < 4; ++n) ring.append(k, k);
+  Tensor<float> out({1, 2, 3, 8});
+  EXPECT_THROW(attention_forward(q, ring.key_value(), out, {}, {.mask = Mask::causal(Align::kBottomRight)}), OptionError);
+  EXPECT_EQ(ring.length(0), 8);
 }
 
 }  // namespace

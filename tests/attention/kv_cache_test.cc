@@ -1,5 +1,5 @@
-// KVCache without attention: what it holds after any sequence of operations, what it refuses and that a refusal changes
-// nothing, what rounding costs. The model is a vector of rows a sequence.
+// KVCache without attention: what it holds after any sequence of operations, and what rounding costs. The model is a vector of
+// rows a sequence. Not: what it refuses (kv_cache_errors_test.cc).
 #include "qkv/kv_cache.h"
 
 #include <gtest/gtest.h>
@@ -8,53 +8,12 @@
 #include <limits>
 #include <map>
 
-#include "support/caches.h"
-#include "support/random.h"
+#include "support/cache_rows.h"
 
 namespace qkv::test {
 namespace {
 
-constexpr Index kHeads = 2, kWidth = 5, kValueWidth = 3;
-
-/// Rows [n, Hkv * (D + Dv)] of distinct numbers.
-using Row = std::vector<float>;
 using Model = std::map<Index, std::vector<Row>>;
-
-struct Rows {
-  Tensor<float> k, v;  // [B, Hkv, n, D], [B, Hkv, n, Dv]
-  Rows(Index batch, Index n) : k({batch, kHeads, n, kWidth}), v({batch, kHeads, n, kValueWidth}) {}
-
-  Row row(Index b, Index j) const {
-    Row all;
-    const View<const float, 4> keys = k, values = v;
-    for (Index g = 0; g < kHeads; ++g) {
-      for (Index d = 0; d < kWidth; ++d) all.push_back(keys(b, g, j, d));
-      for (Index d = 0; d < kValueWidth; ++d) all.push_back(values(b, g, j, d));
-    }
-    return all;
-  }
-};
-
-Rows random_rows(Index batch, Index n, Random& random) {
-  Rows rows(batch, n);
-  for (Tensor<float>* t : {&rows.k, &rows.v}) {
-    for (float& x : t->span()) x = static_cast<float>(random.symmetric());
-  }
-  return rows;
-}
-
-/// What the cache holds of a sequence from token `begin` on.
-std::vector<Row> held(const KVCache& cache, Index sequence, Index begin = 0) {
-  const Index n = cache.length(sequence) - begin;
-  Rows rows(1, n);
-  if (n > 0) {
-    cache.read(sequence, begin, View<float, 3>(rows.k.data(), {kHeads, n, kWidth}),
-               View<float, 3>(rows.v.data(), {kHeads, n, kValueWidth}));
-  }
-  std::vector<Row> all;
-  for (Index j = 0; j < n; ++j) all.push_back(rows.row(0, j));
-  return all;
-}
 
 void expect_is(const KVCache& cache, const Model& model) {
   std::vector<Index> numbers;
@@ -142,19 +101,6 @@ struct Operations {
   }
 };
 
-KVCacheConfig small_config(CacheLayout layout) {
-  KVCacheConfig config{.num_kv_heads = kHeads, .head_dim = kWidth, .v_head_dim = kValueWidth};
-  config.layout = layout;
-  config.sequences = 2;
-  config.max_sequences = 5;
-  config.capacity = 40;
-  if (layout == CacheLayout::kPaged) {
-    config.page_size = 4;
-    config.pages = 25;
-  }
-  return config;
-}
-
 TEST(KVCache, AnyOperationsHoldWhatTheModelHolds) {
   for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kPaged}) {
     Index full = 0, forks = 0;
@@ -231,71 +177,6 @@ TEST(KVCache, RingHoldsTheLastTokensUnderTheirOwnNumbers) {
   EXPECT_TRUE(held(cache, fork).empty());
 }
 
-TEST(KVCache, RefusalsLeaveItAsItWas) {
-  for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kPaged}) {
-    KVCache cache(small_config(layout));
-    Random random(7);
-    const Rows rows = random_rows(2, 6, random);
-    cache.append(rows.k, rows.v);
-    const auto before = held(cache, 1);
-    const Index pages = cache.free_pages();
-    const auto refuses = [&](const auto& call, const char* words, auto* error) {
-      using Wanted = std::remove_pointer_t<decltype(error)>;
-      try {
-        call();
-        ADD_FAILURE() << "no error: " << words;
-      } catch (const Wanted& e) {
-        EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
-      }
-      EXPECT_EQ(cache.free_pages(), pages);
-      EXPECT_EQ(cache.length(0), 6);
-      EXPECT_EQ(held(cache, 1), before);
-    };
-    ShapeError* shape = nullptr;
-    OptionError* option = nullptr;
-    CacheFullError* full = nullptr;
-    const Rows many = random_rows(2, 60, random), one = random_rows(1, 1, random);
-    const Tensor<double> wide_k({2, kHeads, 1, kWidth}), wide_v({2, kHeads, 1, kValueWidth});
-    const std::vector<Index> twice = {1, 1}, unknown = {0, 4};
-    refuses([&] { cache.append(many.k, many.v); }, "[KVCache::append] a sequence holds at most 40 tokens: got 6 and 60", full);
-    refuses([&] { cache.append(one.k, one.v); }, "k must be [2, 2, 1, 5]: got [1, 2, 1, 5]", shape);
-    refuses([&] { cache.append(rows.k, rows.k); }, "v must be [2, 2, 6, 3]: got [2, 2, 6, 5]", shape);
-    refuses([&] { cache.append(wide_k, wide_v); }, "double goes into a cache of f64", option);
-    refuses([&] { cache.append(twice, rows.k, rows.v); }, "named once: got 1 twice", option);
-    refuses([&] { cache.append(unknown, rows.k, rows.v); }, "one that is there: got 4", option);
-    refuses([&] { cache.truncate(0, 7); }, "length must be in 0..6: got 7", option);
-    refuses([&] { cache.truncate(9, 0); }, "one that is there: got 9", option);
-    refuses([&] { cache.fork(-1); }, "one that is there: got -1", option);
-    refuses([&] { cache.free(3); }, "one that is there: got 3", option);
-    refuses([&] { cache.key_value(unknown); }, "one that is there: got 4", option);
-  }
-}
-
-TEST(KVCache, ConfigsThatCannotBe) {
-  const auto refuses = [](KVCacheConfig config, const char* words) {
-    try {
-      const KVCache cache(config);
-      ADD_FAILURE() << "no error: " << words;
-    } catch (const OptionError& e) {
-      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
-    }
-  };
-  refuses({}, "head_dim");
-  refuses({.head_dim = 4}, "capacity of at least 1 token: got 0");
-  refuses({.head_dim = 4, .layout = CacheLayout::kRing}, "a window and max_append of at least 1: got 0, 1");
-  refuses({.head_dim = 4, .layout = CacheLayout::kPaged}, "pages 0");
-  refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
-  // Sums and products that are no numbers.
-  constexpr Index largest = std::numeric_limits<Index>::max(), large = Index{1} << 39;
-  refuses({.head_dim = 4, .capacity = largest}, "below 2^40: got 9223372036854775807");
-  refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = largest, .max_append = 2}, "below 2^40");
-  refuses({.head_dim = 4, .layout = CacheLayout::kPaged, .capacity = largest, .pages = 1}, "below 2^40");
-  refuses({.head_dim = 4, .max_sequences = largest, .capacity = 1}, "below 2^40");
-  EXPECT_THROW(KVCache({.head_dim = 4, .layout = CacheLayout::kPaged, .page_size = large, .pages = large}), ShapeError);
-  EXPECT_THROW(KVCache({.head_dim = 4, .layout = CacheLayout::kPaged, .max_sequences = large, .page_size = 1, .pages = large}),
-               ShapeError);
-}
-
 TEST(KVCache, RoundsOnceToWhatItStores) {
   Random random(11);
   const Rows rows = random_rows(1, 30, random);
@@ -369,23 +250,6 @@ TEST(KVCache, IntegersOfRowsThatAreNotFiniteAreNaN) {
       EXPECT_EQ(read_v.data()[e], 0.0F);
     }
   }
-}
-
-TEST(KeyValue, ChecksTheMemoryOfTheCaller) {
-  const Tensor<float> k({4, 2, 8, 6}), v({4, 2, 8, 5});
-  const std::vector<Index> lengths = {8, 3, 0, 5}, long_one = {8, 3, 9, 5}, two = {9, 16}, short_two = {3, 16};
-  const Tensor<Index> none({2, 2});
-  Tensor<Index> table({2, 2});
-  const Index entries[] = {3, 1, 0, 2};
-  std::ranges::copy(entries, table.data());
-  EXPECT_EQ(KeyValue::contiguous(k, v).max_length(), 8);
-  EXPECT_EQ(KeyValue::contiguous(k, v, lengths).length(1), 3);
-  EXPECT_EQ(KeyValue::paged(k, v, table, two).max_length(), 16);
-  EXPECT_THROW(KeyValue::contiguous(k, v, two), ShapeError);
-  EXPECT_THROW(KeyValue::contiguous(k, v, long_one), OptionError);
-  table.data()[1] = 4;
-  EXPECT_THROW(KeyValue::paged(k, v, table, two), OptionError);
-  EXPECT_EQ(KeyValue::paged(k, v, table, short_two).length(0), 3) << "an entry that no token needs";
 }
 
 }  // namespace

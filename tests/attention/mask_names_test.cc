@@ -1,6 +1,6 @@
 // The masks that other systems have a name for, each as this library spells it, against the definition that its own source
 // gives. Sources: xformers/ops/fmha/attn_bias.py; torch.nn.attention.flex_attention's documentation and attention-gym's masks;
-// transformers/masking_utils.py. Not: paged layouts of keys (a matter of where keys lie, not of who sees them).
+// transformers/masking_utils.py. Not: other layouts of keys than xFormers names (cached_attention_test.cc).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "qkv/attention.h"
+#include "qkv/kv_cache.h"
 #include "reference/attention.h"
 #include "support/random.h"
 
@@ -165,6 +166,48 @@ TEST(MaskNames, XFormersGappyKeys) {
   expect_named("BlockDiagonalCausalWithOffsetGappyKeysMask",
                Mask::documents(q, begins, ends, Mask::causal(Align::kBottomRight)), sizes,
                in_documents(q, begins, ends, tril_bottom_right));
+}
+
+/// Each document is a sequence whose keys lie in the pages that a block table names; the mask is that of its own positions.
+TEST(MaskNames, XFormersPaged) {
+  constexpr Index kBatch = 4, kQueries = 2, kPage = 2, kPages = 12, kWidth = 8;
+  const Offsets lengths = {2, 3, 6, 5}, begins = {0, 1, 3, 2};
+  const Index pages[] = {7, 7, 7, 0, 11, 11, 4, 2, 9, 5, 10, 3};  // [B, 3]; what no key needs is any
+  const View<const Index, 2> table(pages, {kBatch, 3});
+  Random random(17);
+  Tensor<double> q({kBatch, 1, kQueries, kWidth}), k({kPages, 1, kPage, kWidth}), out({kBatch, 1, kQueries, kWidth});
+  for (Tensor<double>* tensor : {&q, &k}) {
+    for (double& x : tensor->span()) x = random.symmetric();
+  }
+  const View<const double, 4> queries = q, keys = k;
+  const auto expect_paged = [&](const char* name, const Mask& mask, const auto& definition) {
+    SCOPED_TRACE(name);
+    attention_forward(q, KeyValue::paged(keys, keys, table, lengths), out, {}, {.mask = mask});
+    for (Index b = 0; b < kBatch; ++b) {
+      const Index length = lengths[static_cast<std::size_t>(b)];
+      Tensor<double> own({1, 1, length, kWidth}), alone({1, 1, kQueries, kWidth});
+      Tensor<std::uint8_t> keep({1, 1, kQueries, length});
+      for (Index j = 0; j < length; ++j) {
+        std::copy_n(&keys(table(b, j / kPage), 0, j % kPage, 0), kWidth, own.data() + j * kWidth);
+        for (Index i = 0; i < kQueries; ++i) keep.data()[i * length + j] = definition(b, i, j, length);
+      }
+      attention_forward(queries.sliced(0, b, b + 1), own, own, alone, {},
+                        {.mask = Mask::keep(View<const std::uint8_t, 4>(keep))});
+      const double* own_out = out.data() + b * kQueries * kWidth;
+      for (Index n = 0; n < alone.count(); ++n) EXPECT_NEAR(own_out[n], alone.data()[n], 1e-14) << "document " << b;
+    }
+  };
+  const auto begin_of = [&](Index b) { return begins[static_cast<std::size_t>(b)]; };
+  expect_paged("PagedBlockDiagonalPaddedKeysMask", Mask(), [](Index, Index, Index, Index) { return true; });
+  expect_paged("PagedBlockDiagonalCausalWithOffsetPaddedKeysMask", Mask::causal(Align::kBottomRight),
+               [](Index, Index i, Index j, Index length) { return tril_bottom_right(i, j, kQueries, length); });
+  expect_paged("PagedBlockDiagonalCausalLocalPaddedKeysMask(3)", Mask::sliding(3, Align::kBottomRight),
+               [](Index, Index i, Index j, Index length) { return local_causal(3, true)(i, j, kQueries, length); });
+  expect_paged("PagedBlockDiagonalGappyKeysMask", Mask::key_starts(begins),
+               [&](Index b, Index, Index j, Index) { return j >= begin_of(b); });
+  expect_paged(
+      "PagedBlockDiagonalCausalWithOffsetGappyKeysMask", Mask::key_starts(begins) & Mask::causal(Align::kBottomRight),
+      [&](Index b, Index i, Index j, Index length) { return j >= begin_of(b) && tril_bottom_right(i, j, kQueries, length); });
 }
 
 TEST(MaskNames, HuggingFaceFunctions) {
