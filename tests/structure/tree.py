@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE_FOLDERS = ("include", "src", "cli", "tests", "bench", "examples", "fuzz", "scripts", "cmake", "docs", ".ci")
+SOURCE_FOLDERS = ("include", "src", "cli", "tests", "bench", "examples", "fuzz", "scripts", "cmake", "docs", "python", ".ci")
 CPP_SUFFIXES = (".h", ".cc")
+# What lies between the sources and is none: what Python and its tests keep, and the package built in place.
+NOT_SOURCES = {"__pycache__", ".hypothesis", ".pytest_cache", "bin"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 
 
@@ -16,8 +18,8 @@ def files(folders=SOURCE_FOLDERS):
     found = [path for path in ROOT.iterdir() if path.is_file()] if folders is SOURCE_FOLDERS else []
     for folder in folders:
         for directory, subdirectories, names in os.walk(ROOT / folder):
-            subdirectories[:] = [name for name in subdirectories if name != "__pycache__"]
-            found += [Path(directory) / name for name in names]
+            subdirectories[:] = [name for name in subdirectories if name not in NOT_SOURCES]
+            found += [Path(directory) / name for name in names if not name.endswith(".so")]
     return sorted(found)
 
 
