@@ -52,6 +52,9 @@ void check_usage(const LayerCommandOptions& options) {
   }
   if (!grouped && (options.kv_heads != 0 || options.rope || options.norm_eps))
     throw UsageError("--kv-heads, --rope and --norm-eps are of grouped-query alone: got " + options.name);
+  const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
+  if (drops && (options.name == "average" || options.name == "fixed-weights"))
+    throw UsageError("--dropout and --residual-dropout are of layers that compute their weights: got " + options.name);
   if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
   if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
     throw UsageError("--mask-axes needs --keep or --drop");

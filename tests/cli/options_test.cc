@@ -104,6 +104,12 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   expect_refused({"gradcheck", "--t5-past"}, {"--t5-past", "--t5"});
   expect_refused({"gradcheck", "--mask-axes", "qk"}, {"--mask-axes needs --keep or --drop"});
 
+  save("bte.npy", Tensor<float>({1, 3, 4}));
+  for (const char* option : {"--dropout", "--residual-dropout"}) {
+    expect_refused({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0.5"}, {option, "average"});
+    output({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0"});
+  }
+
   expect_refused({"ablate", "same-q", "--steps", "5"}, {"--steps is of no-mask"});
   expect_refused({"bench", "fwd-f32-d64-s128", "--suite", "lm"}, {"--suite"});
   expect_refused({"bench", "--exact"}, {"--exact"});
