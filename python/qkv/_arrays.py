@@ -5,6 +5,7 @@ NumPy is always there. PyTorch and JAX are looked up only when an array of their
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
@@ -103,4 +104,4 @@ def integers(x: Any) -> list[int]:
     """A list of Python ints of any sequence or array of whole numbers."""
     if isinstance(x, int):
         raise TypeError(f"a sequence of ints is wanted, one for each: got the single number {x}")
-    return [int(n) for n in (x.tolist() if hasattr(x, "tolist") else x)]
+    return [operator.index(n) for n in (x.tolist() if hasattr(x, "tolist") else x)]

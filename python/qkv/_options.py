@@ -79,7 +79,7 @@ class ScoreMod:
 
 
 def _diagonal(causal: bool | str) -> str:
-    if causal is True or causal is False:
+    if isinstance(causal, (bool, np.bool_)):
         return "square"
     if causal in _ALIGNS:
         return causal
@@ -107,7 +107,7 @@ def build_mask(
     if mask is not None and not isinstance(mask, Mask):
         raise TypeError(f"[attention] mask must be a qkv.Mask: got {type(mask).__name__}; an array goes to keep= or drop=")
     align = _diagonal(causal)
-    if causal is not False:
+    if causal:
         parts.append(_causal(align))
     if window is not None:
         if not isinstance(window, (tuple, list)) or len(window) != 2:
@@ -149,7 +149,11 @@ def build_options(
     if dropout and seed is None:
         raise ValueError("[attention] dropout needs a seed: the same seed in attention_backward repeats the same pattern")
     if score_mod is not None and not isinstance(score_mod, ScoreMod):
+        if not callable(score_mod):
+            raise TypeError(f"[attention] score_mod must be a qkv.ScoreMod or a function: got {type(score_mod).__name__}")
         score_mod = ScoreMod(score_mod)
+    if position_bias is not None and not isinstance(position_bias, PositionBias):
+        raise TypeError(f"[attention] position_bias must be a qkv.PositionBias: got {type(position_bias).__name__}")
     if bias is not None and getattr(bias, "ndim", 4) != 4 and getattr(bias, "ndim", 4) != rank:
         raise ValueError(f"[attention] bias must have four axes [B|1, H|1, Tq|1, Tk|1]: got {bias.ndim}")
     made = build_mask(
@@ -177,6 +181,6 @@ def build_options(
     numbers = {"scale": scale, "softcap": softcap, "dropout": dropout, "seed": seed, "first_sequence": first_sequence}
     got = ", ".join(f"{name}={value!r}" for name, value in numbers.items() if value)
     raise TypeError(
-        "[attention] scale, softcap and dropout must be numbers, seed and first_sequence whole ones from 0 on, empty_row a "
-        f"string: got {got or f'empty_row={empty_row!r}'}"
+        "[attention] scale, softcap and dropout must be numbers, seed and first_sequence whole ones below 2^64 from 0 "
+        f"on, empty_row a string: got {got or f'empty_row={empty_row!r}'}"
     )
