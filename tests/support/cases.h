@@ -281,10 +281,10 @@ inline std::vector<AttentionCase> edge_cases() {
   }
   add(1, 1, 1, 113, 203, 1, 1).bias = BiasKind::kQueries;  // equal scores that are not 0, nothing masked
   cases.back().scale = ScaleKind::kZero;
-  for (const MaskKind mask : {MaskKind::kKeepStrideZero, MaskKind::kKeepKeys}) {  // scores rise by 40 from a masked first tile
-    add(3, 2, 1, 1, 700, 3, 5).mask = mask;
-    cases.back().position = PositionKind::kAlibi;
-  }
+  add(3, 2, 1, 1, 700, 3, 5).mask = MaskKind::kKeepStrideZero;  // scores rise by 40 from a masked first tile
+  cases.back().position = PositionKind::kAlibi;
+  cases.back().mod = ModKind::kHide;
+  cases.back().seed = 37;  // one of four in a hundred whose weights show what a far shift rounds away
   return cases;
 }
 
