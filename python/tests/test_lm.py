@@ -190,6 +190,8 @@ def test_no_loading_meanwhile() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_control_c() -> None:
     program = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)   # a shell's background jobs begin with it ignored
 import qkv
 model = qkv.AttentionLM()
 print("go", flush=True)
