@@ -16,11 +16,15 @@ constexpr T kLargestSum = T{1 << 30} * T{1 << 30};
 template <class T>
 constexpr T kSmallestSum = T{1} / T{256};
 
-/// A shift far from 0 rounds s2 - shift where s2 is near 0, by eps |shift| / 2: a row with one must not rise far above it.
+/// A shift far below 0 rounds s2 - shift where s2 is near 0: by 4 eps from an exponent of 16 on, more than the bound of such
+/// weights allows. A row whose sum says that its largest s2 is within 8 of 0 and its exponents reach 15 goes by its maximum.
 template <class T>
-constexpr T kNearShift = 8;
-template <class T>
-constexpr T kLargestFarSum = 1024;
+inline std::uint32_t rounded_by_shift(typename Simd<T>::V shift, typename Simd<T>::V sum) {
+  const std::uint32_t far = bits_where<T>(shift < splat<T>(-12)) & bits_where<T>(sum > splat<T>(32768));
+  if (far == 0) return 0;
+  const typename Simd<T>::V whole = sum * exp2<T>(shift);
+  return far & bits_where<T>(whole < splat<T>(256)) & bits_where<T>(whole > splat<T>(T{1} / 256));
+}
 
 /// Keys whose exponentials are added up before they join the row's sum. One running sum of n equal terms drifts by up to
 /// eps n / 4; in two levels 128 of them are within 4 eps.
@@ -191,10 +195,9 @@ inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uin
   }
   for (int v = 0; v < kVectors; ++v) {
     const V sum = load<T>(row_sum + v * n), shift = load<T>(shifts + v * n);
-    const V largest =
-        shift * shift > splat<T>(kNearShift<T> * kNearShift<T>) ? splat<T>(kLargestFarSum<T>) : splat<T>(kLargestSum<T>);
     failed |= bits_where<T>(sum < splat<T>(kSmallestSum<T>)) << (v * n);
-    failed |= (~bits_where<T>(sum <= largest) & lane_bits(n)) << (v * n);
+    failed |= (~bits_where<T>(sum <= splat<T>(kLargestSum<T>)) & lane_bits(n)) << (v * n);
+    failed |= rounded_by_shift<T>(shift, sum) << (v * n);
   }
   failed &= seen & ~by_maximum;
   for (int v = 0; v < kVectors; ++v) {
