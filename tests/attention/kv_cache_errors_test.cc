@@ -7,6 +7,7 @@
 
 #include "qkv/kv_cache.h"
 #include "support/cache_rows.h"
+#include "support/errors.h"
 
 namespace qkv::test {
 namespace {
@@ -23,13 +24,7 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
   const auto first = held(cache, 0), before = held(cache, 1);
   const Index pages = cache.free_pages();
   const auto refuses = [&](const auto& call, const char* words, auto* error) {
-    using Wanted = std::remove_pointer_t<decltype(error)>;
-    try {
-      call();
-      ADD_FAILURE() << "no error: " << words;
-    } catch (const Wanted& e) {
-      EXPECT_NE(std::string(e.what()).find(words), std::string::npos) << e.what();
-    }
+    expect_parts(text_of<std::remove_pointer_t<decltype(error)>>(call), {words});
     EXPECT_EQ(cache.free_pages(), pages);
     EXPECT_EQ(cache.sequences().size(), 2U);
     EXPECT_EQ(held(cache, 0), first);

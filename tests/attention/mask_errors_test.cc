@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "qkv/attention.h"
+#include "support/errors.h"
 
 namespace qkv::test {
 namespace {
@@ -12,21 +13,9 @@ namespace {
 using Values = std::vector<Index>;
 constexpr Index kLargest = std::numeric_limits<Index>::max();
 
-/// The text of the E that `call` throws; fails when it throws nothing or something else.
 template <class E, class F>
 void expect_error(F&& call, std::initializer_list<const char*> parts) {
-  std::string text;
-  try {
-    call();
-    ADD_FAILURE() << "nothing was thrown";
-    return;
-  } catch (const E& error) {
-    text = error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another type of error: " << error.what();
-    return;
-  }
-  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+  expect_parts(text_of<E>(call), parts);
 }
 
 TEST(MaskErrors, NumbersThatCanNeverBeRight) {
