@@ -1,8 +1,8 @@
 // Checkpoints: a trained model <-> named tensors and metadata. The bytes are io's.
 #include <algorithm>
-#include <charconv>
 
 #include "core/check.h"
+#include "lm/metadata.h"
 #include "qkv/io/safetensors.h"
 #include "qkv/lm/trainer.h"
 
@@ -28,9 +28,8 @@ std::string metadata_text(const StateDict& state, const char* name) {
 Index metadata_step(const StateDict& state, const char* name) {
   const std::string text = metadata_text(state, name);
   Index step = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), step);
-  check<OptionError>(error == std::errc() && end == text.data() + text.size() && step >= 0, kFunction, name,
-                     " must be a whole number, not negative: got \"", text.substr(0, 40), "\"");
+  check<OptionError>(parsed(text, step) && step >= 0, kFunction, name, " must be a whole number, not negative: got \"",
+                     text.substr(0, 40), "\"");
   return step;
 }
 

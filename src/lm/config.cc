@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "lm/metadata.h"
 #include "lm/model.h"
 
 namespace qkv {
@@ -15,12 +16,6 @@ namespace {
 
 constexpr const char* kPrefix = "lm.";
 constexpr const char* kFromMetadata = "AttentionLMConfig::from_metadata";
-
-template <class Number>
-bool parsed(const std::string& text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 /// `fallback`, where given, is what files older than the entry mean.
 Index read_index(const std::map<std::string, std::string>& metadata, const std::string& name,

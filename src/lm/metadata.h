@@ -1,0 +1,20 @@
+// Numbers in the metadata of a model's file. Not: which entries there are (config.cc, checkpoint.cc).
+#pragma once
+
+#include <charconv>
+#include <string>
+
+namespace qkv {
+inline namespace v0 {
+namespace lm {
+
+/// True when the whole text is one number, which is then value.
+template <class Number>
+bool parsed(const std::string& text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace lm
+}  // namespace v0
+}  // namespace qkv
