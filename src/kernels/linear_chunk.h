@@ -86,6 +86,7 @@ inline void exp_of_sums(T* x, const T* low, Index width) {
 template <class T>
 inline ExactSum<T> chunk_decays(const LinearSegment<T>& t, const LinearScratch<T>& w, Index begin, Index count) {
   if (t.log_decay == nullptr) return {};
+  constexpr int n = Simd<T>::kLanes;
   const T* log_decay = t.log_decay + begin * t.decay_stride;
   ExactSum<T> sum, later;
   for (Index i = 0; i < w.width; ++i) {
@@ -101,8 +102,7 @@ inline ExactSum<T> chunk_decays(const LinearSegment<T>& t, const LinearScratch<T
     later.add(w.gate[i]);
   }
   exp_of_sums(w.after, w.row, w.width);
-  for (Index i = 0; i < w.width; ++i) w.row[i] = 0;
-  exp_of_sums(w.gate, w.row, w.width);
+  for (Index i = 0; i < w.width; i += n) store<T>(w.gate + i, exp_of_sum<T>(load<T>(w.gate + i), typename Simd<T>::V{}));
   return sum;
 }
 
