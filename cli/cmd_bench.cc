@@ -20,9 +20,11 @@ constexpr std::chrono::seconds kQuickRepeats{16}, kQuickRuns{28};
 
 struct BenchOptions {
   std::vector<std::string> cases;
-  std::string suite;  // empty: quick
+  std::string suite;  // empty: not said
   bool json = false, list = false, exact = false;
   ComputeOptions compute;
+
+  std::string chosen_suite() const { return suite.empty() ? "quick" : suite; }
 };
 
 std::vector<BenchCase> all_cases() {
@@ -62,7 +64,7 @@ std::vector<std::string> beginnings(const std::vector<BenchCase>& cases) {
 std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
   const std::vector<BenchCase> all = all_cases();
   const std::vector<std::string> suites = suite_names(all);
-  const std::string suite = options.suite.empty() ? "quick" : options.suite;
+  const std::string suite = options.chosen_suite();
   if (std::ranges::find(suites, suite) == suites.end()) {
     throw UsageError(fmt::format("--suite must be one of {}: got {}", fmt::join(suites, ", "), escaped(suite)));
   }
@@ -95,7 +97,7 @@ int list_cases(const std::vector<BenchCase>& cases) {
 int run(const BenchOptions& options) {
   const std::vector<BenchCase> cases = chosen_cases(options);
   if (options.list) return list_cases(options.cases.empty() && options.suite.empty() ? all_cases() : cases);
-  const std::string suite = options.suite.empty() ? "quick" : options.suite;
+  const std::string suite = options.chosen_suite();
   const bool quick = options.cases.empty() && suite == "quick";
   const auto start = Clock::now();
   const Patience patience = quick ? Patience{start + kQuickRepeats, start + kQuickRuns} : Patience{};
