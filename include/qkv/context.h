@@ -17,9 +17,10 @@ inline namespace v0 {
 
 /// Instruction sets that the kernels are compiled for, slowest first among those of one architecture. kScalar is everywhere:
 /// what the compiler makes of vectors of 16 bytes without being told more.
-enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16, kNeon, kSve256, kSve512 };
+enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx, kNeon, kSve256, kSve512 };
 
-/// "scalar"; on x86-64 "avx2", "avx512", "avx512bf16"; on AArch64 "neon", "sve256", "sve512" (SVE at vectors of 256 or 512 bits).
+/// "scalar"; on x86-64 "avx2", "avx512", "avx512bf16", "amx" (tiles of bf16); on AArch64 "neon", "sve256", "sve512" (SVE at
+/// vectors of 256 or 512 bits).
 QKV_API std::string_view isa_name(Isa isa);
 /// Those that this build holds and this CPU can run, slowest first. Never empty.
 QKV_API const std::vector<Isa>& supported_isas();

@@ -3,7 +3,7 @@
 namespace qkv {
 inline namespace v0 {
 
-const CacheTable& cache_table(Isa isa) { return QKV_PLAIN_TABLE_OF(qkv_cache_kernels, isa); }
+const CacheTable& cache_table(Isa isa) { return QKV_TABLE_OF(qkv_cache_kernels, isa); }
 
 }  // namespace v0
 }  // namespace qkv

@@ -12,7 +12,7 @@ const CaptureKernelTable& capture_kernel_table(Isa isa);
 
 template <class T>
 const CaptureKernels<T>& capture_kernels_of(Isa isa) {
-  return for_element<T>(capture_kernel_table(isa_for<T>(isa)));
+  return for_element<T>(capture_kernel_table(isa));
 }
 
 }  // namespace v0

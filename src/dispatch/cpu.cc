@@ -8,6 +8,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -21,13 +25,33 @@ inline namespace v0 {
 namespace {
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 7> kNames = {"scalar", "avx2", "avx512", "avx512bf16", "neon", "sve256", "sve512"};
+constexpr std::array<std::string_view, 8> kNames = {"scalar", "avx2", "avx512", "avx512bf16",
+                                                    "amx",    "neon", "sve256", "sve512"};
 
 #if defined(__x86_64__)
 /// Clang 16's __builtin_cpu_supports does not know the name. Counts only together with AVX2, which asks for the registers.
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
+#if defined(__x86_64__)
+/// AMX-TILE and AMX-BF16: Intel SDM, CPUID leaf 7.
+bool has_amx() {
+  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & amx_bf16) != 0 && (edx & amx_tile) != 0;
+}
+
+/// Linux keeps no room for a process's tiles until it asks: Documentation/arch/x86/xstate.rst.
+bool may_use_tiles() {
+#if defined(__linux__)
+  constexpr long request_permission = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return ::syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+  return false;
+#endif
 }
 #endif
 
@@ -55,6 +79,10 @@ std::vector<IsaCandidate> ask_cpu() {
                      {"avx512dq", __builtin_cpu_supports("avx512dq") != 0},
                      {"avx512vl", __builtin_cpu_supports("avx512vl") != 0}});
   add(Isa::kAvx512Bf16, {{"avx512_bf16", __builtin_cpu_supports("avx512bf16") != 0}});
+  add(Isa::kAmx, {{"amx_bf16", has_amx()}});
+  if (candidates.back().obstacle.empty() && !may_use_tiles()) {
+    candidates.back().obstacle = "the operating system does not let this process use AMX tiles";
+  }
 #elif defined(__aarch64__)
   candidates.push_back({Isa::kNeon, {}});  // part of the architecture
 #if defined(__linux__)

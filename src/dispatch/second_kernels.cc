@@ -3,7 +3,7 @@
 namespace qkv {
 inline namespace v0 {
 
-const SecondKernelTable& second_kernel_table(Isa isa) { return QKV_PLAIN_TABLE_OF(qkv_second_kernels, isa); }
+const SecondKernelTable& second_kernel_table(Isa isa) { return QKV_TABLE_OF(qkv_second_kernels, isa); }
 
 }  // namespace v0
 }  // namespace qkv

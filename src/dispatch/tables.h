@@ -6,36 +6,26 @@
 
 #include "qkv/context.h"
 
-// The table NAME_<isa>; each family declares its own beside their type (kernels/*params.h). QKV_PLAIN_TABLE_OF: of a family
-// without products of bf16 pairs, which is compiled for AVX-512 once.
+// The table NAME_<isa>; each family declares its own beside their type (kernels/*params.h). Where an instruction set has
+// products of bf16 pairs, whose tables hold those alone, this is AVX-512's.
 #if defined(__x86_64__)
-#define QKV_PLAIN_TABLE_OF(name, isa) \
-  ((isa) == Isa::kAvx512Bf16 || (isa) == Isa::kAvx512 ? name##_avx512 : (isa) == Isa::kAvx2 ? name##_avx2 : name##_scalar)
-#define QKV_TABLE_OF(name, isa) ((isa) == Isa::kAvx512Bf16 ? name##_avx512bf16 : QKV_PLAIN_TABLE_OF(name, isa))
+#define QKV_TABLE_OF(name, isa) ((isa) == Isa::kScalar ? name##_scalar : (isa) == Isa::kAvx2 ? name##_avx2 : name##_avx512)
 #elif defined(__aarch64__) && defined(__linux__)
-#define QKV_PLAIN_TABLE_OF(name, isa)      \
+#define QKV_TABLE_OF(name, isa)            \
   ((isa) == Isa::kNeon     ? name##_neon   \
    : (isa) == Isa::kSve256 ? name##_sve256 \
    : (isa) == Isa::kSve512 ? name##_sve512 \
                            : name##_scalar)
-#define QKV_TABLE_OF(name, isa) QKV_PLAIN_TABLE_OF(name, isa)
 #elif defined(__aarch64__)
-#define QKV_PLAIN_TABLE_OF(name, isa) ((isa) == Isa::kNeon ? name##_neon : name##_scalar)
-#define QKV_TABLE_OF(name, isa) QKV_PLAIN_TABLE_OF(name, isa)
+#define QKV_TABLE_OF(name, isa) ((isa) == Isa::kNeon ? name##_neon : name##_scalar)
 #else
-#define QKV_PLAIN_TABLE_OF(name, isa) (static_cast<void>(isa), name##_scalar)
-#define QKV_TABLE_OF(name, isa) QKV_PLAIN_TABLE_OF(name, isa)
+#define QKV_TABLE_OF(name, isa) (static_cast<void>(isa), name##_scalar)
 #endif
 
 namespace qkv {
 inline namespace v0 {
 
-/// Whose kernels elements of type T are given: AVX512-BF16's tables hold what its products of bf16 pairs are for, the rest is
-/// AVX-512's.
-template <class T>
-constexpr Isa isa_for(Isa isa) {
-  return isa == Isa::kAvx512Bf16 && !std::is_same_v<T, BFloat16> ? Isa::kAvx512 : isa;
-}
+constexpr bool has_bf16_pairs(Isa isa) { return isa == Isa::kAvx512Bf16 || isa == Isa::kAmx; }
 
 /// A table's kernels for elements of type T. Some tables have none for 16 bits.
 template <class T, class Table>

@@ -31,15 +31,16 @@ inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool
   for (Index m = 0; m < rows; ++m) {
     for (Index column = 0; column < columns; column += n) {
       const int width = static_cast<int>(smaller<Index>(n, columns - column));
-      V sum{};
+      Chain<N> chain;
       for (Index k = 0; k < p.depth; k += numbers) {
         const bool last = numbers > 1 && k + 1 == p.depth;
         const bool first = kept(m, k), second = numbers > 1 && !last && kept(m, k + 1);
         if (!first && !second) continue;
         const auto* a = p.a + m * p.a_row + k / numbers * p.a_depth;
         const auto b = Terms<N>::keep(Terms<N>::load_b_tail(p.b + k / numbers * p.b_row + column, width), first, second);
-        sum = Terms<N>::multiply_add(last ? Terms<N>::splat_last(a) : Terms<N>::splat_a(a), b, sum);
+        chain.add(k, last ? Terms<N>::splat_last(a) : Terms<N>::splat_a(a), b);
       }
+      const V sum = chain.total();
       Sum* target = p.c + m * p.c_row + column;
       const V factor = splat<Sum>(*p.factor);
       store_tail<Sum>(target, sets ? sum * factor : fma(factor, sum, load_tail<Sum>(target, width)), width);

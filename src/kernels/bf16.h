@@ -1,6 +1,6 @@
 // Attention forward on products of bf16 pairs: K is read in its natural rows, two numbers to a 32-bit word, Q^T is packed in
 // pairs along D, V once per chunk in pairs of keys, and the weights are rounded to bf16 before they meet V. Sums, softmax, lse
-// and the sum that divides out are float.
+// and the sum that divides out are float. On AMX's tiles too: what is other there, the terms say (tile_terms.h).
 // Not: backward (bf16_backward.h); weights, which go by the float kernels (half.h).
 #pragma once
 
@@ -13,9 +13,9 @@ namespace {
 
 struct Bf16ForwardScratch {
   HalfForwardScratch half;  // its panels, and v as float for tiles that hide something
-  std::uint32_t* v_pairs;   // [key_tile / 2][Dv]
+  std::uint32_t* v_pairs;   // [key_tile / 2][Dv]; for tiles [Dv][key_tile / 2]
   std::uint32_t* p_pairs;   // [key_tile / 2][kStrip]
-  std::uint32_t* edge;      // [Dv]: one row of v_pairs with a half of each word cleared
+  PairStrides v_strides;
   std::size_t bytes;
 
   Bf16ForwardScratch(void* base, Index head_dim, Index v_head_dim) : half(base, head_dim, v_head_dim) {
@@ -24,7 +24,7 @@ struct Bf16ForwardScratch {
     const Index pairs = key_tile<float>(head_dim, v_head_dim) / 2;
     v_pairs = carver.take<std::uint32_t>(pairs * v_head_dim);
     p_pairs = carver.take<std::uint32_t>(pairs * kStrip<float>);
-    edge = carver.take<std::uint32_t>(v_head_dim);
+    v_strides = Terms<BFloat16>::kTiled ? PairStrides{1, pairs} : PairStrides{v_head_dim, 1};
     bytes = carver.used();
   }
 };
@@ -32,7 +32,7 @@ struct Bf16ForwardScratch {
 /// Rows and products of forward_tile on pairs. The widened rows of HalfRows serve what is float: v where a tile may hide NaN or
 /// infinity, and out.
 struct Bf16Rows : HalfRows<BFloat16> {
-  static constexpr bool kSets = false;  // a part's pairs at its edges are sums of their own
+  static constexpr bool kSets = false;
   const Bf16ForwardScratch& pairs;
 
   Bf16Rows(const ForwardTile<BFloat16>& tile, const Bf16ForwardScratch& scratch)
@@ -48,7 +48,12 @@ struct Bf16Rows : HalfRows<BFloat16> {
   }
   void take_keys(ForwardTile<float>&, Index, Index) const {}
   void take_values(ForwardTile<float>& f, Index j0, Index nj) const {
-    pair_up_rows(t.v + j0 * t.v_stride, t.v_stride, nj, t.v_head_dim, pairs.v_pairs);
+    const BFloat16* const rows = t.v + j0 * t.v_stride;
+    if constexpr (Terms<BFloat16>::kTiled) {
+      pair_up_columns(rows, t.v_stride, nj, t.v_head_dim, pairs.v_strides.column, pairs.v_pairs);
+    } else {
+      pair_up_rows(rows, t.v_stride, nj, t.v_head_dim, pairs.v_pairs);
+    }
     const bool may_hide = t.scores.mask.tile != nullptr || hides_by_value(t.scores);
     if (may_hide) HalfRows<BFloat16>::take_values(f, j0, nj);
   }
@@ -72,69 +77,61 @@ struct Bf16Rows : HalfRows<BFloat16> {
     });
   }
 
-  void add_values(const ForwardTile<float>&, const Part& part, Index, Index nj, const float* p, float* out) const {
-    const Pairs of = round_part(part, nj, p);
-    multiply_pairs(part, pairs.v_pairs + of.begin * t.v_head_dim, of.begin, of.end - of.begin, out);
-    if (of.splits_first) multiply_edge(part, part.lo / 2, 0xFFFF0000u, out);
-    if (of.splits_last) multiply_edge(part, part.hi / 2, 0xFFFFu, out);
+  void add_values(const ForwardTile<float>&, const Part& part, Index j0, Index nj, const float* p, float* out) const {
+    round_part(part, p);
+    const PairSpan steps = whole_steps(part.lo, part.hi);
+    // A key beside the part, in one step with it, may be NaN, and 0 * NaN is NaN.
+    if (hold_nonfinite(j0, 2 * steps.begin, part.lo) || hold_nonfinite(j0, part.hi, smaller(nj, 2 * steps.end))) {
+      multiply_kept(
+          part, steps, [](Index) { return ~0u; }, out);
+      return;
+    }
+    // out[d, lane] += sum_j v[j, d] * p[j, lane]
+    product_vectors<BFloat16, Store::kAdd>(
+        {.a = reinterpret_cast<const BFloat16*>(pairs.v_pairs + steps.begin * pairs.v_strides.pair),
+         .a_row = 2 * pairs.v_strides.column,
+         .a_depth = 2 * pairs.v_strides.pair,
+         .b = pairs.p_pairs + steps.begin * kStrip<float>,
+         .b_row = kStrip<float>,
+         .c = out,
+         .c_row = kStrip<float>,
+         .depth = 2 * (steps.end - steps.begin)},
+        t.v_head_dim, part.first, part.count);
   }
-  void add_kept_values(const ForwardTile<float>&, const ForwardScratch<float>&, const Part& part, Index, Index nj,
-                       const float* p, float* out) const {
-    const Pairs of = round_part(part, nj, p);
-    multiply_kept(part, of.begin, of.end, out);
-    if (of.splits_first) multiply_kept(part, part.lo / 2, part.lo / 2 + 1, out);
-    if (of.splits_last) multiply_kept(part, part.hi / 2, part.hi / 2 + 1, out);
+  void add_kept_values(const ForwardTile<float>&, const ForwardScratch<float>&, const Part& part, Index, Index, const float* p,
+                       float* out) const {
+    round_part(part, p);
+    multiply_kept(
+        part, whole_steps(part.lo, part.hi), [&](Index j) { return w.tile.words[j]; }, out);
   }
 
  private:
-  /// The whole pairs [begin, end) of a part, and whether a key of a pair beside them belongs to it too.
-  struct Pairs {
-    Index begin, end;
-    bool splits_first, splits_last;
-  };
-  Pairs round_part(const Part& part, Index nj, const float* p) const {
+  void round_part(const Part& part, const float* p) const {
     round_pairs_of_rows(p, kStrip<float>, part.lo, part.hi, part.first, part.count, pairs.p_pairs);
-    const bool whole_end = part.hi % 2 == 0 || part.hi == nj;  // past the last key of a chunk there are zeros
-    const Index begin = pairs_of(part.lo), end = larger(begin, whole_end ? pairs_of(part.hi) : part.hi / 2);
-    return {begin, end, part.lo % 2 != 0, !whole_end};
+  }
+  /// Whether v does, of keys [begin, end) of the chunk.
+  bool hold_nonfinite(Index j0, Index begin, Index end) const {
+    return begin < end && holds_nonfinite(t.v + (j0 + begin) * t.v_stride, t.v_stride, end - begin, t.v_head_dim);
   }
 
-  /// out[d, lane] += sum_j v[j, d] * p[j, lane] over `count` pairs of keys, those of p from `begin` on.
-  void multiply_pairs(const Part& part, const std::uint32_t* values, Index begin, Index count, float* out) const {
-    product_vectors<BFloat16, Store::kAdd>({.a = reinterpret_cast<const BFloat16*>(values),
-                                            .a_row = 2,
-                                            .a_depth = 2 * t.v_head_dim,
-                                            .b = pairs.p_pairs + begin * kStrip<float>,
-                                            .b_row = kStrip<float>,
-                                            .c = out,
-                                            .c_row = kStrip<float>,
-                                            .depth = 2 * count},
-                                           t.v_head_dim, part.first, part.count);
-  }
-
-  /// A pair of which one key lies outside the part: that key may be NaN, and 0 * NaN is NaN.
-  void multiply_edge(const Part& part, Index pair, std::uint32_t half, float* out) const {
-    for (Index d = 0; d < t.v_head_dim; ++d) pairs.edge[d] = pairs.v_pairs[pair * t.v_head_dim + d] & half;
-    multiply_pairs(part, pairs.edge, pair, 1, out);
-  }
-
-  /// out[d, lane] += the same sum over pairs [begin, end) of the chunk, of keys that the lane keeps only: for tiles that hide
-  /// NaN or infinity behind the mask. Same order and rounding as multiply_pairs, where p = 0 adds nothing.
-  void multiply_kept(const Part& part, Index begin, Index end, float* out) const {
+  /// out[d, lane] += the same sum over keys of the part only that the lane keeps, words(j) bit by bit: where NaN or infinity
+  /// lies behind the mask. In the order and rounding of the product, where p = 0 adds nothing.
+  template <class Words>
+  void multiply_kept(const Part& part, PairSpan steps, const Words& words, float* out) const {
     constexpr int n = Simd<float>::kLanes;
     const F32 lower_half = as_f32(U32{} + 0xFFFFu), upper_half = as_f32(U32{} + 0xFFFF0000u);
-    const auto lanes_of = [&](Index j, int v) { return j >= part.lo && j < part.hi ? w.tile.words[j] >> (v * n) : 0u; };
+    const auto lanes_of = [&](Index j, int v) { return j >= part.lo && j < part.hi ? words(j) >> (v * n) : 0u; };
     for (Index d = 0; d < t.v_head_dim; ++d) {
       for (int v = part.first; v < part.first + part.count; ++v) {
-        F32 sum{};
-        for (Index k = begin; k < end; ++k) {
+        Chain<BFloat16> chain;
+        for (Index k = steps.begin; k < steps.end; ++k) {
           const U32 lower = as_u32(select_bits<F32>(lanes_of(2 * k, v), lower_half, F32{}));
           const U32 upper = as_u32(select_bits<F32>(lanes_of(2 * k + 1, v), upper_half, F32{}));
-          const U32 a = pairs.v_pairs[k * t.v_head_dim + d] & (lower | upper);
-          sum = add_pairs(sum, a, load_u32(pairs.p_pairs + k * kStrip<float> + v * n));
+          const U32 a = pairs.v_pairs[k * pairs.v_strides.pair + d * pairs.v_strides.column] & (lower | upper);
+          chain.add(2 * k, a, load_u32(pairs.p_pairs + k * kStrip<float> + v * n));
         }
         float* place = out + d * kStrip<float> + v * n;
-        store<float>(place, load<float>(place) + sum);
+        store<float>(place, load<float>(place) + chain.total());
       }
     }
   }

@@ -2,7 +2,7 @@
 // multiplied; every sum is float. Pairs lie along the axis that a product sums over:
 //   S^T = K Q^T, dP^T = V dO^T   along D and Dv: K and V in their natural rows, panels of Q^T and dO^T in pairs
 //   dV = P^T dO, dK = dS^T Q     along queries: rows of P^T and dS^T, two rows of dO and of Q paired up
-//   dQ = dS K                    along keys: two rows of dS^T, two rows of K paired up
+//   dQ = dS K                    along keys: two rows of dS^T, two rows of K paired up; for tiles rows of dS
 // Not: the walk over blocks, masks, softmax (backward.h, differentiate.h); forward (bf16.h).
 #pragma once
 
@@ -18,7 +18,8 @@ struct Bf16BackwardScratch {
   std::uint32_t *q, *dout;      // [query_tile / 2][D], [query_tile / 2][Dv]: two rows paired up
   std::uint32_t* k;             // [kBackwardBlock / 2][D]: the same of the block's keys
   BFloat16 *p_rows, *ds_rows;   // [kBackwardBlock][tile.row]
-  std::uint32_t* ds_pairs;      // [kBackwardBlock / 2][tile.row]
+  std::uint32_t* ds_pairs;      // [kBackwardBlock / 2][tile.row]; for tiles [tile.width][kBackwardBlock / 2]
+  PairStrides ds_strides;
   std::size_t bytes;
 
   Bf16BackwardScratch(void* base, Index head_dim, Index v_head_dim)
@@ -31,6 +32,7 @@ struct Bf16BackwardScratch {
     p_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);
     ds_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);
     ds_pairs = carver.take<std::uint32_t>(kBackwardBlock / 2 * tile.row);
+    ds_strides = Terms<BFloat16>::kTiled ? PairStrides{1, kBackwardBlock / 2} : PairStrides{tile.row, 1};
     bytes = carver.used();
   }
 
@@ -73,7 +75,12 @@ struct Bf16Operands {
     pair_up_rows(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim, w.k);
     for (int v = 0; v * kLanes < t.q_count; ++v) {
       const Span keys = spans.vector_keys[v];
-      if (!keys.empty()) round_pairs_of_rows(w.tile.ds, w.tile.row, keys.begin, keys.end, v, 1, w.ds_pairs);
+      if (keys.empty()) continue;
+      if constexpr (Terms<BFloat16>::kTiled) {
+        round_pairs_of_lanes(w.tile.ds, w.tile.row, keys.begin, keys.end, v, w.ds_strides.column, w.ds_pairs);
+      } else {
+        round_pairs_of_rows(w.tile.ds, w.tile.row, keys.begin, keys.end, v, 1, w.ds_pairs);
+      }
     }
   }
 
@@ -87,8 +94,8 @@ struct Bf16Operands {
   Product<BFloat16> keys() const { return row_product(w.ds_rows, w.q, t.scores.head_dim); }
   Product<BFloat16> queries(const BackwardBlock& b) const {
     return {.a = reinterpret_cast<const BFloat16*>(w.ds_pairs),
-            .a_row = 2,
-            .a_depth = 2 * w.tile.row,
+            .a_row = 2 * w.ds_strides.column,
+            .a_depth = 2 * w.ds_strides.pair,
             .b = w.k,
             .b_row = t.scores.head_dim,
             .depth = b.nj};
@@ -104,11 +111,13 @@ struct Bf16Operands {
     if (pairs != nullptr) pair_up_rows(rows, stride, t.q_count, width, pairs);
   }
 
-  /// Row `key` rounded where `queries` see it, two vectors at a time.
+  /// Row `key` rounded where `queries` see it, two vectors at a time; 0 in one that holds none of them.
   void round_row(const float* rows, Index key, Span queries, BFloat16* rounded) const {
     for (Index i = queries.begin / (2 * kLanes) * (2 * kLanes); i < queries.end; i += 2 * kLanes) {
       const float* from = rows + key * w.tile.row + i;
-      const U32 pairs = round_in_order(load<float>(from), load<float>(from + kLanes));
+      const Index middle = i + kLanes;
+      const U32 pairs = round_in_order(queries.begin < middle ? load<float>(from) : F32{},
+                                       queries.end > middle ? load<float>(from + kLanes) : F32{});
       __builtin_memcpy(static_cast<void*>(rounded + key * w.tile.row + i), &pairs, sizeof pairs);
     }
   }
@@ -144,12 +153,12 @@ void delta_rows_bf16(const DeltaRows<BFloat16>& t, void* scratch) {
     pack(t.out, t.out_stride, i0, ni, w.q_panels());
     pack(t.dout, t.dout_stride, i0, ni, w.dout_panels());
     for (int v = 0; v * n < ni; ++v) {
-      F32 sum{};
+      Chain<BFloat16> chain;
       for (Index pair = 0; pair < pairs_of(t.v_head_dim); ++pair) {
         const Index place = pair * kStrip<float> + v * n;
-        sum = add_pairs(sum, load_u32(w.q_panels() + place), load_u32(w.dout_panels() + place));
+        chain.add(2 * pair, load_u32(w.q_panels() + place), load_u32(w.dout_panels() + place));
       }
-      store_tail<float>(t.delta + i0 + v * n, sum, static_cast<int>(smaller<Index>(n, ni - v * n)));
+      store_tail<float>(t.delta + i0 + v * n, chain.total(), static_cast<int>(smaller<Index>(n, ni - v * n)));
     }
   }
 }

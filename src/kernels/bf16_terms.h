@@ -1,10 +1,10 @@
-// Products of attention on bf16 pairs: a step of the depth is two numbers, read of A where they lie beside each other, of B as
-// one 32-bit word of a panel or of two rows paired up. And the ways to such words: rows in pairs along their width, two rows
-// paired up number by number, floats rounded. Not: which products there are (bf16.h, bf16_backward.h); AMX.
+// Products of attention on bf16 pairs: a step of the depth is two numbers, read of B as one 32-bit word of a panel or of two
+// rows paired up. And the ways to such words: rows in pairs along their width, two rows paired up number by number, floats
+// rounded. Not: which products there are (bf16.h, bf16_backward.h); tiles (tile_terms.h).
 #pragma once
 
-#include "kernels/gemm.h"
-#include "simd/bf16_pairs.h"
+#include "kernels/pair_terms.h"
+#include "kernels/tile_terms.h"
 #include "simd/transpose.h"
 
 #if defined(QKV_BF16_PAIRS)
@@ -15,18 +15,28 @@ static_assert(kVectors == 2 && Simd<float>::kLanes == 16);
 
 constexpr Index pairs_of(Index count) { return (count + 1) / 2; }
 
+#if !defined(QKV_TILES)
 template <>
-struct Terms<BFloat16> {
-  using A = BFloat16;
-  using B = std::uint32_t;
-  using Sum = float;
-  static constexpr Index kNumbers = 2;
-  static U32 splat_a(const BFloat16* a) { return splat_pair(a); }
-  static U32 splat_last(const BFloat16* a) { return splat_lower(a); }
-  static U32 load_b(const std::uint32_t* b) { return load_u32(b); }
-  static U32 load_b_tail(const std::uint32_t* b, int n) { return load_u32_tail(b, n); }
+struct Terms<BFloat16> : PairTerms {
+  static constexpr Index kStep = kNumbers;
+  static constexpr bool kTiled = false;
   static F32 multiply_add(U32 a, U32 b, F32 sum) { return add_pairs(sum, a, b); }
-  static U32 keep(U32 b, bool lower, bool upper) { return b & ((lower ? 0xFFFFu : 0u) | (upper ? 0xFFFF0000u : 0u)); }
+};
+#endif
+
+/// Whole steps of the depth around the numbers [lo, hi), in pairs. Both are counted from where the product begins.
+struct PairSpan {
+  Index begin, end;
+};
+constexpr PairSpan whole_steps(Index lo, Index hi) {
+  constexpr Index step = Terms<BFloat16>::kStep;
+  return {lo / step * (step / 2), (hi + step - 1) / step * (step / 2)};
+}
+
+/// Where two rows paired up lie as an operand A, in words: for pairs side by side along the rows that were paired, as one reads
+/// them, or, for tiles, along the depth.
+struct PairStrides {
+  Index pair, column;
 };
 
 /// panels[row / panel][k][row % panel] = numbers 2 k and 2 k + 1 of a row, 0 past the ends of rows and columns. Words are
@@ -62,17 +72,52 @@ inline void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index 
   }
 }
 
-/// pairs[k][lane] = rows 2 k and 2 k + 1 of floats rounded, for the rows [lo, hi) and vectors [first, first + count) of lanes;
-/// rows outside count as 0. Rows of both are `row` apart.
-inline void round_pairs_of_rows(const float* rows, Index row, Index lo, Index hi, int first, int count, std::uint32_t* pairs) {
-  constexpr int n = Simd<float>::kLanes;
-  for (Index k = lo / 2; k < pairs_of(hi); ++k) {
-    for (int v = first; v < first + count; ++v) {
-      const float* const both = rows + 2 * k * row + v * n;
-      const F32 lower = 2 * k >= lo ? load<float>(both) : F32{};
-      const F32 upper = 2 * k + 1 < hi ? load<float>(both + row) : F32{};
-      store_u32(pairs + k * row + v * n, round_pairs(lower, upper));
+/// The same turned about: columns[d][k], `row` words apart, and 0 up to a whole step of pairs.
+inline void pair_up_columns(const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* columns) {
+  constexpr Index n = Simd<float>::kLanes;
+  for (Index k0 = 0; 2 * k0 < count; k0 += n) {
+    for (Index d0 = 0; d0 < width; d0 += n) {
+      F32 square[n];
+      for (Index i = 0; i < n; ++i) {
+        const Index j = 2 * (k0 + i);
+        const BFloat16* const lower = rows + j * stride + d0;
+        square[i] = as_f32(pair_up(lower, j < count ? width - d0 : 0, lower + stride, j + 1 < count ? width - d0 : 0));
+      }
+      transpose_square<float>(square);
+      for (Index d = 0; d < smaller(n, width - d0); ++d) store_u32(columns + (d0 + d) * row + k0, as_u32(square[d]));
     }
+  }
+}
+
+/// Pair k of rows of floats at vector v of lanes, rounded; rows outside [lo, hi) count as 0.
+inline U32 round_pair(const float* rows, Index row, Index lo, Index hi, Index k, int v) {
+  const float* const both = rows + 2 * k * row + v * Simd<float>::kLanes;
+  const F32 lower = 2 * k >= lo && 2 * k < hi ? load<float>(both) : F32{};
+  const F32 upper = 2 * k + 1 >= lo && 2 * k + 1 < hi ? load<float>(both + row) : F32{};
+  return round_pairs(lower, upper);
+}
+
+/// pairs[k][lane] = rows 2 k and 2 k + 1 of floats rounded, for whole steps around the rows [lo, hi), which alone count, and
+/// vectors [first, first + count) of lanes. Rows of both are `row` apart.
+inline void round_pairs_of_rows(const float* rows, Index row, Index lo, Index hi, int first, int count, std::uint32_t* pairs) {
+  const PairSpan steps = whole_steps(lo, hi);
+  for (Index k = steps.begin; k < steps.end; ++k) {
+    for (int v = first; v < first + count; ++v) {
+      store_u32(pairs + k * row + v * Simd<float>::kLanes, round_pair(rows, row, lo, hi, k, v));
+    }
+  }
+}
+
+/// The same of vector v turned about: lanes[lane][k], `lane_row` words apart, the rows [0, lane_row * 2) of which count those
+/// in [lo, hi).
+inline void round_pairs_of_lanes(const float* rows, Index row, Index lo, Index hi, int v, Index lane_row,
+                                 std::uint32_t* lanes) {
+  constexpr Index n = Simd<float>::kLanes;
+  for (Index k0 = 0; k0 < lane_row; k0 += n) {
+    F32 square[n];
+    for (Index i = 0; i < n; ++i) square[i] = as_f32(round_pair(rows, row, lo, hi, k0 + i, v));
+    transpose_square<float>(square);
+    for (Index lane = 0; lane < n; ++lane) store_u32(lanes + (v * n + lane) * lane_row + k0, as_u32(square[lane]));
   }
 }
 

@@ -73,7 +73,7 @@ void sweep(const CaptureSweep<T>& t, void* scratch) {
              [&](const StripRows& r, T* panel) { pack_strips(t.dout, t.dout_stride, r.i0, r.ni, t.v_head_dim, T{1}, panel); });
 }
 
-std::size_t half_sweep_bytes(Index head_dim, Index v_head_dim) {
+inline std::size_t half_sweep_bytes(Index head_dim, Index v_head_dim) {
   return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes + SweepScratch<float>(nullptr, head_dim, v_head_dim).bytes;
 }
 
@@ -98,21 +98,15 @@ constexpr CaptureKernels<S> make_half_kernels() {
   return {watch_bytes<float>, watched_half<S>, half_sweep_bytes, sweep_half<S>};
 }
 
-constexpr CaptureKernels<BFloat16> make_bf16_kernels() {
-  CaptureKernels<BFloat16> kernels = make_half_kernels<BFloat16>();
-#if defined(QKV_BF16_PAIRS)
-  kernels.forward = watched_bf16;
-#endif
-  return kernels;
-}
-
 }  // namespace
 }  // namespace qkv
 
-#if defined(QKV_BF16_PAIRS) && !defined(QKV_BF16_STAND_IN)
-// What has no products of bf16 pairs is AVX-512's (dispatch/tables.h).
-extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {{}, {}, qkv::make_bf16_kernels(), {}};
+#if defined(QKV_BF16_PAIRS)
+// The rest is AVX-512's (dispatch/capture_kernels.cc).
+extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
+    {}, {}, {nullptr, qkv::watched_bf16, nullptr, nullptr}, {}};
 #else
 extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
-    qkv::make_kernels<float>(), qkv::make_kernels<double>(), qkv::make_bf16_kernels(), qkv::make_half_kernels<qkv::Float16>()};
+    qkv::make_kernels<float>(), qkv::make_kernels<double>(), qkv::make_half_kernels<qkv::BFloat16>(),
+    qkv::make_half_kernels<qkv::Float16>()};
 #endif

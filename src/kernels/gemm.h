@@ -39,8 +39,9 @@ constexpr int live_vectors(Index lanes) {
   return lanes > Simd<T>::kLanes ? kVectors : 1;
 }
 
-/// How numbers of one type meet: what is read of A, what of B, what they are summed as, and how many numbers of A a step of the
-/// depth takes. Here each is a T of its own; bf16_terms.h has pairs.
+/// How numbers of one type meet: what is read of A, what of B, what they are summed as, how many numbers of A meet at once, and
+/// how many are added up before they join the sum, so that none but whole steps may be left out of the depth. Here each is a T
+/// of its own; bf16_terms.h has pairs, tile_terms.h steps of them and a product of its own.
 template <class T>
 struct Terms {
   using A = T;
@@ -48,6 +49,8 @@ struct Terms {
   using Sum = T;
   using V = typename Simd<T>::V;
   static constexpr Index kNumbers = 1;
+  static constexpr Index kStep = 1;
+  static constexpr bool kTiled = false;
   static V splat_a(const T* a) { return splat<T>(*a); }
   static V splat_last(const T* a) { return splat<T>(*a); }  // of a step that the depth ends within
   static V load_b(const T* b) { return load<T>(b); }
@@ -55,6 +58,21 @@ struct Terms {
   static V multiply_add(V a, V b, V sum) { return fma(a, b, sum); }
   /// b, of which a step counts the numbers that are kept: here its only one.
   static V keep(V b, bool, bool) { return b; }
+};
+
+/// One sum in the order of the products: a and b of ascending numbers of the depth.
+template <class T>
+class Chain {
+ public:
+  using V = typename Simd<typename Terms<T>::Sum>::V;
+  template <class A, class B>
+  void add(Index, A a, B b) {
+    sum_ = Terms<T>::multiply_add(a, b, sum_);
+  }
+  V total() const { return sum_; }
+
+ private:
+  V sum_{};
 };
 
 template <class T>
@@ -69,6 +87,25 @@ struct Product {
   Index depth;  // numbers of A
   const Sum* factor = nullptr;
 };
+
+/// One vector of C from its sum; of a partial one the first `tail` lanes.
+template <class Sum, Store kStore>
+inline __attribute__((always_inline)) void store_sum(Sum* target, typename Simd<Sum>::V sum, const Sum* factor, bool partial,
+                                                     int tail) {
+  if constexpr (kStore == Store::kBias) {
+    sum += partial ? load_tail<Sum>(factor, tail) : load<Sum>(factor);
+  } else if constexpr (kStore == Store::kScale) {
+    sum *= *factor;
+  } else if constexpr (kStore != Store::kSet) {
+    const auto old = partial ? load_tail<Sum>(target, tail) : load<Sum>(target);
+    sum = kStore == Store::kAdd ? old + sum : fma(splat<Sum>(*factor), sum, old);
+  }
+  if (partial) {
+    store_tail<Sum>(target, sum, tail);
+  } else {
+    store<Sum>(target, sum);
+  }
+}
 
 /// One block of kR rows x kV vectors. Everything is a value: a stride read through a reference would be read again after each
 /// store.
@@ -108,22 +145,8 @@ inline __attribute__((always_inline)) void product_block(const typename Terms<T>
   for (int r = 0; r < kR; ++r, c += c_row) {
 #pragma GCC unroll 4
     for (int v = 0; v < kV; ++v) {
-      Sum* target = c + v * n;
-      const bool partial = kTail && v == kV - 1;
-      V sum = acc[r][v];
-      if constexpr (kStore == Store::kBias) {
-        sum += partial ? load_tail<Sum>(factor + v * n, tail) : load<Sum>(factor + v * n);
-      } else if constexpr (kStore == Store::kScale) {
-        sum *= *factor;
-      } else if constexpr (kStore != Store::kSet) {
-        const V old = partial ? load_tail<Sum>(target, tail) : load<Sum>(target);
-        sum = kStore == Store::kAdd ? old + sum : fma(splat<Sum>(*factor), sum, old);
-      }
-      if (partial) {
-        store_tail<Sum>(target, sum, tail);
-      } else {
-        store<Sum>(target, sum);
-      }
+      store_sum<Sum, kStore>(c + v * n, acc[r][v], kStore == Store::kBias ? factor + v * n : factor, kTail && v == kV - 1,
+                             tail);
     }
   }
 }
@@ -153,6 +176,12 @@ inline void product_columns(const Product<T>& p, Index rows, Index column, int t
     c += 2 * c_row;
   }
   if (rows > 0) product_block<T, 1, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+}
+
+template <class T, int kV, Store kStore, bool kTail>
+  requires Terms<T>::kTiled
+inline void product_columns(const Product<T>& p, Index rows, Index column, int tail) {
+  Terms<T>::template product<kV, kStore, kTail>(p, rows, column, tail);
 }
 
 /// Vectors [first, first + count) of a strip, all of them or one: B and C are panels of it.

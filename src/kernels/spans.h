@@ -53,6 +53,12 @@ inline void product_rows(const Product<T>& p, Index rows, Index column, int tail
   steps(std::integral_constant<int, 1>());
 }
 
+template <class T, int kV, Store kStore, bool kTail = false>
+  requires Terms<T>::kTiled
+inline void product_rows(const Product<T>& p, Index rows, Index column, int tail = 0) {
+  Terms<T>::template product<kV, kStore, kTail>(p, rows, column, tail);
+}
+
 /// One column of blocks; groups of rows with the same span run as one.
 template <class T, int kV, Store kStore, bool kTail = false>
 inline void product_span_column(const Product<T>& p, Index rows, Index column, const Span* depth_of, int tail = 0) {
@@ -61,17 +67,17 @@ inline void product_span_column(const Product<T>& p, Index rows, Index column, c
     Index end = row + kGroup;
     while (end < rows && depth_of[end / kGroup] == depth) end += kGroup;
     Product<T> part = p;
-    const Index skipped = depth.begin / Terms<T>::kNumbers;  // steps
-    part.a += row * p.a_row + skipped * p.a_depth;
-    part.b += skipped * p.b_row;
+    const Index skipped = depth.begin / Terms<T>::kStep * Terms<T>::kStep, meetings = skipped / Terms<T>::kNumbers;
+    part.a += row * p.a_row + meetings * p.a_depth;
+    part.b += meetings * p.b_row;
     part.c += row * p.c_row;
-    part.depth = depth.end - skipped * Terms<T>::kNumbers;
+    part.depth = depth.end - skipped;
     product_rows<T, kV, kStore, kTail>(part, smaller(end, rows) - row, column, tail);
     row = end;
   }
 }
 
-/// C [rows, columns] where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g].
+/// C [rows, columns] where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g], if only within its steps.
 template <class T, Store kStore>
 inline void product_spans(const Product<T>& p, Index rows, Index columns, const Span* depth_of) {
   constexpr int n = Simd<typename Terms<T>::Sum>::kLanes;

@@ -54,7 +54,27 @@ double fma_peak(Index rounds, T* sink) {
   return 2.0 * chains * Simd<T>::kLanes * static_cast<double>(rounds);
 }
 
-#if defined(QKV_BF16_PAIRS)
+#if defined(QKV_TILES)
+/// The same on tiles: four sums that two tiles of each operand meet in, as products do.
+double dot_peak(Index rounds, float* sink) {
+  alignas(64) std::uint32_t pairs[kTileRows][kTilePairs];
+  for (auto& row : pairs) {
+    for (std::uint32_t& pair : row) pair = 0x3A833A83u;  // 0.001 twice
+  }
+  const TileRegisters registers;
+  unrolled<4>([](auto sum) { tile_zero<sum>(); });
+  unrolled<4>([&](auto operand) { tile_load<4 + operand>(pairs, sizeof pairs[0]); });
+  for (Index r = 0; r < rounds; ++r) unrolled<4>([](auto sum) { tile_add_pairs<sum, 4 + sum / 2, 6 + sum % 2>(); });
+  alignas(64) float sums[kTileRows][kTilePairs];
+  F32 total{};
+  unrolled<4>([&](auto sum) {
+    tile_store<sum>(sums[0], sizeof sums[0]);
+    total += load<float>(sums[0]);
+  });
+  store<float>(sink, total);
+  return 4.0 * 4 * kTileRows * kTilePairs * kTilePairs * static_cast<double>(rounds);
+}
+#elif defined(QKV_BF16_PAIRS)
 /// The same on products of bf16 pairs.
 double dot_peak(Index rounds, float* sink) {
   constexpr int chains = 12;
@@ -72,8 +92,6 @@ double dot_peak(Index rounds, float* sink) {
   store<float>(sink, sum);
   return 4.0 * chains * Simd<float>::kLanes * static_cast<double>(rounds);
 }
-#else
-constexpr double (*dot_peak)(Index rounds, float* sink) = nullptr;
 #endif
 
 template <class T>
@@ -91,7 +109,7 @@ constexpr Kernels<T> make_kernels() {
           make_decode_kernels<T>()};
 }
 
-std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
+inline std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
   return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes;
 }
 
@@ -111,17 +129,22 @@ constexpr Kernels<S> make_half_kernels() {
           make_decode_kernels<S>()};
 }
 
-constexpr Kernels<BFloat16> make_bf16_kernels() {
-  Kernels<BFloat16> kernels = make_half_kernels<BFloat16>();
 #if defined(QKV_BF16_PAIRS)
-  kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
-  kernels.forward = forward_bf16;
-  kernels.backward_scratch_bytes = backward_scratch_bytes<Bf16BackwardScratch>;
-  kernels.backward = backward_bf16;
-  kernels.delta = delta_rows_bf16;
-#endif
-  return kernels;
+/// What multiplies pairs.
+constexpr Kernels<BFloat16> make_pair_kernels() {
+  return {kStrip<float>,
+          key_tile<float>,
+          half_query_tile,
+          backward_keys<float>,
+          bf16_forward_scratch_bytes,
+          backward_scratch_bytes<Bf16BackwardScratch>,
+          forward_bf16,
+          backward_bf16,
+          delta_rows_bf16,
+          nullptr,
+          {}};
 }
+#endif
 
 constexpr LayerKernels make_layer_kernels() {
   return {matrix_product_scratch, matrix_product, gather_rows, scatter_rows, cross_entropy};
@@ -130,18 +153,15 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace
 }  // namespace qkv
 
-#if defined(QKV_BF16_PAIRS) && !defined(QKV_BF16_STAND_IN)
-// What has no products of bf16 pairs is AVX-512's (dispatch/tables.h).
-extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
-    {},
-    {},
-    qkv::make_bf16_kernels(),
-    {},
-    qkv::make_layer_kernels(),
-    {qkv::fma_peak<float>, qkv::fma_peak<double>, qkv::dot_peak}};
+#if defined(QKV_BF16_PAIRS)
+// The rest is AVX-512's (dispatch/kernels.cc).
+extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {{}, {}, qkv::make_pair_kernels(),
+                                                                     {}, {}, {nullptr, nullptr, qkv::dot_peak}};
 #else
-extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {
-    qkv::make_kernels<float>(), qkv::make_kernels<double>(),
-    qkv::make_bf16_kernels(),   qkv::make_half_kernels<qkv::Float16>(),
-    qkv::make_layer_kernels(),  {qkv::fma_peak<float>, qkv::fma_peak<double>, qkv::dot_peak}};
+extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_kernels<float>(),
+                                                                     qkv::make_kernels<double>(),
+                                                                     qkv::make_half_kernels<qkv::BFloat16>(),
+                                                                     qkv::make_half_kernels<qkv::Float16>(),
+                                                                     qkv::make_layer_kernels(),
+                                                                     {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
 #endif

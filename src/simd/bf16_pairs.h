@@ -13,13 +13,13 @@
 namespace qkv {
 namespace {
 
-#if defined(QKV_BF16_STAND_IN)
 /// Denormals become zero; the sign stays.
 inline F32 flushed(F32 x) {
   const U32 bits = as_u32(x);
   return as_f32((bits & 0x7F800000u) == 0 ? bits & 0x80000000u : bits);
 }
 
+#if defined(QKV_BF16_STAND_IN)
 /// sum + a.upper * b.upper + a.lower * b.lower in each lane.
 inline F32 add_pairs(F32 sum, U32 a, U32 b) {
   const F32 upper = fma(flushed(as_f32(a & 0xFFFF0000u)), flushed(as_f32(b & 0xFFFF0000u)), flushed(sum));
@@ -60,6 +60,16 @@ inline U32 splat_lower(const BFloat16* p) { return U32{} + std::uint32_t{p->bits
 inline U32 load_pairs(const BFloat16* p, Index count) {
   const int n = static_cast<int>(smaller<Index>(count, 32));
   return reinterpret_cast<U32>(_mm512_maskz_loadu_epi16(static_cast<__mmask32>(~0u >> (32 - n)), p));
+}
+
+/// Lane i: number i of `lower` in the lower half, of `upper` in the upper one, for i < the count of each; 0 in the others.
+inline U32 pair_up(const BFloat16* lower, Index lower_count, const BFloat16* upper, Index upper_count) {
+  const auto numbers = [](const BFloat16* p, Index count) {
+    const int n = static_cast<int>(smaller<Index>(count, 16));
+    const auto mask = static_cast<__mmask16>((1u << n) - 1u);
+    return reinterpret_cast<U32>(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)));
+  };
+  return numbers(lower, lower_count) | numbers(upper, upper_count) << 16;
 }
 
 inline U32 load_u32(const std::uint32_t* p) {

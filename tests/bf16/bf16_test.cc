@@ -1,6 +1,6 @@
-// The kernels on bf16 products with a stand-in for the products (see CMakeLists.txt): the case list, edge cases, any number of
-// threads, what lies behind masks, memory, a constant v, one key alone. That the stand-in is what the instructions do:
-// pairs_test.cc, on a CPU that has them.
+// The kernels on bf16 products with stand-ins for the products (see CMakeLists.txt), pairs and tiles: the case list, edge
+// cases, any number of threads, what lies behind masks, memory, a constant v, one key alone. That the stand-ins are what the
+// instructions do: pairs_test.cc and tiles_test.cc, on a CPU that has them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,19 +11,23 @@
 #include "support/random.h"
 
 extern "C" const qkv::KernelTable qkv_kernels_avx512bf16_stand_in;
+extern "C" const qkv::KernelTable qkv_kernels_amx_stand_in;
 
 namespace qkv::test {
 namespace {
 
-class Bf16Kernels : public testing::Test {
+class Bf16Kernels : public testing::TestWithParam<const KernelTable*> {
  protected:
   void SetUp() override {
     const auto& isas = supported_isas();
     if (std::ranges::find(isas, Isa::kAvx512) == isas.end()) GTEST_SKIP() << "this CPU has no avx512";
-    stand_in_for_avx512(&qkv_kernels_avx512bf16_stand_in);
+    stand_in_for_avx512(GetParam());
   }
   void TearDown() override { stand_in_for_avx512(nullptr); }
 };
+
+INSTANTIATE_TEST_SUITE_P(OnPairs, Bf16Kernels, testing::Values(&qkv_kernels_avx512bf16_stand_in));
+INSTANTIATE_TEST_SUITE_P(OnTiles, Bf16Kernels, testing::Values(&qkv_kernels_amx_stand_in));
 
 std::vector<Tensor<float>> outputs_of(const Problem<BFloat16>& problem, Context& context) {
   context.impl().region_flops = 0;  // regions however small the work
@@ -36,7 +40,7 @@ std::vector<Tensor<float>> outputs_of(const Problem<BFloat16>& problem, Context&
   return all;
 }
 
-TEST_F(Bf16Kernels, HoldTheBounds) {
+TEST_P(Bf16Kernels, HoldTheBounds) {
   std::vector<AttentionCase> cases = pairwise_cases(6e5);
   for (const AttentionCase& edge : edge_cases()) cases.push_back(edge);
   Worst worst;
@@ -54,7 +58,7 @@ TEST_F(Bf16Kernels, HoldTheBounds) {
   worst.print("bf16 products");
 }
 
-TEST_F(Bf16Kernels, GiveTheSameBitsOnAnyNumberOfThreads) {
+TEST_P(Bf16Kernels, GiveTheSameBitsOnAnyNumberOfThreads) {
   const std::vector<AttentionCase> cases = pairwise_cases(6e5);
   for (std::size_t n = 0; n < cases.size(); n += 24) {
     const Problem<BFloat16> problem(cases[n]);
@@ -67,7 +71,7 @@ TEST_F(Bf16Kernels, GiveTheSameBitsOnAnyNumberOfThreads) {
   }
 }
 
-TEST_F(Bf16Kernels, DoNotSeeWhatLiesBehindAMask) {
+TEST_P(Bf16Kernels, DoNotSeeWhatLiesBehindAMask) {
   Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
   int compared = 0;
   for (AttentionCase each : pairwise_cases(6e5)) {
@@ -90,7 +94,7 @@ TEST_F(Bf16Kernels, DoNotSeeWhatLiesBehindAMask) {
   EXPECT_GE(compared, 10) << "the list must hold enough cases that hide something";
 }
 
-TEST_F(Bf16Kernels, KeepToTheirMemory) {
+TEST_P(Bf16Kernels, KeepToTheirMemory) {
   Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
   for (const Index width : {64, 512, 768, 1024}) {
     const Problem<BFloat16> problem({.q_len = 130, .kv_len = 130, .head_dim = width, .v_head_dim = width});
@@ -106,7 +110,7 @@ TEST_F(Bf16Kernels, KeepToTheirMemory) {
 }
 
 /// With one key P is 1 and out is v: dP - delta must be 0, not what is left of two roundings.
-TEST_F(Bf16Kernels, GiveNoGradientToTheScoreOfAKeyAlone) {
+TEST_P(Bf16Kernels, GiveNoGradientToTheScoreOfAKeyAlone) {
   Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
   Problem<BFloat16> problem({.q_len = 37, .kv_len = 1, .head_dim = 64, .v_head_dim = 65});
   std::ranges::fill(problem.dlse.span(), 0.0F);
@@ -124,7 +128,7 @@ TEST_F(Bf16Kernels, GiveNoGradientToTheScoreOfAKeyAlone) {
   }
 }
 
-TEST_F(Bf16Kernels, ReturnAConstantV) {
+TEST_P(Bf16Kernels, ReturnAConstantV) {
   Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
   for (const Index q_len : {1, 20}) {
     const Problem<BFloat16> problem(

@@ -1,16 +1,12 @@
-// Products and rounding of bf16 pairs against a model in double, in which every product of two bf16 numbers is exact: the
-// stand-in everywhere with AVX-512, the instructions themselves where the CPU has them (another build of this file).
+// Products and rounding of bf16 pairs against a model in double: the stand-in everywhere with AVX-512, the instructions
+// themselves where the CPU has them (another build of this file).
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
-#include <limits>
-#include <random>
-
+#include "bf16/pair_model.h"
 #include "qkv/context.h"
 #include "simd/bf16_pairs.h"
 
-namespace qkv {
+namespace qkv::test {
 namespace {
 
 class Bf16Pairs : public testing::Test {
@@ -22,27 +18,6 @@ class Bf16Pairs : public testing::Test {
     GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
   }
 };
-
-float flush(float x) { return std::abs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0F, x) : x; }
-
-float half_of(std::uint32_t pair, bool upper) {
-  return static_cast<float>(BFloat16::from_bits(static_cast<std::uint16_t>(upper ? pair >> 16 : pair)));
-}
-
-/// sum + a * b, fused: exact in double for numbers of like size, as random_pair makes them.
-float model_fma(float sum, float a, float b) {
-  return flush(static_cast<float>(
-      std::fma(static_cast<double>(flush(a)), static_cast<double>(flush(b)), static_cast<double>(flush(sum)))));
-}
-
-std::uint32_t random_pair(std::mt19937& random) {
-  const auto half = [&] {
-    const auto exponent =
-        static_cast<std::uint32_t>(117 + random() % 20);  // sums of like size, so that double holds them exactly
-    return (static_cast<std::uint32_t>(random()) & 0x807FU) | exponent << 7;
-  };
-  return half() | half() << 16;
-}
 
 TEST_F(Bf16Pairs, AddUpperThenLower) {
   std::mt19937 random(5);
@@ -92,4 +67,4 @@ TEST_F(Bf16Pairs, RoundToNearestEven) {
 }
 
 }  // namespace
-}  // namespace qkv
+}  // namespace qkv::test

@@ -26,7 +26,7 @@ TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
   ASSERT_EQ(bench["cases"].size(), 7U);  // each of the attention's full and causal
   for (const nlohmann::json& one : bench["cases"]) {
     SCOPED_TRACE(one["name"].get<std::string>());
-    const bool of_dot = one["dtype"] == "bf16" && bench["isa"] == "avx512bf16";
+    const bool of_dot = one["dtype"] == "bf16" && (bench["isa"] == "avx512bf16" || bench["isa"] == "amx");
     const char* const kind = one["dtype"] == "f64" ? "fma_f64_gflops" : of_dot ? "dot_bf16_gflops" : "fma_f32_gflops";
     const double peak = one["peak"][kind];
     EXPECT_NEAR(one["fraction"].get<double>(), one["gflops"].get<double>() / peak, 1e-9);
