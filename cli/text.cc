@@ -109,7 +109,10 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.4g} {}", bytes, units[unit]);
 }
 
-void print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print(std::string_view text) {
+  if (!text.empty())
+    std::fwrite(text.data(), 1, text.size(), stdout);  // an empty one may be null, which fwrite may not be given
+}
 
 void print_line(std::string_view text) {
   print(text);

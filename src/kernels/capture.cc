@@ -16,17 +16,38 @@
 namespace qkv {
 namespace {
 
-template <class T>
-std::size_t watch_bytes(Index head_dim, Index v_head_dim) {
-  return WatchScratch<T>(nullptr, query_tile<T>(head_dim, v_head_dim)).bytes;
-}
-
 /// forward(tile, watch) with a watch of the tile's rows.
 template <class S, class Forward>
 inline void watch_rows(const ForwardTile<S>& t, const RowSums<S>& sums, void* watch_scratch, const Forward& forward) {
   using T = Accumulator<S>;
   const WatchScratch<T> w(watch_scratch, query_tile<T>(t.scores.head_dim, t.v_head_dim));
   forward(RowWatch<S>(sums, w, t.q_begin));
+}
+
+}  // namespace
+}  // namespace qkv
+
+#if defined(QKV_BF16_PAIRS)
+namespace qkv {
+namespace {
+
+void watched_bf16(const ForwardTile<BFloat16>& t, const RowSums<BFloat16>& sums, void* scratch, void* watch_scratch) {
+  watch_rows(t, sums, watch_scratch, [&](const auto& watch) { forward_bf16_watched(t, scratch, watch); });
+}
+
+}  // namespace
+}  // namespace qkv
+
+// The rest is AVX-512's (dispatch/capture_kernels.cc).
+extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
+    {}, {}, {nullptr, qkv::watched_bf16, nullptr, nullptr}, {}};
+#else
+namespace qkv {
+namespace {
+
+template <class T>
+std::size_t watch_bytes(Index head_dim, Index v_head_dim) {
+  return WatchScratch<T>(nullptr, query_tile<T>(head_dim, v_head_dim)).bytes;
 }
 
 template <class T>
@@ -40,12 +61,6 @@ template <class S>
 void watched_half(const ForwardTile<S>& t, const RowSums<S>& sums, void* scratch, void* watch_scratch) {
   watch_rows(t, sums, watch_scratch, [&](const auto& watch) { forward_half_watched(t, scratch, watch); });
 }
-
-#if defined(QKV_BF16_PAIRS)
-void watched_bf16(const ForwardTile<BFloat16>& t, const RowSums<BFloat16>& sums, void* scratch, void* watch_scratch) {
-  watch_rows(t, sums, watch_scratch, [&](const auto& watch) { forward_bf16_watched(t, scratch, watch); });
-}
-#endif
 
 /// The tile of a sweep as forward_tile's rows know it.
 template <class S>
@@ -73,7 +88,7 @@ void sweep(const CaptureSweep<T>& t, void* scratch) {
              [&](const StripRows& r, T* panel) { pack_strips(t.dout, t.dout_stride, r.i0, r.ni, t.v_head_dim, T{1}, panel); });
 }
 
-inline std::size_t half_sweep_bytes(Index head_dim, Index v_head_dim) {
+std::size_t half_sweep_bytes(Index head_dim, Index v_head_dim) {
   return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes + SweepScratch<float>(nullptr, head_dim, v_head_dim).bytes;
 }
 
@@ -101,11 +116,6 @@ constexpr CaptureKernels<S> make_half_kernels() {
 }  // namespace
 }  // namespace qkv
 
-#if defined(QKV_BF16_PAIRS)
-// The rest is AVX-512's (dispatch/capture_kernels.cc).
-extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
-    {}, {}, {nullptr, qkv::watched_bf16, nullptr, nullptr}, {}};
-#else
 extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
     qkv::make_kernels<float>(), qkv::make_kernels<double>(), qkv::make_half_kernels<qkv::BFloat16>(),
     qkv::make_half_kernels<qkv::Float16>()};

@@ -70,6 +70,10 @@ struct HalfForwardScratch {
   }
 };
 
+inline std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
+  return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes;
+}
+
 /// Widens the rows that forward_tile is about to read and rounds those that it has written.
 template <class S>
 struct HalfRows : PlainProducts {

@@ -94,6 +94,38 @@ double dot_peak(Index rounds, float* sink) {
 }
 #endif
 
+}  // namespace
+}  // namespace qkv
+
+#if defined(QKV_BF16_PAIRS)
+namespace qkv {
+namespace {
+
+/// What multiplies pairs.
+constexpr Kernels<BFloat16> make_pair_kernels() {
+  return {kStrip<float>,
+          key_tile<float>,
+          half_query_tile,
+          backward_keys<float>,
+          bf16_forward_scratch_bytes,
+          backward_scratch_bytes<Bf16BackwardScratch>,
+          forward_bf16,
+          backward_bf16,
+          delta_rows_bf16,
+          nullptr,
+          {}};
+}
+
+}  // namespace
+}  // namespace qkv
+
+// The rest is AVX-512's (dispatch/kernels.cc).
+extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {{}, {}, qkv::make_pair_kernels(),
+                                                                     {}, {}, {nullptr, nullptr, qkv::dot_peak}};
+#else
+namespace qkv {
+namespace {
+
 template <class T>
 constexpr Kernels<T> make_kernels() {
   return {kStrip<T>,
@@ -107,10 +139,6 @@ constexpr Kernels<T> make_kernels() {
           delta_rows<T>,
           nullptr,
           make_decode_kernels<T>()};
-}
-
-inline std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes;
 }
 
 /// 16-bit rows, float kernels.
@@ -129,23 +157,6 @@ constexpr Kernels<S> make_half_kernels() {
           make_decode_kernels<S>()};
 }
 
-#if defined(QKV_BF16_PAIRS)
-/// What multiplies pairs.
-constexpr Kernels<BFloat16> make_pair_kernels() {
-  return {kStrip<float>,
-          key_tile<float>,
-          half_query_tile,
-          backward_keys<float>,
-          bf16_forward_scratch_bytes,
-          backward_scratch_bytes<Bf16BackwardScratch>,
-          forward_bf16,
-          backward_bf16,
-          delta_rows_bf16,
-          nullptr,
-          {}};
-}
-#endif
-
 constexpr LayerKernels make_layer_kernels() {
   return {matrix_product_scratch, matrix_product, gather_rows, scatter_rows, cross_entropy};
 }
@@ -153,11 +164,6 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace
 }  // namespace qkv
 
-#if defined(QKV_BF16_PAIRS)
-// The rest is AVX-512's (dispatch/kernels.cc).
-extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {{}, {}, qkv::make_pair_kernels(),
-                                                                     {}, {}, {nullptr, nullptr, qkv::dot_peak}};
-#else
 extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_kernels<float>(),
                                                                      qkv::make_kernels<double>(),
                                                                      qkv::make_half_kernels<qkv::BFloat16>(),
