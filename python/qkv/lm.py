@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from . import _nn
 from ._progress import Progress
 from .nn import Module
 from .plotting import AttentionMap
+from .rotary import rotary_options
 
 __all__ = ["AttentionLM", "default_text"]
 
@@ -41,6 +43,7 @@ class AttentionLM(Module):
         vocab: its characters, where they are not those of the text. Ids are the code points in order.
         context: T, characters that it sees.  width: E.  heads, kv_heads (0: as many), layers.
         blocks: residual blocks with LayerNorm and an MLP of 4 E.  positions: "learned" or "rotary".  dropout: while training.
+        rope: how rotary positions turn, the options of :class:`qkv.Rotary`: ``{"base": 500000.0, "interleaved": True}``.
         task: "text" (the next character), "previous" (of random characters, the one before), "masked" (hidden ones; not
             causal).
         seed: of the first weights.
@@ -61,6 +64,7 @@ class AttentionLM(Module):
         layers: int = 1,
         blocks: bool = False,
         positions: str = "learned",
+        rope: Mapping[str, Any] | None = None,
         dropout: float = 0.0,
         task: str = "text",
         seed: int = 0,
@@ -69,7 +73,8 @@ class AttentionLM(Module):
             text = default_text()
         self._model = _nn.Model(
             text=text if vocab is None else vocab, task=task, context=context, width=width, heads=heads, kv_heads=kv_heads,
-            layers=layers, blocks=blocks, positions=positions, dropout=dropout, seed=seed,
+            layers=layers, blocks=blocks, positions=positions, rope=None if rope is None else rotary_options(rope),
+            dropout=dropout, seed=seed,
         )  # fmt: skip
         self.text = text
         self.losses: list[float] = []  #: of all fits so far

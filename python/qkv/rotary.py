@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,11 @@ from . import _core
 from ._arrays import dtype_name, empty, finish, integers, operand
 
 __all__ = ["Rotary"]
+
+_NAMES = (
+    "rotary_dim", "base", "interleaved", "scaling", "factor", "original_context", "beta_fast", "beta_slow",
+    "attention_factor", "low_frequency", "high_frequency",
+)  # fmt: skip
 
 
 class Rotary:
@@ -24,7 +29,7 @@ class Rotary:
 
     def __init__(self, head_dim: int, **options: Any) -> None:
         self._arguments = (head_dim, options)
-        self._options = _core.RotaryOptions(**options)
+        self._options = rotary_options(options)
         self._core = _core.Rotary(head_dim, self._options)
 
     def __repr__(self) -> str:
@@ -54,6 +59,14 @@ class Rotary:
         numbers = None if ids is None else np.ascontiguousarray(ids, dtype=np.int64)
         function(operand(x, "x"), operand(y, "y"), offset, integers(offsets), numbers)
         return finish(x, y)
+
+
+def rotary_options(options: Mapping[str, Any]) -> Any:
+    """_core's RotaryOptions. TypeError that lists them for a name that is none."""
+    unknown = [name for name in options if name not in _NAMES]
+    if unknown:
+        raise TypeError(f"[Rotary] no option is called {unknown[0]!r}; there are {', '.join(_NAMES)}")
+    return _core.RotaryOptions(**options)
 
 
 def _made_again(head_dim: int, options: dict[str, Any]) -> Rotary:

@@ -11,6 +11,7 @@
 #include "qkv/lm/attention_report.h"
 #include "qkv/lm/generate.h"
 #include "qkv/lm/trainer.h"
+#include "qkv/rotary.h"
 
 namespace qkv::python {
 
@@ -32,7 +33,8 @@ lm::PositionKind parse_positions(const std::string& name) {
 }
 
 void make_model(ModelObject* self, const std::string& text, const std::string& task, Index context, Index width, Index heads,
-                Index kv_heads, Index layers, bool blocks, const std::string& positions, double dropout, std::uint64_t seed) {
+                Index kv_heads, Index layers, bool blocks, const std::string& positions, const RotaryOptions* rope, double dropout,
+                std::uint64_t seed) {
   if (task != "text" && task != "previous" && task != "masked") {
     throw OptionError("[AttentionLM] task must be \"text\", \"previous\" or \"masked\": got \"" + task + "\"");
   }
@@ -47,6 +49,12 @@ void make_model(ModelObject* self, const std::string& text, const std::string& t
   config.blocks = blocks;
   config.causal = task != "masked";
   config.positions = parse_positions(positions);
+  if (rope != nullptr) {
+    if (config.positions != lm::PositionKind::kRotary) {
+      throw OptionError("[AttentionLM] rope says how rotary positions turn: give positions=\"rotary\" too, got \"" + positions + "\"");
+    }
+    config.rotary = *rope;
+  }
   config.dropout = dropout;
   new (self) ModelObject{{lm::AttentionLM(config, seed), std::move(tokenizer), task, 0, std::nullopt}};
 }
@@ -213,7 +221,7 @@ void bind_lm(nb::module_& m) {
   nb::class_<ModelObject>(m, "Model")
       .def("__init__", &make_model, nb::kw_only(), nb::arg("text"), nb::arg("task"), nb::arg("context"), nb::arg("width"),
            nb::arg("heads"), nb::arg("kv_heads"), nb::arg("layers"), nb::arg("blocks"), nb::arg("positions"),
-           nb::arg("dropout"), nb::arg("seed"))
+           nb::arg("rope").none(), nb::arg("dropout"), nb::arg("seed"))
       .def_prop_ro("config", &config_of)
       .def_prop_ro("module", [](ModelObject& object) -> lm::AttentionLM& { return object.value.model; })
       .def_prop_ro("step", [](const ModelObject& object) { return object.value.step; })

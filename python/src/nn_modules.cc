@@ -9,6 +9,7 @@
 #include "qkv/nn/cross_entropy.h"
 #include "qkv/nn/embedding.h"
 #include "qkv/nn/layer_norm.h"
+#include "qkv/nn/linear.h"
 #include "qkv/nn/mlp.h"
 
 namespace qkv::python {
@@ -87,6 +88,39 @@ void bind_rows(nb::module_& m) {
       .def("backward", [](nn::LayerNorm& self, nb::handle x, nb::handle dy, nb::handle dx) {
         rows_backward("LayerNorm.backward", self, x, dy, dx);
       });
+}
+
+// A linear map in bf16.
+void bind_bf16(nb::module_& m) {
+  m.def(
+      "linear",
+      [](nb::handle x, nb::handle weight, nb::handle bias, nb::handle y) {
+        const Array xa("linear", "x", x), wa("linear", "weight", weight), ya("linear", "y", y);
+        const std::optional<Array> ba = optional_array("linear", "bias", bias);
+        const auto xv = xa.input<BFloat16, 2>(), wv = wa.input<BFloat16, 2>();
+        const auto bv = input_or_null<float, 1>(ba);
+        const auto yv = ya.output<BFloat16, 2>();
+        const std::shared_ptr<Context> with = context();
+        const nb::gil_scoped_release released;
+        nn::linear_forward(xv, wv, bv, yv, *with);
+      },
+      nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"));
+  m.def(
+      "linear_backward",
+      [](nb::handle x, nb::handle dy, nb::handle weight, nb::handle dx, nb::handle dweight, nb::handle dbias) {
+        constexpr const char* function = "linear_backward";
+        const Array xa(function, "x", x), dya(function, "dy", dy), wa(function, "weight", weight);
+        const Array dwa(function, "dweight", dweight);
+        const std::optional<Array> dxa = optional_array(function, "dx", dx), dba = optional_array(function, "dbias", dbias);
+        const auto xv = xa.input<BFloat16, 2>(), dyv = dya.input<BFloat16, 2>(), wv = wa.input<BFloat16, 2>();
+        const auto dxv = output_or_null<BFloat16, 2>(dxa);
+        const auto dwv = dwa.output<float, 2>();
+        const auto dbv = output_or_null<float, 1>(dba);
+        const std::shared_ptr<Context> with = context();
+        const nb::gil_scoped_release released;
+        nn::linear_backward(xv, dyv, wv, dxv, dwv, dbv, *with);
+      },
+      nb::arg("x"), nb::arg("dy"), nb::arg("weight"), nb::arg("dx").none(), nb::arg("dweight"), nb::arg("dbias").none());
 }
 
 void bind_embedding(nb::module_& m) {
@@ -170,6 +204,7 @@ void bind_modules(nb::module_& m) {
       .def("zero_gradients", &nn::Module::zero_gradients)
       .def_prop_ro("parameter_count", &nn::Module::parameter_count);
   bind_rows(m);
+  bind_bf16(m);
   bind_embedding(m);
   bind_mlp(m);
   bind_adam(m);

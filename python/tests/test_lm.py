@@ -44,10 +44,12 @@ def test_learns(trained: AttentionLM) -> None:
         ({"layers": 2, "blocks": True, "dropout": 0.1}, {"schedule": "cosine", "warmup": 5, "clip": 1.0, "weight_decay": 0.1},
          "--layers 2 --blocks --dropout 0.1 --schedule cosine --warmup 5 --clip 1 --weight-decay 0.1"),
         ({"heads": 4, "kv_heads": 2, "positions": "rotary", "context": 24}, {}, "--heads 4 --kv-heads 2 --positions rotary --context 24"),
+        ({"positions": "rotary", "rope": {"base": 500000.0, "scaling": "linear", "factor": 2.0}}, {},
+         "--positions rotary --rope base=500000,scaling=linear,factor=2"),
         ({"task": "previous"}, {}, "--task previous"),
         ({"task": "masked"}, {}, "--task masked"),
     ],
-    ids=["default", "heads", "blocks", "grouped-rotary", "previous", "masked"],
+    ids=["default", "heads", "blocks", "grouped-rotary", "rope", "previous", "masked"],
 )  # fmt: skip
 def test_the_losses_of_the_tool(options: dict[str, Any], fit: dict[str, Any], flags: Any) -> None:
     if not TOOL.is_file():
@@ -151,6 +153,8 @@ def test_errors() -> None:
         (lambda: AttentionLM(width=30, heads=4), "30"),
         (lambda: AttentionLM(task="write"), "previous"),
         (lambda: AttentionLM(positions="none"), "rotary"),
+        (lambda: AttentionLM(rope={"base": 500.0}), "positions"),
+        (lambda: AttentionLM(positions="rotary", rope={"base": -1.0}), "base"),
         (lambda: AttentionLM("ab").fit(progress=False), "longer"),
         (lambda: AttentionLM().fit(schedule="linear"), "cosine"),
         (lambda: AttentionLM().fit(steps=-1), "steps"),

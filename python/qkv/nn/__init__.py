@@ -1,4 +1,4 @@
-"""Layers, forward and backward, float32, on NumPy, PyTorch (CPU) and JAX arrays: attention in every form, and what it needs.
+"""Layers, forward and backward, float32 (a linear map in bfloat16 too), on NumPy, PyTorch (CPU) and JAX arrays.
 
     mha = qkv.nn.MultiHeadAttention(embed_dim=64, num_heads=4)
     mha.load_state_dict(torch_module.state_dict())         # PyTorch's names and layouts
@@ -10,6 +10,7 @@ No tape: who calls forward calls backward. Not: a general framework of networks.
 """
 
 from ._attention import Layer, load_layer
+from ._bf16 import linear, linear_backward
 from ._forms import (
     AveragePooling,
     FixedWeights,
@@ -47,5 +48,7 @@ __all__ = [
     "SingleHeadAttention",
     "clip_grad_norm",
     "cross_entropy",
+    "linear",
+    "linear_backward",
     "load_layer",
 ]

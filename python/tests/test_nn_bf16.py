@@ -1,0 +1,81 @@
+"""qkv.nn.linear and linear_backward, stored in bfloat16: against the product in float64, shapes, errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from qkv import nn
+from support import expect_close, numbers
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+BF16 = ml_dtypes.bfloat16
+
+
+def half(seed: int, *shape: int) -> np.ndarray:
+    return numbers(seed, *shape).astype(BF16)
+
+
+def products(x: np.ndarray, dy: np.ndarray, weight: np.ndarray, bias: np.ndarray | None, dtype: Any) -> dict[str, np.ndarray]:
+    """All results; of A, call it with the inputs' absolute values."""
+    x, dy, weight = (t.astype(dtype) for t in (x, dy, weight))
+    rows, slopes = x.reshape(-1, x.shape[-1]), dy.reshape(-1, dy.shape[-1])
+    y = x @ weight.T if bias is None else x @ weight.T + bias.astype(dtype)
+    return {"y": y, "dx": dy @ weight, "dweight": slopes.T @ rows, "dbias": slopes.sum(axis=0)}
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 24, 7), (3, 40, 64, 96), (2, 3, 130, 33)], ids=str)
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_against_the_products(shape: tuple[int, ...], with_bias: bool) -> None:
+    *lead, k, n = shape
+    x, dy, weight = half(1, *lead, k), half(2, *lead, n), half(3, n, k)
+    bias = numbers(4, n) if with_bias else None
+    y = nn.linear(x, weight, bias)
+    dx, dweight, dbias = nn.linear_backward(x, dy, weight, bias=with_bias)
+    assert y.dtype == dx.dtype == BF16 and dweight.dtype == np.float32 and (dbias is None) == (not with_bias)
+    exact, naive = (products(x, dy, weight, bias, t) for t in (np.float64, np.float32))
+    sizes = products(abs(x), abs(dy), abs(weight), None if bias is None else abs(bias), np.float64)
+    for name, value in {"y": y, "dx": dx, "dweight": dweight, "dbias": dbias}.items():
+        if value is None:
+            continue
+        dtype = "bfloat16" if value.dtype == BF16 else "float32"
+        expect_close(name, value, exact[name], naive[name].astype(value.dtype), sizes[name], dtype, inner=0)
+
+
+def test_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    x, dy, weight = (
+        torch.tensor(numbers(s, *shape)).bfloat16() for s, shape in ((1, (2, 5, 24)), (2, (2, 5, 7)), (3, (7, 24)))
+    )
+    bias = torch.tensor(numbers(4, 7))
+    y = nn.linear(x, weight, bias)
+    assert y.dtype == torch.bfloat16 and y.shape == (2, 5, 7)
+    assert torch.equal(y, nn.linear(x.transpose(0, 1).contiguous().transpose(0, 1), weight, bias))
+    exact = (x.double() @ weight.double().T + bias.double()).bfloat16()
+    assert (y.float() - exact.float()).abs().max() <= 2.0**-7 * exact.float().abs().max()
+    dx, dweight, dbias = nn.linear_backward(x, dy, weight, need_dx=False)
+    assert dx is None and dweight.dtype == dbias.dtype == torch.float32
+
+
+def test_no_rows() -> None:
+    x, weight = half(1, 0, 24), half(2, 7, 24)
+    assert nn.linear(x, weight).shape == (0, 7)
+    dx, dweight, dbias = nn.linear_backward(x, half(3, 0, 7), weight)
+    assert dx.shape == (0, 24) and not dweight.any() and not dbias.any()
+
+
+def test_errors() -> None:
+    x, weight = half(1, 3, 24), half(2, 7, 24)
+    for call, kind, words in (
+        (lambda: nn.linear(numbers(1, 3, 24), weight), TypeError, "bfloat16.*float32.*Linear"),
+        (lambda: nn.linear(x, numbers(2, 7, 24)), TypeError, "weight"),
+        (lambda: nn.linear(x, weight, half(3, 7)), TypeError, "bias"),
+        (lambda: nn.linear(x, weight, numbers(3, 8)), ValueError, "bias"),
+        (lambda: nn.linear(half(1, 3, 23), weight), ValueError, "24"),
+        (lambda: nn.linear(x, half(2, 24)), ValueError, "out_features"),
+        (lambda: nn.linear([1.0], weight), TypeError, "array"),
+        (lambda: nn.linear_backward(x, half(3, 4, 7), weight), ValueError, "3 rows"),
+    ):
+        with pytest.raises(kind, match=words):
+            call()
