@@ -16,18 +16,22 @@ extern "C" const qkv::KernelTable qkv_kernels_amx_stand_in;
 namespace qkv::test {
 namespace {
 
-class Bf16Kernels : public testing::TestWithParam<const KernelTable*> {
+enum class Products { kPairs, kTiles };
+
+void PrintTo(Products products, std::ostream* out) { *out << (products == Products::kTiles ? "Tiles" : "Pairs"); }
+
+class Bf16Kernels : public testing::TestWithParam<Products> {
  protected:
   void SetUp() override {
     const auto& isas = supported_isas();
     if (std::ranges::find(isas, Isa::kAvx512) == isas.end()) GTEST_SKIP() << "this CPU has no avx512";
-    stand_in_for_avx512(GetParam());
+    stand_in_for_avx512(GetParam() == Products::kTiles ? &qkv_kernels_amx_stand_in : &qkv_kernels_avx512bf16_stand_in);
   }
   void TearDown() override { stand_in_for_avx512(nullptr); }
 };
 
-INSTANTIATE_TEST_SUITE_P(OnPairs, Bf16Kernels, testing::Values(&qkv_kernels_avx512bf16_stand_in));
-INSTANTIATE_TEST_SUITE_P(OnTiles, Bf16Kernels, testing::Values(&qkv_kernels_amx_stand_in));
+INSTANTIATE_TEST_SUITE_P(On, Bf16Kernels, testing::Values(Products::kPairs, Products::kTiles),
+                         testing::PrintToStringParamName());
 
 std::vector<Tensor<float>> outputs_of(const Problem<BFloat16>& problem, Context& context) {
   context.impl().region_flops = 0;  // regions however small the work
