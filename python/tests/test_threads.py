@@ -201,6 +201,19 @@ def test_no_second_openmp_is_linked() -> None:
         assert not re.search(r"gomp|libomp|iomp|OpenCL|dnnl", linked), f"{path.name}: {linked}"
 
 
+def test_no_executable_stack() -> None:
+    """Loading a library that asks for one makes every thread's stack executable, or fails (glibc 2.41)."""
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("needs readelf")
+    libraries = list(pathlib.Path(qkv.__file__).parent.glob("*.so*"))
+    assert len(libraries) >= 2
+    for path in libraries:
+        headers = subprocess.run([readelf, "-lW", str(path)], capture_output=True, text=True, check=True).stdout
+        stack = [line for line in headers.splitlines() if "GNU_STACK" in line]
+        assert len(stack) == 1 and "RWE" not in stack[0], f"{path.name}: {stack}"
+
+
 def test_size() -> None:
     """Of a wheel, unpacked: attention alone under 5 MB, all at most 15 MB."""
     folder = pathlib.Path(qkv.__file__).parent
