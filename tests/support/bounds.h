@@ -112,7 +112,8 @@ testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& ac
 /// The same bits (NaN equals NaN of the same bits).
 template <class T>
 bool same_bits(const Tensor<T>& a, const Tensor<T>& b) {
-  return a.sizes() == b.sizes() && std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(T)) == 0;
+  if (a.sizes() != b.sizes()) return false;
+  return a.count() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(T)) == 0;
 }
 
 }  // namespace qkv::test
