@@ -110,8 +110,8 @@ std::string bytes_text(double bytes) {
 }
 
 void print(std::string_view text) {
-  if (!text.empty())
-    std::fwrite(text.data(), 1, text.size(), stdout);  // an empty one may be null, which fwrite may not be given
+  if (text.empty()) return;  // its data may be null, which fwrite may not be given
+  std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
 void print_line(std::string_view text) {

@@ -33,8 +33,8 @@ lm::PositionKind parse_positions(const std::string& name) {
 }
 
 void make_model(ModelObject* self, const std::string& text, const std::string& task, Index context, Index width, Index heads,
-                Index kv_heads, Index layers, bool blocks, const std::string& positions, const RotaryOptions* rope, double dropout,
-                std::uint64_t seed) {
+                Index kv_heads, Index layers, bool blocks, const std::string& positions, const RotaryOptions* rope,
+                double dropout, std::uint64_t seed) {
   if (task != "text" && task != "previous" && task != "masked") {
     throw OptionError("[AttentionLM] task must be \"text\", \"previous\" or \"masked\": got \"" + task + "\"");
   }
@@ -51,7 +51,8 @@ void make_model(ModelObject* self, const std::string& text, const std::string& t
   config.positions = parse_positions(positions);
   if (rope != nullptr) {
     if (config.positions != lm::PositionKind::kRotary) {
-      throw OptionError("[AttentionLM] rope says how rotary positions turn: give positions=\"rotary\" too, got \"" + positions + "\"");
+      throw OptionError("[AttentionLM] rope says how rotary positions turn: give positions=\"rotary\" too, got \"" + positions +
+                        "\"");
     }
     config.rotary = *rope;
   }

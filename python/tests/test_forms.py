@@ -223,6 +223,8 @@ def test_random_features_are_orthogonal() -> None:
 
 def test_rotary_turns_and_turns_back() -> None:
     x = numbers(11, 1, 2, 5, 8, dtype="float64")
+    with pytest.raises(TypeError, match="'bases'; there are rotary_dim, base,"):
+        qkv.Rotary(8, bases=500.0)
     rotary = qkv.Rotary(8)
     y = rotary(x, offset=3)
     angle = (3 + np.arange(5))[:, None] * rotary.frequencies

@@ -34,9 +34,7 @@ bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
-#endif
 
-#if defined(__x86_64__)
 /// AMX-TILE and AMX-BF16: Intel SDM, CPUID leaf 7.
 bool has_amx() {
   constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24;

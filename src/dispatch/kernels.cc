@@ -11,10 +11,11 @@ const KernelTable* avx512_stand_in = nullptr;
 /// AVX-512's table, with the products of bf16 pairs that `pairs` holds in their place.
 KernelTable with_pairs(const KernelTable& pairs) {
   KernelTable table = qkv_kernels_avx512;
-  const Kernels<BFloat16> widened = table.bf16;
-  table.bf16 = pairs.bf16;
-  table.bf16.round = widened.round;
-  table.bf16.decode = widened.decode;
+  table.bf16.forward_scratch_bytes = pairs.bf16.forward_scratch_bytes;
+  table.bf16.backward_scratch_bytes = pairs.bf16.backward_scratch_bytes;
+  table.bf16.forward = pairs.bf16.forward;
+  table.bf16.backward = pairs.bf16.backward;
+  table.bf16.delta = pairs.bf16.delta;
   table.peak.dot_bf16 = pairs.peak.dot_bf16;
   return table;
 }

@@ -103,17 +103,13 @@ namespace {
 
 /// What multiplies pairs.
 constexpr Kernels<BFloat16> make_pair_kernels() {
-  return {kStrip<float>,
-          key_tile<float>,
-          half_query_tile,
-          backward_keys<float>,
-          bf16_forward_scratch_bytes,
-          backward_scratch_bytes<Bf16BackwardScratch>,
-          forward_bf16,
-          backward_bf16,
-          delta_rows_bf16,
-          nullptr,
-          {}};
+  Kernels<BFloat16> kernels{};
+  kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
+  kernels.backward_scratch_bytes = backward_scratch_bytes<Bf16BackwardScratch>;
+  kernels.forward = forward_bf16;
+  kernels.backward = backward_bf16;
+  kernels.delta = delta_rows_bf16;
+  return kernels;
 }
 
 }  // namespace

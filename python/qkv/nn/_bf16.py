@@ -10,22 +10,25 @@ from typing import Any
 
 from .. import _nn
 from .._arrays import dtype_name, empty, operand
-from ._module import like, require_f32, rows
+from ._module import like, require_array, require_f32, rows
 
 __all__ = ["linear", "linear_backward"]
 
 
-def _require(x: Any, name: str, function: str, width: int | None = None) -> None:
-    if not hasattr(x, "shape"):
-        raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
+def _require_bf16(x: Any, name: str, function: str) -> None:
+    require_array(x, name, function)
     if dtype_name(x) != "bfloat16":
         raise TypeError(f"[{function}] {name} must be bfloat16: got {dtype_name(x)}; of float32 there is Linear")
-    if len(x.shape) < 1 or (width is not None and x.shape[-1] != width):
-        raise ValueError(f"[{function}] {name} must be [.., {'width' if width is None else width}]: got {list(x.shape)}")
+
+
+def _require_rows(x: Any, name: str, function: str, width: int) -> None:
+    _require_bf16(x, name, function)
+    if len(x.shape) < 1 or x.shape[-1] != width:
+        raise ValueError(f"[{function}] {name} must be [.., {width}]: got {list(x.shape)}")
 
 
 def _sizes(weight: Any, function: str) -> tuple[int, int]:
-    _require(weight, "weight", function)
+    _require_bf16(weight, "weight", function)
     if len(weight.shape) != 2:
         raise ValueError(f"[{function}] weight must be [out_features, in_features]: got {list(weight.shape)}")
     return weight.shape[0], weight.shape[1]
@@ -37,7 +40,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     x and weight bfloat16, bias float32 (None: none); y bfloat16. The same bits for any number of threads.
     """
     out_features, in_features = _sizes(weight, "linear")
-    _require(x, "x", "linear", in_features)
+    _require_rows(x, "x", "linear", in_features)
     if bias is not None:
         require_f32(bias, "bias", "linear")
     flat = rows(x)
@@ -53,8 +56,8 @@ def linear_backward(x: Any, dy: Any, weight: Any, *, bias: bool = True, need_dx:
     unless bias), float32.
     """
     out_features, in_features = _sizes(weight, "linear_backward")
-    _require(x, "x", "linear_backward", in_features)
-    _require(dy, "dy", "linear_backward", out_features)
+    _require_rows(x, "x", "linear_backward", in_features)
+    _require_rows(dy, "dy", "linear_backward", out_features)
     flat_x, flat_dy = rows(x), rows(dy)
     if flat_x.shape[0] != flat_dy.shape[0]:
         raise ValueError(f"[linear_backward] dy must have the {flat_x.shape[0]} rows of x: got {flat_dy.shape[0]}")

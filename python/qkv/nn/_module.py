@@ -115,10 +115,15 @@ def _made_again(cls: type[Module], arguments: dict[str, Any], state: Mapping[str
     return module
 
 
-def require_f32(x: Any, name: str, function: str) -> None:
-    """TypeError unless x is an array of float32."""
+def require_array(x: Any, name: str, function: str) -> None:
+    """TypeError unless x is an array."""
     if not hasattr(x, "shape"):
         raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
+
+
+def require_f32(x: Any, name: str, function: str) -> None:
+    """TypeError unless x is an array of float32."""
+    require_array(x, name, function)
     if dtype_name(x) != "float32":
         cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
         raise TypeError(f"[{function}] {name} must be float32, as the parameters are: got {dtype_name(x)}; {cast} makes it so")
