@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "support/result_hash.h"
 #include "support/storage.h"
 
 namespace qkv::test {
@@ -83,6 +84,7 @@ class Worst {
 template <class T>
 testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& actual, const std::string& output,
                                 const std::string& case_name, Worst& worst) {
+  result_hash().add(actual);
   double worst_ratio = 0;
   Index worst_at = -1, failures = 0;
   for (Index n = 0; n < actual.count(); ++n) {
@@ -112,6 +114,7 @@ testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& ac
 /// The same bits (NaN equals NaN of the same bits).
 template <class T>
 bool same_bits(const Tensor<T>& a, const Tensor<T>& b) {
+  result_hash().add(a);
   if (a.sizes() != b.sizes()) return false;
   return a.count() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(T)) == 0;
 }

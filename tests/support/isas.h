@@ -12,6 +12,7 @@
 
 #include "core/context_impl.h"
 #include "qkv/context.h"
+#include "support/result_hash.h"
 
 namespace qkv::test {
 
@@ -40,6 +41,7 @@ void for_each_isa(int threads, F&& body) {
     context.impl().region_flops = 0;  // regions however small the work
     ASSERT_EQ(context.isa(), isa) << "the forced instruction set is not active";
     ASSERT_EQ(context.threads(), threads);
+    result_hash().use(std::string(isa_name(isa)));
     body(context);
   }
 }

@@ -4,8 +4,12 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <map>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +20,7 @@
 namespace qkv::test {
 namespace {
 
-constexpr const char* kHelp = R"(qkv_sweep [FAMILY ...] [--part I/N] [--case N] [--list] [--help]
+constexpr const char* kHelp = R"(qkv_sweep [FAMILY ...] [--part I/N] [--case N] [--hashes FILE] [--list] [--help]
 
 Runs the product of the options of each family (all families where none is named): every value of each with every value of the
 others, on every instruction set of this CPU, against the textbook within computed bounds. Options that are not multiplied are
@@ -25,6 +29,8 @@ with dropout, the delta rule normalised) is no case. The whole takes half an hou
 
   --part I/N   every N-th case, from the I-th on (1 <= I <= N): N parts together are the whole
   --case N     case N alone (of one family)
+  --hashes FILE  writes a hash over the bits of every result, a line per family and instruction set; with QKV_SWEEP_HASHES=cases
+               a line per case too. The same lines before and after a change: the change kept every bit
   --list       the families, how many numbers each has, what is multiplied and what is drawn; runs nothing
   --help       this
 
@@ -60,6 +66,7 @@ struct Wanted {
   std::vector<std::string> families;
   Index part = 1, parts = 1, only = -1;
   bool list = false, help = false;
+  std::string hashes;  // a file; empty: none
 };
 
 /// False: not understood.
@@ -78,6 +85,8 @@ bool parse(int argc, char** argv, Wanted& wanted) {
     } else if (word == "--case" && n + 1 < argc && std::sscanf(argv[n + 1], "%lld%c", &first, &rest) == 1) {
       wanted.only = first, ++n;
       if (first < 0) return false;
+    } else if (word == "--hashes" && n + 1 < argc) {
+      wanted.hashes = argv[++n];
     } else if (!word.starts_with("-")) {
       wanted.families.emplace_back(word);
     } else {
@@ -87,13 +96,50 @@ bool parse(int argc, char** argv, Wanted& wanted) {
   return wanted.only < 0 || wanted.families.size() == 1;
 }
 
+/// The lines of --hashes.
+class HashFile {
+ public:
+  explicit HashFile(const std::string& path) : file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
+    if (!path.empty() && file_ == nullptr) throw std::runtime_error("cannot write " + path);
+    const char* detail = std::getenv("QKV_SWEEP_HASHES");
+    each_case_ = detail != nullptr && std::string_view(detail) == "cases";
+  }
+  ~HashFile() {
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  HashFile(const HashFile&) = delete;
+  HashFile& operator=(const HashFile&) = delete;
+
+  void end_case(const char* family, Index number) {
+    for (const auto& [isa, hash] : result_hash().take()) {
+      std::uint64_t& sum = family_[isa];
+      sum = (sum ^ hash) * 0x9E3779B97F4A7C15u;
+      sum ^= sum >> 32;
+      if (file_ != nullptr && each_case_) {
+        std::fprintf(file_, "%s %lld %s %016" PRIx64 "\n", family, static_cast<long long>(number), isa.c_str(), hash);
+      }
+    }
+  }
+  void end_family(const char* family) {
+    for (const auto& [isa, hash] : family_) {
+      if (file_ != nullptr) std::fprintf(file_, "%s %s %016" PRIx64 "\n", family, isa.c_str(), hash);
+    }
+    family_.clear();
+  }
+
+ private:
+  std::FILE* file_;
+  bool each_case_ = false;
+  std::map<std::string, std::uint64_t> family_;
+};
+
 struct Total {
   Index families = 0, cases = 0;
   std::int64_t compared = 0;
   double largest = 0;
 };
 
-void run_family(const Family& family, const Wanted& wanted, Failures& failures, Total& total) {
+void run_family(const Family& family, const Wanted& wanted, Failures& failures, Total& total, HashFile& hashes) {
   Worst worst;
   Index cases = 0;
   const Index failed_before = failures.count();
@@ -109,12 +155,14 @@ void run_family(const Family& family, const Wanted& wanted, Failures& failures, 
       ++cases;
       failures.add(error.what());
     }
+    hashes.end_case(family.name, n);
     const double now = cpu_seconds();
     if (now - said < 60) continue;
     said = now;
     std::printf("  %s: %lld of %lld\n", family.name, static_cast<long long>(n), static_cast<long long>(end));
     std::fflush(stdout);
   }
+  hashes.end_family(family.name);
   std::string compared;  // by checks that say so; the others compare bits
   if (worst.compared() > 0) compared = std::to_string(worst.compared()) + " results held against bounds, ";
   std::printf("%s: %lld cases of %lld numbers, %s%lld failures, %.1f s\n", family.name, static_cast<long long>(cases),
@@ -160,7 +208,8 @@ int run(const Wanted& wanted) {
   listeners.Append(failures);
   Total total;
   const double begin = cpu_seconds();
-  for (const Family& family : families) run_family(family, wanted, *failures, total);
+  HashFile hashes(wanted.hashes);
+  for (const Family& family : families) run_family(family, wanted, *failures, total, hashes);
   std::printf(
       "sweep: %lld cases of %lld families on %zu instruction sets, %lld results, worst error/bound %.3f, %lld failures, "
       "%.1f s of one core\n",
