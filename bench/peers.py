@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""qkv and its peers on the same cases, on this machine: a table, JSON, a plot.
+"""qkv and its peers on the same cases, on this machine: a table, a page, a plot, raw JSON.
 
 PyTorch, ONNX Runtime, OpenVINO and JAX, where they are installed (pip install torch onnx onnxruntime openvino jax matplotlib),
 each in a process of its own, all pinned to the same CPUs, run in turn: one round times a case with every one of them, the next
@@ -10,7 +10,7 @@ the fractions of all peers are of that peak. Where the Python package is install
 a user of Python calls it, and counts in no ratio. Every result is first compared with attention in f64.
 
     bench/peers.py --quick                      # some of the cases, one round, a few minutes
-    bench/peers.py --out docs/benchmarks        # all of the default cases: two rounds, about ten minutes
+    bench/peers.py --out docs/benchmarks        # all of the default cases: two rounds, about ten minutes; the page and the plot
     bench/peers.py --threads 2 --cases fwd-f32-d64 decode
 """
 
@@ -212,9 +212,10 @@ def arguments():
     parser.add_argument("--quick", action="store_true", help="some of the cases, one round")
     parser.add_argument("--full", action="store_true", help="also what takes long: head width 128 above 4,096 tokens")
     parser.add_argument("--rounds", type=int, help="default 2, with --quick 1")
-    parser.add_argument("--out", type=pathlib.Path, help="folder for the JSON, table and plots of this run (default: no files)")
+    parser.add_argument("--out", type=pathlib.Path, help="folder for the page and the plot of this run (default: neither)")
+    parser.add_argument("--raw", type=pathlib.Path, help="file for everything measured, as JSON (default: build/peers/NAME.json)")
     parser.add_argument("--name", help="of the files (default: date, CPU and threads)")
-    parser.add_argument("--note", default="", help="a sentence for the report: what else the machine was doing")
+    parser.add_argument("--note", default="", help="a sentence for the page")
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.rounds = options.rounds or (1 if options.quick else 2)
@@ -250,9 +251,12 @@ def main():
         peer.close()
     print()
     print(report.table(run))
+    stem = report.stem_of(run, options.name)
+    written = [report.write_raw(run, options.raw or ROOT / "build/peers" / f"{stem}.json")]
     if options.out:
-        for path in report.write(run, options.out, options.name):
-            print(f"wrote {path}")
+        written += report.write(run, options.out, stem)
+    for path in written:
+        print(f"wrote {path}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a run of bench/peers.py says: a line for each case, the table, JSON and Markdown files. The plot is plot.py."""
+"""What a run of bench/peers.py says: a line per case, the table, the page, the raw JSON. The plot is plot.py."""
 
 import datetime
 import json
@@ -238,7 +238,7 @@ def markdown(run, stem):
         "",
         _markdown(list(_rows(run))),
         "",
-        "All peers, each with its best variant (all variants are in the JSON):",
+        "All peers, each with its best variant (the raw JSON of the run has all variants):",
         "",
         _markdown(list(_peer_rows(run))),
     ]
@@ -254,12 +254,22 @@ def _rounded(value):
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def write(run, folder, name):
-    """<folder>/<name>.json, .md, .png and .svg; the last two when matplotlib is installed and there is something to draw."""
-    folder.mkdir(parents=True, exist_ok=True)
+def stem_of(run, name):
+    """The name of a run's files: `name`, or its date, CPU and threads."""
     cpu = re.sub(r"\((r|tm)\)|processor|cpu|@.*|[(),]", "", run["cpu"].lower())  # "intel xeon family 6 model 207 stepping 2"
-    stem = name or "-".join([run["date"][:10], *cpu.split(), f"{run['threads']}t"])
-    written = [folder / f"{stem}.json", folder / f"{stem}.md"]
-    written[0].write_text(json.dumps(_rounded(run), indent=1) + "\n")
-    written[1].write_text(markdown(run, stem))
-    return written + plot.write(run, folder / stem)
+    return name or "-".join([run["date"][:10], *cpu.split(), f"{run['threads']}t"])
+
+
+def write_raw(run, path):
+    """Everything that was measured, as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_rounded(run), indent=1) + "\n")
+    return path
+
+
+def write(run, folder, stem):
+    """<folder>/<stem>.md and .png; the latter when matplotlib is installed and there is something to draw."""
+    folder.mkdir(parents=True, exist_ok=True)
+    page = folder / f"{stem}.md"
+    page.write_text(markdown(run, stem))
+    return [page, *plot.write(run, folder / stem)]
