@@ -19,10 +19,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import article_claims  # noqa: E402
 import forms  # noqa: E402
-import lm  # noqa: E402
 import philox  # noqa: E402
 import sdpa  # noqa: E402
+
+import lm  # noqa: E402
 
 
 def milliseconds(call, seconds=0.15):
@@ -51,8 +53,16 @@ def merging():
     torch.manual_seed(0)
     print("V1 and V2 with the same numbers, largest |difference| of outputs; forward time of the projection alone, both ways")
     print("  B, T, E             difference    separate ms   merged ms   separate/merged")
-    for batch, length, width in ((3, 2, 4), (2, 10, 768), (3, 2, 128), (1, 16, 128), (1, 64, 512), (8, 128, 512),
-                                 (16, 100, 512), (4, 512, 768)):
+    for batch, length, width in (
+        (3, 2, 4),
+        (2, 10, 768),
+        (3, 2, 128),
+        (1, 16, 128),
+        (1, 64, 512),
+        (8, 128, 512),
+        (16, 100, 512),
+        (4, 512, 768),
+    ):
         separate = forms.make("v1", width)
         merged = merged_from(separate, width, False)
         x = torch.rand(batch, length, width)
@@ -61,7 +71,9 @@ def merging():
             apart = milliseconds(lambda: separate.project(x))
             together = milliseconds(lambda: merged.project(x))
         print(f"  {(batch, length, width)!s:18} {difference:11.1e} {apart:13.4f} {together:11.4f} {apart / together:13.2f}")
-    print("V1 = V2 up to rounding. Merging saves calls: it shows where the products are small and nothing where they are large.")
+    print(
+        "V1 = V2 up to rounding. Merging saves calls: it shows where the products are small and nothing where they are large."
+    )
 
 
 def folding():
@@ -75,14 +87,18 @@ def folding():
         folded.value_proj.bias.copy_(w_o @ full.value_proj.bias + b_o)
         folded.output_name = None
         x = torch.randn(4, 20, width, dtype=torch.float64)
-        print(f"one head: W_v <- W_o W_v, b_v <- W_o b_v + b_o, no output projection: difference "
-              f"{(full(x)[0] - folded(x)[0]).abs().max().item():.1e} (f64)")
+        print(
+            f"one head: W_v <- W_o W_v, b_v <- W_o b_v + b_o, no output projection: difference "
+            f"{(full(x)[0] - folded(x)[0]).abs().max().item():.1e} (f64)"
+        )
         factors = torch.from_numpy(philox.weight_factors(4, 1, 20, 20, 0.1, 1))
         drift = (full(x, weight_factors=factors)[0] - folded(x, weight_factors=factors)[0]).abs().max().item()
         print(f"the same in training with dropout 0.1 on the weights: difference {drift:.1e}: b_o has to stay outside then")
     heads, head_dim = 8, width // 8
-    print(f"{heads} heads: head h folds to W_o[:, h] W_v[h], a full {width} x {width} matrix of rank {head_dim} for each head: "
-          f"{heads * width * width} numbers instead of {2 * width * width}")
+    print(
+        f"{heads} heads: head h folds to W_o[:, h] W_v[h], a full {width} x {width} matrix of rank {head_dim} for each head: "
+        f"{heads * width * width} numbers instead of {2 * width * width}"
+    )
     print("So W_o adds nothing to one head without dropout, and in many heads it is what keeps the values small.")
 
 
@@ -125,12 +141,17 @@ def heads():
         for count in (1, 4):
             runs = [trained_share(draw, count, seed) for seed in range(2)]
             print(f"  {name:30} {count} head(s): {' '.join(f'{run:.3f}' for run in runs)}", flush=True)
-    print("Where the two values are marked, one row that mixes both is enough. Where only the place tells them apart, one softmax "
-          "mixes what several heads keep apart.")
+    print(
+        "Where the two values are marked, one row that mixes both is enough. Where only the place tells them apart, one "
+        "softmax "
+        "mixes what several heads keep apart."
+    )
 
 
 def variance():
-    print("variance of q.k, and of q.k/sqrt(D), by D; mean largest weight of 64 keys and sum w(1-w), without and with the scale")
+    print(
+        "variance of q.k, and of q.k/sqrt(D), by D; mean largest weight of 64 keys and sum w(1-w), without and with the scale"
+    )
     print("  D        randn: var      /D    Linear(randn): var     /D     max w    w(1-w)   | scaled: max w    w(1-w)")
     torch.manual_seed(0)
     for width in (4, 16, 64, 256, 1024, 4096):
@@ -142,16 +163,23 @@ def variance():
         columns = []
         for weights in (scores.softmax(-1), (scores / math.sqrt(width)).softmax(-1)):
             columns += [weights.amax(-1).mean().item(), (weights * (1 - weights)).sum(-1).mean().item()]
-        print(f"  {width:5} {scores.var().item():12.1f} {scores.var().item() / width:8.3f} {linear.var().item():14.2f} "
-              f"{linear.var().item() / width:12.4f} {columns[0]:9.3f} {columns[1]:9.4f}   |{columns[2]:12.3f} {columns[3]:9.4f}")
-    print("For unit-variance q and k the variance is D and the scale mends it. nn.Linear starts with weights of variance 1/(3E), "
-          "so q and k have variance 1/3 + 1/(3E), q.k about D/9, and after the scale 1/9, not 1: the softmax starts flat.")
+        print(
+            f"  {width:5} {scores.var().item():12.1f} {scores.var().item() / width:8.3f} {linear.var().item():14.2f} "
+            f"{linear.var().item() / width:12.4f} {columns[0]:9.3f} {columns[1]:9.4f}   |{columns[2]:12.3f} {columns[3]:9.4f}"
+        )
+    print(
+        "For unit-variance q and k the variance is D and the scale corrects it. nn.Linear starts with weights of variance "
+        "1/(3E), "
+        "so q and k have variance 1/3 + 1/(3E), q.k about D/9, and after the scale 1/9, not 1: the softmax starts flat."
+    )
 
 
 def itself():
     torch.manual_seed(0)
-    print("mean weight of a token on itself, 64 tokens of randn, 1/64 = 0.0156 is indifference; share of rows whose largest "
-          "weight is their own")
+    print(
+        "mean weight of a token on itself, 64 tokens of randn, 1/64 = 0.0156 is indifference; share of rows whose largest "
+        "weight is their own"
+    )
     for width in (8, 64, 512):
         x = torch.randn(200, 1, 64, width)
         rows = {}
@@ -177,6 +205,12 @@ def printed():
     plain = case.tensors["plain.weights"][0, 0]
     print(f"where each row looks most: {plain.argmax(-1).tolist()}; own weights {np.diag(plain).round(2)}")
     print("The figures printed in the article (0.25 0.21 0.18 0.20 0.16, and 0.28 0.72) are not these.")
+    for row, shown, causal in ((2, (0.13, 0.34), (0.28, 0.72)), (3, (0.19, 0.16, 0.41), (0.31, 0.26, 0.43))):
+        cut = " ".join(f"{weight / sum(shown):.2f}" for weight in shown)
+        print(
+            f"row {row} of the article's plain table, cut to its prefix and divided by what is left: {cut}; its causal "
+            f"table has " + " ".join(f"{weight:.2f}" for weight in causal)
+        )
 
 
 def masks():
@@ -196,15 +230,23 @@ def masks():
             print(f"  -1e20 in {dtype}: {error}")
     try:
         torch.rand(3, 4, 4).masked_fill(torch.ones(3, 1, 4, 4) == 0, -1e20)
-        print(f"  a (3,1,4,4) mask on (3,4,4) scores: {tuple(torch.rand(3, 4, 4).masked_fill(torch.ones(3, 1, 4, 4) == 0, -1e20).shape)}, "
-              "no error: every sequence meets every mask")
+        print(
+            f"  a (3,1,4,4) mask on (3,4,4) scores: "
+            f"{tuple(torch.rand(3, 4, 4).masked_fill(torch.ones(3, 1, 4, 4) == 0, -1e20).shape)}, "
+            "no error: every sequence meets every mask"
+        )
     except RuntimeError as error:
         print(f"  a (3,1,4,4) mask on (3,4,4) scores, in place of nothing: {error}")
     out_mean, _ = forms.make("v3", 2, fill=-1e20)(torch.rand(1, 3, 2), torch.zeros(1, 1, 1, 3))
     out_nan, _ = forms.make("v3", 2, fill=-math.inf)(torch.rand(1, 3, 2), torch.zeros(1, 1, 1, 3))
-    print(f"  a layer with an empty mask: -1e20 finite {bool(out_mean.isfinite().all())}, -inf finite {bool(out_nan.isfinite().all())}")
-    print("Where a row has a key left, every fill far below the scores gives the same weights. In an empty row a finite fill "
-          "averages over all keys, the hidden ones too, and -inf gives NaN.")
+    print(
+        f"  a layer with an empty mask: -1e20 finite {bool(out_mean.isfinite().all())}, -inf finite "
+        f"{bool(out_nan.isfinite().all())}"
+    )
+    print(
+        "Where a row has a key left, every fill far below the scores gives the same weights. In an empty row a finite fill "
+        "averages over all keys, the hidden ones too, and -inf gives NaN."
+    )
 
 
 def experiments():
@@ -217,16 +259,26 @@ def experiments():
         same_k = forms.scaled_dot_product(q, k[:, :, :1].expand_as(k), v, keep, -math.inf)[1][0, 0]
         zero_v = forms.scaled_dot_product(q, k, torch.zeros_like(v), keep, -math.inf)[0]
         rows = (same_q - same_q[-1]).abs().max().item()
-        prefix = max((same_q[i, :i + 1] - same_q[-1, :i + 1] / same_q[-1, :i + 1].sum()).abs().max().item() for i in range(length))
+        prefix = max(
+            (same_q[i, : i + 1] - same_q[-1, : i + 1] / same_q[-1, : i + 1].sum()).abs().max().item() for i in range(length)
+        )
         uniform = (same_k - 1 / length).abs().max().item()
         steps = (same_k.diagonal() - 1 / torch.arange(1, length + 1).double()).abs().max().item()
-        print(f"  {word:8}: same q: rows differ by {rows:.1e}, from the last row renormalised over the prefix by {prefix:.1e}; "
-              f"same k: from 1/T by {uniform:.1e}, diagonal from 1/(i+1) by {steps:.1e}; v = 0: |out| {zero_v.abs().max().item():.1e}")
+        print(
+            f"  {word:8}: same q: rows differ by {rows:.1e}, from the last row renormalised over the prefix by {prefix:.1e}; "
+            f"same k: from 1/T by {uniform:.1e}, diagonal from 1/(i+1) by {steps:.1e}; v = 0: |out| "
+            f"{zero_v.abs().max().item():.1e}"
+        )
     constant = torch.einsum("bhid,bhjd->bhij", q, k[:, :, :1].expand_as(k))[0, 0]
-    print(f"  same k: scores vary by {constant.std(-1).max().item():.1e} within a row and {constant.std(0).max().item():.2f} within "
-          "a column: it is the columns that are equal to one another, each row is constant")
-    print("  indexing: Q[0:1] of a [B, T, D] tensor takes the first sequence, not the first token; Q[:, 0:1] is meant. For the "
-          "NumPy-like [T, D] of the article it is right.")
+    print(
+        f"  same k: scores vary by {constant.std(-1).max().item():.1e} within a row and {constant.std(0).max().item():.2f} "
+        f"within "
+        "a column: it is the columns that are equal to one another, each row is constant"
+    )
+    print(
+        "  indexing: Q[0:1] of a [B, T, D] tensor takes the first sequence, not the first token; Q[:, 0:1] is meant. For the "
+        "NumPy-like [T, D] of the article it is right."
+    )
 
 
 def toy():
@@ -234,7 +286,7 @@ def toy():
     ids = torch.tensor([[alphabet.index(c) for c in "abababab"]])
     print("  seed   final   last 50   self  previous  first  same   rows with previous > 1/2")
     means, shares = [], []
-    for seed in range(6):
+    for seed in range(12):
         torch.manual_seed(seed)
         model = lm.PlainModel(len(alphabet))
         losses = lm.train(model, (lm.draw_windows(data) for _ in range(800)))
@@ -244,13 +296,17 @@ def toy():
         own = statistics.mean(weights[i, i].item() for i in rows)
         previous = [weights[i, i - 1].item() for i in rows]
         first = statistics.mean(weights[i, 0].item() for i in rows)
-        same = statistics.mean(weights[i, :i + 1][ids[0, :i + 1] == ids[0, i]].sum().item() for i in rows)
+        same = statistics.mean(weights[i, : i + 1][ids[0, : i + 1] == ids[0, i]].sum().item() for i in rows)
         means.append(statistics.mean(losses[-50:]))
         shares.append(statistics.mean(previous))
-        print(f"  {seed:4} {losses[-1]:7.3f} {means[-1]:9.3f} {own:6.2f} {shares[-1]:9.2f} {first:6.2f} {same:5.2f} "
-              f"{sum(p > 0.5 for p in previous):8} of 7")
-    print(f"last 50: {min(means):.3f} .. {max(means):.3f}; previous: {min(shares):.2f} .. {max(shares):.2f}. The general rule "
-          "'look at the previous character' does not appear.")
+        print(
+            f"  {seed:4} {losses[-1]:7.3f} {means[-1]:9.3f} {own:6.2f} {shares[-1]:9.2f} {first:6.2f} {same:5.2f} "
+            f"{sum(p > 0.5 for p in previous):8} of 7"
+        )
+    print(
+        f"last 50: {min(means):.3f} .. {max(means):.3f}; previous: {min(shares):.2f} .. {max(shares):.2f}. The general rule "
+        "'look at the previous character' does not appear."
+    )
     print(f"{sum(p.numel() for p in model.parameters())} parameters")
     ambiguous(data)
 
@@ -261,8 +317,8 @@ def ambiguous(data):
     for order in (1, 2, 4, 8, 16):
         counts = {}
         for at in range(order, len(text)):
-            counts.setdefault(tuple(text[at - order:at]), {}).setdefault(text[at], 0)
-            counts[tuple(text[at - order:at])][text[at]] += 1
+            counts.setdefault(tuple(text[at - order : at]), {}).setdefault(text[at], 0)
+            counts[tuple(text[at - order : at])][text[at]] += 1
         total = sum(sum(c.values()) for c in counts.values())
         entropy = -sum(n * math.log(n / sum(c.values())) for c in counts.values() for n in c.values()) / total
         print(f"  entropy of the next character given the last {order:2}: {entropy:.3f}")
@@ -283,13 +339,19 @@ def dropout_places():
     weights = torch.full((1, 1, 1, 1000), 1e-3, dtype=torch.float64)
     torch.manual_seed(0)
     sums = [nn.functional.dropout(weights, 0.1).sum().item() for _ in range(2000)]
-    print(f"dropout 0.1 on the weights: a row of 1000 equal weights then sums to {statistics.mean(sums):.4f} +- {statistics.stdev(sums):.4f} "
-          "(1 only on average)")
+    print(
+        f"dropout 0.1 on the weights: a row of 1000 equal weights then sums to {statistics.mean(sums):.4f} +- "
+        f"{statistics.stdev(sums):.4f} "
+        "(1 only on average)"
+    )
     few = torch.full((1, 1, 1, 5), 0.2, dtype=torch.float64)
     sums = [nn.functional.dropout(few, 0.1).sum().item() for _ in range(5000)]
     print(f"a row of 5: {min(sums):.2f} .. {max(sums):.2f}")
-    print("The forms V3 and V4 have it on the weights only, 003 names a second one on the output; a module returning weights "
-          "after dropout (002) does not return a distribution.")
+    print(
+        "V3, V4 and 002's layers apply it to the weights, 003's text names a second one on the output; a module that "
+        "returns the "
+        "weights after dropout (002) does not return a distribution."
+    )
 
 
 def sharding():
@@ -310,21 +372,28 @@ def sharding():
             own = slice(rank * rows, (rank + 1) * rows)
             q, k, v = (x @ getattr(layer, n).weight[own].T + getattr(layer, n).bias[own] for n in layer.names)
             parts = parts + head_outputs(q, k, v) @ layer.o_proj.weight[:, own].T
-        print(f"separate projections cut in {ranks} row blocks, each rank its heads, outputs summed: difference "
-              f"{(parts + layer.o_proj.bias - whole).abs().max().item():.1e}")
+        print(
+            f"separate projections cut in {ranks} row blocks, each rank its heads, outputs summed: difference "
+            f"{(parts + layer.o_proj.bias - whole).abs().max().item():.1e}"
+        )
         merged = torch.cat([getattr(layer, n).weight for n in layer.names])
         owners = [["q", "k", "v"][row // width] for row in range(3 * width)]
         for rank in range(ranks):
-            own = owners[rank * 3 * rows:(rank + 1) * 3 * rows]
-            print(f"  merged [{merged.shape[0]}, {width}] cut in {ranks} contiguous blocks: rank {rank} has rows "
-                  + ", ".join(f"{own.count(name)} of {name}" for name in "qkv"))
+            own = owners[rank * 3 * rows : (rank + 1) * 3 * rows]
+            print(
+                f"  merged [{merged.shape[0]}, {width}] cut in {ranks} contiguous blocks: rank {rank} has rows "
+                + ", ".join(f"{own.count(name)} of {name}" for name in "qkv")
+            )
         order = [part * width + rank * rows + row for rank in range(ranks) for part in range(3) for row in range(rows)]
         parts = 0
         for rank, block in enumerate(merged[order].chunk(ranks)):
             biases = torch.cat([getattr(layer, n).bias for n in layer.names])[order].chunk(ranks)[rank]
             q, k, v = (x @ block.T + biases).chunk(3, -1)
-            parts = parts + head_outputs(q, k, v) @ layer.o_proj.weight[:, rank * rows:(rank + 1) * rows].T
-        print(f"merged with its rows reordered by rank first: difference {(parts + layer.o_proj.bias - whole).abs().max().item():.1e}")
+            parts = parts + head_outputs(q, k, v) @ layer.o_proj.weight[:, rank * rows : (rank + 1) * rows].T
+        print(
+            f"merged with its rows reordered by rank first: difference "
+            f"{(parts + layer.o_proj.bias - whole).abs().max().item():.1e}"
+        )
     print("So 004's reason holds for the plain q-k-v order; a reordered merged matrix shards too.")
 
 
@@ -333,14 +402,27 @@ def splitting():
     right, wrong = x.view(1, 6, 2, 2).transpose(1, 2), x.view(1, 2, 6, 2)
     print(f"view then transpose: head 0 holds {right[0, 0].tolist()}")
     print(f"view alone:          head 0 holds {wrong[0, 0].tolist()}")
-    print(f"elements in another place: {(right != wrong).sum().item()} of {x.numel()}; the wrong head 0 mixes the features of "
-          "the first three tokens")
+    print(
+        f"elements in another place: {(right != wrong).sum().item()} of {x.numel()}; the wrong head 0 mixes the features of "
+        "the first three tokens"
+    )
 
 
 SECTIONS = {
-    "merging": merging, "folding": folding, "heads": heads, "variance": variance, "itself": itself, "printed": printed,
-    "masks": masks, "experiments": experiments, "dropout": dropout_places, "splitting": splitting, "growth": growth,
-    "sharding": sharding, "toy": toy,
+    "merging": merging,
+    "folding": folding,
+    "heads": heads,
+    "variance": variance,
+    "itself": itself,
+    "printed": printed,
+    "masks": masks,
+    "experiments": experiments,
+    "dropout": dropout_places,
+    "splitting": splitting,
+    "growth": growth,
+    "sharding": sharding,
+    "toy": toy,
+    **article_claims.SECTIONS,
 }
 
 
@@ -349,7 +431,7 @@ def main():
     unknown = [name for name in wanted if name not in SECTIONS]
     if unknown:
         sys.exit(f"no section is called {' '.join(unknown)}: there are {' '.join(SECTIONS)}")
-    torch.set_num_threads(1)  # these sizes gain nothing from more, and lose much on a busy machine
+    torch.set_num_threads(1)  # these sizes gain nothing from more, and lose much on a shared machine
     print(f"torch {torch.__version__}, numpy {np.__version__}, one thread")
     for name in wanted:
         print(f"\n== {name}", flush=True)
