@@ -85,8 +85,9 @@ NumpyExample numpy_example(Context& context) {
        second != printed_causal, ""},
       {"A causal row is the plain row without the future, divided by what is left.",
        apart <= 4 * static_cast<double>(kLength) * std::numeric_limits<double>::epsilon(), small_text(apart) + " apart"},
-      {"The article says that a token usually looks most at itself. In these random numbers no row does.", own == 0,
-       fmt::format("{} of {} rows have their largest weight on themselves", own, kLength)}};
+      {"The article says that a token usually looks at itself fairly strongly. In these random numbers no row looks most at "
+       "itself.",
+       own == 0, fmt::format("{} of {} rows have their largest weight on themselves", own, kLength)}};
   return example;
 }
 
