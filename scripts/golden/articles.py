@@ -354,49 +354,6 @@ def dropout_places():
     )
 
 
-def sharding():
-    torch.manual_seed(0)
-    width, count, ranks = 16, 4, 2
-    layer = forms.make("mha", width, heads=count)
-    x = torch.randn(2, 5, width)
-    with torch.no_grad():
-        whole, _ = layer(x)
-        rows = width // ranks
-
-        def head_outputs(q, k, v):
-            q, k, v = (t.unflatten(-1, (-1, width // count)).movedim(2, 1) for t in (q, k, v))
-            return forms.scaled_dot_product(q, k, v)[0].movedim(1, 2).flatten(2)
-
-        parts = 0
-        for rank in range(ranks):
-            own = slice(rank * rows, (rank + 1) * rows)
-            q, k, v = (x @ getattr(layer, n).weight[own].T + getattr(layer, n).bias[own] for n in layer.names)
-            parts = parts + head_outputs(q, k, v) @ layer.o_proj.weight[:, own].T
-        print(
-            f"separate projections cut in {ranks} row blocks, each rank its heads, outputs summed: difference "
-            f"{(parts + layer.o_proj.bias - whole).abs().max().item():.1e}"
-        )
-        merged = torch.cat([getattr(layer, n).weight for n in layer.names])
-        owners = [["q", "k", "v"][row // width] for row in range(3 * width)]
-        for rank in range(ranks):
-            own = owners[rank * 3 * rows : (rank + 1) * 3 * rows]
-            print(
-                f"  merged [{merged.shape[0]}, {width}] cut in {ranks} contiguous blocks: rank {rank} has rows "
-                + ", ".join(f"{own.count(name)} of {name}" for name in "qkv")
-            )
-        order = [part * width + rank * rows + row for rank in range(ranks) for part in range(3) for row in range(rows)]
-        parts = 0
-        for rank, block in enumerate(merged[order].chunk(ranks)):
-            biases = torch.cat([getattr(layer, n).bias for n in layer.names])[order].chunk(ranks)[rank]
-            q, k, v = (x @ block.T + biases).chunk(3, -1)
-            parts = parts + head_outputs(q, k, v) @ layer.o_proj.weight[:, rank * rows : (rank + 1) * rows].T
-        print(
-            f"merged with its rows reordered by rank first: difference "
-            f"{(parts + layer.o_proj.bias - whole).abs().max().item():.1e}"
-        )
-    print("So 004's reason holds for the plain q-k-v order; a reordered merged matrix shards too.")
-
-
 def splitting():
     x = torch.arange(2 * 3 * 4).reshape(1, 6, 4)  # [B, T, E], 2 heads of 2
     right, wrong = x.view(1, 6, 2, 2).transpose(1, 2), x.view(1, 2, 6, 2)
@@ -420,7 +377,6 @@ SECTIONS = {
     "dropout": dropout_places,
     "splitting": splitting,
     "growth": growth,
-    "sharding": sharding,
     "toy": toy,
     **article_claims.SECTIONS,
 }
