@@ -104,6 +104,7 @@ def run_qkv(tool, case, threads, isa, cpus):
 def compare(tool, peers, folder):
     """{who: largest difference from f64} on the same numbers, full and causal; qkv reads and writes .npy files."""
     import numpy
+
     from peer import textbook
     from peer.cases import Case
 

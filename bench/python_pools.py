@@ -40,7 +40,8 @@ def main(repetitions: int) -> None:
         for name, taken in times.items():
             how = "alone" if len(names) == 1 else "in turn"
             print(
-                f"{name:6s} {how:8s} {'hot' if rest == 0 else 'after 50 ms':12s} min {min(taken):8.0f}  median {statistics.median(taken):8.0f}"
+                f"{name:6s} {how:8s} {'hot' if rest == 0 else 'after 50 ms':12s} min {min(taken):8.0f}  median "
+                f"{statistics.median(taken):8.0f}"
             )
 
     for rest in (0.0, 0.05):

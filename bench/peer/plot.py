@@ -10,7 +10,8 @@ LOOKS = {
     "jax": ("#7F7F7F", "v"),
     "qkv_python": ("#E69F00", "x"),
 }
-NAMES = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX", "qkv_python": "qkv in Python"}
+NAMES = {"pytorch": "PyTorch", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "jax": "JAX"}
+NAMES["qkv_python"] = "qkv in Python"
 
 
 def series(run, kind, causal):

@@ -1,4 +1,5 @@
-"""qkv's own Python package, timed as the peers are: what a call from Python costs beside `qkv bench`. Not a peer: no ratio counts it."""
+"""qkv's own Python package, timed as the peers are: what a call from Python costs beside `qkv bench`. Not a peer: no ratio "
+"counts it."""
 
 import itertools
 
@@ -66,7 +67,8 @@ def _forward(case):
     turns, options = itertools.cycle(caches), _options(case)
     rows, expected = textbook.rows_of(case, *(x.astype(np.float32) for x in (q, k, v)))
     out = qkv.attention(q, k, v, **options)
-    yield "attention", (lambda: qkv.attention(q, *next(turns), **options), textbook.difference(out[-1, -1, rows].astype(np.float32), expected))
+    error = textbook.difference(out[-1, -1, rows].astype(np.float32), expected)
+    yield "attention", (lambda: qkv.attention(q, *next(turns), **options), error)
 
 
 def _weights(case):
@@ -77,7 +79,8 @@ def _weights(case):
     q, k, v, _ = textbook.numbers(case)
     expected = textbook.weights_of(q, k, textbook.keep_of(case)[:, None] if case.causal else None)
     _, weights = qkv.attention(q, k, v, weights="all", **_options(case))
-    yield 'weights="all"', (lambda: qkv.attention(q, k, v, weights="all", **_options(case)), textbook.difference(weights, expected))
+    error = textbook.difference(weights, expected)
+    yield 'weights="all"', (lambda: qkv.attention(q, k, v, weights="all", **_options(case)), error)
 
 
 def _gradient_error(case):

@@ -6,11 +6,11 @@ Like there, the forms are this project's own. `configs` needs transformers, whic
 import math
 import statistics
 
-import forms
 import numpy as np
 import torch
 from torch import nn
 
+import forms
 import lm
 
 

@@ -21,10 +21,9 @@ from torch.nn.functional import cross_entropy
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import article_claims  # noqa: E402
 import forms  # noqa: E402
+import lm  # noqa: E402
 import philox  # noqa: E402
 import sdpa  # noqa: E402
-
-import lm  # noqa: E402
 
 
 def milliseconds(call, seconds=0.15):

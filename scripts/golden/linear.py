@@ -24,7 +24,8 @@ def phi(kind, x, scale, features):
 
 
 def pairs(q, k, v, causal, decay, kv, z):
-    """phi(q) [B, H, Tq, F], phi(k) [B, H, Tk, F], v [B, H, Tk, Dv], decay log [B, H, Tk], state kv [B, H, F, Dv], z [B, H, F]."""
+    """phi(q) [B, H, Tq, F], phi(k) [B, H, Tk, F], v [B, H, Tk, Dv], decay log [B, H, Tk], state kv [B, H, F, Dv], z [B, H, "
+    "F]."""
     reach = decay.cumsum(-1)  # c[i, j] = exp(reach[i] - reach[j])
     scores = q @ k.mT
     past = q @ kv, (q @ z.unsqueeze(-1)).squeeze(-1)
@@ -54,7 +55,9 @@ def tokens(q, k, v, causal, decay, beta, kv, z):
     return q @ kv, (q @ z.unsqueeze(-1)).squeeze(-1), kv, z
 
 
-def linear_case(name, shape, kind, *, causal=True, normalized=True, scale=None, decay=None, delta=False, state=False, exponent=0):
+def linear_case(
+    name, shape, kind, *, causal=True, normalized=True, scale=None, decay=None, delta=False, state=False, exponent=0
+):
     """shape: B, H, Hkv, Tq, Tk, D, Dv. decay: the sizes of log_decay. exponent: of the keys' size, 2^exponent."""
     batch, heads, kv_heads, q_len, kv_len, head_dim, v_head_dim = shape
     case = Case("linear_" + name, kind="linear", torch=torch.__version__, feature_map=kind, causal=int(causal),

@@ -137,7 +137,8 @@ def block_model(p, ids, layers, heads, kv_heads, rotary):
 
     for i in range(layers):
         block = f"transformer.h.{i}."
-        parts = linear(norm(h, block + "ln_1"), block + "attn.c_attn").split([n * head_dim for n in (heads, kv_heads, kv_heads)], -1)
+        widths = [n * head_dim for n in (heads, kv_heads, kv_heads)]
+        parts = linear(norm(h, block + "ln_1"), block + "attn.c_attn").split(widths, -1)
         q, k, v = (t.unflatten(-1, (-1, head_dim)).movedim(2, 1) for t in parts)
         if rotary:
             q, k = rotated(q), rotated(k)
@@ -153,7 +154,8 @@ def block_case(name, tied, vocabulary=7, context=8, width=16, layers=2, heads=2,
     if rotary or kv_heads != heads:
         case.metadata.update(kv_heads=str(kv_heads), rotary=str(int(rotary)))
     parameters = {}
-    for parameter, sizes in block_parameters(vocabulary, context, width, layers, tied, width // heads * kv_heads, rotary).items():
+    shapes = block_parameters(vocabulary, context, width, layers, tied, width // heads * kv_heads, rotary)
+    for parameter, sizes in shapes.items():
         # Around 1 for the norms' weights; wide enough elsewhere for the attention to have a shape.
         value = case.input("param." + parameter, sizes, -1)
         if "ln_" in parameter and parameter.endswith("weight"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files: what PyTorch computes for qkv's layers, attention itself, linear attention and the toy language model.
+"""Writes the golden files: what PyTorch computes for qkv's layers, attention itself, linear attention, the toy language model.
 
     python3 scripts/golden/make.py [--out tests/golden/data] [--only layers|sdpa|modifiers|linear|lm|huggingface]
 

@@ -1,4 +1,4 @@
-"""Golden files of score modifiers: ALiBi, T5's relative position biases, learned relative biases, soft cap, a callback and sinks.
+"""Golden files of score modifiers: ALiBi, T5's relative position biases, learned relative biases, soft cap, callback, sinks.
 
 Forward in f64 from torch's FlexAttention, eager, where it has the form (not sinks); gradients from the same formula by
 autograd, whose forward must agree with FlexAttention's: FlexAttention has no backward on a CPU. The formulas of slopes, buckets

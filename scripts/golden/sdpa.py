@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 import philox
 from store import Case

@@ -22,7 +22,8 @@ DTYPES = {"uint8": "U8", "int32": "I32", "int64": "I64", "float32": "F32", "floa
 
 def hash32(n, stream):
     """A 32-bit mixer (the finaliser of MurmurHash3, twice multiplied) of element number n in a stream."""
-    h = (np.asarray(n, dtype=np.uint64) * np.uint64(0x9E3779B1) + np.uint64(stream * 0x85EBCA77 & 0xFFFFFFFF)) & np.uint64(0xFFFFFFFF)
+    offset = np.uint64(stream * 0x85EBCA77 & 0xFFFFFFFF)
+    h = (np.asarray(n, dtype=np.uint64) * np.uint64(0x9E3779B1) + offset) & np.uint64(0xFFFFFFFF)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         h ^= h >> np.uint64(shift)
         h = h * np.uint64(factor) & np.uint64(0xFFFFFFFF)
