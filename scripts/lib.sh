@@ -1,5 +1,6 @@
+# shellcheck shell=bash disable=SC2034
 # What demo, test and sweep share: find what is missing, install it from Debian's packages, configure, build. Sourced by bash.
-# Not: a package manager. On anything but Debian 12 or newer it only says what to install.
+# Not: a package manager. QKV_NO_INSTALL=1, and on anything but Debian 12 or newer: it only says what to install.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,7 +15,7 @@ readonly build_needs='
 g++               | g++                         | the C++20 compiler
 cmake             | cmake                       | describes the build
 ninja-build       | ninja                       | runs the build
-libdnnl-dev       | <oneapi/dnnl/dnnl.hpp>      | oneDNN: matrix products of the linear layers
+libdnnl-dev       | <oneapi/dnnl/dnnl.hpp>      | oneDNN: bf16 products of linear maps
 nlohmann-json3-dev| <nlohmann/json.hpp>         | JSON: header of safetensors files, --json
 libpng-dev        | <png.h>                     | PNG: attention maps as pictures
 libcli11-dev      | <CLI/CLI.hpp>               | CLI11: options of the tool
@@ -57,7 +58,7 @@ is_there() {
   fi
 }
 
-# ensure_packages NEEDS: installs what is missing, one line each; installs nothing and says nothing when all is there.
+# ensure_packages NEEDS: says what is missing, one line each, and installs it; says nothing when all is there.
 ensure_packages() {
   local missing=() lines='' package probe reason
   while IFS='|' read -r package probe reason; do
@@ -70,12 +71,17 @@ ensure_packages() {
   [ ${#missing[@]} -gt 0 ] || return 0
 
   is_debian || fail "this is not Debian 12 or newer; install these by hand (Debian's names): ${missing[*]}"
+  if [ -n "${QKV_NO_INSTALL:-}" ]; then
+    say "missing packages:"
+    printf '%s' "$lines"
+    fail "QKV_NO_INSTALL is set; install them with: apt-get install --no-install-recommends ${missing[*]}"
+  fi
   local as_root=()
   if [ "$(id -u)" -ne 0 ]; then
     command -v sudo >/dev/null || fail "neither root nor sudo; as root run: apt-get install --no-install-recommends ${missing[*]}"
     as_root=(sudo)
   fi
-  say "installing ${#missing[@]} missing packages from Debian:"
+  say "installing ${#missing[@]} missing packages from Debian${as_root[*]:+ with sudo} (QKV_NO_INSTALL=1 only lists them):"
   printf '%s' "$lines"
   local log
   log=$(mktemp)
@@ -103,7 +109,7 @@ build_release() {
 python_environment() {
   local stamp=build/venv/requirements.txt
   cmp -s python/tests/requirements.txt "$stamp" && return 0
-  say "installing PyTorch, JAX, transformers .. into build/venv (log: build/venv.log)"
+  say "installing PyTorch, JAX, transformers ... into build/venv (log: build/venv.log)"
   mkdir -p build
   rm -rf build/venv
   local pip=(build/venv/bin/python -m pip install --disable-pip-version-check) torch

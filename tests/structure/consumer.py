@@ -1,6 +1,7 @@
 """Installs qkv into a fresh prefix, moves it, and builds and runs tests/consumer from there, by find_package and by pkg-config.
 
-Usage: consumer.py --cmake C --compiler CXX --pkg-config P --work FOLDER --components "nn io .." (--build TREE | --source TREE [-DX=Y..])
+Usage: consumer.py --cmake C --compiler CXX --pkg-config P --work FOLDER --components "nn io ..."
+                   (--build TREE | --source TREE [-DX=Y...])
 --build installs a tree that is built already; --source configures and builds the core alone as a shared library first.
 """
 

@@ -30,7 +30,8 @@ THIRD_PARTY = {
 }
 FREE = {"cli", "tests", "bench", "fuzz"}
 # A container in a kernel would be a weak symbol compiled for the wrong instruction set.
-NOT_IN_KERNELS = {"vector", "string", "map", "unordered_map", "set", "memory", "functional", "iostream", "optional", "span", "array"}
+NOT_IN_KERNELS = {"vector", "string", "map", "unordered_map", "set", "memory", "functional", "iostream", "optional",
+                  "span", "array"}
 INTRINSICS = {"immintrin.h", "arm_neon.h", "arm_sve.h", "x86intrin.h"}
 
 

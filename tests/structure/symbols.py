@@ -36,7 +36,8 @@ def main():
                 exported.add(name)
             elif kind == "U" and name.startswith("_Z") and not wanted.search(name):
                 problems.append(f"{path}: needs the C++ symbol {name} from outside")
-    problems += [f"{isa}: exports {name}, not named qkv_[family_]kernels_{isa}" for name in sorted(exported) if not wanted.search(name)]
+    problems += [f"{isa}: exports {name}, not named qkv_[family_]kernels_{isa}"
+                 for name in sorted(exported) if not wanted.search(name)]
     if len(exported) != len(objects):
         problems.append(f"{isa}: exports {len(exported)} symbols, wanted one table an object: {sorted(exported)}")
     tree.finish(problems, f"{isa}: {len(objects)} objects, exported: {sorted(exported)}")
