@@ -48,7 +48,6 @@ def machine(options, cpus):
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}",
         "commit": _output("git", "-C", str(root), "rev-parse", "--short", "HEAD"),
-        "load_before": round(os.getloadavg()[0], 2),
         "rounds": options.rounds,
         "note": options.note,
     }
@@ -192,7 +191,7 @@ def _summary(run):
     ]
     if moved:
         lines.append(
-            f"* {moved} of {len(records)} cases: the peak moved by more than 3 % while they ran; the machine was not quiet."
+            f"* {moved} of {len(records)} cases: the peak moved by more than 3 % while they ran."
         )
     return lines
 
@@ -224,7 +223,7 @@ def markdown(run, stem):
         "|---|---|",
         f"| CPU | {run['cpu']}, {run['cpus']} available, pinned to {run['pinned_to']}; {', '.join(run['features'])} |",
         f"| caches | {', '.join(f'{name} {size // 1024} KiB' for name, size in run['caches'].items())} |",
-        f"| memory, system | {run['memory_gib']} GiB; {run['system']}; load before the run {run['load_before']} |",
+        f"| memory, system | {run['memory_gib']} GiB; {run['system']} |",
         f"| peaks (median, range over the cases) | {_peaks(run)} |",
         f"| qkv | {run['qkv']}, commit {run['commit']}, {run['isa']} kernels, {run['rounds']} round(s) |",
         *(f"| {name} | {about['version']}; {about['settings']} |" for name, about in run["peers"].items()),
