@@ -1,7 +1,6 @@
-"""The forms of attention of docs/layers as a person writes them in PyTorch, with the parameter names of their classes: the
-ladder V1
-to V4, SelfAttention, SingleHeadAttention, MultiHeadAttention. The scores are a T x T matrix, masks a fill, dropout a product
-with given factors. Not: qkv (test_torch_layers.py runs both on one state_dict).
+"""The forms of attention of docs/layers.md as a person writes them in PyTorch, with the parameter names and biases of their
+classes: V1 to V4, SelfAttention, SingleHeadAttention, MultiHeadAttention. The scores are a T x T matrix, masks a fill, dropout
+a product with given factors. Not: qkv (test_torch_layers.py runs both on one state_dict).
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ class SelfAttention(Form):
 
     def __init__(self, embed_dim: int, d_k: int) -> None:
         super().__init__()
-        self.W_Q, self.W_K, self.W_V = (nn.Linear(embed_dim, d_k, bias=False) for _ in range(3))
+        self.W_Q, self.W_K, self.W_V = (nn.Linear(embed_dim, d_k) for _ in range(3))
 
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.W_Q(x), self.W_K(x), self.W_V(x)
