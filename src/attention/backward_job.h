@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <numbers>
 
 #include "attention/bias_gradient.h"
 #include "attention/empty_rows.h"
@@ -85,7 +86,7 @@ struct BackwardJob {
         for (Index i = 0; i < p.q_len; ++i) {
           const Index row = first_row(b, h) + i;
           delta[row] = gradients.dlse.data() == nullptr ? Sum{0} : -gradients.dlse(b, h, i);
-          const double exact = static_cast<double>(lse(b, h, i)) * 1.44269504088896340736;
+          const double exact = static_cast<double>(lse(b, h, i)) * std::numbers::log2e;
           lse2_high[row] = static_cast<Sum>(std::isinf(exact) ? -exact : exact);
           lse2_low[row] = std::isinf(exact) ? Sum{0} : static_cast<Sum>(exact - static_cast<double>(lse2_high[row]));
         }

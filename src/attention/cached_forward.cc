@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/scratch.h"
+#include "kernels/carver.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv {
@@ -137,22 +138,23 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
     return;
   }
   const Index rows = p.batch * p.num_heads * p.q_len;
-  const auto aligned = [](Index count, std::size_t size) { return (static_cast<std::size_t>(count) * size + 63) / 64 * 64; };
-  const std::size_t out_bytes = aligned(rows * p.v_head_dim, sizeof(T)), lse_bytes = aligned(rows, sizeof(Sum));
-  const std::size_t words_bytes = aligned(shared, sizeof(std::uint32_t));
-  const ScratchLease parts_memory =
-      borrow_scratch(context, 2 * out_bytes + 3 * lse_bytes + words_bytes + aligned(p.q_len, sizeof(Index)));
-  std::byte* next = parts_memory.data();
-  const auto take = [&next](std::size_t bytes) { return std::exchange(next, next + bytes); };
-  check_all_seen(p, shared, reinterpret_cast<std::uint32_t*>(take(words_bytes)));
-  View<T, 4> outs[2];    // [B, H, Tq, Dv]
-  View<Sum, 3> lses[2];  // [B, H, Tq]
-  for (int n = 0; n < 2; ++n) {
-    outs[n] = {reinterpret_cast<T*>(take(out_bytes)), out.sizes()};
-    lses[n] = {reinterpret_cast<Sum*>(take(lse_bytes)), {p.batch, p.num_heads, p.q_len}};
-  }
-  const View<Sum, 3> merged(reinterpret_cast<Sum*>(take(lse_bytes)), lses[0].sizes());
-  auto* sequences = reinterpret_cast<Index*>(next);
+  std::uint32_t* mask_words = nullptr;
+  View<T, 4> outs[2];            // [B, H, Tq, Dv]
+  View<Sum, 3> lses[2], merged;  // [B, H, Tq]
+  Index* sequences = nullptr;
+  const auto carve = [&](std::byte* base) {
+    Carver carver(base);
+    mask_words = carver.take<std::uint32_t>(shared);
+    for (View<T, 4>& each : outs) each = {carver.take<T>(rows * p.v_head_dim), out.sizes()};
+    for (View<Sum, 3>* each : {&lses[0], &lses[1], &merged}) {
+      *each = {carver.take<Sum>(rows), {p.batch, p.num_heads, p.q_len}};
+    }
+    sequences = carver.take<Index>(p.q_len);
+    return carver.used();
+  };
+  const ScratchLease parts_memory = borrow_scratch(context, carve(nullptr));
+  carve(parts_memory.data());
+  check_all_seen(p, shared, mask_words);
   KeyValue::Parts common = kv.parts();
   std::fill_n(sequences, p.q_len, common.sequences == nullptr ? 0 : common.sequences[0]);
   common.sequences = sequences;

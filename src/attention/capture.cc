@@ -10,6 +10,7 @@
 #include "attention/row_lse.h"
 #include "core/check.h"
 #include "core/region.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -133,7 +134,7 @@ std::size_t CaptureJob<T>::worker_bytes() const {
 
 template <class T>
 std::size_t CaptureJob<T>::shared_bytes() const {
-  return wanted() ? (static_cast<std::size_t>(p_.batch * places()) * sizeof(Turn) + 63) / 64 * 64 : 0;
+  return wanted() ? line_bytes<Turn>(p_.batch * places()) : 0;
 }
 
 template <class T>

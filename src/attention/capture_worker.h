@@ -5,6 +5,7 @@
 #include <span>
 
 #include "attention/capture.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -27,23 +28,6 @@ void keep_largest(std::span<const Number> weights, bool zeros, Index top_k, doub
   }
 }
 
-/// Hands out aligned pieces of a worker's memory; with a null base it only counts.
-class Pieces {
- public:
-  explicit Pieces(std::byte* base) : base_(base) {}
-  template <class E>
-  E* take(Index count) {
-    E* piece = base_ == nullptr ? nullptr : reinterpret_cast<E*>(base_ + used_);
-    used_ += (static_cast<std::size_t>(count) * sizeof(E) + 63) / 64 * 64;
-    return piece;
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::size_t used_ = 0;
-};
-
 /// A worker's memory.
 template <class T>
 struct CaptureJob<T>::Worker {
@@ -60,33 +44,33 @@ struct CaptureJob<T>::Worker {
   Worker(const CaptureJob& job, std::byte* base) {
     const Problem<T>& p = job.p_;
     const Capture& what = *job.what_;
-    Pieces pieces(base);
+    Carver carver(base);
     const Index queries = p.query_tile;
-    shift = pieces.take<Sum>(queries);
-    inverse = pieces.take<Sum>(queries);
+    shift = carver.take<Sum>(queries);
+    inverse = carver.take<Sum>(queries);
     if (what.statistics) {
       for (Sum** each : {&sums.shift, &sums.inverse, &sums.sums, &sums.exponents, &sums.distances, &sums.largest, &sums.self,
                          &sums.previous, &sums.first}) {
-        *each = pieces.take<Sum>(queries);
+        *each = carver.take<Sum>(queries);
       }
-      sums.largest_key = pieces.take<Index>(queries);
-      watch_scratch = pieces.take<std::byte>(static_cast<Index>(job.kernels_->watch_bytes(p.head_dim, p.v_head_dim)));
+      sums.largest_key = carver.take<Index>(queries);
+      watch_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->watch_bytes(p.head_dim, p.v_head_dim)));
     }
     if (job.sweeps()) {
       // Backward computes sums of rows again there (row_lse.h).
-      sweep_scratch = pieces.take<std::byte>(static_cast<Index>(std::max(
+      sweep_scratch = carver.take<std::byte>(static_cast<Index>(std::max(
           job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim), p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim))));
-      if (what.column_mass) columns = pieces.take<double>(p.kv_len);
+      if (what.column_mass) columns = carver.take<double>(p.kv_len);
       if (what.map_rows > 0) {
-        map = pieces.take<double>(job.map_rows_of_tile() * what.map_columns);
-        map_row = pieces.take<Index>(queries);
+        map = carver.take<double>(job.map_rows_of_tile() * what.map_columns);
+        map_row = carver.take<Index>(queries);
       }
-      if (!what.rows.empty() || job.entrywise()) rows = pieces.take<double*>(queries);
-      if (job.entrywise()) entries = pieces.take<double>(job.rows_at_once() * p.kv_len);
-      if (what.mean_of_heads) mean = pieces.take<double>(job.rows_at_once() * p.kv_len);
-      if (p.rows_can_be_empty()) empty_row = pieces.take<Sum>(p.kv_len);
+      if (!what.rows.empty() || job.entrywise()) rows = carver.take<double*>(queries);
+      if (job.entrywise()) entries = carver.take<double>(job.rows_at_once() * p.kv_len);
+      if (what.mean_of_heads) mean = carver.take<double>(job.rows_at_once() * p.kv_len);
+      if (p.rows_can_be_empty()) empty_row = carver.take<Sum>(p.kv_len);
     }
-    bytes = pieces.used();
+    bytes = carver.used();
   }
 };
 

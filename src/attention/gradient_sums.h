@@ -11,6 +11,7 @@
 
 #include "attention/problem.h"
 #include "attention/turns.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -35,10 +36,10 @@ class GradientSums {
     if (kRoundedAtEnd<T> && key_ranges > 1) slots_ = std::min<Index>(threads, p.batch * p.num_kv_heads);
   }
 
-  std::size_t shared_bytes() const { return bytes_of(slots_ * slot_rows() * p_.head_dim); }
+  std::size_t shared_bytes() const { return line_bytes<Sum>(slots_ * slot_rows() * p_.head_dim); }
   Index num_turns() const { return slots_; }
   std::size_t worker_bytes() const {
-    return kRoundedAtEnd<T> ? bytes_of(p_.backward_keys * (p_.head_dim + p_.v_head_dim) + tile_rows() * p_.head_dim) : 0;
+    return kRoundedAtEnd<T> ? line_bytes<Sum>(p_.backward_keys * (p_.head_dim + p_.v_head_dim) + tile_rows() * p_.head_dim) : 0;
   }
   void place(std::byte* shared, Turn* turns) {
     shared_ = reinterpret_cast<Sum*>(shared);
@@ -81,7 +82,6 @@ class GradientSums {
   }
 
  private:
-  static std::size_t bytes_of(Index count) { return (static_cast<std::size_t>(count) * sizeof(Sum) + 63) / 64 * 64; }
   Index slot_rows() const { return p_.group_size() * p_.q_len; }
   Index tile_rows() const { return key_ranges_ > 1 ? 0 : p_.query_tile; }
 

@@ -146,19 +146,21 @@ struct BackwardJob : LinearJob<T> {
     const double flops = p.flops(std::max(p.q_len, p.kv_len));
     const bool at_once = p.causal && p.beta.is_null() && segments_at_once(heads, segments, p.threads, kSecondSum);
     const Index num_dslots = at_once ? heads * segments : p.causal ? 0 : heads * q_segments;
-    const Index rows = whole_lines<T>(heads * p.kv_len), num_slots = heads * segments;
-    const bool wants_decay = !gradients.dlog_decay.is_null(), wants_beta = !gradients.dbeta.is_null();
-    const ScratchLease token_rows = borrow_scratch(
-        context,
-        static_cast<std::size_t>(rows * (static_cast<Index>(wants_decay) + static_cast<Index>(wants_beta))) * sizeof(T));
+    const Index num_slots = heads * segments;
+    const auto carve_token_rows = [&](std::byte* base) {
+      Carver carver(base);
+      if (!gradients.dlog_decay.is_null()) decay_rows = carver.take<T>(heads * p.kv_len);
+      if (!gradients.dbeta.is_null()) beta_rows = carver.take<T>(heads * p.kv_len);
+      return carver.used();
+    };
+    const ScratchLease token_rows = borrow_scratch(context, carve_token_rows(nullptr));
+    carve_token_rows(token_rows.data());
     const ScratchLease lease =
         this->borrow(context, num_slots + num_dslots + 2 * heads, 0,
                      std::max(p.kernels->backward_scratch_bytes(p.sizes()), p.kernels->forward_scratch_bytes(p.sizes())));
     dslots = this->slot(num_slots);
     this->totals = dslots + num_dslots * p.slot_count();
     dtotals = this->total(heads);
-    if (wants_decay) decay_rows = token_rows.template as<T>();
-    if (wants_beta) beta_rows = token_rows.template as<T>() + (wants_decay ? rows : 0);
     const auto region = [&](Index items, double share, const auto& body) {
       parallel_for_flops(context, items, share * flops + static_cast<double>(items) * kItemFlops, body);
     };

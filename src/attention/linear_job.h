@@ -6,6 +6,7 @@
 
 #include "attention/linear_problem.h"
 #include "core/context_impl.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -28,15 +29,18 @@ struct LinearJob {
 
   /// One block for all: random features, slots, totals, and each worker's kernel scratch and three slots.
   ScratchLease borrow(Context& context, Index num_slots, Index num_totals, std::size_t bytes_of_kernel) {
-    const auto bytes_of = [this](Index count) { return static_cast<std::size_t>(count * p.slot_count()) * sizeof(T); };
-    kernel_bytes = (bytes_of_kernel + 63) / 64 * 64;
-    worker_bytes = kernel_bytes + bytes_of(kWorkerSlots);
-    const std::size_t shared = p.feature_bytes() + bytes_of(num_slots + num_totals);
-    ScratchLease lease = borrow_scratch(context, shared + worker_bytes * static_cast<std::size_t>(p.threads));
-    p.take_features(lease.data());
-    slots = reinterpret_cast<T*>(lease.data() + p.feature_bytes());
-    totals = slots + num_slots * p.slot_count();
-    workers = lease.data() + shared;
+    kernel_bytes = round_to_line(bytes_of_kernel);
+    worker_bytes = kernel_bytes + line_bytes<T>(kWorkerSlots * p.slot_count());
+    const auto carve = [&](std::byte* base) {
+      Carver carver(base);
+      p.take_features(carver);
+      slots = carver.take<T>(num_slots * p.slot_count());
+      totals = carver.take<T>(num_totals * p.slot_count());
+      workers = carver.take<std::byte>(static_cast<Index>(worker_bytes) * p.threads);
+      return carver.used();
+    };
+    ScratchLease lease = borrow_scratch(context, carve(nullptr));
+    carve(lease.data());
     return lease;
   }
 

@@ -120,16 +120,12 @@ LinearSegment<T> LinearProblem<T>::part(Index item, Index begin, Index end) cons
 }
 
 template <class T>
-std::size_t LinearProblem<T>::feature_bytes() const {
-  return static_cast<std::size_t>(2 * whole_lines<T>(feature_rows.count())) * sizeof(T);
-}
-
-template <class T>
-void LinearProblem<T>::take_features(std::byte* memory) {
+void LinearProblem<T>::take_features(Carver& carver) {
   if (feature_rows.is_null()) return;
   const Index count = features.count;
-  T* const rows = reinterpret_cast<T*>(memory);
-  T* const transposed = rows + whole_lines<T>(feature_rows.count());
+  T* const rows = carver.take<T>(feature_rows.count());
+  T* const transposed = carver.take<T>(feature_rows.count());
+  if (rows == nullptr) return;  // it only counts
   for (Index f = 0; f < count; ++f) {
     for (Index d = 0; d < head_dim; ++d) {
       const T value = static_cast<T>(root_scale * static_cast<double>(feature_rows(f, d)));

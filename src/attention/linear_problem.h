@@ -3,18 +3,12 @@
 #pragma once
 
 #include "core/scratch.h"
+#include "kernels/carver.h"
 #include "kernels/linear_params.h"
 #include "qkv/linear_attention.h"
 
 namespace qkv {
 inline namespace v0 {
-
-/// `count` numbers, up to a whole cache line.
-template <class T>
-Index whole_lines(Index count) {
-  constexpr Index line = 64 / static_cast<Index>(sizeof(T));
-  return (count + line - 1) / line * line;
-}
 
 template <class T>
 struct LinearProblem {
@@ -35,15 +29,13 @@ struct LinearProblem {
   Index segments(Index length) const { return (length + segment - 1) / segment; }
   Index state_count() const { return features.count * (v_head_dim + 1); }
   /// Numbers of a state and of how much of the one before is left, in whole cache lines.
-  Index slot_count() const { return whole_lines<T>(state_count() + 1); }
+  Index slot_count() const { return static_cast<Index>(line_bytes<T>(state_count() + 1) / sizeof(T)); }
   LinearSizes sizes() const { return {head_dim, features.count, v_head_dim, chunk, !beta.is_null()}; }
   /// Multiply-adds of tokens with a state and with the square of their chunk, times 2.
   double flops(Index length) const;
 
-  /// Memory for take_features, a whole number of cache lines.
-  std::size_t feature_bytes() const;
   /// Copies the random features, scaled, as they are and transposed: part() points there.
-  void take_features(std::byte* memory);
+  void take_features(Carver& carver);
   /// Tokens [begin, end) of key/value head `item` of all sequences; base and local are left null.
   LinearSegment<T> part(Index item, Index begin, Index end) const;
   /// state [slot_count] of `item` = the initial one.

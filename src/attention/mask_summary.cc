@@ -5,6 +5,7 @@
 
 #include "attention/mask_node.h"
 #include "core/region.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -13,7 +14,6 @@ namespace {
 constexpr Index kBlockQueries = 32, kBlockKeys = 64;  // a word of a bitmap; half of the widest chunk of keys
 constexpr double kByteFlops = 4;                      // what reading a byte costs in the time of a multiply-add
 
-constexpr std::size_t lines(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 constexpr Index blocks_of(Index count, Index block) { return (count + block - 1) / block; }
 
 // What was seen of a block, two bits.
@@ -57,7 +57,7 @@ class Measure final : public DenseVisitor {
   explicit Measure(std::size_t limit) : limit_(limit) {}
   std::size_t bytes = 0;
   void visit(const MaskPart& leaf, const DenseValues& dense) override {
-    bytes += lines(DenseSummary(leaf, dense, limit_).bytes());
+    bytes += round_to_line(DenseSummary(leaf, dense, limit_).bytes());
   }
 
  private:
@@ -71,7 +71,7 @@ class Place final : public DenseVisitor {
   void visit(const MaskPart& leaf, const DenseValues& dense) override {
     const auto* placed = new (next_) DenseSummary(leaf, dense, limit_);
     next_++->seen = seen_;
-    seen_ += lines(placed->bytes());
+    seen_ += round_to_line(placed->bytes());
   }
 
  private:
@@ -92,7 +92,7 @@ struct Layout {
     limit = DenseSummaries::kLimitBytes / static_cast<std::size_t>(leaves);
     Measure measure(limit);
     visit_dense(node, measure);
-    summaries = lines(static_cast<std::size_t>(leaves) * sizeof(DenseSummary));
+    summaries = line_bytes<DenseSummary>(leaves);
     blocks = measure.bytes;
   }
 };

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/context_impl.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -136,18 +137,11 @@ void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len,
                      q_len, ", Tk ", kv_len);
 }
 
-namespace {
-
-/// Bytes of the rows' numbers, before the values.
-std::size_t row_bytes(Index distances) { return (static_cast<std::size_t>(distances) * sizeof(std::int32_t) + 63) / 64 * 64; }
-
-}  // namespace
-
 template <class Sum>
 std::size_t PositionVectors<Sum>::bytes(const PositionBias& bias, Index q_len, Index kv_len) {
   if (bias.is_none() || q_len == 0 || kv_len == 0) return 0;
   const Index distances = q_len + kv_len - 1;
-  return row_bytes(distances) + static_cast<std::size_t>(distances * bias.heads()) * sizeof(Sum);
+  return line_bytes<std::int32_t>(distances) + static_cast<std::size_t>(distances * bias.heads()) * sizeof(Sum);
 }
 
 template <class Sum>
@@ -159,7 +153,7 @@ ScratchLease PositionVectors<Sum>::spread(const PositionBias& bias, Index q_len,
   head_stride = count;
   ScratchLease memory(context.impl().scratch, bytes(bias, q_len, kv_len));
   auto* const rows_of = memory.template as<std::int32_t>();
-  auto* const values = reinterpret_cast<Sum*>(memory.data() + row_bytes(count));
+  auto* const values = reinterpret_cast<Sum*>(memory.data() + line_bytes<std::int32_t>(count));
   for (Index n = 0; n < count; ++n) rows_of[n] = static_cast<std::int32_t>(bias.row(n - before));
   for (Index h = 0; h < heads; ++h) {
     Sum* const of_head = values + h * count;

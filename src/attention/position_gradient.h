@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "attention/problem.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -20,7 +21,7 @@ struct PositionGradient {
   /// A worker's: sums by row, then by diagonal of one tile.
   std::size_t worker_bytes() const {
     const Index numbers = wanted() ? table.size(0) + p->query_tile + p->backward_keys : 0;
-    return (static_cast<std::size_t>(numbers) * sizeof(Sum) + 63) / 64 * 64;
+    return line_bytes<Sum>(numbers);
   }
 
   void begin_item(Sum* own) const { std::fill_n(own, table.size(0), Sum{0}); }

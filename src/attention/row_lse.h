@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <type_traits>
 
 #include "attention/problem.h"
@@ -23,11 +24,10 @@ void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, In
   using Sum = Accumulator<T>;
   constexpr Sum trusted = 16;
   using Wide = std::conditional_t<std::is_same_v<Sum, float>, double, long double>;
-  constexpr Wide log2e = static_cast<Wide>(1.44269504088896340735992468100189214L);
   bool recompute = false;
   for (Index i = q_begin; i < q_begin + q_count; ++i) {
     const Sum value = lse(b, h, i);
-    const Wide exact = static_cast<Wide>(value) * log2e;
+    const Wide exact = static_cast<Wide>(value) * std::numbers::log2e_v<Wide>;
     high[i] = value == -std::numeric_limits<Sum>::infinity() ? -value : static_cast<Sum>(exact);
     low[i] = std::isfinite(value) ? static_cast<Sum>(exact - static_cast<Wide>(high[i])) : Sum{0};
     recompute |= std::isfinite(value) && std::abs(value) > trusted;

@@ -7,6 +7,7 @@
 #include "core/overlap.h"
 #include "core/region.h"
 #include "core/scratch.h"
+#include "kernels/carver.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -49,8 +50,6 @@ void check_tangents(const char* function, const Problem<T>& p, const AttentionTa
                     "the tangent of the bias must have the sizes of the bias: got ", t.bias, ", bias ", p.bias);
 }
 
-std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /// The tangent of a position bias as PositionVectors spreads out the bias itself: [H, distances]. Returns distance 0 of head 0.
 template <class T>
 const T* spread_rates(const Problem<T>& p, const View<const T, 2>& rates, T* memory) {
@@ -70,30 +69,28 @@ void run(SecondJob<T> job, Context& context) {
   const Problem<T>& p = job.p;
   const auto width = [&p](Index rows) { return static_cast<double>(rows * (p.head_dim + p.v_head_dim)); };
   const Index rows = p.batch * p.num_heads * p.q_len, num_turns = p.query_tiles() + 2;
-  const std::size_t row_bytes = round_to_line(static_cast<std::size_t>(5 * rows) * sizeof(T));
-  const std::size_t turn_bytes = round_to_line(static_cast<std::size_t>(num_turns) * sizeof(Turn));
   const View<const T, 2>& rates = job.tangents.position_bias;
   const bool moves = rates.data() != nullptr && p.position.zero != nullptr;
   const Index rate_numbers = moves ? p.position.head_stride * p.num_heads : 0;
   const Index position_numbers = job.moves_position() ? job.gradients.gposition_bias.size(0) + p.query_tile + p.kv_len : 0;
-  const auto bytes_of = [](Index count) { return round_to_line(static_cast<std::size_t>(count) * sizeof(T)); };
-  job.bias_bytes = bytes_of(job.bias.over_queries ? p.kv_len : 0);
+  job.bias_bytes = line_bytes<T>(job.bias.over_queries ? p.kv_len : 0);
   job.kernel_bytes = round_to_line(std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
                                              p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
                                              p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)}));
-  job.worker_bytes = job.kernel_bytes + job.bias_bytes + bytes_of(position_numbers);
-  const std::size_t shared_bytes = row_bytes + turn_bytes + bytes_of(rate_numbers);
-  const ScratchLease scratch =
-      borrow_scratch(context, shared_bytes + job.worker_bytes * static_cast<std::size_t>(context.threads()));
-  job.lse2_high = scratch.template as<T>();
-  job.lse2_low = job.lse2_high + rows;
-  job.delta = job.lse2_low + rows;
-  job.mean = job.delta + rows;
-  job.moment = job.mean + rows;
-  job.turns = reinterpret_cast<Turn*>(scratch.data() + row_bytes);
+  job.worker_bytes = job.kernel_bytes + job.bias_bytes + line_bytes<T>(position_numbers);
+  T* rate_memory = nullptr;
+  const auto carve = [&](std::byte* base) {
+    Carver carver(base);
+    for (T** each : {&job.lse2_high, &job.lse2_low, &job.delta, &job.mean, &job.moment}) *each = carver.take<T>(rows);
+    job.turns = carver.take<Turn>(num_turns);
+    rate_memory = carver.take<T>(rate_numbers);
+    job.scratch = carver.take<std::byte>(static_cast<Index>(job.worker_bytes) * context.threads());
+    return carver.used();
+  };
+  const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
+  carve(scratch.data());
   for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
-  if (moves) job.position_rates = spread_rates(p, rates, reinterpret_cast<T*>(scratch.data() + row_bytes + turn_bytes));
-  job.scratch = scratch.data() + shared_bytes;
+  if (moves) job.position_rates = spread_rates(p, rates, rate_memory);
 
   const auto flops = [&](Index items, double products) {  // a product: 2 D flops a pair
     return static_cast<double>(items) * kItemFlops + kElementFlops * width(rows) + products * p.pairs() * width(1);

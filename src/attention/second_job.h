@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "attention/bias_gradient.h"
 #include "attention/empty_rows.h"
@@ -128,9 +129,8 @@ struct SecondJob {
 
   /// gsinks[h] = sum over b and i of w_sink ((rate - mean) (0 - delta) - moment), every row's part in one order.
   void add_sink_gradient() const {
-    constexpr double log2e = 1.44269504088896340736;
     for (Index h = 0; h < p.num_heads; ++h) {
-      const double sink2 = static_cast<double>(p.sinks(h)) * log2e;
+      const double sink2 = static_cast<double>(p.sinks(h)) * std::numbers::log2e;
       const double rate = tangents.sinks.data() == nullptr ? 0 : static_cast<double>(tangents.sinks(h));
       double sum = 0;
       for (Index b = 0; b < p.batch; ++b) {

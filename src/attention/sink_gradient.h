@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <numbers>
 
 #include "attention/problem.h"
 
@@ -14,9 +15,8 @@ template <class T>
 void add_sink_gradient(const Problem<T>& p, const Accumulator<T>* delta, const Accumulator<T>* high, const Accumulator<T>* low,
                        const View<Accumulator<T>, 1>& dsinks, bool accumulate) {
   using Sum = Accumulator<T>;
-  constexpr double log2e = 1.44269504088896340736;
   for (Index h = 0; h < p.num_heads; ++h) {
-    const double sink2 = static_cast<double>(p.sinks(h)) * log2e;
+    const double sink2 = static_cast<double>(p.sinks(h)) * std::numbers::log2e;
     double sum = 0;
     for (Index b = 0; b < p.batch; ++b) {
       for (Index row = (b * p.num_heads + h) * p.q_len, end = row + p.q_len; row < end; ++row) {

@@ -46,7 +46,7 @@ struct LogitRows {
     V sum{};
     for (Index v = 0; v < width; ++v) {
       float* place = panel + v * kLanes;
-      const V e = exp2<float>((load<float>(place) - top) * kLog2E<float>);
+      const V e = exp2<float>((load<float>(place) - top) * std::numbers::log2e_v<float>);
       store<float>(place, e);
       sum += e;
     }

@@ -5,6 +5,8 @@
 // queries (forward.h), weights. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023, "Flash-Decoding".
 #pragma once
 
+#include <numbers>
+
 #include "kernels/decode_scores.h"
 
 namespace qkv {
@@ -263,7 +265,6 @@ void decode_finish(const DecodeGroup<T>& t, void* state_memory) {
   using Sum = Accumulator<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
-  constexpr double ln2 = 0.69314718055994530942;
   const DecodeState<Sum> state(state_memory, rows_of(t), t.v_head_dim);
   const Sum applied = t.scores.dropout.threshold == 0 ? Sum{1} : kept_factor<Sum>(t.scores.dropout);
   for (Index r = 0; r < rows_of(t); ++r) {
@@ -278,8 +279,9 @@ void decode_finish(const DecodeGroup<T>& t, void* state_memory) {
       l = whole.sum[0];
       share = whole.share[0];
     }
-    t.lse[r] = l == 0 ? -kInf<Sum>
-                      : static_cast<Sum>(static_cast<double>(maximum) * ln2 + __builtin_log(static_cast<double>(l)));
+    t.lse[r] = l == 0
+                   ? -kInf<Sum>
+                   : static_cast<Sum>(static_cast<double>(maximum) * std::numbers::ln2 + __builtin_log(static_cast<double>(l)));
     const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
     T* row = t.out + r / t.q_len * t.out_head_stride + r % t.q_len * t.out_stride;
     for (Index d = 0; d < t.v_head_dim; d += n) {

@@ -73,7 +73,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
   constexpr bool modified = kForm == Form::kModified, any = kForm == Form::kAny || modified;
   const bool capped = kForm == Form::kAny && s.softcap > 0, drops = any && s.dropout.threshold != 0;
   const bool biased = kForm == Form::kBiased || (kForm == Form::kAny && s.bias.data != nullptr);
-  const V cap = splat<T>(s.softcap * kLog2E<T>), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
+  const V cap = splat<T>(s.softcap * std::numbers::log2e_v<T>), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   T* p_place = w.p + keys.begin * row + lane;
   T* ds_place = w.ds + keys.begin * row + lane;
   T* bias_place = w.bias + keys.begin * kStrip<T> + v * n;

@@ -2,15 +2,14 @@
 // Choromanski 2021 (2009.14794), lemma 1: the positive random features of softmax.
 #pragma once
 
+#include <numbers>
+
 #include "kernels/gemm.h"
 #include "kernels/linear_params.h"
 #include "simd/exp2.h"
 
 namespace qkv {
 namespace {
-
-template <class T>
-constexpr T kLog2E = static_cast<T>(1.44269504088896340736);
 
 /// factor * 2^y for any y: infinity and 0 beyond the type's ends, NaN for NaN.
 template <class T>
@@ -27,7 +26,7 @@ inline typename Simd<T>::V times_exp2(typename Simd<T>::V y, typename Simd<T>::V
 /// e^x. The product x log2(e) is rounded, which moves a power of a large x by eps |x|.
 template <class T>
 inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
-  return times_exp2<T>(x * kLog2E<T>, splat<T>(1));
+  return times_exp2<T>(x * std::numbers::log2e_v<T>, splat<T>(1));
 }
 
 /// e^(x + low), |low| below eps |x|, within 4 eps however large x is: x = n ln 2 + r, where n times the upper part of ln 2 has
@@ -42,9 +41,9 @@ inline typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V
   constexpr T far = is_float ? T{1000} : T{4000};                                  // 0 or infinity
   constexpr T magic = static_cast<T>(is_float ? 12582912.0 : 6755399441055744.0);  // 1.5 * 2^23, 2^52: rounds
   const V near = x > far ? splat<T>(far) : x < -far ? splat<T>(-far) : x;
-  const V n = (near * kLog2E<T> + magic) - magic;
+  const V n = (near * std::numbers::log2e_v<T> + magic) - magic;
   const V r = ((near - n * upper) - n * lower) + (low == low ? low : V{});
-  return times_exp2<T>(n, exp2<T>(r * kLog2E<T>));
+  return times_exp2<T>(n, exp2<T>(r * std::numbers::log2e_v<T>));
 }
 
 /// A sum in two parts: high is what a sum in T would be, low what its roundings lost (Knuth's two-sum). Where terms are not
@@ -115,7 +114,7 @@ inline typename Simd<T>::V map_vector(typename Simd<T>::V x) {
   if constexpr (kMap == kLinearRelu) return x < V{} ? V{} : x;  // NaN stays
   if constexpr (kMap == kLinearEluPlusOne) {
     const V low = x > V{} ? V{} : x;
-    const V power = exp2<T>(low * static_cast<T>(1.44269504088896340736));
+    const V power = exp2<T>(low * std::numbers::log2e_v<T>);
     return x > V{} ? x + T{1} : power;
   }
   return x;

@@ -3,6 +3,8 @@
 // Only a callback is asked in natural units: before it everything is natural.
 #pragma once
 
+#include <numbers>
+
 #include "kernels/gemm.h"
 #include "kernels/params.h"
 #include "simd/exp2.h"
@@ -12,8 +14,6 @@
 namespace qkv {
 namespace {
 
-template <class T>
-constexpr T kLog2E = static_cast<T>(1.44269504088896340736);
 template <class T>
 constexpr T kLargest = std::numeric_limits<T>::max();
 template <class T>
@@ -31,7 +31,7 @@ inline typename Simd<T>::V shift_of(typename Simd<T>::V maximum) {
 template <class T>
 inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
   using V = typename Simd<T>::V;
-  V scaled = natural * kLog2E<T>;
+  V scaled = natural * std::numbers::log2e_v<T>;
   scaled = scaled > kLargest<T> ? splat<T>(kLargest<T>) : scaled;
   scaled = scaled < -kLargest<T> ? splat<T>(-kLargest<T>) : scaled;
   return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
@@ -140,7 +140,7 @@ inline void pack_strips(const T* rows, Index stride, Index q_begin, Index count,
 /// Scores to powers of two, unless a callback wants them as they are.
 template <class T>
 inline Accumulator<T> score_unit(const TileScores<T>& s) {
-  return s.mod.apply == nullptr ? kLog2E<Accumulator<T>> : Accumulator<T>{1};
+  return s.mod.apply == nullptr ? std::numbers::log2e_v<Accumulator<T>> : Accumulator<T>{1};
 }
 
 /// What the Q^T panel is multiplied by: scores come out of the product in their unit, or, with a soft cap, as tanh's argument.
@@ -193,8 +193,8 @@ inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
                       std::uint32_t* words) {
   if (bias.column_stride == 1) {  // in one pass where all stays finite
     const T* source = bias.data + i0 * bias.row_stride + j0 + live.lo;
-    if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, kLog2E<T>, panel + live.lo * kStrip<T>,
-                                  kStrip<T>)) {
+    if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, std::numbers::log2e_v<T>,
+                                  panel + live.lo * kStrip<T>, kStrip<T>)) {
       return false;
     }
   }

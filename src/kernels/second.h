@@ -57,7 +57,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
   const bool moves_bias = t.tangents.bias.data != nullptr, reads_dout = kSweep != Sweep::kMean && t.first.dout != nullptr;
   const V high = load<T>(w.first.lse2_high + lane), low = load<T>(w.first.lse2_low + lane);
   const V delta = load<T>(w.first.delta + lane), mean = load<T>(w.mean + lane), moment = load<T>(w.moment + lane);
-  const V unit = splat<T>(capped ? s.softcap : static_cast<T>(0.69314718055994530942));  // 1 / panel_factor * scale
+  const V unit = splat<T>(capped ? s.softcap : std::numbers::ln2_v<T>);  // 1 / panel_factor * scale
   const V cap = splat<T>(s.softcap), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   V mean_sum{}, moment_sum{};
   for (Index j = keys.begin; j < keys.end; ++j) {
@@ -71,7 +71,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
       const V th = tanh<T>(x);
       slope -= th * th;
       bend = T{-2} * th * slope / cap;
-      x = th * (cap * kLog2E<T>);
+      x = th * (cap * std::numbers::log2e_v<T>);
     }
     if (biased) x += load<T>(w.first.bias + at_bias);
     const V weight = exp2<T>(x - high - low);

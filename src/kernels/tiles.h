@@ -1,6 +1,7 @@
 // The shape of tiles and the layout of scratch memory: one place that says how large everything is and why.
 #pragma once
 
+#include "kernels/carver.h"
 #include "kernels/gemm.h"
 #include "kernels/params.h"
 #include "kernels/spans.h"
@@ -50,24 +51,6 @@ inline Index half_query_tile(Index head_dim, Index v_head_dim) {
   while (queries > kStrip<float> && queries * query_bytes > left) queries /= 2;
   return queries;
 }
-
-/// Hands out 64-byte aligned pieces of one block; with a null base it only counts.
-class Carver {
- public:
-  explicit Carver(void* base) : base_(static_cast<std::byte*>(base)) {}
-
-  template <class E>
-  E* take(Index count) {
-    const std::size_t offset = used_;
-    used_ += static_cast<std::size_t>(round_up(count * static_cast<Index>(sizeof(E)), 64));
-    return base_ == nullptr ? nullptr : reinterpret_cast<E*>(base_ + offset);
-  }
-  std::size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  std::size_t used_ = 0;
-};
 
 template <class T>
 struct ForwardScratch {

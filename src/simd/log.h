@@ -2,12 +2,12 @@
 // Not: zero, negative or subnormal arguments of log_positive.
 #pragma once
 
+#include <numbers>
+
 #include "simd/vec.h"
 
 namespace qkv {
 namespace {
-
-constexpr double kLn2 = 0.69314718055994530942;
 
 /// log(x) for normal x > 0, relative error below 2e-12: x = 2^e m, m in [sqrt(1/2), sqrt(2));  log m = 2 atanh(s),
 /// s = (m - 1) / (m + 1), as its series: the first term left out is s^14 / 15 with s^2 <= 0.0295.
@@ -20,7 +20,7 @@ inline F64 log_positive(F64 x) {
   const F64 s = (m - 1.0) / (m + 1.0), z = s * s;
   F64 series = splat(1.0 / 13);
   for (const double c : {1.0 / 11, 1.0 / 9, 1.0 / 7, 1.0 / 5, 1.0 / 3, 1.0}) series = fma(series, z, splat(c));
-  return fma(exponent, splat(kLn2), (s + s) * series);
+  return fma(exponent, splat(std::numbers::ln2), (s + s) * series);
 }
 
 /// lse[i] = log(2^row_max[i] * row_sum[i]) for `count` rows: -inf where the sum is 0, the sum itself where that is NaN or
@@ -33,7 +33,8 @@ inline void log_sum_exp(const float* row_max, const float* row_sum, Index count,
     __builtin_memcpy(&maximum, row_max + i, sizeof maximum);
     __builtin_memcpy(&sum, row_sum + i, sizeof sum);
     const F64 logarithm = log_positive(__builtin_convertvector(sum, F64));
-    Half result = __builtin_convertvector(fma(__builtin_convertvector(maximum, F64), splat(kLn2), logarithm), Half);
+    Half result =
+        __builtin_convertvector(fma(__builtin_convertvector(maximum, F64), splat(std::numbers::ln2), logarithm), Half);
     result = sum < kInf<float> ? result : sum;
     result = sum == 0.0f ? Half{} - kInf<float> : result;
     __builtin_memcpy(lse + i, &result, static_cast<std::size_t>(smaller<Index>(n, count - i)) * sizeof(float));
@@ -41,7 +42,7 @@ inline void log_sum_exp(const float* row_max, const float* row_sum, Index count,
 }
 inline void log_sum_exp(const double* row_max, const double* row_sum, Index count, double* lse) {
   for (Index i = 0; i < count; ++i) {
-    lse[i] = row_sum[i] == 0 ? -kInf<double> : row_max[i] * kLn2 + __builtin_log(row_sum[i]);
+    lse[i] = row_sum[i] == 0 ? -kInf<double> : row_max[i] * std::numbers::ln2 + __builtin_log(row_sum[i]);
   }
 }
 

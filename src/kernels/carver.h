@@ -1,0 +1,39 @@
+// Cuts a block of scratch memory into pieces that start at cache lines; callers of kernels use it too. Not: who lends the block
+// (core/scratch.h). Always inlined: a copy compiled for one instruction set must not stand in for another's at link time.
+#pragma once
+
+#include <cstddef>
+
+#include "qkv/types.h"
+
+namespace qkv {
+
+/// Rounded up to whole cache lines.
+[[gnu::always_inline]] constexpr std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// Bytes of `count` elements, in whole cache lines.
+template <class E>
+[[gnu::always_inline]] constexpr std::size_t line_bytes(Index count) {
+  return round_to_line(static_cast<std::size_t>(count) * sizeof(E));
+}
+
+/// Hands out pieces of the block at `base`, which starts at a cache line. With a null base it only counts: the same lines of
+/// code say how much to borrow and where everything lies.
+class Carver {
+ public:
+  [[gnu::always_inline]] explicit Carver(void* base) : base_(static_cast<std::byte*>(base)) {}
+
+  template <class E>
+  [[gnu::always_inline]] E* take(Index count) {
+    const std::size_t offset = used_;
+    used_ += line_bytes<E>(count);
+    return base_ == nullptr ? nullptr : reinterpret_cast<E*>(base_ + offset);
+  }
+  [[gnu::always_inline]] std::size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace qkv
