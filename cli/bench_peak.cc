@@ -22,8 +22,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 /// GFLOP/s of `loop` on every thread at once: the best of several tries.
 template <class T>
-double fma_rate(Context& context, double (*loop)(KernelIndex, T*)) {
-  const auto try_once = [&](KernelIndex rounds) {
+double fma_rate(Context& context, double (*loop)(Index, T*)) {
+  const auto try_once = [&](Index rounds) {
     std::vector<double> flops(static_cast<std::size_t>(context.threads()));
     const auto start = Clock::now();
     context.parallel_for(context.threads(), [&](Index item, int) {
@@ -33,7 +33,7 @@ double fma_rate(Context& context, double (*loop)(KernelIndex, T*)) {
     const double seconds = seconds_since(start);
     return std::pair(std::accumulate(flops.begin(), flops.end(), 0.0) / seconds / 1e9, seconds);
   };
-  KernelIndex rounds = 1 << 12;
+  Index rounds = 1 << 12;
   double best = 0;
   for (double seconds = 0; seconds < kTrySeconds; rounds *= 2) std::tie(best, seconds) = try_once(rounds);
   for (int n = 0; n < kTries; ++n) best = std::max(best, try_once(rounds).first);

@@ -12,7 +12,7 @@
 namespace qkv::cli {
 namespace {
 
-constexpr KernelIndex kHeadDims[] = {64, 128};
+constexpr Index kHeadDims[] = {64, 128};
 
 struct InfoOptions {
   bool json = false;
@@ -22,7 +22,7 @@ template <class T>
 Json tiles(Isa isa, const char* dtype) {
   Json list = Json::array();
   const Kernels<T>& kernels = kernels_of<T>(isa);
-  for (const KernelIndex d : kHeadDims) {
+  for (const Index d : kHeadDims) {
     list.push_back({{"dtype", dtype},
                     {"head_dim", d},
                     {"lanes", kernels.strip},

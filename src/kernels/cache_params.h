@@ -11,35 +11,34 @@ enum class StoredType : int { kF32, kF64, kBF16, kF16, kInt8 };
 
 /// K or V of one (sequence, key/value head).
 struct CachedMatrix {
-  const void* rows;                                        // row 0 of page 0
-  const float* scales;                                     // of the same row; kInt8 only: row = scale * integers
-  KernelIndex page_stride, row_stride, scale_page_stride;  // in elements; scales of a page follow each other
+  const void* rows;                                  // row 0 of page 0
+  const float* scales;                               // of the same row; kInt8 only: row = scale * integers
+  Index page_stride, row_stride, scale_page_stride;  // in elements; scales of a page follow each other
 };
 
 /// Both, and where their rows lie: position j is row j % page_size of page pages[j / page_size % num_pages]. So one page holds
 /// all (contiguous), several do (paged), or few are written round and round (ring).
 struct CachedHead {
   StoredType type;
-  CachedMatrix k, v;         // rows of D and Dv
-  const KernelIndex* pages;  // [num_pages]
-  KernelIndex num_pages, page_size;
-  KernelIndex first, end;  // the positions that exist
+  CachedMatrix k, v;   // rows of D and Dv
+  const Index* pages;  // [num_pages]
+  Index num_pages, page_size;
+  Index first, end;  // the positions that exist
 };
 
 /// Attention on a cache. Positions that do not exist are never read, so the mask may keep none of them.
 template <class T>
 struct CacheKernels {
   /// Queries of a tiled work item, and the bytes of its scratch; chunks are those of Kernels<T>::key_tile.
-  KernelIndex (*query_tile)(KernelIndex head_dim, KernelIndex v_head_dim);
-  std::size_t (*forward_scratch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  Index (*query_tile)(Index head_dim, Index v_head_dim);
+  std::size_t (*forward_scratch_bytes)(Index head_dim, Index v_head_dim);
   /// As Kernels<T>::forward; k and v of the tile are not looked at.
   void (*forward)(const ForwardTile<T>&, const CachedHead&, void* scratch);
   /// As in DecodeKernels<T>, whose merge, finish and state these share.
-  KernelIndex (*decode_chunk)(StoredType, KernelIndex head_dim, KernelIndex v_head_dim);
-  KernelIndex (*decode_part_keys)(StoredType, KernelIndex head_dim, KernelIndex v_head_dim);
-  std::size_t (*decode_scratch_bytes)(StoredType, KernelIndex rows, KernelIndex head_dim, KernelIndex v_head_dim);
-  void (*decode_part)(const DecodeGroup<T>&, const CachedHead&, KernelIndex k_begin, KernelIndex k_end, void* scratch,
-                      void* state);
+  Index (*decode_chunk)(StoredType, Index head_dim, Index v_head_dim);
+  Index (*decode_part_keys)(StoredType, Index head_dim, Index v_head_dim);
+  std::size_t (*decode_scratch_bytes)(StoredType, Index rows, Index head_dim, Index v_head_dim);
+  void (*decode_part)(const DecodeGroup<T>&, const CachedHead&, Index k_begin, Index k_end, void* scratch, void* state);
 };
 
 /// to[r][0..width) = from[r][0..width) rounded once to the type of `to`. Double goes to double only, and nothing else does.
@@ -49,7 +48,7 @@ struct StoreRows {
   void* to;
   StoredType to_type;
   float* scales;  // [count]; kInt8 only
-  KernelIndex from_stride, to_stride, count, width;
+  Index from_stride, to_stride, count, width;
 };
 
 struct CacheTable {
@@ -60,7 +59,7 @@ struct CacheTable {
   void (*store)(const StoreRows&);
   /// Positions [begin, begin + count) of one matrix of a cache as floats, or doubles where it stores such; rows follow each
   /// other.
-  void (*read)(const CachedHead&, const CachedMatrix&, KernelIndex begin, KernelIndex count, KernelIndex width, void* to);
+  void (*read)(const CachedHead&, const CachedMatrix&, Index begin, Index count, Index width, void* to);
 };
 
 }  // namespace qkv

@@ -10,13 +10,13 @@ namespace qkv {
 template <class T>
 struct RowSums {
   using Sum = Accumulator<T>;
-  KernelIndex offset;            // the position of query i among the keys is i + offset
+  Index offset;                  // the position of query i among the keys is i + offset
   Sum *shift, *inverse;          // the weights are p * inverse, which is 1 / sums unless there is a sink
   Sum* sums;                     // sum_j p
   Sum* exponents;                // sum_j p (s2 - largest)
   Sum* distances;                // sum_j p |position - j|
   Sum* largest;                  // max_j s2; -inf: no key
-  KernelIndex* largest_key;      // its first j; -1: no key
+  Index* largest_key;            // its first j; -1: no key
   Sum *self, *previous, *first;  // p of the keys position, position - 1 and 0; 0 where they are not kept
 };
 
@@ -25,29 +25,29 @@ template <class T>
 struct CaptureSweep {
   using Sum = Accumulator<T>;
   TileScores<T> scores;
-  KernelIndex q_begin, q_count;
+  Index q_begin, q_count;
   const Sum *shift, *inverse;  // [q_count]: w = exp2(s2 - shift) * inverse
   bool applied;                // weights after dropout
   // Not null: weights times their gradient, w (dout . v), with dropout's factor where that is on.
   const T *v, *dout;  // [Tk, Dv], [Tq, Dv]
-  KernelIndex v_stride, dout_stride, v_head_dim;
+  Index v_stride, dout_stride, v_head_dim;
   // Each of these is null where it is not wanted.
-  double* columns;             // [Tk]: added to
-  double* map;                 // [map rows of the tile][map_columns]: added to
-  const KernelIndex* map_row;  // [q_count]: the row of `map` that a query belongs to
-  KernelIndex map_columns;
-  double* const* rows;    // [q_count]: [Tk], set where keys are live; null: this row is not wanted
-  double* top_values;     // [q_count][top_k], the largest first
-  KernelIndex* top_keys;  // [q_count][top_k], -1: fewer keys than that
-  KernelIndex top_k;
+  double* columns;       // [Tk]: added to
+  double* map;           // [map rows of the tile][map_columns]: added to
+  const Index* map_row;  // [q_count]: the row of `map` that a query belongs to
+  Index map_columns;
+  double* const* rows;  // [q_count]: [Tk], set where keys are live; null: this row is not wanted
+  double* top_values;   // [q_count][top_k], the largest first
+  Index* top_keys;      // [q_count][top_k], -1: fewer keys than that
+  Index top_k;
 };
 
 template <class T>
 struct CaptureKernels {
-  std::size_t (*watch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  std::size_t (*watch_bytes)(Index head_dim, Index v_head_dim);
   /// Kernels<T>::forward, in its bits, and the sums; `watch_scratch` beside its scratch.
   void (*forward)(const ForwardTile<T>&, const RowSums<T>&, void* scratch, void* watch_scratch);
-  std::size_t (*sweep_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  std::size_t (*sweep_bytes)(Index head_dim, Index v_head_dim);
   void (*sweep)(const CaptureSweep<T>&, void* scratch);
 };
 

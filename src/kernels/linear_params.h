@@ -17,7 +17,7 @@ enum LinearMap : int { kLinearIdentity, kLinearRelu, kLinearEluPlusOne, kLinearS
 template <class T>
 struct LinearFeatures {
   int map;
-  KernelIndex head_dim, count;      // D, F
+  Index head_dim, count;            // D, F
   T query_scale;                    // multiplies phi(q)
   const T *rows, *rows_transposed;  // [F][D], [D][F]; kLinearSoftmax only
   T half_norm, log_root;
@@ -30,11 +30,11 @@ struct LinearSegment {
   const T *q, *k, *v;  // [group][T, D], [T, D], [T, Dv]; q null: only the state is wanted; k null: only what base gives
   T* out;              // [group][T, Dv]
   T* normalizer;       // [group][T] or null
-  KernelIndex q_head_stride, q_stride, k_stride, v_stride, out_head_stride, out_stride;
-  KernelIndex normalizer_head_stride, normalizer_stride;
-  KernelIndex group_size, v_head_dim, begin, end, chunk;
+  Index q_head_stride, q_stride, k_stride, v_stride, out_head_stride, out_stride;
+  Index normalizer_head_stride, normalizer_stride;
+  Index group_size, v_head_dim, begin, end, chunk;
   const T *log_decay, *beta;  // or null
-  KernelIndex decay_stride, beta_stride;
+  Index decay_stride, beta_stride;
   bool normalized;
   const T* base;  // the state before the segment
   T* local;       // what the segment adds to it, then how much of the base is left: one number
@@ -45,9 +45,9 @@ template <class T>
 struct LinearGradient {
   LinearSegment<T> forward;  // its out is read, its normalizer too
   const T* dout;             // [group][T, Dv]
-  KernelIndex dout_head_stride, dout_stride;
+  Index dout_head_stride, dout_stride;
   T *dq, *dk, *dv;  // [group][T, D], [T, D], [T, Dv]
-  KernelIndex dq_head_stride, dq_stride, dk_stride, dv_stride;
+  Index dq_head_stride, dq_stride, dk_stride, dv_stride;
   T *dlog_decay, *dbeta;  // [T]: set, not added to
   bool accumulate;        // dq, dk, dv
   const T* dbase;         // gradient of the state after the segment
@@ -55,14 +55,14 @@ struct LinearGradient {
 };
 
 struct LinearSizes {
-  KernelIndex head_dim, features, v_head_dim, chunk;
+  Index head_dim, features, v_head_dim, chunk;
   bool delta;
 };
 
 template <class T>
 struct LinearKernels {
-  KernelIndex (*chunk)(KernelIndex features, KernelIndex v_head_dim);
-  KernelIndex (*segment_chunks)(KernelIndex features, KernelIndex v_head_dim);
+  Index (*chunk)(Index features, Index v_head_dim);
+  Index (*segment_chunks)(Index features, Index v_head_dim);
   std::size_t (*forward_scratch_bytes)(const LinearSizes&);
   std::size_t (*backward_scratch_bytes)(const LinearSizes&);
   void (*forward)(const LinearSegment<T>&, void* scratch);            // causal, or the state alone

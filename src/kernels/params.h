@@ -11,24 +11,19 @@
 
 namespace qkv {
 
-using KernelIndex = std::int64_t;
-
 enum MaskVerdict : int { kTileEmpty = 0, kTilePartial = 1, kTileFull = 2 };
 
 /// The mask of one (batch, head), behind a function pointer so that kernels know no mask. Null function: everything is kept.
 struct TileMask {
   /// Verdict of queries [i0, i0 + ni) x keys [j0, j0 + nj); fills words[0..nj) only when the verdict is kTilePartial.
-  int (*tile)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex j0,
-              KernelIndex nj, std::uint32_t* words);
+  int (*tile)(const void* mask, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);
   /// Keys [*begin, *end) that any of the queries might attend.
-  void (*key_range)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex* begin,
-                    KernelIndex* end);
+  void (*key_range)(const void* mask, Index batch, Index head, Index i0, Index ni, Index* begin, Index* end);
   const void* mask;
-  KernelIndex batch, head;
+  Index batch, head;
   /// The first key from `key` on that any of the queries might attend; kv_len or more: none. So that empty chunks cost nothing.
   /// Null: nobody knows.
-  KernelIndex (*next_key)(const void* mask, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni,
-                          KernelIndex key);
+  Index (*next_key)(const void* mask, Index batch, Index head, Index i0, Index ni, Index key);
 };
 
 /// The bias of one (batch, head); strides of 0 repeat. Null data: none.
@@ -36,7 +31,7 @@ template <class T>
 struct TileBias {
   using Sum = Accumulator<T>;
   const Sum* data;  // [Tq, Tk]
-  KernelIndex row_stride, column_stride;
+  Index row_stride, column_stride;
 };
 
 /// Dropout of one (batch, head): Philox key and third counter word, see attention.h.
@@ -50,11 +45,10 @@ template <class Sum>
 struct TileScoreMod {
   /// Of queries [i0, i0 + ni) x keys [j0, j0 + nj): scores[i * row + j * column] becomes what the callback makes of it, and
   /// slopes[i * slope_row + j * slope_column] its derivative; slopes null: not wanted.
-  void (*apply)(const void* mod, KernelIndex batch, KernelIndex head, KernelIndex i0, KernelIndex ni, KernelIndex j0,
-                KernelIndex nj, Sum* scores, KernelIndex row, KernelIndex column, Sum* slopes, KernelIndex slope_row,
-                KernelIndex slope_column);
+  void (*apply)(const void* mod, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, Sum* scores, Index row,
+                Index column, Sum* slopes, Index slope_row, Index slope_column);
   const void* mod;
-  KernelIndex batch, head;
+  Index batch, head;
 };
 
 /// What turns q.k into scores, for one (batch, head).
@@ -63,18 +57,18 @@ struct TileScores {
   using Sum = Accumulator<T>;
   const T* q;  // [Tq, D]
   const T* k;  // [Tk, D]
-  KernelIndex q_stride, k_stride;
-  KernelIndex kv_len, head_dim;
+  Index q_stride, k_stride;
+  Index kv_len, head_dim;
   Sum scale;
   Sum softcap;  // 0: off
   TileMask mask;
   TileBias<T> bias;
   TileDropout dropout;
-  KernelIndex key_tile;
+  Index key_tile;
   const Sum* position;    // added to a bias that is there, by key - query; null: nothing
   TileScoreMod<Sum> mod;  // after soft cap and bias, before the mask; a result of -inf is not kept
   const Sum* sink;  // [heads of the group], sink_stride apart: a logit that every row's sum holds beside its keys; null: none
-  KernelIndex sink_stride;
+  Index sink_stride;
 };
 
 /// Forward of queries [q_begin, q_begin + q_count) of one (batch, head).
@@ -84,12 +78,12 @@ struct ForwardTile {
   TileScores<T> scores;
   const T* v;  // [Tk, Dv]; null: only row_max and row_sum are wanted
   T* out;      // [Tq, Dv]
-  KernelIndex v_stride, out_stride, v_head_dim;
-  KernelIndex q_begin, q_count;
+  Index v_stride, out_stride, v_head_dim;
+  Index q_begin, q_count;
   Sum* lse;                 // [q_count]: natural log; always written
   Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
   Sum* weights;             // [Tq, Tk] or null: also write the weights
-  KernelIndex weights_row_stride, weights_column_stride;
+  Index weights_row_stride, weights_column_stride;
   bool weights_applied;  // after dropout
   // With weights and v, without dropout, where a strip's exponentials fit: kept from the one sweep over the keys. Null: a
   // second sweep.
@@ -106,13 +100,13 @@ struct BackwardTile {
   const T* dout;                    // [Tq, Dv]
   const Sum *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
   const Sum* delta;                 // [Tq]: rowsum(dout * out) - dlse
-  KernelIndex v_stride, dout_stride, v_head_dim;
-  KernelIndex q_begin, q_count, k_begin, k_count;
+  Index v_stride, dout_stride, v_head_dim;
+  Index q_begin, q_count, k_begin, k_count;
   Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
-  KernelIndex dq_stride, dk_stride, dv_stride;
+  Index dq_stride, dk_stride, dv_stride;
   bool sets_dq, sets_keys;  // these rows of dq, or of dk and dv, hold nothing yet: they are set, not added to
   Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
-  KernelIndex dbias_row_stride, dbias_column_stride;
+  Index dbias_row_stride, dbias_column_stride;
   Sum* dposition;  // the same gradient by key - query: added to; null: not wanted
 };
 
@@ -121,8 +115,8 @@ template <class T>
 struct DeltaRows {
   using Sum = Accumulator<T>;
   const T *dout, *out;  // [Tq, Dv]
-  KernelIndex dout_stride, out_stride, v_head_dim;
-  KernelIndex q_begin, q_count;
+  Index dout_stride, out_stride, v_head_dim;
+  Index q_begin, q_count;
   Sum* delta;  // [Tq]
 };
 
@@ -135,42 +129,42 @@ struct DecodeGroup {
   const T* v;            // [Tk, Dv]
   T* out;                // [group_size, Tq, Dv]
   Sum* lse;              // [group_size * q_len]: natural log; always written
-  KernelIndex q_head_stride, bias_head_stride, position_head_stride, v_stride, v_head_dim, out_head_stride, out_stride;
-  KernelIndex q_len, group_size;
+  Index q_head_stride, bias_head_stride, position_head_stride, v_stride, v_head_dim, out_head_stride, out_stride;
+  Index q_len, group_size;
   bool mask_differs;  // from head to head
 };
 
-constexpr KernelIndex kDecodeRowLimit = 16;
+constexpr Index kDecodeRowLimit = 16;
 
 /// Attention of a DecodeGroup, a part of the keys at a time: parts in any order, merged in the order of their keys.
 template <class T>
 struct DecodeKernels {
-  KernelIndex (*chunk)(KernelIndex head_dim, KernelIndex v_head_dim);  // keys looked at together
+  Index (*chunk)(Index head_dim, Index v_head_dim);  // keys looked at together
   /// Keys of a part, a whole number of chunks and, as key_tile, a constant of (instruction set, type, D, Dv).
-  KernelIndex (*part_keys)(KernelIndex head_dim, KernelIndex v_head_dim);
-  std::size_t (*scratch_bytes)(KernelIndex rows, KernelIndex head_dim, KernelIndex v_head_dim);
-  std::size_t (*state_bytes)(KernelIndex rows, KernelIndex v_head_dim);
-  void (*part)(const DecodeGroup<T>&, KernelIndex k_begin, KernelIndex k_end, void* scratch, void* state);
+  Index (*part_keys)(Index head_dim, Index v_head_dim);
+  std::size_t (*scratch_bytes)(Index rows, Index head_dim, Index v_head_dim);
+  std::size_t (*state_bytes)(Index rows, Index v_head_dim);
+  void (*part)(const DecodeGroup<T>&, Index k_begin, Index k_end, void* scratch, void* state);
   void (*merge)(const DecodeGroup<T>&, void* into, const void* from);
   void (*finish)(const DecodeGroup<T>&, void* state);
 };
 
 template <class T>
 struct Kernels {
-  KernelIndex strip;  // queries side by side in SIMD lanes
+  Index strip;  // queries side by side in SIMD lanes
   /// Keys of a chunk: a constant of (instruction set, type, D, Dv), never of batch, threads or caches, so that bits stay.
-  KernelIndex (*key_tile)(KernelIndex head_dim, KernelIndex v_head_dim);
+  Index (*key_tile)(Index head_dim, Index v_head_dim);
   /// Queries of a work item: a whole number of strips, chosen so that scratch stays small.
-  KernelIndex (*query_tile)(KernelIndex head_dim, KernelIndex v_head_dim);
+  Index (*query_tile)(Index head_dim, Index v_head_dim);
   /// Keys of a backward work item: a whole number of chunks.
-  KernelIndex (*backward_keys)(KernelIndex head_dim, KernelIndex v_head_dim);
-  std::size_t (*forward_scratch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
-  std::size_t (*backward_scratch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  Index (*backward_keys)(Index head_dim, Index v_head_dim);
+  std::size_t (*forward_scratch_bytes)(Index head_dim, Index v_head_dim);
+  std::size_t (*backward_scratch_bytes)(Index head_dim, Index v_head_dim);
   void (*forward)(const ForwardTile<T>&, void* scratch);
   void (*backward)(const BackwardTile<T>&, void* scratch);
   void (*delta)(const DeltaRows<T>&, void* scratch);
   /// to[r][c] (+)= sums[r][c], rounded once, for rows x columns; rows of sums follow each other. 16-bit types only.
-  void (*round)(const Accumulator<T>* sums, KernelIndex rows, KernelIndex columns, T* to, KernelIndex stride, bool add);
+  void (*round)(const Accumulator<T>* sums, Index rows, Index columns, T* to, Index stride, bool add);
   DecodeKernels<T> decode;
 };
 
@@ -178,44 +172,44 @@ struct Kernels {
 struct MatrixProduct {
   const float *a, *b, *bias;  // bias [columns] or null; not together with accumulate
   float* c;
-  KernelIndex rows, columns, depth;
-  KernelIndex a_row, a_depth;   // strides of A [rows, depth]
-  KernelIndex b_row, b_column;  // strides of B [depth, columns]
-  KernelIndex c_row;
+  Index rows, columns, depth;
+  Index a_row, a_depth;   // strides of A [rows, depth]
+  Index b_row, b_column;  // strides of B [depth, columns]
+  Index c_row;
   bool accumulate;
-  float* a_sums;         // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
-  KernelIndex all_rows;  // of the product that this is a part of
+  float* a_sums;   // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
+  Index all_rows;  // of the product that this is a part of
 };
 
 /// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]
 struct GatherRows {
   const float* table;
-  KernelIndex table_stride;
-  const KernelIndex* ids;  // [count]
+  Index table_stride;
+  const Index* ids;  // [count]
   float* rows;
-  KernelIndex row_stride, count, width;
+  Index row_stride, count, width;
   bool accumulate;
   const float* other;  // or null; not together with accumulate
-  KernelIndex other_stride;
-  const KernelIndex* other_ids;  // [count]
+  Index other_stride;
+  const Index* other_ids;  // [count]
 };
 
 /// table[ids[m], :] += rows[m, :]
 struct ScatterRows {
   const float* rows;
-  KernelIndex row_stride;
-  const KernelIndex* ids;  // [count]
+  Index row_stride;
+  const Index* ids;  // [count]
   float* table;
-  KernelIndex table_stride, count, width;
+  Index table_stride, count, width;
 };
 
 /// The loss of rows of logits [rows, columns] and its gradient times `share`.
 struct CrossEntropyRows {
   const float* logits;
-  KernelIndex logits_stride;
-  const KernelIndex* targets;  // [rows]; negative: none
+  Index logits_stride;
+  const Index* targets;  // [rows]; negative: none
   float* gradient;
-  KernelIndex gradient_stride, rows, columns;
+  Index gradient_stride, rows, columns;
   float share;
 };
 
@@ -229,9 +223,9 @@ struct LayerKernels {
 
 /// Plain loops of multiply-adds, to measure what the machine can do: each runs `rounds` rounds and returns the flops done.
 struct PeakKernels {
-  double (*fma_f32)(KernelIndex rounds, float* sink);
-  double (*fma_f64)(KernelIndex rounds, double* sink);
-  double (*dot_bf16)(KernelIndex rounds, float* sink);  // products of bf16 pairs; null where kernels have none
+  double (*fma_f32)(Index rounds, float* sink);
+  double (*fma_f64)(Index rounds, double* sink);
+  double (*dot_bf16)(Index rounds, float* sink);  // products of bf16 pairs; null where kernels have none
 };
 
 struct KernelTable {

@@ -10,7 +10,7 @@ namespace qkv {
 template <class T>
 struct TileTangents {
   const T *q, *k, *v;  // [Tq, D], [Tk, D], [Tk, Dv]
-  KernelIndex q_stride, k_stride, v_stride;
+  Index q_stride, k_stride, v_stride;
   TileBias<T> bias;   // null data where the bias does not move or there is none
   const T* position;  // added to it, by key - query; null: nothing
 };
@@ -24,12 +24,12 @@ struct SecondTile {
   T* moment;    // [Tq]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
   T sink_rate;  // the tangent of the sink, where there is one
   T* tout;      // [Tq, Dv] or null: added to
-  KernelIndex tout_stride;
+  Index tout_stride;
 };
 
 template <class T>
 struct SecondKernels {
-  std::size_t (*scratch_bytes)(KernelIndex head_dim, KernelIndex v_head_dim);
+  std::size_t (*scratch_bytes)(Index head_dim, Index v_head_dim);
   /// mean, moment, tout, gq, gbias: all keys, in ascending order.
   void (*rows)(const SecondTile<T>&, void* scratch);
   /// gk, gv of the keys of a tile, from its queries; needs `rows` of them.

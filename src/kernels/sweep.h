@@ -164,7 +164,7 @@ class Sweep {
   void add_map(const StripRows& r, Index j0, const LiveRows& live) const {
     const int vectors = live_vectors<T>(r.ni);
     const Index kv_len = t_.scores.kv_len, columns = t_.map_columns;
-    const KernelIndex* map_row = t_.map_row + (r.i0 - t_.q_begin);
+    const Index* map_row = t_.map_row + (r.i0 - t_.q_begin);
     alignas(64) T sums[kStrip<T>];
     for (Index j = live.lo; j < live.hi;) {
       const Index cell = (j0 + j) * columns / kv_len;
@@ -176,7 +176,7 @@ class Sweep {
       }
       for (int v = 0; v < vectors; ++v) store<T>(sums + v * n, sum[v]);
       for (Index lane = 0; lane < r.ni;) {  // the lanes of one row of the map together
-        const KernelIndex row = map_row[lane];
+        const Index row = map_row[lane];
         double total = 0;
         for (; lane < r.ni && map_row[lane] == row; ++lane) total += static_cast<double>(sums[lane]);
         t_.map[row * columns + cell] += total;
@@ -225,7 +225,7 @@ class Sweep {
   /// Puts one more into its place, behind equal ones, and returns what the next one must be above.
   T insert(Index query, T value, Index key) const {
     double* values = t_.top_values + query * t_.top_k;
-    KernelIndex* keys = t_.top_keys + query * t_.top_k;
+    Index* keys = t_.top_keys + query * t_.top_k;
     Index place = t_.top_k - 1;
     for (; place > 0 && (keys[place - 1] < 0 || values[place - 1] < static_cast<double>(value)); --place) {
       values[place] = values[place - 1];

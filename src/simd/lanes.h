@@ -7,6 +7,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "qkv/types.h"
+
 #if defined(__AVX512F__)
 #define QKV_VECTOR_BYTES 64
 #elif defined(__AVX2__)
@@ -19,8 +21,6 @@
 
 namespace qkv {
 namespace {
-
-using Index = std::int64_t;
 
 typedef float F32 __attribute__((vector_size(QKV_VECTOR_BYTES)));
 typedef double F64 __attribute__((vector_size(QKV_VECTOR_BYTES)));
