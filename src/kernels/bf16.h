@@ -146,6 +146,7 @@ inline void forward_bf16_watched(const ForwardTile<BFloat16>& t, void* scratch, 
   const Bf16ForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
   ForwardTile<float> f = float_forward(t);
   f.v = t.v == nullptr ? nullptr : w.half.v;
+  f.weights = f.exponentials = nullptr;  // by the float kernels, below
   forward_tile(f, w.half.tile, Bf16Rows(t, w), watch);
   if (t.weights == nullptr) return;
   float unused_lse[kStripsPerTile * kStrip<float>];

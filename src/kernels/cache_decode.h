@@ -114,15 +114,7 @@ inline DecodeGroup<Accumulator<Q>> sums_group(const DecodeGroup<Q>& t) {
   if constexpr (std::is_same_v<Q, Accumulator<Q>>) {
     return t;
   } else {
-    DecodeGroup<float> f{};
-    f.scores = float_scores(t.scores);
-    f.bias_head_stride = t.bias_head_stride;
-    f.position_head_stride = t.position_head_stride;
-    f.v_head_dim = t.v_head_dim;
-    f.q_len = t.q_len;
-    f.group_size = t.group_size;
-    f.mask_differs = t.mask_differs;
-    return f;
+    return {t, float_scores(t.scores), nullptr, nullptr, 0, 0, 0, 0};
   }
 }
 

@@ -230,8 +230,8 @@ inline void chunk_dots(const Group& t, const Chunk& k, const DecodeScratch<T>& w
     for_row_blocks(
         rows, [&](auto count, Index r) __attribute__((always_inline)) {
           constexpr int block = decltype(count)::value;
-          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, live, t.scores.head_dim, soon,
-                              share_of_runs(r, block, rows), w.scores + r * kChunkLimit + kRuns * g);
+          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, live, t.scores.head_dim, soon, share_of_runs(r, block, rows),
+                              w.scores + r * kChunkLimit + kRuns * g);
         });
   }
 }

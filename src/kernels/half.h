@@ -11,23 +11,10 @@
 namespace qkv {
 namespace {
 
-/// A tile's scores as float: all but q and k, whose rows the caller widens.
+/// Scores of float rows that lie close together: all but the rows themselves, which the caller widens.
 template <class S>
 inline TileScores<float> float_scores(const TileScores<S>& s) {
-  TileScores<float> f{};
-  f.kv_len = s.kv_len;
-  f.head_dim = s.head_dim;
-  f.scale = s.scale;
-  f.softcap = s.softcap;
-  f.mask = s.mask;
-  f.bias = {s.bias.data, s.bias.row_stride, s.bias.column_stride};
-  f.dropout = s.dropout;
-  f.key_tile = s.key_tile;
-  f.position = s.position;
-  f.mod = {s.mod.apply, s.mod.mod, s.mod.batch, s.mod.head};
-  f.sink = s.sink;
-  f.sink_stride = s.sink_stride;
-  return f;
+  return {s, nullptr, nullptr, s.head_dim, s.head_dim};
 }
 
 /// Widens rows [begin, begin + count) and returns where row 0 would be, so that callers keep their own row numbers.
@@ -37,19 +24,9 @@ inline const float* widened(const S* rows, Index stride, Index begin, Index coun
   return to - begin * width;
 }
 
-/// A tile of float rows that lie close together: all but the rows themselves and the weights.
 template <class S>
 inline ForwardTile<float> float_forward(const ForwardTile<S>& t) {
-  ForwardTile<float> f{};
-  f.scores = float_scores(t.scores);
-  f.scores.q_stride = f.scores.k_stride = t.scores.head_dim;
-  f.v_stride = f.out_stride = f.v_head_dim = t.v_head_dim;
-  f.q_begin = t.q_begin;
-  f.q_count = t.q_count;
-  f.lse = t.lse;
-  f.row_max2 = t.row_max2;
-  f.row_sum = t.row_sum;
-  return f;
+  return {t, float_scores(t.scores), nullptr, nullptr, t.v_head_dim, t.v_head_dim};
 }
 
 struct HalfForwardScratch {
@@ -103,12 +80,6 @@ inline void forward_half_watched(const ForwardTile<S>& t, void* scratch, const W
   const HalfForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
   ForwardTile<float> f = float_forward(t);
   f.v = t.v == nullptr ? nullptr : w.v;
-  f.weights = t.weights;
-  f.weights_row_stride = t.weights_row_stride;
-  f.weights_column_stride = t.weights_column_stride;
-  f.weights_applied = t.weights_applied;
-  f.exponentials = t.exponentials;
-  f.chunk_shifts = t.chunk_shifts;
   forward_tile(f, w.tile, HalfRows<S>(t, w), watch);
 }
 
@@ -136,31 +107,9 @@ struct HalfBackwardScratch {
   }
 };
 
-/// A tile of float rows that lie close together: all but the rows themselves.
 template <class S>
 inline BackwardTile<float> float_backward(const BackwardTile<S>& t) {
-  BackwardTile<float> f{};
-  f.scores = float_scores(t.scores);
-  f.scores.q_stride = f.scores.k_stride = t.scores.head_dim;
-  f.dout_stride = f.v_stride = f.v_head_dim = t.v_head_dim;
-  f.lse2_high = t.lse2_high;
-  f.lse2_low = t.lse2_low;
-  f.delta = t.delta;
-  f.q_begin = t.q_begin;
-  f.q_count = t.q_count;
-  f.k_begin = t.k_begin;
-  f.k_count = t.k_count;
-  f.dq = t.dq;
-  f.dk = t.dk;
-  f.dv = t.dv;
-  f.dq_stride = t.dq_stride;
-  f.dk_stride = t.dk_stride;
-  f.dv_stride = t.dv_stride;
-  f.dbias = t.dbias;
-  f.dbias_row_stride = t.dbias_row_stride;
-  f.dbias_column_stride = t.dbias_column_stride;
-  f.dposition = t.dposition;
-  return f;
+  return {t, float_scores(t.scores), nullptr, nullptr, t.v_head_dim, t.v_head_dim};
 }
 
 template <class S>

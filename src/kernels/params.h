@@ -27,9 +27,8 @@ struct TileMask {
 };
 
 /// The bias of one (batch, head); strides of 0 repeat. Null data: none.
-template <class T>
+template <class Sum>
 struct TileBias {
-  using Sum = Accumulator<T>;
   const Sum* data;  // [Tq, Tk]
   Index row_stride, column_stride;
 };
@@ -51,18 +50,14 @@ struct TileScoreMod {
   Index batch, head;
 };
 
-/// What turns q.k into scores, for one (batch, head).
-template <class T>
-struct TileScores {
-  using Sum = Accumulator<T>;
-  const T* q;  // [Tq, D]
-  const T* k;  // [Tk, D]
-  Index q_stride, k_stride;
+/// What turns q.k into scores, for one (batch, head), whatever q and k are stored as.
+template <class Sum>
+struct ScoreParams {
   Index kv_len, head_dim;
   Sum scale;
   Sum softcap;  // 0: off
   TileMask mask;
-  TileBias<T> bias;
+  TileBias<Sum> bias;
   TileDropout dropout;
   Index key_tile;
   const Sum* position;    // added to a bias that is there, by key - query; null: nothing
@@ -71,15 +66,18 @@ struct TileScores {
   Index sink_stride;
 };
 
-/// Forward of queries [q_begin, q_begin + q_count) of one (batch, head).
+/// The same with its rows.
 template <class T>
-struct ForwardTile {
-  using Sum = Accumulator<T>;
-  TileScores<T> scores;
-  const T* v;  // [Tk, Dv]; null: only row_max and row_sum are wanted
-  T* out;      // [Tq, Dv]
-  Index v_stride, out_stride, v_head_dim;
-  Index q_begin, q_count;
+struct TileScores : ScoreParams<Accumulator<T>> {
+  const T* q;  // [Tq, D]
+  const T* k;  // [Tk, D]
+  Index q_stride, k_stride;
+};
+
+/// Queries [q_begin, q_begin + q_count) of one (batch, head), and what forward makes of them beside out.
+template <class Sum>
+struct ForwardParams {
+  Index v_head_dim, q_begin, q_count;
   Sum* lse;                 // [q_count]: natural log; always written
   Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
   Sum* weights;             // [Tq, Tk] or null: also write the weights
@@ -91,23 +89,37 @@ struct ForwardTile {
   Sum* chunk_shifts;  // [chunks][strip]: what each chunk's exponents were taken from
 };
 
-/// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head). Null gradients are not computed.
+/// Forward of a query tile.
 template <class T>
-struct BackwardTile {
-  using Sum = Accumulator<T>;
+struct ForwardTile : ForwardParams<Accumulator<T>> {
   TileScores<T> scores;
-  const T* v;                       // [Tk, Dv]
-  const T* dout;                    // [Tq, Dv]
+  const T* v;  // [Tk, Dv]; null: only row_max and row_sum are wanted
+  T* out;      // [Tq, Dv]
+  Index v_stride, out_stride;
+};
+
+/// Queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head), what backward knows of them and what it adds
+/// to. Null gradients are not computed.
+template <class Sum>
+struct BackwardParams {
   const Sum *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
   const Sum* delta;                 // [Tq]: rowsum(dout * out) - dlse
-  Index v_stride, dout_stride, v_head_dim;
-  Index q_begin, q_count, k_begin, k_count;
+  Index v_head_dim, q_begin, q_count, k_begin, k_count;
   Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
   Index dq_stride, dk_stride, dv_stride;
   bool sets_dq, sets_keys;  // these rows of dq, or of dk and dv, hold nothing yet: they are set, not added to
   Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
   Index dbias_row_stride, dbias_column_stride;
   Sum* dposition;  // the same gradient by key - query: added to; null: not wanted
+};
+
+/// Backward of a query tile against a key range.
+template <class T>
+struct BackwardTile : BackwardParams<Accumulator<T>> {
+  TileScores<T> scores;
+  const T* v;     // [Tk, Dv]
+  const T* dout;  // [Tq, Dv]
+  Index v_stride, dout_stride;
 };
 
 /// delta[i] = sum_d dout[i, d] * out[i, d], over d in the order in which backward sums dout . v.
@@ -122,16 +134,21 @@ struct DeltaRows {
 
 /// Few queries of one batch element and all heads that share one key/value head. Row r is query r % q_len of the group's head
 /// r / q_len; there are at most kDecodeRowLimit.
+template <class Sum>
+struct DecodeParams {
+  Index q_len, group_size, v_head_dim;
+  Sum* lse;  // [group_size * q_len]: natural log; always written
+  Index bias_head_stride, position_head_stride;
+  bool mask_differs;  // from head to head
+};
+
+/// The same with its rows.
 template <class T>
-struct DecodeGroup {
-  using Sum = Accumulator<T>;
+struct DecodeGroup : DecodeParams<Accumulator<T>> {
   TileScores<T> scores;  // of the group's first head; the heads of mask, dropout, callback and sink count up from it
   const T* v;            // [Tk, Dv]
   T* out;                // [group_size, Tq, Dv]
-  Sum* lse;              // [group_size * q_len]: natural log; always written
-  Index q_head_stride, bias_head_stride, position_head_stride, v_stride, v_head_dim, out_head_stride, out_stride;
-  Index q_len, group_size;
-  bool mask_differs;  // from head to head
+  Index q_head_stride, v_stride, out_head_stride, out_stride;
 };
 
 constexpr Index kDecodeRowLimit = 16;
