@@ -79,7 +79,7 @@ double PeakMeter::read_rate() {
 }
 
 Peak PeakMeter::measure(const PeakKinds& kinds) {
-  const PeakKernels& kernels = kernel_table(context_.isa()).peak;
+  const PeakKernels& kernels = kernel_tables(context_.isa()).attention.peak;
   Peak peak;
   if (kinds.fma_f32) peak.fma_f32 = fma_rate<float>(context_, kernels.fma_f32);
   if (kinds.fma_f64) peak.fma_f64 = fma_rate<double>(context_, kernels.fma_f64);

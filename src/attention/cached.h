@@ -2,9 +2,8 @@
 // (cached_forward.cc), the cache itself (kv_cache.cc).
 #pragma once
 
+#include "attention/cache_storage.h"
 #include "attention/mask_node.h"
-#include "dispatch/cache_kernels.h"
-#include "kernels/cache_params.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv {

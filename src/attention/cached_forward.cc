@@ -26,7 +26,7 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   Problem<T> p =
       make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kRagged, &memory);
   p.cache = &kv;
-  p.cache_kernels = &cache_kernels_of<T>(context.isa());
+  p.cache_kernels = &for_element<T>(kernel_tables(context.isa()).cache);
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
   check_mask(options.mask, p.mask.extent, function);

@@ -70,7 +70,7 @@ CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const Captu
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;
-  kernels_ = &capture_kernels_of<T>(context.isa());
+  kernels_ = &for_element<T>(kernel_tables(context.isa()).capture);
   make_results();
 }
 

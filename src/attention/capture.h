@@ -5,7 +5,7 @@
 #include "attention/problem.h"
 #include "attention/turns.h"
 #include "core/scratch.h"
-#include "dispatch/capture_kernels.h"
+#include "dispatch/kernels.h"
 #include "kernels/capture_params.h"
 
 namespace qkv {

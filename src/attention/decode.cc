@@ -15,8 +15,6 @@ constexpr double kFlopsPerByte = 6;
 
 }  // namespace
 
-bool decode_mask_differs(const BoundMask& mask) { return mask_differs_by_head(mask); }
-
 template <class T>
 DecodeShape decode_shape(const Problem<T>& p) {
   const DecodeKernels<T>& kernels = p.kernels->decode;
@@ -44,7 +42,7 @@ void decode_forward(const Problem<T>& p, const View<T, 4>& out, const View<Accum
   const auto threads = static_cast<std::size_t>(context.threads());
   const ScratchLease scratch = borrow_scratch(context, shape.state_bytes + threads * shape.worker_bytes());
   Turn turn{0};
-  const DecodeJob<T> job{p,   out, lse, shape, decode_mask_differs(p.mask), scratch.data(), scratch.data() + shape.state_bytes,
+  const DecodeJob<T> job{p,   out, lse, shape, mask_differs_by_head(p.mask), scratch.data(), scratch.data() + shape.state_bytes,
                          turn};
   const double rows = static_cast<double>(p.batch * p.num_kv_heads) * static_cast<double>(p.kv_len);
   const double width = static_cast<double>(p.head_dim + p.v_head_dim);

@@ -21,9 +21,6 @@ bool decode_suits(const Problem<T>& p) {
   return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= (p.cache == nullptr ? kDecodeMinKeys : 1);
 }
 
-/// Whether the heads of a group may see different masks.
-bool decode_mask_differs(const BoundMask& mask);
-
 /// How one call is cut. Parts of the keys are computed anywhere and merged in the order of keys.
 struct DecodeShape {
   Index rows, chunk, part_keys, parts;

@@ -11,7 +11,6 @@
 namespace qkv {
 inline namespace v0 {
 
-inline constexpr Index kMaxQueryTile = 256;
 inline constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
 
 /// One call, as every work item sees it.

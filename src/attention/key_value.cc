@@ -1,8 +1,8 @@
 // KeyValue over memory of the caller: checks, once, and strides.
 #include <algorithm>
 
+#include "attention/cache_storage.h"
 #include "core/check.h"
-#include "dispatch/cache_kernels.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv {

@@ -11,7 +11,7 @@
 #include "attention/kv_cache_config.h"
 #include "attention/page_pool.h"
 #include "core/check.h"
-#include "dispatch/cache_kernels.h"
+#include "dispatch/kernels.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -58,7 +58,7 @@ struct KVCache::Impl {
         firsts(at(config.max_sequences), 0),
         tables(at(config.max_sequences * table_width), 0),
         page_counts(at(config.max_sequences), 0),
-        kernels(cache_table(supported_isas().back())) {
+        kernels(kernel_tables(supported_isas().back()).cache) {
     live.reserve(lengths.size());
     marks.reserve(lengths.size());
     make(k, config.head_dim);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "dispatch/linear_kernels.h"
+#include "dispatch/kernels.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -225,7 +225,7 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
                           "LinearForm::kRecurrent needs a causal sum");
   set_features(function, options, p);
   check_state(function, "initial", p.initial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
-  p.kernels = &linear_kernels_of<T>(context.isa());
+  p.kernels = &for_element<T>(kernel_tables(context.isa()).linear);
   const Index own = p.kernels->chunk(p.features.count, p.v_head_dim);
   p.chunk = options.form == LinearForm::kRecurrent ? 1 : own;
   p.segment = p.chunk * p.kernels->segment_chunks(p.features.count, p.v_head_dim);

@@ -18,6 +18,8 @@
 namespace qkv {
 inline namespace v0 {
 
+inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
+
 template <class T>
 struct Problem {
   using Sum = Accumulator<T>;

@@ -12,8 +12,6 @@
 namespace qkv {
 inline namespace v0 {
 
-inline constexpr Index kLseQueryTile = 256;  // no query tile holds more
-
 /// lse * log2(e) of one query tile as high + low, +inf for an empty row (exp2(s - inf) = 0).
 /// An lse rounded to T shifts every weight of its row by up to half an ulp of lse: 4 eps at 16. Where one is larger, as huge
 /// logits make it, the row's maximum and sum are computed again (a fifth of backward's work, for that tile only) and taken if
@@ -33,7 +31,7 @@ void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, In
     recompute |= std::isfinite(value) && std::abs(value) > trusted;
   }
   if (!recompute) return;
-  Sum row_lse[kLseQueryTile], row_sum[kLseQueryTile], row_max[kLseQueryTile];
+  Sum row_lse[kMaxQueryTile], row_sum[kMaxQueryTile], row_max[kMaxQueryTile];
   ForwardTile<T> tile{};
   tile.scores = p.scores(b, h);
   tile.v_head_dim = p.v_head_dim;

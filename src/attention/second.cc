@@ -131,7 +131,9 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
                              {"the tangent of the position bias", tangents.position_bias}};
   check_outputs(function, outputs, inputs);
   const AttentionSecondGradients<T> none{};
-  run<T>({p, second_kernels_of<T>(context.isa()), tangents, {}, lse, {}, tout, tlse, none, BiasGradient<T>({}, p)}, context);
+  run<T>(
+      {p, for_element<T>(kernel_tables(context.isa()).second), tangents, {}, lse, {}, tout, tlse, none, BiasGradient<T>({}, p)},
+      context);
 }
 
 template <class T>
@@ -187,7 +189,8 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
   zero_all(g.gposition_bias);
   const BiasGradient<T> bias(g.gbias, p);
   if (bias.wanted()) zero_all(g.gbias);
-  run<T>({p, second_kernels_of<T>(context.isa()), cotangents, out, lse, dout, g.gdout, g.gdlse, g, bias}, context);
+  run<T>({p, for_element<T>(kernel_tables(context.isa()).second), cotangents, out, lse, dout, g.gdout, g.gdlse, g, bias},
+         context);
 }
 
 }  // namespace

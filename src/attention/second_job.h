@@ -13,7 +13,7 @@
 #include "attention/problem.h"
 #include "attention/row_lse.h"
 #include "attention/turns.h"
-#include "dispatch/second_kernels.h"
+#include "dispatch/kernels.h"
 #include "qkv/derivatives.h"
 
 namespace qkv {
@@ -122,7 +122,7 @@ struct SecondJob {
     if (tile.tout == nullptr || !p.rows_can_be_empty() || (tangents.v.data() == nullptr && !nan)) return;
     Problem<T> moved = p;
     moved.v = tangents.v;
-    T row_lse[kLseQueryTile];
+    T row_lse[kMaxQueryTile];
     for (Index i = 0; i < tile.first.q_count; ++i) row_lse[i] = lse(b, h, tile.first.q_begin + i);
     fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse, tile.tout, tile.tout_stride);
   }

@@ -120,7 +120,7 @@ struct RaggedForward {
     if (place.decodes) {
       const DecodeShape shape = decode_shape(p);
       const DecodeJob<T> job{
-          p, r.queries(out, b), r.query_numbers(lse, b), shape, decode_mask_differs(p.mask), state, scratch, *turn};
+          p, r.queries(out, b), r.query_numbers(lse, b), shape, mask_differs_by_head(p.mask), state, scratch, *turn};
       job.run(place.first_turn + own, b, own / shape.parts, own % shape.parts, 0);
       return;
     }

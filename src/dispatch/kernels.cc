@@ -1,43 +1,78 @@
 #include "dispatch/kernels.h"
 
+// X(name in src/CMakeLists.txt, enumerator) for the instruction sets that have every table.
+#if defined(__x86_64__)
+#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar) X(avx2, kAvx2) X(avx512, kAvx512)
+#elif defined(__aarch64__) && defined(__linux__)
+#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar) X(neon, kNeon) X(sve256, kSve256) X(sve512, kSve512)
+#elif defined(__aarch64__)
+#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar) X(neon, kNeon)
+#else
+#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar)
+#endif
+
+#define QKV_DECLARE(name, isa)                                     \
+  extern const qkv::KernelTable qkv_kernels_##name;                \
+  extern const qkv::CacheTable qkv_cache_kernels_##name;           \
+  extern const qkv::CaptureKernelTable qkv_capture_kernels_##name; \
+  extern const qkv::LinearKernelTable qkv_linear_kernels_##name;   \
+  extern const qkv::SecondKernelTable qkv_second_kernels_##name;
+
+extern "C" {
+QKV_FOR_EACH_ISA(QKV_DECLARE)
+#if defined(__x86_64__)
+// These two hold products of bf16 pairs and nothing else.
+extern const qkv::KernelTable qkv_kernels_avx512bf16, qkv_kernels_amx;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512bf16, qkv_capture_kernels_amx;
+#endif
+}
+
 namespace qkv {
 inline namespace v0 {
 
+#if defined(__x86_64__)
 namespace {
 
-const KernelTable* avx512_stand_in = nullptr;
+/// AVX-512's tables with products of bf16 pairs.
+struct Bf16Tables {
+  KernelTable attention;
+  CaptureKernelTable capture;
+  KernelTables all;
 
-#if defined(__x86_64__)
-/// AVX-512's table, with the products of bf16 pairs that `pairs` holds in their place.
-KernelTable with_pairs(const KernelTable& pairs) {
-  KernelTable table = qkv_kernels_avx512;
-  table.bf16.forward_scratch_bytes = pairs.bf16.forward_scratch_bytes;
-  table.bf16.backward_scratch_bytes = pairs.bf16.backward_scratch_bytes;
-  table.bf16.forward = pairs.bf16.forward;
-  table.bf16.backward = pairs.bf16.backward;
-  table.bf16.delta = pairs.bf16.delta;
-  table.peak.dot_bf16 = pairs.peak.dot_bf16;
-  return table;
-}
-#endif
+  Bf16Tables(const KernelTable& products, const CaptureKernelTable& capture_products)
+      : attention(with_bf16_products(qkv_kernels_avx512, products)),
+        capture(qkv_capture_kernels_avx512),
+        all{attention, qkv_cache_kernels_avx512, capture, qkv_linear_kernels_avx512, qkv_second_kernels_avx512} {
+    capture.bf16.forward = capture_products.bf16.forward;
+  }
+};
 
 }  // namespace
-
-void stand_in_for_avx512([[maybe_unused]] const KernelTable* pairs) {
-#if defined(__x86_64__)
-  static KernelTable table;
-  if (pairs != nullptr) table = with_pairs(*pairs);
-  avx512_stand_in = pairs == nullptr ? nullptr : &table;
 #endif
-}
 
-const KernelTable& kernel_table(Isa isa) {
-  if (isa == Isa::kAvx512 && avx512_stand_in != nullptr) return *avx512_stand_in;
+const KernelTables& kernel_tables(Isa isa) {
+#define QKV_CASE(name, isa)                                                                                        \
+  case Isa::isa: {                                                                                                 \
+    static constexpr KernelTables tables{qkv_kernels_##name, qkv_cache_kernels_##name, qkv_capture_kernels_##name, \
+                                         qkv_linear_kernels_##name, qkv_second_kernels_##name};                    \
+    return tables;                                                                                                 \
+  }
+  switch (isa) {
+    QKV_FOR_EACH_ISA(QKV_CASE)
 #if defined(__x86_64__)
-  static const KernelTable avx512bf16 = with_pairs(qkv_kernels_avx512bf16), amx = with_pairs(qkv_kernels_amx);
-  if (has_bf16_pairs(isa)) return isa == Isa::kAmx ? amx : avx512bf16;
+    case Isa::kAvx512Bf16: {
+      static const Bf16Tables tables(qkv_kernels_avx512bf16, qkv_capture_kernels_avx512bf16);
+      return tables.all;
+    }
+    case Isa::kAmx: {
+      static const Bf16Tables tables(qkv_kernels_amx, qkv_capture_kernels_amx);
+      return tables.all;
+    }
 #endif
-  return QKV_TABLE_OF(qkv_kernels, isa);
+    default:
+      return kernel_tables(Isa::kScalar);  // contexts take none that this build does not hold
+  }
+#undef QKV_CASE
 }
 
 }  // namespace v0

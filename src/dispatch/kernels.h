@@ -1,21 +1,60 @@
-// From an instruction set to its kernels. Not: which one to take (core/context decides once).
+// From an instruction set to its tables of kernels, and from a table to its part for an element type. Not: which instruction
+// set to take (core/context decides once).
 #pragma once
 
-#include "dispatch/tables.h"
+#include <type_traits>
+
+#include "kernels/cache_params.h"
+#include "kernels/capture_params.h"
+#include "kernels/linear_params.h"
 #include "kernels/params.h"
+#include "kernels/second_params.h"
 #include "qkv/context.h"
 
 namespace qkv {
 inline namespace v0 {
 
-QKV_API const KernelTable& kernel_table(Isa isa);  // nn and lm are libraries of their own
+/// One table for each src/kernels/*.cc.
+struct KernelTables {
+  const KernelTable& attention;
+  const CacheTable& cache;
+  const CaptureKernelTable& capture;
+  const LinearKernelTable& linear;
+  const SecondKernelTable& second;
+};
 
-/// For tests, before any context computes: kernels of bf16 pairs that take the place of AVX-512's until null gives it back.
-QKV_API void stand_in_for_avx512(const KernelTable* pairs);
+QKV_API const KernelTables& kernel_tables(Isa isa);  // nn, lm and the tool stand outside this library
+
+constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || isa == Isa::kAmx; }
+
+/// A table's kernels for elements of type T. Some tables have none for 16 bits.
+template <class T, class Table>
+const auto& for_element(const Table& table) {
+  if constexpr (std::is_same_v<T, float>) {
+    return table.f32;
+  } else if constexpr (std::is_same_v<T, double>) {
+    return table.f64;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return table.bf16;
+  } else {
+    return table.f16;
+  }
+}
 
 template <class T>
 const Kernels<T>& kernels_of(Isa isa) {
-  return for_element<T>(kernel_table(isa));
+  return for_element<T>(kernel_tables(isa).attention);
+}
+
+/// AVX-512's table with the products of bf16 pairs that `products` holds.
+inline KernelTable with_bf16_products(KernelTable avx512, const KernelTable& products) {
+  avx512.bf16.forward_scratch_bytes = products.bf16.forward_scratch_bytes;
+  avx512.bf16.backward_scratch_bytes = products.bf16.backward_scratch_bytes;
+  avx512.bf16.forward = products.bf16.forward;
+  avx512.bf16.backward = products.bf16.backward;
+  avx512.bf16.delta = products.bf16.delta;
+  avx512.peak.dot_bf16 = products.peak.dot_bf16;
+  return avx512;
 }
 
 }  // namespace v0

@@ -2,12 +2,7 @@
 #include "kernels/cache_decode.h"
 #include "kernels/cache_params.h"
 #include "kernels/cache_tile.h"
-
-#if !defined(QKV_ISA)
-#error "compile with -DQKV_ISA=NAME, as src/CMakeLists.txt does"
-#endif
-#define QKV_JOIN_(a, b) a##b
-#define QKV_JOIN(a, b) QKV_JOIN_(a, b)
+#include "kernels/export.h"
 
 namespace qkv {
 namespace {
@@ -22,9 +17,9 @@ constexpr CacheKernels<Q> make_cache_kernels() {
 }  // namespace
 }  // namespace qkv
 
-extern "C" const qkv::CacheTable QKV_JOIN(qkv_cache_kernels_, QKV_ISA) = {qkv::make_cache_kernels<float>(),
-                                                                          qkv::make_cache_kernels<double>(),
-                                                                          qkv::make_cache_kernels<qkv::BFloat16>(),
-                                                                          qkv::make_cache_kernels<qkv::Float16>(),
-                                                                          qkv::store_any,
-                                                                          qkv::read_any};
+QKV_EXPORT(CacheTable, qkv_cache_kernels) = {qkv::make_cache_kernels<float>(),
+                                             qkv::make_cache_kernels<double>(),
+                                             qkv::make_cache_kernels<qkv::BFloat16>(),
+                                             qkv::make_cache_kernels<qkv::Float16>(),
+                                             qkv::store_any,
+                                             qkv::read_any};

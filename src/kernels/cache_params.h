@@ -63,12 +63,3 @@ struct CacheTable {
 };
 
 }  // namespace qkv
-
-extern "C" {
-extern const qkv::CacheTable qkv_cache_kernels_scalar;
-extern const qkv::CacheTable qkv_cache_kernels_avx2;
-extern const qkv::CacheTable qkv_cache_kernels_avx512;
-extern const qkv::CacheTable qkv_cache_kernels_neon;
-extern const qkv::CacheTable qkv_cache_kernels_sve256;
-extern const qkv::CacheTable qkv_cache_kernels_sve512;
-}

@@ -2,16 +2,11 @@
 // Apart from table.cc, so that forward's own instructions are those of nobody who looks.
 #include "kernels/bf16.h"
 #include "kernels/capture_params.h"
+#include "kernels/export.h"
 #include "kernels/forward.h"
 #include "kernels/half.h"
 #include "kernels/sweep.h"
 #include "kernels/watch.h"
-
-#if !defined(QKV_ISA)
-#error "compile with -DQKV_ISA=NAME, as src/CMakeLists.txt does"
-#endif
-#define QKV_JOIN_(a, b) a##b
-#define QKV_JOIN(a, b) QKV_JOIN_(a, b)
 
 namespace qkv {
 namespace {
@@ -39,8 +34,7 @@ void watched_bf16(const ForwardTile<BFloat16>& t, const RowSums<BFloat16>& sums,
 }  // namespace qkv
 
 // The rest is AVX-512's (dispatch/capture_kernels.cc).
-extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
-    {}, {}, {nullptr, qkv::watched_bf16, nullptr, nullptr}, {}};
+QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {{}, {}, {nullptr, qkv::watched_bf16, nullptr, nullptr}, {}};
 #else
 namespace qkv {
 namespace {
@@ -116,7 +110,7 @@ constexpr CaptureKernels<S> make_half_kernels() {
 }  // namespace
 }  // namespace qkv
 
-extern "C" const qkv::CaptureKernelTable QKV_JOIN(qkv_capture_kernels_, QKV_ISA) = {
-    qkv::make_kernels<float>(), qkv::make_kernels<double>(), qkv::make_half_kernels<qkv::BFloat16>(),
-    qkv::make_half_kernels<qkv::Float16>()};
+QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {qkv::make_kernels<float>(), qkv::make_kernels<double>(),
+                                                       qkv::make_half_kernels<qkv::BFloat16>(),
+                                                       qkv::make_half_kernels<qkv::Float16>()};
 #endif

@@ -59,14 +59,3 @@ struct CaptureKernelTable {
 };
 
 }  // namespace qkv
-
-extern "C" {
-extern const qkv::CaptureKernelTable qkv_capture_kernels_scalar;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_avx2;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512bf16;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_amx;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_neon;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_sve256;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_sve512;
-}

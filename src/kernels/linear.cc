@@ -1,11 +1,6 @@
 // Linear attention compiled once for each instruction set; exports one table and nothing else, as table.cc does.
+#include "kernels/export.h"
 #include "kernels/linear_backward.h"
-
-#if !defined(QKV_ISA)
-#error "compile with -DQKV_ISA=NAME, as src/CMakeLists.txt does"
-#endif
-#define QKV_JOIN_(a, b) a##b
-#define QKV_JOIN(a, b) QKV_JOIN_(a, b)
 
 namespace qkv {
 namespace {
@@ -36,5 +31,4 @@ constexpr LinearKernels<T> make_linear_kernels() {
 }  // namespace
 }  // namespace qkv
 
-extern "C" const qkv::LinearKernelTable QKV_JOIN(qkv_linear_kernels_, QKV_ISA) = {qkv::make_linear_kernels<float>(),
-                                                                                  qkv::make_linear_kernels<double>()};
+QKV_EXPORT(LinearKernelTable, qkv_linear_kernels) = {qkv::make_linear_kernels<float>(), qkv::make_linear_kernels<double>()};

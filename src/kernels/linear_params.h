@@ -78,12 +78,3 @@ struct LinearKernelTable {
 };
 
 }  // namespace qkv
-
-extern "C" {
-extern const qkv::LinearKernelTable qkv_linear_kernels_scalar;
-extern const qkv::LinearKernelTable qkv_linear_kernels_avx2;
-extern const qkv::LinearKernelTable qkv_linear_kernels_avx512;
-extern const qkv::LinearKernelTable qkv_linear_kernels_neon;
-extern const qkv::LinearKernelTable qkv_linear_kernels_sve256;
-extern const qkv::LinearKernelTable qkv_linear_kernels_sve512;
-}

@@ -255,14 +255,3 @@ struct KernelTable {
 };
 
 }  // namespace qkv
-
-extern "C" {
-extern const qkv::KernelTable qkv_kernels_scalar;
-extern const qkv::KernelTable qkv_kernels_avx2;
-extern const qkv::KernelTable qkv_kernels_avx512;
-extern const qkv::KernelTable qkv_kernels_avx512bf16;
-extern const qkv::KernelTable qkv_kernels_amx;
-extern const qkv::KernelTable qkv_kernels_neon;
-extern const qkv::KernelTable qkv_kernels_sve256;
-extern const qkv::KernelTable qkv_kernels_sve512;
-}

@@ -1,11 +1,7 @@
 // The table of second order, compiled once for each instruction set as table.cc is: qkv_second_kernels_scalar and so on.
 #include "kernels/second.h"
 
-#if !defined(QKV_ISA)
-#error "compile with -DQKV_ISA=NAME, as src/CMakeLists.txt does"
-#endif
-#define QKV_JOIN_(a, b) a##b
-#define QKV_JOIN(a, b) QKV_JOIN_(a, b)
+#include "kernels/export.h"
 
 namespace qkv {
 namespace {
@@ -23,5 +19,4 @@ constexpr SecondKernels<T> make_second_kernels() {
 }  // namespace
 }  // namespace qkv
 
-extern "C" const qkv::SecondKernelTable QKV_JOIN(qkv_second_kernels_, QKV_ISA) = {qkv::make_second_kernels<float>(),
-                                                                                  qkv::make_second_kernels<double>()};
+QKV_EXPORT(SecondKernelTable, qkv_second_kernels) = {qkv::make_second_kernels<float>(), qkv::make_second_kernels<double>()};

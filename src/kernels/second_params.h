@@ -42,12 +42,3 @@ struct SecondKernelTable {
 };
 
 }  // namespace qkv
-
-extern "C" {
-extern const qkv::SecondKernelTable qkv_second_kernels_scalar;
-extern const qkv::SecondKernelTable qkv_second_kernels_avx2;
-extern const qkv::SecondKernelTable qkv_second_kernels_avx512;
-extern const qkv::SecondKernelTable qkv_second_kernels_neon;
-extern const qkv::SecondKernelTable qkv_second_kernels_sve256;
-extern const qkv::SecondKernelTable qkv_second_kernels_sve512;
-}

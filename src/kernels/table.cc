@@ -5,18 +5,13 @@
 #include "kernels/bf16_backward.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/decode.h"
+#include "kernels/export.h"
 #include "kernels/forward.h"
 #include "kernels/half.h"
 #include "kernels/matrix_product.h"
 #include "kernels/params.h"
 #include "kernels/table_rows.h"
 #include "kernels/tiles.h"
-
-#if !defined(QKV_ISA)
-#error "compile with -DQKV_ISA=NAME, as src/CMakeLists.txt does"
-#endif
-#define QKV_JOIN_(a, b) a##b
-#define QKV_JOIN(a, b) QKV_JOIN_(a, b)
 
 namespace qkv {
 namespace {
@@ -116,8 +111,7 @@ constexpr Kernels<BFloat16> make_pair_kernels() {
 }  // namespace qkv
 
 // The rest is AVX-512's (dispatch/kernels.cc).
-extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {{}, {}, qkv::make_pair_kernels(),
-                                                                     {}, {}, {nullptr, nullptr, qkv::dot_peak}};
+QKV_EXPORT(KernelTable, qkv_kernels) = {{}, {}, qkv::make_pair_kernels(), {}, {}, {nullptr, nullptr, qkv::dot_peak}};
 #else
 namespace qkv {
 namespace {
@@ -129,7 +123,7 @@ constexpr Kernels<T> make_kernels() {
           query_tile<T>,
           backward_keys<T>,
           forward_scratch_bytes<T>,
-          backward_scratch_bytes<BackwardScratch<T>>,
+          backward_scratch_bytes<BackwardScratch<T> >,
           forward<T>,
           backward<T>,
           delta_rows<T>,
@@ -160,10 +154,10 @@ constexpr LayerKernels make_layer_kernels() {
 }  // namespace
 }  // namespace qkv
 
-extern "C" const qkv::KernelTable QKV_JOIN(qkv_kernels_, QKV_ISA) = {qkv::make_kernels<float>(),
-                                                                     qkv::make_kernels<double>(),
-                                                                     qkv::make_half_kernels<qkv::BFloat16>(),
-                                                                     qkv::make_half_kernels<qkv::Float16>(),
-                                                                     qkv::make_layer_kernels(),
-                                                                     {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
+QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(),
+                                        qkv::make_kernels<double>(),
+                                        qkv::make_half_kernels<qkv::BFloat16>(),
+                                        qkv::make_half_kernels<qkv::Float16>(),
+                                        qkv::make_layer_kernels(),
+                                        {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
 #endif

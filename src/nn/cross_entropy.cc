@@ -24,9 +24,9 @@ double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> 
   }
   check<OptionError>(counted > 0, kFunction, "at least one row must have a target: got none of ", targets.size());
   const double sum =
-      kernel_table(context.isa())
-          .layers.cross_entropy({logits.data(), logits.stride(0), targets.data(), dlogits.data(), dlogits.stride(0),
-                                 logits.size(0), logits.size(1), 1.0F / static_cast<float>(counted)});
+      kernel_tables(context.isa())
+          .attention.layers.cross_entropy({logits.data(), logits.stride(0), targets.data(), dlogits.data(), dlogits.stride(0),
+                                           logits.size(0), logits.size(1), 1.0F / static_cast<float>(counted)});
   return sum / static_cast<double>(counted);
 }
 

@@ -28,7 +28,7 @@ void check_call(std::string_view function, std::span<const std::int64_t> ids, Vi
 void gather(std::string_view function, View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y,
             bool accumulate, Context& context) {
   check_call(function, ids, table, y);
-  const LayerKernels& kernels = kernel_table(context.isa()).layers;
+  const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
   for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
     kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,
                     y.size(1), accumulate, nullptr, 0, nullptr});
@@ -38,7 +38,7 @@ void gather(std::string_view function, View<const float, 2> table, std::span<con
 void scatter(std::string_view function, View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable,
              Context& context) {
   check_call(function, ids, dtable, dy);
-  const LayerKernels& kernels = kernel_table(context.isa()).layers;
+  const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
   const Index width = dy.size(1);
   const double flops = kElementFlops * static_cast<double>(dy.size(0)) * static_cast<double>(width);
   constexpr Index kLine = 64;  // an item's own columns, whole cache lines: items share none
@@ -62,7 +62,7 @@ void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, 
                  std::span<const std::int64_t> other_ids, View<float, 2> y, Context& context) {
   check_call("gather_rows", ids, table, y);
   check_call("gather_rows", other_ids, other, y);
-  const LayerKernels& kernels = kernel_table(context.isa()).layers;
+  const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
   for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
     kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,
                     y.size(1), false, other.data(), other.stride(0), other_ids.data() + begin});

@@ -30,7 +30,7 @@ struct TiledProduct {
   Index tiles = 0;
 
   TiledProduct(const MatrixProduct& product, Index wanted, const Context& context)
-      : whole(product), kernels(&kernel_table(context.isa()).layers) {
+      : whole(product), kernels(&kernel_tables(context.isa()).attention.layers) {
     whole.all_rows = whole.rows;
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs what it reads of B: columns once in all tiles together, rows once a tile. A with strides of its own is

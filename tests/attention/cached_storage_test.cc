@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "dispatch/tables.h"
+#include "dispatch/kernels.h"
 #include "support/check_cached.h"
 
 namespace qkv::test {
@@ -18,7 +18,7 @@ void expect_plain_bits_of_half() {
     const Problem<Half> problem(each);
     const KVCache cache = cache_of(CacheKind::kPages16, kStorageOf<Half>, problem.k(), problem.v());
     for_each_isa(2, [&](Context& context) {
-      if (has_bf16_pairs(context.isa())) return;
+      if (has_bf16_products(context.isa())) return;
       const View<const Half, 4> q = problem.q(), k = problem.k(), v = problem.v();
       EXPECT_TRUE(Answer<Half>(q, cache.key_value(), problem.options, context) ==
                   Answer<Half>(q, k, v, problem.options, context));

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/context_impl.h"
-#include "dispatch/tables.h"
+#include "dispatch/kernels.h"
 #include "support/captured.h"
 #include "support/isas.h"
 
@@ -128,7 +128,7 @@ TYPED_TEST(CaptureBits, RowsAreTheWeights) {
       forward_with(problem, look, seen, context);
       const View<const Accumulator<T>, 4> weights = result.weights;
       const View<const double, 4> rows = seen.rows;
-      const bool pairs = has_bf16_pairs(context.isa()) && std::is_same_v<T, BFloat16>;  // their sums have another order
+      const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;  // their sums have another order
       for (Index b = 0; b < each.batch; ++b) {
         for (Index i = 0; i < each.q_len; ++i) {
           for (Index j = 0; j < each.kv_len && !pairs; ++j) {
@@ -151,7 +151,7 @@ TYPED_TEST(CaptureBits, AttentionWeightsSeeTheSame) {
     options.capture = {look, weights};
     Result<T> result(problem);
     attention_weights(problem.q(), problem.k(), result.weights, options, WeightsKind::kSoftmax, context);
-    const bool pairs = has_bf16_pairs(context.isa()) && std::is_same_v<T, BFloat16>;
+    const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;
     if (!pairs) expect_same(weights, forward);
   });
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dispatch/cache_kernels.h"
 #include "dispatch/kernels.h"
 #include "qkv/tensor.h"
 #include "support/isas.h"
@@ -37,7 +36,7 @@ Index next_key_of(const void* mask, Index, Index head, Index, Index, Index key) 
 TEST(LiveChunks, DecodeAsksOnlyAboutThose) {
   for_each_isa(1, [](Context& context) {
     const DecodeKernels<float>& kernels = kernels_of<float>(context.isa()).decode;
-    const CacheKernels<float>& cached = cache_kernels_of<float>(context.isa());
+    const CacheKernels<float>& cached = kernel_tables(context.isa()).cache.f32;
     const Index chunk = kernels.chunk(kDim, kDim), keys = kernels.part_keys(kDim, kDim);
     ASSERT_EQ(cached.decode_chunk(StoredType::kF32, kDim, kDim), chunk);
     const Tensor<float> q({kGroup, kDim}), k({keys, kDim});

@@ -10,13 +10,44 @@
 #include "support/isas.h"
 #include "support/random.h"
 
-extern "C" const qkv::KernelTable qkv_kernels_avx512bf16_stand_in;
-extern "C" const qkv::KernelTable qkv_kernels_amx_stand_in;
+extern "C" {
+extern const qkv::KernelTable qkv_kernels_avx512, qkv_kernels_avx512bf16_stand_in, qkv_kernels_amx_stand_in;
+extern const qkv::CacheTable qkv_cache_kernels_avx512;
+extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512;
+extern const qkv::LinearKernelTable qkv_linear_kernels_avx512;
+extern const qkv::SecondKernelTable qkv_second_kernels_avx512;
+}
 
-namespace qkv::test {
+namespace qkv {
+namespace test {
 namespace {
 
 enum class Products { kPairs, kTiles };
+Products chosen_products = Products::kPairs;
+
+}  // namespace
+}  // namespace test
+
+inline namespace v0 {
+
+/// This program's own index of kernels, linked in the place of dispatch/kernels.cc: AVX-512's with the stand-in for the
+/// products.
+const KernelTables& kernel_tables(Isa) {
+  static const KernelTable attention[] = {with_bf16_products(qkv_kernels_avx512, qkv_kernels_avx512bf16_stand_in),
+                                          with_bf16_products(qkv_kernels_avx512, qkv_kernels_amx_stand_in)};
+  static const auto all = [](test::Products products) {
+    return KernelTables{attention[static_cast<int>(products)], qkv_cache_kernels_avx512, qkv_capture_kernels_avx512,
+                        qkv_linear_kernels_avx512, qkv_second_kernels_avx512};
+  };
+  static const KernelTables pairs = all(test::Products::kPairs), tiles = all(test::Products::kTiles);
+  return test::chosen_products == test::Products::kTiles ? tiles : pairs;
+}
+
+}  // namespace v0
+}  // namespace qkv
+
+namespace qkv::test {
+namespace {
 
 void PrintTo(Products products, std::ostream* out) { *out << (products == Products::kTiles ? "Tiles" : "Pairs"); }
 
@@ -25,9 +56,8 @@ class Bf16Kernels : public testing::TestWithParam<Products> {
   void SetUp() override {
     const auto& isas = supported_isas();
     if (std::ranges::find(isas, Isa::kAvx512) == isas.end()) GTEST_SKIP() << "this CPU has no avx512";
-    stand_in_for_avx512(GetParam() == Products::kTiles ? &qkv_kernels_amx_stand_in : &qkv_kernels_avx512bf16_stand_in);
+    chosen_products = GetParam();
   }
-  void TearDown() override { stand_in_for_avx512(nullptr); }
 };
 
 INSTANTIATE_TEST_SUITE_P(On, Bf16Kernels, testing::Values(Products::kPairs, Products::kTiles),
