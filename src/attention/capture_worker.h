@@ -10,21 +10,14 @@
 namespace qkv {
 inline namespace v0 {
 
-/// One row of weights among the largest of its query: as insert() of kernels/sweep.h, for rows that no kernel keeps. `zeros`:
-/// whether a 0 counts.
+/// The largest of a row of weights that no kernel keeps. `zeros`: whether a 0 counts.
 template <class Number>
 void keep_largest(std::span<const Number> weights, bool zeros, Index top_k, double* values, Index* keys) {
-  Index kept = 0;
+  std::fill_n(keys, top_k, Index{-1});
   for (std::size_t j = 0; j < weights.size(); ++j) {
     const auto weight = static_cast<double>(weights[j]);
     if (weight == 0 && !zeros) continue;
-    Index place = kept;
-    while (place > 0 && values[place - 1] < weight) --place;
-    if (place == top_k) continue;
-    kept = std::min(kept + 1, top_k);
-    for (Index n = kept - 1; n > place; --n) values[n] = values[n - 1], keys[n] = keys[n - 1];
-    values[place] = weight;
-    keys[place] = static_cast<Index>(j);
+    if (keys[top_k - 1] < 0 || values[top_k - 1] < weight) insert_largest(values, keys, top_k, weight, static_cast<Index>(j));
   }
 }
 

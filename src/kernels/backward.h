@@ -48,31 +48,37 @@ inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool
   }
 }
 
+/// The product over the spans' cells, or where one hides something not finite over its kept pairs.
+template <class N, class Kept>
+inline void add_product(const Product<N>& p, Index rows, Index columns, const Span* depth_of, bool sets, bool wild,
+                        const Kept& kept) {
+  if (wild) {
+    product_of_kept(p, rows, columns, sets, kept);
+  } else if (sets) {
+    product_spans<N, Store::kScale>(p, rows, columns, depth_of);
+  } else {
+    product_spans<N, Store::kScaleAdd>(p, rows, columns, depth_of);
+  }
+}
+
+/// May query and key, counted from the tile's and the block's first, be attended? Asked only where find_wild found something.
+template <class T>
+inline bool pair_kept(const BackwardScratch<T>& w, Index query, Index key) {
+  return (w.words[query / kStrip<T> * kBackwardBlock + key] >> (query % kStrip<T>)&1u) != 0;
+}
+
 template <class T, class Operands>
 inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands,
                          const BackwardBlock& b) {
   using N = typename Operands::Number;
   const TileScores<T>& s = t.scores;
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
-  const auto kept = [&](Index query, Index key) {
-    return (w.words[query / kStrip<T> * kBackwardBlock + key] >> (query % kStrip<T>)&1u) != 0;
-  };
-  const auto add = [&](Product<N> sums, T* c, Index c_row, const T& factor, Index rows, Index columns, const Span* depth_of,
-                       bool sets, bool wild, const auto& pair_kept) {
-    sums.c = c;
+  const auto add_to_keys = [&](Product<N> sums, T* c, Index c_row, const T& factor, Index columns) {
+    sums.c = c + b.j0 * c_row;
     sums.c_row = c_row;
     sums.factor = &factor;
-    if (wild) {
-      product_of_kept(sums, rows, columns, sets, pair_kept);
-    } else if (sets) {
-      product_spans<N, Store::kScale>(sums, rows, columns, depth_of);
-    } else {
-      product_spans<N, Store::kScaleAdd>(sums, rows, columns, depth_of);
-    }
-  };
-  const auto add_to_keys = [&](const Product<N>& sums, T* c, Index c_row, const T& factor, Index columns) {
-    add(sums, c + b.j0 * c_row, c_row, factor, b.nj, columns, w.spans.queries_of, t.sets_keys, b.wild_queries,
-        [&](Index key, Index query) { return kept(query, key); });
+    add_product(sums, b.nj, columns, w.spans.queries_of, t.sets_keys, b.wild_queries,
+                [&](Index key, Index query) { return pair_kept(w, query, key); });
   };
   // dv[j, d] += factor * sum_i p[j, i] * dout[i, d]
   if (t.dv != nullptr) add_to_keys(operands.values(), t.dv, t.dv_stride, dropped, t.v_head_dim);
@@ -80,8 +86,12 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
   if (t.dk != nullptr) add_to_keys(operands.keys(), t.dk, t.dk_stride, s.scale, s.head_dim);
   if (t.dq == nullptr) return;
   // dq[i, d] += scale * sum_j ds[j, i] * k[j, d]
-  add(operands.queries(b), t.dq + t.q_begin * t.dq_stride, t.dq_stride, s.scale, t.q_count, s.head_dim, w.spans.keys_of,
-      b.sets_dq, b.wild_keys, kept);
+  Product<N> sums = operands.queries(b);
+  sums.c = t.dq + t.q_begin * t.dq_stride;
+  sums.c_row = t.dq_stride;
+  sums.factor = &s.scale;
+  add_product(sums, t.q_count, s.head_dim, w.spans.keys_of, b.sets_dq, b.wild_keys,
+              [&](Index query, Index key) { return pair_kept(w, query, key); });
 }
 
 /// Scores and dP of the cells of each vector's span.
@@ -146,13 +156,12 @@ inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, Ba
 }
 
 /// Whether hidden pairs could bring NaN or infinity into a sum; if so, the words of all strips are made to say what is kept.
-template <class T, class Operands>
-inline void find_wild(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, BackwardBlock& b,
-                      const StripBlock<T>* strips) {
-  b.wild_keys = operands.keys_are_wild(b);
-  b.wild_queries = w.wild;
-  if (!b.wild_keys && !b.wild_queries) return;
-  for (Index strip = 0; strip * kStrip<T> < t.q_count; ++strip) {
+template <class T>
+inline void find_wild(Index q_count, bool wild_keys, bool wild_queries, const StripBlock<T>* strips, BackwardBlock& b) {
+  b.wild_keys = wild_keys;
+  b.wild_queries = wild_queries;
+  if (!wild_keys && !wild_queries) return;
+  for (Index strip = 0; strip * kStrip<T> < q_count; ++strip) {
     const LiveRows& live = strips[strip].live;
     if (live.any && live.masked) continue;
     for (Index j = 0; j < b.nj; ++j) strips[strip].words[j] = live.any ? ~0u : 0u;
@@ -187,7 +196,7 @@ inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w
   }
   if (b.partial) {
     clear_gaps(w, b.nj);
-    find_wild(t, w, operands, b, strips);
+    find_wild(t.q_count, operands.keys_are_wild(b), w.wild, strips, b);
   }
   operands.round(b);
   add_products(t, w, operands, b);
@@ -258,16 +267,24 @@ struct PlainOperands {
   }
 };
 
-/// Backward of one tile, of which the rows are the operands' alone.
-template <class T, class Operands>
-inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const Operands& operands) {
-  bool wild = false;
-  operands.pack();
+/// lse and delta of the tile's queries; lanes past q_count hold zeros. delta null: zeros.
+template <class T>
+inline void load_row_numbers(const BackwardTile<T>& t, const T* delta, const BackwardScratch<T>& w) {
   for (Index i = 0; i < round_up(t.q_count, Simd<T>::kLanes); ++i) {
     const bool live = i < t.q_count;
     w.lse2_high[i] = live ? t.lse2_high[t.q_begin + i] : T{0};
     w.lse2_low[i] = live ? t.lse2_low[t.q_begin + i] : T{0};
-    w.delta[i] = live ? t.delta[t.q_begin + i] : T{0};
+    w.delta[i] = live && delta != nullptr ? delta[t.q_begin + i] : T{0};
+  }
+}
+
+/// Backward of one tile, of which the rows are the operands' alone.
+template <class T, class Operands>
+inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const Operands& operands) {
+  operands.pack();
+  load_row_numbers(t, t.delta, w);
+  bool wild = false;
+  for (Index i = 0; i < t.q_count; ++i) {
     wild |= !(w.delta[i] - w.delta[i] == 0) || !(w.lse2_high[i] - w.lse2_high[i] == 0);
   }
   // NaN or infinity in dout reaches delta, in q the lse of a row that sees a key: look for them only then.

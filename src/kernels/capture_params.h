@@ -42,6 +42,18 @@ struct CaptureSweep {
   Index top_k;
 };
 
+/// Puts one more among a query's `top_k` largest, behind equal ones. It belongs there: a place is free (key -1), or it is
+/// larger than the last. Always inlined: no instruction set's copy may stand in for another's.
+[[gnu::always_inline]] inline void insert_largest(double* values, Index* keys, Index top_k, double value, Index key) {
+  Index place = top_k - 1;
+  for (; place > 0 && (keys[place - 1] < 0 || values[place - 1] < value); --place) {
+    values[place] = values[place - 1];
+    keys[place] = keys[place - 1];
+  }
+  values[place] = value;
+  keys[place] = key;
+}
+
 template <class T>
 struct CaptureKernels {
   std::size_t (*watch_bytes)(Index head_dim, Index v_head_dim);

@@ -29,7 +29,6 @@ constexpr int kRows = 6;
 constexpr int kRows = 4;
 #endif
 constexpr int kVectors = 2;
-constexpr int kRowsOfOne = kRows;
 template <class T>
 constexpr int kStrip = kVectors * Simd<T>::kLanes;
 
@@ -151,53 +150,41 @@ inline __attribute__((always_inline)) void product_block(const typename Terms<T>
   }
 }
 
-/// All rows of C for one column block of kV vectors.
-template <class T, int kV, Store kStore, bool kTail>
-inline void product_columns(const Product<T>& p, Index rows, Index column, int tail) {
-  const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row, c_row = p.c_row, depth = p.depth;
-  const auto* a = p.a;
-  const auto* const b = p.b + column;
-  auto* c = p.c + column;
-  const auto* const factor = kStore == Store::kBias ? p.factor + column : p.factor;
-  constexpr int full = kV == 1 ? kRowsOfOne : kRows;
-  for (; rows >= full; rows -= full) {
-    product_block<T, full, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
-    a += full * a_row;
-    c += full * c_row;
+/// `rows` rows of C, kV vectors from `column` on; of the last one `tail` lanes with kTail.
+template <class T, int kV, Store kStore, bool kTail = false>
+inline void product_rows(const Product<T>& p, Index rows, Index column, int tail = 0) {
+  if constexpr (Terms<T>::kTiled) {
+    Terms<T>::template product<kV, kStore, kTail>(p, rows, column, tail);
+  } else {
+    constexpr int high = kV > kVectors ? kRows / 2 : kRows;
+    const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row, c_row = p.c_row, depth = p.depth;
+    const auto* a = p.a;
+    const auto* const b = p.b + column;
+    const auto* const factor = kStore == Store::kBias ? p.factor + column : p.factor;
+    auto* c = p.c + column;
+    const auto steps = [&](auto height) __attribute__((always_inline)) {
+      constexpr int kR = decltype(height)::value;
+      for (; rows >= kR; rows -= kR) {
+        product_block<T, kR, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+        a += kR * a_row;
+        c += kR * c_row;
+      }
+    };
+    steps(std::integral_constant<int, high>());
+    if constexpr (high > 4) steps(std::integral_constant<int, 4>());
+    if constexpr (high > 2) steps(std::integral_constant<int, 2>());
+    steps(std::integral_constant<int, 1>());
   }
-  for (; rows >= 4; rows -= 4) {
-    product_block<T, 4, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
-    a += 4 * a_row;
-    c += 4 * c_row;
-  }
-  for (; rows >= 2; rows -= 2) {
-    product_block<T, 2, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
-    a += 2 * a_row;
-    c += 2 * c_row;
-  }
-  if (rows > 0) product_block<T, 1, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
-}
-
-template <class T, int kV, Store kStore, bool kTail>
-  requires Terms<T>::kTiled
-inline void product_columns(const Product<T>& p, Index rows, Index column, int tail) {
-  Terms<T>::template product<kV, kStore, kTail>(p, rows, column, tail);
 }
 
 /// Vectors [first, first + count) of a strip, all of them or one: B and C are panels of it.
 template <class T, Store kStore>
 inline void product_vectors(const Product<T>& p, Index rows, int first, int count) {
   if (count == kVectors) {
-    product_columns<T, kVectors, kStore, false>(p, rows, 0, 0);
+    product_rows<T, kVectors, kStore>(p, rows, 0);
   } else {
-    product_columns<T, 1, kStore, false>(p, rows, first * Simd<typename Terms<T>::Sum>::kLanes, 0);
+    product_rows<T, 1, kStore>(p, rows, first * Simd<typename Terms<T>::Sum>::kLanes);
   }
-}
-
-/// C [rows, lanes], filled up to whole vectors.
-template <class T, Store kStore>
-inline void product_strip(const Product<T>& p, Index rows, Index lanes) {
-  product_vectors<T, kStore>(p, rows, 0, live_vectors<T>(lanes));
 }
 
 /// C [rows, columns]: any number of columns; memory past the last column is not touched.
@@ -205,13 +192,12 @@ template <class T, Store kStore>
 inline void product(const Product<T>& p, Index rows, Index columns) {
   constexpr int n = Simd<T>::kLanes;
   Index column = 0;
-  for (; column + kVectors * n <= columns; column += kVectors * n)
-    product_columns<T, kVectors, kStore, false>(p, rows, column, 0);
+  for (; column + kVectors * n <= columns; column += kVectors * n) product_rows<T, kVectors, kStore>(p, rows, column);
   if (column + n <= columns) {
-    product_columns<T, 1, kStore, false>(p, rows, column, 0);
+    product_rows<T, 1, kStore>(p, rows, column);
     column += n;
   }
-  if (column < columns) product_columns<T, 1, kStore, true>(p, rows, column, static_cast<int>(columns - column));
+  if (column < columns) product_rows<T, 1, kStore, true>(p, rows, column, static_cast<int>(columns - column));
 }
 
 }  // namespace

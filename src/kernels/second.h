@@ -149,23 +149,15 @@ inline void multiply_keys(const SecondTile<T>& t, const SecondScratch<T>& w, con
   }
 }
 
-/// Whether hidden pairs could bring NaN or infinity into a sum; if so, the words of all strips are made to say what is kept.
+/// Whether K, V or their tangents hold NaN or infinity in the block.
 template <class T>
-inline void find_hidden(const SecondTile<T>& t, const SecondScratch<T>& w, BackwardBlock& b, const StripBlock<T>* strips) {
+inline bool keys_are_wild(const SecondTile<T>& t, const BackwardBlock& b) {
   const BackwardTile<T>& f = t.first;
   const auto wild = [&b](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows + b.j0 * stride, stride, b.nj, width);
   };
-  b.wild_keys = wild(f.scores.k, f.scores.k_stride, f.scores.head_dim) ||
-                wild(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) || wild(f.v, f.v_stride, f.v_head_dim) ||
-                wild(t.tangents.v, t.tangents.v_stride, f.v_head_dim);
-  b.wild_queries = w.first.wild;
-  if (!b.wild_keys && !b.wild_queries) return;
-  for (Index strip = 0; strip * kStrip<T> < f.q_count; ++strip) {
-    const LiveRows& live = strips[strip].live;
-    if (live.any && live.masked) continue;
-    for (Index j = 0; j < b.nj; ++j) strips[strip].words[j] = live.any ? ~0u : 0u;
-  }
+  return wild(f.scores.k, f.scores.k_stride, f.scores.head_dim) || wild(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) ||
+         wild(f.v, f.v_stride, f.v_head_dim) || wild(t.tangents.v, t.tangents.v_stride, f.v_head_dim);
 }
 
 /// One sweep's share of a block; false where no pair of it is kept.
@@ -187,14 +179,8 @@ inline bool second_block(const SecondTile<T>& t, const SecondScratch<T>& w, Back
     if (strips[strip].live.any) second_strip<T, kSweep>(t, w, strips[strip]);
     b.partial |= strips[strip].live.masked;
   }
-  if (kSweep != Sweep::kMean && b.partial) find_hidden(t, w, b, strips);
+  if (kSweep != Sweep::kMean && b.partial) find_wild(f.q_count, keys_are_wild(t, b), w.first.wild, strips, b);
   return true;
-}
-
-/// May query and key, counted from the tile's and the block's first, be attended? Asked only where find_hidden found something.
-template <class T>
-inline bool pair_kept(const SecondScratch<T>& w, Index query, Index key) {
-  return (w.first.words[query / kStrip<T> * kBackwardBlock + key] >> (query % kStrip<T>)&1u) != 0;
 }
 
 /// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; nothing where there are no rows.
@@ -211,11 +197,8 @@ inline void add_to_queries(const SecondTile<T>& t, const SecondScratch<T>& w, co
                            .c_row = sums_stride,
                            .depth = b.nj,
                            .factor = &factor};
-  if (b.wild_keys) {
-    product_of_kept(product, t.first.q_count, width, false, [&w](Index query, Index key) { return pair_kept(w, query, key); });
-  } else {
-    product_spans<T, Store::kScaleAdd>(product, t.first.q_count, width, w.first.spans.keys_of);
-  }
+  add_product(product, t.first.q_count, width, w.first.spans.keys_of, false, b.wild_keys,
+              [&w](Index query, Index key) { return pair_kept(w.first, query, key); });
 }
 
 /// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; nothing where there are no rows.
@@ -232,11 +215,8 @@ inline void add_to_keys(const SecondTile<T>& t, const SecondScratch<T>& w, const
                            .c_row = sums_stride,
                            .depth = t.first.q_count,
                            .factor = &factor};
-  if (b.wild_queries) {
-    product_of_kept(product, b.nj, width, false, [&w](Index key, Index query) { return pair_kept(w, query, key); });
-  } else {
-    product_spans<T, Store::kScaleAdd>(product, b.nj, width, w.first.spans.queries_of);
-  }
+  add_product(product, b.nj, width, w.first.spans.queries_of, false, b.wild_queries,
+              [&w](Index key, Index query) { return pair_kept(w.first, query, key); });
 }
 
 /// Panels and row numbers of the tile's queries. Lanes past q_count hold zeros.
@@ -251,14 +231,8 @@ inline void pack_tile(const SecondTile<T>& t, SecondScratch<T>& w) {
   pack(s.q, s.q_stride, s.head_dim, scaled, w.first.q_panels);
   pack(t.tangents.q, t.tangents.q_stride, s.head_dim, scaled, w.tangent_panels);
   pack(f.dout, f.dout_stride, f.v_head_dim, T{1}, w.first.dout_panels);
-  for (Index i = 0; i < round_up(f.q_count, Simd<T>::kLanes); ++i) {
-    const bool live = i < f.q_count;
-    w.first.lse2_high[i] = live ? f.lse2_high[f.q_begin + i] : T{0};
-    w.first.lse2_low[i] = live ? f.lse2_low[f.q_begin + i] : T{0};
-    w.first.delta[i] = live && f.dout != nullptr ? f.delta[f.q_begin + i] : T{0};
-    w.mean[i] = T{0};
-    w.moment[i] = T{0};
-  }
+  load_row_numbers(f, f.dout == nullptr ? nullptr : f.delta, w.first);
+  for (Index i = 0; i < round_up(f.q_count, Simd<T>::kLanes); ++i) w.mean[i] = w.moment[i] = T{0};
 }
 
 /// body(block) for the blocks of keys [begin, end) in which some pair is kept.

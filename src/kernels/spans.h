@@ -30,35 +30,6 @@ constexpr int kWideVectors = kRows >= 8 ? 2 * kVectors : kVectors;
 template <class T>
 constexpr Index kWideLanes = kWideVectors * Simd<T>::kLanes;
 
-/// `rows` rows of C, kV vectors from `column` on.
-template <class T, int kV, Store kStore, bool kTail = false>
-inline void product_rows(const Product<T>& p, Index rows, Index column, int tail = 0) {
-  constexpr int high = kV > kVectors ? kRows / 2 : kRows;
-  const Index a_row = p.a_row, a_depth = p.a_depth, b_row = p.b_row, c_row = p.c_row, depth = p.depth;
-  const auto* a = p.a;
-  const auto* const b = p.b + column;
-  const auto* const factor = p.factor;
-  auto* c = p.c + column;
-  const auto steps = [&](auto height) __attribute__((always_inline)) {
-    constexpr int kR = decltype(height)::value;
-    for (; rows >= kR; rows -= kR) {
-      product_block<T, kR, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
-      a += kR * a_row;
-      c += kR * c_row;
-    }
-  };
-  steps(std::integral_constant<int, high>());
-  if constexpr (high > 4) steps(std::integral_constant<int, 4>());
-  steps(std::integral_constant<int, 2>());
-  steps(std::integral_constant<int, 1>());
-}
-
-template <class T, int kV, Store kStore, bool kTail = false>
-  requires Terms<T>::kTiled
-inline void product_rows(const Product<T>& p, Index rows, Index column, int tail = 0) {
-  Terms<T>::template product<kV, kStore, kTail>(p, rows, column, tail);
-}
-
 /// One column of blocks; groups of rows with the same span run as one.
 template <class T, int kV, Store kStore, bool kTail = false>
 inline void product_span_column(const Product<T>& p, Index rows, Index column, const Span* depth_of, int tail = 0) {

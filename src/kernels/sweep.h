@@ -222,17 +222,11 @@ class Sweep {
     for (Index lane = 0; lane < r.ni; ++lane) own_.thresholds[from + lane] = thresholds[lane];
   }
 
-  /// Puts one more into its place, behind equal ones, and returns what the next one must be above.
+  /// Returns what the next one must be above.
   T insert(Index query, T value, Index key) const {
     double* values = t_.top_values + query * t_.top_k;
     Index* keys = t_.top_keys + query * t_.top_k;
-    Index place = t_.top_k - 1;
-    for (; place > 0 && (keys[place - 1] < 0 || values[place - 1] < static_cast<double>(value)); --place) {
-      values[place] = values[place - 1];
-      keys[place] = keys[place - 1];
-    }
-    values[place] = static_cast<double>(value);
-    keys[place] = key;
+    insert_largest(values, keys, t_.top_k, static_cast<double>(value), key);
     return keys[t_.top_k - 1] < 0 ? -kInf<T> : static_cast<T>(values[t_.top_k - 1]);
   }
 
