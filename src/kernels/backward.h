@@ -64,7 +64,7 @@ inline void add_product(const Product<N>& p, Index rows, Index columns, const Sp
 /// May query and key, counted from the tile's and the block's first, be attended? Asked only where find_wild found something.
 template <class T>
 inline bool pair_kept(const BackwardScratch<T>& w, Index query, Index key) {
-  return (w.words[query / kStrip<T> * kBackwardBlock + key] >> (query % kStrip<T>)&1u) != 0;
+  return (w.words[query / strip_lanes<T>() * kBackwardBlock + key] >> (query % strip_lanes<T>()) & 1u) != 0;
 }
 
 template <class T, class Operands>
@@ -136,8 +136,8 @@ inline void clear_gaps(const BackwardScratch<T>& w, Index keys) {
 template <class T>
 inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, BackwardBlock& b, StripBlock<T>* strips) {
   for (Index j = 0; j < b.nj; j += kGroup) w.spans.queries_of[j / kGroup] = {0, 0};
-  for (Index first = 0; first < t.q_count; first += kStrip<T>) {
-    const Index strip = first / kStrip<T>, ni = smaller<Index>(kStrip<T>, t.q_count - first);
+  for (Index first = 0; first < t.q_count; first += strip_lanes<T>()) {
+    const Index strip = first / strip_lanes<T>(), ni = smaller<Index>(strip_lanes<T>(), t.q_count - first);
     StripBlock<T>& part = strips[strip];
     part = {strip, t.q_begin + first, ni, b.j0, b.nj, {}, w.words + strip * kBackwardBlock};
     part.live = live_rows(t.scores, part.i0, ni, b.j0, b.nj, part.words);
@@ -161,7 +161,7 @@ inline void find_wild(Index q_count, bool wild_keys, bool wild_queries, const St
   b.wild_keys = wild_keys;
   b.wild_queries = wild_queries;
   if (!wild_keys && !wild_queries) return;
-  for (Index strip = 0; strip * kStrip<T> < q_count; ++strip) {
+  for (Index strip = 0; strip * strip_lanes<T>() < q_count; ++strip) {
     const LiveRows& live = strips[strip].live;
     if (live.any && live.masked) continue;
     for (Index j = 0; j < b.nj; ++j) strips[strip].words[j] = live.any ? ~0u : 0u;
@@ -190,7 +190,7 @@ inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w
   if (!b.any && !t.sets_keys && !b.sets_dq) return;
   prefetch_bias(t, b);
   score_block(t, w, operands, b);
-  for (Index strip = 0; strip * kStrip<T> < t.q_count; ++strip) {
+  for (Index strip = 0; strip * strip_lanes<T>() < t.q_count; ++strip) {
     if (strips[strip].live.any) differentiate_strip(t, w, strips[strip]);
     b.partial |= strips[strip].live.masked;
   }
@@ -301,19 +301,19 @@ void backward(const BackwardTile<T>& t, void* scratch) {
   backward_tile(t, w, PlainOperands<T>{t, w});
 }
 
-/// The two panels are [Dv][kStrip].
+/// The two panels are [Dv][strip].
 template <class T>
 inline void delta_strips(const DeltaRows<T>& t, T* out_panel, T* dout_panel) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += kStrip<T>) {
-    const Index ni = smaller<Index>(kStrip<T>, t.q_begin + t.q_count - i0);
+  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += strip_lanes<T>()) {
+    const Index ni = smaller<Index>(strip_lanes<T>(), t.q_begin + t.q_count - i0);
     pack_strips(t.out, t.out_stride, i0, ni, t.v_head_dim, T{1}, out_panel);
     pack_strips(t.dout, t.dout_stride, i0, ni, t.v_head_dim, T{1}, dout_panel);
     for (int v = 0; v < live_vectors<T>(ni); ++v) {
       V sum{};
       for (Index d = 0; d < t.v_head_dim; ++d) {
-        sum = fma(load<T>(out_panel + d * kStrip<T> + v * n), load<T>(dout_panel + d * kStrip<T> + v * n), sum);
+        sum = fma(load<T>(out_panel + d * strip_lanes<T>() + v * n), load<T>(dout_panel + d * strip_lanes<T>() + v * n), sum);
       }
       const int live = static_cast<int>(larger<Index>(0, smaller<Index>(n, ni - v * n)));
       store_tail<T>(t.delta + i0 + v * n, sum, live);

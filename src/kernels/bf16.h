@@ -14,7 +14,7 @@ namespace {
 struct Bf16ForwardScratch {
   HalfForwardScratch half;  // its panels, and v as float for tiles that hide something
   std::uint32_t* v_pairs;   // [key_tile / 2][Dv]; for tiles [Dv][key_tile / 2]
-  std::uint32_t* p_pairs;   // [key_tile / 2][kStrip]
+  std::uint32_t* p_pairs;   // [key_tile / 2][strip]
   PairStrides v_strides;
   std::size_t bytes;
 
@@ -23,7 +23,7 @@ struct Bf16ForwardScratch {
     carver.take<std::byte>(static_cast<Index>(half.bytes));
     const Index pairs = key_tile<float>(head_dim, v_head_dim) / 2;
     v_pairs = carver.take<std::uint32_t>(pairs * v_head_dim);
-    p_pairs = carver.take<std::uint32_t>(pairs * kStrip<float>);
+    p_pairs = carver.take<std::uint32_t>(pairs * strip_lanes<float>());
     v_strides = Terms<BFloat16>::kTiled ? PairStrides{1, pairs} : PairStrides{v_head_dim, 1};
     bytes = carver.used();
   }
@@ -39,12 +39,12 @@ struct Bf16Rows : HalfRows<BFloat16> {
       : HalfRows<BFloat16>(tile, scratch.half), pairs(scratch) {}
 
   std::uint32_t* q_pairs(const StripRows& r) const {
-    return reinterpret_cast<std::uint32_t*>(w.tile.q_panels + r.strip * kStrip<float> * t.scores.head_dim);
+    return reinterpret_cast<std::uint32_t*>(w.tile.q_panels + r.strip * strip_lanes<float>() * t.scores.head_dim);
   }
 
   void pack_queries(const ForwardTile<float>&, const ForwardScratch<float>&, const StripRows& r) const {
     const TileScores<BFloat16>& s = t.scores;
-    pack_pairs(s.q + r.i0 * s.q_stride, s.q_stride, r.ni, s.head_dim, kStrip<float>, q_pairs(r));
+    pack_pairs(s.q + r.i0 * s.q_stride, s.q_stride, r.ni, s.head_dim, strip_lanes<float>(), q_pairs(r));
   }
   void take_keys(ForwardTile<float>&, Index, Index) const {}
   void take_values(ForwardTile<float>& f, Index j0, Index nj) const {
@@ -68,9 +68,9 @@ struct Bf16Rows : HalfRows<BFloat16> {
                                                 .a_row = s.k_stride,
                                                 .a_depth = 2,
                                                 .b = q_pairs(r),
-                                                .b_row = kStrip<float>,
-                                                .c = scores + part.lo * kStrip<float>,
-                                                .c_row = kStrip<float>,
+                                                .b_row = strip_lanes<float>(),
+                                                .c = scores + part.lo * strip_lanes<float>(),
+                                                .c_row = strip_lanes<float>(),
                                                 .depth = s.head_dim,
                                                 .factor = &factor},
                                                part.hi - part.lo, part.first, part.count);
@@ -91,10 +91,10 @@ struct Bf16Rows : HalfRows<BFloat16> {
         {.a = reinterpret_cast<const BFloat16*>(pairs.v_pairs + steps.begin * pairs.v_strides.pair),
          .a_row = 2 * pairs.v_strides.column,
          .a_depth = 2 * pairs.v_strides.pair,
-         .b = pairs.p_pairs + steps.begin * kStrip<float>,
-         .b_row = kStrip<float>,
+         .b = pairs.p_pairs + steps.begin * strip_lanes<float>(),
+         .b_row = strip_lanes<float>(),
          .c = out,
-         .c_row = kStrip<float>,
+         .c_row = strip_lanes<float>(),
          .depth = 2 * (steps.end - steps.begin)},
         t.v_head_dim, part.first, part.count);
   }
@@ -107,7 +107,7 @@ struct Bf16Rows : HalfRows<BFloat16> {
 
  private:
   void round_part(const Part& part, const float* p) const {
-    round_pairs_of_rows(p, kStrip<float>, part.lo, part.hi, part.first, part.count, pairs.p_pairs);
+    round_pairs_of_rows(p, strip_lanes<float>(), part.lo, part.hi, part.first, part.count, pairs.p_pairs);
   }
   /// Whether v does, of keys [begin, end) of the chunk.
   bool hold_nonfinite(Index j0, Index begin, Index end) const {
@@ -128,9 +128,9 @@ struct Bf16Rows : HalfRows<BFloat16> {
           const U32 lower = as_u32(select_bits<F32>(lanes_of(2 * k, v), lower_half, F32{}));
           const U32 upper = as_u32(select_bits<F32>(lanes_of(2 * k + 1, v), upper_half, F32{}));
           const U32 a = pairs.v_pairs[k * pairs.v_strides.pair + d * pairs.v_strides.column] & (lower | upper);
-          chain.add(2 * k, a, load_u32(pairs.p_pairs + k * kStrip<float> + v * n));
+          chain.add(2 * k, a, load_u32(pairs.p_pairs + k * strip_lanes<float>() + v * n));
         }
-        float* place = out + d * kStrip<float> + v * n;
+        float* place = out + d * strip_lanes<float>() + v * n;
         store<float>(place, load<float>(place) + chain.total());
       }
     }
@@ -149,7 +149,7 @@ inline void forward_bf16_watched(const ForwardTile<BFloat16>& t, void* scratch, 
   f.weights = f.exponentials = nullptr;  // by the float kernels, below
   forward_tile(f, w.half.tile, Bf16Rows(t, w), watch);
   if (t.weights == nullptr) return;
-  float unused_lse[kStripsPerTile * kStrip<float>];
+  float unused_lse[kStripsPerTile * strip_lanes<float>()];
   ForwardTile<BFloat16> weights = t;
   weights.v = nullptr;
   weights.lse = unused_lse;

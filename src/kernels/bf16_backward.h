@@ -146,16 +146,16 @@ void delta_rows_bf16(const DeltaRows<BFloat16>& t, void* scratch) {
   constexpr int n = Simd<float>::kLanes;
   const Bf16BackwardScratch w(scratch, t.v_head_dim, t.v_head_dim);
   const auto pack = [&](const BFloat16* rows, Index stride, Index i0, Index ni, std::uint32_t* panel) {
-    pack_pairs(rows + i0 * stride, stride, ni, t.v_head_dim, kStrip<float>, panel);
+    pack_pairs(rows + i0 * stride, stride, ni, t.v_head_dim, strip_lanes<float>(), panel);
   };
-  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += kStrip<float>) {
-    const Index ni = smaller<Index>(kStrip<float>, t.q_begin + t.q_count - i0);
+  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += strip_lanes<float>()) {
+    const Index ni = smaller<Index>(strip_lanes<float>(), t.q_begin + t.q_count - i0);
     pack(t.out, t.out_stride, i0, ni, w.q_panels());
     pack(t.dout, t.dout_stride, i0, ni, w.dout_panels());
     for (int v = 0; v * n < ni; ++v) {
       Chain<BFloat16> chain;
       for (Index pair = 0; pair < pairs_of(t.v_head_dim); ++pair) {
-        const Index place = pair * kStrip<float> + v * n;
+        const Index place = pair * strip_lanes<float>() + v * n;
         chain.add(2 * pair, load_u32(w.q_panels() + place), load_u32(w.dout_panels() + place));
       }
       store_tail<float>(t.delta + i0 + v * n, chain.total(), static_cast<int>(smaller<Index>(n, ni - v * n)));

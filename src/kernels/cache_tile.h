@@ -15,29 +15,16 @@ template <class T>
 Index cache_query_tile(Index head_dim, Index v_head_dim) {
   constexpr Index size = static_cast<Index>(sizeof(T)), budget = (Index{2} << 20) - (Index{1} << 16);
   const Index fixed =
-      (key_tile<T>(head_dim, v_head_dim) * (head_dim + v_head_dim) + kStrip<T> * larger(head_dim, v_head_dim)) * size;
+      (key_tile<T>(head_dim, v_head_dim) * (head_dim + v_head_dim) + strip_lanes<T>() * larger(head_dim, v_head_dim)) * size;
   Index queries = query_tile<T>(head_dim, v_head_dim);
-  while (queries > kStrip<T> && queries * (head_dim + v_head_dim) * size + fixed > budget) queries /= 2;
+  while (queries > strip_lanes<T>() && queries * (head_dim + v_head_dim) * size + fixed > budget) queries /= 2;
   return queries;
 }
 
 template <class T>
-struct CacheTileScratch {
-  ForwardScratch<T> tile;
-  T* rows;   // [kStrip][larger of D and Dv]: 16-bit queries on their way in, results on their way out
-  T *k, *v;  // [key_tile][D], [key_tile][Dv]
-  std::size_t bytes;
-
+struct CacheTileScratch : ForwardRowsScratch<T> {
   CacheTileScratch(void* base, Index head_dim, Index v_head_dim)
-      : tile(base, head_dim, v_head_dim, cache_query_tile<T>(head_dim, v_head_dim)) {
-    Carver carver(base);
-    carver.take<std::byte>(static_cast<Index>(tile.bytes));
-    const Index keys = key_tile<T>(head_dim, v_head_dim);
-    rows = carver.take<T>(kStrip<T> * larger(head_dim, v_head_dim));
-    k = carver.take<T>(keys * head_dim);
-    v = carver.take<T>(keys * v_head_dim);
-    bytes = carver.used();
-  }
+      : ForwardRowsScratch<T>(base, head_dim, v_head_dim, cache_query_tile<T>(head_dim, v_head_dim)) {}
 };
 
 /// The rows that forward_tile asks for, as numbers of type T. Queries and results of 16 bits pass through scratch memory.

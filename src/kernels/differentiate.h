@@ -40,8 +40,8 @@ inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w,
   const TileScores<T>& s = t.scores;
   const V cap = splat<T>(s.softcap);
   for (Index j = keys.begin; j < keys.end; ++j) {
-    T* place = w.p + j * w.row + b.strip * kStrip<T> + v * n;
-    T* bias_place = w.bias + j * kStrip<T> + v * n;
+    T* place = w.p + j * w.row + b.strip * strip_lanes<T>() + v * n;
+    T* bias_place = w.bias + j * strip_lanes<T>() + v * n;
     V x = load<T>(place), slope = splat<T>(1);
     if (s.softcap > 0) {
       const V th = tanh<T>(x);
@@ -52,7 +52,7 @@ inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w,
     store<T>(place, x);
     store<T>(bias_place, slope);
   }
-  return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * kStrip<T>, w.row, w.slopes,
+  return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * strip_lanes<T>(), w.row, w.slopes,
                           b.words);
 }
 
@@ -68,7 +68,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
-  const Index lane = b.strip * kStrip<T> + v * n, row = w.row;
+  const Index lane = b.strip * strip_lanes<T>() + v * n, row = w.row;
   const V lse2_high = load<T>(w.lse2_high + lane), lse2_low = load<T>(w.lse2_low + lane), delta = load<T>(w.delta + lane);
   constexpr bool modified = kForm == Form::kModified, any = kForm == Form::kAny || modified;
   const bool capped = kForm == Form::kAny && s.softcap > 0, drops = any && s.dropout.threshold != 0;
@@ -76,8 +76,8 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
   const V cap = splat<T>(s.softcap * std::numbers::log2e_v<T>), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   T* p_place = w.p + keys.begin * row + lane;
   T* ds_place = w.ds + keys.begin * row + lane;
-  T* bias_place = w.bias + keys.begin * kStrip<T> + v * n;
-  for (Index j = keys.begin; j < keys.end; ++j, p_place += row, ds_place += row, bias_place += kStrip<T>) {
+  T* bias_place = w.bias + keys.begin * strip_lanes<T>() + v * n;
+  for (Index j = keys.begin; j < keys.end; ++j, p_place += row, ds_place += row, bias_place += strip_lanes<T>()) {
     V x = load<T>(p_place), dp = load<T>(ds_place), slope = splat<T>(1);
     if (capped) {
       const V th = tanh<T>(x);
@@ -94,7 +94,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
       dp = select_bits<V>(kept, dp * factor, V{});
     }
     V ds = p * (dp - delta);
-    if (modified) ds *= load<T>(w.slopes + j * kStrip<T> + v * n);
+    if (modified) ds *= load<T>(w.slopes + j * strip_lanes<T>() + v * n);
     if (kMasked) {  // select, so that NaN in a masked key or value is gone
       const std::uint32_t bits = b.words[j] >> (v * n);
       p_out = select_bits<V>(bits, p_out, V{});
@@ -126,8 +126,8 @@ inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T
                                T* to, Index row, Index column) {
   const bool kept_apart = bias_differs(t.scores);
   const Index first = v * Simd<T>::kLanes, lanes = smaller<Index>(Simd<T>::kLanes, b.ni - first);
-  const Index source_row = kept_apart ? kStrip<T> : w.row;
-  const T* source = (kept_apart ? w.bias : w.ds + b.strip * kStrip<T>)+keys.begin * source_row + first;
+  const Index source_row = kept_apart ? strip_lanes<T>() : w.row;
+  const T* source = (kept_apart ? w.bias : w.ds + b.strip * strip_lanes<T>()) + keys.begin * source_row + first;
   T* target = to + (b.i0 + first) * row + (b.j0 + keys.begin) * column;
   const Index rows = keys.end - keys.begin;
   if (row != 0 && column == 1) {

@@ -19,7 +19,8 @@ template <class T>
 inline bool starts_quickly(const LiveRows& live, Index ni, const std::uint32_t* words, const T* scores, T* shift) {
   if (!live.masked && live.hi - live.lo >= kUnshiftedKeys) return true;
   if (live.masked && (words[live.lo] & lane_bits(ni)) != lane_bits(ni)) return false;
-  for (Index lane = 0; lane < live_vectors<T>(ni) * Simd<T>::kLanes; ++lane) shift[lane] = scores[live.lo * kStrip<T> + lane];
+  for (Index lane = 0; lane < live_vectors<T>(ni) * Simd<T>::kLanes; ++lane)
+    shift[lane] = scores[live.lo * strip_lanes<T>() + lane];
   return true;
 }
 
@@ -27,10 +28,10 @@ template <class T, class Rows, class Watch>
 inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const Watch& watch,
                                 const StripRows& r, Index j0, Index nj) {
   const TileScores<T>& s = t.scores;
-  T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * kStrip<T>;
+  T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * strip_lanes<T>();
   ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
   const LiveRows& live = tile.live;
-  T *row_max = w.row_max + r.strip * kStrip<T>, *row_sum = w.row_sum + r.strip * kStrip<T>;
+  T *row_max = w.row_max + r.strip * strip_lanes<T>(), *row_sum = w.row_sum + r.strip * strip_lanes<T>();
   if (!live.any) {
     if (t.exponentials != nullptr) keep_chunk(t, {}, j0, nj, row_max);
     return;
@@ -56,7 +57,7 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   }
   watch.end_chunk(r, j0, live, w.words, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
   if (t.v == nullptr) return;
-  T* out = w.out_panels + r.strip * kStrip<T> * t.v_head_dim;
+  T* out = w.out_panels + r.strip * strip_lanes<T>() * t.v_head_dim;
   const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.words);
   if (s.dropout.threshold != 0) {
     dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
@@ -87,7 +88,7 @@ template <class T>
 inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t by_maximum) {
   w.seen[strip] = 0;
   w.by_maximum[strip] = by_maximum;
-  for (Index lane = strip * kStrip<T>; lane < (strip + 1) * kStrip<T>; ++lane) {
+  for (Index lane = strip * strip_lanes<T>(); lane < (strip + 1) * strip_lanes<T>(); ++lane) {
     w.row_max[lane] = -kInf<T>;
     w.row_sum[lane] = 0;
   }
@@ -99,7 +100,7 @@ template <class T>
 inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const Index first = r.strip * kStrip<T>;
+  const Index first = r.strip * strip_lanes<T>();
   T *row_max = w.row_max + first, *row_sum = w.row_sum + first;
   const int vectors = live_vectors<T>(r.ni);
   for (int v = 0; v < vectors; ++v) {
@@ -108,7 +109,7 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
     const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.seen[r.strip] >> (v * n));
     store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
   }
-  alignas(64) T total_max[kStrip<T>], total[kStrip<T>];  // with the sink
+  alignas(64) T total_max[strip_lanes<T>()], total[strip_lanes<T>()];  // with the sink
   for (int v = 0; v < vectors; ++v) {
     const V maximum = load<T>(row_max + v * n), l = load<T>(row_sum + v * n);
     const bool sinks = t.scores.sink != nullptr;
@@ -131,7 +132,8 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
   if (t.v == nullptr) return 0;
   T* panel = w.out_panels + first * t.v_head_dim;
   if (w.seen[r.strip] == 0) zero_panel(panel, t.v_head_dim);
-  return unpack_transposed<T>(panel, kStrip<T>, r.ni, t.v_head_dim, w.rescale, t.out + r.i0 * t.out_stride, t.out_stride);
+  return unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, t.out + r.i0 * t.out_stride,
+                              t.out_stride);
 }
 
 /// The two products of forward on rows of T: scores from the packed queries, and weights times values.
@@ -141,7 +143,7 @@ struct PlainProducts {
   template <class T>
   void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r) const {
     const TileScores<T>& s = t.scores;
-    pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * kStrip<T> * s.head_dim);
+    pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
   }
   template <class T>
   ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj,
@@ -152,10 +154,10 @@ struct PlainProducts {
       product_vectors<T, Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
                                        .a_row = s.k_stride,
                                        .a_depth = 1,
-                                       .b = w.q_panels + r.strip * kStrip<T> * s.head_dim,
-                                       .b_row = kStrip<T>,
-                                       .c = scores + part.lo * kStrip<T>,
-                                       .c_row = kStrip<T>,
+                                       .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
+                                       .b_row = strip_lanes<T>(),
+                                       .c = scores + part.lo * strip_lanes<T>(),
+                                       .c_row = strip_lanes<T>(),
                                        .depth = s.head_dim},
                                       part.hi - part.lo, part.first, part.count);
     });
@@ -181,10 +183,10 @@ struct PlainProducts {
     product_vectors<T, kStore>({.a = t.v + (j0 + part.lo) * t.v_stride,
                                 .a_row = 1,
                                 .a_depth = t.v_stride,
-                                .b = p + part.lo * kStrip<T>,
-                                .b_row = kStrip<T>,
+                                .b = p + part.lo * strip_lanes<T>(),
+                                .b_row = strip_lanes<T>(),
                                 .c = out,
-                                .c_row = kStrip<T>,
+                                .c_row = strip_lanes<T>(),
                                 .depth = part.hi - part.lo},
                                t.v_head_dim, part.first, part.count);
   }
@@ -207,7 +209,7 @@ struct OwnRows : PlainProducts {
 template <class T, class Rows, class Watch = Unwatched>
 inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows, const Watch& watch = {}) {
   TileScores<T>& s = t.scores;
-  const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
+  const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
   begin = begin / s.key_tile * s.key_tile;
@@ -240,7 +242,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, watch, r, j0, nj); });
       finish_strip(t, w, r);
     }
-    watch.finish(r, w.row_max + r.strip * kStrip<T>, w.row_sum + r.strip * kStrip<T>);
+    watch.finish(r, w.row_max + r.strip * strip_lanes<T>(), w.row_sum + r.strip * strip_lanes<T>());
     if (t.v != nullptr) rows.end_out(t, r);
   };
   if (t.exponentials != nullptr) {

@@ -13,10 +13,10 @@ inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, In
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (int v = 0; v < kVectors; ++v) {
-    T* column = t.exponentials + j0 * kStrip<T> + v * n;
+    T* column = t.exponentials + j0 * strip_lanes<T>() + v * n;
     Index done = 0;
     const auto zero_up_to = [&](Index end) {
-      for (; done < end; ++done) store<T>(column + done * kStrip<T>, V{});
+      for (; done < end; ++done) store<T>(column + done * strip_lanes<T>(), V{});
     };
     for (int i = 0; i < parts.count; ++i) {
       const Part& part = parts.part[i];
@@ -25,7 +25,7 @@ inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, In
       done = part.hi;
     }
     zero_up_to(nj);
-    store<T>(t.chunk_shifts + j0 / t.scores.key_tile * kStrip<T> + v * n, load<T>(row_max + v * n));
+    store<T>(t.chunk_shifts + j0 / t.scores.key_tile * strip_lanes<T>() + v * n, load<T>(row_max + v * n));
   }
 }
 
@@ -36,7 +36,7 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
-  const Index first = r.strip * kStrip<T>;
+  const Index first = r.strip * strip_lanes<T>();
   const int vectors = live_vectors<T>(r.ni);
   LiveRows live = rows.score(t, w, r, j0, nj, w.scores).live;
   if (!live.any) live = {true, false, 0, 0};
@@ -52,7 +52,7 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
   for (Index j = 0; j < nj; ++j) {
     const bool lives = j >= live.lo && j < live.hi;
     for (int v = 0; v < vectors; ++v) {
-      T* place = w.scores + j * kStrip<T> + v * n;
+      T* place = w.scores + j * strip_lanes<T>() + v * n;
       store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) * inverse[v] : V{});
     }
   }
@@ -60,7 +60,7 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
     dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
   }
-  unpack_transposed<T>(w.scores, kStrip<T>, r.ni, nj, w.rescale, t.weights + r.i0 * t.weights_row_stride + j0,
+  unpack_transposed<T>(w.scores, strip_lanes<T>(), r.ni, nj, w.rescale, t.weights + r.i0 * t.weights_row_stride + j0,
                        t.weights_row_stride);
 }
 
@@ -71,7 +71,7 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
-  const Index first = r.strip * kStrip<T>;
+  const Index first = r.strip * strip_lanes<T>();
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     T* target = t.weights + r.i0 * t.weights_row_stride + j0;
@@ -82,12 +82,14 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
       continue;
     }
     for (int v = 0; v < kVectors; ++v) {
-      const V shift = load<T>(t.chunk_shifts + j0 / s.key_tile * kStrip<T> + v * n), last = load<T>(w.row_max + first + v * n);
+      const V shift = load<T>(t.chunk_shifts + j0 / s.key_tile * strip_lanes<T>() + v * n),
+              last = load<T>(w.row_max + first + v * n);
       // Larger than the last one only where the chunk held nothing, and -inf there as well.
       const V moved = shift < last ? exp2<T>(shift - last) : splat<T>(1);
       store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n));
     }
-    unpack_transposed<T>(t.exponentials + j0 * kStrip<T>, kStrip<T>, r.ni, nj, w.rescale, target, t.weights_row_stride);
+    unpack_transposed<T>(t.exponentials + j0 * strip_lanes<T>(), strip_lanes<T>(), r.ni, nj, w.rescale, target,
+                         t.weights_row_stride);
   }
 }
 

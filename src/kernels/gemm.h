@@ -29,8 +29,11 @@ constexpr int kRows = 6;
 constexpr int kRows = 4;
 #endif
 constexpr int kVectors = 2;
+/// Queries of a strip, one SIMD lane each.
 template <class T>
-constexpr int kStrip = kVectors * Simd<T>::kLanes;
+constexpr int strip_lanes() {
+  return kVectors * Simd<T>::kLanes;
+}
 
 /// The vectors of a strip that hold `lanes` queries: short sequences leave the second one alone.
 template <class T>

@@ -29,22 +29,28 @@ inline ForwardTile<float> float_forward(const ForwardTile<S>& t) {
   return {t, float_scores(t.scores), nullptr, nullptr, t.v_head_dim, t.v_head_dim};
 }
 
-struct HalfForwardScratch {
-  ForwardScratch<float> tile;
-  float* rows;   // [kStrip][larger of D and Dv]: queries on their way in, results on their way out
-  float *k, *v;  // [key_tile][D], [key_tile][Dv]
+/// Forward scratch with room for rows that are not read and written where they lie.
+template <class T>
+struct ForwardRowsScratch {
+  ForwardScratch<T> tile;
+  T* rows;   // [strip][larger of D and Dv]: queries on their way in, results on their way out
+  T *k, *v;  // [key_tile][D], [key_tile][Dv]
   std::size_t bytes;
 
-  HalfForwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : tile(base, head_dim, v_head_dim, half_query_tile(head_dim, v_head_dim)) {
+  ForwardRowsScratch(void* base, Index head_dim, Index v_head_dim, Index queries) : tile(base, head_dim, v_head_dim, queries) {
     Carver carver(base);
     carver.take<std::byte>(static_cast<Index>(tile.bytes));
-    const Index keys = key_tile<float>(head_dim, v_head_dim);
-    rows = carver.take<float>(kStrip<float> * larger(head_dim, v_head_dim));
-    k = carver.take<float>(keys * head_dim);
-    v = carver.take<float>(keys * v_head_dim);
+    const Index keys = key_tile<T>(head_dim, v_head_dim);
+    rows = carver.take<T>(strip_lanes<T>() * larger(head_dim, v_head_dim));
+    k = carver.take<T>(keys * head_dim);
+    v = carver.take<T>(keys * v_head_dim);
     bytes = carver.used();
   }
+};
+
+struct HalfForwardScratch : ForwardRowsScratch<float> {
+  HalfForwardScratch(void* base, Index head_dim, Index v_head_dim)
+      : ForwardRowsScratch(base, head_dim, v_head_dim, half_query_tile(head_dim, v_head_dim)) {}
 };
 
 inline std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
@@ -130,9 +136,9 @@ void delta_rows_half(const DeltaRows<S>& t, void* scratch) {
   DeltaRows<float> f{};
   f.dout_stride = f.out_stride = f.v_head_dim = t.v_head_dim;
   f.delta = t.delta;
-  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += kStrip<float>) {
+  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += strip_lanes<float>()) {
     f.q_begin = i0;
-    f.q_count = smaller<Index>(kStrip<float>, t.q_begin + t.q_count - i0);
+    f.q_count = smaller<Index>(strip_lanes<float>(), t.q_begin + t.q_count - i0);
     f.dout = widened(t.dout, t.dout_stride, i0, f.q_count, t.v_head_dim, w.dout);
     f.out = widened(t.out, t.out_stride, i0, f.q_count, t.v_head_dim, w.q);
     delta_strips(f, w.tile.q_panels, w.tile.dout_panels);

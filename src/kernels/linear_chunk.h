@@ -131,8 +131,8 @@ inline void join_state(const T* base, const T* local, T left, Index count, T* st
 /// tile[j, i] = sum_d a[j, d] * panel[d, i] where i >= j, in whole vectors.
 template <class T>
 inline void triangle_scores(const T* a, Index a_stride, const T* panel, Index width, Index depth, Index count, T* tile) {
-  for (Index i0 = 0; i0 < width; i0 += kStrip<T>) {
-    const Index columns = smaller<Index>(kStrip<T>, width - i0);
+  for (Index i0 = 0; i0 < width; i0 += strip_lanes<T>()) {
+    const Index columns = smaller<Index>(strip_lanes<T>(), width - i0);
     product<T, Store::kSet>({.a = a,
                              .a_row = a_stride,
                              .a_depth = 1,

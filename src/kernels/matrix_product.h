@@ -15,11 +15,11 @@
 namespace qkv {
 namespace {
 
-constexpr Index kPanel = kStrip<float>;   // columns of a panel of B
-constexpr Index kPackedRows = 2 * kRows;  // rows of a panel of A: one cache line of A lying across, on AVX-512
-constexpr Index kInPlaceFloats = 16384;   // operands up to 64 KiB are read where they lie
-constexpr Index kStackFloats = 8192;      // panels up to 32 KiB take the stack, not scratch memory
-constexpr Index kPrefetchDepth = 128;     // C is fetched ahead where a block takes long enough for it to arrive
+constexpr Index kPanel = strip_lanes<float>();  // columns of a panel of B
+constexpr Index kPackedRows = 2 * kRows;        // rows of a panel of A: one cache line of A lying across, on AVX-512
+constexpr Index kInPlaceFloats = 16384;         // operands up to 64 KiB are read where they lie
+constexpr Index kStackFloats = 8192;            // panels up to 32 KiB take the stack, not scratch memory
+constexpr Index kPrefetchDepth = 128;           // C is fetched ahead where a block takes long enough for it to arrive
 
 /// How a product is blocked and what is packed.
 struct ProductBlocks {

@@ -1,7 +1,7 @@
 // What a kernel is told, as plain data: pointers, strides in elements, counts. And the table that each instruction set exports.
-// Letters: Tq, Tk, D, Dv as in attention.h; "strip": kStrip queries, one SIMD lane each; "chunk": key_tile keys, counted from
-// key 0; "words": one uint32 per key of a tile, bit i set where query lane i may attend it. T is what q, k, v, out are stored
-// as; everything that is summed, and lse and weights, is Accumulator<T>.
+// Letters: Tq, Tk, D, Dv as in attention.h; "strip": as many queries as two vectors have lanes; "chunk": key_tile keys, counted
+// from key 0; "words": one uint32 per key of a tile, bit i set where query lane i may attend it. T is what q, k, v, out are
+// stored as; everything that is summed, and lse and weights, is Accumulator<T>.
 #pragma once
 
 #include <cstddef>

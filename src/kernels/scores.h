@@ -128,12 +128,12 @@ inline Parts live_parts(const LiveRows& live, int vectors, const std::uint32_t* 
   return parts;
 }
 
-/// Queries [q_begin, q_begin + count) of rows [.., width] as panels [strip][width][kStrip], times `factor`.
+/// Queries [q_begin, q_begin + count) of rows [.., width] as panels [strip][width][strip], times `factor`.
 template <class T>
 inline void pack_strips(const T* rows, Index stride, Index q_begin, Index count, Index width, T factor, T* panels) {
-  for (Index first = 0; first < count; first += kStrip<T>) {
-    pack_transposed<T>(rows + (q_begin + first) * stride, stride, smaller<Index>(kStrip<T>, count - first), width, factor,
-                       panels + first * width, kStrip<T>);
+  for (Index first = 0; first < count; first += strip_lanes<T>()) {
+    pack_transposed<T>(rows + (q_begin + first) * stride, stride, smaller<Index>(strip_lanes<T>(), count - first), width,
+                       factor, panels + first * width, strip_lanes<T>());
   }
 }
 
@@ -153,14 +153,14 @@ inline Accumulator<T> panel_factor(const TileScores<T>& s) {
 template <class T>
 inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel) {
   const T* source = bias.data + i0 * bias.row_stride + (j0 + live.lo) * bias.column_stride;
-  T* target = panel + live.lo * kStrip<T>;
+  T* target = panel + live.lo * strip_lanes<T>();
   if (bias.column_stride == 1) {
-    pack_transposed<T>(source, bias.row_stride, ni, live.hi - live.lo, T{1}, target, kStrip<T>);
+    pack_transposed<T>(source, bias.row_stride, ni, live.hi - live.lo, T{1}, target, strip_lanes<T>());
     return;
   }
   for (Index j = 0; j < live.hi - live.lo; ++j) {
-    for (Index lane = 0; lane < kStrip<T>; ++lane) {
-      target[j * kStrip<T> + lane] = lane < ni ? source[lane * bias.row_stride + j * bias.column_stride] : T{0};
+    for (Index lane = 0; lane < strip_lanes<T>(); ++lane) {
+      target[j * strip_lanes<T>() + lane] = lane < ni ? source[lane * bias.row_stride + j * bias.column_stride] : T{0};
     }
   }
 }
@@ -194,12 +194,12 @@ inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
   if (bias.column_stride == 1) {  // in one pass where all stays finite
     const T* source = bias.data + i0 * bias.row_stride + j0 + live.lo;
     if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, std::numbers::log2e_v<T>,
-                                  panel + live.lo * kStrip<T>, kStrip<T>)) {
+                                  panel + live.lo * strip_lanes<T>(), strip_lanes<T>())) {
       return false;
     }
   }
   load_natural_bias(bias, i0, ni, j0, live, panel);
-  return settle_natural<T, true>(panel, kStrip<T>, {live.lo, live.hi, 0, live_vectors<T>(ni)}, ni, words);
+  return settle_natural<T, true>(panel, strip_lanes<T>(), {live.lo, live.hi, 0, live_vectors<T>(ni)}, ni, words);
 }
 
 /// What load_added does where a bias is not all. Not inlined: what has only a bias must not pay for it.
@@ -208,11 +208,11 @@ template <class T>
                                  std::uint32_t* words) {
   load_natural_bias(s.bias, i0, ni, j0, live, panel);
   for (Index j = live.lo; s.position != nullptr && j < live.hi; ++j) {
-    for (Index lane = 0; lane < ni; ++lane) panel[j * kStrip<T> + lane] += s.position[j0 + j - i0 - lane];
+    for (Index lane = 0; lane < ni; ++lane) panel[j * strip_lanes<T>() + lane] += s.position[j0 + j - i0 - lane];
   }
   const Part whole{live.lo, live.hi, 0, live_vectors<T>(ni)};
-  return s.mod.apply == nullptr ? settle_natural<T, true>(panel, kStrip<T>, whole, ni, words)
-                                : settle_natural<T, false>(panel, kStrip<T>, whole, ni, words);
+  return s.mod.apply == nullptr ? settle_natural<T, true>(panel, strip_lanes<T>(), whole, ni, words)
+                                : settle_natural<T, false>(panel, strip_lanes<T>(), whole, ni, words);
 }
 
 /// The bias, and what stands beside it, in the unit of the scores. Clears bits as load_bias does; true when any was.
@@ -224,14 +224,14 @@ inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, con
 }
 
 /// Natural scores of one part become those of the callback, in powers of two. Clears bits as load_bias does. slopes, if not
-/// null, [keys][kStrip].
+/// null, [keys][strip].
 template <class T>
 [[gnu::noinline]] bool modify_scores(const TileScores<T>& s, Index i0, Index ni, Index j0, const Part& part, T* scores,
                                      Index row, T* slopes, std::uint32_t* words) {
   const Index first = part.first * Simd<T>::kLanes, lanes = smaller<Index>(part.count * Simd<T>::kLanes, ni - first);
-  T* const slopes_of_part = slopes == nullptr ? nullptr : slopes + part.lo * kStrip<T> + first;
+  T* const slopes_of_part = slopes == nullptr ? nullptr : slopes + part.lo * strip_lanes<T>() + first;
   s.mod.apply(s.mod.mod, s.mod.batch, s.mod.head, i0 + first, lanes, j0 + part.lo, part.hi - part.lo,
-              scores + part.lo * row + first, 1, row, slopes_of_part, 1, kStrip<T>);
+              scores + part.lo * row + first, 1, row, slopes_of_part, 1, strip_lanes<T>());
   return settle_natural<T, true>(scores, row, part, ni, words);
 }
 
@@ -264,16 +264,16 @@ template <class T, class Multiply>
     if (!biased && s.softcap == 0) continue;
     for (Index j = part.lo; j < part.hi; ++j) {
       for (int v = part.first; v < part.first + part.count; ++v) {
-        T* place = scores + j * kStrip<T> + v * n;
+        T* place = scores + j * strip_lanes<T>() + v * n;
         V x = load<T>(place);
         if (s.softcap > 0) x = cap * tanh<T>(x);
-        if (biased) x += load<T>(bias + j * kStrip<T> + v * n);
+        if (biased) x += load<T>(bias + j * strip_lanes<T>() + v * n);
         store<T>(place, x);
       }
     }
   }
   for (int i = 0; s.mod.apply != nullptr && i < parts.count; ++i) {
-    live.masked |= modify_scores<T>(s, i0, ni, j0, parts.part[i], scores, kStrip<T>, nullptr, words);
+    live.masked |= modify_scores<T>(s, i0, ni, j0, parts.part[i], scores, strip_lanes<T>(), nullptr, words);
   }
   return {live, parts};
 }
@@ -286,7 +286,7 @@ inline void mask_scores(T* scores, const LiveRows& live, int vectors, const std:
   if (!live.masked) return;
   for (Index j = live.lo; j < live.hi; ++j) {
     for (int v = 0; v < vectors; ++v) {
-      T* place = scores + j * kStrip<T> + v * n;
+      T* place = scores + j * strip_lanes<T>() + v * n;
       store<T>(place, select_bits<V>(words[j] >> (v * n), load<T>(place), splat<T>(-kInf<T>)));
     }
   }

@@ -22,7 +22,7 @@ struct SecondScratch {
   T* tangent_panels;         // tangents of the queries, as first.q_panels
   T* by_query;               // [kBackwardBlock][row]: k.tq in; dx or z w out
   T *by_key, *by_value;      // [kBackwardBlock][row]: tk.q, tv.dout
-  T* bias_rate;              // [kBackwardBlock][kStrip]: tbias
+  T* bias_rate;              // [kBackwardBlock][strip]: tbias
   T *mean, *moment;          // [width]
   std::size_t bytes;
 
@@ -32,7 +32,7 @@ struct SecondScratch {
     by_query = carver.take<T>(kBackwardBlock * first.row);
     by_key = carver.take<T>(kBackwardBlock * first.row);
     by_value = carver.take<T>(kBackwardBlock * first.row);
-    bias_rate = carver.take<T>(kBackwardBlock * kStrip<T>);
+    bias_rate = carver.take<T>(kBackwardBlock * strip_lanes<T>());
     mean = carver.take<T>(first.width);
     moment = carver.take<T>(first.width);
     bytes = first.bytes + carver.used();
@@ -51,7 +51,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.first.scores;
-  const Index lane = b.strip * kStrip<T> + v * n;
+  const Index lane = b.strip * strip_lanes<T>() + v * n;
   const bool capped = s.softcap > 0, biased = s.bias.data != nullptr, drops = s.dropout.threshold != 0;
   const bool moves_q = t.tangents.q != nullptr, moves_k = t.tangents.k != nullptr, moves_v = t.tangents.v != nullptr;
   const bool moves_bias = t.tangents.bias.data != nullptr, reads_dout = kSweep != Sweep::kMean && t.first.dout != nullptr;
@@ -61,7 +61,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
   const V cap = splat<T>(s.softcap), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   V mean_sum{}, moment_sum{};
   for (Index j = keys.begin; j < keys.end; ++j) {
-    const Index at = j * w.first.row + lane, at_bias = j * kStrip<T> + v * n;
+    const Index at = j * w.first.row + lane, at_bias = j * strip_lanes<T>() + v * n;
     const std::uint32_t bits = b.live.masked ? b.words[j] >> (v * n) : ~0u, kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
     V x = load<T>(w.first.p + at), slope = splat<T>(1), bend{}, product_rate{};
     if (moves_q) product_rate += load<T>(w.by_query + at);
@@ -111,7 +111,8 @@ template <class T>
 inline void load_bias_rate(const SecondTile<T>& t, const SecondScratch<T>& w, const StripBlock<T>& b) {
   load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_rate);
   for (Index j = b.live.lo; t.tangents.position != nullptr && j < b.live.hi; ++j) {
-    for (Index lane = 0; lane < b.ni; ++lane) w.bias_rate[j * kStrip<T> + lane] += t.tangents.position[b.j0 + j - b.i0 - lane];
+    for (Index lane = 0; lane < b.ni; ++lane)
+      w.bias_rate[j * strip_lanes<T>() + lane] += t.tangents.position[b.j0 + j - b.i0 - lane];
   }
 }
 
@@ -175,7 +176,7 @@ inline bool second_block(const SecondTile<T>& t, const SecondScratch<T>& w, Back
     multiply_keys(t, w, b, f.v, f.v_stride, w.first.dout_panels, f.v_head_dim, w.first.ds);
     multiply_keys(t, w, b, t.tangents.v, t.tangents.v_stride, w.first.dout_panels, f.v_head_dim, w.by_value);
   }
-  for (Index strip = 0; strip * kStrip<T> < f.q_count; ++strip) {
+  for (Index strip = 0; strip * strip_lanes<T>() < f.q_count; ++strip) {
     if (strips[strip].live.any) second_strip<T, kSweep>(t, w, strips[strip]);
     b.partial |= strips[strip].live.masked;
   }

@@ -83,7 +83,7 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
     for (Index j = begin; j < end; ++j) {
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) {
-        T* place = scores + j * kStrip<T> + first + v * n;
+        T* place = scores + j * strip_lanes<T>() + first + v * n;
         V score = load<T>(place), y = score;
         if constexpr (kKind != Exponents::kPlain) y -= shift[v];
         U strange;
@@ -145,7 +145,7 @@ inline void move_maximum(const T* scores, const Parts& parts, const std::uint32_
     const Part& part = parts.part[i];
     for (Index j = part.lo; j < part.hi; ++j) {
       for (int v = part.first; v < part.first + part.count; ++v) {
-        V x = load<T>(scores + j * kStrip<T> + v * n);
+        V x = load<T>(scores + j * strip_lanes<T>() + v * n);
         if (words != nullptr) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
         maximum[v] = max_or_second(x, maximum[v]);
       }
@@ -175,7 +175,7 @@ inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uin
     sum_before[v] = load<T>(row_sum + v * n);
   }
   if (by_maximum != 0) move_maximum(scores, parts, words, by_maximum, row_max, row_sum, rescale);
-  alignas(64) T shifts[kStrip<T>];  // 0 where no key was seen yet
+  alignas(64) T shifts[strip_lanes<T>()];  // 0 where no key was seen yet
   std::uint32_t shifted = 0;
   for (int v = 0; v < kVectors; ++v) {
     const V m = load<T>(row_max + v * n);

@@ -13,8 +13,8 @@ struct StripRows {
 };
 template <class T>
 inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
-  const Index first = strip * kStrip<T>;
-  return {strip, t.q_begin + first, smaller<Index>(kStrip<T>, t.q_count - first)};
+  const Index first = strip * strip_lanes<T>();
+  return {strip, t.q_begin + first, smaller<Index>(strip_lanes<T>(), t.q_count - first)};
 }
 
 /// The first chunk from j0 on in which one of the queries may attend something, `end` where there is none.
@@ -38,7 +38,7 @@ inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::ui
   constexpr int n = Simd<T>::kLanes;
   for (Index j = lo; j < hi; ++j) {
     for (int v = 0; v < vectors; ++v) {
-      T* place = scores + j * kStrip<T> + v * n;
+      T* place = scores + j * strip_lanes<T>() + v * n;
       store<T>(place, select_bits<V>(kept[j] >> (v * n), load<T>(place), V{}));
     }
   }
@@ -54,10 +54,10 @@ inline void add_kept_lanes(const Part& part, const T* v_rows, Index v_stride, In
     for (int v = part.first; v < part.first + part.count; ++v) {
       V sum{};
       for (Index j = part.lo; j < part.hi; ++j) {
-        const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * kStrip<T> + v * n), sum);
+        const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * strip_lanes<T>() + v * n), sum);
         sum = select_bits<V>(words[j] >> (v * n), next, sum);
       }
-      T* place = out + d * kStrip<T> + v * n;
+      T* place = out + d * strip_lanes<T>() + v * n;
       store<T>(place, load<T>(place) + sum);
     }
   }
@@ -71,13 +71,14 @@ inline void rescale_panel(T* panel, Index width, const T* rescale) {
   for (int v = 0; v < kVectors; ++v) {
     const V factor = load<T>(rescale + v * n);
     if (bits_where<T>(factor != splat<T>(1)) == 0) continue;
-    for (Index d = 0; d < width; ++d) store<T>(panel + d * kStrip<T> + v * n, load<T>(panel + d * kStrip<T> + v * n) * factor);
+    for (Index d = 0; d < width; ++d)
+      store<T>(panel + d * strip_lanes<T>() + v * n, load<T>(panel + d * strip_lanes<T>() + v * n) * factor);
   }
 }
 
 template <class T>
 inline void zero_panel(T* panel, Index width) {
-  for (Index e = 0; e < width * kStrip<T>; ++e) panel[e] = 0;
+  for (Index e = 0; e < width * strip_lanes<T>(); ++e) panel[e] = 0;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 template <class T>
 struct SweepScratch {
   T* column_lanes;  // [key_tile][lanes]: weights of the chunk summed over the vectors of all strips
-  T* gradients;     // [key_tile][kStrip]: dout . v
+  T* gradients;     // [key_tile][strip]: dout . v
   T* thresholds;    // [queries]: the smallest of the largest that are kept so far
   std::size_t bytes;
 
@@ -20,7 +20,7 @@ struct SweepScratch {
     Carver carver(base);
     const Index keys = key_tile<T>(head_dim, v_head_dim);
     column_lanes = carver.take<T>(keys * Simd<T>::kLanes);
-    gradients = carver.take<T>(keys * kStrip<T>);
+    gradients = carver.take<T>(keys * strip_lanes<T>());
     thresholds = carver.take<T>(query_tile<T>(head_dim, v_head_dim));
     bytes = carver.used();
   }
@@ -96,7 +96,7 @@ class Sweep {
     dropout_words<T>(dropout, r.i0, r.ni, j0, live.lo, live.hi, w_.kept);
     drop_lanes(w_.scores, live_vectors<T>(r.ni), live.lo, live.hi, w_.kept);
     const T factor = kept_factor<T>(dropout);
-    for (Index e = live.lo * kStrip<T>; e < live.hi * kStrip<T>; e += n)
+    for (Index e = live.lo * strip_lanes<T>(); e < live.hi * strip_lanes<T>(); e += n)
       store<T>(w_.scores + e, load<T>(w_.scores + e) * factor);
   }
 
@@ -110,8 +110,8 @@ class Sweep {
       shift[v] = shift_of<T>(load_tail<T>(t_.shift + first, lanes));
       inverse[v] = load_tail<T>(t_.inverse + first, lanes);
     }
-    T* place = w_.scores + live.lo * kStrip<T>;
-    for (Index j = live.lo; j < live.hi; ++j, place += kStrip<T>) {
+    T* place = w_.scores + live.lo * strip_lanes<T>();
+    for (Index j = live.lo; j < live.hi; ++j, place += strip_lanes<T>()) {
       const std::uint32_t kept = kMasked ? kept_lanes(r, live, j) : 0;
 #pragma GCC unroll 4
       for (int v = 0; v < kCount; ++v) {
@@ -133,17 +133,17 @@ class Sweep {
     product_vectors<T, Store::kSet>({.a = f.v + (j0 + live.lo) * f.v_stride,
                                      .a_row = f.v_stride,
                                      .a_depth = 1,
-                                     .b = w_.out_panels + r.strip * kStrip<T> * f.v_head_dim,
-                                     .b_row = kStrip<T>,
-                                     .c = own_.gradients + live.lo * kStrip<T>,
-                                     .c_row = kStrip<T>,
+                                     .b = w_.out_panels + r.strip * strip_lanes<T>() * f.v_head_dim,
+                                     .b_row = strip_lanes<T>(),
+                                     .c = own_.gradients + live.lo * strip_lanes<T>(),
+                                     .c_row = strip_lanes<T>(),
                                      .depth = f.v_head_dim},
                                     live.hi - live.lo, 0, vectors);
     for (Index j = live.lo; j < live.hi; ++j) {
       const std::uint32_t kept = kept_lanes(r, live, j);
       for (int v = 0; v < vectors; ++v) {
-        T* place = w_.scores + j * kStrip<T> + v * n;
-        const V product = load<T>(place) * load<T>(own_.gradients + j * kStrip<T> + v * n);
+        T* place = w_.scores + j * strip_lanes<T>() + v * n;
+        const V product = load<T>(place) * load<T>(own_.gradients + j * strip_lanes<T>() + v * n);
         store<T>(place, select_bits<V>(kept >> (v * n), product, V{}));
       }
     }
@@ -153,7 +153,7 @@ class Sweep {
     const bool two = live_vectors<T>(r.ni) == kVectors;
     for (Index j = live.lo; j < live.hi; ++j) {
       T* place = own_.column_lanes + j * n;
-      const T* weights = w_.scores + j * kStrip<T>;
+      const T* weights = w_.scores + j * strip_lanes<T>();
       V sum = load<T>(weights);
       if (two) sum += load<T>(weights + n);
       store<T>(place, load<T>(place) + sum);
@@ -165,14 +165,14 @@ class Sweep {
     const int vectors = live_vectors<T>(r.ni);
     const Index kv_len = t_.scores.kv_len, columns = t_.map_columns;
     const Index* map_row = t_.map_row + (r.i0 - t_.q_begin);
-    alignas(64) T sums[kStrip<T>];
+    alignas(64) T sums[strip_lanes<T>()];
     for (Index j = live.lo; j < live.hi;) {
       const Index cell = (j0 + j) * columns / kv_len;
       // The first key of the next cell: the smallest j with j * columns >= (cell + 1) * kv_len.
       const Index end = smaller(live.hi, ((cell + 1) * kv_len + columns - 1) / columns - j0);
       V sum[kVectors] = {};
       for (; j < end; ++j) {
-        for (int v = 0; v < vectors; ++v) sum[v] += load<T>(w_.scores + j * kStrip<T> + v * n);
+        for (int v = 0; v < vectors; ++v) sum[v] += load<T>(w_.scores + j * strip_lanes<T>() + v * n);
       }
       for (int v = 0; v < vectors; ++v) store<T>(sums + v * n, sum[v]);
       for (Index lane = 0; lane < r.ni;) {  // the lanes of one row of the map together
@@ -188,14 +188,15 @@ class Sweep {
     for (Index lane = 0; lane < r.ni; ++lane) {
       double* row = t_.rows[r.i0 - t_.q_begin + lane];
       if (row == nullptr) continue;
-      for (Index j = live.lo; j < live.hi; ++j) row[j0 + j] = static_cast<double>(w_.scores[j * kStrip<T> + lane]);
+      for (Index j = live.lo; j < live.hi; ++j) row[j0 + j] = static_cast<double>(w_.scores[j * strip_lanes<T>() + lane]);
     }
   }
 
   void keep_largest(const StripRows& r, Index j0, const LiveRows& live) const {
     const Index from = r.i0 - t_.q_begin;
-    alignas(64) T thresholds[kStrip<T>];
-    for (Index lane = 0; lane < kStrip<T>; ++lane) thresholds[lane] = lane < r.ni ? own_.thresholds[from + lane] : kInf<T>;
+    alignas(64) T thresholds[strip_lanes<T>()];
+    for (Index lane = 0; lane < strip_lanes<T>(); ++lane)
+      thresholds[lane] = lane < r.ni ? own_.thresholds[from + lane] : kInf<T>;
     const int vectors = live_vectors<T>(r.ni);
     constexpr Index group = 8;  // keys of which mostly none is among the largest
     for (Index first = live.lo; first < live.hi; first += group) {
@@ -203,11 +204,11 @@ class Sweep {
       std::uint32_t any = 0;
       for (int v = 0; v < vectors; ++v) {
         V largest = splat<T>(-kInf<T>);
-        for (Index j = first; j < end; ++j) largest = max_or_second(load<T>(w_.scores + j * kStrip<T> + v * n), largest);
+        for (Index j = first; j < end; ++j) largest = max_or_second(load<T>(w_.scores + j * strip_lanes<T>() + v * n), largest);
         any |= bits_where<T>(largest > load<T>(thresholds + v * n));
       }
       for (Index j = first; any != 0 && j < end; ++j) {
-        const T* weights = w_.scores + j * kStrip<T>;
+        const T* weights = w_.scores + j * strip_lanes<T>();
         std::uint32_t above = 0;
         for (int v = 0; v < vectors; ++v) {
           above |= bits_where<T>(load<T>(weights + v * n) > load<T>(thresholds + v * n)) << (v * n);
@@ -236,13 +237,13 @@ class Sweep {
 };
 
 /// `f` and `rows` as for forward_tile, but v is read only for gradients and out not at all. pack_dout(r, panel) makes the panel
-/// [Dv][kStrip] of a strip's rows of dout.
+/// [Dv][strip] of a strip's rows of dout.
 template <class S, class T, class Rows, class PackDout>
 inline void sweep_tile(const CaptureSweep<S>& t, ForwardTile<T> f, const ForwardScratch<T>& w, const SweepScratch<T>& own,
                        const Rows& rows, const PackDout& pack_dout) {
   const TileScores<T>& s = f.scores;
   const Sweep<S> sweep(t, w, own);
-  const Index strips = (t.q_count + kStrip<T> - 1) / kStrip<T>;
+  const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
   begin = begin / s.key_tile * s.key_tile;
@@ -252,7 +253,7 @@ inline void sweep_tile(const CaptureSweep<S>& t, ForwardTile<T> f, const Forward
     wanted[strip] = sweep.wants(r);
     if (!wanted[strip]) continue;
     rows.pack_queries(f, w, r);
-    if (t.dout != nullptr) pack_dout(r, w.out_panels + strip * kStrip<T> * f.v_head_dim);
+    if (t.dout != nullptr) pack_dout(r, w.out_panels + strip * strip_lanes<T>() * f.v_head_dim);
   }
   sweep.start();
   const auto next_chunk = [&](Index j0) { return live_chunk(s, t.q_begin, t.q_count, j0, end); };

@@ -118,7 +118,7 @@ namespace {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {kStrip<T>,
+  return {strip_lanes<T>(),
           key_tile<T>,
           query_tile<T>,
           backward_keys<T>,
@@ -134,7 +134,7 @@ constexpr Kernels<T> make_kernels() {
 /// 16-bit rows, float kernels.
 template <class S>
 constexpr Kernels<S> make_half_kernels() {
-  return {kStrip<float>,
+  return {strip_lanes<float>(),
           key_tile<float>,
           half_query_tile,
           backward_keys<float>,

@@ -26,9 +26,9 @@ Index key_tile(Index head_dim, Index v_head_dim) {
 
 template <class T>
 Index query_tile(Index head_dim, Index v_head_dim) {
-  const Index strip_bytes = kStrip<T> * (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
+  const Index strip_bytes = strip_lanes<T>() * (head_dim + v_head_dim) * static_cast<Index>(sizeof(T));
   const Index strips = larger<Index>(1, smaller<Index>(kStripsPerTile, kScratchBudgetBytes / strip_bytes));
-  return kStrip<T> * (strips == 3 ? 2 : strips);  // whole panels of two strips, or one strip
+  return strip_lanes<T>() * (strips == 3 ? 2 : strips);  // whole panels of two strips, or one strip
 }
 
 /// Packing Q^T and dO^T of a query tile is paid once per backward item: 256 keys at D = 64 make it less than 2 %.
@@ -48,18 +48,18 @@ inline Index half_query_tile(Index head_dim, Index v_head_dim) {
   const Index key_bytes = 2 * width * float_bytes, query_bytes = (2 * width + head_dim + 2 * kBackwardBlock) * float_bytes;
   const Index left = budget - backward_keys<float>(head_dim, v_head_dim) * key_bytes;
   Index queries = query_tile<float>(head_dim, v_head_dim);
-  while (queries > kStrip<float> && queries * query_bytes > left) queries /= 2;
+  while (queries > strip_lanes<float>() && queries * query_bytes > left) queries /= 2;
   return queries;
 }
 
 template <class T>
 struct ForwardScratch {
-  T* q_panels;                  // [strips][D][kStrip], scaled
-  T* out_panels;                // [strips][Dv][kStrip], not yet divided by row_sum
-  T *row_max, *row_sum;         // [strips][kStrip]; row_max in powers of two
-  T* scores;                    // [key_tile][kStrip]
-  T* bias;                      // [key_tile][kStrip]
-  T* rescale;                   // [kStrip]
+  T* q_panels;                  // [strips][D][strip], scaled
+  T* out_panels;                // [strips][Dv][strip], not yet divided by row_sum
+  T *row_max, *row_sum;         // [strips][strip]; row_max in powers of two
+  T* scores;                    // [key_tile][strip]
+  T* bias;                      // [key_tile][strip]
+  T* rescale;                   // [strip]
   std::uint32_t* seen;          // [strips]: lanes that may attend any key so far
   std::uint32_t* by_maximum;    // [strips]: lanes that the quick softmax cannot take
   std::uint32_t *words, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
@@ -74,11 +74,11 @@ struct ForwardScratch {
     out_panels = carver.take<T>(queries * v_head_dim);
     row_max = carver.take<T>(queries);
     row_sum = carver.take<T>(queries);
-    scores = carver.take<T>(keys * kStrip<T>);
-    bias = carver.take<T>(keys * kStrip<T>);
-    rescale = carver.take<T>(kStrip<T>);
-    seen = carver.take<std::uint32_t>(queries / kStrip<T>);
-    by_maximum = carver.take<std::uint32_t>(queries / kStrip<T>);
+    scores = carver.take<T>(keys * strip_lanes<T>());
+    bias = carver.take<T>(keys * strip_lanes<T>());
+    rescale = carver.take<T>(strip_lanes<T>());
+    seen = carver.take<std::uint32_t>(queries / strip_lanes<T>());
+    by_maximum = carver.take<std::uint32_t>(queries / strip_lanes<T>());
     words = carver.take<std::uint32_t>(keys);
     kept = carver.take<std::uint32_t>(keys);
     bytes = carver.used();
@@ -99,8 +99,8 @@ struct BackwardScratch {
   T *lse2_high, *lse2_low, *delta;  // [query_tile]
   T* p;                             // [kBackwardBlock][row]: P^T, dropped where dropout says so
   T* ds;                            // [kBackwardBlock][row]: dS^T, before scale
-  T* bias;                          // [kBackwardBlock][kStrip]: bias in; with a soft cap or a callback, dS of the bias out
-  T* slopes;                        // [kBackwardBlock][kStrip]: of a callback
+  T* bias;                          // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out
+  T* slopes;                        // [kBackwardBlock][strip]: of a callback
   std::uint32_t* words;             // [strips][kBackwardBlock]
   std::uint32_t* kept;              // [kBackwardBlock]: dropout bits of one strip
   BlockSpans spans;
@@ -123,9 +123,9 @@ struct BackwardScratch {
     delta = carver.take<T>(width);
     p = carver.take<T>(kBackwardBlock * row);
     ds = carver.take<T>(kBackwardBlock * row);
-    bias = carver.take<T>(kBackwardBlock * kStrip<T>);
-    slopes = carver.take<T>(kBackwardBlock * kStrip<T>);
-    words = carver.take<std::uint32_t>(width / kStrip<T> * kBackwardBlock);
+    bias = carver.take<T>(kBackwardBlock * strip_lanes<T>());
+    slopes = carver.take<T>(kBackwardBlock * strip_lanes<T>());
+    words = carver.take<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);
     kept = carver.take<std::uint32_t>(kBackwardBlock);
     const Index lanes = round_up(width, kWideLanes<T>);
     spans = {carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),

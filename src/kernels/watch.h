@@ -13,10 +13,10 @@ namespace {
 
 template <class T>
 struct WatchScratch {
-  // Of every row so far, [strips][kStrip].
+  // Of every row so far, [strips][strip].
   T *exponents, *distances, *largest, *self, *previous, *first, *sums;
   Index* largest_key;
-  // Of the chunk, [kStrip].
+  // Of the chunk, [strip].
   T *chunk_exponents, *chunk_distances;
   T *largest_before, *sum_before;  // largest and row_sum before it
   T* distance;                     // position - j0
@@ -28,7 +28,7 @@ struct WatchScratch {
     for (T** rows : {&exponents, &distances, &largest, &self, &previous, &first, &sums}) *rows = carver.take<T>(queries);
     largest_key = carver.take<Index>(queries);
     for (T** lanes : {&chunk_exponents, &chunk_distances, &largest_before, &sum_before, &distance, &anchor}) {
-      *lanes = carver.take<T>(kStrip<T>);
+      *lanes = carver.take<T>(strip_lanes<T>());
     }
     bytes = carver.used();
   }
@@ -58,8 +58,8 @@ class RowWatch {
   };
 
   void start_strip(const StripRows& r) const {
-    const Index first = r.strip * kStrip<T>;
-    for (Index lane = first; lane < first + kStrip<T>; ++lane) {
+    const Index first = r.strip * strip_lanes<T>();
+    for (Index lane = first; lane < first + strip_lanes<T>(); ++lane) {
       w_.exponents[lane] = w_.distances[lane] = w_.self[lane] = w_.previous[lane] = w_.first[lane] = w_.sums[lane] = 0;
       w_.largest[lane] = -kInf<T>;
       w_.largest_key[lane] = -1;
@@ -69,17 +69,17 @@ class RowWatch {
   /// Of the scores of a chunk; words null: nothing is masked.
   void start_chunk(const StripRows& r, Index j0, const Parts& parts, const std::uint32_t* words, const T* scores,
                    const T* row_sum) const {
-    const Index first = r.strip * kStrip<T>;
-    __builtin_memcpy(w_.largest_before, w_.largest + first, kStrip<T> * sizeof(T));
-    __builtin_memcpy(w_.sum_before, row_sum, kStrip<T> * sizeof(T));
-    for (Index lane = 0; lane < kStrip<T>; ++lane) w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
+    const Index first = r.strip * strip_lanes<T>();
+    __builtin_memcpy(w_.largest_before, w_.largest + first, strip_lanes<T>() * sizeof(T));
+    __builtin_memcpy(w_.sum_before, row_sum, strip_lanes<T>() * sizeof(T));
+    for (Index lane = 0; lane < strip_lanes<T>(); ++lane) w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
     for (int i = 0; i < parts.count; ++i) {
       const Part& part = parts.part[i];
       for (int v = part.first; v < part.first + part.count; ++v) {
         const V before = load<T>(w_.largest + first + v * n);
         V largest = before;
         for (Index j = part.lo; j < part.hi; ++j) {
-          V x = load<T>(scores + j * kStrip<T> + v * n);
+          V x = load<T>(scores + j * strip_lanes<T>() + v * n);
           if (words != nullptr) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
           largest = max_or_second(x, largest);
         }
@@ -89,13 +89,13 @@ class RowWatch {
         find_keys(part, v, words, scores, largest, risen, w_.largest_key + first + v * n, j0);
       }
     }
-    for (int lane = 0; lane < kStrip<T>; lane += n) {
+    for (int lane = 0; lane < strip_lanes<T>(); lane += n) {
       store<T>(w_.anchor + lane, shift_of<T>(load<T>(w_.largest + first + lane)));
     }
   }
 
   void clear() const {
-    for (int lane = 0; lane < kStrip<T>; lane += n) {
+    for (int lane = 0; lane < strip_lanes<T>(); lane += n) {
       store<T>(w_.chunk_exponents + lane, V{});
       store<T>(w_.chunk_distances + lane, V{});
     }
@@ -127,8 +127,8 @@ class RowWatch {
   /// The chunk's exponentials are p; row_sum has them. `moved`: what the sums before it are multiplied by, null for 1.
   void end_chunk(const StripRows& r, Index j0, const LiveRows& live, const std::uint32_t* words, const T* p, const T* row_sum,
                  const T* moved) const {
-    const Index first = r.strip * kStrip<T>;
-    __builtin_memcpy(w_.sums + first, row_sum, kStrip<T> * sizeof(T));
+    const Index first = r.strip * strip_lanes<T>();
+    __builtin_memcpy(w_.sums + first, row_sum, strip_lanes<T>() * sizeof(T));
     for (int v = 0; v < kVectors; ++v) {
       const int lane = v * n;
       const Index row = first + lane;
@@ -144,7 +144,7 @@ class RowWatch {
     const auto pick = [&](T* rows, Index j, Index lane) {
       if (lane < 0 || lane >= r.ni || j < j0 + live.lo || j >= j0 + live.hi) return;
       if (live.masked && (words[j - j0] >> lane & 1u) == 0) return;
-      rows[first + lane] = p[(j - j0) * kStrip<T> + lane];
+      rows[first + lane] = p[(j - j0) * strip_lanes<T>() + lane];
     };
     if (j0 == 0) {
       for (Index lane = 0; lane < r.ni; ++lane) pick(w_.first, 0, lane);
@@ -158,7 +158,7 @@ class RowWatch {
 
   /// After finish_strip: the weights of row i are p * inverse[i].
   void finish(const StripRows& r, const T* shift, const T* inverse) const {
-    const Index from = r.strip * kStrip<T>, to = r.i0 - q_begin_;
+    const Index from = r.strip * strip_lanes<T>(), to = r.i0 - q_begin_;
     for (Index lane = 0; lane < r.ni; ++lane) {
       t_.shift[to + lane] = shift[lane];
       t_.inverse[to + lane] = inverse[lane];
@@ -178,7 +178,7 @@ class RowWatch {
   static void find_keys(const Part& part, int v, const std::uint32_t* words, const T* scores, V largest, std::uint32_t wanted,
                         Index* keys, Index j0) {
     for (Index j = part.lo; j < part.hi && wanted != 0; ++j) {
-      std::uint32_t found = bits_where<T>(load<T>(scores + j * kStrip<T> + v * n) == largest) & wanted;
+      std::uint32_t found = bits_where<T>(load<T>(scores + j * strip_lanes<T>() + v * n) == largest) & wanted;
       if (words != nullptr) found &= words[j] >> (v * n);
       wanted &= ~found;
       for (; found != 0; found &= found - 1) keys[__builtin_ctz(found)] = j0 + j;
