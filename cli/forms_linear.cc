@@ -76,7 +76,7 @@ class LinearForms {
 
  private:
   Index head_dim() const { return input_.sizes.embed_dim / input_.sizes.num_heads; }
-  Index chunk() const { return kernel_tables(context_.isa()).linear.f32.chunk(head_dim(), head_dim()); }
+  Index chunk() const { return kernel_tables(context_.isa()).linear_attention.f32.chunk(head_dim(), head_dim()); }
   const Tensor<float>& keys(const LinearAttentionOptions<float>& options) const { return options.normalized ? k_ : unit_k_; }
 
   /// 2 F Dv for a token's key and value into the state, as many for its query out of it.

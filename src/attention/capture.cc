@@ -152,7 +152,7 @@ void CaptureJob<T>::forward(ForwardTile<T> tile, Index b, Index h, void* kernel_
   tile.row_sum = w.inverse;
   if (what_->statistics) {
     w.sums.offset = offset(b);
-    kernels_->forward(tile, w.sums, kernel_scratch, w.watch_scratch);
+    kernels_->forward(tile, w.sums, kernel_scratch, w.statistics_scratch);
     write_statistics(w.sums, tile, b, place);
   } else {
     p_.kernels->forward(tile, kernel_scratch);

@@ -31,7 +31,7 @@ struct CaptureJob<T>::Worker {
   double *entries = nullptr, *mean = nullptr;  // capture_entries.cc: [rows_at_once()][Tk]
   Index* map_row = nullptr;
   Sum* empty_row = nullptr;  // [Tk]
-  std::byte *watch_scratch = nullptr, *sweep_scratch = nullptr;
+  std::byte *statistics_scratch = nullptr, *sweep_scratch = nullptr;
   std::size_t bytes;
 
   Worker(const CaptureJob& job, std::byte* base) {
@@ -47,7 +47,7 @@ struct CaptureJob<T>::Worker {
         *each = carver.take<Sum>(queries);
       }
       sums.largest_key = carver.take<Index>(queries);
-      watch_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->watch_bytes(p.head_dim, p.v_head_dim)));
+      statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->statistics_bytes(p.head_dim, p.v_head_dim)));
     }
     if (job.sweeps()) {
       // Backward computes sums of rows again there (row_lse.h).

@@ -31,13 +31,13 @@ struct BackwardJob : LinearJob<T> {
   T* dslot(Index number) const { return dslots + number * p.slot_count(); }
   T* dtotal(Index item) const { return dtotals + item * p.slot_count(); }
 
-  LinearGradient<T> part(Index item, Index begin, Index end, int worker) const {
+  LinearAttentionGradient<T> part(Index item, Index begin, Index end, int worker) const {
     const Index b = item / p.num_kv_heads, g = item % p.num_kv_heads, h = g * p.group_size();
     const auto at = [b](const auto& view, Index head) {
       return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
     };
-    LinearGradient<T> t{};
-    LinearSegment<T>& f = t.forward;
+    LinearAttentionGradient<T> t{};
+    LinearAttentionSegment<T>& f = t.forward;
     f = p.part(item, begin, end);
     f.local = this->worker_slot(worker, 2);
     if (p.normalized) {  // the kernel only reads them
@@ -63,7 +63,7 @@ struct BackwardJob : LinearJob<T> {
     t.accumulate = gradients.accumulate;
     return t;
   }
-  LinearGradient<T> segment_part(Index item, Index segment, Index length, int worker) const {
+  LinearAttentionGradient<T> segment_part(Index item, Index segment, Index length, int worker) const {
     return part(item, segment * p.segment, std::min(length, (segment + 1) * p.segment), worker);
   }
 
@@ -85,7 +85,7 @@ struct BackwardJob : LinearJob<T> {
       T* slot = this->slot(item * segments + segment);
       std::copy_n(state, p.slot_count(), slot);
       if (segment + 1 == segments) break;
-      LinearSegment<T> s = p.part(item, segment * p.segment, (segment + 1) * p.segment);
+      LinearAttentionSegment<T> s = p.part(item, segment * p.segment, (segment + 1) * p.segment);
       s.q = nullptr;
       s.base = slot;
       s.local = local;
@@ -97,7 +97,7 @@ struct BackwardJob : LinearJob<T> {
   /// Only what a segment's queries add to the gradient of the state.
   void sum_dsegment(Index number, Index length, int worker) const {
     const Index segments = p.segments(length);
-    LinearGradient<T> t = segment_part(number / segments, number % segments, length, worker);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, length, worker);
     t.dq = t.dk = t.dv = t.dlog_decay = t.dbeta = nullptr;
     t.dlocal = dslot(number);
     p.kernels->backward(t, this->kernel_scratch(worker));
@@ -109,7 +109,7 @@ struct BackwardJob : LinearJob<T> {
     T *dbase = this->worker_slot(worker, 0), *dlocal = this->worker_slot(worker, 1);
     load_dfinal(item, dbase);
     for (Index segment = segments - 1; segment >= 0; --segment) {
-      LinearGradient<T> t = segment_part(item, segment, p.kv_len, worker);
+      LinearAttentionGradient<T> t = segment_part(item, segment, p.kv_len, worker);
       t.forward.base = this->slot(item * segments + segment);
       t.dbase = dbase;
       t.dlocal = dlocal;
@@ -121,7 +121,7 @@ struct BackwardJob : LinearJob<T> {
 
   void run_segment(Index number, int worker) const {
     const Index segments = p.segments(p.kv_len);
-    LinearGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
     t.forward.base = this->slot(number);
     t.dbase = dslot(number);
     t.dlocal = this->worker_slot(worker, 0);
@@ -130,13 +130,13 @@ struct BackwardJob : LinearJob<T> {
 
   void queries(Index number, int worker) const {
     const Index segments = p.segments(p.q_len);
-    LinearGradient<T> t = segment_part(number / segments, number % segments, p.q_len, worker);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.q_len, worker);
     t.forward.base = this->total(number / segments);
     p.kernels->backward_queries(t, this->kernel_scratch(worker));
   }
   void keys(Index number, int worker) const {
     const Index segments = p.segments(p.kv_len);
-    LinearGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
     t.dbase = dtotal(number / segments);
     p.kernels->backward_keys(t, this->kernel_scratch(worker));
   }

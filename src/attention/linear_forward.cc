@@ -26,8 +26,8 @@ struct ForwardJob : LinearJob<T> {
   View<T, 3> normalizer;
   LinearState<T> final;
 
-  LinearSegment<T> out_part(Index item, Index begin, Index end) const {
-    LinearSegment<T> s = p.part(item, begin, end);
+  LinearAttentionSegment<T> out_part(Index item, Index begin, Index end) const {
+    LinearAttentionSegment<T> s = p.part(item, begin, end);
     const Index b = item / p.num_kv_heads, h = item % p.num_kv_heads * p.group_size();
     s.out = out.data() + b * out.stride(0) + h * out.stride(1);
     s.out_head_stride = out.stride(1);
@@ -47,7 +47,7 @@ struct ForwardJob : LinearJob<T> {
     T *base = this->worker_slot(worker, 0), *local = this->worker_slot(worker, 1);
     p.load_initial(item, base);
     for (Index segment = 0; segment < p.segments(p.kv_len); ++segment) {
-      LinearSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
+      LinearAttentionSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
       s.base = base;
       s.local = local;
       p.kernels->forward(s, this->kernel_scratch(worker));
@@ -76,7 +76,7 @@ struct ForwardJob : LinearJob<T> {
 
   void out_of_segment(Index number, int worker) const {
     const Index segments = p.segments(p.kv_len), item = number / segments, segment = number % segments;
-    LinearSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
+    LinearAttentionSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
     s.base = this->slot(number);
     s.local = this->worker_slot(worker, 0);
     p.kernels->forward(s, this->kernel_scratch(worker));
@@ -85,7 +85,7 @@ struct ForwardJob : LinearJob<T> {
   /// Not causal: queries of one segment from the state of all keys.
   void read(Index number, int worker) const {
     const Index segments = p.segments(p.q_len), item = number / segments, begin = number % segments * p.segment;
-    LinearSegment<T> s = out_part(item, begin, std::min(p.q_len, begin + p.segment));
+    LinearAttentionSegment<T> s = out_part(item, begin, std::min(p.q_len, begin + p.segment));
     s.base = this->total(item);
     p.kernels->read_state(s, this->kernel_scratch(worker));
   }

@@ -47,7 +47,7 @@ struct LinearJob {
   /// The own state of one segment of keys, into its slot.
   void sum_segment(Index number, int worker) const {
     const Index segments = p.segments(p.kv_len), item = number / segments, begin = number % segments * p.segment;
-    LinearSegment<T> s = p.part(item, begin, std::min(p.kv_len, begin + p.segment));
+    LinearAttentionSegment<T> s = p.part(item, begin, std::min(p.kv_len, begin + p.segment));
     s.q = nullptr;
     s.local = slot(number);
     p.kernels->forward(s, kernel_scratch(worker));

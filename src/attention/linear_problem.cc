@@ -63,7 +63,7 @@ void set_features(const char* function, const LinearAttentionOptions<T>& options
   check<OptionError>(!softmax || scale >= 0, function, "scale must not be below 0 in FeatureMap::kSoftmax: got ", scale);
   p.feature_rows = rows;
   p.root_scale = std::sqrt(std::abs(scale));
-  LinearFeatures<T>& features = p.features;
+  LinearAttentionFeatures<T>& features = p.features;
   features.head_dim = head_dim;
   features.count = softmax ? rows.size(0) : head_dim;
   features.query_scale = softmax ? T{1} : static_cast<T>(scale);
@@ -91,9 +91,9 @@ double LinearProblem<T>::flops(Index length) const {
 }
 
 template <class T>
-LinearSegment<T> LinearProblem<T>::part(Index item, Index begin, Index end) const {
+LinearAttentionSegment<T> LinearProblem<T>::part(Index item, Index begin, Index end) const {
   const Index b = item / num_kv_heads, g = item % num_kv_heads;
-  LinearSegment<T> s{};
+  LinearAttentionSegment<T> s{};
   s.features = features;
   s.q = q.data() + b * q.stride(0) + g * group_size() * q.stride(1);
   s.k = k.data() + b * k.stride(0) + g * k.stride(1);
@@ -225,7 +225,7 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
                           "LinearForm::kRecurrent needs a causal sum");
   set_features(function, options, p);
   check_state(function, "initial", p.initial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
-  p.kernels = &for_element<T>(kernel_tables(context.isa()).linear);
+  p.kernels = &for_element<T>(kernel_tables(context.isa()).linear_attention);
   const Index own = p.kernels->chunk(p.features.count, p.v_head_dim);
   p.chunk = options.form == LinearForm::kRecurrent ? 1 : own;
   p.segment = p.chunk * p.kernels->segment_chunks(p.features.count, p.v_head_dim);

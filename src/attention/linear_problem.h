@@ -4,7 +4,7 @@
 
 #include "core/scratch.h"
 #include "kernels/carver.h"
-#include "kernels/linear_params.h"
+#include "kernels/linear_attention_params.h"
 #include "qkv/linear_attention.h"
 
 namespace qkv {
@@ -17,8 +17,8 @@ struct LinearProblem {
   View<const T, 3> log_decay, beta;  // null: none
   LinearState<const T> initial;      // null: zeros
   bool causal, normalized;
-  LinearFeatures<T> features;
-  const LinearKernels<T>* kernels;
+  LinearAttentionFeatures<T> features;
+  const LinearAttentionKernels<T>* kernels;
   Index chunk, segment;           // tokens
   View<const T, 2> feature_rows;  // null: none
   double root_scale;              // what they are multiplied with
@@ -30,14 +30,14 @@ struct LinearProblem {
   Index state_count() const { return features.count * (v_head_dim + 1); }
   /// Numbers of a state and of how much of the one before is left, in whole cache lines.
   Index slot_count() const { return static_cast<Index>(line_bytes<T>(state_count() + 1) / sizeof(T)); }
-  LinearSizes sizes() const { return {head_dim, features.count, v_head_dim, chunk, !beta.is_null()}; }
+  LinearAttentionSizes sizes() const { return {head_dim, features.count, v_head_dim, chunk, !beta.is_null()}; }
   /// Multiply-adds of tokens with a state and with the square of their chunk, times 2.
   double flops(Index length) const;
 
   /// Copies the random features, scaled, as they are and transposed: part() points there.
   void take_features(Carver& carver);
   /// Tokens [begin, end) of key/value head `item` of all sequences; base and local are left null.
-  LinearSegment<T> part(Index item, Index begin, Index end) const;
+  LinearAttentionSegment<T> part(Index item, Index begin, Index end) const;
   /// state [slot_count] of `item` = the initial one.
   void load_initial(Index item, T* state) const;
 };

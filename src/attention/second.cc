@@ -131,9 +131,17 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
                              {"the tangent of the position bias", tangents.position_bias}};
   check_outputs(function, outputs, inputs);
   const AttentionSecondGradients<T> none{};
-  run<T>(
-      {p, for_element<T>(kernel_tables(context.isa()).second), tangents, {}, lse, {}, tout, tlse, none, BiasGradient<T>({}, p)},
-      context);
+  run<T>({p,
+          for_element<T>(kernel_tables(context.isa()).second_order),
+          tangents,
+          {},
+          lse,
+          {},
+          tout,
+          tlse,
+          none,
+          BiasGradient<T>({}, p)},
+         context);
 }
 
 template <class T>
@@ -189,7 +197,7 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
   zero_all(g.gposition_bias);
   const BiasGradient<T> bias(g.gbias, p);
   if (bias.wanted()) zero_all(g.gbias);
-  run<T>({p, for_element<T>(kernel_tables(context.isa()).second), cotangents, out, lse, dout, g.gdout, g.gdlse, g, bias},
+  run<T>({p, for_element<T>(kernel_tables(context.isa()).second_order), cotangents, out, lse, dout, g.gdout, g.gdlse, g, bias},
          context);
 }
 

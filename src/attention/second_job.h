@@ -22,7 +22,7 @@ inline namespace v0 {
 template <class T>
 struct SecondJob {
   const Problem<T>& p;
-  const SecondKernels<T>& kernels;
+  const SecondOrderKernels<T>& kernels;
   const AttentionTangents<T>& tangents;
   View<const T, 4> out;   // null in forward mode, as dout
   View<const T, 3> lse;   // [B, H, Tq]
@@ -55,12 +55,12 @@ struct SecondJob {
   }
 
   /// Everything but the range of queries and keys, and what is written to.
-  SecondTile<T> tile_of(Index b, Index h) const {
+  SecondOrderTile<T> tile_of(Index b, Index h) const {
     const Index g = h / p.group_size(), first_row = (b * p.num_heads + h) * p.q_len;
     const auto at = [b](const auto& view, Index head) {
       return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
     };
-    SecondTile<T> tile{};
+    SecondOrderTile<T> tile{};
     tile.first.scores = p.scores(b, h);
     tile.first.v = at(p.v, g);
     tile.first.v_stride = p.v.stride(2);
@@ -98,7 +98,7 @@ struct SecondJob {
   }
 
   /// lse2 and, where there is a dout, delta of a tile's queries.
-  void prepare(const SecondTile<T>& tile, Index b, Index h, int worker) const {
+  void prepare(const SecondOrderTile<T>& tile, Index b, Index h, int worker) const {
     const BackwardTile<T>& f = tile.first;
     const Index first_row = (b * p.num_heads + h) * p.q_len;
     split_lse(p, lse, b, h, f.q_begin, f.q_count, lse2_high + first_row, lse2_low + first_row, kernel_scratch(worker));
@@ -117,7 +117,7 @@ struct SecondJob {
   }
 
   /// tout of rows without a key: out with tv in the place of v.
-  void fill_empty(const SecondTile<T>& tile, Index b, Index h) const {
+  void fill_empty(const SecondOrderTile<T>& tile, Index b, Index h) const {
     const bool nan = p.empty_row == EmptyRow::kNaN;
     if (tile.tout == nullptr || !p.rows_can_be_empty() || (tangents.v.data() == nullptr && !nan)) return;
     Problem<T> moved = p;
@@ -145,7 +145,7 @@ struct SecondJob {
   }
 
   /// From the diagonals of a tile to the rows of the table, and in the item's turn to the caller's.
-  void add_position_gradient(const SecondTile<T>& tile, Index h, Index item, T* own) const {
+  void add_position_gradient(const SecondOrderTile<T>& tile, Index h, Index item, T* own) const {
     const View<T, 2>& table = gradients.gposition_bias;
     const Index last = tile.first.q_begin + tile.first.q_count - 1,
                 offset = position_offset(*p.position_bias, p.q_len, p.kv_len);
@@ -169,7 +169,7 @@ struct SecondJob {
   void run_rows(Index item, int worker) const {
     const Index tiles = p.query_tiles(), head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
     const Index t = tiles - 1 - item % tiles;  // late queries first: under causal they cost most
-    SecondTile<T> tile = tile_of(b, h);
+    SecondOrderTile<T> tile = tile_of(b, h);
     BackwardTile<T>& f = tile.first;
     f.q_begin = t * p.query_tile;
     f.q_count = std::min(p.query_tile, p.q_len - f.q_begin);
@@ -218,7 +218,7 @@ struct SecondJob {
     clear_rows(gk, gradients.gk.stride(2), p.head_dim, k_begin, k_count);
     clear_rows(gv, gradients.gv.stride(2), p.v_head_dim, k_begin, k_count);
     for (Index h = g * group; h < (g + 1) * group; ++h) {
-      SecondTile<T> tile = tile_of(b, h);
+      SecondOrderTile<T> tile = tile_of(b, h);
       BackwardTile<T>& f = tile.first;
       f.k_begin = k_begin;
       f.k_count = k_count;

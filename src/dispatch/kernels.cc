@@ -11,12 +11,12 @@
 #define QKV_FOR_EACH_ISA(X) X(scalar, kScalar)
 #endif
 
-#define QKV_DECLARE(name, isa)                                     \
-  extern const qkv::KernelTable qkv_kernels_##name;                \
-  extern const qkv::CacheTable qkv_cache_kernels_##name;           \
-  extern const qkv::CaptureKernelTable qkv_capture_kernels_##name; \
-  extern const qkv::LinearKernelTable qkv_linear_kernels_##name;   \
-  extern const qkv::SecondKernelTable qkv_second_kernels_##name;
+#define QKV_DECLARE(name, isa)                                                \
+  extern const qkv::KernelTable qkv_kernels_##name;                           \
+  extern const qkv::CacheTable qkv_cache_kernels_##name;                      \
+  extern const qkv::CaptureKernelTable qkv_capture_kernels_##name;            \
+  extern const qkv::LinearAttentionTable qkv_linear_attention_kernels_##name; \
+  extern const qkv::SecondOrderTable qkv_second_order_kernels_##name;
 
 extern "C" {
 QKV_FOR_EACH_ISA(QKV_DECLARE)
@@ -42,7 +42,8 @@ struct Bf16Tables {
   Bf16Tables(const KernelTable& products, const CaptureKernelTable& capture_products)
       : attention(with_bf16_products(qkv_kernels_avx512, products)),
         capture(qkv_capture_kernels_avx512),
-        all{attention, qkv_cache_kernels_avx512, capture, qkv_linear_kernels_avx512, qkv_second_kernels_avx512} {
+        all{attention, qkv_cache_kernels_avx512, capture, qkv_linear_attention_kernels_avx512,
+            qkv_second_order_kernels_avx512} {
     capture.bf16.forward = capture_products.bf16.forward;
   }
 };
@@ -54,7 +55,7 @@ const KernelTables& kernel_tables(Isa isa) {
 #define QKV_CASE(name, isa)                                                                                        \
   case Isa::isa: {                                                                                                 \
     static constexpr KernelTables tables{qkv_kernels_##name, qkv_cache_kernels_##name, qkv_capture_kernels_##name, \
-                                         qkv_linear_kernels_##name, qkv_second_kernels_##name};                    \
+                                         qkv_linear_attention_kernels_##name, qkv_second_order_kernels_##name};    \
     return tables;                                                                                                 \
   }
   switch (isa) {

@@ -6,9 +6,9 @@
 
 #include "kernels/cache_params.h"
 #include "kernels/capture_params.h"
-#include "kernels/linear_params.h"
+#include "kernels/linear_attention_params.h"
 #include "kernels/params.h"
-#include "kernels/second_params.h"
+#include "kernels/second_order_params.h"
 #include "qkv/context.h"
 
 namespace qkv {
@@ -19,8 +19,8 @@ struct KernelTables {
   const KernelTable& attention;
   const CacheTable& cache;
   const CaptureKernelTable& capture;
-  const LinearKernelTable& linear;
-  const SecondKernelTable& second;
+  const LinearAttentionTable& linear_attention;
+  const SecondOrderTable& second_order;
 };
 
 QKV_API const KernelTables& kernel_tables(Isa isa);  // nn, lm and the tool stand outside this library

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/differentiate.h"
-#include "kernels/live.h"
+#include "kernels/live_spans.h"
 
 namespace qkv {
 namespace {
@@ -13,11 +13,11 @@ namespace {
 /// Keys [j0, j0 + nj) against the queries of the tile.
 struct BackwardBlock {
   Index j0, nj;
-  bool sets_dq;               // nothing has been added to dq
-  bool partial = false;       // some pair is not kept
-  bool any = false;           // some pair is kept
-  bool wild_keys = false;     // partial, and K holds NaN or infinity
-  bool wild_queries = false;  // partial, and Q or dO do
+  bool sets_dq;                    // nothing has been added to dq
+  bool partial = false;            // some pair is not kept
+  bool any = false;                // some pair is kept
+  bool nonfinite_keys = false;     // partial, and K holds NaN or infinity
+  bool nonfinite_queries = false;  // partial, and Q or dO do
 };
 
 /// C[m] (+)= factor * sum_k A[m, k] * B[k] over pairs with kept(m, k) only, in the order and rounding of `product_spans`: for
@@ -50,9 +50,9 @@ inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool
 
 /// The product over the spans' cells, or where one hides something not finite over its kept pairs.
 template <class N, class Kept>
-inline void add_product(const Product<N>& p, Index rows, Index columns, const Span* depth_of, bool sets, bool wild,
+inline void add_product(const Product<N>& p, Index rows, Index columns, const Span* depth_of, bool sets, bool nonfinite,
                         const Kept& kept) {
-  if (wild) {
+  if (nonfinite) {
     product_of_kept(p, rows, columns, sets, kept);
   } else if (sets) {
     product_spans<N, Store::kScale>(p, rows, columns, depth_of);
@@ -61,10 +61,11 @@ inline void add_product(const Product<N>& p, Index rows, Index columns, const Sp
   }
 }
 
-/// May query and key, counted from the tile's and the block's first, be attended? Asked only where find_wild found something.
+/// May query and key, counted from the tile's and the block's first, be attended? Asked only where find_nonfinite found
+/// something.
 template <class T>
 inline bool pair_kept(const BackwardScratch<T>& w, Index query, Index key) {
-  return (w.words[query / strip_lanes<T>() * kBackwardBlock + key] >> (query % strip_lanes<T>()) & 1u) != 0;
+  return (w.lane_mask[query / strip_lanes<T>() * kBackwardBlock + key] >> (query % strip_lanes<T>()) & 1u) != 0;
 }
 
 template <class T, class Operands>
@@ -77,20 +78,20 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
     sums.c = c + b.j0 * c_row;
     sums.c_row = c_row;
     sums.factor = &factor;
-    add_product(sums, b.nj, columns, w.spans.queries_of, t.sets_keys, b.wild_queries,
+    add_product(sums, b.nj, columns, w.spans.queries_of, t.sets_keys, b.nonfinite_queries,
                 [&](Index key, Index query) { return pair_kept(w, query, key); });
   };
   // dv[j, d] += factor * sum_i p[j, i] * dout[i, d]
-  if (t.dv != nullptr) add_to_keys(operands.values(), t.dv, t.dv_stride, dropped, t.v_head_dim);
+  if (t.dv != nullptr) add_to_keys(operands.dv_product(), t.dv, t.dv_stride, dropped, t.v_head_dim);
   // dk[j, d] += scale * sum_i ds[j, i] * q[i, d]
-  if (t.dk != nullptr) add_to_keys(operands.keys(), t.dk, t.dk_stride, s.scale, s.head_dim);
+  if (t.dk != nullptr) add_to_keys(operands.dk_product(), t.dk, t.dk_stride, s.scale, s.head_dim);
   if (t.dq == nullptr) return;
   // dq[i, d] += scale * sum_j ds[j, i] * k[j, d]
-  Product<N> sums = operands.queries(b);
+  Product<N> sums = operands.dq_product(b);
   sums.c = t.dq + t.q_begin * t.dq_stride;
   sums.c_row = t.dq_stride;
   sums.factor = &s.scale;
-  add_product(sums, t.q_count, s.head_dim, w.spans.keys_of, b.sets_dq, b.wild_keys,
+  add_product(sums, t.q_count, s.head_dim, w.spans.keys_of, b.sets_dq, b.nonfinite_keys,
               [&](Index query, Index key) { return pair_kept(w, query, key); });
 }
 
@@ -102,12 +103,12 @@ inline void score_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, c
   const T factor = panel_factor(t.scores);
   for (Index first = 0; first < t.q_count; first += kWideLanes<T>) {
     const Span* const keys_of = w.spans.vector_keys + first / Simd<T>::kLanes;
-    Product<N> sums = operands.scores(b, first);  // scores[j, lane] = sum_d k[j, d] q[lane, d]
+    Product<N> sums = operands.score_product(b, first);  // scores[j, lane] = sum_d k[j, d] q[lane, d]
     sums.c = w.p + first;
     sums.c_row = w.row;
     sums.factor = &factor;
     product_of_vectors<N, kWideVectors, Operands::kStoreScores>(sums, keys_of, 0, {});
-    sums = operands.slopes(b, first);  // dP[j, lane] = sum_d v[j, d] dout[lane, d]
+    sums = operands.dp_product(b, first);  // dP[j, lane] = sum_d v[j, d] dout[lane, d]
     sums.c = w.ds + first;
     sums.c_row = w.row;
     product_of_vectors<N, kWideVectors, Store::kSet>(sums, keys_of, 0, {});
@@ -134,37 +135,39 @@ inline void clear_gaps(const BackwardScratch<T>& w, Index keys) {
 
 /// The mask of a block, strip by strip, and the spans of what it leaves alive.
 template <class T>
-inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, BackwardBlock& b, StripBlock<T>* strips) {
+inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, BackwardBlock& b, BlockStrip<T>* strips) {
   for (Index j = 0; j < b.nj; j += kGroup) w.spans.queries_of[j / kGroup] = {0, 0};
   for (Index first = 0; first < t.q_count; first += strip_lanes<T>()) {
     const Index strip = first / strip_lanes<T>(), ni = smaller<Index>(strip_lanes<T>(), t.q_count - first);
-    StripBlock<T>& part = strips[strip];
-    part = {strip, t.q_begin + first, ni, b.j0, b.nj, {}, w.words + strip * kBackwardBlock};
-    part.live = live_rows(t.scores, part.i0, ni, b.j0, b.nj, part.words);
-    const LiveRows& live = part.live;
+    BlockStrip<T>& block_strip = strips[strip];
+    block_strip = {strip, t.q_begin + first, ni, b.j0, b.nj, {}, w.lane_mask + strip * kBackwardBlock};
+    block_strip.live = live_range(t.scores, block_strip.i0, ni, b.j0, b.nj, block_strip.lane_mask);
+    const LiveRange& live = block_strip.live;
     b.any |= live.any;
     b.partial |= !live.any || live.masked;
     if (live.any && live.masked) {
-      add_masked_strip(part.words, first, ni, b.nj, w.spans);
+      add_masked_strip(block_strip.lane_mask, first, ni, b.nj, w.spans);
     } else {
       add_whole_strip(live.any, first, ni, b.nj, w.spans);
     }
-    part.live.lo = live.lo / kGroup * kGroup;  // what the spans hold
-    part.live.hi = smaller(b.nj, round_up(live.hi, kGroup));
+    block_strip.live.lo = live.lo / kGroup * kGroup;  // what the spans hold
+    block_strip.live.hi = smaller(b.nj, round_up(live.hi, kGroup));
   }
   find_vector_spans<T>(t.q_count, w.spans);
 }
 
-/// Whether hidden pairs could bring NaN or infinity into a sum; if so, the words of all strips are made to say what is kept.
+/// Whether hidden pairs could bring NaN or infinity into a sum; if so, the lane_mask of all strips are made to say what is
+/// kept.
 template <class T>
-inline void find_wild(Index q_count, bool wild_keys, bool wild_queries, const StripBlock<T>* strips, BackwardBlock& b) {
-  b.wild_keys = wild_keys;
-  b.wild_queries = wild_queries;
-  if (!wild_keys && !wild_queries) return;
+inline void find_nonfinite(Index q_count, bool nonfinite_keys, bool nonfinite_queries, const BlockStrip<T>* strips,
+                           BackwardBlock& b) {
+  b.nonfinite_keys = nonfinite_keys;
+  b.nonfinite_queries = nonfinite_queries;
+  if (!nonfinite_keys && !nonfinite_queries) return;
   for (Index strip = 0; strip * strip_lanes<T>() < q_count; ++strip) {
-    const LiveRows& live = strips[strip].live;
+    const LiveRange& live = strips[strip].live;
     if (live.any && live.masked) continue;
-    for (Index j = 0; j < b.nj; ++j) strips[strip].words[j] = live.any ? ~0u : 0u;
+    for (Index j = 0; j < b.nj; ++j) strips[strip].lane_mask[j] = live.any ? ~0u : 0u;
   }
 }
 
@@ -185,7 +188,7 @@ inline void prefetch_bias(const BackwardTile<T>& t, const BackwardBlock& b) {
 
 template <class T, class Operands>
 inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands, BackwardBlock& b) {
-  StripBlock<T> strips[kStripsPerTile];
+  BlockStrip<T> strips[kStripsPerTile];
   mask_block(t, w, b, strips);
   if (!b.any && !t.sets_keys && !b.sets_dq) return;
   prefetch_bias(t, b);
@@ -196,7 +199,7 @@ inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w
   }
   if (b.partial) {
     clear_gaps(w, b.nj);
-    find_wild(t.q_count, operands.keys_are_wild(b), w.wild, strips, b);
+    find_nonfinite(t.q_count, operands.keys_are_nonfinite(b), w.nonfinite, strips, b);
   }
   operands.round(b);
   add_products(t, w, operands, b);
@@ -225,25 +228,25 @@ struct PlainOperands {
     pack_panels(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.panel, w.q_panels);
     pack_panels(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
   }
-  bool queries_are_wild() const {
+  bool queries_are_nonfinite() const {
     const TileScores<T>& s = t.scores;
     return holds_nonfinite(s.q + t.q_begin * s.q_stride, s.q_stride, t.q_count, s.head_dim) ||
            holds_nonfinite(t.dout + t.q_begin * t.dout_stride, t.dout_stride, t.q_count, t.v_head_dim);
   }
-  bool keys_are_wild(const BackwardBlock& b) const {
+  bool keys_are_nonfinite(const BackwardBlock& b) const {
     return holds_nonfinite(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim);
   }
   void round(const BackwardBlock&) const {}
 
-  Product<T> scores(const BackwardBlock& b, Index first) const {
+  Product<T> score_product(const BackwardBlock& b, Index first) const {
     return panel_product(t.scores.k, t.scores.k_stride, b, w.q_panels, first, t.scores.head_dim);
   }
-  Product<T> slopes(const BackwardBlock& b, Index first) const {
+  Product<T> dp_product(const BackwardBlock& b, Index first) const {
     return panel_product(t.v, t.v_stride, b, w.dout_panels, first, t.v_head_dim);
   }
-  Product<T> values() const { return row_product(w.p, t.dout, t.dout_stride); }
-  Product<T> keys() const { return row_product(w.ds, t.scores.q, t.scores.q_stride); }
-  Product<T> queries(const BackwardBlock& b) const {
+  Product<T> dv_product() const { return row_product(w.p, t.dout, t.dout_stride); }
+  Product<T> dk_product() const { return row_product(w.ds, t.scores.q, t.scores.q_stride); }
+  Product<T> dq_product(const BackwardBlock& b) const {
     return {.a = w.ds,
             .a_row = 1,
             .a_depth = w.row,
@@ -283,12 +286,12 @@ template <class T, class Operands>
 inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const Operands& operands) {
   operands.pack();
   load_row_numbers(t, t.delta, w);
-  bool wild = false;
+  bool nonfinite = false;
   for (Index i = 0; i < t.q_count; ++i) {
-    wild |= !(w.delta[i] - w.delta[i] == 0) || !(w.lse2_high[i] - w.lse2_high[i] == 0);
+    nonfinite |= !(w.delta[i] - w.delta[i] == 0) || !(w.lse2_high[i] - w.lse2_high[i] == 0);
   }
   // NaN or infinity in dout reaches delta, in q the lse of a row that sees a key: look for them only then.
-  w.wild = wild && operands.queries_are_wild();
+  w.nonfinite = nonfinite && operands.queries_are_nonfinite();
   for (Index j0 = t.k_begin; j0 < t.k_begin + t.k_count; j0 += kBackwardBlock) {
     BackwardBlock block{j0, smaller(kBackwardBlock, t.k_begin + t.k_count - j0), t.sets_dq && j0 == t.k_begin};
     backward_block(t, w, operands, block);

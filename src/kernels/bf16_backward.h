@@ -3,11 +3,11 @@
 //   S^T = K Q^T, dP^T = V dO^T   along D and Dv: K and V in their natural rows, panels of Q^T and dO^T in pairs
 //   dV = P^T dO, dK = dS^T Q     along queries: rows of P^T and dS^T, two rows of dO and of Q paired up
 //   dQ = dS K                    along keys: two rows of dS^T, two rows of K paired up; for tiles rows of dS
-// Not: the walk over blocks, masks, softmax (backward.h, differentiate.h); forward (bf16.h).
+// Not: the walk over blocks, masks, softmax (backward.h, differentiate.h); forward (bf16_forward.h).
 #pragma once
 
 #include "kernels/bf16_terms.h"
-#include "kernels/half.h"
+#include "kernels/widened_rows.h"
 
 #if defined(QKV_BF16_PAIRS)
 namespace qkv {
@@ -23,7 +23,7 @@ struct Bf16BackwardScratch {
   std::size_t bytes;
 
   Bf16BackwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : tile(base, head_dim, v_head_dim, half_query_tile(head_dim, v_head_dim)) {
+      : tile(base, head_dim, v_head_dim, widened_query_tile(head_dim, v_head_dim)) {
     Carver carver(base);
     carver.take<std::byte>(static_cast<Index>(tile.bytes));
     q = carver.take<std::uint32_t>(tile.width / 2 * head_dim);
@@ -32,7 +32,7 @@ struct Bf16BackwardScratch {
     p_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);
     ds_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);
     ds_pairs = carver.take<std::uint32_t>(kBackwardBlock / 2 * tile.row);
-    ds_strides = Terms<BFloat16>::kTiled ? PairStrides{1, kBackwardBlock / 2} : PairStrides{tile.row, 1};
+    ds_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, kBackwardBlock / 2} : PairStrides{tile.row, 1};
     bytes = carver.used();
   }
 
@@ -52,12 +52,12 @@ struct Bf16Operands {
     pack_rows(s.q, s.q_stride, s.head_dim, w.q_panels(), t.dk == nullptr ? nullptr : w.q);
     pack_rows(t.dout, t.dout_stride, t.v_head_dim, w.dout_panels(), t.dv == nullptr ? nullptr : w.dout);
   }
-  bool queries_are_wild() const {
+  bool queries_are_nonfinite() const {
     const TileScores<BFloat16>& s = t.scores;
     return holds_nonfinite(s.q + t.q_begin * s.q_stride, s.q_stride, t.q_count, s.head_dim) ||
            holds_nonfinite(t.dout + t.q_begin * t.dout_stride, t.dout_stride, t.q_count, t.v_head_dim);
   }
-  bool keys_are_wild(const BackwardBlock& b) const {
+  bool keys_are_nonfinite(const BackwardBlock& b) const {
     return holds_nonfinite(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim);
   }
 
@@ -76,7 +76,7 @@ struct Bf16Operands {
     for (int v = 0; v * kLanes < t.q_count; ++v) {
       const Span keys = spans.vector_keys[v];
       if (keys.empty()) continue;
-      if constexpr (Terms<BFloat16>::kTiled) {
+      if constexpr (Terms<BFloat16>::kAmxTiles) {
         round_pairs_of_lanes(w.tile.ds, w.tile.row, keys.begin, keys.end, v, w.ds_strides.column, w.ds_pairs);
       } else {
         round_pairs_of_rows(w.tile.ds, w.tile.row, keys.begin, keys.end, v, 1, w.ds_pairs);
@@ -84,15 +84,15 @@ struct Bf16Operands {
     }
   }
 
-  Product<BFloat16> scores(const BackwardBlock& b, Index first) const {
+  Product<BFloat16> score_product(const BackwardBlock& b, Index first) const {
     return panel_product(t.scores.k, t.scores.k_stride, b, w.q_panels(), first, t.scores.head_dim);
   }
-  Product<BFloat16> slopes(const BackwardBlock& b, Index first) const {
+  Product<BFloat16> dp_product(const BackwardBlock& b, Index first) const {
     return panel_product(t.v, t.v_stride, b, w.dout_panels(), first, t.v_head_dim);
   }
-  Product<BFloat16> values() const { return row_product(w.p_rows, w.dout, t.v_head_dim); }
-  Product<BFloat16> keys() const { return row_product(w.ds_rows, w.q, t.scores.head_dim); }
-  Product<BFloat16> queries(const BackwardBlock& b) const {
+  Product<BFloat16> dv_product() const { return row_product(w.p_rows, w.dout, t.v_head_dim); }
+  Product<BFloat16> dk_product() const { return row_product(w.ds_rows, w.q, t.scores.head_dim); }
+  Product<BFloat16> dq_product(const BackwardBlock& b) const {
     return {.a = reinterpret_cast<const BFloat16*>(w.ds_pairs),
             .a_row = 2 * w.ds_strides.column,
             .a_depth = 2 * w.ds_strides.pair,

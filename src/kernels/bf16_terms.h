@@ -1,10 +1,10 @@
 // Products of attention on bf16 pairs: a step of the depth is two numbers, read of B as one 32-bit word of a panel or of two
 // rows paired up. And the ways to such words: rows in pairs along their width, two rows paired up number by number, floats
-// rounded. Not: which products there are (bf16.h, bf16_backward.h); tiles (tile_terms.h).
+// rounded. Not: which products there are (bf16_forward.h, bf16_backward.h); tiles (amx_terms.h).
 #pragma once
 
+#include "kernels/amx_terms.h"
 #include "kernels/pair_terms.h"
-#include "kernels/tile_terms.h"
 #include "simd/transpose.h"
 
 #if defined(QKV_BF16_PAIRS)
@@ -15,11 +15,11 @@ static_assert(kVectors == 2 && Simd<float>::kLanes == 16);
 
 constexpr Index pairs_of(Index count) { return (count + 1) / 2; }
 
-#if !defined(QKV_TILES)
+#if !defined(QKV_AMX)
 template <>
 struct Terms<BFloat16> : PairTerms {
   static constexpr Index kStep = kNumbers;
-  static constexpr bool kTiled = false;
+  static constexpr bool kAmxTiles = false;
   static F32 multiply_add(U32 a, U32 b, F32 sum) { return add_pairs(sum, a, b); }
 };
 #endif

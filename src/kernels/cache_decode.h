@@ -5,7 +5,7 @@
 
 #include "kernels/cache_rows.h"
 #include "kernels/decode.h"
-#include "kernels/half.h"
+#include "kernels/widened_rows.h"
 
 namespace qkv {
 namespace {

@@ -118,14 +118,14 @@ inline float quantise_row(const T* from, Index width, std::int8_t* to) {
     marks = fma(x, F32{}, marks);
   });
   const float maximum = largest_lane<float>(largest);
-  const bool wild = bits_where<float>(marks != marks) != 0;
-  const F32 factor = splat<float>(wild || maximum < smallest ? 0.0F : 127.0F / maximum);
+  const bool nonfinite = bits_where<float>(marks != marks) != 0;
+  const F32 factor = splat<float>(nonfinite || maximum < smallest ? 0.0F : 127.0F / maximum);
   for_vectors([&](Index d, int count, F32 x) {
-    const F32 shifted = (wild ? F32{} : x * factor) + 0x1.8p23F;  // rounds to nearest even; the low byte is the integer
+    const F32 shifted = (nonfinite ? F32{} : x * factor) + 0x1.8p23F;  // rounds to nearest even; the low byte is the integer
     const I8 bytes = __builtin_convertvector(reinterpret_cast<I32>(shifted), I8);
     __builtin_memcpy(to + d, &bytes, static_cast<std::size_t>(count));
   });
-  return wild ? kNan<float> : maximum < smallest ? 0.0F : maximum / 127.0F;
+  return nonfinite ? kNan<float> : maximum < smallest ? 0.0F : maximum / 127.0F;
 }
 
 template <class T, class S>

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/cache_rows.h"
-#include "kernels/half.h"
+#include "kernels/widened_rows.h"
 
 namespace qkv {
 namespace {
@@ -41,7 +41,7 @@ struct CacheTileRows : PlainProducts {
 
   CacheTileRows(const CachedHead& head, const CacheTileScratch<T>& scratch) : cache(head), w(scratch) {}
 
-  void pack_queries(ForwardTile<T> f, const ForwardScratch<T>& panels, const StripRows& r) const {
+  void pack_queries(ForwardTile<T> f, const ForwardScratch<T>& panels, const StripRange& r) const {
     if (q != nullptr) {
       widen(q, q_stride, r.i0, r.ni, head_dim, w.rows);
       f.scores.q = w.rows - r.i0 * head_dim;
@@ -52,10 +52,10 @@ struct CacheTileRows : PlainProducts {
     f.scores.k = take(cache.k, j0, nj, head_dim, w.k, f.scores.k_stride);
   }
   void take_values(ForwardTile<T>& f, Index j0, Index nj) const { f.v = take(cache.v, j0, nj, v_head_dim, w.v, f.v_stride); }
-  void begin_out(ForwardTile<T>& f, const StripRows& r) const {
+  void begin_out(ForwardTile<T>& f, const StripRange& r) const {
     if (out != nullptr) f.out = w.rows - r.i0 * v_head_dim;
   }
-  void end_out(const ForwardTile<T>&, const StripRows& r) const {
+  void end_out(const ForwardTile<T>&, const StripRange& r) const {
     if (out != nullptr) narrow(w.rows, r.ni, v_head_dim, out, out_stride, r.i0);
   }
 

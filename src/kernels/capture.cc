@@ -1,22 +1,22 @@
 // The kernels that look at weights, compiled once for each instruction set as table.cc is; exports one table and nothing else.
 // Apart from table.cc, so that forward's own instructions are those of nobody who looks.
-#include "kernels/bf16.h"
+#include "kernels/bf16_forward.h"
 #include "kernels/capture_params.h"
+#include "kernels/capture_sweep.h"
 #include "kernels/export.h"
 #include "kernels/forward.h"
-#include "kernels/half.h"
-#include "kernels/sweep.h"
-#include "kernels/watch.h"
+#include "kernels/row_statistics.h"
+#include "kernels/widened_rows.h"
 
 namespace qkv {
 namespace {
 
-/// forward(tile, watch) with a watch of the tile's rows.
+/// forward(tile, observer) with a observer of the tile's rows.
 template <class S, class Forward>
-inline void watch_rows(const ForwardTile<S>& t, const RowSums<S>& sums, void* watch_scratch, const Forward& forward) {
+inline void observe_rows(const ForwardTile<S>& t, const RowSums<S>& sums, void* statistics_scratch, const Forward& forward) {
   using T = Accumulator<S>;
-  const WatchScratch<T> w(watch_scratch, query_tile<T>(t.scores.head_dim, t.v_head_dim));
-  forward(RowWatch<S>(sums, w, t.q_begin));
+  const RowStatisticsScratch<T> w(statistics_scratch, query_tile<T>(t.scores.head_dim, t.v_head_dim));
+  forward(RowStatisticsObserver<S>(sums, w, t.q_begin));
 }
 
 }  // namespace
@@ -26,34 +26,34 @@ inline void watch_rows(const ForwardTile<S>& t, const RowSums<S>& sums, void* wa
 namespace qkv {
 namespace {
 
-void watched_bf16(const ForwardTile<BFloat16>& t, const RowSums<BFloat16>& sums, void* scratch, void* watch_scratch) {
-  watch_rows(t, sums, watch_scratch, [&](const auto& watch) { forward_bf16_watched(t, scratch, watch); });
+void observed_bf16(const ForwardTile<BFloat16>& t, const RowSums<BFloat16>& sums, void* scratch, void* statistics_scratch) {
+  observe_rows(t, sums, statistics_scratch, [&](const auto& observer) { forward_bf16_observed(t, scratch, observer); });
 }
 
 }  // namespace
 }  // namespace qkv
 
 // The rest is AVX-512's (dispatch/capture_kernels.cc).
-QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {{}, {}, {nullptr, qkv::watched_bf16, nullptr, nullptr}, {}};
+QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {{}, {}, {nullptr, qkv::observed_bf16, nullptr, nullptr}, {}};
 #else
 namespace qkv {
 namespace {
 
 template <class T>
-std::size_t watch_bytes(Index head_dim, Index v_head_dim) {
-  return WatchScratch<T>(nullptr, query_tile<T>(head_dim, v_head_dim)).bytes;
+std::size_t statistics_bytes(Index head_dim, Index v_head_dim) {
+  return RowStatisticsScratch<T>(nullptr, query_tile<T>(head_dim, v_head_dim)).bytes;
 }
 
 template <class T>
-void watched_forward(const ForwardTile<T>& t, const RowSums<T>& sums, void* scratch, void* watch_scratch) {
-  watch_rows(t, sums, watch_scratch, [&](const auto& watch) {
-    forward_tile(t, ForwardScratch<T>(scratch, t.scores.head_dim, t.v_head_dim), OwnRows{}, watch);
+void observed_forward(const ForwardTile<T>& t, const RowSums<T>& sums, void* scratch, void* statistics_scratch) {
+  observe_rows(t, sums, statistics_scratch, [&](const auto& observer) {
+    forward_tile(t, ForwardScratch<T>(scratch, t.scores.head_dim, t.v_head_dim), OwnRows{}, observer);
   });
 }
 
 template <class S>
-void watched_half(const ForwardTile<S>& t, const RowSums<S>& sums, void* scratch, void* watch_scratch) {
-  watch_rows(t, sums, watch_scratch, [&](const auto& watch) { forward_half_watched(t, scratch, watch); });
+void observed_widened(const ForwardTile<S>& t, const RowSums<S>& sums, void* scratch, void* statistics_scratch) {
+  observe_rows(t, sums, statistics_scratch, [&](const auto& observer) { forward_widened_observed(t, scratch, observer); });
 }
 
 /// The tile of a sweep as forward_tile's rows know it.
@@ -79,19 +79,19 @@ void sweep(const CaptureSweep<T>& t, void* scratch) {
   const ForwardScratch<T> w(scratch, t.scores.head_dim, t.v_head_dim);
   const SweepScratch<T> own(static_cast<std::byte*>(scratch) + w.bytes, t.scores.head_dim, t.v_head_dim);
   sweep_tile(t, tile_of(t), w, own, OwnRows{},
-             [&](const StripRows& r, T* panel) { pack_strips(t.dout, t.dout_stride, r.i0, r.ni, t.v_head_dim, T{1}, panel); });
+             [&](const StripRange& r, T* panel) { pack_strips(t.dout, t.dout_stride, r.i0, r.ni, t.v_head_dim, T{1}, panel); });
 }
 
-std::size_t half_sweep_bytes(Index head_dim, Index v_head_dim) {
-  return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes + SweepScratch<float>(nullptr, head_dim, v_head_dim).bytes;
+std::size_t widened_sweep_bytes(Index head_dim, Index v_head_dim) {
+  return WidenedForwardScratch(nullptr, head_dim, v_head_dim).bytes + SweepScratch<float>(nullptr, head_dim, v_head_dim).bytes;
 }
 
 template <class S>
-void sweep_half(const CaptureSweep<S>& t, void* scratch) {
-  const HalfForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
+void sweep_widened(const CaptureSweep<S>& t, void* scratch) {
+  const WidenedForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
   const SweepScratch<float> own(static_cast<std::byte*>(scratch) + w.bytes, t.scores.head_dim, t.v_head_dim);
   const ForwardTile<S> tile = tile_of(t);
-  sweep_tile(t, float_forward(tile), w.tile, own, HalfRows<S>(tile, w), [&](const StripRows& r, float* panel) {
+  sweep_tile(t, float_forward(tile), w.tile, own, WidenedRows<S>(tile, w), [&](const StripRange& r, float* panel) {
     const float* rows = widened(t.dout, t.dout_stride, r.i0, r.ni, t.v_head_dim, w.rows);
     pack_strips(rows, t.v_head_dim, r.i0, r.ni, t.v_head_dim, 1.0f, panel);
   });
@@ -99,18 +99,18 @@ void sweep_half(const CaptureSweep<S>& t, void* scratch) {
 
 template <class T>
 constexpr CaptureKernels<T> make_kernels() {
-  return {watch_bytes<T>, watched_forward<T>, sweep_bytes<T>, sweep<T>};
+  return {statistics_bytes<T>, observed_forward<T>, sweep_bytes<T>, sweep<T>};
 }
 
 template <class S>
-constexpr CaptureKernels<S> make_half_kernels() {
-  return {watch_bytes<float>, watched_half<S>, half_sweep_bytes, sweep_half<S>};
+constexpr CaptureKernels<S> make_widened_kernels() {
+  return {statistics_bytes<float>, observed_widened<S>, widened_sweep_bytes, sweep_widened<S>};
 }
 
 }  // namespace
 }  // namespace qkv
 
 QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {qkv::make_kernels<float>(), qkv::make_kernels<double>(),
-                                                       qkv::make_half_kernels<qkv::BFloat16>(),
-                                                       qkv::make_half_kernels<qkv::Float16>()};
+                                                       qkv::make_widened_kernels<qkv::BFloat16>(),
+                                                       qkv::make_widened_kernels<qkv::Float16>()};
 #endif

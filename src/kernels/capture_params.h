@@ -56,9 +56,9 @@ struct CaptureSweep {
 
 template <class T>
 struct CaptureKernels {
-  std::size_t (*watch_bytes)(Index head_dim, Index v_head_dim);
-  /// Kernels<T>::forward, in its bits, and the sums; `watch_scratch` beside its scratch.
-  void (*forward)(const ForwardTile<T>&, const RowSums<T>&, void* scratch, void* watch_scratch);
+  std::size_t (*statistics_bytes)(Index head_dim, Index v_head_dim);
+  /// Kernels<T>::forward, in its bits, and the sums; `statistics_scratch` beside its scratch.
+  void (*forward)(const ForwardTile<T>&, const RowSums<T>&, void* scratch, void* statistics_scratch);
   std::size_t (*sweep_bytes)(Index head_dim, Index v_head_dim);
   void (*sweep)(const CaptureSweep<T>&, void* scratch);
 };

@@ -14,16 +14,16 @@ namespace {
 
 /// w.applied = the weights that survive dropout.
 template <class T, class Group>
-inline void drop_weights(const Group& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+inline void drop_weights(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   TileDropout dropout = t.scores.dropout;
   for (Index h = 0; h < t.group_size; ++h, ++dropout.sequence_head) {
-    dropout_words<Sum>(dropout, 0, t.q_len, j0, live.lo, live.hi, w.asked);
+    dropout_mask<Sum>(dropout, 0, t.q_len, j0, live.lo, live.hi, w.mask_of_head);
     for (Index key = live.lo; key < live.hi; ++key) {
-      w.by_key[key] = (h == 0 ? 0 : w.by_key[key]) | (w.asked[key] & lane_bits(t.q_len)) << (h * t.q_len);
+      w.mask_by_key[key] = (h == 0 ? 0 : w.mask_by_key[key]) | (w.mask_of_head[key] & lane_bits(t.q_len)) << (h * t.q_len);
     }
   }
-  order_by_place(w.by_key, w.run, live, w.kept);
+  order_by_place(w.mask_by_key, w.run, live, w.kept);
   for (Index r = 0; r < rows_of(t); ++r) {
     for (Index place = 0; place < w.chunk; ++place) {
       w.applied[r * kChunkLimit + place] = (w.kept[place] >> r & 1u) != 0 ? w.scores[r * kChunkLimit + place] : Sum{0};
@@ -62,7 +62,7 @@ inline void add_kept_values(const Group& t, const DecodeScratch<T>& w, const Sum
       const int rest = static_cast<int>(smaller<Index>(n, t.v_head_dim - d));
       V sum{};
       for (Index place = kRuns * begin; place < kRuns * end; ++place) {
-        if ((w.words[place] >> r & 1u) == 0) continue;
+        if ((w.query_mask[place] >> r & 1u) == 0) continue;
         const V value = load_row_tail(v.row(place / kRuns)[place % kRuns] + d, rest);
         sum = fma(splat<Sum>(weights[r * kChunkLimit + place]), value, sum);
       }
@@ -83,7 +83,7 @@ inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, co
   for (Index g = 0; g < w.run; ++g) {
     const SomeRuns live = v.live(g);
     for (Index i = live.first; i < live.last; ++i) {
-      if ((w.words[kRuns * g + i] & all) == all) continue;
+      if ((w.query_mask[kRuns * g + i] & all) == all) continue;
       const T* row = v.row(g)[i];
       Index d = 0;
       for (; d + n <= t.v_head_dim; d += n) marks = fma(load_row(row + d), V{}, marks);
@@ -97,7 +97,7 @@ inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, co
 constexpr Index kDecodeSteps = 8;
 
 template <class T, class Group, class Source, class Chunk>
-inline void decode_values(const Group& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w, const Source& source,
+inline void decode_values(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w, const Source& source,
                           const Chunk& v, const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   bool hides = false;  // integers are finite, and a scale that is not meets no weight of a query that must not see it
@@ -146,15 +146,15 @@ inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const De
                               const DecodeState<SumOf<T>>& state) {
   const auto& s = t.scores;
   const Index nj = smaller(w.chunk, s.kv_len - j0);
-  LiveRows live = group_words(t, j0, nj, w.by_key, w.asked);
+  LiveRange live = group_mask(t, j0, nj, w.mask_by_key, w.mask_of_head);
   if (!live.any) return;
   const std::uint32_t all = lane_bits(rows_of(t));
   const bool whole = live.lo == 0 && live.hi == w.chunk;
   if (!live.masked && (!whole || hides_by_value(s))) {
-    for (Index key = live.lo; key < live.hi; ++key) w.by_key[key] = all;
+    for (Index key = live.lo; key < live.hi; ++key) w.mask_by_key[key] = all;
     live.masked = true;
   }
-  if (live.masked) order_by_place(w.by_key, w.run, live, w.words);
+  if (live.masked) order_by_place(w.mask_by_key, w.run, live, w.query_mask);
   const Index row_bytes = larger(s.head_dim, t.v_head_dim) * static_cast<Index>(sizeof(T));
   const Index ahead = larger<Index>(1, smaller<Index>(w.run / 2, kAheadBytes / row_bytes));
   const Index in_softmax = smaller(rows_of(t) / 2, ahead * 2);  // rows of V that are fetched meanwhile
@@ -166,7 +166,7 @@ inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const De
   std::uint32_t seen = all;
   if (live.masked) {
     seen = 0;
-    for (Index place = 0; place < w.chunk; ++place) seen |= w.words[place];
+    for (Index place = 0; place < w.chunk; ++place) seen |= w.query_mask[place];
   }
   *state.seen |= seen;
   softmax_chunk(t, v, ahead, w, state);

@@ -5,9 +5,9 @@
 
 #include <utility>
 
-#include "simd/half.h"
 #include "simd/int8.h"
 #include "simd/vec.h"
+#include "simd/widen.h"
 
 namespace qkv {
 namespace {

@@ -5,7 +5,7 @@
 #include "kernels/decode_blocks.h"
 #include "kernels/decode_lanes.h"
 #include "kernels/scores.h"
-#include "kernels/tiles.h"
+#include "kernels/scratch.h"
 
 namespace qkv {
 namespace {
@@ -27,14 +27,14 @@ Index decode_keys(Index head_dim, Index v_head_dim) {
 template <class T>
 struct DecodeScratch {
   using Sum = SumOf<T>;
-  Sum* q;                         // [rows][head_dim], scaled, filled up with 0 to whole vectors
-  Sum* panel;                     // [head_dim][rows]: q transposed, where queries fill lanes
-  Sum* scores;                    // [rows][kChunkLimit] by place: place 4 g + i is key i * run + g of the chunk
-  Sum* applied;                   // [rows][kChunkLimit]: after dropout
-  Sum* bias;                      // [chunk] by place
-  Sum *maximum, *rescale, *ones;  // [rows]
-  std::uint32_t *words, *kept;    // [chunk] by place: rows that may attend, rows that survive dropout
-  std::uint32_t *by_key, *asked;  // [chunk] by key
+  Sum* q;                                     // [rows][head_dim], scaled, filled up with 0 to whole vectors
+  Sum* panel;                                 // [head_dim][rows]: q transposed, where queries fill lanes
+  Sum* scores;                                // [rows][kChunkLimit] by place: place 4 g + i is key i * run + g of the chunk
+  Sum* applied;                               // [rows][kChunkLimit]: after dropout
+  Sum* bias;                                  // [chunk] by place
+  Sum *maximum, *rescale, *ones;              // [rows]
+  std::uint32_t *query_mask, *kept;           // [chunk] by place: rows that may attend, rows that survive dropout
+  std::uint32_t *mask_by_key, *mask_of_head;  // [chunk] by key
   Index q_width, chunk, run;
   std::size_t bytes;
 
@@ -52,10 +52,10 @@ struct DecodeScratch {
     maximum = carver.take<Sum>(round_up(rows, n));
     rescale = carver.take<Sum>(round_up(rows, n));
     ones = carver.take<Sum>(round_up(rows, n));
-    words = carver.take<std::uint32_t>(chunk);
+    query_mask = carver.take<std::uint32_t>(chunk);
     kept = carver.take<std::uint32_t>(chunk);
-    by_key = carver.take<std::uint32_t>(chunk);
-    asked = carver.take<std::uint32_t>(chunk);
+    mask_by_key = carver.take<std::uint32_t>(chunk);
+    mask_of_head = carver.take<std::uint32_t>(chunk);
     bytes = carver.used();
   }
 };
@@ -88,43 +88,43 @@ Index rows_of(const Group& t) {
 
 /// Which rows may attend which keys of a chunk, all heads of the group in one word.
 template <class Group>
-inline LiveRows group_words(const Group& t, Index j0, Index nj, std::uint32_t* words, std::uint32_t* asked) {
+inline LiveRange group_mask(const Group& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
   const TileMask& mask = t.scores.mask;
   if (mask.tile == nullptr) return {true, false, 0, nj};
   const std::uint32_t one_head = lane_bits(t.q_len);
   bool any = false, every = true;
   for (Index h = 0; h < t.group_size; ++h) {
     if (h == 0 || t.mask_differs) {
-      const int verdict = mask.tile(mask.mask, mask.batch, mask.head + h, 0, t.q_len, j0, nj, asked);
+      const int verdict = mask.tile(mask.mask, mask.batch, mask.head + h, 0, t.q_len, j0, nj, mask_of_head);
       any |= verdict != kTileEmpty;
       every &= verdict == kTileFull;
       if (verdict != kTilePartial) {
-        for (Index j = 0; j < nj; ++j) asked[j] = verdict == kTileFull ? one_head : 0;
+        for (Index j = 0; j < nj; ++j) mask_of_head[j] = verdict == kTileFull ? one_head : 0;
       }
     }
     if (!t.mask_differs && (every || !any)) break;
-    for (Index j = 0; j < nj; ++j) words[j] = (h == 0 ? 0 : words[j]) | asked[j] << (h * t.q_len);
+    for (Index j = 0; j < nj; ++j) query_mask[j] = (h == 0 ? 0 : query_mask[j]) | mask_of_head[j] << (h * t.q_len);
   }
-  LiveRows live{any, !every, 0, nj};
+  LiveRange live{any, !every, 0, nj};
   if (!any || every) return live;
-  trim_keys(words, ~0u, live.lo, live.hi);
+  trim_keys(query_mask, ~0u, live.lo, live.hi);
   live.any = live.lo < live.hi;
   return live;
 }
 
-/// by_place[4 g + i] = by_key[i * run + g] for live keys, 0 for others.
-inline void order_by_place(const std::uint32_t* by_key, Index run, const LiveRows& live, std::uint32_t* by_place) {
+/// by_place[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for others.
+inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_place) {
   for (Index g = 0; g < run; ++g) {
     for (Index i = 0; i < kRuns; ++i) {
       const Index key = i * run + g;
-      by_place[kRuns * g + i] = key >= live.lo && key < live.hi ? by_key[key] : 0;
+      by_place[kRuns * g + i] = key >= live.lo && key < live.hi ? mask_by_key[key] : 0;
     }
   }
 }
 
 /// What is added to one row by place, in natural units; 0 where no key is alive.
 template <class T, class Group>
-inline void place_bias(const Group& t, Index row, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+inline void place_bias(const Group& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   const auto& bias = t.scores.bias;
   const Sum* beside = t.scores.position;
@@ -143,20 +143,20 @@ inline void place_bias(const Group& t, Index row, Index j0, const LiveRows& live
 constexpr Index kPlacesAtOnce = Simd<float>::kLanes;
 
 /// Which of kPlacesAtOnce places row r may attend.
-inline std::uint32_t places_of_row(const std::uint32_t* words, Index r) {
+inline std::uint32_t places_of_row(const std::uint32_t* query_mask, Index r) {
   U32 some;
-  __builtin_memcpy(&some, words, sizeof some);
+  __builtin_memcpy(&some, query_mask, sizeof some);
   return bits_where<float>((some & (1u << r)) != 0);
 }
 
 /// Row r may not attend the places `never`.
-inline void clear_places(std::uint32_t* words, Index r, std::uint32_t never) {
-  for (; never != 0; never &= never - 1) words[__builtin_ctz(never)] &= ~(1u << r);
+inline void clear_places(std::uint32_t* query_mask, Index r, std::uint32_t never) {
+  for (; never != 0; never &= never - 1) query_mask[__builtin_ctz(never)] &= ~(1u << r);
 }
 
 /// Natural scores of row r become those of the callback, in powers of two; -inf, where not kept, clears the row's bit.
 template <class T, class Group>
-inline void modify_row(const Group& t, Index r, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+inline void modify_row(const Group& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -169,12 +169,12 @@ inline void modify_row(const Group& t, Index r, Index j0, const LiveRows& live, 
               row + kRuns * begin + i, 0, kRuns, nullptr, 0, 0);
   }
   for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
-    std::uint32_t bits = places_of_row(w.words + first, r);
+    std::uint32_t bits = places_of_row(w.query_mask + first, r);
     for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
       const V natural = load<Sum>(row + place);
       const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
       store<Sum>(row + place, select_bits<V>(bits & ~never, log2_of_bias<Sum>(natural), splat<Sum>(-kInf<Sum>)));
-      clear_places(w.words + place, r, never);
+      clear_places(w.query_mask + place, r, never);
     }
   }
 }
@@ -182,7 +182,7 @@ inline void modify_row(const Group& t, Index r, Index j0, const LiveRows& live, 
 /// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's bit of
 /// its key.
 template <class T, class Group>
-inline void finish_scores(const Group& t, Index j0, const LiveRows& live, const DecodeScratch<T>& w) {
+inline void finish_scores(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -192,7 +192,7 @@ inline void finish_scores(const Group& t, Index j0, const LiveRows& live, const 
   for (Index r = 0; r < rows_of(t); ++r) {
     if (biased) place_bias(t, r, j0, live, w);
     for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
-      std::uint32_t bits = live.masked ? places_of_row(w.words + first, r) : ~0u;
+      std::uint32_t bits = live.masked ? places_of_row(w.query_mask + first, r) : ~0u;
       for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
         Sum* at = w.scores + r * kChunkLimit + place;
         V x = load<Sum>(at);
@@ -203,7 +203,7 @@ inline void finish_scores(const Group& t, Index j0, const LiveRows& live, const 
           const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
           kept &= ~never;
           x += modified ? natural : log2_of_bias<Sum>(natural);
-          clear_places(w.words + place, r, never);
+          clear_places(w.query_mask + place, r, never);
         }
         store<Sum>(at, select_bits<V>(kept, x, splat<Sum>(-kInf<Sum>)));
       }
@@ -251,7 +251,7 @@ inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch
 
 /// w.applied = weights times the scales of their values, 0 where a query must not see one: its scale may be NaN.
 template <class T>
-inline void scale_weights(Index rows, const LiveRows& live, const SumOf<T>* weights, const SumOf<T>* scales,
+inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* weights, const SumOf<T>* scales,
                           const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
@@ -260,7 +260,7 @@ inline void scale_weights(Index rows, const LiveRows& live, const SumOf<T>* weig
   for (Index r = 0; r < rows; ++r) {
     for (Index place = 0; place < w.chunk; place += n) {
       V x = load<Sum>(weights + r * kChunkLimit + place) * load<Sum>(scales + place);
-      if (live.masked) x = select_bits<V>(places_of_row(w.words + place, r), x, V{});
+      if (live.masked) x = select_bits<V>(places_of_row(w.query_mask + place, r), x, V{});
       store<Sum>(w.applied + r * kChunkLimit + place, x);
     }
   }

@@ -2,19 +2,19 @@
 // dropout. Forward: s2 = mod(cap * tanh(x) + bias);  p = exp2(s2 - lse2).  Backward: dS = P * (dP - delta).
 #pragma once
 
-#include "kernels/live.h"
+#include "kernels/live_spans.h"
 #include "kernels/scores.h"
-#include "kernels/tiles.h"
+#include "kernels/scratch.h"
 
 namespace qkv {
 namespace {
 
 /// One strip of a key block, as the passes below share it.
 template <class T>
-struct StripBlock {
+struct BlockStrip {
   Index strip, i0, ni, j0, nj;
-  LiveRows live;
-  std::uint32_t* words;  // [kBackwardBlock]
+  LiveRange live;
+  std::uint32_t* lane_mask;  // [kBackwardBlock]
 };
 
 /// What stands between the products and the softmax.
@@ -34,7 +34,7 @@ inline bool bias_differs(const TileScores<T>& s) {
 /// The callback on the cells of vector v: scores in powers of two in P's place, its slope in w.slopes, the soft cap's in the
 /// bias panel. Clears the bits of -inf; true when any was.
 template <class T>
-inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
+inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
@@ -53,7 +53,7 @@ inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w,
     store<T>(bias_place, slope);
   }
   return modify_scores<T>(s, b.i0, b.ni, b.j0, {keys.begin, keys.end, v, 1}, w.p + b.strip * strip_lanes<T>(), w.row, w.slopes,
-                          b.words);
+                          b.lane_mask);
 }
 
 template <class T>
@@ -63,7 +63,7 @@ inline bool adds_to_bias(const BackwardTile<T>& t) {
 
 /// P^T and dS^T of vector v of the strip, keys [keys.begin, keys.end).
 template <class T, bool kMasked, Form kForm>
-inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v,
+inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v,
                                  Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
@@ -96,7 +96,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
     V ds = p * (dp - delta);
     if (modified) ds *= load<T>(w.slopes + j * strip_lanes<T>() + v * n);
     if (kMasked) {  // select, so that NaN in a masked key or value is gone
-      const std::uint32_t bits = b.words[j] >> (v * n);
+      const std::uint32_t bits = b.lane_mask[j] >> (v * n);
       p_out = select_bits<V>(bits, p_out, V{});
       ds = select_bits<V>(bits, ds, V{});
       slope = select_bits<V>(bits, slope, V{});
@@ -111,7 +111,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
 }
 
 template <class T, Form kForm>
-inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v,
+inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v,
                                 Span keys) {
   if (b.live.masked) {
     differentiate_vector<T, true, kForm>(t, w, b, v, keys);
@@ -122,7 +122,7 @@ inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<
 
 /// to [Tq, Tk] += dS of vector v, as it is before the soft cap; an axis with stride 0 is summed within it first, in one order.
 template <class T>
-inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys,
+inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys,
                                T* to, Index row, Index column) {
   const bool kept_apart = bias_differs(t.scores);
   const Index first = v * Simd<T>::kLanes, lanes = smaller<Index>(Simd<T>::kLanes, b.ni - first);
@@ -153,18 +153,18 @@ inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T
 }
 
 template <class T>
-inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
+inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   add_score_gradient(t, w, b, v, keys, t.dbias, t.dbias_row_stride, t.dbias_column_stride);
 }
 
 /// P^T and dS^T of one strip, in the cells of its vectors' spans.
 template <class T>
-inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<T>& w, StripBlock<T>& b) {
+inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<T>& w, BlockStrip<T>& b) {
   const TileScores<T>& s = t.scores;
   if (s.bias.data != nullptr) {
-    b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.bias, b.words);
+    b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.bias, b.lane_mask);
   }
-  if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.kept);
+  if (s.dropout.threshold != 0) dropout_mask<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.kept);
   const bool capped_or_dropped = s.softcap > 0 || s.dropout.threshold != 0;
   const Form unmodified = capped_or_dropped ? Form::kAny : s.bias.data != nullptr ? Form::kBiased : Form::kPlain;
   const Form form = s.mod.apply != nullptr ? Form::kModified : unmodified;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "kernels/gemm.h"
-#include "kernels/tiles.h"
+#include "kernels/scratch.h"
 #include "simd/transpose.h"
 
 namespace qkv {

@@ -1,6 +1,6 @@
 // Tiled forward attention with online softmax. Scores are kept transposed (lanes = queries), so that K and V are read in their
 // natural rows by broadcast, softmax is vertical, and only the small Q^T panel is packed.
-// Not: key splitting, 16-bit rows (half.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
+// Not: key splitting, 16-bit rows (widened_rows.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
 #include "kernels/forward_weights.h"
@@ -16,21 +16,21 @@ constexpr Index kUnshiftedKeys = 32;
 /// Whether the first live tile of a strip may be taken quickly. Where it is masked or short, rows may have few keys: shift
 /// becomes the score of the first key, if every lane may attend that.
 template <class T>
-inline bool starts_quickly(const LiveRows& live, Index ni, const std::uint32_t* words, const T* scores, T* shift) {
+inline bool starts_quickly(const LiveRange& live, Index ni, const std::uint32_t* lane_mask, const T* scores, T* shift) {
   if (!live.masked && live.hi - live.lo >= kUnshiftedKeys) return true;
-  if (live.masked && (words[live.lo] & lane_bits(ni)) != lane_bits(ni)) return false;
+  if (live.masked && (lane_mask[live.lo] & lane_bits(ni)) != lane_bits(ni)) return false;
   for (Index lane = 0; lane < live_vectors<T>(ni) * Simd<T>::kLanes; ++lane)
     shift[lane] = scores[live.lo * strip_lanes<T>() + lane];
   return true;
 }
 
-template <class T, class Rows, class Watch>
-inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const Watch& watch,
-                                const StripRows& r, Index j0, Index nj) {
+template <class T, class Rows, class Observer>
+inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const Observer& observer,
+                                const StripRange& r, Index j0, Index nj) {
   const TileScores<T>& s = t.scores;
   T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * strip_lanes<T>();
   ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
-  const LiveRows& live = tile.live;
+  const LiveRange& live = tile.live;
   T *row_max = w.row_max + r.strip * strip_lanes<T>(), *row_sum = w.row_sum + r.strip * strip_lanes<T>();
   if (!live.any) {
     if (t.exponentials != nullptr) keep_chunk(t, {}, j0, nj, row_max);
@@ -39,46 +39,46 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const std::uint32_t lanes = lane_bits(r.ni);
   std::uint32_t& seen = w.seen[r.strip];
   const bool first = seen == 0;
-  const std::uint32_t fresh = seen_lanes(live, w.words) & ~seen & lanes;  // see their first key in this chunk
+  const std::uint32_t fresh = seen_lanes(live, w.lane_mask) & ~seen & lanes;  // see their first key in this chunk
   seen |= fresh;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
   if (first) {
-    if (!starts_quickly(live, r.ni, w.words, scores, row_max)) by_maximum = lanes;
+    if (!starts_quickly(live, r.ni, w.lane_mask, scores, row_max)) by_maximum = lanes;
   } else {
     by_maximum |= fresh;  // few keys may follow: equal scores must have weights exact
   }
-  watch.start_chunk(r, j0, tile.parts, live.masked ? w.words : nullptr, scores, row_sum);
-  while (const std::uint32_t failed = chunk_softmax(scores, tile.parts, live.masked ? w.words : nullptr, seen & lanes,
-                                                    by_maximum, row_max, row_sum, w.rescale, watch)) {
+  observer.start_chunk(r, j0, tile.ranges, live.masked ? w.lane_mask : nullptr, scores, row_sum);
+  while (const std::uint32_t failed = chunk_softmax(scores, tile.ranges, live.masked ? w.lane_mask : nullptr, seen & lanes,
+                                                    by_maximum, row_max, row_sum, w.rescale, observer)) {
     by_maximum |= failed;
     w.by_maximum[r.strip] |= failed;
     tile = rows.score(t, w, r, j0, nj, scores);
   }
-  watch.end_chunk(r, j0, live, w.words, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
+  observer.end_chunk(r, j0, live, w.lane_mask, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
   if (t.v == nullptr) return;
   T* out = w.out_panels + r.strip * strip_lanes<T>() * t.v_head_dim;
-  const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.words);
+  const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.lane_mask);
   if (s.dropout.threshold != 0) {
-    dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
+    dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(scores, vectors, live.lo, live.hi, w.kept);
   }
-  if (t.exponentials != nullptr) keep_chunk(t, tile.parts, j0, nj, row_max);
-  const bool sets = Rows::kSets && first && !hides && tile.parts.count == 1 && tile.parts.part[0].count == vectors;
+  if (t.exponentials != nullptr) keep_chunk(t, tile.ranges, j0, nj, row_max);
+  const bool sets = Rows::kSets && first && !hides && tile.ranges.count == 1 && tile.ranges.range[0].count == vectors;
   if (first && !sets) zero_panel(out, t.v_head_dim);
   if (!first && by_maximum != 0) rescale_panel(out, t.v_head_dim, w.rescale);
-  for (int i = 0; i < tile.parts.count; ++i) {
-    const Part& part = tile.parts.part[i];
+  for (int i = 0; i < tile.ranges.count; ++i) {
+    const VectorRange& range = tile.ranges.range[i];
     if constexpr (Rows::kSets) {
       if (sets) {
-        rows.set_values(t, part, j0, scores, out);
+        rows.set_values(t, range, j0, scores, out);
         continue;
       }
     }
     if (hides) {
-      rows.add_kept_values(t, w, part, j0, nj, scores, out);
+      rows.add_kept_values(t, w, range, j0, nj, scores, out);
     } else {
-      rows.add_values(t, part, j0, nj, scores, out);
+      rows.add_values(t, range, j0, nj, scores, out);
     }
   }
 }
@@ -97,7 +97,7 @@ inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t b
 /// Turns (row_max, row_sum) and the sink into the natural lse, divides out by the sum and transposes it back. row_sum becomes
 /// its reciprocal. Returns the lanes of which something in out is NaN or infinite.
 template <class T>
-inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r) {
+inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const Index first = r.strip * strip_lanes<T>();
@@ -141,54 +141,54 @@ struct PlainProducts {
   static constexpr bool kSets = true;  // the first chunk of a strip may be set, not added to zeros
 
   template <class T>
-  void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r) const {
+  void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) const {
     const TileScores<T>& s = t.scores;
     pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
   }
   template <class T>
-  ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index j0, Index nj,
+  ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index j0, Index nj,
                   T* scores) const {
     const TileScores<T>& s = t.scores;
-    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.words, [&](const Part& part) {
+    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-      product_vectors<T, Store::kSet>({.a = s.k + (j0 + part.lo) * s.k_stride,
+      product_vectors<T, Store::kSet>({.a = s.k + (j0 + range.lo) * s.k_stride,
                                        .a_row = s.k_stride,
                                        .a_depth = 1,
                                        .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
                                        .b_row = strip_lanes<T>(),
-                                       .c = scores + part.lo * strip_lanes<T>(),
+                                       .c = scores + range.lo * strip_lanes<T>(),
                                        .c_row = strip_lanes<T>(),
                                        .depth = s.head_dim},
-                                      part.hi - part.lo, part.first, part.count);
+                                      range.hi - range.lo, range.first, range.count);
     });
   }
   template <class T>
-  void set_values(const ForwardTile<T>& t, const Part& part, Index j0, const T* p, T* out) const {
-    multiply<Store::kSet>(t, part, j0, p, out);
+  void set_values(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) const {
+    multiply<Store::kSet>(t, range, j0, p, out);
   }
   template <class T>
-  void add_values(const ForwardTile<T>& t, const Part& part, Index j0, Index, const T* p, T* out) const {
-    multiply<Store::kAdd>(t, part, j0, p, out);
+  void add_values(const ForwardTile<T>& t, const VectorRange& range, Index j0, Index, const T* p, T* out) const {
+    multiply<Store::kAdd>(t, range, j0, p, out);
   }
   template <class T>
-  void add_kept_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Part& part, Index j0, Index, const T* p,
-                       T* out) const {
-    add_kept_lanes(part, t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, p, w.words, out);
+  void add_kept_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const VectorRange& range, Index j0, Index,
+                       const T* p, T* out) const {
+    add_kept_lanes(range, t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, p, w.lane_mask, out);
   }
 
  private:
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
   template <Store kStore, class T>
-  static void multiply(const ForwardTile<T>& t, const Part& part, Index j0, const T* p, T* out) {
-    product_vectors<T, kStore>({.a = t.v + (j0 + part.lo) * t.v_stride,
+  static void multiply(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) {
+    product_vectors<T, kStore>({.a = t.v + (j0 + range.lo) * t.v_stride,
                                 .a_row = 1,
                                 .a_depth = t.v_stride,
-                                .b = p + part.lo * strip_lanes<T>(),
+                                .b = p + range.lo * strip_lanes<T>(),
                                 .b_row = strip_lanes<T>(),
                                 .c = out,
                                 .c_row = strip_lanes<T>(),
-                                .depth = part.hi - part.lo},
-                               t.v_head_dim, part.first, part.count);
+                                .depth = range.hi - range.lo},
+                               t.v_head_dim, range.first, range.count);
   }
 };
 
@@ -199,22 +199,22 @@ struct OwnRows : PlainProducts {
   template <class T>
   void take_values(ForwardTile<T>&, Index, Index) const {}
   template <class T>
-  void begin_out(ForwardTile<T>&, const StripRows&) const {}
+  void begin_out(ForwardTile<T>&, const StripRange&) const {}
   template <class T>
-  void end_out(const ForwardTile<T>&, const StripRows&) const {}
+  void end_out(const ForwardTile<T>&, const StripRange&) const {}
 };
 
 /// Forward of one tile; `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
-/// multiplies. `watch` looks on: the result is the same in bits.
-template <class T, class Rows, class Watch = Unwatched>
-inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows, const Watch& watch = {}) {
+/// multiplies. `observer` looks on: the result is the same in bits.
+template <class T, class Rows, class Observer = NoObserver>
+inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows, const Observer& observer = {}) {
   TileScores<T>& s = t.scores;
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
   begin = begin / s.key_tile * s.key_tile;
   const auto for_strips = [&](const auto& strip_work) {
-    for (Index strip = 0; strip < strips; ++strip) strip_work(strip_rows(t, strip));
+    for (Index strip = 0; strip < strips; ++strip) strip_work(strip_range(t, strip));
   };
   // Chunks in which nothing lives are passed over, but for those whose exponentials must become 0.
   const auto next_chunk = [&](Index j0) {
@@ -228,39 +228,40 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
       chunk(j0, nj);
     }
   };
-  for_strips([&](const StripRows& r) {
+  for_strips([&](const StripRange& r) {
     rows.pack_queries(t, w, r);
     start_strip(w, r.strip, 0);
-    watch.start_strip(r);
+    observer.start_strip(r);
   });
-  const auto finish = [&](const StripRows& r) {
+  const auto finish = [&](const StripRange& r) {
     rows.begin_out(t, r);
-    const std::uint32_t wild = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
-    if (wild != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
-      start_strip(w, r.strip, wild | w.by_maximum[r.strip]);
-      watch.start_strip(r);
-      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, watch, r, j0, nj); });
+    const std::uint32_t nonfinite = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
+    if (nonfinite != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
+      start_strip(w, r.strip, nonfinite | w.by_maximum[r.strip]);
+      observer.start_strip(r);
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
       finish_strip(t, w, r);
     }
-    watch.finish(r, w.row_max + r.strip * strip_lanes<T>(), w.row_sum + r.strip * strip_lanes<T>());
+    observer.finish(r, w.row_max + r.strip * strip_lanes<T>(), w.row_sum + r.strip * strip_lanes<T>());
     if (t.v != nullptr) rows.end_out(t, r);
   };
   if (t.exponentials != nullptr) {
-    for_strips([&](const StripRows& r) {
-      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, watch, r, j0, nj); });
+    for_strips([&](const StripRange& r) {
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
       finish(r);
       write_kept_weights(t, w, r, begin, end);
     });
     return;
   }
-  for_live_chunks(
-      [&](Index j0, Index nj) { for_strips([&](const StripRows& r) { forward_strip_chunk(t, w, rows, watch, r, j0, nj); }); });
+  for_live_chunks([&](Index j0, Index nj) {
+    for_strips([&](const StripRange& r) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
+  });
   for_strips(finish);
   if (t.weights == nullptr) return;
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     rows.take_keys(t, j0, nj);
-    for_strips([&](const StripRows& r) { write_weights(t, w, rows, r, j0, nj); });
+    for_strips([&](const StripRange& r) { write_weights(t, w, rows, r, j0, nj); });
   }
 }
 

@@ -1,5 +1,5 @@
 // The weights of a forward tile as a matrix: from exponentials that were kept, or by a second sweep over the keys. Not: out
-// (forward.h), what is made of weights without writing them all (sweep.h).
+// (forward.h), what is made of weights without writing them all (capture_sweep.h).
 #pragma once
 
 #include "kernels/strips.h"
@@ -7,9 +7,9 @@
 namespace qkv {
 namespace {
 
-/// Makes one chunk's exponentials complete: 0 outside its parts, and the shift that they were taken from.
+/// Makes one chunk's exponentials complete: 0 outside its ranges, and the shift that they were taken from.
 template <class T>
-inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, Index nj, const T* row_max) {
+inline void keep_chunk(const ForwardTile<T>& t, const VectorRanges& ranges, Index j0, Index nj, const T* row_max) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (int v = 0; v < kVectors; ++v) {
@@ -18,11 +18,11 @@ inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, In
     const auto zero_up_to = [&](Index end) {
       for (; done < end; ++done) store<T>(column + done * strip_lanes<T>(), V{});
     };
-    for (int i = 0; i < parts.count; ++i) {
-      const Part& part = parts.part[i];
-      if (v < part.first || v >= part.first + part.count) continue;
-      zero_up_to(part.lo);
-      done = part.hi;
+    for (int i = 0; i < ranges.count; ++i) {
+      const VectorRange& range = ranges.range[i];
+      if (v < range.first || v >= range.first + range.count) continue;
+      zero_up_to(range.lo);
+      done = range.hi;
     }
     zero_up_to(nj);
     store<T>(t.chunk_shifts + j0 / t.scores.key_tile * strip_lanes<T>() + v * n, load<T>(row_max + v * n));
@@ -31,16 +31,16 @@ inline void keep_chunk(const ForwardTile<T>& t, const Parts& parts, Index j0, In
 
 /// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept: a second sweep, so that no S x S temporary is needed.
 template <class T, class Rows>
-inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRows& r, Index j0,
+inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRange& r, Index j0,
                           Index nj) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.scores;
   const Index first = r.strip * strip_lanes<T>();
   const int vectors = live_vectors<T>(r.ni);
-  LiveRows live = rows.score(t, w, r, j0, nj, w.scores).live;
+  LiveRange live = rows.score(t, w, r, j0, nj, w.scores).live;
   if (!live.any) live = {true, false, 0, 0};
-  mask_scores(w.scores, live, vectors, w.words);
+  mask_scores(w.scores, live, vectors, w.lane_mask);
   const bool applied = t.weights_applied && s.dropout.threshold != 0;
   const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
   V shift[kVectors], inverse[kVectors];
@@ -57,7 +57,7 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
     }
   }
   if (applied && live.lo < live.hi) {
-    dropout_words<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
+    dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
   }
   unpack_transposed<T>(w.scores, strip_lanes<T>(), r.ni, nj, w.rescale, t.weights + r.i0 * t.weights_row_stride + j0,
@@ -66,7 +66,7 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
 
 /// weights[i, j] from the exponentials that were kept, after finish_strip. Chunks outside [begin, end) hold nothing.
 template <class T>
-inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRows& r, Index begin,
+inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index begin,
                                Index end) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;

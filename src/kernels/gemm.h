@@ -43,7 +43,7 @@ constexpr int live_vectors(Index lanes) {
 
 /// How numbers of one type meet: what is read of A, what of B, what they are summed as, how many numbers of A meet at once, and
 /// how many are added up before they join the sum, so that none but whole steps may be left out of the depth. Here each is a T
-/// of its own; bf16_terms.h has pairs, tile_terms.h steps of them and a product of its own.
+/// of its own; bf16_terms.h has pairs, amx_terms.h steps of them and a product of its own.
 template <class T>
 struct Terms {
   using A = T;
@@ -52,7 +52,7 @@ struct Terms {
   using V = typename Simd<T>::V;
   static constexpr Index kNumbers = 1;
   static constexpr Index kStep = 1;
-  static constexpr bool kTiled = false;
+  static constexpr bool kAmxTiles = false;
   static V splat_a(const T* a) { return splat<T>(*a); }
   static V splat_last(const T* a) { return splat<T>(*a); }  // of a step that the depth ends within
   static V load_b(const T* b) { return load<T>(b); }
@@ -156,7 +156,7 @@ inline __attribute__((always_inline)) void product_block(const typename Terms<T>
 /// `rows` rows of C, kV vectors from `column` on; of the last one `tail` lanes with kTail.
 template <class T, int kV, Store kStore, bool kTail = false>
 inline void product_rows(const Product<T>& p, Index rows, Index column, int tail = 0) {
-  if constexpr (Terms<T>::kTiled) {
+  if constexpr (Terms<T>::kAmxTiles) {
     Terms<T>::template product<kV, kStore, kTail>(p, rows, column, tail);
   } else {
     constexpr int high = kV > kVectors ? kRows / 2 : kRows;

@@ -9,7 +9,7 @@
 
 #include "kernels/few_rows.h"
 #include "kernels/gemm.h"
-#include "kernels/tiles.h"
+#include "kernels/scratch.h"
 #include "simd/transpose.h"
 
 namespace qkv {

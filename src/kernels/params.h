@@ -1,6 +1,6 @@
 // What a kernel is told, as plain data: pointers, strides in elements, counts. And the table that each instruction set exports.
 // Letters: Tq, Tk, D, Dv as in attention.h; "strip": as many queries as two vectors have lanes; "chunk": key_tile keys, counted
-// from key 0; "words": one uint32 per key of a tile, bit i set where query lane i may attend it. T is what q, k, v, out are
+// from key 0; "lane_mask": one uint32 per key of a tile, bit i set where query lane i may attend it. T is what q, k, v, out are
 // stored as; everything that is summed, and lse and weights, is Accumulator<T>.
 #pragma once
 
@@ -15,8 +15,8 @@ enum MaskVerdict : int { kTileEmpty = 0, kTilePartial = 1, kTileFull = 2 };
 
 /// The mask of one (batch, head), behind a function pointer so that kernels know no mask. Null function: everything is kept.
 struct TileMask {
-  /// Verdict of queries [i0, i0 + ni) x keys [j0, j0 + nj); fills words[0..nj) only when the verdict is kTilePartial.
-  int (*tile)(const void* mask, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);
+  /// Verdict of queries [i0, i0 + ni) x keys [j0, j0 + nj); fills lane_mask[0..nj) only when the verdict is kTilePartial.
+  int (*tile)(const void* mask, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_mask);
   /// Keys [*begin, *end) that any of the queries might attend.
   void (*key_range)(const void* mask, Index batch, Index head, Index i0, Index ni, Index* begin, Index* end);
   const void* mask;

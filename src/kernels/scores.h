@@ -51,17 +51,17 @@ inline WithSink<T> with_sink(T sink, typename Simd<T>::V maximum, typename Simd<
   return {all, fma(sum, share, exp2<T>(sink2 - shift)), share};
 }
 
-/// The part of a tile that is alive: rows [lo, hi) after trimming keys that no lane may attend.
-struct LiveRows {
+/// The range of a tile that is alive: rows [lo, hi) after trimming keys that no lane may attend.
+struct LiveRange {
   bool any;     // false: the tile is empty
-  bool masked;  // words say which lanes; otherwise every lane of every row is alive
+  bool masked;  // lane_mask say which lanes; otherwise every lane of every row is alive
   Index lo, hi;
 };
 
 /// Moves lo up and hi down past the keys that none of `lanes` may attend.
-inline void trim_keys(const std::uint32_t* words, std::uint32_t lanes, Index& lo, Index& hi) {
-  while (lo < hi && (words[lo] & lanes) == 0) ++lo;
-  while (lo < hi && (words[hi - 1] & lanes) == 0) --hi;
+inline void trim_keys(const std::uint32_t* lane_mask, std::uint32_t lanes, Index& lo, Index& hi) {
+  while (lo < hi && (lane_mask[lo] & lanes) == 0) ++lo;
+  while (lo < hi && (lane_mask[hi - 1] & lanes) == 0) --hi;
 }
 
 /// Whether pairs may drop out by what is added to their scores or made of them: -inf is not kept.
@@ -71,15 +71,15 @@ inline bool hides_by_value(const TileScores<T>& s) {
 }
 
 template <class T>
-inline LiveRows live_rows(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
+inline LiveRange live_range(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_mask) {
   const int verdict =
-      s.mask.tile == nullptr ? kTileFull : s.mask.tile(s.mask.mask, s.mask.batch, s.mask.head, i0, ni, j0, nj, words);
-  LiveRows live{verdict != kTileEmpty, verdict == kTilePartial, 0, nj};
+      s.mask.tile == nullptr ? kTileFull : s.mask.tile(s.mask.mask, s.mask.batch, s.mask.head, i0, ni, j0, nj, lane_mask);
+  LiveRange live{verdict != kTileEmpty, verdict == kTilePartial, 0, nj};
   if (live.masked) {
-    trim_keys(words, ~0u, live.lo, live.hi);
+    trim_keys(lane_mask, ~0u, live.lo, live.hi);
     live.any = live.lo < live.hi;
   } else if (live.any && hides_by_value(s)) {
-    for (Index j = 0; j < nj; ++j) words[j] = lane_bits(ni);  // a score of -inf will clear bits
+    for (Index j = 0; j < nj; ++j) lane_mask[j] = lane_bits(ni);  // a score of -inf will clear bits
   }
   return live;
 }
@@ -93,39 +93,39 @@ inline Index live_step(const TileMask& mask, Index q_begin, Index q_count, Index
 }
 
 /// Keys [lo, hi) of a tile for vectors [first, first + count) of a strip.
-struct Part {
+struct VectorRange {
   Index lo, hi;
   int first, count;
 };
-struct Parts {
-  Part part[3];
+struct VectorRanges {
+  VectorRange range[3];
   int count;
 };
 
 /// The live rows cut so that a vector of lanes is left out where no lane of it may attend: half of the work on a diagonal.
 template <class T>
-inline Parts live_parts(const LiveRows& live, int vectors, const std::uint32_t* words) {
-  const Parts whole{{{live.lo, live.hi, 0, vectors}}, 1};
+inline VectorRanges vector_ranges(const LiveRange& live, int vectors, const std::uint32_t* lane_mask) {
+  const VectorRanges whole{{{live.lo, live.hi, 0, vectors}}, 1};
   if (!live.masked || vectors != 2) return whole;
   constexpr int n = Simd<T>::kLanes;
   Index lo[2], hi[2];
   for (int v = 0; v < 2; ++v) {
     lo[v] = live.lo;
     hi[v] = live.hi;
-    trim_keys(words, lane_bits(n) << (v * n), lo[v], hi[v]);
+    trim_keys(lane_mask, lane_bits(n) << (v * n), lo[v], hi[v]);
   }
   const Index begin = larger(lo[0], lo[1]), end = smaller(hi[0], hi[1]);  // where both are alive
-  Parts parts{};
+  VectorRanges ranges{};
   if (begin >= end) {
     for (int v = 0; v < 2; ++v) {
-      if (lo[v] < hi[v]) parts.part[parts.count++] = {lo[v], hi[v], v, 1};
+      if (lo[v] < hi[v]) ranges.range[ranges.count++] = {lo[v], hi[v], v, 1};
     }
-    return parts;
+    return ranges;
   }
-  if (live.lo < begin) parts.part[parts.count++] = {live.lo, begin, lo[0] < lo[1] ? 0 : 1, 1};
-  parts.part[parts.count++] = {begin, end, 0, 2};
-  if (end < live.hi) parts.part[parts.count++] = {end, live.hi, hi[0] > hi[1] ? 0 : 1, 1};
-  return parts;
+  if (live.lo < begin) ranges.range[ranges.count++] = {live.lo, begin, lo[0] < lo[1] ? 0 : 1, 1};
+  ranges.range[ranges.count++] = {begin, end, 0, 2};
+  if (end < live.hi) ranges.range[ranges.count++] = {end, live.hi, hi[0] > hi[1] ? 0 : 1, 1};
+  return ranges;
 }
 
 /// Queries [q_begin, q_begin + count) of rows [.., width] as panels [strip][width][strip], times `factor`.
@@ -151,7 +151,7 @@ inline Accumulator<T> panel_factor(const TileScores<T>& s) {
 
 /// panel[j][lane] = bias(i0 + lane, j0 + j) for rows [lo, hi).
 template <class T>
-inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel) {
+inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRange& live, T* panel) {
   const T* source = bias.data + i0 * bias.row_stride + (j0 + live.lo) * bias.column_stride;
   T* target = panel + live.lo * strip_lanes<T>();
   if (bias.column_stride == 1) {
@@ -168,13 +168,13 @@ inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index
 /// Brings natural scores, or what is added to them, into powers of two (kScales). -inf is a key that is not kept: clears its
 /// bits; true when any was. Rows of the panel lie `row` apart.
 template <class T, bool kScales>
-inline bool settle_natural(T* panel, Index row, const Part& part, Index ni, std::uint32_t* words) {
+inline bool settle_natural(T* panel, Index row, const VectorRange& range, Index ni, std::uint32_t* lane_mask) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   bool cleared = false;
-  for (Index j = part.lo; j < part.hi; ++j) {
+  for (Index j = range.lo; j < range.hi; ++j) {
     std::uint32_t infinite = 0;
-    for (int v = part.first; v < part.first + part.count; ++v) {
+    for (int v = range.first; v < range.first + range.count; ++v) {
       T* place = panel + j * row + v * n;
       const V natural = load<T>(place);
       if (kScales) store<T>(place, log2_of_bias<T>(natural));
@@ -182,15 +182,15 @@ inline bool settle_natural(T* panel, Index row, const Part& part, Index ni, std:
     }
     infinite &= lane_bits(ni);
     cleared |= infinite != 0;
-    words[j] &= ~infinite;
+    lane_mask[j] &= ~infinite;
   }
   return cleared;
 }
 
 /// panel[j][lane] = bias(i0 + lane, j0 + j) * log2(e) for rows [lo, hi). A bias of -inf clears its bit; true when any did.
 template <class T>
-inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRows& live, T* panel,
-                      std::uint32_t* words) {
+inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
+                      std::uint32_t* lane_mask) {
   if (bias.column_stride == 1) {  // in one pass where all stays finite
     const T* source = bias.data + i0 * bias.row_stride + j0 + live.lo;
     if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, std::numbers::log2e_v<T>,
@@ -199,71 +199,71 @@ inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
     }
   }
   load_natural_bias(bias, i0, ni, j0, live, panel);
-  return settle_natural<T, true>(panel, strip_lanes<T>(), {live.lo, live.hi, 0, live_vectors<T>(ni)}, ni, words);
+  return settle_natural<T, true>(panel, strip_lanes<T>(), {live.lo, live.hi, 0, live_vectors<T>(ni)}, ni, lane_mask);
 }
 
 /// What load_added does where a bias is not all. Not inlined: what has only a bias must not pay for it.
 template <class T>
-[[gnu::noinline]] bool load_more(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRows& live, T* panel,
-                                 std::uint32_t* words) {
+[[gnu::noinline]] bool load_more(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
+                                 std::uint32_t* lane_mask) {
   load_natural_bias(s.bias, i0, ni, j0, live, panel);
   for (Index j = live.lo; s.position != nullptr && j < live.hi; ++j) {
     for (Index lane = 0; lane < ni; ++lane) panel[j * strip_lanes<T>() + lane] += s.position[j0 + j - i0 - lane];
   }
-  const Part whole{live.lo, live.hi, 0, live_vectors<T>(ni)};
-  return s.mod.apply == nullptr ? settle_natural<T, true>(panel, strip_lanes<T>(), whole, ni, words)
-                                : settle_natural<T, false>(panel, strip_lanes<T>(), whole, ni, words);
+  const VectorRange whole{live.lo, live.hi, 0, live_vectors<T>(ni)};
+  return s.mod.apply == nullptr ? settle_natural<T, true>(panel, strip_lanes<T>(), whole, ni, lane_mask)
+                                : settle_natural<T, false>(panel, strip_lanes<T>(), whole, ni, lane_mask);
 }
 
 /// The bias, and what stands beside it, in the unit of the scores. Clears bits as load_bias does; true when any was.
 template <class T>
-inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRows& live, T* panel,
-                       std::uint32_t* words) {
+inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
+                       std::uint32_t* lane_mask) {
   const bool more = s.position != nullptr || s.mod.apply != nullptr;
-  return more ? load_more(s, i0, ni, j0, live, panel, words) : load_bias(s.bias, i0, ni, j0, live, panel, words);
+  return more ? load_more(s, i0, ni, j0, live, panel, lane_mask) : load_bias(s.bias, i0, ni, j0, live, panel, lane_mask);
 }
 
-/// Natural scores of one part become those of the callback, in powers of two. Clears bits as load_bias does. slopes, if not
+/// Natural scores of one range become those of the callback, in powers of two. Clears bits as load_bias does. slopes, if not
 /// null, [keys][strip].
 template <class T>
-[[gnu::noinline]] bool modify_scores(const TileScores<T>& s, Index i0, Index ni, Index j0, const Part& part, T* scores,
-                                     Index row, T* slopes, std::uint32_t* words) {
-  const Index first = part.first * Simd<T>::kLanes, lanes = smaller<Index>(part.count * Simd<T>::kLanes, ni - first);
-  T* const slopes_of_part = slopes == nullptr ? nullptr : slopes + part.lo * strip_lanes<T>() + first;
-  s.mod.apply(s.mod.mod, s.mod.batch, s.mod.head, i0 + first, lanes, j0 + part.lo, part.hi - part.lo,
-              scores + part.lo * row + first, 1, row, slopes_of_part, 1, strip_lanes<T>());
-  return settle_natural<T, true>(scores, row, part, ni, words);
+[[gnu::noinline]] bool modify_scores(const TileScores<T>& s, Index i0, Index ni, Index j0, const VectorRange& range, T* scores,
+                                     Index row, T* slopes, std::uint32_t* lane_mask) {
+  const Index first = range.first * Simd<T>::kLanes, lanes = smaller<Index>(range.count * Simd<T>::kLanes, ni - first);
+  T* const slopes_of_range = slopes == nullptr ? nullptr : slopes + range.lo * strip_lanes<T>() + first;
+  s.mod.apply(s.mod.mod, s.mod.batch, s.mod.head, i0 + first, lanes, j0 + range.lo, range.hi - range.lo,
+              scores + range.lo * row + first, 1, row, slopes_of_range, 1, strip_lanes<T>());
+  return settle_natural<T, true>(scores, row, range, ni, lane_mask);
 }
 
 /// What score_tile has written.
 struct ScoreTile {
-  LiveRows live;
-  Parts parts;
+  LiveRange live;
+  VectorRanges ranges;
 };
 
-/// scores[j][lane] = s2 of query i0 + lane and key j0 + j in the parts of the result; dead lanes hold anything. multiply(part)
-/// writes the products of keys and queries that panel_factor has scaled. Not inlined: among its callers' code the loop over a
-/// bias was 8 % slower.
+/// scores[j][lane] = s2 of query i0 + lane and key j0 + j in the ranges of the result; dead lanes hold anything.
+/// multiply(range) writes the products of keys and queries that panel_factor has scaled. Not inlined: among its callers' code
+/// the loop over a bias was 8 % slower.
 template <class T, class Multiply>
 [[gnu::noinline]] ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
-                                       std::uint32_t* words, const Multiply& multiply) {
+                                       std::uint32_t* lane_mask, const Multiply& multiply) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  LiveRows live = live_rows(s, i0, ni, j0, nj, words);
+  LiveRange live = live_range(s, i0, ni, j0, nj, lane_mask);
   if (!live.any) return {live, {}};
   const int vectors = live_vectors<T>(ni);
   const bool biased = s.bias.data != nullptr;
   if (biased) {
-    live.masked |= load_added(s, i0, ni, j0, live, bias, words);
+    live.masked |= load_added(s, i0, ni, j0, live, bias, lane_mask);
   }
-  const Parts parts = live_parts<T>(live, vectors, words);
+  const VectorRanges ranges = vector_ranges<T>(live, vectors, lane_mask);
   const V cap = splat<T>(s.softcap * score_unit(s));
-  for (int i = 0; i < parts.count; ++i) {
-    const Part& part = parts.part[i];
-    multiply(part);
+  for (int i = 0; i < ranges.count; ++i) {
+    const VectorRange& range = ranges.range[i];
+    multiply(range);
     if (!biased && s.softcap == 0) continue;
-    for (Index j = part.lo; j < part.hi; ++j) {
-      for (int v = part.first; v < part.first + part.count; ++v) {
+    for (Index j = range.lo; j < range.hi; ++j) {
+      for (int v = range.first; v < range.first + range.count; ++v) {
         T* place = scores + j * strip_lanes<T>() + v * n;
         V x = load<T>(place);
         if (s.softcap > 0) x = cap * tanh<T>(x);
@@ -272,29 +272,29 @@ template <class T, class Multiply>
       }
     }
   }
-  for (int i = 0; s.mod.apply != nullptr && i < parts.count; ++i) {
-    live.masked |= modify_scores<T>(s, i0, ni, j0, parts.part[i], scores, strip_lanes<T>(), nullptr, words);
+  for (int i = 0; s.mod.apply != nullptr && i < ranges.count; ++i) {
+    live.masked |= modify_scores<T>(s, i0, ni, j0, ranges.range[i], scores, strip_lanes<T>(), nullptr, lane_mask);
   }
-  return {live, parts};
+  return {live, ranges};
 }
 
 /// scores[j][lane] = -inf where not kept, for rows [lo, hi).
 template <class T>
-inline void mask_scores(T* scores, const LiveRows& live, int vectors, const std::uint32_t* words) {
+inline void mask_scores(T* scores, const LiveRange& live, int vectors, const std::uint32_t* lane_mask) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   if (!live.masked) return;
   for (Index j = live.lo; j < live.hi; ++j) {
     for (int v = 0; v < vectors; ++v) {
       T* place = scores + j * strip_lanes<T>() + v * n;
-      store<T>(place, select_bits<V>(words[j] >> (v * n), load<T>(place), splat<T>(-kInf<T>)));
+      store<T>(place, select_bits<V>(lane_mask[j] >> (v * n), load<T>(place), splat<T>(-kInf<T>)));
     }
   }
 }
 
 /// kept[j] = the lanes whose weight (i0 + lane, j0 + j) survives dropout, for rows [lo, hi).
 template <class T>
-inline void dropout_words(const TileDropout& dropout, Index i0, Index ni, Index j0, Index lo, Index hi, std::uint32_t* kept) {
+inline void dropout_mask(const TileDropout& dropout, Index i0, Index ni, Index j0, Index lo, Index hi, std::uint32_t* kept) {
   constexpr int lanes = Simd<float>::kLanes;  // of a U32
   const int parts = static_cast<int>((ni + lanes - 1) / lanes);
   const PhiloxRounds rounds(dropout.key0, dropout.key1);
@@ -360,11 +360,11 @@ inline bool holds_nonfinite(const T* rows, Index stride, Index count, Index widt
 
 /// True when rows [lo, hi) that some lane must not see hold NaN or infinity: 0 * NaN is NaN, so such a tile goes lane by lane.
 template <class T>
-inline bool hides_nonfinite(const T* rows, Index stride, Index width, const LiveRows& live, std::uint32_t all,
-                            const std::uint32_t* words) {
+inline bool hides_nonfinite(const T* rows, Index stride, Index width, const LiveRange& live, std::uint32_t all,
+                            const std::uint32_t* lane_mask) {
   typename Simd<T>::V sum{};
   for (Index j = live.lo; j < live.hi; ++j) {
-    if ((words[j] & all) != all) sum += nonfinite_mark<T>(rows + j * stride, width);
+    if ((lane_mask[j] & all) != all) sum += nonfinite_mark<T>(rows + j * stride, width);
   }
   return bits_where<T>(sum != sum) != 0;
 }

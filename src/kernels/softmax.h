@@ -38,8 +38,8 @@ enum class Exponents {
   kByMaximum  // and exponents below the range, which give 0
 };
 
-/// What may look at scores and weights as they pass (watch.h). This one looks at nothing and costs nothing.
-struct Unwatched {
+/// What may look at scores and weights as they pass (row_statistics.h). This one looks at nothing and costs nothing.
+struct NoObserver {
   struct Vectors {
     template <class... Seen>
     void see(const Seen&...) {}
@@ -50,24 +50,25 @@ struct Unwatched {
   void start_chunk(const Chunk&...) const {}
   void clear() const {}
   template <class T, int kCount>
-  Vectors open(const Part&) const {
+  Vectors open(const VectorRange&) const {
     return {};
   }
-  void close(const Part&, const Vectors&) const {}
+  void close(const VectorRange&, const Vectors&) const {}
   template <class... Chunk>
   void end_chunk(const Chunk&...) const {}
   template <class... Row>
   void finish(const Row&...) const {}
 };
 
-/// Adds p = exp2(s2 - shift) of one part to row_sum; dead lanes get 0. Returns the lanes of which an exponent was out of range.
-template <class T, int kCount, Exponents kKind, class Watch>
-inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::uint32_t* words, const T* shifts, T* row_sum,
-                                      const Watch& watch) {
+/// Adds p = exp2(s2 - shift) of one range to row_sum; dead lanes get 0. Returns the lanes of which an exponent was out of
+/// range.
+template <class T, int kCount, Exponents kKind, class Observer>
+inline std::uint32_t add_exponentials(T* scores, const VectorRange& range, const std::uint32_t* lane_mask, const T* shifts,
+                                      T* row_sum, const Observer& observer) {
   using V = typename Simd<T>::V;
   using U = typename Simd<T>::U;
   constexpr int n = Simd<T>::kLanes;
-  const int first = part.first * n;
+  const int first = range.first * n;
   V shift[kCount], sum[kCount];
   U outside[kCount];
 #pragma GCC unroll 4
@@ -76,9 +77,9 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
     sum[v] = V{};
     outside[v] = U{};
   }
-  auto watched = watch.template open<T, kCount>(part);
-  for (Index begin = part.lo; begin < part.hi; begin += kKeysOfSum) {
-    const Index end = smaller(begin + kKeysOfSum, part.hi);
+  auto observed = observer.template open<T, kCount>(range);
+  for (Index begin = range.lo; begin < range.hi; begin += kKeysOfSum) {
+    const Index end = smaller(begin + kKeysOfSum, range.hi);
     V some[kCount]{};
     for (Index j = begin; j < end; ++j) {
 #pragma GCC unroll 4
@@ -89,8 +90,8 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
         U strange;
         V p = exp2_in_range<T>(y, strange);
         if constexpr (kKind == Exponents::kByMaximum) p = exp2<T>(y);
-        if (kKind == Exponents::kMasked || (kKind == Exponents::kByMaximum && words != nullptr)) {
-          const std::uint32_t bits = words[j] >> (first + v * n);
+        if (kKind == Exponents::kMasked || (kKind == Exponents::kByMaximum && lane_mask != nullptr)) {
+          const std::uint32_t bits = lane_mask[j] >> (first + v * n);
           p = select_bits<V>(bits, p, V{});
           score = select_bits<V>(bits, score, splat<T>(-kInf<T>));
           strange = reinterpret_cast<U>(select_bits<V>(bits, reinterpret_cast<V>(strange), V{}));
@@ -98,13 +99,13 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
         outside[v] |= strange;
         some[v] += p;
         store<T>(place, p);
-        watched.see(v, score, p);
+        observed.see(v, score, p);
       }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) sum[v] += some[v];
   }
-  watch.close(part, watched);
+  observer.close(range, observed);
   std::uint32_t lanes = 0;
 #pragma GCC unroll 4
   for (int v = 0; v < kCount; ++v) {
@@ -115,24 +116,24 @@ inline std::uint32_t add_exponentials(T* scores, const Part& part, const std::ui
   return lanes;
 }
 
-template <class T, Exponents kKind, class Watch>
-inline std::uint32_t add_exponentials(T* scores, const Parts& parts, const std::uint32_t* words, const T* shifts, T* row_sum,
-                                      const Watch& watch) {
-  watch.clear();
+template <class T, Exponents kKind, class Observer>
+inline std::uint32_t add_exponentials(T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, const T* shifts,
+                                      T* row_sum, const Observer& observer) {
+  observer.clear();
   std::uint32_t lanes = 0;
-  for (int i = 0; i < parts.count; ++i) {
-    const Part& part = parts.part[i];
-    lanes |= part.count == kVectors ? add_exponentials<T, kVectors, kKind>(scores, part, words, shifts, row_sum, watch)
-                                    : add_exponentials<T, 1, kKind>(scores, part, words, shifts, row_sum, watch);
+  for (int i = 0; i < ranges.count; ++i) {
+    const VectorRange& range = ranges.range[i];
+    lanes |= range.count == kVectors ? add_exponentials<T, kVectors, kKind>(scores, range, lane_mask, shifts, row_sum, observer)
+                                     : add_exponentials<T, 1, kKind>(scores, range, lane_mask, shifts, row_sum, observer);
   }
   return lanes;
 }
 
-/// Moves row_max of the lanes `by_maximum` on to what the parts hold, and row_sum with it; rescale is what the result so far
+/// Moves row_max of the lanes `by_maximum` on to what the ranges hold, and row_sum with it; rescale is what the result so far
 /// must be multiplied by: exactly 1 where the maximum stayed, and in the other lanes.
 template <class T>
-inline void move_maximum(const T* scores, const Parts& parts, const std::uint32_t* words, std::uint32_t by_maximum, T* row_max,
-                         T* row_sum, T* rescale) {
+inline void move_maximum(const T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t by_maximum,
+                         T* row_max, T* row_sum, T* rescale) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V maximum[kVectors], before[kVectors];
@@ -141,12 +142,12 @@ inline void move_maximum(const T* scores, const Parts& parts, const std::uint32_
     before[v] = sum == V{} ? splat<T>(-kInf<T>) : load<T>(row_max + v * n);  // a sum of 0 holds nothing to keep
     maximum[v] = before[v];
   }
-  for (int i = 0; i < parts.count; ++i) {
-    const Part& part = parts.part[i];
-    for (Index j = part.lo; j < part.hi; ++j) {
-      for (int v = part.first; v < part.first + part.count; ++v) {
+  for (int i = 0; i < ranges.count; ++i) {
+    const VectorRange& range = ranges.range[i];
+    for (Index j = range.lo; j < range.hi; ++j) {
+      for (int v = range.first; v < range.first + range.count; ++v) {
         V x = load<T>(scores + j * strip_lanes<T>() + v * n);
-        if (words != nullptr) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
+        if (lane_mask != nullptr) x = select_bits<V>(lane_mask[j] >> (v * n), x, splat<T>(-kInf<T>));
         maximum[v] = max_or_second(x, maximum[v]);
       }
     }
@@ -161,12 +162,12 @@ inline void move_maximum(const T* scores, const Parts& parts, const std::uint32_
   }
 }
 
-/// Scores of one chunk become weights, row_max and row_sum move on. words null: nothing is masked. Returns the lanes, none of
-/// `by_maximum`, that must go by their maximum: where there is one, row_max and row_sum are as before and the scores are lost.
-/// rescale is written only where by_maximum is not 0.
-template <class T, class Watch>
-inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uint32_t* words, std::uint32_t seen,
-                                   std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale, const Watch& watch) {
+/// Scores of one chunk become weights, row_max and row_sum move on. lane_mask null: nothing is masked. Returns the lanes, none
+/// of `by_maximum`, that must go by their maximum: where there is one, row_max and row_sum are as before and the scores are
+/// lost. rescale is written only where by_maximum is not 0.
+template <class T, class Observer>
+inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t seen,
+                                   std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale, const Observer& observer) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   V max_before[kVectors], sum_before[kVectors];
@@ -174,7 +175,7 @@ inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uin
     max_before[v] = load<T>(row_max + v * n);
     sum_before[v] = load<T>(row_sum + v * n);
   }
-  if (by_maximum != 0) move_maximum(scores, parts, words, by_maximum, row_max, row_sum, rescale);
+  if (by_maximum != 0) move_maximum(scores, ranges, lane_mask, by_maximum, row_max, row_sum, rescale);
   alignas(64) T shifts[strip_lanes<T>()];  // 0 where no key was seen yet
   std::uint32_t shifted = 0;
   for (int v = 0; v < kVectors; ++v) {
@@ -185,13 +186,13 @@ inline std::uint32_t chunk_softmax(T* scores, const Parts& parts, const std::uin
   }
   std::uint32_t failed;
   if (by_maximum != 0) {
-    failed = add_exponentials<T, Exponents::kByMaximum>(scores, parts, words, shifts, row_sum, watch);
-  } else if (words != nullptr) {
-    failed = add_exponentials<T, Exponents::kMasked>(scores, parts, words, shifts, row_sum, watch);
+    failed = add_exponentials<T, Exponents::kByMaximum>(scores, ranges, lane_mask, shifts, row_sum, observer);
+  } else if (lane_mask != nullptr) {
+    failed = add_exponentials<T, Exponents::kMasked>(scores, ranges, lane_mask, shifts, row_sum, observer);
   } else if (shifted != 0) {
-    failed = add_exponentials<T, Exponents::kShifted>(scores, parts, words, shifts, row_sum, watch);
+    failed = add_exponentials<T, Exponents::kShifted>(scores, ranges, lane_mask, shifts, row_sum, observer);
   } else {
-    failed = add_exponentials<T, Exponents::kPlain>(scores, parts, words, shifts, row_sum, watch);
+    failed = add_exponentials<T, Exponents::kPlain>(scores, ranges, lane_mask, shifts, row_sum, observer);
   }
   for (int v = 0; v < kVectors; ++v) {
     const V sum = load<T>(row_sum + v * n), shift = load<T>(shifts + v * n);

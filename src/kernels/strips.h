@@ -2,17 +2,17 @@
 #pragma once
 
 #include "kernels/scores.h"
-#include "kernels/tiles.h"
+#include "kernels/scratch.h"
 
 namespace qkv {
 namespace {
 
 /// The queries of one strip.
-struct StripRows {
+struct StripRange {
   Index strip, i0, ni;
 };
 template <class T>
-inline StripRows strip_rows(const ForwardTile<T>& t, Index strip) {
+inline StripRange strip_range(const ForwardTile<T>& t, Index strip) {
   const Index first = strip * strip_lanes<T>();
   return {strip, t.q_begin + first, smaller<Index>(strip_lanes<T>(), t.q_count - first)};
 }
@@ -24,10 +24,10 @@ inline Index live_chunk(const TileScores<T>& s, Index q_begin, Index q_count, In
 }
 
 /// Lanes that may attend some key of the tile.
-inline std::uint32_t seen_lanes(const LiveRows& live, const std::uint32_t* words) {
+inline std::uint32_t seen_lanes(const LiveRange& live, const std::uint32_t* lane_mask) {
   if (!live.masked) return ~0u;
   std::uint32_t seen = 0;
-  for (Index j = live.lo; j < live.hi; ++j) seen |= words[j];
+  for (Index j = live.lo; j < live.hi; ++j) seen |= lane_mask[j];
   return seen;
 }
 
@@ -44,18 +44,18 @@ inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::ui
   }
 }
 
-/// out[d] += sum over the kept lanes of one part only: for tiles that hide NaN or infinity behind the mask.
+/// out[d] += sum over the kept lanes of one range only: for tiles that hide NaN or infinity behind the mask.
 template <class T>
-inline void add_kept_lanes(const Part& part, const T* v_rows, Index v_stride, Index width, const T* p,
-                           const std::uint32_t* words, T* out) {
+inline void add_kept_lanes(const VectorRange& range, const T* v_rows, Index v_stride, Index width, const T* p,
+                           const std::uint32_t* lane_mask, T* out) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index d = 0; d < width; ++d) {
-    for (int v = part.first; v < part.first + part.count; ++v) {
+    for (int v = range.first; v < range.first + range.count; ++v) {
       V sum{};
-      for (Index j = part.lo; j < part.hi; ++j) {
+      for (Index j = range.lo; j < range.hi; ++j) {
         const V next = fma(splat<T>(v_rows[j * v_stride + d]), load<T>(p + j * strip_lanes<T>() + v * n), sum);
-        sum = select_bits<V>(words[j] >> (v * n), next, sum);
+        sum = select_bits<V>(lane_mask[j] >> (v * n), next, sum);
       }
       T* place = out + d * strip_lanes<T>() + v * n;
       store<T>(place, load<T>(place) + sum);

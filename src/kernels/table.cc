@@ -1,17 +1,17 @@
 // Compiled once for each instruction set; exports one table and nothing else, so that no inline helper can be shared between
 // instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2 and so on, as src/CMakeLists.txt has them.
 #include "kernels/backward.h"
-#include "kernels/bf16.h"
 #include "kernels/bf16_backward.h"
+#include "kernels/bf16_forward.h"
 #include "kernels/cross_entropy.h"
 #include "kernels/decode.h"
+#include "kernels/embedding_rows.h"
 #include "kernels/export.h"
 #include "kernels/forward.h"
-#include "kernels/half.h"
 #include "kernels/matrix_product.h"
 #include "kernels/params.h"
-#include "kernels/table_rows.h"
-#include "kernels/tiles.h"
+#include "kernels/scratch.h"
+#include "kernels/widened_rows.h"
 
 namespace qkv {
 namespace {
@@ -49,25 +49,25 @@ double fma_peak(Index rounds, T* sink) {
   return 2.0 * chains * Simd<T>::kLanes * static_cast<double>(rounds);
 }
 
-#if defined(QKV_TILES)
+#if defined(QKV_AMX)
 /// The same on tiles: four sums that two tiles of each operand meet in, as products do.
 double dot_peak(Index rounds, float* sink) {
-  alignas(64) std::uint32_t pairs[kTileRows][kTilePairs];
+  alignas(64) std::uint32_t pairs[kAmxTileRows][kAmxTilePairs];
   for (auto& row : pairs) {
     for (std::uint32_t& pair : row) pair = 0x3A833A83u;  // 0.001 twice
   }
-  const TileRegisters registers;
-  unrolled<4>([](auto sum) { tile_zero<sum>(); });
-  unrolled<4>([&](auto operand) { tile_load<4 + operand>(pairs, sizeof pairs[0]); });
-  for (Index r = 0; r < rounds; ++r) unrolled<4>([](auto sum) { tile_add_pairs<sum, 4 + sum / 2, 6 + sum % 2>(); });
-  alignas(64) float sums[kTileRows][kTilePairs];
+  const AmxTiles registers;
+  unrolled<4>([](auto sum) { amx_tile_zero<sum>(); });
+  unrolled<4>([&](auto operand) { amx_tile_load<4 + operand>(pairs, sizeof pairs[0]); });
+  for (Index r = 0; r < rounds; ++r) unrolled<4>([](auto sum) { amx_tile_add_pairs<sum, 4 + sum / 2, 6 + sum % 2>(); });
+  alignas(64) float sums[kAmxTileRows][kAmxTilePairs];
   F32 total{};
   unrolled<4>([&](auto sum) {
-    tile_store<sum>(sums[0], sizeof sums[0]);
+    amx_tile_store<sum>(sums[0], sizeof sums[0]);
     total += load<float>(sums[0]);
   });
   store<float>(sink, total);
-  return 4.0 * 4 * kTileRows * kTilePairs * kTilePairs * static_cast<double>(rounds);
+  return 4.0 * 4 * kAmxTileRows * kAmxTilePairs * kAmxTilePairs * static_cast<double>(rounds);
 }
 #elif defined(QKV_BF16_PAIRS)
 /// The same on products of bf16 pairs.
@@ -97,7 +97,7 @@ namespace qkv {
 namespace {
 
 /// What multiplies pairs.
-constexpr Kernels<BFloat16> make_pair_kernels() {
+constexpr Kernels<BFloat16> make_bf16_product_kernels() {
   Kernels<BFloat16> kernels{};
   kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
   kernels.backward_scratch_bytes = backward_scratch_bytes<Bf16BackwardScratch>;
@@ -111,7 +111,7 @@ constexpr Kernels<BFloat16> make_pair_kernels() {
 }  // namespace qkv
 
 // The rest is AVX-512's (dispatch/kernels.cc).
-QKV_EXPORT(KernelTable, qkv_kernels) = {{}, {}, qkv::make_pair_kernels(), {}, {}, {nullptr, nullptr, qkv::dot_peak}};
+QKV_EXPORT(KernelTable, qkv_kernels) = {{}, {}, qkv::make_bf16_product_kernels(), {}, {}, {nullptr, nullptr, qkv::dot_peak}};
 #else
 namespace qkv {
 namespace {
@@ -133,16 +133,16 @@ constexpr Kernels<T> make_kernels() {
 
 /// 16-bit rows, float kernels.
 template <class S>
-constexpr Kernels<S> make_half_kernels() {
+constexpr Kernels<S> make_widened_kernels() {
   return {strip_lanes<float>(),
           key_tile<float>,
-          half_query_tile,
+          widened_query_tile,
           backward_keys<float>,
-          half_forward_scratch_bytes,
-          backward_scratch_bytes<HalfBackwardScratch>,
-          forward_half<S>,
-          backward_half<S>,
-          delta_rows_half<S>,
+          widened_forward_scratch_bytes,
+          backward_scratch_bytes<WidenedBackwardScratch>,
+          forward_widened<S>,
+          backward_widened<S>,
+          delta_rows_widened<S>,
           round_rows<S>,
           make_decode_kernels<S>()};
 }
@@ -156,8 +156,8 @@ constexpr LayerKernels make_layer_kernels() {
 
 QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(),
                                         qkv::make_kernels<double>(),
-                                        qkv::make_half_kernels<qkv::BFloat16>(),
-                                        qkv::make_half_kernels<qkv::Float16>(),
+                                        qkv::make_widened_kernels<qkv::BFloat16>(),
+                                        qkv::make_widened_kernels<qkv::Float16>(),
                                         qkv::make_layer_kernels(),
                                         {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
 #endif

@@ -5,7 +5,7 @@
 // the upper halves first, then that of the lower, both fused.
 #pragma once
 
-#include "simd/half.h"
+#include "simd/widen.h"
 
 #if defined(__AVX512BF16__) || defined(QKV_BF16_STAND_IN)
 #define QKV_BF16_PAIRS

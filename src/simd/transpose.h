@@ -96,7 +96,7 @@ inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, 
                                        Index row_stride) {
   constexpr int n = Simd<T>::kLanes;
   using V = typename Simd<T>::V;
-  std::uint32_t wild = 0;
+  std::uint32_t nonfinite = 0;
   for (Index r0 = 0; r0 < rows; r0 += n) {
     V mark{};
     const V factor = load<T>(lane_factor + r0);
@@ -117,9 +117,9 @@ inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, 
         for (int r = 0; r < live_rows; ++r) store_tail<T>(row + r * row_stride, square[r], static_cast<int>(columns - c0));
       }
     }
-    wild |= (bits_where<T>(mark != mark) & ((1u << live_rows) - 1u)) << r0;
+    nonfinite |= (bits_where<T>(mark != mark) & ((1u << live_rows) - 1u)) << r0;
   }
-  return wild;
+  return nonfinite;
 }
 
 /// target[r * row_stride + c] += panel[c * width + r] for r < rows, c < columns.

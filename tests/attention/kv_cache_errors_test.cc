@@ -78,11 +78,11 @@ TEST(KVCache, AFullCacheTakesNothingOfABatch) {
     const Rows five = random_rows(2, 5, random), two = random_rows(1, 2, random), four = random_rows(2, 4, random);
     cache.append(five.k, five.v);
     cache.append({&second, 1}, two.k, two.v);
-    const auto first_rows = held(cache, 0), second_rows = held(cache, 1);
+    const auto first_rows = held(cache, 0), second_order_rows = held(cache, 1);
     const Index pages = cache.free_pages();
     EXPECT_THROW(cache.append(four.k, four.v), CacheFullError);
     EXPECT_EQ(held(cache, 0), first_rows);
-    EXPECT_EQ(held(cache, 1), second_rows);
+    EXPECT_EQ(held(cache, 1), second_order_rows);
     EXPECT_EQ(cache.free_pages(), pages);
     for (int n = 0; n < 3; ++n) cache.add_sequence();
     EXPECT_THROW(cache.add_sequence(), CacheFullError);

@@ -14,8 +14,8 @@ extern "C" {
 extern const qkv::KernelTable qkv_kernels_avx512, qkv_kernels_avx512bf16_stand_in, qkv_kernels_amx_stand_in;
 extern const qkv::CacheTable qkv_cache_kernels_avx512;
 extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512;
-extern const qkv::LinearKernelTable qkv_linear_kernels_avx512;
-extern const qkv::SecondKernelTable qkv_second_kernels_avx512;
+extern const qkv::LinearAttentionTable qkv_linear_attention_kernels_avx512;
+extern const qkv::SecondOrderTable qkv_second_order_kernels_avx512;
 }
 
 namespace qkv {
@@ -37,7 +37,7 @@ const KernelTables& kernel_tables(Isa) {
                                           with_bf16_products(qkv_kernels_avx512, qkv_kernels_amx_stand_in)};
   static const auto all = [](test::Products products) {
     return KernelTables{attention[static_cast<int>(products)], qkv_cache_kernels_avx512, qkv_capture_kernels_avx512,
-                        qkv_linear_kernels_avx512, qkv_second_kernels_avx512};
+                        qkv_linear_attention_kernels_avx512, qkv_second_order_kernels_avx512};
   };
   static const KernelTables pairs = all(test::Products::kPairs), tiles = all(test::Products::kTiles);
   return test::chosen_products == test::Products::kTiles ? tiles : pairs;

@@ -23,19 +23,19 @@ class Tiles : public testing::Test {
 };
 
 struct Square {
-  alignas(64) std::uint32_t words[kTileRows][kTilePairs] = {};
+  alignas(64) std::uint32_t words[kAmxTileRows][kAmxTilePairs] = {};
   const std::uint32_t* row(Index r) const { return words[r]; }
 };
 
 /// sum + A B on tiles.
 Square product_of(const Square& sum, const Square& a, const Square& b) {
-  const TileRegisters registers;
-  tile_load<0>(sum.words, sizeof sum.words[0]);
-  tile_load<5>(a.words, sizeof a.words[0]);
-  tile_load<7>(b.words, sizeof b.words[0]);
-  tile_add_pairs<0, 5, 7>();
+  const AmxTiles registers;
+  amx_tile_load<0>(sum.words, sizeof sum.words[0]);
+  amx_tile_load<5>(a.words, sizeof a.words[0]);
+  amx_tile_load<7>(b.words, sizeof b.words[0]);
+  amx_tile_add_pairs<0, 5, 7>();
   Square result;
-  tile_store<0>(reinterpret_cast<float*>(result.words), sizeof result.words[0]);
+  amx_tile_store<0>(reinterpret_cast<float*>(result.words), sizeof result.words[0]);
   return result;
 }
 
@@ -43,18 +43,18 @@ TEST_F(Tiles, AddLowerAndUpperNumbersApart) {
   std::mt19937 random(11);
   for (int n = 0; n < 50; ++n) {
     Square a, b, sum;
-    for (Index r = 0; r < kTileRows; ++r) {
-      for (Index c = 0; c < kTilePairs; ++c) {
+    for (Index r = 0; r < kAmxTileRows; ++r) {
+      for (Index c = 0; c < kAmxTilePairs; ++c) {
         a.words[r][c] = random_pair(random);
         b.words[r][c] = random_pair(random);
         sum.words[r][c] = std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(random())) * 0x1p-31F);
       }
     }
     const Square got = product_of(sum, a, b);
-    for (Index r = 0; r < kTileRows; ++r) {
-      for (Index c = 0; c < kTilePairs; ++c) {
+    for (Index r = 0; r < kAmxTileRows; ++r) {
+      for (Index c = 0; c < kAmxTilePairs; ++c) {
         float lower = 0, upper = 0;
-        for (Index k = 0; k < kTilePairs; ++k) {
+        for (Index k = 0; k < kAmxTilePairs; ++k) {
           lower = model_fma(lower, half_of(a.words[r][k], false), half_of(b.words[k][c], false));
           upper = model_fma(upper, half_of(a.words[r][k], true), half_of(b.words[k][c], true));
         }

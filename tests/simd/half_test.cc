@@ -1,7 +1,5 @@
 // Widening loads and rounding stores of one instruction set against the conversions of qkv/types.h, which tests/core holds
 // against the definition of the formats: every pattern, every midpoint and its neighbours, random floats, tails.
-#include "simd/half.h"
-
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "qkv/context.h"
+#include "simd/widen.h"
 
 namespace qkv {
 namespace {

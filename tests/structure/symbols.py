@@ -27,7 +27,7 @@ def symbols(nm, path):
 def main():
     nm, isa, objects = sys.argv[1], sys.argv[2], sys.argv[3:]
     problems, exported = [], set()
-    wanted = re.compile(rf"qkv_(?:[a-z]+_)?kernels_{isa}(?![a-z0-9])")
+    wanted = re.compile(rf"qkv_(?:[a-z_]+_)?kernels_{isa}(?![a-z0-9])")
     for path in objects:
         for kind, name in symbols(nm, path):
             if kind in WEAK:

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "qkv/derivatives.h"
-#include "reference/second.h"
+#include "reference/second_order.h"
 #include "support/problem.h"
 
 namespace qkv::test {

@@ -1,11 +1,11 @@
-// phi and its gradient, row by row (LinearFeatures). Not: sums over tokens (linear_chunk.h).
+// phi and its gradient, row by row (LinearAttentionFeatures). Not: sums over tokens (linear_attention_chunk.h).
 // Choromanski 2021 (2009.14794), lemma 1: the positive random features of softmax.
 #pragma once
 
 #include <numbers>
 
 #include "kernels/gemm.h"
-#include "kernels/linear_params.h"
+#include "kernels/linear_attention_params.h"
 #include "simd/exp2.h"
 
 namespace qkv {
@@ -139,7 +139,7 @@ inline void map_rows(const T* x, Index x_stride, Index rows, Index width, T scal
 
 /// to[r, :] = scale * phi(x[r, :]), rows of `to` follow each other.
 template <class T>
-inline void feature_rows(const LinearFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, T* to) {
+inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, T* to) {
   if (f.map == kLinearIdentity) return map_rows<kLinearIdentity>(x, x_stride, rows, f.count, scale, to);
   if (f.map == kLinearRelu) return map_rows<kLinearRelu>(x, x_stride, rows, f.count, scale, to);
   if (f.map == kLinearEluPlusOne) return map_rows<kLinearEluPlusOne>(x, x_stride, rows, f.count, scale, to);
@@ -162,8 +162,8 @@ inline void feature_rows(const LinearFeatures<T>& f, const T* x, Index x_stride,
 
 /// dx[r, :] (+)= the gradient of what feature_rows made of x, where `phi` is that result and dphi its gradient, which is lost.
 template <class T>
-inline void feature_rows_backward(const LinearFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, const T* phi,
-                                  T* dphi, T* dx, Index dx_stride, bool add) {
+inline void feature_rows_backward(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale,
+                                  const T* phi, T* dphi, T* dx, Index dx_stride, bool add) {
   using V = typename Simd<T>::V;
   for (Index r = 0; r < rows; ++r) {
     const T *row = x + r * x_stride, *value = phi + r * f.count;

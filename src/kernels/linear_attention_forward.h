@@ -3,7 +3,7 @@
 // segments.
 #pragma once
 
-#include "kernels/linear_delta.h"
+#include "kernels/linear_attention_delta.h"
 
 namespace qkv {
 namespace {
@@ -16,8 +16,8 @@ struct ChunkValues {
 };
 
 template <class T>
-inline ChunkValues<T> chunk_values(const LinearSegment<T>& t, const LinearScratch<T>& w, const T* state, Index begin,
-                                   Index count) {
+inline ChunkValues<T> chunk_values(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state,
+                                   Index begin, Index count) {
   if (t.beta == nullptr) return {t.v + begin * t.v_stride, t.v_stride};
   solve_delta(t, w, state, begin, count);
   return {w.u, t.v_head_dim};
@@ -25,7 +25,7 @@ inline ChunkValues<T> chunk_values(const LinearSegment<T>& t, const LinearScratc
 
 /// row[i] = n[i] = z.phi(q[i]) + sum_j scores[j, i]; q_panel is decayed already. Without scores count is 0.
 template <class T>
-inline void normalizers(const LinearScratch<T>& w, const T* z, Index features, Index count) {
+inline void normalizers(const LinearAttentionScratch<T>& w, const T* z, Index features, Index count) {
   constexpr int n = Simd<T>::kLanes;
   rows_times<Store::kSet>(z, 0, features, w.q_panel, w.width, w.row, 0, 1, w.width);
   for (Index i = 0; i < w.width; i += n) {
@@ -36,7 +36,8 @@ inline void normalizers(const LinearScratch<T>& w, const T* z, Index features, I
 }
 
 template <class T>
-inline void normalize_out(const LinearSegment<T>& t, const LinearScratch<T>& w, Index head, Index begin, Index count, T* out) {
+inline void normalize_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin,
+                          Index count, T* out) {
   for (Index i = 0; i < count; ++i) {
     T* row = out + i * t.out_stride;
     if (w.row[i] == 0) {
@@ -52,15 +53,16 @@ inline void normalize_out(const LinearSegment<T>& t, const LinearScratch<T>& w, 
 
 /// phi(q) of one head's tokens as rows qf and as q_panel.
 template <class T>
-inline void take_queries(const LinearSegment<T>& t, const LinearScratch<T>& w, Index head, Index begin, Index count) {
-  const LinearFeatures<T>& f = t.features;
+inline void take_queries(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin,
+                         Index count) {
+  const LinearAttentionFeatures<T>& f = t.features;
   feature_rows(f, t.q + head * t.q_head_stride + begin * t.q_stride, t.q_stride, count, f.query_scale, w.qf);
   pack_transposed<T>(w.qf, f.count, count, f.count, T{1}, w.q_panel, w.width);
 }
 
 /// q_panel[:, i] *= into[i]: queries as they meet the state before the chunk.
 template <class T>
-inline void decay_panel(const LinearSegment<T>& t, const LinearScratch<T>& w, Index count) {
+inline void decay_panel(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
   if (t.log_decay == nullptr) return;
   constexpr int n = Simd<T>::kLanes;
   for (Index i = 0; i < count; i += n) {
@@ -74,7 +76,8 @@ inline void decay_panel(const LinearSegment<T>& t, const LinearScratch<T>& w, In
 
 /// out[i, :] = sum_d q_panel[d, i] * state[d, :]
 template <class T>
-inline void out_of_state(const LinearSegment<T>& t, const LinearScratch<T>& w, const T* state, Index count, T* out) {
+inline void out_of_state(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index count,
+                         T* out) {
   product<T, Store::kSet>({.a = w.q_panel,
                            .a_row = 1,
                            .a_depth = w.width,
@@ -88,8 +91,8 @@ inline void out_of_state(const LinearSegment<T>& t, const LinearScratch<T>& w, c
 
 /// One head's outputs of a causal chunk.
 template <class T>
-inline void chunk_out(const LinearSegment<T>& t, const LinearScratch<T>& w, const ChunkValues<T>& values, bool finite,
-                      Index head, Index begin, Index count) {
+inline void chunk_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const ChunkValues<T>& values,
+                      bool finite, Index head, Index begin, Index count) {
   const Index F = t.features.count, Dv = t.v_head_dim;
   T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
   take_queries(t, w, head, begin, count);
@@ -104,8 +107,8 @@ inline void chunk_out(const LinearSegment<T>& t, const LinearScratch<T>& w, cons
 }
 
 template <class T>
-void linear_forward(const LinearSegment<T>& t, void* scratch) {
-  const LinearScratch<T> w(scratch, sizes_of(t));
+void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch) {
+  const LinearAttentionScratch<T> w(scratch, sizes_of(t));
   const Index states = state_count(t);
   for (Index e = 0; e < states; ++e) t.local[e] = 0;
   ExactSum<T> log_left;
@@ -127,8 +130,8 @@ void linear_forward(const LinearSegment<T>& t, void* scratch) {
 
 /// Not causal: every query reads the one state.
 template <class T>
-void linear_read_state(const LinearSegment<T>& t, void* scratch) {
-  const LinearScratch<T> w(scratch, sizes_of(t));
+void linear_attention_read_state(const LinearAttentionSegment<T>& t, void* scratch) {
+  const LinearAttentionScratch<T> w(scratch, sizes_of(t));
   const Index F = t.features.count;
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
     const Index count = smaller(t.chunk, t.end - begin);

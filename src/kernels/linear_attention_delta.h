@@ -1,10 +1,10 @@
 // The delta rule within a chunk: u from v, by forward substitution, and back. Yang 2024 (2406.06484) writes the inverse of the
 // triangular matrix out (WY, UT transform); solving it costs the same and needs no inverse.
 //   u[i] = beta[i] * w[i],  w[i] = v[i] - into[i] S^T kf[i] - sum over j < i of decay(j, i) (kf[j].kf[i]) u[j]
-// Not: what u is used for (linear_forward.h).
+// Not: what u is used for (linear_attention_forward.h).
 #pragma once
 
-#include "kernels/linear_chunk.h"
+#include "kernels/linear_attention_chunk.h"
 
 namespace qkv {
 namespace {
@@ -25,7 +25,8 @@ inline void set_row(T factor, const T* from, T* to, Index width) {
 
 /// Fills keys, residual (w above) and u from kf and the state before the chunk. q_panel is used.
 template <class T>
-inline void solve_delta(const LinearSegment<T>& t, const LinearScratch<T>& w, const T* state, Index begin, Index count) {
+inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin,
+                        Index count) {
   const Index F = t.features.count, Dv = t.v_head_dim;
   pack_transposed<T>(w.kf, F, count, F, T{1}, w.q_panel, w.width);
   triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.keys);
@@ -57,8 +58,8 @@ inline void solve_delta(const LinearSegment<T>& t, const LinearScratch<T>& w, co
 /// From du [count][Dv], the gradient of u, to that of v, in place; dw, the gradient of the residual w, is the same. dbeta[i]
 /// (if not null) = du'[i].w[i], du' being du with what later tokens add.
 template <class T>
-inline void solve_delta_backward(const LinearSegment<T>& t, const LinearScratch<T>& w, Index begin, Index count, T* du,
-                                 T* dbeta) {
+inline void solve_delta_backward(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin,
+                                 Index count, T* du, T* dbeta) {
   const Index Dv = t.v_head_dim;
   for (Index i1 = count; i1 > 0;) {
     const Index i0 = (i1 - 1) / kRows * kRows;

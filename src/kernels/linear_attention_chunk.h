@@ -1,11 +1,11 @@
 // What forward and backward of linear attention do within one chunk: decay factors, the square of scores, sums over earlier and
 // later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Not: the order of chunks
-// (linear_forward.h). A triangle is summed in blocks of rows, past the diagonal into zeros; where a chunk holds NaN or
-// infinity, row by row, so that no token meets one that it may not see.
+// (linear_attention_forward.h). A triangle is summed in blocks of rows, past the diagonal into zeros; where a chunk holds NaN
+// or infinity, row by row, so that no token meets one that it may not see.
 #pragma once
 
-#include "kernels/linear_features.h"
-#include "kernels/tiles.h"
+#include "kernels/linear_attention_features.h"
+#include "kernels/scratch.h"
 #include "simd/transpose.h"
 
 namespace qkv {
@@ -15,20 +15,20 @@ namespace {
 constexpr Index kLinearChunk = 64;
 
 template <class T>
-Index linear_chunk(Index, Index) {
+Index linear_attention_chunk(Index, Index) {
   return kLinearChunk;
 }
 
 /// Backward keeps the state before each chunk of a segment: at most 1 MiB of L2 where one state leaves the choice.
 template <class T>
-Index linear_segment_chunks(Index features, Index v_head_dim) {
+Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
   const Index bytes = features * (v_head_dim + 1) * static_cast<Index>(sizeof(T));
   return larger<Index>(1, smaller<Index>(16, (Index{1} << 20) / bytes));
 }
 
 /// Scratch of a chunk. `width`: queries of a tile, up to whole vectors.
 template <class T>
-struct LinearScratch {
+struct LinearAttentionScratch {
   Index width;
   T *kf, *qf;       // [chunk][F]: phi(k), phi(q)
   T* q_panel;       // [F][width]: phi(q) transposed; phi(k) where the delta rule is solved
@@ -41,7 +41,7 @@ struct LinearScratch {
   T *keys, *u, *residual;  // the delta rule: [chunk][width] negated products of keys; [chunk][Dv] u, u / beta
   std::size_t bytes;
 
-  LinearScratch(void* base, const LinearSizes& s) {
+  LinearAttentionScratch(void* base, const LinearAttentionSizes& s) {
     Carver carver(base);
     width = round_up(s.chunk, Simd<T>::kLanes);
     const Index F = s.features;
@@ -66,11 +66,11 @@ struct LinearScratch {
 };
 
 template <class T>
-LinearSizes sizes_of(const LinearSegment<T>& t) {
+LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
   return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta != nullptr};
 }
 template <class T>
-Index state_count(const LinearSegment<T>& t) {
+Index state_count(const LinearAttentionSegment<T>& t) {
   return t.features.count * (t.v_head_dim + 1);
 }
 
@@ -84,7 +84,8 @@ inline void exp_of_sums(T* x, const T* low, Index width) {
 /// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 where there is none. Sums are
 /// kept in two parts and powers taken of both: rounded, a sum of -40 would move its power by 40 eps.
 template <class T>
-inline ExactSum<T> chunk_decays(const LinearSegment<T>& t, const LinearScratch<T>& w, Index begin, Index count) {
+inline ExactSum<T> chunk_decays(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin,
+                                Index count) {
   if (t.log_decay == nullptr) return {};
   constexpr int n = Simd<T>::kLanes;
   const T* log_decay = t.log_decay + begin * t.decay_stride;
@@ -115,7 +116,7 @@ inline T exp_of_one(const ExactSum<T>& x) {
 
 /// rows[r, :] *= factor[r], with decay only.
 template <class T>
-inline void decay_rows(const LinearSegment<T>& t, const T* factor, T* rows, Index stride, Index count, Index width) {
+inline void decay_rows(const LinearAttentionSegment<T>& t, const T* factor, T* rows, Index stride, Index count, Index width) {
   if (t.log_decay == nullptr) return;
   for (Index r = 0; r < count; ++r) scale_row(rows + r * stride, width, factor[r]);
 }
@@ -153,7 +154,8 @@ enum class Triangle {
 /// Makes tile[j, i] what it shall be where i is not before j, with the decay from j to i, and 0 elsewhere. `visit(j, i, x, y)`
 /// gets each vector before and after.
 template <Triangle kTriangle, class T, class Visit>
-inline void mask_triangle(const LinearSegment<T>& t, const LinearScratch<T>& w, Index count, T* tile, const Visit& visit) {
+inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile,
+                          const Visit& visit) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index i = 0; i < w.width; i += n) store<T>(w.gamma + i, splat<T>(1));
@@ -179,7 +181,7 @@ inline void mask_triangle(const LinearSegment<T>& t, const LinearScratch<T>& w, 
   }
 }
 template <Triangle kTriangle, class T>
-inline void mask_triangle(const LinearSegment<T>& t, const LinearScratch<T>& w, Index count, T* tile) {
+inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile) {
   mask_triangle<kTriangle>(t, w, count, tile, [](Index, Index, auto, auto) {});
 }
 
@@ -267,7 +269,8 @@ inline void add_weighted_rows(const T* factor, Index stride, const T* rows, Inde
 
 /// Keys and values of a chunk into the segment's own state. kf is decayed in place.
 template <class T>
-inline void add_keys(const LinearSegment<T>& t, const LinearScratch<T>& w, const T* values, Index value_stride, Index count) {
+inline void add_keys(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* values,
+                     Index value_stride, Index count) {
   constexpr T one = 1;
   const Index F = t.features.count, Dv = t.v_head_dim;
   if (t.log_decay != nullptr) {

@@ -1,12 +1,12 @@
 // Attention on 16-bit rows by the float kernels: Q, K, V and dout rows are widened to float in scratch memory, a chunk of keys
 // at a time and once for all strips of a query tile, and out rows are rounded once, at the end. Gradients are added to in
 // float; who calls rounds them. Widening costs two passes over a key's numbers for a hundred queries' products with them. Not:
-// products in 16 bits (bf16.h, bf16_backward.h).
+// products in 16 bits (bf16_forward.h, bf16_backward.h).
 #pragma once
 
 #include "kernels/backward.h"
 #include "kernels/forward.h"
-#include "simd/half.h"
+#include "simd/widen.h"
 
 namespace qkv {
 namespace {
@@ -48,24 +48,24 @@ struct ForwardRowsScratch {
   }
 };
 
-struct HalfForwardScratch : ForwardRowsScratch<float> {
-  HalfForwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : ForwardRowsScratch(base, head_dim, v_head_dim, half_query_tile(head_dim, v_head_dim)) {}
+struct WidenedForwardScratch : ForwardRowsScratch<float> {
+  WidenedForwardScratch(void* base, Index head_dim, Index v_head_dim)
+      : ForwardRowsScratch(base, head_dim, v_head_dim, widened_query_tile(head_dim, v_head_dim)) {}
 };
 
-inline std::size_t half_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  return HalfForwardScratch(nullptr, head_dim, v_head_dim).bytes;
+inline std::size_t widened_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
+  return WidenedForwardScratch(nullptr, head_dim, v_head_dim).bytes;
 }
 
 /// Widens the rows that forward_tile is about to read and rounds those that it has written.
 template <class S>
-struct HalfRows : PlainProducts {
+struct WidenedRows : PlainProducts {
   const ForwardTile<S>& t;
-  const HalfForwardScratch& w;
+  const WidenedForwardScratch& w;
 
-  HalfRows(const ForwardTile<S>& tile, const HalfForwardScratch& scratch) : t(tile), w(scratch) {}
+  WidenedRows(const ForwardTile<S>& tile, const WidenedForwardScratch& scratch) : t(tile), w(scratch) {}
 
-  void pack_queries(ForwardTile<float> f, const ForwardScratch<float>& panels, const StripRows& r) const {
+  void pack_queries(ForwardTile<float> f, const ForwardScratch<float>& panels, const StripRange& r) const {
     f.scores.q = widened(t.scores.q, t.scores.q_stride, r.i0, r.ni, t.scores.head_dim, w.rows);
     PlainProducts::pack_queries(f, panels, r);
   }
@@ -75,33 +75,33 @@ struct HalfRows : PlainProducts {
   void take_values(ForwardTile<float>& f, Index j0, Index nj) const {
     f.v = widened(t.v, t.v_stride, j0, nj, t.v_head_dim, w.v);
   }
-  void begin_out(ForwardTile<float>& f, const StripRows& r) const { f.out = w.rows - r.i0 * t.v_head_dim; }
-  void end_out(const ForwardTile<float>&, const StripRows& r) const {
+  void begin_out(ForwardTile<float>& f, const StripRange& r) const { f.out = w.rows - r.i0 * t.v_head_dim; }
+  void end_out(const ForwardTile<float>&, const StripRange& r) const {
     narrow_rows(w.rows, r.ni, t.v_head_dim, t.out + r.i0 * t.out_stride, t.out_stride);
   }
 };
 
-template <class S, class Watch>
-inline void forward_half_watched(const ForwardTile<S>& t, void* scratch, const Watch& watch) {
-  const HalfForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
+template <class S, class Observer>
+inline void forward_widened_observed(const ForwardTile<S>& t, void* scratch, const Observer& observer) {
+  const WidenedForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
   ForwardTile<float> f = float_forward(t);
   f.v = t.v == nullptr ? nullptr : w.v;
-  forward_tile(f, w.tile, HalfRows<S>(t, w), watch);
+  forward_tile(f, w.tile, WidenedRows<S>(t, w), observer);
 }
 
 template <class S>
-void forward_half(const ForwardTile<S>& t, void* scratch) {
-  forward_half_watched(t, scratch, Unwatched{});
+void forward_widened(const ForwardTile<S>& t, void* scratch) {
+  forward_widened_observed(t, scratch, NoObserver{});
 }
 
-struct HalfBackwardScratch {
+struct WidenedBackwardScratch {
   BackwardScratch<float> tile;
   float *q, *dout;  // [query_tile][D], [query_tile][Dv]
   float *k, *v;     // [backward_keys][D], [backward_keys][Dv]
   std::size_t bytes;
 
-  HalfBackwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : tile(base, head_dim, v_head_dim, half_query_tile(head_dim, v_head_dim)) {
+  WidenedBackwardScratch(void* base, Index head_dim, Index v_head_dim)
+      : tile(base, head_dim, v_head_dim, widened_query_tile(head_dim, v_head_dim)) {
     Carver carver(base);
     carver.take<std::byte>(static_cast<Index>(tile.bytes));
     const Index keys = backward_keys<float>(head_dim, v_head_dim);
@@ -119,9 +119,9 @@ inline BackwardTile<float> float_backward(const BackwardTile<S>& t) {
 }
 
 template <class S>
-void backward_half(const BackwardTile<S>& t, void* scratch) {
+void backward_widened(const BackwardTile<S>& t, void* scratch) {
   const TileScores<S>& s = t.scores;
-  HalfBackwardScratch w(scratch, s.head_dim, t.v_head_dim);
+  WidenedBackwardScratch w(scratch, s.head_dim, t.v_head_dim);
   BackwardTile<float> f = float_backward(t);
   f.scores.q = widened(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, w.q);
   f.scores.k = widened(s.k, s.k_stride, t.k_begin, t.k_count, s.head_dim, w.k);
@@ -131,8 +131,8 @@ void backward_half(const BackwardTile<S>& t, void* scratch) {
 }
 
 template <class S>
-void delta_rows_half(const DeltaRows<S>& t, void* scratch) {
-  const HalfBackwardScratch w(scratch, t.v_head_dim, t.v_head_dim);
+void delta_rows_widened(const DeltaRows<S>& t, void* scratch) {
+  const WidenedBackwardScratch w(scratch, t.v_head_dim, t.v_head_dim);
   DeltaRows<float> f{};
   f.dout_stride = f.out_stride = f.v_head_dim = t.v_head_dim;
   f.delta = t.delta;

@@ -28,12 +28,12 @@ struct SweepScratch {
 
 /// S is the storage type of the tile, T that of its sums.
 template <class S, class T = Accumulator<S>>
-class Sweep {
+class CaptureSweeper {
   using V = typename Simd<T>::V;
   static constexpr int n = Simd<T>::kLanes;
 
  public:
-  Sweep(const CaptureSweep<S>& t, const ForwardScratch<T>& scratch, const SweepScratch<T>& own)
+  CaptureSweeper(const CaptureSweep<S>& t, const ForwardScratch<T>& scratch, const SweepScratch<T>& own)
       : t_(t), w_(scratch), own_(own) {}
 
   void start() const {
@@ -50,7 +50,7 @@ class Sweep {
   }
 
   /// Whether anything is wanted of a strip.
-  bool wants(const StripRows& r) const {
+  bool wants(const StripRange& r) const {
     if (t_.columns != nullptr || t_.map != nullptr || t_.top_k > 0) return true;
     for (Index lane = 0; lane < r.ni; ++lane) {
       if (t_.rows[r.i0 - t_.q_begin + lane] != nullptr) return true;
@@ -59,8 +59,8 @@ class Sweep {
   }
 
   template <class Rows>
-  void strip_chunk(const ForwardTile<T>& f, const Rows& rows, const StripRows& r, Index j0, Index nj) const {
-    const LiveRows live = rows.score(f, w_, r, j0, nj, w_.scores).live;
+  void strip_chunk(const ForwardTile<T>& f, const Rows& rows, const StripRange& r, Index j0, Index nj) const {
+    const LiveRange live = rows.score(f, w_, r, j0, nj, w_.scores).live;
     if (!live.any) return;
     make_weights(r, j0, live);
     if (t_.dout != nullptr) times_gradient(f, r, j0, live);
@@ -84,7 +84,7 @@ class Sweep {
 
  private:
   /// scores -> w, 0 where not kept and in lanes without a query, whatever is hidden there.
-  void make_weights(const StripRows& r, Index j0, const LiveRows& live) const {
+  void make_weights(const StripRange& r, Index j0, const LiveRange& live) const {
     const bool two = live_vectors<T>(r.ni) == kVectors;
     if (live.masked || r.ni % n != 0) {
       two ? make_weights<kVectors, true>(r, live) : make_weights<1, true>(r, live);
@@ -93,7 +93,7 @@ class Sweep {
     }
     const TileDropout& dropout = t_.scores.dropout;
     if (dropout.threshold == 0 || (!t_.applied && t_.dout == nullptr)) return;
-    dropout_words<T>(dropout, r.i0, r.ni, j0, live.lo, live.hi, w_.kept);
+    dropout_mask<T>(dropout, r.i0, r.ni, j0, live.lo, live.hi, w_.kept);
     drop_lanes(w_.scores, live_vectors<T>(r.ni), live.lo, live.hi, w_.kept);
     const T factor = kept_factor<T>(dropout);
     for (Index e = live.lo * strip_lanes<T>(); e < live.hi * strip_lanes<T>(); e += n)
@@ -101,7 +101,7 @@ class Sweep {
   }
 
   template <int kCount, bool kMasked>
-  void make_weights(const StripRows& r, const LiveRows& live) const {
+  void make_weights(const StripRange& r, const LiveRange& live) const {
     V shift[kCount], inverse[kCount];
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
@@ -122,12 +122,12 @@ class Sweep {
     }
   }
 
-  std::uint32_t kept_lanes(const StripRows& r, const LiveRows& live, Index j) const {
-    return (live.masked ? w_.words[j] : ~0u) & lane_bits(r.ni);
+  std::uint32_t kept_lanes(const StripRange& r, const LiveRange& live, Index j) const {
+    return (live.masked ? w_.lane_mask[j] : ~0u) & lane_bits(r.ni);
   }
 
   /// w -> w (dout . v), 0 where not kept whatever v holds.
-  void times_gradient(const ForwardTile<T>& f, const StripRows& r, Index j0, const LiveRows& live) const {
+  void times_gradient(const ForwardTile<T>& f, const StripRange& r, Index j0, const LiveRange& live) const {
     const int vectors = live_vectors<T>(r.ni);
     // gradients[j, lane] = sum_d v[j, d] * dout[lane, d]
     product_vectors<T, Store::kSet>({.a = f.v + (j0 + live.lo) * f.v_stride,
@@ -149,7 +149,7 @@ class Sweep {
     }
   }
 
-  void add_columns(const StripRows& r, const LiveRows& live) const {
+  void add_columns(const StripRange& r, const LiveRange& live) const {
     const bool two = live_vectors<T>(r.ni) == kVectors;
     for (Index j = live.lo; j < live.hi; ++j) {
       T* place = own_.column_lanes + j * n;
@@ -161,7 +161,7 @@ class Sweep {
   }
 
   /// map[map_row[i]][cell(j)] += w, cell(j) = j * map_columns / Tk: key by key in lanes, lane by lane where a cell ends.
-  void add_map(const StripRows& r, Index j0, const LiveRows& live) const {
+  void add_map(const StripRange& r, Index j0, const LiveRange& live) const {
     const int vectors = live_vectors<T>(r.ni);
     const Index kv_len = t_.scores.kv_len, columns = t_.map_columns;
     const Index* map_row = t_.map_row + (r.i0 - t_.q_begin);
@@ -184,7 +184,7 @@ class Sweep {
     }
   }
 
-  void set_rows(const StripRows& r, Index j0, const LiveRows& live) const {
+  void set_rows(const StripRange& r, Index j0, const LiveRange& live) const {
     for (Index lane = 0; lane < r.ni; ++lane) {
       double* row = t_.rows[r.i0 - t_.q_begin + lane];
       if (row == nullptr) continue;
@@ -192,7 +192,7 @@ class Sweep {
     }
   }
 
-  void keep_largest(const StripRows& r, Index j0, const LiveRows& live) const {
+  void keep_largest(const StripRange& r, Index j0, const LiveRange& live) const {
     const Index from = r.i0 - t_.q_begin;
     alignas(64) T thresholds[strip_lanes<T>()];
     for (Index lane = 0; lane < strip_lanes<T>(); ++lane)
@@ -242,14 +242,14 @@ template <class S, class T, class Rows, class PackDout>
 inline void sweep_tile(const CaptureSweep<S>& t, ForwardTile<T> f, const ForwardScratch<T>& w, const SweepScratch<T>& own,
                        const Rows& rows, const PackDout& pack_dout) {
   const TileScores<T>& s = f.scores;
-  const Sweep<S> sweep(t, w, own);
+  const CaptureSweeper<S> sweep(t, w, own);
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
   begin = begin / s.key_tile * s.key_tile;
   bool wanted[kStripsPerTile];
   for (Index strip = 0; strip < strips; ++strip) {
-    const StripRows r = strip_rows(f, strip);
+    const StripRange r = strip_range(f, strip);
     wanted[strip] = sweep.wants(r);
     if (!wanted[strip]) continue;
     rows.pack_queries(f, w, r);
@@ -263,7 +263,7 @@ inline void sweep_tile(const CaptureSweep<S>& t, ForwardTile<T> f, const Forward
     if (t.dout != nullptr) rows.take_values(f, j0, nj);
     sweep.start_chunk(nj);
     for (Index strip = 0; strip < strips; ++strip) {
-      if (wanted[strip]) sweep.strip_chunk(f, rows, strip_rows(f, strip), j0, nj);
+      if (wanted[strip]) sweep.strip_chunk(f, rows, strip_range(f, strip), j0, nj);
     }
     sweep.end_chunk(j0, nj);
   }

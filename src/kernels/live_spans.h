@@ -1,10 +1,10 @@
 // What of a block of keys x queries is alive, as spans: for each group of keys its queries, for each group of queries and each
-// vector of lanes its keys. Built from the words of a mask, whatever mask it is.
+// vector of lanes its keys. Built from the lane_mask of a mask, whatever mask it is.
 #pragma once
 
 #include "kernels/scores.h"
+#include "kernels/scratch.h"
 #include "kernels/spans.h"
-#include "kernels/tiles.h"
 
 namespace qkv {
 namespace {
@@ -19,8 +19,8 @@ inline void add_whole_strip(bool kept, Index first, Index lanes, Index keys, con
   }
 }
 
-/// Adds the queries of one strip, of which words say what they see; keys count by whole groups.
-inline void add_masked_strip(const std::uint32_t* words, Index first, Index lanes, Index keys, const BlockSpans& spans) {
+/// Adds the queries of one strip, of which lane_mask say what they see; keys count by whole groups.
+inline void add_masked_strip(const std::uint32_t* lane_mask, Index first, Index lanes, Index keys, const BlockSpans& spans) {
   constexpr std::uint32_t group_bits = (1u << kGroup) - 1u;
   const std::uint32_t all = lane_bits(lanes);
   std::uint32_t bits_of[kBackwardBlock / kGroup], begun = 0, ended = 0;
@@ -34,7 +34,7 @@ inline void add_masked_strip(const std::uint32_t* words, Index first, Index lane
   };
   for (Index j = 0; j < keys; j += kGroup) {
     std::uint32_t bits = 0;
-    for (Index one = j; one < smaller(keys, j + kGroup); ++one) bits |= words[one];
+    for (Index one = j; one < smaller(keys, j + kGroup); ++one) bits |= lane_mask[one];
     bits_of[j / kGroup] = bits &= all;
     if (bits == 0) continue;
     Span& queries = spans.queries_of[j / kGroup];

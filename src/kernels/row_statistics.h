@@ -1,7 +1,7 @@
 // Looks at the rows of a forward tile while it runs: entropy, distance, the largest weight, and the weights of three keys, one
 // number a row each, without a second sweep. Sums belong to the shift that the online softmax has at the moment and move with
-// it. Not: what needs each row's final sum (sweep.h). Entropy online: E = sum_j p (s2 - largest), whose terms are small where p
-// counts, so that H = log(l) - ln2 (E / l + largest - shift).
+// it. Not: what needs each row's final sum (capture_sweep.h). Entropy online: E = sum_j p (s2 - largest), whose terms are small
+// where p counts, so that H = log(l) - ln2 (E / l + largest - shift).
 #pragma once
 
 #include "kernels/capture_params.h"
@@ -12,7 +12,7 @@ namespace qkv {
 namespace {
 
 template <class T>
-struct WatchScratch {
+struct RowStatisticsScratch {
   // Of every row so far, [strips][strip].
   T *exponents, *distances, *largest, *self, *previous, *first, *sums;
   Index* largest_key;
@@ -23,7 +23,7 @@ struct WatchScratch {
   T* anchor;                       // largest with it, 0 where there is none
   std::size_t bytes;
 
-  WatchScratch(void* base, Index queries) {
+  RowStatisticsScratch(void* base, Index queries) {
     Carver carver(base);
     for (T** rows : {&exponents, &distances, &largest, &self, &previous, &first, &sums}) *rows = carver.take<T>(queries);
     largest_key = carver.take<Index>(queries);
@@ -36,14 +36,15 @@ struct WatchScratch {
 
 /// S is the storage type of the tile, T that of its sums.
 template <class S, class T = Accumulator<S>>
-class RowWatch {
+class RowStatisticsObserver {
   using V = typename Simd<T>::V;
   static constexpr int n = Simd<T>::kLanes;
 
  public:
-  RowWatch(const RowSums<S>& sums, const WatchScratch<T>& scratch, Index q_begin) : t_(sums), w_(scratch), q_begin_(q_begin) {}
+  RowStatisticsObserver(const RowSums<S>& sums, const RowStatisticsScratch<T>& scratch, Index q_begin)
+      : t_(sums), w_(scratch), q_begin_(q_begin) {}
 
-  /// The sums of one part of a chunk, in registers.
+  /// The sums of one range of a chunk, in registers.
   template <int kCount>
   struct Vectors {
     V exponents[kCount], distances[kCount], distance[kCount], anchor[kCount];
@@ -57,7 +58,7 @@ class RowWatch {
     }
   };
 
-  void start_strip(const StripRows& r) const {
+  void start_strip(const StripRange& r) const {
     const Index first = r.strip * strip_lanes<T>();
     for (Index lane = first; lane < first + strip_lanes<T>(); ++lane) {
       w_.exponents[lane] = w_.distances[lane] = w_.self[lane] = w_.previous[lane] = w_.first[lane] = w_.sums[lane] = 0;
@@ -66,27 +67,27 @@ class RowWatch {
     }
   }
 
-  /// Of the scores of a chunk; words null: nothing is masked.
-  void start_chunk(const StripRows& r, Index j0, const Parts& parts, const std::uint32_t* words, const T* scores,
+  /// Of the scores of a chunk; lane_mask null: nothing is masked.
+  void start_chunk(const StripRange& r, Index j0, const VectorRanges& ranges, const std::uint32_t* lane_mask, const T* scores,
                    const T* row_sum) const {
     const Index first = r.strip * strip_lanes<T>();
     __builtin_memcpy(w_.largest_before, w_.largest + first, strip_lanes<T>() * sizeof(T));
     __builtin_memcpy(w_.sum_before, row_sum, strip_lanes<T>() * sizeof(T));
     for (Index lane = 0; lane < strip_lanes<T>(); ++lane) w_.distance[lane] = static_cast<T>(r.i0 + t_.offset - j0 + lane);
-    for (int i = 0; i < parts.count; ++i) {
-      const Part& part = parts.part[i];
-      for (int v = part.first; v < part.first + part.count; ++v) {
+    for (int i = 0; i < ranges.count; ++i) {
+      const VectorRange& range = ranges.range[i];
+      for (int v = range.first; v < range.first + range.count; ++v) {
         const V before = load<T>(w_.largest + first + v * n);
         V largest = before;
-        for (Index j = part.lo; j < part.hi; ++j) {
+        for (Index j = range.lo; j < range.hi; ++j) {
           V x = load<T>(scores + j * strip_lanes<T>() + v * n);
-          if (words != nullptr) x = select_bits<V>(words[j] >> (v * n), x, splat<T>(-kInf<T>));
+          if (lane_mask != nullptr) x = select_bits<V>(lane_mask[j] >> (v * n), x, splat<T>(-kInf<T>));
           largest = max_or_second(x, largest);
         }
         const std::uint32_t risen = bits_where<T>(largest > before);
         if (risen == 0) continue;
         store<T>(w_.largest + first + v * n, largest);
-        find_keys(part, v, words, scores, largest, risen, w_.largest_key + first + v * n, j0);
+        find_keys(range, v, lane_mask, scores, largest, risen, w_.largest_key + first + v * n, j0);
       }
     }
     for (int lane = 0; lane < strip_lanes<T>(); lane += n) {
@@ -102,31 +103,31 @@ class RowWatch {
   }
 
   template <class, int kCount>
-  Vectors<kCount> open(const Part& part) const {
+  Vectors<kCount> open(const VectorRange& range) const {
     Vectors<kCount> seen;
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
-      const int lane = (part.first + v) * n;
+      const int lane = (range.first + v) * n;
       seen.exponents[v] = load<T>(w_.chunk_exponents + lane);
       seen.distances[v] = load<T>(w_.chunk_distances + lane);
-      seen.distance[v] = load<T>(w_.distance + lane) - splat<T>(static_cast<T>(part.lo));
+      seen.distance[v] = load<T>(w_.distance + lane) - splat<T>(static_cast<T>(range.lo));
       seen.anchor[v] = load<T>(w_.anchor + lane);
     }
     return seen;
   }
   template <int kCount>
-  void close(const Part& part, const Vectors<kCount>& seen) const {
+  void close(const VectorRange& range, const Vectors<kCount>& seen) const {
 #pragma GCC unroll 4
     for (int v = 0; v < kCount; ++v) {
-      const int lane = (part.first + v) * n;
+      const int lane = (range.first + v) * n;
       store<T>(w_.chunk_exponents + lane, seen.exponents[v]);
       store<T>(w_.chunk_distances + lane, seen.distances[v]);
     }
   }
 
   /// The chunk's exponentials are p; row_sum has them. `moved`: what the sums before it are multiplied by, null for 1.
-  void end_chunk(const StripRows& r, Index j0, const LiveRows& live, const std::uint32_t* words, const T* p, const T* row_sum,
-                 const T* moved) const {
+  void end_chunk(const StripRange& r, Index j0, const LiveRange& live, const std::uint32_t* lane_mask, const T* p,
+                 const T* row_sum, const T* moved) const {
     const Index first = r.strip * strip_lanes<T>();
     __builtin_memcpy(w_.sums + first, row_sum, strip_lanes<T>() * sizeof(T));
     for (int v = 0; v < kVectors; ++v) {
@@ -143,7 +144,7 @@ class RowWatch {
     }
     const auto pick = [&](T* rows, Index j, Index lane) {
       if (lane < 0 || lane >= r.ni || j < j0 + live.lo || j >= j0 + live.hi) return;
-      if (live.masked && (words[j - j0] >> lane & 1u) == 0) return;
+      if (live.masked && (lane_mask[j - j0] >> lane & 1u) == 0) return;
       rows[first + lane] = p[(j - j0) * strip_lanes<T>() + lane];
     };
     if (j0 == 0) {
@@ -157,7 +158,7 @@ class RowWatch {
   }
 
   /// After finish_strip: the weights of row i are p * inverse[i].
-  void finish(const StripRows& r, const T* shift, const T* inverse) const {
+  void finish(const StripRange& r, const T* shift, const T* inverse) const {
     const Index from = r.strip * strip_lanes<T>(), to = r.i0 - q_begin_;
     for (Index lane = 0; lane < r.ni; ++lane) {
       t_.shift[to + lane] = shift[lane];
@@ -174,12 +175,12 @@ class RowWatch {
   }
 
  private:
-  /// keys[lane] = j0 + the first key of the part with the score `largest`, for the lanes of vector v that are `wanted`.
-  static void find_keys(const Part& part, int v, const std::uint32_t* words, const T* scores, V largest, std::uint32_t wanted,
-                        Index* keys, Index j0) {
-    for (Index j = part.lo; j < part.hi && wanted != 0; ++j) {
+  /// keys[lane] = j0 + the first key of the range with the score `largest`, for the lanes of vector v that are `wanted`.
+  static void find_keys(const VectorRange& range, int v, const std::uint32_t* lane_mask, const T* scores, V largest,
+                        std::uint32_t wanted, Index* keys, Index j0) {
+    for (Index j = range.lo; j < range.hi && wanted != 0; ++j) {
       std::uint32_t found = bits_where<T>(load<T>(scores + j * strip_lanes<T>() + v * n) == largest) & wanted;
-      if (words != nullptr) found &= words[j] >> (v * n);
+      if (lane_mask != nullptr) found &= lane_mask[j] >> (v * n);
       wanted &= ~found;
       for (; found != 0; found &= found - 1) keys[__builtin_ctz(found)] = j0 + j;
     }
@@ -192,7 +193,7 @@ class RowWatch {
   }
 
   const RowSums<S>& t_;
-  const WatchScratch<T>& w_;
+  const RowStatisticsScratch<T>& w_;
   Index q_begin_;
 };
 

@@ -1,5 +1,5 @@
 // What the kernels of second order are told: a tile of backward, and the tangents of its inputs. A table of its own for each
-// instruction set. Not: what they compute (second.h).
+// instruction set. Not: what they compute (second_order.h).
 #pragma once
 
 #include "kernels/params.h"
@@ -17,7 +17,7 @@ struct TileTangents {
 
 /// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count).
 template <class T>
-struct SecondTile {
+struct SecondOrderTile {
   BackwardTile<T> first;  // dout null: forward mode. dq, dk, dv, dbias receive gq, gk, gv, gbias; all are added to
   TileTangents<T> tangents;
   T* mean;      // [Tq]: tlse = sum_j w ts; made by `rows`, read by `keys`
@@ -28,17 +28,17 @@ struct SecondTile {
 };
 
 template <class T>
-struct SecondKernels {
+struct SecondOrderKernels {
   std::size_t (*scratch_bytes)(Index head_dim, Index v_head_dim);
   /// mean, moment, tout, gq, gbias: all keys, in ascending order.
-  void (*rows)(const SecondTile<T>&, void* scratch);
+  void (*rows)(const SecondOrderTile<T>&, void* scratch);
   /// gk, gv of the keys of a tile, from its queries; needs `rows` of them.
-  void (*keys)(const SecondTile<T>&, void* scratch);
+  void (*keys)(const SecondOrderTile<T>&, void* scratch);
 };
 
-struct SecondKernelTable {
-  SecondKernels<float> f32;
-  SecondKernels<double> f64;
+struct SecondOrderTable {
+  SecondOrderKernels<float> f32;
+  SecondOrderKernels<double> f64;
 };
 
 }  // namespace qkv

@@ -41,7 +41,7 @@ Index backward_keys(Index head_dim, Index v_head_dim) {
 /// Queries of a work item of 16-bit rows. Backward holds a query as float in two panels, as two rows and with its dq, and a key
 /// as two rows and with its dk and dv: up to a width of 512 a tile is what it is for float, wider heads halve it until all of
 /// it fits the 2 MiB that a thread may use.
-inline Index half_query_tile(Index head_dim, Index v_head_dim) {
+inline Index widened_query_tile(Index head_dim, Index v_head_dim) {
   constexpr Index float_bytes = sizeof(float);
   constexpr Index budget = (Index{2} << 20) - (Index{1} << 16);  // what does not grow with the width takes less than 64 KiB
   const Index width = head_dim + v_head_dim;
@@ -54,15 +54,15 @@ inline Index half_query_tile(Index head_dim, Index v_head_dim) {
 
 template <class T>
 struct ForwardScratch {
-  T* q_panels;                  // [strips][D][strip], scaled
-  T* out_panels;                // [strips][Dv][strip], not yet divided by row_sum
-  T *row_max, *row_sum;         // [strips][strip]; row_max in powers of two
-  T* scores;                    // [key_tile][strip]
-  T* bias;                      // [key_tile][strip]
-  T* rescale;                   // [strip]
-  std::uint32_t* seen;          // [strips]: lanes that may attend any key so far
-  std::uint32_t* by_maximum;    // [strips]: lanes that the quick softmax cannot take
-  std::uint32_t *words, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
+  T* q_panels;                      // [strips][D][strip], scaled
+  T* out_panels;                    // [strips][Dv][strip], not yet divided by row_sum
+  T *row_max, *row_sum;             // [strips][strip]; row_max in powers of two
+  T* scores;                        // [key_tile][strip]
+  T* bias;                          // [key_tile][strip]
+  T* rescale;                       // [strip]
+  std::uint32_t* seen;              // [strips]: lanes that may attend any key so far
+  std::uint32_t* by_maximum;        // [strips]: lanes that the quick softmax cannot take
+  std::uint32_t *lane_mask, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
   std::size_t bytes;
 
   ForwardScratch(void* base, Index head_dim, Index v_head_dim)
@@ -79,7 +79,7 @@ struct ForwardScratch {
     rescale = carver.take<T>(strip_lanes<T>());
     seen = carver.take<std::uint32_t>(queries / strip_lanes<T>());
     by_maximum = carver.take<std::uint32_t>(queries / strip_lanes<T>());
-    words = carver.take<std::uint32_t>(keys);
+    lane_mask = carver.take<std::uint32_t>(keys);
     kept = carver.take<std::uint32_t>(keys);
     bytes = carver.used();
   }
@@ -101,13 +101,13 @@ struct BackwardScratch {
   T* ds;                            // [kBackwardBlock][row]: dS^T, before scale
   T* bias;                          // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out
   T* slopes;                        // [kBackwardBlock][strip]: of a callback
-  std::uint32_t* words;             // [strips][kBackwardBlock]
+  std::uint32_t* lane_mask;         // [strips][kBackwardBlock]
   std::uint32_t* kept;              // [kBackwardBlock]: dropout bits of one strip
   BlockSpans spans;
-  bool wild = false;  // q or dout of the tile hold NaN or infinity
-  Index width;        // queries of a tile
-  Index panel;        // queries side by side in a panel
-  Index row;          // a vector more than the tile: rows of a power of two meet in few sets of the cache
+  bool nonfinite = false;  // q or dout of the tile hold NaN or infinity
+  Index width;             // queries of a tile
+  Index panel;             // queries side by side in a panel
+  Index row;               // a vector more than the tile: rows of a power of two meet in few sets of the cache
   std::size_t bytes;
 
   BackwardScratch(void* base, Index head_dim, Index v_head_dim)
@@ -125,7 +125,7 @@ struct BackwardScratch {
     ds = carver.take<T>(kBackwardBlock * row);
     bias = carver.take<T>(kBackwardBlock * strip_lanes<T>());
     slopes = carver.take<T>(kBackwardBlock * strip_lanes<T>());
-    words = carver.take<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);
+    lane_mask = carver.take<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);
     kept = carver.take<std::uint32_t>(kBackwardBlock);
     const Index lanes = round_up(width, kWideLanes<T>);
     spans = {carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),

@@ -9,14 +9,14 @@
 // Not: the order of segments, sums over a broadcast decay or beta (attention/linear_backward.cc).
 #pragma once
 
-#include "kernels/linear_forward.h"
+#include "kernels/linear_attention_forward.h"
 
 namespace qkv {
 namespace {
 
 template <class T>
-struct LinearBackwardScratch {
-  LinearScratch<T> shared;
+struct LinearAttentionBackwardScratch {
+  LinearAttentionScratch<T> shared;
   T* states;                        // [chunks of a segment][state]
   T *state_turned, *dstate_turned;  // S, dS as [Dv][F]
   T* dstate;                        // after the chunk: dS [F][Dv], dz [F]
@@ -28,11 +28,11 @@ struct LinearBackwardScratch {
   T* sum;          // [width]
   std::size_t bytes;
 
-  LinearBackwardScratch(void* base, const LinearSizes& s) : shared(base, s) {
+  LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& s) : shared(base, s) {
     const Index F = s.features, Dv = s.v_head_dim, count = F * (Dv + 1), width = shared.width;
     Carver carver(base);
     carver.take<std::byte>(static_cast<Index>(shared.bytes));
-    states = carver.take<T>(count * linear_segment_chunks<T>(F, Dv));
+    states = carver.take<T>(count * linear_attention_segment_chunks<T>(F, Dv));
     state_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));
     dstate_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));
     dstate = carver.take<T>(count);
@@ -59,8 +59,9 @@ inline void turn_state(const T* from, Index features, Index v_head_dim, T* to) {
 
 /// g and dn of one head's tokens.
 template <class T>
-inline void take_gradient(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, Index head, Index begin, Index count) {
-  const LinearSegment<T>& f = t.forward;
+inline void take_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index head,
+                          Index begin, Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
   const Index Dv = f.v_head_dim;
   for (Index i = 0; i < w.shared.width; ++i) w.dn[i] = 0;
   for (Index i = 0; i < count; ++i) {
@@ -82,8 +83,8 @@ inline void take_gradient(const LinearGradient<T>& t, const LinearBackwardScratc
 
 /// dlocal += into qf g^T, for one head, after the chunk's decay of it. g and dn are decayed in place.
 template <class T>
-inline void add_queries(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, Index count) {
-  const LinearSegment<T>& f = t.forward;
+inline void add_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
   const Index F = f.features.count, Dv = f.v_head_dim;
   if (f.log_decay != nullptr) {
     decay_rows(f, w.shared.into, w.g, Dv, count, Dv);
@@ -95,7 +96,8 @@ inline void add_queries(const LinearGradient<T>& t, const LinearBackwardScratch<
 
 /// dqf = S g[i] + dn[i] z, not decayed yet.
 template <class T>
-inline void queries_of_state(const LinearSegment<T>& f, const LinearBackwardScratch<T>& w, const T* z, Index count) {
+inline void queries_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* z,
+                             Index count) {
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
   rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F);
   if (f.normalized) rows_times<Store::kAdd>(w.dn, 1, 1, z, F, w.dqf, F, count, F);
@@ -103,7 +105,7 @@ inline void queries_of_state(const LinearSegment<T>& f, const LinearBackwardScra
 
 /// dkf = dS u[j] + dz and du = dS^T kf[j], not decayed yet.
 template <class T>
-inline void keys_of_state(const LinearSegment<T>& f, const LinearBackwardScratch<T>& w, const T* dstate,
+inline void keys_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* dstate,
                           const ChunkValues<T>& values, Index count) {
   constexpr T one = 1;
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
@@ -113,9 +115,10 @@ inline void keys_of_state(const LinearSegment<T>& f, const LinearBackwardScratch
 }
 
 template <class T>
-inline void write_queries(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, Index head, Index begin, Index count) {
+inline void write_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index head,
+                          Index begin, Index count) {
   if (t.dq == nullptr) return;
-  const LinearSegment<T>& f = t.forward;
+  const LinearAttentionSegment<T>& f = t.forward;
   feature_rows_backward(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
                         f.features.query_scale, w.shared.qf, w.dqf, t.dq + head * t.dq_head_stride + begin * t.dq_stride,
                         t.dq_stride, t.accumulate);
@@ -123,8 +126,9 @@ inline void write_queries(const LinearGradient<T>& t, const LinearBackwardScratc
 
 /// kf must be phi(k) as it was, without decay.
 template <class T>
-inline void write_keys(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, Index begin, Index count) {
-  const LinearSegment<T>& f = t.forward;
+inline void write_keys(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
+                       Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
   if (t.dk != nullptr) {
     feature_rows_backward(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf, w.dkf,
                           t.dk + begin * t.dk_stride, t.dk_stride, t.accumulate);
@@ -148,11 +152,11 @@ inline void add_row_dots(const T* a, const T* b, Index count, Index width, T* to
 
 /// Scores and their gradients of one head, and what follows from them within the chunk.
 template <class T>
-inline void chunk_head_backward(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, const ChunkValues<T>& values,
-                                const T* z, bool finite, Index head, Index begin, Index count) {
+inline void chunk_head_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
+                                const ChunkValues<T>& values, const T* z, bool finite, Index head, Index begin, Index count) {
   using V = typename Simd<T>::V;
-  const LinearSegment<T>& f = t.forward;
-  const LinearScratch<T>& c = w.shared;
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim;
   take_queries(f, c, head, begin, count);
   take_gradient(t, w, head, begin, count);
@@ -181,11 +185,11 @@ inline void chunk_head_backward(const LinearGradient<T>& t, const LinearBackward
 
 /// From du, the gradient of u, to that of v (in du), with what u's dependence on keys, state, beta and decay gives.
 template <class T>
-inline void delta_backward(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, bool finite, Index begin,
-                           Index count) {
+inline void delta_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, bool finite,
+                           Index begin, Index count) {
   using V = typename Simd<T>::V;
-  const LinearSegment<T>& f = t.forward;
-  const LinearScratch<T>& c = w.shared;
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
   solve_delta_backward(f, c, begin, count, w.du, t.dbeta == nullptr ? nullptr : t.dbeta + begin);
   // w[i] = v[i] - sum_j decay(j, i) (kf[j].kf[i]) u[j] ..
@@ -213,10 +217,11 @@ inline void delta_backward(const LinearGradient<T>& t, const LinearBackwardScrat
 /// dlog_decay[t] = sum of all that passes from before token t to t or after it: from token to token (pairs), from the state
 /// before the chunk to tokens (seen), from tokens to the state after it (kept), from state to state (through).
 template <class T>
-inline void decay_gradient(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, T through, Index begin, Index count) {
+inline void decay_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, T through,
+                           Index begin, Index count) {
   constexpr int n = Simd<T>::kLanes;
   using V = typename Simd<T>::V;
-  const LinearScratch<T>& c = w.shared;
+  const LinearAttentionScratch<T>& c = w.shared;
   T seen = 0;
   for (Index i = count - 1; i >= 0; --i) w.seen[i] = seen += w.seen[i];
   for (Index i = 0; i < c.width; i += n) store<T>(w.sum + i, V{});
@@ -236,10 +241,10 @@ inline void decay_gradient(const LinearGradient<T>& t, const LinearBackwardScrat
 
 /// The gradients of one chunk; `state` is that before it.
 template <class T>
-inline void chunk_backward(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, const T* state,
+inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, const T* state,
                            const ExactSum<T>& log_left, Index begin, Index count) {
-  const LinearSegment<T>& f = t.forward;
-  const LinearScratch<T>& c = w.shared;
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim, states = state_count(f);
   feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
   const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
@@ -268,8 +273,9 @@ inline void chunk_backward(const LinearGradient<T>& t, const LinearBackwardScrat
 
 /// Only what the chunk's queries give to the gradient of the state.
 template <class T>
-inline void chunk_dstate(const LinearGradient<T>& t, const LinearBackwardScratch<T>& w, Index begin, Index count) {
-  const LinearSegment<T>& f = t.forward;
+inline void chunk_dstate(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
+                         Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
   if (f.log_decay != nullptr) scale_row(t.dlocal, state_count(f), w.shared.into[count - 1]);
   for (Index head = 0; head < f.group_size; ++head) {
     feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale,
@@ -281,8 +287,8 @@ inline void chunk_dstate(const LinearGradient<T>& t, const LinearBackwardScratch
 
 /// states[c] = the state before chunk c of the segment.
 template <class T>
-inline void keep_states(const LinearSegment<T>& f, const LinearBackwardScratch<T>& w) {
-  const LinearScratch<T>& c = w.shared;
+inline void keep_states(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w) {
+  const LinearAttentionScratch<T>& c = w.shared;
   const Index states = state_count(f);
   for (Index e = 0; e < states; ++e) f.local[e] = 0;
   ExactSum<T> log_left;
@@ -300,9 +306,9 @@ inline void keep_states(const LinearSegment<T>& f, const LinearBackwardScratch<T
 }
 
 template <class T>
-void linear_backward(const LinearGradient<T>& t, void* scratch) {
-  const LinearSegment<T>& f = t.forward;
-  const LinearBackwardScratch<T> w(scratch, sizes_of(f));
+void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratch) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   const bool state_only = t.dq == nullptr && t.dk == nullptr && t.dv == nullptr && t.dlog_decay == nullptr &&
                           t.dbeta == nullptr && f.beta == nullptr;
   const Index states = state_count(f), chunks = (f.end - f.begin + f.chunk - 1) / f.chunk;
@@ -324,9 +330,9 @@ void linear_backward(const LinearGradient<T>& t, void* scratch) {
 
 /// Not causal: dq of every query from the one state.
 template <class T>
-void linear_backward_queries(const LinearGradient<T>& t, void* scratch) {
-  const LinearSegment<T>& f = t.forward;
-  const LinearBackwardScratch<T> w(scratch, sizes_of(f));
+void linear_attention_backward_queries(const LinearAttentionGradient<T>& t, void* scratch) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   const Index F = f.features.count, Dv = f.v_head_dim;
   turn_state(f.base, F, Dv, w.state_turned);
   for (Index begin = f.begin; begin < f.end; begin += f.chunk) {
@@ -343,9 +349,9 @@ void linear_backward_queries(const LinearGradient<T>& t, void* scratch) {
 
 /// Not causal: dk and dv of every key from the gradient of the one state.
 template <class T>
-void linear_backward_keys(const LinearGradient<T>& t, void* scratch) {
-  const LinearSegment<T>& f = t.forward;
-  const LinearBackwardScratch<T> w(scratch, sizes_of(f));
+void linear_attention_backward_keys(const LinearAttentionGradient<T>& t, void* scratch) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   turn_state(t.dbase, f.features.count, f.v_head_dim, w.dstate_turned);
   for (Index begin = f.begin; begin < f.end; begin += f.chunk) {
     const Index count = smaller(f.chunk, f.end - begin);

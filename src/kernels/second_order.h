@@ -11,13 +11,13 @@
 #pragma once
 
 #include "kernels/backward.h"
-#include "kernels/second_params.h"
+#include "kernels/second_order_params.h"
 
 namespace qkv {
 namespace {
 
 template <class T>
-struct SecondScratch {
+struct SecondOrderScratch {
   BackwardScratch<T> first;  // p and ds: scores and dout.v in; z w (ts - mean) and hx out
   T* tangent_panels;         // tangents of the queries, as first.q_panels
   T* by_query;               // [kBackwardBlock][row]: k.tq in; dx or z w out
@@ -26,7 +26,7 @@ struct SecondScratch {
   T *mean, *moment;          // [width]
   std::size_t bytes;
 
-  SecondScratch(void* base, Index head_dim, Index v_head_dim) : first(base, head_dim, v_head_dim) {
+  SecondOrderScratch(void* base, Index head_dim, Index v_head_dim) : first(base, head_dim, v_head_dim) {
     Carver carver(base == nullptr ? nullptr : static_cast<std::byte*>(base) + first.bytes);
     tangent_panels = carver.take<T>(first.width * head_dim);
     by_query = carver.take<T>(kBackwardBlock * first.row);
@@ -39,22 +39,24 @@ struct SecondScratch {
   }
 };
 
-enum class Sweep {
+enum class SecondOrderPass {
   kMean,      // of the rates of scores
   kOut,       // what tout and moment are sums of
   kGradients  // what gq, gk, gv, gbias are sums of
 };
 
 /// The pairs of vector v of a strip, keys [keys.begin, keys.end), in place.
-template <class T, Sweep kSweep>
-inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, const StripBlock<T>& b, int v, Span keys) {
+template <class T, SecondOrderPass kPass>
+inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b, int v,
+                                Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const TileScores<T>& s = t.first.scores;
   const Index lane = b.strip * strip_lanes<T>() + v * n;
   const bool capped = s.softcap > 0, biased = s.bias.data != nullptr, drops = s.dropout.threshold != 0;
   const bool moves_q = t.tangents.q != nullptr, moves_k = t.tangents.k != nullptr, moves_v = t.tangents.v != nullptr;
-  const bool moves_bias = t.tangents.bias.data != nullptr, reads_dout = kSweep != Sweep::kMean && t.first.dout != nullptr;
+  const bool moves_bias = t.tangents.bias.data != nullptr,
+             reads_dout = kPass != SecondOrderPass::kMean && t.first.dout != nullptr;
   const V high = load<T>(w.first.lse2_high + lane), low = load<T>(w.first.lse2_low + lane);
   const V delta = load<T>(w.first.delta + lane), mean = load<T>(w.mean + lane), moment = load<T>(w.moment + lane);
   const V unit = splat<T>(capped ? s.softcap : std::numbers::ln2_v<T>);  // 1 / panel_factor * scale
@@ -62,7 +64,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
   V mean_sum{}, moment_sum{};
   for (Index j = keys.begin; j < keys.end; ++j) {
     const Index at = j * w.first.row + lane, at_bias = j * strip_lanes<T>() + v * n;
-    const std::uint32_t bits = b.live.masked ? b.words[j] >> (v * n) : ~0u, kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
+    const std::uint32_t bits = b.live.masked ? b.lane_mask[j] >> (v * n) : ~0u, kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
     V x = load<T>(w.first.p + at), slope = splat<T>(1), bend{}, product_rate{};
     if (moves_q) product_rate += load<T>(w.by_query + at);
     if (moves_k) product_rate += load<T>(w.by_key + at);
@@ -77,7 +79,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
     const V weight = exp2<T>(x - high - low);
     V rate = slope * product_rate;
     if (moves_bias) rate += load<T>(w.bias_rate + at_bias);
-    if constexpr (kSweep == Sweep::kMean) {  // selects, so that NaN behind a mask is gone
+    if constexpr (kPass == SecondOrderPass::kMean) {  // selects, so that NaN behind a mask is gone
       mean_sum += select_bits<V>(bits, weight * rate, V{});
       continue;
     }
@@ -93,7 +95,7 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
       e = fma(rate, push, through_value);
     }
     store<T>(w.first.p + at, select_bits<V>(bits & kept, weight * rate, V{}));  // the products bring dropout's factor
-    if constexpr (kSweep == Sweep::kOut) {
+    if constexpr (kPass == SecondOrderPass::kOut) {
       store<T>(w.by_query + at, select_bits<V>(bits & kept, weight, V{}));
       moment_sum += select_bits<V>(bits, weight * e, V{});
     } else {
@@ -103,12 +105,12 @@ inline void second_vector(const SecondTile<T>& t, const SecondScratch<T>& w, con
       store<T>(w.by_query + at, select_bits<V>(bits, ds * slope, V{}));
     }
   }
-  if constexpr (kSweep == Sweep::kMean) store<T>(w.mean + lane, mean + mean_sum);
-  if constexpr (kSweep == Sweep::kOut) store<T>(w.moment + lane, moment + moment_sum);
+  if constexpr (kPass == SecondOrderPass::kMean) store<T>(w.mean + lane, mean + mean_sum);
+  if constexpr (kPass == SecondOrderPass::kOut) store<T>(w.moment + lane, moment + moment_sum);
 }
 
 template <class T>
-inline void load_bias_rate(const SecondTile<T>& t, const SecondScratch<T>& w, const StripBlock<T>& b) {
+inline void load_bias_rate(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b) {
   load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_rate);
   for (Index j = b.live.lo; t.tangents.position != nullptr && j < b.live.hi; ++j) {
     for (Index lane = 0; lane < b.ni; ++lane)
@@ -116,17 +118,17 @@ inline void load_bias_rate(const SecondTile<T>& t, const SecondScratch<T>& w, co
   }
 }
 
-template <class T, Sweep kSweep>
-inline void second_strip(const SecondTile<T>& t, const SecondScratch<T>& w, StripBlock<T>& b) {
+template <class T, SecondOrderPass kPass>
+inline void second_order_strip(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BlockStrip<T>& b) {
   const TileScores<T>& s = t.first.scores;
-  if (s.bias.data != nullptr) b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.first.bias, b.words);
+  if (s.bias.data != nullptr) b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.first.bias, b.lane_mask);
   if (t.tangents.bias.data != nullptr) load_bias_rate(t, w, b);
-  if (s.dropout.threshold != 0) dropout_words<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
+  if (s.dropout.threshold != 0) dropout_mask<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
   const Span* const keys_of = w.first.spans.vector_keys + b.strip * kVectors;
   for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
     if (keys_of[v].empty()) continue;
-    second_vector<T, kSweep>(t, w, b, v, keys_of[v]);
-    if (kSweep != Sweep::kGradients) continue;
+    second_order_vector<T, kPass>(t, w, b, v, keys_of[v]);
+    if (kPass != SecondOrderPass::kGradients) continue;
     if (t.first.dbias != nullptr) add_bias_gradient(t.first, w.first, b, v, keys_of[v]);
     if (t.first.dposition != nullptr) add_score_gradient<T>(t.first, w.first, b, v, keys_of[v], t.first.dposition, -1, 1);
   }
@@ -134,7 +136,7 @@ inline void second_strip(const SecondTile<T>& t, const SecondScratch<T>& w, Stri
 
 /// into[key][lane] = rows[key].panel's column, for the cells of each vector's span; nothing where there are no rows.
 template <class T>
-inline void multiply_keys(const SecondTile<T>& t, const SecondScratch<T>& w, const BackwardBlock& b, const T* rows,
+inline void multiply_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* rows,
                           Index stride, const T* panels, Index depth, T* into) {
   if (rows == nullptr) return;
   for (Index lane = 0; lane < t.first.q_count; lane += kWideLanes<T>) {
@@ -152,41 +154,43 @@ inline void multiply_keys(const SecondTile<T>& t, const SecondScratch<T>& w, con
 
 /// Whether K, V or their tangents hold NaN or infinity in the block.
 template <class T>
-inline bool keys_are_wild(const SecondTile<T>& t, const BackwardBlock& b) {
+inline bool keys_are_nonfinite(const SecondOrderTile<T>& t, const BackwardBlock& b) {
   const BackwardTile<T>& f = t.first;
-  const auto wild = [&b](const T* rows, Index stride, Index width) {
+  const auto nonfinite = [&b](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows + b.j0 * stride, stride, b.nj, width);
   };
-  return wild(f.scores.k, f.scores.k_stride, f.scores.head_dim) || wild(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) ||
-         wild(f.v, f.v_stride, f.v_head_dim) || wild(t.tangents.v, t.tangents.v_stride, f.v_head_dim);
+  return nonfinite(f.scores.k, f.scores.k_stride, f.scores.head_dim) ||
+         nonfinite(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) || nonfinite(f.v, f.v_stride, f.v_head_dim) ||
+         nonfinite(t.tangents.v, t.tangents.v_stride, f.v_head_dim);
 }
 
 /// One sweep's share of a block; false where no pair of it is kept.
-template <class T, Sweep kSweep>
-inline bool second_block(const SecondTile<T>& t, const SecondScratch<T>& w, BackwardBlock& b) {
+template <class T, SecondOrderPass kPass>
+inline bool second_order_block(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BackwardBlock& b) {
   const BackwardTile<T>& f = t.first;
   const TileScores<T>& s = f.scores;
-  StripBlock<T> strips[kStripsPerTile];
+  BlockStrip<T> strips[kStripsPerTile];
   mask_block(f, w.first, b, strips);
   if (!b.any) return false;
   multiply_keys(t, w, b, s.k, s.k_stride, w.first.q_panels, s.head_dim, w.first.p);
   multiply_keys(t, w, b, t.tangents.q == nullptr ? nullptr : s.k, s.k_stride, w.tangent_panels, s.head_dim, w.by_query);
   multiply_keys(t, w, b, t.tangents.k, t.tangents.k_stride, w.first.q_panels, s.head_dim, w.by_key);
-  if (kSweep != Sweep::kMean && f.dout != nullptr) {
+  if (kPass != SecondOrderPass::kMean && f.dout != nullptr) {
     multiply_keys(t, w, b, f.v, f.v_stride, w.first.dout_panels, f.v_head_dim, w.first.ds);
     multiply_keys(t, w, b, t.tangents.v, t.tangents.v_stride, w.first.dout_panels, f.v_head_dim, w.by_value);
   }
   for (Index strip = 0; strip * strip_lanes<T>() < f.q_count; ++strip) {
-    if (strips[strip].live.any) second_strip<T, kSweep>(t, w, strips[strip]);
+    if (strips[strip].live.any) second_order_strip<T, kPass>(t, w, strips[strip]);
     b.partial |= strips[strip].live.masked;
   }
-  if (kSweep != Sweep::kMean && b.partial) find_wild(f.q_count, keys_are_wild(t, b), w.first.wild, strips, b);
+  if (kPass != SecondOrderPass::kMean && b.partial)
+    find_nonfinite(f.q_count, keys_are_nonfinite(t, b), w.first.nonfinite, strips, b);
   return true;
 }
 
 /// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; nothing where there are no rows.
 template <class T>
-inline void add_to_queries(const SecondTile<T>& t, const SecondScratch<T>& w, const BackwardBlock& b, const T* pairs,
+inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
                            const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
   if (rows == nullptr) return;
   const Product<T> product{.a = pairs,
@@ -198,13 +202,13 @@ inline void add_to_queries(const SecondTile<T>& t, const SecondScratch<T>& w, co
                            .c_row = sums_stride,
                            .depth = b.nj,
                            .factor = &factor};
-  add_product(product, t.first.q_count, width, w.first.spans.keys_of, false, b.wild_keys,
+  add_product(product, t.first.q_count, width, w.first.spans.keys_of, false, b.nonfinite_keys,
               [&w](Index query, Index key) { return pair_kept(w.first, query, key); });
 }
 
 /// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; nothing where there are no rows.
 template <class T>
-inline void add_to_keys(const SecondTile<T>& t, const SecondScratch<T>& w, const BackwardBlock& b, const T* pairs,
+inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
                         const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
   if (rows == nullptr) return;
   const Product<T> product{.a = pairs,
@@ -216,13 +220,13 @@ inline void add_to_keys(const SecondTile<T>& t, const SecondScratch<T>& w, const
                            .c_row = sums_stride,
                            .depth = t.first.q_count,
                            .factor = &factor};
-  add_product(product, b.nj, width, w.first.spans.queries_of, false, b.wild_queries,
+  add_product(product, b.nj, width, w.first.spans.queries_of, false, b.nonfinite_queries,
               [&w](Index key, Index query) { return pair_kept(w.first, query, key); });
 }
 
 /// Panels and row numbers of the tile's queries. Lanes past q_count hold zeros.
 template <class T>
-inline void pack_tile(const SecondTile<T>& t, SecondScratch<T>& w) {
+inline void pack_tile(const SecondOrderTile<T>& t, SecondOrderScratch<T>& w) {
   const BackwardTile<T>& f = t.first;
   const TileScores<T>& s = f.scores;
   const T scaled = panel_factor(s);
@@ -237,19 +241,20 @@ inline void pack_tile(const SecondTile<T>& t, SecondScratch<T>& w) {
 }
 
 /// body(block) for the blocks of keys [begin, end) in which some pair is kept.
-template <class T, Sweep kSweep, class Body>
-inline void for_each_block(const SecondTile<T>& t, const SecondScratch<T>& w, Index begin, Index end, const Body& body) {
+template <class T, SecondOrderPass kPass, class Body>
+inline void for_each_block(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, Index begin, Index end,
+                           const Body& body) {
   const BackwardTile<T>& f = t.first;
   const auto next_block = [&](Index j0) { return live_step(f.scores.mask, f.q_begin, f.q_count, j0, end, kBackwardBlock); };
   for (Index j0 = next_block(begin); j0 < end; j0 = next_block(j0 + kBackwardBlock)) {
     BackwardBlock block{j0, smaller(kBackwardBlock, end - j0), false};
-    if (second_block<T, kSweep>(t, w, block)) body(block);
+    if (second_order_block<T, kPass>(t, w, block)) body(block);
   }
 }
 
 /// The sink's share of mean and moment: a key of value 0 whose score moves by sink_rate. After the sweep for the mean.
 template <class T>
-inline void add_sink(const SecondTile<T>& t, const SecondScratch<T>& w) {
+inline void add_sink(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   if (t.first.scores.sink == nullptr) return;
@@ -264,22 +269,22 @@ inline void add_sink(const SecondTile<T>& t, const SecondScratch<T>& w) {
 }
 
 template <class T>
-void second_rows(const SecondTile<T>& t, void* scratch) {
+void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
   const BackwardTile<T>& f = t.first;
   const TileScores<T>& s = f.scores;
-  SecondScratch<T> w(scratch, s.head_dim, f.v_head_dim);
+  SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
   pack_tile(t, w);
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) {
     s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, f.q_begin, f.q_count, &begin, &end);
     begin = begin / kBackwardBlock * kBackwardBlock;
   }
-  for_each_block<T, Sweep::kMean>(t, w, begin, end, [](const BackwardBlock&) {});
+  for_each_block<T, SecondOrderPass::kMean>(t, w, begin, end, [](const BackwardBlock&) {});
   add_sink(t, w);
   for (Index i = 0; i < f.q_count; ++i) t.mean[f.q_begin + i] = w.mean[i];
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   if (t.tout != nullptr || f.dout != nullptr) {
-    for_each_block<T, Sweep::kOut>(t, w, begin, end, [&](const BackwardBlock& b) {
+    for_each_block<T, SecondOrderPass::kOut>(t, w, begin, end, [&](const BackwardBlock& b) {
       if (t.tout == nullptr) return;
       add_to_queries(t, w, b, w.first.p, f.v, f.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
       add_to_queries(t, w, b, w.by_query, t.tangents.v, t.tangents.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
@@ -288,7 +293,7 @@ void second_rows(const SecondTile<T>& t, void* scratch) {
   if (f.dout == nullptr) return;
   for (Index i = 0; i < f.q_count; ++i) t.moment[f.q_begin + i] = w.moment[i];
   if (f.dq == nullptr && !adds_to_bias(f)) return;
-  for_each_block<T, Sweep::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
+  for_each_block<T, SecondOrderPass::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
     if (f.dq == nullptr) return;
     add_to_queries(t, w, b, w.first.ds, s.k, s.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
     add_to_queries(t, w, b, w.by_query, t.tangents.k, t.tangents.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
@@ -296,29 +301,30 @@ void second_rows(const SecondTile<T>& t, void* scratch) {
 }
 
 template <class T>
-void second_keys(const SecondTile<T>& t, void* scratch) {
+void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
   const BackwardTile<T>& f = t.first;
   const TileScores<T>& s = f.scores;
-  SecondScratch<T> w(scratch, s.head_dim, f.v_head_dim);
+  SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
   pack_tile(t, w);
-  bool wild = false;
+  bool nonfinite = false;
   for (Index i = 0; i < f.q_count; ++i) {
     w.mean[i] = t.mean[f.q_begin + i];
     w.moment[i] = t.moment[f.q_begin + i];
     const T row = w.mean[i] + w.moment[i] + w.first.delta[i] + w.first.lse2_high[i];
-    wild |= !(row - row == 0);
+    nonfinite |= !(row - row == 0);
   }
   // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of a row that sees a key: look for them only then.
   const auto hidden = [&f](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows + f.q_begin * stride, stride, f.q_count, width);
   };
-  w.first.wild = wild && (hidden(s.q, s.q_stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
-                          hidden(f.dout, f.dout_stride, f.v_head_dim));
+  w.first.nonfinite =
+      nonfinite && (hidden(s.q, s.q_stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
+                    hidden(f.dout, f.dout_stride, f.v_head_dim));
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   // Cells that a product of gk or gv reads and that are in no vector's span are zeros.
   BackwardScratch<T> rates = w.first;
   rates.p = w.by_query;
-  for_each_block<T, Sweep::kGradients>(t, w, f.k_begin, f.k_begin + f.k_count, [&](const BackwardBlock& b) {
+  for_each_block<T, SecondOrderPass::kGradients>(t, w, f.k_begin, f.k_begin + f.k_count, [&](const BackwardBlock& b) {
     if (b.partial) {
       clear_gaps(w.first, b.nj);
       clear_gaps(rates, b.nj);

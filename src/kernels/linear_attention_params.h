@@ -15,7 +15,7 @@ enum LinearMap : int { kLinearIdentity, kLinearRelu, kLinearEluPlusOne, kLinearS
 
 /// phi. For kLinearSoftmax: phi(x)[r] = exp(rows[r].x - half_norm |x|^2 - log_root), rows times sqrt(scale) already.
 template <class T>
-struct LinearFeatures {
+struct LinearAttentionFeatures {
   int map;
   Index head_dim, count;            // D, F
   T query_scale;                    // multiplies phi(q)
@@ -25,8 +25,8 @@ struct LinearFeatures {
 
 /// Tokens [begin, end) of one (batch, key/value head) and all query heads of its group.
 template <class T>
-struct LinearSegment {
-  LinearFeatures<T> features;
+struct LinearAttentionSegment {
+  LinearAttentionFeatures<T> features;
   const T *q, *k, *v;  // [group][T, D], [T, D], [T, Dv]; q null: only the state is wanted; k null: only what base gives
   T* out;              // [group][T, Dv]
   T* normalizer;       // [group][T] or null
@@ -42,9 +42,9 @@ struct LinearSegment {
 
 /// Gradients of a segment. With `dq`, `dk` and `dv` null only dlocal is computed.
 template <class T>
-struct LinearGradient {
-  LinearSegment<T> forward;  // its out is read, its normalizer too
-  const T* dout;             // [group][T, Dv]
+struct LinearAttentionGradient {
+  LinearAttentionSegment<T> forward;  // its out is read, its normalizer too
+  const T* dout;                      // [group][T, Dv]
   Index dout_head_stride, dout_stride;
   T *dq, *dk, *dv;  // [group][T, D], [T, D], [T, Dv]
   Index dq_head_stride, dq_stride, dk_stride, dv_stride;
@@ -54,27 +54,27 @@ struct LinearGradient {
   T* dlocal;              // what the segment adds to it; as local, with the same number behind
 };
 
-struct LinearSizes {
+struct LinearAttentionSizes {
   Index head_dim, features, v_head_dim, chunk;
   bool delta;
 };
 
 template <class T>
-struct LinearKernels {
+struct LinearAttentionKernels {
   Index (*chunk)(Index features, Index v_head_dim);
   Index (*segment_chunks)(Index features, Index v_head_dim);
-  std::size_t (*forward_scratch_bytes)(const LinearSizes&);
-  std::size_t (*backward_scratch_bytes)(const LinearSizes&);
-  void (*forward)(const LinearSegment<T>&, void* scratch);            // causal, or the state alone
-  void (*read_state)(const LinearSegment<T>&, void* scratch);         // out of base alone, for queries [begin, end)
-  void (*backward)(const LinearGradient<T>&, void* scratch);          // causal, or dlocal alone
-  void (*backward_queries)(const LinearGradient<T>&, void* scratch);  // dq from base alone
-  void (*backward_keys)(const LinearGradient<T>&, void* scratch);     // dk, dv from dbase alone
+  std::size_t (*forward_scratch_bytes)(const LinearAttentionSizes&);
+  std::size_t (*backward_scratch_bytes)(const LinearAttentionSizes&);
+  void (*forward)(const LinearAttentionSegment<T>&, void* scratch);            // causal, or the state alone
+  void (*read_state)(const LinearAttentionSegment<T>&, void* scratch);         // out of base alone, for queries [begin, end)
+  void (*backward)(const LinearAttentionGradient<T>&, void* scratch);          // causal, or dlocal alone
+  void (*backward_queries)(const LinearAttentionGradient<T>&, void* scratch);  // dq from base alone
+  void (*backward_keys)(const LinearAttentionGradient<T>&, void* scratch);     // dk, dv from dbase alone
 };
 
-struct LinearKernelTable {
-  LinearKernels<float> f32;
-  LinearKernels<double> f64;
+struct LinearAttentionTable {
+  LinearAttentionKernels<float> f32;
+  LinearAttentionKernels<double> f64;
 };
 
 }  // namespace qkv

@@ -9,11 +9,11 @@
 #include "kernels/pair_terms.h"
 #include "simd/amx.h"
 
-#if defined(QKV_TILES)
+#if defined(QKV_AMX)
 namespace qkv {
 namespace {
 
-constexpr Index kTileNumbers = 2 * kTilePairs;
+constexpr Index kAmxTileNumbers = 2 * kAmxTilePairs;
 
 /// body(std::integral_constant<int, i>) for i < kCount: tiles are named by constants.
 template <int kCount, class Body>
@@ -26,14 +26,14 @@ inline __attribute__((always_inline)) void unrolled(const Body& body) {
 
 template <>
 struct Terms<BFloat16> : PairTerms {
-  static constexpr Index kStep = kTileNumbers;
-  static constexpr bool kTiled = true;
+  static constexpr Index kStep = kAmxTileNumbers;
+  static constexpr bool kAmxTiles = true;
 
   /// `rows` rows of C, kV vectors from `column` on.
   template <int kV, Store kStore, bool kTail>
   static void product(Product<BFloat16> p, Index rows, Index column, int tail) {
     constexpr int kHigh = kV > kVectors ? 1 : 2;  // four sums, so that each tile of A and of B serves two
-    const TileRegisters registers;                // for one product: a callback between two may use tiles of its own
+    const AmxTiles registers;                     // for one product: a callback between two may use tiles of its own
     p.b += column;
     p.c += column;
     const auto next = [&](Index done) {
@@ -41,8 +41,8 @@ struct Terms<BFloat16> : PairTerms {
       p.c += done * p.c_row;
       rows -= done;
     };
-    for (; rows > (kHigh - 1) * kTileRows; next(smaller(rows, kHigh * kTileRows))) {
-      block<kHigh, kV, kStore, kTail>(p, smaller(rows, kHigh * kTileRows), tail);
+    for (; rows > (kHigh - 1) * kAmxTileRows; next(smaller(rows, kHigh * kAmxTileRows))) {
+      block<kHigh, kV, kStore, kTail>(p, smaller(rows, kHigh * kAmxTileRows), tail);
     }
     if (rows > 0) block<1, kV, kStore, kTail>(p, rows, tail);
   }
@@ -50,31 +50,33 @@ struct Terms<BFloat16> : PairTerms {
  private:
   template <int kHigh, int kV, Store kStore, bool kTail>
   static void block(const Product<BFloat16>& p, Index rows, int tail) {
-    alignas(64) float sums[kHigh * kTileRows][kV * kTilePairs];
+    alignas(64) float sums[kHigh * kAmxTileRows][kV * kAmxTilePairs];
     static_assert(kHigh * kV <= 4);
-    unrolled<kHigh * kV>([](auto sum) { tile_zero<sum>(); });
+    unrolled<kHigh * kV>([](auto sum) { amx_tile_zero<sum>(); });
     const BFloat16* a = p.a;
     const std::uint32_t* b = p.b;
-    for (Index left = p.depth; left > 0; left -= kTileNumbers, a += kTileNumbers, b += kTilePairs * p.b_row) {
-      const Index numbers = smaller(left, kTileNumbers);
+    for (Index left = p.depth; left > 0; left -= kAmxTileNumbers, a += kAmxTileNumbers, b += kAmxTilePairs * p.b_row) {
+      const Index numbers = smaller(left, kAmxTileNumbers);
       unrolled<kHigh>([&](auto high) {
-        load_rows<4 + high>(a + high * kTileRows * p.a_row, p.a_row, smaller(kTileRows, rows - high * kTileRows), numbers);
+        load_rows<4 + high>(a + high * kAmxTileRows * p.a_row, p.a_row, smaller(kAmxTileRows, rows - high * kAmxTileRows),
+                            numbers);
       });
       unrolled<kV>([&](auto v) {
-        const int columns = kTail && v == kV - 1 ? tail : static_cast<int>(kTilePairs);
-        load_columns<6 + v % 2>(b + v * kTilePairs, p.b_row, (numbers + 1) / 2, columns);
+        const int columns = kTail && v == kV - 1 ? tail : static_cast<int>(kAmxTilePairs);
+        load_columns<6 + v % 2>(b + v * kAmxTilePairs, p.b_row, (numbers + 1) / 2, columns);
         unrolled<kHigh>(
-            [](auto high) { tile_add_pairs<high * kV + decltype(v)::value, 4 + high, 6 + decltype(v)::value % 2>(); });
+            [](auto high) { amx_tile_add_pairs<high * kV + decltype(v)::value, 4 + high, 6 + decltype(v)::value % 2>(); });
       });
     }
     unrolled<kHigh>([&](auto high) {
-      unrolled<kV>([&](auto v) { tile_store<high * kV + v>(&sums[high * kTileRows][v * kTilePairs], sizeof sums[0]); });
+      unrolled<kV>(
+          [&](auto v) { amx_tile_store<high * kV + v>(&sums[high * kAmxTileRows][v * kAmxTilePairs], sizeof sums[0]); });
     });
     float* c = p.c;
     for (Index r = 0; r < rows; ++r, c += p.c_row) {
 #pragma GCC unroll 4
       for (int v = 0; v < kV; ++v) {
-        constexpr Index n = kTilePairs;
+        constexpr Index n = kAmxTilePairs;
         store_sum<float, kStore>(c + v * n, load<float>(&sums[r][v * n]), p.factor, kTail && v == kV - 1, tail);
       }
     }
@@ -83,36 +85,36 @@ struct Terms<BFloat16> : PairTerms {
   /// Rows of A; what lies past `rows` and `numbers` is 0.
   template <int kTile>
   static void load_rows(const BFloat16* a, Index stride, Index rows, Index numbers) {
-    if (rows >= kTileRows && numbers == kTileNumbers) {
-      tile_load<kTile>(a, stride * static_cast<Index>(sizeof(BFloat16)));
+    if (rows >= kAmxTileRows && numbers == kAmxTileNumbers) {
+      amx_tile_load<kTile>(a, stride * static_cast<Index>(sizeof(BFloat16)));
       return;
     }
-    alignas(64) std::uint32_t copy[kTileRows][kTilePairs] = {};
+    alignas(64) std::uint32_t copy[kAmxTileRows][kAmxTilePairs] = {};
     for (Index r = 0; r < rows; ++r) store_u32(copy[r], load_pairs(a + r * stride, numbers));
-    tile_load<kTile>(copy, sizeof copy[0]);
+    amx_tile_load<kTile>(copy, sizeof copy[0]);
   }
 
   /// Rows of B, a pair of its rows in each; what lies past `pairs` and `columns` is 0.
   template <int kTile>
   static void load_columns(const std::uint32_t* b, Index stride, Index pairs, int columns) {
-    if (pairs == kTilePairs && columns == kTilePairs) {
-      tile_load<kTile>(b, stride * static_cast<Index>(sizeof(std::uint32_t)));
+    if (pairs == kAmxTilePairs && columns == kAmxTilePairs) {
+      amx_tile_load<kTile>(b, stride * static_cast<Index>(sizeof(std::uint32_t)));
       return;
     }
-    alignas(64) std::uint32_t copy[kTilePairs][kTilePairs] = {};
+    alignas(64) std::uint32_t copy[kAmxTilePairs][kAmxTilePairs] = {};
     for (Index k = 0; k < pairs; ++k) store_u32(copy[k], load_u32_tail(b + k * stride, columns));
-    tile_load<kTile>(copy, sizeof copy[0]);
+    amx_tile_load<kTile>(copy, sizeof copy[0]);
   }
 };
 
-/// One sum in the order of tile_add_pairs: pairs of ascending numbers of the depth; what a gap leaves out adds 0.
+/// One sum in the order of amx_tile_add_pairs: pairs of ascending numbers of the depth; what a gap leaves out adds 0.
 template <>
 class Chain<BFloat16> {
  public:
   void add(Index number, U32 a, U32 b) {
-    if (number / kTileNumbers != step_) {
+    if (number / kAmxTileNumbers != step_) {
       end_step();
-      step_ = number / kTileNumbers;
+      step_ = number / kAmxTileNumbers;
     }
     const U32 lower_half = U32{} + 0xFFFFu;
     lower_ = add_pairs(lower_, a & lower_half, b & lower_half);

@@ -1,0 +1,23 @@
+// The table of second order, compiled once for each instruction set as table.cc is: qkv_second_order_kernels_scalar and so on.
+#include "kernels/second_order.h"
+
+#include "kernels/export.h"
+
+namespace qkv {
+namespace {
+
+template <class T>
+std::size_t second_order_scratch_bytes(Index head_dim, Index v_head_dim) {
+  return SecondOrderScratch<T>(nullptr, head_dim, v_head_dim).bytes;
+}
+
+template <class T>
+constexpr SecondOrderKernels<T> make_second_order_kernels() {
+  return {second_order_scratch_bytes<T>, second_order_rows<T>, second_order_keys<T>};
+}
+
+}  // namespace
+}  // namespace qkv
+
+QKV_EXPORT(SecondOrderTable, qkv_second_order_kernels) = {qkv::make_second_order_kernels<float>(),
+                                                          qkv::make_second_order_kernels<double>()};
