@@ -91,7 +91,7 @@ struct SecondJob {
         tile.tangents.position = by_distance;
       }
     }
-    if (tangents.sinks.data() != nullptr) tile.sink_rate = tangents.sinks(h);
+    if (tangents.sinks.data() != nullptr) tile.sink_tangent = tangents.sinks(h);
     tile.mean = mean + first_row;
     tile.moment = moment + first_row;
     return tile;

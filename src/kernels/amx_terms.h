@@ -1,7 +1,7 @@
-// Products of attention on AMX tiles: a step of the depth is 32 numbers, in pairs as in bf16_terms.h. Of a block of C one tile
-// holds 16 rows x 16 columns; whole steps are read where A and B lie, what is left over from copies filled up with zeros.
-// The order of every sum is that of the instruction, told by Chain for what must be summed number by number.
-// Here a_depth is always 2: a row's pairs lie side by side.
+// Products of attention on AMX tiles: a step of the depth is 32 numbers, in pairs as in bf16_terms.h. An AMX tile holds 16 rows
+// x 16 columns of a block of C. Whole steps of A and B are loaded in place, the rest from copies padded with zeros. Every sum
+// has the order of the instruction; Chain reproduces it where numbers are summed one by one. a_depth is always 2: a row's pairs
+// lie side by side. Not: other types.
 #pragma once
 
 #include <utility>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr Index kAmxTileNumbers = 2 * kAmxTilePairs;
 
-/// body(std::integral_constant<int, i>) for i < kCount: tiles are named by constants.
+/// body(std::integral_constant<int, i>) for i < kCount: tile numbers are immediates of the instructions.
 template <int kCount, class Body>
 inline __attribute__((always_inline)) void unrolled(const Body& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
@@ -33,7 +33,7 @@ struct Terms<BFloat16> : PairTerms {
   template <int kV, Store kStore, bool kTail>
   static void product(Product<BFloat16> p, Index rows, Index column, int tail) {
     constexpr int kHigh = kV > kVectors ? 1 : 2;  // four sums, so that each tile of A and of B serves two
-    const AmxTiles registers;                     // for one product: a callback between two may use tiles of its own
+    const AmxTiles registers;                     // configured per product: a callback between two products may use tiles too
     p.b += column;
     p.c += column;
     const auto next = [&](Index done) {
@@ -107,7 +107,7 @@ struct Terms<BFloat16> : PairTerms {
   }
 };
 
-/// One sum in the order of amx_tile_add_pairs: pairs of ascending numbers of the depth; what a gap leaves out adds 0.
+/// One sum in the order of amx_tile_add_pairs, over ascending pairs of the depth; skipped pairs add 0.
 template <>
 class Chain<BFloat16> {
  public:

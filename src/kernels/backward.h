@@ -1,6 +1,7 @@
 // Tiled backward attention: one query tile against one range of keys, scores recomputed from lse. All five products read
 // K, V, Q and dO in their natural rows; only Q^T and dO^T panels are packed. dk, dv and dq are set or added to, dbias is added
-// to. Dao 2023 (2307.08691), alg. 2:
+// to. Policy: Operands (what the products read: PlainOperands, Bf16Operands). Not: delta and lse (attention/), the order of
+// tiles. Dao 2023 (2307.08691), alg. 2:
 // P = exp(s - lse);  dV = P^T dO;  dP = dO V^T;  dS = P * (dP - delta);  dQ = dS K;  dK = dS^T Q.
 #pragma once
 
@@ -13,15 +14,15 @@ namespace {
 /// Keys [j0, j0 + nj) against the queries of the tile.
 struct BackwardBlock {
   Index j0, nj;
-  bool sets_dq;                    // nothing has been added to dq
+  bool sets_dq;                    // dq is set, not added to
   bool partial = false;            // some pair is not kept
   bool any = false;                // some pair is kept
   bool nonfinite_keys = false;     // partial, and K holds NaN or infinity
   bool nonfinite_queries = false;  // partial, and Q or dO do
 };
 
-/// C[m] (+)= factor * sum_k A[m, k] * B[k] over pairs with kept(m, k) only, in the order and rounding of `product_spans`: for
-/// blocks that hide NaN or infinity behind the mask, since 0 * NaN is NaN.
+/// C[m] (+)= factor * sum_k A[m, k] * B[k] over pairs with kept(m, k) only, with the order and rounding of `product_spans`: for
+/// blocks with NaN or infinity behind the mask, since 0 * NaN is NaN.
 template <class N, class Kept>
 inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool sets, const Kept& kept) {
   using Sum = typename Terms<N>::Sum;
@@ -48,7 +49,7 @@ inline void product_of_kept(const Product<N>& p, Index rows, Index columns, bool
   }
 }
 
-/// The product over the spans' cells, or where one hides something not finite over its kept pairs.
+/// The product over the spans or, where masked pairs are not finite, over the kept pairs.
 template <class N, class Kept>
 inline void add_product(const Product<N>& p, Index rows, Index columns, const Span* depth_of, bool sets, bool nonfinite,
                         const Kept& kept) {
@@ -61,7 +62,7 @@ inline void add_product(const Product<N>& p, Index rows, Index columns, const Sp
   }
 }
 
-/// May query and key, counted from the tile's and the block's first, be attended? Asked only where find_nonfinite found
+/// Whether a query (counted from the tile's first) attends a key (from the block's first). Valid where find_nonfinite found
 /// something.
 template <class T>
 inline bool pair_kept(const BackwardScratch<T>& w, Index query, Index key) {
@@ -95,7 +96,7 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
               [&](Index query, Index key) { return pair_kept(w, query, key); });
 }
 
-/// Scores and dP of the cells of each vector's span.
+/// Scores and dP within each vector's span.
 template <class T, class Operands>
 inline void score_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands,
                         const BackwardBlock& b) {
@@ -115,7 +116,7 @@ inline void score_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, c
   }
 }
 
-/// Zeros where a product of dK or dV reads cells that are in no vector's span.
+/// Zeros P and dS where the products dK and dV read them outside every vector's span.
 template <class T>
 inline void clear_gaps(const BackwardScratch<T>& w, Index keys) {
   using V = typename Simd<T>::V;
@@ -133,7 +134,7 @@ inline void clear_gaps(const BackwardScratch<T>& w, Index keys) {
   }
 }
 
-/// The mask of a block, strip by strip, and the spans of what it leaves alive.
+/// The lane masks of a block, strip by strip, and its live spans.
 template <class T>
 inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, BackwardBlock& b, BlockStrip<T>* strips) {
   for (Index j = 0; j < b.nj; j += kGroup) w.spans.queries_of[j / kGroup] = {0, 0};
@@ -156,8 +157,8 @@ inline void mask_block(const BackwardTile<T>& t, const BackwardScratch<T>& w, Ba
   find_vector_spans<T>(t.q_count, w.spans);
 }
 
-/// Whether hidden pairs could bring NaN or infinity into a sum; if so, the lane_mask of all strips are made to say what is
-/// kept.
+/// Records which side of the masked pairs holds NaN or infinity; if any does, fills the lane masks of unmasked and empty strips
+/// too, for pair_kept.
 template <class T>
 inline void find_nonfinite(Index q_count, bool nonfinite_keys, bool nonfinite_queries, const BlockStrip<T>* strips,
                            BackwardBlock& b) {
@@ -171,7 +172,7 @@ inline void find_nonfinite(Index q_count, bool nonfinite_keys, bool nonfinite_qu
   }
 }
 
-/// Asks for the block's bias and its gradient while the products run: rows a page apart are nothing that the hardware foresees.
+/// Prefetches the block's bias and its gradient while the products run: the hardware does not predict rows a page apart.
 template <class T>
 inline void prefetch_bias(const BackwardTile<T>& t, const BackwardBlock& b) {
   const TileBias<T>& bias = t.scores.bias;
@@ -214,8 +215,8 @@ inline void pack_panels(const T* rows, Index stride, Index begin, Index count, I
   }
 }
 
-/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS as they
-/// are.
+/// What the five products read where rows are T: K, V, Q and dO in their natural rows, panels of Q^T and dO^T, P and dS in
+/// place.
 template <class T>
 struct PlainOperands {
   using Number = T;
@@ -270,7 +271,7 @@ struct PlainOperands {
   }
 };
 
-/// lse and delta of the tile's queries; lanes past q_count hold zeros. delta null: zeros.
+/// Loads lse and delta of the tile's queries, zeros in lanes past q_count. delta null: zeros.
 template <class T>
 inline void load_row_numbers(const BackwardTile<T>& t, const T* delta, const BackwardScratch<T>& w) {
   for (Index i = 0; i < round_up(t.q_count, Simd<T>::kLanes); ++i) {
@@ -281,7 +282,7 @@ inline void load_row_numbers(const BackwardTile<T>& t, const T* delta, const Bac
   }
 }
 
-/// Backward of one tile, of which the rows are the operands' alone.
+/// Backward of one tile; rows are read through `operands` only.
 template <class T, class Operands>
 inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const Operands& operands) {
   operands.pack();
@@ -290,7 +291,7 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
   for (Index i = 0; i < t.q_count; ++i) {
     nonfinite |= !(w.delta[i] - w.delta[i] == 0) || !(w.lse2_high[i] - w.lse2_high[i] == 0);
   }
-  // NaN or infinity in dout reaches delta, in q the lse of a row that sees a key: look for them only then.
+  // NaN or infinity in dout reaches delta, in q the lse of any row that attends a key: search the rows only then.
   w.nonfinite = nonfinite && operands.queries_are_nonfinite();
   for (Index j0 = t.k_begin; j0 < t.k_begin + t.k_count; j0 += kBackwardBlock) {
     BackwardBlock block{j0, smaller(kBackwardBlock, t.k_begin + t.k_count - j0), t.sets_dq && j0 == t.k_begin};

@@ -1,5 +1,5 @@
-// Backward attention on products of bf16 pairs. P and dS are made in float and rounded to bf16 once a block, before they are
-// multiplied; every sum is float. Pairs lie along the axis that a product sums over:
+// Backward attention on products of bf16 pairs. P and dS are computed in float and rounded to bf16 once per block, before their
+// products; every sum is float. Pairs lie along the axis that a product sums over:
 //   S^T = K Q^T, dP^T = V dO^T   along D and Dv: K and V in their natural rows, panels of Q^T and dO^T in pairs
 //   dV = P^T dO, dK = dS^T Q     along queries: rows of P^T and dS^T, two rows of dO and of Q paired up
 //   dQ = dS K                    along keys: two rows of dS^T, two rows of K paired up; for tiles rows of dS
@@ -43,7 +43,7 @@ struct Bf16BackwardScratch {
 /// What the five products of a tile read.
 struct Bf16Operands {
   using Number = BFloat16;
-  static constexpr Store kStoreScores = Store::kScale;  // panels are as Q is stored, the factor comes after the sum
+  static constexpr Store kStoreScores = Store::kScale;  // panels hold Q as stored; the sum is scaled
   const BackwardTile<BFloat16>& t;
   const Bf16BackwardScratch& w;
 
@@ -61,7 +61,7 @@ struct Bf16Operands {
     return holds_nonfinite(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim);
   }
 
-  /// P and dS of the cells that the products read.
+  /// Rounds P and dS where the products read them.
   void round(const BackwardBlock& b) const {
     const BlockSpans& spans = w.tile.spans;
     for (Index j = 0; j < b.nj; j += kGroup) {

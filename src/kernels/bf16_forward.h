@@ -1,7 +1,7 @@
 // Attention forward on products of bf16 pairs: K is read in its natural rows, two numbers to a 32-bit word, Q^T is packed in
-// pairs along D, V once per chunk in pairs of keys, and the weights are rounded to bf16 before they meet V. Sums, softmax, lse
-// and the sum that divides out are float. On AMX's tiles too: what is other there, the terms say (amx_terms.h).
-// Not: backward (bf16_backward.h); weights, which go by the float kernels (widened_rows.h).
+// pairs along D, V once per chunk in pairs of keys, and the weights are rounded to bf16 before the product with V. Sums,
+// softmax and lse are float. The same code runs on AMX tiles; Terms<BFloat16> holds the difference (amx_terms.h). Not: backward
+// (bf16_backward.h); a matrix of weights, which the float kernels compute (widened_rows.h).
 #pragma once
 
 #include "kernels/bf16_terms.h"
@@ -12,7 +12,7 @@ namespace qkv {
 namespace {
 
 struct Bf16ForwardScratch {
-  WidenedForwardScratch widened;  // its panels, and v as float for tiles that hide something
+  WidenedForwardScratch widened;  // its panels, and v as float where a mask may hide NaN
   std::uint32_t* v_pairs;         // [key_tile / 2][Dv]; for tiles [Dv][key_tile / 2]
   std::uint32_t* p_pairs;         // [key_tile / 2][strip]
   PairStrides v_strides;
@@ -29,8 +29,8 @@ struct Bf16ForwardScratch {
   }
 };
 
-/// Rows and products of forward_tile on pairs. The widened rows of WidenedRows serve what is float: v where a tile may hide NaN
-/// or infinity, and out.
+/// Rows and products of forward_tile on pairs. WidenedRows provides what is float: out, and v where a mask may hide NaN or
+/// infinity.
 struct Bf16Rows : WidenedRows<BFloat16> {
   static constexpr bool kSets = false;
   const Bf16ForwardScratch& pairs;
@@ -80,7 +80,7 @@ struct Bf16Rows : WidenedRows<BFloat16> {
   void add_values(const ForwardTile<float>&, const VectorRange& range, Index j0, Index nj, const float* p, float* out) const {
     round_range(range, p);
     const PairSpan steps = whole_steps(range.lo, range.hi);
-    // A key beside the range, in one step with it, may be NaN, and 0 * NaN is NaN.
+    // A key next to the range, in the same step of the product, may be NaN, and 0 * NaN is NaN.
     if (hold_nonfinite(j0, 2 * steps.begin, range.lo) || hold_nonfinite(j0, range.hi, smaller(nj, 2 * steps.end))) {
       multiply_kept(
           range, steps, [](Index) { return ~0u; }, out);
@@ -109,13 +109,13 @@ struct Bf16Rows : WidenedRows<BFloat16> {
   void round_range(const VectorRange& range, const float* p) const {
     round_pairs_of_rows(p, strip_lanes<float>(), range.lo, range.hi, range.first, range.count, pairs.p_pairs);
   }
-  /// Whether v does, of keys [begin, end) of the chunk.
+  /// Whether v of keys [begin, end) of the chunk holds NaN or infinity.
   bool hold_nonfinite(Index j0, Index begin, Index end) const {
     return begin < end && holds_nonfinite(t.v + (j0 + begin) * t.v_stride, t.v_stride, end - begin, t.v_head_dim);
   }
 
-  /// out[d, lane] += the same sum over keys of the range only that the lane keeps, lane_mask(j) bit by bit: where NaN or
-  /// infinity lies behind the mask. In the order and rounding of the product, where p = 0 adds nothing.
+  /// out[d, lane] += the same sum over the keys of the range that the lane attends, by lane_mask(j): for NaN or infinity behind
+  /// the mask. In the order and rounding of the product, where p = 0 adds nothing.
   template <class LaneMask>
   void multiply_kept(const VectorRange& range, PairSpan steps, const LaneMask& lane_mask, float* out) const {
     constexpr int n = Simd<float>::kLanes;
@@ -146,7 +146,7 @@ inline void forward_bf16_observed(const ForwardTile<BFloat16>& t, void* scratch,
   const Bf16ForwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
   ForwardTile<float> f = float_forward(t);
   f.v = t.v == nullptr ? nullptr : w.widened.v;
-  f.weights = f.exponentials = nullptr;  // by the float kernels, below
+  f.weights = f.exponentials = nullptr;  // the float kernels compute them, below
   forward_tile(f, w.widened.tile, Bf16Rows(t, w), observer);
   if (t.weights == nullptr) return;
   float unused_lse[kStripsPerTile * strip_lanes<float>()];

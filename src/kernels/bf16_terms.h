@@ -1,6 +1,6 @@
-// Products of attention on bf16 pairs: a step of the depth is two numbers, read of B as one 32-bit word of a panel or of two
-// rows paired up. And the ways to such words: rows in pairs along their width, two rows paired up number by number, floats
-// rounded. Not: which products there are (bf16_forward.h, bf16_backward.h); tiles (amx_terms.h).
+// Products of attention on bf16 pairs: a step of the depth is two numbers, in B one 32-bit word. And how such words are made:
+// from rows in pairs along their width, from two rows interleaved, from floats rounded. Not: which products there are
+// (bf16_forward.h, bf16_backward.h); tiles (amx_terms.h).
 #pragma once
 
 #include "kernels/amx_terms.h"
@@ -24,7 +24,7 @@ struct Terms<BFloat16> : PairTerms {
 };
 #endif
 
-/// Whole steps of the depth around the numbers [lo, hi), in pairs. Both are counted from where the product begins.
+/// The whole steps of the depth that contain the numbers [lo, hi), counted in pairs from where the product begins.
 struct PairSpan {
   Index begin, end;
 };
@@ -33,14 +33,14 @@ constexpr PairSpan whole_steps(Index lo, Index hi) {
   return {lo / step * (step / 2), (hi + step - 1) / step * (step / 2)};
 }
 
-/// Where two rows paired up lie as an operand A, in words: for pairs side by side along the rows that were paired, as one reads
-/// them, or, for tiles, along the depth.
+/// Strides, in 32-bit words, of interleaved rows as the operand A: pairs lie side by side along the rows' width or, for AMX
+/// tiles, along the depth.
 struct PairStrides {
   Index pair, column;
 };
 
-/// panels[row / panel][k][row % panel] = numbers 2 k and 2 k + 1 of a row, 0 past the ends of rows and columns. Words are
-/// moved, never computed with: as floats they may be anything.
+/// panels[row / panel][k][row % panel] = numbers 2 k and 2 k + 1 of a row, 0 past the ends of rows and columns. The transpose
+/// moves words as floats but never computes with them.
 inline void pack_pairs(const BFloat16* rows, Index stride, Index count, Index width, Index panel, std::uint32_t* panels) {
   constexpr int n = Simd<float>::kLanes;
   for (Index r0 = 0; r0 < count; r0 += n) {
@@ -72,7 +72,7 @@ inline void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index 
   }
 }
 
-/// The same turned about: columns[d][k], `row` words apart, and 0 up to a whole step of pairs.
+/// The same transposed: columns[d][k], `row` words apart, zeros up to a whole step of pairs.
 inline void pair_up_columns(const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* columns) {
   constexpr Index n = Simd<float>::kLanes;
   for (Index k0 = 0; 2 * k0 < count; k0 += n) {
@@ -97,8 +97,8 @@ inline U32 round_pair(const float* rows, Index row, Index lo, Index hi, Index k,
   return round_pairs(lower, upper);
 }
 
-/// pairs[k][lane] = rows 2 k and 2 k + 1 of floats rounded, for whole steps around the rows [lo, hi), which alone count, and
-/// vectors [first, first + count) of lanes. Rows of both are `row` apart.
+/// pairs[k][lane] = rows 2 k and 2 k + 1 of floats, rounded, for the whole steps that contain rows [lo, hi) and vectors [first,
+/// first + count) of lanes; rows outside [lo, hi) count as 0. Rows of both are `row` apart.
 inline void round_pairs_of_rows(const float* rows, Index row, Index lo, Index hi, int first, int count, std::uint32_t* pairs) {
   const PairSpan steps = whole_steps(lo, hi);
   for (Index k = steps.begin; k < steps.end; ++k) {
@@ -108,8 +108,7 @@ inline void round_pairs_of_rows(const float* rows, Index row, Index lo, Index hi
   }
 }
 
-/// The same of vector v turned about: lanes[lane][k], `lane_row` words apart, the rows [0, lane_row * 2) of which count those
-/// in [lo, hi).
+/// The same of vector v transposed: lanes[lane][k], `lane_row` words apart, for rows [0, 2 * lane_row).
 inline void round_pairs_of_lanes(const float* rows, Index row, Index lo, Index hi, int v, Index lane_row,
                                  std::uint32_t* lanes) {
   constexpr Index n = Simd<float>::kLanes;
@@ -121,7 +120,7 @@ inline void round_pairs_of_lanes(const float* rows, Index row, Index lo, Index h
   }
 }
 
-/// True when rows hold NaN or infinity, of which 0 times is NaN.
+/// Whether rows hold NaN or infinity: 0 times such a number is NaN.
 inline bool holds_nonfinite(const BFloat16* rows, Index stride, Index count, Index width) {
   F32 sum{};
   for (Index i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// Attention on key/value caches, compiled once for each instruction set beside table.cc, and exported as a table of its own.
+// The table of kernels on key/value caches.
 #include "kernels/cache_decode.h"
 #include "kernels/cache_params.h"
 #include "kernels/cache_tile.h"

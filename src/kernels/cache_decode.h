@@ -1,6 +1,6 @@
-// Attention of few queries on a cache: decode.h's loops on rows that are listed chunk by chunk, so that pages of any size are
-// read where they lie, in what they are stored as: bytes that are not stored are not read. Integers take part as they are: a
-// score is multiplied by its key's scale, a weight by its value's. Not: many queries (cache_tile.h).
+// Decode attention on a cache: decode.h's loops on lists of row pointers, made chunk by chunk, so that pages of any size are
+// read in place and in their storage type. Integers are multiplied as they are; a score is then scaled by its key's scale, a
+// weight by its value's. Not: many queries (cache_tile.h).
 #pragma once
 
 #include "kernels/cache_rows.h"
@@ -20,7 +20,7 @@ struct ChunkList {
 template <class S>
 struct CacheDecodeScratch {
   DecodeScratch<S> decode;
-  ChunkList<S> list, next;  // of the chunk at hand and of that behind it, whose keys are fetched meanwhile
+  ChunkList<S> list, next;  // of this chunk, and of the next one, whose keys are prefetched meanwhile
   std::size_t bytes;
 
   CacheDecodeScratch(void* base, Index rows, Index head_dim, Index v_head_dim) : decode(base, rows, head_dim, v_head_dim) {
@@ -37,8 +37,8 @@ struct CacheDecodeScratch {
   }
 };
 
-/// Fills the list for the chunk at j0. For a position that does not exist the row of one that does stands in, which may be
-/// fetched and is never used, and a scale of 0.
+/// Fills the list for the chunk at j0. A position that does not exist gets the row of one that does, which may be prefetched
+/// but is never used, and a scale of 0.
 template <class S>
 inline void list_chunk(const CachedHead& cache, Index j0, Index run, const ChunkList<S>& list) {
   constexpr bool scaled = std::is_same_v<S, std::int8_t>;
@@ -100,7 +100,7 @@ struct CachedChunks {
   }
 };
 
-/// Of its own, so that all types of q share one copy.
+/// A function of its own, so that all types of q share one copy.
 template <class S>
 [[gnu::noinline]] void decode_cached_chunks(const DecodeGroup<SumOf<S>>& t, const CachedHead& cache, Index k_begin, Index k_end,
                                             const CacheDecodeScratch<S>& w, const DecodeState<SumOf<S>>& state) {
@@ -108,7 +108,7 @@ template <class S>
   decode_chunks(t, k_begin, k_end, chunks, w.decode, state);
 }
 
-/// A group whose queries are packed already, as one of the type of sums.
+/// The group in the type of sums; its queries have been packed.
 template <class Q>
 inline DecodeGroup<Accumulator<Q>> sums_group(const DecodeGroup<Q>& t) {
   if constexpr (std::is_same_v<Q, Accumulator<Q>>) {

@@ -1,5 +1,5 @@
-// What the kernels on key/value caches are told, as plain data, and the table that each instruction set exports. T is what q
-// and out are stored as; what the cache stores is known at run time.
+// What the kernels on key/value caches are passed, as plain data, and their table. T is the storage type of q and out; that of
+// the cache is known at run time.
 #pragma once
 
 #include "kernels/params.h"
@@ -16,8 +16,8 @@ struct CachedMatrix {
   Index page_stride, row_stride, scale_page_stride;  // in elements; scales of a page follow each other
 };
 
-/// Both, and where their rows lie: position j is row j % page_size of page pages[j / page_size % num_pages]. So one page holds
-/// all (contiguous), several do (paged), or few are written round and round (ring).
+/// K, V and where their rows lie: position j is row j % page_size of page pages[j / page_size % num_pages]. One page is a
+/// contiguous cache, several are a paged one, few that are reused in turn a ring.
 struct CachedHead {
   StoredType type;
   CachedMatrix k, v;   // rows of D and Dv
@@ -32,7 +32,7 @@ struct CacheKernels {
   /// Queries of a tiled work item, and the bytes of its scratch; chunks are those of Kernels<T>::key_tile.
   Index (*query_tile)(Index head_dim, Index v_head_dim);
   std::size_t (*forward_scratch_bytes)(Index head_dim, Index v_head_dim);
-  /// As Kernels<T>::forward; k and v of the tile are not looked at.
+  /// As Kernels<T>::forward; k and v of the tile are ignored.
   void (*forward)(const ForwardTile<T>&, const CachedHead&, void* scratch);
   /// As in DecodeKernels<T>, whose merge, finish and state these share.
   Index (*decode_chunk)(StoredType, Index head_dim, Index v_head_dim);
@@ -41,7 +41,7 @@ struct CacheKernels {
   void (*decode_part)(const DecodeGroup<T>&, const CachedHead&, Index k_begin, Index k_end, void* scratch, void* state);
 };
 
-/// to[r][0..width) = from[r][0..width) rounded once to the type of `to`. Double goes to double only, and nothing else does.
+/// to[r][0..width) = from[r][0..width) rounded once to the type of `to`. Double is stored as double, all else is not.
 struct StoreRows {
   const void* from;
   StoredType from_type;  // not kInt8

@@ -1,4 +1,4 @@
-// Rows of a key/value cache: where a position lies, positions as floats one after the other, floats into what the cache stores.
+// Rows of a key/value cache: where a position lies, reading positions as floats, storing floats in the cache's type.
 // Integers: x = scale * n with n in -127 .. 127, one scale a row, scale = max |x| / 127, so that an element is off by at most
 // max |x| / 254 (and a rounding of float). A row with NaN or infinity becomes NaN throughout; one whose largest number is below
 // 2^-100 becomes 0. Not: attention (cache_tile.h, cache_decode.h).
@@ -11,8 +11,7 @@
 namespace qkv {
 namespace {
 
-/// Calls body(position - begin, page, row of the page, count) for each run of existing positions of [begin, end) that lie one
-/// after the other.
+/// Calls body(position - begin, page, row of the page, count) for each contiguous run of existing positions of [begin, end).
 template <class Body>
 inline __attribute__((always_inline)) void for_cached_runs(const CachedHead& cache, Index begin, Index end, const Body& body) {
   const Index first = larger(begin, cache.first), last = smaller(end, cache.end);
@@ -72,7 +71,7 @@ inline void read_cached(const CachedHead& cache, const CachedMatrix& matrix, Ind
   zero_up_to(count);
 }
 
-/// f(S{}) for what the cache stores, of those whose sums are of type Sum.
+/// f(S{}) with the cache's storage type S, one of those whose sums are of type Sum.
 template <class Sum, class F>
 inline auto for_stored_type(StoredType type, const F& f) {
   if constexpr (std::is_same_v<Sum, double>) {
@@ -101,7 +100,7 @@ inline void read_any(const CachedHead& cache, const CachedMatrix& matrix, Index 
   });
 }
 
-/// Integers of one row; returns its scale.
+/// Quantises one row to integers; returns its scale.
 template <class T>
 inline float quantise_row(const T* from, Index width, std::int8_t* to) {
   constexpr Index n = Simd<float>::kLanes;

@@ -1,7 +1,6 @@
-// Tiled forward attention on a cache: many queries, as when a prompt is read in chunks. A chunk of keys is read where it lies
-// if it is of the type of sums and in one piece, else it is brought into scratch memory, once for all strips of a query tile.
-// The arithmetic is forward.h's on such rows, so every layout of a cache gives the same bits. Not: few queries
-// (cache_decode.h).
+// Tiled forward attention on a cache: many queries, as in chunked prefill. A chunk of keys is read in place if it has the type
+// of sums and is contiguous; otherwise it is copied to scratch memory, once for all strips of a query tile. The arithmetic is
+// forward.h's, so every layout of a cache gives bit-identical results. Not: few queries (cache_decode.h).
 #pragma once
 
 #include "kernels/cache_rows.h"
@@ -10,7 +9,7 @@
 namespace qkv {
 namespace {
 
-/// Queries of a work item: fewer than elsewhere where wide heads leave no room for a chunk's rows in the 2 MiB of a thread.
+/// Queries of a work item: fewer than without a cache where wide heads leave no room for a chunk's rows in a thread's 2 MiB.
 template <class T>
 Index cache_query_tile(Index head_dim, Index v_head_dim) {
   constexpr Index size = static_cast<Index>(sizeof(T)), budget = (Index{2} << 20) - (Index{1} << 16);
@@ -27,7 +26,7 @@ struct CacheTileScratch : ForwardRowsScratch<T> {
       : ForwardRowsScratch<T>(base, head_dim, v_head_dim, cache_query_tile<T>(head_dim, v_head_dim)) {}
 };
 
-/// The rows that forward_tile asks for, as numbers of type T. Queries and results of 16 bits pass through scratch memory.
+/// The rows of forward_tile in type T. Queries and results of 16 bits pass through scratch memory.
 template <class T>
 struct CacheTileRows : PlainProducts {
   const CachedHead& cache;
@@ -60,7 +59,7 @@ struct CacheTileRows : PlainProducts {
   }
 
  private:
-  /// Where row 0 would be, so that the kernel keeps its own numbers; `stride` is what its rows then lie apart.
+  /// Returns where row 0 would be, so that the kernel keeps its own row numbers, and sets the stride of the rows.
   const T* take(const CachedMatrix& matrix, Index j0, Index nj, Index width, T* scratch, Index& stride) const {
     constexpr StoredType own = std::is_same_v<T, double> ? StoredType::kF64 : StoredType::kF32;
     const Index begin = larger(j0, cache.first), end = smaller(j0 + nj, cache.end);
@@ -75,7 +74,7 @@ struct CacheTileRows : PlainProducts {
   }
 };
 
-/// Of its own, so that all types of q and out share one copy.
+/// A function of its own, so that all types of q and out share one copy.
 template <class T>
 [[gnu::noinline]] void forward_cached_rows(const ForwardTile<T>& t, const CacheTileScratch<T>& w,
                                            const CacheTileRows<T>& rows) {

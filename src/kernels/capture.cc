@@ -1,5 +1,5 @@
-// The kernels that look at weights, compiled once for each instruction set as table.cc is; exports one table and nothing else.
-// Apart from table.cc, so that forward's own instructions are those of nobody who looks.
+// The table of kernels that capture weights. A file of its own, so that instances with an observer do not change the code that
+// the compiler makes of forward alone (table.cc).
 #include "kernels/bf16_forward.h"
 #include "kernels/capture_params.h"
 #include "kernels/capture_sweep.h"
@@ -11,7 +11,7 @@
 namespace qkv {
 namespace {
 
-/// forward(tile, observer) with a observer of the tile's rows.
+/// Calls forward(observer) with an observer of the tile's rows.
 template <class S, class Forward>
 inline void observe_rows(const ForwardTile<S>& t, const RowSums<S>& sums, void* statistics_scratch, const Forward& forward) {
   using T = Accumulator<S>;
@@ -33,7 +33,7 @@ void observed_bf16(const ForwardTile<BFloat16>& t, const RowSums<BFloat16>& sums
 }  // namespace
 }  // namespace qkv
 
-// The rest is AVX-512's (dispatch/capture_kernels.cc).
+// Everything else is AVX-512's (dispatch/kernels.cc).
 QKV_EXPORT(CaptureKernelTable, qkv_capture_kernels) = {{}, {}, {nullptr, qkv::observed_bf16, nullptr, nullptr}, {}};
 #else
 namespace qkv {
@@ -56,7 +56,7 @@ void observed_widened(const ForwardTile<S>& t, const RowSums<S>& sums, void* scr
   observe_rows(t, sums, statistics_scratch, [&](const auto& observer) { forward_widened_observed(t, scratch, observer); });
 }
 
-/// The tile of a sweep as forward_tile's rows know it.
+/// The tile of a sweep as forward_tile's Rows expect it.
 template <class S>
 ForwardTile<S> tile_of(const CaptureSweep<S>& t) {
   ForwardTile<S> f{};

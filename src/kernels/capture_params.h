@@ -1,4 +1,4 @@
-// What the kernels that look at weights are told, as plain data: sums of each row while forward runs, and a second sweep over
+// What the kernels that capture weights are passed, as plain data: sums of each row while forward runs, and a second sweep over
 // the keys once every row's normaliser is known. Letters as in params.h.
 #pragma once
 
@@ -20,7 +20,7 @@ struct RowSums {
   Sum *self, *previous, *first;  // p of the keys position, position - 1 and 0; 0 where they are not kept
 };
 
-/// The weights of queries [q_begin, q_begin + q_count) of one (batch, head) once more, and what is kept of them.
+/// The weights of queries [q_begin, q_begin + q_count) of one (batch, head), computed again, and what is kept of them.
 template <class T>
 struct CaptureSweep {
   using Sum = Accumulator<T>;

@@ -1,6 +1,6 @@
-// The weights of a tile of queries once more, chunk by chunk, when each row's normaliser is known; what is asked for is taken
-// from each chunk and the rest forgotten: sums over queries, sums of blocks, whole rows, the largest of each row. Backward:
-// the same of weights times their gradient. Not: out, the normaliser (forward.h), the matrix itself (forward_weights.h).
+// The weights of a query tile computed again, chunk by chunk, with each row's normaliser known, without storing them: sums over
+// queries, sums of blocks, whole rows, the largest of each row. For backward the same of weights times their gradient. Not:
+// out, the normaliser (forward.h), the matrix itself (forward_weights.h).
 #pragma once
 
 #include "kernels/capture_params.h"
@@ -83,7 +83,7 @@ class CaptureSweeper {
   }
 
  private:
-  /// scores -> w, 0 where not kept and in lanes without a query, whatever is hidden there.
+  /// scores -> w, 0 where not kept and in lanes without a query, also where those hold NaN.
   void make_weights(const StripRange& r, Index j0, const LiveRange& live) const {
     const bool two = live_vectors<T>(r.ni) == kVectors;
     if (live.masked || r.ni % n != 0) {
@@ -126,7 +126,7 @@ class CaptureSweeper {
     return (live.masked ? w_.lane_mask[j] : ~0u) & lane_bits(r.ni);
   }
 
-  /// w -> w (dout . v), 0 where not kept whatever v holds.
+  /// w -> w (dout . v), 0 where not kept, also where v holds NaN.
   void times_gradient(const ForwardTile<T>& f, const StripRange& r, Index j0, const LiveRange& live) const {
     const int vectors = live_vectors<T>(r.ni);
     // gradients[j, lane] = sum_d v[j, d] * dout[lane, d]

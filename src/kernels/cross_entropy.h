@@ -1,5 +1,5 @@
-// Softmax and cross-entropy of rows of logits, with their gradient. As in attention, a block of rows is turned so that each
-// SIMD lane holds one row: maximum and sum need no horizontal step. Not: the mean over rows (nn/cross_entropy.cc), label
+// Softmax and cross-entropy of rows of logits, with their gradient. As in attention, a block of rows is transposed so that
+// each SIMD lane holds one row: maximum and sum need no horizontal step. Not: the mean over rows (nn/cross_entropy.cc), label
 // smoothing.
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace qkv {
 namespace {
 
-constexpr Index kClassBlock = 128;  // columns of logits turned at once: 8 KiB of stack on AVX-512
+constexpr Index kClassBlock = 128;  // columns of logits transposed at once: 8 KiB of stack on AVX-512
 
 /// One block of rows, one in each lane.
 struct LogitRows {

@@ -1,7 +1,7 @@
-// Attention of few queries over many keys, where reading K and V is the limit: each row of them is read once for all queries of
-// all heads that share it. Scores are dot products along D, kept query by query with keys in the lanes. A chunk of keys is four
-// runs, walked side by side, and what comes next in each is fetched ahead: one stream alone does not fill the memory's queues.
-// Parts of the keys stand alone (maximum, sum, result not yet divided) and are merged in the order of their keys. Not: many
+// Decode attention: few queries over many keys, limited by memory bandwidth. Each row of K and V is read once for all queries
+// of all heads that share it. Scores are dot products along D, stored query by query with keys in the lanes. A chunk of keys is
+// cut into four runs that are read side by side with software prefetch: a single stream does not fill the memory's queues.
+// Parts of the keys (split-K) each give a maximum, a sum and an undivided result, merged in the order of their keys. Not: many
 // queries (forward.h), weights. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023, "Flash-Decoding".
 #pragma once
 
@@ -31,8 +31,8 @@ inline void drop_weights(const Group& t, Index j0, const LiveRange& live, const 
   }
 }
 
-/// row_sum[r] = row_sum[r] * factor[r] + the weights of places [begin, end), added in the order in which rows of V are, and
-/// rounded as they are. Rows become lanes n at a time.
+/// row_sum[r] = row_sum[r] * factor[r] + the weights of places [begin, end), in the order and rounding in which the rows of V
+/// are added, so that a constant V is returned exactly. n rows at a time are transposed into lanes.
 template <class T>
 inline void add_sums(const T* weights, Index rows, Index begin, Index end, const T* factor, T* row_sum) {
   using V = typename Simd<T>::V;
@@ -50,7 +50,7 @@ inline void add_sums(const T* weights, Index rows, Index begin, Index end, const
   }
 }
 
-/// What value_rows does, over kept pairs only: for chunks that hide NaN or infinity behind the mask. The same sums otherwise.
+/// value_rows over kept pairs only, for chunks with NaN or infinity behind the mask. The same sums otherwise.
 template <class T, class Group, class Chunk>
 inline void add_kept_values(const Group& t, const DecodeScratch<T>& w, const SumOf<T>* weights, const Chunk& v, Index begin,
                             Index end, const SumOf<T>* factor, const DecodeState<SumOf<T>>& state) {
@@ -72,7 +72,7 @@ inline void add_kept_values(const Group& t, const DecodeScratch<T>& w, const Sum
   }
 }
 
-/// True when rows of V that some query must not see hold NaN or infinity: 0 * NaN is NaN.
+/// Whether rows of V that some query may not attend hold NaN or infinity: 0 * NaN is NaN.
 template <class T, class Group, class Chunk>
 inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, const Chunk& v) {
   using Sum = SumOf<T>;
@@ -93,14 +93,14 @@ inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, co
   return bits_where<Sum>(marks != marks) != 0;
 }
 
-/// Places of a run after which sums and results are written back: its rows of V stay in L1 while all queries pass over them.
+/// Rows of each run between write-backs of sums and results: these rows of V stay in L1 while all queries use them.
 constexpr Index kDecodeSteps = 8;
 
 template <class T, class Group, class Source, class Chunk>
 inline void decode_values(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w, const Source& source,
                           const Chunk& v, const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
-  bool hides = false;  // integers are finite, and a scale that is not meets no weight of a query that must not see it
+  bool hides = false;  // integers are finite, and scale_weights selects around their scales
   if constexpr (!Source::kScaled) hides = live.masked && hides_nonfinite_values(t, w, v);
   const Sum* weights = w.scores;
   if (t.scores.dropout.threshold != 0) {
@@ -157,7 +157,7 @@ inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const De
   if (live.masked) order_by_place(w.mask_by_key, w.run, live, w.query_mask);
   const Index row_bytes = larger(s.head_dim, t.v_head_dim) * static_cast<Index>(sizeof(T));
   const Index ahead = larger<Index>(1, smaller<Index>(w.run / 2, kAheadBytes / row_bytes));
-  const Index in_softmax = smaller(rows_of(t) / 2, ahead * 2);  // rows of V that are fetched meanwhile
+  const Index in_softmax = smaller(rows_of(t) / 2, ahead * 2);  // rows of V that are prefetched during the softmax
   const auto [k, v] =
       source.chunk(j0, w.chunk, {w.run, ahead, live.lo, live.hi}, {w.run, ahead + in_softmax, live.lo, live.hi});
   chunk_dots<T>(t, k, w);
@@ -192,7 +192,7 @@ inline void pack_queries(const DecodeGroup<Q>& t, const DecodeScratch<T>& w) {
   }
 }
 
-/// The first chunk from j0 on in which a query of one of the heads may attend something, `end` where there is none.
+/// The first chunk at or after j0 with a key that a query of any head may attend; `end`: none.
 template <class Group>
 inline Index live_chunk_of_group(const Group& t, Index j0, Index end, Index chunk) {
   TileMask mask = t.scores.mask;
@@ -204,7 +204,7 @@ inline Index live_chunk_of_group(const Group& t, Index j0, Index end, Index chun
   return next;
 }
 
-/// What keys [k_begin, k_end) give to packed queries, k_begin a multiple of the part. The state holds nothing before.
+/// Packed queries against keys [k_begin, k_end), k_begin a multiple of the part. Overwrites the state.
 template <class T, class Group, class Source>
 inline void decode_chunks(const Group& t, Index k_begin, Index k_end, Source& source, const DecodeScratch<T>& w,
                           const DecodeState<SumOf<T>>& state) {
@@ -234,7 +234,7 @@ void decode_part(const DecodeGroup<T>& t, Index k_begin, Index k_end, void* scra
   decode_chunks(t, k_begin, k_end, rows, w, DecodeState<Accumulator<T>>(state, rows_of(t), t.v_head_dim));
 }
 
-/// into = into and from, whose keys come later.
+/// Merges `from`, whose keys come later, into `into`.
 template <class T>
 void decode_merge(const DecodeGroup<T>& t, void* into_memory, const void* from_memory) {
   using Sum = Accumulator<T>;
@@ -269,7 +269,7 @@ void decode_finish(const DecodeGroup<T>& t, void* state_memory) {
   const Sum applied = t.scores.dropout.threshold == 0 ? Sum{1} : kept_factor<Sum>(t.scores.dropout);
   for (Index r = 0; r < rows_of(t); ++r) {
     Sum l = state.row_sum[r];
-    // Not an empty row: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    // A sum of 0 with a key seen: every kept score is -inf, and the formula's -inf - -inf is NaN.
     if (l == 0 && (*state.seen >> r & 1u) != 0) l = kNan<Sum>;
     Sum maximum = state.row_max[r], share = 1;
     if (t.scores.sink != nullptr) {

@@ -1,6 +1,6 @@
-// The inner loops of decode.h: dot products of a few queries with four rows of K, and rows of V added up with weights. Both
-// fetch what they will need next. Rows of 16-bit types and of integers are widened in registers. Not: softmax, masks, the
-// scales of integers.
+// The inner loops of decode.h: dot products of a few queries with four rows of K, and weighted sums of rows of V. Both prefetch
+// the rows that come next. Rows of 16-bit types and of integers are widened in registers. Not: softmax, masks, the scales of
+// integers.
 #pragma once
 
 #include <utility>
@@ -12,7 +12,7 @@
 namespace qkv {
 namespace {
 
-/// Keys of the largest chunk: how far rows of scores lie apart, a constant so that addresses need no registers.
+/// Keys of the largest chunk, and the distance of rows of scores: a constant, so that addresses need no registers.
 constexpr Index kChunkLimit = 256;
 
 /// Runs of keys of a chunk that are read side by side. Four streams of prefetched rows read 17.5 GB/s where one reads 14.
@@ -32,7 +32,7 @@ struct SomeRuns {
   bool hold(Index i) const { return first <= i && i < last; }
 };
 
-/// Blocks of queries share the fetching of what comes next: the runs that rows [r, r + count) of `rows` fetch.
+/// Blocks of queries share the prefetching: the runs that rows [r, r + count) of `rows` prefetch.
 inline SomeRuns share_of_runs(Index r, Index count, Index rows) { return {kRuns * r / rows, kRuns * (r + count) / rows}; }
 
 /// The type of sums of rows stored as T.
@@ -55,10 +55,10 @@ struct ListedRows {
 /// A chunk of K or V cut into four runs.
 struct RunShape {
   Index run;     // keys of each
-  Index ahead;   // how many rows of a run are fetched before they are used
-  Index lo, hi;  // keys of the chunk that are alive
+  Index ahead;   // rows between a prefetch and its use
+  Index lo, hi;  // the live keys of the chunk
 
-  /// Those whose row g is alive.
+  /// The runs whose row g is live.
   SomeRuns live(Index g) const {
     const Index first = g < lo % run ? lo / run + 1 : lo / run;
     const Index last = g < hi % run ? hi / run + 1 : hi / run;
@@ -67,7 +67,7 @@ struct RunShape {
   bool goes_on(Index g) const { return g + ahead < run; }
 };
 
-/// The rows of a chunk, and the rows of the matrix that is read after it.
+/// The rows of a chunk, and the rows that are read after it.
 template <class T>
 struct Runs : RunShape {
   const T* rows;  // row g of run i: rows + (i * run + g) * stride
@@ -82,7 +82,7 @@ struct Runs : RunShape {
   const T* key(Index j) const { return rows + j * stride; }
 };
 
-/// The same of rows that lie anywhere.
+/// The same for rows listed one by one.
 template <class T>
 struct ListedRuns : RunShape {
   const T* const* rows;  // row g of run i: rows[4 g + i]
@@ -98,7 +98,7 @@ struct ChunkRows {
   Chunk k, v;
 };
 
-/// A vector of a stored row, in the type of sums.
+/// A vector of a stored row, widened to the type of sums.
 template <class T>
 inline __attribute__((always_inline)) typename Simd<SumOf<T>>::V load_row(const T* p) {
   if constexpr (std::is_same_v<T, SumOf<T>>) {
@@ -125,7 +125,7 @@ inline void store_row(T* p, typename Simd<Accumulator<T>>::V x, Index n) {
   }
 }
 
-/// How far ahead of its use a run's row is fetched.
+/// Prefetch distance within a run.
 constexpr Index kAheadBytes = 2048;
 
 template <class T>
@@ -138,7 +138,7 @@ inline void fetch_row(const T* row, Index width) {
   for (Index x = 0; x < width; x += 64 / static_cast<Index>(sizeof(T))) fetch(row + x);
 }
 
-// One step of adding up lanes: of each 2 * step lanes, half are partial sums of a, half of b.
+// One step of a horizontal sum: of each 2 * step lanes, half are partial sums of a, half of b.
 template <class T, int kStep, int... kLane>
 inline typename Simd<T>::V add_crossed(typename Simd<T>::V a, typename Simd<T>::V b, std::integer_sequence<int, kLane...>) {
   constexpr int n = Simd<T>::kLanes;
@@ -178,8 +178,8 @@ inline T largest_lane(typename Simd<T>::V x) {
   return max_or_second(swap_lanes<T, 1>(x, Lanes{}), x)[0];
 }
 
-/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and keys i in [first, last) of 4; all 4 are written. Fetches `fetched`
-/// of the four rows `soon`.
+/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Prefetches the rows
+/// `fetched` of the four rows `soon`.
 template <class T, int kR, class Rows>
 inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_width, const Rows& k, const SomeRuns& live,
                                                      Index head_dim, const Rows& soon, const SomeRuns& fetched,
@@ -188,7 +188,7 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   constexpr Index line = 64 / static_cast<Index>(sizeof(T));
-  // A key that is not alive is not read: a live one stands in for it.
+  // A masked key is not read; a live one takes its place.
   const T* key_rows[kRuns];
   for (Index i = 0; i < kRuns; ++i) key_rows[i] = k[larger(live.first, smaller(i, live.last - 1))];
   V acc[kR][kRuns];
@@ -225,7 +225,7 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_
 }
 
 /// out[r][d] = out[r][d] * factor[r] + sum over g in [begin, end) and i of weights[r][4 g + i] * v(g, i)[d], for kR rows and kV
-/// vectors at column d0; `rest` lanes of the last one, 0: all. A row of V that is not alive is not read.
+/// vectors at column d0; `rest` lanes of the last one, 0: all. Masked rows of V are not read.
 template <class T, int kR, int kV, bool kTail, class Chunk>
 inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, const Chunk& v, Index begin, Index end,
                                                        Index d0, SumOf<T>* out, Index out_row, const SumOf<T>* factor,
@@ -259,7 +259,7 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
       const auto soon = v.soon(g);
 #pragma GCC unroll 4
       for (Index i = 0; i < kRuns; ++i) {
-        if (fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs stay side by side
+        if (fetched.hold((i - g) & (kRuns - 1))) {  // in turn, so that the runs advance together
 #pragma GCC unroll 8
           for (Index x = 0; x < kV * n; x += line) fetch(soon[i] + d0 + x);
         }

@@ -1,6 +1,5 @@
-// Dot products of decode.h where there are many queries: queries in the lanes, elements of K broadcast, so that nothing is
-// added across lanes. A block of n keys against n queries is turned back in registers. Not: few queries (decode_blocks.h),
-// which would leave lanes idle.
+// Dot products of decode.h for many queries: queries in the lanes, elements of K broadcast, no horizontal sums. The scores of n
+// keys and n queries are transposed back in registers. Not: few queries (decode_blocks.h), which would leave lanes idle.
 #pragma once
 
 #include "kernels/decode_blocks.h"
@@ -9,17 +8,17 @@
 namespace qkv {
 namespace {
 
-/// Fewer lanes than this are cheap to add up.
+/// Below this many lanes a horizontal sum is cheap.
 constexpr int kLaneLimit = 8;
 
-/// Whether `rows` queries fill lanes well enough: below, dot products along D are as fast.
+/// Whether `rows` queries fill the lanes well enough; for fewer, dot products along D are as fast.
 template <class Sum>
 constexpr bool fills_lanes(Index rows) {
   return Simd<Sum>::kLanes >= kLaneLimit && rows > 8;
 }
 
-/// scores[r][p] = sum_d panel[d][r] * keys[p][d] for n keys and n queries, d in ascending order. Asks for a line of soon[..] at
-/// a time; soon may be null.
+/// scores[r][p] = sum_d panel[d][r] * keys[p][d] for n keys and n queries, d in ascending order. Prefetches the rows `soon`, a
+/// cache line at a time; soon may be null.
 template <class T>
 inline void lane_block(const T* panel, Index panel_row, const T* const* keys, Index head_dim, const T* const* soon, T* scores,
                        Index rows) {
@@ -28,7 +27,7 @@ inline void lane_block(const T* panel, Index panel_row, const T* const* keys, In
   V acc[n];
 #pragma GCC unroll 16
   for (int p = 0; p < n; ++p) acc[p] = V{};
-  // While 64 bytes of each of n rows are used, as much of n rows is asked for, row by row.
+  // Per 64 bytes of each of the n rows, as many bytes of the next n rows are prefetched, row by row.
   constexpr Index line = 64 / static_cast<Index>(sizeof(T)), count = n * steps / line;
   const Index rows_to_fetch = soon == nullptr ? 0 : n;
   Index row = 0, at = 0;
@@ -70,7 +69,7 @@ inline void lane_block(const T* panel, Index panel_row, const T* const* keys, In
   }
 }
 
-/// Scores of all queries of a group and the keys of a chunk, which are all rows of `k` that are alive.
+/// Scores of all queries of a group and the live keys of a chunk.
 template <class T, class Chunk>
 inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim, T* scores) {
   constexpr Index n = Simd<T>::kLanes, step = n / kRuns;
@@ -83,7 +82,7 @@ inline void lane_dots(const T* panel, Index rows, const Chunk& k, Index head_dim
     for (Index p = 0; p < n; ++p) {
       const Index row = g + p / kRuns, key = p % kRuns * k.run + row;
       const Index live = larger(k.lo, smaller(key, k.hi - 1));
-      keys[p] = key == live ? k.row(row)[p % kRuns] : k.key(live);  // a live key stands in for one that is not
+      keys[p] = key == live ? k.row(row)[p % kRuns] : k.key(live);  // a live key takes the place of a masked one
       soon[p] = k.soon(row)[p % kRuns];
     }
     for (Index r = 0; r < rows; r += n) {

@@ -1,5 +1,7 @@
-// From a chunk of keys to the softmax weights of a few queries, for decode.h: what is kept of scratch memory and of a running
-// result, dot products, soft cap, bias, mask, exponentials. Not: values, merging.
+// From a chunk of keys to the softmax weights of a few queries, for decode.h: scratch memory, the running state, dot products,
+// soft cap, bias, mask, exponentials. Not: values, merging.
+// Keys of a chunk are stored by place: place 4 g + i is key i * run + g, so that the four runs are side by side. A query mask
+// is one uint32 per place: bit r is set where row r (query and head) may attend.
 #pragma once
 
 #include "kernels/decode_blocks.h"
@@ -10,15 +12,15 @@
 namespace qkv {
 namespace {
 
-/// Keys of a chunk. Its four runs lie far enough apart to be streams of their own (32 KiB at 128 KiB a chunk reads 4 % faster
-/// than 8 KiB); scores of 16 rows and 256 keys are 16 KiB.
+/// Keys of a chunk. Its four runs lie far enough apart for the hardware to see four streams (32 KiB apart, at 128 KiB a chunk,
+/// reads 4 % faster than 8 KiB); scores of 16 rows and 256 keys are 16 KiB.
 template <class T>
 Index decode_chunk(Index head_dim, Index v_head_dim) {
   const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));
   return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / width / 64 * 64));
 }
 
-/// Keys of a part: about a megabyte of K and V at D = 128, so that its start and its merge do not count.
+/// Keys of a part: about a megabyte of K and V at D = 128, so that starting and merging it are negligible.
 template <class T>
 Index decode_keys(Index head_dim, Index v_head_dim) {
   return 4 * decode_chunk<T>(head_dim, v_head_dim);
@@ -29,7 +31,7 @@ struct DecodeScratch {
   using Sum = SumOf<T>;
   Sum* q;                                     // [rows][head_dim], scaled, filled up with 0 to whole vectors
   Sum* panel;                                 // [head_dim][rows]: q transposed, where queries fill lanes
-  Sum* scores;                                // [rows][kChunkLimit] by place: place 4 g + i is key i * run + g of the chunk
+  Sum* scores;                                // [rows][kChunkLimit] by place
   Sum* applied;                               // [rows][kChunkLimit]: after dropout
   Sum* bias;                                  // [chunk] by place
   Sum *maximum, *rescale, *ones;              // [rows]
@@ -60,7 +62,7 @@ struct DecodeScratch {
   }
 };
 
-/// What some of the keys give.
+/// The result of some of the keys.
 template <class Sum>
 struct DecodeState {
   Sum *row_max, *row_sum;  // [rows]; row_max in powers of two
@@ -86,7 +88,7 @@ Index rows_of(const Group& t) {
   return t.q_len * t.group_size;
 }
 
-/// Which rows may attend which keys of a chunk, all heads of the group in one word.
+/// The query mask of a chunk by key, and its live range: all heads of the group in one word.
 template <class Group>
 inline LiveRange group_mask(const Group& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
   const TileMask& mask = t.scores.mask;
@@ -112,7 +114,7 @@ inline LiveRange group_mask(const Group& t, Index j0, Index nj, std::uint32_t* q
   return live;
 }
 
-/// by_place[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for others.
+/// by_place[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for the others.
 inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_place) {
   for (Index g = 0; g < run; ++g) {
     for (Index i = 0; i < kRuns; ++i) {
@@ -122,7 +124,7 @@ inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const Li
   }
 }
 
-/// What is added to one row by place, in natural units; 0 where no key is alive.
+/// The bias of one row by place, in natural units; 0 outside the live keys.
 template <class T, class Group>
 inline void place_bias(const Group& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
@@ -142,7 +144,7 @@ inline void place_bias(const Group& t, Index row, Index j0, const LiveRange& liv
 
 constexpr Index kPlacesAtOnce = Simd<float>::kLanes;
 
-/// Which of kPlacesAtOnce places row r may attend.
+/// Row r's bits of kPlacesAtOnce places: which of them it may attend.
 inline std::uint32_t places_of_row(const std::uint32_t* query_mask, Index r) {
   U32 some;
   __builtin_memcpy(&some, query_mask, sizeof some);
@@ -154,7 +156,7 @@ inline void clear_places(std::uint32_t* query_mask, Index r, std::uint32_t never
   for (; never != 0; never &= never - 1) query_mask[__builtin_ctz(never)] &= ~(1u << r);
 }
 
-/// Natural scores of row r become those of the callback, in powers of two; -inf, where not kept, clears the row's bit.
+/// Applies the callback to the natural scores of row r and scales to powers of two; -inf, which is not kept, clears its bit.
 template <class T, class Group>
 inline void modify_row(const Group& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
@@ -236,7 +238,7 @@ inline void chunk_dots(const Group& t, const Chunk& k, const DecodeScratch<T>& w
   }
 }
 
-/// Dot products with integers become those with the keys: each times its key's scale.
+/// Multiplies dot products with integers by their keys' scales.
 template <class T>
 inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
@@ -249,7 +251,7 @@ inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch
   }
 }
 
-/// w.applied = weights times the scales of their values, 0 where a query must not see one: its scale may be NaN.
+/// w.applied = weights times the scales of their values, 0 where a query may not attend: the scale may be NaN.
 template <class T>
 inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* weights, const SumOf<T>* scales,
                           const DecodeScratch<T>& w) {
@@ -266,8 +268,8 @@ inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* wei
   }
 }
 
-/// One chunk joins the running softmax: scores become exp2(s2 - max), row_max moves on, rescale is what the result so far must
-/// be multiplied by: exactly 1 where the maximum stayed. Meanwhile rows [fetched, v.ahead) of each run of V are fetched.
+/// One step of the online softmax: scores become exp2(s2 - max), row_max is updated, rescale is the factor of the result so
+/// far: exactly 1 where the maximum did not move. Prefetches rows [fetched, v.ahead) of each run of V meanwhile.
 template <class T, class Group, class Chunk>
 inline void softmax_chunk(const Group& t, const Chunk& v, Index fetched, const DecodeScratch<T>& w,
                           const DecodeState<SumOf<T>>& state) {

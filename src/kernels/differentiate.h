@@ -9,7 +9,7 @@
 namespace qkv {
 namespace {
 
-/// One strip of a key block, as the passes below share it.
+/// One strip of queries against a block of keys.
 template <class T>
 struct BlockStrip {
   Index strip, i0, ni, j0, nj;
@@ -25,14 +25,14 @@ enum class Form {
   kModified  // a callback, after bias and soft cap; dropout, as the tile says
 };
 
-/// Whether dS of the bias is another than dS of the product, and kept in the bias panel.
+/// Whether dS of the bias differs from dS of the product; it is then kept in the bias panel.
 template <class T>
 inline bool bias_differs(const TileScores<T>& s) {
   return s.softcap > 0 || s.mod.apply != nullptr;
 }
 
-/// The callback on the cells of vector v: scores in powers of two in P's place, its slope in w.slopes, the soft cap's in the
-/// bias panel. Clears the bits of -inf; true when any was.
+/// Applies the callback to vector v: scores in powers of two go to P's place, its derivative to w.slopes, the soft cap's to the
+/// bias panel. Clears the bits of scores that are -inf; returns whether any was cleared.
 template <class T>
 inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   using V = typename Simd<T>::V;
@@ -81,14 +81,14 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
     V x = load<T>(p_place), dp = load<T>(ds_place), slope = splat<T>(1);
     if (capped) {
       const V th = tanh<T>(x);
-      slope -= th * th;  // softcap(y) = c tanh(y / c): its derivative
+      slope -= th * th;  // the derivative of softcap(y) = c tanh(y / c)
       x = th * cap;
     }
     if (modified) slope = load<T>(bias_place);
     if (biased) x += load<T>(bias_place);
     const V p = exp2<T>(x - lse2_high - lse2_low);
     V p_out = p;
-    if (drops) {  // out = sum_j keep * factor * w * v; dV's product brings p_out its factor
+    if (drops) {  // out = sum_j keep * factor * w * v; p_out gets the factor in dV's product
       const std::uint32_t kept = w.kept[j] >> (v * n);
       p_out = select_bits<V>(kept, p, V{});
       dp = select_bits<V>(kept, dp * factor, V{});
@@ -120,7 +120,8 @@ inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<
   }
 }
 
-/// to [Tq, Tk] += dS of vector v, as it is before the soft cap; an axis with stride 0 is summed within it first, in one order.
+/// to [Tq, Tk] += dS of vector v, with respect to the score after the soft cap; an axis with stride 0 is summed first, in a
+/// fixed order.
 template <class T>
 inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys,
                                T* to, Index row, Index column) {
@@ -134,7 +135,7 @@ inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T
     add_transposed<T>(source, source_row, lanes, rows, target, row);
     return;
   }
-  // Loops so that the innermost sum runs over an axis that repeats, if there is one.
+  // The inner loop runs over the axis that is summed, if there is one.
   const bool sum_keys = column == 0;
   const Index outer = sum_keys ? lanes : rows, inner = sum_keys ? rows : lanes;
   for (Index o = 0; o < outer; ++o) {
@@ -157,7 +158,7 @@ inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>
   add_score_gradient(t, w, b, v, keys, t.dbias, t.dbias_row_stride, t.dbias_column_stride);
 }
 
-/// P^T and dS^T of one strip, in the cells of its vectors' spans.
+/// P^T and dS^T of one strip within its vectors' spans.
 template <class T>
 inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<T>& w, BlockStrip<T>& b) {
   const TileScores<T>& s = t.scores;

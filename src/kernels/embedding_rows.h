@@ -1,4 +1,4 @@
-// Rows read from a table by number, and gradients added back to it: embeddings. Not: checks of the numbers, threads.
+// Embeddings: rows gathered from a table by index, gradients scattered back to it. Not: checks of the indices, threads.
 #pragma once
 
 #include "kernels/params.h"

@@ -1,7 +1,6 @@
-// y = x W^T for so few rows of x that turning W would cost more than the product: W is read once, where it lies. Lanes hold the
-// rows of x, and where these fill only a part of a vector, kSplit neighbouring terms of each row's sum: lane r * kSplit + i
-// adds up the terms of row r whose number is i modulo kSplit. Not: W lying across (its rows are vectors already,
-// matrix_product.h).
+// y = x W^T for so few rows of x that transposing W would cost more than the product: W is read once, in place. Lanes hold the
+// rows of x; where these fill only a part of a vector, lane r * kSplit + i sums the terms of row r whose index is i modulo
+// kSplit. Not: W already transposed in memory (matrix_product.h).
 #pragma once
 
 #include "kernels/gemm.h"
@@ -14,8 +13,8 @@ namespace {
 /// Columns of y that are computed at once: independent chains that hide the latency of an FMA.
 constexpr int kFewColumns = Simd<float>::kLanes < 8 ? Simd<float>::kLanes : 8;
 
-/// Terms of a row side by side: 1, 2 or all lanes, whose repetition over the lanes is one load. 0: too many rows, or a depth
-/// that it does not divide. Of the whole product, so that a part of it has the same bits.
+/// kSplit: 1, 2 or all lanes, which one load can repeat over the lanes. 0: too many rows, or a depth that is not divisible. A
+/// function of the whole product, so that its parts are bit-identical.
 inline int few_rows_split(const MatrixProduct& t) {
   constexpr int n = Simd<float>::kLanes;
   if (t.all_rows > n || t.b_row != 1 || t.b_column == 1 || t.accumulate) return 0;

@@ -1,6 +1,8 @@
-// Tiled forward attention with online softmax. Scores are kept transposed (lanes = queries), so that K and V are read in their
-// natural rows by broadcast, softmax is vertical, and only the small Q^T panel is packed.
-// Not: key splitting, 16-bit rows (widened_rows.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023 (2307.08691), alg. 1.
+// Tiled forward attention with online softmax: for each chunk of keys, S^T = K Q^T, softmax, O^T += V^T P^T (with P^T in place
+// of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural rows, softmax needs
+// no horizontal step, and only the small Q^T panel is packed. Policies: Rows (where rows come from, and the products: OwnRows,
+// WidenedRows, CacheTileRows, Bf16Rows), Observer (softmax.h). Not: split-K decode (decode.h). Milakov & Gimelshein 2018
+// (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
 #include "kernels/forward_weights.h"
@@ -10,11 +12,11 @@
 namespace qkv {
 namespace {
 
-/// Rows of fewer keys are shifted by the score of their first one, so that equal scores, and one key alone, have weights exact.
+/// Rows of fewer keys are shifted by the score of their first one, so that equal scores, or a single key, give exact weights.
 constexpr Index kUnshiftedKeys = 32;
 
-/// Whether the first live tile of a strip may be taken quickly. Where it is masked or short, rows may have few keys: shift
-/// becomes the score of the first key, if every lane may attend that.
+/// Whether the first live tile of a strip may take the fast path of softmax.h. Where it is masked or short, rows may have few
+/// keys: the shift is then the score of the first key, provided that every lane attends it.
 template <class T>
 inline bool starts_quickly(const LiveRange& live, Index ni, const std::uint32_t* lane_mask, const T* scores, T* shift) {
   if (!live.masked && live.hi - live.lo >= kUnshiftedKeys) return true;
@@ -39,14 +41,14 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   const std::uint32_t lanes = lane_bits(r.ni);
   std::uint32_t& seen = w.seen[r.strip];
   const bool first = seen == 0;
-  const std::uint32_t fresh = seen_lanes(live, w.lane_mask) & ~seen & lanes;  // see their first key in this chunk
+  const std::uint32_t fresh = seen_lanes(live, w.lane_mask) & ~seen & lanes;  // attend their first key in this chunk
   seen |= fresh;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
   if (first) {
     if (!starts_quickly(live, r.ni, w.lane_mask, scores, row_max)) by_maximum = lanes;
   } else {
-    by_maximum |= fresh;  // few keys may follow: equal scores must have weights exact
+    by_maximum |= fresh;  // few keys may follow: equal scores must give exact weights
   }
   observer.start_chunk(r, j0, tile.ranges, live.masked ? w.lane_mask : nullptr, scores, row_sum);
   while (const std::uint32_t failed = chunk_softmax(scores, tile.ranges, live.masked ? w.lane_mask : nullptr, seen & lanes,
@@ -83,7 +85,7 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   }
 }
 
-/// No key seen yet; the lanes `by_maximum` are not to be taken quickly.
+/// No key seen yet; the lanes `by_maximum` do not take the fast path.
 template <class T>
 inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t by_maximum) {
   w.seen[strip] = 0;
@@ -94,8 +96,8 @@ inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t b
   }
 }
 
-/// Turns (row_max, row_sum) and the sink into the natural lse, divides out by the sum and transposes it back. row_sum becomes
-/// its reciprocal. Returns the lanes of which something in out is NaN or infinite.
+/// Computes the natural lse from (row_max, row_sum) and the sink, divides out by the sum and transposes it back. row_sum
+/// becomes its reciprocal. Returns the lanes whose out holds NaN or infinity.
 template <class T>
 inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) {
   using V = typename Simd<T>::V;
@@ -104,7 +106,7 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
   T *row_max = w.row_max + first, *row_sum = w.row_sum + first;
   const int vectors = live_vectors<T>(r.ni);
   for (int v = 0; v < vectors; ++v) {
-    // Not an empty row: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    // A sum of 0 with a key seen: every kept score is -inf, and the formula's -inf - -inf is NaN.
     const V l = load<T>(row_sum + v * n);
     const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.seen[r.strip] >> (v * n));
     store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
@@ -136,9 +138,9 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
                               t.out_stride);
 }
 
-/// The two products of forward on rows of T: scores from the packed queries, and weights times values.
+/// The two products of forward on rows of T: K Q^T and V^T P^T.
 struct PlainProducts {
-  static constexpr bool kSets = true;  // the first chunk of a strip may be set, not added to zeros
+  static constexpr bool kSets = true;  // a strip's first chunk may set out instead of adding to zeros
 
   template <class T>
   void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) const {
@@ -192,7 +194,7 @@ struct PlainProducts {
   }
 };
 
-/// Where the rows of a tile come from and go to: nothing to do where they are in memory as T.
+/// Rows that lie in memory as T: read and written in place.
 struct OwnRows : PlainProducts {
   template <class T>
   void take_keys(ForwardTile<T>&, Index, Index) const {}
@@ -204,8 +206,8 @@ struct OwnRows : PlainProducts {
   void end_out(const ForwardTile<T>&, const StripRange&) const {}
 };
 
-/// Forward of one tile; `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
-/// multiplies. `observer` looks on: the result is the same in bits.
+/// Forward of one query tile. `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
+/// multiplies. The result is bit-identical with any observer.
 template <class T, class Rows, class Observer = NoObserver>
 inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows, const Observer& observer = {}) {
   TileScores<T>& s = t.scores;
@@ -216,7 +218,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
   const auto for_strips = [&](const auto& strip_work) {
     for (Index strip = 0; strip < strips; ++strip) strip_work(strip_range(t, strip));
   };
-  // Chunks in which nothing lives are passed over, but for those whose exponentials must become 0.
+  // Chunks that no query attends are skipped, unless their exponentials are kept and must become 0.
   const auto next_chunk = [&](Index j0) {
     return t.exponentials != nullptr ? j0 : live_chunk(s, t.q_begin, t.q_count, j0, end);
   };
@@ -236,7 +238,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
   const auto finish = [&](const StripRange& r) {
     rows.begin_out(t, r);
     const std::uint32_t nonfinite = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
-    if (nonfinite != 0) {  // p above 1 may overflow where the formula's would not: once more, by the maximum
+    if (nonfinite != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
       start_strip(w, r.strip, nonfinite | w.by_maximum[r.strip]);
       observer.start_strip(r);
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });

@@ -1,5 +1,5 @@
-// The weights of a forward tile as a matrix: from exponentials that were kept, or by a second sweep over the keys. Not: out
-// (forward.h), what is made of weights without writing them all (capture_sweep.h).
+// The weights of a forward tile as a matrix: from exponentials that forward kept, or by a second pass over the keys. Not: out
+// (forward.h), results from weights that are not stored (capture_sweep.h).
 #pragma once
 
 #include "kernels/strips.h"
@@ -7,7 +7,7 @@
 namespace qkv {
 namespace {
 
-/// Makes one chunk's exponentials complete: 0 outside its ranges, and the shift that they were taken from.
+/// Completes one chunk's exponentials: 0 outside its ranges, and the shift that they were computed with.
 template <class T>
 inline void keep_chunk(const ForwardTile<T>& t, const VectorRanges& ranges, Index j0, Index nj, const T* row_max) {
   using V = typename Simd<T>::V;
@@ -29,7 +29,7 @@ inline void keep_chunk(const ForwardTile<T>& t, const VectorRanges& ranges, Inde
   }
 }
 
-/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept: a second sweep, so that no S x S temporary is needed.
+/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept, with the scores computed again.
 template <class T, class Rows>
 inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRange& r, Index j0,
                           Index nj) {
@@ -64,7 +64,7 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
                        t.weights_row_stride);
 }
 
-/// weights[i, j] from the exponentials that were kept, after finish_strip. Chunks outside [begin, end) hold nothing.
+/// weights[i, j] from the kept exponentials, after finish_strip; 0 outside [begin, end).
 template <class T>
 inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index begin,
                                Index end) {
@@ -84,7 +84,7 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
     for (int v = 0; v < kVectors; ++v) {
       const V shift = load<T>(t.chunk_shifts + j0 / s.key_tile * strip_lanes<T>() + v * n),
               last = load<T>(w.row_max + first + v * n);
-      // Larger than the last one only where the chunk held nothing, and -inf there as well.
+      // The shift is above the last one only where the chunk had no key for the lane; then its exponentials are 0.
       const V moved = shift < last ? exp2<T>(shift - last) : splat<T>(1);
       store<T>(w.rescale + v * n, moved * load<T>(w.row_sum + first + v * n));
     }

@@ -35,15 +35,16 @@ constexpr int strip_lanes() {
   return kVectors * Simd<T>::kLanes;
 }
 
-/// The vectors of a strip that hold `lanes` queries: short sequences leave the second one alone.
+/// Vectors of a strip that hold `lanes` queries: a short strip does not use its second vector.
 template <class T>
 constexpr int live_vectors(Index lanes) {
   return lanes > Simd<T>::kLanes ? kVectors : 1;
 }
 
-/// How numbers of one type meet: what is read of A, what of B, what they are summed as, how many numbers of A meet at once, and
-/// how many are added up before they join the sum, so that none but whole steps may be left out of the depth. Here each is a T
-/// of its own; bf16_terms.h has pairs, amx_terms.h steps of them and a product of its own.
+/// How the micro-kernel multiplies elements of one storage type: the types of A, B and the sums; kNumbers, the numbers of A
+/// that one multiply-add consumes; kStep, the numbers that are summed before the sum is rounded, so that only whole steps of
+/// the depth may be skipped. Here one number at a time; bf16_terms.h multiplies pairs, amx_terms.h has steps of 32 and its own
+/// product.
 template <class T>
 struct Terms {
   using A = T;
@@ -54,15 +55,15 @@ struct Terms {
   static constexpr Index kStep = 1;
   static constexpr bool kAmxTiles = false;
   static V splat_a(const T* a) { return splat<T>(*a); }
-  static V splat_last(const T* a) { return splat<T>(*a); }  // of a step that the depth ends within
+  static V splat_last(const T* a) { return splat<T>(*a); }  // where the depth ends within a step
   static V load_b(const T* b) { return load<T>(b); }
   static V load_b_tail(const T* b, int n) { return load_tail<T>(b, n); }
   static V multiply_add(V a, V b, V sum) { return fma(a, b, sum); }
-  /// b, of which a step counts the numbers that are kept: here its only one.
+  /// b with the numbers of its step that are not kept set to 0. A step of one number is only asked for when it is kept.
   static V keep(V b, bool, bool) { return b; }
 };
 
-/// One sum in the order of the products: a and b of ascending numbers of the depth.
+/// One sum in the order of the products: call add() with ascending positions along the depth.
 template <class T>
 class Chain {
  public:
@@ -90,7 +91,7 @@ struct Product {
   const Sum* factor = nullptr;
 };
 
-/// One vector of C from its sum; of a partial one the first `tail` lanes.
+/// Stores one vector of C from its sum; with `partial` its first `tail` lanes only.
 template <class Sum, Store kStore>
 inline __attribute__((always_inline)) void store_sum(Sum* target, typename Simd<Sum>::V sum, const Sum* factor, bool partial,
                                                      int tail) {
@@ -109,7 +110,7 @@ inline __attribute__((always_inline)) void store_sum(Sum* target, typename Simd<
   }
 }
 
-/// One block of kR rows x kV vectors. Everything is a value: a stride read through a reference would be read again after each
+/// One block of kR rows x kV vectors. Parameters are passed by value: a stride behind a reference would be reloaded after each
 /// store.
 template <class T, int kR, int kV, Store kStore, bool kTail>
 inline __attribute__((always_inline)) void product_block(const typename Terms<T>::A* a, Index a_row, Index a_depth,

@@ -1,4 +1,4 @@
-// Linear attention compiled once for each instruction set; exports one table and nothing else, as table.cc does.
+// The table of linear attention's kernels.
 #include "kernels/export.h"
 #include "kernels/linear_attention_backward.h"
 

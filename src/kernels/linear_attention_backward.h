@@ -1,6 +1,6 @@
-// Backward linear attention over a segment, chunks from last to first: the states before them are made again and kept, the
-// gradient of the state comes from behind. With g = dout / n and dn[i] = -(g[i].out[i]) where normalised, else g = dout and dn
-// = 0:
+// Backward linear attention over a segment, chunks from last to first: the states before them are computed again and kept, the
+// gradient of the state arrives from later tokens. With g = dout / n and dn[i] = -(g[i].out[i]) where normalised, otherwise
+// g = dout and dn = 0:
 //   dP[j,i] = g[i].u[j] + dn[i]              gradient of the score (tile [key][query])
 //   du[j]   = sum_i P[j,i] g[i]     + after[j] dS^T kf[j]
 //   dkf[j]  = sum_i dP[j,i] qf[i]   + after[j] (dS u[j] + dz)
@@ -183,7 +183,7 @@ inline void chunk_head_backward(const LinearAttentionGradient<T>& t, const Linea
   add_queries(t, w, count);
 }
 
-/// From du, the gradient of u, to that of v (in du), with what u's dependence on keys, state, beta and decay gives.
+/// From du, the gradient of u, to that of v (in du), and the gradients of keys, state, beta and decay through u.
 template <class T>
 inline void delta_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, bool finite,
                            Index begin, Index count) {

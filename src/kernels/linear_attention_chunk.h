@@ -1,7 +1,7 @@
 // What forward and backward of linear attention do within one chunk: decay factors, the square of scores, sums over earlier and
 // later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Not: the order of chunks
-// (linear_attention_forward.h). A triangle is summed in blocks of rows, past the diagonal into zeros; where a chunk holds NaN
-// or infinity, row by row, so that no token meets one that it may not see.
+// (linear_attention_forward.h). Triangles are multiplied in blocks of rows that extend past the diagonal into zeros;
+// where a chunk holds NaN or infinity, row by row, so that 0 * NaN does not reach an earlier token.
 #pragma once
 
 #include "kernels/linear_attention_features.h"
@@ -11,7 +11,8 @@
 namespace qkv {
 namespace {
 
-/// The square costs as much as the state where a chunk is as long as a head is wide; 64 rows of 64 floats are 16 KiB of L1.
+/// Tokens of a chunk. Where they equal the head width, the square form costs as much as the state; 64 x 64 floats are 16 KiB of
+/// L1.
 constexpr Index kLinearChunk = 64;
 
 template <class T>
@@ -19,7 +20,7 @@ Index linear_attention_chunk(Index, Index) {
   return kLinearChunk;
 }
 
-/// Backward keeps the state before each chunk of a segment: at most 1 MiB of L2 where one state leaves the choice.
+/// Chunks of a segment. Backward keeps the state before each of them: at most 1 MiB of L2, unless one state is larger.
 template <class T>
 Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
   const Index bytes = features * (v_head_dim + 1) * static_cast<Index>(sizeof(T));
@@ -81,8 +82,8 @@ inline void exp_of_sums(T* x, const T* low, Index width) {
   for (Index i = 0; i < width; i += n) store<T>(x + i, exp_of_sum<T>(load<T>(x + i), load<T>(low + i)));
 }
 
-/// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 where there is none. Sums are
-/// kept in two parts and powers taken of both: rounded, a sum of -40 would move its power by 40 eps.
+/// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 without decay. Sums are
+/// compensated: a rounded sum of -40 would change its exponential by 40 eps.
 template <class T>
 inline ExactSum<T> chunk_decays(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin,
                                 Index count) {
@@ -151,8 +152,8 @@ enum class Triangle {
   kNegated        // -x * decay where i > j
 };
 
-/// Makes tile[j, i] what it shall be where i is not before j, with the decay from j to i, and 0 elsewhere. `visit(j, i, x, y)`
-/// gets each vector before and after.
+/// Applies the triangle kTriangle, with the decay from j to i, to tile[j, i]; 0 elsewhere. Calls visit(j, i, x, y) with each
+/// vector before and after.
 template <Triangle kTriangle, class T, class Visit>
 inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile,
                           const Visit& visit) {
@@ -185,7 +186,7 @@ inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttent
   mask_triangle<kTriangle>(t, w, count, tile, [](Index, Index, auto, auto) {});
 }
 
-/// Rows of a triangle that are summed together: one where something is not finite.
+/// Rows of a triangle that are multiplied together: one where something is not finite.
 template <class T>
 inline Index triangle_step(bool finite) {
   return finite ? kRows : 1;
@@ -194,7 +195,7 @@ inline Index triangle_step(bool finite) {
 template <class T>
 inline bool rows_finite(const T* rows, Index stride, Index count, Index width) {
   using V = typename Simd<T>::V;
-  V mark[4] = {};  // chains beside each other
+  V mark[4] = {};  // independent chains
   for (Index r = 0; r < count; r += 4) {
     const Index live = smaller<Index>(4, count - r);
     for_vectors<T>(width, [&](Index e, int lanes) {
@@ -267,7 +268,7 @@ inline void add_weighted_rows(const T* factor, Index stride, const T* rows, Inde
       width);
 }
 
-/// Keys and values of a chunk into the segment's own state. kf is decayed in place.
+/// Adds keys and values of a chunk to the segment's local state. kf is decayed in place.
 template <class T>
 inline void add_keys(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* values,
                      Index value_stride, Index count) {

@@ -46,8 +46,8 @@ inline typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V
   return times_exp2<T>(n, exp2<T>(r * std::numbers::log2e_v<T>));
 }
 
-/// A sum in two parts: high is what a sum in T would be, low what its roundings lost (Knuth's two-sum). Where terms are not
-/// finite low is anything.
+/// A compensated sum: high is the sum in T, low what its roundings lost (Knuth's two-sum). Where terms are not finite, low is
+/// undefined.
 template <class T>
 struct ExactSum {
   T high = 0, low = 0;
@@ -107,7 +107,7 @@ inline void scale_row(T* row, Index width, T factor) {
   for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(row + e, load_lanes(row + e, lanes) * factor, lanes); });
 }
 
-/// One vector of phi, for the maps that act on each number by itself.
+/// One vector of phi, for elementwise maps.
 template <int kMap, class T>
 inline typename Simd<T>::V map_vector(typename Simd<T>::V x) {
   using V = typename Simd<T>::V;
@@ -160,7 +160,7 @@ inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index 
   }
 }
 
-/// dx[r, :] (+)= the gradient of what feature_rows made of x, where `phi` is that result and dphi its gradient, which is lost.
+/// dx[r, :] (+)= the gradient with respect to x of phi = feature_rows(x), given dphi, which is overwritten.
 template <class T>
 inline void feature_rows_backward(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale,
                                   const T* phi, T* dphi, T* dx, Index dx_stride, bool add) {

@@ -1,8 +1,8 @@
-// What the kernels of linear attention are told (qkv/linear_attention.h has the formulas), and the table that each instruction
-// set exports. Letters: D, Dv as there, F features; "chunk": tokens within which the square form is computed; "segment": a few
-// chunks, one call; "state": S [F][Dv] followed by z [F]. Chunks and segments are constants of (type, F, Dv) counted from token
-// 0. Within a segment the state is decay * base + local: base from before the segment, local from its own tokens. So segments
-// can run at once after a pass that sums each one's local state, with the bits of one after the other.
+// What the kernels of linear attention are passed (qkv/linear_attention.h has the formulas), and their table. Letters: D, Dv as
+// there, F features; "chunk": tokens within which the square form is computed; "segment": a few chunks, one call; "state": S
+// [F][Dv] followed by z [F]. Chunks and segments are constants of (type, F, Dv) counted from token 0. Within a segment the
+// state is decay * base + local: base from before the segment, local from its own tokens. Once a first pass has summed each
+// segment's local state, segments can run in parallel, with results bit-identical to running in order.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,7 @@ struct LinearAttentionSegment {
   Index decay_stride, beta_stride;
   bool normalized;
   const T* base;  // the state before the segment
-  T* local;       // what the segment adds to it, then how much of the base is left: one number
+  T* local;       // what the segment adds to it, then one number: the decay of base over the segment
 };
 
 /// Gradients of a segment. With `dq`, `dk` and `dv` null only dlocal is computed.
@@ -51,7 +51,7 @@ struct LinearAttentionGradient {
   T *dlog_decay, *dbeta;  // [T]: set, not added to
   bool accumulate;        // dq, dk, dv
   const T* dbase;         // gradient of the state after the segment
-  T* dlocal;              // what the segment adds to it; as local, with the same number behind
+  T* dlocal;              // what the segment adds to it, then the same decay, as in local
 };
 
 struct LinearAttentionSizes {

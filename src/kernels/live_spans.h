@@ -1,5 +1,5 @@
-// What of a block of keys x queries is alive, as spans: for each group of keys its queries, for each group of queries and each
-// vector of lanes its keys. Built from the lane_mask of a mask, whatever mask it is.
+// The live part of a block of keys x queries as spans, from its lane masks: for each group of keys its queries, for each group
+// of queries and each vector of lanes its keys. Not: the products over them (spans.h).
 #pragma once
 
 #include "kernels/scores.h"
@@ -9,7 +9,7 @@
 namespace qkv {
 namespace {
 
-/// Adds `lanes` queries from `first` on, all of which see all keys (kept) or none.
+/// Adds `lanes` queries from `first` on, which attend all keys (kept) or none.
 inline void add_whole_strip(bool kept, Index first, Index lanes, Index keys, const BlockSpans& spans) {
   for (Index i = first; i < first + lanes; i += kGroup) spans.keys_of[i / kGroup] = {0, kept ? keys : 0};
   if (!kept) return;
@@ -19,7 +19,7 @@ inline void add_whole_strip(bool kept, Index first, Index lanes, Index keys, con
   }
 }
 
-/// Adds the queries of one strip, of which lane_mask say what they see; keys count by whole groups.
+/// Adds the queries of one masked strip; keys count by whole groups.
 inline void add_masked_strip(const std::uint32_t* lane_mask, Index first, Index lanes, Index keys, const BlockSpans& spans) {
   constexpr std::uint32_t group_bits = (1u << kGroup) - 1u;
   const std::uint32_t all = lane_bits(lanes);
@@ -46,7 +46,7 @@ inline void add_masked_strip(const std::uint32_t* lane_mask, Index first, Index 
   }
 }
 
-/// The keys of each vector, from those of its groups of queries.
+/// The keys of each vector: the span over those of its groups of queries.
 template <class T>
 inline void find_vector_spans(Index queries, const BlockSpans& spans) {
   constexpr int n = Simd<T>::kLanes;

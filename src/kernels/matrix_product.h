@@ -1,7 +1,8 @@
 // The matrix product of linear layers, any size: attention's micro-kernel on operands that are packed into panels where they
-// are large or lie across. Not: threads (nn/linear_products.h), other element types.
-// Blocking as in Goto and van de Geijn 2008 (Anatomy of High-Performance Matrix Multiplication), with the roles of the caches
-// turned round: a block of A's rows stays in L1 while the panels of B stream past it from L2.
+// are large or transposed in memory (their contiguous axis is not the one that vectors need). Not: threads
+// (nn/linear_products.h), other element types. Blocking as in Goto and van de Geijn 2008 (Anatomy of High-Performance Matrix
+// Multiplication), with the roles of the caches exchanged: a block of A's rows stays in L1 while the panels of B stream from
+// L2.
 //
 // Each element of C is a sum of blocks of depth in ascending order, each block one chain of FMAs. Where a block ends follows
 // from the whole product's shape and strides alone, so a product may be cut along rows and columns without a change of bits.
@@ -16,10 +17,10 @@ namespace qkv {
 namespace {
 
 constexpr Index kPanel = strip_lanes<float>();  // columns of a panel of B
-constexpr Index kPackedRows = 2 * kRows;        // rows of a panel of A: one cache line of A lying across, on AVX-512
+constexpr Index kPackedRows = 2 * kRows;        // rows of a panel of A: one cache line of a transposed A, on AVX-512
 constexpr Index kInPlaceFloats = 16384;         // operands up to 64 KiB are read where they lie
 constexpr Index kStackFloats = 8192;            // panels up to 32 KiB take the stack, not scratch memory
-constexpr Index kPrefetchDepth = 128;           // C is fetched ahead where a block takes long enough for it to arrive
+constexpr Index kPrefetchDepth = 128;           // C is prefetched where a block takes long enough for it to arrive
 
 /// How a product is blocked and what is packed.
 struct ProductBlocks {
@@ -28,12 +29,12 @@ struct ProductBlocks {
   bool pack_a, pack_b;
 
   explicit ProductBlocks(const MatrixProduct& t) {
-    const bool a_lies_across = t.a_row == 1 && t.a_depth != 1;
-    // 8 rows of 512 are 16 KiB of L1, 256 columns of 512 are 512 KiB of L2. A that lies across is packed once for each block
-    // of columns, so these are wide, and depth is less.
-    depth = a_lies_across ? 256 : 512;
-    columns = a_lies_across ? 768 : 256;
-    pack_a = a_lies_across && t.depth * t.a_depth > 4 * kInPlaceFloats;
+    const bool a_transposed = t.a_row == 1 && t.a_depth != 1;
+    // 8 rows of 512 are 16 KiB of L1, 256 columns of 512 are 512 KiB of L2. A transposed A is packed once per block of columns,
+    // so these are wider and the depth is smaller.
+    depth = a_transposed ? 256 : 512;
+    columns = a_transposed ? 768 : 256;
+    pack_a = a_transposed && t.depth * t.a_depth > 4 * kInPlaceFloats;
     pack_b = t.b_column != 1 || (t.rows > kPanel && t.depth * t.columns > kInPlaceFloats);
   }
   Index b_floats(const MatrixProduct& t) const {
@@ -79,7 +80,7 @@ inline void pack_columns(const MatrixProduct& t, const float* b, Index depth, In
   }
 }
 
-/// panel[k][0..kPackedRows) = a[k][0..rows) of A lying across.
+/// panel[k][0..kPackedRows) = a[k][0..rows) of a transposed A.
 inline void pack_rows(const float* a, Index a_depth, Index depth, Index rows, float* panel) {
   constexpr int n = Simd<float>::kLanes;
   for (Index k = 0; k < depth; ++k, a += a_depth, panel += kPackedRows) {
@@ -93,7 +94,7 @@ inline void pack_rows(const float* a, Index a_depth, Index depth, Index rows, fl
   }
 }
 
-/// sums[r] += sum over k of a[k][r] for A lying across: the bias gradient. Chains of `depth` terms.
+/// sums[r] += sum over k of a[k][r] of a transposed A: the bias gradient. Chains of `depth` terms.
 inline void add_row_sums(const float* a, Index a_depth, Index depth, Index rows, float* sums) {
   using V = Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;

@@ -1,7 +1,8 @@
-// What a kernel is told, as plain data: pointers, strides in elements, counts. And the table that each instruction set exports.
-// Letters: Tq, Tk, D, Dv as in attention.h; "strip": as many queries as two vectors have lanes; "chunk": key_tile keys, counted
-// from key 0; "lane_mask": one uint32 per key of a tile, bit i set where query lane i may attend it. T is what q, k, v, out are
-// stored as; everything that is summed, and lse and weights, is Accumulator<T>.
+// What a kernel is passed, as plain data: pointers, strides in elements, counts. And the table of functions that each
+// instruction set exports. Not: the kernels themselves, masks.
+// Letters: Tq, Tk, D, Dv as in attention.h. A strip is as many queries as two vectors have lanes, one query per lane. A chunk
+// is key_tile keys, counted from key 0. A lane mask is one uint32 per key of a tile: bit i is set where query lane i may attend
+// the key. T is the storage type of q, k, v and out; sums, lse and weights are Accumulator<T>.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +22,8 @@ struct TileMask {
   void (*key_range)(const void* mask, Index batch, Index head, Index i0, Index ni, Index* begin, Index* end);
   const void* mask;
   Index batch, head;
-  /// The first key from `key` on that any of the queries might attend; kv_len or more: none. So that empty chunks cost nothing.
-  /// Null: nobody knows.
+  /// The first key at or after `key` that any of the queries might attend; kv_len or more: none. Lets kernels skip empty chunks
+  /// without asking for each verdict. Null: unknown.
   Index (*next_key)(const void* mask, Index batch, Index head, Index i0, Index ni, Index key);
 };
 
@@ -39,11 +40,11 @@ struct TileDropout {
   std::uint32_t key0, key1, sequence_head;
 };
 
-/// A callback that makes scores of scores, in natural units, behind a function pointer. Null function: none.
+/// A callback that changes scores, in natural units, behind a function pointer. Null function: none.
 template <class Sum>
 struct TileScoreMod {
-  /// Of queries [i0, i0 + ni) x keys [j0, j0 + nj): scores[i * row + j * column] becomes what the callback makes of it, and
-  /// slopes[i * slope_row + j * slope_column] its derivative; slopes null: not wanted.
+  /// For queries [i0, i0 + ni) x keys [j0, j0 + nj): replaces scores[i * row + j * column] by the callback's result and sets
+  /// slopes[i * slope_row + j * slope_column] to its derivative; slopes null: not wanted.
   void (*apply)(const void* mod, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, Sum* scores, Index row,
                 Index column, Sum* slopes, Index slope_row, Index slope_column);
   const void* mod;
@@ -60,13 +61,13 @@ struct ScoreParams {
   TileBias<Sum> bias;
   TileDropout dropout;
   Index key_tile;
-  const Sum* position;    // added to a bias that is there, by key - query; null: nothing
+  const Sum* position;    // added to a given bias, indexed by key - query; null: nothing
   TileScoreMod<Sum> mod;  // after soft cap and bias, before the mask; a result of -inf is not kept
-  const Sum* sink;  // [heads of the group], sink_stride apart: a logit that every row's sum holds beside its keys; null: none
+  const Sum* sink;  // [heads of the group], sink_stride apart: a logit in every row's softmax sum, without a value; null: none
   Index sink_stride;
 };
 
-/// The same with its rows.
+/// The same with the rows of q and k.
 template <class T>
 struct TileScores : ScoreParams<Accumulator<T>> {
   const T* q;  // [Tq, D]
@@ -74,7 +75,7 @@ struct TileScores : ScoreParams<Accumulator<T>> {
   Index q_stride, k_stride;
 };
 
-/// Queries [q_begin, q_begin + q_count) of one (batch, head), and what forward makes of them beside out.
+/// Forward of queries [q_begin, q_begin + q_count) of one (batch, head): all that does not depend on the storage type.
 template <class Sum>
 struct ForwardParams {
   Index v_head_dim, q_begin, q_count;
@@ -83,10 +84,10 @@ struct ForwardParams {
   Sum* weights;             // [Tq, Tk] or null: also write the weights
   Index weights_row_stride, weights_column_stride;
   bool weights_applied;  // after dropout
-  // With weights and v, without dropout, where a strip's exponentials fit: kept from the one sweep over the keys. Null: a
-  // second sweep.
+  // Where weights and v are given without dropout and a strip's exponentials fit in cache, they are kept in one pass over the
+  // keys. Null: the weights take a second pass.
   Sum* exponentials;  // [Tk up to whole chunks][strip]
-  Sum* chunk_shifts;  // [chunks][strip]: what each chunk's exponents were taken from
+  Sum* chunk_shifts;  // [chunks][strip]: the shift that each chunk's exponentials were computed with
 };
 
 /// Forward of a query tile.
@@ -98,8 +99,8 @@ struct ForwardTile : ForwardParams<Accumulator<T>> {
   Index v_stride, out_stride;
 };
 
-/// Queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head), what backward knows of them and what it adds
-/// to. Null gradients are not computed.
+/// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head): all that does not depend on the
+/// storage type. Null gradients are not computed.
 template <class Sum>
 struct BackwardParams {
   const Sum *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
@@ -107,10 +108,10 @@ struct BackwardParams {
   Index v_head_dim, q_begin, q_count, k_begin, k_count;
   Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
   Index dq_stride, dk_stride, dv_stride;
-  bool sets_dq, sets_keys;  // these rows of dq, or of dk and dv, hold nothing yet: they are set, not added to
+  bool sets_dq, sets_keys;  // nothing was added to these rows of dq (of dk and dv) yet: they are set, not added to
   Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
   Index dbias_row_stride, dbias_column_stride;
-  Sum* dposition;  // the same gradient by key - query: added to; null: not wanted
+  Sum* dposition;  // the same gradient summed by key - query: added to; null: not wanted
 };
 
 /// Backward of a query tile against a key range.
@@ -122,7 +123,8 @@ struct BackwardTile : BackwardParams<Accumulator<T>> {
   Index v_stride, dout_stride;
 };
 
-/// delta[i] = sum_d dout[i, d] * out[i, d], over d in the order in which backward sums dout . v.
+/// delta[i] = sum_d dout[i, d] * out[i, d], summed over d in the order of backward's dout . v: a row with one live key then has
+/// dP - delta = 0 exactly.
 template <class T>
 struct DeltaRows {
   using Sum = Accumulator<T>;
@@ -139,13 +141,13 @@ struct DecodeParams {
   Index q_len, group_size, v_head_dim;
   Sum* lse;  // [group_size * q_len]: natural log; always written
   Index bias_head_stride, position_head_stride;
-  bool mask_differs;  // from head to head
+  bool mask_differs;  // between the heads of the group
 };
 
-/// The same with its rows.
+/// The same with its rows of q, k, v and out.
 template <class T>
 struct DecodeGroup : DecodeParams<Accumulator<T>> {
-  TileScores<T> scores;  // of the group's first head; the heads of mask, dropout, callback and sink count up from it
+  TileScores<T> scores;  // of the group's first head; mask, dropout, callback and sink of the others count up from it
   const T* v;            // [Tk, Dv]
   T* out;                // [group_size, Tq, Dv]
   Index q_head_stride, v_stride, out_head_stride, out_stride;
@@ -153,10 +155,10 @@ struct DecodeGroup : DecodeParams<Accumulator<T>> {
 
 constexpr Index kDecodeRowLimit = 16;
 
-/// Attention of a DecodeGroup, a part of the keys at a time: parts in any order, merged in the order of their keys.
+/// Attention of a DecodeGroup by parts of the keys (split-K): computed in any order, merged in the order of the keys.
 template <class T>
 struct DecodeKernels {
-  Index (*chunk)(Index head_dim, Index v_head_dim);  // keys looked at together
+  Index (*chunk)(Index head_dim, Index v_head_dim);  // keys per step of the online softmax
   /// Keys of a part, a whole number of chunks and, as key_tile, a constant of (instruction set, type, D, Dv).
   Index (*part_keys)(Index head_dim, Index v_head_dim);
   std::size_t (*scratch_bytes)(Index rows, Index head_dim, Index v_head_dim);
@@ -169,7 +171,8 @@ struct DecodeKernels {
 template <class T>
 struct Kernels {
   Index strip;  // queries side by side in SIMD lanes
-  /// Keys of a chunk: a constant of (instruction set, type, D, Dv), never of batch, threads or caches, so that bits stay.
+  /// Keys of a chunk: a constant of (instruction set, type, D, Dv), never of batch, threads or cache sizes, so that results are
+  /// bit-identical.
   Index (*key_tile)(Index head_dim, Index v_head_dim);
   /// Queries of a work item: a whole number of strips, chosen so that scratch stays small.
   Index (*query_tile)(Index head_dim, Index v_head_dim);
@@ -195,7 +198,7 @@ struct MatrixProduct {
   Index c_row;
   bool accumulate;
   float* a_sums;   // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
-  Index all_rows;  // of the product that this is a part of
+  Index all_rows;  // of the whole product, of which this may be a part
 };
 
 /// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]
@@ -238,7 +241,7 @@ struct LayerKernels {
   double (*cross_entropy)(const CrossEntropyRows&);  // the sum over rows with a target
 };
 
-/// Plain loops of multiply-adds, to measure what the machine can do: each runs `rounds` rounds and returns the flops done.
+/// Plain loops of multiply-adds that measure the machine's peak: each runs `rounds` rounds and returns the flops done.
 struct PeakKernels {
   double (*fma_f32)(Index rounds, float* sink);
   double (*fma_f64)(Index rounds, double* sink);

@@ -1,7 +1,7 @@
-// Looks at the rows of a forward tile while it runs: entropy, distance, the largest weight, and the weights of three keys, one
-// number a row each, without a second sweep. Sums belong to the shift that the online softmax has at the moment and move with
-// it. Not: what needs each row's final sum (capture_sweep.h). Entropy online: E = sum_j p (s2 - largest), whose terms are small
-// where p counts, so that H = log(l) - ln2 (E / l + largest - shift).
+// Statistics of the rows of a forward tile, gathered while it runs, without a second sweep: entropy, distance, the largest
+// weight, the weights of three keys; one number per row each. Sums are relative to the current shift of the online softmax and
+// are rescaled with it. Not: what needs each row's final sum (capture_sweep.h). Entropy online: E = sum_j p (s2 - largest),
+// whose terms are small where p counts, so that H = log(l) - ln2 (E / l + largest - shift).
 #pragma once
 
 #include "kernels/capture_params.h"

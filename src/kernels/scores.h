@@ -1,6 +1,10 @@
 // From q.k to scores of one strip x tile: scale, soft cap, bias, callback, mask, dropout. Lanes are queries, rows are keys.
 // Scores are kept in powers of two: s2 = s * log2(e), so that softmax needs exp2 only; the factor is folded into the Q^T panel.
-// Only a callback is asked in natural units: before it everything is natural.
+// With a callback everything up to it is in natural units. Not: the sums (softmax.h, differentiate.h).
+//
+// How ranges nest: a StripRange (strips.h) is the queries of one strip. Against one chunk of keys it has a LiveRange, the keys
+// that any lane may attend. That is cut into at most three VectorRanges: keys x vectors of lanes, so that a diagonal does not
+// cost the vector that is past it.
 #pragma once
 
 #include <numbers>
@@ -21,13 +25,13 @@ constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
 
 constexpr std::uint32_t lane_bits(Index lanes) { return lanes >= 32 ? ~0u : (1u << lanes) - 1u; }
 
-/// What exponents are taken from: nothing alive yet is -inf - 0, not -inf + inf.
+/// What is subtracted from scores: 0 for a maximum of -inf (no key seen), where -inf - -inf would be NaN.
 template <class T>
 inline typename Simd<T>::V shift_of(typename Simd<T>::V maximum) {
   return maximum == splat<T>(-kInf<T>) ? typename Simd<T>::V{} : maximum;
 }
 
-/// A bias in powers of two. The lowest finite number, a common fill, stays finite: it must not become -inf by log2(e).
+/// A bias in powers of two. The lowest finite number, a common mask fill, must not overflow to -inf when multiplied.
 template <class T>
 inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
   using V = typename Simd<T>::V;
@@ -37,7 +41,7 @@ inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V natural) {
   return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
 }
 
-/// A row's maximum, in powers of two, and sum with the sink in; share is what the weights of its keys are to be multiplied by.
+/// A row's maximum (in powers of two) and sum including the sink; the weights of its keys must be multiplied by `share`.
 template <class T>
 struct WithSink {
   typename Simd<T>::V maximum, sum, share;
@@ -51,20 +55,20 @@ inline WithSink<T> with_sink(T sink, typename Simd<T>::V maximum, typename Simd<
   return {all, fma(sum, share, exp2<T>(sink2 - shift)), share};
 }
 
-/// The range of a tile that is alive: rows [lo, hi) after trimming keys that no lane may attend.
+/// The live keys of a strip x chunk: [lo, hi) after trimming keys that no lane may attend.
 struct LiveRange {
-  bool any;     // false: the tile is empty
-  bool masked;  // lane_mask say which lanes; otherwise every lane of every row is alive
+  bool any;     // false: no lane attends any key
+  bool masked;  // the lane mask counts; otherwise every lane attends every key of [lo, hi)
   Index lo, hi;
 };
 
-/// Moves lo up and hi down past the keys that none of `lanes` may attend.
+/// Narrows [lo, hi) past the keys that none of `lanes` may attend.
 inline void trim_keys(const std::uint32_t* lane_mask, std::uint32_t lanes, Index& lo, Index& hi) {
   while (lo < hi && (lane_mask[lo] & lanes) == 0) ++lo;
   while (lo < hi && (lane_mask[hi - 1] & lanes) == 0) --hi;
 }
 
-/// Whether pairs may drop out by what is added to their scores or made of them: -inf is not kept.
+/// Whether a bias or a callback may mask pairs: a score of -inf is not kept.
 template <class T>
 inline bool hides_by_value(const TileScores<T>& s) {
   return s.bias.data != nullptr || s.mod.apply != nullptr;
@@ -84,8 +88,7 @@ inline LiveRange live_range(const TileScores<T>& s, Index i0, Index ni, Index j0
   return live;
 }
 
-/// The first multiple of `step` from j0 on, itself one, in whose keys one of the queries may attend something; `end` where
-/// there is none.
+/// The first multiple of `step` at or after j0 (itself one) whose keys include one that a query may attend; `end`: none.
 inline Index live_step(const TileMask& mask, Index q_begin, Index q_count, Index j0, Index end, Index step) {
   if (mask.next_key == nullptr || j0 >= end) return j0;
   const Index next = mask.next_key(mask.mask, mask.batch, mask.head, q_begin, q_count, j0);
@@ -102,7 +105,7 @@ struct VectorRanges {
   int count;
 };
 
-/// The live rows cut so that a vector of lanes is left out where no lane of it may attend: half of the work on a diagonal.
+/// The live range, cut so that a vector of lanes is left out where none of its lanes attends: half of the work on a diagonal.
 template <class T>
 inline VectorRanges vector_ranges(const LiveRange& live, int vectors, const std::uint32_t* lane_mask) {
   const VectorRanges whole{{{live.lo, live.hi, 0, vectors}}, 1};
@@ -114,7 +117,7 @@ inline VectorRanges vector_ranges(const LiveRange& live, int vectors, const std:
     hi[v] = live.hi;
     trim_keys(lane_mask, lane_bits(n) << (v * n), lo[v], hi[v]);
   }
-  const Index begin = larger(lo[0], lo[1]), end = smaller(hi[0], hi[1]);  // where both are alive
+  const Index begin = larger(lo[0], lo[1]), end = smaller(hi[0], hi[1]);  // where both attend
   VectorRanges ranges{};
   if (begin >= end) {
     for (int v = 0; v < 2; ++v) {
@@ -137,13 +140,13 @@ inline void pack_strips(const T* rows, Index stride, Index q_begin, Index count,
   }
 }
 
-/// Scores to powers of two, unless a callback wants them as they are.
+/// The unit of scores: powers of two, or natural where a callback reads them.
 template <class T>
 inline Accumulator<T> score_unit(const TileScores<T>& s) {
   return s.mod.apply == nullptr ? std::numbers::log2e_v<Accumulator<T>> : Accumulator<T>{1};
 }
 
-/// What the Q^T panel is multiplied by: scores come out of the product in their unit, or, with a soft cap, as tanh's argument.
+/// The factor of the Q^T panel: the product then gives scores in their unit or, with a soft cap, tanh's argument.
 template <class T>
 inline Accumulator<T> panel_factor(const TileScores<T>& s) {
   return s.softcap > 0 ? s.scale / s.softcap : s.scale * score_unit(s);
@@ -165,8 +168,8 @@ inline void load_natural_bias(const TileBias<T>& bias, Index i0, Index ni, Index
   }
 }
 
-/// Brings natural scores, or what is added to them, into powers of two (kScales). -inf is a key that is not kept: clears its
-/// bits; true when any was. Rows of the panel lie `row` apart.
+/// Clears the bits of entries that are -inf, which are not kept, and scales the others to powers of two (kScales). Returns
+/// whether any bit was cleared. Rows of the panel lie `row` apart.
 template <class T, bool kScales>
 inline bool settle_natural(T* panel, Index row, const VectorRange& range, Index ni, std::uint32_t* lane_mask) {
   using V = typename Simd<T>::V;
@@ -187,11 +190,12 @@ inline bool settle_natural(T* panel, Index row, const VectorRange& range, Index 
   return cleared;
 }
 
-/// panel[j][lane] = bias(i0 + lane, j0 + j) * log2(e) for rows [lo, hi). A bias of -inf clears its bit; true when any did.
+/// panel[j][lane] = bias(i0 + lane, j0 + j) * log2(e) for keys [lo, hi). A bias of -inf clears its bit; returns whether any
+/// did.
 template <class T>
 inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
                       std::uint32_t* lane_mask) {
-  if (bias.column_stride == 1) {  // in one pass where all stays finite
+  if (bias.column_stride == 1) {  // one pass where everything is finite
     const T* source = bias.data + i0 * bias.row_stride + j0 + live.lo;
     if (pack_transposed_finite<T>(source, bias.row_stride, ni, live.hi - live.lo, std::numbers::log2e_v<T>,
                                   panel + live.lo * strip_lanes<T>(), strip_lanes<T>())) {
@@ -202,7 +206,7 @@ inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
   return settle_natural<T, true>(panel, strip_lanes<T>(), {live.lo, live.hi, 0, live_vectors<T>(ni)}, ni, lane_mask);
 }
 
-/// What load_added does where a bias is not all. Not inlined: what has only a bias must not pay for it.
+/// load_added with a position bias or a callback. Not inlined: a call with a bias alone must not pay for it.
 template <class T>
 [[gnu::noinline]] bool load_more(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
                                  std::uint32_t* lane_mask) {
@@ -215,7 +219,7 @@ template <class T>
                                 : settle_natural<T, false>(panel, strip_lanes<T>(), whole, ni, lane_mask);
 }
 
-/// The bias, and what stands beside it, in the unit of the scores. Clears bits as load_bias does; true when any was.
+/// All that is added to the scores, in their unit. Clears bits as load_bias does; returns whether any was cleared.
 template <class T>
 inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
                        std::uint32_t* lane_mask) {
@@ -223,8 +227,8 @@ inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, con
   return more ? load_more(s, i0, ni, j0, live, panel, lane_mask) : load_bias(s.bias, i0, ni, j0, live, panel, lane_mask);
 }
 
-/// Natural scores of one range become those of the callback, in powers of two. Clears bits as load_bias does. slopes, if not
-/// null, [keys][strip].
+/// Applies the callback to the natural scores of one range and scales to powers of two. Clears bits as load_bias does. slopes
+/// [keys][strip] or null.
 template <class T>
 [[gnu::noinline]] bool modify_scores(const TileScores<T>& s, Index i0, Index ni, Index j0, const VectorRange& range, T* scores,
                                      Index row, T* slopes, std::uint32_t* lane_mask) {
@@ -235,15 +239,14 @@ template <class T>
   return settle_natural<T, true>(scores, row, range, ni, lane_mask);
 }
 
-/// What score_tile has written.
+/// The live keys of a tile, and the ranges that score_tile has written.
 struct ScoreTile {
   LiveRange live;
   VectorRanges ranges;
 };
 
-/// scores[j][lane] = s2 of query i0 + lane and key j0 + j in the ranges of the result; dead lanes hold anything.
-/// multiply(range) writes the products of keys and queries that panel_factor has scaled. Not inlined: among its callers' code
-/// the loop over a bias was 8 % slower.
+/// scores[j][lane] = s2 of query i0 + lane and key j0 + j within the ranges of the result; masked lanes hold anything.
+/// multiply(range) writes the products k.q, scaled by panel_factor. Not inlined: inlined, the loop over a bias was 8 % slower.
 template <class T, class Multiply>
 [[gnu::noinline]] ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
                                        std::uint32_t* lane_mask, const Multiply& multiply) {
@@ -278,7 +281,7 @@ template <class T, class Multiply>
   return {live, ranges};
 }
 
-/// scores[j][lane] = -inf where not kept, for rows [lo, hi).
+/// scores[j][lane] = -inf where the lane may not attend, for keys [lo, hi).
 template <class T>
 inline void mask_scores(T* scores, const LiveRange& live, int vectors, const std::uint32_t* lane_mask) {
   using V = typename Simd<T>::V;
@@ -292,7 +295,7 @@ inline void mask_scores(T* scores, const LiveRange& live, int vectors, const std
   }
 }
 
-/// kept[j] = the lanes whose weight (i0 + lane, j0 + j) survives dropout, for rows [lo, hi).
+/// kept[j] = the lanes whose weight (i0 + lane, j0 + j) survives dropout, for keys [lo, hi). Philox counter: attention.h.
 template <class T>
 inline void dropout_mask(const TileDropout& dropout, Index i0, Index ni, Index j0, Index lo, Index hi, std::uint32_t* kept) {
   constexpr int lanes = Simd<float>::kLanes;  // of a U32
@@ -309,7 +312,7 @@ inline void dropout_mask(const TileDropout& dropout, Index i0, Index ni, Index j
       philox(words, rounds);
       for (int half = 0; half < 8; ++half) {
         const U32 value = half % 2 == 0 ? words[half / 2] & 0xFFFFu : words[half / 2] >> 16;
-        // Dropped below the threshold: both are at most 2^16, so the sign of the difference tells.
+        // Dropped iff value < threshold: both are at most 2^16, so the sign of the difference decides.
         const std::uint32_t dropped = sign_bits(reinterpret_cast<I32>(value - dropout.threshold));
         bits[half] |= (~dropped & lane_bits(lanes)) << (part * lanes);
       }
@@ -321,7 +324,7 @@ inline void dropout_mask(const TileDropout& dropout, Index i0, Index ni, Index j
   }
 }
 
-/// What a kept weight is multiplied by; 0 when everything is dropped.
+/// Dropout's factor of a kept weight, 1 / (1 - p); 0 when everything is dropped.
 template <class T>
 inline T kept_factor(const TileDropout& dropout) {
   if (dropout.threshold >= 65536) return 0;
@@ -344,7 +347,7 @@ template <class T>
 inline bool holds_nonfinite(const T* rows, Index stride, Index count, Index width) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  V sums[4] = {};  // chains of their own, since each FMA waits four cycles for the one before
+  V sums[4] = {};  // independent chains: an FMA has a latency of four cycles
   for (Index i = 0; i < count; ++i) {
     const T* row = rows + i * stride;
     Index d = 0;
@@ -358,7 +361,8 @@ inline bool holds_nonfinite(const T* rows, Index stride, Index count, Index widt
   return bits_where<T>(sum != sum) != 0;
 }
 
-/// True when rows [lo, hi) that some lane must not see hold NaN or infinity: 0 * NaN is NaN, so such a tile goes lane by lane.
+/// Whether a row of [lo, hi) that some lane may not attend holds NaN or infinity. 0 * NaN is NaN, so such a tile takes the
+/// per-lane path.
 template <class T>
 inline bool hides_nonfinite(const T* rows, Index stride, Index width, const LiveRange& live, std::uint32_t all,
                             const std::uint32_t* lane_mask) {

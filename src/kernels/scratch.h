@@ -1,4 +1,4 @@
-// The shape of tiles and the layout of scratch memory: one place that says how large everything is and why.
+// Tile sizes and the layout of scratch memory, with the reason for each size. Not: who lends the memory (core/scratch.h).
 #pragma once
 
 #include "kernels/carver.h"
@@ -38,9 +38,9 @@ Index backward_keys(Index head_dim, Index v_head_dim) {
   return larger(kBackwardBlock, smaller<Index>(512, wanted / kBackwardBlock * kBackwardBlock));
 }
 
-/// Queries of a work item of 16-bit rows. Backward holds a query as float in two panels, as two rows and with its dq, and a key
-/// as two rows and with its dk and dv: up to a width of 512 a tile is what it is for float, wider heads halve it until all of
-/// it fits the 2 MiB that a thread may use.
+/// Queries of a work item of 16-bit rows. Backward holds each query as float in two panels, two widened rows and a row of dq,
+/// and each key as two widened rows and rows of dk and dv. Up to a width of 512 the tile is the float one; wider heads halve it
+/// until everything fits the 2 MiB that a thread may use.
 inline Index widened_query_tile(Index head_dim, Index v_head_dim) {
   constexpr Index float_bytes = sizeof(float);
   constexpr Index budget = (Index{2} << 20) - (Index{1} << 16);  // what does not grow with the width takes less than 64 KiB
@@ -60,8 +60,8 @@ struct ForwardScratch {
   T* scores;                        // [key_tile][strip]
   T* bias;                          // [key_tile][strip]
   T* rescale;                       // [strip]
-  std::uint32_t* seen;              // [strips]: lanes that may attend any key so far
-  std::uint32_t* by_maximum;        // [strips]: lanes that the quick softmax cannot take
+  std::uint32_t* seen;              // [strips]: lanes that attended a key so far
+  std::uint32_t* by_maximum;        // [strips]: lanes whose softmax subtracts the row maximum (softmax.h)
   std::uint32_t *lane_mask, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
   std::size_t bytes;
 
@@ -85,11 +85,11 @@ struct ForwardScratch {
   }
 };
 
-/// The spans of one block of keys x queries.
+/// What of one block of keys x queries the mask leaves alive.
 struct BlockSpans {
-  Span* queries_of;   // [keys / kGroup]: the queries that see one of these keys
-  Span* keys_of;      // [queries / kGroup]: the keys that one of these queries sees
-  Span* vector_keys;  // [vectors of lanes]: the same for a vector, to whole groups of keys
+  Span* queries_of;   // [keys / kGroup]: the queries that attend one of these keys
+  Span* keys_of;      // [queries / kGroup]: the keys that one of these queries attends
+  Span* vector_keys;  // [vectors of lanes]: the same for a vector of queries, in whole groups of keys
 };
 
 template <class T>
@@ -97,17 +97,17 @@ struct BackwardScratch {
   T* q_panels;                      // [query_tile / panel][D][panel], scaled
   T* dout_panels;                   // [query_tile / panel][Dv][panel]
   T *lse2_high, *lse2_low, *delta;  // [query_tile]
-  T* p;                             // [kBackwardBlock][row]: P^T, dropped where dropout says so
+  T* p;                             // [kBackwardBlock][row]: P^T after dropout
   T* ds;                            // [kBackwardBlock][row]: dS^T, before scale
   T* bias;                          // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out
-  T* slopes;                        // [kBackwardBlock][strip]: of a callback
+  T* slopes;                        // [kBackwardBlock][strip]: the callback's derivative
   std::uint32_t* lane_mask;         // [strips][kBackwardBlock]
   std::uint32_t* kept;              // [kBackwardBlock]: dropout bits of one strip
   BlockSpans spans;
   bool nonfinite = false;  // q or dout of the tile hold NaN or infinity
   Index width;             // queries of a tile
   Index panel;             // queries side by side in a panel
-  Index row;               // a vector more than the tile: rows of a power of two meet in few sets of the cache
+  Index row;               // one vector more than the tile: rows a power of two apart would share few cache sets
   std::size_t bytes;
 
   BackwardScratch(void* base, Index head_dim, Index v_head_dim)

@@ -1,4 +1,4 @@
-// The table of second order, compiled once for each instruction set as table.cc is: qkv_second_order_kernels_scalar and so on.
+// The table of second-order kernels.
 #include "kernels/second_order.h"
 
 #include "kernels/export.h"

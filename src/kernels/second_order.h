@@ -1,13 +1,14 @@
 // Second order of one tile: forward mode (jvp) and double backward. Weights are recomputed from lse as in backward.h, whose
-// mask, spans and products are used; letters as in docs/maths/second-order.md:
-//   rate     of a score:   ts = softcap'(x) scale (tq.k + q.tk) + tbias        of a weight: w (ts - mean)
-//   mean     = sum_j w ts                                                      push = z dout.v - delta
-//   e        = (ts - mean) push + z dout.tv          moment = sum_j w e
-//   tout[i]  = sum_j z w ((ts - mean) v + tv)
-//   hs = w (e - moment);  hx = hs softcap' + w push softcap'' x's rate;  dx = w push softcap'
+// masks, spans and products are used. docs/maths/second-order.md derives it; its letters are here
+//   ts = score_tangent = softcap'(x) tx + tbias             tx = x_tangent = scale (tq.k + q.tk)
+//   mean = sum_j w ts                                       push = dp_minus_delta = z dout.v - delta
+//   e = weight_term = (ts - mean) push + z dout.tv          moment = sum_j w e
+//   tout[i] = sum_j z w ((ts - mean) v + tv)
+//   hs = score_gradient = w (e - moment)                    hx = x_gradient = hs softcap' + w push softcap'' tx
+//   dx = x_tangent_gradient = w push softcap'
 //   gq = scale (hx k + dx tk);  gk = scale (hx^T q + dx^T tq);  gv = (z w (ts - mean))^T dout;  gbias = hs
-// Three sweeps over the keys, since mean is needed by moment and both by the rest. Not: fast for its own sake: the products run
-// on the micro-kernel, the rest is one loop.
+// Three sweeps over the keys: moment needs mean, the rest needs both. Not: tuned; the products run on the micro-kernel, the
+// rest is one loop.
 #pragma once
 
 #include "kernels/backward.h"
@@ -22,7 +23,7 @@ struct SecondOrderScratch {
   T* tangent_panels;         // tangents of the queries, as first.q_panels
   T* by_query;               // [kBackwardBlock][row]: k.tq in; dx or z w out
   T *by_key, *by_value;      // [kBackwardBlock][row]: tk.q, tv.dout
-  T* bias_rate;              // [kBackwardBlock][strip]: tbias
+  T* bias_tangent;           // [kBackwardBlock][strip]: tbias
   T *mean, *moment;          // [width]
   std::size_t bytes;
 
@@ -32,7 +33,7 @@ struct SecondOrderScratch {
     by_query = carver.take<T>(kBackwardBlock * first.row);
     by_key = carver.take<T>(kBackwardBlock * first.row);
     by_value = carver.take<T>(kBackwardBlock * first.row);
-    bias_rate = carver.take<T>(kBackwardBlock * strip_lanes<T>());
+    bias_tangent = carver.take<T>(kBackwardBlock * strip_lanes<T>());
     mean = carver.take<T>(first.width);
     moment = carver.take<T>(first.width);
     bytes = first.bytes + carver.used();
@@ -40,9 +41,9 @@ struct SecondOrderScratch {
 };
 
 enum class SecondOrderPass {
-  kMean,      // of the rates of scores
-  kOut,       // what tout and moment are sums of
-  kGradients  // what gq, gk, gv, gbias are sums of
+  kMean,      // mean
+  kOut,       // the terms of tout and moment
+  kGradients  // the terms of gq, gk, gv, gbias
 };
 
 /// The pairs of vector v of a strip, keys [keys.begin, keys.end), in place.
@@ -59,50 +60,51 @@ inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderSc
              reads_dout = kPass != SecondOrderPass::kMean && t.first.dout != nullptr;
   const V high = load<T>(w.first.lse2_high + lane), low = load<T>(w.first.lse2_low + lane);
   const V delta = load<T>(w.first.delta + lane), mean = load<T>(w.mean + lane), moment = load<T>(w.moment + lane);
-  const V unit = splat<T>(capped ? s.softcap : std::numbers::ln2_v<T>);  // 1 / panel_factor * scale
+  const V unit = splat<T>(capped ? s.softcap : std::numbers::ln2_v<T>);  // scale / panel_factor: ln 2, or the soft cap
   const V cap = splat<T>(s.softcap), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
   V mean_sum{}, moment_sum{};
   for (Index j = keys.begin; j < keys.end; ++j) {
     const Index at = j * w.first.row + lane, at_bias = j * strip_lanes<T>() + v * n;
     const std::uint32_t bits = b.live.masked ? b.lane_mask[j] >> (v * n) : ~0u, kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
-    V x = load<T>(w.first.p + at), slope = splat<T>(1), bend{}, product_rate{};
-    if (moves_q) product_rate += load<T>(w.by_query + at);
-    if (moves_k) product_rate += load<T>(w.by_key + at);
-    product_rate *= unit;
-    if (capped) {  // c tanh(y / c): its first and second derivative
-      const V th = tanh<T>(x);
-      slope -= th * th;
-      bend = T{-2} * th * slope / cap;
-      x = th * (cap * std::numbers::log2e_v<T>);
+    V x = load<T>(w.first.p + at), softcap_first = splat<T>(1), softcap_second{}, x_tangent{};
+    if (moves_q) x_tangent += load<T>(w.by_query + at);
+    if (moves_k) x_tangent += load<T>(w.by_key + at);
+    x_tangent *= unit;
+    if (capped) {  // first and second derivative of c tanh(y / c)
+      const V tanh_x = tanh<T>(x);
+      softcap_first -= tanh_x * tanh_x;
+      softcap_second = T{-2} * tanh_x * softcap_first / cap;
+      x = tanh_x * (cap * std::numbers::log2e_v<T>);
     }
     if (biased) x += load<T>(w.first.bias + at_bias);
     const V weight = exp2<T>(x - high - low);
-    V rate = slope * product_rate;
-    if (moves_bias) rate += load<T>(w.bias_rate + at_bias);
-    if constexpr (kPass == SecondOrderPass::kMean) {  // selects, so that NaN behind a mask is gone
-      mean_sum += select_bits<V>(bits, weight * rate, V{});
+    V score_tangent = softcap_first * x_tangent;
+    if (moves_bias) score_tangent += load<T>(w.bias_tangent + at_bias);
+    if constexpr (kPass == SecondOrderPass::kMean) {  // select, so that NaN in a masked key or value is gone
+      mean_sum += select_bits<V>(bits, weight * score_tangent, V{});
       continue;
     }
-    rate -= mean;
-    V push{}, e{};
+    score_tangent -= mean;
+    V dp_minus_delta{}, weight_term{};
     if (reads_dout) {
-      V dw = load<T>(w.first.ds + at), through_value = moves_v ? load<T>(w.by_value + at) : V{};
+      V dw = load<T>(w.first.ds + at), dout_tv = moves_v ? load<T>(w.by_value + at) : V{};
       if (drops) {
         dw = select_bits<V>(kept, dw * factor, V{});
-        through_value = select_bits<V>(kept, through_value * factor, V{});
+        dout_tv = select_bits<V>(kept, dout_tv * factor, V{});
       }
-      push = dw - delta;
-      e = fma(rate, push, through_value);
+      dp_minus_delta = dw - delta;
+      weight_term = fma(score_tangent, dp_minus_delta, dout_tv);
     }
-    store<T>(w.first.p + at, select_bits<V>(bits & kept, weight * rate, V{}));  // the products bring dropout's factor
+    store<T>(w.first.p + at,
+             select_bits<V>(bits & kept, weight * score_tangent, V{}));  // dropout's factor comes with the products
     if constexpr (kPass == SecondOrderPass::kOut) {
       store<T>(w.by_query + at, select_bits<V>(bits & kept, weight, V{}));
-      moment_sum += select_bits<V>(bits, weight * e, V{});
+      moment_sum += select_bits<V>(bits, weight * weight_term, V{});
     } else {
-      const V hs = weight * (e - moment), ds = weight * push;
-      if (capped && adds_to_bias(t.first)) store<T>(w.first.bias + at_bias, select_bits<V>(bits, hs, V{}));
-      store<T>(w.first.ds + at, select_bits<V>(bits, hs * slope + ds * bend * product_rate, V{}));
-      store<T>(w.by_query + at, select_bits<V>(bits, ds * slope, V{}));
+      const V score_gradient = weight * (weight_term - moment), ds = weight * dp_minus_delta;
+      if (capped && adds_to_bias(t.first)) store<T>(w.first.bias + at_bias, select_bits<V>(bits, score_gradient, V{}));
+      store<T>(w.first.ds + at, select_bits<V>(bits, score_gradient * softcap_first + ds * softcap_second * x_tangent, V{}));
+      store<T>(w.by_query + at, select_bits<V>(bits, ds * softcap_first, V{}));
     }
   }
   if constexpr (kPass == SecondOrderPass::kMean) store<T>(w.mean + lane, mean + mean_sum);
@@ -110,11 +112,11 @@ inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderSc
 }
 
 template <class T>
-inline void load_bias_rate(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b) {
-  load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_rate);
+inline void load_bias_tangent(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b) {
+  load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_tangent);
   for (Index j = b.live.lo; t.tangents.position != nullptr && j < b.live.hi; ++j) {
     for (Index lane = 0; lane < b.ni; ++lane)
-      w.bias_rate[j * strip_lanes<T>() + lane] += t.tangents.position[b.j0 + j - b.i0 - lane];
+      w.bias_tangent[j * strip_lanes<T>() + lane] += t.tangents.position[b.j0 + j - b.i0 - lane];
   }
 }
 
@@ -122,7 +124,7 @@ template <class T, SecondOrderPass kPass>
 inline void second_order_strip(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BlockStrip<T>& b) {
   const TileScores<T>& s = t.first.scores;
   if (s.bias.data != nullptr) b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.first.bias, b.lane_mask);
-  if (t.tangents.bias.data != nullptr) load_bias_rate(t, w, b);
+  if (t.tangents.bias.data != nullptr) load_bias_tangent(t, w, b);
   if (s.dropout.threshold != 0) dropout_mask<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
   const Span* const keys_of = w.first.spans.vector_keys + b.strip * kVectors;
   for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
@@ -134,7 +136,7 @@ inline void second_order_strip(const SecondOrderTile<T>& t, const SecondOrderScr
   }
 }
 
-/// into[key][lane] = rows[key].panel's column, for the cells of each vector's span; nothing where there are no rows.
+/// into[key][lane] = sum_d rows[key, d] * panels[d, lane] within each vector's span; rows null: nothing.
 template <class T>
 inline void multiply_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* rows,
                           Index stride, const T* panels, Index depth, T* into) {
@@ -188,7 +190,7 @@ inline bool second_order_block(const SecondOrderTile<T>& t, const SecondOrderScr
   return true;
 }
 
-/// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; nothing where there are no rows.
+/// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; rows null: nothing.
 template <class T>
 inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
                            const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
@@ -206,7 +208,7 @@ inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch
               [&w](Index query, Index key) { return pair_kept(w.first, query, key); });
 }
 
-/// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; nothing where there are no rows.
+/// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; rows null: nothing.
 template <class T>
 inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
                         const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
@@ -224,7 +226,7 @@ inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>
               [&w](Index key, Index query) { return pair_kept(w.first, query, key); });
 }
 
-/// Panels and row numbers of the tile's queries. Lanes past q_count hold zeros.
+/// Packs panels and loads lse and delta of the tile's queries. Lanes past q_count hold zeros.
 template <class T>
 inline void pack_tile(const SecondOrderTile<T>& t, SecondOrderScratch<T>& w) {
   const BackwardTile<T>& f = t.first;
@@ -252,13 +254,13 @@ inline void for_each_block(const SecondOrderTile<T>& t, const SecondOrderScratch
   }
 }
 
-/// The sink's share of mean and moment: a key of value 0 whose score moves by sink_rate. After the sweep for the mean.
+/// Adds the sink to mean and moment: a key of value 0 whose score moves by sink_tangent. After the sweep for the mean.
 template <class T>
 inline void add_sink(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   if (t.first.scores.sink == nullptr) return;
-  const V sink2 = log2_of_bias<T>(splat<T>(*t.first.scores.sink)), rate = splat<T>(t.sink_rate);
+  const V sink2 = log2_of_bias<T>(splat<T>(*t.first.scores.sink)), rate = splat<T>(t.sink_tangent);
   for (Index lane = 0; lane < t.first.q_count; lane += n) {
     const V weight = exp2<T>(sink2 - load<T>(w.first.lse2_high + lane) - load<T>(w.first.lse2_low + lane));
     const V mean = load<T>(w.mean + lane) + (weight == V{} ? V{} : weight * rate);
@@ -313,7 +315,8 @@ void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
     const T row = w.mean[i] + w.moment[i] + w.first.delta[i] + w.first.lse2_high[i];
     nonfinite |= !(row - row == 0);
   }
-  // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of a row that sees a key: look for them only then.
+  // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of any row that attends a key: search the rows only
+  // then.
   const auto hidden = [&f](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows + f.q_begin * stride, stride, f.q_count, width);
   };
@@ -321,7 +324,7 @@ void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
       nonfinite && (hidden(s.q, s.q_stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
                     hidden(f.dout, f.dout_stride, f.v_head_dim));
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
-  // Cells that a product of gk or gv reads and that are in no vector's span are zeros.
+  // The products gk and gv read zeros outside every vector's span.
   BackwardScratch<T> rates = w.first;
   rates.p = w.by_query;
   for_each_block<T, SecondOrderPass::kGradients>(t, w, f.k_begin, f.k_begin + f.k_count, [&](const BackwardBlock& b) {

@@ -1,5 +1,5 @@
-// What the kernels of second order are told: a tile of backward, and the tangents of its inputs. A table of its own for each
-// instruction set. Not: what they compute (second_order.h).
+// What the kernels of second order are passed: a tile of backward and the tangents of its inputs. And their table. Not: what
+// they compute (second_order.h).
 #pragma once
 
 #include "kernels/params.h"
@@ -12,7 +12,7 @@ struct TileTangents {
   const T *q, *k, *v;  // [Tq, D], [Tk, D], [Tk, Dv]
   Index q_stride, k_stride, v_stride;
   TileBias<T> bias;   // null data where the bias does not move or there is none
-  const T* position;  // added to it, by key - query; null: nothing
+  const T* position;  // added to the bias's, indexed by key - query; null: nothing
 };
 
 /// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count).
@@ -20,10 +20,10 @@ template <class T>
 struct SecondOrderTile {
   BackwardTile<T> first;  // dout null: forward mode. dq, dk, dv, dbias receive gq, gk, gv, gbias; all are added to
   TileTangents<T> tangents;
-  T* mean;      // [Tq]: tlse = sum_j w ts; made by `rows`, read by `keys`
-  T* moment;    // [Tq]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
-  T sink_rate;  // the tangent of the sink, where there is one
-  T* tout;      // [Tq, Dv] or null: added to
+  T* mean;         // [Tq]: tlse = sum_j w ts; made by `rows`, read by `keys`
+  T* moment;       // [Tq]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
+  T sink_tangent;  // the tangent of the sink, where there is one
+  T* tout;         // [Tq, Dv] or null: added to
   Index tout_stride;
 };
 

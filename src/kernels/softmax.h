@@ -1,8 +1,10 @@
-// Softmax of one strip, chunk by chunk: scores in powers of two become weights that are not yet divided by their sum.
-// Two ways, told apart lane by lane and by data only. The quick one takes weights as exp2(s2 - shift) with the shift that the
-// lane has (0 at first): no maximum is needed as long as every exponent and the sum stay in a safe range, and that is checked.
-// A lane that leaves the range goes by its maximum from there on (Milakov & Gimelshein 2018, 1805.02867), and so does the first
-// tile of a strip where that is masked. What a lane gives never depends on the others.
+// Online softmax of one strip, chunk by chunk: scores in powers of two become weights p that are not yet divided by their sum.
+// Each lane takes one of two paths, chosen by its own data only, so that no lane's result depends on the others:
+//   fast: p = exp2(s2 - shift) with a fixed shift, 0 at first. No running maximum, no rescaling: all exponents and the sum are
+//     checked to stay in a safe range.
+//   by maximum: the shift is the running maximum, and what was summed before is rescaled where it moves (Milakov & Gimelshein
+//     2018, 1805.02867). A lane goes here for good once it fails the check; a strip whose first tile is masked starts here.
+// Not: scores (scores.h), the product with V (forward.h).
 #pragma once
 
 #include "kernels/scores.h"
@@ -10,14 +12,15 @@
 namespace qkv {
 namespace {
 
-/// Sums of a row outside these may hide an overflow or an underflow of p * v that the formula's own p <= 1 would not have.
+/// Safe range of a row's sum on the fast path. Outside it p * v may overflow or underflow where the formula's p <= 1 would not.
 template <class T>
 constexpr T kLargestSum = T{1 << 30} * T{1 << 30};
 template <class T>
 constexpr T kSmallestSum = T{1} / T{256};
 
-/// A shift far below 0 rounds s2 - shift where s2 is near 0: by 4 eps from an exponent of 16 on, more than the bound of such
-/// weights allows. A row whose sum says that its largest s2 is within 8 of 0 and its exponents reach 15 goes by its maximum.
+/// The lanes whose shift costs accuracy: far below 0 it rounds s2 - shift where s2 is near 0, by 4 eps from an exponent of 16
+/// on, more than the bound of such weights allows. They are lanes whose exponents reach 15 and whose sum says that the largest
+/// s2 is within 8 of 0; they go by their maximum.
 template <class T>
 inline std::uint32_t rounded_by_shift(typename Simd<T>::V shift, typename Simd<T>::V sum) {
   const std::uint32_t far = bits_where<T>(shift < splat<T>(-12)) & bits_where<T>(sum > splat<T>(32768));
@@ -26,19 +29,20 @@ inline std::uint32_t rounded_by_shift(typename Simd<T>::V shift, typename Simd<T
   return far & bits_where<T>(whole < splat<T>(256)) & bits_where<T>(whole > splat<T>(T{1} / 256));
 }
 
-/// Keys whose exponentials are added up before they join the row's sum. One running sum of n equal terms drifts by up to
-/// eps n / 4; in two levels 128 of them are within 4 eps.
+/// Exponentials are summed in two levels, this many keys at a time: one running sum of n equal terms drifts by up to eps n / 4,
+/// two levels keep 128 of them within 4 eps.
 constexpr Index kKeysOfSum = 16;
 
-/// What add_exponentials has to reckon with; each spares what the ones before it do not need.
+/// The cases of add_exponentials, each with all that the ones before it handle.
 enum class Exponents {
-  kPlain,     // no shift
-  kShifted,   // a shift
-  kMasked,    // and dead lanes
-  kByMaximum  // and exponents below the range, which give 0
+  kPlain,     // every shift is 0
+  kShifted,   // shifts
+  kMasked,    // lanes that may not attend a key
+  kByMaximum  // exponents below the range, which give 0
 };
 
-/// What may look at scores and weights as they pass (row_statistics.h). This one looks at nothing and costs nothing.
+/// The observer policy: forward shows it the scores and weights that it computes (RowStatisticsObserver). This one ignores them
+/// and costs nothing.
 struct NoObserver {
   struct Vectors {
     template <class... Seen>
@@ -60,8 +64,8 @@ struct NoObserver {
   void finish(const Row&...) const {}
 };
 
-/// Adds p = exp2(s2 - shift) of one range to row_sum; dead lanes get 0. Returns the lanes of which an exponent was out of
-/// range.
+/// Replaces the scores of one range by p = exp2(s2 - shift), 0 in masked lanes, and adds p to row_sum. Returns the lanes with
+/// an exponent out of range.
 template <class T, int kCount, Exponents kKind, class Observer>
 inline std::uint32_t add_exponentials(T* scores, const VectorRange& range, const std::uint32_t* lane_mask, const T* shifts,
                                       T* row_sum, const Observer& observer) {
@@ -129,8 +133,8 @@ inline std::uint32_t add_exponentials(T* scores, const VectorRanges& ranges, con
   return lanes;
 }
 
-/// Moves row_max of the lanes `by_maximum` on to what the ranges hold, and row_sum with it; rescale is what the result so far
-/// must be multiplied by: exactly 1 where the maximum stayed, and in the other lanes.
+/// Updates row_max of the lanes `by_maximum` with the scores of the ranges and rescales row_sum. `rescale` is the factor of the
+/// output so far: exactly 1 where the maximum did not move, and in all other lanes.
 template <class T>
 inline void move_maximum(const T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t by_maximum,
                          T* row_max, T* row_sum, T* rescale) {
@@ -139,7 +143,7 @@ inline void move_maximum(const T* scores, const VectorRanges& ranges, const std:
   V maximum[kVectors], before[kVectors];
   for (int v = 0; v < kVectors; ++v) {
     const V sum = load<T>(row_sum + v * n);
-    before[v] = sum == V{} ? splat<T>(-kInf<T>) : load<T>(row_max + v * n);  // a sum of 0 holds nothing to keep
+    before[v] = sum == V{} ? splat<T>(-kInf<T>) : load<T>(row_max + v * n);  // a sum of 0: nothing to rescale
     maximum[v] = before[v];
   }
   for (int i = 0; i < ranges.count; ++i) {
@@ -162,9 +166,9 @@ inline void move_maximum(const T* scores, const VectorRanges& ranges, const std:
   }
 }
 
-/// Scores of one chunk become weights, row_max and row_sum move on. lane_mask null: nothing is masked. Returns the lanes, none
-/// of `by_maximum`, that must go by their maximum: where there is one, row_max and row_sum are as before and the scores are
-/// lost. rescale is written only where by_maximum is not 0.
+/// One step of the online softmax: scores of a chunk become weights, row_max and row_sum are updated. lane_mask null: nothing
+/// is masked. Returns the lanes, none of `by_maximum`, that left the fast path: if there are any, row_max and row_sum are
+/// unchanged, the scores are lost, and the caller repeats the chunk. rescale is written only where by_maximum is not 0.
 template <class T, class Observer>
 inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const std::uint32_t* lane_mask, std::uint32_t seen,
                                    std::uint32_t by_maximum, T* row_max, T* row_sum, T* rescale, const Observer& observer) {
@@ -203,7 +207,7 @@ inline std::uint32_t chunk_softmax(T* scores, const VectorRanges& ranges, const 
   failed &= seen & ~by_maximum;
   for (int v = 0; v < kVectors; ++v) {
     if (failed != 0) store<T>(row_sum + v * n, sum_before[v]);
-    // A lane that did not go by its maximum has its shift for good, 0 included.
+    // A lane on the fast path keeps its shift for good, also a shift of 0.
     const V moved = select_bits<V>(by_maximum >> (v * n), load<T>(row_max + v * n), load<T>(shifts + v * n));
     store<T>(row_max + v * n, failed != 0 ? max_before[v] : moved);
   }

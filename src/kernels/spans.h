@@ -1,6 +1,7 @@
-// Products over what of a block is alive. Masks leave steps, bands and ragged ends of a block: each kGroup rows of C sum over
-// the depth that they need and no more, each vector of lanes gets the scores of its own keys only. Every element stays one
-// chain of FMAs in ascending order, and what is left out would have added 0, so no result depends on how a block is cut.
+// Products over the live part of a block. Masks leave diagonals, bands and ragged ends: each group of kGroup rows of C sums
+// over its own span of the depth, and each vector of lanes computes the scores of its own span of keys. Every element is still
+// one chain of FMAs in ascending order, and the skipped terms are zeros, so results do not depend on how a block is cut.
+// Not: where the spans come from (live_spans.h).
 #pragma once
 
 #include "kernels/gemm.h"
@@ -21,7 +22,7 @@ inline Span join(Span a, Span b) {
   return b.empty() ? a : Span{smaller(a.begin, b.begin), larger(a.end, b.end)};
 }
 
-/// Rows of C that share one span of the depth: divides every strip.
+/// Rows of C that share one span of the depth; divides the lanes of a strip.
 constexpr Index kGroup = 4;
 
 /// Where B and C are this wide, blocks are half as high: 4 x 4 loads 8 vectors for 16 FMAs where 8 x 2 loads 10, reads A once,
@@ -30,7 +31,7 @@ constexpr int kWideVectors = kRows >= 8 ? 2 * kVectors : kVectors;
 template <class T>
 constexpr Index kWideLanes = kWideVectors * Simd<T>::kLanes;
 
-/// One column of blocks; groups of rows with the same span run as one.
+/// One column of blocks; neighbouring groups of rows with the same span are one product.
 template <class T, int kV, Store kStore, bool kTail = false>
 inline void product_span_column(const Product<T>& p, Index rows, Index column, const Span* depth_of, int tail = 0) {
   for (Index row = 0; row < rows;) {
@@ -48,7 +49,8 @@ inline void product_span_column(const Product<T>& p, Index rows, Index column, c
   }
 }
 
-/// C [rows, columns] where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g], if only within its steps.
+/// C [rows, columns], where rows [kGroup g, kGroup (g + 1)) of A are zero outside depth_of[g], at least within its first and
+/// last step (Terms::kStep).
 template <class T, Store kStore>
 inline void product_spans(const Product<T>& p, Index rows, Index columns, const Span* depth_of) {
   constexpr int n = Simd<typename Terms<T>::Sum>::kLanes;
@@ -76,8 +78,8 @@ inline void set_rows(const Product<T>& p, Span rows, int first_vector) {
   product_rows<T, kV, kStore>(part, rows.end - rows.begin, first_vector * Simd<typename Terms<T>::Sum>::kLanes);
 }
 
-/// C [rows, kV vectors]: of vector v the rows rows_of[v]. What all of them need is one product, then each half gets the rest of
-/// its own; `done` has been set already.
+/// C [rows, kV vectors]: rows rows_of[v] of vector v. The rows that all vectors need are one product; each half then computes
+/// the rest of its own. Rows `done` have been computed.
 template <class T, int kV, Store kStore = Store::kSet>
 inline void product_of_vectors(const Product<T>& p, const Span* rows_of, int first_vector, Span done) {
   Span all = rows_of[first_vector];

@@ -1,4 +1,4 @@
-// One strip of queries in lanes: which rows it holds, and what is done to a panel lane by lane. Not: scores, softmax.
+// A strip of queries, one per SIMD lane: which queries it holds, and steps on its panels [row][lane]. Not: scores, softmax.
 #pragma once
 
 #include "kernels/scores.h"
@@ -17,7 +17,7 @@ inline StripRange strip_range(const ForwardTile<T>& t, Index strip) {
   return {strip, t.q_begin + first, smaller<Index>(strip_lanes<T>(), t.q_count - first)};
 }
 
-/// The first chunk from j0 on in which one of the queries may attend something, `end` where there is none.
+/// The first chunk at or after j0 with a key that one of the queries may attend; `end`: none.
 template <class T>
 inline Index live_chunk(const TileScores<T>& s, Index q_begin, Index q_count, Index j0, Index end) {
   return live_step(s.mask, q_begin, q_count, j0, end, s.key_tile);
@@ -44,7 +44,7 @@ inline void drop_lanes(T* scores, int vectors, Index lo, Index hi, const std::ui
   }
 }
 
-/// out[d] += sum over the kept lanes of one range only: for tiles that hide NaN or infinity behind the mask.
+/// out[d, lane] += sum over the keys of one range that the lane may attend: for tiles with NaN or infinity behind the mask.
 template <class T>
 inline void add_kept_lanes(const VectorRange& range, const T* v_rows, Index v_stride, Index width, const T* p,
                            const std::uint32_t* lane_mask, T* out) {

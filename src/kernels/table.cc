@@ -1,5 +1,5 @@
-// Compiled once for each instruction set; exports one table and nothing else, so that no inline helper can be shared between
-// instruction sets at link time. Names: qkv_kernels_scalar, qkv_kernels_avx2 and so on, as src/CMakeLists.txt has them.
+// The table of attention's kernels, with those of layers and of the measured peak. Compiled once per instruction set, as every
+// .cc here (src/CMakeLists.txt).
 #include "kernels/backward.h"
 #include "kernels/bf16_backward.h"
 #include "kernels/bf16_forward.h"
@@ -21,7 +21,7 @@ std::size_t forward_scratch_bytes(Index head_dim, Index v_head_dim) {
   return ForwardScratch<T>(nullptr, head_dim, v_head_dim).bytes;
 }
 
-/// Also enough for delta_rows, which packs out and dout: two panels of Dv.
+/// Also enough for delta_rows, which packs two panels of Dv: out and dout.
 template <class Scratch>
 std::size_t backward_scratch_bytes(Index head_dim, Index v_head_dim) {
   const std::size_t tile = Scratch(nullptr, head_dim, v_head_dim).bytes;
@@ -40,7 +40,7 @@ double fma_peak(Index rounds, T* sink) {
   const V a = splat<T>(static_cast<T>(0.999)), b = splat<T>(static_cast<T>(0.001));
   for (Index r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
-    for (int c = 0; c < chains; ++c) acc[c] = fma(a, b, acc[c]);  // into the sum, as products do: NEON can no other
+    for (int c = 0; c < chains; ++c) acc[c] = fma(a, b, acc[c]);  // accumulates, as products do; NEON has no other form
   }
   V sum{};
 #pragma GCC unroll 12
@@ -50,7 +50,7 @@ double fma_peak(Index rounds, T* sink) {
 }
 
 #if defined(QKV_AMX)
-/// The same on tiles: four sums that two tiles of each operand meet in, as products do.
+/// The same on AMX tiles: four sums of two tiles of each operand, as products do.
 double dot_peak(Index rounds, float* sink) {
   alignas(64) std::uint32_t pairs[kAmxTileRows][kAmxTilePairs];
   for (auto& row : pairs) {
@@ -75,7 +75,7 @@ double dot_peak(Index rounds, float* sink) {
   constexpr int chains = 12;
   F32 acc[chains];
 #pragma GCC unroll 12
-  for (int c = 0; c < chains; ++c) acc[c] = splat<float>(static_cast<float>(c));  // equal chains would be one
+  for (int c = 0; c < chains; ++c) acc[c] = splat<float>(static_cast<float>(c));  // different, or the compiler would merge them
   const U32 a = U32{} + 0x3F7F3F7Fu, b = U32{} + 0x3A833A83u;                     // pairs of 0.996 and of 0.001
   for (Index r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
@@ -96,7 +96,7 @@ double dot_peak(Index rounds, float* sink) {
 namespace qkv {
 namespace {
 
-/// What multiplies pairs.
+/// The kernels that multiply pairs. The others of this instruction set are AVX-512's (dispatch/kernels.cc).
 constexpr Kernels<BFloat16> make_bf16_product_kernels() {
   Kernels<BFloat16> kernels{};
   kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
@@ -110,7 +110,6 @@ constexpr Kernels<BFloat16> make_bf16_product_kernels() {
 }  // namespace
 }  // namespace qkv
 
-// The rest is AVX-512's (dispatch/kernels.cc).
 QKV_EXPORT(KernelTable, qkv_kernels) = {{}, {}, qkv::make_bf16_product_kernels(), {}, {}, {nullptr, nullptr, qkv::dot_peak}};
 #else
 namespace qkv {
@@ -123,7 +122,7 @@ constexpr Kernels<T> make_kernels() {
           query_tile<T>,
           backward_keys<T>,
           forward_scratch_bytes<T>,
-          backward_scratch_bytes<BackwardScratch<T> >,
+          backward_scratch_bytes<BackwardScratch<T>>,
           forward<T>,
           backward<T>,
           delta_rows<T>,
@@ -131,7 +130,7 @@ constexpr Kernels<T> make_kernels() {
           make_decode_kernels<T>()};
 }
 
-/// 16-bit rows, float kernels.
+/// The float kernels on widened 16-bit rows.
 template <class S>
 constexpr Kernels<S> make_widened_kernels() {
   return {strip_lanes<float>(),

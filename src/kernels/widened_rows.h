@@ -1,7 +1,7 @@
 // Attention on 16-bit rows by the float kernels: Q, K, V and dout rows are widened to float in scratch memory, a chunk of keys
-// at a time and once for all strips of a query tile, and out rows are rounded once, at the end. Gradients are added to in
-// float; who calls rounds them. Widening costs two passes over a key's numbers for a hundred queries' products with them. Not:
-// products in 16 bits (bf16_forward.h, bf16_backward.h).
+// at a time and once for all strips of a query tile, and out rows are rounded once, at the end. Gradients are summed in float
+// and rounded by the caller. Widening a key costs two passes over its numbers, its products with a tile a hundred times that.
+// Not: products in 16 bits (bf16_forward.h, bf16_backward.h).
 #pragma once
 
 #include "kernels/backward.h"
@@ -11,7 +11,7 @@
 namespace qkv {
 namespace {
 
-/// Scores of float rows that lie close together: all but the rows themselves, which the caller widens.
+/// The same scores of float rows without gaps; q and k are null until the caller has widened them.
 template <class S>
 inline TileScores<float> float_scores(const TileScores<S>& s) {
   return {s, nullptr, nullptr, s.head_dim, s.head_dim};
@@ -29,7 +29,7 @@ inline ForwardTile<float> float_forward(const ForwardTile<S>& t) {
   return {t, float_scores(t.scores), nullptr, nullptr, t.v_head_dim, t.v_head_dim};
 }
 
-/// Forward scratch with room for rows that are not read and written where they lie.
+/// Forward scratch with room for rows that cannot be read or written in place.
 template <class T>
 struct ForwardRowsScratch {
   ForwardScratch<T> tile;

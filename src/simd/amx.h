@@ -1,8 +1,7 @@
 // AMX's tile registers: eight squares of 16 rows x 64 bytes, and the one product of bf16 pairs on them. Where QKV_AMX_STAND_IN
-// is defined, an exact model in AVX-512 words takes the place of the instructions: it is how kernels built on them are tested
-// on a CPU without them, never part of the library. Intel SDM, LDTILECFG, TILELOADD, TDPBF16PS: round to nearest even,
-// denormals in and out are zero, MXCSR is not consulted.
-// Not: whether the CPU has them and the operating system grants them (dispatch/cpu.cc).
+// is defined, an exact model written in AVX-512 replaces the instructions: kernels are tested with it on a CPU without AMX. It
+// is never part of the library. Intel SDM, LDTILECFG, TILELOADD, TDPBF16PS: round to nearest even, denormals in and out are
+// zero, MXCSR is not consulted. Not: whether the CPU has them and the operating system grants them (dispatch/cpu.cc).
 #pragma once
 
 #include "simd/bf16_pairs.h"
@@ -19,13 +18,13 @@ constexpr Index kAmxTilePairs = 16;  // words in a row
 #if defined(QKV_AMX_STAND_IN)
 inline thread_local std::uint32_t amx_tile_model[8][kAmxTileRows][kAmxTilePairs];
 
-/// All eight tiles at their full size, as long as it lives.
+/// All eight tiles at their full size while it exists.
 class AmxTiles {
  public:
   AmxTiles() = default;
   AmxTiles(const AmxTiles&) = delete;
   AmxTiles& operator=(const AmxTiles&) = delete;
-  ~AmxTiles() { __builtin_memset(amx_tile_model, 0xFF, sizeof amx_tile_model); }  // NaN: nothing may be left to rely on
+  ~AmxTiles() { __builtin_memset(amx_tile_model, 0xFF, sizeof amx_tile_model); }  // NaN: tiles do not outlive this
 };
 
 template <int kTile>
@@ -56,7 +55,7 @@ inline void amx_tile_add_pairs() {
   }
 }
 #else
-/// All eight tiles at their full size, as long as it lives; the calling thread's tiles are configured by nobody else meanwhile.
+/// Configures all eight tiles at their full size while it exists; the thread must not configure them otherwise meanwhile.
 class AmxTiles {
  public:
   AmxTiles() {

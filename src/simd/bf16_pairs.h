@@ -1,8 +1,8 @@
 // Products of bf16 pairs, two to a 32-bit lane, summed in float: AVX512-BF16's vdpbf16ps and vcvtne2ps2bf16, and nothing else
-// of that extension anywhere. Where QKV_BF16_STAND_IN is defined, an exact model of the two in AVX-512F words takes their
-// place: it is how kernels built on them are tested on a CPU without them, never part of the library. Intel SDM, VDPBF16PS and
-// VCVTNE2PS2BF16: round to nearest even, denormals in and out are zero, MXCSR is not consulted; each lane adds the product of
-// the upper halves first, then that of the lower, both fused.
+// of that extension anywhere. Where QKV_BF16_STAND_IN is defined, an exact model of the two, written in AVX-512F,
+// replaces them: kernels are tested with it on a CPU without the extension. It is never part of the library. Intel SDM,
+// VDPBF16PS and VCVTNE2PS2BF16: round to nearest even, denormals in and out are zero, MXCSR is not consulted; each lane adds
+// the product of the upper halves first, then that of the lower, both fused.
 #pragma once
 
 #include "simd/widen.h"

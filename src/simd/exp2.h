@@ -49,7 +49,7 @@ inline typename Simd<T>::V split_in_range(typename Simd<T>::V y, typename Simd<T
   return shifted;
 }
 
-/// The same for any y that is not too large: below the lower end power is 0.
+/// The same for any y that is not too large: below the lower end of the exponents power is 0.
 template <class T>
 inline void split_exp2(typename Simd<T>::V y, typename Simd<T>::V& power, typename Simd<T>::V& tail) {
   split_in_range<T>(max_or_second(splat<T>(Exp2Poly<T>::kLowest), y), power, tail);  // -inf becomes the lower end; NaN stays
@@ -62,8 +62,8 @@ inline typename Simd<T>::V exp2(typename Simd<T>::V y) {
   return fma(power, tail, power);
 }
 
-/// 2^y without the lower end, for y whose nearest integer is in [-127, 128]: elsewhere the result is anything, and `outside`
-/// gets bits for which exponents_outside tells, NaN and infinity included. What was found outside is gathered with |.
+/// 2^y for y whose nearest integer is in [-127, 128], without clamping. Elsewhere, NaN and infinity included, the result is
+/// undefined and `outside` gets bits that exponents_outside detects; OR them together over several calls.
 template <class T>
 inline typename Simd<T>::V exp2_in_range(typename Simd<T>::V y, typename Simd<T>::U& outside) {
   using P = Exp2Poly<T>;

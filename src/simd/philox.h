@@ -9,10 +9,7 @@
 namespace qkv {
 namespace {
 
-constexpr std::uint32_t kPhiloxMultiplier[2] = {0xD2511F53u, 0xCD9E8D57u};
-constexpr std::uint32_t kPhiloxWeyl[2] = {0x9E3779B9u, 0xBB67AE85u};
-
-/// The keys of the rounds, in every lane: the same for all counters.
+/// The keys of the rounds, the same in every lane; they grow by Weyl constants.
 struct PhiloxRounds {
   static constexpr int kRounds = 10;
 #if defined(__SSE2__)
@@ -60,8 +57,8 @@ inline U32 interleave_even(U64 a, U64 b, std::integer_sequence<int, kLane...>) {
                                  ((kLane & 1) != 0 ? static_cast<int>(sizeof...(kLane)) + kLane - 1 : kLane)...);
 }
 
-/// words[0..3] hold the counter and become the random words. Even and odd lanes go apart, each in the low half of 64 bits: a
-/// product is then both of its words in place, and what lies in the high halves is never read.
+/// words[0..3] hold the counter and become the random words. Even and odd lanes are separated, each in the low half of 64 bits:
+/// a 64-bit product then has both of its words in place, and the high halves of operands are never read.
 inline void philox(U32 words[4], const PhiloxRounds& rounds) {
   constexpr std::make_integer_sequence<int, Simd<float>::kLanes> lanes;
   U64 parts[2][4];

@@ -79,7 +79,7 @@ inline void pack_transposed(const T* source, Index row_stride, Index rows, Index
   pack_transposed<T>(source, row_stride, rows, columns, factor, panel, width, [](typename Simd<T>::V) {});
 }
 
-/// The same; false when something in the panel is NaN or infinite.
+/// The same; returns whether the whole panel is finite.
 template <class T>
 inline bool pack_transposed_finite(const T* source, Index row_stride, Index rows, Index columns, T factor, T* panel,
                                    Index width) {

@@ -1,6 +1,6 @@
 // Vectors of float and double, one width per instruction set: load, store, tail, fma, max, select by bit mask. Built on the
-// compilers' vector extensions; an intrinsic stands only where the extension has no word or a slow one, each instruction set's
-// in a file of its own:
+// compilers' vector extensions; an intrinsic is used only where the extension has no expression or a slow one, each instruction
+// set's in a file of its own:
 //
 //   splat(x)                                    x in every lane
 //   load<T>(p), store<T>(p, v)                  from and to any address of a T

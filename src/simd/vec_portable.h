@@ -1,5 +1,5 @@
-// What the compilers' vector extensions can say of vec.h's operations: right everywhere, fast where the compiler finds the
-// instruction. The instruction sets' own files take from here what they have no better word for.
+// vec.h's operations in the compilers' vector extensions: correct everywhere, fast where the compiler finds the instruction.
+// The instruction sets' own files use them where they have nothing better.
 #pragma once
 
 #if defined(__SSE2__)
