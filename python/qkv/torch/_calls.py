@@ -51,7 +51,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
 class Rules:
     """What a call is given beside tensors that may be differentiated. A value: equal rules are equal calls."""
 
-    causal: bool = False  #: top-left
+    causal: bool | str = False  #: True or "top_left", "bottom_right"
     scale: float | None = None
     dropout: float = 0.0
     seed: int = 0
@@ -74,7 +74,7 @@ class Rules:
     def _build(self, bias: Tensor | None, keep: Tensor | None, table: Tensor | None) -> Any:
         parts = [] if self.mask is None else [self.mask._core]
         if self.causal:
-            parts.append(_top_left())
+            parts.append(_causal("top_left" if self.causal is True else str(self.causal)))
         if keep is not None:
             parts.append(_core.keep(memory(keep), None, False))
         position = None
@@ -88,12 +88,12 @@ class Rules:
 
 
 @functools.cache
-def _top_left() -> Any:
-    return _core.causal("top_left")
+def _causal(align: str) -> Any:
+    return _core.causal(align)
 
 
 @functools.lru_cache(maxsize=256)
-def plain_rules(causal: bool, scale: float | None, empty_row: str = "zero") -> Rules:
+def plain_rules(causal: bool | str, scale: float | None, empty_row: str = "zero") -> Rules:
     """Rules without dropout or masks, one object for each (their options are built once)."""
     return Rules(causal, scale, empty_row=empty_row)
 

@@ -30,6 +30,7 @@ from ..masks import Mask
 from . import _calls
 from ._calls import Rules
 from ._functions import Attend, AttendWithLse
+from ._overrides import require_plain
 from .sdpa import ArgumentError, _operands
 
 __all__ = ["Relative", "SoftCap", "flex_attention", "mask_of"]
@@ -92,6 +93,7 @@ def flex_attention(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float | None, return_lse: bool
 ) -> Any:
+    require_plain("flex_attention", {"query": query, "key": key, "value": value})
     q, k, v, lead = _operands(query, key, value, True)
     if lead is not None:
         raise ArgumentError(
@@ -116,6 +118,7 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
     if isinstance(score_mod, PositionBias):
         return replace(rules, table=lambda _: score_mod._core), None
     if isinstance(score_mod, Relative):
+        require_plain("flex_attention", {"score_mod's table": score_mod.table})
         table = score_mod.table.to(_calls.sum_dtype(q))
         return replace(rules, table=lambda memory: _core.relative(memory, score_mod.align)), _calls.inner_contiguous(table)
     if isinstance(score_mod, ScoreMod):

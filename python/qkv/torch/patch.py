@@ -5,24 +5,30 @@
 
 nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, diffusers and whatever else
 looks the function up in torch.nn.functional run on qkv's kernels then. PyTorch's fused inference path of nn.TransformerEncoder
-layers, which passes by the function, is switched off meanwhile. Not: names that were imported before (from torch.nn.functional
-import scaled_dot_product_attention), other devices, nested tensors, Tensor subclasses: those stay PyTorch's.
+layers, which passes by the function, is switched off meanwhile. A TorchFunctionMode sees the call as it sees PyTorch's. Not: names
+that were imported before (from torch.nn.functional import scaled_dot_product_attention), other devices, nested tensors, Tensor
+subclasses but those of torch.nn.attention.bias: those stay PyTorch's.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
+from ._overrides import any_override, is_causal_bias
 from .sdpa import _FLOATS, _PLAIN, scaled_dot_product_attention
 
 __all__ = ["disable", "enable", "is_enabled"]
 
 _pytorchs = F.scaled_dot_product_attention
 _fast_path_was: list[bool] = []  # one entry while enabled
+_classes_asked = 0  # how many calls ask a tensor's class at this moment
+_lock = threading.Lock()
 
 
 def _patched(
@@ -36,12 +42,38 @@ def _patched(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """qkv.torch.scaled_dot_product_attention where it computes what is asked, else PyTorch's."""
-    if _is_ours(query) and _is_ours(key) and _is_ours(value) and query.shape[-1] and value.shape[-1]:
-        return scaled_dot_product_attention(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-    return _pytorchs(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    """qkv.torch.scaled_dot_product_attention where it computes what is asked, otherwise PyTorch's."""
+    options = {"scale": scale, "enable_gqa": enable_gqa}
+    if any_override(query, key, value, attn_mask) and not torch.compiler.is_compiling():
+        tensors = (query, key, value, attn_mask)
+        if torch._C._is_torch_function_mode_enabled():
+            return handle_torch_function(_patched, tensors, *tensors, dropout_p, is_causal, **options)
+        if not is_causal_bias(attn_mask) or any_override(query, key, value):
+            return _ask_classes(*tensors, dropout_p, is_causal, **options)
+    ours = _is_ours(query) and _is_ours(key) and _is_ours(value) and query.shape[-1] and value.shape[-1]
+    if ours and (type(attn_mask) in _PLAIN or is_causal_bias(attn_mask)):
+        return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
+    return _pytorchs(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+def _ask_classes(*arguments: Any, **options: Any) -> Any:
+    """PyTorch's function, which asks the __torch_function__ of its arguments; under its own name meanwhile, since a class may
+    ask whether it is called by torch.nn.functional.scaled_dot_product_attention."""
+    global _classes_asked
+    with _lock:
+        _classes_asked += 1
+        _put_in_place()
+    try:
+        return _pytorchs(*arguments, **options)
+    finally:
+        with _lock:
+            _classes_asked -= 1
+            _put_in_place()
+
+
+def _put_in_place() -> None:
+    """torch.nn.functional's function as the state says. With the lock held."""
+    F.scaled_dot_product_attention = _patched if _fast_path_was and not _classes_asked else _pytorchs
 
 
 def _is_ours(x: Any) -> bool:
@@ -61,20 +93,22 @@ class _Enabled:
 
 def enable() -> _Enabled:
     """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention. Twice is once."""
-    if not is_enabled():
-        _fast_path_was.append(torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
-        F.scaled_dot_product_attention = _patched  # type: ignore[assignment]
+    with _lock:
+        if not _fast_path_was:
+            _fast_path_was.append(torch.backends.mha.get_fastpath_enabled())
+            torch.backends.mha.set_fastpath_enabled(False)
+            _put_in_place()
     return _Enabled()
 
 
 def disable() -> None:
     """PyTorch's function again, and its fused inference path as it was. Without effect where enable() was not called."""
-    if is_enabled():
-        F.scaled_dot_product_attention = _pytorchs
-        torch.backends.mha.set_fastpath_enabled(_fast_path_was.pop())
+    with _lock:
+        if _fast_path_was:
+            torch.backends.mha.set_fastpath_enabled(_fast_path_was.pop())
+            _put_in_place()
 
 
 def is_enabled() -> bool:
     """Whether qkv stands in PyTorch's place."""
-    return F.scaled_dot_product_attention is _patched
+    return bool(_fast_path_was)

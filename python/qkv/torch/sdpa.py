@@ -18,11 +18,13 @@ from . import _calls, _operators
 from ._calls import NAMES, Rules, plain_rules
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
+from ._overrides import alignment_of, any_override, asked, is_causal_bias
 
 __all__ = ["ArgumentError", "scaled_dot_product_attention"]
 
 _FLOATS = frozenset(dtype for dtype in NAMES if dtype is not torch.bool)
 _PLAIN = frozenset((Tensor, Parameter, type(None)))
+_BOTH_MASKS = "[scaled_dot_product_attention] attn_mask and is_causal exclude each other: got both"
 _tracing = torch._C._get_tracing_state
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
@@ -48,7 +50,8 @@ def scaled_dot_product_attention(
     Args:
         query: [..., Hq, L, E], or [L, E]; float32, float64, bfloat16 or float16, on the CPU. key: [..., H, S, E]. value: [...,
             H, S, Ev]. Leading axes broadcast. A last axis whose stride is not 1 is copied.
-        attn_mask: broadcasts to [..., Hq, L, S]; bool (True = may attend) or float (added), of query's type or float32.
+        attn_mask: broadcasts to [..., Hq, L, S]; bool (True = may attend) or float (added), of query's type or float32; or what
+            torch.nn.attention.bias makes.
         dropout_p: probability on the weights, always applied when > 0. The seed is drawn from PyTorch's default generator.
         is_causal: query i sees keys 0..i (top left). Not together with attn_mask.
         scale: default 1/sqrt(E).  enable_gqa: query head h reads key/value head h // (Hq // H).
@@ -57,19 +60,33 @@ def scaled_dot_product_attention(
         [..., Hq, L, Ev], of query's type and memory layout. A row that may attend nothing is 0, as PyTorch gives it.
 
     Raises:
-        ArgumentError (a ValueError and RuntimeError): shapes, devices, is_causal with attn_mask. TypeError: element types.
+        ArgumentError (a ValueError and RuntimeError): shapes, devices, is_causal with attn_mask. TypeError: element types, a tensor
+        of a class with a __torch_function__ of its own.
 
     Differentiable (gradients of gradients too, forward mode by torch.autograd.forward_ad), attn_mask of floats included; works
     under torch.compile(fullgraph=True), autocast and torch.func.vmap.
     """
+    if any_override(query, key, value, attn_mask):
+        tensors = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
+        rest = {"scale": scale, "enable_gqa": enable_gqa}
+        done, result = asked(scaled_dot_product_attention, tensors, dropout_p, is_causal, **rest)
+        if done:
+            return result
+    aligned = None
+    if type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
+        if is_causal:
+            raise ArgumentError(_BOTH_MASKS)
+        aligned, attn_mask = attn_mask, None
     if torch.is_autocast_enabled("cpu"):
         query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
     q, k, v, lead = _operands(query, key, value, enable_gqa)
     if attn_mask is None:
         bias = keep = None
+        if aligned is not None:
+            is_causal = _alignment(aligned, q, k)
     else:
         if is_causal:
-            raise ArgumentError("[scaled_dot_product_attention] attn_mask and is_causal exclude each other: got both")
+            raise ArgumentError(_BOTH_MASKS)
         bias, keep = _masks(attn_mask, q, k, lead)
     out = attend(q, k, v, bias, keep, dropout_p, is_causal, scale)
     return out if lead is None else out.reshape(*lead, *out.shape[-2:])
@@ -82,11 +99,17 @@ def attend(
     bias: Tensor | None,
     keep: Tensor | None,
     dropout_p: float = 0.0,
-    is_causal: bool = False,
+    is_causal: bool | str = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Four axes each, masks as _calls.py takes them -> out. Chooses between kernels, eager autograd and operators."""
+    """Four axes each, masks as _calls.py takes them -> out. Chooses between kernels, eager autograd and operators.
+
+    is_causal: True (top left), or "bottom_right" without bias and keep.
+    """
     if not direct(q, k, v, bias, keep):
+        if is_causal == "bottom_right":  # the operators know the top left alone
+            q_len, kv_len = q.shape[2], k.shape[2]
+            is_causal, keep = False, torch.ones(1, 1, q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
         seed = draw_seed() if dropout_p > 0.0 else None
         return by_operator(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")
     if dropout_p > 0.0:
@@ -203,6 +226,14 @@ def _repeat_heads(q: Tensor, k: Tensor, v: Tensor, heads: int) -> tuple[Tensor, 
     if any(x.shape[-3] == 0 or heads % x.shape[-3] for x in (k, v)):
         raise _fail("the heads of key and value must divide those of query", q, k, v)
     return k.repeat_interleave(heads // k.shape[-3], -3), v.repeat_interleave(heads // v.shape[-3], -3)
+
+
+def _alignment(bias: Any, q: Tensor, k: Tensor) -> bool | str:
+    """attend's is_causal of an object of torch.nn.attention.bias."""
+    try:
+        return alignment_of(bias, q.shape[2], k.shape[2])
+    except ValueError as error:
+        raise ArgumentError(f"[scaled_dot_product_attention] attn_mask {error}") from None
 
 
 def _masks(mask: Tensor, q: Tensor, k: Tensor, lead: tuple[int, ...] | None) -> tuple[Tensor | None, Tensor | None]:

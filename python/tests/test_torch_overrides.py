@@ -1,0 +1,178 @@
+"""Arguments whose class has a say: torch.nn.attention.bias, tensor subclasses, TorchFunctionModes, proxies; in qkv's own function and
+in PyTorch's under enable(). Against PyTorch's function on the mask written out."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import qkv.torch as qt
+import torch.nn.functional as F
+from support_torch import compare, numbers
+from torch import Tensor
+from torch.nn.attention import SDPBackend, bias, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+LENGTHS = ((3, 5), (5, 3), (4, 4), (1, 6), (130, 200), (200, 130))
+pytorchs = F.scaled_dot_product_attention
+
+
+def patched(*arguments: Any, **options: Any) -> Tensor:
+    with qt.enable():
+        return F.scaled_dot_product_attention(*arguments, **options)
+
+
+FUNCTIONS = {"own": qt.scaled_dot_product_attention, "patched": patched}
+
+
+def made(align: str, q_len: int, kv_len: int) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, of rows without keys
+        return (bias.causal_lower_right if align == "lower_right" else bias.causal_upper_left)(q_len, kv_len)
+
+
+def written_out(align: str, q_len: int, kv_len: int) -> Tensor:
+    return torch.ones(q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len if align == "lower_right" else 0)
+
+
+def leaves(q_len: int, kv_len: int, kv_heads: int = 4) -> list[Tensor]:
+    shapes = ((2, 4, q_len, 8), (2, kv_heads, kv_len, 8), (2, kv_heads, kv_len, 6))
+    return [numbers(n, *shape).requires_grad_() for n, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("align", ("lower_right", "upper_left"))
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("options", ({}, {"scale": 0.3, "enable_gqa": True}), ids=("plain", "grouped"))
+def test_causal_biases(function: str, align: str, lengths: tuple[int, int], options: dict[str, Any]) -> None:
+    def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return pytorchs(q, k, v, attn_mask=written_out(align, *lengths), **options)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return FUNCTIONS[function](q, k, v, made(align, *lengths), **options)
+
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        compare(ours, theirs, leaves(*lengths, kv_heads=2 if options else 4), dtype)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_causal_biases_under_autocast_dropout_transforms_and_second_derivatives(function: str) -> None:
+    call, (q, k, v) = FUNCTIONS[function], leaves(3, 5)
+    mask, lower = written_out("lower_right", 3, 5), made("lower_right", 3, 5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        low = call(q.float(), k.float(), v.float(), lower)
+        assert low.dtype is torch.bfloat16 and torch.equal(low, call(q.float(), k.float(), v.float(), mask))
+    results = []
+    for given in (lower, mask):
+        torch.manual_seed(3)
+        results.append(call(q, k, v, given, dropout_p=0.4))
+    assert torch.allclose(*results)
+    assert torch.autograd.gradgradcheck(lambda *a: call(*a, lower), (q, k, v))
+    plain = [x.detach() for x in (q, k, v)]
+    each = torch.func.vmap(lambda q: call(q, *plain[1:], lower))(torch.stack([plain[0], 2 * plain[0]]))
+    assert torch.allclose(each[1], call(2 * plain[0], *plain[1:], mask))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("align", ("lower_right", "upper_left"))
+def test_causal_biases_compile(function: str, align: str) -> None:
+    torch._dynamo.reset()
+    q, k, v = (x.detach() for x in leaves(3, 5))
+    compiled = torch.compile(FUNCTIONS[function], backend="aot_eager")
+    given = made(align, 3, 5)
+    assert torch.allclose(compiled(q, k, v, given), pytorchs(q, k, v, written_out(align, 3, 5)))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_causal_biases_that_do_not_fit(function: str) -> None:
+    q, k, v = leaves(3, 5)
+    call = FUNCTIONS[function]
+    with pytest.raises(ValueError, match=r"causal_lower_right\(3, 5\): got one of \(4, 5\)"):
+        call(q, k, v, made("lower_right", 4, 5))
+    with pytest.raises(ValueError, match="exclude each other"):
+        call(q, k, v, made("lower_right", 3, 5), is_causal=True)
+
+
+class Doubled(Tensor):
+    """Means twice what its memory holds; asked by the name in torch.nn.functional, or by PyTorch's own function."""
+
+    name = "functional"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is (F.scaled_dot_product_attention if cls.name == "functional" else pytorchs):
+            with torch._C.DisableTorchFunctionSubclass():
+                args = [2 * x.as_subclass(Tensor) if isinstance(x, Doubled) else x for x in args]
+                return F.scaled_dot_product_attention(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class DoubledInATable(Doubled):
+    name = "table"
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("cls", (Doubled, DoubledInATable))
+def test_other_subclasses_are_asked(place: int, cls: type[Doubled]) -> None:
+    plain = [*(x.detach() for x in leaves(3, 5)), numbers(4, 3, 5)]
+    given = [x.as_subclass(cls) if n == place else x for n, x in enumerate(plain)]
+    expected = pytorchs(*(2 * x if n == place else x for n, x in enumerate(plain)))
+    assert torch.allclose(patched(*given), expected)
+    assert F.scaled_dot_product_attention is pytorchs and not qt.is_enabled()
+    with pytest.raises(TypeError, match=f"must be a plain tensor: got {cls.__name__}"):
+        qt.scaled_dot_product_attention(*given)
+    if place < 3:
+        with pytest.raises(TypeError, match=f"must be a plain tensor: got {cls.__name__}"):
+            qt.flex_attention(*given[:3])
+    with pytest.raises(TypeError, match="score_mod's table must be a plain tensor"):
+        qt.flex_attention(*plain[:3], score_mod=qt.Relative(numbers(1, 9, 4).as_subclass(cls), "bottom_right"))
+
+
+def test_classes_without_a_meaning_of_their_own_are_tensors() -> None:
+    class Named(Tensor):
+        pass
+
+    q, k, v = (x.detach() for x in leaves(3, 5))
+    for call in FUNCTIONS.values():
+        out = call(q.as_subclass(Named), k, v)
+        assert torch.allclose(out.as_subclass(Tensor), pytorchs(q, k, v))
+        assert torch.allclose(call(torch.nn.Parameter(q), k, v), pytorchs(q, k, v))
+
+
+class Seen(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.functions: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.functions.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_see_the_call_and_qkv_computes_it() -> None:
+    q, k, v = (x.detach().float() for x in leaves(3, 5))
+    given = made("lower_right", 3, 5)
+    for call in FUNCTIONS.values():
+        for mask in (None, given):
+            with Seen() as seen:
+                out = call(q, k, v, mask)
+            assert torch.equal(out, qt.scaled_dot_product_attention(q, k, v, mask))
+            name = "scaled_dot_product_attention" if call is not patched else "_patched"
+            assert [f.__name__ for f in seen.functions].count(name) == 1
+    with torch.device("cpu"), qt.enable():  # a mode too
+        assert torch.equal(F.scaled_dot_product_attention(q, k, v), qt.scaled_dot_product_attention(q, k, v))
+
+
+def test_proxies_of_fx() -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return qt.scaled_dot_product_attention(q, k, v, dropout_p=0.0, scale=0.5)
+
+    q, k, v = (x.detach() for x in leaves(3, 5))
+    traced = torch.fx.symbolic_trace(Layer())
+    assert torch.equal(traced(q, k, v), Layer()(q, k, v))
