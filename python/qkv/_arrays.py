@@ -5,6 +5,7 @@ NumPy is always there. PyTorch and JAX are looked up only when an array of their
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 from typing import Any
@@ -12,6 +13,9 @@ from typing import Any
 import numpy as np
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
+
+#: What differentiates attention where this package's NumPy face does not: the end of errors' texts.
+ATTENTION_WAYS = "qkv.torch.scaled_dot_product_attention and qkv.torch.flex_attention are differentiable"
 
 
 def _is_torch(x: Any) -> bool:
@@ -24,13 +28,49 @@ def _is_jax(x: Any) -> bool:
     return jax is not None and isinstance(x, jax.Array)
 
 
-def operand(x: Any, name: str) -> Any:
+def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
+    """ValueError for a tensor whose gradient would be lost; TypeError for one that is more, or less, than its memory.
+
+    ways: what to use instead, a sentence.
+    """
+    if _is_torch(x):
+        torch = sys.modules["torch"]
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, and PyTorch's autograd does not see this function: got requires_grad=True; {ways}; "
+                f"without a gradient: {name}.detach(), or under torch.no_grad()"
+            )
+        if torch._C._functorch.is_functorch_wrapped_tensor(x):
+            raise ValueError(f"{name} must be a plain tensor: got one that torch.func (grad, vmap) traces; {ways}")
+        if type(x) is not torch.Tensor and not _is_memory(type(x)):
+            raise TypeError(
+                f"{name} must be a plain tensor: got {type(x).__name__}, which may mean something else than its memory holds; "
+                f"where the memory is meant: {name}.as_subclass(torch.Tensor)"
+            )
+    elif _is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
+        raise TypeError(f"{name} must be an array: got {type(x).__name__}, inside jax.jit, grad or vmap; there: qkv.jax.attention")
+
+
+@functools.cache
+def _is_memory(cls: type) -> bool:
+    """Whether tensors of a subclass are what their memory holds: nothing in the class says otherwise."""
+    torch = sys.modules["torch"]
+    plain = (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+    function = cls.__torch_function__  # type: ignore[attr-defined]
+    dispatch = getattr(cls.__torch_dispatch__, "__func__", cls.__torch_dispatch__)  # type: ignore[attr-defined]
+    own = getattr(torch.Tensor.__torch_dispatch__, "__func__", torch.Tensor.__torch_dispatch__)
+    return getattr(function, "__func__", function) in plain and dispatch is own
+
+
+def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
     """What _core reads: `x` itself, or a tuple where x cannot say what it is quickly (torch before 2.10: address and strides,
-    ten times as fast as DLPack, and x, which must live as long; NumPy arrays of ml_dtypes.bfloat16: their bits)."""
+    ten times as fast as DLPack, and x, which must live as long; NumPy arrays of ml_dtypes.bfloat16: their bits). Raises as
+    require_untraced."""
     if isinstance(x, np.ndarray):
         if x.dtype.name == "bfloat16":
             return (x.view(np.uint16), "bfloat16")
         return x
+    require_untraced(x, name, ways)
     if _is_torch(x):
         if x.device.type != "cpu":
             raise ValueError(f"{name} must lie in the CPU's memory: got a tensor on {x.device}; move it first: {name}.cpu()")
@@ -92,7 +132,7 @@ def boolean(x: Any, name: str) -> Any:
     """A mask of bool, integers or floats as bytes, non-zero = true; bytes and bools without a copy."""
     if _is_torch(x):
         torch = sys.modules["torch"]
-        x = x.detach()
+        x = x.detach()  # what is kept or not has no gradient
         return operand((x if x.dtype in (torch.bool, torch.uint8, torch.int8) else x != 0).view(torch.uint8), name)
     array = np.asarray(x)
     if array.dtype.itemsize != 1:

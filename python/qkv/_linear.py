@@ -3,16 +3,20 @@ qkv/linear_attention.h."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _core
-from ._arrays import dtype_name, empty, finish, operand, sum_dtype
+from . import _arrays, _core
+from ._arrays import dtype_name, empty, finish, sum_dtype
 from ._attention import check_inputs
 
 __all__ = ["LinearGradients", "LinearState", "linear_attention", "linear_attention_backward", "random_features"]
+
+_WAYS = "qkv.torch has no linear attention: qkv.linear_attention_backward in a torch.autograd.Function gives gradients"
+operand = functools.partial(_arrays.operand, ways=_WAYS)
 
 
 class LinearState(NamedTuple):

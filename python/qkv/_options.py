@@ -14,6 +14,7 @@ from ._arrays import boolean, integers, operand
 from .masks import Mask
 
 _ALIGNS = ("top_left", "bottom_right")
+_TABLE_WAYS = "qkv.torch.flex_attention with score_mod=qkv.torch.Relative(table) lets a table learn"
 
 
 class PositionBias:
@@ -35,7 +36,7 @@ class PositionBias:
     @classmethod
     def t5(cls, table: Any, *, max_distance: int = 128, bidirectional: bool = True, align: str = "square") -> PositionBias:
         """table[bucket(d), h], table [buckets, H]: Hugging Face's relative_attention_bias.weight. Raffel 2020 (1910.10683)."""
-        core = _core.t5(operand(table, "table"), max_distance, bidirectional, align)
+        core = _core.t5(operand(table, "table", _TABLE_WAYS), max_distance, bidirectional, align)
         return cls(
             core, f"t5({list(table.shape)}, max_distance={max_distance}, bidirectional={bidirectional}, align={align!r})"
         )
@@ -43,7 +44,7 @@ class PositionBias:
     @classmethod
     def relative(cls, table: Any, align: str = "square") -> PositionBias:
         """table[R + clamp(d, -R, R), h], table [2R + 1, H]. Shaw 2018 (1803.02155), on scores."""
-        return cls(_core.relative(operand(table, "table"), align), f"relative({list(table.shape)}, {align!r})")
+        return cls(_core.relative(operand(table, "table", _TABLE_WAYS), align), f"relative({list(table.shape)}, {align!r})")
 
 
 def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> Callable[..., np.ndarray]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from . import _core
-from ._arrays import dtype_name, empty, finish, integers, operand
+from . import _arrays, _core
+from ._arrays import dtype_name, empty, finish, integers
 
 __all__ = ["Rotary"]
+
+operand = functools.partial(_arrays.operand, ways="Rotary.backward in a torch.autograd.Function gives gradients")
 
 _NAMES = (
     "rotary_dim", "base", "interleaved", "scaling", "factor", "original_context", "beta_fast", "beta_slow",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
-from . import _core
-from ._arrays import dtype_name, empty, finish, integers, operand, require_float, sum_dtype
+from . import _arrays, _core
+from ._arrays import dtype_name, empty, finish, integers, require_float, sum_dtype
 from ._attention import DIFFERENTIABLE, Gradients, empty_gradients
 from ._options import build_options
 
 __all__ = ["attention_varlen", "attention_varlen_backward"]
+
+_WAYS = "qkv.torch.flex_attention with block_mask=qkv.Mask.documents(offsets) is differentiable"
+operand = functools.partial(_arrays.operand, ways=_WAYS)
 
 
 def _offsets(q_offsets: Any, kv_offsets: Any) -> tuple[list[int], list[int]]:

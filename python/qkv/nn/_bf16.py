@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _nn
-from .._arrays import dtype_name, empty, operand
-from ._module import like, require_array, require_f32, rows
+from .._arrays import dtype_name, empty
+from ._module import like, operand, require_array, require_f32, rows
 
 __all__ = ["linear", "linear_backward"]
 

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from .. import _arrays
 from .._arrays import _is_torch, dtype_name, finish
 from .._tensors import entries_of, tensors_of
 from ..io import load_safetensors, save_safetensors
 
 __all__ = ["Module", "Saved"]
+
+_WAYS = (
+    "qkv.torch.MultiheadAttention, and torch.nn's layers under qkv.torch.enable(), are differentiable by PyTorch; a layer of qkv.nn "
+    "has a backward of its own"
+)
+#: What _nn reads, as _arrays.operand.
+operand = functools.partial(_arrays.operand, ways=_WAYS)
 
 
 class Saved:
@@ -116,13 +125,14 @@ def _made_again(cls: type[Module], arguments: dict[str, Any], state: Mapping[str
 
 
 def require_array(x: Any, name: str, function: str) -> None:
-    """TypeError unless x is an array."""
+    """TypeError unless x is an array; ValueError where its gradient would be lost."""
     if not hasattr(x, "shape"):
         raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
+    _arrays.require_untraced(x, name, _WAYS)
 
 
 def require_f32(x: Any, name: str, function: str) -> None:
-    """TypeError unless x is an array of float32."""
+    """As require_array; TypeError unless x is of float32 too."""
     require_array(x, name, function)
     if dtype_name(x) != "float32":
         cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
@@ -131,7 +141,7 @@ def require_f32(x: Any, name: str, function: str) -> None:
 
 def rows(x: Any) -> Any:
     """[.., E] as [M, E]; a copy only where the strides ask for one."""
-    x = x.detach() if _is_torch(x) else np.asarray(x)
+    x = x if _is_torch(x) else np.asarray(x)
     return x.reshape(-1, x.shape[-1])
 
 

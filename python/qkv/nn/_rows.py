@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from .. import _nn
-from .._arrays import empty, operand
-from ._module import Module, Saved, like, require_f32, rows
+from .._arrays import empty
+from ._module import Module, Saved, like, operand, require_f32, rows
 
 __all__ = ["MLP", "Embedding", "LayerNorm", "Linear", "cross_entropy"]
 

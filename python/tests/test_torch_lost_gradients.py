@@ -1,0 +1,153 @@
+"""Functions and layers that PyTorch's autograd does not see refuse what it wants a gradient of; JAX's tracers likewise. Not:
+qkv.torch and qkv.jax, which are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import qkv
+import qkv.nn
+from support_torch import numbers
+from torch import Tensor
+
+
+def f32(seed: int, *shape: int) -> Tensor:
+    return numbers(seed, *shape, dtype=torch.float32)
+
+
+Q, K, V, DOUT = (f32(n, 1, 2, 4, 8) for n in range(4))
+OUT, LSE = qkv.attention(Q, K, V, return_lse=True)
+X = f32(5, 2, 4, 8)
+PACKED = [x[0].transpose(0, 1).contiguous() for x in (Q, K, V)]
+NORMALIZER = qkv.linear_attention(Q, K, V, return_normalizer=True)
+WEIGHT = f32(7, 3, 8).bfloat16()
+
+
+def cache() -> Any:
+    made = qkv.KVCache(num_kv_heads=2, head_dim=8, capacity=8)
+    made.append(K, V)
+    return made
+
+
+def after(make: Callable[[], Any], x: Tensor) -> Callable[[Tensor], Any]:
+    """backward of a module whose forward saw x."""
+    module, saved = make(), qkv.nn.Saved()
+    module(x, saved=saved)
+    return lambda dy: module.backward(dy, saved)
+
+
+# name -> (function of one tensor, that tensor)
+CALLS: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
+    "attention q": (lambda x: qkv.attention(x, K, V), Q),
+    "attention k": (lambda x: qkv.attention(Q, x, V), K),
+    "attention v": (lambda x: qkv.attention(Q, K, x), V),
+    "attention bias": (lambda x: qkv.attention(Q, K, V, bias=x), f32(4, 1, 2, 4, 4)),
+    "attention sinks": (lambda x: qkv.attention(Q, K, V, sinks=x), f32(4, 2)),
+    "attention out": (lambda x: qkv.attention(Q, K, V, out=x), torch.empty(1, 2, 4, 8)),
+    "attention_weights": (lambda x: qkv.attention_weights(x, K), Q),
+    "attention_plan": (lambda x: qkv.attention_plan(x, K, V), Q),
+    "attention_backward q": (lambda x: qkv.attention_backward(DOUT, x, K, V, OUT, LSE), Q),
+    "attention_backward dout": (lambda x: qkv.attention_backward(x, Q, K, V, OUT, LSE), DOUT),
+    "attention_backward dlse": (lambda x: qkv.attention_backward(DOUT, Q, K, V, OUT, LSE, dlse=x), torch.ones_like(LSE)),
+    "merge_attention": (lambda x: qkv.merge_attention([x, OUT], [LSE, LSE]), OUT),
+    "attention_jvp": (lambda x: qkv.attention_jvp(Q, K, V, LSE, tq=x), Q),
+    "attention_double_backward": (lambda x: qkv.attention_double_backward(Q, K, V, OUT, LSE, DOUT, ddq=x), Q),
+    "attention_varlen": (lambda x: qkv.attention_varlen(x, *PACKED[1:], [0, 1, 4]), PACKED[0]),
+    "attention_varlen_backward": (
+        lambda x: qkv.attention_varlen_backward(x, *PACKED, *qkv.attention_varlen(*PACKED, [0, 4], return_lse=True), [0, 4]),
+        PACKED[0],
+    ),
+    "linear_attention": (lambda x: qkv.linear_attention(x, K, V), Q),
+    "linear_attention decay": (lambda x: qkv.linear_attention(Q, K, V, causal=True, log_decay=x), -torch.ones(1, 2, 4)),
+    "linear_attention_backward": (lambda x: qkv.linear_attention_backward(x, Q, K, V, *NORMALIZER), DOUT),
+    "KVCache.append": (lambda x: cache().append(x, V), K),
+    "KVCache attention": (lambda x: qkv.attention(x, cache(), causal="bottom_right"), Q),
+    "KVCache.attention": (lambda x: cache().attention(x, causal="bottom_right"), Q),
+    "Rotary": (lambda x: qkv.Rotary(8)(x), Q),
+    "Rotary.backward": (lambda x: qkv.Rotary(8).backward(x), Q),
+    "PositionBias.t5": (lambda x: qkv.attention(Q, K, V, position_bias=qkv.PositionBias.t5(x)), f32(4, 32, 2)),
+    "PositionBias.relative": (lambda x: qkv.attention(Q, K, V, position_bias=qkv.PositionBias.relative(x)), f32(4, 7, 2)),
+    "MultiHeadAttention": (lambda x: qkv.nn.MultiHeadAttention(8, 2)(x), X),
+    "MultiHeadAttention weights": (lambda x: qkv.nn.MultiHeadAttention(8, 2)(x, weights="all")[1], X),
+    "MultiHeadAttention.backward": (after(lambda: qkv.nn.MultiHeadAttention(8, 2), X), X),
+    "GroupedQueryAttention.step": (
+        lambda x: (a := qkv.nn.GroupedQueryAttention(8, 2)).step(x, a.cache(capacity=8, sequences=2)),
+        X,
+    ),
+    "SelfAttentionV4": (lambda x: qkv.nn.SelfAttentionV4(8)(x), X),
+    "AveragePooling": (lambda x: qkv.nn.AveragePooling()(x), X),
+    "Linear": (lambda x: qkv.nn.Linear(8, 3)(x), X),
+    "Linear.backward": (after(lambda: qkv.nn.Linear(8, 8), X), X),
+    "LayerNorm": (lambda x: qkv.nn.LayerNorm(8)(x), X),
+    "MLP": (lambda x: qkv.nn.MLP(8)(x), X),
+    "Embedding.backward": (after(lambda: qkv.nn.Embedding(9, 8), torch.arange(6).reshape(2, 3)), f32(4, 2, 3, 8)),
+    "cross_entropy": (lambda x: qkv.nn.cross_entropy(x, torch.zeros(2, 4, dtype=torch.int64)), X),
+    "linear bf16 weight": (lambda x: qkv.nn.linear(X.bfloat16(), x), WEIGHT),
+    "linear bf16 x": (lambda x: qkv.nn.linear(x, WEIGHT), X.bfloat16()),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_gradient_that_would_be_lost(name: str) -> None:
+    call, x = CALLS[name]
+    wants = x.clone().requires_grad_()
+    with pytest.raises(ValueError, match=r"requires a gradient.*detach\(\)") as error:
+        call(wants)
+    assert "qkv.torch" in str(error.value) or "backward" in str(error.value)
+    with pytest.raises(ValueError, match="requires a gradient"):
+        call(wants * 1)
+    with torch.no_grad():
+        call(wants)
+    call(wants.detach())
+
+
+def test_what_grad_mode_off_gives_is_what_detached_tensors_give() -> None:
+    wants = Q.clone().requires_grad_()
+    with torch.no_grad():
+        assert torch.equal(qkv.attention(wants, K, V), qkv.attention(Q, K, V))
+        layer, seen = qkv.nn.MultiHeadAttention(8, 2), X.clone().requires_grad_()
+        assert torch.equal(layer(seen), layer(X))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_subclasses_with_a_meaning_of_their_own(name: str) -> None:
+    class Doubled(Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    call, x = CALLS[name]
+    with pytest.raises(TypeError, match="must be a plain tensor: got Doubled"):
+        call(x.as_subclass(Doubled))
+    call(torch.nn.Parameter(x, requires_grad=False))
+
+
+def test_under_functorch() -> None:
+    for call in (
+        lambda: torch.func.grad(lambda q: qkv.attention(q, K, V).sum())(Q),
+        lambda: torch.func.vmap(lambda q: qkv.attention(q, K, V))(Q[None]),
+        lambda: torch.func.grad(lambda x: qkv.nn.MultiHeadAttention(8, 2)(x).sum())(X),
+    ):
+        with pytest.raises((ValueError, TypeError), match="qkv.torch"):
+            call()
+
+
+def test_tracers_of_jax() -> None:
+    jax = pytest.importorskip("jax")
+    q, x = (jax.numpy.asarray(a.numpy()) for a in (Q, X))
+    layer = qkv.nn.MultiHeadAttention(8, 2)
+    for call in (
+        lambda: jax.jit(lambda q: qkv.attention(q, q, q))(q),
+        lambda: jax.grad(lambda q: qkv.attention(q, q, q).sum())(q),
+        lambda: jax.vmap(lambda q: qkv.attention(q, q, q))(q[None]),
+        lambda: jax.jit(qkv.linear_attention)(q, q, q),
+        lambda: jax.grad(lambda x: layer(x).sum())(x),
+        lambda: jax.jit(qkv.nn.Linear(8, 3))(x),
+    ):
+        with pytest.raises(TypeError, match=r"must be an array: got \w+.*qkv.jax.attention"):
+            call()
