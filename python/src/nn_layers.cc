@@ -175,7 +175,15 @@ nn::Layer* convert(nn::Layer& layer, const std::string& to) {
   return converted("to_v4", layer, &nn::to_v4);
 }
 
-// Sizes that Python needs beside Layer's own: of a cache that the layer can be stepped over, and of the projections.
+const char* name_of(EmptyRow rule) {
+  return rule == EmptyRow::kZero ? "zero" : rule == EmptyRow::kMean ? "mean" : "nan";
+}
+
+const char* name_of(nn::QkNorm norm) {
+  return norm == nn::QkNorm::kNone ? "none" : norm == nn::QkNorm::kHead ? "head" : "vector";
+}
+
+// What Python needs beside Layer's own: sizes of a cache that the layer can be stepped over, and what it says of itself.
 nb::dict sizes_of(nn::Layer& layer) {
   const nn::AttentionLayer& attention = attention_layer("nn.Layer", layer);
   nb::dict d;
@@ -187,6 +195,9 @@ nb::dict sizes_of(nn::Layer& layer) {
   d["causal"] = attention.config().causal;
   d["dropout"] = attention.config().dropout;
   d["residual_dropout"] = attention.config().residual_dropout;
+  d["empty_row"] = name_of(attention.config().empty_row);
+  d["qk_norm"] = name_of(attention.qk_norm());
+  d["norm_eps"] = attention.config().norm_eps;
   return d;
 }
 

@@ -131,7 +131,7 @@ def test_forms_that_are_equal() -> None:
     v4 = v3.to_v4()
     assert np.array_equal(v3(x, causal=True), v4(x, causal=True))
     assert np.array_equal(v3(x), v4.to_v3()(x))
-    mha = nn.MultiHeadAttention.from_state_dict(v4.state_dict())
+    mha = nn.MultiHeadAttention.from_state_dict(v4.state_dict(), num_heads=1)
     assert np.array_equal(mha(x), v4(x))
     single = nn.SingleHeadAttention(E, seed=4)
     bare = nn.SelfAttentionV4(E, bias=False)
@@ -269,7 +269,7 @@ def test_errors_say_what_to_do() -> None:
         (lambda: layer([1.0]), TypeError, "array"),
         (lambda: layer(x[0, 0]), ValueError, r"\[B, T, E\]"),
         (lambda: layer(x[..., :5]), ValueError, "5"),
-        (lambda: layer(x, keep=np.ones((B, T, T), bool)), ValueError, r"\[B, Tk\] or"),
+        (lambda: layer(x, keep=np.ones((B, T, T), bool)), ValueError, "mask_axes"),
         (lambda: layer(x, mask=np.ones((B, T), bool)), TypeError, "keep="),
         (lambda: layer(x, weights="some"), ValueError, "all"),
         (lambda: layer(x, empty_row="none"), ValueError, "mean"),

@@ -10,27 +10,31 @@ Not: cross-attention, other element types (``qkv.attention`` has both).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from .. import _core as core
 from .. import _nn
-from .._arrays import _is_torch, empty, finish, integers, operand
+from .._arrays import _is_torch, empty, finish, integers
 from .._options import build_mask
 from .._tensors import entries_of
 from ..kv_cache import KVCache
 from ..rotary import Rotary
-from ._module import Module, Saved, require_f32
+from ._module import Module, Saved, operand, require_f32
 
 __all__ = ["Layer", "load_layer"]
+
+_LETTERS = {"b": "B|1", "h": "H|1", "q": "Tq|1", "k": "Tk|1"}
 
 
 class Layer(Module):
     """A form of attention; see the module. ``layer(x, ..)`` is ``layer.forward(x, ..)``."""
 
     name: str  #: in ``qkv layer`` and :func:`load_layer`
+    _needs_heads = False  # whether num_heads is a choice, which no file of parameters holds
 
     def __init__(self, **config: Any) -> None:
         self._config = {key: value for key, value in config.items() if value is not None}
@@ -44,8 +48,14 @@ class Layer(Module):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], **config: Any) -> Layer:
-        """Made and loaded: sizes that are not given are those of the arrays. num_heads is in no file: say it."""
+        """Made and loaded: sizes that are not given are those of the arrays. num_heads is in no file: where the class has
+        heads it must be given (TypeError)."""
         given = {key: value for key, value in config.items() if value is not None}
+        if cls._needs_heads and "num_heads" not in given:
+            raise TypeError(
+                f"[{cls.__name__}.from_state_dict] num_heads must be given, since the parameters look the same for any: got "
+                f"{', '.join(given) or 'nothing'}; num_heads=1 is one head"
+            )
         return cls._around(_nn.load_layer(cls.name, entries_of(state), _layer_config(given)), given)
 
     def __reduce__(self) -> Any:
@@ -94,6 +104,7 @@ class Layer(Module):
         mask: Any = None,
         keep: Any = None,
         drop: Any = None,
+        mask_axes: str | None = None,
         key_lengths: Sequence[int] | None = None,
         window: tuple[int, int] | None = None,
         causal: bool | None = None,
@@ -111,7 +122,8 @@ class Layer(Module):
         Args:
             mask: a :class:`qkv.Mask`. All masks that are given hold together, and with the causal one.
             keep, drop: arrays, non-zero = may (may not) attend: [B, T] (keys), four axes [B|1, H|1, T|1, T|1]; layers without
-                heads also [B, T, T], and 1 where the heads are.
+                heads also [B, T, T], and 1 where the heads are. Others, and [T, T] where B = T, have their axes named:
+            mask_axes: "bk", "qk", "bqk" or "hqk".
             key_lengths: [B], keys from there on are padding.  window: (left, right), numbers of other tokens; -1 = unbounded.
             causal, empty_row ("zero", "mean", "nan"): None: as the layer was made.
             weights: "all": also the weights [B, H, T, T] before dropout, "applied": after it.
@@ -132,16 +144,20 @@ class Layer(Module):
             raise ValueError(f'[{function}] weights must be None, "all" or "applied": got {weights!r}')
         if seed is None and self.training and self._drops():
             raise ValueError(f"[{function}] dropout in training mode needs a seed, another one for each step: got none")
+        axes = {
+            name: self._axes(name, array, x.shape, mask_axes)
+            for name, array in (("keep", keep), ("drop", drop))
+            if array is not None
+        }
         call, borrowed = self._call(
-            mask, keep, drop, key_lengths, window, causal, empty_row, seed, first_sequence, offset, offsets, position_ids
+            mask, keep, drop, axes, key_lengths, window, causal, empty_row, seed, first_sequence, offset, offsets, position_ids
         )
         if saved is not None:
             saved._fill(self, tuple(x.shape[:-1]), *borrowed)
             saved._core = saved._core or _nn.Saved()
-        flat = _readable(x)
         y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), "float32")
         seen = self._core.forward(
-            operand(flat, "x"), operand(y, "y"), call, weights or "", None if saved is None else saved._core
+            operand(x, "x"), operand(y, "y"), call, weights or "", None if saved is None else saved._core
         )
         if weights is None:
             return finish(x, y)
@@ -159,7 +175,7 @@ class Layer(Module):
             raise ValueError(f"[{function}] dy must be shaped as y was, [{wanted}]: got {list(dy.shape)}")
         width = self.embed_dim or dy.shape[-1]
         dx = empty(dy, (*dy.shape[:-1], width), "float32") if need_dx else None
-        self._core.backward(operand(_readable(dy), "dy"), saved._core, None if dx is None else operand(dx, "dx"))
+        self._core.backward(operand(dy, "dy"), saved._core, None if dx is None else operand(dx, "dx"))
         return finish(dy, dx)
 
     def cache(self, *, sequences: int = 1, **options: Any) -> KVCache:
@@ -175,7 +191,7 @@ class Layer(Module):
         y = empty(x, (*x.shape[:-1], self.output_dim), "float32")
         made = build_mask(4, mask=mask)
         self._core.step(
-            operand(_readable(x), "x"), operand(y, "y"), cache._core, _nn.StepMemory(), None if made is None else made._core
+            operand(x, "x"), operand(y, "y"), cache._core, _nn.StepMemory(), None if made is None else made._core
         )
         return finish(x, y)
 
@@ -186,27 +202,46 @@ class Layer(Module):
             return False
         return sizes["dropout"] > 0 or sizes["residual_dropout"] > 0
 
-    def _axes(self, array: Any) -> str | None:
-        """The axes that a mask's number of them means to this layer; the same rule as Layer::keep of C++."""
-        shape, heads = np.shape(array), self._core.masks_have_heads
-        if len(shape) == 2:
+    def _axes(self, name: str, array: Any, x_shape: Sequence[int], mask_axes: str | None) -> str | None:
+        """The names of a mask's axes, None for all four; ShapeError where they are not clear or not of x's sizes."""
+        batch, length = (x_shape[0] if len(x_shape) == 3 else 1), x_shape[-2]
+        sizes = {"b": batch, "h": self.num_heads, "q": length, "k": length}
+        shape, heads = list(np.shape(array)), self._core.masks_have_heads
+        own = "[B|1, H|1, Tq|1, Tk|1]" if heads else "[B, Tq, Tk], [B, 1, Tq, Tk]"
+        wanted = f"[B, Tk], {own}, or have its axes named by mask_axes"
+
+        def fail(text: str) -> NoReturn:
+            function = f"[{type(self).__name__}.forward] {name} must"
+            raise core.ShapeError(f"{function} {text}: got {shape} for x {list(x_shape)} and {self.num_heads} heads")
+
+        def fits(letters: str) -> bool:
+            return len(letters) == len(shape) and all(n in (1, sizes[axis]) for n, axis in zip(shape, letters, strict=True))
+
+        if mask_axes is not None:
+            if mask_axes in ("bk", "qk", "bqk", "hqk") and not fits(mask_axes):
+                fail(f"be [{', '.join(_LETTERS[axis] for axis in mask_axes)}], as mask_axes={mask_axes!r} says")
+            return mask_axes
+        if len(shape) == 2 and fits("bk"):
+            if fits("qk") and shape[0] != 1:
+                fail('name its axes, since [B, Tk] and [Tq, Tk] both fit: mask_axes="bk" or "qk"')
             return "bk"
-        if len(shape) == 3 and not heads:
+        if len(shape) == 2 and fits("qk"):
+            fail('name its axes where they are [Tq, Tk]: mask_axes="qk"')
+        if len(shape) == 3 and not heads and fits("bqk"):
             return "bqk"
-        if len(shape) == 4 and (heads or shape[1] == 1):
+        if len(shape) == 4 and fits("bhqk"):
             return None
-        wanted = "[B, Tk] or [B|1, H|1, Tq|1, Tk|1]" if heads else "[B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk]"
-        raise core.ShapeError(f"[{type(self).__name__}.forward] a mask must be {wanted}: got {list(shape)}")
+        fail(f"be {wanted}")
 
     def _call(
-        self, mask: Any, keep: Any, drop: Any, key_lengths: Any, window: Any, causal: bool | None, empty_row: str | None,
-        seed: int | None, first_sequence: int, offset: int, offsets: Sequence[int], position_ids: Any,
+        self, mask: Any, keep: Any, drop: Any, axes: Mapping[str, str | None], key_lengths: Any, window: Any,
+        causal: bool | None, empty_row: str | None, seed: int | None, first_sequence: int, offset: int, offsets: Sequence[int], position_ids: Any,
     ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
         """_nn.Call of forward's arguments (None where all are defaults), and the arrays that it reads."""
         masks = [] if mask is None else [build_mask(4, mask=mask)]
         for name, array in (("keep", keep), ("drop", drop)):
             if array is not None:
-                masks.append(build_mask(4, **{name: array}, mask_axes=self._axes(array)))
+                masks.append(build_mask(4, **{name: array}, mask_axes=axes[name]))
         if key_lengths is not None or window is not None:
             masks.append(build_mask(4, key_lengths=key_lengths, window=window))
         whole = None
@@ -224,9 +259,19 @@ class Layer(Module):
     def _convert(self, to: str, cls: type[Layer]) -> Layer:
         return cls._around(self._core.convert(to), self._config)
 
+    def _described(self) -> dict[str, Any]:
+        """What the constructors' arguments are of this layer, loaded or not; seeds and init are gone."""
+        known = dict(self._core.sizes)
+        known |= {name: known.pop(f"has_{name}") for name in ("bias", "output_bias")}
+        known |= {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "d_k": self.output_dim}
+        known |= {"output_proj": known.pop("has_output_projection"), "rotary": self._config.get("rotary")}
+        return known
+
     def __repr__(self) -> str:
-        options = ", ".join(f"{key}={value!r}" for key, value in self._config.items() if key != "rotary")
-        return f"{type(self).__name__}({options})"
+        names = [name for name in inspect.signature(type(self)).parameters if name not in ("seed", "init")]
+        known = self._described() if names else {}
+        text = {name: f"{value:.6g}" if type(value) is float else repr(value) for name, value in known.items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={text[name]}' for name in names)})"
 
 
 def _made_again(cls: type[Layer], config: dict[str, Any], state: Mapping[str, np.ndarray], training: bool) -> Layer:
@@ -246,11 +291,6 @@ def _rotary_options(rotary: Any) -> Any:
     if isinstance(rotary, Mapping):
         return core.RotaryOptions(**rotary)
     raise TypeError(f"rotary must be True, a dict of qkv.Rotary's options or a qkv.Rotary: got {type(rotary).__name__}")
-
-
-def _readable(x: Any) -> Any:
-    """x without PyTorch's tape, which these layers do not write to (``qkv.torch`` does)."""
-    return x.detach() if _is_torch(x) else x
 
 
 def _as(x: Any, array: np.ndarray) -> Any:

@@ -37,6 +37,9 @@ class FixedWeights(Layer):
     def __init__(self, length: int, *, seed: int = 0) -> None:
         super().__init__(length=length, seed=seed)
 
+    def _described(self) -> dict[str, Any]:
+        return {"length": self.parameter_count}
+
 
 class SelfAttentionV1(Layer):
     """One head: softmax(q k^T / sqrt(E)) v. Parameters query_proj, key_proj, value_proj (weight [E, E], bias [E])."""
@@ -195,6 +198,7 @@ class MultiHeadAttention(Layer):
     """
 
     name = "mha"
+    _needs_heads = True
 
     def __init__(
         self,
@@ -224,6 +228,7 @@ class GroupedQueryAttention(Layer):
     """
 
     name = "grouped-query"
+    _needs_heads = True
 
     def __init__(
         self,

@@ -1,0 +1,100 @@
+"""What layers are asked to say: their heads, the axes of their masks; and what they say of themselves. Not: numbers (test_nn.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import qkv
+from qkv import nn
+from support import numbers
+
+E = 24
+WITH_HEADS = (nn.MultiHeadAttention, nn.GroupedQueryAttention)
+
+
+@pytest.mark.parametrize("cls", WITH_HEADS)
+def test_heads_are_no_default(cls: Any) -> None:
+    layer = cls(E, 4, seed=1)
+    state = layer.state_dict()
+    for load in (cls.from_state_dict, lambda state, **given: nn.load_layer(cls.name, state, **given)):
+        with pytest.raises(TypeError, match="num_heads must be given"):
+            load(state)
+        with pytest.raises(TypeError, match="got dropout"):
+            load(state, dropout=0.0)
+        assert np.array_equal(load(state, num_heads=4).state_dict()["q_proj.weight"], state["q_proj.weight"])
+        x = numbers(1, 2, 5, E)
+        assert np.array_equal(load(state, num_heads=4)(x), layer(x))
+    with pytest.raises(TypeError, match="num_heads"):
+        cls(E)
+
+
+def test_layers_say_everything() -> None:
+    mha = nn.MultiHeadAttention(E, 4, dropout=0.25, seed=3)
+    said = "MultiHeadAttention(embed_dim=24, num_heads=4, bias=True, dropout=0.25, residual_dropout=0.1, causal=False, empty_row='mean')"
+    assert repr(mha) == said
+    assert repr(nn.MultiHeadAttention.from_state_dict(mha.state_dict(), num_heads=4, dropout=0.25)) == said
+    grouped = nn.GroupedQueryAttention(E, 4, 2, head_dim=8, rotary={"base": 500.0}, causal=True)
+    assert repr(grouped) == (
+        "GroupedQueryAttention(embed_dim=24, num_heads=4, num_kv_heads=2, head_dim=8, bias=False, output_bias=False, "
+        "qk_norm='none', norm_eps=1e-06, rotary={'base': 500.0}, dropout=0, residual_dropout=0, causal=True, empty_row='zero')"
+    )
+    assert "num_heads=4, num_kv_heads=2, head_dim=6" in repr(
+        nn.GroupedQueryAttention.from_state_dict(nn.GroupedQueryAttention(E, 4, 2).state_dict(), num_heads=4)
+    )
+    assert repr(nn.SelfAttention(E, 10)).startswith("SelfAttention(embed_dim=24, d_k=10, bias=True")
+    assert "output_proj=True" in repr(nn.SelfAttentionV2(E, output_proj=True))
+    assert repr(nn.AveragePooling()) == "AveragePooling()" and repr(nn.FixedWeights(7)) == "FixedWeights(length=7)"
+    v4 = nn.SelfAttentionV3(E, dropout=0.5).to_v4()
+    assert repr(v4).startswith("SelfAttentionV4(embed_dim=24, bias=True, dropout=0.5")
+    for layer in (mha, grouped, v4, nn.SelfAttention(E, 10), nn.FixedWeights(7), nn.SingleHeadAttention(E)):
+        assert repr(eval(repr(layer), vars(nn))) == repr(layer)
+
+
+@pytest.mark.parametrize("name", ("keep", "drop"))
+@pytest.mark.parametrize("framework", ("numpy", "torch"))
+def test_axes_are_named_where_two_readings_fit(name: str, framework: str) -> None:
+    mask: Any = np.tri(6, dtype=bool) if name == "keep" else ~np.tri(6, dtype=bool)
+    kept = np.tri(6, dtype=bool)
+    if framework == "torch":
+        mask = pytest.importorskip("torch").from_numpy(mask)
+    square, other = numbers(1, 6, 6, E), numbers(2, 2, 6, E)
+    for layer in (nn.MultiHeadAttention(E, 4, seed=1), nn.SelfAttentionV4(E, seed=1)):
+        with pytest.raises(ValueError, match=r'both fit: mask_axes="bk" or "qk": got \[6, 6\] for x \[6, 6, 24\]'):
+            layer(square, **{name: mask})
+        with pytest.raises(ValueError, match=r'mask_axes="qk": got \[6, 6\] for x \[2, 6, 24\]'):
+            layer(other, **{name: mask})
+        assert np.array_equal(layer(square, **{name: mask}, mask_axes="qk"), layer(square, causal=True))
+        assert np.array_equal(layer(other, **{name: mask}, mask_axes="qk"), layer(other, causal=True))
+        by_key = layer(square, **{name: mask}, mask_axes="bk")
+        assert np.array_equal(by_key, layer(square, mask=qkv.Mask.keep(kept, "bk")))
+        assert not np.array_equal(by_key, layer(square, causal=True))
+        # One token: both readings are the same mask.
+        assert layer(square[:1, :1], **{name: mask[:1, :1]}).shape == (1, 1, E)
+
+
+def test_named_axes_of_every_kind() -> None:
+    rng = np.random.default_rng(1)
+    x, mha, single = numbers(1, 3, 5, E), nn.MultiHeadAttention(E, 4, seed=1), nn.SelfAttentionV4(E, seed=1)
+    per_sequence, per_head = rng.random((3, 5, 5)) < 0.8, rng.random((4, 5, 5)) < 0.8
+    assert np.array_equal(mha(x, keep=per_sequence, mask_axes="bqk"), mha(x, keep=per_sequence[:, None]))
+    assert np.array_equal(mha(x, keep=per_head, mask_axes="hqk"), mha(x, keep=per_head[None]))
+    assert np.array_equal(single(x, keep=per_sequence), single(x, keep=per_sequence, mask_axes="bqk"))
+    assert np.array_equal(single(x, keep=per_head[:1], mask_axes="hqk"), single(x, mask=qkv.Mask.keep(per_head[0], "qk")))
+    assert np.array_equal(mha(x[0], keep=per_head, mask_axes="hqk"), mha(x[:1], keep=per_head[None])[0])
+    assert np.array_equal(mha(x, keep=per_sequence[:, 0]), mha(x, keep=per_sequence[:, :1, None]))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    (((6, 7), None), ((5, 6), None), ((3, 6, 6), None), ((2, 4, 6, 5), None), ((4, 6, 6), "bqk"), ((5, 6), "qk"), ((3, 6, 6), "hqk"), ((6,), None)),
+    ids=str,
+)  # fmt: skip
+def test_the_error_shows_what_came_in(shape: tuple[int, ...], axes: str | None) -> None:
+    for layer in (nn.MultiHeadAttention(E, 4), nn.SelfAttentionV4(E)):
+        with pytest.raises(qkv.ShapeError) as error:
+            layer(numbers(1, 2, 6, E), keep=np.ones(shape, bool), mask_axes=axes)
+        assert f"got {list(shape)} for x [2, 6, 24]" in str(error.value)
+    with pytest.raises(ValueError, match="kb"):
+        nn.SelfAttentionV4(E)(numbers(1, 2, 6, E), keep=np.ones((2, 6)), mask_axes="kb")
