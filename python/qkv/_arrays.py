@@ -107,6 +107,25 @@ def require_float(x: Any, name: str, function: str) -> None:
         raise TypeError(f"[{function}] {name} must be float32, float64, bfloat16 or float16: got {got}")
 
 
+def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
+    """Shape of the first; TypeError or ValueError where arrays do not have one element type and one number (2 to 4) of axes."""
+    first_name, first = next(iter(arrays.items()))
+    require_float(first, first_name, function)
+    for name, array in arrays.items():
+        if not hasattr(array, "shape"):
+            raise TypeError(f"[{function}] {name} must be an array: got {type(array).__name__}")
+        if dtype_name(array) != dtype_name(first):
+            raise TypeError(
+                f"[{function}] {name} must have {first_name}'s element type {dtype_name(first)}: got {dtype_name(array)}"
+            )
+        if not 2 <= len(array.shape) <= 4 or len(array.shape) != len(first.shape):
+            both, got = f"{first_name} and {name} must both", f"{first_name} {list(first.shape)}, {name} {list(array.shape)}"
+            if array is first:
+                both, got = f"{name} must", str(list(array.shape))
+            raise ValueError(f"[{function}] {both} be [B, H, T, D], [H, T, D] or [T, D]: got {got}")
+    return tuple(first.shape)
+
+
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """A new contiguous array for `_core` to fill: torch's where `like` is torch's, else NumPy's."""
     if _is_torch(like):

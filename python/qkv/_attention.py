@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arrays import dtype_name, empty, finish, operand, require_float, sum_dtype
+from ._arrays import check_inputs, dtype_name, empty, finish, operand, sum_dtype
 from ._options import PositionBias, ScoreMod, build_options
 from .capture import Capture
 from .kv_cache import KVCache
@@ -44,25 +44,6 @@ class Gradients(NamedTuple):
     dbias: Any = None
     dsinks: Any = None
     dposition_bias: Any = None
-
-
-def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
-    """Shape of the first; TypeError or ValueError where arrays do not have one element type and one number (2 to 4) of axes."""
-    first_name, first = next(iter(arrays.items()))
-    require_float(first, first_name, function)
-    for name, array in arrays.items():
-        if not hasattr(array, "shape"):
-            raise TypeError(f"[{function}] {name} must be an array: got {type(array).__name__}")
-        if dtype_name(array) != dtype_name(first):
-            raise TypeError(
-                f"[{function}] {name} must have {first_name}'s element type {dtype_name(first)}: got {dtype_name(array)}"
-            )
-        if not 2 <= len(array.shape) <= 4 or len(array.shape) != len(first.shape):
-            both, got = f"{first_name} and {name} must both", f"{first_name} {list(first.shape)}, {name} {list(array.shape)}"
-            if array is first:
-                both, got = f"{name} must", str(list(array.shape))
-            raise ValueError(f"[{function}] {both} be [B, H, T, D], [H, T, D] or [T, D]: got {got}")
-    return tuple(first.shape)
 
 
 DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
@@ -166,11 +147,14 @@ def attention(
     lse = empty(q, shape[:-1], sum_dtype(q)) if return_lse else None
     looking = weights._make() if isinstance(weights, Capture) else None
     all_weights = None
+    if weights is not None and isinstance(k, KVCache):
+        raise _core.UnsupportedError(
+            f"[attention] weights are not seen on a KVCache, neither all of them nor by a Capture: got weights={weights!r}; "
+            "cache.read(sequence) gives k and v, on which they are"
+        )
     if weights is not None and looking is None:
         if weights not in ("all", "applied"):
             raise ValueError(f'[attention] weights must be None, "all", "applied" or a Capture: got {weights!r}')
-        if isinstance(k, KVCache):
-            raise ValueError("[attention] a KVCache gives no array of all weights: pass a Capture")
         all_weights = empty(q, (*shape[:-1], k.shape[-2]), sum_dtype(q))
     lse_operand = None if lse is None else operand(lse, "lse")
     if isinstance(k, KVCache):

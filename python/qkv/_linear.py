@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arrays, _core
-from ._arrays import dtype_name, empty, finish, sum_dtype
-from ._attention import check_inputs
+from ._arrays import check_inputs, dtype_name, empty, finish, sum_dtype
 
 __all__ = ["LinearGradients", "LinearState", "linear_attention", "linear_attention_backward", "random_features"]
 

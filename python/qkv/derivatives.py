@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arrays import dtype_name, empty, finish, operand
-from ._attention import check_inputs
+from ._arrays import check_inputs, dtype_name, empty, finish, operand
 from ._options import build_options
 
 __all__ = ["SecondGradients", "attention_double_backward", "attention_jvp"]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import dtype_name, empty, finish, integers, operand, sum_dtype
+from ._arrays import check_inputs, dtype_name, empty, finish, integers, operand, sum_dtype
+from ._options import build_options
 
 __all__ = ["KVCache"]
 
@@ -69,9 +70,6 @@ class KVCache:
         sequences: which, in that order; none: all. shared: so many first tokens are the same for all (forks of one): they are
             read once for all of them, and the parts merged by their lse.
         """
-        from ._attention import check_inputs
-        from ._options import build_options
-
         shape = check_inputs("KVCache.attention", q=q)
         out, lse = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)), None
         if return_lse:

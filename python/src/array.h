@@ -88,7 +88,6 @@ class Array {
   void take(const nb::dlpack::dltensor& tensor);
   bool read_buffer(nb::handle object);
   bool read_dlpack(nb::handle object);
-  void set_strides_from_bytes(const Py_buffer& buffer);
 
   const char* function_ = "";
   std::string name_;
@@ -115,14 +114,9 @@ View<T, Rank> output_or_null(const std::optional<Array>& array) {
   return array ? array->output<T, Rank>() : View<T, Rank>();
 }
 
-/// body.template operator()<T>() with the element type of `array`: the four that attention computes, or only float and double.
-template <class Body>
-void with_float_type(const char* function, const Array& array, Body&& body);
-template <class Body>
-void with_wide_type(const char* function, const Array& array, Body&& body);
-
 [[noreturn]] void throw_type_error(const char* function, const Array& array, const char* wanted);
 
+/// body.template operator()<T>() with the element type of `array`: float or double, or one of the four that attention computes.
 template <class Body>
 void with_wide_type(const char* function, const Array& array, Body&& body) {
   switch (array.type()) {

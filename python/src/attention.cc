@@ -98,9 +98,11 @@ nb::dict plan_dict(const AttentionPlan& plan) {
   d["forward_flops"] = plan.forward_flops;
   d["backward_flops"] = plan.backward_flops;
   d["forward_scratch_bytes"] = plan.forward_scratch_bytes;
+  d["forward_shared_bytes"] = plan.forward_shared_bytes;
   d["backward_scratch_bytes"] = plan.backward_scratch_bytes;
   d["backward_shared_bytes"] = plan.backward_shared_bytes;
   d["position_bias_bytes"] = plan.position_bias_bytes;
+  d["mask_bytes"] = plan.mask_bytes;
   d["skipped"] = plan.skipped;
   return d;
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -233,6 +235,23 @@ def test_plan_counts_tiles() -> None:
     plan = qkv.attention_plan(q, k, v, causal=True)
     assert plan["skipped_tiles"] > 0 and plan["full_tiles"] > 0 and plan["partial_tiles"] > 0
     assert plan["forward_flops"] == 2 * (8 + 8) * 600 * 601 / 2
+    header = (Path(__file__).resolve().parents[2] / "include" / "qkv" / "attention.h").read_text(encoding="utf-8")
+    fields = re.findall(r"^  \S+ (\w+)(?: = \S+)?;", header.partition("struct AttentionPlan {")[2].partition("};")[0], re.M)
+    fields += re.findall(r"^  std::vector<std::string> (\w+);", header, re.M)
+    assert set(plan) == set(fields) and {"mask_bytes", "forward_shared_bytes"} < set(plan)
+    assert plan["mask_bytes"] == 0 < qkv.attention_plan(q, k, v, keep=np.tri(600)[None, None])["mask_bytes"]
+
+
+def test_weights_of_a_cache_are_refused_by_what_computes_them() -> None:
+    q, k, v = problem(1, 1, 2, 3, 5, 8)
+    cache = qkv.KVCache(num_kv_heads=2, head_dim=8, capacity=8)
+    cache.append(k, v)
+    for weights in ("all", "applied", qkv.Capture(statistics=True)):
+        with pytest.raises(qkv.UnsupportedError, match=r"neither all of them nor by a Capture.*cache.read"):
+            qkv.attention(q, cache, causal="bottom_right", weights=weights)
+    k, v = (x[None] for x in cache.read(0))  # what the error says
+    _, seen = qkv.attention(q, k, v, causal="bottom_right", weights=qkv.Capture(statistics=True))
+    assert seen.entropy.shape == (1, 2, 3)
 
 
 @pytest.mark.parametrize("positive", [False, True])

@@ -14,7 +14,8 @@ the CPU; models with an attention of their own; output_attentions=True (capture_
 from __future__ import annotations
 
 from ._attention import attention_forward, register
-from ._capture import AttentionCapture, LayerCapture, capture_attention
+from ._capture import AttentionCapture, capture_attention
+from ._looking import LayerCapture
 from ._masks import ModelMask, model_mask
 
 __all__ = ["AttentionCapture", "LayerCapture", "ModelMask", "attention_forward", "capture_attention", "model_mask", "register"]

@@ -1,4 +1,4 @@
-"""transformers' AttentionInterface on qkv's kernels, with its backward. Not: masks (_masks.py), looking (_capture.py)."""
+"""transformers' AttentionInterface on qkv's kernels, with its backward. Not: masks (_masks.py), looking (_looking.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import _attention as functional
 from .. import _core
 from .._options import build_options
 from ..torch._calls import memory
-from . import _capture
+from . import _looking
 from ._masks import ModelMask, model_mask
 
 NAME = "qkv"
@@ -130,9 +130,9 @@ def attention_forward(
     if query.shape[0] != key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
     tensors = (_rows(query), _rows(key), _rows(value), bias, sinks)
-    looking = _capture.current()
-    if looking is not None:
-        out = looking.look(module, *tensors, _new_out(query, value), options)
+    collector = _looking.current()
+    if collector is not None:
+        out = collector.look(module, *tensors, _new_out(query, value), options)
     elif torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         out = _Attend.apply(*tensors, options)
     else:

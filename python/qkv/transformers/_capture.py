@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import _attention as functional
 from ..capture import Capture, Captured
-
-_state = threading.local()
+from ..plotting import plot
+from ._attention import NAME, register
+from ._looking import Collector, LayerCapture, looking
 
 #: Columns of a table: title, field of Captured.
 _COLUMNS = (
@@ -26,50 +25,6 @@ _COLUMNS = (
     ("first", "first"),
     ("distance", "distance"),
 )
-_MAP = 64  # a map has at most so many rows and columns unless asked for otherwise
-
-
-def current() -> _Collector | None:
-    """Who looks at the calls of this thread."""
-    return getattr(_state, "collector", None)
-
-
-@dataclass(frozen=True)
-class LayerCapture:
-    """What one call of attention showed."""
-
-    index: int  #: number of the call within the model's forward
-    name: str  #: of the module: "model.layers.0.self_attn"
-    heads: tuple[int, ...]  #: that were looked at, in this order
-    q_len: int
-    kv_len: int
-    captured: Captured = field(repr=False)  #: arrays [B, heads, ..], see qkv.Captured
-
-
-class _Collector:
-    def __init__(
-        self, names: Mapping[int, str], layers: Sequence[int] | None, heads: Sequence[int], capture: Capture | None
-    ) -> None:
-        self.names, self.layers, self.heads, self.capture = names, layers, tuple(heads), capture
-        self.calls = 0
-        self.seen: list[LayerCapture] = []
-
-    def look(
-        self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, out: Tensor,
-        options: Mapping[str, Any],
-    ) -> Tensor:  # fmt: skip
-        """Attention of one call, into out; what it showed is kept if the call is wanted."""
-        index, self.calls = self.calls, self.calls + 1
-        if self.layers is not None and index not in self.layers:
-            return functional.attention(q, k, v, bias=bias, sinks=sinks, out=out, **options)
-        q_len, kv_len = q.shape[2], k.shape[2]
-        size = (min(q_len, _MAP), min(kv_len, _MAP))
-        capture = self.capture or Capture(heads=self.heads, statistics=True, map=size)
-        _, captured = functional.attention(q, k, v, bias=bias, sinks=sinks, out=out, weights=capture, **options)
-        heads = tuple(int(h) for h in capture.heads) or tuple(range(q.shape[1]))
-        name = self.names.get(id(module), type(module).__name__)
-        self.seen.append(LayerCapture(index, name, heads, q_len, kv_len, captured))
-        return out
 
 
 @dataclass(frozen=True)
@@ -138,8 +93,6 @@ class AttentionCapture:
         column.
         options: as qkv.plot, such as path="map.png".
         """
-        from .. import plot
-
         found = next((one for one in self.layers if one.index == layer), None)
         heads = [head] if head is not None else [0] if found is None else list(found.heads)
         weights = np.stack([self.map(layer, one, sequence=sequence) for one in heads])
@@ -154,8 +107,6 @@ class AttentionCapture:
 @contextlib.contextmanager
 def _running_qkv(model: nn.Module) -> Iterator[None]:
     """The model in eval mode with attn_implementation="qkv"; both as before afterwards."""
-    from ._attention import NAME, register
-
     register()
     configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")}
     before = [(config, config._attn_implementation) for config in configs.values()]
@@ -196,13 +147,9 @@ def capture_attention(
         raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=..)")
     if isinstance(inputs, Tensor):
         inputs = {"input_ids": inputs}
-    collector = _Collector({id(m): name for name, m in model.named_modules()}, layers, heads, capture)
-    with _running_qkv(model), torch.no_grad():
-        outer, _state.collector = current(), collector
-        try:
-            outputs = model(**inputs)
-        finally:
-            _state.collector = outer
+    collector = Collector({id(m): name for name, m in model.named_modules()}, layers, heads, capture)
+    with _running_qkv(model), torch.no_grad(), looking(collector):
+        outputs = model(**inputs)
     if collector.calls == 0:
         raise ValueError(
             f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface "
