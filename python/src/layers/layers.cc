@@ -3,9 +3,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "array.h"
-#include "masks.h"
-#include "nn_bindings.h"
+#include "arrays/array.h"
+#include "arrays/masks.h"
+#include "layers/nn.h"
 #include "qkv/error.h"
 #include "qkv/nn/nn.h"
 
@@ -175,9 +175,7 @@ nn::Layer* convert(nn::Layer& layer, const std::string& to) {
   return converted("to_v4", layer, &nn::to_v4);
 }
 
-const char* name_of(EmptyRow rule) {
-  return rule == EmptyRow::kZero ? "zero" : rule == EmptyRow::kMean ? "mean" : "nan";
-}
+const char* name_of(EmptyRow rule) { return rule == EmptyRow::kZero ? "zero" : rule == EmptyRow::kMean ? "mean" : "nan"; }
 
 const char* name_of(nn::QkNorm norm) {
   return norm == nn::QkNorm::kNone ? "none" : norm == nn::QkNorm::kHead ? "head" : "vector";

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = sorted((Path(__file__).resolve().parents[2] / "examples" / "python").glob("*.py"))
+SCRIPTS = sorted((Path(__file__).resolve().parents[3] / "examples" / "python").glob("*.py"))
 LIBRARIES = ("torch", "jax", "transformers")
 
 

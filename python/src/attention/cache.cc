@@ -3,9 +3,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "attention/capture.h"
+#include "attention/options.h"
 #include "bindings.h"
-#include "capture.h"
-#include "options.h"
 #include "qkv/error.h"
 #include "qkv/kv_cache.h"
 

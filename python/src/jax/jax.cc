@@ -12,9 +12,9 @@
 #include <random>
 #include <unordered_map>
 
+#include "arrays/masks.h"
 #include "bindings.h"
-#include "jax_call.h"
-#include "masks.h"
+#include "jax/call.h"
 #include "qkv/attention.h"
 
 namespace qkv::python {

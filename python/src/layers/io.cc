@@ -2,7 +2,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 
-#include "nn_bindings.h"
+#include "layers/nn.h"
 #include "qkv/io/file.h"
 #include "qkv/io/npy.h"
 #include "qkv/io/safetensors.h"

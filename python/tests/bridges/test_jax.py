@@ -266,7 +266,7 @@ def test_a_mask_of_another_process_is_refused() -> None:
 def test_the_interface_is_xlas(tmp_path: pathlib.Path) -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     include = pathlib.Path(jax.ffi.include_dir())
-    ours = pathlib.Path(__file__).parents[1] / "src" / "xla_ffi.h"
+    ours = pathlib.Path(__file__).parents[2] / "src" / "jax" / "xla_ffi.h"
     if compiler is None or not (include / "xla/ffi/api/c_api.h").exists() or not ours.exists():
         pytest.skip("needs a compiler, jax's headers and the sources")
     pairs = [

@@ -5,8 +5,8 @@
 
 #include <chrono>
 
-#include "array.h"
-#include "nn_bindings.h"
+#include "arrays/array.h"
+#include "layers/nn.h"
 #include "qkv/error.h"
 #include "qkv/lm/attention_report.h"
 #include "qkv/lm/generate.h"

@@ -5,7 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "array.h"
+#include "arrays/array.h"
 #include "bindings.h"
 #include "qkv/error.h"
 

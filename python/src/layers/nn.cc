@@ -1,6 +1,6 @@
 // The module qkv._nn: layers, the language model, files and pictures. Not: attention itself (core.cc), whose masks, errors and
 // context it uses: importing it imports qkv._core.
-#include "nn_bindings.h"
+#include "layers/nn.h"
 
 namespace qkv::python {
 

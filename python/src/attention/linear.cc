@@ -2,7 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
-#include "array.h"
+#include "arrays/array.h"
 #include "bindings.h"
 #include "qkv/error.h"
 #include "qkv/linear_attention.h"

@@ -1,4 +1,4 @@
-#include "array.h"
+#include "arrays/array.h"
 
 #include <algorithm>
 #include <cstring>

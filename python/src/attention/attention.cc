@@ -6,9 +6,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "attention/capture.h"
+#include "attention/options.h"
 #include "bindings.h"
-#include "capture.h"
-#include "options.h"
 
 namespace qkv::python {
 

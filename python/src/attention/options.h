@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "array.h"
-#include "masks.h"
+#include "arrays/array.h"
+#include "arrays/masks.h"
 #include "qkv/attention.h"
 
 namespace qkv::python {

@@ -94,7 +94,7 @@ class SelfAttentionV4(SelfAttentionV1):
 
 
 class SelfAttention(Form):
-    """Projections of a width d_k of their own, without biases."""
+    """Projections of a width d_k of their own."""
 
     def __init__(self, embed_dim: int, d_k: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 // Options of a call: made once in Python, given to forward and backward alike.
-#include "options.h"
+#include "attention/options.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>

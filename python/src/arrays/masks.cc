@@ -1,5 +1,5 @@
 // Mask and BlockMap. Each factory is one of Mask's (qkv/mask.h); lists of numbers come in as any sequence of ints.
-#include "masks.h"
+#include "arrays/masks.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

@@ -3,8 +3,8 @@
 
 #include <nanobind/stl/vector.h>
 
+#include "attention/options.h"
 #include "bindings.h"
-#include "options.h"
 
 namespace qkv::python {
 

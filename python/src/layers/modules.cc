@@ -2,8 +2,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "array.h"
-#include "nn_bindings.h"
+#include "arrays/array.h"
+#include "layers/nn.h"
 #include "qkv/error.h"
 #include "qkv/lm/optimizer.h"
 #include "qkv/nn/cross_entropy.h"

@@ -1,8 +1,8 @@
 // State dicts and their tensors, between Python and C++.
 #include <cstring>
 
-#include "array.h"
-#include "nn_bindings.h"
+#include "arrays/array.h"
+#include "layers/nn.h"
 #include "qkv/error.h"
 
 namespace qkv::python {

@@ -235,7 +235,7 @@ def test_plan_counts_tiles() -> None:
     plan = qkv.attention_plan(q, k, v, causal=True)
     assert plan["skipped_tiles"] > 0 and plan["full_tiles"] > 0 and plan["partial_tiles"] > 0
     assert plan["forward_flops"] == 2 * (8 + 8) * 600 * 601 / 2
-    header = (Path(__file__).resolve().parents[2] / "include" / "qkv" / "attention.h").read_text(encoding="utf-8")
+    header = (Path(__file__).resolve().parents[3] / "include" / "qkv" / "attention.h").read_text(encoding="utf-8")
     fields = re.findall(r"^  \S+ (\w+)(?: = \S+)?;", header.partition("struct AttentionPlan {")[2].partition("};")[0], re.M)
     fields += re.findall(r"^  std::vector<std::string> (\w+);", header, re.M)
     assert set(plan) == set(fields) and {"mask_bytes", "forward_shared_bytes"} < set(plan)

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "jax/xla_ffi.h"
 #include "qkv/error.h"
 #include "qkv/types.h"
 #include "qkv/view.h"
-#include "xla_ffi.h"
 
 namespace qkv::python::xla {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "array.h"
+#include "arrays/array.h"
 #include "qkv/mask.h"
 
 namespace qkv::python {

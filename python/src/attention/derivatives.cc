@@ -1,8 +1,8 @@
 // Forward mode and second derivatives: attention_jvp, attention_double_backward. float and double only.
 #include "qkv/derivatives.h"
 
+#include "attention/options.h"
 #include "bindings.h"
-#include "options.h"
 
 namespace qkv::python {
 
