@@ -8,9 +8,12 @@ from __future__ import annotations
 import functools
 import operator
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
+
+from . import _core
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
@@ -124,6 +127,38 @@ def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
                 both, got = f"{name} must", str(list(array.shape))
             raise ValueError(f"[{function}] {both} be [B, H, T, D], [H, T, D] or [T, D]: got {got}")
     return tuple(first.shape)
+
+
+def laid_out(x: Any, name: str, layout: str | None) -> Any:
+    """operand of a view [B, H, T, D] of x in `layout`; nothing is copied, of JAX's arrays neither."""
+    if layout != "bthd" or len(x.shape) < 3:
+        return operand(x, name)
+    require_untraced(x, name)
+    return operand(x.transpose(-3, -2) if _is_torch(x) else np.asarray(x).swapaxes(-3, -2), name)
+
+
+def heads_first(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
+    """The shape of x as [B, H, T, D]."""
+    return shape if layout != "bthd" or len(shape) < 3 else (*shape[:-3], shape[-2], shape[-3], shape[-1])
+
+
+def check_layout(function: str, layout: str | None, q: Any, k: Any) -> None:
+    """ValueError for a layout that is none, and for heads that do not fit; a warning where tokens seem to stand before heads and
+    nobody has said so."""
+    if layout not in (None, "bhtd", "bthd"):
+        raise ValueError(f'[{function}] layout must be "bhtd" or "bthd": got {layout!r}')
+    if layout is not None or len(k.shape) < 3 or len(q.shape) < 3:
+        return
+    heads, kv_heads, kv_len = q.shape[-3], k.shape[-3], k.shape[-2]
+    got = f"q {list(q.shape)}, k {list(k.shape)}"
+    hint = 'where they are [B, T, H, D], say layout="bthd"'
+    if kv_heads > kv_len and heads > q.shape[-2] and heads % kv_heads:
+        raise _core.ShapeError(f"[{function}] heads of q must be a multiple of those of k: got {got} as [B, H, T, D]; {hint}")
+    if kv_heads >= 64 and kv_heads >= 4 * kv_len > 0:
+        warnings.warn(
+            f'[{function}] {kv_heads} heads and {kv_len} keys: got {got} as [B, H, T, D]; {hint}, otherwise layout="bhtd"',
+            stacklevel=4,
+        )
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:

@@ -17,7 +17,17 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arrays import check_inputs, dtype_name, empty, finish, operand, sum_dtype
+from ._arrays import (
+    check_inputs,
+    check_layout,
+    dtype_name,
+    empty,
+    finish,
+    heads_first,
+    laid_out,
+    operand,
+    sum_dtype,
+)
 from ._options import PositionBias, ScoreMod, build_options
 from .capture import Capture
 from .kv_cache import KVCache
@@ -99,6 +109,7 @@ def attention(
     return_lse: bool = False,
     weights: str | Capture | None = None,
     out: Any = None,
+    layout: str | None = None,
 ) -> Any:
     """softmax(q k^T scale) v.
 
@@ -122,6 +133,8 @@ def attention(
         weights: "all": also the weights [B, H, Tq, Tk] before dropout, "applied": after it; a :class:`Capture`: also what it
             saw.
         out: where to write, [B, H, Tq, Dv]; default: a new array.
+        layout: "bhtd", or "bthd" of q, k, v and out [B, T, H, D] (or [T, H, D]); no copy is made for it. lse and weights stay
+            [B, H, Tq] and [B, H, Tq, Tk]. None is "bhtd", with a warning where it does not look so.
 
     Returns:
         out, or a tuple of out, lse (return_lse) and weights or :class:`Captured` (weights).
@@ -135,16 +148,19 @@ def attention(
             raise TypeError("[attention] a KVCache holds keys and values: leave v out")
         shape = check_inputs("attention", q=q)
         out_shape = (*shape[:-1], k.v_head_dim)
+        check_layout("attention", layout or "bhtd", q, q)
     else:
         shape = check_inputs("attention", q=q, k=k, v=v)
         out_shape = (*shape[:-1], v.shape[-1])
+        check_layout("attention", layout, q, k)
     options = build_options(
         len(shape), causal=causal, mask=mask, keep=keep, drop=drop, mask_axes=mask_axes, bias=bias, window=window,
         key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
         empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod,
     )  # fmt: skip
     result = empty(q, out_shape, dtype_name(q)) if out is None else out
-    lse = empty(q, shape[:-1], sum_dtype(q)) if return_lse else None
+    rows = heads_first(shape, layout)[:-1]
+    lse = empty(q, rows, sum_dtype(q)) if return_lse else None
     looking = weights._make() if isinstance(weights, Capture) else None
     all_weights = None
     if weights is not None and isinstance(k, KVCache):
@@ -155,13 +171,14 @@ def attention(
     if weights is not None and looking is None:
         if weights not in ("all", "applied"):
             raise ValueError(f'[attention] weights must be None, "all", "applied" or a Capture: got {weights!r}')
-        all_weights = empty(q, (*shape[:-1], k.shape[-2]), sum_dtype(q))
+        all_weights = empty(q, (*rows, heads_first(k.shape, layout)[-2]), sum_dtype(q))
     lse_operand = None if lse is None else operand(lse, "lse")
+    q_operand, out_operand = laid_out(q, "q", layout), laid_out(result, "out", layout)
     if isinstance(k, KVCache):
-        k._core.forward(operand(q, "q"), None, 0, operand(result, "out"), lse_operand, options, looking)
+        k._core.forward(q_operand, None, 0, out_operand, lse_operand, options, looking)
     else:
         _core.forward(
-            operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(result, "out"), lse_operand,
+            q_operand, laid_out(k, "k", layout), laid_out(v, "v", layout), out_operand, lse_operand,
             None if all_weights is None else operand(all_weights, "weights"), weights == "applied", options, looking,
         )  # fmt: skip
     seen = None if looking is None else weights._seen(looking)  # type: ignore[union-attr]
@@ -179,6 +196,7 @@ def attention_backward(
     dlse: Any = None,
     need: Sequence[str] = ("q", "k", "v"),
     weights: Capture | None = None,
+    layout: str | None = None,
     **options: Any,
 ) -> Any:
     """Gradients of sum(out * dout) (+ sum(lse * dlse)).
@@ -189,7 +207,7 @@ def attention_backward(
         dlse: the gradient that arrives at lse, [B, H, Tq]; optional.
         need: any of "q", "k", "v", "bias", "sinks", "position_bias".
         weights: a Capture with of="gradient": also maps of weights times their gradient.
-        options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ..).
+        layout, options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ..).
 
     Returns:
         :class:`Gradients`, of the inputs' types (bias, sinks, position_bias: float32, or float64 for float64); with weights a
@@ -198,12 +216,14 @@ def attention_backward(
     if weights is not None and not isinstance(weights, Capture):
         raise TypeError(f'[attention_backward] weights must be a Capture(of="gradient", ..): got {type(weights).__name__}')
     shape = check_inputs("attention_backward", q=q, k=k, v=v, out=out, dout=dout)
+    check_layout("attention_backward", layout, q, k)
     made = build_options(len(shape), **options)
     of = empty_gradients("attention_backward", need, made, q=q, k=k, v=v, **options)
-    gradient = {name: operand(array, f"d{name}") for name, array in of.items()}
+    gradient = {n: laid_out(x, f"d{n}", layout if n in ("q", "k", "v") else None) for n, x in of.items()}
     looking = weights._make() if weights is not None else None
+    of_q, of_k, of_v, of_out = (laid_out(x, name, layout) for x, name in ((q, "q"), (k, "k"), (v, "v"), (out, "out")))
     _core.backward(
-        operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), operand(lse, "lse"), operand(dout, "dout"),
+        of_q, of_k, of_v, of_out, operand(lse, "lse"), laid_out(dout, "dout", layout),
         gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
         gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), False, made, looking,
     )  # fmt: skip
@@ -211,23 +231,26 @@ def attention_backward(
     return results if weights is None else (results, weights._seen(looking))
 
 
-def attention_weights(q: Any, k: Any, *, applied: bool = False, **options: Any) -> Any:
+def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | None = None, **options: Any) -> Any:
     """The weights alone, [B, H, Tq, Tk], float32 (float64 for float64): after softmax, before dropout (or after it: applied).
 
-    options: as :func:`attention`.
+    layout, options: as :func:`attention`.
     """
     shape = check_inputs("attention_weights", q=q, k=k)
+    check_layout("attention_weights", layout, q, k)
     made = build_options(len(shape), **options)
-    result = empty(q, (*shape[:-1], k.shape[-2]), sum_dtype(q))
-    _core.weights(operand(q, "q"), operand(k, "k"), operand(result, "weights"), applied, made)
+    result = empty(q, (*heads_first(shape, layout)[:-1], heads_first(k.shape, layout)[-2]), sum_dtype(q))
+    _core.weights(laid_out(q, "q", layout), laid_out(k, "k", layout), operand(result, "weights"), applied, made)
     return finish(q, result)
 
 
-def attention_plan(q: Any, k: Any, v: Any, **options: Any) -> dict[str, Any]:
+def attention_plan(q: Any, k: Any, v: Any, *, layout: str | None = None, **options: Any) -> dict[str, Any]:
     """What a call would do, without doing it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, why others were
     skipped."""
     shape = check_inputs("attention_plan", q=q, k=k, v=v)
-    return _core.plan(operand(q, "q"), operand(k, "k"), operand(v, "v"), build_options(len(shape), **options))
+    check_layout("attention_plan", layout, q, k)
+    of_q, of_k, of_v = (laid_out(x, name, layout) for x, name in ((q, "q"), (k, "k"), (v, "v")))
+    return _core.plan(of_q, of_k, of_v, build_options(len(shape), **options))
 
 
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
