@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, _html
 from ._arrays import integers
 
 __all__ = ["Capture", "Captured"]
@@ -67,3 +67,13 @@ class Captured:
     def __repr__(self) -> str:
         held = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return "Captured(" + ", ".join(f"{n}={list(a.shape)}" for n, a in held.items() if a is not None) + ")"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for name in self.__dataclass_fields__:
+            array = getattr(self, name)
+            if array is not None:
+                finite = array[np.isfinite(array)]
+                numbers = [float(f(finite)) for f in (np.min, np.mean, np.max)] if finite.size else ["", "", ""]
+                rows.append((name.rstrip("_"), list(array.shape), *numbers))
+        return _html.table(("seen", "shape", "smallest", "mean", "largest"), rows)

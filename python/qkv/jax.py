@@ -16,9 +16,14 @@ import math
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
+from ._needs import need
+
+need("qkv.jax", "jax")
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from . import _jax

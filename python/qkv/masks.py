@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _core
+from . import _core, _html
 from ._arrays import boolean, integers
 
 __all__ = ["BlockMap", "Mask"]
@@ -233,11 +233,28 @@ class Mask:
                 planes.append(rows if batch * num_heads == 1 else f"sequence {b}, head {h}\n{rows}")
         return "\n\n".join(planes)
 
-    def __repr__(self) -> str:
-        text = self._core.describe()
-        for batch, heads, q_len, kv_len in _sizes_to_draw(text):
+    def _sizes(self) -> tuple[int, int, int, int] | None:
+        """B, H, Tq, Tk that it can be drawn at; None: it names sizes of its own, too large."""
+        for batch, heads, q_len, kv_len in _sizes_to_draw(self._core.describe()):
             try:
-                return f"{text}\n{self.draw(q_len, kv_len, batch=batch, num_heads=heads)}"
+                self._core.to_bytes(batch, heads, q_len, kv_len)
             except ValueError:
                 continue  # a mask that names its own sizes
-        return text
+            return batch, heads, q_len, kv_len
+        return None
+
+    def __repr__(self) -> str:
+        text, sizes = self._core.describe(), self._sizes()
+        if sizes is None:
+            return text
+        batch, heads, q_len, kv_len = sizes
+        return f"{text}\n{self.draw(q_len, kv_len, batch=batch, num_heads=heads)}"
+
+    def _repr_html_(self) -> str:
+        name, sizes = f"<code>{_html.text(self._core.describe())}</code>", self._sizes()
+        if sizes is None:
+            return name
+        batch, heads, q_len, kv_len = sizes
+        dense = self.to_dense(q_len, kv_len, batch=batch, num_heads=heads)
+        titles = {(b, h): f"sequence {b}, head {h}" if batch * heads > 1 else "" for b in range(batch) for h in range(heads)}
+        return f"{name}<div>{''.join(_html.grid(dense[place], title) for place, title in titles.items())}</div>"

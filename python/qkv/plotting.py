@@ -17,6 +17,17 @@ from . import _nn
 
 __all__ = ["AttentionMap", "Picture", "plot"]
 
+# A page in a notebook's frame says how high it is, now and whenever that changes; the notebook's page makes the frame as high.
+_SAY_HEIGHT = (
+    "new ResizeObserver(() => parent.postMessage({qkvHeight: document.documentElement.offsetHeight}, '*'))"
+    ".observe(document.documentElement);"
+)
+_HEAR_HEIGHT = (
+    "addEventListener('message', e => { if (e.data && e.data.qkvHeight) "
+    "for (const f of document.querySelectorAll('iframe.qkv-map')) "
+    "if (f.contentWindow === e.source) f.style.height = Math.min(Math.ceil(e.data.qkvHeight), 1600) + 'px'; });"
+)
+
 
 class AttentionMap:
     """Weights of attention with what their rows and columns stand for. ``np.asarray(map)`` is the array.
@@ -94,7 +105,7 @@ class Picture:
 
     def statistics(self, layer: int = 0, head: int = 0) -> dict[str, float]:
         """How one head spreads its attention: means over rows i >= 1 of the weight on the query's own position ("self"), the
-        one before ("previous"), key 0 ("first"), of the "largest" weight, of the "entropy" (bits); and how many "rows"."""
+        one before ("previous"), key 0 ("first"), of the "largest" weight, of the entropy ("entropy_nats"); and how many "rows"."""
         return self._core.statistics(layer, head)
 
     @functools.cached_property
@@ -112,9 +123,10 @@ class Picture:
 
     def _repr_html_(self) -> str:
         layers, heads = self._weights.shape[:2]
-        height = 660 if layers * heads == 1 else 770 + 95 * min(3, (heads - 1) // 8) + 60 * (layers > 1)  # what the page takes
-        page = html.escape(self.html(), quote=True)
-        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:{height}px;border:0"></iframe>'
+        height = 660 if layers * heads == 1 else 770 + 95 * min(3, (heads - 1) // 8) + 60 * (layers > 1)  # until the page says
+        page = html.escape(self.html().replace("</body>", f"<script>{_SAY_HEIGHT}</script>\n</body>"), quote=True)
+        frame = f'<iframe srcdoc="{page}" class="qkv-map" sandbox="allow-scripts" style="width:100%;height:{height}px;border:0">'
+        return f"{frame}</iframe><script>{_HEAR_HEIGHT}</script>"
 
     def __str__(self) -> str:
         return self.terminal()
@@ -129,6 +141,7 @@ def plot(
     tokens: Sequence[str] | str | None = None,
     *,
     key_tokens: Sequence[str] | str | None = None,
+    sequence: int | None = None,
     path: str | os.PathLike[str] | None = None,
     title: str = "",
     layers: Sequence[int] = (),
@@ -140,9 +153,10 @@ def plot(
     """A picture of weights.
 
     Args:
-        weights: [Tq, Tk], [H, Tq, Tk] or [L, H, Tq, Tk] (of a batch choose one sequence), any array; or an
-            :class:`AttentionMap`.
+        weights: [Tq, Tk], [H, Tq, Tk], [L, H, Tq, Tk] of several layers (say ``layers``) or [B, H, Tq, Tk] of a batch (say
+            ``sequence``), any array; or an :class:`AttentionMap`.
         tokens: labels of the rows, and of the columns where key_tokens is not given and Tk is as large; a str: its characters.
+        sequence: the one of a batch that is drawn, of weights [B, H, Tq, Tk].
         path: also write the picture there: .png, .svg or .html.
         layers, heads: which, in this order; none: all.
         range: "unit" (1 has the last colour: pictures can be compared) or "max" (the largest weight has it).
@@ -152,10 +166,10 @@ def plot(
     Raises:
         ValueError: shapes, labels, a negative or infinite weight.
     """
+    array = _chosen(weights, sequence, layers)
     if isinstance(weights, AttentionMap):
         tokens = weights.tokens if tokens is None else tokens
         title = title or weights.title
-    array = _array(weights)
     if range not in ("unit", "max"):
         raise ValueError(f'[plot] range must be "unit" or "max": got {range!r}')
     if scale not in ("sqrt", "linear"):
@@ -168,6 +182,23 @@ def plot(
     if path is not None:
         picture.save(path)
     return picture
+
+
+def _chosen(weights: Any, sequence: int | None, layers: Sequence[int]) -> np.ndarray:
+    """[L, H, Tq, Tk] of what plot was given."""
+    first, rank = len(weights), len(weights.shape) if hasattr(weights, "shape") else np.ndim(weights)
+    if sequence is not None:
+        if rank != 4 or isinstance(weights, AttentionMap):
+            raise ValueError(f"[plot] sequence chooses one of weights [B, H, Tq, Tk]: got {list(np.shape(weights))}")
+        if not -first <= sequence < first:
+            raise ValueError(f"[plot] sequence must lie in 0..{first - 1}: got {sequence}")
+        return _array(weights[sequence])
+    if rank == 4 and first > 1 and not len(layers) and not isinstance(weights, AttentionMap):
+        raise ValueError(
+            f"[plot] the first axis of weights may count sequences or layers: got {list(np.shape(weights))}; sequence=0 draws the "
+            f"first sequence of a batch, layers=range({first}) every layer"
+        )
+    return _array(weights)
 
 
 def _array(weights: Any) -> np.ndarray:

@@ -8,10 +8,9 @@ Not: kernels for other devices (enable() leaves them to PyTorch).
 
 from __future__ import annotations
 
-try:
-    import torch as _  # noqa: F401
-except ImportError as error:
-    raise ImportError("qkv.torch needs PyTorch: pip install 'qkv[torch]'") from error
+from .._needs import need
+
+need("qkv.torch", "torch")
 
 from .flex import Relative, SoftCap, flex_attention, mask_of
 from .multihead_attention import MultiheadAttention

@@ -13,6 +13,10 @@ the CPU; models with an attention of their own; output_attentions=True (capture_
 
 from __future__ import annotations
 
+from .._needs import need
+
+need("qkv.transformers", "transformers", "torch")
+
 from ._attention import attention_forward, register
 from ._capture import AttentionCapture, capture_attention
 from ._looking import LayerCapture

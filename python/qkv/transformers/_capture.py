@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import _html
 from ..capture import Capture, Captured
 from ..plotting import plot
 from ._attention import NAME, register
@@ -18,13 +19,17 @@ from ._looking import Collector, LayerCapture, looking
 
 #: Columns of a table: title, field of Captured.
 _COLUMNS = (
-    ("entropy", "entropy"),
+    ("entropy_nats", "entropy"),
     ("max", "max_weight"),
     ("self", "self_"),
     ("previous", "previous"),
     ("first", "first"),
     ("distance", "distance"),
 )
+
+
+def _wide(title: str) -> int:
+    return max(10, len(title) + 2)
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class AttentionCapture:
     def statistics(self) -> list[dict[str, Any]]:
         """A row for each layer and head: means over the queries that are tokens, of all sequences.
 
-        entropy (nats), max (largest weight), self, previous, first (weight on the query's own key, the one before it, key 0),
+        entropy_nats, max (largest weight), self, previous, first (weight on the query's own key, the one before it, key 0),
         distance (in tokens).
         """
         rows = []
@@ -69,8 +74,8 @@ class AttentionCapture:
         rows = self.statistics()
         if not rows:
             return "no statistics: capture_attention(.., capture=qkv.Capture(statistics=True)) asks for them"
-        lines = ["layer  head" + "".join(f"{title:>10}" for title, _ in _COLUMNS)]
-        lines += [f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:10.3f}" for title, _ in _COLUMNS) for r in rows]
+        lines = ["layer  head" + "".join(f"{title:>{_wide(title)}}" for title, _ in _COLUMNS)]
+        lines += [f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:{_wide(title)}.3f}" for title, _ in _COLUMNS) for r in rows]
         return "\n".join(lines)
 
     def map(self, layer: int, head: int, *, sequence: int = 0) -> np.ndarray:
@@ -99,6 +104,12 @@ class AttentionCapture:
         if tokens is not None and not len(tokens) == weights.shape[1] == weights.shape[2]:
             tokens = None
         return plot(weights, tokens, **options)
+
+    def _repr_html_(self) -> str:
+        rows = self.statistics()
+        if not rows:
+            return f"<p>{_html.text(self.table())}</p>"
+        return _html.table(list(rows[0]), [list(row.values()) for row in rows])
 
     def __repr__(self) -> str:
         return f"AttentionCapture({len(self.layers)} layers)\n{self.table()}"

@@ -55,7 +55,7 @@ nb::dict statistics(const MapObject& object, Index layer, Index head) {
   d["previous"] = found.previous;
   d["first"] = found.first;
   d["largest"] = found.largest;
-  d["entropy"] = found.entropy;
+  d["entropy_nats"] = found.entropy;
   d["rows"] = found.rows;
   return d;
 }

@@ -329,7 +329,7 @@ def test_capture_sees_eagers_weights(name: str) -> None:
             # float32 on both sides; the weights' own comparison has its bound in test_attention.py
             np.testing.assert_allclose(seen.map(layer, head, sequence=1), w[1, head], atol=2e-5)
             row = rows[layer, head]
-            np.testing.assert_allclose(row["entropy"], entropy[:, head].mean(), atol=2e-5)
+            np.testing.assert_allclose(row["entropy_nats"], entropy[:, head].mean(), atol=2e-5)
             np.testing.assert_allclose(row["self"], w[:, head, np.arange(t), np.arange(t)].mean(), atol=2e-5)
             np.testing.assert_allclose(row["first"], w[:, head, :, 0].mean(), atol=2e-5)
             np.testing.assert_allclose(row["max"], w[:, head].max(-1).mean(), atol=2e-5)

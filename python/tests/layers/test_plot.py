@@ -22,13 +22,31 @@ def causal_weights(*heads: int, length: int = 6) -> np.ndarray:
 
 
 def test_shapes() -> None:
-    for shape in ((), (3,), (2, 3)):
+    for shape in ((), (3,), (1, 3)):
         assert isinstance(qkv.plot(causal_weights(*shape)), Picture)
+    assert isinstance(qkv.plot(causal_weights(2, 3), layers=range(2)), Picture)
+    assert isinstance(qkv.plot(AttentionMap(causal_weights(2, 3))), Picture)
     q, k = numbers(1, 1, 2, 3, 8), numbers(2, 1, 2, 5, 8)
     _, w = qkv.attention(q, k, k, weights="all")
     picture = qkv.plot(w[0], "abc", key_tokens=["k0", "k1", "k2", "k3", "k4"])
     assert all(f">{label}<" in picture.svg() for label in ("a", "b", "c", "k0", "k4"))
     assert "3 queries x 5 keys" in repr(picture)
+
+
+@pytest.mark.parametrize("framework", ("numpy", "torch"))
+def test_a_batch_is_not_layers(framework: str) -> None:
+    w: Any = causal_weights(2, 3)
+    w[1] = w[1].swapaxes(-1, -2)
+    batch = pytest.importorskip("torch").from_numpy(w) if framework == "torch" else w
+    with pytest.raises(ValueError, match=r"may count sequences or layers: got \[2, 3, 6, 6\]; sequence=0 .*layers=range\(2\)"):
+        qkv.plot(batch)
+    for sequence in (0, 1, -1):
+        picture = qkv.plot(batch, sequence=sequence)
+        assert picture.svg() == qkv.plot(w[sequence]).svg() and "layer" not in picture.svg()
+    with pytest.raises(ValueError, match=r"0\.\.1: got 2"):
+        qkv.plot(batch, sequence=2)
+    with pytest.raises(ValueError, match="sequence chooses"):
+        qkv.plot(w[0], sequence=0)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -58,6 +76,9 @@ def test_notebooks() -> None:
     page = picture._repr_html_()
     assert page.startswith("<iframe srcdoc=") and page.count('"') == len(re.findall(r'\w+="[^"]*"', page)) * 2
     assert picture._repr_png_().startswith(b"\x89PNG")
+    # The frame's page says its height, the notebook's page listens; neither needs the other to be shown.
+    assert "parent.postMessage({qkvHeight:" in page and "</iframe><script>addEventListener('message'" in page
+    assert 'class="qkv-map"' in page and "qkvHeight" not in picture.html()
     shown = AttentionMap(causal_weights(2), "attend", "a title")
     assert shown._repr_html_().startswith("<iframe") and repr(shown) == "AttentionMap([2, 6, 6], 'a title')"
 
@@ -78,6 +99,9 @@ def test_what_a_head_does() -> None:
     assert found["self"] == pytest.approx(np.diag(w[1])[1:].mean(), abs=1e-6)
     assert found["first"] == pytest.approx(w[1][1:, 0].mean(), abs=1e-6)
     assert found["rows"] == 5
+    rows = w[1][1:].astype(np.float64)
+    entropy = -(rows * np.log(np.where(rows > 0, rows, 1))).sum(-1).mean()
+    assert found["entropy_nats"] == pytest.approx(entropy, abs=1e-6)
 
 
 def test_arrays_of_other_libraries() -> None:

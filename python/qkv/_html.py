@@ -1,0 +1,31 @@
+"""Tables for notebooks, as HTML. Not: pictures (plotting.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+
+def text(value: Any) -> str:
+    """A number with three decimals, anything else as it is; escaped."""
+    return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows under titles; notebooks give tables their own look."""
+    head = "".join(f"<th>{text(title)}</th>" for title in titles)
+    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def grid(keep: np.ndarray, title: str) -> str:
+    """bool [Tq, Tk] as squares: dark is kept."""
+    cell = "width:12px;height:12px;min-width:12px;padding:0;border:1px solid #bbb;background:"
+    rows = "".join(
+        "<tr>" + "".join(f'<td style="{cell}{"#3b528b" if kept else "transparent"}"></td>' for kept in row) + "</tr>" for row in keep
+    )
+    caption = f"<caption>{text(title)}</caption>" if title else ""
+    return f'<table style="border-collapse:collapse;display:inline-table;margin:4px">{caption}<tbody>{rows}</tbody></table>'

@@ -1,0 +1,16 @@
+"""Libraries that parts of this package need and may not have."""
+
+from __future__ import annotations
+
+import importlib
+
+
+def need(part: str, *libraries: str) -> None:
+    """ImportError that says what to install where a library that `part` needs is not there."""
+    for library in libraries:
+        try:
+            importlib.import_module(library)
+        except ModuleNotFoundError as error:
+            if error.name != library:
+                raise  # the library is there and lacks something itself
+            raise ImportError(f"{part} needs {library}: pip install {' '.join(libraries)}", name=library) from None
