@@ -15,14 +15,14 @@ namespace qkv {
 inline namespace v0 {
 namespace io {
 
-/// Row-major and little-endian whatever the file's order. Throws FormatError (with the byte offset) when a rule is broken or
-/// the dtype is not read, IoError when the file cannot be read. Limits: a header of 65,535 bytes, 64 axes.
+/// The result is row-major and little-endian whatever the file's order. Throws FormatError (with the byte offset) for a broken
+/// header or a dtype that is not read, IoError when the file cannot be read. Limits: a header of 65,535 bytes, 64 axes.
 QKV_API AnyTensor load_npy(const std::filesystem::path& path);
 QKV_API AnyTensor parse_npy(std::span<const std::byte> bytes);
 
 /// Throws UnsupportedError for bf16, ShapeError when bytes and sizes disagree.
 QKV_API std::vector<std::byte> write_npy(const AnyTensor& tensor);
-/// Written whole or not at all (file.h).
+/// Atomic (file.h).
 QKV_API void save_npy(const std::filesystem::path& path, const AnyTensor& tensor);
 
 }  // namespace io

@@ -1,4 +1,4 @@
-// Where a trained model looks, counted: shares of weight by kind of place, per layer and head. Not: what that means.
+// Where a trained model looks, in numbers: shares of weight by kind of key, per layer and head. Not: an interpretation.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace qkv {
 inline namespace v0 {
 namespace lm {
 
-/// Over the rows i >= 1 (none when T = 1: both 0).
+/// Over the rows i >= 1 (T = 1 has none: both are 0).
 struct Share {
-  double mean = 0;            ///< of the weight on such places
+  double mean = 0;            ///< mean share of the row's weight on such keys
   Index rows_above_half = 0;  ///< rows with more than half of their weight there
 };
 
-/// The kinds overlap and need not add to 1.
+/// The kinds overlap: their shares need not sum to 1.
 struct HeadReport {
   Index layer = 0;
   Index head = 0;
@@ -36,16 +36,16 @@ struct AttentionReport {
   Index rows = 0;                 ///< T - 1
 };
 
-/// Of one head's weights [T, T] for characters ids [T].
+/// The report of one head: weights [T, T] for characters ids [T].
 QKV_API HeadReport head_report(View<const float, 2> weights, std::span<const Index> ids, bool causal);
 QKV_API AttentionReport attention_report(const AttentionLM& model, std::span<const Index> ids,
                                          Context& context = Context::default_context());
 
-/// The weight on i - 1 over fresh windows of the `previous` task, of one head. The windows are drawn apart from those of
-/// training, whatever the seeds.
+/// The weight of one head on i - 1, over fresh windows of the `previous` task, drawn from another random stream than
+/// training's, whatever the seeds.
 struct PreviousScore {
   double mean = 0;           ///< over rows i >= 1 and windows
-  double lowest = 0;         ///< of the rows' means over the windows
+  double lowest = 0;         ///< the smallest of the rows' means over the windows
   std::vector<double> rows;  ///< [T - 1]: row i at i - 1
 };
 QKV_API PreviousScore score_previous(const AttentionLM& model, Index alphabet, Index windows = 64, std::uint64_t seed = 1,
@@ -55,8 +55,8 @@ QKV_API PreviousScore score_previous(const AttentionLM& model, Index alphabet, I
 struct PredictionScore {
   double accuracy = 0;
   double loss = 0;           ///< mean cross-entropy
-  double most_frequent = 0;  ///< accuracy of always saying the commonest target: what accuracy must beat
-  Index targets = 0;         ///< how many were counted
+  double most_frequent = 0;  ///< accuracy of always predicting the most frequent target: the baseline
+  Index targets = 0;         ///< number of targets counted
 };
 QKV_API PredictionScore score_predictions(const AttentionLM& model, const BatchSource& source, Index batches = 4,
                                           Context& context = Context::default_context());

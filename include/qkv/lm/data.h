@@ -1,5 +1,5 @@
 // Batches of character ids: windows of a text, given arrays, and the two tasks made of random numbers. Not: files.
-// Everything is a pure function of (seed, step): the same bits for any thread count, and a run resumes where it stopped.
+// Everything is a pure function of (seed, step): bit-identical for any thread count, and a run resumes where it stopped.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ namespace qkv {
 inline namespace v0 {
 namespace lm {
 
-/// The patterned text of the default run: 36 characters, 100 times; the alphabet is " abcxyz".
+/// The patterned text of the default run: 36 characters, repeated 100 times; the alphabet is " abcxyz".
 QKV_API std::string default_text();
 
-/// A target that gives nothing to the loss.
+/// Marks a position without a target: it adds nothing to the loss.
 inline constexpr Index kNoTarget = -1;
 
 struct Batch {
@@ -33,25 +33,25 @@ struct BatchShape {
 
 class QKV_API BatchSource {
  public:
-  /// Windows of a text that start at random below ids.size() - context - 1; the target is the next character.
+  /// Windows of a text with random starts below ids.size() - context - 1; the target is the next character.
   /// Throws OptionError, with the numbers, unless the text is longer than context + 1.
   static BatchSource windows(std::vector<Index> ids, BatchShape shape, std::uint64_t seed);
   /// Given batches [steps, B, T + 1]: inputs are the first T, targets the last T.
   static BatchSource from_arrays(Tensor<Index> batches);
-  /// Given starts [steps, B] of windows of a text.
+  /// Windows of a text at given starts [steps, B].
   static BatchSource from_starts(std::vector<Index> ids, Tensor<Index> starts, Index context);
-  /// --task previous: fresh random ids below `alphabet`; the target at i is the character at i - 1; i = 0 predicts itself.
+  /// --task previous: fresh random ids below `alphabet`; the target at i is the character at i - 1, at i = 0 its own character.
   static BatchSource previous(Index alphabet, BatchShape shape, std::uint64_t seed);
-  /// --task masked: windows in which 15 % of the characters (at least one a row) are replaced by the id mask_id, as BERT hides
-  /// them; the target is the hidden character, kNoTarget elsewhere.
+  /// --task masked: windows in which 15 % of the characters (at least one per row) are replaced by the id mask_id, as in BERT;
+  /// the target is the replaced character, kNoTarget elsewhere.
   static BatchSource masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed);
 
-  /// Fills the batch of a step; allocates only when the batch has another shape. Throws OptionError past the last given step.
+  /// Fills the batch of a step; allocates only when the shape changes. Throws OptionError past the last given step.
   void fill(Index step, Batch& batch) const;
   BatchShape shape() const { return shape_; }
-  /// How many steps there are: given arrays and starts end, the others (-1) do not.
+  /// Number of steps of given arrays and starts; -1 for the others, which never end.
   Index steps() const { return steps_; }
-  /// One more than the largest id that fill writes.
+  /// The largest id that fill can write, plus 1.
   Index vocab_size() const { return vocab_size_; }
 
  private:

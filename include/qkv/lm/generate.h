@@ -1,8 +1,8 @@
 // Generation with a KV cache: greedy, temperature, top-k. Not: beams, batches.
 //
-// A full context does not slide: learned positions are absolute, and with rotary ones what deeper layers cached came from
-// tokens that are gone. Its last half is kept, placed from position 0 and prefilled again, the new character behind it. Cached
-// and full forward over that same window agree.
+// A full context does not slide: learned positions are absolute, and with rotary ones the deeper layers' cached keys were
+// computed from tokens that are gone. Instead the last half is kept, moved to position 0 and prefilled again, and the new
+// character follows. Decoding with the cache and a full forward over the same window agree.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,22 @@ namespace qkv {
 inline namespace v0 {
 namespace lm {
 
-/// Reads characters one after the other and knows the logits of the next. Borrows the model, which must be causal.
+/// Reads characters one by one and holds the logits of the next. Borrows the model, which must be causal.
 class QKV_API Decoder {
  public:
-  /// Throws OptionError when the model is not causal, and for a storage of double.
+  /// Throws OptionError when the model is not causal, and for a cache storage of double.
   explicit Decoder(const AttentionLM& model, Context& context = Context::default_context(),
                    CacheStorage storage = CacheStorage::kF32);
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
-  /// Starts over with a prompt of at least one id; of a longer one than the context its last `context` ids count.
+  /// Starts over with a prompt of at least one id; of a prompt longer than the context only the last `context` ids are read.
   void prefill(std::span<const Index> ids);
   /// Reads one more id. In a full context: keeps the last context / 2 ids, prefills them, and reads it.
   void append(Index id);
 
   std::span<const float> logits() const;  ///< [V] after the last id
-  std::span<const Index> window() const;  ///< the ids that the logits were computed from, positions 0..
+  std::span<const Index> window() const;  ///< the ids that the logits were computed from, at positions from 0
   Index refills() const;                  ///< how often a full context was cut
 
  private:
@@ -45,16 +45,16 @@ class QKV_API Decoder {
 
 struct GenerateOptions {
   Index tokens = 64;
-  bool greedy = false;     ///< the largest logit; the lowest id of equals
+  bool greedy = false;     ///< take the largest logit; among equals the lowest id
   double temperature = 1;  ///< > 0
-  Index top_k = 0;         ///< 0: all; else only the k largest logits
-  Index allowed_ids = -1;  ///< ids below this may be drawn (a mask symbol may not); -1: all
+  Index top_k = 0;         ///< 0: all; otherwise draw from the k largest logits
+  Index allowed_ids = -1;  ///< only ids below this may be drawn (excludes a mask symbol); -1: all
   std::uint64_t seed = 0;
-  CacheStorage cache = CacheStorage::kF32;  ///< what keys and values are kept as
+  CacheStorage cache = CacheStorage::kF32;  ///< storage type of cached keys and values
   std::function<void(Index)> on_token{};
 };
 
-/// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or options that cannot be.
+/// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or invalid options.
 QKV_API std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt,
                                     const GenerateOptions& options = {}, Context& context = Context::default_context());
 

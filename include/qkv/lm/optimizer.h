@@ -1,5 +1,5 @@
 // Adam and AdamW over the parameters of a module, the learning-rate schedule, clipping by the global norm.
-// PyTorch's order of operations in f32, so that losses match. Kingma 2014 (arXiv:1412.6980), Loshchilov 2017 (1711.05101).
+// Operations in PyTorch's order in f32, so that losses match. Kingma 2014 (arXiv:1412.6980), Loshchilov 2017 (1711.05101).
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ struct AdamOptions {
   double weight_decay = 0;  ///< 0: Adam. > 0: AdamW, decoupled: value *= 1 - lr * weight_decay before the step
 };
 
-/// What a checkpoint keeps to go on.
+/// The optimizer's part of a checkpoint.
 struct AdamState {
   Index step = 0;             ///< steps taken
   std::vector<float> mean;    ///< first moment, one per element, in the order of the parameters
@@ -29,14 +29,14 @@ struct AdamState {
 
 class QKV_API Adam {
  public:
-  /// Throws OptionError for options that cannot be.
+  /// Throws OptionError for invalid options.
   explicit Adam(Index parameter_count, const AdamOptions& options = {});
 
   /// values -= lr / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) + epsilon)
   void step(std::span<const nn::Parameter> parameters, double learning_rate);
 
   const AdamState& state() const { return state_; }
-  /// Throws ShapeError when the moments are not one per parameter.
+  /// Throws ShapeError unless there is one moment of each kind per element of the parameters.
   void load_state(AdamState state);
 
  private:
@@ -46,14 +46,14 @@ class QKV_API Adam {
 
 enum class ScheduleKind { kConstant, kCosine };
 
-/// kConstant: rate, after a linear warmup over warmup_steps. kCosine: then down to min_rate along half a cosine at total_steps.
+/// kConstant: rate, after a linear warmup over warmup_steps. kCosine: then half a cosine down to min_rate at total_steps.
 struct LearningRateSchedule {
   ScheduleKind kind = ScheduleKind::kConstant;
   double rate = 3e-3;
   Index warmup_steps = 0;
   double min_rate = 0;
 
-  /// Of a step counted from 0. The first of w warmup steps has rate / w.
+  /// The rate of a step counted from 0. The first of w warmup steps has rate / w.
   QKV_API double at(Index step, Index total_steps) const;
 };
 

@@ -24,17 +24,17 @@ class QKV_API CharTokenizer {
  public:
   /// The characters that occur in the text. Throws FormatError (not UTF-8) or OptionError (empty text).
   static CharTokenizer from_text(std::string_view text);
-  /// From what save_metadata wrote. Throws OptionError when it is missing or not such a vocabulary.
+  /// Reads what save_metadata wrote. Throws OptionError when it is missing or not a vocabulary.
   static CharTokenizer from_metadata(const std::map<std::string, std::string>& metadata);
   void save_metadata(std::map<std::string, std::string>& metadata) const;
 
   Index vocab_size() const { return static_cast<Index>(characters_.size()); }
-  /// Ascending; the id is the place.
+  /// Ascending; a character's id is its index.
   const std::vector<char32_t>& characters() const { return characters_; }
-  /// The characters as a line to read: 'a' 'b' 'c' (at most 60, then how many more there are).
+  /// The characters for a reader: 'a' 'b' 'c' (at most 60, then the number of the others).
   std::string describe() const;
 
-  /// Throws OptionError that names an unknown character, its place (counted in characters from 0) and the known ones.
+  /// Throws OptionError that names an unknown character, its position (in characters, from 0) and the known ones.
   std::vector<Index> encode(std::string_view text) const;
   /// Throws OptionError for an id outside [0, vocab_size).
   std::string decode(std::span<const Index> ids) const;

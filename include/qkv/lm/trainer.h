@@ -1,4 +1,4 @@
-// Trainer: batches -> loss -> gradients -> Adam, one step after the other; and the checkpoint that keeps what it made.
+// Trainer: batches -> loss -> gradients -> Adam, step by step; and the checkpoint of the result.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct TrainOptions {
   AdamOptions adam{};
   double clip_norm = 0;                              ///< 0: off
   std::uint64_t seed = 0;                            ///< of dropout only; a batch source has its own
-  std::function<void(const StepReport&)> on_step{};  ///< called after every step; what it throws ends the run
+  std::function<void(const StepReport&)> on_step{};  ///< called after every step; an exception from it ends the run
 };
 
 struct TrainResult {
@@ -42,17 +42,17 @@ struct TrainResult {
 
 class QKV_API Trainer {
  public:
-  /// Borrows the model, which is not loaded or moved meanwhile. Throws OptionError for options that cannot be.
+  /// Borrows the model, which must not be loaded or moved meanwhile. Throws OptionError for invalid options.
   Trainer(AttentionLM& model, TrainOptions options);
 
-  /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids that the model has not.
+  /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids outside the vocabulary.
   TrainResult run(const BatchSource& source, Context& context = Context::default_context());
-  /// One step; returns its loss. Reuses the memory of the step before.
+  /// One step; returns its loss. Reuses the memory of the previous step.
   double step(const BatchSource& source, Context& context = Context::default_context());
 
   Index steps_done() const { return adam_.state().step; }
   const Adam& adam() const { return adam_; }
-  /// Goes on where a checkpoint stopped.
+  /// Continues from a checkpoint.
   void resume(AdamState state) { adam_.load_state(std::move(state)); }
 
  private:
@@ -64,8 +64,8 @@ class QKV_API Trainer {
   AttentionLM::Activations activations_;
 };
 
-/// A trained model with what is needed to use it again. In the file: parameters by name (adam.mean and adam.square with an
-/// optimizer state); configuration, tokenizer, task and step in the metadata.
+/// A trained model with all that is needed to use it again. In the file: parameters by name, with an optimizer state also
+/// adam.mean and adam.square; configuration, tokenizer, task and step in the metadata.
 struct Checkpoint {
   AttentionLM model;
   CharTokenizer tokenizer;
@@ -79,7 +79,7 @@ QKV_API StateDict checkpoint_to_state(const AttentionLM& model, const CharTokeni
 /// Throws OptionError, ShapeError or FormatError that say what is missing or wrong.
 QKV_API Checkpoint checkpoint_from_state(const StateDict& state);
 
-/// safetensors, written to a temporary name and renamed.
+/// Writes safetensors, atomically (io/file.h).
 QKV_API void save_checkpoint(const std::string& path, const AttentionLM& model, const CharTokenizer& tokenizer,
                              const std::string& task, Index step, const AdamState* adam = nullptr);
 QKV_API Checkpoint load_checkpoint(const std::string& path);

@@ -2,11 +2,11 @@
 // The forms (self_attention.h, multi_head_attention.h) are configurations of it and add no arithmetic.
 //
 //   projected = x W_in^T + b_in          [B, T, P]    rows of W_in [P, E] in the order q, k, v; P = W + 2 Wkv
-//   q, k      = rotary(norm(q, k))                    both by option; only grouped-query has them
+//   q, k      = rotary(norm(q, k))                    both optional; grouped-query only
 //   attended  = attention(q, k, v)       [B, T, W]    heads side by side, W = num_heads * head_dim, Wkv likewise
 //   y         = dropout(attended W_out^T + b_out)      [B, T, E]; without an output projection y = dropout(attended)
 //
-// Merged and separate names are two ways to name rows of one matrix, so converting between them is exact.
+// Merged and separate names are two ways to name rows of one matrix, so conversion between them is exact.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ namespace nn {
 /// Whether a form can have an output projection.
 enum class OutputProjection { kNone, kOptional, kRequired };
 
-/// One form of attention: what the ladder's classes differ in.
+/// One form of attention: how the ladder's classes differ.
 struct AttentionLayerConfig {
   std::string_view type;   ///< "SelfAttentionV1", for error texts
   std::string_view name;   ///< "v1", in `qkv layer`
@@ -30,16 +30,16 @@ struct AttentionLayerConfig {
   Index width = 0;         ///< W; 0: E
   Index num_heads = 1;     ///< divides W
   Index num_kv_heads = 0;  ///< divides num_heads; 0: num_heads
-  bool heads = false;      ///< whether its masks may speak of heads (also when there is one)
+  bool heads = false;      ///< masks may have an axis of heads (also where H = 1)
   bool bias = true;
-  bool output_bias = true;  ///< like `bias` unless the form is grouped
-  bool grouped = false;     ///< may have norms, and a bias of q, k, v without one of the output or the other way round
+  bool output_bias = true;  ///< equal to `bias` unless `grouped`
+  bool grouped = false;     ///< may have norms, and biases of q, k, v and of the output independently
   QkNorm qk_norm = QkNorm::kNone;
   double norm_eps = 1e-6;
   std::optional<RotaryOptions> rotary = {};
   OutputProjection output = OutputProjection::kNone;
-  bool output_now = false;                     ///< kOptional: made with one
-  bool merged = false;                         ///< own names: one matrix for q, k, v
+  bool output_now = false;                     ///< kOptional: the layer is created with one
+  bool merged = false;                         ///< own names use one matrix for q, k, v
   std::array<std::string_view, 5> names = {};  ///< own names of q, k, v, merged, output
   bool causal = false;
   EmptyRow empty_row = EmptyRow::kMean;
@@ -51,10 +51,10 @@ struct AttentionLayerConfig {
 
 class GroupedQueryAttention;
 
-/// Work space of AttentionLayer::step, owned by the caller. Reused from step to step it keeps its memory.
+/// Workspace of AttentionLayer::step, owned by the caller; reused from step to step it does not allocate.
 struct StepMemory {
   Tensor<float> projected, attended;  // [B, n, P], [B, n, W]
-  std::vector<Index> positions;       // [B]: of each sequence's first new token
+  std::vector<Index> positions;       // [B]: position of each sequence's first new token
 };
 
 class QKV_API AttentionLayer : public Layer {
@@ -73,7 +73,7 @@ class QKV_API AttentionLayer : public Layer {
   bool has_bias() const { return in_bias_.count() != 0; }
   bool has_output_bias() const { return out_bias_.count() != 0; }
   bool has_output_projection() const { return out_weight_.count() != 0; }
-  /// What q and k are normalised over: as the layer was made, or as the file that was loaded has it.
+  /// What q and k are normalised over, as created or as in the loaded file.
   QkNorm qk_norm() const;
   bool masks_have_heads() const override { return config_.heads; }
   const AttentionLayerConfig& config() const { return config_; }
@@ -82,21 +82,21 @@ class QKV_API AttentionLayer : public Layer {
   void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) override;
 
   /// The two projections alone, for a cache of keys and values: x [B, T, E] -> q, k, v side by side [B, T, P], norms and rotary
-  /// positions applied, and attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
+  /// positions applied; and attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
   void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr,
                const RotaryPositions& positions = {}) const;
   void project_output(View<const float, 3> attended, View<float, 3> y, Context* context = nullptr) const;
 
-  /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences. Their keys
-  /// and values are appended (rotary positions go on from each sequence's length) and each token attends to all up to itself,
-  /// and to what `mask` keeps of those. Prefill is a step of many tokens. No dropout, nothing for backward. CacheFullError and
-  /// all others leave the cache as it was, up to the append; after it only what attention_forward says of masks can be wrong.
+  /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences. Appends
+  /// their keys and values (rotary positions continue from each sequence's length); each token attends to all keys up to its
+  /// own that `mask` keeps. Prefill is a step of many tokens. No dropout, no backward. Every error before the append, such as
+  /// CacheFullError, leaves the cache unchanged; after it only attention_forward's errors about the mask can be thrown.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask = {},
             Context* context = nullptr) const;
 
-  /// forward and backward in halves, for a caller that has the projections by another way than from x [B, T, E] (a sum of
-  /// projected embeddings). forward_projected: y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
-  /// backward_projected: the gradient of saved.projected, a view of saved [B, T, P]; parameter gradients of the output += .
+  /// forward and backward in halves, for a caller whose projections do not come from x [B, T, E] (a sum of projected
+  /// embeddings). forward_projected: y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
+  /// backward_projected: the gradient of saved.projected, a view of saved [B, T, P]; the output's parameter gradients += .
   /// backward_projection: the gradient of project: dx [B, T, E] (null: not wanted), parameter gradients of q, k, v += ; not for
   /// a layer with norms or rotary positions (UnsupportedError).
   void forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const;
@@ -104,7 +104,7 @@ class QKV_API AttentionLayer : public Layer {
   void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx,
                            Context* context = nullptr);
 
-  /// The parameters of a layer of the same sizes, bit for bit; names stay. OptionError when one has what the other cannot.
+  /// Copies the parameters of a layer of the same sizes; names stay. OptionError when only one of the two has a parameter.
   void copy_parameters(const AttentionLayer& from);
 
   std::vector<Parameter> parameters() override;
@@ -124,21 +124,21 @@ class QKV_API AttentionLayer : public Layer {
   /// q, k or v (part 0, 1, 2) of projected [B, T, P], as [B, H, T, D].
   template <class T>
   View<T, 4> part_of(View<T, 3> projected, int part) const;
-  /// q or k (part 0, 1) within columns [B, T, W + Wkv, ..] in the rows that its norm is over.
+  /// q or k (part 0, 1) within columns [B, T, W + Wkv, ...], one row per vector that its norm is over.
   template <class T>
   View<T, 4> normed_rows(View<T, 3> columns, int part) const;
-  /// The heads of q and k together: what is turned.
+  /// The heads of q and k together: what the rotary positions rotate.
   View<float, 4> turned_heads(View<float, 3> columns) const;
-  /// Norms and rotary positions of projected [B, T, P], in place; and back: the gradient [B, T, P] in place, norms' += .
+  /// Norms and rotary positions on projected [B, T, P], in place; and backward: the gradient [B, T, P] in place, norms' += .
   void position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const;
   void unposition(View<float, 3> dprojected, Saved& saved, Context& context);
   void check_output(View<const float, 3> y, Index batch, Index length) const;
   AttentionOptions attention_options(const ForwardOptions& options) const;
 
   AttentionLayerConfig config_;
-  Mask causal_ = Mask::causal();  // made once: a forward allocates nothing
+  Mask causal_ = Mask::causal();  // stored, so that a forward allocates nothing
   Mask last_sees_last_ = Mask::causal(Align::kBottomRight);
-  bool merged_;                                           // the form of the names: one matrix for q, k, v, or three
+  bool merged_;                                           // whether names use one matrix for q, k, v, or three
   std::array<std::string, 5> weight_names_, bias_names_;  // of q, k, v, merged, output
   std::optional<Rotary> rotary_;
   Tensor<float> in_weight_, in_weight_gradient_;    // [P, E]

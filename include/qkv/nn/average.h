@@ -1,5 +1,5 @@
-// AveragePooling and FixedWeights: context without attention. Every token gets the same mixture whatever the tokens say, which
-// is why attention exists. No masks: asking for one is an OptionError.
+// AveragePooling and FixedWeights: mixing tokens without attention. Every query gets the same mixture whatever the tokens are:
+// the limit that attention removes. Masks are refused with an OptionError.
 #pragma once
 
 #include "qkv/nn/layer.h"
@@ -23,8 +23,8 @@ class QKV_API AveragePooling : public Layer {
   std::string_view type_name() const override;
 };
 
-/// y[b, i] = sum over j of w[j] x[b, j] / sum(w): one learned number a position, not a softmax. T is fixed at config.length.
-/// A sum of 0 gives what the division gives. w starts N(0, 1).
+/// y[b, i] = sum over j of w[j] x[b, j] / sum(w): one learned number per position, no softmax. T is fixed at config.length.
+/// A sum of 0 gives what the division gives. w is initialised N(0, 1).
 class QKV_API FixedWeights : public Layer {
  public:
   explicit FixedWeights(const LayerConfig& config);

@@ -12,8 +12,8 @@ namespace qkv {
 inline namespace v0 {
 namespace nn {
 
-/// mean over m of log(sum_v exp(logits[m, v])) - logits[m, targets[m]], over the rows with a target; -1 says that there is
-/// none. dlogits [M, V] = (softmax(logits) - onehot(targets)) / number of targets; 0 in the other rows; shares no memory with
+/// mean over m of log(sum_v exp(logits[m, v])) - logits[m, targets[m]], over the rows with a target; -1 marks a row without
+/// one. dlogits [M, V] = (softmax(logits) - onehot(targets)) / number of targets; 0 in the other rows; shares no memory with
 /// logits. OptionError for a target outside [-1, V) or when no row has one.
 QKV_API double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> targets, View<float, 2> dlogits,
                              Context& context = Context::default_context());

@@ -1,4 +1,4 @@
-// Embedding: one learned row per number. Not: positions computed by formula.
+// Embedding: one learned row per id. Not: positions computed by formula.
 #pragma once
 
 #include "qkv/context.h"
@@ -11,17 +11,17 @@ namespace nn {
 struct EmbeddingOptions {
   Index num_embeddings = 0;
   Index embed_dim = 0;
-  std::uint64_t seed = 0;  ///< N(0, 1), as PyTorch
+  std::uint64_t seed = 0;  ///< initialised N(0, 1), as in PyTorch
 };
 
-/// y [M, E]: y[m] = table[ids[m]], or y[m] += .. with `accumulate`. OptionError for an id that is no row of the table [V, E].
+/// y [M, E]: y[m] = table[ids[m]], or y[m] += ... with `accumulate`. OptionError for an id outside the table [V, E].
 QKV_API void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<float, 2> y,
                          bool accumulate = false, Context& context = Context::default_context());
 /// y[m] = table[ids[m]] + other[other_ids[m]]
 QKV_API void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<const float, 2> other,
                          std::span<const std::int64_t> other_ids, View<float, 2> y,
                          Context& context = Context::default_context());
-/// dtable[ids[m]] += dy[m], m ascending for each row of the table whatever the number of threads.
+/// dtable[ids[m]] += dy[m], in ascending m for each row of the table, for any number of threads.
 QKV_API void scatter_rows(View<const float, 2> dy, std::span<const std::int64_t> ids, View<float, 2> dtable,
                           Context& context = Context::default_context());
 
@@ -29,11 +29,11 @@ class QKV_API Embedding : public Module {
  public:
   explicit Embedding(const EmbeddingOptions& options);
 
-  /// y [M, E]: y[m] = weight[ids[m]], or y[m] += .. with `accumulate`. OptionError for an id outside 0..num_embeddings-1.
+  /// y [M, E]: y[m] = weight[ids[m]], or y[m] += ... with `accumulate`. OptionError for an id outside 0..num_embeddings-1.
   void forward(std::span<const std::int64_t> ids, View<float, 2> y, bool accumulate = false,
                Context& context = Context::default_context()) const;
 
-  /// dweight[ids[m]] += dy[m], m ascending for each row of weight whatever the number of threads.
+  /// dweight[ids[m]] += dy[m], in ascending m for each row of weight, for any number of threads.
   void backward(std::span<const std::int64_t> ids, View<const float, 2> dy, Context& context = Context::default_context());
 
   std::vector<Parameter> parameters() override;

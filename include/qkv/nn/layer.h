@@ -1,5 +1,5 @@
-// Layer: what every form of attention in the ladder can do: [B, T, E] -> [B, T, output_dim], forward and backward, with
-// parameters. Also: layers by the names of the command line. Not: the forms themselves (self_attention.h,
+// Layer: the interface of every form of attention in the ladder: [B, T, E] -> [B, T, output_dim], forward and backward, with
+// parameters. Also: layers by their names on the command line. Not: the forms themselves (self_attention.h,
 // multi_head_attention.h, average.h).
 //
 // Thread safety: forward is const and may run concurrently (each call its own Saved); backward, load and train may not.
@@ -18,25 +18,25 @@ namespace nn {
 
 struct ForwardOptions {
   Mask mask = {};                          ///< intersected with the layer's causal mask; what it borrows must outlive backward
-  std::optional<bool> causal = {};         ///< none: as the layer was made
-  std::optional<EmptyRow> empty_row = {};  ///< none: as the layer was made
+  std::optional<bool> causal = {};         ///< none: the layer's own
+  std::optional<EmptyRow> empty_row = {};  ///< none: the layer's own
   std::uint64_t seed = 0;                  ///< of this call's dropouts, on weights and output; used in training mode only
-  Index first_sequence = 0;                ///< number of sequence 0 in the dropouts
-  Tensor<float>* weights = nullptr;        ///< asked for: [B, H, T, T] after softmax, before dropout
-  Tensor<float>* applied = nullptr;        ///< asked for: [B, H, T, T] after dropout
+  Index first_sequence = 0;                ///< number of sequence 0 in the dropouts' counters
+  Tensor<float>* weights = nullptr;        ///< filled when not null: [B, H, T, T] after softmax, before dropout
+  Tensor<float>* applied = nullptr;        ///< filled when not null: [B, H, T, T] after dropout
   RotaryPositions positions = {};          ///< of layers with rotary positions; what it borrows must outlive backward
   Context* context = nullptr;              ///< none: the default one
 };
 
-/// What backward needs, filled by forward, owned by the caller. Reused from step to step it keeps its memory.
-/// The tensors may be read (a cache, a picture); the last three are work space.
+/// What backward needs, filled by forward, owned by the caller; reused from step to step it does not allocate.
+/// The tensors may be read (a cache, a picture); dy and those after it are workspace.
 struct Saved {
   Tensor<float> x;           // [B, T, E]
   Tensor<float> projected;   // [B, T, W + 2 Wkv]: q, k, v side by side as attention reads them, W = heads * head_dim
   Tensor<float> raw;         // [B, T, W + Wkv]: q and k before their norms, where they have any
   Tensor<float> attended;    // [B, T, W], before the output projection
   Tensor<float> lse;         // [B, H, T]
-  AttentionOptions options;  // of the attention inside
+  AttentionOptions options;  // of the layer's attention
   RotaryPositions positions;
   Dropout residual;                // of the output
   Tensor<float> dy;                // [B, T, output_dim] after dropout's backward
@@ -52,7 +52,7 @@ enum class QkNorm {
   kVector  ///< all heads together, weights [H * D] and [Hkv * D]: OLMo 2
 };
 
-/// How Linear parameters start.
+/// How Linear parameters are initialised.
 enum class Init {
   kLinear,   ///< torch.nn.Linear: weights and biases uniform +-1/sqrt(fan_in)
   kTorchMha  ///< torch.nn.MultiheadAttention: q, k, v Xavier-uniform as one [3E, E], output +-1/sqrt(fan_in), biases 0
@@ -63,7 +63,7 @@ class QKV_API Layer : public Module {
   /// "v3": the name in `qkv layer`.
   virtual std::string_view name() const = 0;
   virtual Index embed_dim() const = 0;   ///< 0: any
-  virtual Index output_dim() const = 0;  ///< 0: as the input
+  virtual Index output_dim() const = 0;  ///< 0: the input's
   virtual Index num_heads() const;
   virtual bool masks_have_heads() const;
 
@@ -90,7 +90,7 @@ class QKV_API Layer : public Module {
   bool training_ = false;
 };
 
-/// What layers are made from; each reads what concerns it, and has its own default for what is none.
+/// Options of make_layer. Each layer reads those that concern it; `none` is the layer's own default.
 struct LayerConfig {
   Index embed_dim = 0;
   Index num_heads = 1;                         ///< mha, grouped-query
@@ -112,10 +112,10 @@ struct LayerConfig {
   std::uint64_t seed = 0;
 };
 
-/// "average", "fixed-weights", "v1", "v2", "v3", "v4", "self-attention", "single-head", "mha": the ladder, bottom first; then
-/// "grouped-query".
+/// The ladder from the bottom up: "average", "fixed-weights", "v1", "v2", "v3", "v4", "self-attention", "single-head", "mha";
+/// then "grouped-query".
 QKV_API std::span<const std::string_view> layer_names();
-/// Throws OptionError that lists the names when there is none of this name.
+/// Throws OptionError that lists the names when `name` is unknown.
 QKV_API std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& config);
 /// Made and loaded: sizes that `config` leaves 0 (embed_dim, d_k, length, head_dim, num_kv_heads) are those of the tensors in
 /// `state`.

@@ -37,7 +37,7 @@ class QKV_API LayerNorm : public Module {
   double eps_ = 0;
   Tensor<float> weight_, weight_gradient_;  // [E]
   Tensor<float> bias_, bias_gradient_;      // [E], empty without bias
-  Tensor<float> partial_sums_;              // [blocks, 2, E]: work space of backward
+  Tensor<float> partial_sums_;              // [blocks, 2, E]: workspace of backward
 };
 
 }  // namespace nn

@@ -1,5 +1,6 @@
-// Linear: y = x W^T + b. f32 products run on the own packed kernel, whose sums have one order however they are cut; bf16
-// products on oneDNN where the CPU has its own, else widened on the same kernel. So the same bits for any number of threads.
+// Linear: y = x W^T + b. f32 products run on our own packed kernel, whose sums have one order however the work is cut; bf16
+// products on oneDNN where the CPU has bf16 instructions, otherwise widened to f32 on the same kernel. Bit-identical for any
+// number of threads.
 //
 // Shapes: M rows (tokens), K = in_features, N = out_features. The last axis of every view has stride 1.
 #pragma once
@@ -46,7 +47,7 @@ class QKV_API Linear : public Module {
   Tensor<float> bias_, bias_gradient_;      // [N], empty without bias
 };
 
-/// A linear map stored in bf16, without a module around it: sums in f32, y and dx rounded once, parameter gradients in f32.
+/// A linear map stored in bf16, without a module: sums in f32, y and dx rounded once, parameter gradients in f32.
 /// y [M, N] = x [M, K] weight [N, K]^T + bias [N] (null: none). Rows as above; overwrites y.
 QKV_API void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, View<const float, 1> bias,
                             View<BFloat16, 2> y, Context& context = Context::default_context());

@@ -7,7 +7,7 @@ namespace qkv {
 inline namespace v0 {
 namespace nn {
 
-/// y = x * Phi(x), Phi the normal distribution. [M, E]; y may be x.
+/// y = x * Phi(x), Phi the normal distribution function. [M, E]; y may be x.
 QKV_API void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context());
 /// dx = dy * (Phi(x) + x * phi(x)), phi the normal density. [M, E]; dx may be dy.
 QKV_API void gelu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx,
@@ -20,11 +20,11 @@ struct MlpOptions {
   std::uint64_t seed = 0;
 };
 
-/// What backward needs; reused from step to step it keeps its memory.
+/// What backward needs; reused from step to step it does not allocate.
 struct MlpSaved {
   Tensor<float> hidden;      // [M, F], before GELU
   Tensor<float> activated;   // [M, F]
-  Tensor<float> dactivated;  // [M, F], work space of backward
+  Tensor<float> dactivated;  // [M, F], workspace of backward
 };
 
 class QKV_API Mlp : public Module {

@@ -1,4 +1,4 @@
-// Module: whatever holds named parameters and their gradients. Not: a forward pass (each module states its own), a tape.
+// Module: named parameters and their gradients. Not: a forward pass (each module declares its own), a tape.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace qkv {
 inline namespace v0 {
 namespace nn {
 
-/// One named parameter and its gradient: windows on memory that the module owns, both contiguous and of `sizes`.
+/// One named parameter and its gradient: views of memory that the module owns, both contiguous and of `sizes`.
 /// Valid until the module is loaded, moved or destroyed.
 struct Parameter {
   std::string name;  ///< as in files, e.g. "query_proj.weight"
@@ -28,15 +28,15 @@ class QKV_API Module {
  public:
   virtual ~Module();
 
-  /// In the order of files. Made anew at each call: hold the result in a training loop.
+  /// In the order of files. Built anew by each call: keep the result in a training loop.
   virtual std::vector<Parameter> parameters() = 0;
 
-  /// Takes every parameter from `state`, whose names start with `prefix` ("attn."); names without it are not looked at.
-  /// Throws OptionError for an unknown, doubly named or missing parameter and ShapeError for a wrong shape; each names the
-  /// parameter and what was expected, and leaves the module as it was.
+  /// Takes every parameter from `state`, whose names start with `prefix` ("attn."); names without it are ignored.
+  /// Throws OptionError for an unknown, doubly named or missing parameter and ShapeError for a wrong shape; the error names the
+  /// parameter and what was expected, and leaves the module unchanged.
   virtual void load_state_dict(const StateDict& state, std::string_view prefix = {});
 
-  /// Copies under the names (and in the merged or separate form) that were loaded; the module's own where none were.
+  /// Copies under the names (and in the merged or separate form) that were loaded, or the module's own if nothing was loaded.
   StateDict state_dict(std::string_view prefix = {}) const;
   StateDict gradients(std::string_view prefix = {}) const;
 
@@ -51,7 +51,7 @@ class QKV_API Module {
   virtual std::string_view type_name() const = 0;
 };
 
-/// [.., N] contiguous seen as [M, N]: all axes but the last in one.
+/// [..., N] contiguous as [M, N]: all axes but the last merged.
 template <class T>
 View<T, 2> as_rows(Tensor<T>& tensor) {
   const Index columns = tensor.rank() == 0 ? 1 : tensor.size(tensor.rank() - 1);
@@ -64,7 +64,7 @@ View<const T, 2> as_rows(const Tensor<T>& tensor) {
 }
 
 /// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros otherwise.
-/// Allocates nothing when the sizes are those that it has.
+/// Allocates nothing when the sizes are unchanged.
 QKV_API void resize(Tensor<float>& tensor, std::span<const Index> sizes);
 inline void resize(Tensor<float>& tensor, std::initializer_list<Index> sizes) {
   resize(tensor, std::span<const Index>(sizes.begin(), sizes.size()));

@@ -1,5 +1,5 @@
 // The single-head forms: the ladder V1..V4, SelfAttention with its own width, SingleHeadAttention. Each is AttentionLayer with
-// names, defaults and a fill for rows in which no key may be attended; see attention_layer.h for the arithmetic.
+// names, defaults and a fill for rows in which every key is masked; see attention_layer.h for the arithmetic.
 //
 //   form                 parameters                                    masks   dropout defaults (weights, output)   empty row
 //   SelfAttentionV1      query_proj key_proj value_proj [E, E]                 0, 0                                  kMean
@@ -47,8 +47,8 @@ class QKV_API SingleHeadAttention : public AttentionLayer {
   explicit SingleHeadAttention(const LayerConfig& config);
 };
 
-/// The same layer in the other form: parameters bit for bit (rows of `proj` in the order q, k, v), all options kept.
-/// V1 has no output projection: to_v1 of a V2 that has one is an OptionError.
+/// The same layer in the other form: bit-identical parameters (rows of `proj` in the order q, k, v), all options kept.
+/// V1 has no output projection: to_v1 of a V2 that has one throws OptionError.
 QKV_API SelfAttentionV1 to_v1(const SelfAttentionV2& layer);
 QKV_API SelfAttentionV2 to_v2(const SelfAttentionV1& layer);
 QKV_API SelfAttentionV3 to_v3(const SelfAttentionV4& layer);

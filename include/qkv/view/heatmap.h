@@ -1,4 +1,4 @@
-// AttentionMap: what every picture is drawn from, and the choices that all pictures share.
+// AttentionMap: what every picture is drawn from, and the options that all pictures share.
 // Not: computing weights (attention.h), reading or writing files of weights (io).
 // Colours: OKLab, Ottosson 2020, https://bottosson.github.io/posts/oklab/
 #pragma once
@@ -16,8 +16,8 @@ namespace qkv {
 inline namespace v0 {
 namespace view {
 
-/// The attention of one sequence. Row i of a head is what query i looks at; it sums to 1, or is all 0 or all NaN where no key
-/// may be attended (EmptyRow). A weight after dropout may be above 1.
+/// The attention of one sequence. Row i of a head is what query i looks at; it sums to 1, or is all 0 or all NaN where every
+/// key is masked (EmptyRow). A weight after dropout may exceed 1.
 struct AttentionMap {
   Tensor<float> weights;                  // [L, H, Tq, Tk]
   std::vector<std::string> query_tokens;  // Tq labels in UTF-8, or none: rows are numbered
@@ -30,20 +30,20 @@ struct AttentionMap {
   Index kv_len() const { return weights.size(3); }
 };
 
-/// A map of one layer, copied from a view. `tokens` labels both axes of self-attention; none numbers them.
+/// A map of one layer, copied from a view. `tokens` labels both axes of self-attention; empty: they are numbered.
 QKV_API AttentionMap make_map(View<const float, 3> weights,  // [H, Tq, Tk]
                               std::vector<std::string> tokens = {}, std::string title = {});
 QKV_API AttentionMap make_map(View<const float, 4> weights,  // [L, H, Tq, Tk]
                               std::vector<std::string> tokens = {}, std::string title = {});
 
-/// The characters of a UTF-8 text, one label each; a byte that is not UTF-8 stays a label of its own.
+/// The characters of a UTF-8 text, one label each; a byte that is not UTF-8 is a label of its own.
 QKV_API std::vector<std::string> characters(std::string_view text);
 
 /// Throws ShapeError unless weights is [L, H, Tq, Tk] with L, H >= 1 and each label list is empty or as long as its axis, and
-/// OptionError when a weight is negative or infinite. NaN is legal. Every render function calls it.
+/// OptionError when a weight is negative or infinite. NaN is valid. Every render function calls it.
 QKV_API void check_map(const AttentionMap& map);
 
-/// The weight that gets the last colour. kUnit compares pictures with each other; kMax shows the structure of long rows.
+/// The weight that gets the last colour. kUnit makes pictures comparable; kMax shows the structure of long rows.
 enum class ValueRange { kUnit, kMax };
 
 /// How a weight becomes a colour: kSqrt places w at sqrt(w / top), so that 1 % is still seen; kLinear places it at w / top.
@@ -52,10 +52,10 @@ enum class ColourScale { kSqrt, kLinear };
 /// kLight runs from near white to dark and prints well; kDark from near black to light, for dark screens.
 enum class Theme { kLight, kDark };
 
-/// Percent numbers inside cells: where they fit, or never.
+/// Percentages inside cells: where they fit, or never.
 enum class CellNumbers { kWhereTheyFit, kNever };
 
-/// What every picture may be asked for.
+/// Options of every picture.
 struct MapOptions {
   std::vector<Index> layers{};  // which layers, in this order; none means all
   std::vector<Index> heads{};   // which heads of each layer, in this order; none means all
@@ -69,30 +69,30 @@ struct Rgb {
   friend bool operator==(const Rgb&, const Rgb&) = default;
 };
 
-/// Colours of a map; 240, so that a palette image has 16 entries left for text, lines and NaN.
+/// Number of colours of a map; 240 leave a palette image 16 entries for text, lines and NaN.
 inline constexpr int kNumColours = 240;
 
-/// Entry n is the colour at n / 239. In OKLab: lightness falls (kLight) or rises (kDark) all the way, the hue runs from yellow
-/// over green to violet, and neighbouring entries are equally far apart.
+/// Entry n is the colour at n / 239. In OKLab lightness falls (kLight) or rises (kDark) monotonically, the hue runs from
+/// yellow over green to violet, and neighbouring entries are equally far apart.
 QKV_API const std::array<Rgb, kNumColours>& colour_map(Theme theme);
 
 /// The colour of a weight that is not a number: outside the hues of the map.
 inline constexpr Rgb kNanColour{232, 90, 90};
 
-/// The entry of `weight`, 0 .. 239. Weights above `top` take the last; a NaN has none and gives -1; top <= 0 gives 0.
+/// The entry of `weight`, 0 to 239. Weights above `top` get the last; NaN has none and gives -1; top <= 0 gives 0.
 QKV_API int colour_index(float weight, float top, ColourScale scale);
 
 /// The weight that gets the last colour: 1 for kUnit; for kMax the largest weight of the map, 1 when all are 0 or NaN.
 QKV_API float top_weight(const AttentionMap& map, ValueRange range);
 
-/// How one head spreads its attention, over rows whose weights are numbers. Shares are means over rows i >= 1 (row 0 of a
-/// causal map has no choice); they overlap and need not add to 1.
+/// How one head spreads its attention, over rows without NaN. Shares are means over rows i >= 1 (row 0 of a causal map has no
+/// choice); they overlap and need not sum to 1.
 struct HeadStatistics {
   double self = 0;  // weight on j = i + offset, offset = Tk - Tq: the query's own position when the last query is the last key
   double previous = 0;  // weight on the key before that
   double first = 0;     // weight on key 0
   double largest = 0;   // the largest weight of a row
-  double entropy = 0;   // bits; 0: each row looks at one key, log2(n): evenly at n keys
+  double entropy = 0;   // bits; 0: each row looks at one key; log2(n): uniform over n keys
   Index rows = 0;       // rows counted
 };
 

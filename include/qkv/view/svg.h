@@ -16,7 +16,7 @@ inline constexpr Index kMaxSvgCells = 8192;
 
 QKV_API std::string render_svg(const AttentionMap& map, const MapOptions& options = {});
 
-/// Writes the file whole or not at all; throws IoError.
+/// Writes the file atomically; throws IoError.
 QKV_API void save_svg(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options = {});
 
 }  // namespace view
