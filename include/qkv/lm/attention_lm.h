@@ -43,7 +43,7 @@ struct QKV_API AttentionLMConfig {
   bool causal = true;
   PositionKind positions = PositionKind::kLearned;
   RotaryOptions rotary = {};  ///< for kRotary; by default the whole head, of even width E / num_heads, is rotated
-  double dropout = 0;  ///< on the weights, and on the outputs of attention and MLP; in training mode only
+  double dropout = 0;         ///< on the weights, and on the outputs of attention and MLP; in training mode only
 
   /// To and from strings in a file's metadata. from_metadata throws OptionError that names the entry.
   void save_metadata(std::map<std::string, std::string>& metadata) const;
