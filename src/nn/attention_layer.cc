@@ -26,8 +26,8 @@ Tensor<float> ones(Index count) {
   return tensor;
 }
 
-/// What keeps rows of `columns` floats from lying whole pages' halves apart, where a column of them would fall into a few sets
-/// of the caches: one line. Products with the transpose of such rows take 2 % less time.
+/// Padding between rows of `columns` floats: one cache line where rows would otherwise be multiples of half a page apart and a
+/// column would map to a few cache sets. Products with the transpose of such rows take 2 % less time.
 Index row_padding(Index columns) { return columns % 512 == 0 ? 16 : 0; }
 
 }  // namespace
@@ -58,7 +58,7 @@ void AttentionLayer::initialise() {
   const bool torch_mha = config_.init == Init::kTorchMha;
   const Index rows = projected_width();
   in_weight_ = Tensor<float>({rows, e});
-  // Xavier's bound counts the merged matrix: torch holds q, k, v as one.
+  // Xavier's bound counts the rows of the merged matrix: torch stores q, k, v as one.
   fill_uniform(in_weight_, torch_mha ? std::sqrt(6.0 / static_cast<double>(rows + e)) : linear_bound(e), config_.seed, 0);
   if (config_.bias) in_bias_ = Tensor<float>({rows});
   if (config_.output_now || config_.output == OutputProjection::kRequired) {
@@ -98,7 +98,7 @@ View<T, 4> AttentionLayer::normed_rows(View<T, 3> columns, int part) const {
 }
 
 View<float, 4> AttentionLayer::turned_heads(View<float, 3> columns) const {
-  const Index turned = config_.width + kv_width();  // q and k: their heads lie side by side
+  const Index turned = config_.width + kv_width();  // q and k: their heads are side by side
   return split_heads(columns.sliced(2, 0, turned), turned / head_dim());
 }
 
@@ -226,7 +226,7 @@ void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& o
 
 void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context) {
   check<OptionError>(saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(),
-                     config_.type, "saved must be what this layer's forward filled: got x ", saved.x, ", projected ",
+                     config_.type, "saved must come from this layer's forward: got x ", saved.x, ", projected ",
                      saved.projected);
   check<ShapeError>(dx.is_null() || dx.sizes() == saved.x.view<3>().sizes(), config_.type, "dx must be ", saved.x, ": got ",
                     dx);
@@ -240,7 +240,7 @@ void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<f
 
 View<const float, 3> AttentionLayer::backward_projected(View<const float, 3> dy, Saved& saved, Context* context_pointer) {
   check<OptionError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
-                     "saved must be what this layer's forward filled: got projected ", saved.projected);
+                     "saved must come from this layer's forward: got projected ", saved.projected);
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
   check<ShapeError>(dy.sizes() == View<float, 3>::Sizes{batch, length, output_dim()}, config_.type, "dy must be [", batch, ", ",
@@ -345,7 +345,7 @@ void AttentionLayer::load_state_dict(const StateDict& state, std::string_view pr
                              .merged = config_.merged,
                              .names = config_.names};
   NamedTensors read = read_attention_parameters(sizes, state, prefix);
-  // Into new tensors first: a failure (memory) leaves the layer as it was.
+  // Into new tensors first: after a failure (memory) the layer is unchanged.
   const auto stacked = [&read](const std::array<const AnyTensor*, kNumRoles>& tensors, std::vector<Index> shape) {
     if (read.merged) return tensors[kMerged] == nullptr ? Tensor<float>() : to_f32(*tensors[kMerged]);
     if (tensors[kQuery] == nullptr) return Tensor<float>();

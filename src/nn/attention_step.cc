@@ -1,5 +1,5 @@
-// The cached step of an attention layer: project, append, attend to everything so far, project. Not: caches (kv_cache.h), whole
-// sequences and their gradients (attention_layer.cc).
+// One step of an attention layer with a cache: project, append, attend to all keys so far, project. Not: caches (kv_cache.h),
+// whole sequences and their gradients (attention_layer.cc).
 #include <algorithm>
 
 #include "core/check.h"

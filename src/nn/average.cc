@@ -11,11 +11,11 @@ inline namespace v0 {
 namespace nn {
 namespace {
 
-// Both forms are one mixture: y[b, i, :] = sum_j share[j] x[b, j, :], the same for every i. Sums in f64, j ascending.
+// Both forms compute one mixture: y[b, i, :] = sum_j share[j] x[b, j, :], the same for every i. Sums in f64, j ascending.
 
 void check_call(std::string_view name, View<const float, 3> x, View<const float, 3> y, const ForwardOptions& options) {
   check<ShapeError>(x.sizes() == y.sizes(), name, "y must have the sizes of x: got y ", y, ", x ", x);
-  check<OptionError>(options.mask.keeps_everything() && !options.causal.value_or(false), name, "this layer has no mask: got ",
+  check<OptionError>(options.mask.keeps_everything() && !options.causal.value_or(false), name, "this layer takes no mask: got ",
                      [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
 }
 
@@ -69,7 +69,7 @@ void backward_mixture(Index b, const std::vector<double>& share, const std::vect
 }
 
 void check_backward(std::string_view name, View<const float, 3> dy, const Saved& saved, View<float, 3> dx) {
-  check<OptionError>(saved.x.rank() == 3, name, "saved must be what this layer's forward filled: got x ", saved.x);
+  check<OptionError>(saved.x.rank() == 3, name, "saved must come from this layer's forward: got x ", saved.x);
   check<ShapeError>(dy.sizes() == saved.x.view<3>().sizes(), name, "dy must be ", saved.x, ": got ", dy);
   check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), name, "dx must be ", saved.x, ": got ", dx);
 }
@@ -134,7 +134,7 @@ void FixedWeights::forward_into(View<const float, 3> x, View<float, 3> y, const 
   forward_mixture(x, y, shares_of(w_), options, saved);
 }
 
-// y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, summed over b ascending.
+// y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, summed in ascending b.
 void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context*) {
   check_backward(type_name(), dy, saved, dx);
   const View<const float, 3> x = saved.x;

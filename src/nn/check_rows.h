@@ -1,4 +1,4 @@
-// What products and loops over rows ask of a view. Not: sizes (each function states its own).
+// What products and loops over rows require of a view. Not: sizes (each function checks its own).
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace qkv {
 inline namespace v0 {
 namespace nn {
 
-/// Throws ShapeError unless the elements of a row lie side by side and rows do not overlap. A null view passes.
+/// Throws ShapeError unless the elements of a row are contiguous and rows do not overlap. A null view passes.
 template <class T, int Rank>
 void check_rows(std::string_view function, std::string_view what, const View<T, Rank>& view) {
   constexpr int kLast = Rank - 1;

@@ -41,7 +41,7 @@ void scatter(std::string_view function, View<const float, 2> dy, std::span<const
   const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
   const Index width = dy.size(1);
   const double flops = kElementFlops * static_cast<double>(dy.size(0)) * static_cast<double>(width);
-  constexpr Index kLine = 64;  // an item's own columns, whole cache lines: items share none
+  constexpr Index kLine = 64;  // each item's columns are whole cache lines: no two items share one
   const Index columns = flops < context.impl().region_flops || context.threads() == 1 ? width : kLine;
   if (columns == 0) return;
   parallel_for_flops(context, (width + columns - 1) / columns, flops, [&](Index item, int) {

@@ -1,4 +1,4 @@
-// Layers by the names of the command line, and sizes that only a file knows.
+// Layers by their names on the command line, and sizes deduced from a file.
 #include <algorithm>
 #include <array>
 
@@ -29,7 +29,7 @@ constexpr std::array<Maker, kNames.size()> kMakers = {
     make<SelfAttentionV3>,    make<SelfAttentionV4>,      make<SelfAttention>,   make<SingleHeadAttention>,
     make<MultiHeadAttention>, make<GroupedQueryAttention>};
 
-/// Fills sizes that are 0 where k and v may have fewer rows than q.
+/// Fills sizes that are 0, for a layer whose k and v may have fewer rows than q.
 void take_grouped_sizes(const StateDict& state, LayerConfig& config) {
   const FoundGroupedSizes found = find_grouped_sizes(state);
   if (config.embed_dim == 0) config.embed_dim = found.embed_dim;
@@ -38,7 +38,7 @@ void take_grouped_sizes(const StateDict& state, LayerConfig& config) {
   if (config.num_kv_heads == 0 && config.head_dim > 0) config.num_kv_heads = found.kv_width / config.head_dim;
 }
 
-/// Fills sizes that are 0 from whatever tensors the file has.
+/// Fills sizes that are 0 from the tensors in the file.
 void take_sizes(const StateDict& state, LayerConfig& config) {
   const AnyTensor* w = state.find("w");
   if (config.length == 0 && w != nullptr && w->sizes.size() == 1) config.length = w->sizes[0];

@@ -1,5 +1,5 @@
-// The forms of attention: AttentionLayer under their names and defaults. The table at the head of self_attention.h says it in
-// words.
+// The forms of attention: AttentionLayer with their names and defaults. self_attention.h begins with the same table for
+// readers.
 #include "core/check.h"
 #include "qkv/nn/grouped_query_attention.h"
 #include "qkv/nn/multi_head_attention.h"
@@ -13,7 +13,7 @@ namespace {
 using Names = std::array<std::string_view, 5>;
 constexpr Names kLadderNames = {"query_proj", "key_proj", "value_proj", "proj", "output_proj"};
 
-/// What a form is, before a caller's options.
+/// A form before the caller's options.
 struct Form {
   std::string_view type;
   std::string_view name;

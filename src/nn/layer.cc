@@ -7,7 +7,7 @@ inline namespace v0 {
 namespace nn {
 namespace {
 
-/// What the axes of a dense mask mean to a layer follows from their number (layer.h, keep).
+/// The rank of a dense mask decides what its axes mean (layer.h, keep).
 template <class Make>
 Mask mask_of(const Layer& layer, const Tensor<std::uint8_t>& dense, const Make& make) {
   const bool heads = layer.masks_have_heads();
@@ -30,7 +30,7 @@ Tensor<float> Layer::forward(View<const float, 3> x, const ForwardOptions& optio
 }
 
 Tensor<float> Layer::backward(View<const float, 3> dy, Saved& saved, Context* context) {
-  check<OptionError>(saved.x.rank() == 3, name(), "saved must be what this layer's forward filled: got x ", saved.x);
+  check<OptionError>(saved.x.rank() == 3, name(), "saved must come from this layer's forward: got x ", saved.x);
   Tensor<float> dx(saved.x.sizes());
   backward_into(dy, saved, dx, context);
   return dx;

@@ -16,26 +16,26 @@ double flops_of(const MatrixProduct& p) {
   return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.depth);
 }
 
-/// How many tiles a region of `flops` is worth: two a thread, so that a thread that starts late is not waited for long.
+/// Number of tiles for a region of `flops`: two per thread, so that a thread that starts late does not delay the others long.
 Index tiles_wanted(double flops, const Context& context) {
   return context.threads() == 1 || flops < context.impl().region_flops ? 1 : 2 * context.threads();
 }
 
-/// One product cut in tiles. What an element is does not depend on the cut (kernels/matrix_product.h).
+/// One product cut into tiles. An element's sum does not depend on the cut (kernels/matrix_product.h).
 struct TiledProduct {
   MatrixProduct whole{};
   const LayerKernels* kernels = nullptr;
   bool by_rows = true;
-  Index tile = 0;  // rows or columns of a tile
+  Index tile = 0;  // rows or columns per tile
   Index tiles = 0;
 
   TiledProduct(const MatrixProduct& product, Index wanted, const Context& context)
       : whole(product), kernels(&kernel_tables(context.isa()).attention.layers) {
     whole.all_rows = whole.rows;
     if (whole.rows == 0 || whole.columns == 0) return;
-    // A tile packs what it reads of B: columns once in all tiles together, rows once a tile. A with strides of its own is
-    // packed the other way round.
-    constexpr Index kNarrow = 128, kMultiple = 64;  // narrower tiles read A too often; whole panels for every instruction set
+    // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each tile packs
+    // it again. An A whose column stride is not 1 is packed the other way round.
+    constexpr Index kNarrow = 128, kMultiple = 64;  // narrower tiles read A too often; 64 is whole panels on every ISA
     by_rows = whole.a_row == 1 || whole.columns < wanted * kNarrow;
     const Index length = by_rows ? whole.rows : whole.columns;
     tile = std::min(length, ((length + wanted - 1) / wanted + kMultiple - 1) / kMultiple * kMultiple);

@@ -1,6 +1,6 @@
-// The three products of a linear map, cut in tiles and spread over the context's threads. f32: the own kernel, whose elements
-// no cut changes; bf16: oneDNN, one call a tile that the shape alone decides. So the bits do not depend on the number of
-// threads. Not: checks (the layers' business), storage.
+// The three products of a linear map, cut into tiles over the context's threads. f32: our own kernel, whose sums no cut
+// changes; bf16: oneDNN, one call per tile, with tiles that depend on the shape alone. So results are bit-identical for any
+// number of threads. Not: checks (the layers' job), storage.
 //
 // Shapes: M rows (tokens), K inputs, N outputs. Views have last stride 1 and any row stride.
 #pragma once
@@ -37,7 +37,8 @@ struct Bf16Weights {
   const float* bias = nullptr;     // [N] or null
 };
 
-/// Who computes: oneDNN where it has bf16 products of this CPU, else the f32 kernel on widened rows. A test asks for one.
+/// Which code computes: oneDNN where it has native bf16 products for this CPU, otherwise the f32 kernel on widened rows. Tests
+/// choose one.
 enum class Bf16Products { kAutomatic, kOneDnn, kWidened };
 
 void linear_forward(View<const BFloat16, 2> x, const Bf16Weights& weights, View<BFloat16, 2> y, Context& context,
@@ -45,7 +46,7 @@ void linear_forward(View<const BFloat16, 2> x, const Bf16Weights& weights, View<
 void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const Bf16Weights& weights, View<BFloat16, 2> dx,
                      const LinearGradients& gradients, Context& context, Bf16Products products = Bf16Products::kAutomatic);
 
-/// Whether all rows of a [B, T, E] lie at one distance and do not overlap: what one product over B * T rows needs.
+/// Whether all rows of a [B, T, E] have one stride and do not overlap: what one product over B * T rows needs.
 template <class T>
 bool has_plain_rows(View<T, 3> x) {
   if (x.size(2) > 1 && x.stride(2) != 1) return false;
@@ -53,20 +54,20 @@ bool has_plain_rows(View<T, 3> x) {
   return x.size(0) <= 1 || (x.size(1) > 1 ? x.stride(0) == x.size(1) * x.stride(1) : x.stride(0) >= x.size(2));
 }
 
-/// What a product is told of rows: a single one may have any stride.
+/// The row stride that a product is passed: that of a single row may be anything.
 template <class T>
 Index row_stride(View<T, 2> rows) {
   return rows.size(0) > 1 ? rows.stride(0) : std::max<Index>(rows.size(1), 1);
 }
 
-/// A [B, T, E] with plain rows seen as [B * T, E].
+/// A [B, T, E] with evenly spaced rows as [B * T, E].
 template <class T>
 View<T, 2> plain_rows(View<T, 3> x) {
   const Index stride = x.size(1) > 1 ? x.stride(1) : x.size(0) > 1 ? x.stride(0) : x.size(2);
   return {x.data(), {x.size(0) * x.size(1), x.size(2)}, {stride, 1}};
 }
 
-/// The same over the tokens of [B, T, ..]: one product when the rows are plain, else one a sequence.
+/// The same over the tokens of [B, T, ...]: one product when the rows are evenly spaced, otherwise one per sequence.
 void linear_forward(View<const float, 3> x, const LinearWeights& weights, View<float, 3> y, Context& context);
 void linear_backward(View<const float, 3> x, View<const float, 3> dy, const LinearWeights& weights, View<float, 3> dx,
                      const LinearGradients& gradients, Context& context);

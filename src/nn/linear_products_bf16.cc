@@ -1,5 +1,5 @@
-// The bf16 products of linear_products.h: oneDNN in tiles, or rows widened to f32 in scratch memory, the f32 products, and rows
-// rounded again. Widening and rounding are passes over M K + N K + M N numbers beside 2 M N K operations.
+// The bf16 products of linear_products.h: oneDNN in tiles; or rows widened to f32 in scratch memory, the f32 products, and the
+// result rounded. Widening and rounding are passes over M K + N K + M N numbers, beside 2 M N K operations.
 #include <array>
 #include <vector>
 
@@ -15,10 +15,10 @@ namespace nn {
 namespace {
 
 constexpr Index kTilesWanted = 8;    // enough for eight threads
-constexpr double kTileFlops = 5e5;   // about 4 us: below, handing a tile to another thread costs more than it saves
+constexpr double kTileFlops = 5e5;   // about 4 us: less work than that costs more to hand to another thread than it saves
 constexpr Index kTileMultiple = 16;  // rows of whole vector registers
 
-/// Rows of a tile of C [rows, columns]: a function of the shape only, since oneDNN may sum tiles of other sizes in another
+/// Rows of a tile of C [rows, columns]: a function of the shape only, since oneDNN may sum tiles of another size in another
 /// order.
 Index tile_rows(const MatmulShape& shape) {
   const double row_flops = 2.0 * static_cast<double>(shape.columns) * static_cast<double>(shape.inner);
@@ -46,7 +46,7 @@ void run_tiles(const MatmulShape& shape, const BFloat16* a, const BFloat16* b, c
   });
 }
 
-/// dbias[n] += sum over m of dy[m, n] for columns [begin, end). Blocks of rows are summed first: the error grows with
+/// dbias[n] += sum over m of dy[m, n] for columns [begin, end). Blocks of rows are summed first, so that the error grows with
 /// block + M / block terms instead of M.
 void add_column_sums(View<const BFloat16, 2> dy, Index begin, Index end, float* dbias) {
   constexpr Index kBlockRows = 64;
@@ -81,7 +81,7 @@ void convert_rows(View<const From, 2> from, View<To, 2> to, Context& context) {
   });
 }
 
-/// Float copies of views in one piece of scratch memory.
+/// Float copies of views in one allocation of scratch memory.
 class WideRows {
  public:
   WideRows(Index floats, Context& context)

@@ -1,6 +1,6 @@
-// oneDNN behind matmul.h. Versions 2.6 and 3.x. oneDNN's own threads are kept out: the OpenMP that it runs on is told 1 for the
-// calling thread while a product runs (a per-thread setting, put back afterwards). A primitive that two threads run at once
-// needs a scratchpad per thread (oneDNN, "Primitive Attributes: managing scratchpad"), hence the argument sets.
+// oneDNN behind matmul.h. Versions 2.6 and 3.x. oneDNN's own threads are kept out: while a product runs, its OpenMP is set to 1
+// thread for the calling thread (a per-thread setting, restored afterwards). A primitive that two threads run at once needs a
+// scratchpad per thread (oneDNN, "Primitive Attributes: managing scratchpad"), hence the argument sets.
 #include "nn/matmul.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ inline namespace v0 {
 namespace nn {
 namespace {
 
-/// The OpenMP that this oneDNN was linked with, which need not be the program's. Null functions when it uses none.
+/// The OpenMP that this oneDNN was linked with, perhaps not the program's. Null functions when it uses none.
 struct OpenMp {
   int (*get_max_threads)() = nullptr;
   void (*set_num_threads)(int) = nullptr;
@@ -34,7 +34,7 @@ struct OpenMp {
   }
 };
 
-/// While it lives, oneDNN calls of this thread stay on this thread.
+/// In its lifetime, oneDNN calls of this thread stay on this thread.
 class OneThread {
  public:
   OneThread() {
@@ -82,7 +82,7 @@ dnnl::matmul::primitive_desc describe(const MatmulShape& shape) {
 #endif
 }
 
-/// What one running call needs: memory objects to point at the caller's data, a stream, a scratchpad of its own.
+/// What one running call needs: memory objects to point at the caller's data, a stream, its own scratchpad.
 struct Arguments {
   explicit Arguments(const dnnl::matmul::primitive_desc& description, bool with_bias)
       : stream(cpu_engine()),
@@ -143,7 +143,7 @@ struct Matmul::Impl {
 };
 
 Matmul::Matmul(const MatmulShape& shape) {
-  const OneThread guard;  // oneDNN blocks for the number of threads that it sees
+  const OneThread guard;  // oneDNN chooses its blocking by the number of threads that it sees
   impl_ = std::make_unique<Impl>(shape);
 }
 Matmul::~Matmul() = default;
@@ -162,7 +162,7 @@ void Matmul::run(const BFloat16* a, const BFloat16* b, const float* bias, void* 
 
 bool has_native_bf16_matmul() {
   static const bool native = [] {
-    constexpr unsigned kWanted = dnnl_cpu_isa_avx512_core_bf16;  // instruction sets are bits: what includes it has them all
+    constexpr unsigned kWanted = dnnl_cpu_isa_avx512_core_bf16;  // instruction sets are bits: a superset has them all
     return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & kWanted) == kWanted;
   }();
   return native;
@@ -178,7 +178,7 @@ std::shared_ptr<const Matmul> held_matmul(const MatmulShape& shape) {
   }
   auto made = std::make_shared<const Matmul>(shape);  // outside the lock: takes up to milliseconds
   const std::lock_guard lock(mutex);
-  if (held.size() >= kHeldMatmuls) held.clear();  // running calls hold their own pointer
+  if (held.size() >= kHeldMatmuls) held.clear();  // running calls hold their own pointers
   return held.emplace(shape, std::move(made)).first->second;
 }
 

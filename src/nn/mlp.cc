@@ -13,8 +13,8 @@ inline namespace v0 {
 namespace nn {
 namespace {
 
-/// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution. erf is a ratio of polynomials (the coefficients of Eigen's and
-/// XLA's float erf) taken in f64, where it is within 4e-8 of the truth: without a branch or a call, so that loops vectorise.
+/// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution function. erf is a rational function (the coefficients of
+/// Eigen's and XLA's float erf) evaluated in f64, with an error within 4e-8; no branch and no call, so that loops vectorise.
 double normal_distribution(double x) {
   constexpr double kEdge = 3.832506856900711;  // beyond it erf is 1 in f32
   const double z = std::clamp(x * (1 / std::numbers::sqrt2), -kEdge, kEdge);

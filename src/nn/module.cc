@@ -13,7 +13,7 @@ namespace {
 
 std::string load_function(std::string_view type) { return std::string(type) + "::load_state_dict"; }
 
-/// A copy of one window on a parameter, under its name.
+/// A copy of a parameter's values or gradient under its name.
 void add_copy(StateDict& state, std::string_view prefix, const Parameter& parameter, std::span<const float> values) {
   AnyTensor copy;
   copy.dtype = DType::kF32;
@@ -23,7 +23,7 @@ void add_copy(StateDict& state, std::string_view prefix, const Parameter& parame
   state.add(std::string(prefix) + parameter.name, std::move(copy));
 }
 
-/// parameters() gives windows that may be written; the const functions here only read them.
+/// parameters() returns writable views; the const functions here only read them.
 std::vector<Parameter> readable(const Module& module) { return const_cast<Module&>(module).parameters(); }
 
 }  // namespace

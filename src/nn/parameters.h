@@ -1,4 +1,4 @@
-// How modules start, list and load their parameters: shared by all of them. Not: the spellings of attention's (synonyms.h).
+// How modules initialise, list and load their parameters. Not: the spellings of attention's (synonyms.h).
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace qkv {
 inline namespace v0 {
 namespace nn {
 
-/// Uniform in [-bound, bound). `stream` keeps the parameters of one seed apart.
+/// Uniform in [-bound, bound). `stream` separates the parameters that share a seed.
 inline void fill_uniform(Tensor<float>& tensor, double bound, std::uint64_t seed, std::uint32_t stream) {
   Random random(seed, stream);
   for (float& value : tensor.span()) value = static_cast<float>((2 * random.uniform() - 1) * bound);
@@ -42,7 +42,7 @@ struct Expected {
 /// "weight [3, 2], bias [3]"
 std::string expected_text(const std::vector<Expected>& expected);
 
-/// The entries of `state` whose names start with `prefix`, that prefix cut off.
+/// The entries of `state` whose names start with `prefix`, without that prefix.
 struct StateEntry {
   std::string name;
   const AnyTensor* tensor = nullptr;
@@ -64,7 +64,7 @@ std::vector<const AnyTensor*> match_parameters(std::string_view type, const Stat
 [[noreturn]] void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
                                 const std::vector<Expected>& expected);
 
-/// Loads `weight` [N, ..] and, where the file has one, `bias` [N].
+/// Loads `weight` [N, ...] and, where the file has one, `bias` [N].
 struct WeightAndBias {
   Tensor<float>& weight;
   Tensor<float>& bias;

@@ -18,7 +18,7 @@ double inverse_root_mean_square(const float* x, Index width, double eps) {
   return 1 / std::sqrt(squares / static_cast<double>(width) + eps);
 }
 
-/// Row `number` of [B, H, T, D], heads fastest: they lie side by side.
+/// Row `number` of [B, H, T, D], heads fastest: they are adjacent in memory.
 template <class T>
 T* row_of(View<T, 4> x, Index number) {
   const Index h = number % x.size(1), token = number / x.size(1);

@@ -1,5 +1,5 @@
 // Root-mean-square normalisation of heads: y = x / sqrt(mean(x^2) + eps) * weight over the last axis. Zhang 2019,
-// arXiv:1910.07467. Not: a module, means (layer_norm.h), checks (the layers' business).
+// arXiv:1910.07467. Not: a module, means (layer_norm.h), checks (the layers' job).
 #pragma once
 
 #include "qkv/context.h"
@@ -14,7 +14,7 @@ namespace nn {
 void rms_norm_forward(View<const float, 4> x, const float* weight, double eps, View<float, 4> y, Context& context);
 
 /// dx from x and dy [B, H, T, D] (may be dy itself); dweight [D] += in one order for any number of threads. `partial_sums` is
-/// work space that keeps its memory.
+/// workspace that keeps its memory.
 void rms_norm_backward(View<const float, 4> x, View<const float, 4> dy, const float* weight, double eps, View<float, 4> dx,
                        float* dweight, Tensor<float>& partial_sums, Context& context);
 

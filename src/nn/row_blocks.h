@@ -1,4 +1,4 @@
-// Rows in blocks whose size the shape alone decides: the unit of work of everything here that is not a matrix product.
+// Rows in blocks whose size depends on the shape alone: the unit of work of everything here but matrix products.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct RowBlocks {
   Index count() const { return (rows + block - 1) / block; }
 };
 
-/// body(first row, one past the last, number of the block) for every block.
+/// Calls body(first row, one past the last, number of the block) for every block.
 template <class Body>
 void for_row_blocks(Context& context, const RowBlocks& blocks, const Body& body) {
   parallel_for_flops(context, blocks.count(), blocks.flops, [&](Index item, int) {

@@ -9,7 +9,7 @@ inline namespace v0 {
 namespace nn {
 namespace {
 
-/// What a shard has of the whole, in heads.
+/// A shard's part of the whole, in heads.
 struct Cut {
   Index head_dim;
   Index first_head, num_heads;
@@ -19,8 +19,8 @@ struct Cut {
 Cut cut_of(const AttentionLayer& whole, Index part, Index parts) {
   constexpr const char* function = "shard";
   const Index heads = whole.num_heads(), kv_heads = whole.num_kv_heads();
-  check<OptionError>(parts >= 1 && part >= 0 && part < parts, function, "part must be one of 0 .. parts - 1: got ", part,
-                     " of ", parts);
+  check<OptionError>(parts >= 1 && part >= 0 && part < parts, function, "part must be in [0, parts): got ", part, " of ",
+                     parts);
   check<OptionError>(heads % parts == 0 && (kv_heads % parts == 0 || parts % kv_heads == 0), function,
                      "parts must divide num_heads, and divide num_kv_heads or be a multiple of it: got ", parts, " for ", heads,
                      " and ", kv_heads);
@@ -31,7 +31,7 @@ Cut cut_of(const AttentionLayer& whole, Index part, Index parts) {
           std::max<Index>(1, kv_heads / parts)};
 }
 
-/// visit(rows of the whole, rows of the shard, count) for q, k and v.
+/// Calls visit(rows of the whole, rows of the shard, count) for q, k and v.
 template <class Visit>
 void for_each_row_range(const AttentionLayer& whole, const Cut& cut, const Visit& visit) {
   const Index d = cut.head_dim, own = cut.num_heads * d, own_kv = cut.num_kv_heads * d;

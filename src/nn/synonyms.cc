@@ -29,7 +29,7 @@ struct Spelled {
   bool bias = false;
 };
 
-/// "W_q.weight" -> kQuery, weight. `own` are names that the table need not have.
+/// "W_q.weight" -> kQuery, weight. `own` are names that the table may lack.
 std::optional<Spelled> spelled(std::string_view name, const Family& own) {
   for (const bool bias : {false, true}) {
     for (std::size_t role = 0; role < kNumRoles; ++role) {
@@ -45,7 +45,7 @@ std::optional<Spelled> spelled(std::string_view name, const Family& own) {
 
 std::string_view matrix_of(std::string_view name) { return name.substr(0, name.size() - (name.ends_with("bias") ? 5 : 7)); }
 
-/// The layer's sizes and, for what a file lacks, the names to ask for.
+/// The layer's sizes and, for parameters that a file lacks, the names to ask for.
 class Reader {
  public:
   Reader(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix)
@@ -62,7 +62,7 @@ class Reader {
   }
 
  private:
-  /// Every entry into its role.
+  /// Assigns every entry to its role.
   void collect() {
     for (const StateEntry& entry : entries_) {
       if (take_norm(entry)) continue;
@@ -95,8 +95,8 @@ class Reader {
     if (!found_.merged && !any_separate_) found_.merged = sizes_.merged;
   }
 
-  /// What a lacking parameter is asked for under: the layer's own names when they fit the file's, else the first family that
-  /// does.
+  /// Under which names a missing parameter is asked for: the layer's own when they fit the file's, otherwise those of the first
+  /// family that fits.
   void choose_names() {
     const auto fits = [this](const Family& family) {
       for (std::size_t role = 0; role < kNumRoles; ++role) {
@@ -144,7 +144,7 @@ class Reader {
     check_one(found_.q_norm, std::string(kQueryNorm), {whole ? sizes_.width : sizes_.head_dim});
     check_one(found_.k_norm, std::string(kKeyNorm), {whole ? sizes_.kv_width : sizes_.head_dim});
   }
-  /// As the layer says, else as long as the file's own weights of q are.
+  /// As the layer says; otherwise, whether the norm is as long as q's rows in the file.
   bool norm_is_whole() const {
     if (sizes_.norm != QkNorm::kNone) return sizes_.norm == QkNorm::kVector;
     return found_.q_norm != nullptr && found_.q_norm->sizes != std::vector<Index>{sizes_.head_dim};
@@ -177,7 +177,7 @@ class Reader {
     return list;
   }
 
-  /// The name under which a role's weight, or else its bias, came; empty when neither did.
+  /// The name of a role's weight in the file, or otherwise of its bias; empty when it has neither.
   const std::string& first_name(Role role) const {
     return found_.weight_names[role].empty() ? found_.bias_names[role] : found_.weight_names[role];
   }
@@ -221,7 +221,7 @@ FoundSizes find_sizes(const StateDict& state) {
       found.push_back({columns, meaning->role == kMerged ? rows / 3 : rows});
     }
   }
-  // What most weights say, so that the one wrongly shaped is refused and not all others; the first of equals.
+  // The sizes of most weights, so that one wrongly shaped weight is refused and not all others; the first among equals.
   const auto votes = [&](const FoundSizes& one) { return std::ranges::count(found, one); };
   const auto most = std::ranges::max_element(found, {}, votes);
   return most == found.end() ? FoundSizes{} : *most;

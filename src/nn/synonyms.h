@@ -1,4 +1,4 @@
-// The one table of spellings of attention's parameters, and how a state dict is read through it. Not: storage
+// The table of spellings of attention's parameters, and how a state dict is read through it. Not: storage
 // (attention_layer.cc).
 #pragma once
 
@@ -16,7 +16,7 @@ namespace nn {
 /// The matrices of an attention layer. kMerged holds the rows of the three before it.
 enum Role : std::size_t { kQuery, kKey, kValue, kMerged, kOutput, kNumRoles };
 
-/// What a file names: tensors by role, null where absent, and the names as they came.
+/// What a file contains: tensors by role, null where absent, and the names as they were.
 struct NamedTensors {
   bool merged = false;
   std::array<const AnyTensor*, kNumRoles> weights{}, biases{};
@@ -24,27 +24,27 @@ struct NamedTensors {
   const AnyTensor *q_norm = nullptr, *k_norm = nullptr;  // both or none
 };
 
-/// The names of what q and k are normalised with.
+/// The names of the norms' weights.
 inline constexpr std::string_view kQueryNorm = "q_norm.weight", kKeyNorm = "k_norm.weight";
 
-/// What a layer needs to judge a file.
+/// What is needed to check a file against a layer.
 struct AttentionSizes {
   std::string_view type;        // for error texts
   Index embed_dim = 0;          // E
   Index width = 0;              // W: rows of q, columns of the output projection
   Index kv_width = 0;           // Wkv: rows of k and of v
   Index head_dim = 0;           // D
-  bool grouped = false;         // norms are known, and biases of q, k, v and of the output come and go apart
+  bool grouped = false;         // norms are known, and biases of q, k, v and of the output are independent
   QkNorm norm = QkNorm::kNone;  // must be in the file; kNone: the file decides
   OutputProjection output = OutputProjection::kNone;
-  bool merged = false;                                 // the layer's own form and names: what a file
-  std::array<std::string_view, kNumRoles> names = {};  // that says nothing else is expected to hold
+  bool merged = false;                                 // the layer's own form and names, which a file
+  std::array<std::string_view, kNumRoles> names = {};  // that does not tell is expected to have
 };
 
-/// Reads `state` under `prefix` by any spelling. Throws as Module::load_state_dict says.
+/// Reads `state` under `prefix` in any spelling. Throws as Module::load_state_dict does.
 NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix);
 
-/// Sizes that the file alone knows: those of most matrices of attention in it, by any spelling; 0 when there is none.
+/// Sizes deduced from a file: those of most attention matrices in it, in any spelling; 0 when there are none.
 struct FoundSizes {
   Index embed_dim = 0;  // E
   Index width = 0;      // W
@@ -52,8 +52,8 @@ struct FoundSizes {
 };
 FoundSizes find_sizes(const StateDict& state);
 
-/// The same of grouped heads, by the output projection and the rows of k; and the head width that norms tell, 0 where they do
-/// not.
+/// The same for grouped heads, from the output projection and the rows of k; head_dim from the norms, 0 where they do not tell
+/// it.
 struct FoundGroupedSizes {
   Index embed_dim = 0;  // E
   Index width = 0;      // W

@@ -1,4 +1,4 @@
-// Small things that layers do with tensors. Not: arithmetic.
+// Small helpers of layers for tensors. Not: arithmetic.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace qkv {
 inline namespace v0 {
 namespace nn {
 
-/// Zeros of the same sizes; nothing for a tensor that is not there.
+/// Zeros of the same sizes; no tensor (rank 0) for none.
 inline Tensor<float> zeros_like(const Tensor<float>& tensor) {
   return tensor.rank() == 0 ? Tensor<float>() : Tensor<float>(tensor.sizes());
 }
