@@ -1,4 +1,4 @@
-// The public face of core/file.h. Not: the work itself, which is in core/ so that pictures can be written without qkv::io.
+// The public functions of io/file.h. Not: their implementation (core/file.h), which pictures use without qkv::io.
 #include "qkv/io/file.h"
 
 #include "core/file.h"

@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::uint64_t kVersionAt = 6;
 constexpr std::uint64_t kLengthAt = 8;
-/// What version 1.0 can state; 2.0 is for structured dtypes of many fields, which are not read.
+/// The largest header that version 1.0 can state; 2.0 exists for structured dtypes of many fields, which are not read.
 constexpr std::uint64_t kMaxHeaderBytes = 65'535;
 constexpr std::size_t kAlignment = 64;
 
@@ -73,13 +73,13 @@ AnyTensor read_npy(const Source& source) {
   source.check(header_bytes <= kMaxHeaderBytes, kLengthAt,
                "the header may have at most 65535 bytes: got " + std::to_string(header_bytes));
   source.check(header_bytes <= source.size() - header_at, kLengthAt,
-               "the header must lie in the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
+               "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
                    std::to_string(header_bytes));
   NpyHeader header = parse_npy_header(source.read_text(header_at, header_bytes), header_at, source);
 
   const std::size_t element_bytes = dtype_bytes(header.dtype);
   const std::optional<std::uint64_t> wanted = checked_bytes(header.sizes, element_bytes);
-  source.check(wanted.has_value(), header.shape_at, "the array's bytes must be countable in 63 bits: got another shape");
+  source.check(wanted.has_value(), header.shape_at, "the array's size in bytes must fit in 63 bits: got a larger shape");
   const std::uint64_t data_at = header_at + header_bytes;
   const std::uint64_t got = source.size() - data_at;
   source.check(
@@ -95,7 +95,7 @@ AnyTensor read_npy(const Source& source) {
   return tensor;
 }
 
-// As NumPy writes it: keys sorted, a comma after the last, spaces and a newline up to a multiple of 64 bytes of the file.
+// As NumPy writes it: keys sorted, a comma after the last, padded with spaces and a newline to a multiple of 64 bytes.
 std::string header_text(const AnyTensor& tensor) {
   std::string sizes;
   for (const Index size : tensor.sizes) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);

@@ -1,5 +1,5 @@
 // Grammar: '{' [ key ':' value { ',' key ':' value } [','] ] '}' spaces '\n', each of the keys descr, fortran_order, shape
-// once. Source: NumPy, numpy/lib/format.py, "Format Version 1.0" and after.
+// once. Source: NumPy, numpy/lib/format.py, "Format Version 1.0" and the sections after it.
 #include "io/npy_header.h"
 
 #include <array>
@@ -40,7 +40,7 @@ class NpyHeaderReader {
       read_item();
       skip_space();
       if (!try_take(',')) {
-        take('}', "after an item of the header must come a comma or }");
+        take('}', "an item of the header must be followed by a comma or }");
         break;
       }
       skip_space();
@@ -48,7 +48,7 @@ class NpyHeaderReader {
     check(seen_ == (kDescr | kFortran | kShape), position_ - 1, "a header must have descr, fortran_order and shape: got fewer");
     while (position_ < text_.size() && text_[position_] == ' ') ++position_;
     check(position_ + 1 == text_.size() && text_[position_] == '\n', position_,
-          "after the dict only spaces and one newline may come: got " + escaped(text_.substr(position_)));
+          "the dict must be followed by spaces and one newline only: got " + escaped(text_.substr(position_)));
     return std::move(header_);
   }
 
@@ -78,13 +78,14 @@ class NpyHeaderReader {
     return true;
   }
 
-  // A Python string without escapes: the names that are read need none.
+  // A Python string without escapes: no name that is read needs one.
   std::string read_string(const char* what) {
     const std::size_t at = position_;
     const char quote = at < text_.size() ? text_[at] : '\0';
     check(quote == '\'' || quote == '"', at, std::string(what) + " must be a string: got " + escaped(text_.substr(at, 16)));
     const std::size_t end = text_.find(quote, at + 1);
-    check(end != std::string::npos, at, std::string(what) + " must be a string that ends: got " + escaped(text_.substr(at)));
+    check(end != std::string::npos, at,
+          std::string(what) + " must be a string with a closing quote: got " + escaped(text_.substr(at)));
     position_ = end + 1;
     return text_.substr(at + 1, end - at - 1);
   }
@@ -94,9 +95,9 @@ class NpyHeaderReader {
     const std::string key = read_string("a key of the header");
     const unsigned field = key == "descr" ? kDescr : key == "fortran_order" ? kFortran : key == "shape" ? kShape : 0;
     check(field != 0, at, "a key of the header must be descr, fortran_order or shape: got " + escaped(key));
-    check((seen_ & field) == 0, at, "a key of the header may be there once: got a second " + key);
+    check((seen_ & field) == 0, at, "a key of the header must not repeat: got a second " + key);
     seen_ |= field;
-    take(':', "after a key must come a colon");
+    take(':', "a key must be followed by a colon");
     skip_space();
     if (field == kDescr) {
       read_descr();
@@ -117,7 +118,7 @@ class NpyHeaderReader {
     }
     const bool bfloat16 = descr.ends_with("V2");
     check(found != nullptr, at,
-          "the dtype is not one that is read (b1, i1..i8, u1..u8, f2, f4, f8): got " + escaped(descr) +
+          "the dtype must be one of b1, i1..i8, u1..u8, f2, f4, f8: got " + escaped(descr) +
               (bfloat16 ? ", perhaps bfloat16: save it as float32, or as safetensors" : ""));
     const bool one_byte = dtype_bytes(found->dtype) == 1;
     const char order = descr[0];
@@ -134,14 +135,14 @@ class NpyHeaderReader {
           "fortran_order must be True or False: got " + escaped(text_.substr(at, 16)));
   }
 
-  // () or (3,) or (3, 4) or (3, 4,): as in Python, (3) is no tuple.
+  // () or (3,) or (3, 4) or (3, 4,): as in Python, (3) is not a tuple.
   void read_shape() {
     header_.shape_at = start_ + position_;
     take('(', "shape must be a tuple");
     skip_space();
     bool comma = true;
     while (!try_take(')')) {
-      check(comma, position_, "between two sizes of the shape must come a comma: got " + escaped(text_.substr(position_, 16)));
+      check(comma, position_, "sizes of the shape must be separated by a comma: got " + escaped(text_.substr(position_, 16)));
       check(header_.sizes.size() < kMaxAxes, position_, "at most 64 axes are read: got more");
       header_.sizes.push_back(read_size());
       skip_space();
@@ -149,7 +150,7 @@ class NpyHeaderReader {
       skip_space();
     }
     check(header_.sizes.size() != 1 || comma, position_ - 1,
-          "shape must be a tuple, which for one axis ends in a comma: got a number");
+          "shape must be a tuple, and one of a single size ends in a comma: got a number");
   }
 
   Index read_size() {

@@ -22,7 +22,7 @@ struct NpyHeader {
 /// `text` is the header, which begins at byte `start` of `source`; errors go through `source`.
 NpyHeader parse_npy_header(const std::string& text, std::uint64_t start, const Source& source);
 
-/// "<f4". Empty for a dtype that .npy has no name for.
+/// "<f4". Empty for a dtype that .npy cannot name.
 std::string npy_descr(DType dtype);
 
 }  // namespace io

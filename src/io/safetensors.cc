@@ -1,5 +1,5 @@
-// Layout of a file: u64 length, JSON header, data. Checks where the data lies and reads it; the JSON is safetensors_header.cc.
-// Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs (its rules; this reader is stricter about names and numbers).
+// Layout of a file: u64 length, JSON header, data. Checks the tensors' byte ranges and reads them; safetensors_header.cc reads
+// the JSON. Source: github.com/huggingface/safetensors, safetensors/src/tensor.rs (but stricter about names and numbers).
 #include "qkv/io/safetensors.h"
 
 #include <algorithm>
@@ -14,11 +14,11 @@ inline namespace v0 {
 namespace io {
 namespace {
 
-constexpr std::uint64_t kLengthBytes = 8;  // the header's length comes first, as a little-endian u64
+constexpr std::uint64_t kLengthBytes = 8;  // a file starts with the header's length, a little-endian u64
 
 std::string name_of(const HeaderEntry& entry) { return "tensor " + escaped(entry.name) + ": "; }
 
-// In the order of their data the tensors must cover it without hole or overlap, each as long as its shape says.
+// Sorted by their offsets, the tensors must cover the data without hole or overlap, each with the bytes of its shape.
 void check_layout(const std::vector<HeaderEntry>& entries, std::uint64_t data_at, const Source& source) {
   std::vector<const HeaderEntry*> in_order;
   for (const HeaderEntry& entry : entries) in_order.push_back(&entry);
@@ -34,12 +34,12 @@ void check_layout(const std::vector<HeaderEntry>& entries, std::uint64_t data_at
     };
     check_offsets(entry->begin <= entry->end, "data must not end before it begins");
     check_offsets(entry->end <= data_bytes,
-                  "data must lie in the file, which has " + std::to_string(data_bytes) + " bytes of it");
+                  "data must end within the file, which has " + std::to_string(data_bytes) + " bytes of it");
     check_offsets(entry->begin >= covered, "data of two tensors must not overlap");
-    check_offsets(entry->begin == covered, "data must leave no hole, the tensors before end at " + std::to_string(covered));
+    check_offsets(entry->begin == covered, "data must leave no hole: the tensors before it end at " + std::to_string(covered));
     const std::optional<std::uint64_t> wanted = checked_bytes(entry->sizes, dtype_bytes(entry->dtype));
     source.check(wanted.has_value(), entry->shape_at,
-                 name_of(*entry) + "its bytes must be countable in 63 bits: got another shape");
+                 name_of(*entry) + "its size in bytes must fit in 63 bits: got a larger shape");
     check_offsets(*wanted == entry->end - entry->begin,
                   "data must be as long as shape and dtype say, " + std::to_string(*wanted));
     covered = entry->end;
@@ -55,7 +55,7 @@ StateDict read_safetensors(const Source& source) {
   source.check(header_bytes <= kMaxHeaderBytes, 0,
                "the header may have at most 100000000 bytes: got " + std::to_string(header_bytes));
   source.check(header_bytes <= source.size() - kLengthBytes, 0,
-               "the header must lie in the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
+               "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
                    std::to_string(header_bytes));
   const std::uint64_t data_at = kLengthBytes + header_bytes;
   Header header = parse_header(source.read_text(kLengthBytes, header_bytes), kLengthBytes, source);
@@ -89,19 +89,20 @@ std::string entry_text(const StateDict::Entry& entry, std::uint64_t begin) {
          "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(begin + entry.tensor.bytes.size()) + "]}";
 }
 
-// What a reader would refuse is not written.
+// Refuses what a reader would refuse.
 void check_writable(const StateDict& state) {
   if (state.size() > kMaxTensors || state.metadata.size() > kMaxTensors) {
     throw UnsupportedError("[write_safetensors] at most 65536 tensors and metadata keys are written: got " +
                            std::to_string(state.size()) + " and " + std::to_string(state.metadata.size()));
   }
   for (const auto& [name, tensor] : state.entries()) {
-    if (name == "__metadata__") throw OptionError("[write_safetensors] a tensor must have another name: got \"__metadata__\"");
+    if (name == "__metadata__")
+      throw OptionError("[write_safetensors] a tensor must not use the reserved name: got \"__metadata__\"");
     check_tensor("write_safetensors", escaped(name), tensor);
   }
 }
 
-// The tensors by falling element size, equal ones as they came: each then lies at a multiple of its element size.
+// The tensors by element size, largest first, equal ones in their order: each then starts at a multiple of its element size.
 std::vector<std::size_t> data_order(const std::vector<StateDict::Entry>& entries) {
   std::vector<std::size_t> order(entries.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -111,7 +112,7 @@ std::vector<std::size_t> data_order(const std::vector<StateDict::Entry>& entries
   return order;
 }
 
-// The JSON, padded with spaces to whole 8 bytes so that the data is aligned.
+// The JSON, padded with spaces to a multiple of 8 bytes so that the data is aligned.
 std::string header_text(const StateDict& state, const std::vector<std::size_t>& order) {
   std::vector<std::uint64_t> begins(state.size());
   std::uint64_t next = 0;

@@ -1,6 +1,6 @@
-// A state machine over the events of nlohmann's SAX parser: it sees duplicate keys, and anything out of place stops at once, so
-// that nesting and size of the document are bounded. The iterator that feeds the parser knows how far it has come: byte
-// offsets.
+// A state machine over the events of nlohmann's SAX parser: it sees duplicate keys, and anything unexpected stops the parser at
+// once, so that nesting and size of the document are bounded. Byte offsets of errors come from the iterator that feeds the
+// parser.
 #include "io/safetensors_header.h"
 
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads `*position` and moves it: every copy shares the position.
+// Advances the shared `*position`: every copy of the iterator moves with it.
 class TrackedIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -64,17 +64,16 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       entry_ = {};
       entry_.name = name;
       entry_.name_at = at;
-      source_.check(names_.insert(name).second, at, "a name may be there once: got a second " + escaped(name));
+      source_.check(names_.insert(name).second, at, "a name must not repeat: got a second " + escaped(name));
       source_.check(names_.size() <= kMaxTensors + 1, at, "at most 65536 tensors are read: got more");
     } else if (place_ == Place::kMetadata) {
       metadata_key_ = name;
-      source_.check(!header_.metadata.contains(name), at,
-                    "a __metadata__ key may be there once: got a second " + escaped(name));
+      source_.check(!header_.metadata.contains(name), at, "a __metadata__ key must not repeat: got a second " + escaped(name));
       source_.check(header_.metadata.size() < kMaxTensors, at, "at most 65536 __metadata__ keys are read: got more");
     } else {
       field_ = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : kNoField;
       source_.check(field_ != kNoField, at, of_entry("a field must be dtype, shape or data_offsets: got " + escaped(name)));
-      source_.check((seen_ & field_) == 0, at, of_entry("a field may be there once: got a second " + name));
+      source_.check((seen_ & field_) == 0, at, of_entry("a field must not repeat: got a second " + name));
       seen_ |= field_;
     }
     return true;
@@ -85,7 +84,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       header_.metadata.emplace(metadata_key_, value);
     } else if (place_ == Place::kEntry && field_ == kDtype) {
       const std::optional<DType> dtype = dtype_of(value);
-      source_.check(dtype.has_value(), string_start(), of_entry("the dtype is not one that is read: got " + escaped(value)));
+      source_.check(dtype.has_value(), string_start(), of_entry("the dtype must be a supported one: got " + escaped(value)));
       entry_.dtype = *dtype;
     } else {
       out_of_place("a string", string_start());
@@ -96,14 +95,15 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool number_unsigned(std::uint64_t value) override {
     const std::uint64_t at = number_start();
     if (place_ != Place::kList) out_of_place("a number", at);
-    source_.check(value <= kMaxSize, at, of_entry("a whole number of at most 2^53 is needed: got " + std::to_string(value)));
+    source_.check(value <= kMaxSize, at,
+                  of_entry("sizes and offsets must be whole numbers of at most 2^53: got " + std::to_string(value)));
     source_.check(
         list_.size() < (field_ == kOffsets ? 2 : kMaxAxes), at,
         of_entry(field_ == kOffsets ? "data_offsets must be two numbers: got more" : "at most 64 axes are read: got more"));
     list_.push_back(static_cast<Index>(value));
     return true;
   }
-  // "-0" and "-1" come here: the parser takes only digits for unsigned.
+  // "-0" and "-1" come here: the parser takes only digits as unsigned.
   bool number_integer(std::int64_t value) override { return not_whole("a negative number, " + std::to_string(value)); }
   bool number_float(double, const std::string& literal) override { return not_whole(escaped(literal)); }
 
@@ -122,7 +122,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool end_object() override {
     if (place_ == Place::kEntry) {
       source_.check(seen_ == (kDtype | kShape | kOffsets), token_at(),
-                    of_entry("dtype, shape and data_offsets are all needed"));
+                    of_entry("dtype, shape and data_offsets are all required"));
       header_.entries.push_back(std::move(entry_));
     }
     place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
@@ -166,7 +166,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   // The last character that the parser has taken; the start of the header when it has taken none.
   std::uint64_t token_at() const { return start_ + (consumed() == 0 ? 0 : consumed() - 1); }
 
-  // The opening quote of the string that ends at the last character: the nearest one before it that no backslash escapes.
+  // The opening quote of the string that ends at the last character: the nearest one before it that is not escaped.
   std::uint64_t string_start() const {
     std::size_t quote = consumed() - 1;
     std::size_t backslashes = 0;
@@ -204,7 +204,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool not_whole(const std::string& what) const {
     const std::uint64_t at = number_start();
     if (place_ != Place::kList) out_of_place("a number", at);
-    source_.refuse(at, of_entry("a whole number of at most 2^53 is needed: got " + what));
+    source_.refuse(at, of_entry("sizes and offsets must be whole numbers of at most 2^53: got " + what));
   }
 
   const std::string& text_;
@@ -226,7 +226,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
 Header parse_header(const std::string& text, std::uint64_t start, const Source& source) {
   source.check(!text.empty() && text.front() == '{', start, "the header must begin with {: got something else");
-  // The parser takes a NUL for the end of its input and would not see what follows.
+  // The parser takes a NUL as the end of its input and would ignore what follows.
   const std::size_t nul = text.find('\0');
   source.check(nul == std::string::npos, start + nul, "the header must be JSON in UTF-8: got a NUL byte");
   return HeaderReader(text, start, source).read();

@@ -13,12 +13,12 @@ inline namespace v0 {
 namespace io {
 
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-/// StateDict looks names up one by one, so that this bounds the work of a hostile header; the largest shards have a few
-/// thousand.
+/// Bounds the work of a hostile header, since StateDict searches names linearly; the largest shards have a few thousand
+/// tensors.
 inline constexpr std::size_t kMaxTensors = 65'536;
 
-/// One tensor as the header states it. `begin` and `end` count from the start of the data, the `_at`s from the start of the
-/// file.
+/// One tensor as the header describes it. `begin` and `end` count from the start of the data, the offsets `_at` from the start
+/// of the file.
 struct HeaderEntry {
   std::string name;
   DType dtype = DType::kF32;

@@ -1,4 +1,4 @@
-// Where a parser's bytes come from (memory or a file), and the two checks that every format shares. Not: any one format.
+// Where a parser's bytes come from (memory or a file), and two checks that both formats share. Not: any one format.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,12 @@ namespace qkv {
 inline namespace v0 {
 namespace io {
 
-/// More axes than any tensor has, few enough that a hostile shape costs nothing.
+/// More axes than any tensor has, and few enough to bound the work of a hostile shape.
 inline constexpr std::size_t kMaxAxes = 64;
-/// 2^53: what a JSON number holds exactly in every reader.
+/// 2^53: the largest integer that every JSON reader holds exactly.
 inline constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 53;
 
-/// Bytes of known number, read piece by piece so that a large file is in memory once.
+/// Bytes of known number, read in pieces so that a large file is in memory only once.
 class Source {
  public:
   Source(std::string_view function, std::span<const std::byte> bytes)
@@ -65,14 +65,14 @@ class Source {
   std::uint64_t size_;
 };
 
-/// Little-endian unsigned number.
+/// The little-endian unsigned number in `bytes`.
 inline std::uint64_t little_endian(std::span<const std::byte> bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = bytes.size(); i-- > 0;) value = (value << 8) | std::to_integer<std::uint64_t>(bytes[i]);
   return value;
 }
 
-/// Bytes of a tensor, or nothing when they (or those of its non-empty axes alone: strides are their product) pass 2^63.
+/// Bytes of a tensor; none when they exceed 2^63, or when those of its non-empty axes alone do (strides are their product).
 inline std::optional<std::uint64_t> checked_bytes(std::span<const Index> sizes, std::size_t element_bytes) {
   constexpr std::uint64_t kMax = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
   std::uint64_t product = element_bytes;

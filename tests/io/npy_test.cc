@@ -94,7 +94,7 @@ TEST(Npy, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
       {"no comma", "{'descr': '<i2' ^'shape': (2, 3), }\n", "comma or }"},
       {"no colon", with("'descr':", "'descr'^="), "a colon"},
       {"key no string", with("'descr'", "^descr"), "must be a string"},
-      {"key without end", "{^'descr: 1", "a string that ends"},
+      {"key without end", "{^'descr: 1", "a closing quote"},
       {"unknown key", with("'descr'", "^'dtype'"), "got \"dtype\""},
       {"key twice", with("'fortran_order'", "^'descr'"), "a second descr"},
       {"key missing", with("'fortran_order': False, ", "").insert(kGood.find('}') - 24, "^"), "must have descr"},
@@ -118,7 +118,7 @@ TEST(Npy, EveryRuleOfTheHeaderIsCheckedWhereItBreaks) {
       {"shape a number", with("(2, 3)", "(6^)"), "ends in a comma"},
       {"two commas", with("(2, 3)", "(2,^, 3)"), "whole number"},
       {"comma alone", with("(2, 3)", "(^,)"), "whole number"},
-      {"no comma between", with("(2, 3)", "(2 ^3)"), "must come a comma"},
+      {"no comma between", with("(2, 3)", "(2 ^3)"), "separated by a comma"},
       {"shape without end", "{'shape': (2, ^", "whole number"},
       {"negative size", with("(2, 3)", "(^-2, 3)"), "whole number"},
       {"plus sign", with("(2, 3)", "(^+2, 3)"), "whole number"},
@@ -152,7 +152,7 @@ TEST(Npy, PrefixAndLengthsAreCheckedBeforeTheyAreUsed) {
   expect_format_error([] { parse(kMagic + "\x01\x01.."); }, 6, "got 1.1");
   expect_format_error([] { parse(kMagic + std::string("\x01\x00.", 3)); }, 9, "length of its header");
   expect_format_error([] { parse(kMagic + std::string("\x02\x00...", 5)); }, 11, "length of its header");
-  expect_format_error([] { parse(kMagic + std::string("\x01\x00\xff\xff{}", 6)); }, 8, "must lie in the file");
+  expect_format_error([] { parse(kMagic + std::string("\x01\x00\xff\xff{}", 6)); }, 8, "must end within the file");
   expect_format_error([] { parse(kMagic + std::string("\x02\x00\xff\xff\xff\xff{}", 8)); }, 8, "at most 65535");
   const std::size_t data_at = 10 + kGood.size();
   expect_format_error([] { parse(file_text(kGood, kData + "m")); }, data_at + 12, "12 bytes: got 13");
