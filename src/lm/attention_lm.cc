@@ -16,13 +16,13 @@ inline namespace v0 {
 namespace lm {
 namespace {
 
-/// One layer's forward, kept. Plain layers use `attention` and `out` alone.
+/// What one layer's forward keeps for backward. Plain layers use `attention` and `out` alone.
 struct LayerActivations {
   nn::Saved attention;
   nn::MlpSaved mlp;
   Tensor<float> normed_1, normed_2;  // [B, T, E] after ln_1, ln_2
   Tensor<float> middle;              // [B, T, E] after attention's residual
-  Tensor<float> branch;              // [B, T, E] what attention and then the MLP add
+  Tensor<float> branch;              // [B, T, E] what attention adds, then what the MLP adds
   Tensor<float> out;                 // [B, T, E]
 };
 
@@ -37,10 +37,10 @@ struct AttentionLM::Activations::Impl {
   TableProjection table;
   Tensor<float> embedded;  // [B, T, E]
   std::vector<LayerActivations> layers;
-  Tensor<float> last;         // [B, T, E] after ln_f; empty without
+  Tensor<float> last;         // [B, T, E] after ln_f; empty without blocks
   Tensor<float> logits;       // [B, T, V]
   Tensor<float> dlogits;      // [B, T, V]
-  Tensor<float> dh, dbranch;  // [B, T, E], backward's work space
+  Tensor<float> dh, dbranch;  // [B, T, E], backward's workspace
 
   const Tensor<float>& head_input() const { return last.count() != 0 ? last : layers.back().out; }
   const Tensor<float>& layer_input(std::size_t layer) const { return layer == 0 ? embedded : layers[layer - 1].out; }
@@ -56,7 +56,7 @@ View<const float, 3> AttentionLM::Activations::logits() const { return std::as_c
 
 namespace {
 
-/// Copies ids and numbers their positions; checks both.
+/// Copies ids and numbers their positions; checks sizes and ids.
 void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, std::vector<Index>& tokens,
               std::vector<Index>& positions) {
   constexpr const char* kFunction = "AttentionLM::forward";
@@ -158,7 +158,7 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
       *place++ = target;
     }
   }
-  check<OptionError>(any, kFunction, "at least one place must have a target: got none");
+  check<OptionError>(any, kFunction, "at least one position must have a target: got none");
   nn::resize(a.dlogits, a.sizes(vocab));
   return nn::cross_entropy(nn::as_rows(std::as_const(a.logits)), a.targets, nn::as_rows(a.dlogits), context);
 }

@@ -1,4 +1,4 @@
-// Shares of attention by kind of place, and the scores of the two tasks.
+// Shares of attention by kind of key, and the scores of the two tasks.
 #include "qkv/lm/attention_report.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ inline namespace v0 {
 namespace lm {
 namespace {
 
-/// Adds up one kind of place over the rows.
+/// Sums one kind of key over the rows.
 class ShareSum {
  public:
   void add_row(double weight) {
@@ -79,7 +79,7 @@ PreviousScore score_previous(const AttentionLM& model, Index alphabet, Index win
   constexpr const char* kFunction = "score_previous";
   const AttentionLMConfig& config = model.config();
   check<OptionError>(layer >= 0 && layer < config.num_layers && head >= 0 && head < config.num_heads, kFunction,
-                     "layer and head must be ones of the model: got layer ", layer, " of ", config.num_layers, ", head ", head,
+                     "layer and head must exist in the model: got layer ", layer, " of ", config.num_layers, ", head ", head,
                      " of ", config.num_heads);
   check<OptionError>(config.context >= 2, kFunction, "context must be at least 2: got ", config.context);
   Batch batch;

@@ -1,4 +1,4 @@
-// Checkpoints: a trained model <-> named tensors and metadata. The bytes are io's.
+// Checkpoints: a trained model <-> named tensors and metadata. Not: bytes (io).
 #include <algorithm>
 
 #include "core/check.h"
@@ -46,7 +46,8 @@ std::vector<float> tensor_vector(const AnyTensor& tensor) {
 
 bool is_moment(const StateDict::Entry& entry) { return entry.name == kAdamMean || entry.name == kAdamSquare; }
 
-/// The file is as large as the model that its metadata describe, before that model is made: a hostile file costs no memory.
+/// Checks that the file is as large as the model that its metadata describes, before that model is allocated: a hostile file
+/// cannot exhaust memory.
 void check_size(const StateDict& state, const AttentionLMConfig& c) {
   const std::string_view tok = c.blocks ? "transformer.wte.weight" : "tok.weight";
   const std::string_view pos = c.blocks ? "transformer.wpe.weight" : "pos.weight";
@@ -59,7 +60,7 @@ void check_size(const StateDict& state, const AttentionLMConfig& c) {
   if (c.positions == PositionKind::kLearned) fits(pos, c.context);
   Index elements = 0;
   for (const StateDict::Entry& entry : state.entries()) elements += checked_count(entry.tensor.sizes);
-  // Every layer has two square projections (q and output) and, narrower where heads share them, those of k and v.
+  // Every layer has two square projections (q and output); those of k and v are narrower where heads share them.
   const Index kv_width = c.embed_dim / c.num_heads * c.num_kv_heads;
   const Index least = 2 * c.num_layers * c.embed_dim * (c.embed_dim + kv_width);
   check<ShapeError>(elements >= least, kFunction, "parameters of ", c.num_layers, " layers of width ", c.embed_dim,
@@ -105,7 +106,7 @@ Checkpoint checkpoint_from_state(const StateDict& state) {
 
   if (state.metadata.contains(kAdamStep)) {
     AdamState adam{metadata_step(state, kAdamStep), tensor_vector(state.at(kAdamMean)), tensor_vector(state.at(kAdamSquare))};
-    Adam(checkpoint.model.parameter_count()).load_state(adam);  // the same checks as on resuming
+    Adam(checkpoint.model.parameter_count()).load_state(adam);  // the same checks as when training resumes
     checkpoint.adam = std::move(adam);
   }
   return checkpoint;

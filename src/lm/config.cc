@@ -1,4 +1,4 @@
-// AttentionLM's configuration: what it may be, and its entries in a file's metadata. Not: the model (model.cc).
+// AttentionLM's configuration: its checks, and its entries in a file's metadata. Not: the model (model.cc).
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kPrefix = "lm.";
 constexpr const char* kFromMetadata = "AttentionLMConfig::from_metadata";
 
-/// `fallback`, where given, is what files older than the entry mean.
+/// `fallback`, where given, is the meaning of files older than the entry.
 Index read_index(const std::map<std::string, std::string>& metadata, const std::string& name,
                  std::optional<Index> fallback = {}) {
   if (fallback && !metadata.contains(kPrefix + name)) return *fallback;
@@ -46,13 +46,13 @@ double read_number(const std::map<std::string, std::string>& metadata, const std
   return value;
 }
 
-/// The shortest text that reads as the same bits.
+/// The shortest text that reads back as the same bits.
 std::string exact_text(double value) {
   std::array<char, 32> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
-/// The numbers of rotary positions by their names in a file.
+/// The options of rotary positions by their names in a file.
 constexpr std::pair<const char*, double RotaryOptions::*> kRotaryNumbers[] = {
     {"rotary_base", &RotaryOptions::base},
     {"rotary_factor", &RotaryOptions::factor},
@@ -72,7 +72,7 @@ void save_rotary(const RotaryOptions& rotary, std::map<std::string, std::string>
   if (rotary.attention_factor) set(kAttentionFactor, exact_text(*rotary.attention_factor));
 }
 
-/// Files older than an entry mean its default.
+/// A file older than an entry means its default.
 RotaryOptions read_rotary(const std::map<std::string, std::string>& metadata) {
   const auto choice = [&](const char* name, auto last) {
     const Index value = read_index(metadata, name, 0);
@@ -92,7 +92,7 @@ RotaryOptions read_rotary(const std::map<std::string, std::string>& metadata) {
   return rotary;
 }
 
-// Dropout is kept in units of 2^-16, which is what the generator can tell apart.
+// Dropout is stored in units of 2^-16, the generator's resolution.
 constexpr double kDropoutUnit = 65536;
 
 }  // namespace

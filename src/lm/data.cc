@@ -18,7 +18,7 @@ void check_shape(BatchShape shape, const char* function) {
                      shape.batch, ", context ", shape.context);
 }
 
-/// One more than the largest id; every id must be >= 0.
+/// The largest id plus 1; every id must be >= 0.
 Index vocab_of(std::span<const Index> ids, const char* function) {
   Index vocab = 0;
   for (const Index id : ids) {
@@ -38,12 +38,12 @@ void copy_window(std::span<const Index> ids, Index start, std::span<Index> input
   std::copy_n(from + 1, targets.size(), targets.begin());
 }
 
-/// Moves the inputs of `count` random places to the targets and writes the mask's id there; no other place has a target.
+/// Moves the inputs of `count` random positions to the targets and writes the mask's id there; no other position has a target.
 void hide(Random random, Index mask_id, std::span<Index> inputs, std::span<Index> targets) {
   const auto length = static_cast<Index>(inputs.size());
   const auto count = std::max<Index>(1, static_cast<Index>(kHiddenShare * static_cast<double>(length) + 0.5));
   std::fill(targets.begin(), targets.end(), kNoTarget);
-  // Floyd's sampling without replacement: place j, or j's own end of the range when it is taken already.
+  // Floyd's sampling without replacement: the drawn position, or the end of the range when it is already taken.
   for (Index end = length - count; end < length; ++end) {
     auto place = static_cast<std::size_t>(draw_below(random, end + 1));
     if (targets[place] != kNoTarget) place = static_cast<std::size_t>(end);
@@ -78,7 +78,7 @@ BatchSource BatchSource::windows(std::vector<Index> ids, BatchShape shape, std::
 BatchSource BatchSource::masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed) {
   constexpr const char* kFunction = "BatchSource::masked";
   BatchSource source = over_text(Kind::kMasked, std::move(ids), shape, seed, kFunction);
-  check<OptionError>(mask_id >= source.vocab_size_, kFunction, "mask_id must be an id that the text has not: got ", mask_id,
+  check<OptionError>(mask_id >= source.vocab_size_, kFunction, "mask_id must not occur in the text: got ", mask_id,
                      " for ids below ", source.vocab_size_);
   source.mask_id_ = mask_id;
   source.vocab_size_ = mask_id + 1;

@@ -1,4 +1,4 @@
-// One seed for every use: what is drawn for (purpose, a, b) is a pure function of the run's seed and of these three numbers.
+// One seed for every purpose: what is drawn for (purpose, a, b) is a pure function of the run's seed and these three numbers.
 // Not: the generator (core/random.h), dropout (its counters are part of attention's contract).
 #pragma once
 
@@ -10,10 +10,10 @@ namespace qkv {
 inline namespace v0 {
 namespace lm {
 
-/// What numbers are for; different purposes never share a counter.
+/// What numbers are drawn for; different purposes never share a counter.
 enum class Draw : std::uint32_t { kParameters = 1, kDropout, kWindow, kCharacter, kHidden, kSample, kScore };
 
-/// a and b count mod 2^32.
+/// a and b are taken mod 2^32.
 inline std::uint64_t derived_seed(std::uint64_t seed, Draw purpose, Index a, Index b = 0) {
   // Word 3 is 0 in dropout's counters, 1 in Random's.
   const PhiloxWords words = philox4x32(

@@ -16,8 +16,8 @@ namespace lm {
 struct Decoder::Impl {
   const AttentionLM::Impl& model;
   Context& context;
-  std::vector<Index> window;    // ids at positions 0 ..
-  std::vector<KVCache> caches;  // of each layer
+  std::vector<Index> window;    // ids at positions from 0
+  std::vector<KVCache> caches;  // one per layer
   nn::StepMemory step;
   Tensor<float> logits;  // [1, V]
   Index refills = 0;
@@ -40,7 +40,7 @@ struct Decoder::Impl {
   Tensor<float> attend(std::size_t layer, const Tensor<float>& x);
 };
 
-/// Attention of rows x [1, n, E], which follow what the layer's cache holds, over all positions so far. [1, n, E]
+/// Attention of rows x [1, n, E], which follow the layer's cached keys, over all positions so far. [1, n, E]
 Tensor<float> Decoder::Impl::attend(std::size_t layer, const Tensor<float>& x) {
   Tensor<float> y({1, x.size(1), model.config.embed_dim});
   model.blocks[layer].attention.step(x, y, caches[layer], step, {}, &context);
@@ -83,7 +83,7 @@ void Decoder::Impl::read(std::span<const Index> ids) {
 }
 
 Decoder::Decoder(const AttentionLM& model, Context& context, CacheStorage storage) {
-  check<OptionError>(model.config().causal, "Decoder", "the model must be causal: got one that reads the future");
+  check<OptionError>(model.config().causal, "Decoder", "the model must be causal: got one that attends to the future");
   impl_ = std::make_unique<Impl>(model, context, storage);
 }
 Decoder::~Decoder() = default;
@@ -117,7 +117,7 @@ Index Decoder::refills() const { return impl_->refills; }
 
 namespace {
 
-/// One id from logits: softmax at the temperature over the top_k largest.
+/// Draws one id from logits: softmax at the temperature over the top_k largest.
 Index draw(std::span<const float> logits, const GenerateOptions& options, Index position) {
   std::vector<Index> order(logits.size());
   std::iota(order.begin(), order.end(), Index{0});

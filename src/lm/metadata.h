@@ -1,4 +1,4 @@
-// Numbers in the metadata of a model's file. Not: which entries there are (config.cc, checkpoint.cc).
+// Numbers in the metadata of a model's file. Not: which entries exist (config.cc, checkpoint.cc).
 #pragma once
 
 #include <charconv>
@@ -8,7 +8,7 @@ namespace qkv {
 inline namespace v0 {
 namespace lm {
 
-/// True when the whole text is one number, which is then value.
+/// True when the whole text is one number; `value` is then that number.
 template <class Number>
 bool parsed(const std::string& text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

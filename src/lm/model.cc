@@ -11,7 +11,7 @@ inline namespace v0 {
 namespace lm {
 namespace {
 
-/// Each part draws from an own seed, so that adding a part changes no other.
+/// Each part draws from its own seed, so that adding a part changes no other.
 enum Part : Index { kTok, kPos, kHead, kFirstLayer };
 
 nn::AttentionLayerConfig attention_config(const AttentionLMConfig& c, std::uint64_t seed) {

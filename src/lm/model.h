@@ -1,4 +1,4 @@
-// The parts of AttentionLM, for forward, backward and the decoder's cache. Not: the public face.
+// The parts of AttentionLM, for forward, backward and the decoder. Not: the public interface.
 #pragma once
 
 #include <optional>
@@ -38,7 +38,7 @@ struct AttentionLM::Impl {
   /// The residual dropout of the MLP of layer `layer`, and the seed of its attention's dropouts.
   Dropout mlp_dropout(std::uint64_t seed, Index layer) const;
   std::uint64_t attention_seed(std::uint64_t seed, Index layer) const;
-  /// h [n, E] of tokens at positions: what the first layer reads. And its gradient, embeddings' += .
+  /// h [n, E] of tokens at positions: the first layer's input. And its backward: embeddings' gradients += .
   void embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context) const;
   void embed_backward(std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh, Context& context);
 
@@ -46,7 +46,7 @@ struct AttentionLM::Impl {
   void collect_parameters();
 };
 
-/// OptionError, with the numbers, for a configuration that cannot be.
+/// Returns a valid configuration; otherwise throws OptionError with the numbers.
 const AttentionLMConfig& checked(const AttentionLMConfig& config);
 
 /// out += add, element by element. Same size.

@@ -1,4 +1,4 @@
-// Adam, AdamW, schedule and clipping. torch/optim/adam.py (_single_tensor_adam) fixes the order of the operations.
+// Adam, AdamW, schedule and clipping. torch/optim/adam.py (_single_tensor_adam) defines the order of the operations.
 #include "qkv/lm/optimizer.h"
 
 #include <algorithm>
@@ -50,8 +50,8 @@ Adam::Adam(Index parameter_count, const AdamOptions& options) : options_(options
 
 void Adam::load_state(AdamState state) {
   check<ShapeError>(state.mean.size() == state_.mean.size() && state.square.size() == state_.square.size(), "Adam::load_state",
-                    "moments must be one per parameter (", state_.mean.size(), "): got ", state.mean.size(), " and ",
-                    state.square.size());
+                    "moments must have one number per element of the parameters (", state_.mean.size(), "): got ",
+                    state.mean.size(), " and ", state.square.size());
   check<OptionError>(state.step >= 0, "Adam::load_state", "step must not be negative: got ", state.step);
   state_ = std::move(state);
 }
@@ -70,12 +70,12 @@ void Adam::step(std::span<const nn::Parameter> parameters, double learning_rate)
   for (const nn::Parameter& parameter : parameters) {
     const std::size_t n = parameter.value.size();
     check<ShapeError>(n <= state_.mean.size() - at, "Adam::step", "parameters must have ", state_.mean.size(),
-                      " elements together: got more at ", parameter.name);
+                      " elements in total: got more at ", parameter.name);
     adam_update(parameter.value.data(), parameter.gradient.data(), state_.mean.data() + at, state_.square.data() + at, n, s);
     at += n;
   }
   check<ShapeError>(at == state_.mean.size(), "Adam::step", "parameters must have ", state_.mean.size(),
-                    " elements together: got ", at);
+                    " elements in total: got ", at);
 }
 
 double LearningRateSchedule::at(Index step, Index total_steps) const {

@@ -1,6 +1,6 @@
-// The first layer of a plain model reads h = tok[id] + pos[i], so its projections are W h = W tok[id] + W pos[i]: V + T rows to
-// project instead of B T, and rows to add. Backward is the transpose: gradients of projections are summed by character and by
-// position first. The same sums in another order. Not: models with a LayerNorm in between, nor rotary positions, which are no
+// The first layer of a plain model reads h = tok[id] + pos[i], so its projections are W h = W tok[id] + W pos[i]: project V + T
+// rows instead of B T, then add rows. Backward is the transpose: first sum the gradients of the projections by character and by
+// position. The same sums in another order. Not: models with a LayerNorm in between, nor rotary positions, which are not a
 // sum.
 #pragma once
 
@@ -16,7 +16,7 @@ struct TableProjection {
   Tensor<float> tok, pos;    // [V, P], [T, P]: the projected tables
   Tensor<float> dtok, dpos;  // [V, P], [T, P]
 
-  /// Whether a batch of B sequences of T has enough tokens for it.
+  /// Whether a batch of B sequences of T has enough tokens to gain from it.
   static bool pays(const AttentionLMConfig& config, Index batch, Index length) {
     return !config.blocks && config.positions == PositionKind::kLearned && config.vocab_size + length < batch * length;
   }

@@ -1,4 +1,4 @@
-// CharTokenizer and the UTF-8 under it. Unicode 15, section 3.9, table 3-7 (well-formed byte sequences).
+// CharTokenizer and its UTF-8. Unicode 15, section 3.9, table 3-7 (well-formed byte sequences).
 #include "qkv/lm/tokenizer.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kEntry = "tokenizer.characters";
 
-/// Bytes of the sequence that `first` opens; 0 when no sequence begins so.
+/// Bytes of the sequence that `first` opens; 0 when no sequence begins with it.
 int sequence_length(unsigned char first) {
   if (first < 0x80) return 1;
   if (first >= 0xC2 && first < 0xE0) return 2;
@@ -22,7 +22,7 @@ int sequence_length(unsigned char first) {
   return 0;
 }
 
-/// The second byte's range shuts out overlong forms, surrogates and values above U+10FFFF (table 3-7).
+/// The second byte's range excludes overlong forms, surrogates and values above U+10FFFF (table 3-7).
 bool second_byte_fits(unsigned char first, unsigned char second) {
   const unsigned char low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
@@ -70,7 +70,7 @@ std::string encode_utf8(char32_t character) {
 
 namespace {
 
-/// A character in quotes; control characters by number, so that an error stays one line.
+/// A character in quotes; control characters by number, so that an error stays on one line.
 std::string quoted(char32_t character) {
   if (character >= 0x20 && character != 0x7F) return "'" + encode_utf8(character) + "'";
   constexpr std::string_view kDigits = "0123456789ABCDEF";
@@ -124,8 +124,8 @@ std::vector<Index> CharTokenizer::encode(std::string_view text) const {
     const auto found = std::lower_bound(characters_.begin(), characters_.end(), characters[i]);
     check<OptionError>(
         found != characters_.end() && *found == characters[i], "CharTokenizer::encode",
-        "every character must be one that the model knows: got ", [&] { return quoted(characters[i]); }, " at place ", i,
-        "; known are ", [&] { return describe(); });
+        "every character must be in the model's vocabulary: got ", [&] { return quoted(characters[i]); }, " at position ", i,
+        "; it has ", [&] { return describe(); });
     ids[i] = found - characters_.begin();
   }
   return ids;

@@ -1,4 +1,4 @@
-// Trainer: one step after the other.
+// Trainer: steps, one by one, and their loop.
 #include "qkv/lm/trainer.h"
 
 #include <chrono>
@@ -12,7 +12,7 @@ inline namespace v0 {
 namespace lm {
 namespace {
 
-/// Training mode for as long as it lives.
+/// Switches the model to training mode for its lifetime.
 class TrainingMode {
  public:
   explicit TrainingMode(AttentionLM& model) : model_(model) { model_.train(true); }
