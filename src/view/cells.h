@@ -1,4 +1,4 @@
-// What every format asks of a cell: its weight, and which ink is read on its colour. Not: drawing.
+// What every format needs of a cell: its weight, and which ink is readable on its colour. Not: drawing.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@ namespace qkv {
 inline namespace v0 {
 namespace view {
 
-/// The largest weight of the block of rows x columns that starts at (row, column), as far as the map goes; NaN when none of
-/// them is a number.
+/// The largest weight of the block of rows x columns that starts at (row, column), clipped to the map; NaN when all of them
+/// are.
 inline float largest_weight(View<const float, 4> weights,  // [L, H, Tq, Tk]
                             Index layer, Index head, Index row, Index column, Index rows, Index columns) {
   float largest = std::numeric_limits<float>::quiet_NaN();
@@ -24,7 +24,7 @@ inline float largest_weight(View<const float, 4> weights,  // [L, H, Tq, Tk]
   return largest;
 }
 
-/// Whether white is read better than black on it: luma of ITU-R BT.601, times 1000.
+/// Whether white is more readable than black on it: luma of ITU-R BT.601, times 1000.
 inline bool is_dark(Rgb c) { return 299 * c.red + 587 * c.green + 114 * c.blue < 140'000; }
 
 }  // namespace view

@@ -16,8 +16,8 @@ struct Lab {
   double lightness, a, b;
 };
 
-/// A curve through OKLab. u = 0 is its light end, u = 1 its dark one; both themes share hue and chroma, so that a picture keeps
-/// its hues when it is shown on the other background. Every point lies inside the sRGB gamut.
+/// A curve through OKLab from u = 0, its light end, to u = 1, its dark end. Both themes share hue and chroma, so that a picture
+/// keeps its hues on the other background. Every point lies inside the sRGB gamut.
 Lab curve(double u, double light, double dark) {
   const double hue = (105 + 195 * u) * std::numbers::pi / 180;                         // yellow, green, blue, violet
   const double chroma = 0.008 + 0.08 * (1 - (1 - u) * (1 - u) * (1 - u)) + 0.025 * u;  // near grey only where it is near white
@@ -39,7 +39,7 @@ Rgb to_rgb(const Lab& c) {
           to_srgb_byte(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s)};
 }
 
-/// Points at equal distances along the curve, found on its polygon of 4096 pieces (its length differs from the arc's by 1e-7).
+/// Points at equal distances along the curve, measured on a polygon of 4096 pieces (its length is within 1e-7 of the arc's).
 std::array<Rgb, kNumColours> sample_evenly(double light, double dark, bool from_light) {
   constexpr int kPieces = 4096;
   std::vector<double> length(kPieces + 1, 0.0);

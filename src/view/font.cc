@@ -1,4 +1,4 @@
-// The dots of the font. Each glyph is 8 digits in base 32 (0-9, A-V), one a row from the top; the bits of a digit are the
+// The dots of the font. Each glyph is 8 digits in base 32 (0-9, A-V), one per row from the top; the bits of a digit are the
 // five dots from left to right. 'A' = E H H V H H H 0:
 //     E .###.   H #...#   H #...#   V #####   H #...#   H #...#   H #...#   0 .....
 #include "view/font.h"

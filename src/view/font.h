@@ -7,7 +7,7 @@ namespace view {
 
 inline constexpr int kGlyphWidth = 5;
 inline constexpr int kGlyphHeight = 8;
-inline constexpr int kGlyphAscent = 7;   // rows above the base line: a line of capitals is centred by these
+inline constexpr int kGlyphAscent = 7;   // rows above the base line, by which a line of capitals is centred
 inline constexpr int kGlyphAdvance = 6;  // one empty column follows each glyph
 
 /// Whether the dot is set. A character outside printable ASCII is a box.

@@ -1,4 +1,4 @@
-// Checks and sums over attention maps. Not: colours (colour.cc), drawing.
+// Checks of attention maps and sums over them. Not: colours (colour.cc), drawing.
 #include "qkv/view/heatmap.h"
 
 #include <algorithm>

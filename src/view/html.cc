@@ -16,7 +16,7 @@ namespace view {
 namespace {
 
 constexpr Index kMaxFloat16Weights = 262'144;  // 0.7 MB of base64
-constexpr std::size_t kTokenChars = 200;       // no label needs more; a hostile one cannot swell the page
+constexpr std::size_t kTokenChars = 200;       // no label needs more; bounds the page of a hostile file
 
 double decode_float16(std::uint32_t bits) {
   const auto exponent = static_cast<int>(bits >> 10);
@@ -24,7 +24,7 @@ double decode_float16(std::uint32_t bits) {
   return exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15);
 }
 
-/// IEEE 754 binary16, rounded to nearest even, of a share in 0 .. 1.
+/// A share in [0, 1] as IEEE 754 binary16, rounded to nearest even.
 std::uint32_t encode_float16(double share) {
   int exponent = 0;
   const double fraction = std::frexp(share, &exponent);  // share = fraction * 2^exponent, 0.5 <= fraction < 1
@@ -35,7 +35,7 @@ std::uint32_t encode_float16(double share) {
          mantissa;  // a mantissa of 1024 carries into the exponent, as it must
 }
 
-/// Weights of one head, and the largest error that storing any weight made.
+/// Weights of one head, and the largest error of any stored weight.
 class Encoder {
  public:
   Encoder(bool is_float16, double peak) : is_float16_(is_float16), peak_(peak) {}
@@ -76,7 +76,7 @@ class Encoder {
 
 std::string number(double value) { return significant(value, 9); }
 
-/// "[a,b,c]" of what `each` makes of every item.
+/// "[a,b,c]" from each(item) of every item.
 template <class List, class Each>
 std::string array_of(const List& list, Each each) {
   std::string out = "[";

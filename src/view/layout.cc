@@ -1,4 +1,4 @@
-// Sizes of still pictures. Not: drawing. The numbers are chosen by eye, for 1 to 16 heads and 1 to 64 tokens first.
+// Sizes of still pictures. Not: drawing. The numbers were chosen by eye, mainly for 1 to 16 heads and 1 to 64 tokens.
 #include "view/layout.h"
 
 #include <algorithm>
@@ -12,9 +12,9 @@ inline namespace v0 {
 namespace view {
 namespace {
 
-constexpr int kLargestCell = 56;         // room for "100" at scale 2 with air around it
+constexpr int kLargestCell = 56;         // room for "100" at scale 2 and a margin
 constexpr int kShortestCell = 14;        // of the shorter axis, when the other one is long
-constexpr int kEmptyPanel = 112;         // a panel without rows or columns still has room to say so
+constexpr int kEmptyPanel = 112;         // a panel without rows or columns has room to say so
 constexpr std::size_t kLabelChars = 12;  // longer tokens end in an ellipsis
 constexpr double kMaxPixels = 48e6;      // of all panels together; longer sequences are pooled
 constexpr Index kMaxCells = 4096;        // along one axis of a panel
@@ -44,12 +44,12 @@ void size_cells(Layout& out) {
     return static_cast<int>(std::clamp<Index>(target / std::max<Index>(1, axis.num_cells()), 1, kLargestCell));
   };
   const int rows = fitting(out.rows), columns = fitting(out.columns);
-  const int common = std::min(rows, columns);  // square cells, but a few long rows are not drawn as hair lines
+  const int common = std::min(rows, columns);  // square cells, except that a few long rows do not become hairlines
   out.rows.cell = std::min(rows, std::max(common, kShortestCell));
   out.columns.cell = std::min(columns, std::max(common, kShortestCell));
 }
 
-/// Positions 0, n, 2n.. with a round n, at least `pixels` apart.
+/// Positions 0, n, 2n, ... with a round n, at least `pixels` apart.
 std::vector<Tick> numbered_ticks(const Axis& axis, int pixels) {
   Index step = 1;
   for (Index decade = 1; step * axis.cell < pixels * axis.pool; decade *= 10) {
@@ -63,7 +63,7 @@ std::vector<Tick> numbered_ticks(const Axis& axis, int pixels) {
   return ticks;
 }
 
-/// Tokens where each has room for its own label, else numbers where they fit.
+/// Tokens where each label fits its position, otherwise numbers where they fit.
 void label_axis(Axis& axis, const std::vector<std::string>& tokens, bool is_horizontal, const TextWidth& text_width) {
   const int line = 9;  // pixels of a line of text at scale 1
   axis.text_scale = axis.cell >= 2 * line ? 2 : axis.cell > line ? 1 : kTextScale;
@@ -83,7 +83,7 @@ void label_axis(Axis& axis, const std::vector<std::string>& tokens, bool is_hori
   if (!axis.ticks.empty()) axis.gutter += kLabelDistance;
 }
 
-/// Panels side by side: all heads of a layer when there are several layers, else a grid as square and as full as can be.
+/// Panels per row: all heads of a layer when there are several layers, otherwise a grid as square and as full as possible.
 int grid_width(const Layout& out, Index num_layers, int panel_width, int panel_height) {
   const int count = static_cast<int>(out.panels.size());
   if (panel_width > 3 * panel_height) return 1;

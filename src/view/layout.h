@@ -1,4 +1,4 @@
-// Where everything of a still picture lies, in pixels: panels in a grid, cells, labels, colour bar. Not: drawing.
+// Positions of all parts of a still picture, in pixels: panels in a grid, cells, labels, colour bar. Not: drawing.
 #pragma once
 
 #include <functional>
@@ -23,10 +23,10 @@ struct Panel {
   std::string name;
   Box cells;
   bool has_row_labels = false;  // panels of a grid share labels: the first of each row of panels has them
-  bool has_key_labels = false;  // and each panel with none below it
+  bool has_key_labels = false;  // and each panel with no panel below it
 };
 
-/// A label on an axis: the position it stands at, and its text (visible, in UTF-8).
+/// A label on an axis: its position, and its text (visible, in UTF-8).
 struct Tick {
   Index position = 0;
   std::string text;
@@ -34,10 +34,10 @@ struct Tick {
 
 struct Axis {
   Index count = 0;      // positions
-  int cell = 1;         // pixels for each position, or for each block of `pool` positions
+  int cell = 1;         // pixels per position, or per block of `pool` positions
   Index pool = 1;       // positions in one cell
   int text_scale = 2;   // size of the labels
-  bool upward = false;  // labels are turned to read upward
+  bool upward = false;  // labels are rotated to read upward
   int gutter = 0;       // pixels that the labels take beside the panel
   std::vector<Tick> ticks;
 

@@ -9,7 +9,7 @@ namespace view {
 
 /// Everything up to the text of <title>.
 extern const std::string_view kPageHead;
-/// From </title> to the line of script that names the data: `const M = ` comes last, a JavaScript object literal must follow.
+/// From </title> up to `const M = ` in the script, after which the data must follow as a JavaScript object literal.
 extern const std::string_view kPageBody;
 /// The script that draws M, and the end of the page.
 extern const std::string_view kPageScript;

@@ -91,7 +91,7 @@ std::vector<std::byte> encode_png(const Raster& raster) {
   png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
   std::vector<std::byte> bytes(size);
   if (png_image_write_to_memory(&image, bytes.data(), &size, 0, raster.pixels.data(), 0, colours.data()) == 0) {
-    throw std::bad_alloc();  // memory is the only thing that can be missing: size and palette are within PNG's limits
+    throw std::bad_alloc();  // memory is the only possible cause: size and palette are within PNG's limits
   }
   bytes.resize(size);
   return bytes;

@@ -16,7 +16,7 @@ struct Raster {
         height(height_pixels),
         pixels(static_cast<std::size_t>(width_pixels) * static_cast<std::size_t>(height_pixels), kPaper) {}
 
-  /// Parts outside are left out.
+  /// Clips to the picture.
   void fill(const Box& box, Paint paint);
 
   int width, height;

@@ -10,7 +10,7 @@ namespace qkv {
 inline namespace v0 {
 namespace view {
 
-/// A colour of the picture's palette: 0 .. 239 is the colour map, then these.
+/// An entry of the picture's palette: 0 to 239 are the colour map, then these.
 using Paint = std::uint8_t;
 inline constexpr Paint kPaper = 240, kInk = 241, kFaintInk = 242, kLine = 243, kNan = 244, kInkOnDark = 245;
 inline constexpr int kPaletteSize = 246;
@@ -19,7 +19,7 @@ std::array<Rgb, kPaletteSize> palette();
 
 enum class Anchor { kStart, kMiddle, kEnd };
 
-/// One line of text. (x, y) lies on the line that halves its capitals; the anchor says where along it.
+/// One line of text. (x, y) is on the line that halves its capitals; the anchor says where along it.
 struct Label {
   int x = 0, y = 0;
   std::string_view text;  // visible, in UTF-8
@@ -42,7 +42,7 @@ class Canvas {
   virtual void cells(const Panel& panel) = 0;
 };
 
-/// The palette entry of a cell: of the largest of its weights; NaN when all of them are.
+/// The palette entry of a cell, for the largest of its weights; NaN when all of them are.
 Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel, Index row,
                  Index column);
 

@@ -1,4 +1,4 @@
-// Attention maps as lines of text. Not: asking the terminal or the environment anything.
+// Attention maps as lines of text. Not: querying the terminal or the environment.
 #include "qkv/view/terminal.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct Line {
   }
 };
 
-/// How a panel is drawn: columns of a cell, whether it holds its number, whether a line holds two rows of cells, weights in a
+/// How a panel is drawn: columns per cell, whether a cell holds its number, whether a line holds two rows of cells, weights per
 /// cell.
 struct Style {
   int cell = 1;
@@ -97,7 +97,7 @@ class Writer {
     return out;
   }
 
-  /// At most so many columns, and ASCII where that is asked for.
+  /// At most `columns` columns, and in ASCII if the options say so.
   std::string clipped(const std::string& visible, int columns) const {
     std::string out;
     for (const Character& c : decode_utf8(options_.unicode ? visible : ascii_label(visible))) {
@@ -119,7 +119,7 @@ class Writer {
     return {1, false, false, pool * 2, pool};  // a character is about twice as high as wide
   }
 
-  /// Key labels where each fits over its cell, else positions at a round step.
+  /// Key labels where each fits over its cell, otherwise positions at round steps.
   Line header() const {
     Line line;
     line.pad_to(label_columns_ + 1);

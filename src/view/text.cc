@@ -23,7 +23,7 @@ bool is_in(const std::array<Interval, N>& intervals, char32_t code) {
 }
 
 // Controls, soft hyphen, Arabic letter mark, zero width and direction marks, separators, invisible operators, byte order
-// mark, interlinear marks, tags: nothing is seen, or the order of what follows changes.
+// mark, interlinear marks, tags: characters that show nothing, or change the order of those that follow.
 constexpr std::array<Interval, 11> kInvisible{{{0x00, 0x1F},
                                                {0x7F, 0xA0},
                                                {0xAD, 0xAD},
@@ -67,7 +67,7 @@ std::string hexadecimal(std::uint32_t value, int digits) {
 
 std::string code_point_text(char32_t code) { return "U+" + hexadecimal(static_cast<std::uint32_t>(code), 4); }
 
-/// Bytes of the sequence that starts with `lead`, 0 when none starts so.
+/// Bytes of the sequence that starts with `lead`; 0 when no sequence starts with it.
 int sequence_length(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -104,7 +104,7 @@ std::string visible(std::string_view text, std::size_t max_characters, bool mark
 }  // namespace
 
 std::vector<Character> decode_utf8(std::string_view text) {
-  constexpr std::array<char32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};  // by sequence length; less is an overlong form
+  constexpr std::array<char32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};  // by sequence length; below it the form is overlong
   std::vector<Character> out;
   for (std::size_t at = 0; at < text.size();) {
     const auto lead = static_cast<unsigned char>(text[at]);

@@ -1,4 +1,4 @@
-// Tokens as labels: hostile or invisible text made visible, and escaped for each format. Not: tokenizing, fonts.
+// Tokens as labels: hostile or invisible text becomes visible, and is escaped for each format. Not: tokenizing, fonts.
 #pragma once
 
 #include <string>
@@ -22,16 +22,16 @@ void append_utf8(std::string& out, char32_t code);
 
 /// The text with every character visible on one line: space as U+2423, line feed as U+21B5, tab as U+21E5, other control
 /// characters, direction marks and invisible characters as U+XXXX, bytes that are not UTF-8 as \xNN, the empty text as two
-/// quotes. At most `max_characters`, the last then an ellipsis. Holds no control character, so no terminal escape sequence.
+/// quotes. At most `max_characters`, the last then an ellipsis. No control characters, so no terminal escape sequences.
 std::string visible_label(std::string_view text, std::size_t max_characters);
 
-/// A title on one line: visible_label, but with its spaces.
+/// A title on one line: visible_label, but spaces stay.
 std::string visible_line(std::string_view text, std::size_t max_characters);
 
 /// A visible label in printable ASCII: space as _, line feed as \n, tab as \t, other characters as U+XXXX.
 std::string ascii_label(std::string_view visible);
 
-/// Columns that visible text takes in a terminal: 2 for East Asian wide characters and pictographs, 0 for combining marks.
+/// Columns of visible text in a terminal: 2 for East Asian wide characters and pictographs, 0 for combining marks.
 int display_width(std::string_view visible);
 
 /// For XML text and attribute values.
