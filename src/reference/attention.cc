@@ -61,7 +61,7 @@ Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const 
       for (Index i = 0; i < q_len; ++i) {
         lse(b, h, i) = softmax_row(scores, b, h, i, weights);
         const bool empty = lse(b, h, i) == -kInfinity<T>;
-        // out[i,:] = sum_j factor[i,j] * w[i,j] * v[j,:]. A masked v may hold NaN, so it is left out, not multiplied by 0.
+        // out[i,:] = sum_j factor[i,j] * w[i,j] * v[j,:]. A masked v may hold NaN, so it is skipped, not multiplied by 0.
         for (Index j = 0; j < kv_len; ++j) {
           const bool reads = empty ? options.empty_row != EmptyRow::kZero : scores.keep(b, h, i, j);
           if (!reads) continue;
@@ -90,7 +90,7 @@ Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<cons
 
   for (Index b = 0; b < batch; ++b) {
     for (Index h = 0; h < num_heads; ++h) {
-      const Index g = h / scores.group_size;  // the key/value head, which sums over its group of query heads
+      const Index g = h / scores.group_size;  // the key/value head: gradients sum over its group of query heads
       for (Index i = 0; i < q_len; ++i) {
         const bool empty = lse(b, h, i) == -kInfinity<T>;
         if (empty && options.empty_row == EmptyRow::kZero) continue;

@@ -1,6 +1,6 @@
-// Attention as the textbook writes it: plain loops, the whole score matrix in memory, one formula per line. Read it first.
+// Attention as in a textbook: plain loops, the whole score matrix in memory, one formula per line. Read it first.
 // It is the oracle of the tests and the "naive" form of the tool. Not: fast, tiled, parallel, or aware of Mask and Philox:
-// which pairs are kept and what dropout multiplies are two functions that the caller gives.
+// the caller passes two functions, which pairs are kept and what dropout multiplies by.
 //
 // T is the type of every number and of every sum: float (the naive form), double or long double (the oracles).
 // Letters: B batch, H query heads, Hkv key/value heads, Tq queries, Tk keys, D width of q and k, Dv width of v.
@@ -18,24 +18,24 @@ namespace reference {
 
 /// May query i of head h of sequence b attend key j?
 using Keep = std::function<bool(Index b, Index h, Index i, Index j)>;
-/// What dropout multiplies the weight (b, h, i, j) with.
+/// The factor of dropout on the weight (b, h, i, j).
 using Factor = std::function<double(Index b, Index h, Index i, Index j)>;
 
 template <class T>
 struct Options {
   Keep keep;                    ///< not given: every pair is kept
-  View<const T, 4> bias;        ///< [B|1, H|1, Tq|1, Tk|1]; -inf = not kept; null: none
+  View<const T, 4> bias;        ///< [B|1, H|1, Tq|1, Tk|1]; -inf: not kept; null: none
   std::optional<double> scale;  ///< not given: 1/sqrt(D)
   double softcap = 0;           ///< 0: off
   EmptyRow empty_row = EmptyRow::kZero;
   Factor factor;  ///< not given: 1 everywhere
-  /// A logit beside the keys of every row of its head; null: none. [H]
+  /// One logit per head, added to the softmax's denominator of each row; null: none. [H]
   View<const T, 1> sinks{};
   /// position_factor(i, j) * position_table[position_row(i, j), h] is added to the score; null: nothing. [rows, H]
   View<const T, 2> position_table{};
   std::function<Index(Index i, Index j)> position_row{};
   std::function<double(Index i, Index j)> position_factor{};
-  /// What becomes of a score, -inf: not kept; and its derivative. Not given: the score.
+  /// The modified score (-inf: not kept) and its derivative. Not given: the score itself.
   std::function<T(T score, Index b, Index h, Index i, Index j)> score_mod{}, score_mod_slope{};
 };
 
@@ -65,7 +65,7 @@ template <class T>
 Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
                                View<const T, 3> dlse = {}, const Options<T>& options = {});
 
-/// dbias [B, H, Tq, Tk] summed over every axis on which the bias has size 1 and so repeats.
+/// dbias [B, H, Tq, Tk] summed over every axis on which the bias is broadcast.
 template <class T>
 Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>::Sizes& bias_sizes);
 

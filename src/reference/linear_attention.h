@@ -1,9 +1,8 @@
-// Linear attention as the textbook writes it (formulas of qkv/linear_attention.h), token by token as a recurrence and pair by
-// pair as a square, and the gradient of the recurrence. Read it before the chunked kernels. It is their oracle. Not: fast, or
-// careful.
+// Linear attention as in a textbook (formulas of qkv/linear_attention.h): token by token as a recurrence, pair by pair as a
+// square, and the gradient of the recurrence. Read it before the chunked kernels, whose oracle it is. Not: fast, or checked.
 //
-// N is the type of every number: float (the naive form), double or long double (the oracles), or a type that follows magnitudes
-// (tests/linear/measured.h), which is why everything is a template and why `settled` exists.
+// N is the type of every number: float (the naive form), double or long double (the oracles), or a type that tracks magnitudes
+// for error bounds (tests/linear/measured.h), which is why everything is a template and why `settled` exists.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +41,8 @@ struct LinearBackward {
   Tensor<N> dkv, dz;            ///< of the initial state
 };
 
-/// A number that a recurrence reads and writes again and again: itself. Where magnitudes are followed, the reading starts anew
-/// from its value: multiplied through a thousand tokens they would outgrow every number, while errors of a contraction die out.
+/// A number that a recurrence carries from token to token: returned unchanged. A type that tracks magnitudes restarts here from
+/// the value: multiplied over a thousand tokens magnitudes would overflow, while the errors of a contraction die out.
 template <class N>
 N settled(N x) {
   return x;
@@ -64,7 +63,7 @@ class LinearHead {
   Index width() const { return v_.size(3); }
 
   N softmax_scale() const { return N(o_.scale ? *o_.scale : 1 / std::sqrt(static_cast<double>(q_.size(3)))); }
-  /// Of phi(q).phi(k).
+  /// The scale of phi(q).phi(k).
   N scale() const { return N(o_.map == FeatureMap::kSoftmax ? 1.0 : o_.scale.value_or(1.0)); }
 
   Row phi(const View<const N, 4>& x, Index h, Index t) const {
@@ -142,7 +141,7 @@ class LinearHead {
     return state;
   }
 
-  /// w = v[t] - decay * S^T phi(k[t]), what the delta rule has not stored yet; v[t] without it.
+  /// w = v[t] - decay * S^T phi(k[t]), what the delta rule has not stored yet; without the delta rule v[t].
   Row residual(const State& before, const Row& kf, Index t) const {
     Row w;
     for (Index e = 0; e < width(); ++e) {
@@ -216,7 +215,7 @@ LinearForward<N> linear_attention_recurrent(View<const N, 4> q, View<const N, 4>
   return result;
 }
 
-/// The same as a sum over pairs of tokens; the final state is left 0.
+/// The same as a sum over pairs of tokens; the final state stays 0.
 template <class N>
 LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4> k, View<const N, 4> v,
                                             const LinearOptions<N>& options) {
@@ -232,7 +231,7 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
       const auto first = head.initial();
       std::vector<typename Head::Row> keys;
       for (Index j = 0; j < kv_len; ++j) keys.push_back(head.phi(k, g, j));
-      // c[j+1] = exp(sum of log_decay over j+1 .. i); c[0]: from the initial state on
+      // c[j+1] = exp(sum of log_decay over j+1 .. i): from key j to query i; c[0]: from the initial state
       const auto decays_to = [&](Index i) {
         typename Head::Row c(Head::at(std::max(i, kv_len - 1) + 2), N(1));
         N sum = N(0);
@@ -247,7 +246,7 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
         for (std::size_t f = 0; f < a.size(); ++f) sum += a[f] * c[f];
         return sum;
       };
-      /// sum over f of x[f] * S[f, e] of the initial state
+      /// sum over f of x[f] * S[f, e] for the initial state S
       const auto of_first = [&](const typename Head::Row& x, Index e) {
         N sum = N(0);
         for (Index f = 0; f < head.features(); ++f) sum += x[Head::at(f)] * first.s(f, e, width);
@@ -358,7 +357,7 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
         }
         for (Index e = 0; e < width; ++e) {
           // S[t] = decay * S[t-1] + phi(k) u^T,  u = beta * w,  w = v - decay * S[t-1]^T phi(k)
-          N du = N(0), du_again = N(0);  // the same number; the second is what the recurrence goes on with
+          N du = N(0), du_again = N(0);  // equal numbers; the second is what the recurrence carries on
           const N beta = head.delta() ? head.beta(t) : N(1);
           for (Index f = 0; f < features; ++f) {
             du += d.s(f, e, width) * key[at(f)];

@@ -1,4 +1,4 @@
-// One score of the textbook with its parts, as every derivative asks for them. Not: softmax, sums over keys (attention.cc).
+// One score of the textbook form and its parts, for every derivative. Not: softmax, sums over keys (attention.cc).
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ T dot(const View<const T, 4>& x, Index b, Index h, Index i, const View<const T, 
   return sum;
 }
 
-/// What all directions share: the shapes, and one score with the derivatives of its soft cap and of what is made of it.
+/// What all directions share: the shapes, and one score with the derivatives of its softcap and of its modifier.
 template <class T>
 struct Scores {
   View<const T, 4> q;  // [B, H, Tq, D]

@@ -20,14 +20,14 @@ Tensor<T> zeros_like(const View<const T, 4>& view) {
   return Tensor<T>({view.size(0), view.size(1), view.size(2), view.size(3)});
 }
 
-/// One row of pairs (i, j): the score, how it moves along the tangents, and the weights.
+/// One row of pairs (i, j): the score, its derivatives along the tangents, and the weights.
 template <class T>
 struct Row {
   std::vector<bool> kept;
-  std::vector<T> slope, bend;        // first and second derivative of the soft cap
+  std::vector<T> slope, bend;        // first and second derivative of the softcap
   std::vector<T> product_rate;       // tx[j] = scale * (tq[i].k[j] + q[i].tk[j])
   std::vector<T> rate;               // ts[j] = slope * tx[j] + tbias[i,j]
-  T sink_rate = 0, sink_weight = 0;  // of the sink's logit, a key of value 0
+  T sink_rate = 0, sink_weight = 0;  // of the sink's logit, a key whose value is 0
   T mean = 0;                        // sum_j w[j] * ts[j] + sink_weight * sink_rate: the tangent of lse
 
   Row(const Scores<T>& scores, const Tangents<T>& t, const View<const T, 4>& weights, T lse, Index b, Index h, Index i)
@@ -49,7 +49,7 @@ struct Row {
       moved.position_row = scores.options.position_row;
       moved.position_factor = scores.options.position_factor;
     }
-    const Scores<T> tangent{scores.q, scores.k, moved};  // for what it adds to scores
+    const Scores<T> tangent{scores.q, scores.k, moved};  // for the terms that it adds to scores
     for (Index j = 0; j < scores.k.size(2); ++j) {
       const auto at = static_cast<std::size_t>(j);
       kept[at] = scores.keep(b, h, i, j);
@@ -65,7 +65,7 @@ struct Row {
   }
 };
 
-/// tout[i,:] = sum_j factor * (w[i,j] * (ts[i,j] - mean) * v[j,:] + w[i,j] * tv[j,:]); of an empty row the weights stand still.
+/// tout[i,:] = sum_j factor * (w[i,j] * (ts[i,j] - mean) * v[j,:] + w[i,j] * tv[j,:]); an empty row's weights are constant.
 template <class T>
 void add_out_rate(const Scores<T>& scores, const Tangents<T>& t, const View<const T, 4>& v, const View<const T, 4>& weights,
                   const Row<T>& row, bool empty, Index b, Index h, Index i, const View<T, 4>& tout) {
@@ -130,7 +130,7 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
     for (Index h = 0; h < q.size(1); ++h) {
       const Index g = h / scores.group_size;
       for (Index i = 0; i < q.size(2); ++i) {
-        // <cotangents, gradients> = <tout, dout> + <tlse, dlse>: with respect to dout and dlse it is tout and tlse.
+        // <cotangents, gradients> = <tout, dout> + <tlse, dlse>: its gradients for dout and dlse are tout and tlse.
         const bool empty = is_empty(lse(b, h, i));
         const Row<T> row(scores, cotangents, weights, lse(b, h, i), b, h, i);
         gdlse(b, h, i) = row.mean;

@@ -1,5 +1,5 @@
-// Derivatives beyond the gradients as the textbook writes them: the whole S x S in memory, one formula per line. Forward mode
-// (jvp) and double backward. The formulas are derived in docs/maths/second-order.md. Not: fast, tiled or parallel.
+// Derivatives beyond the gradients as in a textbook: the whole S x S in memory, one formula per line. Forward mode (jvp) and
+// double backward. The formulas are derived in docs/maths/second-order.md. Not: fast, tiled or parallel.
 #pragma once
 
 #include "reference/attention.h"
@@ -8,7 +8,7 @@ namespace qkv {
 inline namespace v0 {
 namespace reference {
 
-/// A direction in which the inputs move; a null view stands for zeros.
+/// A direction in the space of inputs; a null view stands for zeros.
 template <class T>
 struct Tangents {
   View<const T, 4> q;                 ///< [B, H, Tq, D]
@@ -37,13 +37,12 @@ struct DoubleBackward {
   Tensor<T> position_table{};  ///< [rows, H], where there is one
 };
 
-/// How out and lse move along the tangents.
+/// The derivatives of out and lse along the tangents.
 template <class T>
 Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Tangents<T>& tangents,
                      const Options<T>& options = {});
 
-/// Gradients of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias> with respect to everything that attention_backward is
-/// given.
+/// Gradients of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias> with respect to every input of attention_backward.
 template <class T>
 DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
                                             View<const T, 3> dlse, const Tangents<T>& cotangents,
