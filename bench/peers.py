@@ -2,15 +2,15 @@
 """qkv and its peers on the same cases, on this machine: a table, a page, a plot, raw JSON.
 
 PyTorch, ONNX Runtime, OpenVINO and JAX, where they are installed (pip install torch onnx onnxruntime openvino jax matplotlib),
-each in a process of its own, all pinned to the same CPUs, run in turn: one round times a case with every one of them, the next
-round in the opposite order. A peer counts with the best of its variants (kernels, operators, ways to write the case).
+each in its own process, all pinned to the same CPUs, run in turn: one round times a case with each of them, the next round in
+reverse order. A peer counts with the best of its variants (kernels, operators, ways to write the case).
 
 qkv is called through its tool, `qkv bench --exact CASE --json`: that process measures the machine's peak beside the case, and
 the fractions of all peers are of that peak. Where the Python package is installed (pip install .), it is timed beside them, as
-a user of Python calls it, and counts in no ratio. Every result is first compared with attention in f64.
+a Python user calls it, but enters no ratio. Every result is first compared with attention in f64.
 
     bench/peers.py --quick                      # some of the cases, one round, a few minutes
-    bench/peers.py --out docs/benchmarks        # all of the default cases: two rounds, about ten minutes; the page and the plot
+    bench/peers.py --out docs/benchmarks        # the default cases: two rounds, about ten minutes; the page and the plot
     bench/peers.py --threads 2 --cases fwd-f32-d64 decode
 """
 
@@ -30,7 +30,7 @@ from peer.cases import all_cases
 PEERS = ("pytorch", "onnxruntime", "openvino", "jax", "qkv_python")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUNS = 10  # at least, over all rounds
-TIMED_MS = 150  # and at least so long in each round
+TIMED_MS = 150  # and at least this long in each round
 
 
 def pin(cpus):
@@ -38,7 +38,7 @@ def pin(cpus):
 
 
 class Peer:
-    """A worker process and what it answered."""
+    """A worker process and its answers."""
 
     def __init__(self, name, threads, cpus):
         command = [sys.executable, __file__, "--worker", name, "--threads", str(threads)]
@@ -74,7 +74,7 @@ def installed(name):
 
 
 def start_peers(names, threads, cpus):
-    """(those that run, {name: why not})"""
+    """(peers that run, {name: why not})"""
     modules = {"pytorch": "torch", "qkv_python": "qkv"}
     running, missing = [], {}
     for name in names:
@@ -90,7 +90,7 @@ def start_peers(names, threads, cpus):
 
 
 def run_qkv(tool, case, threads, isa, cpus):
-    """The case's entry of `qkv bench`, with the machine's; None when the tool has no such case."""
+    """The case's entry of `qkv bench`, with the machine's peaks; None when the tool has no such case."""
     command = [tool, "bench", "--exact", case.name, "--json", "--threads", str(threads)] + (["--isa", isa] if isa else [])
     done = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin(cpus))
     if done.returncode == 2 and "no case" in done.stderr:
@@ -139,7 +139,7 @@ def timing(times):
 
 
 def merged_qkv(entries):
-    """Several processes' entries as one: the median of their medians, the largest of their peaks."""
+    """The entries of several processes as one: the median of their medians, the largest of their peaks."""
     middle = sorted(entries, key=lambda entry: entry["ms"])[(len(entries) - 1) // 2]
     medians = [entry["ms"] for entry in entries]
     merged = middle | {"ms": statistics.median(medians), "runs": sum(entry["runs"] for entry in entries)}
@@ -206,17 +206,16 @@ def chosen_cases(options):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--qkv", default=str(ROOT / "build/release/qkv"), help="the tool (default: build/release/qkv)")
-    parser.add_argument("--threads", type=int, default=1, help="of each of them (default 1: one thread decides)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of qkv and of each peer (default 1)")
     parser.add_argument("--isa", help="instruction set of qkv (default: the fastest here)")
-    parser.add_argument("--cases", nargs="+", metavar="NAME", help="beginnings of names of `qkv bench`")
+    parser.add_argument("--cases", nargs="+", metavar="NAME", help="cases of `qkv bench` whose names begin with NAME")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
     parser.add_argument("--quick", action="store_true", help="some of the cases, one round")
-    parser.add_argument("--full", action="store_true", help="also what takes long: head width 128 above 4,096 tokens")
-    parser.add_argument("--rounds", type=int, help="default 2, with --quick 1")
+    parser.add_argument("--full", action="store_true", help="also the slow cases: head width 128 above 4,096 tokens")
+    parser.add_argument("--rounds", type=int, help="number of rounds (default 2, with --quick 1)")
     parser.add_argument("--out", type=pathlib.Path, help="folder for the page and the plot of this run (default: neither)")
-    raw = "file for everything measured, as JSON (default: build/peers/NAME.json)"
-    parser.add_argument("--raw", type=pathlib.Path, help=raw)
-    parser.add_argument("--name", help="of the files (default: date, CPU and threads)")
+    parser.add_argument("--raw", type=pathlib.Path, help="file for everything measured, as JSON (default: build/peers/NAME.json)")
+    parser.add_argument("--name", help="stem of the files' names (default: date, CPU and threads)")
     parser.add_argument("--note", default="", help="a sentence for the page")
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
     options = parser.parse_args()

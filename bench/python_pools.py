@@ -1,8 +1,8 @@
-"""qkv's threads beside PyTorch's OpenMP in one process: regions of about 50 us, alone and in turn, hot and after 50 ms of rest.
+"""qkv's threads beside PyTorch's OpenMP in one process: regions of about 50 us, alone and in turn, hot and after 50 ms idle.
 
     python bench/python_pools.py [repetitions]
 
-Prints minimum and median microseconds of wall time. Beside each other neither should be slower than alone.
+Prints the minimum and median wall time in microseconds. In turn, neither should be slower than alone.
 """
 
 from __future__ import annotations

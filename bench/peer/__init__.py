@@ -1,1 +1,1 @@
-"""What bench/peers.py is made of: the cases, one module for each peer, the worker that runs one, the report and the plot."""
+"""The parts of bench/peers.py: the cases, one module per peer, the worker process that runs a peer, the report and the plot."""

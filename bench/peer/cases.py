@@ -1,6 +1,6 @@
-"""The cases that qkv and its peers are timed on: each is a case of `qkv bench` by name, with what the peers need to build it.
+"""The cases on which qkv and its peers are timed: each is a case of `qkv bench` by name, with what the peers need to build it.
 
-Flops are useful ones: 4 B H Tq Tk D forward, halved when causal, 2.5 times that backward; 4 D for each live pair of a window.
+Flops count useful work: 4 B H Tq Tk D forward, halved when causal, 2.5 times that backward; 4 D per kept pair of a window.
 """
 
 import dataclasses
@@ -8,18 +8,18 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    name: str  # of `qkv bench`
-    row: str  # of the table of goals
+    name: str  # name in `qkv bench`
+    row: str  # row of the table of goals
     kind: str  # forward, backward, fwdbwd, weights, decode, linear, linear-backward, mha, mha-train, lm-step, lm-process
     ratio_goal: float = 0  # qkv's time against the fastest peer's; 0: none
     dtype: str = "f32"
     batch: int = 1
     heads: int = 1
-    kv_heads: int = 0  # 0: as heads
+    kv_heads: int = 0  # 0: as many as heads
     q_len: int = 0
-    kv_len: int = 0  # 0: as q_len
-    head_dim: int = 64  # of a layer: embed_dim / heads; a linear layer has q_len rows
-    causal: bool = False  # the last query sees the last key
+    kv_len: int = 0  # 0: q_len
+    head_dim: int = 64  # for a layer: embed_dim / heads; a linear layer has q_len rows
+    causal: bool = False  # bottom-right: the last query attends to the last key
     extra: str = ""  # dropout, bias, window, lengths
     window: int = 128
     quick: bool = True
@@ -41,7 +41,7 @@ class Case:
         return [self.tk * (b + 1) // self.batch for b in range(self.batch)]
 
     def live_pairs(self):
-        """Kept pairs of queries and keys, all sequences and heads; half of all when causal."""
+        """Kept pairs of queries and keys over all sequences and heads; half of all pairs when causal."""
         if self.extra == "window":
             return self.heads * self.batch * sum(min(i + 1, self.window) for i in range(self.q_len))
         if self.extra == "lengths":
@@ -66,18 +66,18 @@ class Case:
         }.get(self.kind, 0)
 
     def cache_bytes(self):
-        """Of keys and values, which a decoding step reads."""
+        """Bytes of keys and values, which a decoding step reads."""
         size = {"f32": 4, "bf16": 2}[self.dtype]
         return 2 * size * self.batch * self.hkv * self.tk * self.head_dim
 
     def small(self):
-        """The same kind, small enough to compare every gradient with f64."""
+        """A case of the same kind, small enough to compare every gradient with f64."""
         lengths = {"q_len": min(self.q_len, 192), "kv_len": min(self.tk, 192) if self.q_len == self.tk else self.tk}
         return dataclasses.replace(self, batch=min(self.batch, 2), heads=min(self.heads, 2), kv_heads=0, **lengths)
 
 
 def heads_for(length, head_dim):
-    """As `qkv bench`: about 2 GFLOP forward."""
+    """As in `qkv bench`: about 2 GFLOP forward."""
     return max(1, min(64, 8 * 1024 * 1024 // (length * length) * 64 // head_dim))
 
 

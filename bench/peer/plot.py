@@ -1,7 +1,7 @@
-"""Fraction of peak over the number of tokens, a line for each peer: forward and backward, full and causal, f32, D 64."""
+"""Fraction of peak over the number of tokens, one line per peer: forward and backward, full and causal, f32, D 64."""
 
 PANELS = (("forward", False), ("forward", True), ("backward", False), ("backward", True))
-# Distinguishable in print and to the colour-blind (Okabe and Ito 2008).
+# Distinguishable in print and with colour blindness (Okabe and Ito 2008).
 LOOKS = {
     "qkv": ("#D55E00", "o"),
     "pytorch": ("#0072B2", "s"),
@@ -15,7 +15,7 @@ NAMES["qkv_python"] = "qkv in Python"
 
 
 def series(run, kind, causal):
-    """{who: [(tokens, fraction)]}, the number of tokens ascending."""
+    """{who: [(tokens, fraction)]}, in ascending number of tokens."""
     lines = {}
     for record in run["cases"]:
         wanted = record["kind"] == kind and record["causal"] == causal and record["dtype"] == "f32" and record["head_dim"] == 64
@@ -28,7 +28,7 @@ def series(run, kind, causal):
 
 
 def write(run, stem):
-    """stem.png, of few colours and so small; [] without matplotlib or points."""
+    """Writes stem.png with few colours, so that it is small; [] without matplotlib or points."""
     try:
         import matplotlib
     except ImportError:

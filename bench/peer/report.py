@@ -1,4 +1,4 @@
-"""What a run of bench/peers.py says: a line per case, the table, the page, the raw JSON. The plot is plot.py."""
+"""The report of a run of bench/peers.py: a line per case, the table, the page, the raw JSON. Not: the plot (plot.py)."""
 
 import datetime
 import json
@@ -12,7 +12,7 @@ import subprocess
 from . import plot
 
 STEADY = 0.03
-PEAKS = {"fma": "fma_f32_gflops", "bf16 dot": "dot_bf16_gflops", "bandwidth": "read_gbs"}  # what a fraction is of
+PEAKS = {"fma": "fma_f32_gflops", "bf16 dot": "dot_bf16_gflops", "bandwidth": "read_gbs"}  # the peak that a fraction refers to
 
 
 def _output(*command):
@@ -23,7 +23,7 @@ def _output(*command):
 
 
 def _cpu(model):
-    """The name, and what tells the generation where a virtual machine hides it."""
+    """The CPU's name, and the numbers that identify its generation where a virtual machine hides it."""
     text = pathlib.Path("/proc/cpuinfo").read_text()
     numbers = [re.search(rf"^{key}\s*: (\d+)", text, re.MULTILINE) for key in ("cpu family", "model", "stepping")]
     if not all(numbers):
@@ -32,7 +32,7 @@ def _cpu(model):
 
 
 def machine(options, cpus):
-    """Where, when and with which settings."""
+    """Where, when and with which settings the run was made."""
     info = json.loads(_output(options.qkv, "info", "--json"))
     root = pathlib.Path(__file__).resolve().parent
     return {
@@ -201,7 +201,7 @@ def table(run):
 
 
 def _peaks(run):
-    """ "f32 FMA 196.8 GFLOP/s (195.1 to 197.0)", median and range over the cases."""
+    """ "f32 FMA 196.8 GFLOP/s (195.1 to 197.0)": median and range over the cases."""
     words = []
     names = {"fma": "f32 multiply-adds {} GFLOP/s", "bf16 dot": "bf16 products {} GFLOP/s", "bandwidth": "read {} GB/s"}
     for of, name in names.items():
@@ -245,7 +245,7 @@ def markdown(run, stem):
 
 
 def _rounded(value):
-    """Six digits are more than any of the numbers has."""
+    """Rounds to six digits, more than any of the measurements has."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -254,7 +254,7 @@ def _rounded(value):
 
 
 def stem_of(run, name):
-    """The name of a run's files: `name`, or its date, CPU and threads."""
+    """The stem of a run's files: `name`, or its date, CPU and threads."""
     cpu = re.sub(r"\((r|tm)\)|processor|cpu|@.*|[(),]", "", run["cpu"].lower())  # "intel xeon family 6 model 207 stepping 2"
     return name or "-".join([run["date"][:10], *cpu.split(), f"{run['threads']}t"])
 
@@ -267,7 +267,7 @@ def write_raw(run, path):
 
 
 def write(run, folder, stem):
-    """<folder>/<stem>.md and .png; the latter when matplotlib is installed and there is something to draw."""
+    """Writes <folder>/<stem>.md and .png; the latter when matplotlib is installed and there is something to draw."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / f"{stem}.md"
     page.write_text(markdown(run, stem))

@@ -1,4 +1,4 @@
-"""Attention in f64 NumPy, and how far each type may be from it. Shapes [B, H, T, D]; heads of k and v are repeated."""
+"""Attention in f64 NumPy, and the error that each type may have against it. Shapes [B, H, T, D]; k and v heads are repeated."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def linear_numbers(case, seed=19):
 
 
 def linear(x, weight, bias):
-    """In f64."""
+    """x weight^T + bias in f64."""
     return x.astype(np.float64) @ weight.astype(np.float64).T + bias
 
 
@@ -88,6 +88,6 @@ def gradients(case, q, k, v, dout):
 
 
 def difference(got, expected):
-    """Largest difference, relative to the larger of 1 and the largest expected number."""
+    """Largest difference, relative to the largest expected number or 1, whichever is larger."""
     expected = np.asarray(expected, np.float64)
     return float(np.max(np.abs(np.asarray(got, np.float64) - expected)) / max(1.0, np.max(np.abs(expected))))

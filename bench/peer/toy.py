@@ -2,7 +2,7 @@
 
 As a program: toy.py STEPS THREADS.
 
-B 32, T 16, E 32, one head without biases, vocabulary 7, as `qkv train`.
+B 32, T 16, E 32, one head without biases, vocabulary 7, as in `qkv train`.
 """
 
 import sys

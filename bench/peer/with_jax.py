@@ -10,7 +10,7 @@ NAME = "JAX"
 
 
 def settings(threads):
-    """Before jax is imported: it reads the flags once."""
+    """Must run before jax is imported, which reads the flags once."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     if threads == 1:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -27,7 +27,7 @@ def version():
 
 def variants(case):
     makers = {"forward": _forward, "decode": _forward, "backward": _gradient, "fwdbwd": _gradient, "linear": _linear}
-    # It keeps the S x S scores, for the gradient several times.
+    # JAX stores the S x S scores, several times for the gradient.
     too_long = case.q_len > 4096
     return dict(makers[case.kind](case)) if case.kind in makers and not too_long else {}
 
@@ -100,7 +100,7 @@ def _linear(case):
 
 
 def _gradient_call(case):
-    """(compiled gradient with the forward in it, its arguments)."""
+    """(compiled gradient, which contains the forward; its arguments)."""
     import jax
     import jax.numpy as jnp
 

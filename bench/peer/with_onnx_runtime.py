@@ -56,7 +56,7 @@ def _model(nodes, inputs, outputs, initializers=()):
 
 
 def _session(model, inputs, outputs, rotate=None):
-    """run() -> the first output. rotate: lists of further arrays for some inputs, bound in turn."""
+    """run() -> the first output. rotate: lists of alternative arrays for some inputs, bound in turn."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads
     options.inter_op_num_threads = 1
@@ -110,7 +110,7 @@ def _forward(case):
 
 
 def _decode(case):
-    """The query heads of a group as rows of one head; is_causal of ONNX 23 is not the last query's, so Tq 1 only."""
+    """The query heads of a group as rows of one head. Tq 1 only: ONNX 23 aligns is_causal to the first query, not the last."""
     if case.causal:
         return
     q, k, v, _ = textbook.numbers(case)

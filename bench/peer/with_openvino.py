@@ -45,7 +45,7 @@ def _compiled(model, hint):
 
 
 def _attention(q, k, causal, dtype, mask=None):
-    """16-bit tensors in and out; where the CPU has no bf16 they are converted around the operator, as one would by hand."""
+    """16-bit tensors in and out; where the CPU has no bf16 they are converted around the operator, as a user would by hand."""
     element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[dtype]
     convert = dtype == "bf16" and not _has_bf16()
     parameters = [ops.parameter(list(shape), element) for shape in (q, k, k)]
@@ -66,7 +66,7 @@ def _tensor(x, dtype):
 
 
 def _request(model, arrays, dtype="f32", rotate=None):
-    """run() -> the output as f32. rotate: several sets of inputs, taken in turn."""
+    """run() -> the output as f32. rotate: several sets of inputs, used in turn."""
     request = _compiled(model, "bf16" if dtype == "bf16" and _has_bf16() else "f32").create_infer_request()
     turns = itertools.cycle([[_tensor(x, dtype) for x in inputs] for inputs in rotate or [arrays]])
     several = rotate is not None and len(rotate) > 1
@@ -88,7 +88,7 @@ def _request(model, arrays, dtype="f32", rotate=None):
 
 
 def _rounded(x):
-    """To the nearest bf16, as f32."""
+    """Rounds to the nearest bf16, as f32."""
     bits = x.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
@@ -126,7 +126,7 @@ def _decode(case):
 
 
 def _linear(case):
-    """16-bit rows in and out, as _attention."""
+    """16-bit rows in and out, as in _attention."""
     element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[case.dtype]
     x, weight, bias, _ = textbook.linear_numbers(case)
     if case.dtype == "bf16":

@@ -1,6 +1,6 @@
 """PyTorch: scaled_dot_product_attention with its flash and math kernels, nn.MultiheadAttention's fast path, the textbook.
 
-Forward runs in inference_mode; backward is torch.autograd.grad on a graph that is kept, so that forward is not in it.
+Forward runs in inference_mode; backward is torch.autograd.grad on a retained graph, so that its time excludes forward.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from . import textbook, toy
 
 NAME = "PyTorch"
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
-MATH_LENGTH = 4096  # the math kernel keeps S x S numbers for each head
+MATH_LENGTH = 4096  # the math kernel stores S x S numbers per head
 warnings.filterwarnings("ignore", category=UserWarning)
 
 
@@ -89,12 +89,12 @@ def _forward(case):
 
 
 def _decode(case):
-    """enable_gqa with each kernel; and the query heads of a group as rows of one head, as one would by hand."""
+    """enable_gqa with each kernel; and the query heads of a group as rows of one head, as a user would write it by hand."""
     q, k, v, _ = _tensors(case)
     keep = None
-    if case.causal:  # is_causal of PyTorch would let the first query see the first key only
+    if case.causal:  # PyTorch's is_causal would let the first query attend to the first key only
         keep = torch.from_numpy(textbook.keep_of(case)[0])
-    copies = 1 + int(2**29 // case.cache_bytes())  # none of them is in a cache when its turn comes, as in `qkv bench`
+    copies = 1 + int(2**29 // case.cache_bytes())  # none of them is cached when its turn comes, as in `qkv bench`
     caches = itertools.cycle([(k, v)] + [(k.clone(), v.clone()) for _ in range(copies - 1)])
     group = case.heads // case.hkv
     grouped_q = q.reshape(case.batch, case.hkv, group * case.q_len, case.head_dim)
@@ -115,7 +115,7 @@ def _decode(case):
 
 
 def _options(case):
-    """Keyword arguments of SDPA; the bias, when there is one, requires its gradient."""
+    """Keyword arguments of SDPA; a bias requires its gradient."""
     options = {"is_causal": case.causal, "dropout_p": 0.1 if case.extra == "dropout" else 0.0}
     if case.extra == "bias":
         options["attn_mask"] = torch.from_numpy(textbook.bias_of(case)).to(_dtype(case)).requires_grad_()
@@ -139,7 +139,7 @@ def _graph(case, kernel):
 
 def _gradient_error(case, kernel):
     if case.extra == "dropout":
-        return None  # PyTorch draws its own numbers
+        return None  # PyTorch draws other random numbers
     small = case.small()
     forward, inputs, dout = _graph(small, kernel)
     got = torch.autograd.grad(forward(), inputs, dout)
@@ -213,7 +213,7 @@ def _linear_backward(case):
 
 
 class SdpaLayer(torch.nn.Module):
-    """The layer as one writes it today: one product for q, k, v, SDPA, one product for the output."""
+    """The layer as it is usually written: one product for q, k, v, SDPA, one product for the output."""
 
     def __init__(self, layer):
         super().__init__()

@@ -1,5 +1,4 @@
-"""qkv's own Python package, timed as the peers are: what a call from Python costs beside `qkv bench`. Not a peer: no ratio "
-"counts it."""
+"""qkv's own Python package, timed as the peers are: what a call from Python costs beside `qkv bench`. Not a peer: no ratio."""
 
 import itertools
 
@@ -84,7 +83,7 @@ def _weights(case):
 
 
 def _gradient_error(case):
-    """Of a small case of the same kind; nothing to compare with under dropout."""
+    """The error of a small case of the same kind; dropout has nothing to compare with."""
     import qkv
 
     from . import textbook

@@ -1,7 +1,7 @@
-"""One peer in its own process: reads requests, a JSON object a line, from standard input, answers on standard output.
+"""One peer in its own process: reads requests, one JSON object per line, from standard input, answers on standard output.
 
 {"do": "about"} -> {"version", "settings"};  {"do": "agree", "folder", "causal"} -> {"out": file};
-{"do": "prepare", "case"} -> {"variants": {name: error}};  {"do": "time", "runs"} -> {"ms": {name: [..]}}
+{"do": "prepare", "case"} -> {"variants": {name: error}};  {"do": "time", "runs"} -> {"ms": {name: [...]}}
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ MODULES = {
     "jax": "with_jax",
     "qkv_python": "with_qkv_python",
 }
-HOPELESS = 1.5  # a variant that takes so many times as long as the peer's best is not timed again
+HOPELESS = 1.5  # a variant this many times slower than the peer's best is not timed again
 
 
 def milliseconds(call):
@@ -87,7 +87,7 @@ def serve(peer, threads):
         request = json.loads(line)
         try:
             answer = getattr(worker, request["do"])(request)
-        except Exception as error:  # a peer that cannot do a case says so and lives on
+        except Exception as error:  # a peer that cannot run a case reports it and continues
             answer = {"failed": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
