@@ -1,4 +1,4 @@
-// Cross-attention: 3 queries look at 7 keys; values are wider than keys. Where a diagonal is wanted, it must be said which.
+// Cross-attention: 3 queries attend to 7 keys; values are wider than keys. A causal mask needs to know where its diagonal ends.
 #include "example.h"
 #include "qkv/qkv.h"
 

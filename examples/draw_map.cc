@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   const qkv::nn::MultiHeadAttention layer({.embed_dim = 64, .num_heads = 2, .causal = true, .seed = 1});
   qkv::Tensor<float> weights;  // [B, H, T, T]
   qkv::Tensor<float> x = random_tensor({1, length, 64}, 2);
-  for (float& value : x.span()) value *= 4.0F;  // an untrained layer hardly chooses: larger inputs make it
+  for (float& value : x.span()) value *= 4.0F;  // an untrained layer attends almost evenly: larger inputs sharpen it
   layer.forward(x, {.weights = &weights});
 
   const auto map = qkv::view::make_map(qkv::View<const float, 4>(weights), qkv::view::characters(text), "an untrained layer");

@@ -1,4 +1,4 @@
-// Dropout on the weights: a pure function of the seed and the place, so it can be seen, repeated, and done again in backward.
+// Dropout on the weights: a pure function of seed and position, so it can be inspected, repeated, and recomputed in backward.
 #include "example.h"
 #include "qkv/qkv.h"
 
@@ -17,7 +17,7 @@ int main() {
   for (qkv::Index n = 0; n < applied.count(); ++n)
     product = product && applied.data()[n] == softmax.data()[n] * factors.data()[n];
 
-  // The second sequence alone repeats its place in the batch, and the number of threads changes nothing.
+  // The second sequence alone, with its index in the batch, gives the same bits; so does any number of threads.
   qkv::Tensor<float> batch({2, 1, length, 4}), alone({1, 1, length, 4});
   qkv::Context one({.threads = 1});
   qkv::attention_forward(q, k, v, batch, {}, options);

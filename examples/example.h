@@ -1,4 +1,4 @@
-// What the examples share: numbers to start from, a comparison, a table, a verdict. Not: part of the library.
+// What the examples share: random inputs, a comparison, a table, a verdict. Not: part of the library.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ inline void print_table(const char* title, qkv::View<const float, 2> rows) {
   }
 }
 
-/// Says what was checked and whether it held; what main returns.
+/// Prints what was checked and whether it held; returns main's exit status.
 inline int verdict(bool held, const char* what) {
   std::printf("%s: %s\n", held ? "checked" : "DOES NOT HOLD", what);
   return held ? 0 : 1;

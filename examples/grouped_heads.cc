@@ -1,4 +1,4 @@
-// Grouped heads: 8 query heads share 2 heads of keys and values. The shapes say so; nothing is copied.
+// Grouped heads: 8 query heads share 2 key/value heads. The shapes say so; nothing is copied.
 #include "example.h"
 #include "qkv/qkv.h"
 
@@ -10,7 +10,7 @@ int main() {
   qkv::Tensor<float> out(q.sizes()), expected(q.sizes());
   qkv::attention_forward(q, k, v, out, {});
 
-  // Query head h reads key/value head h / (H / Hkv): the same with each head written out for its own query.
+  // Query head h reads key/value head h / (H / Hkv): equal to attention with each key/value head repeated for its queries.
   qkv::Tensor<float> repeated_k(q.sizes()), repeated_v(q.sizes());
   const qkv::Index one = length * width;
   for (qkv::Index h = 0; h < heads; ++h) {

@@ -1,4 +1,4 @@
-// A Llama-like layer: 8 query heads, 2 heads of keys and values, rotary positions; a prompt at once, then token by token.
+// A Llama-like layer: 8 query heads, 2 key/value heads, rotary positions; a prompt at once, then token by token.
 #include "example.h"
 #include "qkv/nn/grouped_query_attention.h"
 

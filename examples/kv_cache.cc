@@ -1,4 +1,4 @@
-// A prompt read once, two continuations that share its pages, and one call for both: keys and values kept from call to call.
+// A KV cache: a prompt is read once, two continuations share its pages, and one call serves both.
 #include <array>
 
 #include "example.h"
@@ -20,7 +20,7 @@ int main() {
   std::printf("prompt of %d tokens, forked: %d of 8 pages free, %zu bytes\n", static_cast<int>(prompt),
               static_cast<int>(cache.free_pages()), cache.bytes());
   const Tensor<float> k_new = random_tensor({2, kv_heads, 1, width}, 3), v_new = random_tensor(k_new.sizes(), 4);
-  cache.append(k_new, v_new);  // one token more for each: the last page becomes two
+  cache.append(k_new, v_new);  // one more token for each: the shared last page is copied on write
   std::printf("a token more for both: %d free, lengths %d and %d\n", static_cast<int>(cache.free_pages()),
               static_cast<int>(cache.length(0)), static_cast<int>(cache.length(fork)));
 
@@ -30,7 +30,7 @@ int main() {
   qkv::attention_forward(q, cache.key_value(), out, lse, last);
   qkv::attention_forward_cascade(q, cache.key_value(), 32, cascade, {}, last);  // two whole pages are read once for both
 
-  Tensor<float> all_k({1, kv_heads, prompt + 1, width}), all_v(all_k.sizes());  // what sequence 0 holds, as floats
+  Tensor<float> all_k({1, kv_heads, prompt + 1, width}), all_v(all_k.sizes());  // keys and values of sequence 0 as floats
   cache.read(0, 0, {all_k.data(), {kv_heads, prompt + 1, width}}, {all_v.data(), {kv_heads, prompt + 1, width}});
   qkv::attention_forward(q.view<4>().sliced(0, 0, 1), all_k, all_v, exact, {});
   double worst = largest_difference(out, cascade);

@@ -1,4 +1,4 @@
-// The mask algebra: who may attend whom, joined by & and |, drawn as 0s and 1s.
+// The mask algebra: which query may attend to which key, combined with & and |, drawn as 0s and 1s.
 #include "example.h"
 #include "qkv/qkv.h"
 

@@ -1,4 +1,4 @@
-// Attention over parts of the keys, merged by lse: what caches, long sequences and several machines are built on.
+// Attention over parts of the keys, merged by lse: the basis of caches, long sequences and several machines.
 #include <array>
 
 #include "example.h"

@@ -1,4 +1,4 @@
-// MultiHeadAttention: 8 heads of width 16 in [B, T, 128], with a mask that leaves rows empty, filled in both of the usual ways.
+// MultiHeadAttention: 8 heads of width 16 in [B, T, 128], with a mask that leaves empty rows, filled in both usual ways.
 #include "example.h"
 #include "qkv/nn/multi_head_attention.h"
 
@@ -18,7 +18,7 @@ int main() {
   const qkv::Tensor<float> nan =
       layer.forward(x, {.mask = layer.keep(keep), .empty_row = qkv::EmptyRow::kNaN, .weights = &weights});
   print_table("the same with a fill of -inf (kNaN):", {&weights.view<4>()(1, 3, 0, 0), {2, 2}});
-  bool as_said = true;  // sequence 1 is NaN, the others are as before, bit for bit
+  bool as_said = true;  // sequence 1 is NaN, the others are bit-identical
   for (qkv::Index n = 0; n < nan.count(); ++n) {
     const bool second = n / (2 * 128) == 1;
     as_said = as_said && (second ? std::isnan(nan.data()[n]) : nan.data()[n] == mean.data()[n]);

@@ -1,4 +1,4 @@
-// qkv on your application's threads: implement Executor. The bits do not depend on whose threads, nor on how many.
+// qkv on your application's threads: implement Executor. Results are bit-identical whatever the threads and their number.
 #include <future>
 
 #include "example.h"
@@ -11,7 +11,7 @@ class StartThreads : public qkv::Executor {
   void run(int workers, const std::function<void(int)>& body) override {
     std::vector<std::future<void>> running;
     for (int n = 0; n < workers; ++n) running.push_back(std::async(std::launch::async, body, n));
-    for (std::future<void>& one : running) one.get();  // throws what a body threw; the other futures still wait for theirs
+    for (std::future<void>& one : running) one.get();  // rethrows what a body threw; the other futures still wait for theirs
     regions += 1;
   }
   int regions = 0;

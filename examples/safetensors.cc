@@ -1,4 +1,4 @@
-// A layer to a file and back, and a file with other names: torch's own in_proj_weight, written out by hand.
+// A layer to a file and back, and a file with other names: torch's in_proj_weight, written by hand.
 #include "qkv/io/safetensors.h"
 
 #include "example.h"
@@ -14,13 +14,13 @@ int main() {
   for (const auto& [name, tensor] : loaded.entries()) std::printf("%-14s %s\n", name.c_str(), tensor.shape().c_str());
   const double same = largest_difference(layer.forward(x), copy.forward(x));
 
-  qkv::StateDict torch;  // as torch.nn.MultiheadAttention names and merges them
+  qkv::StateDict torch;  // with the names and merged matrices of torch.nn.MultiheadAttention
   torch.add("in_proj_weight", qkv::any_tensor(random_tensor({24, 8}, 4)));
   torch.add("in_proj_bias", qkv::any_tensor(random_tensor({24}, 5)));
   torch.add("out_proj.weight", qkv::any_tensor(random_tensor({8, 8}, 6)));
   torch.add("out_proj.bias", qkv::any_tensor(random_tensor({8}, 7)));
   copy.load_state_dict(torch);
-  bool kept = true;  // saved again under the names that came in
+  bool kept = true;  // saved again under the names that were loaded
   const qkv::StateDict saved = copy.state_dict();
   for (const auto& [name, tensor] : torch.entries()) kept = kept && saved.at(name).bytes == tensor.bytes;
 

@@ -12,7 +12,7 @@ int main() {
   const qkv::Tensor<float> y = layer.forward(x, {}, &saved);  // [B, T, d_k]
   std::printf("x %s -> y %s\n", x.shape().c_str(), y.shape().c_str());
 
-  // The same from its parts: q, k, v lie side by side in [B, T, 3 d_k]; views, no copies.
+  // The same from its parts: q, k, v are side by side in [B, T, 3 d_k]; views, no copies.
   const auto packed = saved.projected.view<3>();
   const auto part = [&](qkv::Index n) {
     return qkv::split_heads(packed.sliced(2, n * d_k, (n + 1) * d_k), 1);

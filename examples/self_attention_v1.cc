@@ -11,7 +11,7 @@ int main() {
   const qkv::Tensor<float> y = layer.forward(x, {.weights = &weights}, &saved);  // [B, T, E]
   print_table("weights of the first sequence:", {weights.data(), {length, length}});
 
-  // y[b, i, :] = sum_j weights[b, i, j] v[b, j, :]; v is the last third of what was projected, [B, T, 3E].
+  // y[b, i, :] = sum_j weights[b, i, j] v[b, j, :]; v is the last third of the projection, [B, T, 3E].
   qkv::Tensor<float> by_hand({batch, length, width});
   const auto v = saved.projected.view<3>().sliced(2, 2 * width, 3 * width);
   for (qkv::Index b = 0; b < batch; ++b) {

@@ -16,7 +16,7 @@ int main() {
   const double difference = largest_difference(separate.forward(x), merged.forward(x));
   std::printf("V1 against V2: %.1e\n", difference);
 
-  // And back: the parameters come out bit for bit.
+  // And back: the parameters are bit-identical.
   const qkv::StateDict before = separate.state_dict(), after = qkv::nn::to_v1(merged).state_dict();
   bool exact = before.size() == after.size();
   for (const auto& [name, tensor] : before.entries()) exact = exact && after.at(name).bytes == tensor.bytes;

@@ -1,4 +1,4 @@
-// SelfAttentionV3: V2 with an output projection, a mask for padding, and dropout on the weights while training.
+// SelfAttentionV3: V2 with an output projection, a mask for padding, and dropout on the weights during training.
 #include "example.h"
 #include "qkv/nn/self_attention.h"
 
@@ -6,7 +6,7 @@ int main() {
   qkv::nn::SelfAttentionV3 layer({.embed_dim = 2, .dropout = 0.5F, .seed = 1});
   const qkv::Tensor<float> x = random_tensor({3, 4, 2}, 2);  // [B, T, E]
 
-  // The sentences have 3, 2 and 1 words: [B, Tk], non-zero = may be attended.
+  // The sentences have 3, 2 and 1 words: [B, Tk], non-zero = kept.
   qkv::Tensor<std::uint8_t> words({3, 4});
   for (qkv::Index b = 0; b < 3; ++b) {
     for (qkv::Index j = 0; j < 3 - b; ++j) words.view<2>()(b, j) = 1;
@@ -21,7 +21,7 @@ int main() {
   }
 
   layer.train();
-  qkv::Tensor<float> applied;  // [B, 1, T, T]: what multiplied v
+  qkv::Tensor<float> applied;  // [B, 1, T, T]: the weights that multiplied v
   const qkv::Tensor<float> once = layer.forward(x, {.mask = layer.keep(words), .seed = 7, .applied = &applied});
   const qkv::Tensor<float> again = layer.forward(x, {.mask = layer.keep(words), .seed = 7});
   print_table("the same in training, after dropout 0.5:", {&applied.view<4>()(1, 0, 0, 0), {4, 4}});

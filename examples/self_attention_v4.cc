@@ -1,4 +1,4 @@
-// SelfAttentionV4: V3 with three projections again. Outside training it is V3; a mask changes only what it hides.
+// SelfAttentionV4: V3 with three projections again. In evaluation mode it equals V3; a mask changes only what it hides.
 #include "example.h"
 #include "qkv/nn/self_attention.h"
 
@@ -8,7 +8,7 @@ int main() {
   const qkv::StateDict state = v4.state_dict();
   for (const auto& [name, tensor] : state.entries()) std::printf("%-20s %s\n", name.c_str(), tensor.shape().c_str());
 
-  // The mask in full, [B, Tq, Tk]: every query of a sentence sees its 3, 2 or 1 words.
+  // The mask in full, [B, Tq, Tk]: every query of a sentence attends to its 3, 2 or 1 words.
   qkv::Tensor<std::uint8_t> words({3, 4, 4});
   for (qkv::Index b = 0; b < 3; ++b) {
     for (qkv::Index i = 0; i < 4; ++i) {
@@ -20,7 +20,7 @@ int main() {
   const double difference = largest_difference(y, v3.forward(x, {.mask = v3.keep(words)}));
   std::printf("V3 against V4: %.1e\n", difference);
 
-  // Other padding, the same words: what the words themselves give must not move by a bit.
+  // Other padding, the same words: the outputs at the words must stay bit-identical.
   for (qkv::Index e = 0; e < 2; ++e) x.view<3>()(0, 3, e) = 1000.0F;
   const qkv::Tensor<float> other = v4.forward(x, {.mask = v4.keep(words)});
   bool same = true;

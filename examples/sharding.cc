@@ -1,4 +1,4 @@
-// Tensor parallelism in one process: heads dealt out to two shards, the output projection by columns; their sum is the layer.
+// Tensor parallelism in one process: two shards split the heads, and the output projection by columns; their sum is the layer.
 #include "qkv/nn/sharding.h"
 
 #include "example.h"
@@ -19,7 +19,7 @@ int main() {
   };
   layer.zero_gradients();
   for (qkv::Index part = 0; part < parts; ++part) {
-    nn::GroupedQueryAttention own = nn::shard(layer, part, parts);  // 4 query heads, 1 head of keys and values
+    nn::GroupedQueryAttention own = nn::shard(layer, part, parts);  // 4 query heads, 1 key/value head
     nn::Saved own_saved;
     add(y_sum, own.forward(x, {}, &own_saved));
     add(dx_sum, own.backward(dy, own_saved));

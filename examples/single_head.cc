@@ -1,4 +1,4 @@
-// SingleHeadAttention: four projections without biases, causal unless told otherwise: what a language model needs.
+// SingleHeadAttention: four projections without biases, causal by default: what a language model needs.
 #include "example.h"
 #include "qkv/nn/self_attention.h"
 
@@ -14,7 +14,7 @@ int main() {
     for (qkv::Index j = i + 1; j < length; ++j) future_is_zero = future_is_zero && weights.view<4>()(0, 0, i, j) == 0;
   }
 
-  // Change the last token: nothing before it may move by a bit. Without the mask everything moves.
+  // Change the last token: everything before it must stay bit-identical. Without the mask everything changes.
   const qkv::Tensor<float> open = layer.forward(x, {.causal = false});
   for (qkv::Index e = 0; e < width; ++e) x.view<3>()(0, length - 1, e) += 1.0F;
   const qkv::Tensor<float> changed = layer.forward(x);

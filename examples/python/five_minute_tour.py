@@ -1,7 +1,7 @@
 """Five minutes with qkv: attention, masks, weights, gradients, a layer, a model that learns, and where it looks.
 
-Written like a notebook: each "# %%" is a cell (VS Code and Jupyter run them one by one). Needs NumPy; draws with matplotlib
-where it is there. Seconds to run:  python examples/python/five_minute_tour.py [folder for pictures]
+Written like a notebook: each "# %%" is a cell (VS Code and Jupyter run them one by one). Needs NumPy; draws pictures with
+matplotlib if it is installed. Runs in seconds:  python examples/python/five_minute_tour.py [folder for pictures]
 """
 
 # %% Attention: softmax(q k^T / sqrt(d)) v. B sequences, H heads, T tokens, d numbers each.
@@ -17,23 +17,23 @@ out = qkv.attention(q, k, v, causal=True)
 print("out", out.shape, out.dtype, "on", qkv.num_threads(), "threads,", qkv.isa())
 
 # %% The same by hand, for one query of one head.
-scores = k[0, 0, :4] @ q[0, 0, 3] / np.sqrt(16)  # query 3 may look at keys 0 .. 3
+scores = k[0, 0, :4] @ q[0, 0, 3] / np.sqrt(16)  # query 3 may attend to keys 0 to 3
 weights = np.exp(scores) / np.exp(scores).sum()
 print("by hand", (weights @ v[0, 0, :4])[:3], " qkv", out[0, 0, 3, :3])
 assert np.allclose(weights @ v[0, 0, :4], out[0, 0, 3], atol=1e-6)
 
-# %% Masks are values: joined with & and |, and they draw themselves.
+# %% Masks are values: combine them with & and |; they draw themselves.
 mask = qkv.Mask.causal() & (qkv.Mask.sliding(3) | qkv.Mask.first(1))  # the last three keys, and always the first
 print(mask)
 out = qkv.attention(q, k, v, mask=mask)
 
-# %% Weights, when they are asked for; looking never changes the answer.
+# %% Weights on request; capturing them never changes the output.
 again, weights = qkv.attention(q, k, v, mask=mask, weights="all")
 assert np.array_equal(again, out)
 assert np.allclose(weights.sum(-1), 1, atol=1e-6)
 print(qkv.plot(weights[0, 0], title="one head, in percent"))
 
-# %% Gradients: attention has a backward, and nothing of size T x T is kept for it.
+# %% Gradients: attention has a backward, which stores nothing of size T x T.
 out, lse = qkv.attention(q, k, v, mask=mask, return_lse=True)
 dout = np.ones_like(out)
 gradients = qkv.attention_backward(dout, q, k, v, out, lse, mask=mask)
@@ -56,13 +56,13 @@ print(repr(model.text[:36]), "100 times;", model)
 losses = model.fit(steps=800)
 print(f"loss {losses[0]:.2f} -> {np.mean(losses[-50:]):.2f};  continued: {model.generate('ab', 34)!r}")
 
-# %% Where it looks: row i is what character i attends to.
+# %% Where it looks: row i shows the characters that character i attends to.
 seen = model.attention_map("abababab")
 print(seen)
 share = model.shares("abababab")[0]
 print(", ".join(f"{kind} {100 * share[kind]['mean']:.0f} %" for kind in ("self", "previous", "first", "same")))
 
-# %% Pictures: PNG, SVG, one offline page; in a notebook, `seen` shows itself.
+# %% Pictures: PNG, SVG, one offline page; a notebook displays `seen` directly.
 folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 if folder is not None:
     for ending in ("png", "svg", "html"):

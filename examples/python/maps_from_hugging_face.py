@@ -2,7 +2,7 @@
 
     pip install 'qkv[transformers]' && python maps_from_hugging_face.py [map.png]
 
-A small GPT-2 with random weights, so nothing is downloaded; it is trained for a few seconds with qkv's backward. With weights
+A small GPT-2 with random weights, so nothing is downloaded; it is trained for a few seconds with qkv's backward. For weights
 of your own: AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv") and a tokenizer's output as inputs.
 """
 
@@ -16,7 +16,7 @@ import transformers
 qkv.transformers.register()
 transformers.logging.set_verbosity_error()
 torch.manual_seed(0)
-torch.set_num_threads(1)  # the model is tiny: threads would cost more than they give
+torch.set_num_threads(1)  # the model is tiny: threads would cost more than they save
 
 text = "abababababab abc abc abc xyzxyzxyz" * 20
 alphabet = sorted(set(text))
@@ -27,7 +27,7 @@ config = transformers.GPT2Config(
 )  # fmt: skip
 model = transformers.GPT2LMHeadModel(config)
 
-# Forward and backward of training run on qkv; dropout too.
+# Forward and backward of training run on qkv, dropout too.
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for step in range(150):
     starts = torch.randint(len(ids) - 24, (16,)).tolist()
@@ -39,7 +39,7 @@ for step in range(150):
     if step % 50 == 0 or step == 149:
         print(f"step {step:3d}  loss {loss.item():.3f}")
 
-# One forward, every head: what each looks at. Nothing of size T x T is made in any layer, at any length.
+# One forward: what each head looks at. No layer makes anything of size T x T, at any length.
 sample = "abababab abc xyzxyz"
 inputs = torch.tensor([[alphabet.index(c) for c in sample]])
 seen = qkv.transformers.capture_attention(model, inputs)
@@ -48,7 +48,7 @@ print(seen.table())
 sharpest = max(seen.statistics(), key=lambda row: row["max"])
 print(f"sharpest: layer {sharpest['layer']}, head {sharpest['head']}; on the key before it: {sharpest['previous']:.2f}")
 
-# Whole rows, the largest weights, sums over columns or coarse maps: by a Capture.
+# A Capture gives whole rows, the largest weights, sums over columns or coarse maps.
 look = qkv.Capture(heads=[sharpest["head"]], rows=[len(sample) - 1], top_k=3)
 last = qkv.transformers.capture_attention(model, inputs, layers=[sharpest["layer"]], capture=look)[sharpest["layer"]]
 best = [

@@ -1,7 +1,7 @@
-"""qkv in a PyTorch training loop: a small causal language model trained three ways from one state_dict, on the CPU. PyTorch's
-own attention; qkv put in its place by one line; and qkv's MultiheadAttention in the modules. Losses and times are printed.
+"""qkv in a PyTorch training loop: a small causal language model trained three ways from one state_dict, on the CPU: PyTorch's
+own attention; qkv in its place by one line; and qkv's MultiheadAttention in the modules. Prints losses and times.
 
-Written like a notebook: each "# %%" is a cell. Needs torch. Seconds to run:  python examples/python/train_with_torch.py
+Written like a notebook: each "# %%" is a cell. Needs torch. Runs in seconds:  python examples/python/train_with_torch.py
 """
 
 # %% A model of two nn.TransformerEncoderLayers over characters.
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # matrices this small gain nothing from more
+torch.set_num_threads(1)  # matrices this small do not gain from more threads
 qkv.set_num_threads(1)
 text = "ababababababab abc abc abc xyzxyzxyz" * 100
 letters = sorted(set(text))
@@ -62,11 +62,11 @@ def show(name: str, losses: list[float], seconds: float) -> None:
     print(f"{name:32} loss {losses[0]:.4f} -> {losses[-1]:.4f}   {1000 * seconds / steps:6.1f} ms a step")
 
 
-train(copy.deepcopy(first))  # once, so that no way pays for what is set up at first
+train(copy.deepcopy(first))  # a warm-up, so that no variant pays for initialisation
 theirs = train(copy.deepcopy(first))
 show("PyTorch", *theirs)
 
-# %% One line: torch.nn.functional.scaled_dot_product_attention is qkv's inside the block.
+# %% One line: inside the block torch.nn.functional.scaled_dot_product_attention is qkv's.
 with qkv.torch.enable():
     ours = train(copy.deepcopy(first))
 show("with qkv.torch.enable()", *ours)
@@ -79,13 +79,13 @@ by_layer = train(swapped)
 show("qkv.torch.MultiheadAttention", *by_layer)
 first.load_state_dict(swapped.state_dict())  # and back
 
-# %% The three follow one another: float32 rounds differently, no more.
+# %% The three agree but for float32 rounding.
 for name, losses in (("enable()", ours[0]), ("MultiheadAttention", by_layer[0])):
     apart = max(abs(a - b) for a, b in zip(losses[:20], theirs[0][:20]))
     print(f"{name:32} first 20 losses within {apart:.1e} of PyTorch's")
     assert apart < 1e-3
 
-# %% Attention alone, forward and backward, over a longer context. Least of several.
+# %% Attention alone, forward and backward, over a longer context. The minimum of several runs.
 q, k, v = (torch.randn(1, 4, 1024, 64, requires_grad=True) for _ in range(3))
 
 
