@@ -215,7 +215,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, help="number of rounds (default 2, with --quick 1)")
     parser.add_argument("--out", type=pathlib.Path, help="folder for the page and the plot of this run (default: neither)")
     parser.add_argument("--raw", type=pathlib.Path, help="file for everything measured, as JSON (default: build/peers/NAME.json)")
-    parser.add_argument("--name", help="stem of the files' names (default: date, CPU and threads)")
+    parser.add_argument("--name", help="of the files (default: date, CPU and threads)")
     parser.add_argument("--note", default="", help="a sentence for the page")
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
     options = parser.parse_args()

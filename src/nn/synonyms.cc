@@ -29,7 +29,7 @@ struct Spelled {
   bool bias = false;
 };
 
-/// "W_q.weight" -> kQuery, weight. `own` are names that the table may lack.
+/// "W_q.weight" -> kQuery, weight. `own` are names that the table need not have.
 std::optional<Spelled> spelled(std::string_view name, const Family& own) {
   for (const bool bias : {false, true}) {
     for (std::size_t role = 0; role < kNumRoles; ++role) {
