@@ -1,4 +1,4 @@
-# Finds oneDNN by header and library. Not through its own config file: Debian 12's aborts the configure when OpenCL is absent.
+# Finds oneDNN by header and library. Not by its own config file: Debian 12's aborts the configure step when OpenCL is absent.
 find_path(oneDNN_INCLUDE_DIR NAMES oneapi/dnnl/dnnl.hpp)
 find_library(oneDNN_LIBRARY NAMES dnnl)
 include(FindPackageHandleStandardArgs)

@@ -1,10 +1,10 @@
-# What `cmake --install` gives: libraries, headers, the CMake package with one targets file per component, one .pc file each.
+# What `cmake --install` installs: libraries, headers, the CMake package with one targets file per component, one .pc file each.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qkv)
 set(pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# The .pc files name the prefix by their own place, so that an installed tree may be moved.
+# The .pc files state the prefix relative to their own location, so that an installed tree may be moved.
 file(RELATIVE_PATH QKV_PC_PREFIX "/prefix/${pkgconfig_dir}" "/prefix")
 string(REGEX REPLACE "/$" "" QKV_PC_PREFIX "${QKV_PC_PREFIX}")
 
@@ -24,7 +24,7 @@ foreach(target ${components})
     RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(EXPORT qkv-${name}-targets NAMESPACE qkv:: DESTINATION ${package_dir})
 
-  # A shared library carries its own needs; beside a static one the program must link them.
+  # A shared library records its own dependencies; beside a static one the program must link them.
   set(QKV_PC_NAME qkv-${name})
   if(name STREQUAL qkv)
     set(QKV_PC_NAME qkv)
@@ -41,7 +41,7 @@ foreach(target ${components})
   install(FILES ${PROJECT_BINARY_DIR}/package/${QKV_PC_NAME}.pc DESTINATION ${pkgconfig_dir})
 endforeach()
 
-# Headers of components that were not built stay out.
+# Headers of components that were not built are not installed.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qkv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h"
   PATTERN nn EXCLUDE PATTERN lm EXCLUDE PATTERN io EXCLUDE PATTERN view EXCLUDE)
 foreach(name ${QKV_COMPONENT_NAMES})

@@ -6,7 +6,7 @@ set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
-# A compiler cache is used where it lies; it is never asked for.
+# A compiler cache is used if it is installed; it is never required.
 find_program(CCACHE ccache)
 mark_as_advanced(CCACHE)
 if(CCACHE AND PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
@@ -18,16 +18,16 @@ add_library(qkv_warnings INTERFACE)
 target_compile_options(qkv_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow $<$<BOOL:${QKV_WERROR}>:-Werror>)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # GCC 12 sees an overlap inside std::string's operator+ that is not there (GCC bug 105651, fixed in 13).
+  # GCC 12 warns of an overlap inside std::string's operator+ where there is none (GCC bug 105651, fixed in 13).
   target_compile_options(qkv_warnings INTERFACE -Wno-restrict)
 endif()
 
-# The components that were built, in the order of their dependencies; QkvInstall.cmake reads it.
+# The components that were built, dependencies first; QkvInstall.cmake reads it.
 set_property(GLOBAL PROPERTY QKV_COMPONENTS "")
 
 # qkv_add_library(target alias SOURCES ... LINK ... PRIVATE_LINK ... REQUIRES ... STATIC_LIBS ... SUMMARY text)
-# makes a component: the library, its alias qkv::<alias>, its place in the package. REQUIRES: components; STATIC_LIBS: what a
-# program must link beside a static build, as pkg-config spells it.
+# creates a component: the library, its alias qkv::<alias>, its place in the package. REQUIRES: components; STATIC_LIBS: what a
+# program must link beside a static build, in pkg-config's syntax.
 function(qkv_add_library target alias)
   cmake_parse_arguments(ARG "" "SUMMARY;STATIC_LIBS" "SOURCES;LINK;PRIVATE_LINK;REQUIRES" ${ARGN})
   add_library(${target} ${ARG_SOURCES})
@@ -47,7 +47,7 @@ function(qkv_add_library target alias)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -ffp-contract=off)
   if(BUILD_SHARED_LIBS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # A shared library that leans on a symbol of nobody fails here, not in its user's program.
+    # A shared library with an undefined symbol fails here, not in its user's program.
     target_link_options(${target} PRIVATE LINKER:--no-undefined)
   endif()
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK} $<BUILD_INTERFACE:qkv_warnings>)
@@ -57,7 +57,7 @@ endfunction()
 function(qkv_sources out folder)
   file(GLOB found CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc")
   if(NOT found)
-    # A library needs one file: an empty one stands in until the folder has its first.
+    # A library needs one file: an empty one replaces it until the folder has its first.
     set(found ${PROJECT_BINARY_DIR}/empty.cc)
     file(TOUCH ${found})
   endif()

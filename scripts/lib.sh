@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Debian's own tools first: another cmake on the path (pyenv, conda) may bring its own idea of where libraries lie.
+# Debian's own tools first: another cmake on the path (pyenv, conda) may search for libraries elsewhere.
 export PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
 jobs=$(nproc 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
@@ -47,7 +47,7 @@ is_debian() {
   ) && command -v apt-get dpkg-query >/dev/null
 }
 
-# is_there PACKAGE PROBE: by the package data base on Debian, by the program or header itself elsewhere.
+# is_there PACKAGE PROBE: asks the package database on Debian, otherwise looks for the program or header itself.
 is_there() {
   if is_debian; then
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -85,8 +85,8 @@ ensure_packages() {
   printf '%s' "$lines"
   local log
   log=$(mktemp)
-  # An update that fails (no network) is no reason to stop: the packages may lie in apt's cache.
-  "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || say "apt-get update failed, going on with the package lists at hand"
+  # An update that fails (no network) is not fatal: the packages may be in apt's cache.
+  "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || say "apt-get update failed; continuing with the present package lists"
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >>"$log" 2>&1 ||
     { tail -n 20 "$log" >&2; fail "apt-get could not install: ${missing[*]} (its output: $log)"; }
   rm -f "$log"
@@ -105,7 +105,7 @@ build_release() {
   cmake --build --preset release --target "${targets[@]}" || fail "the build failed"
 }
 
-# python_environment: an environment of its own in build/venv with what python/tests/requirements.txt pins; made again when it changes.
+# python_environment: creates build/venv with the packages of python/tests/requirements.txt, anew when that file changes.
 python_environment() {
   local stamp=build/venv/requirements.txt
   cmp -s python/tests/requirements.txt "$stamp" && return 0
@@ -114,16 +114,16 @@ python_environment() {
   rm -rf build/venv
   local pip=(build/venv/bin/python -m pip install --disable-pip-version-check) torch
   torch=$(grep '^torch==' python/tests/requirements.txt)
-  # The CPU build lies on PyTorch's own index; it is asked once, and for this package alone.
+  # PyTorch's CPU build is on its own index, which is used once and for this package alone.
   { python3 -m venv build/venv && "${pip[@]}" --retries 0 --extra-index-url https://download.pytorch.org/whl/cpu "$torch" &&
     "${pip[@]}" -r python/tests/requirements.txt; } >build/venv.log 2>&1 || { tail -n 20 build/venv.log >&2; fail "the packages of python/tests/requirements.txt could not be installed"; }
   cp python/tests/requirements.txt "$stamp"
 }
 
-# python_package: the package of this tree, built and installed into build/venv.
+# python_package: builds this tree's package and installs it into build/venv.
 python_package() {
   say "building the Python package (log: build/python.log)"
-  # The compiler by the name that CMake gave it: what ccache knows from the other builds is used again.
+  # The compiler under the name that CMake uses, so that ccache reuses the objects of the other builds.
   CXX="${CXX:-c++}" build/venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . \
     >build/python.log 2>&1 || { tail -n 40 build/python.log >&2; fail "the Python package could not be built"; }
 }

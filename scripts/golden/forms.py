@@ -1,8 +1,8 @@
-"""The forms of attention in PyTorch, written for this project: what the C++ layers are held against.
+"""The forms of attention in PyTorch, written for this project: the reference of the C++ layers.
 
 Each form is a module whose parameters carry the names of docs/articles.md's forms. `forward(x, mask, weight_factors,
 output_factors)` gives (out, weights): weights [B, H, T, T] after softmax and before dropout. Dropout is not drawn here: the
-factors (0 or 1/(1-p)) are handed in. A mask is 1 where a query may attend, with any axes that broadcast to [B, H, T, T].
+factors (0 or 1/(1-p)) are passed in. A mask is 1 where a query may attend, with any axes that broadcast to [B, H, T, T].
 """
 
 import math
@@ -22,7 +22,7 @@ def scaled_dot_product(q, k, v, keep=None, fill=0.0, factors=None):
 
 
 class Form(nn.Module):
-    """Projection, attention, projection. A subclass says how q, k, v are made and what the last projection is called."""
+    """Projection, attention, projection. A subclass defines how q, k, v are made and the name of the last projection."""
 
     output_name = None
 
@@ -50,7 +50,7 @@ class Form(nn.Module):
 
 
 class Separate(Form):
-    """Three projections with the given names, and an output projection where one is named."""
+    """Three projections with the given names, and an output projection if one is named."""
 
     def __init__(self, embed_dim, names, output_name=None, width=None, bias=True, **kwargs):
         super().__init__(**kwargs)
@@ -101,7 +101,7 @@ class AveragePooling(nn.Module):
 
 
 class FixedWeights(nn.Module):
-    """Every token gets sum_j w[j] x[j] / sum(w): the words do not enter the weights."""
+    """Every token gets sum_j w[j] x[j] / sum(w): the weights do not depend on the words."""
 
     def __init__(self, length):
         super().__init__()

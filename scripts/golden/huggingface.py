@@ -4,7 +4,7 @@ OLMo 2, StableLM and GPT-J (partial rotation) for GroupedQueryAttention; GPT-2 a
     pip install transformers==5.23.0        (beside torch; nothing is downloaded: the modules are made from configurations)
 
 These modules compute frequencies, angles, norms and softmax in f32 whatever their parameters are. For the exact results the
-same code runs with the names torch.float and torch.float32 standing for f64.
+same code runs with the names torch.float and torch.float32 bound to f64.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ HALF, INTERLEAVED = "half", "interleaved"
 
 @contextlib.contextmanager
 def everything_in(dtype):
-    """Within it torch.float, torch.float32 and Tensor.float() mean `dtype`."""
+    """Inside the context torch.float, torch.float32 and Tensor.float() mean `dtype`."""
     saved = torch.float, torch.float32, torch.Tensor.float
     torch.float = torch.float32 = dtype
     torch.Tensor.float = lambda tensor: tensor.to(dtype)
@@ -53,7 +53,7 @@ def rotate_pairs(t, layout, width):
 
 
 class Grouped:
-    """What the positive terms of a grouped layer are made from: its parameters, cos and sin, all in f64."""
+    """What the positive terms of a grouped layer are computed from: its parameters, cos and sin, all in f64."""
 
     def __init__(self, parameters, heads, kv_heads, cos, sin, layout, width, eps):
         self.parameters, self.heads, self.kv_heads, self.eps = parameters, heads, kv_heads, eps
@@ -67,7 +67,7 @@ class Grouped:
         return x @ self.parameters[name + ".weight"].T + bias
 
     def normed(self, raw, name):
-        """[B, T, heads * D] -> normed, and what one unit of each element's error becomes backward (an upper bound)."""
+        """raw [B, T, heads * D] with its norm applied, where it has one."""
         weight = self.parameters.get(name + ".weight")
         if weight is None:
             return raw
@@ -196,7 +196,7 @@ def grouped_case(name, model, sizes, *, heads, kv_heads, head_dim, offset=0, kee
     exact, rounded = (run(lambda: attention(config, 0), dtype, x, parameters, dout, call)
                       for dtype in (torch.float64, torch.float32))
     cos, sin = angles[torch.float64]
-    turned = cos.shape[-1]  # columns; the rest of a head stays
+    turned = cos.shape[-1]  # rotated columns; the rest of a head is unchanged
     cos, sin = (np.concatenate([t, np.full((*t.shape[:2], head_dim - turned), rest)], -1)[:, None]
                 for t, rest in ((cos, 1.0), (sin, 0.0)))
     layer = Grouped(parameters, heads, kv_heads, cos, sin, HALF, turned, getattr(config, "rms_norm_eps", 0))
@@ -205,7 +205,7 @@ def grouped_case(name, model, sizes, *, heads, kv_heads, head_dim, offset=0, kee
 
 
 def partial_case(name, sizes, *, heads, rotary_dim):
-    """GPT-J: pairs side by side, only the first rotary_dim columns of a head, names q_proj .. out_proj."""
+    """GPT-J: pairs are adjacent columns, only the first rotary_dim columns of a head, names q_proj ... out_proj."""
     import transformers
 
     code = model_code("gptj")
@@ -221,7 +221,7 @@ def partial_case(name, sizes, *, heads, rotary_dim):
     positions = torch.arange(2, 2 + length)[None].expand(batch, -1)
 
     def call(module, leaf):
-        with torch.no_grad():  # the table of sines that the module makes is f32; here it has the type of x
+        with torch.no_grad():  # the module's table of sines is f32; here it has the type of x
             frequency = 10000.0 ** (-torch.arange(0, rotary_dim, 2, dtype=leaf.dtype) / rotary_dim)
             angle = torch.arange(64, dtype=leaf.dtype)[:, None] * frequency
             module.embed_positions = torch.cat((angle.sin(), angle.cos()), dim=1)
@@ -242,7 +242,7 @@ def partial_case(name, sizes, *, heads, rotary_dim):
 
 
 def multi_head_case(name, sizes, heads, causal, parameters_of, make, call):
-    """A module of other names as `mha`. parameters_of: our name -> (theirs, change, change back)."""
+    """A module with other names as `mha`. parameters_of: our name -> (theirs, conversion, conversion back)."""
     import transformers
 
     import terms
@@ -319,7 +319,7 @@ def cases():
     wide = {"heads": 2, "kv_heads": 1, "head_dim": 16}
     yield grouped_case("hf_llama_linear", "llama", (1, 12, 20), **wide, offset=30, rope={"rope_type": "linear", "factor": 4.0},
                        rope_text=",scaling=linear,factor=4")
-    # 24 tokens where 8 were trained: factor 2 * 24 / 8 - (2 - 1) = 5
+    # Trained on 8 tokens, used on 24: factor 2 * 24 / 8 - (2 - 1) = 5
     yield grouped_case("hf_llama_dynamic", "llama", (1, 24, 20), **wide,
                        rope={"rope_type": "dynamic", "factor": 2.0, "max": 8}, rope_text=",scaling=ntk,factor=5")
     yield grouped_case("hf_llama_yarn", "llama", (1, 12, 20), **wide, offset=50,

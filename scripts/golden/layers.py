@@ -9,7 +9,7 @@ import terms
 from store import Case
 
 RAGGED = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], dtype=np.uint8)  # [B, Tk], article 004
-ONE_EMPTY = np.array([[0, 1], [0, 0], [1, 0]], dtype=np.uint8)  # [B, Tk]: the second sequence has no key at all
+ONE_EMPTY = np.array([[0, 1], [0, 0], [1, 0]], dtype=np.uint8)  # [B, Tk]: the second sequence has no key
 
 
 def run(module, dtype, x, parameters, dout, mask, factors, output_factors):
@@ -116,7 +116,7 @@ def masked_cases():
 
 
 def large_cases():
-    """The articles' larger shapes: inputs by formula, results as samples and sums.."""
+    """The articles' larger shapes: inputs by formula, results as samples and sums."""
     yield layer_case("mha_16x100x512", "mha", (16, 100, 512), heads=8, exponent=-3, names="out_proj")
     yield layer_case("mha_16x100x512_train", "mha", (16, 100, 512), heads=8, exponent=-3, names="out_proj", train=True,
                      dropout=0.1, residual=0.1, seed=7)
@@ -127,7 +127,7 @@ def large_cases():
 
 
 def formula_case():
-    """A generated tensor and its values: a reader that has the formula wrong finds out here."""
+    """A generated tensor and its values: a reader with a wrong formula fails here."""
     case = Case("formula", kind="formula")
     case.add("values", case.input("x", (3, 700), 2).astype(np.float32))
     return case

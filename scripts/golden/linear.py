@@ -1,8 +1,8 @@
 """Golden files of linear attention: feature maps, order, normalisation, decay, the delta rule, states, gradients.
 
 Two textbook programs in f64, written from the papers (Katharopoulos 2020; Sun 2023, RetNet; Dao 2024, Mamba-2; Yang 2024,
-DeltaNet and Gated DeltaNet): all pairs at once, and token by token. Where both can say it they must agree; autograd
-differentiates the second.
+DeltaNet and Gated DeltaNet): all pairs at once, and token by token. Where both apply they must agree; autograd differentiates
+the second.
 """
 
 import math
@@ -32,13 +32,13 @@ def pairs(q, k, v, causal, decay, kv, z):
     if causal:
         scores = (scores * torch.exp(reach.unsqueeze(-1) - reach.unsqueeze(-2))).tril()
         past = past[0] * reach.exp().unsqueeze(-1), past[1] * reach.exp()
-    left = torch.exp(reach[..., -1:] - reach).unsqueeze(-1) * k  # what is left of each key at the end
+    left = torch.exp(reach[..., -1:] - reach).unsqueeze(-1) * k  # what remains of each key at the end
     end = reach[..., -1].exp()[..., None]
     return scores @ v + past[0], scores.sum(-1) + past[1], end.unsqueeze(-1) * kv + left.mT @ v, end * z + left.sum(-2)
 
 
 def tokens(q, k, v, causal, decay, beta, kv, z):
-    """The same, one token after the other; beta [B, H, Tk] makes it the delta rule."""
+    """The same, token by token; beta [B, H, Tk] makes it the delta rule."""
     outs, sums = [], []
     for t in range(k.shape[-2]):
         key, value = k[..., t, :], v[..., t, :]
@@ -69,7 +69,7 @@ def linear_case(
         case.add(tensor, values.astype("float32"))
         leaves[tensor] = torch.from_numpy(values).requires_grad_()
 
-    # A sum of weights of either sign may be as near 0 as it likes, and what is divided by it as far from right.
+    # A sum of weights of either sign may be arbitrarily near 0, and a quotient by it arbitrarily wrong.
     positive = (lambda x: abs(x) + 0.125) if normalized and kind == "identity" else (lambda x: x)
     draw("q", (batch, heads, q_len, head_dim), change=positive)
     draw("k", (batch, kv_heads, kv_len, head_dim), exponent, positive)
@@ -107,7 +107,7 @@ def linear_case(
     factor = scale if scale is not None and kind != "softmax" else 1.0
     out, total = factor * out, factor * total
     if normalized:
-        empty = total.unsqueeze(-1) == 0  # relu: no feature of the query is one of the keys so far. Such a row is 0
+        empty = total.unsqueeze(-1) == 0  # relu: the query shares no feature with the keys so far. Such a row is 0
         out = torch.where(empty, 0.0, out / torch.where(empty, 1.0, total.unsqueeze(-1)))
     if scale is not None:
         case.metadata["scale"] = repr(scale)
@@ -145,7 +145,7 @@ def cases():
     yield linear_case("delta", square, "identity", normalized=False, delta=True, exponent=-1)
     yield linear_case("delta_decay_state", square, "identity", normalized=False, delta=True, decay=(2, 2, 9), state=True,
                       exponent=-1)
-    # Longer than the chunks of the library, and no multiple of them.
+    # Longer than the library's chunks, and not a multiple of them.
     yield linear_case("long_elu", (1, 2, 1, 150, 150, 4, 3), "elu_plus_one", decay=(1, 1, 150), state=True)
     yield linear_case("long_delta", (1, 2, 1, 150, 150, 4, 3), "identity", normalized=False, delta=True, decay=(1, 1, 150),
                       state=True, exponent=-1)

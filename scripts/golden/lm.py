@@ -1,11 +1,11 @@
 """Golden files of the toy language model: initial weights, a hundred batches and PyTorch's losses; and a small block model.
 
-  lm_init.safetensors      f32 parameters of the plain model, drawn as PyTorch draws them
+  lm_init.safetensors      f32 parameters of the plain model, initialised as in PyTorch
   lm_batches.npy           u8 [100, 32, 17]: ids; x = [..., :16], y = [..., 1:]
   lm_losses.npy            f64 [100]: loss of each step before its update, PyTorch in f32, Adam, lr 3e-3
   lm_losses_f64.npy        f64 [100]: the same in f64
   lm_blocks[_tied].safetensors   two layers, two heads: parameters, ids, logits, loss, every gradient
-  lm_blocks_rotary.safetensors   the same with four heads that share two of keys and values, and rotary positions
+  lm_blocks_rotary.safetensors   the same with four query heads that share two key/value heads, and rotary positions
 """
 
 import numpy as np
@@ -36,13 +36,13 @@ class PlainModel(nn.Module):
 
 
 def text_ids():
-    """Ids are the characters' places in code point order."""
+    """The ids of characters: their indices in code point order."""
     alphabet = sorted(set(TEXT))
     return alphabet, torch.tensor([alphabet.index(c) for c in TEXT])
 
 
 def draw_windows(data, generator=None):
-    """[B, T + 1]: windows that start at random below len - T - 1."""
+    """[B, T + 1]: windows with random starts below len - T - 1."""
     starts = torch.randint(0, len(data) - CONTEXT - 1, (BATCH,), generator=generator)
     return torch.stack([data[start : start + CONTEXT + 1] for start in starts])
 
@@ -62,7 +62,7 @@ def train(model, batches):
 
 
 class ArrayFile:
-    """A .npy with the interface of Case."""
+    """A .npy file with the interface of Case."""
 
     def __init__(self, name, values):
         self.name, self.values = name, values
@@ -114,7 +114,7 @@ def block_parameters(vocabulary, context, width, layers, tied, kv_width, rotary)
 
 
 def rotated(x):
-    """RoFormer on Llama's pairs (i, i + D / 2), base 10000: x [B, H, T, D] turned by its position, as complex numbers."""
+    """RoFormer on Llama's pairs (i, i + D / 2), base 10000: x [B, H, T, D] rotated by its position, as complex numbers."""
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[-2]).double()[:, None] * 10000.0 ** (-torch.arange(half).double() / half)
     turned = torch.complex(*x.double().chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)
@@ -122,7 +122,7 @@ def rotated(x):
 
 
 def block_model(p, ids, layers, heads, kv_heads, rotary):
-    """Residual blocks, normalised first; GELU exact; weights and every sum as the formula says. logits [B, T, V]."""
+    """Residual blocks, pre-norm; GELU exact; weights and every sum as the formula says. logits [B, T, V]."""
     h = p["transformer.wte.weight"][ids]
     if not rotary:
         h = h + p["transformer.wpe.weight"][: ids.shape[1]]

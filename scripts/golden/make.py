@@ -4,7 +4,7 @@
     python3 scripts/golden/make.py [--out tests/golden/data] [--only layers|sdpa|modifiers|linear|lm|huggingface]
 
 Needs numpy and torch (CPU), and for huggingface the package transformers in the version that huggingface.py names. Two runs on
-one machine and one version of PyTorch give the same bytes.
+one machine with one version of PyTorch give the same bytes.
 """
 
 import argparse

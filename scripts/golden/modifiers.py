@@ -2,7 +2,7 @@
 
 Forward in f64 from torch's FlexAttention, eager, where it has the form (not sinks); gradients from the same formula by
 autograd, whose forward must agree with FlexAttention's: FlexAttention has no backward on a CPU. The formulas of slopes, buckets
-and sinks are those of Hugging Face's transformers (models bloom, t5, gpt_oss), written out here.
+and sinks are those of Hugging Face's transformers (models bloom, t5, gpt_oss), written here in full.
 """
 
 import math
@@ -106,7 +106,7 @@ def by_distance(heads, q_len, kv_len, offset, value):
 def cases():
     square, rectangle = (2, 4, 2, 9, 9, 5, 5), (2, 4, 2, 5, 13, 4, 3)
     table = lambda rows, heads: {"table": (rows, heads)}
-    for heads in (4, 6):  # 6: no power of two
+    for heads in (4, 6):  # 6: not a power of two
         slopes = bloom_slopes(heads)
         yield modifier_case(f"alibi_{heads}", (2, heads, 2, 9, 9, 5, 5), causal="square", position="alibi", align="square",
                             keep=band(9, 9, right=0), slopes=",".join(repr(x) for x in slopes.tolist()),
@@ -137,7 +137,7 @@ def cases():
     yield modifier_case("softcap_alibi", square, softcap_then_bias, causal="square", position="alibi", align="square",
                         keep=band(9, 9, right=0), softcap=2, slopes=",".join(repr(x) for x in slopes.tolist()))
 
-    def bend(scores, at=None):  # the callback of the test
+    def bend(scores, at=None):  # the test's callback
         h, i, j = places(at, 4, 5, 13, 0)
         return 10 * scores / torch.sqrt(100 + scores * scores) - abs(i - j).double() / 20 + h.double() / 10, None
 

@@ -1,14 +1,14 @@
 """qkv's dropout in NumPy: Philox 4x32-10 (Salmon et al. 2011) and the rule of include/qkv/attention.h on top of it.
 
-Not a fast one: an array at a time, for golden files. `weight_factors` is the dropout of attention weights, `output_factors`
-the one of a layer's output (include/qkv/nn/dropout.h).
+Not fast: whole arrays, for golden files. `weight_factors` is the dropout of attention weights, `output_factors` that of a
+layer's output (include/qkv/nn/dropout.h).
 """
 
 import numpy as np
 
 LOW = np.uint64(0xFFFFFFFF)
 WORD = np.uint64(32)
-OUTPUT_KEY = 0x9E3779B97F4A7C15  # xor on the seed, so that one seed serves weights and output without repeating itself
+OUTPUT_KEY = 0x9E3779B97F4A7C15  # xor with the seed, so that one seed serves weights and output without repeating numbers
 
 
 def philox4x32(counter, seed):

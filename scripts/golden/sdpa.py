@@ -1,5 +1,5 @@
 """Golden files of attention itself, no layer: f64, from torch's own scaled_dot_product_attention where it has the option, and
-from the formula with torch's autograd where it has not (softcap, window, dropout by qkv's generator, empty rows).
+otherwise from the formula with torch's autograd (softcap, window, dropout by qkv's generator, empty rows).
 
 Also the five-token example (NumPy's legacy generator, seed 0) and qkv's dropout factors.
 """
@@ -27,7 +27,7 @@ def formula(q, k, v, keep=None, bias=None, scale=None, softcap=0.0, empty_row="z
     keep = torch.ones_like(scores, dtype=torch.bool) if keep is None else keep.expand_as(scores)
     empty = ~keep.any(-1, keepdim=True)
     lse = scores.masked_fill(~keep, -math.inf).logsumexp(-1)
-    # Empty rows get all keys first, so that no NaN enters autograd, and then what the policy says.
+    # Empty rows first attend to all keys, so that no NaN enters autograd; then they get what the policy says.
     weights = scores.masked_fill(~(keep | empty), -math.inf).softmax(-1)
     weights = torch.where(empty, torch.full_like(weights, {"zero": 0, "mean": 1 / k.shape[2]}[empty_row]), weights)
     return (weights if factors is None else weights * factors) @ v, weights, lse
@@ -40,7 +40,7 @@ def torch_kernel(q, k, v, keep=None, bias=None, scale=None, causal=False):
 
 
 def band(q_len, kv_len, left=-1, right=-1, offset=0):
-    """keep [Tq, Tk]: i + offset - left <= j <= i + offset + right; -1 is no bound."""
+    """keep [Tq, Tk]: i + offset - left <= j <= i + offset + right; -1: unbounded."""
     i, j = torch.arange(q_len)[:, None] + offset, torch.arange(kv_len)[None, :]
     keep = torch.ones(q_len, kv_len, dtype=torch.bool)
     if left >= 0:
@@ -88,7 +88,7 @@ def sdpa_case(name, shape, *, keep=None, bias_shape=None, implied=None, torch_ca
     (out, weights, lse), by_formula = gradients(
         inputs, dout, lambda **named: formula(**named, keep=dense, scale=scale, softcap=softcap, empty_row=empty_row,
                                               factors=factors))
-    if from_torch:  # two independent ways to the same numbers
+    if from_torch:  # two independent computations of the same numbers
         (kernel_out,), by_kernel = gradients(
             inputs, dout, lambda **named: (torch_kernel(**named, keep=None if torch_causal else dense, scale=scale,
                                                         causal=torch_causal),))

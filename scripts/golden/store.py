@@ -7,7 +7,7 @@ A file is one safetensors file, written here byte for byte the same each time. N
   sample_at.NAME       i32 [n]: where those elements lie, row-major
 and string metadata: what the case is, and for each result NAME
   error.NAME           largest |PyTorch in f32 - PyTorch in f64|
-  terms.NAME           the largest value of the same expression with every term made positive, what rounding acts on
+  terms.NAME           the largest value of the same expression with every term made positive, which scales rounding errors
 """
 
 import json
@@ -38,7 +38,7 @@ def generated(stream, exponent, sizes):
 
 
 class Case:
-    """One golden file in the making."""
+    """One golden file being made."""
 
     def __init__(self, name, **facts):
         self.name = name
@@ -47,7 +47,7 @@ class Case:
         self._stream = sum(ord(c) * (i + 1) for i, c in enumerate(name))
 
     def input(self, name, sizes, exponent=0):
-        """A new input, returned in f64 (every value is one of f32 too)."""
+        """A new input, returned in f64 (every value is exact in f32 too)."""
         self._stream += 1
         values = generated(self._stream, exponent, sizes)
         if values.size > SMALL:
@@ -60,7 +60,7 @@ class Case:
         self.tensors[name] = np.ascontiguousarray(values)
 
     def result(self, name, exact, rounded=None, terms=None):
-        """exact: from f64. rounded: the same from f32. terms: the positive expression."""
+        """exact: the result in f64. rounded: the same in f32. terms: the positive expression."""
         exact = np.ascontiguousarray(exact, dtype=np.float64)
         if exact.size > SMALL:
             at = np.unique(hash32(np.arange(SAMPLES), 7).astype(np.int64) % exact.size).astype(np.int32)

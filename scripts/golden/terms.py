@@ -1,7 +1,7 @@
-"""The expressions of a layer with every term made positive, forward and backward: what a rounding error scales with.
+"""The expressions of a layer with every term made positive, forward and backward: what rounding errors scale with.
 
-An f32 result may differ from the exact one by a small multiple of eps times these, however much of it cancels. Forms with
-learned projections only.
+An f32 result may differ from the exact one by a small multiple of eps times these, however much of it cancels. Only for forms
+with learned projections.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def parts(parameters):
 def positive_terms(x, parameters, dout, weights, factors, output_factors, heads):
     """All arrays f64; factors may be None. Returns name -> array for out, weights and grad.*
 
-    Each product is taken over the magnitudes of its true operands; only ds, which cancels, is carried on as its own bound:
+    Each product is taken over the magnitudes of its true operands; only ds, which cancels, is replaced by its own bound:
     A_ds = w (|dout| |v| + |dout| |out|).
     """
     inputs, output = parts(parameters)
@@ -45,7 +45,7 @@ def positive_terms(x, parameters, dout, weights, factors, output_factors, heads)
     scale = q.shape[-1] ** -0.5
     factors = np.ones_like(weights) if factors is None else factors
     scores = scale * q @ k.swapaxes(-1, -2)
-    spread = weights * (1 + scores + (weights * scores).sum(-1, keepdims=True))  # a score's error moves its whole row
+    spread = weights * (1 + scores + (weights * scores).sum(-1, keepdims=True))  # an error in one score affects its whole row
     joined, dattended, result = join((spread * factors) @ v), dout, {"weights": spread}
     out = joined
     if output is not None:
