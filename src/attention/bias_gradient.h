@@ -1,5 +1,5 @@
 // Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items meet there.
-// Not: the sum within a tile (kernels/backward.h).
+// Not: the sum within a tile (kernels/attention/backward.h).
 #pragma once
 
 #include <algorithm>

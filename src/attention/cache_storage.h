@@ -1,7 +1,7 @@
 // What a cache stores, for kernels, for sizes and for texts.
 #pragma once
 
-#include "kernels/cache_params.h"
+#include "kernels/cache/params.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv {

@@ -1,12 +1,12 @@
 // A capture within one call: checked, its results made, and what a work item does for it. Not: the loops over keys
-// (kernels/row_statistics.h, capture_sweep.h).
+// (kernels/capture/row_statistics.h, capture_sweep.h).
 #pragma once
 
 #include "attention/problem.h"
 #include "attention/turns.h"
 #include "core/scratch.h"
 #include "dispatch/kernels.h"
-#include "kernels/capture_params.h"
+#include "kernels/capture/params.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -1,5 +1,5 @@
 // Forward attention of few queries over many keys: which calls take it, and how the keys are dealt to threads. Not: the inner
-// loops (kernels/decode.h).
+// loops (kernels/decode/decode.h).
 #pragma once
 
 #include <string>

@@ -4,7 +4,7 @@
 
 #include "core/scratch.h"
 #include "kernels/carver.h"
-#include "kernels/linear_attention_params.h"
+#include "kernels/linear_attention/params.h"
 #include "qkv/linear_attention.h"
 
 namespace qkv {

@@ -4,11 +4,11 @@
 
 #include <type_traits>
 
-#include "kernels/cache_params.h"
-#include "kernels/capture_params.h"
-#include "kernels/linear_attention_params.h"
+#include "kernels/cache/params.h"
+#include "kernels/capture/params.h"
+#include "kernels/linear_attention/params.h"
 #include "kernels/params.h"
-#include "kernels/second_order_params.h"
+#include "kernels/second_order/params.h"
 #include "qkv/context.h"
 
 namespace qkv {

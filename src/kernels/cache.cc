@@ -1,7 +1,7 @@
 // The table of kernels on key/value caches.
-#include "kernels/cache_decode.h"
-#include "kernels/cache_params.h"
-#include "kernels/cache_tile.h"
+#include "kernels/cache/decode.h"
+#include "kernels/cache/params.h"
+#include "kernels/cache/tile.h"
 #include "kernels/export.h"
 
 namespace qkv {

@@ -1,12 +1,12 @@
 // The table of kernels that capture weights. A file of its own, so that instances with an observer do not change the code that
 // the compiler makes of forward alone (table.cc).
-#include "kernels/bf16_forward.h"
-#include "kernels/capture_params.h"
-#include "kernels/capture_sweep.h"
+#include "kernels/attention/bf16_forward.h"
+#include "kernels/attention/forward.h"
+#include "kernels/attention/widened_rows.h"
+#include "kernels/capture/params.h"
+#include "kernels/capture/row_statistics.h"
+#include "kernels/capture/sweep.h"
 #include "kernels/export.h"
-#include "kernels/forward.h"
-#include "kernels/row_statistics.h"
-#include "kernels/widened_rows.h"
 
 namespace qkv {
 namespace {

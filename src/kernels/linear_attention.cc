@@ -1,6 +1,6 @@
 // The table of linear attention's kernels.
 #include "kernels/export.h"
-#include "kernels/linear_attention_backward.h"
+#include "kernels/linear_attention/backward.h"
 
 namespace qkv {
 namespace {

@@ -1,5 +1,5 @@
 // The table of second-order kernels.
-#include "kernels/second_order.h"
+#include "kernels/second_order/second_order.h"
 
 #include "kernels/export.h"
 

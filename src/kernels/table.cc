@@ -1,17 +1,17 @@
 // The table of attention's kernels, with those of layers and of the measured peak. Compiled once per instruction set, as every
 // .cc here (src/CMakeLists.txt).
-#include "kernels/backward.h"
-#include "kernels/bf16_backward.h"
-#include "kernels/bf16_forward.h"
-#include "kernels/cross_entropy.h"
-#include "kernels/decode.h"
-#include "kernels/embedding_rows.h"
+#include "kernels/attention/backward.h"
+#include "kernels/attention/bf16_backward.h"
+#include "kernels/attention/bf16_forward.h"
+#include "kernels/attention/forward.h"
+#include "kernels/attention/scratch.h"
+#include "kernels/attention/widened_rows.h"
+#include "kernels/decode/decode.h"
 #include "kernels/export.h"
-#include "kernels/forward.h"
-#include "kernels/matrix_product.h"
+#include "kernels/layers/cross_entropy.h"
+#include "kernels/layers/embedding_rows.h"
+#include "kernels/layers/matrix_product.h"
 #include "kernels/params.h"
-#include "kernels/scratch.h"
-#include "kernels/widened_rows.h"
 
 namespace qkv {
 namespace {

@@ -21,7 +21,7 @@ Index tiles_wanted(double flops, const Context& context) {
   return context.threads() == 1 || flops < context.impl().region_flops ? 1 : 2 * context.threads();
 }
 
-/// One product cut into tiles. An element's sum does not depend on the cut (kernels/matrix_product.h).
+/// One product cut into tiles. An element's sum does not depend on the cut (kernels/layers/matrix_product.h).
 struct TiledProduct {
   MatrixProduct whole{};
   const LayerKernels* kernels = nullptr;

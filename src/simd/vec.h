@@ -53,6 +53,7 @@ template <class A>
 inline A larger(A a, A b) {
   return a < b ? b : a;
 }
+constexpr Index round_up(Index x, Index step) { return (x + step - 1) / step * step; }
 
 }  // namespace
 }  // namespace qkv

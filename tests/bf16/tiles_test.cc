@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bf16/pair_model.h"
-#include "kernels/bf16_terms.h"
-#include "kernels/spans.h"
+#include "kernels/products/bf16_terms.h"
+#include "kernels/products/spans.h"
 #include "qkv/context.h"
 
 namespace qkv::test {

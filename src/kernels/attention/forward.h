@@ -1,0 +1,276 @@
+// Tiled forward attention with online softmax: for each chunk of keys, S^T = K Q^T, softmax, O^T += V^T P^T (with P^T in place
+// of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural rows, softmax needs
+// no horizontal step, and only the small Q^T panel is packed. Policies: Rows (where rows come from, and the products: OwnRows,
+// WidenedRows, CacheTileRows, Bf16Rows), Observer (softmax.h). Not: split-K decode (decode.h). Milakov & Gimelshein 2018
+// (1805.02867); Dao 2023 (2307.08691), alg. 1.
+#pragma once
+
+#include "kernels/attention/forward_weights.h"
+#include "kernels/attention/softmax.h"
+#include "simd/log.h"
+
+namespace qkv {
+namespace {
+
+/// Rows of fewer keys are shifted by the score of their first one, so that equal scores, or a single key, give exact weights.
+constexpr Index kUnshiftedKeys = 32;
+
+/// Whether the first live tile of a strip may take the fast path of softmax.h. Where it is masked or short, rows may have few
+/// keys: the shift is then the score of the first key, provided that every lane attends it.
+template <class T>
+inline bool starts_quickly(const LiveRange& live, Index ni, const std::uint32_t* lane_mask, const T* scores, T* shift) {
+  if (!live.masked && live.hi - live.lo >= kUnshiftedKeys) return true;
+  if (live.masked && (lane_mask[live.lo] & lane_bits(ni)) != lane_bits(ni)) return false;
+  for (Index lane = 0; lane < live_vectors<T>(ni) * Simd<T>::kLanes; ++lane)
+    shift[lane] = scores[live.lo * strip_lanes<T>() + lane];
+  return true;
+}
+
+template <class T, class Rows, class Observer>
+inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const Observer& observer,
+                                const StripRange& r, Index j0, Index nj) {
+  const TileScores<T>& s = t.scores;
+  T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * strip_lanes<T>();
+  ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
+  const LiveRange& live = tile.live;
+  T *row_max = w.row_max + r.strip * strip_lanes<T>(), *row_sum = w.row_sum + r.strip * strip_lanes<T>();
+  if (!live.any) {
+    if (t.exponentials != nullptr) keep_chunk(t, {}, j0, nj, row_max);
+    return;
+  }
+  const std::uint32_t lanes = lane_bits(r.ni);
+  std::uint32_t& seen = w.seen[r.strip];
+  const bool first = seen == 0;
+  const std::uint32_t fresh = seen_lanes(live, w.lane_mask) & ~seen & lanes;  // attend their first key in this chunk
+  seen |= fresh;
+  const int vectors = live_vectors<T>(r.ni);
+  std::uint32_t by_maximum = w.by_maximum[r.strip];
+  if (first) {
+    if (!starts_quickly(live, r.ni, w.lane_mask, scores, row_max)) by_maximum = lanes;
+  } else {
+    by_maximum |= fresh;  // few keys may follow: equal scores must give exact weights
+  }
+  observer.start_chunk(r, j0, tile.ranges, live.masked ? w.lane_mask : nullptr, scores, row_sum);
+  while (const std::uint32_t failed = chunk_softmax(scores, tile.ranges, live.masked ? w.lane_mask : nullptr, seen & lanes,
+                                                    by_maximum, row_max, row_sum, w.rescale, observer)) {
+    by_maximum |= failed;
+    w.by_maximum[r.strip] |= failed;
+    tile = rows.score(t, w, r, j0, nj, scores);
+  }
+  observer.end_chunk(r, j0, live, w.lane_mask, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
+  if (t.v == nullptr) return;
+  T* out = w.out_panels + r.strip * strip_lanes<T>() * t.v_head_dim;
+  const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.lane_mask);
+  if (s.dropout.threshold != 0) {
+    dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
+    drop_lanes(scores, vectors, live.lo, live.hi, w.kept);
+  }
+  if (t.exponentials != nullptr) keep_chunk(t, tile.ranges, j0, nj, row_max);
+  const bool sets = Rows::kSets && first && !hides && tile.ranges.count == 1 && tile.ranges.range[0].count == vectors;
+  if (first && !sets) zero_panel(out, t.v_head_dim);
+  if (!first && by_maximum != 0) rescale_panel(out, t.v_head_dim, w.rescale);
+  for (int i = 0; i < tile.ranges.count; ++i) {
+    const VectorRange& range = tile.ranges.range[i];
+    if constexpr (Rows::kSets) {
+      if (sets) {
+        rows.set_values(t, range, j0, scores, out);
+        continue;
+      }
+    }
+    if (hides) {
+      rows.add_kept_values(t, w, range, j0, nj, scores, out);
+    } else {
+      rows.add_values(t, range, j0, nj, scores, out);
+    }
+  }
+}
+
+/// No key seen yet; the lanes `by_maximum` do not take the fast path.
+template <class T>
+inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t by_maximum) {
+  w.seen[strip] = 0;
+  w.by_maximum[strip] = by_maximum;
+  for (Index lane = strip * strip_lanes<T>(); lane < (strip + 1) * strip_lanes<T>(); ++lane) {
+    w.row_max[lane] = -kInf<T>;
+    w.row_sum[lane] = 0;
+  }
+}
+
+/// Computes the natural lse from (row_max, row_sum) and the sink, divides out by the sum and transposes it back. row_sum
+/// becomes its reciprocal. Returns the lanes whose out holds NaN or infinity.
+template <class T>
+inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const Index first = r.strip * strip_lanes<T>();
+  T *row_max = w.row_max + first, *row_sum = w.row_sum + first;
+  const int vectors = live_vectors<T>(r.ni);
+  for (int v = 0; v < vectors; ++v) {
+    // A sum of 0 with a key seen: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    const V l = load<T>(row_sum + v * n);
+    const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.seen[r.strip] >> (v * n));
+    store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
+  }
+  alignas(64) T total_max[strip_lanes<T>()], total[strip_lanes<T>()];  // with the sink
+  for (int v = 0; v < vectors; ++v) {
+    const V maximum = load<T>(row_max + v * n), l = load<T>(row_sum + v * n);
+    const bool sinks = t.scores.sink != nullptr;
+    const WithSink<T> whole = sinks ? with_sink<T>(*t.scores.sink, maximum, l) : WithSink<T>{maximum, l, splat<T>(1)};
+    store<T>(total_max + v * n, whole.maximum);
+    store<T>(total + v * n, whole.sum);
+    const V share = whole.sum == V{} ? V{} : whole.share / whole.sum;
+    store<T>(row_sum + v * n, share);
+  }
+  log_sum_exp(total_max, total, r.ni, t.lse + first);
+  for (Index lane = 0; t.row_max2 != nullptr && lane < r.ni; ++lane) {
+    t.row_max2[first + lane] = total_max[lane];
+    t.row_sum[first + lane] = total[lane];
+  }
+  const V factor = splat<T>(t.scores.dropout.threshold == 0 ? T{1} : kept_factor<T>(t.scores.dropout));
+  for (int v = 0; v < vectors; ++v) {
+    const V inverse = load<T>(row_sum + v * n);
+    store<T>(w.rescale + v * n, inverse * factor);
+  }
+  if (t.v == nullptr) return 0;
+  T* panel = w.out_panels + first * t.v_head_dim;
+  if (w.seen[r.strip] == 0) zero_panel(panel, t.v_head_dim);
+  return unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, t.out + r.i0 * t.out_stride,
+                              t.out_stride);
+}
+
+/// The two products of forward on rows of T: K Q^T and V^T P^T.
+struct PlainProducts {
+  static constexpr bool kSets = true;  // a strip's first chunk may set out instead of adding to zeros
+
+  template <class T>
+  void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) const {
+    const TileScores<T>& s = t.scores;
+    pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
+  }
+  template <class T>
+  ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index j0, Index nj,
+                  T* scores) const {
+    const TileScores<T>& s = t.scores;
+    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
+      // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
+      product_vectors<T, Store::kSet>({.a = s.k + (j0 + range.lo) * s.k_stride,
+                                       .a_row = s.k_stride,
+                                       .a_depth = 1,
+                                       .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
+                                       .b_row = strip_lanes<T>(),
+                                       .c = scores + range.lo * strip_lanes<T>(),
+                                       .c_row = strip_lanes<T>(),
+                                       .depth = s.head_dim},
+                                      range.hi - range.lo, range.first, range.count);
+    });
+  }
+  template <class T>
+  void set_values(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) const {
+    multiply<Store::kSet>(t, range, j0, p, out);
+  }
+  template <class T>
+  void add_values(const ForwardTile<T>& t, const VectorRange& range, Index j0, Index, const T* p, T* out) const {
+    multiply<Store::kAdd>(t, range, j0, p, out);
+  }
+  template <class T>
+  void add_kept_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const VectorRange& range, Index j0, Index,
+                       const T* p, T* out) const {
+    add_kept_lanes(range, t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, p, w.lane_mask, out);
+  }
+
+ private:
+  /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
+  template <Store kStore, class T>
+  static void multiply(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) {
+    product_vectors<T, kStore>({.a = t.v + (j0 + range.lo) * t.v_stride,
+                                .a_row = 1,
+                                .a_depth = t.v_stride,
+                                .b = p + range.lo * strip_lanes<T>(),
+                                .b_row = strip_lanes<T>(),
+                                .c = out,
+                                .c_row = strip_lanes<T>(),
+                                .depth = range.hi - range.lo},
+                               t.v_head_dim, range.first, range.count);
+  }
+};
+
+/// Rows that lie in memory as T: read and written in place.
+struct OwnRows : PlainProducts {
+  template <class T>
+  void take_keys(ForwardTile<T>&, Index, Index) const {}
+  template <class T>
+  void take_values(ForwardTile<T>&, Index, Index) const {}
+  template <class T>
+  void begin_out(ForwardTile<T>&, const StripRange&) const {}
+  template <class T>
+  void end_out(const ForwardTile<T>&, const StripRange&) const {}
+};
+
+/// Forward of one query tile. `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
+/// multiplies. The result is bit-identical with any observer.
+template <class T, class Rows, class Observer = NoObserver>
+inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows, const Observer& observer = {}) {
+  TileScores<T>& s = t.scores;
+  const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
+  Index begin = 0, end = s.kv_len;
+  if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
+  begin = begin / s.key_tile * s.key_tile;
+  const auto for_strips = [&](const auto& strip_work) {
+    for (Index strip = 0; strip < strips; ++strip) strip_work(strip_range(t, strip));
+  };
+  // Chunks that no query attends are skipped, unless their exponentials are kept and must become 0.
+  const auto next_chunk = [&](Index j0) {
+    return t.exponentials != nullptr ? j0 : live_chunk(s, t.q_begin, t.q_count, j0, end);
+  };
+  const auto for_live_chunks = [&](const auto& chunk) {
+    for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
+      const Index nj = smaller(s.key_tile, s.kv_len - j0);
+      rows.take_keys(t, j0, nj);
+      if (t.v != nullptr) rows.take_values(t, j0, nj);
+      chunk(j0, nj);
+    }
+  };
+  for_strips([&](const StripRange& r) {
+    rows.pack_queries(t, w, r);
+    start_strip(w, r.strip, 0);
+    observer.start_strip(r);
+  });
+  const auto finish = [&](const StripRange& r) {
+    rows.begin_out(t, r);
+    const std::uint32_t nonfinite = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
+    if (nonfinite != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
+      start_strip(w, r.strip, nonfinite | w.by_maximum[r.strip]);
+      observer.start_strip(r);
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
+      finish_strip(t, w, r);
+    }
+    observer.finish(r, w.row_max + r.strip * strip_lanes<T>(), w.row_sum + r.strip * strip_lanes<T>());
+    if (t.v != nullptr) rows.end_out(t, r);
+  };
+  if (t.exponentials != nullptr) {
+    for_strips([&](const StripRange& r) {
+      for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
+      finish(r);
+      write_kept_weights(t, w, r, begin, end);
+    });
+    return;
+  }
+  for_live_chunks([&](Index j0, Index nj) {
+    for_strips([&](const StripRange& r) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
+  });
+  for_strips(finish);
+  if (t.weights == nullptr) return;
+  for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
+    const Index nj = smaller(s.key_tile, s.kv_len - j0);
+    rows.take_keys(t, j0, nj);
+    for_strips([&](const StripRange& r) { write_weights(t, w, rows, r, j0, nj); });
+  }
+}
+
+template <class T>
+void forward(const ForwardTile<T>& t, void* scratch) {
+  forward_tile(t, ForwardScratch<T>(scratch, t.scores.head_dim, t.v_head_dim), OwnRows{});
+}
+
+}  // namespace
+}  // namespace qkv

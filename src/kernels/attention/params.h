@@ -1,0 +1,191 @@
+// What the kernels of attention are passed, as plain data: pointers, strides in elements, counts. And their table of functions
+// for one element type. Not: the kernels themselves, masks.
+// Letters: Tq, Tk, D, Dv as in attention.h. A strip is as many queries as two vectors have lanes, one query per lane. A chunk
+// is key_tile keys, counted from key 0. A lane mask is one uint32 per key of a tile: bit i is set where query lane i may attend
+// the key. T is the storage type of q, k, v and out; sums, lse and weights are Accumulator<T>.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "qkv/types.h"
+
+namespace qkv {
+
+enum MaskVerdict : int { kTileEmpty = 0, kTilePartial = 1, kTileFull = 2 };
+
+/// The mask of one (batch, head), behind a function pointer so that kernels know no mask. Null function: everything is kept.
+struct TileMask {
+  /// Verdict of queries [i0, i0 + ni) x keys [j0, j0 + nj); fills lane_mask[0..nj) only when the verdict is kTilePartial.
+  int (*tile)(const void* mask, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_mask);
+  /// Keys [*begin, *end) that any of the queries might attend.
+  void (*key_range)(const void* mask, Index batch, Index head, Index i0, Index ni, Index* begin, Index* end);
+  const void* mask;
+  Index batch, head;
+  /// The first key at or after `key` that any of the queries might attend; kv_len or more: none. Lets kernels skip empty chunks
+  /// without asking for each verdict. Null: unknown.
+  Index (*next_key)(const void* mask, Index batch, Index head, Index i0, Index ni, Index key);
+};
+
+/// The bias of one (batch, head); strides of 0 repeat. Null data: none.
+template <class Sum>
+struct TileBias {
+  const Sum* data;  // [Tq, Tk]
+  Index row_stride, column_stride;
+};
+
+/// Dropout of one (batch, head): Philox key and third counter word, see attention.h.
+struct TileDropout {
+  std::uint32_t threshold;  // 0: off; 65536: everything is dropped
+  std::uint32_t key0, key1, sequence_head;
+};
+
+/// A callback that changes scores, in natural units, behind a function pointer. Null function: none.
+template <class Sum>
+struct TileScoreMod {
+  /// For queries [i0, i0 + ni) x keys [j0, j0 + nj): replaces scores[i * row + j * column] by the callback's result and sets
+  /// slopes[i * slope_row + j * slope_column] to its derivative; slopes null: not wanted.
+  void (*apply)(const void* mod, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, Sum* scores, Index row,
+                Index column, Sum* slopes, Index slope_row, Index slope_column);
+  const void* mod;
+  Index batch, head;
+};
+
+/// What turns q.k into scores, for one (batch, head), whatever q and k are stored as.
+template <class Sum>
+struct ScoreParams {
+  Index kv_len, head_dim;
+  Sum scale;
+  Sum softcap;  // 0: off
+  TileMask mask;
+  TileBias<Sum> bias;
+  TileDropout dropout;
+  Index key_tile;
+  const Sum* position;    // added to a given bias, indexed by key - query; null: nothing
+  TileScoreMod<Sum> mod;  // after soft cap and bias, before the mask; a result of -inf is not kept
+  const Sum* sink;  // [heads of the group], sink_stride apart: a logit in every row's softmax sum, without a value; null: none
+  Index sink_stride;
+};
+
+/// The same with the rows of q and k.
+template <class T>
+struct TileScores : ScoreParams<Accumulator<T>> {
+  const T* q;  // [Tq, D]
+  const T* k;  // [Tk, D]
+  Index q_stride, k_stride;
+};
+
+/// Forward of queries [q_begin, q_begin + q_count) of one (batch, head): all that does not depend on the storage type.
+template <class Sum>
+struct ForwardParams {
+  Index v_head_dim, q_begin, q_count;
+  Sum* lse;                 // [q_count]: natural log; always written
+  Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
+  Sum* weights;             // [Tq, Tk] or null: also write the weights
+  Index weights_row_stride, weights_column_stride;
+  bool weights_applied;  // after dropout
+  // Where weights and v are given without dropout and a strip's exponentials fit in cache, they are kept in one pass over the
+  // keys. Null: the weights take a second pass.
+  Sum* exponentials;  // [Tk up to whole chunks][strip]
+  Sum* chunk_shifts;  // [chunks][strip]: the shift that each chunk's exponentials were computed with
+};
+
+/// Forward of a query tile.
+template <class T>
+struct ForwardTile : ForwardParams<Accumulator<T>> {
+  TileScores<T> scores;
+  const T* v;  // [Tk, Dv]; null: only row_max and row_sum are wanted
+  T* out;      // [Tq, Dv]
+  Index v_stride, out_stride;
+};
+
+/// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head): all that does not depend on the
+/// storage type. Null gradients are not computed.
+template <class Sum>
+struct BackwardParams {
+  const Sum *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
+  const Sum* delta;                 // [Tq]: rowsum(dout * out) - dlse
+  Index v_head_dim, q_begin, q_count, k_begin, k_count;
+  Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
+  Index dq_stride, dk_stride, dv_stride;
+  bool sets_dq, sets_keys;  // nothing was added to these rows of dq (of dk and dv) yet: they are set, not added to
+  Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
+  Index dbias_row_stride, dbias_column_stride;
+  Sum* dposition;  // the same gradient summed by key - query: added to; null: not wanted
+};
+
+/// Backward of a query tile against a key range.
+template <class T>
+struct BackwardTile : BackwardParams<Accumulator<T>> {
+  TileScores<T> scores;
+  const T* v;     // [Tk, Dv]
+  const T* dout;  // [Tq, Dv]
+  Index v_stride, dout_stride;
+};
+
+/// delta[i] = sum_d dout[i, d] * out[i, d], summed over d in the order of backward's dout . v: a row with one live key then has
+/// dP - delta = 0 exactly.
+template <class T>
+struct DeltaRows {
+  using Sum = Accumulator<T>;
+  const T *dout, *out;  // [Tq, Dv]
+  Index dout_stride, out_stride, v_head_dim;
+  Index q_begin, q_count;
+  Sum* delta;  // [Tq]
+};
+
+/// Few queries of one batch element and all heads that share one key/value head. Row r is query r % q_len of the group's head
+/// r / q_len; there are at most kDecodeRowLimit.
+template <class Sum>
+struct DecodeParams {
+  Index q_len, group_size, v_head_dim;
+  Sum* lse;  // [group_size * q_len]: natural log; always written
+  Index bias_head_stride, position_head_stride;
+  bool mask_differs;  // between the heads of the group
+};
+
+/// The same with its rows of q, k, v and out.
+template <class T>
+struct DecodeGroup : DecodeParams<Accumulator<T>> {
+  TileScores<T> scores;  // of the group's first head; mask, dropout, callback and sink of the others count up from it
+  const T* v;            // [Tk, Dv]
+  T* out;                // [group_size, Tq, Dv]
+  Index q_head_stride, v_stride, out_head_stride, out_stride;
+};
+
+constexpr Index kDecodeRowLimit = 16;
+
+/// Attention of a DecodeGroup by parts of the keys (split-K): computed in any order, merged in the order of the keys.
+template <class T>
+struct DecodeKernels {
+  Index (*chunk)(Index head_dim, Index v_head_dim);  // keys per step of the online softmax
+  /// Keys of a part, a whole number of chunks and, as key_tile, a constant of (instruction set, type, D, Dv).
+  Index (*part_keys)(Index head_dim, Index v_head_dim);
+  std::size_t (*scratch_bytes)(Index rows, Index head_dim, Index v_head_dim);
+  std::size_t (*state_bytes)(Index rows, Index v_head_dim);
+  void (*part)(const DecodeGroup<T>&, Index k_begin, Index k_end, void* scratch, void* state);
+  void (*merge)(const DecodeGroup<T>&, void* into, const void* from);
+  void (*finish)(const DecodeGroup<T>&, void* state);
+};
+
+template <class T>
+struct Kernels {
+  Index strip;  // queries side by side in SIMD lanes
+  /// Keys of a chunk: a constant of (instruction set, type, D, Dv), never of batch, threads or cache sizes, so that results are
+  /// bit-identical.
+  Index (*key_tile)(Index head_dim, Index v_head_dim);
+  /// Queries of a work item: a whole number of strips, chosen so that scratch stays small.
+  Index (*query_tile)(Index head_dim, Index v_head_dim);
+  /// Keys of a backward work item: a whole number of chunks.
+  Index (*backward_keys)(Index head_dim, Index v_head_dim);
+  std::size_t (*forward_scratch_bytes)(Index head_dim, Index v_head_dim);
+  std::size_t (*backward_scratch_bytes)(Index head_dim, Index v_head_dim);
+  void (*forward)(const ForwardTile<T>&, void* scratch);
+  void (*backward)(const BackwardTile<T>&, void* scratch);
+  void (*delta)(const DeltaRows<T>&, void* scratch);
+  /// to[r][c] (+)= sums[r][c], rounded once, for rows x columns; rows of sums follow each other. 16-bit types only.
+  void (*round)(const Accumulator<T>* sums, Index rows, Index columns, T* to, Index stride, bool add);
+  DecodeKernels<T> decode;
+};
+
+}  // namespace qkv

@@ -1,0 +1,165 @@
+// Rows of a key/value cache: where a position lies, reading positions as floats, storing floats in the cache's type.
+// Integers: x = scale * n with n in -127 .. 127, one scale a row, scale = max |x| / 127, so that an element is off by at most
+// max |x| / 254 (and a rounding of float). A row with NaN or infinity becomes NaN throughout; one whose largest number is below
+// 2^-100 becomes 0. Not: attention (cache/tile.h, cache/decode.h).
+#pragma once
+
+#include "kernels/attention/scores.h"
+#include "kernels/cache/params.h"
+#include "kernels/decode/blocks.h"
+
+namespace qkv {
+namespace {
+
+/// Calls body(position - begin, page, row of the page, count) for each contiguous run of existing positions of [begin, end).
+template <class Body>
+inline __attribute__((always_inline)) void for_cached_runs(const CachedHead& cache, Index begin, Index end, const Body& body) {
+  const Index first = larger(begin, cache.first), last = smaller(end, cache.end);
+  if (first >= last) return;
+  Index row = first % cache.page_size, n = first / cache.page_size % cache.num_pages;
+  for (Index j = first; j < last;) {
+    const Index count = smaller(last - j, cache.page_size - row);
+    body(j - begin, cache.pages[n], row, count);
+    j += count;
+    row = 0;
+    n = n + 1 == cache.num_pages ? 0 : n + 1;
+  }
+}
+
+template <class S>
+inline const S* cached_row(const CachedMatrix& matrix, Index page, Index row) {
+  return static_cast<const S*>(matrix.rows) + page * matrix.page_stride + row * matrix.row_stride;
+}
+inline const float* cached_scales(const CachedMatrix& matrix, Index page, Index row) {
+  return matrix.scales + page * matrix.scale_page_stride + row;
+}
+
+/// to[0..width) = from[0..width) * scale
+template <class S>
+inline void widen_row(const S* from, SumOf<S> scale, Index width, SumOf<S>* to) {
+  using Sum = SumOf<S>;
+  constexpr Index n = Simd<Sum>::kLanes;
+  const auto factor = splat<Sum>(scale);
+  const auto scaled = [&](auto x) __attribute__((always_inline)) {
+    if constexpr (std::is_same_v<S, std::int8_t>) return x * factor;
+    return x;
+  };
+  Index d = 0;
+  for (; d + n <= width; d += n) store<Sum>(to + d, scaled(load_row(from + d)));
+  const int rest = static_cast<int>(width - d);
+  if (rest > 0) store_tail<Sum>(to + d, scaled(load_row_tail(from + d, rest)), rest);
+}
+
+/// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none.
+template <class S>
+inline void read_cached(const CachedHead& cache, const CachedMatrix& matrix, Index begin, Index count, Index width,
+                        SumOf<S>* to) {
+  Index done = 0;
+  const auto zero_up_to = [&](Index row) {
+    for (Index e = done * width; e < row * width; ++e) to[e] = 0;
+  };
+  for_cached_runs(cache, begin, begin + count, [&](Index at, Index page, Index row, Index rows) {
+    zero_up_to(at);
+    const S* from = cached_row<S>(matrix, page, row);
+    for (Index r = 0; r < rows; ++r) {
+      SumOf<S> scale = 1;
+      if constexpr (std::is_same_v<S, std::int8_t>) scale = cached_scales(matrix, page, row)[r];
+      widen_row(from + r * matrix.row_stride, scale, width, to + (at + r) * width);
+    }
+    done = at + rows;
+  });
+  zero_up_to(count);
+}
+
+/// f(S{}) with the cache's storage type S, one of those whose sums are of type Sum.
+template <class Sum, class F>
+inline auto for_stored_type(StoredType type, const F& f) {
+  if constexpr (std::is_same_v<Sum, double>) {
+    return f(double{});
+  } else {
+    switch (type) {
+      case StoredType::kBF16:
+        return f(BFloat16{});
+      case StoredType::kF16:
+        return f(Float16{});
+      case StoredType::kInt8:
+        return f(std::int8_t{});
+      default:
+        return f(float{});
+    }
+  }
+}
+
+inline void read_any(const CachedHead& cache, const CachedMatrix& matrix, Index begin, Index count, Index width, void* to) {
+  if (cache.type == StoredType::kF64) {
+    read_cached<double>(cache, matrix, begin, count, width, static_cast<double*>(to));
+    return;
+  }
+  for_stored_type<float>(cache.type, [&](auto stored) {
+    read_cached<decltype(stored)>(cache, matrix, begin, count, width, static_cast<float*>(to));
+  });
+}
+
+/// Quantises one row to integers; returns its scale.
+template <class T>
+inline float quantise_row(const T* from, Index width, std::int8_t* to) {
+  constexpr Index n = Simd<float>::kLanes;
+  constexpr float smallest = 0x1p-100F;
+  const auto for_vectors = [&](const auto& body) {
+    for (Index d = 0; d < width; d += n) {
+      const int count = static_cast<int>(smaller(n, width - d));
+      body(d, count, load_row_tail(from + d, count));
+    }
+  };
+  F32 largest{}, marks{};
+  for_vectors([&](Index, int, F32 x) {
+    largest = max_or_second(x < 0 ? -x : x, largest);
+    marks = fma(x, F32{}, marks);
+  });
+  const float maximum = largest_lane<float>(largest);
+  const bool nonfinite = bits_where<float>(marks != marks) != 0;
+  const F32 factor = splat<float>(nonfinite || maximum < smallest ? 0.0F : 127.0F / maximum);
+  for_vectors([&](Index d, int count, F32 x) {
+    const F32 shifted = (nonfinite ? F32{} : x * factor) + 0x1.8p23F;  // rounds to nearest even; the low byte is the integer
+    const I8 bytes = __builtin_convertvector(reinterpret_cast<I32>(shifted), I8);
+    __builtin_memcpy(to + d, &bytes, static_cast<std::size_t>(count));
+  });
+  return nonfinite ? kNan<float> : maximum < smallest ? 0.0F : maximum / 127.0F;
+}
+
+template <class T, class S>
+inline void store_row_as(const T* from, Index width, S* to) {
+  constexpr Index n = Simd<SumOf<T>>::kLanes;
+  for (Index d = 0; d < width; d += n) {
+    const Index count = smaller(n, width - d);
+    store_row(to + d, load_row_tail(from + d, static_cast<int>(count)), count);
+  }
+}
+
+template <class T, class S>
+inline void store_rows(const StoreRows& t) {
+  const T* from = static_cast<const T*>(t.from);
+  S* to = static_cast<S*>(t.to);
+  for (Index r = 0; r < t.count; ++r) {
+    if constexpr (std::is_same_v<S, std::int8_t>) {
+      t.scales[r] = quantise_row(from + r * t.from_stride, t.width, to + r * t.to_stride);
+    } else {
+      store_row_as(from + r * t.from_stride, t.width, to + r * t.to_stride);
+    }
+  }
+}
+
+inline void store_any(const StoreRows& t) {
+  if (t.from_type == StoredType::kF64) {
+    store_rows<double, double>(t);
+    return;
+  }
+  for_stored_type<float>(t.from_type, [&](auto from) {
+    for_stored_type<float>(t.to_type, [&](auto to) {
+      if constexpr (!std::is_same_v<decltype(from), std::int8_t>) store_rows<decltype(from), decltype(to)>(t);
+    });
+  });
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,306 @@
+// Decode attention: few queries over many keys, limited by memory bandwidth. Each row of K and V is read once for all queries
+// of all heads that share it. Scores are dot products along D, stored query by query with keys in the lanes. A chunk of keys is
+// cut into four runs that are read side by side with software prefetch: a single stream does not fill the memory's queues.
+// Parts of the keys (split-K) each give a maximum, a sum and an undivided result, merged in the order of their keys. Not: many
+// queries (forward.h), weights. Milakov & Gimelshein 2018 (1805.02867); Dao et al. 2023, "Flash-Decoding".
+#pragma once
+
+#include <numbers>
+
+#include "kernels/decode/scores.h"
+
+namespace qkv {
+namespace {
+
+/// w.applied = the weights that survive dropout.
+template <class T, class Group>
+inline void drop_weights(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  TileDropout dropout = t.scores.dropout;
+  for (Index h = 0; h < t.group_size; ++h, ++dropout.sequence_head) {
+    dropout_mask<Sum>(dropout, 0, t.q_len, j0, live.lo, live.hi, w.mask_of_head);
+    for (Index key = live.lo; key < live.hi; ++key) {
+      w.mask_by_key[key] = (h == 0 ? 0 : w.mask_by_key[key]) | (w.mask_of_head[key] & lane_bits(t.q_len)) << (h * t.q_len);
+    }
+  }
+  order_by_place(w.mask_by_key, w.run, live, w.kept);
+  for (Index r = 0; r < rows_of(t); ++r) {
+    for (Index place = 0; place < w.chunk; ++place) {
+      w.applied[r * kChunkLimit + place] = (w.kept[place] >> r & 1u) != 0 ? w.scores[r * kChunkLimit + place] : Sum{0};
+    }
+  }
+}
+
+/// row_sum[r] = row_sum[r] * factor[r] + the weights of places [begin, end), in the order and rounding in which the rows of V
+/// are added, so that a constant V is returned exactly. n rows at a time are transposed into lanes.
+template <class T>
+inline void add_sums(const T* weights, Index rows, Index begin, Index end, const T* factor, T* row_sum) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  for (Index r = 0; r < rows; r += n) {
+    V sum{};
+    for (Index place = begin; place < end; place += n) {
+      V square[n];
+      load_square<T>(weights + r * kChunkLimit + place, kChunkLimit, rows - r, n, square);
+      transpose_square<T>(square);
+#pragma GCC unroll 16
+      for (int p = 0; p < n; ++p) sum += square[p];
+    }
+    store<T>(row_sum + r, fma(load<T>(row_sum + r), load<T>(factor + r), sum));
+  }
+}
+
+/// value_rows over kept pairs only, for chunks with NaN or infinity behind the mask. The same sums otherwise.
+template <class T, class Group, class Chunk>
+inline void add_kept_values(const Group& t, const DecodeScratch<T>& w, const SumOf<T>* weights, const Chunk& v, Index begin,
+                            Index end, const SumOf<T>* factor, const DecodeState<SumOf<T>>& state) {
+  using Sum = SumOf<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  for (Index r = 0; r < rows_of(t); ++r) {
+    for (Index d = 0; d < t.v_head_dim; d += n) {
+      const int rest = static_cast<int>(smaller<Index>(n, t.v_head_dim - d));
+      V sum{};
+      for (Index place = kRuns * begin; place < kRuns * end; ++place) {
+        if ((w.query_mask[place] >> r & 1u) == 0) continue;
+        const V value = load_row_tail(v.row(place / kRuns)[place % kRuns] + d, rest);
+        sum = fma(splat<Sum>(weights[r * kChunkLimit + place]), value, sum);
+      }
+      Sum* place = state.out + r * state.width + d;
+      store<Sum>(place, fma(load<Sum>(place), splat<Sum>(factor[r]), sum));
+    }
+  }
+}
+
+/// Whether rows of V that some query may not attend hold NaN or infinity: 0 * NaN is NaN.
+template <class T, class Group, class Chunk>
+inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, const Chunk& v) {
+  using Sum = SumOf<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  const std::uint32_t all = lane_bits(rows_of(t));
+  V marks{};
+  for (Index g = 0; g < w.run; ++g) {
+    const SomeRuns live = v.live(g);
+    for (Index i = live.first; i < live.last; ++i) {
+      if ((w.query_mask[kRuns * g + i] & all) == all) continue;
+      const T* row = v.row(g)[i];
+      Index d = 0;
+      for (; d + n <= t.v_head_dim; d += n) marks = fma(load_row(row + d), V{}, marks);
+      if (d < t.v_head_dim) marks = fma(load_row_tail(row + d, static_cast<int>(t.v_head_dim - d)), V{}, marks);
+    }
+  }
+  return bits_where<Sum>(marks != marks) != 0;
+}
+
+/// Rows of each run between write-backs of sums and results: these rows of V stay in L1 while all queries use them.
+constexpr Index kDecodeSteps = 8;
+
+template <class T, class Group, class Source, class Chunk>
+inline void decode_values(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w, const Source& source,
+                          const Chunk& v, const DecodeState<SumOf<T>>& state) {
+  using Sum = SumOf<T>;
+  bool hides = false;  // integers are finite, and scale_weights selects around their scales
+  if constexpr (!Source::kScaled) hides = live.masked && hides_nonfinite_values(t, w, v);
+  const Sum* weights = w.scores;
+  if (t.scores.dropout.threshold != 0) {
+    drop_weights(t, j0, live, w);
+    weights = w.applied;
+  }
+  if constexpr (Source::kScaled) {
+    scale_weights(rows_of(t), live, weights, source.v_scales, w);
+    weights = w.applied;
+  }
+  for (Index g = 0; g < w.run; g += kDecodeSteps) {
+    const Index end = g + kDecodeSteps;
+    const Sum* factor = g == 0 ? w.rescale : w.ones;
+    add_sums<Sum>(w.scores, rows_of(t), kRuns * g, kRuns * end, factor, state.row_sum);
+    if (hides) {
+      add_kept_values(t, w, weights, v, g, end, factor, state);
+      continue;
+    }
+    for_row_blocks(
+        rows_of(t), [&](auto count, Index r) __attribute__((always_inline)) {
+          constexpr int rows = decltype(count)::value;
+          value_rows<T, rows>(weights + r * kChunkLimit, v, g, end, t.v_head_dim, state.out + r * state.width, state.width,
+                              factor + r, share_of_runs(r, rows, rows_of(t)));
+        });
+  }
+}
+
+/// K and V of a group in memory, rows a constant distance apart. chunk() gives the runs of `keys` keys from j0 on.
+template <class T>
+struct GroupRows {
+  static constexpr bool kScaled = false;
+  const DecodeGroup<T>& t;
+
+  ChunkRows<Runs<T>> chunk(Index j0, Index keys, const RunShape& k_shape, const RunShape& v_shape) const {
+    const TileScores<T>& s = t.scores;
+    const T *k = s.k + j0 * s.k_stride, *v = t.v + j0 * t.v_stride;
+    return {{k_shape, k, v, s.k_stride, t.v_stride}, {v_shape, v, k + keys * s.k_stride, t.v_stride, s.k_stride}};
+  }
+};
+
+template <class T, class Group, class Source>
+inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const DecodeScratch<T>& w,
+                              const DecodeState<SumOf<T>>& state) {
+  const auto& s = t.scores;
+  const Index nj = smaller(w.chunk, s.kv_len - j0);
+  LiveRange live = group_mask(t, j0, nj, w.mask_by_key, w.mask_of_head);
+  if (!live.any) return;
+  const std::uint32_t all = lane_bits(rows_of(t));
+  const bool whole = live.lo == 0 && live.hi == w.chunk;
+  if (!live.masked && (!whole || hides_by_value(s))) {
+    for (Index key = live.lo; key < live.hi; ++key) w.mask_by_key[key] = all;
+    live.masked = true;
+  }
+  if (live.masked) order_by_place(w.mask_by_key, w.run, live, w.query_mask);
+  const Index row_bytes = larger(s.head_dim, t.v_head_dim) * static_cast<Index>(sizeof(T));
+  const Index ahead = larger<Index>(1, smaller<Index>(w.run / 2, kAheadBytes / row_bytes));
+  const Index in_softmax = smaller(rows_of(t) / 2, ahead * 2);  // rows of V that are prefetched during the softmax
+  const auto [k, v] =
+      source.chunk(j0, w.chunk, {w.run, ahead, live.lo, live.hi}, {w.run, ahead + in_softmax, live.lo, live.hi});
+  chunk_dots<T>(t, k, w);
+  if constexpr (Source::kScaled) scale_scores(rows_of(t), source.k_scales, w);
+  finish_scores(t, j0, live, w);
+  std::uint32_t seen = all;
+  if (live.masked) {
+    seen = 0;
+    for (Index place = 0; place < w.chunk; ++place) seen |= w.query_mask[place];
+  }
+  *state.seen |= seen;
+  softmax_chunk(t, v, ahead, w, state);
+  decode_values(t, j0, live, w, source, v, state);
+}
+
+/// Rows of Q, scaled, as whole vectors.
+template <class Q, class T>
+inline void pack_queries(const DecodeGroup<Q>& t, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  constexpr Index n = Simd<Sum>::kLanes;
+  const TileScores<Q>& s = t.scores;
+  const Sum factor = panel_factor(s);
+  for (Index r = 0; r < rows_of(t); ++r) {
+    const Q* row = s.q + r / t.q_len * t.q_head_stride + r % t.q_len * s.q_stride;
+    for (Index d = 0; d < s.head_dim; d += n) {
+      const int rest = static_cast<int>(smaller<Index>(n, s.head_dim - d));
+      store<Sum>(w.q + r * w.q_width + d, load_row_tail(row + d, rest) * factor);
+    }
+  }
+  if (fills_lanes<Sum>(rows_of(t))) {
+    pack_transposed<Sum>(w.q, w.q_width, rows_of(t), s.head_dim, Sum{1}, w.panel, round_up(rows_of(t), n));
+  }
+}
+
+/// The first chunk at or after j0 with a key that a query of any head may attend; `end`: none.
+template <class Group>
+inline Index live_chunk_of_group(const Group& t, Index j0, Index end, Index chunk) {
+  TileMask mask = t.scores.mask;
+  Index next = live_step(mask, 0, t.q_len, j0, end, chunk);
+  for (Index h = 1; t.mask_differs && h < t.group_size && next > j0; ++h) {
+    ++mask.head;
+    next = smaller(next, live_step(mask, 0, t.q_len, j0, end, chunk));
+  }
+  return next;
+}
+
+/// Packed queries against keys [k_begin, k_end), k_begin a multiple of the part. Overwrites the state.
+template <class T, class Group, class Source>
+inline void decode_chunks(const Group& t, Index k_begin, Index k_end, Source& source, const DecodeScratch<T>& w,
+                          const DecodeState<SumOf<T>>& state) {
+  const Index rows = rows_of(t);
+  constexpr Index n = Simd<SumOf<T>>::kLanes;
+  for (Index r = 0; r < round_up(rows, n); ++r) {
+    state.row_max[r] = w.maximum[r] = -kInf<SumOf<T>>;
+    state.row_sum[r] = 0;
+    w.ones[r] = 1;
+  }
+  for (Index e = 0; e < rows * state.width; ++e) state.out[e] = 0;
+  *state.seen = 0;
+  Index begin = 0, end = t.scores.kv_len;
+  const TileMask& mask = t.scores.mask;
+  if (mask.key_range != nullptr) mask.key_range(mask.mask, mask.batch, mask.head, 0, t.q_len, &begin, &end);
+  begin = larger(k_begin, begin / w.chunk * w.chunk);
+  end = smaller(k_end, end);
+  const auto next_chunk = [&](Index j0) { return live_chunk_of_group(t, j0, end, w.chunk); };
+  for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + w.chunk)) decode_chunk_keys(t, j0, source, w, state);
+}
+
+template <class T>
+void decode_part(const DecodeGroup<T>& t, Index k_begin, Index k_end, void* scratch, void* state) {
+  const DecodeScratch<T> w(scratch, rows_of(t), t.scores.head_dim, t.v_head_dim);
+  pack_queries(t, w);
+  GroupRows<T> rows{t};
+  decode_chunks(t, k_begin, k_end, rows, w, DecodeState<Accumulator<T>>(state, rows_of(t), t.v_head_dim));
+}
+
+/// Merges `from`, whose keys come later, into `into`.
+template <class T>
+void decode_merge(const DecodeGroup<T>& t, void* into_memory, const void* from_memory) {
+  using Sum = Accumulator<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  const Index rows = rows_of(t);
+  const DecodeState<Sum> into(into_memory, rows, t.v_head_dim), from(const_cast<void*>(from_memory), rows, t.v_head_dim);
+  for (Index r = 0; r < rows; r += n) {
+    const V a = load<Sum>(into.row_max + r), b = load<Sum>(from.row_max + r), maximum = max_or_second(b, a);
+    const V fa = exp2<Sum>(a - maximum), fb = exp2<Sum>(b - maximum);
+    const V keep_a = a == maximum ? splat<Sum>(1) : fa, keep_b = b == maximum ? splat<Sum>(1) : fb;
+    store<Sum>(into.row_max + r, maximum);
+    store<Sum>(into.row_sum + r, fma(load<Sum>(into.row_sum + r), keep_a, load<Sum>(from.row_sum + r) * keep_b));
+    for (Index lane = 0; lane < smaller<Index>(n, rows - r); ++lane) {
+      Sum* out = into.out + (r + lane) * into.width;
+      const Sum* more = from.out + (r + lane) * into.width;
+      for (Index d = 0; d < into.width; d += n) {
+        store<Sum>(out + d, fma(load<Sum>(out + d), splat<Sum>(keep_a[lane]), load<Sum>(more + d) * splat<Sum>(keep_b[lane])));
+      }
+    }
+  }
+  *into.seen |= *from.seen;
+}
+
+/// Divides by row_sum and writes the rows; lse from (row_max, row_sum).
+template <class T>
+void decode_finish(const DecodeGroup<T>& t, void* state_memory) {
+  using Sum = Accumulator<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  const DecodeState<Sum> state(state_memory, rows_of(t), t.v_head_dim);
+  const Sum applied = t.scores.dropout.threshold == 0 ? Sum{1} : kept_factor<Sum>(t.scores.dropout);
+  for (Index r = 0; r < rows_of(t); ++r) {
+    Sum l = state.row_sum[r];
+    // A sum of 0 with a key seen: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    if (l == 0 && (*state.seen >> r & 1u) != 0) l = kNan<Sum>;
+    Sum maximum = state.row_max[r], share = 1;
+    if (t.scores.sink != nullptr) {
+      const Sum sink = t.scores.sink[r / t.q_len * t.scores.sink_stride];
+      const WithSink<Sum> whole = with_sink<Sum>(sink, splat<Sum>(maximum), splat<Sum>(l));
+      maximum = whole.maximum[0];
+      l = whole.sum[0];
+      share = whole.share[0];
+    }
+    t.lse[r] = l == 0
+                   ? -kInf<Sum>
+                   : static_cast<Sum>(static_cast<double>(maximum) * std::numbers::ln2 + __builtin_log(static_cast<double>(l)));
+    const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
+    T* row = t.out + r / t.q_len * t.out_head_stride + r % t.q_len * t.out_stride;
+    for (Index d = 0; d < t.v_head_dim; d += n) {
+      store_row(row + d, load<Sum>(state.out + r * state.width + d) * inverse, smaller<Index>(n, t.v_head_dim - d));
+    }
+  }
+}
+
+template <class T>
+constexpr DecodeKernels<T> make_decode_kernels() {
+  return {
+      decode_chunk<T>,
+      decode_keys<T>,
+      [](Index rows, Index head_dim, Index v_head_dim) { return DecodeScratch<T>(nullptr, rows, head_dim, v_head_dim).bytes; },
+      [](Index rows, Index v_head_dim) { return DecodeState<Accumulator<T>>(nullptr, rows, v_head_dim).bytes; },
+      decode_part<T>,
+      decode_merge<T>,
+      decode_finish<T>};
+}
+
+}  // namespace
+}  // namespace qkv

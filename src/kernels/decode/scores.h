@@ -1,0 +1,306 @@
+// From a chunk of keys to the softmax weights of a few queries, for decode.h: scratch memory, the running state, dot products,
+// soft cap, bias, mask, exponentials. Not: values, merging.
+// Keys of a chunk are stored by place: place 4 g + i is key i * run + g, so that the four runs are side by side. A query mask
+// is one uint32 per place: bit r is set where row r (query and head) may attend.
+#pragma once
+
+#include "kernels/attention/scores.h"
+#include "kernels/attention/scratch.h"
+#include "kernels/decode/blocks.h"
+#include "kernels/decode/lanes.h"
+
+namespace qkv {
+namespace {
+
+/// Keys of a chunk. Its four runs lie far enough apart for the hardware to see four streams (32 KiB apart, at 128 KiB a chunk,
+/// reads 4 % faster than 8 KiB); scores of 16 rows and 256 keys are 16 KiB.
+template <class T>
+Index decode_chunk(Index head_dim, Index v_head_dim) {
+  const Index width = larger(head_dim, v_head_dim) * static_cast<Index>(sizeof(T));
+  return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / width / 64 * 64));
+}
+
+/// Keys of a part: about a megabyte of K and V at D = 128, so that starting and merging it are negligible.
+template <class T>
+Index decode_keys(Index head_dim, Index v_head_dim) {
+  return 4 * decode_chunk<T>(head_dim, v_head_dim);
+}
+
+template <class T>
+struct DecodeScratch {
+  using Sum = SumOf<T>;
+  Sum* q;                                     // [rows][head_dim], scaled, filled up with 0 to whole vectors
+  Sum* panel;                                 // [head_dim][rows]: q transposed, where queries fill lanes
+  Sum* scores;                                // [rows][kChunkLimit] by place
+  Sum* applied;                               // [rows][kChunkLimit]: after dropout
+  Sum* bias;                                  // [chunk] by place
+  Sum *maximum, *rescale, *ones;              // [rows]
+  std::uint32_t *query_mask, *kept;           // [chunk] by place: rows that may attend, rows that survive dropout
+  std::uint32_t *mask_by_key, *mask_of_head;  // [chunk] by key
+  Index q_width, chunk, run;
+  std::size_t bytes;
+
+  DecodeScratch(void* base, Index rows, Index head_dim, Index v_head_dim) {
+    constexpr Index n = Simd<Sum>::kLanes;
+    Carver carver(base);
+    q_width = round_up(head_dim, n);
+    chunk = decode_chunk<T>(head_dim, v_head_dim);
+    run = chunk / kRuns;
+    q = carver.take<Sum>(rows * q_width);
+    panel = carver.take<Sum>(fills_lanes<Sum>(rows) ? head_dim * round_up(rows, n) : 0);
+    scores = carver.take<Sum>(rows * kChunkLimit);
+    applied = carver.take<Sum>(rows * kChunkLimit);
+    bias = carver.take<Sum>(chunk);
+    maximum = carver.take<Sum>(round_up(rows, n));
+    rescale = carver.take<Sum>(round_up(rows, n));
+    ones = carver.take<Sum>(round_up(rows, n));
+    query_mask = carver.take<std::uint32_t>(chunk);
+    kept = carver.take<std::uint32_t>(chunk);
+    mask_by_key = carver.take<std::uint32_t>(chunk);
+    mask_of_head = carver.take<std::uint32_t>(chunk);
+    bytes = carver.used();
+  }
+};
+
+/// The result of some of the keys.
+template <class Sum>
+struct DecodeState {
+  Sum *row_max, *row_sum;  // [rows]; row_max in powers of two
+  Sum* out;                // [rows][width]: [v_head_dim] filled up to whole vectors, not yet divided by row_sum
+  std::uint32_t* seen;     // [1]: rows that may attend any of the keys
+  Index width;
+  std::size_t bytes;
+
+  DecodeState(void* base, Index rows, Index v_head_dim) {
+    constexpr Index n = Simd<Sum>::kLanes;
+    Carver carver(base);
+    width = round_up(v_head_dim, n);
+    row_max = carver.take<Sum>(round_up(rows, n));
+    row_sum = carver.take<Sum>(round_up(rows, n));
+    out = carver.take<Sum>(rows * width);
+    seen = carver.take<std::uint32_t>(1);
+    bytes = carver.used();
+  }
+};
+
+template <class Group>
+Index rows_of(const Group& t) {
+  return t.q_len * t.group_size;
+}
+
+/// The query mask of a chunk by key, and its live range: all heads of the group in one word.
+template <class Group>
+inline LiveRange group_mask(const Group& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
+  const TileMask& mask = t.scores.mask;
+  if (mask.tile == nullptr) return {true, false, 0, nj};
+  const std::uint32_t one_head = lane_bits(t.q_len);
+  bool any = false, every = true;
+  for (Index h = 0; h < t.group_size; ++h) {
+    if (h == 0 || t.mask_differs) {
+      const int verdict = mask.tile(mask.mask, mask.batch, mask.head + h, 0, t.q_len, j0, nj, mask_of_head);
+      any |= verdict != kTileEmpty;
+      every &= verdict == kTileFull;
+      if (verdict != kTilePartial) {
+        for (Index j = 0; j < nj; ++j) mask_of_head[j] = verdict == kTileFull ? one_head : 0;
+      }
+    }
+    if (!t.mask_differs && (every || !any)) break;
+    for (Index j = 0; j < nj; ++j) query_mask[j] = (h == 0 ? 0 : query_mask[j]) | mask_of_head[j] << (h * t.q_len);
+  }
+  LiveRange live{any, !every, 0, nj};
+  if (!any || every) return live;
+  trim_keys(query_mask, ~0u, live.lo, live.hi);
+  live.any = live.lo < live.hi;
+  return live;
+}
+
+/// by_place[4 g + i] = mask_by_key[i * run + g] for live keys, 0 for the others.
+inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const LiveRange& live, std::uint32_t* by_place) {
+  for (Index g = 0; g < run; ++g) {
+    for (Index i = 0; i < kRuns; ++i) {
+      const Index key = i * run + g;
+      by_place[kRuns * g + i] = key >= live.lo && key < live.hi ? mask_by_key[key] : 0;
+    }
+  }
+}
+
+/// The bias of one row by place, in natural units; 0 outside the live keys.
+template <class T, class Group>
+inline void place_bias(const Group& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  const auto& bias = t.scores.bias;
+  const Sum* beside = t.scores.position;
+  if (beside != nullptr) beside += row / t.q_len * t.position_head_stride + j0 - row % t.q_len;
+  const Sum* source =
+      bias.data + row / t.q_len * t.bias_head_stride + row % t.q_len * bias.row_stride + j0 * bias.column_stride;
+  for (Index i = 0; i < kRuns; ++i) {
+    for (Index g = 0; g < w.run; ++g) {
+      const Index key = i * w.run + g;
+      w.bias[kRuns * g + i] = key >= live.lo && key < live.hi ? source[key * bias.column_stride] : Sum{0};
+      if (beside != nullptr && key >= live.lo && key < live.hi) w.bias[kRuns * g + i] += beside[key];
+    }
+  }
+}
+
+constexpr Index kPlacesAtOnce = Simd<float>::kLanes;
+
+/// Row r's bits of kPlacesAtOnce places: which of them it may attend.
+inline std::uint32_t places_of_row(const std::uint32_t* query_mask, Index r) {
+  U32 some;
+  __builtin_memcpy(&some, query_mask, sizeof some);
+  return bits_where<float>((some & (1u << r)) != 0);
+}
+
+/// Row r may not attend the places `never`.
+inline void clear_places(std::uint32_t* query_mask, Index r, std::uint32_t never) {
+  for (; never != 0; never &= never - 1) query_mask[__builtin_ctz(never)] &= ~(1u << r);
+}
+
+/// Applies the callback to the natural scores of row r and scales to powers of two; -inf, which is not kept, clears its bit.
+template <class T, class Group>
+inline void modify_row(const Group& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  const TileScoreMod<Sum>& mod = t.scores.mod;
+  Sum* const row = w.scores + r * kChunkLimit;
+  for (Index i = 0; i < kRuns; ++i) {
+    const Index begin = larger<Index>(live.lo - i * w.run, 0), end = smaller(live.hi - i * w.run, w.run);
+    if (begin >= end) continue;
+    mod.apply(mod.mod, mod.batch, mod.head + r / t.q_len, r % t.q_len, 1, j0 + i * w.run + begin, end - begin,
+              row + kRuns * begin + i, 0, kRuns, nullptr, 0, 0);
+  }
+  for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
+    std::uint32_t bits = places_of_row(w.query_mask + first, r);
+    for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
+      const V natural = load<Sum>(row + place);
+      const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
+      store<Sum>(row + place, select_bits<V>(bits & ~never, log2_of_bias<Sum>(natural), splat<Sum>(-kInf<Sum>)));
+      clear_places(w.query_mask + place, r, never);
+    }
+  }
+}
+
+/// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's bit of
+/// its key.
+template <class T, class Group>
+inline void finish_scores(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  const bool biased = t.scores.bias.data != nullptr, capped = t.scores.softcap > 0, modified = t.scores.mod.apply != nullptr;
+  if (!live.masked && !biased && !capped && !modified) return;
+  const V cap = splat<Sum>(t.scores.softcap * score_unit(t.scores));
+  for (Index r = 0; r < rows_of(t); ++r) {
+    if (biased) place_bias(t, r, j0, live, w);
+    for (Index first = 0; first < w.chunk; first += kPlacesAtOnce) {
+      std::uint32_t bits = live.masked ? places_of_row(w.query_mask + first, r) : ~0u;
+      for (Index place = first; place < first + kPlacesAtOnce; place += n, bits >>= n % 32) {
+        Sum* at = w.scores + r * kChunkLimit + place;
+        V x = load<Sum>(at);
+        if (capped) x = cap * tanh<Sum>(x);
+        std::uint32_t kept = bits;
+        if (biased) {
+          const V natural = load<Sum>(w.bias + place);
+          const std::uint32_t never = bits_where<Sum>(natural == splat<Sum>(-kInf<Sum>));
+          kept &= ~never;
+          x += modified ? natural : log2_of_bias<Sum>(natural);
+          clear_places(w.query_mask + place, r, never);
+        }
+        store<Sum>(at, select_bits<V>(kept, x, splat<Sum>(-kInf<Sum>)));
+      }
+    }
+    if (modified) modify_row(t, r, j0, live, w);
+  }
+}
+
+/// Dot products of all queries and the keys of a chunk.
+template <class T, class Group, class Chunk>
+inline void chunk_dots(const Group& t, const Chunk& k, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  const Index rows = rows_of(t);
+  if constexpr (std::is_same_v<T, Sum> && Simd<Sum>::kLanes >= kLaneLimit) {
+    if (fills_lanes<Sum>(rows)) {
+      lane_dots<T>(w.panel, rows, k, t.scores.head_dim, w.scores);
+      return;
+    }
+  }
+  for (Index g = 0; g < w.run; ++g) {
+    const SomeRuns live = k.live(g);
+    if (live.first >= live.last) continue;
+    const auto row = k.row(g), soon = k.soon(g);
+    for_row_blocks(
+        rows, [&](auto count, Index r) __attribute__((always_inline)) {
+          constexpr int block = decltype(count)::value;
+          dot_block<T, block>(w.q + r * w.q_width, w.q_width, row, live, t.scores.head_dim, soon, share_of_runs(r, block, rows),
+                              w.scores + r * kChunkLimit + kRuns * g);
+        });
+  }
+}
+
+/// Multiplies dot products with integers by their keys' scales.
+template <class T>
+inline void scale_scores(Index rows, const SumOf<T>* scales, const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  constexpr int n = Simd<Sum>::kLanes;
+  for (Index r = 0; r < rows; ++r) {
+    for (Index place = 0; place < w.chunk; place += n) {
+      Sum* at = w.scores + r * kChunkLimit + place;
+      store<Sum>(at, load<Sum>(at) * load<Sum>(scales + place));
+    }
+  }
+}
+
+/// w.applied = weights times the scales of their values, 0 where a query may not attend: the scale may be NaN.
+template <class T>
+inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* weights, const SumOf<T>* scales,
+                          const DecodeScratch<T>& w) {
+  using Sum = SumOf<T>;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  static_assert(n == Simd<float>::kLanes);
+  for (Index r = 0; r < rows; ++r) {
+    for (Index place = 0; place < w.chunk; place += n) {
+      V x = load<Sum>(weights + r * kChunkLimit + place) * load<Sum>(scales + place);
+      if (live.masked) x = select_bits<V>(places_of_row(w.query_mask + place, r), x, V{});
+      store<Sum>(w.applied + r * kChunkLimit + place, x);
+    }
+  }
+}
+
+/// One step of the online softmax: scores become exp2(s2 - max), row_max is updated, rescale is the factor of the result so
+/// far: exactly 1 where the maximum did not move. Prefetches rows [fetched, v.ahead) of each run of V meanwhile.
+template <class T, class Group, class Chunk>
+inline void softmax_chunk(const Group& t, const Chunk& v, Index fetched, const DecodeScratch<T>& w,
+                          const DecodeState<SumOf<T>>& state) {
+  using Sum = SumOf<T>;
+  const Index rows = rows_of(t), more = v.ahead - fetched;
+  using V = typename Simd<Sum>::V;
+  constexpr int n = Simd<Sum>::kLanes;
+  for (Index r = 0; r < rows; ++r) {
+    V largest = splat<Sum>(-kInf<Sum>);
+    for (Index place = 0; place < w.chunk; place += n)
+      largest = max_or_second(load<Sum>(w.scores + r * kChunkLimit + place), largest);
+    w.maximum[r] = largest_lane<Sum>(largest);
+  }
+  for (Index r = 0; r < rows; r += n) {
+    const V before = load<Sum>(state.row_max + r), maximum = max_or_second(load<Sum>(w.maximum + r), before);
+    const V factor = exp2<Sum>(before - maximum);
+    store<Sum>(w.rescale + r, before == maximum ? splat<Sum>(1) : factor);
+    store<Sum>(state.row_max + r, maximum);
+    store<Sum>(w.maximum + r, shift_of<Sum>(maximum));
+  }
+  for (Index r = 0; r < rows; ++r) {
+    for (Index g = fetched + more * r / rows; g < fetched + more * (r + 1) / rows; ++g) {
+      for (Index i = 0; i < kRuns; ++i) fetch_row(v.row(g)[i], t.v_head_dim);
+    }
+    const V shift = splat<Sum>(w.maximum[r]);
+    for (Index place = 0; place < w.chunk; place += n) {
+      Sum* at = w.scores + r * kChunkLimit + place;
+      store<Sum>(at, exp2<Sum>(load<Sum>(at) - shift));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,110 @@
+// y = x W^T for so few rows of x that transposing W would cost more than the product: W is read once, in place. Lanes hold the
+// rows of x; where these fill only a part of a vector, lane r * kSplit + i sums the terms of row r whose index is i modulo
+// kSplit. Not: W already transposed in memory (matrix_product.h).
+#pragma once
+
+#include "kernels/layers/params.h"
+#include "kernels/products/gemm.h"
+#include "simd/transpose.h"
+
+namespace qkv {
+namespace {
+
+/// Columns of y that are computed at once: independent chains that hide the latency of an FMA.
+constexpr int kFewColumns = Simd<float>::kLanes < 8 ? Simd<float>::kLanes : 8;
+
+/// kSplit: 1, 2 or all lanes, which one load can repeat over the lanes. 0: too many rows, or a depth that is not divisible. A
+/// function of the whole product, so that its parts are bit-identical.
+inline int few_rows_split(const MatrixProduct& t) {
+  constexpr int n = Simd<float>::kLanes;
+  if (t.all_rows > n || t.b_row != 1 || t.b_column == 1 || t.accumulate) return 0;
+  const int split = t.all_rows == 1 ? n : 2 * t.all_rows <= n ? 2 : 1;
+  return t.depth % split == 0 ? split : 0;
+}
+
+inline Index few_rows_floats(const MatrixProduct& t, int split) { return t.depth / split * Simd<float>::kLanes; }
+
+/// kSplit floats, repeated over the lanes.
+template <int kSplit>
+inline typename Simd<float>::V repeat(const float* p) {
+  if constexpr (kSplit == 1) {
+    return splat<float>(*p);
+  } else if constexpr (kSplit == 2) {
+    double pair;  // only its bits count
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return reinterpret_cast<typename Simd<float>::V>(splat<double>(pair));
+  } else {
+    return load<float>(p);
+  }
+}
+
+/// sums[j] = the lanes' sums for columns j < kColumns: rows of W, `stride` apart.
+template <int kSplit, int kColumns>
+inline void few_rows_block(const float* w, Index stride, const float* panel, Index steps, typename Simd<float>::V* sums) {
+  using V = typename Simd<float>::V;
+  V acc[kColumns];
+#pragma GCC unroll 16
+  for (int j = 0; j < kColumns; ++j) acc[j] = V{};
+  for (; steps > 0; --steps) {
+    const V x = load<float>(panel);
+#pragma GCC unroll 16
+    for (int j = 0; j < kColumns; ++j) acc[j] = fma(repeat<kSplit>(w + j * stride), x, acc[j]);
+    w += kSplit;
+    panel += Simd<float>::kLanes;
+  }
+#pragma GCC unroll 16
+  for (int j = 0; j < kColumns; ++j) sums[j] = acc[j];
+}
+
+template <int kSplit>
+inline void few_rows_product(const MatrixProduct& t, float* panel) {
+  using V = typename Simd<float>::V;
+  constexpr int n = Simd<float>::kLanes;
+  const Index steps = t.depth / kSplit;
+  // panel[k][r * kSplit + i] = x[r, k * kSplit + i]
+  if constexpr (kSplit == 1) {
+    pack_transposed<float>(t.a, t.a_row, t.rows, t.depth, 1.0f, panel, n);
+  } else {
+    for (Index k = 0; k < steps; ++k) {
+      float* to = panel + k * n;
+      for (Index r = 0; r < n / kSplit; ++r) {
+        if (r < t.rows) {
+          __builtin_memcpy(to + r * kSplit, t.a + r * t.a_row + k * kSplit, kSplit * sizeof(float));
+        } else {
+          __builtin_memset(to + r * kSplit, 0, kSplit * sizeof(float));
+        }
+      }
+    }
+  }
+  for (Index j0 = 0; j0 < t.columns; j0 += n) {
+    const int width = static_cast<int>(smaller<Index>(n, t.columns - j0));
+    const float* w = t.b + j0 * t.b_column;
+    V square[n];
+    int j = 0;
+    for (; j + kFewColumns <= width; j += kFewColumns) {
+      few_rows_block<kSplit, kFewColumns>(w + j * t.b_column, t.b_column, panel, steps, square + j);
+    }
+    for (; j < width; ++j) few_rows_block<kSplit, 1>(w + j * t.b_column, t.b_column, panel, steps, square + j);
+    for (; j < n; ++j) square[j] = V{};
+    transpose_square<float>(square);  // [lane][column]
+    const V bias = t.bias == nullptr ? V{} : width == n ? load<float>(t.bias + j0) : load_tail<float>(t.bias + j0, width);
+    for (Index r = 0; r < t.rows; ++r) {
+      V sum = square[r * kSplit];
+#pragma GCC unroll 16
+      for (int i = 1; i < kSplit; ++i) sum += square[r * kSplit + i];
+      float* y = t.c + r * t.c_row + j0;
+      width == n ? store<float>(y, sum + bias) : store_tail<float>(y, sum + bias, width);
+    }
+  }
+}
+
+/// `split` as few_rows_split gave it, above 0; panel of few_rows_floats.
+inline void few_rows(const MatrixProduct& t, int split, float* panel) {
+  constexpr int n = Simd<float>::kLanes;
+  if (split == 1) return few_rows_product<1>(t, panel);
+  if (split == 2) return few_rows_product<2>(t, panel);
+  few_rows_product<n>(t, panel);
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,63 @@
+// What the kernels of layers are passed, as plain data: Linear, embedding and cross-entropy, in float. And their table.
+#pragma once
+
+#include <cstddef>
+
+#include "qkv/types.h"
+
+namespace qkv {
+
+/// C [rows, columns] = A B (+ bias), or C += A B, of a linear layer. Of each operand's two strides one is 1.
+struct MatrixProduct {
+  const float *a, *b, *bias;  // bias [columns] or null; not together with accumulate
+  float* c;
+  Index rows, columns, depth;
+  Index a_row, a_depth;   // strides of A [rows, depth]
+  Index b_row, b_column;  // strides of B [depth, columns]
+  Index c_row;
+  bool accumulate;
+  float* a_sums;   // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
+  Index all_rows;  // of the whole product, of which this may be a part
+};
+
+/// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]
+struct GatherRows {
+  const float* table;
+  Index table_stride;
+  const Index* ids;  // [count]
+  float* rows;
+  Index row_stride, count, width;
+  bool accumulate;
+  const float* other;  // or null; not together with accumulate
+  Index other_stride;
+  const Index* other_ids;  // [count]
+};
+
+/// table[ids[m], :] += rows[m, :]
+struct ScatterRows {
+  const float* rows;
+  Index row_stride;
+  const Index* ids;  // [count]
+  float* table;
+  Index table_stride, count, width;
+};
+
+/// The loss of rows of logits [rows, columns] and its gradient times `share`.
+struct CrossEntropyRows {
+  const float* logits;
+  Index logits_stride;
+  const Index* targets;  // [rows]; negative: none
+  float* gradient;
+  Index gradient_stride, rows, columns;
+  float share;
+};
+
+struct LayerKernels {
+  std::size_t (*product_scratch_bytes)(const MatrixProduct&);
+  void (*product)(const MatrixProduct&, void* scratch);
+  void (*gather)(const GatherRows&);
+  void (*scatter)(const ScatterRows&);
+  double (*cross_entropy)(const CrossEntropyRows&);  // the sum over rows with a target
+};
+
+}  // namespace qkv

@@ -1,0 +1,365 @@
+// Backward linear attention over a segment, chunks from last to first: the states before them are computed again and kept, the
+// gradient of the state arrives from later tokens. With g = dout / n and dn[i] = -(g[i].out[i]) where normalised, otherwise
+// g = dout and dn = 0:
+//   dP[j,i] = g[i].u[j] + dn[i]              gradient of the score (tile [key][query])
+//   du[j]   = sum_i P[j,i] g[i]     + after[j] dS^T kf[j]
+//   dkf[j]  = sum_i dP[j,i] qf[i]   + after[j] (dS u[j] + dz)
+//   dqf[i]  = sum_j dP[j,i] kf[j]   + into[i] (S g[i] + dn[i] z)
+//   dS'     = decay dS + sum_i into[i] qf[i] g[i]^T       S before, dS after the chunk; likewise dz
+// Not: the order of segments, sums over a broadcast decay or beta (attention/linear_backward.cc).
+#pragma once
+
+#include "kernels/linear_attention/forward.h"
+
+namespace qkv {
+namespace {
+
+template <class T>
+struct LinearAttentionBackwardScratch {
+  LinearAttentionScratch<T> shared;
+  T* states;                        // [chunks of a segment][state]
+  T *state_turned, *dstate_turned;  // S, dS as [Dv][F]
+  T* dstate;                        // after the chunk: dS [F][Dv], dz [F]
+  T *g, *dn;                        // [chunk][Dv], [width]
+  T* g_panel;                       // [Dv][width]
+  T *dscores, *pairs;               // [chunk][width]; pairs: P dP, for the decay
+  T *du, *dkf, *dqf;                // [chunk][Dv], [chunk][F], [chunk][F]
+  T *seen, *kept;  // [width]: what reads the state before the chunk, what the state after it holds, for the decay
+  T* sum;          // [width]
+  std::size_t bytes;
+
+  LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& s) : shared(base, s) {
+    const Index F = s.features, Dv = s.v_head_dim, count = F * (Dv + 1), width = shared.width;
+    Carver carver(base);
+    carver.take<std::byte>(static_cast<Index>(shared.bytes));
+    states = carver.take<T>(count * linear_attention_segment_chunks<T>(F, Dv));
+    state_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));
+    dstate_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));
+    dstate = carver.take<T>(count);
+    g = carver.take<T>(s.chunk * Dv);
+    dn = carver.take<T>(width);
+    g_panel = carver.take<T>(Dv * width);
+    dscores = carver.take<T>(s.chunk * width);
+    pairs = carver.take<T>(s.chunk * width);
+    du = carver.take<T>(s.chunk * Dv);
+    dkf = carver.take<T>(s.chunk * F);
+    dqf = carver.take<T>(s.chunk * F);
+    seen = carver.take<T>(width);
+    kept = carver.take<T>(width);
+    sum = carver.take<T>(width);
+    bytes = carver.used();
+  }
+};
+
+/// to [Dv][F, up to whole vectors] = S [F][Dv] turned.
+template <class T>
+inline void turn_state(const T* from, Index features, Index v_head_dim, T* to) {
+  pack_transposed<T>(from, v_head_dim, features, v_head_dim, T{1}, to, round_up(features, Simd<T>::kLanes));
+}
+
+/// g and dn of one head's tokens.
+template <class T>
+inline void take_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index head,
+                          Index begin, Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const Index Dv = f.v_head_dim;
+  for (Index i = 0; i < w.shared.width; ++i) w.dn[i] = 0;
+  for (Index i = 0; i < count; ++i) {
+    const T* dout = t.dout + head * t.dout_head_stride + (begin + i) * t.dout_stride;
+    T* g = w.g + i * Dv;
+    if (!f.normalized) {
+      set_row(T{1}, dout, g, Dv);
+      continue;
+    }
+    const T n = f.normalizer[head * f.normalizer_head_stride + (begin + i) * f.normalizer_stride];
+    if (n == 0) {
+      for (Index e = 0; e < Dv; ++e) g[e] = 0;
+      continue;
+    }
+    set_row(T{1} / n, dout, g, Dv);
+    w.dn[i] = -dot_rows(g, f.out + head * f.out_head_stride + (begin + i) * f.out_stride, Dv);
+  }
+}
+
+/// dlocal += into qf g^T, for one head, after the chunk's decay of it. g and dn are decayed in place.
+template <class T>
+inline void add_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const Index F = f.features.count, Dv = f.v_head_dim;
+  if (f.log_decay != nullptr) {
+    decay_rows(f, w.shared.into, w.g, Dv, count, Dv);
+    for (Index i = 0; i < count; ++i) w.dn[i] *= w.shared.into[i];
+  }
+  add_outer(w.shared.qf, F, F, w.g, Dv, count, t.dlocal, Dv);
+  if (f.normalized) add_weighted_rows(w.dn, 1, w.shared.qf, F, count, t.dlocal + F * Dv, F);
+}
+
+/// dqf = S g[i] + dn[i] z, not decayed yet.
+template <class T>
+inline void queries_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* z,
+                             Index count) {
+  const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
+  rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F);
+  if (f.normalized) rows_times<Store::kAdd>(w.dn, 1, 1, z, F, w.dqf, F, count, F);
+}
+
+/// dkf = dS u[j] + dz and du = dS^T kf[j], not decayed yet.
+template <class T>
+inline void keys_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* dstate,
+                          const ChunkValues<T>& values, Index count) {
+  constexpr T one = 1;
+  const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
+  rows_times<Store::kSet>(w.shared.kf, F, F, dstate, Dv, w.du, Dv, count, Dv);
+  rows_times<Store::kSet>(values.rows, values.stride, Dv, w.dstate_turned, stride, w.dkf, F, count, F);
+  if (f.normalized) rows_times<Store::kAdd>(&one, 0, 1, dstate + F * Dv, F, w.dkf, F, count, F);
+}
+
+template <class T>
+inline void write_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index head,
+                          Index begin, Index count) {
+  if (t.dq == nullptr) return;
+  const LinearAttentionSegment<T>& f = t.forward;
+  feature_rows_backward(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
+                        f.features.query_scale, w.shared.qf, w.dqf, t.dq + head * t.dq_head_stride + begin * t.dq_stride,
+                        t.dq_stride, t.accumulate);
+}
+
+/// kf must be phi(k) as it was, without decay.
+template <class T>
+inline void write_keys(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
+                       Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  if (t.dk != nullptr) {
+    feature_rows_backward(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf, w.dkf,
+                          t.dk + begin * t.dk_stride, t.dk_stride, t.accumulate);
+  }
+  if (t.dv == nullptr) return;
+  for (Index j = 0; j < count; ++j) {
+    T* row = t.dv + (begin + j) * t.dv_stride;
+    if (t.accumulate) {
+      add_row(T{1}, w.du + j * f.v_head_dim, row, f.v_head_dim);
+    } else {
+      set_row(T{1}, w.du + j * f.v_head_dim, row, f.v_head_dim);
+    }
+  }
+}
+
+/// to[r] += a[r, :].b[r, :]
+template <class T>
+inline void add_row_dots(const T* a, const T* b, Index count, Index width, T* to) {
+  for (Index r = 0; r < count; ++r) to[r] += dot_rows(a + r * width, b + r * width, width);
+}
+
+/// Scores and their gradients of one head, and what follows from them within the chunk.
+template <class T>
+inline void chunk_head_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
+                                const ChunkValues<T>& values, const T* z, bool finite, Index head, Index begin, Index count) {
+  using V = typename Simd<T>::V;
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index F = f.features.count, Dv = f.v_head_dim;
+  take_queries(f, c, head, begin, count);
+  take_gradient(t, w, head, begin, count);
+  pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
+  triangle_scores(c.kf, F, c.q_panel, c.width, F, count, c.scores);
+  triangle_scores(values.rows, values.stride, w.g_panel, c.width, Dv, count, w.dscores);
+  mask_triangle<Triangle::kWithDiagonal>(f, c, count, c.scores, [&](Index j, Index i, V, V score) {
+    const Index at = j * c.width + i;
+    const V d = load<T>(w.dscores + at) + load<T>(w.dn + i);
+    store<T>(w.dscores + at, d);
+    if (t.dlog_decay == nullptr) return;
+    store<T>(w.pairs + at, load<T>(w.pairs + at) + (load<T>(c.lane + i) > splat<T>(c.lane[j]) ? score * d : V{}));
+  });
+  mask_triangle<Triangle::kWithDiagonal>(f, c, count, w.dscores);
+  const bool all_finite = finite && rows_finite(c.qf, F, count, F) && rows_finite(w.g, Dv, count, Dv);
+  const Index step = triangle_step<T>(all_finite);
+  add_later(c.scores, c.width, count, w.g, Dv, w.du, Dv, Dv, step);
+  add_later(w.dscores, c.width, count, c.qf, F, w.dkf, F, F, step);
+  queries_of_state(f, w, z, count);
+  decay_rows(f, c.into, w.dqf, F, count, F);
+  if (t.dlog_decay != nullptr) add_row_dots(c.qf, w.dqf, count, F, w.seen);
+  add_earlier(w.dscores, c.width, count, c.kf, F, w.dqf, F, F, step);
+  write_queries(t, w, head, begin, count);
+  add_queries(t, w, count);
+}
+
+/// From du, the gradient of u, to that of v (in du), and the gradients of keys, state, beta and decay through u.
+template <class T>
+inline void delta_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, bool finite,
+                           Index begin, Index count) {
+  using V = typename Simd<T>::V;
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
+  solve_delta_backward(f, c, begin, count, w.du, t.dbeta == nullptr ? nullptr : t.dbeta + begin);
+  // w[i] = v[i] - sum_j decay(j, i) (kf[j].kf[i]) u[j] ..
+  pack_transposed<T>(w.du, Dv, count, Dv, T{1}, w.g_panel, c.width);
+  triangle_scores(c.u, Dv, w.g_panel, c.width, Dv, count, w.dscores);
+  mask_triangle<Triangle::kNegated>(f, c, count, w.dscores, [&](Index j, Index i, V x, V) {
+    if (t.dlog_decay == nullptr) return;
+    const Index at = j * c.width + i;
+    store<T>(w.pairs + at,
+             load<T>(w.pairs + at) + (load<T>(c.lane + i) > splat<T>(c.lane[j]) ? load<T>(c.keys + at) * x : V{}));
+  });
+  const Index step = triangle_step<T>(finite && rows_finite(w.du, Dv, count, Dv) && rows_finite(c.u, Dv, count, Dv));
+  add_earlier(w.dscores, c.width, count, c.kf, F, w.dkf, F, F, step);
+  add_later(w.dscores, c.width, count, c.kf, F, w.dkf, F, F, step);
+  // .. - into[i] S^T kf[i]
+  for (Index i = 0; i < count; ++i) {
+    set_row(f.log_decay == nullptr ? T{-1} : -c.into[i], w.du + i * Dv, w.g + i * Dv, Dv);
+  }
+  rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F);
+  if (t.dlog_decay != nullptr) add_row_dots(c.kf, w.dqf, count, F, w.seen);
+  for (Index i = 0; i < count; ++i) add_row(T{1}, w.dqf + i * F, w.dkf + i * F, F);
+  add_outer(c.kf, F, F, w.g, Dv, count, t.dlocal, Dv);
+}
+
+/// dlog_decay[t] = sum of all that passes from before token t to t or after it: from token to token (pairs), from the state
+/// before the chunk to tokens (seen), from tokens to the state after it (kept), from state to state (through).
+template <class T>
+inline void decay_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, T through,
+                           Index begin, Index count) {
+  constexpr int n = Simd<T>::kLanes;
+  using V = typename Simd<T>::V;
+  const LinearAttentionScratch<T>& c = w.shared;
+  T seen = 0;
+  for (Index i = count - 1; i >= 0; --i) w.seen[i] = seen += w.seen[i];
+  for (Index i = 0; i < c.width; i += n) store<T>(w.sum + i, V{});
+  T kept = through;
+  for (Index j = 0; j < count; ++j) {
+    V sum{};
+    const V at = splat<T>(c.lane[j]), end = splat<T>(static_cast<T>(count));
+    for (Index i = j / n * n; i < c.width; i += n) {
+      const V lane = load<T>(c.lane + i);
+      sum += lane >= at ? (lane < end ? load<T>(w.sum + i) : V{}) : V{};
+      store<T>(w.sum + i, load<T>(w.sum + i) + load<T>(w.pairs + j * c.width + i));
+    }
+    t.dlog_decay[begin + j] = sum_lanes<T>(sum) + w.seen[j] + kept;
+    kept += w.kept[j];
+  }
+}
+
+/// The gradients of one chunk; `state` is that before it.
+template <class T>
+inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, const T* state,
+                           const ExactSum<T>& log_left, Index begin, Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index F = f.features.count, Dv = f.v_head_dim, states = state_count(f);
+  feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
+  const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
+  join_state(t.dbase, t.dlocal, exp_of_one(log_left), states, w.dstate);
+  turn_state(state, F, Dv, w.state_turned);
+  turn_state(w.dstate, F, Dv, w.dstate_turned);
+  keys_of_state(f, w, w.dstate, values, count);
+  decay_rows(f, c.after, w.du, Dv, count, Dv);
+  decay_rows(f, c.after, w.dkf, F, count, F);
+  T through = 0;
+  if (t.dlog_decay != nullptr) {
+    for (Index i = 0; i < c.width; ++i) w.seen[i] = w.kept[i] = 0;
+    for (Index e = 0; e < count * c.width; ++e) w.pairs[e] = 0;
+    add_row_dots(c.kf, w.dkf, count, F, w.kept);
+    through = c.into[count - 1] * dot_rows(state, w.dstate, f.normalized ? states : F * Dv);
+  }
+  if (f.log_decay != nullptr) scale_row(t.dlocal, states, c.into[count - 1]);
+  const bool finite = rows_finite(c.kf, F, count, F) && rows_finite(values.rows, values.stride, count, Dv);
+  for (Index head = 0; head < f.group_size; ++head) {
+    chunk_head_backward(t, w, values, state + F * Dv, finite, head, begin, count);
+  }
+  if (f.beta != nullptr) delta_backward(t, w, finite, begin, count);
+  if (t.dlog_decay != nullptr) decay_gradient(t, w, through, begin, count);
+  write_keys(t, w, begin, count);
+}
+
+/// Only what the chunk's queries give to the gradient of the state.
+template <class T>
+inline void chunk_dstate(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
+                         Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  if (f.log_decay != nullptr) scale_row(t.dlocal, state_count(f), w.shared.into[count - 1]);
+  for (Index head = 0; head < f.group_size; ++head) {
+    feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale,
+                 w.shared.qf);
+    take_gradient(t, w, head, begin, count);
+    add_queries(t, w, count);
+  }
+}
+
+/// states[c] = the state before chunk c of the segment.
+template <class T>
+inline void keep_states(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w) {
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index states = state_count(f);
+  for (Index e = 0; e < states; ++e) f.local[e] = 0;
+  ExactSum<T> log_left;
+  T* state = w.states;
+  for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += states) {
+    const Index count = smaller(f.chunk, f.end - begin);
+    join_state(f.base, f.local, exp_of_one(log_left), states, state);
+    if (begin + count == f.end) break;
+    const ExactSum<T> log_whole = chunk_decays(f, c, begin, count);
+    feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
+    const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
+    add_keys(f, c, values.rows, values.stride, count);
+    log_left.add(log_whole);
+  }
+}
+
+template <class T>
+void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratch) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
+  const bool state_only = t.dq == nullptr && t.dk == nullptr && t.dv == nullptr && t.dlog_decay == nullptr &&
+                          t.dbeta == nullptr && f.beta == nullptr;
+  const Index states = state_count(f), chunks = (f.end - f.begin + f.chunk - 1) / f.chunk;
+  for (Index e = 0; e < states; ++e) t.dlocal[e] = 0;
+  if (!state_only) keep_states(f, w);
+  ExactSum<T> log_left;
+  for (Index chunk = chunks - 1; chunk >= 0; --chunk) {
+    const Index begin = f.begin + chunk * f.chunk, count = smaller(f.chunk, f.end - begin);
+    const ExactSum<T> log_whole = chunk_decays(f, w.shared, begin, count);
+    if (state_only) {
+      chunk_dstate(t, w, begin, count);
+    } else {
+      chunk_backward(t, w, w.states + chunk * states, log_left, begin, count);
+    }
+    log_left.add(log_whole);
+  }
+  t.dlocal[states] = exp_of_one(log_left);
+}
+
+/// Not causal: dq of every query from the one state.
+template <class T>
+void linear_attention_backward_queries(const LinearAttentionGradient<T>& t, void* scratch) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
+  const Index F = f.features.count, Dv = f.v_head_dim;
+  turn_state(f.base, F, Dv, w.state_turned);
+  for (Index begin = f.begin; begin < f.end; begin += f.chunk) {
+    const Index count = smaller(f.chunk, f.end - begin);
+    for (Index head = 0; head < f.group_size; ++head) {
+      feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale,
+                   w.shared.qf);
+      take_gradient(t, w, head, begin, count);
+      queries_of_state(f, w, f.base + F * Dv, count);
+      write_queries(t, w, head, begin, count);
+    }
+  }
+}
+
+/// Not causal: dk and dv of every key from the gradient of the one state.
+template <class T>
+void linear_attention_backward_keys(const LinearAttentionGradient<T>& t, void* scratch) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
+  turn_state(t.dbase, f.features.count, f.v_head_dim, w.dstate_turned);
+  for (Index begin = f.begin; begin < f.end; begin += f.chunk) {
+    const Index count = smaller(f.chunk, f.end - begin);
+    feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf);
+    keys_of_state(f, w, t.dbase, {f.v + begin * f.v_stride, f.v_stride}, count);
+    write_keys(t, w, begin, count);
+  }
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,286 @@
+// What forward and backward of linear attention do within one chunk: decay factors, the square of scores, sums over earlier and
+// later tokens, the state. Tiles are kept transposed, [key][query], queries in lanes. Not: the order of chunks
+// (linear_attention/forward.h). Triangles are multiplied in blocks of rows that extend past the diagonal into zeros;
+// where a chunk holds NaN or infinity, row by row, so that 0 * NaN does not reach an earlier token.
+#pragma once
+
+#include "kernels/carver.h"
+#include "kernels/linear_attention/features.h"
+#include "simd/transpose.h"
+
+namespace qkv {
+namespace {
+
+/// Tokens of a chunk. Where they equal the head width, the square form costs as much as the state; 64 x 64 floats are 16 KiB of
+/// L1.
+constexpr Index kLinearChunk = 64;
+
+template <class T>
+Index linear_attention_chunk(Index, Index) {
+  return kLinearChunk;
+}
+
+/// Chunks of a segment. Backward keeps the state before each of them: at most 1 MiB of L2, unless one state is larger.
+template <class T>
+Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
+  const Index bytes = features * (v_head_dim + 1) * static_cast<Index>(sizeof(T));
+  return larger<Index>(1, smaller<Index>(16, (Index{1} << 20) / bytes));
+}
+
+/// Scratch of a chunk. `width`: queries of a tile, up to whole vectors.
+template <class T>
+struct LinearAttentionScratch {
+  Index width;
+  T *kf, *qf;       // [chunk][F]: phi(k), phi(q)
+  T* q_panel;       // [F][width]: phi(q) transposed; phi(k) where the delta rule is solved
+  T* scores;        // [chunk][width]
+  T* state;         // before the chunk: S [F][Dv], z [F]
+  T* lane;          // [width]: 0, 1, 2, ..
+  T* gate;          // [width]: exp(log_decay) of each token
+  T *into, *after;  // [width]: decay from the chunk's start to after each token; from after each token to the chunk's end
+  T *gamma, *row;   // [width]: one row of decays between tokens; a row of something
+  T *keys, *u, *residual;  // the delta rule: [chunk][width] negated products of keys; [chunk][Dv] u, u / beta
+  std::size_t bytes;
+
+  LinearAttentionScratch(void* base, const LinearAttentionSizes& s) {
+    Carver carver(base);
+    width = round_up(s.chunk, Simd<T>::kLanes);
+    const Index F = s.features;
+    kf = carver.take<T>(s.chunk * F);
+    qf = carver.take<T>(s.chunk * F);
+    q_panel = carver.take<T>(F * width);
+    scores = carver.take<T>(s.chunk * width);
+    state = carver.take<T>(F * (s.v_head_dim + 1));
+    lane = carver.take<T>(width);
+    gate = carver.take<T>(width);
+    into = carver.take<T>(width);
+    after = carver.take<T>(width);
+    gamma = carver.take<T>(width);
+    row = carver.take<T>(width);
+    keys = carver.take<T>(s.delta ? s.chunk * width : 0);
+    u = carver.take<T>(s.delta ? s.chunk * s.v_head_dim : 0);
+    residual = carver.take<T>(s.delta ? s.chunk * s.v_head_dim : 0);
+    bytes = carver.used();
+    if (base == nullptr) return;
+    for (Index i = 0; i < width; ++i) lane[i] = static_cast<T>(i);
+  }
+};
+
+template <class T>
+LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
+  return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta != nullptr};
+}
+template <class T>
+Index state_count(const LinearAttentionSegment<T>& t) {
+  return t.features.count * (t.v_head_dim + 1);
+}
+
+/// x[:] = e^(x[:] + low[:]), in whole vectors.
+template <class T>
+inline void exp_of_sums(T* x, const T* low, Index width) {
+  constexpr int n = Simd<T>::kLanes;
+  for (Index i = 0; i < width; i += n) store<T>(x + i, exp_of_sum<T>(load<T>(x + i), load<T>(low + i)));
+}
+
+/// Fills gate, into and after for tokens [begin, begin + count). Returns the sum of log_decay; 0 without decay. Sums are
+/// compensated: a rounded sum of -40 would change its exponential by 40 eps.
+template <class T>
+inline ExactSum<T> chunk_decays(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin,
+                                Index count) {
+  if (t.log_decay == nullptr) return {};
+  constexpr int n = Simd<T>::kLanes;
+  const T* log_decay = t.log_decay + begin * t.decay_stride;
+  ExactSum<T> sum, later;
+  for (Index i = 0; i < w.width; ++i) {
+    w.gate[i] = i < count ? log_decay[i * t.decay_stride] : T{0};
+    sum.add(w.gate[i]);
+    w.into[i] = sum.high;
+    w.row[i] = sum.low;
+  }
+  exp_of_sums(w.into, w.row, w.width);
+  for (Index i = w.width - 1; i >= 0; --i) {
+    w.after[i] = later.high;
+    w.row[i] = later.low;
+    later.add(w.gate[i]);
+  }
+  exp_of_sums(w.after, w.row, w.width);
+  for (Index i = 0; i < w.width; i += n) store<T>(w.gate + i, exp_of_sum<T>(load<T>(w.gate + i), typename Simd<T>::V{}));
+  return sum;
+}
+
+template <class T>
+inline T exp_of_one(const ExactSum<T>& x) {
+  T lane[Simd<T>::kLanes];
+  store<T>(lane, exp_of_sum<T>(splat<T>(x.high), splat<T>(x.low)));
+  return lane[0];
+}
+
+/// rows[r, :] *= factor[r], with decay only.
+template <class T>
+inline void decay_rows(const LinearAttentionSegment<T>& t, const T* factor, T* rows, Index stride, Index count, Index width) {
+  if (t.log_decay == nullptr) return;
+  for (Index r = 0; r < count; ++r) scale_row(rows + r * stride, width, factor[r]);
+}
+
+/// state = left * base + local
+template <class T>
+inline void join_state(const T* base, const T* local, T left, Index count, T* state) {
+  for_vectors<T>(count, [&](Index e, int lanes) {
+    store_lanes(state + e, fma(splat<T>(left), load_lanes(base + e, lanes), load_lanes(local + e, lanes)), lanes);
+  });
+}
+
+/// tile[j, i] = sum_d a[j, d] * panel[d, i] where i >= j, in whole vectors.
+template <class T>
+inline void triangle_scores(const T* a, Index a_stride, const T* panel, Index width, Index depth, Index count, T* tile) {
+  for (Index i0 = 0; i0 < width; i0 += strip_lanes<T>()) {
+    const Index columns = smaller<Index>(strip_lanes<T>(), width - i0);
+    product<T, Store::kSet>({.a = a,
+                             .a_row = a_stride,
+                             .a_depth = 1,
+                             .b = panel + i0,
+                             .b_row = width,
+                             .c = tile + i0,
+                             .c_row = width,
+                             .depth = depth},
+                            smaller(count, i0 + columns), columns);
+  }
+}
+
+enum class Triangle {
+  kWithDiagonal,  // x * decay where i >= j
+  kNegated        // -x * decay where i > j
+};
+
+/// Applies the triangle kTriangle, with the decay from j to i, to tile[j, i]; 0 elsewhere. Calls visit(j, i, x, y) with each
+/// vector before and after.
+template <Triangle kTriangle, class T, class Visit>
+inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile,
+                          const Visit& visit) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  for (Index i = 0; i < w.width; i += n) store<T>(w.gamma + i, splat<T>(1));
+  for (Index j = count - 1; j >= 0; --j) {
+    const V at = splat<T>(w.lane[j]);
+    const V gate = splat<T>(t.log_decay == nullptr || j + 1 == count ? T{1} : w.gate[j + 1]);
+    // A block of rows that ends at j reads from its first row's lane on.
+    for (Index i = larger<Index>(0, j - kRows + 1) / n * n; i < w.width; i += n) {
+      const V lane = load<T>(w.lane + i), old = load<T>(w.gamma + i);
+      const V gamma = lane > at ? old * gate : splat<T>(1);
+      store<T>(w.gamma + i, gamma);
+      T* place = tile + j * w.width + i;
+      const V x = load<T>(place);
+      V y;
+      if constexpr (kTriangle == Triangle::kWithDiagonal) {
+        y = lane >= at ? x * gamma : V{};
+      } else {
+        y = lane > at ? -x * gamma : V{};
+      }
+      store<T>(place, y);
+      visit(j, i, x, y);
+    }
+  }
+}
+template <Triangle kTriangle, class T>
+inline void mask_triangle(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count, T* tile) {
+  mask_triangle<kTriangle>(t, w, count, tile, [](Index, Index, auto, auto) {});
+}
+
+/// Rows of a triangle that are multiplied together: one where something is not finite.
+template <class T>
+inline Index triangle_step(bool finite) {
+  return finite ? kRows : 1;
+}
+
+template <class T>
+inline bool rows_finite(const T* rows, Index stride, Index count, Index width) {
+  using V = typename Simd<T>::V;
+  V mark[4] = {};  // independent chains
+  for (Index r = 0; r < count; r += 4) {
+    const Index live = smaller<Index>(4, count - r);
+    for_vectors<T>(width, [&](Index e, int lanes) {
+#pragma GCC unroll 4
+      for (Index c = 0; c < 4; ++c) {
+        if (c < live) mark[c] = fma(load_lanes(rows + (r + c) * stride + e, lanes), V{}, mark[c]);
+      }
+    });
+  }
+  const V sum = (mark[0] + mark[1]) + (mark[2] + mark[3]);
+  return bits_where<T>(sum != sum) == 0;
+}
+
+/// c[i, :] += sum over j <= i of tile[j, i] * b[j, :]
+template <class T>
+inline void add_earlier(const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns,
+                        Index step) {
+  for (Index i = 0; i < count; i += step) {
+    const Index rows = smaller(step, count - i);
+    product<T, Store::kAdd>({.a = tile + i,
+                             .a_row = 1,
+                             .a_depth = width,
+                             .b = b,
+                             .b_row = b_row,
+                             .c = c + i * c_row,
+                             .c_row = c_row,
+                             .depth = i + rows},
+                            rows, columns);
+  }
+}
+
+/// c[j, :] += sum over i >= j of tile[j, i] * b[i, :]
+template <class T>
+inline void add_later(const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns,
+                      Index step) {
+  for (Index j = 0; j < count; j += step) {
+    product<T, Store::kAdd>({.a = tile + j * width + j,
+                             .a_row = width,
+                             .a_depth = 1,
+                             .b = b + j * b_row,
+                             .b_row = b_row,
+                             .c = c + j * c_row,
+                             .c_row = c_row,
+                             .depth = count - j},
+                            smaller(step, count - j), columns);
+  }
+}
+
+/// c[r, :] (op) sum_d a[r, d] * b[d, :]
+template <Store kStore, class T>
+inline void rows_times(const T* a, Index a_row, Index depth, const T* b, Index b_row, T* c, Index c_row, Index rows,
+                       Index columns) {
+  product<T, kStore>({.a = a, .a_row = a_row, .a_depth = 1, .b = b, .b_row = b_row, .c = c, .c_row = c_row, .depth = depth},
+                     rows, columns);
+}
+
+/// to[d, :] += sum_r x[r, d] * y[r, :], a sum of outer products of rows: what keys and values add to a state.
+template <class T>
+inline void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row, Index count, T* to, Index columns) {
+  product<T, Store::kAdd>(
+      {.a = x, .a_row = 1, .a_depth = x_row, .b = y, .b_row = y_row, .c = to, .c_row = columns, .depth = count}, width,
+      columns);
+}
+
+/// to[:] += sum_r factor[r * stride] * rows[r, :]; a stride of 0 repeats.
+template <class T>
+inline void add_weighted_rows(const T* factor, Index stride, const T* rows, Index row_stride, Index count, T* to, Index width) {
+  product<T, Store::kAdd>(
+      {.a = factor, .a_row = 0, .a_depth = stride, .b = rows, .b_row = row_stride, .c = to, .c_row = 0, .depth = count}, 1,
+      width);
+}
+
+/// Adds keys and values of a chunk to the segment's local state. kf is decayed in place.
+template <class T>
+inline void add_keys(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* values,
+                     Index value_stride, Index count) {
+  constexpr T one = 1;
+  const Index F = t.features.count, Dv = t.v_head_dim;
+  if (t.log_decay != nullptr) {
+    scale_row(t.local, state_count(t), w.into[count - 1]);
+    decay_rows(t, w.after, w.kf, F, count, F);
+  }
+  add_outer(w.kf, F, F, values, value_stride, count, t.local, Dv);
+  if (t.normalized) add_weighted_rows(&one, 0, w.kf, F, count, t.local + F * Dv, F);
+}
+
+}  // namespace
+}  // namespace qkv

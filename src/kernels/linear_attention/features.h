@@ -1,0 +1,209 @@
+// phi and its gradient, row by row (LinearAttentionFeatures). Not: sums over tokens (linear_attention/chunk.h).
+// Choromanski 2021 (2009.14794), lemma 1: the positive random features of softmax.
+#pragma once
+
+#include <numbers>
+
+#include "kernels/linear_attention/params.h"
+#include "kernels/products/gemm.h"
+#include "simd/exp2.h"
+
+namespace qkv {
+namespace {
+
+/// factor * 2^y for any y: infinity and 0 beyond the type's ends, NaN for NaN.
+template <class T>
+inline typename Simd<T>::V times_exp2(typename Simd<T>::V y, typename Simd<T>::V factor) {
+  using V = typename Simd<T>::V;
+  constexpr bool is_float = sizeof(T) == 4;
+  constexpr T most = is_float ? T{120} : T{1000}, step = is_float ? T{64} : T{512};  // exp2 wants y far from 128 and 1024
+  constexpr T power = static_cast<T>(is_float ? 0x1p64 : 0x1p512);                   // 2^step
+  V near = y > most ? y - step : y;
+  near = near > most ? splat<T>(most) : near;
+  return exp2<T>(near) * factor * (y > most ? splat<T>(power) : splat<T>(1));
+}
+
+/// e^x. The product x log2(e) is rounded, which moves a power of a large x by eps |x|.
+template <class T>
+inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
+  return times_exp2<T>(x * std::numbers::log2e_v<T>, splat<T>(1));
+}
+
+/// e^(x + low), |low| below eps |x|, within 4 eps however large x is: x = n ln 2 + r, where n times the upper part of ln 2 has
+/// few enough bits to be exact (Cody and Waite 1980), so that r is what rounding leaves of it at |r| < 1/2. Where x is not
+/// finite, low is anything.
+template <class T>
+inline typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V low) {
+  using V = typename Simd<T>::V;
+  constexpr bool is_float = sizeof(T) == 4;
+  constexpr T upper = static_cast<T>(is_float ? 0x1.63p-1 : 0x1.62e42fee00000p-1);  // 9 and 32 bits of ln 2
+  constexpr T lower = static_cast<T>(is_float ? -0x1.bd0105c610ca8p-13 : 0x1.a39ef35793c76p-33);
+  constexpr T far = is_float ? T{1000} : T{4000};                                  // 0 or infinity
+  constexpr T magic = static_cast<T>(is_float ? 12582912.0 : 6755399441055744.0);  // 1.5 * 2^23, 2^52: rounds
+  const V near = x > far ? splat<T>(far) : x < -far ? splat<T>(-far) : x;
+  const V n = (near * std::numbers::log2e_v<T> + magic) - magic;
+  const V r = ((near - n * upper) - n * lower) + (low == low ? low : V{});
+  return times_exp2<T>(n, exp2<T>(r * std::numbers::log2e_v<T>));
+}
+
+/// A compensated sum: high is the sum in T, low what its roundings lost (Knuth's two-sum). Where terms are not finite, low is
+/// undefined.
+template <class T>
+struct ExactSum {
+  T high = 0, low = 0;
+
+  void add(T x) {
+    const T sum = high + x, shared = sum - high;
+    low += (high - (sum - shared)) + (x - shared);
+    high = sum;
+  }
+  void add(const ExactSum& more) {
+    add(more.high);
+    low += more.low;
+  }
+};
+
+template <class T>
+inline T sum_lanes(typename Simd<T>::V v) {
+  T lane[Simd<T>::kLanes];
+  store<T>(lane, v);
+  T sum = 0;
+  for (const T x : lane) sum += x;
+  return sum;
+}
+
+/// visit(offset, lanes) for the vectors of a row of `width` numbers; the last may have fewer lanes.
+template <class T, class Visit>
+inline void for_vectors(Index width, const Visit& visit) {
+  constexpr int n = Simd<T>::kLanes;
+  Index e = 0;
+  for (; e + n <= width; e += n) visit(e, n);
+  if (e < width) visit(e, static_cast<int>(width - e));
+}
+template <class T>
+inline typename Simd<T>::V load_lanes(const T* p, int lanes) {
+  return lanes == Simd<T>::kLanes ? load<T>(p) : load_tail<T>(p, lanes);
+}
+template <class T>
+inline void store_lanes(T* p, typename Simd<T>::V v, int lanes) {
+  if (lanes == Simd<T>::kLanes) {
+    store<T>(p, v);
+  } else {
+    store_tail<T>(p, v, lanes);
+  }
+}
+
+/// sum_d a[d] * b[d]
+template <class T>
+inline T dot_rows(const T* a, const T* b, Index width) {
+  typename Simd<T>::V sum{};
+  for_vectors<T>(width, [&](Index e, int lanes) { sum = fma(load_lanes(a + e, lanes), load_lanes(b + e, lanes), sum); });
+  return sum_lanes<T>(sum);
+}
+
+/// row[d] *= factor
+template <class T>
+inline void scale_row(T* row, Index width, T factor) {
+  for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(row + e, load_lanes(row + e, lanes) * factor, lanes); });
+}
+
+/// One vector of phi, for elementwise maps.
+template <int kMap, class T>
+inline typename Simd<T>::V map_vector(typename Simd<T>::V x) {
+  using V = typename Simd<T>::V;
+  if constexpr (kMap == kLinearRelu) return x < V{} ? V{} : x;  // NaN stays
+  if constexpr (kMap == kLinearEluPlusOne) {
+    const V low = x > V{} ? V{} : x;
+    const V power = exp2<T>(low * std::numbers::log2e_v<T>);
+    return x > V{} ? x + T{1} : power;
+  }
+  return x;
+}
+
+/// Four vectors at a time: 2^y is a chain of a dozen dependent steps.
+template <int kMap, class T>
+inline void map_rows(const T* x, Index x_stride, Index rows, Index width, T scale, T* to) {
+  constexpr int n = Simd<T>::kLanes;
+  for (Index r = 0; r < rows; ++r, x += x_stride, to += width) {
+    Index e = 0;
+    for (; e + 4 * n <= width; e += 4 * n) {
+#pragma GCC unroll 4
+      for (int v = 0; v < 4; ++v) store<T>(to + e + v * n, map_vector<kMap, T>(load<T>(x + e + v * n)) * scale);
+    }
+    for (; e < width; e += n) {
+      const int lanes = static_cast<int>(smaller<Index>(n, width - e));
+      store_lanes(to + e, map_vector<kMap, T>(load_lanes(x + e, lanes)) * scale, lanes);
+    }
+  }
+}
+
+/// to[r, :] = scale * phi(x[r, :]), rows of `to` follow each other.
+template <class T>
+inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, T* to) {
+  if (f.map == kLinearIdentity) return map_rows<kLinearIdentity>(x, x_stride, rows, f.count, scale, to);
+  if (f.map == kLinearRelu) return map_rows<kLinearRelu>(x, x_stride, rows, f.count, scale, to);
+  if (f.map == kLinearEluPlusOne) return map_rows<kLinearEluPlusOne>(x, x_stride, rows, f.count, scale, to);
+  // to[r, m] = sum_d x[r, d] * rows[m, d]
+  product<T, Store::kSet>({.a = x,
+                           .a_row = x_stride,
+                           .a_depth = 1,
+                           .b = f.rows_transposed,
+                           .b_row = f.count,
+                           .c = to,
+                           .c_row = f.count,
+                           .depth = f.head_dim},
+                          rows, f.count);
+  for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
+    const T shift = f.half_norm * dot_rows(x, x, f.head_dim) + f.log_root;
+    for_vectors<T>(
+        f.count, [&](Index e, int lanes) { store_lanes(to + e, exp_of<T>(load_lanes(to + e, lanes) - shift) * scale, lanes); });
+  }
+}
+
+/// dx[r, :] (+)= the gradient with respect to x of phi = feature_rows(x), given dphi, which is overwritten.
+template <class T>
+inline void feature_rows_backward(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale,
+                                  const T* phi, T* dphi, T* dx, Index dx_stride, bool add) {
+  using V = typename Simd<T>::V;
+  for (Index r = 0; r < rows; ++r) {
+    const T *row = x + r * x_stride, *value = phi + r * f.count;
+    T *gradient = dphi + r * f.count, *to = dx + r * dx_stride;
+    if (f.map == kLinearSoftmax) {
+      // d phi[m] / dx = phi[m] * (rows[m, :] - 2 half_norm x)
+      V sum{};
+      for_vectors<T>(f.count, [&](Index e, int lanes) {
+        const V g = load_lanes(gradient + e, lanes) * load_lanes(value + e, lanes);
+        sum += g;
+        store_lanes(gradient + e, g, lanes);
+      });
+      const V factor = splat<T>(-2 * f.half_norm * sum_lanes<T>(sum));
+      for_vectors<T>(f.head_dim, [&](Index e, int lanes) {
+        const V before = add ? load_lanes(to + e, lanes) : V{};
+        store_lanes(to + e, fma(factor, load_lanes(row + e, lanes), before), lanes);
+      });
+      continue;
+    }
+    for_vectors<T>(f.count, [&](Index e, int lanes) {
+      const V at = load_lanes(row + e, lanes);
+      V slope = splat<T>(scale);
+      if (f.map == kLinearRelu) slope = at > V{} ? slope : V{};
+      if (f.map == kLinearEluPlusOne) slope = at > V{} ? slope : load_lanes(value + e, lanes);
+      const V g = slope * load_lanes(gradient + e, lanes);
+      store_lanes(to + e, add ? load_lanes(to + e, lanes) + g : g, lanes);
+    });
+  }
+  if (f.map != kLinearSoftmax) return;
+  // dx[r, d] += sum_m g[r, m] * rows[m, d]
+  product<T, Store::kAdd>({.a = dphi,
+                           .a_row = f.count,
+                           .a_depth = 1,
+                           .b = f.rows,
+                           .b_row = f.head_dim,
+                           .c = dx,
+                           .c_row = dx_stride,
+                           .depth = f.count},
+                          rows, f.head_dim);
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,150 @@
+// Forward linear attention over a segment: chunk by chunk the state before it, the square within it, what it adds to the state.
+// Hua 2022 (2202.10447), section 3.2 and Sun 2023 (2307.08621), section 2.2: the chunked form. Not: threads, the order of
+// segments.
+#pragma once
+
+#include "kernels/linear_attention/delta.h"
+
+namespace qkv {
+namespace {
+
+/// The values that a chunk adds to the state: v, or u of the delta rule.
+template <class T>
+struct ChunkValues {
+  const T* rows;
+  Index stride;
+};
+
+template <class T>
+inline ChunkValues<T> chunk_values(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state,
+                                   Index begin, Index count) {
+  if (t.beta == nullptr) return {t.v + begin * t.v_stride, t.v_stride};
+  solve_delta(t, w, state, begin, count);
+  return {w.u, t.v_head_dim};
+}
+
+/// row[i] = n[i] = z.phi(q[i]) + sum_j scores[j, i]; q_panel is decayed already. Without scores count is 0.
+template <class T>
+inline void normalizers(const LinearAttentionScratch<T>& w, const T* z, Index features, Index count) {
+  constexpr int n = Simd<T>::kLanes;
+  rows_times<Store::kSet>(z, 0, features, w.q_panel, w.width, w.row, 0, 1, w.width);
+  for (Index i = 0; i < w.width; i += n) {
+    typename Simd<T>::V sum{};
+    for (Index j = 0; j < smaller(count, i + n); ++j) sum += load<T>(w.scores + j * w.width + i);
+    store<T>(w.row + i, load<T>(w.row + i) + sum);
+  }
+}
+
+template <class T>
+inline void normalize_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin,
+                          Index count, T* out) {
+  for (Index i = 0; i < count; ++i) {
+    T* row = out + i * t.out_stride;
+    if (w.row[i] == 0) {
+      for (Index e = 0; e < t.v_head_dim; ++e) row[e] = 0;
+    } else {
+      scale_row(row, t.v_head_dim, T{1} / w.row[i]);
+    }
+    if (t.normalizer != nullptr) {
+      t.normalizer[head * t.normalizer_head_stride + (begin + i) * t.normalizer_stride] = w.row[i];
+    }
+  }
+}
+
+/// phi(q) of one head's tokens as rows qf and as q_panel.
+template <class T>
+inline void take_queries(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin,
+                         Index count) {
+  const LinearAttentionFeatures<T>& f = t.features;
+  feature_rows(f, t.q + head * t.q_head_stride + begin * t.q_stride, t.q_stride, count, f.query_scale, w.qf);
+  pack_transposed<T>(w.qf, f.count, count, f.count, T{1}, w.q_panel, w.width);
+}
+
+/// q_panel[:, i] *= into[i]: queries as they meet the state before the chunk.
+template <class T>
+inline void decay_panel(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
+  if (t.log_decay == nullptr) return;
+  constexpr int n = Simd<T>::kLanes;
+  for (Index i = 0; i < count; i += n) {
+    const auto factor = load<T>(w.into + i);
+    for (Index d = 0; d < t.features.count; ++d) {
+      T* place = w.q_panel + d * w.width + i;
+      store<T>(place, load<T>(place) * factor);
+    }
+  }
+}
+
+/// out[i, :] = sum_d q_panel[d, i] * state[d, :]
+template <class T>
+inline void out_of_state(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index count,
+                         T* out) {
+  product<T, Store::kSet>({.a = w.q_panel,
+                           .a_row = 1,
+                           .a_depth = w.width,
+                           .b = state,
+                           .b_row = t.v_head_dim,
+                           .c = out,
+                           .c_row = t.out_stride,
+                           .depth = t.features.count},
+                          count, t.v_head_dim);
+}
+
+/// One head's outputs of a causal chunk.
+template <class T>
+inline void chunk_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const ChunkValues<T>& values,
+                      bool finite, Index head, Index begin, Index count) {
+  const Index F = t.features.count, Dv = t.v_head_dim;
+  T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
+  take_queries(t, w, head, begin, count);
+  triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.scores);
+  mask_triangle<Triangle::kWithDiagonal>(t, w, count, w.scores);
+  decay_panel(t, w, count);
+  out_of_state(t, w, w.state, count, out);
+  add_earlier(w.scores, w.width, count, values.rows, values.stride, out, t.out_stride, Dv, triangle_step<T>(finite));
+  if (!t.normalized) return;
+  normalizers(w, w.state + F * Dv, F, count);
+  normalize_out(t, w, head, begin, count, out);
+}
+
+template <class T>
+void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch) {
+  const LinearAttentionScratch<T> w(scratch, sizes_of(t));
+  const Index states = state_count(t);
+  for (Index e = 0; e < states; ++e) t.local[e] = 0;
+  ExactSum<T> log_left;
+  for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
+    const Index count = smaller(t.chunk, t.end - begin);
+    const ExactSum<T> log_whole = chunk_decays(t, w, begin, count);
+    feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
+    if (t.q != nullptr || t.beta != nullptr) join_state(t.base, t.local, exp_of_one(log_left), states, w.state);
+    const ChunkValues<T> values = chunk_values(t, w, w.state, begin, count);
+    if (t.q != nullptr) {
+      const bool finite = rows_finite(values.rows, values.stride, count, t.v_head_dim);
+      for (Index head = 0; head < t.group_size; ++head) chunk_out(t, w, values, finite, head, begin, count);
+    }
+    add_keys(t, w, values.rows, values.stride, count);
+    log_left.add(log_whole);
+  }
+  t.local[states] = exp_of_one(log_left);
+}
+
+/// Not causal: every query reads the one state.
+template <class T>
+void linear_attention_read_state(const LinearAttentionSegment<T>& t, void* scratch) {
+  const LinearAttentionScratch<T> w(scratch, sizes_of(t));
+  const Index F = t.features.count;
+  for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
+    const Index count = smaller(t.chunk, t.end - begin);
+    for (Index head = 0; head < t.group_size; ++head) {
+      T* out = t.out + head * t.out_head_stride + begin * t.out_stride;
+      take_queries(t, w, head, begin, count);
+      out_of_state(t, w, t.base, count, out);
+      if (!t.normalized) continue;
+      normalizers(w, t.base + F * t.v_head_dim, F, 0);
+      normalize_out(t, w, head, begin, count, out);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv

@@ -1,0 +1,80 @@
+// What the kernels of linear attention are passed (qkv/linear_attention.h has the formulas), and their table. Letters: D, Dv as
+// there, F features; "chunk": tokens within which the square form is computed; "segment": a few chunks, one call; "state": S
+// [F][Dv] followed by z [F]. Chunks and segments are constants of (type, F, Dv) counted from token 0. Within a segment the
+// state is decay * base + local: base from before the segment, local from its own tokens. Once a first pass has summed each
+// segment's local state, segments can run in parallel, with results bit-identical to running in order.
+#pragma once
+
+#include <cstddef>
+
+#include "qkv/types.h"
+
+namespace qkv {
+
+enum LinearMap : int { kLinearIdentity, kLinearRelu, kLinearEluPlusOne, kLinearSoftmax };
+
+/// phi. For kLinearSoftmax: phi(x)[r] = exp(rows[r].x - half_norm |x|^2 - log_root), rows times sqrt(scale) already.
+template <class T>
+struct LinearAttentionFeatures {
+  int map;
+  Index head_dim, count;            // D, F
+  T query_scale;                    // multiplies phi(q)
+  const T *rows, *rows_transposed;  // [F][D], [D][F]; kLinearSoftmax only
+  T half_norm, log_root;
+};
+
+/// Tokens [begin, end) of one (batch, key/value head) and all query heads of its group.
+template <class T>
+struct LinearAttentionSegment {
+  LinearAttentionFeatures<T> features;
+  const T *q, *k, *v;  // [group][T, D], [T, D], [T, Dv]; q null: only the state is wanted; k null: only what base gives
+  T* out;              // [group][T, Dv]
+  T* normalizer;       // [group][T] or null
+  Index q_head_stride, q_stride, k_stride, v_stride, out_head_stride, out_stride;
+  Index normalizer_head_stride, normalizer_stride;
+  Index group_size, v_head_dim, begin, end, chunk;
+  const T *log_decay, *beta;  // or null
+  Index decay_stride, beta_stride;
+  bool normalized;
+  const T* base;  // the state before the segment
+  T* local;       // what the segment adds to it, then one number: the decay of base over the segment
+};
+
+/// Gradients of a segment. With `dq`, `dk` and `dv` null only dlocal is computed.
+template <class T>
+struct LinearAttentionGradient {
+  LinearAttentionSegment<T> forward;  // its out is read, its normalizer too
+  const T* dout;                      // [group][T, Dv]
+  Index dout_head_stride, dout_stride;
+  T *dq, *dk, *dv;  // [group][T, D], [T, D], [T, Dv]
+  Index dq_head_stride, dq_stride, dk_stride, dv_stride;
+  T *dlog_decay, *dbeta;  // [T]: set, not added to
+  bool accumulate;        // dq, dk, dv
+  const T* dbase;         // gradient of the state after the segment
+  T* dlocal;              // what the segment adds to it, then the same decay, as in local
+};
+
+struct LinearAttentionSizes {
+  Index head_dim, features, v_head_dim, chunk;
+  bool delta;
+};
+
+template <class T>
+struct LinearAttentionKernels {
+  Index (*chunk)(Index features, Index v_head_dim);
+  Index (*segment_chunks)(Index features, Index v_head_dim);
+  std::size_t (*forward_scratch_bytes)(const LinearAttentionSizes&);
+  std::size_t (*backward_scratch_bytes)(const LinearAttentionSizes&);
+  void (*forward)(const LinearAttentionSegment<T>&, void* scratch);            // causal, or the state alone
+  void (*read_state)(const LinearAttentionSegment<T>&, void* scratch);         // out of base alone, for queries [begin, end)
+  void (*backward)(const LinearAttentionGradient<T>&, void* scratch);          // causal, or dlocal alone
+  void (*backward_queries)(const LinearAttentionGradient<T>&, void* scratch);  // dq from base alone
+  void (*backward_keys)(const LinearAttentionGradient<T>&, void* scratch);     // dk, dv from dbase alone
+};
+
+struct LinearAttentionTable {
+  LinearAttentionKernels<float> f32;
+  LinearAttentionKernels<double> f64;
+};
+
+}  // namespace qkv

@@ -1,0 +1,345 @@
+// Second order of one tile: forward mode (jvp) and double backward. Weights are recomputed from lse as in backward.h, whose
+// masks, spans and products are used. docs/maths/second-order.md derives it; its letters are here
+//   ts = score_tangent = softcap'(x) tx + tbias             tx = x_tangent = scale (tq.k + q.tk)
+//   mean = sum_j w ts                                       push = dp_minus_delta = z dout.v - delta
+//   e = weight_term = (ts - mean) push + z dout.tv          moment = sum_j w e
+//   tout[i] = sum_j z w ((ts - mean) v + tv)
+//   hs = score_gradient = w (e - moment)                    hx = x_gradient = hs softcap' + w push softcap'' tx
+//   dx = x_tangent_gradient = w push softcap'
+//   gq = scale (hx k + dx tk);  gk = scale (hx^T q + dx^T tq);  gv = (z w (ts - mean))^T dout;  gbias = hs
+// Three sweeps over the keys: moment needs mean, the rest needs both. Not: tuned; the products run on the micro-kernel, the
+// rest is one loop.
+#pragma once
+
+#include "kernels/attention/backward.h"
+#include "kernels/second_order/params.h"
+
+namespace qkv {
+namespace {
+
+template <class T>
+struct SecondOrderScratch {
+  BackwardScratch<T> first;  // p and ds: scores and dout.v in; z w (ts - mean) and hx out
+  T* tangent_panels;         // tangents of the queries, as first.q_panels
+  T* by_query;               // [kBackwardBlock][row]: k.tq in; dx or z w out
+  T *by_key, *by_value;      // [kBackwardBlock][row]: tk.q, tv.dout
+  T* bias_tangent;           // [kBackwardBlock][strip]: tbias
+  T *mean, *moment;          // [width]
+  std::size_t bytes;
+
+  SecondOrderScratch(void* base, Index head_dim, Index v_head_dim) : first(base, head_dim, v_head_dim) {
+    Carver carver(base == nullptr ? nullptr : static_cast<std::byte*>(base) + first.bytes);
+    tangent_panels = carver.take<T>(first.width * head_dim);
+    by_query = carver.take<T>(kBackwardBlock * first.row);
+    by_key = carver.take<T>(kBackwardBlock * first.row);
+    by_value = carver.take<T>(kBackwardBlock * first.row);
+    bias_tangent = carver.take<T>(kBackwardBlock * strip_lanes<T>());
+    mean = carver.take<T>(first.width);
+    moment = carver.take<T>(first.width);
+    bytes = first.bytes + carver.used();
+  }
+};
+
+enum class SecondOrderPass {
+  kMean,      // mean
+  kOut,       // the terms of tout and moment
+  kGradients  // the terms of gq, gk, gv, gbias
+};
+
+/// The pairs of vector v of a strip, keys [keys.begin, keys.end), in place.
+template <class T, SecondOrderPass kPass>
+inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b, int v,
+                                Span keys) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const TileScores<T>& s = t.first.scores;
+  const Index lane = b.strip * strip_lanes<T>() + v * n;
+  const bool capped = s.softcap > 0, biased = s.bias.data != nullptr, drops = s.dropout.threshold != 0;
+  const bool moves_q = t.tangents.q != nullptr, moves_k = t.tangents.k != nullptr, moves_v = t.tangents.v != nullptr;
+  const bool moves_bias = t.tangents.bias.data != nullptr,
+             reads_dout = kPass != SecondOrderPass::kMean && t.first.dout != nullptr;
+  const V high = load<T>(w.first.lse2_high + lane), low = load<T>(w.first.lse2_low + lane);
+  const V delta = load<T>(w.first.delta + lane), mean = load<T>(w.mean + lane), moment = load<T>(w.moment + lane);
+  const V unit = splat<T>(capped ? s.softcap : std::numbers::ln2_v<T>);  // scale / panel_factor: ln 2, or the soft cap
+  const V cap = splat<T>(s.softcap), factor = splat<T>(drops ? kept_factor<T>(s.dropout) : T{1});
+  V mean_sum{}, moment_sum{};
+  for (Index j = keys.begin; j < keys.end; ++j) {
+    const Index at = j * w.first.row + lane, at_bias = j * strip_lanes<T>() + v * n;
+    const std::uint32_t bits = b.live.masked ? b.lane_mask[j] >> (v * n) : ~0u, kept = drops ? w.first.kept[j] >> (v * n) : ~0u;
+    V x = load<T>(w.first.p + at), softcap_first = splat<T>(1), softcap_second{}, x_tangent{};
+    if (moves_q) x_tangent += load<T>(w.by_query + at);
+    if (moves_k) x_tangent += load<T>(w.by_key + at);
+    x_tangent *= unit;
+    if (capped) {  // first and second derivative of c tanh(y / c)
+      const V tanh_x = tanh<T>(x);
+      softcap_first -= tanh_x * tanh_x;
+      softcap_second = T{-2} * tanh_x * softcap_first / cap;
+      x = tanh_x * (cap * std::numbers::log2e_v<T>);
+    }
+    if (biased) x += load<T>(w.first.bias + at_bias);
+    const V weight = exp2<T>(x - high - low);
+    V score_tangent = softcap_first * x_tangent;
+    if (moves_bias) score_tangent += load<T>(w.bias_tangent + at_bias);
+    if constexpr (kPass == SecondOrderPass::kMean) {  // select, so that NaN in a masked key or value is gone
+      mean_sum += select_bits<V>(bits, weight * score_tangent, V{});
+      continue;
+    }
+    score_tangent -= mean;
+    V dp_minus_delta{}, weight_term{};
+    if (reads_dout) {
+      V dw = load<T>(w.first.ds + at), dout_tv = moves_v ? load<T>(w.by_value + at) : V{};
+      if (drops) {
+        dw = select_bits<V>(kept, dw * factor, V{});
+        dout_tv = select_bits<V>(kept, dout_tv * factor, V{});
+      }
+      dp_minus_delta = dw - delta;
+      weight_term = fma(score_tangent, dp_minus_delta, dout_tv);
+    }
+    store<T>(w.first.p + at,
+             select_bits<V>(bits & kept, weight * score_tangent, V{}));  // dropout's factor comes with the products
+    if constexpr (kPass == SecondOrderPass::kOut) {
+      store<T>(w.by_query + at, select_bits<V>(bits & kept, weight, V{}));
+      moment_sum += select_bits<V>(bits, weight * weight_term, V{});
+    } else {
+      const V score_gradient = weight * (weight_term - moment), ds = weight * dp_minus_delta;
+      if (capped && adds_to_bias(t.first)) store<T>(w.first.bias + at_bias, select_bits<V>(bits, score_gradient, V{}));
+      store<T>(w.first.ds + at, select_bits<V>(bits, score_gradient * softcap_first + ds * softcap_second * x_tangent, V{}));
+      store<T>(w.by_query + at, select_bits<V>(bits, ds * softcap_first, V{}));
+    }
+  }
+  if constexpr (kPass == SecondOrderPass::kMean) store<T>(w.mean + lane, mean + mean_sum);
+  if constexpr (kPass == SecondOrderPass::kOut) store<T>(w.moment + lane, moment + moment_sum);
+}
+
+template <class T>
+inline void load_bias_tangent(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BlockStrip<T>& b) {
+  load_natural_bias(t.tangents.bias, b.i0, b.ni, b.j0, b.live, w.bias_tangent);
+  for (Index j = b.live.lo; t.tangents.position != nullptr && j < b.live.hi; ++j) {
+    for (Index lane = 0; lane < b.ni; ++lane)
+      w.bias_tangent[j * strip_lanes<T>() + lane] += t.tangents.position[b.j0 + j - b.i0 - lane];
+  }
+}
+
+template <class T, SecondOrderPass kPass>
+inline void second_order_strip(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BlockStrip<T>& b) {
+  const TileScores<T>& s = t.first.scores;
+  if (s.bias.data != nullptr) b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.first.bias, b.lane_mask);
+  if (t.tangents.bias.data != nullptr) load_bias_tangent(t, w, b);
+  if (s.dropout.threshold != 0) dropout_mask<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
+  const Span* const keys_of = w.first.spans.vector_keys + b.strip * kVectors;
+  for (int v = 0; v < live_vectors<T>(b.ni); ++v) {
+    if (keys_of[v].empty()) continue;
+    second_order_vector<T, kPass>(t, w, b, v, keys_of[v]);
+    if (kPass != SecondOrderPass::kGradients) continue;
+    if (t.first.dbias != nullptr) add_bias_gradient(t.first, w.first, b, v, keys_of[v]);
+    if (t.first.dposition != nullptr) add_score_gradient<T>(t.first, w.first, b, v, keys_of[v], t.first.dposition, -1, 1);
+  }
+}
+
+/// into[key][lane] = sum_d rows[key, d] * panels[d, lane] within each vector's span; rows null: nothing.
+template <class T>
+inline void multiply_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* rows,
+                          Index stride, const T* panels, Index depth, T* into) {
+  if (rows == nullptr) return;
+  for (Index lane = 0; lane < t.first.q_count; lane += kWideLanes<T>) {
+    product_of_vectors<T, kWideVectors>({.a = rows + b.j0 * stride,
+                                         .a_row = stride,
+                                         .a_depth = 1,
+                                         .b = panels + lane * depth,
+                                         .b_row = w.first.panel,
+                                         .c = into + lane,
+                                         .c_row = w.first.row,
+                                         .depth = depth},
+                                        w.first.spans.vector_keys + lane / Simd<T>::kLanes, 0, {});
+  }
+}
+
+/// Whether K, V or their tangents hold NaN or infinity in the block.
+template <class T>
+inline bool keys_are_nonfinite(const SecondOrderTile<T>& t, const BackwardBlock& b) {
+  const BackwardTile<T>& f = t.first;
+  const auto nonfinite = [&b](const T* rows, Index stride, Index width) {
+    return rows != nullptr && holds_nonfinite(rows + b.j0 * stride, stride, b.nj, width);
+  };
+  return nonfinite(f.scores.k, f.scores.k_stride, f.scores.head_dim) ||
+         nonfinite(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) || nonfinite(f.v, f.v_stride, f.v_head_dim) ||
+         nonfinite(t.tangents.v, t.tangents.v_stride, f.v_head_dim);
+}
+
+/// One sweep's share of a block; false where no pair of it is kept.
+template <class T, SecondOrderPass kPass>
+inline bool second_order_block(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BackwardBlock& b) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  BlockStrip<T> strips[kStripsPerTile];
+  mask_block(f, w.first, b, strips);
+  if (!b.any) return false;
+  multiply_keys(t, w, b, s.k, s.k_stride, w.first.q_panels, s.head_dim, w.first.p);
+  multiply_keys(t, w, b, t.tangents.q == nullptr ? nullptr : s.k, s.k_stride, w.tangent_panels, s.head_dim, w.by_query);
+  multiply_keys(t, w, b, t.tangents.k, t.tangents.k_stride, w.first.q_panels, s.head_dim, w.by_key);
+  if (kPass != SecondOrderPass::kMean && f.dout != nullptr) {
+    multiply_keys(t, w, b, f.v, f.v_stride, w.first.dout_panels, f.v_head_dim, w.first.ds);
+    multiply_keys(t, w, b, t.tangents.v, t.tangents.v_stride, w.first.dout_panels, f.v_head_dim, w.by_value);
+  }
+  for (Index strip = 0; strip * strip_lanes<T>() < f.q_count; ++strip) {
+    if (strips[strip].live.any) second_order_strip<T, kPass>(t, w, strips[strip]);
+    b.partial |= strips[strip].live.masked;
+  }
+  if (kPass != SecondOrderPass::kMean && b.partial)
+    find_nonfinite(f.q_count, keys_are_nonfinite(t, b), w.first.nonfinite, strips, b);
+  return true;
+}
+
+/// sums[i] += factor * sum_j pairs[j][i] * rows[j] over the block's keys; rows null: nothing.
+template <class T>
+inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
+                           const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
+  if (rows == nullptr) return;
+  const Product<T> product{.a = pairs,
+                           .a_row = 1,
+                           .a_depth = w.first.row,
+                           .b = rows + b.j0 * stride,
+                           .b_row = stride,
+                           .c = sums + t.first.q_begin * sums_stride,
+                           .c_row = sums_stride,
+                           .depth = b.nj,
+                           .factor = &factor};
+  add_product(product, t.first.q_count, width, w.first.spans.keys_of, false, b.nonfinite_keys,
+              [&w](Index query, Index key) { return pair_kept(w.first, query, key); });
+}
+
+/// sums[j] += factor * sum_i pairs[j][i] * rows[i] over the tile's queries; rows null: nothing.
+template <class T>
+inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, const BackwardBlock& b, const T* pairs,
+                        const T* rows, Index stride, Index width, T factor, T* sums, Index sums_stride) {
+  if (rows == nullptr) return;
+  const Product<T> product{.a = pairs,
+                           .a_row = w.first.row,
+                           .a_depth = 1,
+                           .b = rows + t.first.q_begin * stride,
+                           .b_row = stride,
+                           .c = sums + b.j0 * sums_stride,
+                           .c_row = sums_stride,
+                           .depth = t.first.q_count,
+                           .factor = &factor};
+  add_product(product, b.nj, width, w.first.spans.queries_of, false, b.nonfinite_queries,
+              [&w](Index key, Index query) { return pair_kept(w.first, query, key); });
+}
+
+/// Packs panels and loads lse and delta of the tile's queries. Lanes past q_count hold zeros.
+template <class T>
+inline void pack_tile(const SecondOrderTile<T>& t, SecondOrderScratch<T>& w) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  const T scaled = panel_factor(s);
+  const auto pack = [&](const T* rows, Index stride, Index width, T factor, T* panels) {
+    if (rows != nullptr) pack_panels(rows, stride, f.q_begin, f.q_count, width, factor, w.first.panel, panels);
+  };
+  pack(s.q, s.q_stride, s.head_dim, scaled, w.first.q_panels);
+  pack(t.tangents.q, t.tangents.q_stride, s.head_dim, scaled, w.tangent_panels);
+  pack(f.dout, f.dout_stride, f.v_head_dim, T{1}, w.first.dout_panels);
+  load_row_numbers(f, f.dout == nullptr ? nullptr : f.delta, w.first);
+  for (Index i = 0; i < round_up(f.q_count, Simd<T>::kLanes); ++i) w.mean[i] = w.moment[i] = T{0};
+}
+
+/// body(block) for the blocks of keys [begin, end) in which some pair is kept.
+template <class T, SecondOrderPass kPass, class Body>
+inline void for_each_block(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, Index begin, Index end,
+                           const Body& body) {
+  const BackwardTile<T>& f = t.first;
+  const auto next_block = [&](Index j0) { return live_step(f.scores.mask, f.q_begin, f.q_count, j0, end, kBackwardBlock); };
+  for (Index j0 = next_block(begin); j0 < end; j0 = next_block(j0 + kBackwardBlock)) {
+    BackwardBlock block{j0, smaller(kBackwardBlock, end - j0), false};
+    if (second_order_block<T, kPass>(t, w, block)) body(block);
+  }
+}
+
+/// Adds the sink to mean and moment: a key of value 0 whose score moves by sink_tangent. After the sweep for the mean.
+template <class T>
+inline void add_sink(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w) {
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  if (t.first.scores.sink == nullptr) return;
+  const V sink2 = log2_of_bias<T>(splat<T>(*t.first.scores.sink)), rate = splat<T>(t.sink_tangent);
+  for (Index lane = 0; lane < t.first.q_count; lane += n) {
+    const V weight = exp2<T>(sink2 - load<T>(w.first.lse2_high + lane) - load<T>(w.first.lse2_low + lane));
+    const V mean = load<T>(w.mean + lane) + (weight == V{} ? V{} : weight * rate);
+    const V e = (mean - rate) * load<T>(w.first.delta + lane);  // (rate - mean) * (0 - delta)
+    store<T>(w.mean + lane, mean);
+    store<T>(w.moment + lane, weight == V{} ? V{} : weight * e);
+  }
+}
+
+template <class T>
+void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
+  pack_tile(t, w);
+  Index begin = 0, end = s.kv_len;
+  if (s.mask.key_range != nullptr) {
+    s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, f.q_begin, f.q_count, &begin, &end);
+    begin = begin / kBackwardBlock * kBackwardBlock;
+  }
+  for_each_block<T, SecondOrderPass::kMean>(t, w, begin, end, [](const BackwardBlock&) {});
+  add_sink(t, w);
+  for (Index i = 0; i < f.q_count; ++i) t.mean[f.q_begin + i] = w.mean[i];
+  const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
+  if (t.tout != nullptr || f.dout != nullptr) {
+    for_each_block<T, SecondOrderPass::kOut>(t, w, begin, end, [&](const BackwardBlock& b) {
+      if (t.tout == nullptr) return;
+      add_to_queries(t, w, b, w.first.p, f.v, f.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+      add_to_queries(t, w, b, w.by_query, t.tangents.v, t.tangents.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+    });
+  }
+  if (f.dout == nullptr) return;
+  for (Index i = 0; i < f.q_count; ++i) t.moment[f.q_begin + i] = w.moment[i];
+  if (f.dq == nullptr && !adds_to_bias(f)) return;
+  for_each_block<T, SecondOrderPass::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
+    if (f.dq == nullptr) return;
+    add_to_queries(t, w, b, w.first.ds, s.k, s.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
+    add_to_queries(t, w, b, w.by_query, t.tangents.k, t.tangents.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
+  });
+}
+
+template <class T>
+void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
+  const BackwardTile<T>& f = t.first;
+  const TileScores<T>& s = f.scores;
+  SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
+  pack_tile(t, w);
+  bool nonfinite = false;
+  for (Index i = 0; i < f.q_count; ++i) {
+    w.mean[i] = t.mean[f.q_begin + i];
+    w.moment[i] = t.moment[f.q_begin + i];
+    const T row = w.mean[i] + w.moment[i] + w.first.delta[i] + w.first.lse2_high[i];
+    nonfinite |= !(row - row == 0);
+  }
+  // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of any row that attends a key: search the rows only
+  // then.
+  const auto hidden = [&f](const T* rows, Index stride, Index width) {
+    return rows != nullptr && holds_nonfinite(rows + f.q_begin * stride, stride, f.q_count, width);
+  };
+  w.first.nonfinite =
+      nonfinite && (hidden(s.q, s.q_stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
+                    hidden(f.dout, f.dout_stride, f.v_head_dim));
+  const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
+  // The products gk and gv read zeros outside every vector's span.
+  BackwardScratch<T> rates = w.first;
+  rates.p = w.by_query;
+  for_each_block<T, SecondOrderPass::kGradients>(t, w, f.k_begin, f.k_begin + f.k_count, [&](const BackwardBlock& b) {
+    if (b.partial) {
+      clear_gaps(w.first, b.nj);
+      clear_gaps(rates, b.nj);
+    }
+    if (f.dv != nullptr) {
+      add_to_keys(t, w, b, w.first.p, f.dout, f.dout_stride, f.v_head_dim, dropped, f.dv, f.dv_stride);
+    }
+    if (f.dk == nullptr) return;
+    add_to_keys(t, w, b, w.first.ds, s.q, s.q_stride, s.head_dim, s.scale, f.dk, f.dk_stride);
+    add_to_keys(t, w, b, w.by_query, t.tangents.q, t.tangents.q_stride, s.head_dim, s.scale, f.dk, f.dk_stride);
+  });
+}
+
+}  // namespace
+}  // namespace qkv
