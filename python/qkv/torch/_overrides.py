@@ -14,7 +14,8 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 #: Whether any argument has a __torch_function__ of its own, or a TorchFunctionMode is active.
 any_override = has_torch_function_variadic
-_default = Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+# What classes have that mean what their memory holds: Tensor's own, and none (Parameter, FakeTensor).
+_plain = (Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)  # type: ignore[attr-defined]
 
 
 def is_causal_bias(x: Any) -> bool:
@@ -48,7 +49,8 @@ def asked(function: Any, tensors: dict[str, Any], *others: Any, **options: Any) 
 def require_plain(function: str, tensors: dict[str, Any]) -> None:
     """TypeError for a tensor of a class with a meaning of its own."""
     for name, x in tensors.items():
-        if x is not None and any_override(x) and getattr(type(x).__torch_function__, "__func__", None) is not _default:
+        own = None if x is None else type(x).__torch_function__
+        if x is not None and getattr(own, "__func__", own) not in _plain:
             raise TypeError(
                 f"[{function}] {name} must be a plain tensor: got {type(x).__name__}, whose __torch_function__ may mean something "
                 "else than its memory holds; where the memory is meant: x.as_subclass(torch.Tensor); "
