@@ -18,7 +18,7 @@ inline void check_grouped_layer(const nn::LayerConfig& config, Index batch, Inde
   const auto f = [&] { return layer.forward(x, options); };
   check_gradient("x", x.span(), dx.span(), dy.span(), f);
   for (const nn::Parameter& parameter : layer.parameters()) {
-    // What is added to every key alike moves all scores of a row together, and softmax does not see it.
+    // Adding the same vector to every key moves all scores of a row together, which softmax ignores.
     const bool vanishes = parameter.name == "k_proj.bias" && !config.rotary && config.qk_norm == nn::QkNorm::kNone;
     check_gradient(parameter.name, parameter.value, parameter.gradient, dy.span(), f, 64, vanishes);
   }

@@ -1,4 +1,4 @@
-// The forms of the ladder against one another: what must be equal is, to the bit where one computation serves both.
+// The forms of the ladder against one another: equal where they must be, bit-identical where they share one computation.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -52,7 +52,7 @@ TEST(Forms, V1IsV2WithoutOutput) {
   EXPECT_FALSE(v2.has_output_projection());
   const Result a = run(v1, input(), output_gradient()), b = run(v2, input(), output_gradient());
   expect_same(a, b);
-  // The merged gradient is the three separate ones, one under the other.
+  // The merged gradient is the three separate ones stacked.
   for (const std::string suffix : {".weight", ".bias"}) {
     std::vector<std::byte> stacked;
     for (const std::string name : {"query_proj", "key_proj", "value_proj"}) {
@@ -75,7 +75,7 @@ TEST(Forms, V3IsV4OutsideTraining) {
   nn::SelfAttentionV4 v4 = nn::to_v4(v3);
   expect_same(run(v3, input(), output_gradient()), run(v4, input(), output_gradient()));
   EXPECT_TRUE(same_bits(nn::to_v3(v4).state_dict(), v3.state_dict()));
-  // In training too, given the same seed: the dropout is a function of seed and place.
+  // In training too, given the same seed: dropout is a function of seed and position.
   v3.train(), v4.train();
   const Result a = run(v3, input(), output_gradient(), {.seed = 5}), b = run(v4, input(), output_gradient(), {.seed = 5});
   expect_same(a, b);
@@ -112,7 +112,7 @@ TEST(Forms, SelfAttentionOfFullWidthIsV1) {
   EXPECT_EQ(nn::SelfAttention({.embed_dim = kDim, .d_k = 3}).output_dim(), 3);
 }
 
-/// One of each form, in training, with a mask that leaves rows empty.
+/// One of each form, in training mode, with a mask that leaves empty rows.
 class EveryForm : public testing::TestWithParam<std::string_view> {
  protected:
   EveryForm() : layer_(nn::make_layer(GetParam(), config())) { layer_->train(); }
@@ -161,7 +161,7 @@ TEST_P(EveryForm, Gradients) {
     const auto f = [&] { return layer_->forward(x, options()); };
     test::check_gradient("x", x.span(), at.dx.span(), dy.span(), f);
     for (const nn::Parameter& one : layer_->parameters()) {
-      // A key's bias moves every score of a row alike: its gradient is 0 but for rounding, so no check of it could fail.
+      // A key's bias moves every score of a row equally: its gradient is 0 but for rounding, so no check of it could fail.
       if (one.name == "key_proj.bias" || one.name == "k_proj.bias" || one.name == "W_K.bias") continue;
       test::check_gradient(one.name, one.value, one.gradient, dy.span(), f);
     }
@@ -173,7 +173,7 @@ TEST_P(EveryForm, SameBitsForAnyNumberOfThreads) {
   std::optional<Result> first;
   for (int threads = 1; threads <= 8; ++threads) {
     Context context({.threads = threads});
-    context.impl().region_flops = 0;  // regions however small the work
+    context.impl().region_flops = 0;  // parallel regions, however small the work
     nn::ForwardOptions with = options();
     with.context = &context;
     Result now = run(*layer_, x, dy, with);
@@ -228,7 +228,7 @@ TEST_P(EveryForm, ForwardRunsConcurrently) {
 }
 
 TEST_P(EveryForm, AnyStrides) {
-  // x and dy [T, B, E] seen as [B, T, E]; y and dx likewise.
+  // x and dy [T, B, E] as [B, T, E]; y and dx likewise.
   const Tensor<float> x = input(), dy = output_gradient();
   const Result expected = run(*layer_, x, dy, options());
   const auto turned = [](const Tensor<float>& from) {
@@ -244,7 +244,7 @@ TEST_P(EveryForm, AnyStrides) {
   nn::Saved saved;
   layer_->forward_into(turned_x.view<3>().transposed(0, 1), y.view<3>().transposed(0, 1), options(), &saved);
   layer_->backward_into(turned_dy.view<3>().transposed(0, 1), saved, dx.view<3>().transposed(0, 1));
-  // Products a sequence at a time may round otherwise than those of the whole batch.
+  // One product per sequence may round differently from one product of the whole batch.
   const Tensor<float> expected_y = turned(expected.y), expected_dx = turned(expected.dx);
   for (Index n = 0; n < y.count(); ++n) {
     EXPECT_NEAR(y.data()[n], expected_y.data()[n], 64 * std::numeric_limits<float>::epsilon());

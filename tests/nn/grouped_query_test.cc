@@ -1,4 +1,4 @@
-// GroupedQueryAttention: equal to forms it must equal, gradients by differences, parameters in and out of files, positions.
+// GroupedQueryAttention: equal to the forms it generalises, gradients by differences, parameters in files, positions.
 #include <gtest/gtest.h>
 
 #include "check_grouped.h"
@@ -15,7 +15,7 @@ constexpr Index kBatch = 2, kLength = 5, kDim = 12;
 nn::LayerConfig config() {
   return {.embed_dim = kDim, .num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .causal = true, .seed = 3};
 }
-/// One for each thing that only this layer has.
+/// One layer per feature that only this form has.
 std::vector<std::pair<std::string, nn::LayerConfig>> variants() {
   std::vector<std::pair<std::string, nn::LayerConfig>> all;
   const auto add = [&all](const std::string& name, auto&& change) {
@@ -42,7 +42,7 @@ std::vector<std::pair<std::string, nn::LayerConfig>> variants() {
 Tensor<float> input() { return random_tensor({kBatch, kLength, kDim}, 11); }
 Tensor<float> output_gradient() { return random_tensor({kBatch, kLength, kDim}, 12); }
 
-/// Without what is its own it is MultiHeadAttention, to the bit.
+/// Without its own features it is MultiHeadAttention, bit for bit.
 TEST(GroupedQuery, WithAllHeadsItIsMultiHead) {
   nn::GroupedQueryAttention grouped({.embed_dim = kDim, .num_heads = 3, .seed = 5});
   nn::MultiHeadAttention mha({.embed_dim = kDim, .num_heads = 3, .bias = false, .residual_dropout = 0.0F});
@@ -54,7 +54,7 @@ TEST(GroupedQuery, WithAllHeadsItIsMultiHead) {
   EXPECT_TRUE(same_bits(grouped.gradients(), mha.gradients()));
 }
 
-/// Shared heads are repeated heads: the weights of k and v written out for each query head give the same output, and their
+/// Shared heads are repeated heads: with the weights of k and v repeated for each query head the output is the same, and their
 /// gradients sum to those of the shared ones.
 TEST(GroupedQuery, SharedHeadsAreRepeatedHeads) {
   nn::LayerConfig shared_config = config();
@@ -156,7 +156,7 @@ TEST(GroupedQuery, RefusesFilesThatDoNotFit) {
             std::string::npos);
 }
 
-/// Positions shift nothing but the angles: moving all tokens together leaves the output, moving one changes it.
+/// Only distances between positions count: shifting all tokens together leaves the output, moving one changes it.
 TEST(GroupedQuery, OnlyDistancesCount) {
   nn::LayerConfig made = config();
   made.rotary = RotaryOptions{};

@@ -1,4 +1,4 @@
-// Linear against sums in f64: every way that its tiles, strides and accumulation can go wrong.
+// Linear against sums in f64, over every kind of tiles, strides and accumulation.
 #include "qkv/nn/linear.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ void check_forward_and_backward(const Shape& shape, Context& context) {
   const auto [m, k, n] = shape;
   nn::Linear linear({.in_features = k, .out_features = n});
   test::randomise(linear, 1);
-  // Rows further apart than they are long: x, y, dx and dy are windows on wider memory with sentinels beside them.
+  // Rows with a larger stride than length: x, y, dx and dy are views of wider memory with sentinels beside them.
   Tensor<float> wide_x = random_tensor({m, k + 3}, 2), wide_y({m, n + 5}), wide_dx({m, k + 1});
   Tensor<float> wide_dy = random_tensor({m, n + 2}, 3);
   std::ranges::fill(wide_y.span(), 77.0F);
@@ -101,7 +101,7 @@ void check_bits_for_any_number_of_threads(const Shape& shape) {
   StateDict first_gradients;
   for (int threads = 1; threads <= 8; ++threads) {
     Context context({.threads = threads});
-    context.impl().region_flops = 0;  // regions however small the work
+    context.impl().region_flops = 0;  // parallel regions, however small the work
     nn::Linear linear({.in_features = k, .out_features = n, .seed = 4});
     Tensor<float> y({m, n}), dx({m, k});
     linear.forward(x, y, context);
@@ -132,7 +132,7 @@ Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) {
 
 double wide(BFloat16 x) { return static_cast<double>(static_cast<float>(x)); }
 
-/// A sum of f32 terms rounded to bf16 once: 2^-8 of the result, beside what expect_sum allows.
+/// A sum of f32 terms rounded to bf16 once: 2^-8 of the result, in addition to what expect_sum allows.
 void expect_rounded_sum(BFloat16 got, double sum, double magnitude, Index count) {
   const double bound = 0x1p-8 * std::abs(sum) + 2 * (2 * std::sqrt(static_cast<double>(count)) + 4) * kEps * magnitude;
   EXPECT_LE(std::abs(wide(got) - sum), bound);

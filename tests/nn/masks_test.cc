@@ -1,5 +1,5 @@
-// Masks of layers by the number of their axes, weights on request, empty rows, dropout's place, and the two lessons of the
-// ladder.
+// Masks of layers by the number of their axes, weights on request, empty rows, the position of dropout, and the two lessons of
+// the ladder.
 #include <gtest/gtest.h>
 
 #include "nn_support.h"
@@ -128,8 +128,8 @@ TEST(Options, ImpossibleOnesAreNamed) {
             "grouped-query: got v5");
 }
 
-// "I like the blue sky" and "I like the red sky": fixed weights give the fourth word the same share of the others whatever it
-// is; attention does not.
+// "I like the blue sky" and "I like the red sky": fixed weights give the fourth word the same share of the others whichever
+// word it is; attention does not.
 TEST(Ladder, FixedWeightsCannotTellBlueFromRed) {
   Tensor<float> sentences = random_tensor({2, 5, kDim}, 1);
   for (Index t = 0; t < 5; ++t) {

@@ -35,7 +35,7 @@ TEST(Embedding, ForwardAndBackward) {
   }
 
   const Tensor<float> dy = random_tensor({300, 37}, 2);
-  std::vector<float> expected(5 * 37);  // the same order of additions: m ascending
+  std::vector<float> expected(5 * 37);  // the same order of additions: ascending m
   for (Index m = 0; m < 300; ++m) {
     for (Index e = 0; e < 37; ++e) {
       expected[static_cast<std::size_t>(ids[static_cast<std::size_t>(m)] * 37 + e)] += dy.view<2>()(m, e);
@@ -43,7 +43,7 @@ TEST(Embedding, ForwardAndBackward) {
   }
   for (int threads : {1, 2, 5}) {
     Context context({.threads = threads});
-    context.impl().region_flops = 0;  // regions however small the work
+    context.impl().region_flops = 0;  // parallel regions, however small the work
     embedding.zero_gradients();
     embedding.backward(ids, dy, context);
     EXPECT_TRUE(test::same_bits(embedding.parameters()[0].gradient, std::span<float>(expected)));
@@ -104,7 +104,7 @@ TEST(LayerNorm, BackwardAndThreads) {
   const StateDict gradients = norm.gradients();
   for (int threads = 1; threads <= 8; ++threads) {
     Context context({.threads = threads});
-    context.impl().region_flops = 0;  // regions however small the work
+    context.impl().region_flops = 0;  // parallel regions, however small the work
     Tensor<float> again({400, 24});
     norm.zero_gradients();
     norm.backward(x, dy, again, context);
@@ -137,7 +137,7 @@ TEST(Gelu, ForwardAndBackward) {
     const auto value = static_cast<double>(x.data()[n]);
     const double phi = std::erfc(-value / std::sqrt(2.0)) / 2;
     const double density = std::exp(-value * value / 2) / std::sqrt(2 * std::acos(-1.0));
-    // Phi is within 2e-8, a sixth of eps, of the truth; the rest is the rounding of the result.
+    // The error of Phi is within 2e-8, a sixth of eps; the rest is the rounding of the result.
     EXPECT_LE(std::abs(static_cast<double>(y.data()[n]) - value * phi),
               kEps / 4 * std::abs(value) + kEps * std::abs(value * phi))
         << value;
@@ -182,7 +182,7 @@ TEST(ResidualDropout, FactorsOfTheGoldenFile) {
     std::ranges::fill(ones.span(), 1.0F);
     nn::apply_dropout(ones, factors, dropout);
     EXPECT_TRUE(test::same_bits(expected, factors)) << name;
-    // One sequence alone repeats its place in the batch.
+    // One sequence alone, with its index in the batch, gives the same factors.
     dropout.first_sequence = 1;
     const auto middle = ones.view<3>().sliced(0, 1, 2);
     Tensor<float> alone({1, expected.size(1), expected.size(2)});

@@ -38,7 +38,7 @@ inline bool same_bits(const StateDict& a, const StateDict& b) {
   return true;
 }
 
-/// Every value through uniform [-1, 1).
+/// Fills every value with uniform numbers in [-1, 1).
 inline void randomise(nn::Module& module, std::uint64_t seed) {
   Random random(seed);
   for (const nn::Parameter& one : module.parameters()) {
@@ -52,10 +52,10 @@ inline double dot(std::span<const float> a, std::span<const float> b) {
   return sum;
 }
 
-/// Holds `gradient` (of sum(f() * dout) with respect to `values`) against differences of f along random directions of +-1.
-/// Central differences at h and 2h give their own truncation error (a quarter of it is theirs at h, all of it is allowed); f's
-/// rounding is at most `roundings` * eps of its terms, divided by h. The bound must be small against the derivative itself,
-/// else the check could not fail; unless that is 0 but for rounding (`vanishes`).
+/// Compares `gradient` (of sum(f() * dout) with respect to `values`) with differences of f along random directions of +-1.
+/// Central differences at h and 2h estimate their own truncation error (at h it is a quarter of the estimate, which is allowed
+/// in full); f's rounding is at most `roundings` * eps of its terms, divided by h. The bound must be small against the
+/// derivative itself, otherwise the check could not fail, unless the derivative is 0 but for rounding (`vanishes`).
 inline void check_gradient(const std::string& what, std::span<float> values, std::span<const float> gradient,
                            std::span<const float> dout, const std::function<Tensor<float>()>& f, double roundings = 64,
                            bool vanishes = false) {
@@ -65,7 +65,7 @@ inline void check_gradient(const std::string& what, std::span<float> values, std
     std::vector<float> signs;
     double expected = 0;
     double size = 0;
-    // Every sign along the gradient but each fourth at random: the derivative is then large, and no element goes unseen.
+    // Signs along the gradient, except every fourth at random: the derivative is then large, and every element takes part.
     for (const float g : gradient) {
       const bool negative = random.below(4) == 0 ? random.below(2) == 0 : g < 0;
       signs.push_back(negative ? -1.0F : 1.0F);

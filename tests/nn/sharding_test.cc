@@ -1,4 +1,4 @@
-// The sum of a layer's shards is the layer, forward and backward: query, key and value cut by heads, the output by columns.
+// The sum of a layer's shards is the layer, forward and backward: query, key and value split by heads, the output by columns.
 #include <gtest/gtest.h>
 
 #include "nn_support.h"
@@ -8,7 +8,7 @@ namespace {
 
 using test::random_tensor;
 
-/// |a - b| <= 8 eps A element by element: A sums the same terms made positive, and only their order differs.
+/// |a - b| <= 8 eps A per element: A sums the same terms made positive, and only their order differs.
 void expect_close(std::span<const float> a, std::span<const float> b, std::span<const double> terms, const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
   ASSERT_EQ(a.size(), terms.size()) << what;
@@ -59,7 +59,7 @@ void expect_shards_are_the_whole(nn::AttentionLayer& whole, Index parts) {
     add(y_sum, own.forward(x, options, &own_saved));
     add(dx_sum, own.backward(dy, own_saved));
     nn::add_shard_gradients(whole, own, part, parts);
-    // Before the sum nothing is rounded differently: a shard's heads are the whole's, to the bit.
+    // Before the sum nothing is rounded differently: a shard's heads are bit-identical to the whole's.
     const View<const float, 3> attended = own_saved.attended, all = saved.attended;
     for (Index b = 0; b < batch; ++b) {
       for (Index t = 0; t < length; ++t) {

@@ -1,4 +1,4 @@
-// Loading by every spelling, keeping the names that came, and the text of every refusal.
+// Loading in every spelling, keeping the names that were loaded, and the text of every error.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,7 +13,7 @@ using test::same_bits;
 
 constexpr Index kDim = 4;
 
-/// A state dict of the given names and sizes; values by place.
+/// A state dict of the given names and sizes; values by index.
 StateDict state_of(const std::vector<std::pair<std::string, std::vector<Index>>>& parts) {
   StateDict state;
   std::uint64_t seed = 0;
@@ -37,7 +37,7 @@ std::string names_of(const StateDict& state) {
   return names;
 }
 
-/// The text that loading `state` into a layer fails with.
+/// The error text of loading `state` into a layer.
 template <class ErrorType = OptionError>
 std::string refusal(std::string_view layer, const StateDict& state, std::string_view prefix = {}) {
   const auto made = nn::make_layer(layer, {.embed_dim = kDim, .seed = 1});
@@ -202,7 +202,7 @@ TEST(Refusals, WrongShape) {
 
 TEST(Refusals, NamesTheOneWrongShapeWhereverItStands) {
   for (const std::string wrong : {"key_proj", "output_proj", "query_proj", "value_proj"}) {
-    StateDict state;  // in the alphabetical order of a file; the layer takes its sizes from it
+    StateDict state;  // in a file's alphabetical order; the layer takes its sizes from it
     for (const std::string name : {"key_proj", "output_proj", "query_proj", "value_proj"}) {
       state.add(name + ".weight", any_tensor(Tensor<float>(std::vector<Index>{4, name == wrong ? 5 : 4})));
     }

@@ -88,7 +88,7 @@ TEST(Step, ChunksAndSingleTokensAreTheWholeForward) {
   }
 }
 
-/// Sequences of a cache may be differently long: each goes on from its own position.
+/// Sequences of a cache may have different lengths: each continues from its own position.
 TEST(Step, SequencesOfDifferentLengths) {
   nn::GroupedQueryAttention layer = made_layer();
   const Tensor<float> x = random_tensor({2, 12, kDim}, 2);
