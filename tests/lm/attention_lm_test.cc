@@ -1,4 +1,4 @@
-// AttentionLM: parameters and their names, gradients against finite differences, the same bits for any number of threads.
+// AttentionLM: parameters and their names, gradients against finite differences, bit-identical for any number of threads.
 #include "qkv/lm/attention_lm.h"
 
 #include <algorithm>
@@ -86,7 +86,7 @@ TEST(AttentionLM, GroupedHeadsShareRowsAndRotaryHasNoTable) {
   EXPECT_EQ(blocks.at("transformer.h.0.attn.c_attn.weight").sizes, (std::vector<Index>{48, 24}));
 }
 
-/// Grouped heads are heads whose keys and values are the same: such a model with as many heads of each gives its logits.
+/// Grouped heads are heads with equal keys and values: a model with one key/value head per query head gives the same logits.
 TEST(AttentionLM, GroupedHeadsAreHeadsWithTheSameKeysAndValues) {
   lm::AttentionLMConfig config = test::grouped_rotary_config(false);
   AttentionLM grouped(config, 4);
@@ -113,7 +113,7 @@ TEST(AttentionLM, GroupedHeadsAreHeadsWithTheSameKeysAndValues) {
   }
 }
 
-/// Rotary positions tell distances, not places: the same two tokens, equally far apart, have the same score anywhere.
+/// Rotary positions encode distances, not positions: the same two tokens at the same distance have the same score anywhere.
 TEST(AttentionLM, RotaryScoresDependOnTheDistance) {
   const std::vector<Index> ids{3, 1, 4, 3, 1, 4};
   for (const auto kind : {lm::PositionKind::kRotary, lm::PositionKind::kLearned}) {
@@ -173,7 +173,7 @@ void check_direction(AttentionLMConfig config, bool masked) {
       d = random.normal();
       norm += d * d;
     }
-    // Half random, half along the gradient, so that the expected slope is never near 0.
+    // Half random, half along the gradient, so that the expected derivative is never near 0.
     double length = 0, slope = 0;
     for (const float g : gradient) length += static_cast<double>(g) * static_cast<double>(g);
     for (std::size_t i = 0; i < direction.size(); ++i) {
@@ -190,7 +190,7 @@ void check_direction(AttentionLMConfig config, bool masked) {
       }
       return loss();
     };
-    // Richardson's two central differences: error h^4; f32 losses are good to about 1e-6, so 1e-6 / h of noise.
+    // Richardson's two central differences: error h^4; f32 losses are exact to about 1e-6, so noise of 1e-6 / h.
     constexpr double kStep = 0.04;
     const auto difference = [&](double h) { return (loss_at(h) - loss_at(-h)) / (2 * h); };
     const double found = (4 * difference(kStep / 2) - difference(kStep)) / 3;

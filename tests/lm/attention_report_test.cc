@@ -1,4 +1,4 @@
-// The report counts what it says it counts.
+// The report counts what it claims to count.
 #include "qkv/lm/attention_report.h"
 
 #include "lm/lm_test_support.h"

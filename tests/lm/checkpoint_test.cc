@@ -1,4 +1,4 @@
-// Checkpoints: what was saved comes back bit for bit; what is broken is named.
+// Checkpoints: what was saved is loaded bit for bit; errors name what is broken.
 #include <filesystem>
 
 #include "lm/lm_test_support.h"
@@ -41,7 +41,7 @@ TEST(Checkpoint, GroupedHeadsAndRotaryPositionsComeBack) {
     EXPECT_EQ(back.model.config().positions, lm::PositionKind::kRotary);
     EXPECT_TRUE(test::same_bits(test::values_of(back.model), test::values_of(model)));
   }
-  // A file from before both has neither entry.
+  // A file older than both has neither entry.
   StateDict older = saved_state();
   older.metadata.erase("lm.num_kv_heads");
   older.metadata.erase("lm.rotary");

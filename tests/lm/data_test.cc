@@ -1,4 +1,4 @@
-// BatchSource: windows, given batches, the two tasks; reproducible, and clear about texts that are too short.
+// BatchSource: windows, given batches, the two tasks; reproducible, with a clear error for texts that are too short.
 #include <algorithm>
 #include <set>
 

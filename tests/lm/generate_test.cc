@@ -1,4 +1,4 @@
-// Generation: the cache gives what the full forward over the same window gives, past several contexts; and how ids are drawn.
+// Generation: the cache gives what a full forward over the same window gives, past several contexts; and how ids are drawn.
 #include "qkv/lm/generate.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ TEST(Generate, CacheOfRotaryPositions) {
 TEST(Generate, CacheOfGroupedRotaryLayers) { check_decoder(test::grouped_rotary_config(false), 3, 30); }
 TEST(Generate, CacheOfGroupedRotaryBlocks) { check_decoder(test::grouped_rotary_config(true), 3, 30); }
 
-/// Fewer bits move the logits by little: 8 bits are 1/254 of a row's largest number, bf16 1/256 of each.
+/// Lower precision changes the logits little: 8 bits are 1/254 of a row's largest number, bf16 1/256 of each.
 TEST(Generate, CachesOfFewerBitsAreClose) {
   const AttentionLM model(test::blocks_config(), 6);
   const std::vector<Index> prompt{1, 2, 3, 4, 1};

@@ -34,7 +34,7 @@ TEST(GoldenLM, TheDefaultAlphabetIsTheFiles) {
             test::default_tokenizer().decode(std::vector<Index>{0, 1, 2, 3, 4, 5, 6}));
 }
 
-/// Logits, loss and gradients of a file with nanoGPT's names; tied: the embedding's gradient there has the head's in it.
+/// Logits, loss and gradients of a file with nanoGPT's names; tied: the embedding's gradient there includes the head's.
 void check_blocks(const std::string& name) {
   const golden::File file(name);
   const bool tied = file.number("tied") != 0;

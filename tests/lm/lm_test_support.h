@@ -1,4 +1,4 @@
-// What the tests of the toy model share: models that are small or trained, errors by their text, parameters bit for bit.
+// What the tests of the toy model share: small and trained models, errors by their text, parameters bit for bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,12 +25,12 @@ inline std::vector<Index> default_ids() { return default_tokenizer().encode(lm::
 
 inline lm::AttentionLMConfig default_config() { return {.vocab_size = default_tokenizer().vocab_size()}; }
 
-/// Two heads, two layers with everything on: the largest small model.
+/// Two heads, two layers, every option on: the largest of the small models.
 inline lm::AttentionLMConfig blocks_config() {
   return {.vocab_size = 7, .context = 8, .embed_dim = 16, .num_heads = 2, .num_layers = 2, .blocks = true};
 }
 
-/// Four heads that share two of keys and values, rotary positions, two layers.
+/// Four query heads that share two key/value heads, rotary positions, two layers.
 inline lm::AttentionLMConfig grouped_rotary_config(bool blocks) {
   return {.vocab_size = 7,
           .context = 9,

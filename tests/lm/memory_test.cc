@@ -14,7 +14,7 @@ void expect_no_allocation_after_the_first_step(lm::AttentionLMConfig config, int
   const lm::BatchSource source = lm::BatchSource::windows(tokenizer.encode(lm::default_text()), {}, 0);
   config.vocab_size = tokenizer.vocab_size();
   Context context({.threads = threads});
-  context.impl().region_flops = 0;  // regions however small the work
+  context.impl().region_flops = 0;  // parallel regions, however small the work
   lm::AttentionLM model(config);
   lm::Trainer trainer(model, {.steps = 10});
   trainer.step(source, context);

@@ -9,7 +9,7 @@
 namespace qkv {
 namespace {
 
-/// Parameters of one made-up module, in two pieces.
+/// Parameters of one artificial module, in two tensors.
 struct Pieces {
   std::vector<float> values, gradients;
   std::vector<nn::Parameter> parameters;

@@ -1,4 +1,4 @@
-// Training: the same bits for the same seed and for any number of threads, and what the two runs of the design must show.
+// Training: bit-identical for the same seed and for any number of threads, and the results that the design requires.
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -51,7 +51,7 @@ TEST(Trainer, AnyNumberOfThreadsSameBits) {
     const TrainedRun expected = train(config, 5, 12, one);
     for (int threads = 2; threads <= 4; ++threads) {
       Context many({.threads = threads});
-      many.impl().region_flops = 0;  // regions however small the work
+      many.impl().region_flops = 0;  // parallel regions, however small the work
       const TrainedRun run = train(config, 5, 12, many);
       EXPECT_TRUE(test::same_bits(run.losses, expected.losses)) << threads << " threads";
       EXPECT_TRUE(test::same_bits(run.values, expected.values)) << threads << " threads";
@@ -74,8 +74,8 @@ TEST(Trainer, DefaultRunsEndWhereTheyShould) {
   EXPECT_LE(mean, 0.31);
 }
 
-// The design asks for 0.90 in every row. The tool's default seed gives it; not every seed does, here or in PyTorch, whose
-// lowest row over seeds 0..11 lay between 0.855 and 0.930 and whose mean over rows between 0.932 and 0.962.
+// The design requires 0.90 in every row. The tool's default seed gives it; not every seed does, here or in PyTorch, whose
+// lowest row over seeds 0..11 was between 0.855 and 0.930 and whose mean over rows between 0.932 and 0.962.
 TEST(Trainer, TaskPreviousIsLearnt) {
   for (std::uint64_t seed = 0; seed < 3; ++seed) {
     AttentionLM model(test::default_config(), seed);
