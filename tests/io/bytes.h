@@ -1,4 +1,4 @@
-// What the tests of the formats share: files built by hand, tensors filled with known bytes, a folder of one's own.
+// What the tests of the formats share: files built by hand, tensors filled with known bytes, a temporary folder.
 // Not: expectations about any one format.
 #pragma once
 
@@ -29,7 +29,7 @@ inline std::string little_endian_text(std::uint64_t value, int count) {
   return text;
 }
 
-/// Header text with a `^` before the byte where the fault is: the text without it, and where it was.
+/// Header text with a `^` before the faulty byte: the text without it, and its position.
 struct Marked {
   explicit Marked(std::string marked) : text(std::move(marked)), at(text.find('^')) {
     if (at != std::string::npos) text.erase(at, 1);
@@ -38,7 +38,7 @@ struct Marked {
   std::size_t at;
 };
 
-/// Bytes 1, 2, 3, ..: no two neighbours are equal, so that a swap or a shift shows.
+/// Bytes 1, 2, 3, ...: no two neighbours are equal, so that a swap or a shift shows.
 inline AnyTensor counting_tensor(DType dtype, std::vector<Index> sizes) {
   AnyTensor tensor;
   tensor.dtype = dtype;
@@ -84,7 +84,7 @@ bool parses_or_refuses(const Parse& parse, std::uint64_t size) {
   }
 }
 
-/// An empty folder that goes with the test.
+/// An empty folder that is removed with the test.
 class Folder {
  public:
   Folder() {

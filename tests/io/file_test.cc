@@ -81,7 +81,7 @@ TEST(File, FormatErrorsOfFilesNameThePath) {
   expect_format_error([&] { io::load_safetensors(folder / "a.npy"); }, 0, "a.npy\": the header may have");
 }
 
-// A limit on the size of files stands for a full disk: write() fails part way.
+// A limit on the size of files simulates a full disk: write() fails midway.
 class SizeLimit {
  public:
   explicit SizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

@@ -192,7 +192,7 @@ RC_GTEST_PROP(NpyProperty, AnyArrayComesBackFromBothOrders, ()) {
   Bytes file = io::write_npy(tensor);
   RC_ASSERT(same(io::parse_npy(file), tensor));
 
-  // The same bytes read first axis fastest: element (i, j, ..) of the result is element i + j * size(0) + .. of the file.
+  // The same bytes read first axis fastest: element (i, j, ...) of the result is element i + j * size(0) + ... of the file.
   std::string text(reinterpret_cast<const char*>(file.data()), file.size());
   text.replace(text.find("False,"), 6, "True ,");
   const AnyTensor turned = parse(text);

@@ -15,7 +15,7 @@ std::string file_text(const std::string& header, const std::string& data) {
   return little_endian_text(header.size(), 8) + header + data;
 }
 
-// Two tensors of 4 and 8 bytes; the texts that follow change one thing each.
+// Two tensors of 4 and 8 bytes; each text below changes one thing.
 const std::string kGood =
     R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"I16","shape":[2,2],"data_offsets":[4,12]}})";
 const std::string kData(12, 'x');
@@ -163,7 +163,7 @@ TEST(Safetensors, LengthsAreCheckedBeforeTheyAreUsed) {
   expect_format_error([] { parse(file_text("{}", "y")); }, 10, "1 bytes more");
 }
 
-// The published attack: many names for the same bytes would make a small file fill the memory.
+// The published attack: many names for the same bytes would let a small file exhaust memory.
 TEST(Safetensors, ManyNamesForTheSameBytesAreRefused) {
   const auto attack = [](int count) {
     std::string header = "{";
