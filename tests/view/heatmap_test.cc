@@ -12,7 +12,7 @@
 namespace qkv::view {
 namespace {
 
-/// sRGB bytes to OKLab, from the published matrices: the way back from what the library does.
+/// sRGB bytes to OKLab, from the published matrices: the inverse of what the library does.
 std::array<double, 3> to_oklab(Rgb c) {
   const auto linear = [](std::uint8_t byte) {
     const double x = byte / 255.0;
@@ -94,7 +94,7 @@ TEST(HeadStatistics, NamesWhatAHeadDoes) {
   const View<float, 4> w = map.weights.view<4>();
   for (Index i = 0; i < kLength; ++i) {
     w(0, 0, i, std::max<Index>(0, i - 1)) = 1;            // the token before
-    for (Index j = 0; j < 4; ++j) w(0, 1, i, j) = 0.25f;  // evenly at four
+    for (Index j = 0; j < 4; ++j) w(0, 1, i, j) = 0.25f;  // uniform over four keys
   }
   const HeadStatistics before = head_statistics(map, 0, 0), even = head_statistics(map, 0, 1);
   EXPECT_EQ(before.rows, kLength - 1);

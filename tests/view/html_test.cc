@@ -1,4 +1,4 @@
-// The page asks the network for nothing, keeps hostile text inside strings, and holds the weights within its stated error.
+// The page makes no network request, keeps hostile text inside strings, and stores the weights within its stated error.
 #include "qkv/view/html.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ std::string decode_base64(std::string_view text) {
   return out;
 }
 
-/// What stands between `before` and `after`.
+/// The text between `before` and `after`.
 std::string between(const std::string& page, const std::string& before, const std::string& after) {
   const std::size_t begin = page.find(before) + before.size();
   return page.substr(begin, page.find(after, begin) - begin);
@@ -34,7 +34,7 @@ std::vector<double> weights_of(const std::string& page) {
   const double peak = std::stod(between(page, "peak:", ","));
   std::vector<double> out;
   const std::string data = between(page, "\ndata:", "\n}");
-  // Each string between two quotes. Not std::regex: it recurses once a character, and a page is longer than a stack is deep.
+  // Each string between two quotes. Not std::regex, which recurses once per character: a page would overflow the stack.
   for (std::size_t open = data.find('"'); open != std::string::npos;) {
     const std::size_t close = data.find('"', open + 1);
     const std::string bytes = decode_base64(std::string_view(data).substr(open + 1, close - open - 1));
@@ -77,7 +77,7 @@ TEST(Html, HoldsTheWeightsWithinItsError) {
   expect_weights(all_sizes, HtmlPrecision::kFloat16, peak / 4096);
   expect_weights(all_sizes, HtmlPrecision::kSqrtByte, byte_bound);
   AttentionMap tall = empty_map(2, 2);
-  tall.weights.data()[1] = 1000;  // after dropout a weight may be large
+  tall.weights.data()[1] = 1000;  // a weight after dropout may be large
   tall.weights.data()[2] = 1.5f;
   expect_weights(tall, HtmlPrecision::kFloat16, 1000.0 / 4096);
   for (const HtmlPrecision precision : {HtmlPrecision::kFloat16, HtmlPrecision::kSqrtByte}) {

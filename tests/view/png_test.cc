@@ -1,4 +1,4 @@
-// The PNG is read back with libpng and held against the colours that the weights must have.
+// The PNG is read back with libpng and compared with the colours that the weights must have.
 #include "qkv/view/png.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ Layout layout_of(const AttentionMap& map, const MapOptions& options) {
   });
 }
 
-/// Every cell has the colour of its weight (numbers off: they would cover centres).
+/// Every cell has the colour of its weight (without numbers, which would cover centres).
 void expect_colours(const AttentionMap& map, MapOptions options) {
   options.numbers = CellNumbers::kNever;
   const Picture picture = decode(render_png(map, options));

@@ -1,4 +1,4 @@
-// SVG is well-formed XML, has one tooltip a cell, and lets no token out of its text.
+// SVG is well-formed XML, has one tooltip per cell, and keeps every token inside its text.
 #include "qkv/view/svg.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Well-formedness of the XML that the pictures use: elements, attributes, text, entities. Not: DOCTYPE, CDATA, comments,
-// processing instructions, which they do not contain.
+// processing instructions, which the pictures do not contain.
 #pragma once
 
 #include <map>
