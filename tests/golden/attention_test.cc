@@ -1,4 +1,4 @@
-// Attention against PyTorch: the textbook in f64, and the tiled kernels in f64 and f32, on every sdpa_*.safetensors.
+// Attention against PyTorch: the reference in f64, and the tiled kernels in f64 and f32, on every sdpa_*.safetensors.
 #include "qkv/attention.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::vector<Index> numbers_in(const std::string& text) {
   return numbers;
 }
 
-/// The mask of the file's facts, borrowed from `keep` where it is dense.
+/// The mask that the file's facts describe, borrowed from `keep` where it is dense.
 Mask mask_of(const golden::File& file, const Tensor<std::uint8_t>& keep) {
   Mask mask;
   const std::string& causal = file.fact("causal");
@@ -80,13 +80,13 @@ class AttentionGolden : public testing::TestWithParam<std::string> {
     return made;
   }
 
-  /// Everything within `eps_count` eps of T times the condition of the case: scores up to `largest q.k`.
+  /// Checks that `got` is within its bound.
   template <class T>
   void check(const std::string& name, std::span<const T> got) const {
     EXPECT_LE(file_.ratio<T>(name, got, bound<T>(name)), 1) << name;
   }
 
-  /// 16 eps (1 + the largest score) times the largest magnitude of what is multiplied; one score's error moves a whole row.
+  /// 16 eps (1 + the largest score) times the largest magnitude of what is multiplied; an error in one score affects its row.
   template <class T>
   double bound(const std::string& name) const {
     const Tensor<double> q = file_.f64("q"), k = file_.f64("k");

@@ -1,6 +1,6 @@
 // Reads the golden files that scripts/golden/make.py wrote with PyTorch (tests/golden/data) and judges results against them.
-// Not: a test. The format of a file is said in scripts/golden/store.py; large inputs come from a formula and large results
-// as samples, which this header hides.
+// Not: a test. scripts/golden/store.py describes the format of a file; this header hides that large inputs come from a formula
+// and large results are samples.
 //
 //   golden::File file("mha_3x2x128_mean");
 //   layer.load_state_dict(file.parameters());
@@ -45,7 +45,7 @@ inline Tensor<float> generated(std::uint32_t stream, int exponent, std::vector<I
 
 class File {
  public:
-  /// `name` without folder and ending.
+  /// `name` without folder and extension.
   explicit File(const std::string& name) : name_(name), state_(io::load_safetensors(path(name + ".safetensors"))) {}
 
   const std::string& name() const { return name_; }
@@ -72,7 +72,7 @@ class File {
   }
   Tensor<double> f64(const std::string& tensor) const { return to_f64(state_.at(tensor)); }
 
-  /// Every param.NAME, as NAME: what load_state_dict takes.
+  /// Every param.NAME, as NAME: the argument of load_state_dict.
   StateDict parameters() const {
     StateDict result;
     for (const std::string& tensor : names("param.")) result.add(tensor, any_tensor(f32("param." + tensor)));
@@ -92,16 +92,16 @@ class File {
     return found;
   }
 
-  /// How far an f32 result of a layer may be from PyTorch's f64.
+  /// The bound of an f32 result of a layer against PyTorch's f64.
   double bound(const std::string& result) const {
     const double factor = result.starts_with("grad.") ? 3 : 2;
     return factor * number("error." + result) + 4 * std::numeric_limits<float>::epsilon() * number("terms." + result);
   }
 
-  /// Largest error / bound over the elements that the file has; infinity for a wrong size, or where only one side is NaN.
+  /// Largest error / bound over the elements in the file; infinity for a wrong size, or where only one side is NaN.
   double ratio(const std::string& result, std::span<const float> got) const { return ratio(result, got, bound(result)); }
 
-  /// The same with a bound of the caller's.
+  /// The same with the caller's bound.
   template <class T>
   double ratio(const std::string& result, std::span<const T> got, double allowed) const {
     const double infinity = std::numeric_limits<double>::infinity();

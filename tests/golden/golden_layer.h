@@ -8,7 +8,7 @@
 
 namespace qkv::golden {
 
-/// One step of `layer` on the file's x and dout; the file's mask and a place for weights join `options`.
+/// One step of `layer` on the file's x and dout; adds the file's mask and a tensor for weights to `options`.
 inline void expect_golden_layer(const File& file, nn::Layer& layer, nn::ForwardOptions options) {
   const Tensor<float> x = file.f32("x"), dout = file.f32("dout");
   Tensor<float> weights;

@@ -1,4 +1,4 @@
-// The golden files can be read, their formula is the one of golden.h, and qkv drops what scripts/golden/philox.py drops.
+// The golden files can be read, golden.h has their formula, and qkv drops what scripts/golden/philox.py drops.
 #include "golden/golden.h"
 
 #include <gtest/gtest.h>

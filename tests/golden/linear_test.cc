@@ -1,5 +1,5 @@
-// Linear attention against PyTorch's autograd over the textbook's recurrence, f64 and f32, both forms, on every
-// linear_*.safetensors: outputs, states, gradients. How those are made: scripts/golden/linear.py.
+// Linear attention against PyTorch's autograd over a textbook recurrence, f64 and f32, both forms, on every
+// linear_*.safetensors: outputs, states, gradients. Made by scripts/golden/linear.py.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -20,7 +20,7 @@ std::vector<std::string> linear_files() {
   return names;
 }
 
-/// Name in the file of a result, and ours.
+/// A result's name in the file, and ours.
 constexpr std::pair<const char*, const char*> kResults[] = {{"out", "out"},
                                                             {"normalizer", "normalizer"},
                                                             {"final_kv", "kv"},
@@ -83,7 +83,7 @@ class LinearGolden : public testing::TestWithParam<std::string> {
     return tensor.data() == nullptr ? View<N, Rank>() : tensor.template view<Rank>();
   }
 
-  /// Tensors of the sizes that the file says; empty where it has none.
+  /// Tensors of the sizes in the file; empty where it has none.
   template <class T>
   Tensor<T> like(const char* name) const {
     return file_.has(name) ? Tensor<T>(file_.f64(name).sizes()) : Tensor<T>();
@@ -119,12 +119,12 @@ class LinearGolden : public testing::TestWithParam<std::string> {
       if (!file_.has(theirs)) continue;
       Expected<T>& judged = expected.at(ours);
       judged.exact = tensor<Wider<T>>(theirs);
-      // PyTorch's f64 is a naive form itself: as far from the truth as ours may be.
+      // PyTorch's f64 is a naive form too: its error may be as large as ours.
       if (sizeof(T) == sizeof(double)) std::ranges::for_each(judged.bounds, [](double& bound) { bound *= 2; });
       EXPECT_TRUE(within(judged, got[ours], ours, file_.name(), worst));
       ++results;
     }
-    EXPECT_GE(results, 5);  // out, final_kv, grad.q, grad.k, grad.v at least
+    EXPECT_GE(results, 5);  // at least out, final_kv, grad.q, grad.k, grad.v
   }
 
   template <class T>

@@ -1,5 +1,5 @@
-// Sinks, position biases, soft cap and callbacks against PyTorch's FlexAttention and the formulas of Hugging Face's models, f64
-// and f32, on every modifier_*.safetensors. How those are made: scripts/golden/modifiers.py.
+// Sinks, position biases, softcap and callbacks against PyTorch's FlexAttention and the formulas of Hugging Face's models, f64
+// and f32, on every modifier_*.safetensors. Made by scripts/golden/modifiers.py.
 #include <gtest/gtest.h>
 
 #include <charconv>
@@ -81,7 +81,7 @@ class ModifierGolden : public testing::TestWithParam<std::string> {
     return made;
   }
 
-  /// 16 eps (1 + the largest score) times the largest sum of magnitudes of what the result adds up.
+  /// 16 eps (1 + the largest score) times the largest sum of magnitudes of the result's terms.
   template <class T>
   double bound(const std::string& name) const {
     const Tensor<double> q = file_.f64("q"), k = file_.f64("k"), v = file_.f64("v"), dout = file_.f64("dout");
