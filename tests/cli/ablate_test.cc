@@ -1,4 +1,4 @@
-// qkv ablate: each sentence from the numbers that the document holds, computed again here.
+// qkv ablate: each sentence of the document from its own numbers, computed again here.
 #include <cmath>
 #include <map>
 
@@ -33,7 +33,7 @@ TEST_F(Ablate, OneQueryGivesEveryRowThePrefixOfTheLast) {
       EXPECT_NEAR(causal[i][j], j <= i ? plain[0][j] / prefix : 0, kF64);
     }
   }
-  EXPECT_GT(std::abs(plain[0][0] - plain[0][1]), 1e-3);  // the row itself chooses
+  EXPECT_GT(std::abs(plain[0][0] - plain[0][1]), 1e-3);  // the row itself attends unevenly
 }
 
 TEST_F(Ablate, OneKeyIsAveragePooling) {

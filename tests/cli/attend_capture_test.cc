@@ -1,4 +1,4 @@
-// `qkv attend` looking on the way: what is written is what the weights of the same call say. Not: the bounds (tests/attention).
+// Captures of `qkv attend`: each agrees with the weights of the same call. Not: the bounds (tests/attention).
 #include <cmath>
 
 #include "cli/tool.h"

@@ -1,4 +1,4 @@
-// `qkv attend`: files in and out, every option against the textbook in f64. Not: the kernels (tests/attention).
+// `qkv attend`: files in and out, every option against the reference in f64. Not: the kernels (tests/attention).
 #include <cmath>
 #include <limits>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Index kBatch = 2, kHeads = 3, kQueries = 5, kKeys = 7, kDim = 4;
 
-/// One spelling of options, and what it means.
+/// One spelling of options, and its meaning.
 struct Spelling {
   std::string name;
   Words words;
@@ -115,7 +115,7 @@ class Attend : public ToolTest {
   Tensor<double> bias_, sinks_, table_, slopes_;
 };
 
-/// Sums of at most `terms` numbers of size at most `largest`, in f64.
+/// The bound for sums of at most `terms` numbers of size at most `largest`, in f64.
 double allowed(Index terms, double largest) {
   return 8 * static_cast<double>(terms) * largest * std::numeric_limits<double>::epsilon();
 }

@@ -1,4 +1,4 @@
-// `qkv bench`: what scripts read and that the numbers agree with one another. Not: how fast anything is.
+// `qkv bench`: what scripts read, and that the numbers agree with one another. Not: how fast anything is.
 #include <cmath>
 #include <set>
 
@@ -23,7 +23,7 @@ TEST_F(Bench, EveryCaseSaysItsFractionOfAPeakOfTheSameRun) {
   EXPECT_GT(bench["peak"]["fma_f32_gflops"], 0);
   EXPECT_GT(bench["peak"]["before"]["read_gbs"], 0);
   EXPECT_GT(bench["peak"]["after"]["fma_f64_gflops"], 0);
-  ASSERT_EQ(bench["cases"].size(), 7U);  // each of the attention's full and causal
+  ASSERT_EQ(bench["cases"].size(), 7U);  // full and causal for each of attention's cases
   for (const nlohmann::json& one : bench["cases"]) {
     SCOPED_TRACE(one["name"].get<std::string>());
     const bool of_dot = one["dtype"] == "bf16" && (bench["isa"] == "avx512bf16" || bench["isa"] == "amx");

@@ -145,7 +145,7 @@ TEST_F(Explain, TheNumpyExampleIsTheArticlesOwn) {
     const Matrix got = numpy.at(name).get<Matrix>();
     const Index width = static_cast<Index>(got[0].size());
     ASSERT_EQ(want.count(), static_cast<Index>(got.size()) * width);
-    const double tolerance = golden_name[1] == '\0' ? 0 : kF64;  // the inputs to the last bit
+    const double tolerance = golden_name[1] == '\0' ? 0 : kF64;  // bit-identical inputs
     for (Index n = 0; n < want.count(); ++n) {
       EXPECT_NEAR(got[static_cast<std::size_t>(n / width)][static_cast<std::size_t>(n % width)], want.data()[n], tolerance);
     }

@@ -1,4 +1,4 @@
-// qkv forms: what the table says, held against formulas and against itself.
+// qkv forms: the table against formulas and against itself.
 #include <map>
 #include <set>
 
@@ -26,7 +26,7 @@ TEST_F(Forms, EveryFormIsWithinItsBoundAndEveryPairIsEqual) {
     EXPECT_TRUE(document.at("holds").get<bool>());
     for (const Document& form : document.at("forms")) {
       SCOPED_TRACE(form.dump());
-      EXPECT_GT(form.at("error").get<double>(), 0);  // no form is the truth that it is held against
+      EXPECT_GT(form.at("error").get<double>(), 0);  // no form is its own reference
       EXPECT_LT(form.at("error").get<double>(), form.at("type") == "f32" ? 1e-5 : 1e-13);
       EXPECT_LE(form.at("error_over_bound").get<double>(), 1);
       EXPECT_GT(form.at("ms").get<double>(), 0);

@@ -1,5 +1,5 @@
-// `qkv gradcheck`: that it passes under every kind of option, says what it found, and refuses what has no derivative. Not:
-// whether the derivatives are right (tests/attention/second_order_test.cc).
+// `qkv gradcheck`: it passes with every kind of option, says what it found, and refuses what has no derivative. Not: whether
+// the derivatives are right (tests/attention/second_order_test.cc).
 #include "cli/tool.h"
 
 namespace qkv::test {

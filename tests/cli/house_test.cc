@@ -1,4 +1,4 @@
-// What every command keeps to: --help with an example, exit codes, one line for what is wrong, no file left behind.
+// What every command must do: --help with an example, exit codes, one line per error, no file left behind.
 #include <pty.h>
 
 #include "cli/tool.h"

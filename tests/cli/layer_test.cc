@@ -1,4 +1,4 @@
-// `qkv layer` against what PyTorch wrote: outputs, weights and every gradient by its name in the file.
+// `qkv layer` against PyTorch's files: outputs, weights and every gradient by its name in the file.
 #include "cli/tool.h"
 #include "golden/golden.h"
 #include "qkv/io/safetensors.h"
@@ -8,7 +8,7 @@ namespace {
 
 class LayerTool : public ToolTest {
  protected:
-  /// The files of a golden case, and the words that run it.
+  /// The files of a golden case, and the command line that runs it.
   Words prepare(const golden::File& file) const {
     io::save_safetensors(path("s.safetensors"), file.parameters());
     save("x.npy", file.f32("x"));
@@ -63,7 +63,7 @@ TEST_F(LayerTool, HoldsPyTorchsValues) {
   }
 }
 
-/// Hugging Face's modules: heads of keys and values from the file, rotary positions from one option.
+/// Hugging Face's modules: key/value heads from the file, rotary positions from one option.
 TEST_F(LayerTool, HoldsHuggingFacesValues) {
   for (const char* name : {"hf_llama", "hf_llama_yarn", "hf_llama_llama3", "hf_qwen3", "hf_olmo2", "hf_gptj"}) {
     SCOPED_TRACE(name);

@@ -1,5 +1,5 @@
-// `qkv map` in numbers: the statistics and the largest weights of a model's heads are those of the weights that `qkv train`
-// tells. Not: its pictures (train_test.cc).
+// `qkv map` in numbers: the statistics and the largest weights of a model's heads agree with the weights that `qkv train`
+// reports. Not: its pictures (train_test.cc).
 #include <cmath>
 
 #include "cli/tool.h"

@@ -1,4 +1,4 @@
-// `qkv mask`: words to drawings and counts, against predicates; and what cannot be read, with its place.
+// `qkv mask`: expressions to drawings and counts, against predicates; and errors with the position of what cannot be read.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -133,12 +133,12 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   refused("first(99999999999999999999)", {"character 7", "whole number"});
   refused(std::string(70, '(') + "causal", {"64"});
   refused("key_lengths(3,4)", {"key_lengths", "2"});
-  // What would be read and not obeyed.
+  // What would be read and then ignored.
   refused("causal(5,bottom-right)", {"character 1", "causal(OFFSET,..)"});
   refused("window(1,2,top-left; 3)", {"character 1", "window(LEFT,RIGHT; OFFSET,..)"});
   refused("sliding(2,top-left,bottom-right)", {"character 20", "whole number"});
   refused("documents(0,8; causal, window(1,0))", {"character 24", "'&'"});
-  // Numbers that no sum may reach.
+  // Numbers whose sums would overflow.
   refused("global_rows(9223372036854775807)", {"position", "9223372036854775807"});
   refused("documents(0,9223372036854775807)", {"[Mask::documents]", "9223372036854775807"});
   refused("documents(0,100000000000)", {"Tq 8", "100000000000"});

@@ -1,5 +1,5 @@
-// Options that would have no effect beside the others are refused in one line: nothing that a person typed is ignored
-// silently. Not: what options do (the commands' own tests).
+// Options without effect beside the others are refused in one line: nothing that a person types is ignored silently. Not: what
+// options do (the commands' own tests).
 #include "cli/tool.h"
 
 namespace qkv::test {
@@ -7,7 +7,7 @@ namespace {
 
 class Options : public ToolTest {
  protected:
-  /// Arrays of one small call of attend.
+  /// Input arrays of one small call of attend.
   Words attend(const Words& more) const {
     save("x.npy", Tensor<float>({1, 1, 3, 2}));
     Words all{"attend", "--q", "x.npy", "--k", "x.npy", "--v", "x.npy", "--out", "out.npy"};
@@ -36,7 +36,7 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
   refused({"--task", "masked"}, {"--task masked", "--task text"});
   write("other.txt", "ABCDEFG ABCDEFG gfedcba ABCDEFG");  // other characters, and more of them
   refused({"--text", "other.txt"}, {"characters"});
-  write("moved.txt", "123456 654321 112233 445566 123456");  // seven, as the model knows, but others
+  write("moved.txt", "123456 654321 112233 445566 123456");  // seven characters, as many as the model knows, but others
   refused({"--text", "moved.txt"}, {"characters"});
 
   const auto train = [&](const Words& more) {
@@ -46,7 +46,7 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
   };
   const nlohmann::json plain = train({});
   EXPECT_EQ(train({"--heads", "1", "--dim", "32", "--positions", "learned", "--layers", "1"})["losses"], plain["losses"]);
-  const nlohmann::json dropped = train({"--dropout", "0.5"});  // not a part of the model, but of training
+  const nlohmann::json dropped = train({"--dropout", "0.5"});  // a property of training, not of the model
   EXPECT_EQ(dropped["model"]["dropout"], 0.5);
   EXPECT_NE(dropped["losses"], plain["losses"]);
 }
@@ -67,7 +67,7 @@ TEST_F(Options, RotaryPositionsTurnAsTold) {
   EXPECT_NE(with(saved)["losses"], usual["losses"]);
   Words again{"train", "--init", "y.safetensors", "--steps", "1"};
   again.insert(again.end(), yarn.begin(), yarn.end());
-  output(again);  // the file knows the same
+  output(again);  // the file stores the same
   expect_refused({"train", "--init", "y.safetensors", "--rope", "base=500"}, {"--rope", "another way", "y.safetensors"});
   EXPECT_EQ(output({"generate", "--model", "y.safetensors", "--prompt", "abc", "--tokens", "40"}).size(), 3U + 40 + 1);
   expect_refused({"train", "--rope", "base=100"}, {"--rope needs --positions rotary"});

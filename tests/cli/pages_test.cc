@@ -1,5 +1,5 @@
-// The commands that docs/cli and README.md show, as they stand there: each runs, in a folder that has the files they name. Not:
-// the options that the tables of those pages list (the tests of each command), `qkv bench`, which takes its minute.
+// The commands in docs/cli and README.md, verbatim: each runs, in a folder with the files that they name. Not: the options in
+// the tables of those pages (the tests of each command), `qkv bench`, which takes a minute.
 #include <fstream>
 
 #include "cli/tool.h"
@@ -12,7 +12,7 @@ namespace {
 
 std::filesystem::path repository() { return std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path(); }
 
-/// Words as a shell would cut them; double quotes alone.
+/// Splits words as a shell does; double quotes only.
 Words cut(const std::string& line) {
   Words words;
   std::string word;
@@ -32,7 +32,7 @@ Words cut(const std::string& line) {
   return words;
 }
 
-/// The lines "    qkv COMMAND .." of a page, without "qkv".
+/// The lines "    qkv COMMAND ..." of a page, without "qkv".
 std::vector<Words> commands_of(const std::filesystem::path& page) {
   constexpr std::string_view kStart = "    qkv ";
   std::ifstream file(page);
@@ -41,7 +41,7 @@ std::vector<Words> commands_of(const std::filesystem::path& page) {
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with(kStart)) continue;
     Words words = cut(line.substr(kStart.size(), line.find("  #") - kStart.size()));
-    const bool message = words.front().ends_with(':');  // what the tool says, not what is typed
+    const bool message = words.front().ends_with(':');  // the tool's output, not input
     if (!message) commands.push_back(std::move(words));
   }
   return commands;
@@ -63,7 +63,7 @@ class Pages : public ToolTest {
     io::save_safetensors(path(name), state);
   }
 
-  /// What the pages' commands read: four heads of q, k, v for most, a layer of width 64 for `layer`.
+  /// The inputs of the pages' commands: four heads of q, k, v for most, a layer of width 64 for `layer`.
   void prepare(const std::string& page) {
     std::filesystem::create_directories(path("docs/images"));
     if (page == "layer") {

@@ -1,4 +1,4 @@
-// Runs the built tool as a person does, in a folder of its own. Not: what the commands compute (the libraries' tests).
+// Runs the built tool as a person does, in its own folder. Not: what the commands compute (the libraries' tests).
 #pragma once
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// `qkv train`, `generate` and `map`: what scripts read, the same bits for the same seed, pictures that are pictures.
+// `qkv train`, `generate` and `map`: what scripts read, bit-identical runs for the same seed, valid pictures.
 #include <cmath>
 
 #include "cli/tool.h"
@@ -69,7 +69,7 @@ TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
                                    "--steps", "200", "--out", "m.safetensors", "--json"});
   EXPECT_EQ(run["model"]["num_kv_heads"], 2);
   EXPECT_EQ(run["model"]["positions"], "rotary");
-  EXPECT_EQ(run["parameters"], 5063 - 16 * 32 - 2 * 16 * 32);  // no table of positions, k and v of half the width
+  EXPECT_EQ(run["parameters"], 5063 - 16 * 32 - 2 * 16 * 32);  // no embedding of positions, k and v of half the width
   EXPECT_LT(run["losses"].back(), 0.5 * run["losses"].front().get<double>());
   EXPECT_EQ(output({"generate", "--model", "m.safetensors", "--prompt", "abc", "--tokens", "20"}).size(), 3U + 20 + 1);
   output({"map", "m.safetensors", "--text", "abcabc", "--out", "a.png"});
