@@ -1,4 +1,4 @@
-// Context: what it reads, how items are dealt, and scratch memory that is allocated once.
+// Context: what it reads, how items are distributed, and scratch memory that is allocated once.
 #include "qkv/context.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using qkv::Context;
 using qkv::Index;
 using qkv::Isa;
 
-// Sets a variable, and puts back what was there.
+// Sets a variable, and restores its value.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) {
@@ -55,7 +55,7 @@ TEST(Context, ReadsThreads) {
   {
     const Environment set("QKV_THREADS", "3");
     EXPECT_EQ(Context().threads(), 3);
-    EXPECT_EQ(Context({.threads = 2}).threads(), 2);  // an option wins over the environment
+    EXPECT_EQ(Context({.threads = 2}).threads(), 2);  // an option overrides the environment
   }
   for (const char* unset : {static_cast<const char*>(nullptr), ""}) {
     const Environment set("QKV_THREADS", unset);
@@ -104,7 +104,7 @@ TEST(Isa, EveryCandidateRunsOrSaysWhyNot) {
   EXPECT_EQ(running, qkv::supported_isas().size());
 }
 
-// Executors that an application might bring.
+// Executors that an application might provide.
 class InOrder : public qkv::Executor {
  public:
   int concurrency() const override { return 4; }
@@ -162,7 +162,7 @@ TEST(ParallelFor, AWorkerTakesItemsInAscendingOrder) {
   }
 }
 
-// What backward does: an item waits until its neighbour has added, so that sums have one order.
+// As backward does: an item waits until its neighbour has added, so that sums have one order.
 TEST(ParallelFor, AnItemMayWaitForASmallerOne) {
   for (const auto& executor : executors()) {
     Context context({.executor = executor});
@@ -212,7 +212,7 @@ TEST(ParallelFor, NestedCallsRunOnTheirOwnThread) {
       const auto self = std::this_thread::get_id();
       inner->parallel_for(5, [&](Index, int worker) {
         ++calls;
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough for another thread to come
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough for another thread to arrive
         if (std::this_thread::get_id() != self || worker != 0) moved = true;
       });
     });
@@ -235,7 +235,7 @@ TEST(ParallelFor, SecondCallerRunsOnItsOwnThread) {
       });
       second_done = true;
     });
-    while (!second_done) std::this_thread::yield();  // the first region is still open
+    while (!second_done) std::this_thread::yield();  // the first region is still running
   });
   second.join();
   EXPECT_FALSE(moved);
@@ -247,7 +247,7 @@ TEST(ParallelFor, ASerialRegionThatThrowsLeavesTheContextWhole) {
   EXPECT_THROW(context.parallel_for(1, bad), std::logic_error);
   EXPECT_THROW(context.parallel_for(5, bad), std::logic_error);
   std::atomic<int> arrived{0};
-  context.parallel_for(2, [&](Index, int) {  // two threads again: neither the flag nor the lock was left behind
+  context.parallel_for(2, [&](Index, int) {  // two threads again: neither the flag nor the lock is still held
     ++arrived;
     while (arrived.load() < 2) std::this_thread::yield();
   });
@@ -314,7 +314,7 @@ TEST(Scratch, LeasesMoveAndNothingCostsNothing) {
   qkv::ScratchLease b = std::move(a);
   EXPECT_EQ(b.data(), data);
   b = qkv::ScratchLease();
-  EXPECT_EQ(qkv::borrow_scratch(context, 64).data(), data);  // it was given back
+  EXPECT_EQ(qkv::borrow_scratch(context, 64).data(), data);  // it was returned
 }
 
 TEST(Scratch, ConcurrentLeasesAreApart) {

@@ -103,7 +103,7 @@ TEST(Overlap, AgreesWithCountingBytes) {
     ASSERT_EQ(overlaps(boxes[1], boxes[0]), expected) << "round " << round;
     ++(expected ? together : apart);
   }
-  EXPECT_GT(together, 2000);  // else the sweep proves little
+  EXPECT_GT(together, 2000);  // otherwise the sweep proves little
   EXPECT_GT(apart, 2000);
 }
 

@@ -1,4 +1,4 @@
-// Philox against the vectors that its authors publish with Random123, dropout's rule against its text, and Random's laws.
+// Philox against the vectors that its authors publish with Random123, dropout's rule against its text, Random's distributions.
 #include "core/philox.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(DropoutThreshold, RefusesWhatCanNotBe) {
   }
 }
 
-// The contract's sentence, element by element, on counters that wrap.
+// The contract's rule, element by element, on counters that wrap.
 TEST(DropoutFactors, FollowTheContract) {
   const Dropout dropout{.p = 0.3, .seed = 0x123456789ABCDEF0, .training = true, .first_sequence = (Index{1} << 31) - 1};
   const Index batch = 2, num_heads = 3, q_len = 5, kv_len = 19;
@@ -116,7 +116,7 @@ TEST(Random, StreamsAndSeedsDiffer) {
   EXPECT_NE(Random(1, 0).next_u64(), Random(2, 0).next_u64());
 }
 
-// The own logarithm, sine and cosine against the library's, which are within 1 ulp of the truth.
+// Our own logarithm, sine and cosine against the library's, whose error is within 1 ulp.
 TEST(Random, OwnFunctionsAreAccurate) {
   Random random(3);
   double worst_log = 0, worst_circle = 0;

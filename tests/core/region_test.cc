@@ -1,4 +1,4 @@
-// Work that is not worth a region of threads stays on the caller's.
+// Work too small for a region of threads stays on the caller's thread.
 #include "core/region.h"
 
 #include <gtest/gtest.h>

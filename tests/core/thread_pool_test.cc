@@ -1,4 +1,4 @@
-// The thread pool as an Executor, and what the operating system says of threads.
+// The thread pool as an Executor, and what the operating system reports about threads.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -55,7 +55,7 @@ TEST(ThreadPool, WorksAfterIdleAndAfterSleep) {
   const auto pool = make_thread_pool(2);
   for (int round = 0; round < 5; ++round) {
     EXPECT_EQ(counts_of(*pool, 4), std::vector<int>(4, 1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // long past the spin
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // much longer than threads spin
   }
 }
 
@@ -118,7 +118,7 @@ TEST(ThreadPool, SecondCallerAndNestedCallDoNotWait) {
       pool->run(4, [](int) {});
       second_done = true;
     });
-    while (!second_done) std::this_thread::yield();  // the first region is open until the second has ended
+    while (!second_done) std::this_thread::yield();  // the first region runs until the second has ended
   });
   second.join();
 }
@@ -184,7 +184,7 @@ TEST(ThreadPool, ForkWhileAnotherThreadIsInARegion) {
   while (!inside) std::this_thread::yield();
   EXPECT_EQ(status_of_child([&] {
               std::atomic<int> arrived{0};
-              context.parallel_for(2, [&](qkv::Index, int) {  // hangs if the parent's lock or threads were believed in
+              context.parallel_for(2, [&](qkv::Index, int) {  // hangs if the child relies on the parent's lock or threads
                 ++arrived;
                 while (arrived.load() < 2) std::this_thread::yield();
               });

@@ -33,8 +33,8 @@ struct Format<Float16> {
 template <class T>
 constexpr std::uint16_t kInfinityBits = ((1U << Format<T>::kExponentBits) - 1U) << Format<T>::kFractionBits;
 
-/// (-1)^sign * 2^(exponent - bias) * 1.fraction, from the definition. With `unbounded`, infinity's pattern is read as the
-/// number that would follow the largest one.
+/// (-1)^sign * 2^(exponent - bias) * 1.fraction, from the definition. With `unbounded`, infinity's pattern means the number
+/// that would follow the largest one.
 template <class T>
 double defined_value(std::uint16_t bits, bool unbounded = false) {
   constexpr int fraction_bits = Format<T>::kFractionBits, exponent_bits = Format<T>::kExponentBits;
@@ -48,11 +48,11 @@ double defined_value(std::uint16_t bits, bool unbounded = false) {
   return sign * std::ldexp(significand, (exponent == 0 ? 1 : exponent) - bias - fraction_bits);
 }
 
-/// The pattern nearest to a finite x, ties to the even one.
+/// The pattern nearest to a finite x, ties to even.
 template <class T>
 std::uint16_t nearest_bits(float x) {
   const double magnitude = std::abs(static_cast<double>(x));
-  std::uint16_t low = 0, high = kInfinityBits<T>;  // low <= magnitude; patterns of one sign are in the order of their values
+  std::uint16_t low = 0, high = kInfinityBits<T>;  // low <= magnitude; patterns of one sign are ordered as their values
   if (magnitude >= defined_value<T>(high, true)) {
     low = high;
   } else {
