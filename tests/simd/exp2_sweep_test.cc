@@ -1,7 +1,7 @@
 // Every float through each float form of 2^y: the errors that simd/exp2.h states. The reference is the double form, whose own
-// error is sampled against long double here and weighs 2^-28 of a float's ulp. Ten seconds of one processor with wide vectors;
-// with 16-byte ones it takes a minute for all floats, so they take every 61st; builds with assertions, and those for another
-// architecture, which an emulator runs, every 997th.
+// error is sampled against long double here and is 2^-28 of a float's ulp. Ten seconds on one core with wide vectors. With
+// 16-byte vectors all floats would take a minute, so every 61st is tested; builds with assertions, and those for another
+// architecture, which run in an emulator, test every 997th.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -61,7 +61,7 @@ double largest_error(std::uint32_t begin, std::uint32_t end, const Function& fun
   return std::ldexp(largest, 23);
 }
 
-/// The same on all processors.
+/// The same on all cores.
 template <class Function>
 double largest_error_of_all(float begin, float end, const Function& function) {
   const std::uint64_t first = std::bit_cast<std::uint32_t>(begin), last = std::bit_cast<std::uint32_t>(end);
@@ -87,7 +87,7 @@ TEST(Exp2Sweep, EveryFloatIsWithinTwoUlps) {
     return exponents_outside<float>(outside) == 0 ? power : splat<float>(std::numeric_limits<float>::quiet_NaN());
   };
   const auto sweep = [](const char* name, const auto& function) {
-    // -0 to -126: all whose result is a normal number; 0 to 1: what rounding may leave above 0.
+    // -0 to -126: all y whose result is a normal number; 0 to 1: what rounding may leave above 0.
     const double below = largest_error_of_all(-0.0F, -126.0F, function), above = largest_error_of_all(0.0F, 1.0F, function);
     std::printf("2^y, %s: %.4f ulp below 0, %.4f above\n", name, below, above);
     EXPECT_LE(below, 2.0) << name;
@@ -105,7 +105,7 @@ TEST(Exp2Sweep, BelowTheNormalNumbersIsNothingLarger) {
     const float y = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
     const float power = exp2<float>(splat<float>(y))[0];
     ASSERT_TRUE(power >= 0 && power <= smallest && (y > -127 || power == 0)) << y << " gives " << power;
-    if (y < -200) bits += 4096;  // clamped: all alike
+    if (y < -200) bits += 4096;  // clamped: all have the same result
   }
 }
 

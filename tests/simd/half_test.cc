@@ -1,4 +1,4 @@
-// Widening loads and rounding stores of one instruction set against the conversions of qkv/types.h, which tests/core holds
+// Widening loads and rounding stores of one instruction set against the conversions of qkv/types.h, which tests/core checks
 // against the definition of the formats: every pattern, every midpoint and its neighbours, random floats, tails.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The vector layer of one instruction set: errors of 2^y and tanh by sweep, transposes, tails, selection by bits, Philox on
-// lanes against the scalar one.
+// The vector layer of one instruction set: errors of 2^y and tanh by sweep, transposes, tails, selection by lane mask, vector
+// Philox against the scalar one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -83,7 +83,7 @@ TYPED_TEST(Vectors, Exp2InRangeIsExp2OrSaysThatItIsNot) {
     U outside{};
     T lanes[n];
     std::fill_n(lanes, n, T{0});
-    lanes[n - 1] = y;  // any lane may be the one
+    lanes[n - 1] = y;  // it may be in any lane
     p = exp2_in_range<T>(load<T>(lanes), outside)[n - 1];
     const std::uint32_t found = exponents_outside<T>(outside);
     EXPECT_EQ(found & ~(1U << (n - 1)), 0U) << "the other lanes hold 0";
@@ -97,7 +97,7 @@ TYPED_TEST(Vectors, Exp2InRangeIsExp2OrSaysThatItIsNot) {
     ASSERT_TRUE(in_range(y, p)) << y;
     ASSERT_EQ(p, exp2<T>(splat<T>(y))[0]) << y;
   }
-  // Any bit pattern at all: in range exactly where the nearest integer is one of the exponents -bias .. bias + 1.
+  // Every bit pattern: in range exactly where the nearest integer is one of the exponents -bias .. bias + 1.
   std::uniform_int_distribution<typename Simd<T>::Int> any(std::numeric_limits<typename Simd<T>::Int>::min());
   int far = 0;
   for (int i = 0; i < 2000000; ++i) {
@@ -132,7 +132,7 @@ TEST_F(VectorsOfFloat, LogIsTheLogarithmOfSums) {
       const double part = static_cast<double>(row_max[i]) * std::log(2.0),
                    logarithm = std::log(static_cast<double>(row_sum[i]));
       const double wanted = part + logarithm;
-      // Half an ulp for the result, and what is left of the series' own error where the two parts cancel.
+      // Half an ulp for the result, and what remains of the series' own error where the two parts cancel.
       const double bound = std::abs(wanted) * 0x1p-24 + (std::abs(part) + std::abs(logarithm)) * 3e-12 + 0x1p-149;
       ASSERT_LE(std::abs(static_cast<double>(lse[i]) - wanted), bound) << row_max[i] << " " << row_sum[i];
     }
