@@ -1,6 +1,6 @@
-// The kernels on bf16 products with stand-ins for the products (see CMakeLists.txt), pairs and tiles: the case list, edge
-// cases, any number of threads, what lies behind masks, memory, a constant v, one key alone. That the stand-ins are what the
-// instructions do: pairs_test.cc and tiles_test.cc, on a CPU that has them.
+// The kernels on models of bf16 products (see CMakeLists.txt), pairs and tiles: the case list, edge cases, any number of
+// threads, non-finite values behind masks, memory, a constant v, a single key. That the models agree with the instructions:
+// pairs_test.cc and tiles_test.cc, on a CPU that has them.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(On, Bf16Kernels, testing::Values(Products::kPairs, Prod
                          testing::PrintToStringParamName());
 
 std::vector<Tensor<float>> outputs_of(const Problem<BFloat16>& problem, Context& context) {
-  context.impl().region_flops = 0;  // regions however small the work
+  context.impl().region_flops = 0;  // parallel regions, however small the work
   Result<BFloat16> result(problem);
   result.run(problem, context);
   std::vector<Tensor<float>> all;
@@ -143,7 +143,7 @@ TEST_P(Bf16Kernels, KeepToTheirMemory) {
   }
 }
 
-/// With one key P is 1 and out is v: dP - delta must be 0, not what is left of two roundings.
+/// With one key P is 1 and out is v: dP - delta must be 0, not the difference of two roundings.
 TEST_P(Bf16Kernels, GiveNoGradientToTheScoreOfAKeyAlone) {
   Context one({.threads = 1, .isa = Isa::kAvx512, .executor = nullptr});
   Problem<BFloat16> problem({.q_len = 37, .kv_len = 1, .head_dim = 64, .v_head_dim = 65});

@@ -17,13 +17,13 @@ inline float half_of(std::uint32_t pair, bool upper) {
   return static_cast<float>(BFloat16::from_bits(static_cast<std::uint16_t>(upper ? pair >> 16 : pair)));
 }
 
-/// sum + a * b, fused: exact in double for numbers of like size, as random_pair makes them.
+/// sum + a * b, fused: exact in double for numbers of similar size, as random_pair makes them.
 inline float model_fma(float sum, float a, float b) {
   return flush(static_cast<float>(
       std::fma(static_cast<double>(flush(a)), static_cast<double>(flush(b)), static_cast<double>(flush(sum)))));
 }
 
-/// Two numbers of like size, so that double holds their sums exactly.
+/// Two numbers of similar size, so that double holds their sums exactly.
 inline std::uint32_t random_pair(std::mt19937& random) {
   const auto half = [&] {
     const auto exponent = static_cast<std::uint32_t>(117 + random() % 20);

@@ -1,4 +1,4 @@
-// Products and rounding of bf16 pairs against a model in double: the stand-in everywhere with AVX-512, the instructions
+// Products and rounding of bf16 pairs against a model in double: the library's model on any CPU with AVX-512, the instructions
 // themselves where the CPU has them (another build of this file).
 #include <gtest/gtest.h>
 

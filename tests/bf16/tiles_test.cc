@@ -1,5 +1,5 @@
-// AMX's tiles against a model in double, and products of any shape on them against the same sums number by number: the stand-in
-// everywhere with AVX-512, the instructions themselves where the CPU has them (another build of this file).
+// AMX's tiles against a model in double, and products of any shape on them against the same sums number by number: the
+// library's model on any CPU with AVX-512, the instructions themselves where the CPU has them (another build of this file).
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 class Tiles : public testing::Test {
  protected:
   void SetUp() override {
-    for (const Isa isa : supported_isas()) {  // which also asks the operating system for tiles
+    for (const Isa isa : supported_isas()) {  // this also asks the operating system for tiles
       if (isa_name(isa) == QKV_TEST_ISA) return;
     }
     GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
@@ -81,7 +81,7 @@ TEST_F(Tiles, TakeDenormalsForZeroAndKeepNan) {
   EXPECT_EQ(once(0, 0x00007F80U, 0x3F80U), std::numeric_limits<float>::infinity());
 }
 
-/// A product of one shape: operands with NaN wherever it must not look, C with a sentinel wherever it must not write.
+/// A product of one shape: operands are NaN wherever it must not read, C is a sentinel wherever it must not write.
 struct Shape {
   Index rows, columns, depth;
 };
