@@ -1,5 +1,5 @@
-// What must hold to the last bit: any number of threads, alone or in a batch, whatever else is asked for, NaN in tokens that
-// must not be seen. And what states are for: a sequence in parts is the sequence as a whole.
+// What must be bit-identical: results for any number of threads, alone or in a batch, whatever else is requested, with NaN in
+// tokens that must not be read. And the purpose of states: a sequence in parts equals the whole sequence.
 #include <gtest/gtest.h>
 
 #include "linear/linear_problem.h"
@@ -55,7 +55,7 @@ TYPED_TEST(LinearBits, AnyNumberOfThreads) {
       for (const int threads : {2, 3, 5, 8}) {
         SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(threads));
         Context many({.threads = threads, .isa = isa, .executor = nullptr});
-        many.impl().region_flops = 0;  // regions however small the work
+        many.impl().region_flops = 0;  // parallel regions, however small the work
         LinearResult<TypeParam> result(problem);
         result.run(problem, many);
         expect_same(result, expected);
@@ -152,7 +152,7 @@ TYPED_TEST(LinearBits, AccumulateAdds) {
   }
 }
 
-/// What out, dq, dk and dv hold for tokens that `seen` names, with `spoil` applied to the inputs, is what it was before.
+/// out, dq, dk and dv of the tokens that `seen` names are the same with `spoil` applied to the inputs.
 template <class T, class Spoil, class Seen>
 void expect_unchanged(const LinearCase& c, const Spoil& spoil, const Seen& seen) {
   for_each_isa(2, [&](Context& context) {
@@ -188,7 +188,7 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
       const auto key = [&](LinearProblem<T>& p) { row(p.k(), at, std::nan("")), row(p.v(), at, HUGE_VAL); };
       const bool delta = c.delta();
       expect_unchanged<T>(c, key, [&](std::size_t n, Index t) { return n < 2 ? t < at : !delta && t != at; });
-      // A query and its gradient reach itself and what it has seen.
+      // A query and its gradient affect itself and the keys that it attended to.
       const auto query = [&](LinearProblem<T>& p) { row(p.q(), at, std::nan("")), row(p.dout.view, at, std::nan("")); };
       expect_unchanged<T>(c, query, [&](std::size_t n, Index t) { return n < 2 ? t != at : t > at; });
     }

@@ -1,5 +1,5 @@
-// Linear attention against the textbook over the case list: forward, states and gradients, every instruction set, both types;
-// and the textbook against itself: square, recurrence and finite differences.
+// Linear attention against the reference over the case list: forward, states and gradients, every instruction set, both types;
+// and the reference against itself: square, recurrence and finite differences.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,8 +30,8 @@ TYPED_TEST(Linear, PairwiseCasesAreWithinTheirBounds) {
 
 TYPED_TEST(Linear, EdgeCasesAreWithinTheirBounds) { hold_cases<TypeParam>(linear_edge_cases(), 3); }
 
-/// Keys of 0 leave the state its decay alone: the power of a sum of logarithms, within the 4 eps of any bound however large it
-/// is and however many tokens it has.
+/// With keys of 0 the state only decays: by the exponential of a sum of logarithms, within the 4 eps of any bound, however
+/// large the sum and however many its tokens.
 TYPED_TEST(Linear, ADecayIsThePowerOfItsWholeLogarithm) {
   using T = TypeParam;
   for (const Index length : {1, 7, 64, 65, 2000}) {
@@ -93,7 +93,7 @@ long double loss_of(const LinearReferenceInput<long double>& in) {
   return loss;
 }
 
-/// Central differences of a number of a tensor that the input holds.
+/// Central differences with respect to one number of an input tensor.
 void expect_slopes(LinearReferenceInput<long double>& in, Tensor<long double>& x, const Tensor<long double>& gradient,
                    Random& random, const char* name) {
   if (x.data() == nullptr || gradient.data() == nullptr) return;

@@ -1,4 +1,4 @@
-// One case of linear attention held against the textbook: forward, states and gradients, on every instruction set. Not: which
+// One case of linear attention against the reference: forward, states and gradients, on every instruction set. Not: which
 // cases (linear_case.h).
 #pragma once
 

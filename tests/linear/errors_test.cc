@@ -1,5 +1,5 @@
-// What is refused: each error's type, the function it names, and both sides of what does not fit; memory beside inputs and
-// outputs; and what random features are for.
+// What is refused: each error's type, the function it names, and both sides of a mismatch; memory shared by inputs and outputs;
+// and the purpose of random features.
 #include "support/errors.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace qkv::test {
 namespace {
 
-/// A legal call whose parts a test then breaks.
+/// A valid call, of which a test then breaks one part.
 struct Call {
   Tensor<float> q{2, 4, 5, 8}, k{2, 2, 5, 8}, v{2, 2, 5, 6}, out{2, 4, 5, 6}, normalizer{2, 4, 5}, dout{2, 4, 5, 6};
   Tensor<float> dq{2, 4, 5, 8}, dk{2, 2, 5, 8}, dv{2, 2, 5, 6}, kv{2, 2, 8, 6}, z{2, 2, 8}, tokens{2, 2, 5};
@@ -116,7 +116,7 @@ TEST(LinearErrors, OutputsShareNoElement) {
                  c.final = {.kv = c.kv, .z = View<float, 3>(c.kv.data(), {2, 2, 8})};
                }),
                {"final.kv", "final.z", "share no element"});
-  Call call;  // in place is legal, half in place is not
+  Call call;  // in place is allowed, half in place is not
   call.final = {.kv = call.kv, .z = call.z};
   call.options.initial = {.kv = call.kv, .z = call.z};
   EXPECT_NO_THROW(call.forward());

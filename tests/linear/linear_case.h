@@ -1,5 +1,5 @@
-// The cases of linear attention: every option, its values, and the pairwise list of them; a case's tensors; and what it must
-// give. To add a value: add it to its list; the pairwise list then holds it together with every other value.
+// The cases of linear attention: every option, its values, and the pairwise list of them; a case's tensors; and its expected
+// results. To add a value: add it to its list; the pairwise list then combines it with every other value.
 #pragma once
 
 #include <array>
@@ -77,7 +77,7 @@ inline LinearCase linear_case(const LinearChoice& choice, std::uint64_t seed) {
   return c;
 }
 
-/// Every legal pair of values of two options, greedily, with a fixed seed.
+/// Every valid pair of values of two options, greedily, with a fixed seed.
 inline std::vector<LinearCase> linear_pairwise_cases() {
   const LinearChoice counts = linear_values();
   using Pair = std::array<Index, 4>;
@@ -111,7 +111,7 @@ inline std::vector<LinearCase> linear_pairwise_cases() {
       pairs_of(choice, [&](const Pair& pair) { gain += uncovered.count(pair); });
       if (gain > best_gain) best = choice, best_gain = gain;
     }
-    uncovered.erase(wanted);  // also when nothing legal holds it
+    uncovered.erase(wanted);  // also when no valid case contains it
     if (best_gain == 0) continue;
     pairs_of(best, [&](const Pair& pair) { uncovered.erase(pair); });
     cases.push_back(linear_case(best, cases.size() + 1));
@@ -142,7 +142,7 @@ inline std::vector<LinearCase> linear_edge_cases() {
   add(2, 2, 1, 7, 0, 8, 8, Order::kFree).state = true;
   add(1, 1, 1, 3000, 1500, 4, 4, Order::kFree);
   add(1, 1, 1, 2100, 2100, 3, 2, Order::kForgetting);
-  LinearCase& forgotten = add(1, 1, 1, 64, 64, 17, 9, Order::kForgetting);  // what an exponent of -40 rounds off shows
+  LinearCase& forgotten = add(1, 1, 1, 64, 64, 17, 9, Order::kForgetting);  // shows what an exponent of -40 rounds away
   forgotten.map = FeatureMap::kIdentity, forgotten.normalized = false;
   forgotten.scaled = forgotten.recurrent = true;
   forgotten.seed = 10652;

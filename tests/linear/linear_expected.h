@@ -1,5 +1,5 @@
-// What the textbook makes of a problem of linear attention, and how far from it a result may be (support/bounds.h). Not: the
-// textbook (reference/linear_attention.h), the problem (linear_problem.h).
+// The reference's results of a problem of linear attention, and the bound on the distance from them (support/bounds.h). Not:
+// the reference (reference/linear_attention.h), the problem (linear_problem.h).
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ Tensor<N> reduced(const Tensor<N>& rows, const Tensor<N>& like) {
   return sum;
 }
 
-/// Every output of the textbook, under the names of LinearResult::outputs.
+/// Every output of the reference, under the names of LinearResult::outputs.
 template <class N>
 std::vector<std::pair<std::string, Tensor<N>>> linear_textbook(const LinearReferenceInput<N>& input) {
   auto forward = input.forward();
@@ -54,7 +54,7 @@ inline Tensor<double> sizes_of(const Tensor<Measured>& from) {
   return to;
 }
 
-/// What the textbook makes of one input in the three types: the exact values by name, and their bounds.
+/// The reference's results for one input in the three types: the exact values by name, and their bounds.
 template <class T>
 std::map<std::string, Expected<T>> linear_expectations(const LinearReferenceInput<Wider<T>>& wide,
                                                        const LinearReferenceInput<T>& input,

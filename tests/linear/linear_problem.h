@@ -1,11 +1,11 @@
-// A case of linear attention made flesh: inputs in the case's layout, options for the library and for the reference, results.
+// A case of linear attention in memory: inputs in the case's layout, options for the library and for the reference, results.
 #pragma once
 
 #include "linear/linear_case.h"
 
 namespace qkv::test {
 
-/// What the reference computes from, in the type N of its arithmetic.
+/// The reference's inputs, in the type N of its arithmetic.
 template <class N>
 struct LinearReferenceInput {
   Tensor<N> q, k, v, dout, features, log_decay, beta, kv, z, dkv, dz;
@@ -62,7 +62,7 @@ struct LinearProblem {
     const double width = static_cast<double>(c.features());
     const double key_size = c.delta() ? 1.5 / std::sqrt(width) : 1.0, largest = 1 + key_size;
     const double beta_size = c.map == FeatureMap::kEluPlusOne ? 2 / (width * largest * largest) : 0.5;
-    // A sum of weights of either sign may be as near 0 as it likes, and what is divided by it as far from right.
+    // A sum of weights of either sign may be arbitrarily near 0, and a quotient by it arbitrarily wrong.
     const bool positive = c.normalized && c.map == FeatureMap::kIdentity;
     fill(q(), random, 1.0, positive);
     fill(k(), random, key_size, positive);
@@ -126,7 +126,7 @@ struct LinearProblem {
     for (T& x : log_decay.span()) {
       x = static_cast<T>(-0.3 * random.unit());
       if (c.order != Order::kForgetting) continue;
-      const Index kind = random.below(12);  // now and then everything, or nearly so, is forgotten
+      const Index kind = random.below(12);  // sometimes everything, or nearly so, is forgotten
       if (kind == 0) x = -std::numeric_limits<T>::infinity();
       if (kind == 1) x = -40;
       if (kind == 2) x = 0;
@@ -147,7 +147,7 @@ struct LinearProblem {
   }
 };
 
-/// What the library gave, q-like outputs in the case's layout between sentinels.
+/// The library's results, q-like outputs in the case's layout between sentinels.
 template <class T>
 struct LinearResult {
   Placed<T> out;

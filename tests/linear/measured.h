@@ -1,6 +1,5 @@
-// A number that carries the magnitude of the expression that made it: the same expression with every term positive, A of the
-// bounds (support/bounds.h). The reference computed with it gives values and bounds in one sweep. Not: an error bound by
-// itself.
+// A number with the magnitude of the expression that made it: the same expression with every term positive, the A of the bounds
+// (support/bounds.h). Computed with it, the reference gives values and bounds in one pass. Not: an error bound by itself.
 #pragma once
 
 #include <cmath>
@@ -21,7 +20,7 @@ struct Measured {
   friend Measured operator+(Measured a, Measured b) { return {a.value + b.value, a.size + b.size}; }
   friend Measured operator-(Measured a, Measured b) { return {a.value - b.value, a.size + b.size}; }
   friend Measured operator*(Measured a, Measured b) { return {a.value * b.value, a.size * b.size}; }
-  /// What is divided by may be off by eps times its own magnitude.
+  /// The error of a divisor may be eps times its own magnitude.
   friend Measured operator/(Measured a, Measured b) {
     return {a.value / b.value, a.size / std::abs(b.value) * (b.size / std::abs(b.value))};
   }
@@ -32,7 +31,7 @@ struct Measured {
 
 inline Measured sqrt(Measured x) { return Measured(std::sqrt(x.value)); }
 inline Measured log(Measured x) { return Measured(std::log(x.value)); }
-/// An argument that is off by eps times its magnitude changes the power by that share.
+/// An argument whose error is eps times its magnitude changes the result by that fraction.
 inline Measured exp(Measured x) {
   const double y = std::exp(x.value);
   return {y, y * (1 + x.size)};
