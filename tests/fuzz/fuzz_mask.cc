@@ -1,6 +1,6 @@
-// libFuzzer: any text after four bytes of sizes is a mask in words or refused with UsageError; what was read answers alike for
-// single pairs, tiles, ranges and next keys, or is refused for those sizes with a typed error.
-// Not: what a word means (tests/cli/mask_test.cc), the leaves against predicates (tests/attention/mask_algebra_test.cc).
+// libFuzzer: any text after four bytes of sizes is a mask in words or refused with UsageError; a mask that was read gives the
+// same answer for single pairs, tiles, ranges and next keys, or is refused for those sizes with a typed error. Not: what a word
+// means (tests/cli/mask_test.cc), the leaves against predicates (tests/attention/mask_algebra_test.cc).
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +18,7 @@ void demand(bool condition) {
   if (!condition) std::abort();
 }
 
-/// Queries [i0, i0 + ni) of one head against what `drawn` [Tq, Tk] says of them.
+/// Compares queries [i0, i0 + ni) of one head with `drawn` [Tq, Tk].
 void hold_rows(const BoundMask& bound, View<const std::uint8_t, 4> drawn, Index b, Index h, Index i0, Index ni) {
   const Index keys = bound.extent.kv_len;
   Index begin = 0, end = 0;
