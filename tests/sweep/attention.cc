@@ -1,4 +1,4 @@
-// Families of the one case list: forward, weights and backward; second order; captures; the same as ragged sequences.
+// Families over attention's case list: forward, weights and backward; second order; captures; the same as ragged sequences.
 #include "support/check_capture.h"
 #include "support/check_case.h"
 #include "support/product.h"
@@ -21,10 +21,10 @@ constexpr std::array kNoCache = {Option::kCache};
 
 double work_of(Index n) { return n % kLargeEvery == 0 ? kPairwiseWork : kProductWork; }
 
-/// One of `count` types, drawn apart from the case's options.
+/// One of `count` types, drawn independently of the case's options.
 Index type_of(Index n, Index count) { return Random(static_cast<std::uint64_t>(n) + 0x7E57).below(count); }
 
-/// check(type) in one type that goes round.
+/// Runs check(type) with one of the types in turn.
 template <class Check>
 void in_one_type(Index n, const Check& check) {
   const Index type = type_of(n, 4);

@@ -1,5 +1,4 @@
-// Families of key/value caches: what is stored, how it lies, how long the sequences are, which masks meet them; rings;
-// cascades.
+// Families of key/value caches: storage, memory layout, lengths of the sequences, masks; rings; cascades.
 #include "support/check_cached.h"
 #include "support/product.h"
 #include "sweep/family.h"
@@ -9,11 +8,11 @@ namespace {
 
 constexpr std::array kStorages = {CacheStorage::kF32, CacheStorage::kF64, CacheStorage::kBF16, CacheStorage::kF16,
                                   CacheStorage::kInt8};
-constexpr std::array<Index, 5> kQueries = {1, 2, 7, 16, 33};  // decode of one and of several, tiles
+constexpr std::array<Index, 5> kQueries = {1, 2, 7, 16, 33};  // decode with one query and with several; tiles
 constexpr std::array kMultiplied = {Option::kMask, Option::kHeads};
 constexpr std::array kNotOnCaches = {Option::kDropout, Option::kCache};
 
-/// check(type) in the type of queries that goes with a storage; 16-bit queries on their own storage and on f32.
+/// Runs check(type) with the type of queries for a storage; 16-bit queries on their own storage and on f32.
 template <class Check>
 void in_type_of(CacheStorage storage, bool half, const Check& check) {
   if (storage == CacheStorage::kF64) {
@@ -27,7 +26,7 @@ void in_type_of(CacheStorage storage, bool half, const Check& check) {
   }
 }
 
-/// Masks that mean the same whatever the length of a sequence: not those that are aligned to its end.
+/// Masks that mean the same for every length of a sequence: not those that are aligned to its end.
 bool counts_from_the_start(MaskKind mask) {
   switch (mask) {
     case MaskKind::kCausalBottomRight:
@@ -57,7 +56,7 @@ bool run_cache(Index n, Worst& worst) {
   const bool own_lengths = digits.next(2) == 1;
   Random random(static_cast<std::uint64_t>(n) + 99);
   for (int draw = 0; draw < 50; ++draw) {
-    // Any case of this mask; then the queries, lengths and alignment that are wanted.
+    // Any case with this mask, then the required queries, lengths and alignment.
     const auto drawn = product_case(mask_and_heads + kinds * random.below(1000000), kMultiplied, kNotOnCaches, kProductWork);
     if (!drawn) continue;
     AttentionCase each = *drawn;
@@ -70,7 +69,7 @@ bool run_cache(Index n, Worst& worst) {
       if (!counts_from_the_start(each.mask) || each.batch == 1) return false;
       each.seed = 2 * static_cast<std::uint64_t>(n);  // even: position biases start at the first key
       for (std::size_t b = 1; b < lengths.size(); ++b) lengths[b] = random.below(each.kv_len + 1);
-      // A sequence without keys is not a row without keys: out is 0 under each rule.
+      // A sequence without keys is not a row without keys: out is 0 under every policy.
       if (each.empty_row == EmptyRow::kNaN && std::ranges::count(lengths, 0) > 0) continue;
       if (each.position != PositionKind::kNone && each.q_len == each.kv_len) continue;
     }

@@ -1,4 +1,4 @@
-// What the sweep is made of: families of numbered cases, each run against the checks that the tests have. Not: a check.
+// The parts of the sweep: families of numbered cases, each run against the checks of the tests. Not: a check.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@ namespace qkv::test {
 
 struct Family {
   const char* name;
-  const char* multiplied;  // what the numbers count through
-  const char* drawn;       // what goes round with the number
+  const char* multiplied;  // options that are combined exhaustively
+  const char* drawn;       // options that vary with the case's number
   Index count;
-  /// Runs case n and notes what it compared; false when no such case exists.
+  /// Runs case n and records what it compared; false when no such case exists.
   bool (*run)(Index n, Worst& worst);
 };
 
@@ -28,7 +28,7 @@ Family cascade_family();
 Family rotary_family();
 Family grouped_family();
 
-/// Takes digits off a case's number, the fastest first.
+/// Splits a case's number into digits, the fastest first.
 class Digits {
  public:
   explicit Digits(Index number) : rest_(number) {}
@@ -47,8 +47,8 @@ class Digits {
 };
 
 /// Largest work() of a case of a product; every kLargeEvery-th may be as large as those of the pairwise list. Long double, in
-/// which the truth about double is computed, is slow.
+/// which double's exact results are computed, is slow.
 inline constexpr double kProductWork = 1e5;
-inline constexpr Index kLargeEvery = 101;  // shares no factor with the numbers of values
+inline constexpr Index kLargeEvery = 101;  // coprime to the numbers of values
 
 }  // namespace qkv::test

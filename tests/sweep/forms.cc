@@ -1,4 +1,4 @@
-// Families beside the one case list: linear attention, ragged batches, rotary positions.
+// Families beside attention's case list: linear attention, ragged batches, rotary positions.
 #include "linear/check_linear.h"
 #include "support/check_rotary.h"
 #include "support/ragged.h"
@@ -7,7 +7,7 @@
 namespace qkv::test {
 namespace {
 
-/// Heads, lengths, map, order, normalised, state, scale, form are multiplied: indices into LinearChoice.
+/// Heads, lengths, map, order, normalised, state, scale, form are combined exhaustively: indices into LinearChoice.
 constexpr std::array<std::size_t, 8> kLinearMultiplied = {0, 1, 3, 4, 5, 6, 7, 8};
 
 Index linear_count() {
@@ -96,7 +96,7 @@ bool run_ragged(Index n, Worst&) {
 }
 
 constexpr std::array<Index, 4> kRotaryWidths = {2, 12, 64, 66};
-constexpr std::array<Index, 3> kRotaryParts = {1, 2, 4};  // of the width, in shares of four
+constexpr std::array<Index, 3> kRotaryParts = {1, 2, 4};  // of the width, in quarters
 constexpr std::array kRotaryLayouts = {RotaryLayout::kHalfSplit, RotaryLayout::kInterleaved};
 constexpr std::array kRotaryScalings = {RotaryScaling::kNone, RotaryScaling::kLinear, RotaryScaling::kNtk, RotaryScaling::kYarn,
                                         RotaryScaling::kLlama3};

@@ -1,5 +1,5 @@
-// qkv_sweep: the products of options that the tests cover in pairs, on every instruction set, forward and backward, against the
-// textbook within computed bounds. Not: a part of ctest.
+// qkv_sweep: products of the options that the tests cover in pairs, on every instruction set, forward and backward, against the
+// reference within computed bounds. Not: a part of ctest.
 #include <gtest/gtest.h>
 #include <time.h>
 
@@ -69,7 +69,7 @@ struct Wanted {
   std::string hashes;  // a file; empty: none
 };
 
-/// False: not understood.
+/// False: an unknown argument.
 bool parse(int argc, char** argv, Wanted& wanted) {
   for (int n = 1; n < argc; ++n) {
     const std::string_view word = argv[n];
@@ -96,7 +96,7 @@ bool parse(int argc, char** argv, Wanted& wanted) {
   return wanted.only < 0 || wanted.families.size() == 1;
 }
 
-/// The lines of --hashes.
+/// Writes the lines of --hashes.
 class HashFile {
  public:
   explicit HashFile(const std::string& path) : file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
@@ -163,7 +163,7 @@ void run_family(const Family& family, const Wanted& wanted, Failures& failures, 
     std::fflush(stdout);
   }
   hashes.end_family(family.name);
-  std::string compared;  // by checks that say so; the others compare bits
+  std::string compared;  // by checks with bounds; the others compare bits
   if (worst.compared() > 0) compared = std::to_string(worst.compared()) + " results held against bounds, ";
   std::printf("%s: %lld cases of %lld numbers, %s%lld failures, %.1f s\n", family.name, static_cast<long long>(cases),
               static_cast<long long>(family.count), compared.c_str(), static_cast<long long>(failures.count() - failed_before),
