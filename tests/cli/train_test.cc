@@ -102,7 +102,7 @@ TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   Words other = generate;
   other.insert(other.end(), {"--seed", "1"});
   EXPECT_NE(output(other), text);
-  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "abQ"}, {"--prompt", "'Q'", "place 2"});
+  expect_refused({"generate", "--model", "m.safetensors", "--prompt", "abQ"}, {"--prompt", "'Q'", "position 2"});
   expect_refused({"generate", "--model", "m.safetensors", "--prompt", ""}, {"--prompt"});
   expect_refused({"generate", "--model", "m.safetensors", "--prompt", "a", "--temperature", "0"}, {"temperature"});
 

@@ -54,7 +54,7 @@ TEST(Tokenizer, InvalidUtf8IsRefusedAtItsOffset) {
 
 TEST(Tokenizer, Errors) {
   const CharTokenizer tokenizer = CharTokenizer::from_text("ab\n");
-  test::expect_error<OptionError>([&] { tokenizer.encode("abé"); }, {"'é'", "place 2", "'a' 'b'", "U+000A"});
+  test::expect_error<OptionError>([&] { tokenizer.encode("abé"); }, {"'é'", "position 2", "'a' 'b'", "U+000A"});
   test::expect_error<OptionError>([&] { tokenizer.decode(std::vector<Index>{3}); }, {"[0, 3)", "got 3"});
   test::expect_error<OptionError>([&] { CharTokenizer::from_text(""); }, {"at least one character"});
   test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({}); }, {"tokenizer.characters"});
