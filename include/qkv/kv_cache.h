@@ -8,12 +8,18 @@
 //
 //   contiguous      one page holds a sequence            [0 1 2 3 4 5 . .]
 //   ring            position p lies in slot p % slots    [8 9 2 3 4 5 6 7]   slots = window + max_append - 1
+//   ring, first 2   the first 2 in slots of their own    [8 9 . 3 4 5 6 7] [0 1]
 //   paged           pages from a common pool             pages 4 -> [0 1 2 3], 7 -> [4 5 . .]
 //
 // Positions are absolute in each: the mask sees key j of sequence b as j = 0 .. length[b] - 1, whatever has been overwritten,
 // and query i of Tq stands at position length[b] - Tq + i. So Mask::causal(Align::kBottomRight) lets the last query see the
-// last key of *its* sequence; Tk of a mask's or bias's axis, and of causal() alone, is the largest length. A ring adds its
-// window to every mask. How numbers are stored changes what is read, not how it is summed: every layout gives the same bits.
+// last key of *its* sequence; Tk of a mask's or bias's axis, and of causal() alone, is the largest length. How numbers are
+// stored changes what is read, not how it is summed: every layout gives the same bits.
+//
+// A ring shows query i the last `window` keys up to its own, and the first `first` ones, which it pins (the sinks of
+// StreamingLLM); a mask that keeps all older keys (none, causal) or none of them is met with that. One that keeps some of the
+// others and drops some, as window(6, 0) | first(4) on a ring of first = 0, is an OptionError: nothing is dropped in silence.
+//
 // Sequences may share pages (fork); whoever appends to a shared page writes into a copy of his own.
 //
 // Errors: ShapeError (sizes), OptionError (numbers that cannot be, a table that names no page), CacheFullError; each leaves the
@@ -94,6 +100,7 @@ class QKV_API KeyValue {
     const Index* pages = nullptr;
     Index pages_stride = 0, num_pages = 1, page_size = 1;
     Index window = 0;  // of a ring; 0: none
+    Index pinned = 0;  // of a ring: so many first positions are never overwritten; j lies in row page_size + j of the page
     Index begin = 0;   // keys before are left out
     Index batch = 0, num_kv_heads = 0, head_dim = 0, v_head_dim = 0, max_length = 0;
   };
@@ -115,6 +122,7 @@ struct KVCacheConfig {
   Index capacity = 0;       ///< contiguous: tokens of a sequence
   Index window = 0;         ///< ring: keys that a query sees, its own included
   Index max_append = 1;     ///< ring: tokens of one append, and queries of one call
+  Index first = 0;          ///< ring: so many first tokens are never overwritten, and seen by every query
   Index page_size = 64;     ///< paged: tokens of a page
   Index pages = 0;          ///< paged: of all sequences together
 };
@@ -122,7 +130,8 @@ struct KVCacheConfig {
 /// Not thread-safe: one writer, or any number of readers. Allocates everything when it is made and nothing afterwards.
 class QKV_API KVCache {
  public:
-  explicit KVCache(const KVCacheConfig& config);
+  /// append and read run on the instruction set of the context, which may go afterwards.
+  explicit KVCache(const KVCacheConfig& config, Context& context = Context::default_context());
   ~KVCache();
   KVCache(KVCache&&) noexcept;
   KVCache& operator=(KVCache&&) noexcept;
@@ -174,7 +183,7 @@ class QKV_API KVCache {
 
 /// As attention_forward(q, k, v, ..), on a cache. q and out of 16 bits or float go with every storage but kF64, double with
 /// that. With at most 16 queries to a key/value head (Tq * H/Hkv) every byte of the cache is read once and as it is stored.
-/// UnsupportedError: EmptyRow::kMean, dropout while training, and any option below that says so.
+/// UnsupportedError: EmptyRow::kMean, dropout while training, and a capture (look at a call on views instead).
 QKV_API void attention_forward(View<const float, 4> q, const KeyValue& kv, View<float, 4> out, View<float, 3> lse,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
 QKV_API void attention_forward(View<const double, 4> q, const KeyValue& kv, View<double, 4> out, View<double, 3> lse,

@@ -80,7 +80,8 @@ class QKV_API Mask {
   static Mask query_lengths(std::span<const Index> lengths);
   /// keep(b, j) = j < lengths[b]: causal() | prefix(lengths) is the prefix language model. lengths [B], each in 0..Tk.
   static Mask prefix(std::span<const Index> lengths);
-  /// keep(j) = j < n: with window, the sinks of StreamingLLM. n >= 0, larger than Tk is all.
+  /// keep(j) = j < n: with window, the sinks of StreamingLLM. n >= 0, larger than Tk is all. On a ring cache, which must pin
+  /// these keys (KVCacheConfig::first), one that it does not hold is an OptionError.
   static Mask first(Index n);
   /// keep(i) = i is in rows; keep(j) = j is in columns: global tokens, joined with |. In any order, each in 0..Tq-1, 0..Tk-1.
   static Mask global_rows(std::span<const Index> rows);

@@ -322,6 +322,7 @@ class KVCache:
         capacity: int = 0,
         window: int = 0,
         max_append: int = 1,
+        first: int = 0,
         page_size: int = 64,
         pages: int = 0,
     ) -> None: ...

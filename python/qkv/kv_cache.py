@@ -26,7 +26,7 @@ class KVCache:
         storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale a token and head; off by at most max|row| /
             254).
         layout: "contiguous" (capacity: tokens of a sequence), "ring" (window: keys that a query sees; max_append: tokens of one
-            append) or "paged" (page_size, pages: of all sequences together).
+            append; first: tokens that are never overwritten, which every query sees too: StreamingLLM's sinks) or "paged" (page_size, pages: of all sequences together).
         sequences: that are there from the start; max_sequences: at once, forks included.
 
     Not thread-safe: one writer, or any number of readers. Allocates everything when it is made. Raises CacheFullError (a
@@ -46,13 +46,14 @@ class KVCache:
         capacity: int = 0,
         window: int = 0,
         max_append: int = 1,
+        first: int = 0,
         page_size: int = 64,
         pages: int = 0,
     ) -> None:
         self._core = _core.KVCache(
             num_kv_heads=num_kv_heads, head_dim=head_dim, v_head_dim=v_head_dim, storage=storage, layout=layout,
             sequences=sequences, max_sequences=max_sequences, capacity=capacity, window=window, max_append=max_append,
-            page_size=page_size, pages=pages,
+            first=first, page_size=page_size, pages=pages,
         )  # fmt: skip
         self.storage, self.layout = storage, layout
 

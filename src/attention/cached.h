@@ -28,6 +28,10 @@ struct CachedMask {
   BoundMask of(Index b) const { return {node, {batch, num_heads, q_len, cache->length(b), -1, summaries}}; }
 };
 
+/// OptionError where the mask chooses among keys that a ring hides: keeps one and drops another. None of them, or all, is what
+/// a mask says that a ring's window cuts.
+void check_ring_mask(const char* function, const CachedMask& mask);
+
 /// The functions of kernels' TileMask; `mask` points at a CachedMask. Keys that a ring's window or a left-out beginning hides
 /// are not kept either.
 int cached_mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);

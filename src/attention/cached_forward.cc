@@ -34,6 +34,7 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   p.cached_mask = {p.mask.node, p.batch, p.num_heads, p.q_len, &kv, p.mask.extent.summaries};
   check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
   check_cached_call(function, kv, p.q_len, options);
+  check_ring_mask(function, p.cached_mask);
   return p;
 }
 
@@ -159,7 +160,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   std::fill_n(sequences, p.q_len, common.sequences == nullptr ? 0 : common.sequences[0]);
   common.sequences = sequences;
   common.lengths = common.firsts = nullptr;
-  common.window = 0;
+  common.window = common.pinned = 0;
   common.batch = p.q_len;
   common.max_length = shared;
   of_parts.mask = {};

@@ -1,6 +1,6 @@
 // KVCache: which page holds which token, and rows written there. A contiguous cache has pages as large as a sequence may grow,
 // a ring pages that are written round and round; so fork, truncate and copy on write are the same for all. Every change is
-// checked as a whole before its first step. Not: pages in use (page_pool.h), attention (forward.cc).
+// checked as a whole before its first step. Not: pages in use (page_pool.h), attention (cached_forward.cc).
 #include "qkv/kv_cache.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct Free {
 
 }  // namespace
 
-struct KVCache::Impl {
+struct [[gnu::visibility("hidden")]] KVCache::Impl {
   /// K or V of all pages: rows [pages, Hkv, page, width], scales [pages, Hkv, page].
   struct Matrix {
     Index width = 0;
@@ -34,7 +34,8 @@ struct KVCache::Impl {
   };
 
   KVCacheConfig config;
-  Index page_size, table_width, most;  // tokens of a page, pages of a sequence, tokens of a sequence
+  Index page_size, page_rows;  // tokens of a page; with those that a ring pins
+  Index table_width, most;     // pages of a sequence, tokens of a sequence
   std::size_t element_bytes;
   PagePool pool;
   Matrix k, v;
@@ -45,9 +46,10 @@ struct KVCache::Impl {
   std::vector<Index> marks;            // for append: shared pages that it will write to
   const CacheTable& kernels;
 
-  explicit Impl(const KVCacheConfig& c)
+  Impl(const KVCacheConfig& c, Isa isa)
       : config(checked(c)),
         page_size(tokens_of_page(config)),
+        page_rows(rows_of_page(config)),
         table_width(pages_of_sequence(config)),
         most(config.layout == CacheLayout::kRing ? Index{1} << 60
              : config.capacity > 0               ? config.capacity
@@ -58,7 +60,7 @@ struct KVCache::Impl {
         firsts(at(config.max_sequences), 0),
         tables(at(config.max_sequences * table_width), 0),
         page_counts(at(config.max_sequences), 0),
-        kernels(kernel_tables(supported_isas().back()).cache) {
+        kernels(kernel_tables(isa).cache) {
     live.reserve(lengths.size());
     marks.reserve(lengths.size());
     make(k, config.head_dim);
@@ -72,7 +74,7 @@ struct KVCache::Impl {
   Index& page(Index s, Index n) { return tables[at(s * table_width + n)]; }
 
   void make(Matrix& m, Index width) const {
-    const Index sizes[] = {pages(), config.num_kv_heads, page_size, width};
+    const Index sizes[] = {pages(), config.num_kv_heads, page_rows, width};
     m.width = width;
     m.rows.reset(static_cast<std::byte*>(allocate_aligned(checked_count(sizes), element_bytes)));
     if (config.storage != CacheStorage::kInt8) return;
@@ -97,19 +99,20 @@ struct KVCache::Impl {
   }
 
   std::size_t row_offset(const Matrix& m, Index page_number, Index head, Index row) const {
-    return at(((page_number * config.num_kv_heads + head) * page_size + row) * m.width) * element_bytes;
+    return at(((page_number * config.num_kv_heads + head) * page_rows + row) * m.width) * element_bytes;
   }
   float* scales_of(const Matrix& m, Index page_number, Index head, Index row) const {
-    return m.scales == nullptr ? nullptr : m.scales.get() + (page_number * config.num_kv_heads + head) * page_size + row;
+    return m.scales == nullptr ? nullptr : m.scales.get() + (page_number * config.num_kv_heads + head) * page_rows + row;
   }
 
-  /// Rows [0, rows) of every head.
-  void copy_page(Index from, Index to, Index rows) {
+  /// Rows [begin, begin + rows) of every head.
+  void copy_rows(Index from, Index to, Index begin, Index rows) {
     for (const Matrix* m : {&k, &v}) {
       for (Index g = 0; g < config.num_kv_heads; ++g) {
-        std::memcpy(m->rows.get() + row_offset(*m, to, g, 0), m->rows.get() + row_offset(*m, from, g, 0),
+        std::memcpy(m->rows.get() + row_offset(*m, to, g, begin), m->rows.get() + row_offset(*m, from, g, begin),
                     at(rows * m->width) * element_bytes);
-        if (m->scales != nullptr) std::memcpy(scales_of(*m, to, g, 0), scales_of(*m, from, g, 0), at(rows) * sizeof(float));
+        if (m->scales == nullptr) continue;
+        std::memcpy(scales_of(*m, to, g, begin), scales_of(*m, from, g, begin), at(rows) * sizeof(float));
       }
     }
   }
@@ -147,8 +150,9 @@ struct KVCache::Impl {
       Index& last = page(s, page_counts[at(s)] - 1);
       if (pool.holders(last) > 1) {
         const Index own = pool.take();
-        copy_page(last, own,
-                  is_ring() ? std::min(lengths[at(s)], page_size) : lengths[at(s)] - (page_counts[at(s)] - 1) * page_size);
+        const Index length = lengths[at(s)];
+        copy_rows(last, own, 0, is_ring() ? std::min(length, page_size) : length - (page_counts[at(s)] - 1) * page_size);
+        copy_rows(last, own, page_size, std::min(length, config.first));
         pool.give_back(last);
         last = own;
       }
@@ -165,6 +169,7 @@ struct KVCache::Impl {
       check<ShapeError>(
           std::ranges::equal(rows.sizes(), wanted) && n >= 0, kAppend, name, " must be ", [&] { return shape_text(wanted, 4); },
           ": got ", rows);
+      check<ShapeError>(rows.data() != nullptr || rows.count() == 0, kAppend, name, " must not be null: got sizes ", rows);
       check<ShapeError>(rows.stride(3) == 1 || width == 1, kAppend, "the last axis of ", name, " must have stride 1: got ",
                         rows.stride(3));
     };
@@ -190,8 +195,11 @@ struct KVCache::Impl {
   template <class T>
   void store(const Matrix& m, Index s, const T* rows, Index head_stride, Index row_stride, Index n) {
     for (Index done = 0; done < n;) {
-      const Index position = lengths[at(s)] + done, row = position % page_size;
-      const Index page_number = page(s, is_ring() ? 0 : position / page_size), count = std::min(n - done, page_size - row);
+      const Index position = lengths[at(s)] + done;
+      const bool pinned = position < config.first;
+      const Index row = pinned ? page_size + position : position % page_size;
+      const Index page_number = page(s, is_ring() ? 0 : position / page_size);
+      const Index count = std::min(n - done, (pinned ? page_rows : page_size) - row);
       for (Index g = 0; g < config.num_kv_heads; ++g) {
         kernels.store({.from = rows + g * head_stride + done * row_stride,
                        .from_type = stored_type(storage_of<T>()),
@@ -223,9 +231,9 @@ struct KVCache::Impl {
   }
 
   KeyValue::Matrix matrix(const Matrix& m) const {
-    const Index head = page_size * m.width, head_scales = page_size;
-    return {m.rows.get(), m.scales.get(), config.num_kv_heads * head, head, m.width, config.num_kv_heads * head_scales,
-            head_scales};
+    const Index head = page_rows * m.width;
+    return {m.rows.get(), m.scales.get(), config.num_kv_heads * head, head, m.width, config.num_kv_heads * page_rows,
+            page_rows};
   }
 
   KeyValue key_value(std::span<const Index> sequences) const {
@@ -240,6 +248,7 @@ struct KVCache::Impl {
     p.pages_stride = p.num_pages = table_width;
     p.page_size = page_size;
     p.window = config.window;
+    p.pinned = config.first;
     p.batch = static_cast<Index>(sequences.size());
     p.num_kv_heads = config.num_kv_heads;
     p.head_dim = config.head_dim;
@@ -266,8 +275,12 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
   check<ShapeError>(k_rows.stride(2) == 1 && v_rows.stride(2) == 1, function, "the last axes must have stride 1");
   check<OptionError>((std::is_same_v<T, double>) == (config.storage == CacheStorage::kF64), function,
                      "double reads a cache of f64, float the others: got one of ", storage_name(config.storage));
-  check<OptionError>(begin >= firsts[at(s)] && begin + n <= lengths[at(s)], function, "tokens must be in ", firsts[at(s)], "..",
-                     lengths[at(s)], ": got ", n, " from ", begin);
+  const Index oldest = firsts[at(s)] <= config.first ? 0 : firsts[at(s)], end = lengths[at(s)];
+  const bool pinned = begin >= 0 && begin + n <= std::min(config.first, end);
+  check<OptionError>(
+      pinned || (begin >= oldest && begin + n <= end), function, "tokens must be in ", oldest, "..", end,
+      [&] { return config.first == 0 ? std::string() : " or in 0.." + std::to_string(config.first); }, ": got ", n, " from ",
+      begin);
   const KeyValue kv = key_value({&s, 1});
   for (Index g = 0; g < config.num_kv_heads; ++g) {
     const CachedHead head = cached_head(kv, 0, g);
@@ -278,7 +291,7 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
   }
 }
 
-KVCache::KVCache(const KVCacheConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+KVCache::KVCache(const KVCacheConfig& config, Context& context) : impl_(std::make_unique<Impl>(config, context.isa())) {}
 KVCache::~KVCache() = default;
 KVCache::KVCache(KVCache&&) noexcept = default;
 KVCache& KVCache::operator=(KVCache&&) noexcept = default;
@@ -296,7 +309,7 @@ Index KVCache::length(Index sequence) const {
 
 std::size_t KVCache::bytes() const {
   const KVCacheConfig& c = impl_->config;
-  const Index rows = impl_->pages() * c.num_kv_heads * impl_->page_size;
+  const Index rows = impl_->pages() * c.num_kv_heads * impl_->page_rows;
   const std::size_t scales = c.storage == CacheStorage::kInt8 ? 2 * sizeof(float) : 0;
   return Impl::at(rows) * (Impl::at(c.head_dim + c.v_head_dim) * impl_->element_bytes + scales);
 }
@@ -326,11 +339,12 @@ void KVCache::truncate(Index sequence, Index length) {
   Index& now = c.lengths[Impl::at(sequence)];
   Index& first = c.firsts[Impl::at(sequence)];
   check<OptionError>(length >= 0 && length <= now, function, "length must be in 0..", now, ": got ", length);
-  check<OptionError>(length == 0 || first <= std::max<Index>(0, length - c.config.window), function,
+  const Index pinned = c.config.first;
+  check<OptionError>(length <= pinned || first <= std::max(pinned, length - c.config.window), function,
                      "a ring must still hold the window before the new end: got length ", length, ", window ", c.config.window,
                      ", oldest token ", first);
   now = length;
-  if (length == 0) first = 0;
+  if (length <= pinned) first = 0;  // nothing of the part that is overwritten is left
   c.drop_pages(sequence, c.pages_needed(length));
 }
 

@@ -13,6 +13,8 @@ inline Index tokens_of_page(const KVCacheConfig& c) {
   if (c.layout == CacheLayout::kPaged) return c.page_size;
   return c.layout == CacheLayout::kRing ? c.window + c.max_append - 1 : c.capacity;
 }
+/// A ring's pinned tokens lie behind those that are overwritten.
+inline Index rows_of_page(const KVCacheConfig& c) { return tokens_of_page(c) + c.first; }
 inline Index pages_of_sequence(const KVCacheConfig& c) {
   if (c.layout != CacheLayout::kPaged) return 1;
   return c.capacity == 0 ? c.pages : std::min(c.pages, (c.capacity + c.page_size - 1) / c.page_size);
@@ -39,12 +41,14 @@ inline KVCacheConfig checked(KVCacheConfig c) {
                        "negative: got page_size ",
                        c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
   }
+  check<OptionError>(c.first == 0 || (c.layout == CacheLayout::kRing && c.first > 0), function,
+                     "first, the tokens that a ring pins, must not be negative, and 0 for other layouts: got ", c.first);
   // Sums and products of these are numbers; whether so much memory can be had is said where it is allocated.
-  for (const Index n :
-       {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append, c.page_size, c.pages}) {
+  for (const Index n : {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append, c.first,
+                        c.page_size, c.pages}) {
     check<OptionError>(n < Index{1} << 40, function, "sizes must be below 2^40: got ", n);
   }
-  const Index rows[] = {c.layout == CacheLayout::kPaged ? c.pages : c.max_sequences, tokens_of_page(c), c.num_kv_heads,
+  const Index rows[] = {c.layout == CacheLayout::kPaged ? c.pages : c.max_sequences, rows_of_page(c), c.num_kv_heads,
                         std::max(c.head_dim, c.v_head_dim)};
   const Index table[] = {c.max_sequences, pages_of_sequence(c)};
   checked_count(rows);

@@ -28,6 +28,9 @@ bool mask_keeps(const BoundMask& mask, Index b, Index h, Index i, Index j);
 /// Whether one head may keep what another drops.
 bool mask_differs_by_head(const BoundMask& mask);
 
+/// kTileFull and kTileEmpty are promises, kTilePartial is none. Looks at no element.
+int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj);
+
 /// The functions of kernels' TileMask; `mask` points at a BoundMask. The verdict is exact, from the bits where parts are
 /// unsure.
 int mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);

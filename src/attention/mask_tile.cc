@@ -213,6 +213,10 @@ bool mask_differs_by_head(const BoundMask& mask) {
          std::ranges::any_of(mask.node->parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
 }
 
+int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj) {
+  return mask.node == nullptr ? kTileFull : verdict_of(*mask.node, {mask.extent, b, h, i0, ni, j0, nj});
+}
+
 int mask_tile(const void* bound, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
   if (mask.node == nullptr) return kTileFull;

@@ -141,6 +141,21 @@ TYPED_TEST(CachedAttention, ARingIsAWindowOnEverything) {
   check_ring<TypeParam>({.group = 2, .window = 90, .most = 400, .max_append = 30, .storage = kStorageOf<TypeParam>, .seed = 9});
 }
 
+/// First keys in the middle of a chunk, of a page, alone, more than the window, none of them overwritten.
+TYPED_TEST(CachedAttention, ARingPinsItsFirstKeys) {
+  for (const Index first : {1, 4, 64, 130, 399}) {
+    SCOPED_TRACE(first);
+    check_ring<TypeParam>(
+        {.group = 2, .window = 90, .most = 400, .max_append = 30, .first = first, .storage = kStorageOf<TypeParam>, .seed = 9});
+  }
+  check_ring<TypeParam>({.group = 1, .window = 1, .most = 90, .first = 3, .storage = kStorageOf<TypeParam>, .seed = 2});
+}
+TEST(CachedAttentionStorage, ARingPinsItsFirstKeys) {
+  for (const CacheStorage storage : {CacheStorage::kInt8, CacheStorage::kBF16, CacheStorage::kF16}) {
+    check_ring<float>({.group = 2, .window = 70, .most = 300, .max_append = 20, .first = 5, .storage = storage, .seed = 4});
+  }
+}
+
 /// Read token by token, or in chunks, the rows are those of one causal call over everything.
 TYPED_TEST(CachedAttention, DecodingIsTheFullForward) {
   using T = TypeParam;
@@ -256,6 +271,48 @@ TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
   Tensor<float> out({1, 2, 3, 8});
   EXPECT_THROW(attention_forward(q, ring.key_value(), out, {}, {.mask = Mask::causal(Align::kBottomRight)}), OptionError);
   EXPECT_EQ(ring.length(0), 8);
+}
+
+/// A mask may say nothing of the keys that a ring hides, or drop them all; one that chooses among them is refused, and only
+/// once there are such keys.
+TEST(CachedAttentionErrors, ARingHidesNoKeyThatAMaskAsksFor) {
+  constexpr Align kEnd = Align::kBottomRight;
+  constexpr Index kWindow = 6, kLength = 20;
+  const Tensor<float> one({1, 2, 1, 8}), q({1, 4, 1, 8});
+  Tensor<float> out({1, 4, 1, 8});
+  Tensor<std::uint8_t> last({1, kLength}), all({1, kLength});
+  std::ranges::fill(last.span().subspan(kLength - kWindow), 1);
+  std::ranges::fill(all.span(), 1);
+  const Mask window = Mask::window(kWindow - 1, 0, kEnd), causal = Mask::causal(kEnd);
+  const auto sees = [](Index first) {
+    return Mask::mask_mod([first](Index, Index, Index, Index j) { return j < first || j > kLength - 1 - kWindow; });
+  };
+  for (const Index first : {0, 4}) {
+    KVCache ring = empty_cache(CacheKind::kRing, CacheStorage::kF32, 1, 2, 8, 8, 0, kWindow, 1, first);
+    for (Index n = 0; n < kWindow; ++n) ring.append(one, one);
+    const auto run = [&](const Mask& mask) { attention_forward(q, ring.key_value(), out, {}, {.mask = mask}); };
+    run(window | Mask::first(4));
+    for (Index n = kWindow; n < kLength; ++n) ring.append(one, one);
+    for (const Mask& mask : {Mask(), causal, window, Mask::sliding(kWindow - 1, kEnd), causal & Mask::keep(last, MaskAxes::kBk),
+                             Mask::keep(all, MaskAxes::kBk), window | Mask::first(first), sees(first), window & sees(9)}) {
+      SCOPED_TRACE(mask.describe());
+      EXPECT_NO_THROW(run(mask));
+    }
+    const auto refuses = [&](const Mask& mask, Index key) {
+      SCOPED_TRACE(mask.describe());
+      expect_parts(text_of<OptionError>([&] { run(mask); }),
+                   {"the mask keeps key " + std::to_string(key) + " for query 0 of sequence 0", mask.describe(),
+                    "window 6, first " + std::to_string(first), "KVCacheConfig::first",
+                    first == 0 ? "& Mask::window(5, -1, Align::kBottomRight):"
+                               : "& (Mask::window(5, -1, Align::kBottomRight) | Mask::first(4)):"});
+    };
+    refuses(window | Mask::first(first + 1), first);
+    refuses((window | Mask::first(first + 2)) & causal, first);
+    refuses(Mask::window(kWindow, 0, kEnd), kLength - 1 - kWindow);
+    refuses(causal & Mask::key_starts(std::vector<Index>{first + 3}), first + 3);
+    refuses(sees(9), first);
+    refuses(window | sees(first + 1), first);
+  }
 }
 
 }  // namespace

@@ -44,6 +44,8 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
   refuses([&] { cache.append(one.k, one.v); }, "k must be [2, 2, 1, 5]: got [1, 2, 1, 5]", shape);
   refuses([&] { cache.append(rows.k, rows.k); }, "v must be [2, 2, 6, 3]: got [2, 2, 6, 5]", shape);
   refuses([&] { cache.append(wide_k, wide_v); }, "double goes into a cache of f64", option);
+  const View<const float, 4> null_k(nullptr, {2, kHeads, 3, kWidth}), null_v(nullptr, {2, kHeads, 3, kValueWidth});
+  refuses([&] { cache.append(null_k, null_v); }, "[KVCache::append] k must not be null: got sizes [2, 2, 3, 5]", shape);
   refuses([&] { cache.append(twice, rows.k, rows.v); }, "named once: got 1 twice", option);
   refuses([&] { cache.append(unknown, rows.k, rows.v); }, "one that is there: got 4", option);
   refuses([&] { cache.truncate(0, 7); }, "length must be in 0..6: got 7", option);
@@ -105,6 +107,8 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses({.head_dim = 4}, "capacity of at least 1 token: got 0");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing}, "a window and max_append of at least 1: got 0, 1");
   refuses({.head_dim = 4, .layout = CacheLayout::kPaged}, "pages 0");
+  refuses({.head_dim = 4, .capacity = 9, .first = 1}, "first, the tokens that a ring pins, must not be negative, and 0");
+  refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = 4, .first = -1}, "got -1");
   refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
   // Sums and products that are no numbers.
   constexpr Index largest = std::numeric_limits<Index>::max(), large = Index{1} << 39;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <map>
 
@@ -177,6 +178,64 @@ TEST(KVCache, RingHoldsTheLastTokensUnderTheirOwnNumbers) {
   EXPECT_TRUE(held(cache, fork).empty());
 }
 
+/// Any appends, forks and truncations: the first tokens and the last ones are those of the model, the others are refused.
+TEST(KVCache, ARingHoldsItsFirstTokensForEver) {
+  constexpr Index kWindow = 7, kAppend = 4, kSlots = kWindow + kAppend - 1;
+  for (const Index first : {1, 3, 12, 30}) {
+    SCOPED_TRACE(first);
+    KVCacheConfig config = small_config(CacheLayout::kRing);
+    config.window = kWindow, config.max_append = kAppend, config.first = first, config.capacity = 0, config.sequences = 1;
+    KVCache cache(config);
+    EXPECT_EQ(cache.bytes(), static_cast<std::size_t>(5 * kHeads * (kSlots + first) * (kWidth + kValueWidth)) * sizeof(float));
+    Random random(static_cast<std::uint64_t>(first));
+    Model model{{0, {}}};
+    std::map<Index, Index> oldest{{0, 0}};  // of those that are not pinned
+    const auto any_sequence = [&] { return std::next(model.begin(), random.below(std::ssize(model)))->first; };
+    const auto rows_of = [&](Index s, Index begin, Index end) {
+      return std::vector<Row>(model[s].begin() + begin, model[s].begin() + end);
+    };
+    for (int n = 0; n < 300; ++n) {
+      const Index s = any_sequence(), length = std::ssize(model[s]);
+      const Index action = random.below(12);
+      if (action == 0 && model.size() < 5) {
+        const Index fork = cache.fork(s);
+        model[fork] = model[s];
+        oldest[fork] = oldest[s];
+      } else if (action == 1 && model.size() > 1) {
+        cache.free(s);
+        model.erase(s);
+      } else if (action == 2) {
+        const Index end = random.below(3) == 0 ? random.below(length + 1) : std::max<Index>(0, length - random.below(3));
+        if (end <= first || oldest[s] <= std::max(first, end - kWindow)) {
+          cache.truncate(s, end);
+          model[s].resize(static_cast<std::size_t>(end));
+          if (end <= first) oldest[s] = 0;
+        } else {
+          EXPECT_THROW(cache.truncate(s, end), OptionError);
+        }
+      } else {
+        const Rows rows = random_rows(1, 1 + random.below(kAppend), random);
+        cache.append({&s, 1}, rows.k, rows.v);
+        for (Index j = 0; j < rows.k.size(2); ++j) model[s].push_back(rows.row(0, j));
+        oldest[s] = std::max(oldest[s], std::ssize(model[s]) - kSlots);
+      }
+      for (const auto& [each, rows] : model) {
+        const Index end = std::ssize(rows), pinned = std::min(end, first), begin = std::max(pinned, oldest[each]);
+        ASSERT_EQ(cache.length(each), end);
+        ASSERT_EQ(held(cache, each, begin), rows_of(each, begin, end)) << "after " << n;
+        Rows got(1, pinned);
+        cache.read(each, 0, View<float, 3>(got.k.data(), {kHeads, pinned, kWidth}),
+                   View<float, 3>(got.v.data(), {kHeads, pinned, kValueWidth}));
+        for (Index j = 0; j < pinned; ++j) ASSERT_EQ(got.row(0, j), rows[static_cast<std::size_t>(j)]) << "after " << n;
+        if (begin > pinned) {
+          EXPECT_THROW(held(cache, each, begin - 1), OptionError);
+          EXPECT_THROW(held(cache, each, 0), OptionError);
+        }
+      }
+    }
+  }
+}
+
 TEST(KVCache, RoundsOnceToWhatItStores) {
   Random random(11);
   const Rows rows = random_rows(1, 30, random);
@@ -229,6 +288,24 @@ TEST(KVCache, IntegersAreOffByHalfAStepAtMost) {
     }
   }
   EXPECT_GT(worst, 0.9) << "the bound is not tight";
+}
+
+/// append and read take a context's instruction set; the default one's is QKV_ISA's.
+TEST(KVCacheDeathTest, TakesTheForcedInstructionSet) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process of its own, in which no default context has been made
+  const auto make = [] {
+    setenv("QKV_ISA", "nonsense", 1);
+    Context scalar({.threads = 1, .isa = Isa::kScalar});
+    KVCache({.head_dim = 4, .capacity = 8}, scalar);  // asks nobody else
+    try {
+      KVCache({.head_dim = 4, .capacity = 8});
+    } catch (const OptionError& error) {
+      std::fputs(error.what(), stderr);
+      std::exit(0);
+    }
+    std::exit(1);
+  };
+  EXPECT_EXIT(make(), testing::ExitedWithCode(0), "QKV_ISA: .* got \"nonsense\"");
 }
 
 TEST(KVCache, IntegersOfRowsThatAreNotFiniteAreNaN) {

@@ -23,9 +23,9 @@ constexpr CacheStorage kStorageOf = std::is_same_v<T, double>     ? CacheStorage
                                     : std::is_same_v<T, Float16>  ? CacheStorage::kF16
                                                                   : CacheStorage::kF32;
 
-/// An empty cache for `batch` sequences of at most `most` tokens. A ring sees the last `window` tokens.
+/// An empty cache for `batch` sequences of at most `most` tokens. A ring sees the last `window` tokens, and the first.
 inline KVCache empty_cache(CacheKind kind, CacheStorage storage, Index batch, Index num_kv_heads, Index head_dim,
-                           Index v_head_dim, Index most, Index window = 0, Index max_append = 0) {
+                           Index v_head_dim, Index most, Index window = 0, Index max_append = 0, Index first = 0) {
   KVCacheConfig config{.num_kv_heads = num_kv_heads, .head_dim = head_dim, .v_head_dim = v_head_dim, .storage = storage};
   config.sequences = batch;
   config.capacity = std::max<Index>(most, 1);
@@ -33,6 +33,7 @@ inline KVCache empty_cache(CacheKind kind, CacheStorage storage, Index batch, In
     config.layout = CacheLayout::kRing;
     config.window = window;
     config.max_append = max_append;
+    config.first = first;
     config.capacity = 0;
   } else if (kind != CacheKind::kContiguous) {
     config.layout = CacheLayout::kPaged;

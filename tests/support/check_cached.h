@@ -45,20 +45,21 @@ void check_cached(const AttentionCase& each, CacheKind kind, CacheStorage storag
 }
 
 struct RingCase {
-  Index group = 1, window = 1, most = 100, max_append = 1;
+  Index group = 1, window = 1, most = 100, max_append = 1, first = 0;
   CacheStorage storage = CacheStorage::kF32;
   std::uint64_t seed = 1;
 };
 
-/// A ring sees its window, and gives the bits of a cache that has kept everything, under the same window.
+/// A ring sees its window and the first keys, and gives the bits of a cache that has kept everything, under the same mask.
 template <class T>
 void check_ring(const RingCase& c) {
   const Problem<T> problem(cached_case(c.group, c.most, c.most, 20, 12));
   const View<T, 4> q = problem.q(), k = problem.k(), v = problem.v();
   KVCache whole = empty_cache(CacheKind::kContiguous, c.storage, 1, 2, 20, 12, c.most);
-  KVCache ring = empty_cache(CacheKind::kRing, c.storage, 1, 2, 20, 12, c.most, c.window, c.max_append);
+  KVCache ring = empty_cache(CacheKind::kRing, c.storage, 1, 2, 20, 12, c.most, c.window, c.max_append, c.first);
   const AttentionOptions causal{.mask = Mask::causal(Align::kBottomRight)};
-  const AttentionOptions both{.mask = Mask::causal(Align::kBottomRight) & Mask::window(c.window - 1, -1, Align::kBottomRight)};
+  const Mask shown = Mask::window(c.window - 1, -1, Align::kBottomRight) | Mask::first(c.first);
+  const AttentionOptions both{.mask = Mask::causal(Align::kBottomRight) & shown};
   Random random(c.seed);
   for (Index done = 0; done < c.most;) {
     const Index chunk = random.below(4) == 0 ? 1 + random.below(c.max_append) : 1 + random.below(3);
@@ -73,7 +74,7 @@ void check_ring(const RingCase& c) {
     });
     done += n;
   }
-  if (c.most < c.window + c.max_append) return;  // nothing is overwritten yet
+  if (c.most < c.first + c.window + c.max_append) return;  // nothing is overwritten yet
   Context context({.threads = 1});
   Tensor<T> out({1, 2 * c.group, c.max_append + 1, 12});
   EXPECT_THROW(attention_forward(q.sliced(2, 0, c.max_append + 1), ring.key_value(), out, {}, causal, context), OptionError);

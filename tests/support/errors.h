@@ -6,6 +6,7 @@
 #include <exception>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 
 namespace qkv::test {
 
@@ -25,8 +26,9 @@ std::string text_of(F&& call) {
 }
 
 /// Each of `parts` stands in the text.
-inline void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
-  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+inline void expect_parts(const std::string& text, std::initializer_list<std::string_view> parts) {
+  for (const std::string_view part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
 }  // namespace qkv::test

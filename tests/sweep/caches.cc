@@ -83,6 +83,7 @@ bool run_cache(Index n, Worst& worst) {
 constexpr std::array<Index, 3> kGroups = {1, 2, 4};
 constexpr std::array<Index, 5> kWindows = {1, 7, 64, 90, 200};
 constexpr std::array<Index, 4> kAppends = {1, 3, 16, 30};
+constexpr std::array<Index, 4> kFirsts = {0, 1, 5, 70};
 constexpr Index kRingCount = static_cast<Index>(kGroups.size() * kWindows.size() * kAppends.size() * kStorages.size());
 
 bool run_ring(Index n, Worst&) {
@@ -93,6 +94,7 @@ bool run_ring(Index n, Worst&) {
   ring.max_append = digits.of(kAppends);
   ring.storage = digits.of(kStorages);
   ring.most = 140 + 20 * (n % 7);
+  ring.first = kFirsts[static_cast<std::size_t>(n % 4)];
   ring.seed = static_cast<std::uint64_t>(n);
   in_type_of(ring.storage, n % 2 == 0, [&]<class T>(T) { check_ring<T>(ring); });
   return true;
@@ -123,7 +125,7 @@ Family cache_family() {
           "keys, widths, numbers, bias, soft cap, scale, sinks, position bias, callback, empty rows", kCacheCount, run_cache};
 }
 Family ring_family() {
-  return {"ring", "heads of a group x window x largest append x storage", "how tokens arrive", kRingCount, run_ring};
+  return {"ring", "heads of a group x window x largest append x storage", "how tokens arrive, first keys", kRingCount, run_ring};
 }
 Family cascade_family() {
   return {"cascade", "heads of a group x queries x page size x shared keys x storage", "type of 16-bit queries", kCascadeCount,

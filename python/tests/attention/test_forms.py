@@ -112,6 +112,22 @@ def test_a_ring_sees_its_window() -> None:
     assert np.allclose(step, qkv.attention(q, k, v, mask=qkv.Mask.sliding(6))[:, :, -1:], atol=1e-6)
 
 
+def test_a_ring_pins_its_first_keys_and_drops_none_in_silence() -> None:
+    q, k, v = problem(6, 1, 2, 30, 30, 8)
+    mask = qkv.Mask.causal("bottom_right") & (qkv.Mask.window(5, 0, "bottom_right") | qkv.Mask.first(4))
+    expected = qkv.attention(q[:, :, -1:], k, v, mask=mask)
+    for first in (4, 3, 0):
+        ring = qkv.KVCache(num_kv_heads=2, head_dim=8, layout="ring", window=6, first=first)
+        for t in range(30):
+            ring.append(k[:, :, t : t + 1], v[:, :, t : t + 1])
+        if first == 4:
+            assert np.allclose(qkv.attention(q[:, :, -1:], ring, mask=mask), expected, atol=1e-6)
+            assert np.allclose(qkv.attention(q[:, :, -1:], ring), expected, atol=1e-6)
+        else:
+            with pytest.raises(ValueError, match=f"the mask keeps key {first}.*KVCacheConfig::first.*first {first}"):
+                qkv.attention(q[:, :, -1:], ring, mask=mask)
+
+
 @given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5), causal=st.booleans(), seed=st.integers(0, 9))
 @settings(deadline=None, max_examples=30)
 def test_ragged_batches_are_their_sequences(lengths: list[int], causal: bool, seed: int) -> None:

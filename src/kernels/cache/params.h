@@ -17,13 +17,15 @@ struct CachedMatrix {
 };
 
 /// K, V and where their rows lie: position j is row j % page_size of page pages[j / page_size % num_pages]. One page is a
-/// contiguous cache, several are a paged one, few that are reused in turn a ring.
+/// contiguous cache, several are a paged one, one that is reused in turn a ring. A ring's pinned positions, which are never
+/// overwritten, lie behind that: row page_size + j of its page.
 struct CachedHead {
   StoredType type;
   CachedMatrix k, v;   // rows of D and Dv
   const Index* pages;  // [num_pages]
   Index num_pages, page_size;
-  Index first, end;  // the positions that exist
+  Index pinned_begin, pinned_end;  // positions that exist and are pinned; pinned_end = 0: none
+  Index first, end;                // the others that exist, from pinned_end on
 };
 
 /// Attention on a cache. Positions that do not exist are never read, so the mask may keep none of them.

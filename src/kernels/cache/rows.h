@@ -14,15 +14,23 @@ namespace {
 /// Calls body(position - begin, page, row of the page, count) for each contiguous run of existing positions of [begin, end).
 template <class Body>
 inline __attribute__((always_inline)) void for_cached_runs(const CachedHead& cache, Index begin, Index end, const Body& body) {
-  const Index first = larger(begin, cache.first), last = smaller(end, cache.end);
-  if (first >= last) return;
-  Index row = first % cache.page_size, n = first / cache.page_size % cache.num_pages;
-  for (Index j = first; j < last;) {
-    const Index count = smaller(last - j, cache.page_size - row);
+  const Index last = smaller(end, cache.end);
+  bool pinned = begin < cache.pinned_end;
+  Index j = larger(begin, pinned ? cache.pinned_begin : cache.first);
+  if (j >= last) return;
+  Index row = pinned ? cache.page_size + j : j % cache.page_size;
+  Index n = pinned ? 0 : j / cache.page_size % cache.num_pages;
+  while (j < last) {
+    const Index count = smaller(last, pinned ? cache.pinned_end : j + cache.page_size - row) - j;
     body(j - begin, cache.pages[n], row, count);
     j += count;
     row = 0;
     n = n + 1 == cache.num_pages ? 0 : n + 1;
+    if (pinned) {  // the rest of a ring, whose only page this is
+      pinned = false;
+      j = larger(j, cache.first);
+      row = j % cache.page_size;
+    }
   }
 }
 

@@ -63,7 +63,7 @@ struct CacheTileRows : PlainProducts {
   const T* take(const CachedMatrix& matrix, Index j0, Index nj, Index width, T* scratch, Index& stride) const {
     constexpr StoredType own = std::is_same_v<T, double> ? StoredType::kF64 : StoredType::kF32;
     const Index begin = larger(j0, cache.first), end = smaller(j0 + nj, cache.end);
-    if (cache.type == own && begin < end && begin / cache.page_size == (end - 1) / cache.page_size) {
+    if (cache.type == own && j0 >= cache.pinned_end && begin < end && begin / cache.page_size == (end - 1) / cache.page_size) {
       stride = matrix.row_stride;
       const Index page = cache.pages[begin / cache.page_size % cache.num_pages];
       return cached_row<T>(matrix, page, begin % cache.page_size) - begin * stride;
