@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "command.h"
-#include "dispatch/cpu.h"
+#include "core/cpu.h"
 #include "dispatch/kernels.h"
 #include "json.h"
 #include "machine.h"

@@ -3,8 +3,8 @@
 #include <charconv>
 
 #include "command.h"
+#include "core/cpu.h"
 #include "core/escape.h"
-#include "dispatch/cpu.h"
 
 namespace qkv::cli {
 namespace {

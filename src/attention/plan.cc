@@ -11,7 +11,7 @@
 #include "attention/cached_problem.h"
 #include "attention/decode.h"
 #include "core/callback_error.h"
-#include "dispatch/cpu.h"
+#include "core/cpu.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -2,7 +2,7 @@
 #include <pty.h>
 
 #include "cli/tool.h"
-#include "dispatch/cpu.h"
+#include "core/cpu.h"
 #include "qkv/context.h"
 #include "support/random.h"
 

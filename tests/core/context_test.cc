@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "core/available_threads.h"
+#include "core/cpu.h"
 #include "core/scratch.h"
-#include "dispatch/cpu.h"
 #include "qkv/error.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Asks the CPU and the operating system what they can run. Not: which kernel a call takes.
 // AArch64: Linux, Documentation/arch/arm64/elf_hwcaps.rst and sve.rst.
-#include "dispatch/cpu.h"
+#include "core/cpu.h"
 
 #include <algorithm>
 #include <array>
