@@ -31,7 +31,7 @@ QKV_API Isa parse_isa(std::string_view name);
 class QKV_API Executor {
  public:
   virtual ~Executor();
-  /// How many bodies can run at once, the caller's thread included. At least 1.
+  /// How many bodies can run at once, the caller's thread included. At least 1; of more than 1024 a Context uses 1024.
   virtual int concurrency() const = 0;
   /// Calls body(0) .. body(workers - 1), each once, on any thread, in any order, and returns when all have returned.
   /// A body may throw: the first exception must reach the caller after all bodies have returned.

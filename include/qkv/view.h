@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -37,7 +38,7 @@ class View {
     Index stride = 1;
     for (int axis = Rank - 1; axis >= 0; --axis) {
       strides_[at(axis)] = stride;
-      stride *= sizes_[at(axis)];
+      stride = product(stride, sizes_[at(axis)]);
     }
   }
 
@@ -62,14 +63,14 @@ class View {
   Index size(int axis) const { return sizes_[at(axis)]; }
   Index stride(int axis) const { return strides_[at(axis)]; }
 
-  /// Number of elements.
+  /// Number of elements; the largest Index where it is larger than that.
   Index count() const {
     Index n = 1;
-    for (Index size : sizes_) n *= size;
+    for (Index size : sizes_) n = product(n, size);
     return n;
   }
   bool is_null() const { return data_ == nullptr && count() == 0; }
-  std::string shape() const { return shape_text(sizes_.data(), Rank); }
+  std::string shape() const { return data_ == nullptr && sizes_ == Sizes{} ? "not given" : shape_text(sizes_.data(), Rank); }
 
   /// The element at (i0, i1, ..); indices are not checked.
   template <class... I>
@@ -101,18 +102,36 @@ class View {
     Index stride = 1;
     for (int axis = Rank - 1; axis >= 0; --axis) {
       if (size(axis) != 1 && strides_[at(axis)] != stride) return false;
-      stride *= size(axis);
+      stride = product(stride, size(axis));
     }
     return true;
   }
 
  private:
   static constexpr std::size_t at(int axis) { return static_cast<std::size_t>(axis); }
+  static constexpr Index product(Index a, Index b) {
+    Index result = 0;
+    return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<Index>::max() : result;
+  }
 
   T* data_ = nullptr;
   Sizes sizes_{};
   Sizes strides_{};
 };
+
+/// Bits of 16-bit floats, as other programs hold them, read and written where they lie:
+/// View<const BFloat16, 4>(as_bf16(bits), {B, H, T, D}).
+inline BFloat16* as_bf16(std::uint16_t* bits) { return reinterpret_cast<BFloat16*>(bits); }
+inline const BFloat16* as_bf16(const std::uint16_t* bits) { return reinterpret_cast<const BFloat16*>(bits); }
+inline Float16* as_f16(std::uint16_t* bits) { return reinterpret_cast<Float16*>(bits); }
+inline const Float16* as_f16(const std::uint16_t* bits) { return reinterpret_cast<const Float16*>(bits); }
+static_assert(sizeof(BFloat16) == 2 && sizeof(Float16) == 2 && alignof(BFloat16) == 2 && alignof(Float16) == 2);
+
+/// Packed tokens [T, H, D] of one sequence seen as [1, H, T, D]: what caches and attention take, without a copy.
+template <class T>
+View<T, 4> one_sequence(const View<T, 3>& x) {
+  return {x.data(), {1, x.size(1), x.size(0), x.size(2)}, {0, x.stride(1), x.stride(0), x.stride(2)}};
+}
 
 /// [B, T, H*D] seen as [B, H, T, D]: the heads of a projection, without a copy. Throws ShapeError when H does not divide.
 template <class T>

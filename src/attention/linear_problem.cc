@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "core/overlap.h"
 #include "dispatch/kernels.h"
 
 namespace qkv {
@@ -23,6 +24,9 @@ void check_inputs(const char* function, const View<const T, 4>& q, const View<co
     check<ShapeError>(std::ranges::min(view->sizes()) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k,
                       ", v ", v);
   }
+  check_reach(function, {"q", q});
+  check_reach(function, {"k", k});
+  check_reach(function, {"v", v});
   check<ShapeError>(q.size(3) >= 1 && v.size(3) >= 1, function, "head_dim and v_head_dim must be at least 1: got q ", q, ", v ",
                     v);
   check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);

@@ -49,7 +49,7 @@ std::optional<int> environment_threads() {
 int chosen_threads(const ContextOptions& options) {
   check<OptionError>(options.threads >= 0 && options.threads <= kMaxThreads, "Context", "threads must be from 0 to ",
                      kMaxThreads, ": got ", options.threads);
-  const int limit = options.executor ? std::max(options.executor->concurrency(), 1) : kMaxThreads;
+  const int limit = options.executor ? std::clamp(options.executor->concurrency(), 1, kMaxThreads) : kMaxThreads;
   if (options.threads > 0) return std::min(options.threads, limit);
   if (const auto threads = environment_threads()) return std::min(*threads, limit);
   return options.executor ? limit : available_threads();

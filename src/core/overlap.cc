@@ -4,6 +4,7 @@
 #include "core/overlap.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "core/check.h"
 
@@ -113,13 +114,35 @@ bool is_empty(const StridedBox& box) {
   return std::any_of(box.sizes.begin(), box.sizes.begin() + box.rank, [](Index size) { return size <= 0; });
 }
 
-std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data(), box.rank); }
-
-void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other) {
-  if (!overlaps(output.box, other.box)) return;
-  fail<ShapeError>(function, output.name, " must share no element with ", other.name, ": got ", output.name, " ",
-                   shape_of(output.box), " and ", other.name, " ", shape_of(other.box), " in the same memory");
+/// Whether two places of a box are one element. An axis that steps over all of the finer ones adds none.
+bool shows_twice(const StridedBox& box) {
+  std::array<std::size_t, 4> order{};
+  std::size_t axes = 0;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(box.rank); ++axis) {
+    if (box.sizes[axis] > 1) order[axes++] = axis;
+  }
+  const auto stride = [&](std::size_t n) { return std::abs(box.strides[order[n]]); };
+  std::sort(order.begin(), order.begin() + axes,
+            [&](std::size_t a, std::size_t b) { return std::abs(box.strides[a]) < std::abs(box.strides[b]); });
+  StridedBox finer{box.address, box.element_bytes, box.rank, {}, box.strides};  // the box at index 0 of the coarser axes
+  finer.sizes.fill(1);
+  Index reach = 1;
+  for (std::size_t n = 0; n < axes; ++n) {
+    const std::size_t axis = order[n];
+    if (stride(n) < reach) {
+      // The rest of this axis against its index 0.
+      StridedBox rest = finer;
+      rest.address += static_cast<std::uintptr_t>(box.strides[axis] * box.element_bytes);
+      rest.sizes[axis] = box.sizes[axis] - 1;
+      if (overlaps(finer, rest)) return true;
+    }
+    reach += (box.sizes[axis] - 1) * stride(n);
+    finer.sizes[axis] = box.sizes[axis];
+  }
+  return false;
 }
+
+std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data(), box.rank); }
 
 }  // namespace
 
@@ -130,16 +153,50 @@ bool overlaps(const StridedBox& a, const StridedBox& b) {
   return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
 }
 
+void check_reach(std::string_view function, const NamedBox& view) {
+  const StridedBox& box = view.box;
+  if (is_empty(box)) return;
+  constexpr Index limit = Index{1} << 61;
+  Index count = 1, reach = box.element_bytes;
+  bool fits = true;
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(box.rank); ++axis) {
+    Index bytes = 0;
+    fits = fits && box.strides[axis] > -limit && !__builtin_mul_overflow(count, box.sizes[axis], &count) &&
+           !__builtin_mul_overflow(box.sizes[axis] - 1, std::abs(box.strides[axis]), &bytes) &&
+           !__builtin_mul_overflow(bytes, box.element_bytes, &bytes) && !__builtin_add_overflow(reach, bytes, &reach);
+  }
+  check<ShapeError>(
+      fits && count <= limit && reach <= limit, function, view.name,
+      " must have at most 2^61 elements, the last at most 2^61 bytes from the first: got ", [&] { return shape_of(box); },
+      ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
+}
+
+void check_written(std::string_view function, const NamedBox& output) {
+  const StridedBox& box = output.box;
+  if (is_empty(box)) return;
+  check_reach(function, output);
+  for (int axis = 0; axis < box.rank; ++axis) {
+    const auto at = static_cast<std::size_t>(axis);
+    check<ShapeError>(box.sizes[at] == 1 || box.strides[at] != 0, function, output.name,
+                      " is written, so no axis may repeat with stride 0: got axis ", axis, " of ",
+                      [&] { return shape_of(box); });
+  }
+  check<ShapeError>(
+      !shows_twice(box), function, output.name, " is written, so no two of its elements may be one: got ",
+      [&] { return shape_of(box); }, ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
+}
+
+void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other) {
+  if (!overlaps(output.box, other.box)) return;
+  fail<ShapeError>(function, output.name, " must share no element with ", other.name, ": got ", output.name, " ",
+                   shape_of(output.box), " and ", other.name, " ", shape_of(other.box), " in the same memory");
+}
+
 void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs) {
+  for (const NamedBox& input : inputs) check_reach(function, input);
   for (std::size_t n = 0; n < outputs.size(); ++n) {
-    const StridedBox& box = outputs[n].box;
-    if (is_empty(box)) continue;
-    for (int axis = 0; axis < box.rank; ++axis) {
-      const auto at = static_cast<std::size_t>(axis);
-      check<ShapeError>(box.sizes[at] == 1 || box.strides[at] != 0, function, outputs[n].name,
-                        " is written, so no axis may repeat with stride 0: got axis ", axis, " of ",
-                        [&] { return shape_of(box); });
-    }
+    if (is_empty(outputs[n].box)) continue;
+    check_written(function, outputs[n]);
     for (const NamedBox& input : inputs) check_apart(function, outputs[n], input);
     for (const NamedBox& earlier : outputs.first(n)) check_apart(function, outputs[n], earlier);
   }

@@ -1,5 +1,5 @@
 // Do two strided views share memory? Decided exactly: interleaved slices of one packed buffer ([B, T, 3, H, D]) do not.
-// Not: whether one view shows an element twice, except for the plain case of a stride of 0.
+// And does one view show an element twice, or reach further than addresses do?
 #pragma once
 
 #include <array>
@@ -51,9 +51,16 @@ struct NamedBox {
   StridedBox box;
 };
 
-/// Throws ShapeError when an output has a stride of 0 over more than one element, or shares an element with an input or with
+/// ShapeError unless the number of elements and every distance within the view, in bytes, are at most 2^61.
+QKV_API void check_reach(std::string_view function, const NamedBox& view);
+
+/// Throws ShapeError when a view reaches too far, or an output shows an element twice, or shares one with an input or with
 /// another output. Views that are null or empty are passed over. Allocates nothing.
 QKV_API void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs);
+
+/// Its parts for outputs, for results whose number is known at run time only: one output by itself, and beside something else.
+QKV_API void check_written(std::string_view function, const NamedBox& output);
+QKV_API void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other);
 
 }  // namespace v0
 }  // namespace qkv

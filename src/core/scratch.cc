@@ -1,5 +1,5 @@
-// One lock for the free lists of all contexts. It is held for a few instructions, never while memory is asked for, and across
-// fork, so that a child never inherits a half-changed list.
+// One lock for the free lists of all contexts. It is held for a few instructions, and while a list grows by a place, but never
+// while a block is allocated or freed; and across fork, so that a child never inherits a half-changed list.
 #include "core/scratch.h"
 
 #include <pthread.h>
@@ -64,16 +64,19 @@ void ScratchPool::give_back(Block block) noexcept {
   free_.push_back(block);
 }
 
-void ScratchPool::trim() {
-  std::vector<Block> unused;
-  {
-    const std::lock_guard lock(list_mutex());
-    unused = free_;
-    free_.clear();
-    num_blocks_ -= unused.size();
-    for (const Block& block : unused) held_bytes_ -= block.bytes;
+void ScratchPool::trim() noexcept {
+  for (;;) {
+    Block unused;
+    {
+      const std::lock_guard lock(list_mutex());
+      if (free_.empty()) return;
+      unused = free_.back();
+      free_.pop_back();  // keeps the room for what is still borrowed
+      --num_blocks_;
+      held_bytes_ -= unused.bytes;
+    }
+    free_aligned(unused.data);
   }
-  for (const Block& block : unused) free_aligned(block.data);
 }
 
 std::size_t ScratchPool::held_bytes() const {

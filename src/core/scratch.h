@@ -28,8 +28,8 @@ class QKV_API ScratchPool {
   /// The smallest free block of at least `bytes`, else a new one. Thread-safe. Throws std::bad_alloc.
   Block take(std::size_t bytes);
   void give_back(Block block) noexcept;
-  /// Frees what nobody holds.
-  void trim();
+  /// Frees what nobody holds. Allocates nothing.
+  void trim() noexcept;
   /// Bytes of all blocks, borrowed or free.
   std::size_t held_bytes() const;
 

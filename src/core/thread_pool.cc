@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <system_error>
 #include <thread>
 
 #include "core/available_threads.h"
@@ -52,11 +51,11 @@ class Team {
  public:
   explicit Team(int helpers) {
     const BlockedSignals blocked;
-    threads_.reserve(static_cast<std::size_t>(helpers));
     try {
+      threads_.reserve(static_cast<std::size_t>(helpers));
       for (int n = 0; n < helpers; ++n) threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error&) {
-      // The system has no more threads to give: those that started, at worst none, do all bodies.
+    } catch (...) {
+      // The system has no more threads to give, or no memory for one: those that started, at worst none, do all bodies.
     }
   }
 

@@ -25,6 +25,27 @@ struct Call {
   }
 };
 
+// What is borrowed until a call ends is never a temporary.
+template <class T>
+concept MaskOf = requires(T&& dense) { Mask::keep(std::forward<T>(dense), MaskAxes::kQk); };
+template <class T>
+concept DropOf = requires(T&& dense) { Mask::drop(std::forward<T>(dense), MaskAxes::kQk); };
+template <class T>
+concept MaskOfFour = requires(T&& dense) { Mask::keep(std::forward<T>(dense)); };
+template <class T>
+concept DropOfFour = requires(T&& dense) { Mask::drop(std::forward<T>(dense)); };
+using Dense = Tensor<std::uint8_t>;
+static_assert(MaskOf<Dense&> && MaskOf<const Dense&> && MaskOfFour<Dense&> && MaskOfFour<const Dense&>);
+static_assert(DropOf<Dense&> && DropOf<const Dense&> && DropOfFour<Dense&> && DropOfFour<const Dense&>);
+static_assert(!MaskOf<Dense> && !MaskOf<const Dense> && !MaskOfFour<Dense> && !MaskOfFour<const Dense>);
+static_assert(!DropOf<Dense> && !DropOf<const Dense> && !DropOfFour<Dense> && !DropOfFour<const Dense>);
+template <class ViewOf, class T>
+constexpr bool kBorrowsOnlyWhatStays =
+    std::is_constructible_v<ViewOf, Tensor<T>&> && std::is_constructible_v<ViewOf, const Tensor<T>&> &&
+    !std::is_constructible_v<ViewOf, Tensor<T>> && !std::is_constructible_v<ViewOf, const Tensor<T>>;
+static_assert(kBorrowsOnlyWhatStays<BiasView, float> && kBorrowsOnlyWhatStays<BiasView, double>);
+static_assert(kBorrowsOnlyWhatStays<SinkView, float> && kBorrowsOnlyWhatStays<SinkView, double>);
+
 TEST(Errors, TheLegalCallIsLegal) {
   Call call;
   EXPECT_NO_THROW(call.forward());
@@ -36,6 +57,47 @@ TEST(Errors, NegativeSizesAreRefused) {
   const View<const float, 4> rows(x, {1, 1, -2, 4});
   const View<float, 4> out(x, {1, 1, -2, 4});
   expect_parts(text_of<ShapeError>([&] { attention_forward(rows, rows, rows, out, {}); }), {"[attention_forward]", "-2"});
+}
+
+/// Sizes and strides whose products are no numbers: an error before anything is read.
+TEST(Errors, ViewsThatReachTooFarAreRefused) {
+  float x[64] = {}, y[64] = {};
+  constexpr Index kHuge = Index{1} << 62;
+  const View<const float, 4> small(x, {1, 1, 1, 4});
+  const View<float, 4> out(y, {1, 1, 1, 4});
+  const auto refuses = [&](const View<const float, 4>& q, const View<const float, 4>& kv, const View<float, 4>& to) {
+    expect_parts(text_of<ShapeError>([&] { attention_forward(q, kv, kv, to, {}); }),
+                 {"[attention_forward]", "must have at most 2^61 elements"});
+  };
+  const View<const float, 4> batch(x, {kHuge, 1, 1, 4}, {0, 4, 4, 1}), rows(x, {1, 1, kHuge, 4}, {0, 4, 0, 1});
+  refuses(batch, batch, {y, {kHuge, 1, 1, 4}, {4, 4, 4, 1}});
+  refuses(small, rows, out);
+  refuses(rows, small, {y, {1, 1, kHuge, 4}});
+  refuses(View<const float, 4>(x, {2, 1, 1, 4}, {kHuge, 4, 4, 1}), View<const float, 4>(x, {2, 1, 1, 4}, {0, 4, 4, 1}),
+          View<float, 4>(y, {2, 1, 1, 4}));
+  refuses(View<const float, 4>(x, {2, 1, 1, 4}, {std::numeric_limits<Index>::min(), 4, 4, 1}),
+          View<const float, 4>(x, {2, 1, 1, 4}, {0, 4, 4, 1}), View<float, 4>(y, {2, 1, 1, 4}));
+  EXPECT_EQ(batch.count(), std::numeric_limits<Index>::max());
+  EXPECT_EQ((View<const float, 3>(x, {kHuge, 8, 0}).count()), 0);
+}
+
+TEST(Errors, AnOutputShowsNoElementTwice) {
+  Call call;
+  const View<float, 4> whole = call.out;
+  const View<float, 4> twisted(whole.data(), whole.sizes(), {whole.stride(0), 1, whole.stride(2), 1});
+  expect_parts(
+      text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, twisted, call.lse); }),
+      {"[attention_forward] out is written, so no two of its elements may be one: got [2, 4, 3, 6], strides [72, 1, 6, 1]"});
+}
+
+TEST(Errors, WhatIsNotGivenIsNotCalledEmpty) {
+  Call call;
+  expect_parts(text_of<ShapeError>([&] {
+                 attention_backward(call.q, call.k, call.v, call.out, {}, call.dout, AttentionGradients<float>{.dq = call.dq});
+               }),
+               {"[attention_backward] lse must be [B, H, Tq], as forward returned it: got not given for out [2, 4, 3, 6]"});
+  expect_parts(text_of<ShapeError>([&] { attention_forward(call.lse, call.k, call.v, call.out, call.lse); }),
+               {"[View] a tensor of 3 axes was given where the argument has 4: got tensor [2, 4, 3]"});
 }
 
 TEST(Errors, GradientsOfAMergeShareNoMemory) {

@@ -153,6 +153,19 @@ TEST(ParallelFor, OptionLimitsAnInjectedExecutor) {
   EXPECT_EQ(executor->regions, 0);  // one worker needs no executor
 }
 
+/// Memory is made for each worker, so a claim beyond all machines is not believed.
+class Boaster : public InOrder {
+ public:
+  int concurrency() const override { return 1 << 30; }
+};
+TEST(ParallelFor, AnExecutorThatClaimsTooMuchIsCapped) {
+  Context context({.executor = std::make_shared<Boaster>()});
+  EXPECT_EQ(context.threads(), 1024);
+  std::atomic<int> calls{0};
+  context.parallel_for(5, [&](Index, int worker) { calls += worker < 1024; });
+  EXPECT_EQ(calls.load(), 5);
+}
+
 TEST(ParallelFor, AWorkerTakesItemsInAscendingOrder) {
   Context context({.threads = 3});
   for (int round = 0; round < 50; ++round) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -122,6 +123,58 @@ TEST(CheckOutputs, NamesTheTwoThatMeet) {
   }
   const std::vector<qkv::NamedBox> two = {{"dq", out}, {"dk", out}};
   EXPECT_THROW(qkv::check_outputs("f", two, {}), qkv::ShapeError);
+}
+
+/// Decided exactly: against a list of all elements.
+TEST(CheckOutputs, RefusesAnElementShownTwice) {
+  qkv::Random random(23);
+  const auto draw = [&](Index low, Index high) {
+    return low + static_cast<Index>(random.below(static_cast<std::uint64_t>(high - low + 1)));
+  };
+  int twice = 0, once = 0;
+  for (int round = 0; round < 20000; ++round) {
+    View<float, 4>::Sizes sizes{}, strides{};
+    for (std::size_t axis = 0; axis < 4; ++axis) sizes[axis] = draw(1, 4), strides[axis] = draw(-30, 30);
+    std::vector<float> memory(2000);
+    const View<float, 4> view(memory.data() + 1000, sizes, strides);
+    std::set<const float*> seen;
+    for (Index a = 0; a < sizes[0]; ++a) {
+      for (Index b = 0; b < sizes[1]; ++b) {
+        for (Index c = 0; c < sizes[2]; ++c) {
+          for (Index d = 0; d < sizes[3]; ++d) seen.insert(&view(a, b, c, d));
+        }
+      }
+    }
+    const bool expected = static_cast<Index>(seen.size()) < view.count();
+    bool refused = false;
+    try {
+      qkv::check_written("f", {"out", view});
+    } catch (const qkv::ShapeError&) {
+      refused = true;
+    }
+    ASSERT_EQ(refused, expected) << "round " << round << ": " << qkv::shape_text(sizes.data(), 4) << " strides "
+                                 << qkv::shape_text(strides.data(), 4);
+    ++(expected ? twice : once);
+  }
+  EXPECT_GT(twice, 2000);
+  EXPECT_GT(once, 2000);
+}
+
+TEST(CheckOutputs, RefusesWhatReachesTooFar) {
+  float element = 0;
+  constexpr Index kHuge = Index{1} << 62;
+  const auto check = [&](Index size, Index stride) {
+    const std::vector<qkv::NamedBox> inputs = {{"q", View<float, 2>(&element, {size, 2}, {stride, 1})}};
+    qkv::check_outputs("f", {}, inputs);
+  };
+  EXPECT_NO_THROW(check(Index{1} << 60, 0));
+  EXPECT_NO_THROW(check(2, Index{1} << 58));
+  EXPECT_THROW(check(kHuge, 0), qkv::ShapeError);
+  EXPECT_THROW(check(kHuge, kHuge), qkv::ShapeError);
+  EXPECT_THROW(check(2, kHuge), qkv::ShapeError);
+  EXPECT_THROW(check(2, -kHuge), qkv::ShapeError);
+  EXPECT_THROW(check(2, std::numeric_limits<Index>::min()), qkv::ShapeError);
+  EXPECT_NO_THROW(check(0, kHuge));
 }
 
 TEST(CheckOutputs, RefusesARepeatedOutput) {

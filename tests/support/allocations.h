@@ -1,4 +1,5 @@
-// Counts every allocation of a test program by replacing operator new. To be included by one file of a program.
+// Counts every allocation of a test program by replacing operator new, and lets memory be out for one thread. To be included by
+// one file of a program.
 #pragma once
 
 #include <atomic>
@@ -7,12 +8,24 @@
 
 namespace {
 std::atomic<long> allocations{0};
+thread_local long allocations_left = -1;  // of this thread, until memory is out; negative: no end
+
+/// Lets this thread allocate `allowed` times more while it lives.
+class [[maybe_unused]] FailingAllocations {
+ public:
+  explicit FailingAllocations(long allowed) { allocations_left = allowed; }
+  ~FailingAllocations() { allocations_left = -1; }
+  FailingAllocations(const FailingAllocations&) = delete;
+  FailingAllocations& operator=(const FailingAllocations&) = delete;
+};
 }  // namespace
 
 // GCC 12 sees through operator new and takes malloc and free for a mismatched pair.
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
   ++allocations;
+  if (allocations_left == 0) return nullptr;
+  if (allocations_left > 0) --allocations_left;
   return std::malloc(bytes);
 }
 void* operator new(std::size_t bytes) {
