@@ -105,5 +105,33 @@ TEST(Reference, PhiloxKnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+/// What judges every result: a bound that is no number judges nothing, so it fails.
+TEST(Bounds, FailClosed) {
+  const auto holds = [](double exact, double got, double bound) {
+    Tensor<long double> exact_tensor({1});
+    Tensor<double> got_tensor({1});
+    exact_tensor.data()[0] = exact;
+    got_tensor.data()[0] = got;
+    Expected<double> expected(std::move(exact_tensor), got_tensor, Tensor<double>({1}), 2);
+    expected.bounds[0] = bound;
+    Worst worst;
+    return static_cast<bool>(within(expected, got_tensor, "x", "x", worst)) && worst.largest() <= 1;
+  };
+  constexpr double kInfinity = HUGE_VAL, kNoNumber = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(holds(1, 1.5, 0.5));
+  EXPECT_FALSE(holds(1, 1.5, 0.4));
+  EXPECT_FALSE(holds(1, 1, kNoNumber));
+  EXPECT_FALSE(holds(1, 1e9, kNoNumber));
+  EXPECT_FALSE(holds(1, 1e9, kInfinity));
+  EXPECT_FALSE(holds(1, 1e9, 0));
+  EXPECT_FALSE(holds(1, 1, 0)) << "a bound of 0 is none: every bound has the rounding of results near 0";
+  EXPECT_FALSE(holds(1, kNoNumber, 1));
+  EXPECT_FALSE(holds(1, kInfinity, 1));
+  EXPECT_TRUE(holds(kInfinity, kInfinity, kNoNumber));
+  EXPECT_FALSE(holds(kInfinity, -kInfinity, kInfinity));
+  EXPECT_TRUE(holds(kNoNumber, kNoNumber, kNoNumber));
+  EXPECT_FALSE(holds(kNoNumber, 1, kInfinity));
+}
+
 }  // namespace
 }  // namespace qkv::test

@@ -110,7 +110,7 @@ class File {
       if (std::isnan(value) && std::isnan(exact)) return;
       if (value == exact) return;
       const double error = std::abs(value - exact);
-      worst = std::isfinite(error) ? std::max(worst, error / limit) : infinity;
+      worst = std::isfinite(error) && std::isfinite(limit) ? std::max(worst, error / limit) : infinity;
     };
     const AnyTensor* sample = state_.find("sample." + result);
     if (sample == nullptr) {

@@ -80,7 +80,17 @@ class Worst {
   std::int64_t compared_ = 0;
 };
 
-/// Holds `actual` against `expected`: NaN where NaN is expected, the same infinity, else within the bound.
+/// Error over bound of one element; infinite where NaN or an infinity is wrong, and where the bound says nothing.
+template <class T>
+double error_over_bound(Wider<T> want, Wider<T> got, double bound) {
+  if (!std::isfinite(want)) return (std::isnan(want) && std::isnan(got)) || want == got ? 0 : HUGE_VAL;
+  if (!std::isfinite(bound) || std::isnan(got)) return HUGE_VAL;
+  const bool too_large = kIsHalf<T> && static_cast<double>(std::abs(want)) + bound > kLargestNumber<T>;
+  if (too_large && std::isinf(got) && (got > 0) == (want > 0)) return 0;
+  return static_cast<double>(std::abs(want - got)) / bound;
+}
+
+/// Holds `actual` against `expected`: NaN where NaN is expected, the same infinity, otherwise within the bound.
 template <class T>
 testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& actual, const std::string& output,
                                 const std::string& case_name, Worst& worst) {
@@ -88,18 +98,10 @@ testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& ac
   double worst_ratio = 0;
   Index worst_at = -1, failures = 0;
   for (Index n = 0; n < actual.count(); ++n) {
-    const Wider<T> want = expected.exact.data()[n], got = number_as<Wider<T>>(actual.data()[n]);
-    double ratio = 0;
-    const double bound = expected.bounds[static_cast<std::size_t>(n)];
-    const bool too_large = static_cast<double>(std::abs(want)) + bound > kLargestNumber<T> && kIsHalf<T>;
-    if (std::isinf(got) && too_large && (got > 0) == (want > 0)) continue;
-    if (std::isnan(want) || std::isnan(got) || std::isinf(want)) {
-      ratio = (std::isnan(want) && std::isnan(got)) || want == got ? 0 : HUGE_VAL;
-    } else {
-      ratio = static_cast<double>(std::abs(want - got)) / bound;
-    }
-    failures += ratio > 1;
-    if (ratio > worst_ratio || worst_at < 0) worst_ratio = ratio, worst_at = n;
+    const double ratio = error_over_bound<T>(expected.exact.data()[n], number_as<Wider<T>>(actual.data()[n]),
+                                             expected.bounds[static_cast<std::size_t>(n)]);
+    failures += !(ratio <= 1);
+    if (!(ratio <= worst_ratio) || worst_at < 0) worst_ratio = ratio, worst_at = n;
   }
   worst.note(output, worst_ratio, case_name);
   if (failures == 0) return testing::AssertionSuccess();

@@ -99,6 +99,19 @@ class SecondMagnitudeMaker {
     return weight > 0 ? weight * (1 + (std::abs(sink) + std::abs(lse)) / 4) : 0;
   }
 
+  /// An empty row: its fill has no scores, so that only the values' own tangents move it (kMean).
+  void fill_row(Index b, Index h, Index i, Index g) {
+    const ReferenceInput<C>& in = input_.first;
+    const View<const C, 4> uv = tangents_.v;
+    const View<const double, 4> weights = first_.weights;
+    const View<double, 4> out = a_.out;
+    for (Index j = 0; j < in.k.size(2) && !uv.is_null(); ++j) {
+      if (!(weights(b, h, i, j) > 0)) continue;
+      const double weight = (in.options.factor ? in.options.factor(b, h, i, j) : 1) * weights(b, h, i, j);
+      for (Index n = 0; n < uv.size(3); ++n) out(b, h, i, n) += weight * static_cast<double>(std::abs(uv(b, g, j, n)));
+    }
+  }
+
   void row(Index b, Index h, Index i) {
     const ReferenceInput<C>& in = input_.first;
     const View<const C, 4> q = in.q, k = in.k, v = in.v, dout = in.dout, uq = tangents_.q, uk = tangents_.k, uv = tangents_.v;
@@ -109,6 +122,10 @@ class SecondMagnitudeMaker {
     const Index g = h / (q.size(1) / k.size(1)), kv_len = k.size(2);
     const double scale = std::abs(in.options.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))));
     const auto size_of = [](C x) { return static_cast<double>(std::abs(x)); };
+    if (lse_(b, h, i) == -std::numeric_limits<C>::infinity()) {
+      fill_row(b, h, i, g);
+      return;
+    }
     std::vector<Pair> pairs;
     double sink_rate = 0, mean = 0, delta = size_of(dlse(b, h, i)), moment = 0;
     for (Index n = 0; n < v.size(3); ++n) delta += size_of(dout(b, h, i, n)) * first_out(b, h, i, n);
