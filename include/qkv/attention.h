@@ -64,6 +64,8 @@ struct BiasView {
   BiasView(View<double, 4> bias) : f64(bias) {}
   BiasView(const Tensor<float>& bias) : f32(bias) {}
   BiasView(const Tensor<double>& bias) : f64(bias) {}
+  BiasView(const Tensor<float>&&) = delete;  // it would be gone before the call
+  BiasView(const Tensor<double>&&) = delete;
 
   View<const float, 4> f32;
   View<const double, 4> f64;
@@ -81,6 +83,8 @@ struct SinkView {
   SinkView(View<double, 1> sinks) : f64(sinks) {}
   SinkView(const Tensor<float>& sinks) : f32(sinks) {}
   SinkView(const Tensor<double>& sinks) : f64(sinks) {}
+  SinkView(const Tensor<float>&&) = delete;  // as of BiasView
+  SinkView(const Tensor<double>&&) = delete;
 
   bool is_null() const { return f32.is_null() && f64.is_null(); }
 
@@ -119,20 +123,20 @@ QKV_API void attention_forward(View<const Float16, 4> q, View<const Float16, 4> 
 /// 16-bit gradients are summed in float and rounded once.
 template <class T>
 struct AttentionGradients {
-  View<T, 4> dq{};                       ///< [B, H, Tq, D]
-  View<T, 4> dk{};                       ///< [B, Hkv, Tk, D]
-  View<T, 4> dv{};                       ///< [B, Hkv, Tk, Dv]
-  View<Accumulator<T>, 4> dbias{};       ///< the bias's own (broadcast) shape: summed over the axes that repeat
-  View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
-  bool accumulate = false;
+  View<T, 4> dq{};                           ///< [B, H, Tq, D]
+  View<T, 4> dk{};                           ///< [B, Hkv, Tk, D]
+  View<T, 4> dv{};                           ///< [B, Hkv, Tk, Dv]
+  View<Accumulator<T>, 4> dbias{};           ///< the bias's own (broadcast) shape: summed over the axes that repeat
   View<Accumulator<T>, 1> dsinks{};          ///< [H], needs sinks: -sum_bi exp(sink[h] - lse[b,h,i]) * delta[b,h,i]
   View<Accumulator<T>, 2> dposition_bias{};  ///< [rows, H] of the position bias: of its table, or of ALiBi's slopes [1, H]
+  View<const Accumulator<T>, 3> dlse{};      ///< input, optional: gradient arriving at lse [B, H, Tq]
+  bool accumulate = false;
 };
 
 /// Gradients of sum(out * dout) (+ sum(lse * dlse)), from what forward was given and returned. Needs lse. Where k and v are
 /// part of the keys, out and lse may be those of all keys (merge_attention): the result is this part's share of the gradients.
-///   delta = rowsum(dout * out) - dlse;  dP = dout v^T;  dS = P * (dP - delta);  dq = scale dS k;  dk = scale dS^T q;  dv = P^T
-///   dout
+///   delta = rowsum(dout * out) - dlse;  dP = dout v^T;  dS = P * (dP - delta)
+///   dq = scale dS k;  dk = scale dS^T q;  dv = P^T dout
 QKV_API void attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
                                 View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
                                 const AttentionGradients<float>& gradients, const AttentionOptions& options = {},
@@ -192,32 +196,32 @@ QKV_API void attention_forward_with_weights(View<const Float16, 4> q, View<const
 /// lse = -inf is the identity. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n - lse_out) out_n. 16-bit outs are summed
 /// in float and rounded once.
 QKV_API void merge_attention(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
-                             View<float, 4> out, View<float, 3> lse);
+                             View<float, 4> out, View<float, 3> lse, Context& context = Context::default_context());
 QKV_API void merge_attention(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
-                             View<double, 4> out, View<double, 3> lse);
+                             View<double, 4> out, View<double, 3> lse, Context& context = Context::default_context());
 QKV_API void merge_attention(std::span<const View<const BFloat16, 4>> outs, std::span<const View<const float, 3>> lses,
-                             View<BFloat16, 4> out, View<float, 3> lse);
+                             View<BFloat16, 4> out, View<float, 3> lse, Context& context = Context::default_context());
 QKV_API void merge_attention(std::span<const View<const Float16, 4>> outs, std::span<const View<const float, 3>> lses,
-                             View<Float16, 4> out, View<float, 3> lse);
+                             View<Float16, 4> out, View<float, 3> lse, Context& context = Context::default_context());
 
 /// Gradients of merge_attention for each part: douts[n] = w_n dout;  dlses[n] = w_n (dout . (out_n - out) + dlse), w_n =
 /// exp(lse_n - lse).
 QKV_API void merge_attention_backward(std::span<const View<const float, 4>> outs, std::span<const View<const float, 3>> lses,
                                       View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
                                       View<const float, 3> dlse, std::span<const View<float, 4>> douts,
-                                      std::span<const View<float, 3>> dlses);
+                                      std::span<const View<float, 3>> dlses, Context& context = Context::default_context());
 QKV_API void merge_attention_backward(std::span<const View<const double, 4>> outs, std::span<const View<const double, 3>> lses,
                                       View<const double, 4> out, View<const double, 3> lse, View<const double, 4> dout,
                                       View<const double, 3> dlse, std::span<const View<double, 4>> douts,
-                                      std::span<const View<double, 3>> dlses);
+                                      std::span<const View<double, 3>> dlses, Context& context = Context::default_context());
 QKV_API void merge_attention_backward(std::span<const View<const BFloat16, 4>> outs, std::span<const View<const float, 3>> lses,
                                       View<const BFloat16, 4> out, View<const float, 3> lse, View<const BFloat16, 4> dout,
                                       View<const float, 3> dlse, std::span<const View<BFloat16, 4>> douts,
-                                      std::span<const View<float, 3>> dlses);
+                                      std::span<const View<float, 3>> dlses, Context& context = Context::default_context());
 QKV_API void merge_attention_backward(std::span<const View<const Float16, 4>> outs, std::span<const View<const float, 3>> lses,
                                       View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
                                       View<const float, 3> dlse, std::span<const View<Float16, 4>> douts,
-                                      std::span<const View<float, 3>> dlses);
+                                      std::span<const View<float, 3>> dlses, Context& context = Context::default_context());
 
 /// What a call would do, without doing it.
 struct AttentionPlan {

@@ -118,11 +118,15 @@ class QKV_API Mask {
   static Mask keep(View<const std::uint8_t, 2> dense, MaskAxes axes);
   static Mask keep(View<const std::uint8_t, 3> dense, MaskAxes axes);
   static Mask keep(const Tensor<std::uint8_t>& dense, MaskAxes axes);
+  static Mask keep(const Tensor<std::uint8_t>&&) = delete;  // a temporary would be gone before the call
+  static Mask keep(const Tensor<std::uint8_t>&&, MaskAxes) = delete;
   /// Non-zero = may not attend (PyTorch's key_padding_mask).
   static Mask drop(View<const std::uint8_t, 4> dense);
   static Mask drop(View<const std::uint8_t, 2> dense, MaskAxes axes);
   static Mask drop(View<const std::uint8_t, 3> dense, MaskAxes axes);
   static Mask drop(const Tensor<std::uint8_t>& dense, MaskAxes axes);
+  static Mask drop(const Tensor<std::uint8_t>&&) = delete;
+  static Mask drop(const Tensor<std::uint8_t>&&, MaskAxes) = delete;
 
   /// Intersection: kept where both keep.
   friend QKV_API Mask operator&(const Mask& a, const Mask& b);

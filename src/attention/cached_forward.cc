@@ -170,7 +170,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   forward(q, kv.without_first(shared), outs[1], lses[1], of_parts, context);
   const View<const T, 4> parts[] = {outs[0], outs[1]};
   const View<const Sum, 3> part_lses[] = {lses[0], lses[1]};
-  merge_attention(parts, part_lses, out, lse.is_null() ? merged : lse);
+  merge_attention(parts, part_lses, out, lse.is_null() ? merged : lse, context);
 }
 
 /// 16-bit queries are widened: their parts would be rounded before they are merged, and out is to be rounded once.

@@ -1,14 +1,16 @@
 // Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are taken in their order,
-// elements one by one: fixed bits. lse = -inf (no key) is the identity. 16-bit outs are summed in float and rounded once.
+// elements one by one, rows by themselves: fixed bits for any number of threads. lse = -inf (no key) is the identity. 16-bit
+// outs are summed in float and rounded once. Nothing is allocated after the first call of a shape.
 //   lse_out = log sum_n exp(lse_n);   w_n = exp(lse_n - lse_out);   out = sum_n w_n out_n
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "attention/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
+#include "core/region.h"
+#include "core/scratch.h"
 #include "qkv/attention.h"
 
 namespace qkv {
@@ -34,14 +36,19 @@ void check_parts(const char* function, std::span<const View<const T, 4>> outs,
                     shape_text(lse.data(), 3));
 }
 
-/// Calls body(b, h, i) for every row.
+constexpr Index kRowsOfItem = 64;
+
+/// Calls body(b, h, i, worker) for every row, of which each has `elements` numbers to pass over.
 template <class T, class Body>
-void for_rows(const View<T, 3>& lse, const Body& body) {
-  for (Index b = 0; b < lse.size(0); ++b) {
-    for (Index h = 0; h < lse.size(1); ++h) {
-      for (Index i = 0; i < lse.size(2); ++i) body(b, h, i);
+void for_rows(const View<T, 3>& lse, Index elements, Context& context, const Body& body) {
+  const Index length = lse.size(2), heads = lse.size(1), rows = lse.count();
+  const double flops = kElementFlops * static_cast<double>(rows) * static_cast<double>(elements);
+  parallel_for_flops(context, (rows + kRowsOfItem - 1) / kRowsOfItem, flops, [&](Index item, int worker) {
+    for (Index row = item * kRowsOfItem; row < std::min(rows, (item + 1) * kRowsOfItem); ++row) {
+      const Index head = row / length;
+      body(head / heads, head % heads, row % length, worker);
     }
-  }
+  });
 }
 
 template <class T>
@@ -71,19 +78,23 @@ Accumulator<T> number(T x) {
 
 template <class T>
 void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses, const View<T, 4>& out,
-           const View<Accumulator<T>, 3>& lse) {
+           const View<Accumulator<T>, 3>& lse, Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "merge_attention";
   check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
-  std::vector<NamedBox> inputs;
-  for (std::size_t n = 0; n < outs.size(); ++n) {
-    inputs.emplace_back("outs", outs[n]);
-    inputs.emplace_back("lses", lses[n]);
-  }
   const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
-  check_outputs(function, outputs, inputs);
-  std::vector<Sum> row(static_cast<std::size_t>(out.size(3)));
-  for_rows(lse, [&](Index b, Index h, Index i) {
+  check_outputs(function, outputs, {});
+  for (std::size_t n = 0; n < outs.size(); ++n) {
+    for (const NamedBox& output : outputs) {
+      check_apart(function, output, {"outs", outs[n]});
+      check_apart(function, output, {"lses", lses[n]});
+    }
+  }
+  constexpr Index kLine = 64 / static_cast<Index>(sizeof(Sum));
+  const Index width = (out.size(3) + kLine - 1) / kLine * kLine;  // of a worker's row: whole cache lines
+  const ScratchLease rows = borrow_scratch(context, static_cast<std::size_t>(context.threads() * width) * sizeof(Sum));
+  for_rows(lse, static_cast<Index>(outs.size() + 1) * out.size(3), context, [&](Index b, Index h, Index i, int worker) {
+    const std::span<Sum> row(rows.as<Sum>() + worker * width, static_cast<std::size_t>(out.size(3)));
     const Sum total = log_sum_exp<Sum>(lses, b, h, i);
     lse(b, h, i) = total;
     std::ranges::fill(row, Sum{0});
@@ -101,7 +112,7 @@ template <class T>
 void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,
                     const View<const T, 4>& out, const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout,
                     const View<const Accumulator<T>, 3>& dlse, std::span<const View<T, 4>> douts,
-                    std::span<const View<Accumulator<T>, 3>> dlses) {
+                    std::span<const View<Accumulator<T>, 3>> dlses, Context& context) {
   using Sum = Accumulator<T>;
   constexpr const char* function = "merge_attention_backward";
   check_parts<T>(function, outs, lses, out.sizes(), lse.sizes());
@@ -113,16 +124,21 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
     check<ShapeError>(douts[n].sizes() == out.sizes() && dlses[n].sizes() == lse.sizes(), function, "gradients of part ", n,
                       " must have the sizes of the part: got ", douts[n], ", ", dlses[n], " for ", out);
   }
-  std::vector<NamedBox> inputs{{"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", dlse}};
-  std::vector<NamedBox> outputs;
+  const NamedBox inputs[] = {{"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", dlse}};
   for (std::size_t n = 0; n < outs.size(); ++n) {
-    inputs.emplace_back("outs", outs[n]);
-    inputs.emplace_back("lses", lses[n]);
-    outputs.emplace_back("douts", douts[n]);
-    outputs.emplace_back("dlses", dlses[n]);
+    const NamedBox outputs[] = {{"douts", douts[n]}, {"dlses", dlses[n]}};
+    check_outputs(function, outputs, inputs);
+    for (const NamedBox& output : outputs) {
+      for (std::size_t other = 0; other < outs.size(); ++other) {
+        check_apart(function, output, {"outs", outs[other]});
+        check_apart(function, output, {"lses", lses[other]});
+        if (other >= n) continue;
+        check_apart(function, output, {"douts", douts[other]});
+        check_apart(function, output, {"dlses", dlses[other]});
+      }
+    }
   }
-  check_outputs(function, outputs, inputs);
-  for_rows(lse, [&](Index b, Index h, Index i) {
+  for_rows(lse, static_cast<Index>(2 * outs.size()) * out.size(3), context, [&](Index b, Index h, Index i, int) {
     for (std::size_t n = 0; n < outs.size(); ++n) {
       const bool live = lses[n](b, h, i) != kNoKeys<Sum>;
       const Sum w = part_weight(lses[n](b, h, i), lse(b, h, i));
@@ -141,14 +157,14 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
 
 #define QKV_DEFINE(T)                                                                                                        \
   void merge_attention(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses,          \
-                       View<T, 4> out, View<Accumulator<T>, 3> lse) {                                                        \
-    merge<T>(outs, lses, out, lse);                                                                                          \
+                       View<T, 4> out, View<Accumulator<T>, 3> lse, Context& context) {                                      \
+    merge<T>(outs, lses, out, lse, context);                                                                                 \
   }                                                                                                                          \
   void merge_attention_backward(std::span<const View<const T, 4>> outs, std::span<const View<const Accumulator<T>, 3>> lses, \
                                 View<const T, 4> out, View<const Accumulator<T>, 3> lse, View<const T, 4> dout,              \
                                 View<const Accumulator<T>, 3> dlse, std::span<const View<T, 4>> douts,                       \
-                                std::span<const View<Accumulator<T>, 3>> dlses) {                                            \
-    merge_backward<T>(outs, lses, out, lse, dout, dlse, douts, dlses);                                                       \
+                                std::span<const View<Accumulator<T>, 3>> dlses, Context& context) {                          \
+    merge_backward<T>(outs, lses, out, lse, dout, dlse, douts, dlses, context);                                              \
   }
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE

@@ -153,6 +153,46 @@ TYPED_TEST(MergeStored, MinusInfinityIsTheIdentity) {
   for (const Sum x : lse3.span()) EXPECT_EQ(x, -std::numeric_limits<Sum>::infinity());
 }
 
+/// Rows are merged by themselves, so threads change nothing: shapes of less than an item, of several, and with a rest.
+TYPED_TEST(MergeStored, AnyNumberOfThreadsGivesTheSameBits) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  for (const Index length : {1, 5, 77}) {
+    const std::vector<Index> sizes = {2, 3, length, 19}, rows = {2, 3, length};
+    Random random(static_cast<std::uint64_t>(length));
+    Parts<T> parts;
+    for (int n = 0; n < 3; ++n) {
+      parts.add(sizes);
+      fill_randomly(parts.outs.back(), 1, random);
+      fill_randomly(parts.lses.back(), 4, random);
+    }
+    Tensor<T> dout(sizes);
+    fill_randomly(dout, 1, random);
+    const auto run = [&](Context& context) {
+      std::vector<Tensor<T>> results;
+      std::vector<Tensor<Sum>> sums;
+      for (int n = 0; n < 4; ++n) results.emplace_back(sizes), sums.emplace_back(rows);
+      merge_attention(parts.out_views(), parts.lse_views(), results[3], sums[3], context);
+      const std::vector<View<T, 4>> douts(results.begin(), results.begin() + 3);
+      const std::vector<View<Sum, 3>> dlses(sums.begin(), sums.begin() + 3);
+      merge_attention_backward(parts.out_views(), parts.lse_views(), View<const T, 4>(results[3]), View<const Sum, 3>(sums[3]),
+                               View<const T, 4>(dout), {}, douts, dlses, context);
+      return std::pair(std::move(results), std::move(sums));
+    };
+    Context one({.threads = 1});
+    const auto expected = run(one);
+    for (const int threads : {2, 3, 5}) {
+      Context many({.threads = threads});
+      many.impl().region_flops = 0;
+      const auto got = run(many);
+      for (std::size_t n = 0; n < 4; ++n) {
+        EXPECT_TRUE(same_bits(got.first[n], expected.first[n])) << threads << " threads, result " << n;
+        EXPECT_TRUE(same_bits(got.second[n], expected.second[n])) << threads << " threads, sums " << n;
+      }
+    }
+  }
+}
+
 /// Every result is that of f64 on the same numbers but for a rounding of what is stored and a few of the sums: terms of out are
 /// at most 1 and weigh 1 together, those of a gradient of lse at most 2 Dv + 1.
 TYPED_TEST(MergeStored, IsTheMergeInF64) {

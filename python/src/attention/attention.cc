@@ -137,8 +137,9 @@ void merge(nb::sequence outs, nb::sequence lses, nb::handle out, nb::handle lse)
     for (const Array& part : las) lvs.push_back(part.input<Accumulator<T>, 3>());
     const auto ov = oa.output<T, 4>();
     const auto lv = la.output<Accumulator<T>, 3>();
+    const std::shared_ptr<Context> with = context();
     const nb::gil_scoped_release released;
-    merge_attention(ovs, lvs, ov, lv);
+    merge_attention(ovs, lvs, ov, lv, *with);
   });
 }
 
