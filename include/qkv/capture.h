@@ -3,9 +3,10 @@
 // made unless it is asked for. Not: all weights (attention_weights), drawing (qkv/view), averages of weights over heads.
 //
 //   forward   w[i,j] = softmax(s[i,:])[j], before dropout (kWeights) or after it (kApplied)
-//   backward  w[i,j] * dw[i,j], dw[i,j] = the gradient of the loss for w[i,j] = factor[i,j] * dout[i].v[j] (kGradient):
-//   attention
-//             times gradient, of which relevance maps are made (Chefer, Gur & Wolf 2021, arXiv:2103.15679, eq. 5)
+//   backward  w[i,j] * dw[i,j], where dw[i,j] = factor[i,j] * dout[i].v[j] is the gradient of the loss for w[i,j] (kGradient):
+//             attention times gradient, of which relevance maps are made (Chefer, Gur & Wolf 2021, arXiv:2103.15679, eq. 5)
+//
+// Of calls on views [B, H, T, D]; UnsupportedError on a KVCache (kv_cache.h) and in a ragged batch (varlen.h).
 //
 // What each costs, beside the same call without it: statistics are found on the way, in one sweep over the keys. All else needs
 // the final sum of each row and so the scores a second time, of the chosen heads only.
@@ -63,8 +64,7 @@ struct CaptureResult {
   Tensor<double> rows;         ///< [B, heads, rows, Tk]
   Tensor<double> top_weights;  ///< [B, heads, Tq, top_k], the largest first, 0 beyond the keys that may be attended
   Tensor<Index> top_keys;      ///< [B, heads, Tq, top_k], of equals the lower first, -1 beyond them
-  Tensor<double>
-      map;  ///< [B, heads, map_rows, map_columns]: sums; (i, j) counts in row i map_rows / Tq, column j map_columns / Tk
+  Tensor<double> map;          ///< [B, heads, map_rows, map_columns]; (i, j) is summed at i map_rows / Tq, j map_columns / Tk
   Tensor<double> column_mass;  ///< [B, heads, Tk]: sum_i
   RowStatistics statistics;
 };

@@ -1,7 +1,8 @@
 // Rows in which no key may be attended, after all chunks are merged: what the three EmptyRow policies put there.
-//   kMean, a finite fill:  weights 1/Tk over all Tk keys, masked ones too;  out_i = sum_j dropout(1/Tk) v_j;  dv_j +=
-//   dropout(1/Tk) dout_i kNaN, a fill of -inf:  out and weights NaN, dv of the whole head NaN kZero: what the kernels leave:
-//   out 0, weights 0
+//   kMean, a finite fill   weights 1/Tk over all Tk keys, masked ones too; out_i = sum_j dropout(1/Tk) v_j,
+//                          dv_j += dropout(1/Tk) dout_i
+//   kNaN, a fill of -inf   out and weights NaN, dv of the whole head NaN
+//   kZero                  what the kernels leave: out 0, weights 0
 #pragma once
 
 #include "attention/problem.h"

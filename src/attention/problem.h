@@ -39,8 +39,8 @@ struct Problem {
   const ScoreMod* score_mod;          // of the options; null: none
 
   const KeyValue* cache;                 // where k and v are read from; null: the views
-  const CacheKernels<T>* cache_kernels;  // for that
-  CachedMask cached_mask;                // likewise
+  const CacheKernels<T>* cache_kernels;  // that read them there
+  CachedMask cached_mask;                // the mask with a Tk for each sequence, and what the cache hides
 
   Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
   std::size_t forward_scratch_bytes() const {

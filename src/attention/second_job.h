@@ -46,12 +46,11 @@ struct SecondJob {
   T* private_position(int worker) const {
     return reinterpret_cast<T*>(static_cast<std::byte*>(kernel_scratch(worker)) + kernel_bytes + bias_bytes);
   }
-  Index key_ranges() const { return (p.kv_len + p.backward_keys - 1) / p.backward_keys; }
   bool moves_position() const { return gradients.gposition_bias.data() != nullptr && p.position.zero != nullptr; }
   Index row_items() const { return p.batch * p.num_heads * p.query_tiles(); }
   Index key_items() const {
     const bool wanted = gradients.gk.data() != nullptr || gradients.gv.data() != nullptr;
-    return wanted ? key_ranges() * p.batch * p.num_kv_heads : 0;
+    return wanted ? p.key_ranges() * p.batch * p.num_kv_heads : 0;
   }
 
   /// Everything but the range of queries and keys, and what is written to.

@@ -25,8 +25,8 @@ std::string shape_text(const Index* sizes, int rank) {
 }
 
 void throw_rank_error(int wanted, int got, const Index* sizes) {
-  throw ShapeError("[Tensor::view] the tensor must have " + std::to_string(wanted) + " axes: got " + std::to_string(got) +
-                   " in " + shape_text(sizes, got));
+  throw ShapeError("[View] a tensor of " + std::to_string(got) + " axes was given where the argument has " +
+                   std::to_string(wanted) + ": got tensor " + shape_text(sizes, got) + " (Tensor::reshape gives it others)");
 }
 
 Index checked_count(std::span<const Index> sizes) {

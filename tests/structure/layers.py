@@ -19,7 +19,7 @@ ALLOWED = {
 }
 # Single headers that a module may take from another beyond the table.
 # Kernels speak the 16-bit storage types: plain structures, of which they read the bits and call no member.
-ALSO = {"reference": {"core/philox.h"}, "simd": {"qkv/types.h"}, "kernels": {"qkv/types.h"}}
+ALSO = {"simd": {"qkv/types.h"}, "kernels": {"qkv/types.h"}}
 # dispatch and attention see the parameter structures of the kernels, the tables declared there and how scratch is cut, never
 # their loops.
 KERNEL_FACE = ("carver.h", "params.h")
