@@ -22,6 +22,7 @@
 #include <string>
 
 #include "qkv/block_map.h"
+#include "qkv/offsets.h"
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
@@ -90,13 +91,12 @@ class QKV_API Mask {
   /// Documents packed into one row of tokens, the same for each sequence: queries q_offsets[d] .. q_offsets[d + 1] - 1 attend
   /// keys k_offsets[d] .. k_offsets[d + 1] - 1. Offsets [D + 1] begin with 0, ascend, and end with Tq, Tk. With one array: for
   /// both. `inside` holds within each document, in its own positions and lengths: causal, window or sliding, or several;
-  /// offsets of theirs are one per document, alignment is that of each document.
-  static Mask documents(std::span<const Index> offsets);
-  static Mask documents(std::span<const Index> q_offsets, std::span<const Index> k_offsets, const Mask& inside = Mask());
+  /// offsets of theirs are one per document, alignment is that of each document. Of Index or of int32 (cu_seqlens).
+  static Mask documents(const Offsets& offsets);
+  static Mask documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside = Mask());
   /// Document d has keys k_begins[d] .. k_ends[d] - 1: slots that are larger than what fills them, gaps between. [D] each,
   /// ascending and not overlapping, within 0..Tk. Keys in a gap belong to nobody.
-  static Mask documents(std::span<const Index> q_offsets, std::span<const Index> k_begins, std::span<const Index> k_ends,
-                        const Mask& inside = Mask());
+  static Mask documents(const Offsets& q_offsets, const Offsets& k_begins, const Offsets& k_ends, const Mask& inside = Mask());
   /// keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0: a negative id belongs to no document. In any order. [T], the same
   /// for each sequence, or [B, T].
   static Mask document_ids(std::span<const Index> ids);

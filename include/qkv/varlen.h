@@ -17,17 +17,16 @@
 // Like FlashAttention's varlen interface (cu_seqlens), Dao 2022, arXiv:2205.14135, and its repository.
 #pragma once
 
-#include <span>
-
 #include "qkv/attention.h"
+#include "qkv/offsets.h"
 
 namespace qkv {
 inline namespace v0 {
 
 /// Where sequences lie: sequence b has queries [q_offsets[b], q_offsets[b + 1]) and keys likewise. Both [B + 1], first 0.
-/// Lengths may be 0. Borrowed until the call returns.
+/// Lengths may be 0. Of Index or of int32 (cu_seqlens); borrowed until the call returns.
 struct RaggedOffsets {
-  std::span<const Index> q_offsets, kv_offsets;
+  Offsets q_offsets, kv_offsets;
 };
 
 /// out [total_q, H, Dv] and lse [total_q, H] (null view: not wanted).

@@ -18,6 +18,11 @@ std::shared_ptr<const Mask::Node> node_of(MaskPartPtr part) {
 }
 
 std::vector<Index> copy_of(IndexSpan values) { return {values.begin(), values.end()}; }
+std::vector<Index> copy_of(const Offsets& values) {
+  std::vector<Index> numbers(values.size());
+  for (std::size_t n = 0; n < numbers.size(); ++n) numbers[n] = values[n];
+  return numbers;
+}
 
 MaskPartPtr window_part(Index left, Index right, Align align, std::vector<Index> offsets, bool has_offsets) {
   check<OptionError>(left >= -1 && right >= -1, "Mask::window",
@@ -98,16 +103,16 @@ Mask Mask::first(Index n) {
 Mask Mask::global_rows(std::span<const Index> rows) { return Mask(node_of(make_rows(rows))); }
 Mask Mask::global_columns(std::span<const Index> columns) { return Mask(node_of(make_columns(columns))); }
 
-Mask Mask::documents(std::span<const Index> offsets) { return documents(offsets, offsets); }
-Mask Mask::documents(std::span<const Index> q_offsets, std::span<const Index> k_offsets, const Mask& inside) {
+Mask Mask::documents(const Offsets& offsets) { return documents(offsets, offsets); }
+Mask Mask::documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside) {
   check<OptionError>(!k_offsets.empty(), "Mask::documents",
                      "k_offsets must have one more value than there are documents: got 0");
-  return Mask(
-      node_of(make_documents(q_offsets, k_offsets.first(k_offsets.size() - 1), k_offsets.subspan(1), /*gaps=*/false, inside)));
+  const std::vector<Index> ends = copy_of(k_offsets);
+  return Mask(node_of(make_documents(copy_of(q_offsets), IndexSpan(ends).first(ends.size() - 1), IndexSpan(ends).subspan(1),
+                                     /*gaps=*/false, inside)));
 }
-Mask Mask::documents(std::span<const Index> q_offsets, std::span<const Index> k_begins, std::span<const Index> k_ends,
-                     const Mask& inside) {
-  return Mask(node_of(make_documents(q_offsets, k_begins, k_ends, /*gaps=*/true, inside)));
+Mask Mask::documents(const Offsets& q_offsets, const Offsets& k_begins, const Offsets& k_ends, const Mask& inside) {
+  return Mask(node_of(make_documents(copy_of(q_offsets), copy_of(k_begins), copy_of(k_ends), /*gaps=*/true, inside)));
 }
 Mask Mask::document_ids(std::span<const Index> ids) { return document_ids(ids, ids); }
 Mask Mask::document_ids(std::span<const Index> q_ids, std::span<const Index> k_ids) {

@@ -8,15 +8,7 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-/// tokens [total, heads, width] as one sequence [1, heads, total, width].
-template <class T>
-View<const T, 4> one_sequence(const View<const T, 3>& tokens) {
-  return {tokens.data(),
-          {1, tokens.size(1), tokens.size(0), tokens.size(2)},
-          {0, tokens.stride(1), tokens.stride(0), tokens.stride(2)}};
-}
-
-void check_offsets(const char* function, const char* name, std::span<const Index> offsets, Index total) {
+void check_offsets(const char* function, const char* name, const Offsets& offsets, Index total) {
   check<ShapeError>(!offsets.empty(), function, name, " must have one number more than there are sequences: got none");
   check<OptionError>(offsets.front() == 0, function, name, " must start at 0: got ", offsets.front());
   for (std::size_t b = 1; b < offsets.size(); ++b) {

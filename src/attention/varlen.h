@@ -54,11 +54,11 @@ struct RaggedProblem {
   }
 
  private:
-  static Index length(std::span<const Index> its_offsets, Index b) {
+  static Index length(const Offsets& its_offsets, Index b) {
     return its_offsets[static_cast<std::size_t>(b) + 1] - its_offsets[static_cast<std::size_t>(b)];
   }
   template <class U>
-  View<U, 4> rows(const View<U, 3>& tokens, std::span<const Index> its_offsets, Index b) const {
+  View<U, 4> rows(const View<U, 3>& tokens, const Offsets& its_offsets, Index b) const {
     if (tokens.data() == nullptr) return {};
     return {tokens.data() + its_offsets[static_cast<std::size_t>(b)] * tokens.stride(0),
             {batch, tokens.size(1), length(its_offsets, b), tokens.size(2)},

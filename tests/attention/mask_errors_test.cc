@@ -14,7 +14,7 @@ using Values = std::vector<Index>;
 constexpr Index kLargest = std::numeric_limits<Index>::max();
 
 template <class E, class F>
-void expect_error(F&& call, std::initializer_list<const char*> parts) {
+void expect_error(F&& call, std::initializer_list<std::string_view> parts) {
   expect_parts(text_of<E>(call), parts);
 }
 
@@ -64,7 +64,7 @@ TEST(MaskErrors, Documents) {
 }
 
 /// Sizes of a call: B 2, H 3, Tq 4, Tk 6.
-void expect_misfit(const Mask& mask, std::initializer_list<const char*> parts) {
+void expect_misfit(const Mask& mask, std::initializer_list<std::string_view> parts) {
   Tensor<std::uint8_t> keep({2, 3, 4, 6});
   for (std::uint8_t& one : keep.span()) one = 9;
   expect_error<Error>([&] { mask_to_dense(mask, keep); }, parts);

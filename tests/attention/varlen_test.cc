@@ -95,9 +95,51 @@ TEST(VarlenErrors, OutputsAreChecked) {
 
 TEST(VarlenErrors, NoSequences) {
   const Tensor<float> q({0, 2, 8}), k({0, 1, 8}), v({0, 1, 8});
-  Tensor<float> out({0, 2, 8});
+  Tensor<float> out({0, 2, 8}), dq({0, 2, 8}), lse({0, 2}), dsinks({2});
+  const Tensor<float> sinks({2});
   const std::vector<Index> none{0};
-  attention_varlen_forward(q, k, v, out, {}, {none, none});
+  EXPECT_NO_THROW(attention_varlen_forward(q, k, v, out, {}, {none, none}));
+  EXPECT_EQ(attention_varlen_plan(q, k, v, {none, none}).algorithm, "none");
+  std::ranges::fill(dsinks.span(), 7.0F);
+  attention_varlen_backward(q, k, v, out, lse, out, {.dq = dq, .dsinks = dsinks}, {none, none}, {.sinks = sinks});
+  for (const float x : dsinks.span()) EXPECT_EQ(x, 0) << "what is asked for is overwritten, by nothing";
+}
+
+/// cu_seqlens as FlashAttention takes them.
+TEST(Varlen, OffsetsMayBeOfEitherWidth) {
+  const std::vector<Index> q_wide{0, 3, 4, 4, 9}, k_wide{0, 3, 5, 6, 11};
+  const std::vector<std::int32_t> q_narrow(q_wide.begin(), q_wide.end());
+  const std::array<std::int32_t, 5> k_narrow{0, 3, 5, 6, 11};
+  Random random(3);
+  Tensor<float> q({9, 2, 8}), k({11, 1, 8}), v({11, 1, 8}), dout(q.sizes()), weights({2 * (9 + 2 + 25)});
+  for (Tensor<float>* t : {&q, &k, &v, &dout}) {
+    for (float& x : t->span()) x = static_cast<float>(random.symmetric());
+  }
+  const auto run = [&](const RaggedOffsets& offsets) {
+    std::vector<Tensor<float>> results;
+    for (const auto& sizes : {q.sizes(), std::vector<Index>{9, 2}, q.sizes(), k.sizes(), v.sizes(), weights.sizes()}) {
+      results.emplace_back(sizes);
+    }
+    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+    EXPECT_EQ(ragged_weights_count(offsets, 2), weights.count());
+    attention_varlen_forward(q, k, v, results[0], results[1], offsets, options);
+    attention_varlen_backward(q, k, v, results[0], results[1], dout, {.dq = results[2], .dk = results[3], .dv = results[4]},
+                              offsets, options);
+    attention_varlen_weights(q, k, results[5], offsets, options);
+    EXPECT_EQ(ragged_weights(View<float, 1>(results[5]), offsets, 2, 3).sizes(), (View<float, 3>::Sizes{2, 5, 5}));
+    return results;
+  };
+  const auto wide = run({q_wide, k_wide}), narrow = run({q_narrow, k_narrow}), mixed = run({q_narrow, k_wide});
+  for (std::size_t n = 0; n < wide.size(); ++n) {
+    EXPECT_TRUE(same_bits(narrow[n], wide[n])) << n;
+    EXPECT_TRUE(same_bits(mixed[n], wide[n])) << n;
+  }
+  const Mask inside = Mask::causal(Align::kBottomRight);
+  EXPECT_EQ(Mask::documents(q_narrow, k_narrow, inside).describe(), Mask::documents(q_wide, k_wide, inside).describe());
+  Tensor<std::uint8_t> a({1, 1, 9, 11}), b(a.sizes());
+  mask_to_dense(Mask::documents(q_narrow, k_narrow, inside), a);
+  mask_to_dense(Mask::documents(q_wide, k_wide, inside), b);
+  EXPECT_TRUE(same_bits(a, b));
 }
 
 }  // namespace

@@ -49,6 +49,33 @@ TEST(Tensor, RefusesSizesThatCanNotBe) {
   EXPECT_EQ(tensor.shape(), "[3, 2]");
 }
 
+TEST(View, OneSequenceShowsPackedTokens) {
+  Tensor<float> packed({3, 2, 4});  // [T, H, D]
+  for (Index n = 0; n < packed.count(); ++n) packed.data()[n] = static_cast<float>(n);
+  const auto view = qkv::one_sequence(packed.view<3>());
+  EXPECT_EQ(view.sizes(), (qkv::View<float, 4>::Sizes{1, 2, 3, 4}));
+  for (Index h = 0; h < 2; ++h) {
+    for (Index t = 0; t < 3; ++t) {
+      for (Index d = 0; d < 4; ++d) EXPECT_EQ(view(0, h, t, d), static_cast<float>((t * 2 + h) * 4 + d));
+    }
+  }
+}
+
+TEST(View, SixteenBitPatternsAreReadAndWrittenWhereTheyLie) {
+  std::uint16_t bf16[] = {0x3F80, 0xC000}, f16[] = {0x3C00, 0xC000};
+  const std::uint16_t* const_bf16 = bf16;
+  const std::uint16_t* const_f16 = f16;
+  const qkv::View<const qkv::BFloat16, 1> b(qkv::as_bf16(const_bf16), {2});
+  const qkv::View<const qkv::Float16, 1> h(qkv::as_f16(const_f16), {2});
+  EXPECT_EQ(static_cast<float>(b(0)), 1.0F);
+  EXPECT_EQ(static_cast<float>(h(1)), -2.0F);
+  qkv::as_bf16(bf16)[1] = qkv::BFloat16(1.5F);
+  qkv::as_f16(f16)[0] = qkv::Float16(1.5F);
+  EXPECT_EQ(bf16[1], 0x3FC0);
+  EXPECT_EQ(f16[0], 0x3E00);
+  EXPECT_EQ(static_cast<float>(b(1)) + static_cast<float>(h(0)), 3.0F);
+}
+
 TEST(Check, MakesNoTextUnlessItFails) {
   int made = 0;
   const auto text = [&] {
