@@ -1,5 +1,5 @@
-// The formulas of second.h, in the order in which docs/maths/second-order.md derives them.
-#include "reference/second.h"
+// The formulas of second_order.h, in the order in which docs/maths/second-order.md derives them.
+#include "reference/second_order.h"
 
 #include <vector>
 
