@@ -10,8 +10,8 @@ namespace {
 template <class Q>
 constexpr CacheKernels<Q> make_cache_kernels() {
   using Sum = Accumulator<Q>;
-  return {cache_query_tile<Sum>,       cache_tile_scratch_bytes<Sum>,   forward_cached<Q>,    cache_decode_chunk<Sum>,
-          cache_decode_part_keys<Sum>, cache_decode_scratch_bytes<Sum>, decode_cached_part<Q>};
+  return {cache_query_tile<Sum>,       scratch_bytes<CacheTileScratch<Sum>>, forward_cached<Q>,    cache_decode_chunk<Sum>,
+          cache_decode_part_keys<Sum>, cache_decode_scratch_bytes<Sum>,      decode_cached_part<Q>};
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ ForwardTile<S> tile_of(const CaptureSweep<S>& t) {
 
 template <class T>
 std::size_t sweep_bytes(Index head_dim, Index v_head_dim) {
-  return ForwardScratch<T>(nullptr, head_dim, v_head_dim).bytes + SweepScratch<T>(nullptr, head_dim, v_head_dim).bytes;
+  return scratch_bytes<ForwardScratch<T>>(head_dim, v_head_dim) + scratch_bytes<SweepScratch<T>>(head_dim, v_head_dim);
 }
 
 template <class T>
@@ -83,7 +83,7 @@ void sweep(const CaptureSweep<T>& t, void* scratch) {
 }
 
 std::size_t widened_sweep_bytes(Index head_dim, Index v_head_dim) {
-  return WidenedForwardScratch(nullptr, head_dim, v_head_dim).bytes + SweepScratch<float>(nullptr, head_dim, v_head_dim).bytes;
+  return scratch_bytes<WidenedForwardScratch>(head_dim, v_head_dim) + scratch_bytes<SweepScratch<float>>(head_dim, v_head_dim);
 }
 
 template <class S>

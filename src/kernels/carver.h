@@ -21,7 +21,9 @@ template <class E>
 /// code say how much to borrow and where everything lies.
 class Carver {
  public:
-  [[gnu::always_inline]] explicit Carver(void* base) : base_(static_cast<std::byte*>(base)) {}
+  /// `used`: bytes at the front that are taken already.
+  [[gnu::always_inline]] explicit Carver(void* base, std::size_t used = 0)
+      : base_(static_cast<std::byte*>(base)), used_(round_to_line(used)) {}
 
   template <class E>
   [[gnu::always_inline]] E* take(Index count) {
@@ -33,7 +35,7 @@ class Carver {
 
  private:
   std::byte* base_;
-  std::size_t used_ = 0;
+  std::size_t used_;
 };
 
 }  // namespace qkv

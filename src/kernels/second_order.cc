@@ -7,13 +7,8 @@ namespace qkv {
 namespace {
 
 template <class T>
-std::size_t second_order_scratch_bytes(Index head_dim, Index v_head_dim) {
-  return SecondOrderScratch<T>(nullptr, head_dim, v_head_dim).bytes;
-}
-
-template <class T>
 constexpr SecondOrderKernels<T> make_second_order_kernels() {
-  return {second_order_scratch_bytes<T>, second_order_rows<T>, second_order_keys<T>};
+  return {scratch_bytes<SecondOrderScratch<T>>, second_order_rows<T>, second_order_keys<T>};
 }
 
 }  // namespace

@@ -16,11 +16,6 @@
 namespace qkv {
 namespace {
 
-template <class T>
-std::size_t forward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  return ForwardScratch<T>(nullptr, head_dim, v_head_dim).bytes;
-}
-
 /// Also enough for delta_rows, which packs two panels of Dv: out and dout.
 template <class Scratch>
 std::size_t backward_scratch_bytes(Index head_dim, Index v_head_dim) {
@@ -99,7 +94,7 @@ namespace {
 /// The kernels that multiply pairs. The others of this instruction set are AVX-512's (dispatch/kernels.cc).
 constexpr Kernels<BFloat16> make_bf16_product_kernels() {
   Kernels<BFloat16> kernels{};
-  kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
+  kernels.forward_scratch_bytes = scratch_bytes<Bf16ForwardScratch>;
   kernels.backward_scratch_bytes = backward_scratch_bytes<Bf16BackwardScratch>;
   kernels.forward = forward_bf16;
   kernels.backward = backward_bf16;
@@ -121,7 +116,7 @@ constexpr Kernels<T> make_kernels() {
           key_tile<T>,
           query_tile<T>,
           backward_keys<T>,
-          forward_scratch_bytes<T>,
+          scratch_bytes<ForwardScratch<T>>,
           backward_scratch_bytes<BackwardScratch<T>>,
           forward<T>,
           backward<T>,
@@ -137,7 +132,7 @@ constexpr Kernels<S> make_widened_kernels() {
           key_tile<float>,
           widened_query_tile,
           backward_keys<float>,
-          widened_forward_scratch_bytes,
+          scratch_bytes<WidenedForwardScratch>,
           backward_scratch_bytes<WidenedBackwardScratch>,
           forward_widened<S>,
           backward_widened<S>,

@@ -15,26 +15,19 @@ namespace {
 
 struct Bf16BackwardScratch {
   BackwardScratch<float> tile;  // its panels hold pairs
-  std::uint32_t *q, *dout;      // [query_tile / 2][D], [query_tile / 2][Dv]: two rows paired up
-  std::uint32_t* k;             // [kBackwardBlock / 2][D]: the same of the block's keys
-  BFloat16 *p_rows, *ds_rows;   // [kBackwardBlock][tile.row]
-  std::uint32_t* ds_pairs;      // [kBackwardBlock / 2][tile.row]; for tiles [tile.width][kBackwardBlock / 2]
-  PairStrides ds_strides;
-  std::size_t bytes;
+  Carver carver;
+  static constexpr Index kKeyPairs = kBackwardBlock / 2;
+  std::uint32_t* q = carver.take<std::uint32_t>(tile.width / 2 * tile.head_dim);  // [query_tile / 2][D]: two rows paired up
+  std::uint32_t* dout = carver.take<std::uint32_t>(tile.width / 2 * tile.v_head_dim);  // [query_tile / 2][Dv]
+  std::uint32_t* k = carver.take<std::uint32_t>(kKeyPairs * tile.head_dim);            // [kKeyPairs][D]: the block's keys
+  BFloat16* p_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);                 // [kBackwardBlock][tile.row]
+  BFloat16* ds_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);                // [kBackwardBlock][tile.row]
+  // [kKeyPairs][tile.row]; for AMX tiles [tile.width][kKeyPairs]
+  std::uint32_t* ds_pairs = carver.take<std::uint32_t>(kKeyPairs * tile.row);
+  PairStrides ds_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, kKeyPairs} : PairStrides{tile.row, 1};
+  std::size_t bytes = carver.used();
 
-  Bf16BackwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : tile(base, head_dim, v_head_dim, widened_query_tile(head_dim, v_head_dim)) {
-    Carver carver(base);
-    carver.take<std::byte>(static_cast<Index>(tile.bytes));
-    q = carver.take<std::uint32_t>(tile.width / 2 * head_dim);
-    dout = carver.take<std::uint32_t>(tile.width / 2 * v_head_dim);
-    k = carver.take<std::uint32_t>(kBackwardBlock / 2 * head_dim);
-    p_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);
-    ds_rows = carver.take<BFloat16>(kBackwardBlock * tile.row);
-    ds_pairs = carver.take<std::uint32_t>(kBackwardBlock / 2 * tile.row);
-    ds_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, kBackwardBlock / 2} : PairStrides{tile.row, 1};
-    bytes = carver.used();
-  }
+  Bf16BackwardScratch(void* base, Index d, Index dv) : tile(base, d, dv, widened_query_tile(d, dv)), carver(base, tile.bytes) {}
 
   std::uint32_t* q_panels() const { return reinterpret_cast<std::uint32_t*>(tile.q_panels); }
   std::uint32_t* dout_panels() const { return reinterpret_cast<std::uint32_t*>(tile.dout_panels); }

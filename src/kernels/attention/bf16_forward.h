@@ -13,20 +13,14 @@ namespace {
 
 struct Bf16ForwardScratch {
   WidenedForwardScratch widened;  // its panels, and v as float where a mask may hide NaN
-  std::uint32_t* v_pairs;         // [key_tile / 2][Dv]; for tiles [Dv][key_tile / 2]
-  std::uint32_t* p_pairs;         // [key_tile / 2][strip]
-  PairStrides v_strides;
-  std::size_t bytes;
+  Carver carver;
+  Index pairs = widened.tile.keys / 2, v_head_dim = widened.tile.v_head_dim;
+  std::uint32_t* v_pairs = carver.take<std::uint32_t>(pairs * v_head_dim);            // [pairs][Dv]; for AMX tiles [Dv][pairs]
+  std::uint32_t* p_pairs = carver.take<std::uint32_t>(pairs * strip_lanes<float>());  // [pairs][strip]
+  PairStrides v_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, pairs} : PairStrides{v_head_dim, 1};
+  std::size_t bytes = carver.used();
 
-  Bf16ForwardScratch(void* base, Index head_dim, Index v_head_dim) : widened(base, head_dim, v_head_dim) {
-    Carver carver(base);
-    carver.take<std::byte>(static_cast<Index>(widened.bytes));
-    const Index pairs = key_tile<float>(head_dim, v_head_dim) / 2;
-    v_pairs = carver.take<std::uint32_t>(pairs * v_head_dim);
-    p_pairs = carver.take<std::uint32_t>(pairs * strip_lanes<float>());
-    v_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, pairs} : PairStrides{v_head_dim, 1};
-    bytes = carver.used();
-  }
+  Bf16ForwardScratch(void* base, Index d, Index dv) : widened(base, d, dv), carver(base, widened.bytes) {}
 };
 
 /// Rows and products of forward_tile on pairs. WidenedRows provides what is float: out, and v where a mask may hide NaN or
@@ -158,10 +152,6 @@ inline void forward_bf16_observed(const ForwardTile<BFloat16>& t, void* scratch,
 }
 
 inline void forward_bf16(const ForwardTile<BFloat16>& t, void* scratch) { forward_bf16_observed(t, scratch, NoObserver{}); }
-
-inline std::size_t bf16_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  return Bf16ForwardScratch(nullptr, head_dim, v_head_dim).bytes;
-}
 
 }  // namespace
 }  // namespace qkv

@@ -52,36 +52,31 @@ inline Index widened_query_tile(Index head_dim, Index v_head_dim) {
 
 template <class T>
 struct ForwardScratch {
-  T* q_panels;                      // [strips][D][strip], scaled
-  T* out_panels;                    // [strips][Dv][strip], not yet divided by row_sum
-  T *row_max, *row_sum;             // [strips][strip]; row_max in powers of two
-  T* scores;                        // [key_tile][strip]
-  T* bias;                          // [key_tile][strip]
-  T* rescale;                       // [strip]
-  std::uint32_t* seen;              // [strips]: lanes that attended a key so far
-  std::uint32_t* by_maximum;        // [strips]: lanes whose softmax subtracts the row maximum (softmax.h)
-  std::uint32_t *lane_mask, *kept;  // [key_tile]: lanes that may attend, lanes that survive dropout
-  std::size_t bytes;
+  Carver carver;
+  Index head_dim, v_head_dim, queries, keys = key_tile<T>(head_dim, v_head_dim);
+  T* q_panels = carver.take<T>(queries * head_dim);      // [strips][D][strip], scaled
+  T* out_panels = carver.take<T>(queries * v_head_dim);  // [strips][Dv][strip], not yet divided by row_sum
+  T* row_max = carver.take<T>(queries);                  // [strips][strip], in powers of two
+  T* row_sum = carver.take<T>(queries);                  // [strips][strip]
+  T* scores = carver.take<T>(keys * strip_lanes<T>());   // [key_tile][strip]
+  T* bias = carver.take<T>(keys * strip_lanes<T>());     // [key_tile][strip]
+  T* rescale = carver.take<T>(strip_lanes<T>());         // [strip]
+  // [strips]: lanes that attended a key so far; lanes whose softmax subtracts the row maximum (softmax.h).
+  std::uint32_t* seen = carver.take<std::uint32_t>(queries / strip_lanes<T>());
+  std::uint32_t* by_maximum = carver.take<std::uint32_t>(queries / strip_lanes<T>());
+  std::uint32_t* lane_mask = carver.take<std::uint32_t>(keys);  // [key_tile]: lanes that may attend
+  std::uint32_t* kept = carver.take<std::uint32_t>(keys);       // [key_tile]: lanes that survive dropout
+  std::size_t bytes = carver.used();
 
-  ForwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : ForwardScratch(base, head_dim, v_head_dim, query_tile<T>(head_dim, v_head_dim)) {}
-  ForwardScratch(void* base, Index head_dim, Index v_head_dim, Index queries) {
-    Carver carver(base);
-    const Index keys = key_tile<T>(head_dim, v_head_dim);
-    q_panels = carver.take<T>(queries * head_dim);
-    out_panels = carver.take<T>(queries * v_head_dim);
-    row_max = carver.take<T>(queries);
-    row_sum = carver.take<T>(queries);
-    scores = carver.take<T>(keys * strip_lanes<T>());
-    bias = carver.take<T>(keys * strip_lanes<T>());
-    rescale = carver.take<T>(strip_lanes<T>());
-    seen = carver.take<std::uint32_t>(queries / strip_lanes<T>());
-    by_maximum = carver.take<std::uint32_t>(queries / strip_lanes<T>());
-    lane_mask = carver.take<std::uint32_t>(keys);
-    kept = carver.take<std::uint32_t>(keys);
-    bytes = carver.used();
-  }
+  ForwardScratch(void* base, Index d, Index dv) : ForwardScratch(base, d, dv, query_tile<T>(d, dv)) {}
+  ForwardScratch(void* base, Index d, Index dv, Index tile) : carver(base), head_dim(d), v_head_dim(dv), queries(tile) {}
 };
+
+/// How many bytes a Scratch of heads D and Dv takes.
+template <class Scratch>
+std::size_t scratch_bytes(Index head_dim, Index v_head_dim) {
+  return Scratch(nullptr, head_dim, v_head_dim).bytes;
+}
 
 /// What of one block of keys x queries the mask leaves alive.
 struct BlockSpans {
@@ -92,44 +87,30 @@ struct BlockSpans {
 
 template <class T>
 struct BackwardScratch {
-  T* q_panels;                      // [query_tile / panel][D][panel], scaled
-  T* dout_panels;                   // [query_tile / panel][Dv][panel]
-  T *lse2_high, *lse2_low, *delta;  // [query_tile]
-  T* p;                             // [kBackwardBlock][row]: P^T after dropout
-  T* ds;                            // [kBackwardBlock][row]: dS^T, before scale
-  T* bias;                          // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out
-  T* slopes;                        // [kBackwardBlock][strip]: the callback's derivative
-  std::uint32_t* lane_mask;         // [strips][kBackwardBlock]
-  std::uint32_t* kept;              // [kBackwardBlock]: dropout bits of one strip
-  BlockSpans spans;
+  Carver carver;
+  Index head_dim, v_head_dim, width;            // queries of a tile
+  Index panel = smaller(width, kWideLanes<T>);  // queries side by side in a panel
+  Index row = width + Simd<T>::kLanes;          // not a power of two: such rows would share few cache sets
+  Index lanes = round_up(width, kWideLanes<T>);
+  T* q_panels = carver.take<T>(width * head_dim);       // [query_tile / panel][D][panel], scaled
+  T* dout_panels = carver.take<T>(width * v_head_dim);  // [query_tile / panel][Dv][panel]
+  T* lse2_high = carver.take<T>(width);                 // [query_tile], as the next two
+  T* lse2_low = carver.take<T>(width);
+  T* delta = carver.take<T>(width);
+  T* p = carver.take<T>(kBackwardBlock * row);   // [kBackwardBlock][row]: P^T after dropout
+  T* ds = carver.take<T>(kBackwardBlock * row);  // [kBackwardBlock][row]: dS^T, before scale
+  // [kBackwardBlock][strip]: bias in; with a soft cap or a callback, dS of the bias out. And the callback's derivative.
+  T* bias = carver.take<T>(kBackwardBlock * strip_lanes<T>());
+  T* slopes = carver.take<T>(kBackwardBlock * strip_lanes<T>());
+  std::uint32_t* lane_mask = carver.take<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);  // [strips][kBackwardBlock]
+  std::uint32_t* kept = carver.take<std::uint32_t>(kBackwardBlock);  // dropout bits of one strip
+  BlockSpans spans{carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),
+                   carver.take<Span>(lanes / Simd<T>::kLanes)};
   bool nonfinite = false;  // q or dout of the tile hold NaN or infinity
-  Index width;             // queries of a tile
-  Index panel;             // queries side by side in a panel
-  Index row;               // one vector more than the tile: rows a power of two apart would share few cache sets
-  std::size_t bytes;
+  std::size_t bytes = carver.used();
 
-  BackwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : BackwardScratch(base, head_dim, v_head_dim, query_tile<T>(head_dim, v_head_dim)) {}
-  BackwardScratch(void* base, Index head_dim, Index v_head_dim, Index queries) : width(queries) {
-    Carver carver(base);
-    panel = smaller(width, kWideLanes<T>);
-    row = width + Simd<T>::kLanes;
-    q_panels = carver.take<T>(width * head_dim);
-    dout_panels = carver.take<T>(width * v_head_dim);
-    lse2_high = carver.take<T>(width);
-    lse2_low = carver.take<T>(width);
-    delta = carver.take<T>(width);
-    p = carver.take<T>(kBackwardBlock * row);
-    ds = carver.take<T>(kBackwardBlock * row);
-    bias = carver.take<T>(kBackwardBlock * strip_lanes<T>());
-    slopes = carver.take<T>(kBackwardBlock * strip_lanes<T>());
-    lane_mask = carver.take<std::uint32_t>(width / strip_lanes<T>() * kBackwardBlock);
-    kept = carver.take<std::uint32_t>(kBackwardBlock);
-    const Index lanes = round_up(width, kWideLanes<T>);
-    spans = {carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),
-             carver.take<Span>(lanes / Simd<T>::kLanes)};
-    bytes = carver.used();
-  }
+  BackwardScratch(void* base, Index d, Index dv) : BackwardScratch(base, d, dv, query_tile<T>(d, dv)) {}
+  BackwardScratch(void* base, Index d, Index dv, Index tile) : carver(base), head_dim(d), v_head_dim(dv), width(tile) {}
 };
 
 }  // namespace

@@ -33,29 +33,20 @@ inline ForwardTile<float> float_forward(const ForwardTile<S>& t) {
 template <class T>
 struct ForwardRowsScratch {
   ForwardScratch<T> tile;
-  T* rows;   // [strip][larger of D and Dv]: queries on their way in, results on their way out
-  T *k, *v;  // [key_tile][D], [key_tile][Dv]
-  std::size_t bytes;
+  Carver carver;
+  // [strip][larger of D and Dv]: queries on their way in, results on their way out.
+  T* rows = carver.take<T>(strip_lanes<T>() * larger(tile.head_dim, tile.v_head_dim));
+  T* k = carver.take<T>(tile.keys * tile.head_dim);    // [key_tile][D]
+  T* v = carver.take<T>(tile.keys * tile.v_head_dim);  // [key_tile][Dv]
+  std::size_t bytes = carver.used();
 
-  ForwardRowsScratch(void* base, Index head_dim, Index v_head_dim, Index queries) : tile(base, head_dim, v_head_dim, queries) {
-    Carver carver(base);
-    carver.take<std::byte>(static_cast<Index>(tile.bytes));
-    const Index keys = key_tile<T>(head_dim, v_head_dim);
-    rows = carver.take<T>(strip_lanes<T>() * larger(head_dim, v_head_dim));
-    k = carver.take<T>(keys * head_dim);
-    v = carver.take<T>(keys * v_head_dim);
-    bytes = carver.used();
-  }
+  ForwardRowsScratch(void* base, Index d, Index dv, Index queries) : tile(base, d, dv, queries), carver(base, tile.bytes) {}
 };
 
 struct WidenedForwardScratch : ForwardRowsScratch<float> {
   WidenedForwardScratch(void* base, Index head_dim, Index v_head_dim)
       : ForwardRowsScratch(base, head_dim, v_head_dim, widened_query_tile(head_dim, v_head_dim)) {}
 };
-
-inline std::size_t widened_forward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  return WidenedForwardScratch(nullptr, head_dim, v_head_dim).bytes;
-}
 
 /// Widens the rows that forward_tile is about to read and rounds those that it has written.
 template <class S>
@@ -96,21 +87,16 @@ void forward_widened(const ForwardTile<S>& t, void* scratch) {
 
 struct WidenedBackwardScratch {
   BackwardScratch<float> tile;
-  float *q, *dout;  // [query_tile][D], [query_tile][Dv]
-  float *k, *v;     // [backward_keys][D], [backward_keys][Dv]
-  std::size_t bytes;
+  Carver carver;
+  Index keys = backward_keys<float>(tile.head_dim, tile.v_head_dim);
+  float* q = carver.take<float>(tile.width * tile.head_dim);       // [query_tile][D]
+  float* dout = carver.take<float>(tile.width * tile.v_head_dim);  // [query_tile][Dv]
+  float* k = carver.take<float>(keys * tile.head_dim);             // [backward_keys][D]
+  float* v = carver.take<float>(keys * tile.v_head_dim);           // [backward_keys][Dv]
+  std::size_t bytes = carver.used();
 
-  WidenedBackwardScratch(void* base, Index head_dim, Index v_head_dim)
-      : tile(base, head_dim, v_head_dim, widened_query_tile(head_dim, v_head_dim)) {
-    Carver carver(base);
-    carver.take<std::byte>(static_cast<Index>(tile.bytes));
-    const Index keys = backward_keys<float>(head_dim, v_head_dim);
-    q = carver.take<float>(tile.width * head_dim);
-    dout = carver.take<float>(tile.width * v_head_dim);
-    k = carver.take<float>(keys * head_dim);
-    v = carver.take<float>(keys * v_head_dim);
-    bytes = carver.used();
-  }
+  WidenedBackwardScratch(void* base, Index d, Index dv)
+      : tile(base, d, dv, widened_query_tile(d, dv)), carver(base, tile.bytes) {}
 };
 
 template <class S>

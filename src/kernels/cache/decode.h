@@ -13,28 +13,25 @@ namespace {
 /// Where the rows of a chunk lie, by place: entry 4 g + i is position i * run + g of the chunk.
 template <class S>
 struct ChunkList {
+  static constexpr bool kScaled = std::is_same_v<S, std::int8_t>;
   const S **k_rows, **v_rows;  // [chunk]
   float *k_scales, *v_scales;  // [chunk]; integers only
+
+  ChunkList(Carver& carver, Index chunk)
+      : k_rows(carver.take<const S*>(chunk)),
+        v_rows(carver.take<const S*>(chunk)),
+        k_scales(carver.take<float>(kScaled ? chunk : 0)),
+        v_scales(carver.take<float>(kScaled ? chunk : 0)) {}
 };
 
 template <class S>
 struct CacheDecodeScratch {
   DecodeScratch<S> decode;
-  ChunkList<S> list, next;  // of this chunk, and of the next one, whose keys are prefetched meanwhile
-  std::size_t bytes;
+  Carver carver;
+  ChunkList<S> list{carver, decode.chunk}, next{carver, decode.chunk};  // of this chunk; of the next, whose keys are prefetched
+  std::size_t bytes = carver.used();
 
-  CacheDecodeScratch(void* base, Index rows, Index head_dim, Index v_head_dim) : decode(base, rows, head_dim, v_head_dim) {
-    Carver carver(base);
-    carver.take<std::byte>(static_cast<Index>(decode.bytes));
-    const Index scales = std::is_same_v<S, std::int8_t> ? decode.chunk : 0;
-    for (ChunkList<S>* each : {&list, &next}) {
-      each->k_rows = carver.take<const S*>(decode.chunk);
-      each->v_rows = carver.take<const S*>(decode.chunk);
-      each->k_scales = carver.take<float>(scales);
-      each->v_scales = carver.take<float>(scales);
-    }
-    bytes = carver.used();
-  }
+  CacheDecodeScratch(void* base, Index rows, Index d, Index dv) : decode(base, rows, d, dv), carver(base, decode.bytes) {}
 };
 
 /// Fills the list for the chunk at j0. A position that does not exist gets the row of one that does, which may be prefetched

@@ -110,10 +110,5 @@ void forward_cached(const ForwardTile<Q>& t, const CachedHead& cache, void* scra
   forward_cached_rows<T>(f, w, rows);
 }
 
-template <class T>
-std::size_t cache_tile_scratch_bytes(Index head_dim, Index v_head_dim) {
-  return CacheTileScratch<T>(nullptr, head_dim, v_head_dim).bytes;
-}
-
 }  // namespace
 }  // namespace qkv

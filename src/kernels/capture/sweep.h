@@ -11,19 +11,14 @@ namespace {
 
 template <class T>
 struct SweepScratch {
-  T* column_lanes;  // [key_tile][lanes]: weights of the chunk summed over the vectors of all strips
-  T* gradients;     // [key_tile][strip]: dout . v
-  T* thresholds;    // [queries]: the smallest of the largest that are kept so far
-  std::size_t bytes;
+  Carver carver;
+  Index keys, queries;
+  T* column_lanes = carver.take<T>(keys * Simd<T>::kLanes);  // [key_tile][lanes]: weights summed over the vectors of all strips
+  T* gradients = carver.take<T>(keys * strip_lanes<T>());    // [key_tile][strip]: dout . v
+  T* thresholds = carver.take<T>(queries);                   // the smallest of the largest that are kept so far
+  std::size_t bytes = carver.used();
 
-  SweepScratch(void* base, Index head_dim, Index v_head_dim) {
-    Carver carver(base);
-    const Index keys = key_tile<T>(head_dim, v_head_dim);
-    column_lanes = carver.take<T>(keys * Simd<T>::kLanes);
-    gradients = carver.take<T>(keys * strip_lanes<T>());
-    thresholds = carver.take<T>(query_tile<T>(head_dim, v_head_dim));
-    bytes = carver.used();
-  }
+  SweepScratch(void* base, Index d, Index dv) : carver(base), keys(key_tile<T>(d, dv)), queries(query_tile<T>(d, dv)) {}
 };
 
 /// S is the storage type of the tile, T that of its sums.

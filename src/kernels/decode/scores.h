@@ -29,58 +29,40 @@ Index decode_keys(Index head_dim, Index v_head_dim) {
 template <class T>
 struct DecodeScratch {
   using Sum = SumOf<T>;
-  Sum* q;                                     // [rows][head_dim], scaled, filled up with 0 to whole vectors
-  Sum* panel;                                 // [head_dim][rows]: q transposed, where queries fill lanes
-  Sum* scores;                                // [rows][kChunkLimit] by place
-  Sum* applied;                               // [rows][kChunkLimit]: after dropout
-  Sum* bias;                                  // [chunk] by place
-  Sum *maximum, *rescale, *ones;              // [rows]
-  std::uint32_t *query_mask, *kept;           // [chunk] by place: rows that may attend, rows that survive dropout
-  std::uint32_t *mask_by_key, *mask_of_head;  // [chunk] by key
-  Index q_width, chunk, run;
-  std::size_t bytes;
+  static constexpr Index n = Simd<Sum>::kLanes;
+  Carver carver;
+  Index rows, head_dim, chunk;
+  Index run = chunk / kRuns, q_width = round_up(head_dim, n), row_lanes = round_up(rows, n);
+  Sum* q = carver.take<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors
+  Sum* panel = carver.take<Sum>(fills_lanes<Sum>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
+  Sum* scores = carver.take<Sum>(rows * kChunkLimit);                                // [rows][kChunkLimit] by place
+  Sum* applied = carver.take<Sum>(rows * kChunkLimit);                               // [rows][kChunkLimit]: after dropout
+  Sum* bias = carver.take<Sum>(chunk);                                               // [chunk] by place
+  Sum* maximum = carver.take<Sum>(row_lanes);                                        // [rows], as the next two
+  Sum* rescale = carver.take<Sum>(row_lanes);
+  Sum* ones = carver.take<Sum>(row_lanes);
+  std::uint32_t* query_mask = carver.take<std::uint32_t>(chunk);   // [chunk] by place: rows that may attend
+  std::uint32_t* kept = carver.take<std::uint32_t>(chunk);         // [chunk] by place: rows that survive dropout
+  std::uint32_t* mask_by_key = carver.take<std::uint32_t>(chunk);  // [chunk] by key, as the next one
+  std::uint32_t* mask_of_head = carver.take<std::uint32_t>(chunk);
+  std::size_t bytes = carver.used();
 
-  DecodeScratch(void* base, Index rows, Index head_dim, Index v_head_dim) {
-    constexpr Index n = Simd<Sum>::kLanes;
-    Carver carver(base);
-    q_width = round_up(head_dim, n);
-    chunk = decode_chunk<T>(head_dim, v_head_dim);
-    run = chunk / kRuns;
-    q = carver.take<Sum>(rows * q_width);
-    panel = carver.take<Sum>(fills_lanes<Sum>(rows) ? head_dim * round_up(rows, n) : 0);
-    scores = carver.take<Sum>(rows * kChunkLimit);
-    applied = carver.take<Sum>(rows * kChunkLimit);
-    bias = carver.take<Sum>(chunk);
-    maximum = carver.take<Sum>(round_up(rows, n));
-    rescale = carver.take<Sum>(round_up(rows, n));
-    ones = carver.take<Sum>(round_up(rows, n));
-    query_mask = carver.take<std::uint32_t>(chunk);
-    kept = carver.take<std::uint32_t>(chunk);
-    mask_by_key = carver.take<std::uint32_t>(chunk);
-    mask_of_head = carver.take<std::uint32_t>(chunk);
-    bytes = carver.used();
-  }
+  DecodeScratch(void* base, Index num_rows, Index d, Index dv)
+      : carver(base), rows(num_rows), head_dim(d), chunk(decode_chunk<T>(d, dv)) {}
 };
 
 /// The result of some of the keys.
 template <class Sum>
 struct DecodeState {
-  Sum *row_max, *row_sum;  // [rows]; row_max in powers of two
-  Sum* out;                // [rows][width]: [v_head_dim] filled up to whole vectors, not yet divided by row_sum
-  std::uint32_t* seen;     // [1]: rows that may attend any of the keys
-  Index width;
-  std::size_t bytes;
+  Carver carver;
+  Index rows, width;                                                   // width: v_head_dim filled up to whole vectors
+  Sum* row_max = carver.take<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows], in powers of two
+  Sum* row_sum = carver.take<Sum>(round_up(rows, Simd<Sum>::kLanes));  // [rows]
+  Sum* out = carver.take<Sum>(rows * width);                           // [rows][width], not yet divided by row_sum
+  std::uint32_t* seen = carver.take<std::uint32_t>(1);                 // rows that may attend any of the keys
+  std::size_t bytes = carver.used();
 
-  DecodeState(void* base, Index rows, Index v_head_dim) {
-    constexpr Index n = Simd<Sum>::kLanes;
-    Carver carver(base);
-    width = round_up(v_head_dim, n);
-    row_max = carver.take<Sum>(round_up(rows, n));
-    row_sum = carver.take<Sum>(round_up(rows, n));
-    out = carver.take<Sum>(rows * width);
-    seen = carver.take<std::uint32_t>(1);
-    bytes = carver.used();
-  }
+  DecodeState(void* base, Index num_rows, Index dv) : carver(base), rows(num_rows), width(round_up(dv, Simd<Sum>::kLanes)) {}
 };
 
 template <class Group>

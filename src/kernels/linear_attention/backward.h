@@ -17,38 +17,27 @@ namespace {
 template <class T>
 struct LinearAttentionBackwardScratch {
   LinearAttentionScratch<T> shared;
-  T* states;                        // [chunks of a segment][state]
-  T *state_turned, *dstate_turned;  // S, dS as [Dv][F]
-  T* dstate;                        // after the chunk: dS [F][Dv], dz [F]
-  T *g, *dn;                        // [chunk][Dv], [width]
-  T* g_panel;                       // [Dv][width]
-  T *dscores, *pairs;               // [chunk][width]; pairs: P dP, for the decay
-  T *du, *dkf, *dqf;                // [chunk][Dv], [chunk][F], [chunk][F]
-  T *seen, *kept;  // [width]: what reads the state before the chunk, what the state after it holds, for the decay
-  T* sum;          // [width]
-  std::size_t bytes;
+  Carver carver;
+  Index F = shared.F, Dv = shared.Dv, chunk = shared.s.chunk, width = shared.width, count = F * (Dv + 1);
+  T* states = carver.take<T>(count * linear_attention_segment_chunks<T>(F, Dv));  // [chunks of a segment][state]
+  T* state_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));            // S as [Dv][F]
+  T* dstate_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));           // dS as [Dv][F]
+  T* dstate = carver.take<T>(count);                                              // after the chunk: dS [F][Dv], dz [F]
+  T* g = carver.take<T>(chunk * Dv);                                              // [chunk][Dv]
+  T* dn = carver.take<T>(width);                                                  // [width]
+  T* g_panel = carver.take<T>(Dv * width);                                        // [Dv][width]
+  T* dscores = carver.take<T>(chunk * width);                                     // [chunk][width]
+  T* pairs = carver.take<T>(chunk * width);                                       // [chunk][width]: P dP, for the decay
+  T* du = carver.take<T>(chunk * Dv);                                             // [chunk][Dv]
+  T* dkf = carver.take<T>(chunk * F);                                             // [chunk][F]
+  T* dqf = carver.take<T>(chunk * F);                                             // [chunk][F]
+  T* seen = carver.take<T>(width);  // [width]: what reads the state before the chunk, for the decay
+  T* kept = carver.take<T>(width);  // [width]: what the state after the chunk holds, for the decay
+  T* sum = carver.take<T>(width);   // [width]
+  std::size_t bytes = carver.used();
 
-  LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& s) : shared(base, s) {
-    const Index F = s.features, Dv = s.v_head_dim, count = F * (Dv + 1), width = shared.width;
-    Carver carver(base);
-    carver.take<std::byte>(static_cast<Index>(shared.bytes));
-    states = carver.take<T>(count * linear_attention_segment_chunks<T>(F, Dv));
-    state_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));
-    dstate_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));
-    dstate = carver.take<T>(count);
-    g = carver.take<T>(s.chunk * Dv);
-    dn = carver.take<T>(width);
-    g_panel = carver.take<T>(Dv * width);
-    dscores = carver.take<T>(s.chunk * width);
-    pairs = carver.take<T>(s.chunk * width);
-    du = carver.take<T>(s.chunk * Dv);
-    dkf = carver.take<T>(s.chunk * F);
-    dqf = carver.take<T>(s.chunk * F);
-    seen = carver.take<T>(width);
-    kept = carver.take<T>(width);
-    sum = carver.take<T>(width);
-    bytes = carver.used();
-  }
+  LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& sizes)
+      : shared(base, sizes), carver(base, shared.bytes) {}
 };
 
 /// to [Dv][F, up to whole vectors] = S [F][Dv] turned.

@@ -30,37 +30,27 @@ Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
 /// Scratch of a chunk. `width`: queries of a tile, up to whole vectors.
 template <class T>
 struct LinearAttentionScratch {
-  Index width;
-  T *kf, *qf;       // [chunk][F]: phi(k), phi(q)
-  T* q_panel;       // [F][width]: phi(q) transposed; phi(k) where the delta rule is solved
-  T* scores;        // [chunk][width]
-  T* state;         // before the chunk: S [F][Dv], z [F]
-  T* lane;          // [width]: 0, 1, 2, ..
-  T* gate;          // [width]: exp(log_decay) of each token
-  T *into, *after;  // [width]: decay from the chunk's start to after each token; from after each token to the chunk's end
-  T *gamma, *row;   // [width]: one row of decays between tokens; a row of something
-  T *keys, *u, *residual;  // the delta rule: [chunk][width] negated products of keys; [chunk][Dv] u, u / beta
-  std::size_t bytes;
+  Carver carver;
+  LinearAttentionSizes s;
+  Index F = s.features, Dv = s.v_head_dim, width = round_up(s.chunk, Simd<T>::kLanes);
+  T* kf = carver.take<T>(s.chunk * F);          // [chunk][F]: phi(k)
+  T* qf = carver.take<T>(s.chunk * F);          // [chunk][F]: phi(q)
+  T* q_panel = carver.take<T>(F * width);       // [F][width]: phi(q) transposed; phi(k) where the delta rule is solved
+  T* scores = carver.take<T>(s.chunk * width);  // [chunk][width]
+  T* state = carver.take<T>(F * (Dv + 1));      // before the chunk: S [F][Dv], z [F]
+  T* lane = carver.take<T>(width);              // [width]: 0, 1, 2, ...
+  T* gate = carver.take<T>(width);              // [width]: exp(log_decay) of each token
+  T* into = carver.take<T>(width);              // [width]: decay from the chunk's start to after each token
+  T* after = carver.take<T>(width);             // [width]: decay from after each token to the chunk's end
+  T* gamma = carver.take<T>(width);             // [width]: one row of decays between tokens
+  T* row = carver.take<T>(width);               // [width]: a scratch row
+  // The delta rule: [chunk][width] negated products of keys; [chunk][Dv] u; [chunk][Dv] u / beta.
+  T* keys = carver.take<T>(s.delta ? s.chunk * width : 0);
+  T* u = carver.take<T>(s.delta ? s.chunk * Dv : 0);
+  T* residual = carver.take<T>(s.delta ? s.chunk * Dv : 0);
+  std::size_t bytes = carver.used();
 
-  LinearAttentionScratch(void* base, const LinearAttentionSizes& s) {
-    Carver carver(base);
-    width = round_up(s.chunk, Simd<T>::kLanes);
-    const Index F = s.features;
-    kf = carver.take<T>(s.chunk * F);
-    qf = carver.take<T>(s.chunk * F);
-    q_panel = carver.take<T>(F * width);
-    scores = carver.take<T>(s.chunk * width);
-    state = carver.take<T>(F * (s.v_head_dim + 1));
-    lane = carver.take<T>(width);
-    gate = carver.take<T>(width);
-    into = carver.take<T>(width);
-    after = carver.take<T>(width);
-    gamma = carver.take<T>(width);
-    row = carver.take<T>(width);
-    keys = carver.take<T>(s.delta ? s.chunk * width : 0);
-    u = carver.take<T>(s.delta ? s.chunk * s.v_head_dim : 0);
-    residual = carver.take<T>(s.delta ? s.chunk * s.v_head_dim : 0);
-    bytes = carver.used();
+  LinearAttentionScratch(void* base, const LinearAttentionSizes& sizes) : carver(base), s(sizes) {
     if (base == nullptr) return;
     for (Index i = 0; i < width; ++i) lane[i] = static_cast<T>(i);
   }

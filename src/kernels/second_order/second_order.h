@@ -20,24 +20,17 @@ namespace {
 template <class T>
 struct SecondOrderScratch {
   BackwardScratch<T> first;  // p and ds: scores and dout.v in; z w (ts - mean) and hx out
-  T* tangent_panels;         // tangents of the queries, as first.q_panels
-  T* by_query;               // [kBackwardBlock][row]: k.tq in; dx or z w out
-  T *by_key, *by_value;      // [kBackwardBlock][row]: tk.q, tv.dout
-  T* bias_tangent;           // [kBackwardBlock][strip]: tbias
-  T *mean, *moment;          // [width]
-  std::size_t bytes;
+  Carver carver;
+  T* tangent_panels = carver.take<T>(first.width * first.head_dim);     // tangents of the queries, as first.q_panels
+  T* by_query = carver.take<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: k.tq in; dx or z w out
+  T* by_key = carver.take<T>(kBackwardBlock * first.row);               // [kBackwardBlock][row]: tk.q
+  T* by_value = carver.take<T>(kBackwardBlock * first.row);             // [kBackwardBlock][row]: tv.dout
+  T* bias_tangent = carver.take<T>(kBackwardBlock * strip_lanes<T>());  // [kBackwardBlock][strip]: tbias
+  T* mean = carver.take<T>(first.width);
+  T* moment = carver.take<T>(first.width);
+  std::size_t bytes = carver.used();
 
-  SecondOrderScratch(void* base, Index head_dim, Index v_head_dim) : first(base, head_dim, v_head_dim) {
-    Carver carver(base == nullptr ? nullptr : static_cast<std::byte*>(base) + first.bytes);
-    tangent_panels = carver.take<T>(first.width * head_dim);
-    by_query = carver.take<T>(kBackwardBlock * first.row);
-    by_key = carver.take<T>(kBackwardBlock * first.row);
-    by_value = carver.take<T>(kBackwardBlock * first.row);
-    bias_tangent = carver.take<T>(kBackwardBlock * strip_lanes<T>());
-    mean = carver.take<T>(first.width);
-    moment = carver.take<T>(first.width);
-    bytes = first.bytes + carver.used();
-  }
+  SecondOrderScratch(void* base, Index d, Index dv) : first(base, d, dv), carver(base, first.bytes) {}
 };
 
 enum class SecondOrderPass {
