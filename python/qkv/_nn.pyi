@@ -62,7 +62,7 @@ class LayerConfig:
         self,
         *,
         embed_dim: int = 0,
-        num_heads: int = 1,
+        num_heads: int = 0,
         num_kv_heads: int = 0,
         head_dim: int = 0,
         d_k: int = 0,

@@ -136,13 +136,25 @@ Mask Mask::mask_mod(MaskCallback keep) {
 }
 
 Mask Mask::keep(View<const std::uint8_t, 4> dense) { return Mask(node_of(make_dense(dense, true))); }
-Mask Mask::keep(View<const std::uint8_t, 2> dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
-Mask Mask::keep(View<const std::uint8_t, 3> dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
-Mask Mask::keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) { return keep(with_axes(dense, axes)); }
+Mask Mask::keep(View<const std::uint8_t, 2> dense, MaskAxes axes) {
+  return Mask(node_of(make_dense(with_axes(dense, axes), true, axes)));
+}
+Mask Mask::keep(View<const std::uint8_t, 3> dense, MaskAxes axes) {
+  return Mask(node_of(make_dense(with_axes(dense, axes), true, axes)));
+}
+Mask Mask::keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) {
+  return Mask(node_of(make_dense(with_axes(dense, axes), true, axes)));
+}
 Mask Mask::drop(View<const std::uint8_t, 4> dense) { return Mask(node_of(make_dense(dense, false))); }
-Mask Mask::drop(View<const std::uint8_t, 2> dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
-Mask Mask::drop(View<const std::uint8_t, 3> dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
-Mask Mask::drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) { return drop(with_axes(dense, axes)); }
+Mask Mask::drop(View<const std::uint8_t, 2> dense, MaskAxes axes) {
+  return Mask(node_of(make_dense(with_axes(dense, axes), false, axes)));
+}
+Mask Mask::drop(View<const std::uint8_t, 3> dense, MaskAxes axes) {
+  return Mask(node_of(make_dense(with_axes(dense, axes), false, axes)));
+}
+Mask Mask::drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) {
+  return Mask(node_of(make_dense(with_axes(dense, axes), false, axes)));
+}
 
 Mask operator&(const Mask& a, const Mask& b) {
   if (a.node_ == nullptr) return b;

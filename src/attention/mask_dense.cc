@@ -1,6 +1,10 @@
 // Leaves that are looked up or asked pair by pair: dense tensors and callbacks. Not: what a call knows of whole blocks of a
 // dense tensor (mask_summary.h).
+#include <array>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "attention/mask_leaves.h"
 #include "attention/mask_summary.h"
@@ -14,7 +18,7 @@ namespace {
 /// keep = values[b, h, i, j] != 0, or the opposite.
 class Dense final : public MaskPart {
  public:
-  Dense(View<const std::uint8_t, 4> values, bool keep) : dense_{values, keep} {}
+  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) : dense_{values, keep}, axes_(axes) {}
 
   int verdict(const Pairs& t) const override {
     const DenseSummary* summary = summary_of(t);
@@ -45,13 +49,39 @@ class Dense final : public MaskPart {
     const std::array<Index, 4> wanted{extent.batch, extent.num_heads, extent.q_len, extent.kv_len};
     for (int axis = 0; axis < 4; ++axis) {
       const Index size = dense_.values.size(axis);
-      qkv::check<ShapeError>(size == wanted[static_cast<std::size_t>(axis)] || size == 1, function,
-                             "a dense mask must have sizes [B|1, H|1, Tq|1, Tk|1]: got ", dense_.values, " for ",
-                             [&] { return shape_text(wanted.data(), 4); });
+      qkv::check<ShapeError>(
+          size == wanted[static_cast<std::size_t>(axis)] || size == 1, function, "a dense mask must have sizes ",
+          [&] { return std::string(given_axes().letters); }, ": got ", [&] { return given_shape(); }, " for [B, H, Tq, Tk] ",
+          [&] { return shape_text(wanted.data(), 4); });
     }
   }
 
  private:
+  /// The axes of the mask as the caller had them, in words and as places of the four.
+  struct GivenAxes {
+    std::string_view letters;
+    std::vector<std::size_t> places;
+  };
+  GivenAxes given_axes() const {
+    if (!axes_) return {"[B|1, H|1, Tq|1, Tk|1]", {0, 1, 2, 3}};
+    switch (*axes_) {
+      case MaskAxes::kBk:
+        return {"[B|1, Tk|1]", {0, 3}};
+      case MaskAxes::kQk:
+        return {"[Tq|1, Tk|1]", {2, 3}};
+      case MaskAxes::kBqk:
+        return {"[B|1, Tq|1, Tk|1]", {0, 2, 3}};
+      case MaskAxes::kHqk:
+        break;
+    }
+    return {"[H|1, Tq|1, Tk|1]", {1, 2, 3}};
+  }
+  std::string given_shape() const {
+    std::vector<Index> sizes;
+    for (const std::size_t place : given_axes().places) sizes.push_back(dense_.values.size(static_cast<int>(place)));
+    return shape_text(sizes.data(), static_cast<int>(sizes.size()));
+  }
+
   static constexpr Index kPiece = 128;  // keys taken together
 
   const DenseSummary* summary_of(const Pairs& t) const {
@@ -86,6 +116,7 @@ class Dense final : public MaskPart {
   }
 
   DenseValues dense_;
+  std::optional<MaskAxes> axes_;  // for error texts; none: four
 };
 
 class Callback final : public MaskPart {
@@ -116,7 +147,9 @@ class Callback final : public MaskPart {
 
 }  // namespace
 
-MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep) { return std::make_shared<Dense>(values, keep); }
+MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) {
+  return std::make_shared<Dense>(values, keep, axes);
+}
 MaskPartPtr make_callback(MaskCallback keep) { return std::make_shared<Callback>(std::move(keep)); }
 
 }  // namespace v0

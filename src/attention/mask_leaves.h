@@ -2,6 +2,7 @@
 // stand with the public constructors (mask.cc), except where a leaf must look at all of its data.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "attention/mask_part.h"
@@ -44,7 +45,8 @@ MaskPartPtr make_documents(IndexSpan q_offsets, IndexSpan k_begins, IndexSpan k_
 MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids, bool per_sequence);
 
 /// keep = values[b, h, i, j] != 0, or the opposite. [B|1, H|1, Tq|1, Tk|1]; borrowed.
-MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep);
+/// `axes`: as the caller named them, for error texts.
+MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes = {});
 /// OptionError unless blocks of these sizes can be counted and multiplied.
 void check_block(Index q_block, Index kv_block, const char* function);
 /// keep = the block of (i, j) is listed. Checks the map.

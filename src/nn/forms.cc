@@ -85,7 +85,13 @@ AttentionLayerConfig configure_self_attention(const LayerConfig& config) {
   return result;
 }
 
+/// No default: with another number of heads the same weights give another output.
+void require_heads(const Form& form, const LayerConfig& config) {
+  check<OptionError>(config.num_heads > 0, form.type, "num_heads must be given, at least 1: got ", config.num_heads);
+}
+
 AttentionLayerConfig configure_multi_head(const LayerConfig& config) {
+  require_heads(kMultiHead, config);
   AttentionLayerConfig result = configure(kMultiHead, config);
   result.num_heads = config.num_heads;
   result.heads = true;
@@ -93,10 +99,11 @@ AttentionLayerConfig configure_multi_head(const LayerConfig& config) {
 }
 
 AttentionLayerConfig configure_grouped(const LayerConfig& config) {
+  require_heads(kGroupedQuery, config);
   AttentionLayerConfig result = configure(kGroupedQuery, config);
-  check<OptionError>(config.num_heads > 0 && (config.head_dim > 0 || config.embed_dim % config.num_heads == 0),
-                     kGroupedQuery.type, "num_heads must divide embed_dim where head_dim is not said: got ", config.num_heads,
-                     " heads for ", config.embed_dim);
+  check<OptionError>(config.head_dim > 0 || config.embed_dim % config.num_heads == 0, kGroupedQuery.type,
+                     "num_heads must divide embed_dim where head_dim is not given: got ", config.num_heads, " heads for ",
+                     config.embed_dim);
   result.width = config.num_heads * (config.head_dim > 0 ? config.head_dim : config.embed_dim / config.num_heads);
   result.num_heads = config.num_heads;
   result.num_kv_heads = config.num_kv_heads;

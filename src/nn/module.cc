@@ -54,9 +54,9 @@ void throw_missing(std::string_view type, std::string_view prefix, std::string_v
                     names.empty() ? "nothing" : names);
 }
 
-void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
-                   const std::vector<Expected>& expected) {
-  fail<OptionError>(load_function(type), "unknown parameter ", prefix, name, ": expected ", expected_text(expected));
+void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name, const std::vector<Expected>& expected,
+                   const std::string& more) {
+  fail<OptionError>(load_function(type), "unknown parameter ", prefix, name, ": expected ", expected_text(expected), more);
 }
 
 void check_sizes(std::string_view type, std::string_view prefix, const AnyTensor& tensor, const Expected& wanted,

@@ -58,11 +58,12 @@ void check_sizes(std::string_view type, std::string_view prefix, const AnyTensor
 std::vector<const AnyTensor*> match_parameters(std::string_view type, const StateDict& state, std::string_view prefix,
                                                const std::vector<Expected>& expected);
 
-/// "missing parameter NAME: expected ..; got .." and "unknown parameter NAME: expected ..", as every loader says it.
+/// "missing parameter NAME: expected ...; got ..." and "unknown parameter NAME: expected ...", as every loader says it; `more`
+/// ends the text.
 [[noreturn]] void throw_missing(std::string_view type, std::string_view prefix, std::string_view name,
                                 const std::vector<Expected>& expected, const std::vector<StateEntry>& got);
 [[noreturn]] void throw_unknown(std::string_view type, std::string_view prefix, std::string_view name,
-                                const std::vector<Expected>& expected);
+                                const std::vector<Expected>& expected, const std::string& more = {});
 
 /// Loads `weight` [N, ...] and, where the file has one, `bias` [N].
 struct WeightAndBias {

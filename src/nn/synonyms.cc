@@ -13,21 +13,46 @@ namespace nn {
 namespace {
 
 /// Families of names, by Role. Loading accepts every entry of a column in that role, mixed or not; when a file lacks one, the
-/// name to expect is that of the family whose names it uses.
+/// name to expect is that of the first family whose names it uses.
 using Family = std::array<std::string_view, kNumRoles>;
-constexpr std::array<Family, 6> kSpellings = {{
+constexpr std::array<Family, 16> kSpellings = {{
     {"query_proj", "key_proj", "value_proj", "proj", "output_proj"},  // the ladder V1..V4
     {"q_proj", "k_proj", "v_proj", "proj", "o_proj"},                 // multi-head, Llama
     {"q_proj", "k_proj", "v_proj", "in_proj", "out_proj"},            // torch.nn.MultiheadAttention
     {"W_Q", "W_K", "W_V", "proj", "W_O"},
     {"W_q", "W_k", "W_v", "proj", "W_o"},
     {"query_proj", "key_proj", "value_proj", "in_proj", "out_proj"},
+    {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"},  // Phi-3
+    {"q_proj", "k_proj", "v_proj", "Wqkv", "out_proj"},    // flash-attn
+    {"query", "key", "value", "c_attn", "c_proj"},         // nanoGPT
+    {"query", "key", "value", "qkv", "proj"},              // timm, minGPT
+    {"to_q", "to_k", "to_v", "to_qkv", "to_out"},          // vision transformers
+    {"to_q", "to_k", "to_v", "to_qkv", "to_out.0"},        // diffusers, whose output is a list with dropout
+    {"wq", "wk", "wv", "wqkv", "wo"},                      // Llama's first release
+    {"w_q", "w_k", "w_v", "qkv", "w_o"},
+    {"w_qs", "w_ks", "w_vs", "qkv", "fc"},
+    {"q_linear", "k_linear", "v_linear", "qkv", "out"},
 }};
+
+/// The one name with two meanings: all three of q, k, v (V2, V3), or the output beside other names of those (timm, minGPT).
+constexpr std::string_view kProj = "proj";
+
+/// What files hold beside parameters: causal masks and the angles of rotary positions, which options say here.
+constexpr std::array<std::string_view, 6> kBuffers = {"mask", "causal_mask", "masked_bias",
+                                                      "tril", "inv_freq",    "rotary_emb.inv_freq"};
+
+/// GPT-2's causal mask is called "bias" and has the axes [1, 1, T, T]; a bias of anything has one.
+bool is_buffer(std::string_view name, const AnyTensor& tensor) {
+  return std::ranges::find(kBuffers, name) != kBuffers.end() || (name == "bias" && tensor.sizes.size() == 4);
+}
 
 struct Spelled {
   Role role = kQuery;
   bool bias = false;
+  std::string_view matrix;  // "W_q" of "W_q.weight"
 };
+
+std::string_view matrix_of(std::string_view name) { return name.substr(0, name.size() - (name.ends_with("bias") ? 5 : 7)); }
 
 /// "W_q.weight" -> kQuery, weight. `own` are names that the table need not have.
 std::optional<Spelled> spelled(std::string_view name, const Family& own) {
@@ -37,13 +62,37 @@ std::optional<Spelled> spelled(std::string_view name, const Family& own) {
         const std::string dotted = std::string(family[role]) + (bias ? ".bias" : ".weight");
         return name == dotted || name == full_name(family[role], bias);
       };
-      if (is(own) || std::ranges::any_of(kSpellings, is)) return Spelled{static_cast<Role>(role), bias};
+      // The columns have `proj` twice: where it is the output is for Names to say.
+      if ((role != kOutput || matrix_of(name) != kProj) && (is(own) || std::ranges::any_of(kSpellings, is))) {
+        return Spelled{static_cast<Role>(role), bias, matrix_of(name)};
+      }
     }
   }
   return std::nullopt;
 }
 
-std::string_view matrix_of(std::string_view name) { return name.substr(0, name.size() - (name.ends_with("bias") ? 5 : 7)); }
+/// What the names of one file mean, given all of them.
+class Names {
+ public:
+  Names(const std::vector<StateEntry>& entries, const Family& own) : own_(own) {
+    bool inputs = false, output = false;
+    for (const StateEntry& entry : entries) {
+      const auto meaning = spelled(entry.name, own);
+      if (!meaning || meaning->matrix == kProj) continue;
+      (meaning->role == kOutput ? output : inputs) = true;
+    }
+    proj_is_output_ = inputs && !output;
+  }
+  std::optional<Spelled> operator()(std::string_view name) const {
+    auto meaning = spelled(name, own_);
+    if (meaning && proj_is_output_ && meaning->matrix == kProj) meaning->role = kOutput;
+    return meaning;
+  }
+
+ private:
+  const Family& own_;
+  bool proj_is_output_ = false;
+};
 
 /// The layer's sizes and, for parameters that a file lacks, the names to ask for.
 class Reader {
@@ -64,11 +113,13 @@ class Reader {
  private:
   /// Assigns every entry to its role.
   void collect() {
+    const Names names(entries_, sizes_.names);
     for (const StateEntry& entry : entries_) {
-      if (take_norm(entry)) continue;
-      const auto meaning = spelled(entry.name, sizes_.names);
+      if (take_norm(entry) || is_buffer(entry.name, *entry.tensor)) continue;
+      const auto meaning = names(entry.name);
       if (!meaning || (meaning->role == kOutput && sizes_.output == OutputProjection::kNone)) {
-        throw_unknown(sizes_.type, prefix_, entry.name, expected(true));
+        throw_unknown(sizes_.type, prefix_, entry.name, expected(true),
+                      "; any of these names will do: " + spellings_text(sizes_.output != OutputProjection::kNone));
       }
       auto& tensor = (meaning->bias ? found_.biases : found_.weights)[meaning->role];
       auto& name = (meaning->bias ? found_.bias_names : found_.weight_names)[meaning->role];
@@ -204,17 +255,35 @@ std::string full_name(std::string_view matrix, bool bias) {
   return std::string(matrix) + (matrix == "in_proj" ? "_" : ".") + (bias ? "bias" : "weight");
 }
 
+std::string spellings_text(bool output) {
+  constexpr std::array<std::string_view, kNumRoles> kWhat = {"q", "k", "v", "all three", "output"};
+  std::string text;
+  for (std::size_t role = 0; role < (output ? kNumRoles : kOutput); ++role) {
+    std::vector<std::string_view> names;
+    for (const Family& family : kSpellings) {
+      if (std::ranges::find(names, family[role]) == names.end()) names.push_back(family[role]);
+    }
+    text.append(text.empty() ? "" : "; ").append(kWhat[role]).append(":");
+    for (const std::string_view name : names) text.append(" ").append(name);
+  }
+  text += " (proj beside other names of q, k, v is the output); left out: bias [1, 1, T, T]";
+  for (const std::string_view name : kBuffers) text.append(" ").append(name);
+  return text;
+}
+
 NamedTensors read_attention_parameters(const AttentionSizes& sizes, const StateDict& state, std::string_view prefix) {
   return Reader(sizes, state, prefix).read();
 }
 
 FoundSizes find_sizes(const StateDict& state) {
   std::vector<FoundSizes> found;
-  for (const StateDict::Entry& entry : state.entries()) {
-    const auto meaning = spelled(entry.name, kSpellings[0]);
-    if (!meaning || meaning->bias || entry.tensor.sizes.size() != 2) continue;
-    const Index rows = entry.tensor.sizes[0];
-    const Index columns = entry.tensor.sizes[1];
+  const std::vector<StateEntry> entries = entries_under(state, {});
+  const Names names(entries, kSpellings[0]);
+  for (const StateEntry& entry : entries) {
+    const auto meaning = names(entry.name);
+    if (!meaning || meaning->bias || entry.tensor->sizes.size() != 2) continue;
+    const Index rows = entry.tensor->sizes[0];
+    const Index columns = entry.tensor->sizes[1];
     if (meaning->role == kOutput) {
       found.push_back({rows, columns});
     } else {
@@ -230,10 +299,12 @@ FoundSizes find_sizes(const StateDict& state) {
 FoundGroupedSizes find_grouped_sizes(const StateDict& state) {
   FoundGroupedSizes found;
   Index merged_rows = 0;
-  for (const StateDict::Entry& entry : state.entries()) {
-    const std::vector<Index>& sizes = entry.tensor.sizes;
+  const std::vector<StateEntry> entries = entries_under(state, {});
+  const Names names(entries, kSpellings[0]);
+  for (const StateEntry& entry : entries) {
+    const std::vector<Index>& sizes = entry.tensor->sizes;
     if (entry.name == kKeyNorm && sizes.size() == 1) found.head_dim = sizes[0];
-    const auto meaning = spelled(entry.name, kSpellings[0]);
+    const auto meaning = names(entry.name);
     if (!meaning || meaning->bias || sizes.size() != 2) continue;
     if (meaning->role == kOutput) found.embed_dim = sizes[0], found.width = sizes[1];
     if (meaning->role == kQuery && found.width == 0) found.embed_dim = sizes[1], found.width = sizes[0];

@@ -62,6 +62,10 @@ struct FoundGroupedSizes {
 };
 FoundGroupedSizes find_grouped_sizes(const StateDict& state);
 
+/// Every spelling that loading accepts, by role, and what it leaves out: for error texts. `output`: with those of an output
+/// projection.
+std::string spellings_text(bool output);
+
 /// "in_proj" -> "in_proj_weight", any other -> "NAME.weight"; the same for "bias".
 std::string full_name(std::string_view matrix, bool bias);
 

@@ -52,11 +52,55 @@ TEST(LayerMask, OtherRanksAreRefused) {
   EXPECT_EQ(test::error_of<ShapeError>([&] {
               v1->keep(Tensor<std::uint8_t>({2, 2, 3, 3}));
             }),
-            "[v1] a mask must be [B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk]: got [2, 2, 3, 3]");
+            "[v1] a mask must be [B, Tk], [B, Tq, Tk] or [B, 1, Tq, Tk], or its axes must be named: got [2, 2, 3, 3]");
   EXPECT_EQ(test::error_of<ShapeError>([&] {
               mha->drop(Tensor<std::uint8_t>({2, 3, 3}));
             }),
-            "[mha] a mask must be [B, Tk] or [B|1, H|1, Tq|1, Tk|1]: got [2, 3, 3]");
+            "[mha] a mask must be [B, Tk] or [B|1, H|1, Tq|1, Tk|1], or its axes must be named: got [2, 3, 3]");
+}
+
+/// With as many sequences as tokens [T, T] is both [B, Tk] and [Tq, Tk]: a guess would be silent.
+TEST(LayerMask, ASquareOneMustNameItsAxes) {
+  const Tensor<float> x = random_tensor({kLength, kLength, kDim}, 1);
+  Tensor<std::uint8_t> keep({kLength, kLength});
+  for (Index i = 0; i < kLength; ++i) {
+    for (Index j = 0; j <= i; ++j) keep.view<2>()(i, j) = 1;
+  }
+  const Tensor<std::uint8_t> drop = inverted(keep);
+  const std::vector<Index> lengths = {1, 2, 3};
+  for (const std::string_view name : {"v1", "mha"}) {
+    const auto layer = nn::make_layer(name, {.embed_dim = kDim, .num_heads = 2, .seed = 1});
+    const std::string text = "[" + std::string(name) +
+                             "] a square mask fits [B, Tk] and [Tq, Tk]: name its axes with MaskAxes::kBk or "
+                             "MaskAxes::kQk: got [3, 3]";
+    EXPECT_EQ(test::error_of<ShapeError>([&] { layer->keep(keep); }), text);
+    EXPECT_EQ(test::error_of<ShapeError>([&] { layer->drop(drop); }), text);
+    const Tensor<float> causal = layer->forward(x, {.causal = true});
+    const Tensor<float> padded = layer->forward(x, {.mask = Mask::key_lengths(lengths)});
+    EXPECT_TRUE(same_bits(causal, layer->forward(x, {.mask = layer->keep(keep, MaskAxes::kQk)})));
+    EXPECT_TRUE(same_bits(causal, layer->forward(x, {.mask = layer->drop(drop, MaskAxes::kQk)})));
+    EXPECT_TRUE(same_bits(padded, layer->forward(x, {.mask = layer->keep(keep, MaskAxes::kBk)})));
+    EXPECT_TRUE(same_bits(padded, layer->forward(x, {.mask = layer->drop(drop, MaskAxes::kBk)})));
+  }
+  const auto one = nn::make_layer("v1", {.embed_dim = kDim});  // one token of one sequence: both readings are the same
+  EXPECT_FALSE(one->keep(Tensor<std::uint8_t>({1, 1})).keeps_everything());
+}
+
+TEST(LayerMask, AnErrorShowsTheShapeThatCame) {
+  const Tensor<float> x = random_tensor({kBatch, kLength, kDim}, 1);
+  const nn::SelfAttentionV1 layer({.embed_dim = kDim});
+  const auto refusal = [&](std::vector<Index> sizes, MaskAxes axes) {
+    const Tensor<std::uint8_t> keep(sizes);
+    return test::error_of<ShapeError>([&] { layer.forward(x, {.mask = layer.keep(keep, axes)}); });
+  };
+  const std::string sizes = " for [B, H, Tq, Tk] [2, 1, 3, 3]";
+  EXPECT_EQ(refusal({6, 5}, MaskAxes::kBk), "[attention_forward] a dense mask must have sizes [B|1, Tk|1]: got [6, 5]" + sizes);
+  EXPECT_EQ(refusal({6, 6}, MaskAxes::kQk),
+            "[attention_forward] a dense mask must have sizes [Tq|1, Tk|1]: got [6, 6]" + sizes);
+  EXPECT_EQ(refusal({6, 3, 3}, MaskAxes::kBqk),
+            "[attention_forward] a dense mask must have sizes [B|1, Tq|1, Tk|1]: got [6, 3, 3]" + sizes);
+  EXPECT_EQ(refusal({6, 3, 3}, MaskAxes::kHqk),
+            "[attention_forward] a dense mask must have sizes [H|1, Tq|1, Tk|1]: got [6, 3, 3]" + sizes);
 }
 
 TEST(LayerMask, MeetsTheLayersCausalMask) {
@@ -121,6 +165,10 @@ TEST(Options, ImpossibleOnesAreNamed) {
             "[MultiHeadAttention] num_heads must divide embed_dim: got 3 heads for 10");
   EXPECT_EQ(test::error_of<OptionError>([] { nn::SelfAttentionV3({.embed_dim = 4, .dropout = 1.5F}); }),
             "[SelfAttentionV3] dropout p must be in [0, 1]: got 1.5");
+  EXPECT_EQ(test::error_of<OptionError>([] { nn::MultiHeadAttention({.embed_dim = 8}); }),
+            "[MultiHeadAttention] num_heads must be given, at least 1: got 0");
+  EXPECT_EQ(test::error_of<OptionError>([] { nn::GroupedQueryAttention({.embed_dim = 8}); }),
+            "[GroupedQueryAttention] num_heads must be given, at least 1: got 0");
   EXPECT_NE(test::error_of<ShapeError>([] { nn::SelfAttentionV1({}); }), "");
   EXPECT_NE(test::error_of<ShapeError>([] { nn::FixedWeights({}); }), "");
   EXPECT_EQ(test::error_of<OptionError>([] { nn::make_layer("v5", {}); }),

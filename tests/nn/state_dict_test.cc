@@ -13,7 +13,12 @@ using test::same_bits;
 
 constexpr Index kDim = 4;
 
-/// A state dict of the given names and sizes; values by index.
+/// A layer of width kDim with one head.
+std::unique_ptr<nn::Layer> made(std::string_view name) {
+  return nn::make_layer(name, {.embed_dim = kDim, .num_heads = 1, .seed = 1});
+}
+
+/// A state dict of the given names and sizes; values by place.
 StateDict state_of(const std::vector<std::pair<std::string, std::vector<Index>>>& parts) {
   StateDict state;
   std::uint64_t seed = 0;
@@ -40,10 +45,10 @@ std::string names_of(const StateDict& state) {
 /// The error text of loading `state` into a layer.
 template <class ErrorType = OptionError>
 std::string refusal(std::string_view layer, const StateDict& state, std::string_view prefix = {}) {
-  const auto made = nn::make_layer(layer, {.embed_dim = kDim, .seed = 1});
-  const StateDict before = made->state_dict();
-  const std::string text = test::error_of<ErrorType>([&] { made->load_state_dict(state, prefix); });
-  EXPECT_TRUE(same_bits(before, made->state_dict())) << "a refused file changed the layer";
+  const auto whole = made(layer);
+  const StateDict before = whole->state_dict();
+  const std::string text = test::error_of<ErrorType>([&] { whole->load_state_dict(state, prefix); });
+  EXPECT_TRUE(same_bits(before, whole->state_dict())) << "a refused file changed the layer";
   return text;
 }
 
@@ -53,6 +58,14 @@ const std::vector<Names> kSpellings = {{"query_proj", "key_proj", "value_proj", 
                                        {"q_proj", "k_proj", "v_proj", "out_proj"},
                                        {"W_Q", "W_K", "W_V", "W_O"},
                                        {"W_q", "W_k", "W_v", "W_o"},
+                                       {"to_q", "to_k", "to_v", "to_out"},
+                                       {"to_q", "to_k", "to_v", "to_out.0"},
+                                       {"wq", "wk", "wv", "wo"},
+                                       {"w_q", "w_k", "w_v", "w_o"},
+                                       {"w_qs", "w_ks", "w_vs", "fc"},
+                                       {"query", "key", "value", "proj"},
+                                       {"query", "key", "value", "c_proj"},
+                                       {"q_linear", "k_linear", "v_linear", "out"},
                                        {"W_q", "key_proj", "W_V", "o_proj"}};  // mixed
 
 TEST(Spellings, AllNameTheSameAndAreKept) {
@@ -64,11 +77,11 @@ TEST(Spellings, AllNameTheSameAndAreKept) {
         StateDict state = separate(names), prefixed;
         for (const auto& entry : state.entries()) prefixed.add(prefix + entry.name, entry.tensor.clone());
         if (!prefix.empty()) prefixed.add("head.weight", any_tensor(Tensor<float>({1})));  // another module's
-        const auto made = nn::make_layer(layer, {.embed_dim = kDim});
-        made->load_state_dict(prefixed, prefix);
-        EXPECT_TRUE(same_bits(made->state_dict(), state)) << layer << " " << names[0];
-        EXPECT_EQ(names_of(made->gradients(prefix)), names_of(made->state_dict(prefix)));
-        const Tensor<float> y = made->forward(x);
+        const auto loaded = made(layer);
+        loaded->load_state_dict(prefixed, prefix);
+        EXPECT_TRUE(same_bits(loaded->state_dict(), state)) << layer << " " << names[0];
+        EXPECT_EQ(names_of(loaded->gradients(prefix)), names_of(loaded->state_dict(prefix)));
+        const Tensor<float> y = loaded->forward(x);
         if (!first) first = y.clone();
         EXPECT_TRUE(same_bits(*first, y)) << layer << " " << names[0];
       }
@@ -79,7 +92,12 @@ TEST(Spellings, AllNameTheSameAndAreKept) {
 TEST(Spellings, MergedAndSeparateAreTheSameBits) {
   const Tensor<float> x = random_tensor({2, 3, kDim}, 1);
   const StateDict parts = separate(kSpellings[0]);
-  for (const std::string root : {"proj.", "in_proj_", "in_proj."}) {
+  using Root = std::pair<std::string, std::string>;
+  for (const auto& [root, output] :
+       {Root("proj.", "out_proj."), Root("in_proj_", "out_proj."), Root("in_proj.", "out_proj."), Root("Wqkv.", "out_proj."),
+        Root("qkv_proj.", "o_proj."), Root("c_attn.", "c_proj."), Root("qkv.", "proj."), Root("to_qkv.", "to_out.0."),
+        Root("wqkv.", "wo."), Root("qkv.", "fc."), Root("qkv.", "out.")}) {
+    SCOPED_TRACE(root + " " + output);
     StateDict merged;
     for (const std::string kind : {"weight", "bias"}) {
       AnyTensor all = parts.at("query_proj." + kind).clone();
@@ -90,9 +108,9 @@ TEST(Spellings, MergedAndSeparateAreTheSameBits) {
       all.sizes[0] = 3 * kDim;
       merged.add(root + kind, std::move(all));
     }
-    for (const std::string kind : {"weight", "bias"}) merged.add("out_proj." + kind, parts.at("output_proj." + kind).clone());
+    for (const std::string kind : {"weight", "bias"}) merged.add(output + kind, parts.at("output_proj." + kind).clone());
     for (const std::string_view layer : {"v2", "v3", "v4", "mha"}) {
-      const auto a = nn::load_layer(layer, parts), b = nn::load_layer(layer, merged);
+      const auto a = nn::load_layer(layer, parts, {.num_heads = 1}), b = nn::load_layer(layer, merged, {.num_heads = 1});
       EXPECT_TRUE(same_bits(a->forward(x), b->forward(x)));
       EXPECT_TRUE(same_bits(b->state_dict(), merged)) << layer;
       EXPECT_TRUE(same_bits(a->state_dict(), parts)) << layer;
@@ -121,13 +139,64 @@ TEST(Spellings, SizesFromTheFile) {
   EXPECT_EQ(layer->output_dim(), 3);
   EXPECT_EQ(nn::load_layer("fixed-weights", state_of({{"w", {7}}}))->parameter_count(), 7);
   EXPECT_EQ(nn::load_layer("average", StateDict())->parameter_count(), 0);
-  EXPECT_EQ(test::error_of<OptionError>([] {
-              nn::load_layer("v1", state_of({{"weights", {2, 2}}}));
-            }),
-            "[load_layer] the state dict must hold the parameters of v1, query_proj.weight, query_proj.bias, key_proj.weight, "
-            "key_proj.bias, value_proj.weight, value_proj.bias: got weights");
+  EXPECT_EQ(
+      test::error_of<OptionError>([] {
+        nn::load_layer("v1", state_of({{"weights", {2, 2}}}));
+      }),
+      "[load_layer] the state dict must hold the parameters of v1, query_proj.weight, query_proj.bias, key_proj.weight, "
+      "key_proj.bias, value_proj.weight, value_proj.bias: got weights; any of these names will do: q: query_proj q_proj W_Q "
+      "W_q query to_q wq w_q w_qs q_linear; k: key_proj k_proj W_K W_k key to_k wk w_k w_ks k_linear; v: value_proj v_proj "
+      "W_V W_v value to_v wv w_v w_vs v_linear; all three: proj in_proj qkv_proj Wqkv c_attn qkv to_qkv wqkv (proj beside "
+      "other names of q, k, v is the output); left out: bias [1, 1, T, T] mask causal_mask masked_bias tril inv_freq "
+      "rotary_emb.inv_freq");
   EXPECT_EQ(test::error_of<OptionError>([] { nn::load_layer("fixed-weights", StateDict()); }),
             "[load_layer] the state dict must hold the parameters of fixed-weights, w: got nothing");
+}
+
+/// Causal masks and angles that files hold beside parameters are no parameters.
+TEST(Spellings, BuffersAreLeftOut) {
+  StateDict gpt2 =
+      state_of({{"c_attn.weight", {12, 4}}, {"c_attn.bias", {12}}, {"c_proj.weight", {4, 4}}, {"c_proj.bias", {4}}});
+  StateDict with_buffers = gpt2.clone();
+  with_buffers.add("bias", any_tensor(Tensor<float>({1, 1, 8, 8})));
+  with_buffers.add("masked_bias", any_tensor(Tensor<float>({1})));
+  for (const char* name : {"mask", "causal_mask", "tril"}) with_buffers.add(name, any_tensor(Tensor<float>({8, 8})));
+  for (const char* name : {"inv_freq", "rotary_emb.inv_freq"}) with_buffers.add(name, any_tensor(Tensor<float>({2})));
+  EXPECT_TRUE(same_bits(nn::load_layer("mha", with_buffers, {.num_heads = 2})->state_dict(), gpt2));
+  gpt2.add("bias", any_tensor(Tensor<float>({4})));  // a bias of what?
+  EXPECT_NE(refusal("mha", gpt2).find("unknown parameter bias: expected "), std::string::npos);
+}
+
+/// `proj` is all of q, k, v by itself, and the output beside other names of those.
+TEST(Spellings, ProjByWhatStandsBesideIt) {
+  const auto minimal = nn::load_layer("v4", separate({"key", "query", "value", "proj"}));
+  EXPECT_EQ(names_of(minimal->state_dict()),
+            "query.weight query.bias key.weight key.bias value.weight value.bias proj.weight proj.bias ");
+  StateDict both = separate({"query", "key", "value", "proj"});
+  both.add("out.weight", any_tensor(Tensor<float>({4, 4})));
+  EXPECT_NE(refusal("v4", both).find("each parameter must be named once: got both proj.weight and query.weight"),
+            std::string::npos);
+  EXPECT_NE(refusal("v1", separate({"query", "key", "value", "proj"})).find("unknown parameter proj.weight"),
+            std::string::npos);
+}
+
+/// One head or two: the file cannot tell, and the outputs differ.
+TEST(Heads, MustBeGivenWhereTheWeightsAllowSeveral) {
+  const StateDict parts = separate(kSpellings[1]);
+  EXPECT_EQ(test::error_of<OptionError>([&] { nn::load_layer("mha", parts); }),
+            "[load_layer] num_heads of mha must be given, since weights of one shape fit several: here 1, 2, 4: got none");
+  EXPECT_EQ(nn::possible_heads("mha", parts), (std::vector<Index>{1, 2, 4}));
+  EXPECT_EQ(nn::possible_heads("v4", parts), (std::vector<Index>{1}));
+  EXPECT_EQ(nn::possible_heads("mha", StateDict()), (std::vector<Index>{}));
+  EXPECT_EQ(nn::load_layer("mha", parts, {.num_heads = 2})->num_heads(), 2);
+  EXPECT_EQ(nn::load_layer("mha", state_of({{"in_proj_weight", {3, 1}}, {"out_proj.weight", {1, 1}}}))->num_heads(), 1);
+  StateDict grouped =
+      state_of({{"q_proj.weight", {12, 4}}, {"k_proj.weight", {6, 4}}, {"v_proj.weight", {6, 4}}, {"o_proj.weight", {4, 12}}});
+  EXPECT_EQ(nn::possible_heads("grouped-query", grouped), (std::vector<Index>{2, 4, 6, 12}));
+  EXPECT_NE(test::error_of<OptionError>([&] { nn::load_layer("grouped-query", grouped); }).find("here 2, 4, 6, 12: got none"),
+            std::string::npos);
+  for (const char* name : {"q_norm.weight", "k_norm.weight"}) grouped.add(name, any_tensor(Tensor<float>({3})));
+  EXPECT_EQ(nn::load_layer("grouped-query", grouped)->num_heads(), 4);  // norms of heads say how wide one is
 }
 
 TEST(Refusals, Twice) {
@@ -177,6 +246,10 @@ TEST(Refusals, Unknown) {
   StateDict state = separate(kSpellings[0]);
   state.add("norm.weight", any_tensor(Tensor<float>({4})));
   EXPECT_EQ(refusal("v4", state).substr(0, 74), "[SelfAttentionV4::load_state_dict] unknown parameter norm.weight: expected");
+  for (const char* names : {"q: query_proj q_proj W_Q W_q query to_q wq w_q w_qs q_linear; k:",
+                            "output: output_proj o_proj out_proj W_O W_o c_proj proj to_out to_out.0 wo w_o fc out "}) {
+    EXPECT_NE(refusal("v4", state).find(names), std::string::npos) << refusal("v4", state);
+  }
   EXPECT_NE(refusal("v1", separate(kSpellings[0])).find("unknown parameter output_proj.weight"), std::string::npos);
   EXPECT_NE(refusal("self-attention", separate(kSpellings[3])).find("unknown parameter W_O.weight"), std::string::npos);
   StateDict prefixed;
@@ -237,7 +310,7 @@ TEST(OwnNames, OfEachForm) {
       {"mha", "q_proj.weight q_proj.bias k_proj.weight k_proj.bias v_proj.weight v_proj.bias o_proj.weight o_proj.bias "},
       {"grouped-query", "q_proj.weight k_proj.weight v_proj.weight o_proj.weight "}};
   for (const std::string_view name : nn::layer_names()) {
-    const auto layer = nn::make_layer(name, {.embed_dim = kDim, .length = 3});
+    const auto layer = nn::make_layer(name, {.embed_dim = kDim, .num_heads = 1, .length = 3});
     EXPECT_EQ(names_of(layer->state_dict()), expected.at(name));
     EXPECT_EQ(layer->name(), name);
   }

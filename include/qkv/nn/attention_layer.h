@@ -108,8 +108,10 @@ class QKV_API AttentionLayer : public Layer {
   void copy_parameters(const AttentionLayer& from);
 
   std::vector<Parameter> parameters() override;
-  /// Accepts every spelling (query_proj, q_proj, W_Q, W_q; ..; output_proj, out_proj, o_proj, W_O, W_o; proj, in_proj), merged
-  /// or separate; the names that came in are kept. The file decides about biases and an optional output projection.
+  /// Accepts every spelling (query_proj, q_proj, W_Q, wq, to_q, ...; output_proj, out_proj, c_proj, to_out, ...; proj, in_proj,
+  /// Wqkv, c_attn, ...), merged or separate; the names that came in are kept. The error about an unknown name lists them all.
+  /// Causal masks and angles of rotary positions that a file holds as buffers (mask, tril, GPT-2's bias [1, 1, T, T], inv_freq)
+  /// are left out. The file decides about biases and an optional output projection.
   void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
  protected:

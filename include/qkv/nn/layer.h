@@ -82,9 +82,13 @@ class QKV_API Layer : public Module {
   bool training() const { return training_; }
 
   /// A mask from a dense tensor without naming its axes: [B, Tk], [B, 1, Tq, Tk], and [B, Tq, Tk] without heads or
-  /// [B|1, H|1, Tq|1, Tk|1] with them. Any other rank is a ShapeError. Borrows the tensor.
+  /// [B|1, H|1, Tq|1, Tk|1] with them. Any other rank is a ShapeError, and so is a square [T, T], which may be [B, Tk] of as
+  /// many sequences as tokens or [Tq, Tk]: name its axes. Borrows the tensor.
   Mask keep(const Tensor<std::uint8_t>& dense) const;
   Mask drop(const Tensor<std::uint8_t>& dense) const;
+  /// The same with two or three named axes: layer.keep(causal, MaskAxes::kQk). Borrows the tensor.
+  Mask keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) const;
+  Mask drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) const;
 
  private:
   bool training_ = false;
@@ -93,7 +97,7 @@ class QKV_API Layer : public Module {
 /// Options of make_layer. Each layer reads those that concern it; `none` is the layer's own default.
 struct LayerConfig {
   Index embed_dim = 0;
-  Index num_heads = 1;                         ///< mha, grouped-query
+  Index num_heads = 0;                         ///< mha, grouped-query: required
   Index num_kv_heads = 0;                      ///< grouped-query; 0: num_heads
   Index head_dim = 0;                          ///< grouped-query; 0: embed_dim / num_heads
   Index d_k = 0;                               ///< self-attention; 0: embed_dim
@@ -118,8 +122,12 @@ QKV_API std::span<const std::string_view> layer_names();
 /// Throws OptionError that lists the names when `name` is unknown.
 QKV_API std::unique_ptr<Layer> make_layer(std::string_view name, const LayerConfig& config);
 /// Made and loaded: sizes that `config` leaves 0 (embed_dim, d_k, length, head_dim, num_kv_heads) are those of the tensors in
-/// `state`.
+/// `state`. num_heads too where they allow only one; otherwise it must be given, and the OptionError lists what they allow.
 QKV_API std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state, LayerConfig config = {});
+
+/// The numbers of heads with which a layer of this name fits the weights in `state`, ascending: weights alone do not say which.
+/// {1} for layers without heads; empty where no weights of attention are found.
+QKV_API std::vector<Index> possible_heads(std::string_view name, const StateDict& state);
 
 }  // namespace nn
 }  // namespace v0

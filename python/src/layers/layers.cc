@@ -63,7 +63,7 @@ void bind_config(nb::module_& m) {
             config.seed = seed;
             new (self) nn::LayerConfig(config);
           },
-          nb::kw_only(), nb::arg("embed_dim") = 0, nb::arg("num_heads") = 1, nb::arg("num_kv_heads") = 0,
+          nb::kw_only(), nb::arg("embed_dim") = 0, nb::arg("num_heads") = 0, nb::arg("num_kv_heads") = 0,
           nb::arg("head_dim") = 0, nb::arg("d_k") = 0, nb::arg("length") = 0, nb::arg("bias") = nb::none(),
           nb::arg("output_bias") = nb::none(), nb::arg("qk_norm") = "none", nb::arg("norm_eps") = 1e-6,
           nb::arg("rotary") = nb::none(), nb::arg("dropout") = nb::none(), nb::arg("residual_dropout") = nb::none(),
