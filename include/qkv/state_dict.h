@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -75,7 +77,12 @@ class QKV_API StateDict {
   std::map<std::string, std::string> metadata;
 
  private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
   std::vector<Entry> entries_;
+  std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> places_;  // of names in entries_
 };
 
 }  // namespace v0

@@ -1,8 +1,6 @@
 // Named tensors in the order they came. Not: element types (dtype.cc), files (io/).
 #include "qkv/state_dict.h"
 
-#include <algorithm>
-
 #include "core/check.h"
 
 namespace qkv {
@@ -10,12 +8,18 @@ inline namespace v0 {
 
 void StateDict::add(std::string name, AnyTensor tensor) {
   check<OptionError>(!contains(name), "StateDict::add", "a name may be there once: got a second \"", name, "\"");
-  entries_.push_back({std::move(name), std::move(tensor)});
+  const auto [place, added] = places_.emplace(name, entries_.size());
+  try {
+    entries_.push_back({std::move(name), std::move(tensor)});
+  } catch (...) {
+    places_.erase(place);
+    throw;
+  }
 }
 
 const AnyTensor* StateDict::find(std::string_view name) const {
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.name == name; });
-  return found == entries_.end() ? nullptr : &found->tensor;
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : &entries_[found->second].tensor;
 }
 
 const AnyTensor& StateDict::at(std::string_view name) const {
@@ -33,6 +37,7 @@ StateDict StateDict::clone() const {
   StateDict copy;
   copy.metadata = metadata;
   copy.entries_.reserve(entries_.size());
+  copy.places_ = places_;
   for (const Entry& entry : entries_) copy.entries_.push_back({entry.name, entry.tensor.clone()});
   return copy;
 }

@@ -166,16 +166,18 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   // The last character that the parser has taken; the start of the header when it has taken none.
   std::uint64_t token_at() const { return start_ + (consumed() == 0 ? 0 : consumed() - 1); }
 
-  // The opening quote of the string that ends at the last character: the nearest one before it that is not escaped.
+  // The opening quote of the string that ends at the last character: the nearest one before it that no backslash escapes.
+  // Every character is looked at once: where a quote is escaped, the backslashes before it are passed over with it.
   std::uint64_t string_start() const {
     std::size_t quote = consumed() - 1;
-    std::size_t backslashes = 0;
-    do {
-      --quote;
-      backslashes = 0;
-      while (backslashes < quote && text_[quote - 1 - backslashes] == '\\') ++backslashes;
-    } while (text_[quote] != '"' || backslashes % 2 != 0);
-    return start_ + quote;
+    while (true) {
+      do --quote;
+      while (text_[quote] != '"');
+      std::size_t first = quote;  // of the backslashes before the quote
+      while (first > 0 && text_[first - 1] == '\\') --first;
+      if ((quote - first) % 2 == 0) return start_ + quote;
+      quote = first;
+    }
   }
 
   // The parser has taken one character past a number.

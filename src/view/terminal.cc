@@ -119,7 +119,7 @@ class Writer {
     return {1, false, false, pool * 2, pool};  // a character is about twice as high as wide
   }
 
-  /// Key labels where each fits over its cell, otherwise positions at round steps.
+  /// Key labels where each fits over its cell, otherwise positions at a round step.
   Line header() const {
     Line line;
     line.pad_to(label_columns_ + 1);
@@ -212,21 +212,29 @@ class Writer {
   Style style_;
 };
 
-/// Blocks of lines side by side.
-std::string beside(const std::vector<std::vector<Line>>& blocks) {
-  constexpr int kGapColumns = 3;
+/// Lines of one panel, and the columns of the widest.
+struct Block {
+  std::vector<Line> lines;
+  int width = 0;
+
+  explicit Block(std::vector<Line> all) : lines(std::move(all)) {
+    for (const Line& line : lines) width = std::max(width, line.width);
+  }
+};
+
+constexpr int kGapColumns = 3;
+
+std::string beside(const std::vector<Block>& blocks) {
   std::size_t height = 0;
-  for (const auto& block : blocks) height = std::max(height, block.size());
+  for (const Block& block : blocks) height = std::max(height, block.lines.size());
   std::string out;
   for (std::size_t n = 0; n < height; ++n) {
     Line line;
     int begin = 0;
-    for (const auto& block : blocks) {
+    for (const Block& block : blocks) {
       line.pad_to(begin);
-      if (n < block.size()) line.add(block[n].text, block[n].width);
-      int width = 0;
-      for (const Line& l : block) width = std::max(width, l.width);
-      begin += width + kGapColumns;
+      if (n < block.lines.size()) line.add(block.lines[n].text, block.lines[n].width);
+      begin += block.width + kGapColumns;
     }
     out += line.text + "\n";
   }
@@ -240,18 +248,16 @@ std::string render_terminal(const AttentionMap& map, const TerminalOptions& opti
   const Writer writer(map, options);
   const std::string title = visible_line(map.title, kTitleChars);
   std::string out = title.empty() ? "" : (options.unicode ? title : ascii_label(title)) + "\n";
-  std::vector<std::vector<Line>> side_by_side;
+  std::vector<Block> side_by_side;
   int width = 0;
   for (const Panel& panel : choose_panels(map, options.map)) {
-    std::vector<Line> block = writer.panel(panel);
-    int block_width = 0;
-    for (const Line& line : block) block_width = std::max(block_width, line.width);
-    if (!side_by_side.empty() && width + block_width > options.columns) {
+    Block block(writer.panel(panel));
+    if (!side_by_side.empty() && width + block.width > options.columns) {
       out += beside(side_by_side);
       side_by_side.clear();
       width = 0;
     }
-    width += block_width + 3;
+    width += block.width + kGapColumns;
     side_by_side.push_back(std::move(block));
   }
   return out + beside(side_by_side) + writer.legend();

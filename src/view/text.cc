@@ -23,8 +23,9 @@ bool is_in(const std::array<Interval, N>& intervals, char32_t code) {
 }
 
 // Controls, soft hyphen, Arabic letter mark, zero width and direction marks, separators, invisible operators, byte order
-// mark, interlinear marks, tags: characters that show nothing, or change the order of those that follow.
-constexpr std::array<Interval, 11> kInvisible{{{0x00, 0x1F},
+// mark, interlinear marks, tags: nothing is seen, or the order of what follows changes. U+FFFE and U+FFFF are no characters,
+// and XML may not hold them.
+constexpr std::array<Interval, 12> kInvisible{{{0x00, 0x1F},
                                                {0x7F, 0xA0},
                                                {0xAD, 0xAD},
                                                {0x61C, 0x61C},
@@ -34,6 +35,7 @@ constexpr std::array<Interval, 11> kInvisible{{{0x00, 0x1F},
                                                {0x205F, 0x206F},
                                                {0xFEFF, 0xFEFF},
                                                {0xFFF0, 0xFFFB},
+                                               {0xFFFE, 0xFFFF},
                                                {0xE0000, 0xE0FFF}}};
 constexpr std::array<Interval, 8> kCombining{{{0x300, 0x36F},
                                               {0x483, 0x489},

@@ -47,6 +47,26 @@ TEST(Safetensors, RoundTripOfEveryDtypeKeepsNamesOrderAndBits) {
   EXPECT_TRUE(same(io::parse_safetensors(io::write_safetensors(state)), state));
 }
 
+/// Names of backslashes and quotes alone, in time that is proportional to them: with its square this took hours.
+TEST(Safetensors, MillionsOfEscapesAreRead) {
+  std::string escapes;
+  for (int n = 0; n < 2'000'000; ++n) escapes += R"(\\)";  // one backslash
+  for (int n = 0; n < 2'000'000; ++n) escapes += R"(\")";  // one quote
+  const StateDict state = parse(file_text("{\"" + escapes + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
+  ASSERT_EQ(state.size(), 1u);
+  EXPECT_EQ(state.entries()[0].name.size(), escapes.size() / 2);
+}
+
+/// Where a name begins is where an error points.
+TEST(Safetensors, ANameOfEscapesIsPointedAt) {
+  for (const std::string name : {R"(\\)", R"(\")", R"(\\\"\")", R"(a\"\\)", R"(\\a\"b)"}) {
+    const std::string field = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+    const std::string before = "{\"" + name + "\":" + field + ",";
+    expect_format_error([&] { parse(file_text(before + "\"" + name + "\":" + field + "}", "1234")); }, 8 + before.size(),
+                        "a second");
+  }
+}
+
 TEST(Safetensors, AnEmptyStateIsAFile) {
   EXPECT_TRUE(same(io::parse_safetensors(io::write_safetensors(StateDict())), StateDict()));
   EXPECT_TRUE(parse(file_text(R"({"__metadata__":{}})", "")).metadata.empty());

@@ -63,6 +63,15 @@ TEST(Svg, HostileTokensStayText) {
   EXPECT_NE(svg.find("&lt;script&gt;"), std::string::npos);
 }
 
+/// U+FFFE and U+FFFF are UTF-8 but no characters of XML.
+TEST(Svg, NoncharactersAreNamed) {
+  const std::vector<std::string> tokens = {"\xef\xbf\xbe", "a\xef\xbf\xbf"};
+  const std::string svg = render_svg(causal_map(1, 1, 2, tokens, "title \xef\xbf\xbf"));
+  EXPECT_EQ(svg.find("\xef\xbf\xbe"), std::string::npos);
+  EXPECT_EQ(svg.find("\xef\xbf\xbf"), std::string::npos);
+  for (const char* shown : {"U+FFFE", "aU+FFFF", "title U+FFFF"}) EXPECT_NE(svg.find(shown), std::string::npos) << shown;
+}
+
 TEST(Svg, EmptyOneCellAndNanMaps) {
   for (const AttentionMap& map : {empty_map(0, 3), empty_map(3, 0), causal_map(1, 1, 1), nan_map()}) {
     EXPECT_EQ(read(render_svg(map)).error, "");

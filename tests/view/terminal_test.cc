@@ -53,6 +53,14 @@ TEST(Terminal, FitsTheWidthInEveryStyle) {
   }
 }
 
+/// Work in proportion to the rows: with that to their square these took four minutes.
+TEST(Terminal, ManyRows) {
+  AttentionMap map;
+  map.weights = Tensor<float>({1, 1, 400'000, 1});
+  std::ranges::fill(map.weights.span(), 1.0F);
+  EXPECT_EQ(lines_of(render_terminal(map, {.colour = false})).size(), 400'000u + 3);
+}
+
 TEST(Terminal, ColoursAreThoseOfTheWeights) {
   const AttentionMap map = causal_map(1, 1, 5);
   for (const Theme theme : {Theme::kLight, Theme::kDark}) {
