@@ -1,7 +1,10 @@
 #include "attend_capture.h"
 
+#include <algorithm>
+
 #include "core/escape.h"
 #include "maps.h"
+#include "option_group.h"
 #include "seen.h"
 
 namespace qkv::cli {
@@ -28,6 +31,7 @@ Tensor<double> stacked(const CaptureResult& seen) {
 /// The map of the first sequence as means over the queries of each of its rows,
 /// so that each sums to 1.
 view::AttentionMap drawn_map(const Tensor<double>& map, Index q_len) {
+  if (map.size(0) == 0) throw UsageError("--map-out draws the first sequence: q has none (B = 0); a .npy file can hold that");
   const Index heads = map.size(1), rows = map.size(2), columns = map.size(3);
   view::AttentionMap drawn;
   drawn.weights = Tensor<float>({1, heads, rows, columns});
@@ -43,30 +47,24 @@ view::AttentionMap drawn_map(const Tensor<double>& map, Index q_len) {
 }  // namespace
 
 void add_capture_options(CLI::App& app, CaptureOptions& options) {
-  constexpr const char* kLook = "Looking on the way (the output stays the same in bits)";
-  const auto text = [&](const char* name, std::string& value, const char* type, const char* help) {
-    app.add_option(name, value, help)->type_name(type)->group(kLook);
-  };
-  text("--stats", options.stats, "FILE",
-       "Of each row: entropy, largest weight and its key, self, previous, "
-       "first, distance, sink; .json, or .npy [8, B, H, Tq]");
-  app.add_option("--top-k", options.top_k, "The N largest of each row; into --seen or a --stats .json")
-      ->type_name("N")
-      ->group(kLook);
-  text("--rows", options.rows, "N,N..", "Whole rows of these queries; into --seen");
-  app.add_flag("--column-mass", options.column_mass, "What each key gets in all; into --seen or a --stats .json")->group(kLook);
-  text("--block-map", options.block_map, "N[,N]",
-       "Sums over blocks, a map of N x N (rows, columns); into --map-out or "
-       "--seen");
-  text("--map-out", options.map_out, "FILE", "The block map: .npy [B, H, N, N], or a picture .png, .svg, .html");
-  text("--seen", options.seen, "FILE", "Everything that was seen, one .safetensors");
-  text("--look-heads", options.heads, "N,N..", "At these heads only");
-  text("--of", options.of, "WHAT",
-       "weights, applied (after dropout), gradient (weights times theirs, "
-       "needs --dout)");
-  const auto flag = [&](const char* name, bool& value, const char* help) { app.add_flag(name, value, help)->group(kLook); };
-  flag("--positive", options.positive, "Of gradient: only what is above 0 counts");
-  flag("--mean-of-heads", options.mean_of_heads, "Of gradient: the mean over the heads, after --positive");
+  const OptionGroup look(app, "Looking on the way (the output stays the same in bits)");
+  look.file("--stats", options.stats,
+            "Of each row: entropy in nats, largest weight and its key, self, previous, "
+            "first, distance, sink; .json, or .npy [8, B, H, Tq]");
+  look.integer("--top-k", options.top_k, "The N largest of each row; into --seen or a --stats .json");
+  look.value("--rows", options.rows, "N,N,...", "Whole rows of these queries; into --seen");
+  look.flag("--column-mass", options.column_mass, "What each key gets in all; into --seen or a --stats .json");
+  look.value("--block-map", options.block_map, "N[,N]",
+             "Sums over blocks, a map of N x N (rows, columns); into --map-out or "
+             "--seen");
+  look.file("--map-out", options.map_out, "The block map: .npy [B, H, N, N], or a picture .png, .svg, .html");
+  look.file("--seen", options.seen, "Everything that was seen, one .safetensors");
+  look.value("--look-heads", options.heads, "N,N,...", "At these heads only");
+  look.value("--of", options.of, "WHAT",
+             "weights, applied (after dropout), gradient (weights times theirs, "
+             "needs --dout)");
+  look.flag("--positive", options.positive, "Of gradient: only what is above 0 counts");
+  look.flag("--mean-of-heads", options.mean_of_heads, "Of gradient: the mean over the heads, after --positive");
 }
 
 Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : options_(options) {
@@ -112,7 +110,10 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
   if (!options.map_out.empty() && what_.map_rows == 0) throw UsageError("--map-out needs a resolution: add --block-map N");
 }
 
-CaptureRequest Look::request() { return options_.any() ? CaptureRequest(what_, seen_) : CaptureRequest(); }
+CaptureRequest Look::request(Index kv_len) {
+  what_.top_k = std::min(what_.top_k, kv_len);  // the library would keep room for what no row has
+  return options_.any() ? CaptureRequest(what_, seen_) : CaptureRequest();
+}
 
 void Look::write(Index q_len, Outputs& outputs) const {
   if (ending(options_.stats) == ".npy") outputs.add_npy(options_.stats, any_tensor(stacked(seen_)));

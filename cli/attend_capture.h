@@ -31,7 +31,7 @@ class Look {
   /// Names the files. Throws UsageError.
   Look(const CaptureOptions& options, bool has_dout, Outputs& outputs);
   /// For the options of attention_forward and attention_backward.
-  CaptureRequest request();
+  CaptureRequest request(Index kv_len);
   /// Whether it is backward that looks.
   bool needs_backward() const { return options_.any() && what_.of == CaptureOf::kGradient; }
   /// Writes what was seen of q_len queries.

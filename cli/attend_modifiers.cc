@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "core/escape.h"
+#include "option_group.h"
 #include "options.h"
 
 namespace qkv::cli {
@@ -39,25 +40,17 @@ std::vector<double> slopes_of(const std::string& text, Index num_heads) {
 }  // namespace
 
 void add_modifier_options(CLI::App& app, ModifierOptions& options) {
-  constexpr const char* kGroup = "By head and position";
-  const auto file = [&](const char* name, std::string& path, const char* help) {
-    app.add_option(name, path, help)->type_name("FILE")->group(kGroup);
-  };
-  app.add_flag("--alibi{heads}", options.alibi, "Minus slope times distance; =S,S.. other slopes than the usual ones")
-      ->group(kGroup);
-  file("--t5", options.t5, "T5's relative position bias: table [buckets, H]");
-  app.add_option("--t5-max-distance", options.t5_max_distance, "From here on one bucket (default 128)")
-      ->type_name("N")
-      ->group(kGroup);
-  app.add_flag("--t5-past", options.t5_past, "T5's decoder: later keys share a bucket")->group(kGroup);
+  const OptionGroup group(app, "By head and position");
+  group.flag("--alibi{heads}", options.alibi, "Minus slope times distance; =S,S,... other slopes than the usual ones");
+  group.file("--t5", options.t5, "T5's relative position bias: table [buckets, H]");
+  group.integer("--t5-max-distance", options.t5_max_distance, "From here on one bucket (default 128)", 1);
+  group.flag("--t5-past", options.t5_past, "T5's decoder: later keys share a bucket");
   for (const char* name : {"--t5-max-distance", "--t5-past"}) app.get_option(name)->needs(app.get_option("--t5"));
-  file("--relative", options.relative, "Learned bias by distance: table [2 R + 1, H]");
-  app.add_option("--position-align", options.align, "Where queries stand when Tq != Tk: top-left or bottom-right")
-      ->type_name("ALIGN")
-      ->group(kGroup);
-  file("--dposition", options.dposition, "Gradient of the table, or of --alibi's slopes [1, H]");
-  file("--sinks", options.sinks, "A logit a head beside its keys [H]");
-  file("--dsinks", options.dsinks, "Gradient of the sinks");
+  group.file("--relative", options.relative, "Learned bias by distance: table [2 R + 1, H]");
+  group.value("--position-align", options.align, "ALIGN", "Where queries stand when Tq != Tk: top-left or bottom-right");
+  group.file("--dposition", options.dposition, "Gradient of the table, or of --alibi's slopes [1, H]");
+  group.file("--sinks", options.sinks, "A logit a head beside its keys [H]");
+  group.file("--dsinks", options.dsinks, "Gradient of the sinks");
 }
 
 template <class T>

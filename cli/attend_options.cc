@@ -3,6 +3,7 @@
 #include "command.h"
 #include "core/escape.h"
 #include "mask_expression.h"
+#include "option_group.h"
 
 namespace qkv::cli {
 namespace {
@@ -51,54 +52,44 @@ void add_with_optional_value(CLI::App& app, const std::string& name, std::string
 }  // namespace
 
 void add_attend_options(CLI::App& app, AttendOptions& options) {
-  const auto file = [&](const char* name, std::string& path, const char* help, const char* group) {
-    app.add_option(name, path, help)->type_name("FILE")->group(group);
-  };
-  constexpr const char* kIn = "Tensors in (.npy, or one .safetensors with the names q k v dout bias keep drop)";
-  constexpr const char* kOut = "Tensors out (.npy, or one .safetensors)";
-  file("--q", options.q, "Queries [B, H, Tq, D], f32 or f64", kIn);
-  file("--k", options.k, "Keys [B, Hkv, Tk, D]", kIn);
-  file("--v", options.v, "Values [B, Hkv, Tk, Dv]", kIn);
-  file("--dout", options.dout, "Gradient arriving at the output [B, H, Tq, Dv]", kIn);
-  file("--bias", options.bias, "Added to the scores [B|1, H|1, Tq|1, Tk|1]", kIn);
-  file("--in", options.in, "All of them in one .safetensors", kIn);
+  const OptionGroup in(app, "Tensors in (.npy, or one .safetensors with the names q k v dout bias keep drop)");
+  in.file("--q", options.q, "Queries [B, H, Tq, D], f32 or f64");
+  in.file("--k", options.k, "Keys [B, Hkv, Tk, D]");
+  in.file("--v", options.v, "Values [B, Hkv, Tk, Dv]");
+  in.file("--dout", options.dout, "Gradient arriving at the output [B, H, Tq, Dv]");
+  in.file("--bias", options.bias, "Added to the scores [B|1, H|1, Tq|1, Tk|1]");
+  in.file("--in", options.in, "All of them in one .safetensors");
 
-  file("--out", options.out, "Output [B, H, Tq, Dv], of q's type", kOut);
-  app.get_option("--out")->required();
+  const OptionGroup out(app, "Tensors out (.npy, or one .safetensors)");
+  out.file("--out", options.out, "Output [B, H, Tq, Dv], of q's type")->required();
   add_with_optional_value(app, "--weights", options.weights, options.wants_weights, "Weights [B, H, Tq, Tk], before dropout");
   add_with_optional_value(app, "--applied", options.applied, options.wants_applied, "Weights after dropout");
-  for (const char* name : {"--weights", "--applied"}) app.get_option(name)->group(kOut);
-  file("--lse", options.lse, "Log of each row's sum [B, H, Tq]", kOut);
-  file("--dq", options.dq, "Gradient of the queries", kOut);
-  file("--dk", options.dk, "Gradient of the keys", kOut);
-  file("--dv", options.dv, "Gradient of the values", kOut);
-  file("--dbias", options.dbias, "Gradient of the bias, of its shape", kOut);
+  for (const char* name : {"--weights", "--applied"}) out.take(name);
+  out.file("--lse", options.lse, "Log of each row's sum [B, H, Tq]");
+  out.file("--dq", options.dq, "Gradient of the queries");
+  out.file("--dk", options.dk, "Gradient of the keys");
+  out.file("--dv", options.dv, "Gradient of the values");
+  out.file("--dbias", options.dbias, "Gradient of the bias, of its shape");
   add_formula_options(app, options);
 }
 
 void add_formula_options(CLI::App& app, AttendOptions& options) {
-  constexpr const char* kWho = "Who may attend whom (all of them together: the intersection)";
-  constexpr const char* kHow = "How";
-  app.add_flag("--causal{square}", options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk")
-      ->group(kWho);
-  const auto value = [&](const char* name, std::string& text, const char* type, const char* help) {
-    app.add_option(name, text, help)->type_name(type)->group(kWho);
-  };
-  value("--window", options.window, "L,R[,ALIGN]", "At most L keys before the query's own and R after; -1: no bound");
-  value("--offsets", options.offsets, "N,N..", "Causal and window count from j = i + offset, one a sequence");
-  value("--key-lengths", options.key_lengths, "N,N..", "How many keys each sequence has");
-  value("--mask", options.mask, "EXPR", "Any mask in words, such as \"causal | prefix(3)\": see qkv mask --help");
-  value("--keep", options.keep, "FILE", "Non-zero: may attend; [B|1, H|1, Tq|1, Tk|1] or --mask-axes");
-  value("--drop", options.drop, "FILE", "Non-zero: may not attend");
-  value("--mask-axes", options.mask_axes, "AXES", "Axes of a smaller mask: bk, qk, bqk, hqk");
+  const OptionGroup who(app, "Who may attend whom (all of them together: the intersection)");
+  who.flag("--causal{square}", options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk");
+  who.value("--window", options.window, "L,R[,ALIGN]", "At most L keys before the query's own and R after; -1: no bound");
+  who.value("--offsets", options.offsets, "N,N,...", "Causal and window count from j = i + offset, one a sequence");
+  who.value("--key-lengths", options.key_lengths, "N,N,...", "How many keys each sequence has");
+  who.value("--mask", options.mask, "EXPR", "Any mask in words, such as \"causal | prefix(3)\": see qkv mask --help");
+  who.file("--keep", options.keep, "Non-zero: may attend; [B|1, H|1, Tq|1, Tk|1] or --mask-axes");
+  who.file("--drop", options.drop, "Non-zero: may not attend");
+  who.value("--mask-axes", options.mask_axes, "AXES", "Axes of a smaller mask: bk, qk, bqk, hqk");
 
-  app.add_option("--scale", options.scale, "Of the scores (default 1/sqrt(D))")->type_name("X")->group(kHow);
-  app.add_option("--softcap", options.softcap, "c tanh(score / c); 0: off")->type_name("X")->group(kHow);
-  app.add_option("--empty-row", options.empty_row, "A row without keys gives zero, mean or nan (default zero)")
-      ->type_name("HOW")
-      ->group(kHow);
-  app.add_option("--dropout", options.dropout, "Drops weights with probability P, as in training")->type_name("P")->group(kHow);
-  app.add_option("--seed", options.seed, "Of the dropout (default 0)")->type_name("N")->group(kHow);
+  const OptionGroup how(app, "How");
+  how.value("--scale", options.scale, "X", "Of the scores (default 1/sqrt(D))");
+  how.value("--softcap", options.softcap, "X", "c tanh(score / c); 0: off");
+  how.value("--empty-row", options.empty_row, "HOW", "A row without keys gives zero, mean or nan (default zero)");
+  how.value("--dropout", options.dropout, "P", "Drops weights with probability P, as in training");
+  how.integer("--seed", options.seed, "Of the dropout (default 0)");
   add_compute_options(app, options.compute);
 }
 

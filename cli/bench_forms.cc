@@ -104,7 +104,7 @@ BenchCase prompt_case() {
   return one;
 }
 
-/// 0 where two results are the same in bits, as they must be; else infinite.
+/// 0 where two results are the same in bits, as they must be; otherwise infinite.
 Judgement judge_same(std::span<const float> a, std::span<const float> b) {
   return {std::ranges::equal(a, b) ? 0.0 : std::numeric_limits<double>::infinity(), 0};
 }

@@ -107,10 +107,8 @@ int run(const Options& options) {
 std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.add_option("EXPERIMENT", options->names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
-  app.add_option("--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)")
-      ->type_name("N")
-      ->check(CLI::Range(Index{1}, Index{1000000}));
-  app.add_option("--seed", options->ablate.seed, "Seed of everything random (default 0)")->type_name("N");
+  add_integer(app, "--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)", 1, 1000000);
+  add_integer(app, "--seed", options->ablate.seed, "Seed of everything random (default 0)");
   app.add_option("--out", options->out, "Folder for maps as PNG, one for each experiment; made when missing")->type_name("DIR");
   add_compute_options(app, options->compute);
   add_json_option(app, options->json);

@@ -142,7 +142,7 @@ Results compute(const AllOptions& options, const Inputs& inputs, const Wanted& w
   Tensor<T> out({q.size(0), q.size(1), q.size(2), v.size(3)});
   Tensor<T> lse({q.size(0), q.size(1), q.size(2)});
   AttentionOptions watched = attention;
-  watched.capture = look.request();
+  watched.capture = look.request(k.size(2));
   attention_forward(q, k, v, out, lse, watched, context);
   const auto weights = [&](const char* name, WeightsKind kind) {
     Tensor<T> all({q.size(0), q.size(1), q.size(2), k.size(2)});

@@ -72,6 +72,7 @@ std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
     return options.exact ? one.name == name : one.name.starts_with(name);
   };
   for (const std::string& name : options.cases) {
+    if (name.empty()) throw UsageError("CASE must be a name or its beginning: got \"\"; without one the quick suite runs");
     if (std::ranges::none_of(all, [&](const BenchCase& one) { return named(one, name); })) {
       throw UsageError(fmt::format("no case {} {}: names begin with {}; qkv bench --list shows them all",
                                    options.exact ? "is named" : "begins with", escaped(name),
@@ -95,13 +96,14 @@ int list_cases(const std::vector<BenchCase>& cases) {
 }
 
 int run(const BenchOptions& options) {
+  const ContextOptions compute = options.compute.context();  // also where it is not used: a wrong --isa is refused
   const std::vector<BenchCase> cases = chosen_cases(options);
   if (options.list) return list_cases(options.cases.empty() && options.suite.empty() ? all_cases() : cases);
   const std::string suite = options.chosen_suite();
   const bool quick = options.cases.empty() && suite == "quick";
   const auto start = Clock::now();
   const Patience patience = quick ? Patience{start + kQuickRepeats, start + kQuickRuns} : Patience{};
-  Context context(options.compute.context());
+  Context context(compute);
   PeakMeter meter(context);
   constexpr PeakKinds kEvery{.fma_f32 = true, .fma_f64 = true, .dot_bf16 = true, .read = true};
   const Peak before = meter.measure(kEvery);

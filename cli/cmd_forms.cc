@@ -188,12 +188,12 @@ int run(const Options& options) {
 std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   FormsSizes& sizes = options->sizes;
-  app.add_option("--batch", sizes.batch, "Sequences (default 2)")->type_name("N");
-  app.add_option("--length", sizes.length, "Tokens in each (default 256)")->type_name("N");
-  app.add_option("--embed", sizes.embed_dim, "Width of a token (default 64)")->type_name("N");
-  app.add_option("--heads", sizes.num_heads, "Heads of the multi-head forms; divides --embed (default 4)")->type_name("N");
-  app.add_option("--memory", options->memory_mib, "MiB for which the longest length is told (default 1024)")->type_name("N");
-  app.add_option("--seed", sizes.seed, "Seed of weights and input (default 0)")->type_name("N");
+  add_integer(app, "--batch", sizes.batch, "Sequences (default 2)", 1);
+  add_integer(app, "--length", sizes.length, "Tokens in each (default 256)", 1);
+  add_integer(app, "--embed", sizes.embed_dim, "Width of a token (default 64)", 1);
+  add_integer(app, "--heads", sizes.num_heads, "Heads of the multi-head forms; divides --embed (default 4)", 1);
+  add_integer(app, "--memory", options->memory_mib, "MiB for which the longest length is given (default 1024)", 1);
+  add_integer(app, "--seed", sizes.seed, "Seed of weights and input (default 0)");
   add_compute_options(app, options->compute, 1);
   add_json_option(app, options->json);
   return [options] { return run(*options); };

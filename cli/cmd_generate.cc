@@ -103,12 +103,12 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--prompt", options->prompt, "What to continue; characters that the model knows")
       ->type_name("TEXT")
       ->required();
-  app.add_option("--tokens", options->tokens, "Characters to add (default 64)")->type_name("N");
+  add_integer(app, "--tokens", options->tokens, "Characters to add (default 64)");
   app.add_flag("--greedy", options->greedy, "Always the likeliest character");
   app.add_option("--temperature", options->temperature, "Below 1: surer, above: freer (default 1)")->type_name("X");
-  app.add_option("--top-k", options->top_k, "Only the K likeliest characters (default 0: all)")->type_name("K");
+  add_integer(app, "--top-k", options->top_k, "Only the N likeliest characters (default 0: all)");
   for (const char* name : {"--temperature", "--top-k"}) app.get_option(name)->excludes(app.get_option("--greedy"));
-  app.add_option("--seed", options->seed, "Same seed, same text (default 0)")->type_name("N");
+  add_integer(app, "--seed", options->seed, "Same seed, same text (default 0)");
   app.add_option("--cache", options->cache, "What keys and values are kept as: f32 (default), bf16, f16, int8")
       ->type_name("TYPE")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "int8"}));

@@ -48,6 +48,10 @@ GradcheckSizes parse_sizes(const std::string& text) {
 /// A file, or the axes that a random bias does not repeat: "bhqk", "hqk", "k".
 Tensor<double> read_bias(const std::string& text, const GradcheckSizes& s, std::uint64_t seed) {
   if (text.find_first_not_of("bhqk") != std::string::npos) return to_f64(load_npy("--bias", text));
+  for (const char axis : text) {
+    if (std::ranges::count(text, axis) > 1)
+      throw UsageError("--bias must name each of the axes b, h, q, k once: got " + escaped(text));
+  }
   const auto size = [&text](char axis, Index full) { return text.find(axis) == std::string::npos ? 1 : full; };
   return random_tensor({size('b', s.batch), size('h', s.num_heads), size('q', s.q_len), size('k', s.kv_len)}, seed,
                        kBiasStream);
@@ -165,19 +169,18 @@ int run(const Options& options) {
 
 std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("--sizes", options->sizes, "B,H,HKV,TQ,TK,D,DV (default 2,4,2,6,6,4,3)")->type_name("N,N,..");
-  app.add_option("--bias", options->attend.bias, "A bias: the axes of a random one (bhqk, hqk, k ..) or a .npy")
+  app.add_option("--sizes", options->sizes, "B,H,HKV,TQ,TK,D,DV (default 2,4,2,6,6,4,3)")->type_name("N,N,...");
+  app.add_option("--bias", options->attend.bias, "A bias: the axes of a random one (bhqk, hqk, k, ...) or a .npy")
       ->type_name("AXES|FILE");
   ModifierOptions& modifiers = options->modifiers;
   app.add_option("--sinks", modifiers.sinks, "A logit a head beside its keys: random ones, or [H] from a .npy")
       ->type_name("[FILE]")
       ->expected(0, 1)
       ->default_str(kRandom);
-  app.add_flag("--alibi{heads}", modifiers.alibi, "Minus slope times distance; =S,S.. other slopes than the usual ones");
+  app.add_flag("--alibi{heads}", modifiers.alibi, "Minus slope times distance; =S,S,... other slopes than the usual ones");
   app.add_option("--t5", modifiers.t5, "T5's relative position bias: a random table of N buckets, or one from a .npy")
       ->type_name("N|FILE");
-  app.add_option("--t5-max-distance", options->t5_max_distance, "From here on one bucket (default 128; as many as N)")
-      ->type_name("N");
+  add_integer(app, "--t5-max-distance", options->t5_max_distance, "From here on one bucket (default 128; as many as N)", 1);
   app.add_flag("--t5-past", modifiers.t5_past, "T5's decoder: later keys share a bucket");
   for (const char* name : {"--t5-max-distance", "--t5-past"}) app.get_option(name)->needs(app.get_option("--t5"));
   app.add_option("--relative", modifiers.relative, "A bias by distance: random, up to N to each side, or a table from a .npy")

@@ -17,7 +17,7 @@ struct LayerCommandOptions {
   std::string name, state, x, out, weights, applied, dout, grads;
   std::string keep, drop, mask_axes, empty_row;
   std::optional<bool> causal;
-  Index heads = 1, kv_heads = 0;
+  Index heads = 0, kv_heads = 0;  // 0: not given
   std::optional<std::string> rope;
   std::optional<double> norm_eps;
   std::optional<float> dropout, residual_dropout;
@@ -46,18 +46,28 @@ void check_usage(const LayerCommandOptions& options) {
   if (std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
     throw UsageError("NAME must be one of " + all_names() + ": got " + escaped(options.name));
   const bool grouped = options.name == "grouped-query";
-  if (options.name != "mha" && !grouped && options.heads != 1) {
-    throw UsageError("--heads is of mha and grouped-query alone: " + options.name + " has one head, got " +
+  if (options.name != "mha" && !grouped && options.heads > 1) {
+    throw UsageError("--heads is for mha and grouped-query only: " + options.name + " has one head, got " +
                      std::to_string(options.heads));
   }
   if (!grouped && (options.kv_heads != 0 || options.rope || options.norm_eps))
-    throw UsageError("--kv-heads, --rope and --norm-eps are of grouped-query alone: got " + options.name);
+    throw UsageError("--kv-heads, --rope and --norm-eps are for grouped-query only: got " + options.name);
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
   if (drops && (options.name == "average" || options.name == "fixed-weights"))
     throw UsageError("--dropout and --residual-dropout are of layers that compute their weights: got " + options.name);
   if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
   if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
     throw UsageError("--mask-axes needs --keep or --drop");
+}
+
+/// No file says how many heads its weights are for, and any number that fits gives an output. The option's name and what fits.
+void require_heads(const LayerCommandOptions& options, const StateDict& state) {
+  const std::vector<Index> possible = nn::possible_heads(options.name, state);
+  if (options.heads != 0 || possible.size() < 2) return;
+  std::string numbers;
+  for (const Index heads : possible) numbers += (numbers.empty() ? "" : ", ") + std::to_string(heads);
+  throw UsageError("--heads is required for " + options.name + ": the weights in --state " + escaped(options.state) +
+                   " do not say how many there are and allow " + numbers);
 }
 
 std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor<float>& x) {
@@ -74,6 +84,7 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
     throw UsageError("--state is required: the parameters, a state_dict saved as safetensors");
   if (!has_parameters && options.state.empty()) return nn::make_layer(options.name, config);
   const StateDict state = load_safetensors("--state", options.state);
+  require_heads(options, state);
   std::unique_ptr<nn::Layer> layer =
       about_file("--state", options.state, [&] { return nn::load_layer(options.name, state, config); });
   if (layer->embed_dim() != 0 && layer->embed_dim() != x.size(2)) {
@@ -84,13 +95,19 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
   return layer;
 }
 
-/// Without --mask-axes the layer knows what the axes of its masks are.
+/// Without --mask-axes the layer knows what the axes of its masks are, where only one reading fits.
 Mask make_mask(const LayerCommandOptions& options, const nn::Layer& layer, Tensor<std::uint8_t>& keep,
                Tensor<std::uint8_t>& drop) {
   Mask mask;
   const auto add = [&](std::string_view option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
     if (path.empty()) return;
     dense = to_bool(load_npy(option, path));
+    if (options.mask_axes.empty() && dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
+      throw UsageError(std::string(option) + " " + escaped(path) +
+                       ": a square mask fits two readings: add --mask-axes bk for [B, Tk]"
+                       " or --mask-axes qk for [Tq, Tk]: got " +
+                       dense.shape());
+    }
     const auto own = [&] { return keeps ? layer.keep(dense) : layer.drop(dense); };
     mask = mask &
            (options.mask_axes.empty() ? about_file(option, path, own) : dense_mask(option, dense, options.mask_axes, keeps));
@@ -156,19 +173,18 @@ std::function<int()> declare(CLI::App& app) {
   file("--state", options->state, "Parameters: a PyTorch state_dict saved as .safetensors");
   file("--x", options->x, "Input [B, T, E], .npy")->required();
   file("--out", options->out, "Output [B, T, E], .npy")->required();
-  app.add_option("--heads", options->heads, "Heads of mha and grouped-query (default 1)")->type_name("N");
-  app.add_option("--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: the file's)")
-      ->type_name("N");
+  add_integer(app, "--heads", options->heads, "Heads, required for mha and grouped-query", 1);
+  add_integer(app, "--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: the file's)", 1);
   app.add_option_function<std::string>(
          "--rope", [options](const std::string& text) { options->rope = text; },
-         "Rotary positions of grouped-query: base=10000,layout=half,.. (default: none)")
-      ->type_name("KEY=VALUE,..")
+         "Rotary positions of grouped-query: base=10000,layout=half,... (default: none)")
+      ->type_name("KEY=VALUE,...")
       ->expected(0, 1)
       ->default_str("");
   app.add_option("--norm-eps", options->norm_eps, "Of grouped-query's norms of q and k (default 1e-6)")->type_name("X");
-  file("--keep", options->keep, "Non-zero: may attend; [B, Tk], [B, Tq, Tk], four axes");
+  file("--keep", options->keep, "Non-zero: may attend; [B, Tk], [B, Tq, Tk], four axes; a square one needs --mask-axes");
   file("--drop", options->drop, "Non-zero: may not attend");
-  app.add_option("--mask-axes", options->mask_axes, "Axes of the mask: bk, qk, bqk, hqk (default: the layer's)")
+  app.add_option("--mask-axes", options->mask_axes, "Axes of the mask: bk, qk, bqk, hqk (default: by their number)")
       ->type_name("AXES");
   // A function, not the optional itself: CLI11 2.1 writes false into that when neither flag is given.
   app.add_flag_function(
@@ -179,7 +195,7 @@ std::function<int()> declare(CLI::App& app) {
   file("--weights", options->weights, "Weights [B, H, T, T] before dropout, .npy");
   app.add_option("--dropout", options->dropout, "On weights, as in training (default 0)")->type_name("P");
   app.add_option("--residual-dropout", options->residual_dropout, "On the output, as in training (default 0)")->type_name("P");
-  app.add_option("--seed", options->seed, "Of the dropouts (default 0)")->type_name("N");
+  add_integer(app, "--seed", options->seed, "Of the dropouts (default 0)");
   file("--applied", options->applied, "Weights after dropout, .npy");
   file("--dout", options->dout, "Gradient arriving at the output, .npy");
   file("--grads", options->grads, "Gradients of every parameter by its name, and x, .safetensors");

@@ -155,7 +155,7 @@ std::function<int()> declare(CLI::App& app) {
   for (const std::string& word : mask_words()) leaves += "\n  " + word;
   app.footer(leaves + "\n" + app.get_footer());
   const auto count = [&](const char* name, Index& value, const char* help) {
-    app.add_option(name, value, help)->type_name("N")->check(CLI::Range(Index{1}, Index{1} << 24).description(""));
+    add_integer(app, name, value, help, 1, Index{1} << 24);
   };
   count("--tq", options->q_len, "Queries (default 8)");
   count("--tk", options->kv_len, "Keys (default: as many)");

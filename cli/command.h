@@ -24,7 +24,7 @@
 
 namespace qkv::cli {
 
-/// What the caller gave wrongly: exit code 2. The text names the option or file, the place, and the mend.
+/// What the caller gave wrongly: exit code 2. The text names the option or file, the place, and how to fix it.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -7,6 +7,7 @@
 
 #include "qkv/io/npy.h"
 #include "qkv/io/safetensors.h"
+#include "signals.h"
 
 namespace qkv::cli {
 namespace {
@@ -51,13 +52,21 @@ void Outputs::expect(std::string_view option, const std::string& path, const std
   const fs::path target = fs::weakly_canonical(fs::absolute(path), error);
   if (error) refuse("cannot be written: " + error.message());
   if (std::ranges::find(expected_, target) != expected_.end()) refuse("another output has this name: choose two names");
+  if (fs::is_symlink(path, error) && !fs::exists(path, error))
+    refuse("is a link that leads nowhere: remove it or name another");
   const fs::file_status status = fs::status(target, error);
   if (fs::is_directory(status)) refuse("is a directory: name a file in it");
   if (fs::exists(status) && !fs::is_regular_file(status)) refuse("is not a regular file: name one");
+  if (fs::exists(status) && ::access(target.c_str(), W_OK) != 0) refuse("is read-only: choose another name");
   const fs::path folder = target.parent_path();
   if (!fs::is_directory(folder, error)) refuse("the folder does not exist: make it first");
   if (::access(folder.c_str(), W_OK) != 0) refuse("the folder cannot be written: choose another");
   expected_.push_back(target);
+}
+
+void Outputs::commit() {
+  const SignalsHeld held;
+  files_.commit();
 }
 
 void Outputs::add_npy(const std::string& path, const AnyTensor& tensor) { add(path, io::write_npy(tensor)); }

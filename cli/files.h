@@ -49,7 +49,7 @@ class Outputs {
   void add_npy(const std::string& path, const AnyTensor& tensor);
   void add_safetensors(const std::string& path, const StateDict& state);
   /// All of them, or none: IoError.
-  void commit() { files_.commit(); }
+  void commit();
 
  private:
   std::vector<std::filesystem::path> expected_;

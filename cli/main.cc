@@ -11,6 +11,7 @@
 #include "help.h"
 #include "qkv/error.h"
 #include "qkv/version.h"
+#include "signals.h"
 #include "text.h"
 
 namespace qkv::cli {
@@ -44,6 +45,17 @@ std::string names_of_commands() {
   std::string names;
   for (const Command& command : commands()) names += (names.empty() ? "" : ", ") + command.name;
   return names;
+}
+
+/// An option that wants a file's name and was given an empty one: without it the file is not written, which is not what was
+/// said.
+void require_file_names(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_type_name() != "FILE" && option->get_type_name() != "DIR") continue;
+    const std::vector<std::string> names = option->results();
+    if (std::ranges::find(names, "") != names.end())
+      throw UsageError(option->get_name() + " needs the name of a file: got \"\"");
+  }
 }
 
 /// Runs the chosen command. The one place where exceptions end.
@@ -94,7 +106,11 @@ int main_of(int argc, char** argv) {
                     kWrongUse);
   }
   for (const auto& [one, run] : runs) {
-    if (one->parsed()) return guarded(one->get_name(), run);
+    if (!one->parsed()) continue;
+    return guarded(one->get_name(), [&] {
+      require_file_names(*one);
+      return run();
+    });
   }
   return kWrongUse;
 }
@@ -103,5 +119,6 @@ int main_of(int argc, char** argv) {
 }  // namespace qkv::cli
 
 int main(int argc, char** argv) {
+  qkv::cli::handle_signals();
   return qkv::cli::guarded({}, [&] { return qkv::cli::main_of(argc, argv); });
 }

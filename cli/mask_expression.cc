@@ -58,9 +58,9 @@ const std::vector<Leaf>& leaves() {
   using S = const Sizes&;
   static const std::vector<Leaf> all = {
       {"all", "all", 0, 0, 0, 0, -1, false, [](A, S) { return Mask(); }},
-      {"causal", "causal[(ALIGN)], causal(OFFSET,..)", 0, 1, 1, kAny, 0, false,
+      {"causal", "causal[(ALIGN)], causal(OFFSET,...)", 0, 1, 1, kAny, 0, false,
        [](A a, S) { return a.lists.empty() ? Mask::causal(a.alignment()) : Mask::causal(a.list(0)); }},
-      {"window", "window(LEFT,RIGHT[,ALIGN]), window(LEFT,RIGHT; OFFSET,..)", 1, 2, 2, 2, 1, false,
+      {"window", "window(LEFT,RIGHT[,ALIGN]), window(LEFT,RIGHT; OFFSET,...)", 1, 2, 2, 2, 1, false,
        [](A a, S) {
          return a.lists.size() == 2 ? Mask::window(a.number(0), a.number(1), a.list(1))
                                     : Mask::window(a.number(0), a.number(1), a.alignment());
@@ -68,30 +68,30 @@ const std::vector<Leaf>& leaves() {
       {"sliding", "sliding(N[,ALIGN])", 1, 1, 1, 1, 1, false, [](A a, S) { return Mask::sliding(a.number(0), a.alignment()); }},
       {"dilated", "dilated(STEP[,ALIGN])", 1, 1, 1, 1, 1, false,
        [](A a, S) { return Mask::dilated(a.number(0), a.alignment()); }},
-      {"chunked", "chunked(SIZE[,ALIGN]), chunked(SIZE[,ALIGN]; START,..)", 1, 2, 1, 1, 2, false,
+      {"chunked", "chunked(SIZE[,ALIGN]), chunked(SIZE[,ALIGN]; START,...)", 1, 2, 1, 1, 2, false,
        [](A a, S) {
          return a.lists.size() == 2 ? Mask::chunked(a.number(0), a.list(1), a.alignment())
                                     : Mask::chunked(a.number(0), a.alignment());
        }},
-      {"key_lengths", "key_lengths(LENGTH,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_lengths(a.list(0)); }},
-      {"key_starts", "key_starts(START,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_starts(a.list(0)); }},
-      {"query_lengths", "query_lengths(LENGTH,..)", 1, 1, 1, kAny, -1, false,
+      {"key_lengths", "key_lengths(LENGTH,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_lengths(a.list(0)); }},
+      {"key_starts", "key_starts(START,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::key_starts(a.list(0)); }},
+      {"query_lengths", "query_lengths(LENGTH,...)", 1, 1, 1, kAny, -1, false,
        [](A a, S) { return Mask::query_lengths(a.list(0)); }},
-      {"prefix", "prefix(LENGTH,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::prefix(a.list(0)); }},
+      {"prefix", "prefix(LENGTH,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::prefix(a.list(0)); }},
       {"first", "first(N)", 1, 1, 1, 1, -1, false, [](A a, S) { return Mask::first(a.number(0)); }},
-      {"global_rows", "global_rows(I,..)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::global_rows(a.list(0)); }},
-      {"global_columns", "global_columns(J,..)", 1, 1, 1, kAny, -1, false,
+      {"global_rows", "global_rows(I,...)", 1, 1, 1, kAny, -1, false, [](A a, S) { return Mask::global_rows(a.list(0)); }},
+      {"global_columns", "global_columns(J,...)", 1, 1, 1, kAny, -1, false,
        [](A a, S) { return Mask::global_columns(a.list(0)); }},
-      {"documents", "documents(0,..,Tq[; 0,..,Tk][; MASK]), documents(0,..,Tq; BEGIN,..; END,..[; MASK])", 1, 3, 1, kAny, -1,
-       true,
+      {"documents", "documents(0,...,Tq[; 0,...,Tk][; MASK]), documents(0,...,Tq; BEGIN,...; END,...[; MASK])", 1, 3, 1, kAny,
+       -1, true,
        [](A a, S) {
          const Mask inside = a.inside.value_or(Mask());
          return a.lists.size() == 3 ? Mask::documents(a.list(0), a.list(1), a.list(2), inside)
                                     : Mask::documents(a.list(0), a.list(a.lists.size() - 1), inside);
        }},
-      {"document_ids", "document_ids(ID,..[; ID,..])", 1, 2, 1, kAny, -1, false,
+      {"document_ids", "document_ids(ID,...[; ID,...])", 1, 2, 1, kAny, -1, false,
        [](A a, S) { return Mask::document_ids(a.list(0), a.list(a.lists.size() - 1)); }},
-      {"longformer", "longformer(BLOCK,WINDOW[; GLOBAL,..])", 1, 2, 2, 2, -1, false,
+      {"longformer", "longformer(BLOCK,WINDOW[; GLOBAL,...])", 1, 2, 2, 2, -1, false,
        [](A a, S s) {
          LongformerBlocks pattern{.length = square_length("longformer", s), .block = a.number(0), .window_blocks = a.number(1)};
          if (a.lists.size() == 2) pattern.global_blocks = a.list(1);

@@ -1,10 +1,7 @@
 #include "options.h"
 
-#include <charconv>
-
 #include "command.h"
 #include "core/cpu.h"
-#include "core/escape.h"
 
 namespace qkv::cli {
 namespace {
@@ -40,9 +37,7 @@ ContextOptions ComputeOptions::context() const {
 void add_compute_options(CLI::App& app, ComputeOptions& options, int threads) {
   options.threads = threads;
   const std::string usual = threads == 0 ? "all" : std::to_string(threads);
-  app.add_option("--threads", options.threads, "Threads (default " + usual + ")")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1024).description(""));
+  add_integer(app, "--threads", options.threads, "Threads (default " + usual + ")", 1, 1024);
   app.add_option("--isa", options.isa, "Instruction set: " + isa_names() + " (default: the fastest here)")->type_name("NAME");
 }
 

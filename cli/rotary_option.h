@@ -1,4 +1,4 @@
-// --rope KEY=VALUE,..: rotary positions as a command is told of them. Not: what is done with them.
+// --rope KEY=VALUE,...: rotary positions as a command is given them. Not: what is done with them.
 #pragma once
 
 #include <string>

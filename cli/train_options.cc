@@ -6,6 +6,7 @@
 #include "command.h"
 #include "core/escape.h"
 #include "files.h"
+#include "option_group.h"
 #include "rotary_option.h"
 #include "text.h"
 
@@ -16,7 +17,7 @@ constexpr Index kDefaultSteps = 800, kDefaultBatch = 32;
 constexpr const char* kDefaultSample = "abababab";
 constexpr std::size_t kSampleCharacters = 8;
 
-/// How many entries "<prefix>N.." the file counts: one more than the largest N, 0 when there are none.
+/// How many entries "<prefix>N..." the file counts: one more than the largest N, 0 when there are none.
 Index count_layers(const StateDict& state, std::string_view prefix) {
   Index count = 0;
   for (const StateDict::Entry& entry : state.entries()) {
@@ -158,57 +159,43 @@ std::string choose_sample(const TrainCommandOptions& options, const lm::CharToke
 }  // namespace
 
 void add_train_options(CLI::App& app, TrainCommandOptions& options) {
-  constexpr const char* kWhat = "What it learns";
-  app.add_option("--text", options.text, "A UTF-8 text (default: the patterned one)")->type_name("FILE")->group(kWhat);
-  app.add_option("--task", options.task, "text: the next character; previous: the one before; masked: hidden ones")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"text", "previous", "masked"}).description(""))
-      ->group(kWhat);
-  app.add_option("--init", options.init, "Initial weights, .safetensors")->type_name("FILE")->group(kWhat);
-  app.add_option("--batches", options.batches, "Given batches [steps, B, T + 1], .npy")->type_name("FILE")->group(kWhat);
-  app.add_option("--steps", options.steps, "Steps (default 800)")->type_name("N")->group(kWhat);
-  app.add_option("--seed", options.seed, "Of weights, batches, dropout and the continuation (default 0)")
-      ->type_name("N")
-      ->group(kWhat);
+  const OptionGroup what(app, "What it learns");
+  what.file("--text", options.text, "A UTF-8 text (default: the patterned one)");
+  what.value("--task", options.task, "NAME", "text: the next character; previous: the one before; masked: hidden ones")
+      ->check(CLI::IsMember({"text", "previous", "masked"}).description(""));
+  what.file("--init", options.init, "Initial weights, .safetensors");
+  what.file("--batches", options.batches, "Given batches [steps, B, T + 1], .npy");
+  what.integer("--steps", options.steps, "Steps (default 800)");
+  what.integer("--seed", options.seed, "Of weights, batches, dropout and the continuation (default 0)");
 
-  constexpr const char* kShow = "What comes out";
-  app.add_option("--out", options.out, "The trained model, .safetensors")->type_name("FILE")->group(kShow);
-  app.add_option("--map", options.maps, "Draw the sample's attention: .png, .svg or .html (again for more)")
-      ->type_name("FILE")
+  const OptionGroup show(app, "What comes out");
+  show.file("--out", options.out, "The trained model, .safetensors");
+  show.value("--map", options.maps, "FILE", "Draw the sample's attention: .png, .svg or .html (again for more)")
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->group(kShow);
-  app.add_option("--sample", options.sample, "The text that is drawn (default abababab)")->type_name("TEXT")->group(kShow);
-  app.add_option("--tokens", options.tokens, "Characters of the continuation (default 72; 0: none)")
-      ->type_name("N")
-      ->group(kShow);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  show.value("--sample", options.sample, "TEXT", "The text that is drawn (default abababab)");
+  show.integer("--tokens", options.tokens, "Characters of the continuation (default 72; 0: none)");
   add_json_option(app, options.json);
-  app.get_option("--json")->group(kShow);
+  show.take("--json");
 
-  constexpr const char* kModel = "The model";
-  const auto number = [&](const char* name, auto& value, const char* type, const char* help) {
-    app.add_option(name, value, help)->type_name(type)->group(kModel);
-  };
-  number("--context", options.context, "N", "Characters that it sees (default 16)");
-  number("--dim", options.dim, "N", "Width (default 32)");
-  number("--heads", options.heads, "N", "Heads of each layer (default 1)");
-  number("--kv-heads", options.kv_heads, "N", "Heads of keys and values, shared (default: as many as --heads)");
-  number("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k turned (default learned)");
-  app.get_option("--positions")->check(CLI::IsMember({"learned", "rotary"}).description(""));
-  app.add_option_function<std::string>(
-         "--rope", [&options](const std::string& text) { options.rope = text; },
-         "How rotary positions turn: base=500000,scaling=yarn,.. (default: base 10000, whole heads)")
-      ->type_name("KEY=VALUE,..")
-      ->group(kModel);
-  number("--layers", options.layers, "N", "Attention layers (default 1)");
-  app.add_flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as GPT-2")->group(kModel);
-  number("--dropout", options.dropout, "P", "While training (default 0)");
-  number("--batch", options.batch, "N", "Windows a step (default 32)");
-  number("--lr", options.rate, "X", "Learning rate of Adam (default 0.003)");
-  number("--weight-decay", options.weight_decay, "X", "AdamW's (default 0: Adam)");
-  number("--schedule", options.schedule, "NAME", "constant or cosine (default constant)");
-  number("--warmup", options.warmup, "N", "Steps of rising learning rate (default 0)");
-  number("--clip", options.clip, "X", "Largest norm of the gradient (default 0: off)");
+  const OptionGroup model(app, "The model");
+  model.integer("--context", options.context, "Characters that it sees (default 16)", 1);
+  model.integer("--dim", options.dim, "Width (default 32)", 1);
+  model.integer("--heads", options.heads, "Heads of each layer (default 1)", 1);
+  model.integer("--kv-heads", options.kv_heads, "Heads of keys and values, shared (default: as many as --heads)", 1);
+  model.value("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k turned (default learned)")
+      ->check(CLI::IsMember({"learned", "rotary"}).description(""));
+  model.value("--rope", options.rope, "KEY=VALUE,...",
+              "How rotary positions turn: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
+  model.integer("--layers", options.layers, "Attention layers (default 1)", 1);
+  model.flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as GPT-2");
+  model.value("--dropout", options.dropout, "P", "While training (default 0)");
+  model.integer("--batch", options.batch, "Windows a step (default 32)", 1);
+  model.value("--lr", options.rate, "X", "Learning rate of Adam (default 0.003)");
+  model.value("--weight-decay", options.weight_decay, "X", "AdamW's (default 0: Adam)");
+  model.value("--schedule", options.schedule, "NAME", "constant or cosine (default constant)");
+  model.integer("--warmup", options.warmup, "Steps of rising learning rate (default 0)");
+  model.value("--clip", options.clip, "X", "Largest norm of the gradient (default 0: off)");
   add_compute_options(app, options.compute);
 }
 

@@ -139,6 +139,7 @@ void FileStage::add(const fs::path& path, std::span<const std::byte> bytes) {
   int number = -1;
   do {
     entry.temporary = fresh_name(target);
+    entry.unfinished = UnfinishedFile(entry.temporary);
     number = ::open(entry.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (number < 0 && errno == EEXIST);
   Descriptor file(number);

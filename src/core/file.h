@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/unfinished_files.h"
 #include "qkv/export.h"
 
 namespace qkv {
@@ -49,6 +50,7 @@ class QKV_API FileStage {
     std::filesystem::path temporary;
     std::filesystem::path backup;  ///< a second name of the old file while commit runs; empty when there was none
     bool renamed = false;
+    UnfinishedFile unfinished;  ///< the temporary one, for a signal
   };
 
   static int keep_old(Staged& entry);

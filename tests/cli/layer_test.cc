@@ -176,7 +176,46 @@ TEST_F(LayerTool, RefusesWhatTheLayerHasNot) {
   expect_refused({"layer", "v9", "--x", "x.npy", "--out", "y.npy"}, {"v9", "single-head"});
   save("mask.npy", Tensor<float>({3, 4, 5}));
   expect_refused({"layer", "v4", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy", "--keep", "mask.npy"},
-                 {"mask.npy", "[3, 1, 4, 5]"});
+                 {"mask.npy", "[3, 4, 5]"});
+}
+
+/// No file says how many heads there are, and each number that fits gives another output.
+TEST_F(LayerTool, HeadsAreRequired) {
+  Words words = prepare(golden::File("mha_3x2x4_in_proj"));
+  const auto heads = std::ranges::find(words, "--heads");
+  words.erase(heads, heads + 2);
+  expect_refused(words, {"--heads is required for mha", "s.safetensors", "allow 1, 2, 4\n"});
+  words[1] = "grouped-query";
+  expect_refused(words, {"--heads is required for grouped-query", "1, 2, 4\n"});
+}
+
+/// As many sequences as tokens: a [T, T] mask may be either.
+TEST_F(LayerTool, ASquareMaskMustNameItsAxes) {
+  const golden::File file("v4_3x2x4");
+  prepare(file);
+  Tensor<float> x({3, 3, 4}), mask({3, 3});
+  for (Index n = 0; n < x.count(); ++n) x.data()[n] = static_cast<float>(n % 7) / 7;
+  for (Index i = 0; i < 3; ++i) {
+    for (Index j = 0; j <= i; ++j) mask.view<2>()(i, j) = 1;
+  }
+  save("x.npy", x);
+  save("m.npy", mask);
+  Words words{"layer", "v4", "--state", "s.safetensors", "--x", "x.npy", "--out", "y.npy"};
+  const auto with = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  expect_refused(with({"--keep", "m.npy"}), {"m.npy", "--mask-axes bk", "--mask-axes qk", "[3, 3]"});
+  expect_refused(with({"--drop", "m.npy"}), {"m.npy", "--mask-axes"});
+  output(with({"--causal"}));
+  const std::string causal = contents(path("y.npy"));
+  output(with({"--keep", "m.npy", "--mask-axes", "qk"}));
+  EXPECT_EQ(contents(path("y.npy")), causal);
+  output(with({"--keep", "m.npy", "--mask-axes", "bk"}));
+  EXPECT_NE(contents(path("y.npy")), causal);
+  save("wide.npy", Tensor<float>({2, 6}));
+  expect_refused(with({"--keep", "wide.npy"}), {"wide.npy", "got [2, 6]", "[3, 1, 3, 3]"});
 }
 
 TEST_F(LayerTool, AppliedIsWeightsTimesDropout) {

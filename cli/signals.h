@@ -1,0 +1,20 @@
+// What the tool does when a signal stops it: no temporary file stays, and outputs that are being renamed all get their names.
+// Not: the files (core/unfinished_files.h).
+#pragma once
+
+namespace qkv::cli {
+
+/// SIGINT, SIGTERM and SIGHUP remove unfinished files and then end the process as they always do; what was ignored stays
+/// ignored. A write beyond the limit on file sizes is an error of that write (EFBIG), not a signal. Once, before any work.
+void handle_signals();
+
+/// While one lives, those signals wait.
+class SignalsHeld {
+ public:
+  SignalsHeld();
+  SignalsHeld(const SignalsHeld&) = delete;
+  SignalsHeld& operator=(const SignalsHeld&) = delete;
+  ~SignalsHeld();
+};
+
+}  // namespace qkv::cli

@@ -1,0 +1,33 @@
+// Names of the temporary files that exist now, for a program that is about to be killed by a signal: its handler can remove
+// them, since destructors will not run. Not: files themselves (file.h), handlers (the program's own; a library sets none).
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+
+#include "qkv/export.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// Holds a name from its construction to its destruction. Where kUnfinishedFiles are held at once, others are not: those stay
+/// behind a signal.
+class QKV_API UnfinishedFile {
+ public:
+  UnfinishedFile() = default;
+  explicit UnfinishedFile(const std::filesystem::path& path);
+  UnfinishedFile(UnfinishedFile&& other) noexcept;
+  UnfinishedFile& operator=(UnfinishedFile&& other) noexcept;
+  ~UnfinishedFile();
+
+ private:
+  std::atomic<char*>* place_ = nullptr;
+};
+
+constexpr int kUnfinishedFiles = 64;
+
+/// Removes all that are held. Async-signal-safe: for a handler that ends the process next.
+QKV_API void remove_unfinished_files() noexcept;
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,171 @@
+// What should break the tool and must not: sizes of nothing, absurd numbers, outputs that cannot be written, signals, limits.
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
+#include <thread>
+
+#include "cli/tool.h"
+
+namespace qkv::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Hostile : public ToolTest {
+ protected:
+  void draw(std::vector<Index> sizes) {
+    Tensor<float> tensor(std::move(sizes));
+    for (Index n = 0; n < tensor.count(); ++n) tensor.data()[n] = static_cast<float>(n % 13) / 13;
+    save("t.npy", tensor);
+  }
+  static Words attend(const Words& more) {
+    Words all{"attend", "--q", "t.npy", "--k", "t.npy", "--v", "t.npy", "--out", "out.npy"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  /// Starts the tool, with `before` run in the new process first.
+  template <class Before>
+  pid_t start(const Words& words, Before before) const {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    const int errors = open(path(".stderr").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0666);
+    dup2(errors, STDERR_FILENO);
+    before();
+    become_tool(words, {});
+  }
+  static int status_of(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+  bool has_temporary() const {
+    return std::ranges::any_of(files(), [](const std::string& name) { return name.starts_with(".qkv-"); });
+  }
+};
+
+/// "The first sequence" of a batch of none.
+TEST_F(Hostile, ABlockMapOfNoSequence) {
+  draw({0, 2, 8, 4});
+  for (const char* picture : {"m.png", "m.svg", "m.html"}) {
+    expect_refused(attend({"--block-map", "4", "--map-out", picture}), {"--map-out", "B = 0"});
+  }
+  output(attend({"--block-map", "4", "--map-out", "m.npy"}));
+  EXPECT_EQ(load("m.npy").sizes, (std::vector<Index>{0, 2, 4, 4}));
+}
+
+TEST_F(Hostile, MoreLargestWeightsThanKeys) {
+  draw({1, 2, 8, 4});
+  const auto sizes = [&](const std::string& top_k) {
+    output(attend({"--top-k", top_k, "--stats", "s.json"}));
+    return nlohmann::json::parse(contents(path("s.json")));
+  };
+  EXPECT_EQ(sizes("1000000000"), sizes("8"));
+}
+
+TEST_F(Hostile, IntegersAreDecimalAndInRange) {
+  const std::string huge = "99999999999999999999999";
+  const auto refused = [&](const Words& command, const std::string& option, const std::string& text) {
+    Words words = command;
+    words.insert(words.end(), {option, text});
+    expect_refused(words, {option + " must be an integer", "got \"" + text + "\""});
+  };
+  for (const std::string text : {huge.c_str(), "1e3", "0x10", "-5", "5.0", "+5", " 5", "5 ", "five", ""}) {
+    refused({"train"}, "--steps", text);
+    refused({"train"}, "--seed", text);
+    refused({"train"}, "--batch", text);
+    refused({"attend", "--out", "o.npy"}, "--seed", text);
+    refused({"attend", "--out", "o.npy"}, "--top-k", text);
+    refused({"generate", "--model", "m", "--prompt", "a"}, "--tokens", text);
+    refused({"forms"}, "--length", text);
+    refused({"explain"}, "--threads", text);
+    refused({"mask", "causal"}, "--tq", text);
+  }
+  refused({"train"}, "--seed", "18446744073709551616");
+  refused({"explain"}, "--threads", "1025");
+  refused({"train"}, "--heads", "0");
+  expect_refused({"explain", "--threads", "0"}, {"--threads must be an integer from 1 to 1024: got \"0\""});
+  EXPECT_EQ(json({"ablate", "same-k", "--json", "--seed", "18446744073709551615"})["seed"].get<std::uint64_t>(),
+            ~std::uint64_t{0});
+  EXPECT_EQ(json({"ablate", "same-k", "--json", "--seed", "010"})["seed"], 10);  // not octal
+}
+
+TEST_F(Hostile, NamesThatMeanNothing) {
+  expect_refused({"bench", ""}, {"CASE", "\"\""});
+  expect_refused({"bench", "fwd-f32", ""}, {"CASE", "\"\""});
+  expect_refused({"bench", "--list", "--isa", "garbage"}, {"garbage", "scalar"});
+  expect_refused({"gradcheck", "--bias", "kk"}, {"--bias", "once", "\"kk\""});
+}
+
+TEST_F(Hostile, OutputsThatCannotBeWrittenAreToldBeforeTheWork) {
+  draw({1, 1, 4, 4});
+  const Words train{"train", "--steps", "1000000000", "--out"};
+  const auto trained_to = [&](const std::string& path) {
+    Words words = train;
+    words.push_back(path);
+    return words;
+  };
+  expect_refused(attend({"--lse", ""}), {"--lse needs the name of a file"});
+  expect_refused(trained_to(""), {"--out needs the name of a file"});
+  fs::create_symlink("nowhere/m.safetensors", path("link.safetensors"));
+  fs::create_symlink("nothing.safetensors", path("near.safetensors"));
+  expect_refused(trained_to("link.safetensors"), {"--out", "link.safetensors", "leads nowhere"});
+  expect_refused(trained_to("near.safetensors"), {"--out", "near.safetensors", "leads nowhere"});
+}
+
+TEST_F(Hostile, AReadOnlyOutputIsToldBeforeTheWork) {
+  write("old.safetensors", "old");
+  fs::permissions(path("old.safetensors"), fs::perms(0444));
+  fs::permissions(path(""), fs::perms::all);
+  // root may write everything: nobody must not.
+  const pid_t child = start({"train", "--steps", "1000000000", "--out", "old.safetensors"}, [] {
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(99);
+    if (access(QKV_TOOL, X_OK) != 0) _exit(99);
+  });
+  const int status = status_of(child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 99 || WEXITSTATUS(status) == 127) GTEST_SKIP() << "the tool cannot be run by another user here";
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+  EXPECT_NE(contents(path(".stderr")).find("read-only"), std::string::npos) << contents(path(".stderr"));
+  EXPECT_EQ(contents(path("old.safetensors")), "old");
+}
+
+/// Between the first temporary file and the renames lie 200 MB of other outputs.
+TEST_F(Hostile, SignalsLeaveNoTemporaryFiles) {
+  draw({1, 1, 4096, 8});
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
+    const pid_t child = start(attend({"--weights", "w.npy", "--applied", "a.npy", "--lse", "l.npy"}), [] {});
+    int status = 0;
+    while (!has_temporary() && waitpid(child, &status, WNOHANG) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    kill(child, number);
+    if (status == 0) status = status_of(child);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == number) << status;
+    EXPECT_FALSE(has_temporary()) << testing::PrintToString(files());
+  }
+}
+
+TEST_F(Hostile, IgnoredSignalsStayIgnored) {
+  draw({1, 1, 4096, 8});
+  const pid_t child = start(attend({"--weights", "w.npy"}), [] { std::signal(SIGHUP, SIG_IGN); });
+  while (!has_temporary() && !fs::exists(path("out.npy"))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  kill(child, SIGHUP);
+  const int status = status_of(child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+/// A limit on the size of files is an error with a text, not a silent death.
+TEST_F(Hostile, ALimitOnFileSizesIsAnError) {
+  draw({1, 1, 512, 8});
+  const std::vector<std::string> before = files();
+  const pid_t child = start(attend({"--weights", "w.npy"}), [] {
+    const rlimit limit{100'000, 100'000};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  });
+  const int status = status_of(child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  EXPECT_NE(contents(path(".stderr")).find("w.npy\": File too large"), std::string::npos) << contents(path(".stderr"));
+  EXPECT_EQ(files(), before);
+}
+
+}  // namespace
+}  // namespace qkv::test
