@@ -143,14 +143,21 @@ Results compute(const AllOptions& options, const Inputs& inputs, const Wanted& w
   Tensor<T> lse({q.size(0), q.size(1), q.size(2)});
   AttentionOptions watched = attention;
   watched.capture = look.request(k.size(2));
-  attention_forward(q, k, v, out, lse, watched, context);
-  const auto weights = [&](const char* name, WeightsKind kind) {
-    Tensor<T> all({q.size(0), q.size(1), q.size(2), k.size(2)});
-    attention_weights(q, k, all, attention, kind, context);
-    results.add(name, all);
-  };
-  if (options.wants_weights) weights("weights", WeightsKind::kSoftmax);
-  if (options.wants_applied) weights("applied", WeightsKind::kApplied);
+  // One pass over the scores gives the output and one kind of weights, in the bits of a pass for each.
+  const auto weights_of = [&] { return Tensor<T>({q.size(0), q.size(1), q.size(2), k.size(2)}); };
+  if (options.wants_weights || options.wants_applied) {
+    Tensor<T> weights = weights_of();
+    const WeightsKind kind = options.wants_weights ? WeightsKind::kSoftmax : WeightsKind::kApplied;
+    attention_forward_with_weights(q, k, v, out, lse, weights, watched, kind, context);
+    results.add(options.wants_weights ? "weights" : "applied", weights);
+  } else {
+    attention_forward(q, k, v, out, lse, watched, context);
+  }
+  if (options.wants_weights && options.wants_applied) {
+    Tensor<T> applied = weights_of();
+    attention_weights(q, k, applied, attention, WeightsKind::kApplied, context);
+    results.add("applied", applied);
+  }
   if (inputs.dout && (wanted.to_safetensors || wanted.files.size() > 1 || look.needs_backward())) {
     const Tensor<T> dout = typed<T>(place(options, "dout", options.dout), *inputs.dout);
     Tensor<T> dq(q.sizes()), dk(k.sizes()), dv(v.sizes()), dbias;
