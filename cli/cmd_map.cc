@@ -91,8 +91,7 @@ Drawn make_map(const MapCommandOptions& options, const view::MapOptions& style) 
   const auto of_weights = [&](const AnyTensor& weights) -> Drawn {
     if (options.look.any()) {
       throw UsageError(escaped(file) +
-                       ": --stats, --top-k and --json need a model that qkv train wrote; of tensors qkv attend " +
-                       "tells them");
+                       ": --stats, --top-k and --json need a model that qkv train wrote; for tensors use qkv attend --stats");
     }
     return {map_of_weights(file, weights, options), {}, {}};
   };
@@ -138,7 +137,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("FILE", options->file, "A model that qkv train wrote, or weights (.npy)")->type_name("FILE");
   app.add_option("--weights", options->weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy")->type_name("FILE");
   app.add_option("--text", options->text, "The text to look at (default abababab); with weights: labels")->type_name("TEXT");
-  app.add_option("--sequence", options->sequence, "Which sequence of [B, H, Tq, Tk] (default 0)")->type_name("B");
+  add_integer(app, "--sequence", options->sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
   app.add_option("--out", options->out, "A .png, .svg or .html (again for more); none: the terminal")
       ->type_name("FILE")
       ->expected(1)

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "files.h"
-#include "options.h"
+#include "option_group.h"
 #include "qkv/attention.h"
 #include "seen.h"
 #include "text.h"
@@ -14,10 +14,13 @@
 namespace qkv::cli {
 namespace {
 
-/// What is told of each head: a mean over the rows i >= 1, since row 0 of a causal head has no choice.
-constexpr std::pair<const char*, Tensor<double> RowStatistics::*> kMeans[] = {
-    {"entropy", &RowStatistics::entropy},   {"max_weight", &RowStatistics::max_weight}, {"self", &RowStatistics::self},
-    {"previous", &RowStatistics::previous}, {"first", &RowStatistics::first},           {"distance", &RowStatistics::distance}};
+/// What is said of each head: a mean over the rows i >= 1, since row 0 of a causal head has no choice.
+constexpr std::pair<const char*, Tensor<double> RowStatistics::*> kMeans[] = {{"entropy_nats", &RowStatistics::entropy},
+                                                                              {"max_weight", &RowStatistics::max_weight},
+                                                                              {"self", &RowStatistics::self},
+                                                                              {"previous", &RowStatistics::previous},
+                                                                              {"first", &RowStatistics::first},
+                                                                              {"distance", &RowStatistics::distance}};
 
 double mean_of(const Tensor<double>& statistic, Index place) {
   const View<const double, 3> all = statistic;  // [1, heads, T]
@@ -27,16 +30,20 @@ double mean_of(const Tensor<double>& statistic, Index place) {
   return rows > 0 ? sum / static_cast<double>(rows) : 0;
 }
 
+std::size_t width_of(const char* name) { return std::max<std::size_t>(10, std::string_view(name).size()); }
+
 void print_means(const std::vector<LayerLook>& looks) {
-  print_line(bold("statistics of each head") + faint("   means over the rows after the first; entropy in nats"));
+  print_line(bold("statistics of each head") + faint("   means over the rows after the first"));
   print_line();
   std::string line = fmt::format("{:>5} {:>5}", "layer", "head");
-  for (const auto& [name, member] : kMeans) line += fmt::format(" {:>10}", name);
+  for (const auto& [name, member] : kMeans) line += fmt::format(" {:>{}}", name, width_of(name));
   print_line(faint(line));
   for (const LayerLook& look : looks) {
     for (Index place = 0; place < std::ssize(look.heads); ++place) {
       line = fmt::format("{:>5} {:>5}", look.layer, look.heads[static_cast<std::size_t>(place)]);
-      for (const auto& [name, member] : kMeans) line += fmt::format(" {:>10.3f}", mean_of(look.seen.statistics.*member, place));
+      for (const auto& [name, member] : kMeans) {
+        line += fmt::format(" {:>{}.3f}", mean_of(look.seen.statistics.*member, place), width_of(name));
+      }
       print_line(line);
     }
   }
@@ -63,12 +70,11 @@ void print_largest(const LayerLook& look, const std::vector<std::string>& labels
 }  // namespace
 
 void add_map_look_options(CLI::App& app, MapLookOptions& options) {
-  constexpr const char* kGroup = "Looking at a model in numbers";
-  app.add_flag("--stats", options.stats, "Of each head: entropy, largest weight, self, previous, first, distance")
-      ->group(kGroup);
-  app.add_option("--top-k", options.top_k, "The N largest weights of each row and their keys")->type_name("N")->group(kGroup);
+  const OptionGroup group(app, "Looking at a model in numbers");
+  group.flag("--stats", options.stats, "Of each head: entropy in nats, largest weight, self, previous, first, distance");
+  group.integer("--top-k", options.top_k, "The N largest weights of each row and their keys");
   add_json_option(app, options.json);
-  app.get_option("--json")->group(kGroup);
+  group.take("--json");
 }
 
 std::vector<LayerLook> look_at(const lm::AttentionLM& model, std::span<const Index> ids, const std::vector<Index>& layers,
@@ -89,7 +95,8 @@ std::vector<LayerLook> look_at(const lm::AttentionLM& model, std::span<const Ind
     }
     const lm::LayerTrace& trace = traces[static_cast<std::size_t>(layer)];
     LayerLook look{layer, all(heads, config.num_heads), {}};
-    const Capture what{.heads = look.heads, .top_k = options.top_k, .statistics = true};
+    const Index top_k = std::min(options.top_k, static_cast<Index>(ids.size()));  // no row has more
+    const Capture what{.heads = look.heads, .top_k = top_k, .statistics = true};
     Tensor<float> out(trace.q.sizes()), lse({1, config.num_heads, static_cast<Index>(ids.size())});
     AttentionOptions attention{.capture = {what, look.seen}};
     if (config.causal) attention.mask = Mask::causal();

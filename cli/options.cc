@@ -2,6 +2,7 @@
 
 #include "command.h"
 #include "core/cpu.h"
+#include "core/escape.h"
 
 namespace qkv::cli {
 namespace {

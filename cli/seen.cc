@@ -27,7 +27,7 @@ std::vector<std::pair<const char*, Tensor<double>>> statistics_of(const CaptureR
   Tensor<double> max_key(s.max_key.sizes());
   std::ranges::copy(s.max_key.span(), max_key.data());
   std::vector<std::pair<const char*, Tensor<double>>> all;
-  all.emplace_back("entropy", s.entropy.clone());
+  all.emplace_back("entropy_nats", s.entropy.clone());
   all.emplace_back("max_weight", s.max_weight.clone());
   all.emplace_back("max_key", std::move(max_key));
   all.emplace_back("self", s.self.clone());

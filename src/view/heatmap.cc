@@ -87,7 +87,7 @@ HeadStatistics head_statistics(const AttentionMap& map, Index layer, Index head)
     for (Index j = 0; j < map.kv_len(); ++j) {
       is_number = is_number && !std::isnan(weight(j));
       largest = std::max(largest, weight(j));
-      if (weight(j) > 0) entropy -= weight(j) * std::log2(weight(j));
+      if (weight(j) > 0) entropy -= weight(j) * std::log(weight(j));
     }
     if (!is_number) continue;
     ++sum.rows;

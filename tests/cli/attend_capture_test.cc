@@ -106,7 +106,7 @@ TEST_F(AttendCapture, JsonAndPictures) {
   output(words({"--stats", "s.json", "--top-k", "2", "--look-heads", "1", "--block-map", "3", "--map-out", "m.png"}));
   const auto document = nlohmann::json::parse(contents(path("s.json")));
   EXPECT_EQ(document["heads"], (std::vector<int>{1}));
-  EXPECT_EQ(document["entropy"][0].size(), 1U);
+  EXPECT_EQ(document["entropy_nats"][0].size(), 1U);
   EXPECT_EQ(document["top_keys"][0][0].size(), static_cast<std::size_t>(kQueries));
   EXPECT_EQ(document["top_keys"][0][0][5][0], document["max_key"][0][0][5]);
   EXPECT_EQ(contents(path("m.png")).substr(1, 3), "PNG");

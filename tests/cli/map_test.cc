@@ -32,12 +32,12 @@ TEST_F(Map, TellsWhatTheHeadsOfAModelLookAt) {
         EXPECT_EQ(one["top_keys"][0][place][i][0], largest - row.begin());
         EXPECT_NEAR(one["top_weights"][0][place][i][0], *largest, 1e-5);
       }
-      EXPECT_NEAR(means["entropy"], entropy, 1e-5);
+      EXPECT_NEAR(means["entropy_nats"], entropy, 1e-5);
       for (const char* name : {"self", "previous", "first"}) EXPECT_NEAR(means[name], head["share"][name], 1e-5) << name;
     }
   }
   const std::string text = output({"map", "m.safetensors", "--text", "abcxyz", "--stats", "--top-k", "1", "--layers", "1"});
-  EXPECT_NE(text.find("entropy"), std::string::npos) << text;
+  EXPECT_NE(text.find("entropy_nats"), std::string::npos) << text;
   EXPECT_NE(text.find("layer 1 head 3"), std::string::npos) << text;
   EXPECT_EQ(text.find("layer 0"), std::string::npos) << text;
   expect_refused({"map", "m.safetensors", "--stats", "--heads", "4"}, {"--heads", "4"});

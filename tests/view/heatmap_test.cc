@@ -102,7 +102,7 @@ TEST(HeadStatistics, NamesWhatAHeadDoes) {
   EXPECT_EQ(before.self, 0);
   EXPECT_EQ(before.entropy, 0);
   EXPECT_EQ(before.first, 1.0 / (kLength - 1));
-  EXPECT_EQ(even.entropy, 2);
+  EXPECT_DOUBLE_EQ(even.entropy, std::log(4.0));
   EXPECT_EQ(even.largest, 0.25);
   EXPECT_EQ(head_statistics(nan_map(), 0, 0).rows, 1);
   EXPECT_EQ(head_statistics(nan_map(), 0, 0).first, 1);

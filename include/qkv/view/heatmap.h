@@ -92,7 +92,7 @@ struct HeadStatistics {
   double previous = 0;  // weight on the key before that
   double first = 0;     // weight on key 0
   double largest = 0;   // the largest weight of a row
-  double entropy = 0;   // bits; 0: each row looks at one key; log2(n): uniform over n keys
+  double entropy = 0;   // nats; 0: each row looks at one key, ln(n): evenly at n keys
   Index rows = 0;       // rows counted
 };
 
