@@ -2,11 +2,10 @@
 // article 003, and what a fixed weight cannot do. Not: the computation (explain*.cc).
 #include <fmt/format.h>
 
-#include <cmath>
 #include <memory>
 
 #include "command.h"
-#include "explain.h"
+#include "explain_print.h"
 #include "options.h"
 #include "text.h"
 
@@ -15,56 +14,8 @@ namespace {
 
 struct Options {
   ComputeOptions compute;
-  bool json = false;
+  bool json = false, backward = false;
 };
-
-using Lines = std::vector<std::string>;
-
-/// Whole numbers without decimals, others with two; no "-0".
-std::string number(double value, int width, int decimals) {
-  const double rounded = std::round(value * 100) / 100;
-  return fmt::format("{:>{}.{}f}", rounded == 0 ? 0 : rounded, width, decimals);
-}
-
-/// A matrix with a label before each row.
-Lines matrix(const std::string& title, const Lines& labels, const View<const float, 2>& rows, int width) {
-  Lines lines = {title};
-  std::size_t label_width = 0;
-  for (const std::string& label : labels) label_width = std::max(label_width, label.size());
-  int decimals = 0;
-  for (Index i = 0; i < rows.size(0); ++i) {
-    for (Index j = 0; j < rows.size(1); ++j) decimals = rows(i, j) == std::floor(rows(i, j)) ? decimals : 2;
-  }
-  for (Index i = 0; i < rows.size(0); ++i) {
-    std::string line = fmt::format("  {:<{}} ", labels.empty() ? "" : labels[static_cast<std::size_t>(i)], label_width);
-    for (Index j = 0; j < rows.size(1); ++j) line += number(rows(i, j), width, decimals);
-    lines.push_back(std::move(line));
-  }
-  return lines;
-}
-
-/// [1, L, E] as a matrix.
-Lines matrix(const std::string& title, const Lines& labels, const Tensor<float>& x, int width) {
-  return matrix(title, labels, View<const float, 2>(x.data(), {x.size(1), x.size(2)}), width);
-}
-
-/// Head h of [1, H, L, n].
-Lines head(const Lines& labels, const View<const float, 4>& x, Index h, int width) {
-  const View<const float, 2> one(x.data() + h * x.stride(1), {x.size(2), x.size(3)}, {x.stride(2), x.stride(3)});
-  return matrix(fmt::format("head {}", h), labels, one, width);
-}
-
-void print_heads(const Lines& labels, const View<const float, 4>& x, int width) {
-  std::vector<Lines> columns;
-  for (Index h = 0; h < x.size(1); ++h) columns.push_back(head(labels, x, h, width));
-  print(beside(columns, 6));
-}
-
-/// "3  view(B, L, H, d)   [1, 3, 2, 2]   what it does".
-void print_step(int step, const std::string& name, const std::string& shape, const std::string& what) {
-  print_line();
-  print_line(bold(fmt::format("{}  {:<25} {:<13}", step, name, shape)) + faint(what));
-}
 
 void print_walk(const LayerWalk& walk) {
   const auto four = [](const Tensor<float>& x) { return x.shape(); };
@@ -246,6 +197,16 @@ Json to_json(const WordsExample& example) {
 int run(const Options& options) {
   Context context(options.compute.context());
   const LayerWalk walk = walk_layer(context);
+  if (options.backward) {
+    const BackwardWalk back = walk_backward(walk, context);
+    const bool holds = all_hold(back.claims);
+    if (options.json) {
+      print_json({{"layer", to_json(walk)}, {"backward", to_json(back)}, {"holds", holds}});
+    } else {
+      print_backward(walk, back);
+    }
+    return holds ? 0 : 1;
+  }
   const SplitComparison splits = compare_splits(walk, context);
   const NumpyExample numpy = numpy_example(context);
   const WordsExample words = words_example(context);
@@ -276,13 +237,14 @@ int run(const Options& options) {
 std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_compute_options(app, options->compute, 1);
+  app.add_flag("--backward", options->backward, "The backward pass of the layer by hand, with its lines of NumPy");
   add_json_option(app, options->json);
   return [options] { return run(*options); };
 }
 
 const bool added =
     add_command({"explain", "Small examples step by step: shapes, numbers, and the split that is often written wrong",
-                 "qkv explain\n  qkv explain --json", declare});
+                 "qkv explain\n  qkv explain --backward", declare});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -18,15 +18,6 @@ Tensor<float> tensor_of(std::vector<Index> sizes, std::initializer_list<float> v
   return tensor;
 }
 
-StateDict parameters_of(const LayerWalk& walk) {
-  StateDict state;
-  state.add("query_proj.weight", any_tensor(walk.w_q));
-  state.add("key_proj.weight", any_tensor(walk.w_k));
-  state.add("value_proj.weight", any_tensor(walk.w_v));
-  state.add("output_proj.weight", any_tensor(walk.w_o));
-  return state;
-}
-
 /// Part 0, 1, 2 (q, k, v) of projected [1, L, 3E].
 Tensor<float> part_of(const Tensor<float>& projected, Index part) {
   const Index length = projected.size(1), embed = projected.size(2) / 3;
@@ -81,6 +72,15 @@ void set_products(LayerWalk& walk) {
 }
 
 }  // namespace
+
+StateDict parameters_of(const LayerWalk& walk) {
+  StateDict state;
+  state.add("query_proj.weight", any_tensor(walk.w_q));
+  state.add("key_proj.weight", any_tensor(walk.w_k));
+  state.add("value_proj.weight", any_tensor(walk.w_v));
+  state.add("output_proj.weight", any_tensor(walk.w_o));
+  return state;
+}
 
 LayerWalk walk_layer(Context& context) {
   LayerWalk walk;

@@ -1,5 +1,5 @@
-// Three small examples, computed and checked: a multi-head layer step by step, the NumPy example of article 003, and why a
-// fixed weight is not attention. Not: printing (cmd_explain.cc).
+// Small examples, computed and checked: a multi-head layer step by step and back again, the NumPy example of article 003, and
+// why a fixed weight is not attention. Not: printing (cmd_explain.cc, explain_print.h).
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "claim.h"
 #include "qkv/context.h"
+#include "qkv/state_dict.h"
 #include "qkv/tensor.h"
 
 namespace qkv::cli {
@@ -23,6 +24,23 @@ struct LayerWalk {
   std::vector<Claim> claims;
 };
 LayerWalk walk_layer(Context& context);
+/// Its matrices under the names of a state dict.
+StateDict parameters_of(const LayerWalk& walk);
+
+/// Back through the same layer: the gradient of each of its steps, in f64.
+struct BackwardWalk {
+  Tensor<double> dout;                          // [L, E], whole numbers
+  Tensor<double> d_heads;                       // [H, L, d]: of what each head gave
+  Tensor<double> weights, dp, ds;               // [H, L, L]: P, and the gradients of P and of the scores
+  Tensor<double> delta;                         // [H, L, 1]: rowsum(P * dP)
+  Tensor<double> jacobian;                      // [L, L]: d P[0, 0, :] / d S[0, 0, :]
+  Tensor<double> dq, dk, dv;                    // [H, L, d]
+  Tensor<double> dw_q, dw_k, dw_v, dw_o;        // [E, E]
+  Tensor<double> dx;                            // [L, E]
+  std::vector<std::vector<std::string>> numpy;  ///< the same as lines of NumPy: the forward pass, then each step
+  std::vector<Claim> claims;
+};
+BackwardWalk walk_backward(const LayerWalk& walk, Context& context);
 
 /// The same q, k, v cut into heads in one of two ways.
 struct HeadSplit {

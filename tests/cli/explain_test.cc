@@ -1,8 +1,11 @@
 // qkv explain: the numbers of each example, computed again from its inputs.
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "cli/tool.h"
 #include "golden/golden.h"
+#include "reference/attention.h"
 
 namespace qkv::test {
 namespace {
@@ -176,8 +179,92 @@ TEST_F(Explain, OnlyAttentionTellsBlueFromRed) {
   }
 }
 
+/// By the textbook's backward pass for attention, and by plain products for the projections.
+TEST_F(Explain, TheBackwardPassIsTheReferences) {
+  const Document all = json({"explain", "--backward", "--json"});
+  EXPECT_TRUE(all.at("holds").get<bool>());
+  const Document& layer = all.at("layer");
+  const Document& back = all.at("backward");
+  EXPECT_EQ(layer, document_.at("layer"));
+  const auto matrix = [](const Document& x) { return x.get<Matrix>(); };
+  const auto transposed = [](const Matrix& a) {
+    Matrix t(a[0].size(), std::vector<double>(a.size()));
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      for (std::size_t j = 0; j < a[i].size(); ++j) t[j][i] = a[i][j];
+    }
+    return t;
+  };
+  const Matrix x = matrix(layer.at("x")[0]), dout = matrix(back.at("dout"));
+  const Matrix dattended = product(dout, matrix(layer.at("parameters").at("W_o")));
+  Matrix dq(x.size()), dk(x.size()), dv(x.size()), attended(x.size());
+  for (std::size_t h = 0; h < 2; ++h) {
+    const Matrix d_head = columns(dattended, 2 * h, 2);
+    expect_near(matrix(back.at("dO")[h]), d_head, kF64);
+    const auto tensor = [](const Matrix& a) {
+      Tensor<double> t({1, 1, static_cast<Index>(a.size()), static_cast<Index>(a[0].size())});
+      double* to = t.data();
+      for (const auto& row : a) to = std::ranges::copy(row, to).out;
+      return t;
+    };
+    const auto rows = [](const Tensor<double>& t) {
+      Matrix a;
+      for (Index i = 0; i < t.size(2); ++i) a.emplace_back(t.data() + i * t.size(3), t.data() + (i + 1) * t.size(3));
+      return a;
+    };
+    const Tensor<double> q = tensor(columns(matrix(layer.at("q")[0]), 2 * h, 2)),
+                         k = tensor(columns(matrix(layer.at("k")[0]), 2 * h, 2)),
+                         v = tensor(columns(matrix(layer.at("v")[0]), 2 * h, 2));
+    const auto forward = reference::attention_forward<double>(q, k, v, {});
+    const auto truth = reference::attention_backward<double>(q, k, v, tensor(d_head), {}, {});
+    expect_near(matrix(back.at("P")[h]), rows(forward.weights), kF64);
+    expect_near(matrix(back.at("dQ")[h]), rows(truth.dq), 16 * kF64);
+    expect_near(matrix(back.at("dK")[h]), rows(truth.dk), 16 * kF64);
+    expect_near(matrix(back.at("dV")[h]), rows(truth.dv), 16 * kF64);
+    expect_near(matrix(back.at("dS")[h]), rows(truth.dbias), 16 * kF64);
+    const Matrix dp = linear(d_head, rows(v));
+    expect_near(matrix(back.at("dP")[h]), dp, kF64);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      double delta = 0;
+      for (std::size_t j = 0; j < dp[i].size(); ++j) delta += rows(forward.weights)[i][j] * dp[i][j];
+      EXPECT_NEAR(back.at("delta")[h][i][0].get<double>(), delta, 16 * kF64);
+      for (const auto& [whole, part] :
+           {std::pair(&dq, &truth.dq), {&dk, &truth.dk}, {&dv, &truth.dv}, {&attended, &forward.out}}) {
+        const Matrix one = rows(*part);
+        (*whole)[i].insert((*whole)[i].end(), one[i].begin(), one[i].end());
+      }
+    }
+  }
+  const Matrix p = matrix(back.at("P")[0]), jacobian = matrix(back.at("J"));
+  for (std::size_t j = 0; j < 3; ++j) {
+    for (std::size_t k = 0; k < 3; ++k) EXPECT_NEAR(jacobian[j][k], (j == k ? p[0][j] : 0) - p[0][j] * p[0][k], kF64);
+  }
+  const auto& parameters = layer.at("parameters");
+  expect_near(matrix(back.at("dW_o")), product(transposed(dout), attended), 16 * kF64);
+  expect_near(matrix(back.at("dW_q")), product(transposed(dq), x), 64 * kF64);
+  expect_near(matrix(back.at("dW_k")), product(transposed(dk), x), 64 * kF64);
+  expect_near(matrix(back.at("dW_v")), product(transposed(dv), x), 64 * kF64);
+  Matrix dx = product(dq, matrix(parameters.at("W_q")));
+  for (const auto& [name, part] : {std::pair("W_k", &dk), {"W_v", &dv}}) {
+    const Matrix more = product(*part, matrix(parameters.at(name)));
+    for (std::size_t i = 0; i < dx.size(); ++i) std::ranges::transform(dx[i], more[i], dx[i].begin(), std::plus<>());
+  }
+  expect_near(matrix(back.at("dx")), dx, 64 * kF64);
+}
+
+/// The lines of NumPy stand beside the steps, all of them and in their order.
+TEST_F(Explain, TheBackwardPassPrintsItsNumPy) {
+  const Document back = json({"explain", "--backward", "--json"}).at("backward");
+  const std::string text = output({"explain", "--backward"});
+  std::istringstream code(back.at("numpy").get<std::string>());
+  std::size_t at = 0;
+  for (std::string line; std::getline(code, line);) {
+    at = text.find("  >>> " + line + "\n", at);
+    ASSERT_NE(at, std::string::npos) << line;
+  }
+}
+
 TEST_F(Explain, TheTextIsCalm) {
-  const std::string text = output({"explain"});
+  const std::string text = output({"explain"}) + output({"explain", "--backward"});
   EXPECT_EQ(text.find("Not so here"), std::string::npos);
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
   std::istringstream lines(text);

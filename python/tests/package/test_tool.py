@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import qkv
 from qkv import __main__ as tool
@@ -45,6 +46,18 @@ def test_from_python() -> None:
         program=("-c", "import sys; sys.argv.insert(1, 'mask'); from qkv.__main__ import main; sys.exit(main())"),
     )
     assert done.returncode == 0 and "1 0 0" in done.stdout
+
+
+@needs_tool
+def test_numpy_of_explain_backward() -> None:
+    """The lines of NumPy that `qkv explain --backward` prints give the numbers that it prints."""
+    told = json.loads(run("explain", "--backward", "--json").stdout)
+    back, layer = told["backward"], told["layer"]
+    found: dict[str, object] = {}
+    exec(back["numpy"], found)
+    for name in ("dout", "dO", "P", "dV", "dP", "delta", "J", "dS", "dQ", "dK", "dW_q", "dW_k", "dW_v", "dW_o", "dx"):
+        np.testing.assert_allclose(found[name], back[name], rtol=0, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(found["out"], layer["out"][0], rtol=0, atol=1e-5)
 
 
 def test_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
