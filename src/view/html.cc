@@ -1,4 +1,4 @@
-// The data of the HTML page: weights in base64, labels as script strings. Not: its look and behaviour (page.cc).
+// The data of the HTML page: weights in base64, labels as script strings. Not: its look and behaviour (page/).
 #include "qkv/view/html.h"
 
 #include <algorithm>

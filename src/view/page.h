@@ -1,4 +1,6 @@
-// The parts of the HTML page around its data. Not: the data (html.cc).
+// The parts of the HTML page around its data: page/page.html, with the style and the script beside it, embedded when the
+// library is built (cmake/EmbedPage.cmake). The page works from a file, without network: its policy forbids every request. Not:
+// the data, escapes (html.cc).
 #pragma once
 
 #include <string_view>

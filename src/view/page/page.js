@@ -1,80 +1,3 @@
-// The HTML page: style, skeleton and script. It works from a file, without network: its policy forbids every request.
-// Not: the data, escapes (html.cc).
-#include "view/page.h"
-
-namespace qkv {
-inline namespace v0 {
-namespace view {
-
-const std::string_view kPageHead = R"page(<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>)page";
-
-const std::string_view kPageBody = R"page(</title>
-<style>
-:root { color-scheme: light dark; --paper: #fff; --ink: #1c1c22; --faint: #63656f; --line: #c9cad1; --soft: #f3f3f6; --mark: #b3261e; }
-@media (prefers-color-scheme: dark) {
-  :root { --paper: #131317; --ink: #ececf1; --faint: #9a9ca8; --line: #3b3c45; --soft: #1d1d23; --mark: #ff8a80; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 24px; max-width: 1500px; background: var(--paper); color: var(--ink);
-       font: 15px/1.45 system-ui, sans-serif; }
-h1 { font-size: 20px; font-weight: 600; margin: 0 0 14px; overflow-wrap: anywhere; }
-h2 { font-size: 13px; font-weight: 600; color: var(--faint); margin: 18px 0 6px; }
-code, .tokens, #seen b { font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; }
-.bar { display: flex; flex-wrap: wrap; gap: 8px; align-items: center; margin-bottom: 10px; }
-button { font: inherit; font-size: 12px; color: inherit; background: var(--soft); border: 1px solid var(--line); border-radius: 6px;
-         padding: 4px 6px; cursor: pointer; text-align: center; }
-button canvas { display: block; width: 52px; height: 52px; margin-bottom: 3px; image-rendering: pixelated; }
-button[aria-pressed=true] { outline: 2px solid var(--ink); outline-offset: 1px; font-weight: 600; }
-select { font: inherit; font-size: 13px; color: inherit; background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: 3px; }
-main { display: flex; gap: 28px; align-items: flex-start; }
-@media (max-width: 820px) { main { flex-wrap: wrap; } }
-.map { position: relative; overflow: auto; flex: 0 1 auto; min-width: 0; max-width: 100%; max-height: 90vh; }
-.map canvas { display: block; }
-#over { position: absolute; left: 0; top: 0; cursor: crosshair; }
-aside { flex: 1 0 240px; min-width: 240px; max-width: 380px; }
-#seen { min-height: 8.2em; padding: 10px 12px; background: var(--soft); border-radius: 8px; }
-#seen b { font-weight: 600; overflow-wrap: anywhere; }
-#seen .value { font-size: 26px; font-weight: 600; font-variant-numeric: tabular-nums; }
-#scale { width: 100%; height: 34px; display: block; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 14px; }
-td { padding: 1px 14px 1px 0; } td + td { text-align: right; padding-right: 0; }
-.tokens { line-height: 1.9; font-size: 14px; max-height: 40vh; overflow: auto; }
-.tokens span { padding: 2px 3px; border-radius: 4px; margin-right: 2px; cursor: default; white-space: pre; }
-.tokens .from { box-shadow: inset 0 0 0 2px var(--mark); }
-.note { color: var(--faint); font-size: 13px; }
-</style>
-</head>
-<body>
-<h1 id="title"></h1>
-<div class="bar" id="layers"></div>
-<div class="bar" id="heads"></div>
-<main>
-<div class="map"><canvas id="map" role="img"></canvas><canvas id="over"></canvas></div>
-<aside>
-<div id="seen" aria-live="polite"></div>
-<h2>colour</h2>
-<canvas id="scale"></canvas>
-<div class="bar">
-<select id="range" aria-label="range"><option value="unit">0 to 100 %</option><option value="max">0 to largest</option></select>
-<select id="place" aria-label="scale"><option value="sqrt">square root</option><option value="linear">linear</option></select>
-</div>
-<h2>this head</h2>
-<table id="statistics"></table>
-<p class="note" id="note"></p>
-</aside>
-</main>
-<div id="strips"></div>
-<script>
-"use strict";
-const M = )page";
-
-const std::string_view kPageScript = R"page(;
 const el = id => document.getElementById(id), make = (tag, parent) => parent.appendChild(document.createElement(tag));
 const dark = matchMedia("(prefers-color-scheme: dark)"), css = name => getComputedStyle(document.body).getPropertyValue(name);
 const percent = w => Number.isNaN(w) ? "NaN" : (100 * w).toFixed(2) + " %";
@@ -200,7 +123,7 @@ function drawStatistics() {
   const line = (what, value) => { const r = make("tr", table); make("td", r).textContent = what; make("td", r).textContent = value; };
   if (!s.rows) return line("no rows after the first", "");
   line("on itself", percent(s.self)); line("on the token before", percent(s.previous)); line("on the first token", percent(s.first));
-  line("largest weight", percent(s.largest)); line("entropy", s.entropy.toFixed(2) + " bits");
+  line("largest weight", percent(s.largest)); line("entropy", s.entropy.toFixed(2) + " nats");
 }
 
 // What query `row` looks at: a line over the map, the value, and the tokens lit.
@@ -306,11 +229,3 @@ addEventListener("keydown", e => {
 addEventListener("resize", () => choose(layer, head));
 dark.addEventListener("change", drawAll);
 drawAll();
-</script>
-</body>
-</html>
-)page";
-
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
