@@ -136,7 +136,7 @@ std::string numpy_array(const Matrix& x) {
     for (Index j = 0; j < x.size(1); ++j) row += fmt::format("{}{:.0f}", j == 0 ? "" : ", ", x.view<2>()(i, j));
     text += fmt::format("{}[{}]", i == 0 ? "" : ", ", row);
   }
-  return "np.array([" + text + "], float)";
+  return "np.array([" + text + "])";
 }
 
 }  // namespace

@@ -136,9 +136,15 @@ TEST_F(Hostile, SignalsLeaveNoTemporaryFiles) {
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) {
     const pid_t child = start(attend({"--weights", "w.npy", "--applied", "a.npy", "--lse", "l.npy"}), [] {});
     int status = 0;
-    while (!has_temporary() && waitpid(child, &status, WNOHANG) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    kill(child, number);
-    if (status == 0) status = status_of(child);
+    bool ended = false;
+    while (!has_temporary() && !ended) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ended = waitpid(child, &status, WNOHANG) != 0;
+    }
+    if (!ended) {
+      kill(child, number);
+      status = status_of(child);
+    }
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == number) << status;
     EXPECT_FALSE(has_temporary()) << testing::PrintToString(files());
   }

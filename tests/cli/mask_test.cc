@@ -133,9 +133,9 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   refused("first(99999999999999999999)", {"character 7", "whole number"});
   refused(std::string(70, '(') + "causal", {"64"});
   refused("key_lengths(3,4)", {"key_lengths", "2"});
-  // What would be read and then ignored.
-  refused("causal(5,bottom-right)", {"character 1", "causal(OFFSET,..)"});
-  refused("window(1,2,top-left; 3)", {"character 1", "window(LEFT,RIGHT; OFFSET,..)"});
+  // What would be read and not obeyed.
+  refused("causal(5,bottom-right)", {"character 1", "causal(OFFSET,...)"});
+  refused("window(1,2,top-left; 3)", {"character 1", "window(LEFT,RIGHT; OFFSET,...)"});
   refused("sliding(2,top-left,bottom-right)", {"character 20", "whole number"});
   refused("documents(0,8; causal, window(1,0))", {"character 24", "'&'"});
   // Numbers whose sums would overflow.
