@@ -9,6 +9,7 @@ import functools
 import operator
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,14 @@ def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
     """
     if _is_torch(x):
         torch = sys.modules["torch"]
+        if not x.requires_grad and type(x) is torch.Tensor and not _functorch_wrapped()(x):
+            return  # the usual case
         if x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
                 f"{name} requires a gradient, and PyTorch's autograd does not see this function: got requires_grad=True; {ways}; "
                 f"without a gradient: {name}.detach(), or under torch.no_grad()"
             )
-        if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if _functorch_wrapped()(x):
             raise ValueError(f"{name} must be a plain tensor: got one that torch.func (grad, vmap) traces; {ways}")
         if type(x) is not torch.Tensor and not _is_memory(type(x)):
             raise TypeError(
@@ -52,6 +55,16 @@ def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
             )
     elif _is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
         raise TypeError(f"{name} must be an array: got {type(x).__name__}, inside jax.jit, grad or vmap; there: qkv.jax.attention")
+
+
+@functools.cache
+def _functorch_wrapped() -> Callable[[Any], bool]:
+    return sys.modules["torch"]._C._functorch.is_functorch_wrapped_tensor
+
+
+@functools.cache
+def _says_its_memory(cls: type) -> bool:
+    return hasattr(cls, "__dlpack_c_exchange_api__")
 
 
 @functools.cache
@@ -70,18 +83,18 @@ def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
     ten times as fast as DLPack, and x, which must live as long; NumPy arrays of ml_dtypes.bfloat16: their bits). Raises as
     require_untraced."""
     if isinstance(x, np.ndarray):
-        if x.dtype.name == "bfloat16":
+        if _name_of(x.dtype) == "bfloat16":
             return (x.view(np.uint16), "bfloat16")
         return x
     require_untraced(x, name, ways)
     if _is_torch(x):
-        if x.device.type != "cpu":
+        if not x.is_cpu:
             raise ValueError(f"{name} must lie in the CPU's memory: got a tensor on {x.device}; move it first: {name}.cpu()")
         if x.layout is not sys.modules["torch"].strided:
             raise ValueError(f"{name} must be dense: got layout {x.layout}; {name}.to_dense() makes it so")
-        if hasattr(type(x), "__dlpack_c_exchange_api__"):
+        if _says_its_memory(type(x)):
             return x
-        return (x.data_ptr(), str(x.dtype)[6:], tuple(x.shape), x.stride(), x)
+        return (x.data_ptr(), _name_of(x.dtype), tuple(x.shape), x.stride(), x)
     if isinstance(x, (list, tuple, int, float, str)) or x is None:
         raise TypeError(f"{name} must be an array: got {type(x).__name__}; np.asarray makes one of numbers")
     if _is_jax(x) and x.dtype.name == "bfloat16":
@@ -91,10 +104,13 @@ def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
 
 def dtype_name(x: Any) -> str:
     """NumPy's name of the element type: "float32"."""
-    if _is_torch(x):
-        return str(x.dtype)[6:]
     dtype = getattr(x, "dtype", None)
-    return getattr(dtype, "name", None) or np.asarray(x).dtype.name
+    return _name_of(np.asarray(x).dtype if dtype is None else dtype)
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:
+    return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
 
 
 def sum_dtype(x: Any) -> str:
@@ -114,14 +130,14 @@ def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
     """Shape of the first; TypeError or ValueError where arrays do not have one element type and one number (2 to 4) of axes."""
     first_name, first = next(iter(arrays.items()))
     require_float(first, first_name, function)
+    wanted, rank = dtype_name(first), len(getattr(first, "shape", ()))
     for name, array in arrays.items():
-        if not hasattr(array, "shape"):
+        shape = getattr(array, "shape", None)
+        if shape is None:
             raise TypeError(f"[{function}] {name} must be an array: got {type(array).__name__}")
-        if dtype_name(array) != dtype_name(first):
-            raise TypeError(
-                f"[{function}] {name} must have {first_name}'s element type {dtype_name(first)}: got {dtype_name(array)}"
-            )
-        if not 2 <= len(array.shape) <= 4 or len(array.shape) != len(first.shape):
+        if dtype_name(array) != wanted:
+            raise TypeError(f"[{function}] {name} must have {first_name}'s element type {wanted}: got {dtype_name(array)}")
+        if not 2 <= rank <= 4 or len(shape) != rank:
             both, got = f"{first_name} and {name} must both", f"{first_name} {list(first.shape)}, {name} {list(array.shape)}"
             if array is first:
                 both, got = f"{name} must", str(list(array.shape))
@@ -147,12 +163,15 @@ def check_layout(function: str, layout: str | None, q: Any, k: Any) -> None:
     nobody has said so."""
     if layout not in (None, "bhtd", "bthd"):
         raise ValueError(f'[{function}] layout must be "bhtd" or "bthd": got {layout!r}')
-    if layout is not None or len(k.shape) < 3 or len(q.shape) < 3:
+    q_shape, k_shape = q.shape, k.shape
+    if layout is not None or len(q_shape) < 3:
         return
-    heads, kv_heads, kv_len = q.shape[-3], k.shape[-3], k.shape[-2]
-    got = f"q {list(q.shape)}, k {list(k.shape)}"
+    kv_heads, kv_len = k_shape[-3], k_shape[-2]
+    if kv_heads <= kv_len:
+        return
+    heads, got = q_shape[-3], f"q {list(q_shape)}, k {list(k_shape)}"
     hint = 'where they are [B, T, H, D], say layout="bthd"'
-    if kv_heads > kv_len and heads > q.shape[-2] and heads % kv_heads:
+    if heads > q_shape[-2] and heads % kv_heads:
         raise _core.ShapeError(f"[{function}] heads of q must be a multiple of those of k: got {got} as [B, H, T, D]; {hint}")
     if kv_heads >= 64 and kv_heads >= 4 * kv_len > 0:
         warnings.warn(
