@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "dispatch/kernels.h"
 #include "forms_rows.h"
 #include "qkv/linear_attention.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "forms_rows.h"
 #include "qkv/attention.h"
 #include "qkv/block_map.h"

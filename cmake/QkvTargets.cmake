@@ -53,9 +53,9 @@ function(qkv_add_library target alias)
   target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK} $<BUILD_INTERFACE:qkv_warnings>)
 endfunction()
 
-# qkv_sources(out folder): every .cc file directly in a folder.
+# qkv_sources(out folder): every .cc file in a folder and the folders below it.
 function(qkv_sources out folder)
-  file(GLOB found CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc")
+  file(GLOB_RECURSE found CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cc")
   if(NOT found)
     # A library needs one file: an empty one replaces it until the folder has its first.
     set(found ${PROJECT_BINARY_DIR}/empty.cc)

@@ -8,9 +8,9 @@
 
 #include "attention/mask_leaves.h"
 #include "attention/mask_node.h"
-#include "core/callback_error.h"
 #include "core/check.h"
 #include "core/random.h"
+#include "core/threads/callback_error.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/callback_error.h"
 #include "core/check.h"
+#include "core/threads/callback_error.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -7,7 +7,7 @@
 #include "attention/forward_job.h"
 #include "core/check.h"
 #include "core/overlap.h"
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 #include "kernels/carver.h"
 #include "qkv/kv_cache.h"
 

@@ -9,7 +9,7 @@
 #include "attention/empty_rows.h"
 #include "attention/row_lse.h"
 #include "core/check.h"
-#include "core/region.h"
+#include "core/threads/region.h"
 #include "kernels/carver.h"
 
 namespace qkv {

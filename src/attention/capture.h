@@ -4,7 +4,7 @@
 
 #include "attention/problem.h"
 #include "attention/turns.h"
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 #include "dispatch/kernels.h"
 #include "kernels/capture/params.h"
 

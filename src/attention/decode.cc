@@ -4,7 +4,7 @@
 #include <new>
 
 #include "attention/decode_job.h"
-#include "core/region.h"
+#include "core/threads/region.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "attention/problem.h"
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 
 namespace qkv {
 inline namespace v0 {

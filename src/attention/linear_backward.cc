@@ -8,7 +8,7 @@
 #include "attention/linear_job.h"
 #include "core/check.h"
 #include "core/overlap.h"
-#include "core/region.h"
+#include "core/threads/region.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "attention/linear_problem.h"
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "kernels/carver.h"
 
 namespace qkv {

@@ -2,7 +2,7 @@
 // segments (linear_forward.cc, linear_backward.cc).
 #pragma once
 
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 #include "kernels/carver.h"
 #include "kernels/linear_attention/params.h"
 #include "qkv/linear_attention.h"

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "attention/mask_node.h"
-#include "core/region.h"
+#include "core/threads/region.h"
 #include "kernels/carver.h"
 
 namespace qkv {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "attention/mask_part.h"
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 
 namespace qkv {
 inline namespace v0 {

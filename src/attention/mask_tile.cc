@@ -4,8 +4,8 @@
 #include "attention/mask_leaves.h"
 #include "attention/mask_node.h"
 #include "attention/mask_summary.h"
-#include "core/callback_error.h"
 #include "core/check.h"
+#include "core/threads/callback_error.h"
 
 namespace qkv {
 inline namespace v0 {

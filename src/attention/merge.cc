@@ -9,8 +9,8 @@
 #include "attention/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
-#include "core/region.h"
-#include "core/scratch.h"
+#include "core/threads/region.h"
+#include "core/threads/scratch.h"
 #include "qkv/attention.h"
 
 namespace qkv {

@@ -10,8 +10,8 @@
 #include "attention/bias_gradient.h"
 #include "attention/cached_problem.h"
 #include "attention/decode.h"
-#include "core/callback_error.h"
 #include "core/cpu.h"
+#include "core/threads/callback_error.h"
 
 namespace qkv {
 inline namespace v0 {

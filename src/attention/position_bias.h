@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 #include "qkv/position_bias.h"
 
 namespace qkv {

@@ -7,8 +7,8 @@
 #include "attention/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
-#include "core/region.h"
-#include "core/scratch.h"
+#include "core/threads/region.h"
+#include "core/threads/scratch.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -1,8 +1,8 @@
-// The callback score_mod as kernels call it: what it throws is kept (core/callback_error.h). Not: when it is called (kernels).
+// The callback score_mod as kernels call it: what it throws is kept (core/threads/callback_error.h). Not: when it is called (kernels).
 #pragma once
 
-#include "core/callback_error.h"
 #include "core/check.h"
+#include "core/threads/callback_error.h"
 #include "kernels/params.h"
 #include "qkv/score_mod.h"
 

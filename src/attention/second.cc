@@ -5,8 +5,8 @@
 #include "attention/shared_gradients.h"
 #include "core/check.h"
 #include "core/overlap.h"
-#include "core/region.h"
-#include "core/scratch.h"
+#include "core/threads/region.h"
+#include "core/threads/scratch.h"
 #include "kernels/carver.h"
 
 namespace qkv {

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -2,7 +2,7 @@
 // behind a mask and in the future.
 #include <gtest/gtest.h>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "support/expect.h"
 #include "support/isas.h"
 

@@ -2,7 +2,7 @@
 // what it may hold in memory.
 #include <gtest/gtest.h>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "dispatch/kernels.h"
 #include "support/captured.h"
 #include "support/isas.h"

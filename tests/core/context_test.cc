@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "core/available_threads.h"
 #include "core/cpu.h"
-#include "core/scratch.h"
+#include "core/threads/available_threads.h"
+#include "core/threads/scratch.h"
 #include "qkv/error.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <new>
 #include <vector>
 
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 #include "qkv/context.h"
 #include "support/allocations.h"
 

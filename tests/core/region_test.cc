@@ -1,5 +1,5 @@
 // Work too small for a region of threads stays on the caller's thread.
-#include "core/region.h"
+#include "core/threads/region.h"
 
 #include <gtest/gtest.h>
 

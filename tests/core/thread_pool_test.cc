@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/available_threads.h"
+#include "core/threads/available_threads.h"
 #include "qkv/context.h"
 #include "qkv/error.h"
 

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "qkv/linear_attention.h"
 #include "support/allocations.h"
 #include "support/random.h"

@@ -1,7 +1,7 @@
 // A training step after the first of its shape allocates nothing: no tensor, no list, no text.
 #include <gtest/gtest.h>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "qkv/lm/tokenizer.h"
 #include "qkv/lm/trainer.h"
 #include "support/allocations.h"

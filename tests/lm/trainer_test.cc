@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <numeric>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "lm/lm_test_support.h"
 #include "qkv/lm/attention_report.h"
 

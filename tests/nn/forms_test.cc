@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "nn_support.h"
 
 namespace qkv {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "check_grouped.h"
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 
 namespace qkv {
 namespace {

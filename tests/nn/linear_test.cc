@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "core/context_impl.h"
-#include "nn/linear_products.h"
+#include "core/threads/context_impl.h"
+#include "nn/products/linear_products.h"
 #include "nn_support.h"
 #include "support/isas.h"
 

@@ -2,7 +2,7 @@
 // steps.
 #include <gtest/gtest.h>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "nn_support.h"
 #include "qkv/varlen.h"
 #include "support/allocations.h"

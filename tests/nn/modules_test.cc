@@ -1,7 +1,7 @@
 // Embedding, LayerNorm, GELU, Mlp and residual dropout, each against its formula in f64 or finite differences.
 #include <gtest/gtest.h>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "golden/golden.h"
 #include "nn_support.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "qkv/context.h"
 #include "support/result_hash.h"
 

@@ -1,6 +1,6 @@
 // The matrix product of linear layers, any size: attention's micro-kernel on operands that are packed into panels where they
 // are large or transposed in memory (their contiguous axis is not the one that vectors need). Not: threads
-// (nn/linear_products.h), other element types. Blocking as in Goto and van de Geijn 2008 (Anatomy of High-Performance Matrix
+// (nn/products/linear_products.h), other element types. Blocking as in Goto and van de Geijn 2008 (Anatomy of High-Performance Matrix
 // Multiplication), with the roles of the caches exchanged: a block of A's rows stays in L1 while the panels of B stream from
 // L2.
 //

@@ -5,12 +5,12 @@
 
 #include "core/check.h"
 #include "core/philox.h"
-#include "nn/check_rows.h"
-#include "nn/linear_products.h"
-#include "nn/parameters.h"
-#include "nn/rms_norm.h"
-#include "nn/synonyms.h"
-#include "nn/tensor_use.h"
+#include "nn/parameters/parameters.h"
+#include "nn/parameters/synonyms.h"
+#include "nn/parameters/tensor_use.h"
+#include "nn/products/linear_products.h"
+#include "nn/rows/check_rows.h"
+#include "nn/rows/rms_norm.h"
 #include "qkv/nn/dropout.h"
 
 namespace qkv {

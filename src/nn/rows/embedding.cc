@@ -4,9 +4,9 @@
 
 #include "core/check.h"
 #include "dispatch/kernels.h"
-#include "nn/check_rows.h"
-#include "nn/parameters.h"
-#include "nn/row_blocks.h"
+#include "nn/parameters/parameters.h"
+#include "nn/rows/check_rows.h"
+#include "nn/rows/row_blocks.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/check.h"
-#include "nn/parameters.h"
+#include "nn/parameters/parameters.h"
 
 namespace qkv {
 inline namespace v0 {

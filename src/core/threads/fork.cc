@@ -1,5 +1,5 @@
 // Counts forks by a handler that the first question installs.
-#include "core/fork.h"
+#include "core/threads/fork.h"
 
 #include <pthread.h>
 

@@ -1,5 +1,5 @@
 // Affinity mask and control-group quota, versions 1 and 2. Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst.
-#include "core/available_threads.h"
+#include "core/threads/available_threads.h"
 
 #include <sched.h>
 

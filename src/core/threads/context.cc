@@ -6,9 +6,9 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "core/available_threads.h"
 #include "core/check.h"
-#include "core/context_impl.h"
+#include "core/threads/available_threads.h"
+#include "core/threads/context_impl.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -1,13 +1,13 @@
 // One lock for the free lists of all contexts. It is held for a few instructions, and while a list grows by a place, but never
 // while a block is allocated or freed; and across fork, so that a child never inherits a half-changed list.
-#include "core/scratch.h"
+#include "core/threads/scratch.h"
 
 #include <pthread.h>
 
 #include <algorithm>
 #include <mutex>
 
-#include "core/context_impl.h"
+#include "core/threads/context_impl.h"
 #include "qkv/tensor.h"
 
 namespace qkv {

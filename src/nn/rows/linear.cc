@@ -1,9 +1,9 @@
 #include "qkv/nn/linear.h"
 
 #include "core/check.h"
-#include "nn/check_rows.h"
-#include "nn/linear_products.h"
-#include "nn/parameters.h"
+#include "nn/parameters/parameters.h"
+#include "nn/products/linear_products.h"
+#include "nn/rows/check_rows.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -1,10 +1,10 @@
-#include "nn/linear_products.h"
+#include "nn/products/linear_products.h"
 
 #include <algorithm>
 #include <array>
 
-#include "core/region.h"
-#include "core/scratch.h"
+#include "core/threads/region.h"
+#include "core/threads/scratch.h"
 #include "dispatch/kernels.h"
 
 namespace qkv {

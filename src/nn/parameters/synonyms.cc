@@ -1,4 +1,4 @@
-#include "nn/synonyms.h"
+#include "nn/parameters/synonyms.h"
 
 #include <algorithm>
 #include <optional>

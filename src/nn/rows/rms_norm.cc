@@ -1,10 +1,10 @@
-#include "nn/rms_norm.h"
+#include "nn/rows/rms_norm.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "nn/row_blocks.h"
+#include "nn/rows/row_blocks.h"
 #include "qkv/nn/module.h"
 
 namespace qkv {

@@ -1,4 +1,4 @@
-#include "core/callback_error.h"
+#include "core/threads/callback_error.h"
 
 #include <exception>
 #include <utility>

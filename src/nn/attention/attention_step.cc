@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "nn/check_rows.h"
+#include "nn/rows/check_rows.h"
 #include "qkv/nn/attention_layer.h"
 
 namespace qkv {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "nn/parameters.h"
+#include "nn/parameters/parameters.h"
 #include "qkv/nn/attention_layer.h"
 
 namespace qkv {

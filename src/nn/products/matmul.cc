@@ -1,7 +1,7 @@
 // oneDNN behind matmul.h. Versions 2.6 and 3.x. oneDNN's own threads are kept out: while a product runs, its OpenMP is set to 1
 // thread for the calling thread (a per-thread setting, restored afterwards). A primitive that two threads run at once needs a
 // scratchpad per thread (oneDNN, "Primitive Attributes: managing scratchpad"), hence the argument sets.
-#include "nn/matmul.h"
+#include "nn/products/matmul.h"
 
 #include <dlfcn.h>
 

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "core/fork.h"
-#include "core/scratch.h"
+#include "core/threads/fork.h"
+#include "core/threads/scratch.h"
 #include "qkv/context.h"
 
 namespace qkv {
@@ -19,7 +19,8 @@ struct Context::Impl {
   std::shared_ptr<Executor> executor;
   int threads = 1;
   Isa isa = Isa::kScalar;
-  double region_flops = 8e6;  // 80 us of one core: less work opens no region (docs/dev/performance.md). Tests of small shapes set 0.
+  double region_flops =
+      8e6;  // 80 us of one core: less work opens no region (docs/dev/performance.md). Tests of small shapes set 0.
   RegionLock region;
   ScratchPool scratch;
 };

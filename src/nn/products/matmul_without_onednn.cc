@@ -1,6 +1,6 @@
 // Replaces matmul.cc where the library is built without oneDNN (QKV_ONEDNN=OFF): then no CPU has native bf16 products, and
 // linear_products_bf16.cc widens to f32.
-#include "nn/matmul.h"
+#include "nn/products/matmul.h"
 #include "qkv/error.h"
 
 namespace qkv {

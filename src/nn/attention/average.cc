@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "nn/parameters.h"
-#include "nn/tensor_use.h"
+#include "nn/parameters/parameters.h"
+#include "nn/parameters/tensor_use.h"
 
 namespace qkv {
 inline namespace v0 {

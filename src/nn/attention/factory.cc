@@ -3,7 +3,7 @@
 #include <array>
 
 #include "core/check.h"
-#include "nn/synonyms.h"
+#include "nn/parameters/synonyms.h"
 #include "qkv/nn/average.h"
 #include "qkv/nn/grouped_query_attention.h"
 #include "qkv/nn/multi_head_attention.h"

@@ -2,7 +2,7 @@
 
 #include "core/check.h"
 #include "core/philox.h"
-#include "nn/row_blocks.h"
+#include "nn/rows/row_blocks.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -5,8 +5,8 @@
 #include <numbers>
 
 #include "core/check.h"
-#include "nn/check_rows.h"
-#include "nn/row_blocks.h"
+#include "nn/rows/check_rows.h"
+#include "nn/rows/row_blocks.h"
 
 namespace qkv {
 inline namespace v0 {

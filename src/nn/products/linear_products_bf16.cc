@@ -3,11 +3,11 @@
 #include <array>
 #include <vector>
 
-#include "core/region.h"
-#include "core/scratch.h"
-#include "nn/linear_products.h"
-#include "nn/matmul.h"
-#include "nn/row_blocks.h"
+#include "core/threads/region.h"
+#include "core/threads/scratch.h"
+#include "nn/products/linear_products.h"
+#include "nn/products/matmul.h"
+#include "nn/rows/row_blocks.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/region.h"
+#include "core/threads/region.h"
 
 namespace qkv {
 inline namespace v0 {

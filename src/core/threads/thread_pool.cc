@@ -9,9 +9,9 @@
 #include <exception>
 #include <thread>
 
-#include "core/available_threads.h"
 #include "core/check.h"
-#include "core/fork.h"
+#include "core/threads/available_threads.h"
+#include "core/threads/fork.h"
 #include "qkv/context.h"
 
 namespace qkv {

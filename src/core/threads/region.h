@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "core/callback_error.h"
-#include "core/context_impl.h"
+#include "core/threads/callback_error.h"
+#include "core/threads/context_impl.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -2,7 +2,7 @@
 
 #include "core/check.h"
 #include "dispatch/kernels.h"
-#include "nn/check_rows.h"
+#include "nn/rows/check_rows.h"
 
 namespace qkv {
 inline namespace v0 {
