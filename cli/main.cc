@@ -1,18 +1,18 @@
 // The tool `qkv`: finds the command, runs it, and turns whatever went wrong into one line and an exit code.
-// Not: the commands (cmd_*.cc). Exit codes: 0 done, 1 the work failed, 2 wrong usage or input.
+// Not: the commands (NAME/cmd_NAME.cc). Exit codes: 0 done, 1 the work failed, 2 wrong usage or input.
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <exception>
 #include <new>
 
-#include "command.h"
 #include "core/escape.h"
-#include "help.h"
 #include "qkv/error.h"
 #include "qkv/version.h"
-#include "signals.h"
-#include "text.h"
+#include "support/command.h"
+#include "support/help.h"
+#include "support/signals.h"
+#include "support/text.h"
 
 namespace qkv::cli {
 namespace {

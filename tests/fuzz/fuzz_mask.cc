@@ -7,9 +7,9 @@
 #include <string>
 
 #include "attention/mask_node.h"
-#include "cli/command.h"
-#include "cli/mask_expression.h"
+#include "mask/expression.h"
 #include "qkv/tensor.h"
+#include "support/command.h"
 
 namespace qkv {
 namespace {

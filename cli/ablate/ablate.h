@@ -1,0 +1,55 @@
+// What each part of attention does, seen by taking it away: the experiments of article 003 along the position axis, the scale,
+// the mask. Every sentence is checked against the numbers. Not: printing and pictures (cmd_ablate.cc).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/context.h"
+#include "qkv/view/heatmap.h"
+#include "support/claim.h"
+
+namespace qkv::cli {
+
+/// Lines of a table that name its columns.
+inline constexpr std::size_t kHeadingLines = 2;
+
+struct Experiment {
+  std::string name;                ///< "same-q"
+  std::string title;               ///< what is done
+  std::vector<std::string> table;  ///< lines of ASCII, the first kHeadingLines a heading; may be none
+  std::vector<view::AttentionMap> maps;
+  std::vector<Claim> claims;
+  Json numbers;
+};
+
+/// Models that no-mask trains.
+inline constexpr Index kTrainings = 4;
+
+struct AblateOptions {
+  Index steps = 400;  ///< of each training of no-mask
+  std::uint64_t seed = 0;
+  std::function<void(Index done, Index total)> on_step{};  ///< of all trainings together
+};
+
+/// "same-q", "same-k", "zero-v", "no-scale", "no-mask", in this order.
+std::vector<std::string_view> experiment_names();
+
+/// Throws OptionError that lists the names when there is none of this name.
+Experiment run_experiment(std::string_view name, const AblateOptions& options, Context& context);
+
+// One each, for run_experiment.
+Experiment ablate_same_q(const AblateOptions& options, Context& context);
+Experiment ablate_same_k(const AblateOptions& options, Context& context);
+Experiment ablate_zero_v(const AblateOptions& options, Context& context);
+Experiment ablate_scale(const AblateOptions& options, Context& context);
+Experiment ablate_mask(const AblateOptions& options, Context& context);
+
+/// [1, H, T, T] of one sequence, drawn as heads with a word for each: "no mask", "causal".
+view::AttentionMap map_of(const std::string& title, const std::vector<std::string>& words,
+                          const std::vector<const Tensor<double>*>& weights);
+
+}  // namespace qkv::cli

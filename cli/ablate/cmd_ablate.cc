@@ -1,0 +1,122 @@
+// qkv ablate: what each part of attention does, seen by taking it away. Not: the experiments (ablate*.cc).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "ablate/ablate.h"
+#include "core/escape.h"
+#include "map/maps.h"
+#include "support/command.h"
+#include "support/files.h"
+#include "support/options.h"
+#include "support/progress.h"
+#include "support/text.h"
+
+namespace qkv::cli {
+namespace {
+
+struct Options {
+  std::vector<std::string> names;
+  AblateOptions ablate;
+  std::optional<Index> steps;
+  std::string out;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+std::vector<std::string> chosen(const Options& options) {
+  const std::vector<std::string_view> all = experiment_names();
+  if (options.names.empty()) return {all.begin(), all.end()};
+  for (const std::string& name : options.names) {
+    if (std::ranges::find(all, name) == all.end()) {
+      throw UsageError(fmt::format("EXPERIMENT must be one of {}: got {}", fmt::join(all, ", "), escaped(name)));
+    }
+    if (std::ranges::count(options.names, name) > 1) throw UsageError("EXPERIMENT " + name + " is named twice: name it once");
+  }
+  return options.names;
+}
+
+std::string map_path(const std::string& folder, const std::string& name) {
+  return (std::filesystem::path(folder) / (name + ".png")).string();
+}
+
+/// The folder is made when it is missing; every picture is named before the work begins.
+void expect_maps(const Options& options, const std::vector<std::string>& names, Outputs& outputs) {
+  if (options.out.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(options.out, error);
+  if (error) throw UsageError("--out " + escaped(options.out) + ": " + error.message() + ": name a folder that can be written");
+  for (const std::string& name : names) outputs.expect("--out", map_path(options.out, name));
+}
+
+void print_experiment(const Experiment& experiment) {
+  print_line();
+  print_line(bold(experiment.name) + "  " + experiment.title);
+  print_line();
+  for (std::size_t n = 0; n < experiment.table.size(); ++n) {
+    print_line(n < kHeadingLines ? faint(experiment.table[n]) : experiment.table[n]);
+  }
+  if (!experiment.table.empty()) print_line();
+  for (const view::AttentionMap& map : experiment.maps) print(view::render_terminal(map, map_options()));
+  print_line();
+  print_claims(experiment.claims);
+}
+
+int run(const Options& options) {
+  const std::vector<std::string> names = chosen(options);
+  if (options.steps && std::ranges::find(names, "no-mask") == names.end()) {
+    throw UsageError("--steps is of no-mask alone, the one experiment that trains: name it too, or leave --steps out");
+  }
+  Outputs outputs;
+  expect_maps(options, names, outputs);
+  Context context(options.compute.context());
+  bool holds = true;
+  Json list = Json::array();
+  for (const std::string& name : names) {
+    Experiment experiment;
+    {
+      AblateOptions ablate = options.ablate;
+      ablate.steps = options.steps.value_or(ablate.steps);
+      Progress progress(kTrainings * ablate.steps, options.json);
+      ablate.on_step = [&](Index done, Index) { progress.update(done, "training four small models"); };
+      experiment = run_experiment(name, ablate, context);
+    }
+    holds &= all_hold(experiment.claims);
+    if (!options.json) print_experiment(experiment);
+    list.push_back({{"name", experiment.name},
+                    {"title", experiment.title},
+                    {"holds", all_hold(experiment.claims)},
+                    {"claims", to_json(experiment.claims)},
+                    {"numbers", experiment.numbers}});
+    if (options.out.empty()) continue;
+    for (const view::AttentionMap& map : experiment.maps) add_map(outputs, map_path(options.out, name), map);
+  }
+  outputs.commit();
+  if (options.json) {
+    print_json({{"seed", options.ablate.seed}, {"experiments", list}, {"holds", holds}});
+  } else if (!options.out.empty()) {
+    print_line();
+    for (const std::string& name : names) print_line(faint("wrote " + one_line(map_path(options.out, name))));
+  }
+  return holds ? 0 : 1;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("EXPERIMENT", options->names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
+  add_integer(app, "--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)", 1, 1000000);
+  add_integer(app, "--seed", options->ablate.seed, "Seed of everything random (default 0)");
+  app.add_option("--out", options->out, "Folder for maps as PNG, one for each experiment; made when missing")->type_name("DIR");
+  add_compute_options(app, options->compute);
+  add_json_option(app, options->json);
+  return [options] { return run(*options); };
+}
+
+const bool added = add_command({"ablate", "What each part of attention does, seen by taking it away; checked, with maps",
+                                "qkv ablate\n  qkv ablate no-scale no-mask --out maps", declare});
+
+}  // namespace
+}  // namespace qkv::cli

@@ -1,0 +1,72 @@
+// What `qkv bench` measures: the machine's peaks and the cases, in groups of one file each. Not: the command (cmd_bench.cc),
+// how a case is timed (measure.h), what is printed (report.h).
+// Flops count useful work: 4 B H Tq Tk D forward, halved when causal, 2.5 times that backward (Dao 2023, its benchmark);
+// with a window or key lengths 4 D for each live pair.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/judge.h"
+#include "qkv/context.h"
+
+namespace qkv::cli {
+
+/// What this machine can do with the chosen threads and instruction set, at best. 0: not measured, or not there.
+struct Peak {
+  double fma_f32 = 0, fma_f64 = 0;  ///< GFLOP/s of independent multiply-adds
+  double dot_bf16 = 0;              ///< GFLOP/s of independent products of bf16 pairs
+  double read = 0;                  ///< GB/s of reading memory that no cache holds
+};
+
+/// What a case is held against.
+enum class Limit {
+  kFma,     ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
+            ///< bf16 products, or f32's where the instruction set has none
+  kPlain,   ///< the plain kernel's time for the same live tiles, measured in alternation
+  kMemory,  ///< the bytes of the tensors: peak memory of the process above what it had before
+};
+
+/// A case with its tensors made.
+struct Prepared {
+  std::function<void()> run;
+  std::function<Judgement()> judge;      ///< after one run; none: `run` throws when it is wrong
+  std::function<void()> plain{};         ///< kPlain only
+  double plain_share = 1;                ///< kPlain: live tiles of the case as a share of the plain run's
+  double flops = 0;                      ///< useful flops of a run
+  double bytes = 0;                      ///< that a run must read from memory; 0 where caches hold them
+  double tensor_bytes = 0;               ///< kMemory only
+  std::function<double()> peak_bytes{};  ///< kMemory: what the process held at most since `prepare`, above what it had
+  std::string kernel{};                  ///< the chosen kernel and why
+};
+
+struct BenchCase {
+  std::string name;
+  std::string group;  ///< also a suite
+  std::string shape;
+  std::string type = "f32";
+  bool quick = false;  ///< in --suite quick
+  Limit limit = Limit::kFma;
+  double goal = 0;        ///< fraction; 0: none of its own (goal_ms, or a ratio to other libraries: bench/peers.py)
+  double goal_ms = 0;     ///< milliseconds, where no fraction is the goal
+  std::size_t runs = 10;  ///< at least
+  std::string curve{};    ///< cases of one name make a curve over `length`
+  double length = 0;
+  std::function<Prepared(Context&)> prepare;
+};
+
+std::vector<BenchCase> forward_cases();
+std::vector<BenchCase> backward_cases();
+std::vector<BenchCase> half_cases();  ///< bf16, a few of f16
+std::vector<BenchCase> decode_cases();
+std::vector<BenchCase> option_cases();
+std::vector<BenchCase> weights_cases();
+std::vector<BenchCase> layer_cases();
+std::vector<BenchCase> lm_cases();
+std::vector<BenchCase> curve_cases();
+std::vector<BenchCase> linear_attention_cases();
+std::vector<BenchCase> form_cases();  ///< caches and ragged batches
+
+}  // namespace qkv::cli

@@ -1,0 +1,151 @@
+// `qkv bench`: cases as fractions of the machine's own peaks. Each case is first held against the textbook.
+// Not: comparisons with other libraries (bench/peers.py).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/report.h"
+#include "core/escape.h"
+#include "support/command.h"
+#include "support/options.h"
+
+namespace qkv::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// `qkv bench` ends within 45 s, unless the machine is overloaded: the later, the less patience.
+constexpr std::chrono::seconds kQuickRepeats{16}, kQuickRuns{28};
+
+struct BenchOptions {
+  std::vector<std::string> cases;
+  std::string suite;  // empty: not said
+  bool json = false, list = false, exact = false;
+  ComputeOptions compute;
+
+  std::string chosen_suite() const { return suite.empty() ? "quick" : suite; }
+};
+
+std::vector<BenchCase> all_cases() {
+  std::vector<BenchCase> cases;
+  for (std::vector<BenchCase> (*const group)() :
+       {forward_cases, backward_cases, half_cases, decode_cases, option_cases, weights_cases, layer_cases, lm_cases,
+        curve_cases, linear_attention_cases, form_cases}) {
+    std::ranges::move(group(), std::back_inserter(cases));
+  }
+  return cases;
+}
+
+/// "quick", "full", then the groups.
+std::vector<std::string> suite_names(const std::vector<BenchCase>& cases) {
+  std::vector<std::string> names{"quick", "full"};
+  for (const BenchCase& one : cases) {
+    if (names.back() != one.group) names.push_back(one.group);
+  }
+  return names;
+}
+
+bool in_suite(const BenchCase& one, const std::string& suite) {
+  return suite == "full" || one.group == suite || (suite == "quick" && one.quick);
+}
+
+/// "fwd", "bwd", "decode", ...: what names begin with.
+std::vector<std::string> beginnings(const std::vector<BenchCase>& cases) {
+  std::vector<std::string> words;
+  for (const BenchCase& one : cases) {
+    const std::string word = one.name.substr(0, one.name.find('-'));
+    if (std::ranges::find(words, word) == words.end()) words.push_back(word);
+  }
+  return words;
+}
+
+/// Those that are named; the suite when none is.
+std::vector<BenchCase> chosen_cases(const BenchOptions& options) {
+  const std::vector<BenchCase> all = all_cases();
+  const std::vector<std::string> suites = suite_names(all);
+  const std::string suite = options.chosen_suite();
+  if (std::ranges::find(suites, suite) == suites.end()) {
+    throw UsageError(fmt::format("--suite must be one of {}: got {}", fmt::join(suites, ", "), escaped(suite)));
+  }
+  const auto named = [&](const BenchCase& one, const std::string& name) {
+    return options.exact ? one.name == name : one.name.starts_with(name);
+  };
+  for (const std::string& name : options.cases) {
+    if (name.empty()) throw UsageError("CASE must be a name or its beginning: got \"\"; without one the quick suite runs");
+    if (std::ranges::none_of(all, [&](const BenchCase& one) { return named(one, name); })) {
+      throw UsageError(fmt::format("no case {} {}: names begin with {}; qkv bench --list shows them all",
+                                   options.exact ? "is named" : "begins with", escaped(name),
+                                   fmt::join(beginnings(all), ", ")));
+    }
+  }
+  std::vector<BenchCase> chosen;
+  std::ranges::copy_if(all, std::back_inserter(chosen), [&](const BenchCase& one) {
+    if (options.cases.empty()) return in_suite(one, suite);
+    return std::ranges::any_of(options.cases, [&](const std::string& name) { return named(one, name); });
+  });
+  return chosen;
+}
+
+int list_cases(const std::vector<BenchCase>& cases) {
+  for (const BenchCase& one : cases) {
+    print_line(
+        fmt::format("{:<31} {}", one.name, faint(fmt::format("{:<9} {}{}", one.group, one.shape, one.quick ? "  quick" : ""))));
+  }
+  return 0;
+}
+
+int run(const BenchOptions& options) {
+  const ContextOptions compute = options.compute.context();  // also where it is not used: a wrong --isa is refused
+  const std::vector<BenchCase> cases = chosen_cases(options);
+  if (options.list) return list_cases(options.cases.empty() && options.suite.empty() ? all_cases() : cases);
+  const std::string suite = options.chosen_suite();
+  const bool quick = options.cases.empty() && suite == "quick";
+  const auto start = Clock::now();
+  const Patience patience = quick ? Patience{start + kQuickRepeats, start + kQuickRuns} : Patience{};
+  Context context(compute);
+  PeakMeter meter(context);
+  constexpr PeakKinds kEvery{.fma_f32 = true, .fma_f64 = true, .dot_bf16 = true, .read = true};
+  const Peak before = meter.measure(kEvery);
+  if (!options.json) {
+    print_bench_heading(context);
+    print_peak("before", before);
+  }
+  std::vector<Measured> measured;
+  for (const BenchCase& one : cases) {
+    measured.push_back(measure(one, context, meter, patience));
+    if (!options.json) print_case(measured.back(), measured.size() > 1 ? &measured[measured.size() - 2] : nullptr);
+  }
+  const Peak after = meter.measure(kEvery);
+  if (options.json) {
+    print_json(bench_json(measured, before, after, suite, context));
+    return 0;
+  }
+  print_summary(measured);
+  print_peak("after", after);
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<BenchOptions>();
+  app.add_option("CASE", options->cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)")
+      ->type_name("NAME");
+  app.add_option(
+         "--suite", options->suite,
+         "quick: under 45 s; full: everything, minutes; or one group: forward, backward, bf16, decode, options, weights, "
+         "layers, lm, curves, linattn, caches, ragged")
+      ->type_name("NAME");
+  app.get_option("--suite")->excludes(app.get_option("CASE"));
+  app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning")->needs(app.get_option("CASE"));
+  app.add_flag("--list", options->list, "Print the names of the cases: of all, or of CASE or --suite");
+  add_json_option(app, options->json);
+  add_compute_options(app, options->compute, 1);
+  app.get_option("--threads")->description("Threads (default 1: one thread decides how good a kernel is)");
+  return [options] { return run(*options); };
+}
+
+const bool added =
+    add_command({"bench", "Speed as a fraction of this machine's own peak", "qkv bench fwd-f32-d64-s1024 --json", declare});
+
+}  // namespace
+}  // namespace qkv::cli

@@ -1,0 +1,67 @@
+// Cases of decoding: few new queries against a long cache. The cache is read from memory, so each run takes the next of several
+// copies that together no cache of the machine holds, as the layers of a model do.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "bench/problem.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr double kMemoryBytes = 512.0 * 1024 * 1024;  // what the peak of reading reads
+
+template <class T>
+Prepared prepare(const AttentionShape& shape, Context& context) {
+  const double cache_bytes =
+      2.0 * sizeof(T) * static_cast<double>(shape.batch * shape.kv_heads() * shape.kv_len * shape.head_dim);
+  auto problem = std::make_shared<AttentionProblem<T>>(shape, false, static_cast<std::size_t>(kMemoryBytes / cache_bytes) + 1);
+  Prepared prepared;
+  prepared.run = [problem, &context] {
+    problem->next_copy();
+    problem->forward(context);
+  };
+  prepared.judge = [problem] { return judge_rows(*problem); };
+  prepared.flops = shape.forward_flops();
+  prepared.bytes = cache_bytes;
+  prepared.kernel = kernel_text(problem->plan(context));
+  return prepared;
+}
+
+template <class T>
+BenchCase make_case(const AttentionShape& shape, const std::string& type, double goal, bool quick) {
+  BenchCase one;
+  one.name = fmt::format("decode-{}-b{}-tq{}-s{}", type, shape.batch, shape.q_len, shape.kv_len);
+  one.group = "decode";
+  one.shape = shape.text();
+  one.type = type;
+  one.quick = quick;
+  one.goal = goal;
+  one.prepare = [shape](Context& context) { return prepare<T>(shape, context); };
+  return one;
+}
+
+AttentionShape shape_of(Index batch, Index q_len, Index kv_len) {
+  return {.batch = batch,
+          .num_heads = 32,
+          .num_kv_heads = 8,
+          .q_len = q_len,
+          .kv_len = kv_len,
+          .head_dim = 128,
+          .causal = q_len > 1};
+}
+
+}  // namespace
+
+std::vector<BenchCase> decode_cases() {
+  std::vector<BenchCase> cases;
+  cases.push_back(make_case<float>(shape_of(1, 1, 32768), "f32", 0.90, true));
+  cases.push_back(make_case<BFloat16>(shape_of(1, 1, 32768), "bf16", 0.90, true));
+  cases.push_back(make_case<float>(shape_of(16, 1, 512), "f32", 0.70, true));
+  cases.push_back(make_case<BFloat16>(shape_of(16, 1, 512), "bf16", 0.70, false));
+  cases.push_back(make_case<float>(shape_of(1, 4, 32768), "f32", 0.70, false));
+  cases.push_back(make_case<BFloat16>(shape_of(1, 4, 32768), "bf16", 0.70, false));
+  return cases;
+}
+
+}  // namespace qkv::cli

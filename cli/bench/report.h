@@ -1,0 +1,21 @@
+// What `qkv bench` says: a table for people, one JSON document for programs. Not: what it measures.
+#pragma once
+
+#include <span>
+
+#include "bench/measure.h"
+#include "support/json.h"
+
+namespace qkv::cli {
+
+void print_bench_heading(const Context& context);
+void print_peak(std::string_view when, const Peak& peak);
+/// One line; a second one when the kernel is another than that of `previous`.
+void print_case(const Measured& measured, const Measured* previous);
+/// The curves, how many goals were met, and which cases the machine disturbed.
+void print_summary(std::span<const Measured> measured);
+
+Json bench_json(std::span<const Measured> measured, const Peak& before, const Peak& after, const std::string& suite,
+                const Context& context);
+
+}  // namespace qkv::cli

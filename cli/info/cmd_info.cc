@@ -1,0 +1,120 @@
+// `qkv info`: what this machine is and what would run on it. Not: measurements (bench).
+#include <fmt/format.h>
+
+#include "core/cpu.h"
+#include "dispatch/kernels.h"
+#include "qkv/version.h"
+#include "support/command.h"
+#include "support/json.h"
+#include "support/machine.h"
+#include "support/options.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr Index kHeadDims[] = {64, 128};
+
+struct InfoOptions {
+  bool json = false;
+};
+
+template <class T>
+Json tiles(Isa isa, const char* dtype) {
+  Json list = Json::array();
+  const Kernels<T>& kernels = kernels_of<T>(isa);
+  for (const Index d : kHeadDims) {
+    list.push_back({{"dtype", dtype},
+                    {"head_dim", d},
+                    {"lanes", kernels.strip},
+                    {"query_tile", kernels.query_tile(d, d)},
+                    {"key_tile", kernels.key_tile(d, d)},
+                    {"forward_scratch_bytes", kernels.forward_scratch_bytes(d, d)},
+                    {"backward_scratch_bytes", kernels.backward_scratch_bytes(d, d)}});
+  }
+  return list;
+}
+
+Json gather() {
+  const Context context;
+  Json isas = Json::array(), skipped = Json::array();
+  for (const IsaCandidate& candidate : isa_candidates()) {
+    if (candidate.obstacle.empty()) {
+      isas.push_back(isa_name(candidate.isa));
+    } else {
+      skipped.push_back({{"name", isa_name(candidate.isa)}, {"reason", candidate.obstacle}});
+    }
+  }
+  Json cache_sizes = Json::object();
+  for (const Cache& cache : caches()) cache_sizes[cache.name] = cache.bytes;
+  Json kernels = tiles<float>(context.isa(), "f32");
+  for (Json& one : tiles<double>(context.isa(), "f64")) kernels.push_back(std::move(one));
+  return {{"version", QKV_VERSION},
+          {"cpu", {{"model", cpu_model()}, {"features", cpu_features()}, {"caches", cache_sizes}}},
+          {"isa", {{"chosen", isa_name(context.isa())}, {"supported", isas}, {"skipped", skipped}}},
+          {"threads", {{"used", context.threads()}, {"available", available_threads()}}},
+          {"kernels", kernels},
+          {"compiler", fmt::format("{} {}.{}.{}",
+#ifdef __clang__
+                                   "clang", __clang_major__, __clang_minor__, __clang_patchlevel__
+#else
+                                   "gcc", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__
+#endif
+                                   )},
+          {"libraries",
+           {{"cli11", CLI11_VERSION},
+            {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+            {"nlohmann_json",
+             fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)}}}};
+}
+
+std::string joined(const Json& list) {
+  std::string text;
+  for (const Json& one : list) text += (text.empty() ? "" : " ") + one.get<std::string>();
+  return text.empty() ? "none" : text;
+}
+
+void print_info(const Json& info) {
+  const auto row = [](std::string_view name, const std::string& value) {
+    print_line(fmt::format("{:<12}{}", name, one_line(value)));
+  };
+  row("qkv", info["version"].get<std::string>() + ", built with " + info["compiler"].get<std::string>());
+  row("cpu", info["cpu"]["model"].get<std::string>());
+  row("features", joined(info["cpu"]["features"]));
+  std::string sizes;
+  for (const auto& [name, bytes] : info["cpu"]["caches"].items()) {
+    sizes += (sizes.empty() ? "" : ", ") + name + " " + bytes_text(bytes.get<double>());
+  }
+  row("caches", sizes.empty() ? "not reported" : sizes);
+  row("isa", info["isa"]["chosen"].get<std::string>() + " (of " + joined(info["isa"]["supported"]) +
+                 "; choose with QKV_ISA or --isa)");
+  for (const Json& isa : info["isa"]["skipped"]) {
+    row("", "not " + isa["name"].get<std::string>() + ": " + isa["reason"].get<std::string>());
+  }
+  row("threads", fmt::format("{} (of {} available; choose with QKV_THREADS or --threads)", info["threads"]["used"].get<int>(),
+                             info["threads"]["available"].get<int>()));
+  print_line();
+  print_line(faint("kernels     type  head_dim  lanes  queries a tile  keys a tile  scratch forward, backward"));
+  for (const Json& kernel : info["kernels"]) {
+    print_line(fmt::format("            {:<4}  {:>8}  {:>5}  {:>14}  {:>11}  {}, {}", kernel["dtype"].get<std::string>(),
+                           kernel["head_dim"].get<int>(), kernel["lanes"].get<int>(), kernel["query_tile"].get<int>(),
+                           kernel["key_tile"].get<int>(), bytes_text(kernel["forward_scratch_bytes"].get<double>()),
+                           bytes_text(kernel["backward_scratch_bytes"].get<double>())));
+  }
+}
+
+int run(const InfoOptions& options) {
+  const Json info = gather();
+  options.json ? print_json(info) : print_info(info);
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<InfoOptions>();
+  add_json_option(app, options->json);
+  return [options] { return run(*options); };
+}
+
+const bool added = add_command({"info", "This machine: CPU, instruction sets, threads, kernels", "qkv info --json", declare});
+
+}  // namespace
+}  // namespace qkv::cli

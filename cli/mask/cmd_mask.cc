@@ -1,0 +1,182 @@
+// `qkv mask`: a mask in words, drawn as 0s and 1s and counted. Not: its words (expression.cc), attention (attend/).
+#include <fmt/format.h>
+
+#include "core/escape.h"
+#include "map/maps.h"
+#include "mask/expression.h"
+#include "qkv/attention.h"
+#include "support/command.h"
+#include "support/files.h"
+#include "support/json.h"
+#include "support/options.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr Index kMostCells = 1 << 22;  // of a drawing
+constexpr Index kWidestDrawing = 200;  // columns of text
+
+struct MaskOptions {
+  std::string expression;
+  Index q_len = 8, kv_len = 0, batch = 1, num_heads = 1, head_dim = 64;
+  bool draw = false, json = false;
+  std::string out, keep, drop, mask_axes;
+  ComputeOptions compute;
+};
+
+/// A view of [B, H, T, D] in which every row is the same: plans read no numbers.
+View<const float, 4> rows_of_zeros(const Tensor<float>& row, Index batch, Index heads, Index length) {
+  return {row.data(), {batch, heads, length, row.size(0)}, {0, 0, 0, 1}};
+}
+
+AttentionPlan plan_of(const MaskOptions& o, const Mask& mask, Context& context) {
+  const Tensor<float> row({o.head_dim});
+  return attention_plan(rows_of_zeros(row, o.batch, o.num_heads, o.q_len), rows_of_zeros(row, o.batch, o.num_heads, o.kv_len),
+                        rows_of_zeros(row, o.batch, o.num_heads, o.kv_len), {.mask = mask}, context);
+}
+
+/// [B, H, Tq, Tk] of 0 and 1.
+Tensor<std::uint8_t> drawing_of(const MaskOptions& o, const Mask& mask) {
+  const double cells =
+      static_cast<double>(o.batch * o.num_heads) * static_cast<double>(o.q_len) * static_cast<double>(o.kv_len);
+  if (cells > static_cast<double>(kMostCells)) {
+    throw UsageError(
+        fmt::format("a drawing holds at most {} pairs: got {} x {} x {} x {}; leave out --draw and --out to count them",
+                    kMostCells, o.batch, o.num_heads, o.q_len, o.kv_len));
+  }
+  Tensor<std::uint8_t> drawn({o.batch, o.num_heads, o.q_len, o.kv_len});
+  mask_to_dense(mask, drawn);
+  return drawn;
+}
+
+void print_drawing(const Tensor<std::uint8_t>& drawn) {
+  const View<const std::uint8_t, 4> cells = drawn;
+  if (cells.size(3) > kWidestDrawing) {
+    throw UsageError(fmt::format("--draw shows at most {} keys: got {}; draw into a file with --out mask.png", kWidestDrawing,
+                                 cells.size(3)));
+  }
+  for (Index b = 0; b < cells.size(0); ++b) {
+    for (Index h = 0; h < cells.size(1); ++h) {
+      if (cells.size(0) * cells.size(1) > 1) print_line(fmt::format("sequence {}, head {}", b, h));
+      for (Index i = 0; i < cells.size(2); ++i) {
+        std::string line;
+        for (Index j = 0; j < cells.size(3); ++j) line += fmt::format("{}{}", j == 0 ? "" : " ", cells(b, h, i, j));
+        print_line(line);
+      }
+    }
+  }
+}
+
+Json rows_of(const Tensor<std::uint8_t>& drawn) {
+  const View<const std::uint8_t, 4> cells = drawn;
+  Json sequences = Json::array();
+  for (Index b = 0; b < cells.size(0); ++b) {
+    Json heads = Json::array();
+    for (Index h = 0; h < cells.size(1); ++h) {
+      Json rows = Json::array();
+      for (Index i = 0; i < cells.size(2); ++i) {
+        Json row = Json::array();
+        for (Index j = 0; j < cells.size(3); ++j) row.push_back(static_cast<int>(cells(b, h, i, j)));
+        rows.push_back(std::move(row));
+      }
+      heads.push_back(std::move(rows));
+    }
+    sequences.push_back(std::move(heads));
+  }
+  return sequences;
+}
+
+view::AttentionMap map_of(const Tensor<std::uint8_t>& drawn, const std::string& title) {
+  Tensor<float> weights(drawn.sizes());
+  for (Index n = 0; n < drawn.count(); ++n) weights.data()[n] = static_cast<float>(drawn.data()[n]);
+  return view::make_map(View<const float, 4>(weights), {}, title);
+}
+
+int run(MaskOptions o) {
+  if (o.kv_len == 0) o.kv_len = o.q_len;
+  Outputs outputs;
+  outputs.expect("--out", o.out, kMapEndings);
+  if (!o.mask_axes.empty() && o.keep.empty() && o.drop.empty()) throw UsageError("--mask-axes needs --keep or --drop");
+  Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len);
+  Tensor<std::uint8_t> keep, drop;
+  const auto add_dense = [&](const char* option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
+    if (path.empty()) return;
+    dense = to_bool(load_npy(option, path));
+    mask = mask & dense_mask(option, dense, o.mask_axes, keeps);
+  };
+  add_dense("--keep", o.keep, keep, true);
+  add_dense("--drop", o.drop, drop, false);
+  Context context(o.compute.context());
+  const AttentionPlan plan = about("EXPR " + escaped(o.expression), [&] { return plan_of(o, mask, context); });
+  const double all = static_cast<double>(o.batch * o.num_heads) * static_cast<double>(o.q_len) * static_cast<double>(o.kv_len);
+  const double kept = plan.forward_flops / (4.0 * static_cast<double>(o.head_dim));
+  const std::string described = mask.describe();
+  const bool wants_cells = o.draw || !o.out.empty();
+  const Tensor<std::uint8_t> drawn = wants_cells ? drawing_of(o, mask) : Tensor<std::uint8_t>();
+  if (!o.out.empty()) add_map(outputs, o.out, map_of(drawn, described));
+  if (o.json) {
+    Json document = {{"mask", described},
+                     {"batch", o.batch},
+                     {"heads", o.num_heads},
+                     {"q_len", o.q_len},
+                     {"kv_len", o.kv_len},
+                     {"pairs", all},
+                     {"kept", kept},
+                     {"tiles",
+                      {{"isa", isa_name(plan.isa)},
+                       {"head_dim", o.head_dim},
+                       {"algorithm", plan.algorithm},
+                       {"keys", plan.key_tile},
+                       {"full", plan.full_tiles},
+                       {"partial", plan.partial_tiles},
+                       {"skipped", plan.skipped_tiles}}}};
+    if (o.draw) document["drawing"] = rows_of(drawn);
+    outputs.commit();
+    print_json(document);
+    return 0;
+  }
+  if (o.draw) print_drawing(drawn);
+  outputs.commit();
+  print_line(faint(fmt::format("{}   Tq {}, Tk {}", described, o.q_len, o.kv_len)));
+  print_line(faint(
+      fmt::format("{:.0f} of {:.0f} pairs kept ({:.2f} %); tiles of {} keys: {} full, {} partial, {} skipped ({}, f32, D {})",
+                  kept, all, all == 0 ? 0 : 100 * kept / all, plan.key_tile, plan.full_tiles, plan.partial_tiles,
+                  plan.skipped_tiles, isa_name(plan.isa), o.head_dim)));
+  if (!o.out.empty()) print_line("wrote " + one_line(o.out));
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<MaskOptions>();
+  app.add_option("EXPR", options->expression, "The mask: leaves joined by & (binds first) and |, with parentheses")
+      ->type_name("EXPR")
+      ->required();
+  std::string leaves = "\nLeaves, each explained in docs/cli/mask.md:";
+  for (const std::string& word : mask_words()) leaves += "\n  " + word;
+  app.footer(leaves + "\n" + app.get_footer());
+  const auto count = [&](const char* name, Index& value, const char* help) {
+    add_integer(app, name, value, help, 1, Index{1} << 24);
+  };
+  count("--tq", options->q_len, "Queries (default 8)");
+  count("--tk", options->kv_len, "Keys (default: as many)");
+  count("--batch", options->batch, "Sequences (default 1)");
+  count("--heads", options->num_heads, "Heads (default 1)");
+  count("--head-dim", options->head_dim, "Width of a head, which decides the tiles (default 64)");
+  const auto dense = [&](const char* name, std::string& path, const char* type, const char* help) {
+    app.add_option(name, path, help)->type_name(type);
+  };
+  dense("--keep", options->keep, "FILE", "And non-zero in this .npy: [B|1, H|1, Tq|1, Tk|1], or with --mask-axes");
+  dense("--drop", options->drop, "FILE", "And zero in this .npy");
+  dense("--mask-axes", options->mask_axes, "AXES", "Axes of a smaller array: bk, qk, bqk, hqk");
+  app.add_flag("--draw", options->draw, "Rows of 0s and 1s: a row is a query, a column a key");
+  app.add_option("--out", options->out, "The same as a picture: .png, .svg or .html")->type_name("FILE");
+  add_json_option(app, options->json);
+  add_compute_options(app, options->compute);
+  return [options] { return run(*options); };
+}
+
+const bool added = add_command({"mask", "A mask in words: drawn, counted, as a picture",
+                                "qkv mask \"causal & window(2,0) | first(1)\" --tq 8 --tk 8 --draw", declare});
+
+}  // namespace
+}  // namespace qkv::cli

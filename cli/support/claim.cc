@@ -1,0 +1,77 @@
+#include "support/claim.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "support/text.h"
+
+namespace qkv::cli {
+
+bool all_hold(const std::vector<Claim>& claims) {
+  return std::ranges::all_of(claims, [](const Claim& claim) { return claim.holds; });
+}
+
+void print_claims(const std::vector<Claim>& claims) {
+  const bool unicode = terminal().unicode;
+  for (const Claim& claim : claims) {
+    const std::string text = wrapped(claim.holds ? claim.sentence : "Not so here: " + claim.sentence, 2).substr(2);
+    print_line((claim.holds ? (unicode ? "✓ " : "+ ") : bold(unicode ? "✗ " : "x ")) + (claim.holds ? text : bold(text)));
+    if (!claim.seen.empty()) print_line(faint(wrapped((claim.holds ? "" : "seen: ") + claim.seen, 2)));
+  }
+}
+
+Json to_json(const std::vector<Claim>& claims) {
+  Json list = Json::array();
+  for (const Claim& claim : claims) {
+    list.push_back({{"sentence", claim.sentence}, {"holds", claim.holds}, {"seen", claim.seen}});
+  }
+  return list;
+}
+
+std::string wrapped(std::string_view text, std::size_t indent) {
+  const std::size_t width = static_cast<std::size_t>(std::clamp(terminal().columns, 40, 80));
+  std::string result(indent, ' ');
+  std::size_t used = indent;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(' '));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    if (used > indent && used + 1 + word.size() > width) {
+      result += "\n" + std::string(indent, ' ');
+      used = indent;
+    }
+    if (used > indent) {
+      result += ' ';
+      ++used;
+    }
+    result += word;
+    used += word.size();
+  }
+  return result;
+}
+
+std::string small_text(double value) { return value == 0 ? "0" : fmt::format("{:.1e}", value); }
+
+std::string beside(const std::vector<std::vector<std::string>>& columns, std::size_t gap) {
+  std::size_t height = 0;
+  std::vector<std::size_t> widths;
+  for (const auto& column : columns) {
+    height = std::max(height, column.size());
+    std::size_t width = 0;
+    for (const std::string& line : column) width = std::max(width, line.size());
+    widths.push_back(width);
+  }
+  std::string result;
+  for (std::size_t row = 0; row < height; ++row) {
+    std::string line;
+    for (std::size_t n = 0; n < columns.size(); ++n) {
+      const std::string cell = row < columns[n].size() ? columns[n][row] : "";
+      line += cell + std::string(widths[n] - cell.size() + gap, ' ');
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    result += line + "\n";
+  }
+  return result;
+}
+
+}  // namespace qkv::cli

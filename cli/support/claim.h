@@ -1,0 +1,56 @@
+// Sentences that a program has checked before it says them, and how a command says them. Not: the checks.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qkv/view.h"
+#include "support/json.h"
+
+namespace qkv::cli {
+
+struct Claim {
+  std::string sentence;  ///< said only where it holds
+  bool holds = false;
+  std::string seen;  ///< the numbers that decided
+};
+
+bool all_hold(const std::vector<Claim>& claims);
+
+/// Each that holds with its numbers; each that does not as what was expected and what was seen instead.
+void print_claims(const std::vector<Claim>& claims);
+Json to_json(const std::vector<Claim>& claims);
+
+/// `text` broken at spaces so that no line is longer than the terminal (at most 80), every line after `indent` spaces.
+std::string wrapped(std::string_view text, std::size_t indent = 0);
+
+/// "1.1e-16", and "0" for an exact 0.
+std::string small_text(double value);
+
+/// Columns of lines side by side, each as wide as its longest line, `gap` spaces between.
+std::string beside(const std::vector<std::vector<std::string>>& columns, std::size_t gap = 4);
+
+/// [[..], ..]: a view as nested arrays.
+template <class T>
+Json nested(const View<const T, 1>& view) {
+  Json list = Json::array();
+  for (Index i = 0; i < view.size(0); ++i) list.push_back(view(i));
+  return list;
+}
+template <class T, int Rank>
+  requires(Rank > 1)
+Json nested(const View<const T, Rank>& view) {
+  Json list = Json::array();
+  typename View<const T, Rank - 1>::Sizes sizes{}, strides{};
+  for (std::size_t axis = 1; axis < static_cast<std::size_t>(Rank); ++axis) {
+    sizes[axis - 1] = view.sizes()[axis];
+    strides[axis - 1] = view.strides()[axis];
+  }
+  for (Index i = 0; i < view.size(0); ++i) {
+    list.push_back(nested(View<const T, Rank - 1>(view.data() + i * view.stride(0), sizes, strides)));
+  }
+  return list;
+}
+
+}  // namespace qkv::cli

@@ -1,0 +1,45 @@
+// How a command of the tool is made. To add one, write cli/<name>/cmd_<name>.cc:
+//
+//   namespace {
+//   struct Options { std::string file; bool json = false; };
+//   int run(const Options& options) { ...; return 0; }              // throws on failure; main prints the one line
+//   std::function<int()> declare(CLI::App& app) {                   // called once at start: options only, no work
+//     auto options = std::make_shared<Options>();
+//     app.add_option("--file", options->file, "What it is")->type_name("FILE")->required();
+//     return [options] { return run(*options); };                   // called when the command was chosen
+//   }
+//   const bool added = add_command({"name", "One line for the list of commands", "qkv name --file x.npy", declare});
+//   }  // namespace
+//
+// and nothing else: CMake finds the file, main finds the command (its place in the list is kOrder in main.cc).
+// Exit codes: return 0; throw UsageError (2) for what the caller gave wrongly, any qkv::Error but IoError is 2 too; IoError
+// and everything else is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written through Outputs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace qkv::cli {
+
+/// What the caller gave wrongly: exit code 2. The text names the option or file, the place, and how to fix it.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Command {
+  std::string name;
+  std::string summary;
+  std::string example;  ///< of --help; several lines allowed
+  std::function<std::function<int()>(CLI::App&)> declare;
+};
+
+/// Returns true, so that a namespace-scope constant can call it.
+bool add_command(Command command);
+/// Every command that was added, in no particular order.
+std::vector<Command>& commands();
+
+}  // namespace qkv::cli

@@ -1,0 +1,128 @@
+// `qkv train`: the toy language model from a text to a map of where it looks. Not: options (options.cc), what is said of
+// the trained model (report.cc).
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <numeric>
+
+#include "map/maps.h"
+#include "support/command.h"
+#include "support/files.h"
+#include "support/json.h"
+#include "support/progress.h"
+#include "train/options.h"
+#include "train/report.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr Index kLines = 10;
+constexpr std::size_t kLastLosses = 50;
+
+double mean_of_last(const std::vector<double>& losses) {
+  const std::size_t count = std::min(kLastLosses, losses.size());
+  return count == 0 ? 0
+                    : std::accumulate(losses.end() - static_cast<std::ptrdiff_t>(count), losses.end(), 0.0) /
+                          static_cast<double>(count);
+}
+
+lm::TrainResult train(TrainRun& run, bool quiet, Context& context) {
+  Progress progress(run.train.steps, quiet);
+  run.train.on_step = [&](const lm::StepReport& report) {
+    const Index step = report.step + 1;
+    const std::string words = fmt::format("step {}  loss {:.4f}", step, report.loss);
+    if (step == 1 || step == report.total_steps ||
+        step * kLines / report.total_steps != report.step * kLines / report.total_steps) {
+      progress.line(words);
+    }
+    progress.update(step, words);
+  };
+  lm::Trainer trainer(run.model, run.train);
+  return trainer.run(run.source, context);
+}
+
+Json train_json(const TrainRun& run, const TrainCommandOptions& options, const lm::TrainResult& result,
+                const Context& context) {
+  const lm::AttentionLMConfig& config = run.model.config();
+  return {{"task", options.task},
+          {"seed", options.seed},
+          {"steps", run.train.steps},
+          {"losses", result.losses},
+          {"final_loss", mean_of_last(result.losses)},
+          {"seconds", result.seconds},
+          {"parameters", run.model.parameter_count()},
+          {"threads", context.threads()},
+          {"isa", isa_name(context.isa())},
+          {"model",
+           {{"vocab_size", config.vocab_size},
+            {"context", config.context},
+            {"embed_dim", config.embed_dim},
+            {"num_heads", config.num_heads},
+            {"num_kv_heads", config.num_kv_heads},
+            {"num_layers", config.num_layers},
+            {"positions", config.positions == lm::PositionKind::kRotary ? "rotary" : "learned"},
+            {"blocks", config.blocks},
+            {"causal", config.causal},
+            {"dropout", config.dropout}}}};
+}
+
+void print_head(const TrainRun& run, const TrainCommandOptions& options, const Context& context) {
+  const lm::AttentionLMConfig& config = run.model.config();
+  const std::string text = options.text.empty() ? "the default text" : one_line(options.text);
+  print_line(fmt::format("{}  {} parameters, {} layer{} with {} head{}, context {}, {} characters: {}", bold("qkv train"),
+                         run.model.parameter_count(), config.num_layers, config.num_layers == 1 ? "" : "s", config.num_heads,
+                         config.num_heads == 1 ? "" : "s", config.context, run.tokenizer.vocab_size(),
+                         one_line(run.tokenizer.describe())));
+  print_line(faint(fmt::format("task {} on {}, {} steps, seed {}, {} on {} thread{}", options.task, text, run.train.steps,
+                               options.seed, isa_name(context.isa()), context.threads(), context.threads() == 1 ? "" : "s")));
+  print_line();
+}
+
+int run(const TrainCommandOptions& options) {
+  Outputs outputs;
+  outputs.expect("--out", options.out, {".safetensors"});
+  for (const std::string& path : options.maps) outputs.expect("--map", path, kMapEndings);
+  Context context(options.compute.context());
+  TrainRun run = make_run(options);
+  lm::Trainer(run.model, run.train);  // impossible options are refused before anything is printed
+
+  if (!options.json) print_head(run, options, context);
+  const lm::TrainResult result = train(run, options.json, context);
+  const TrainReport report = make_report(run, options, context);
+  if (!options.out.empty()) {
+    outputs.add_safetensors(options.out, lm::checkpoint_to_state(run.model, run.tokenizer, options.task, run.train.steps));
+  }
+  for (const std::string& path : options.maps) add_map(outputs, path, report_map(report));
+  outputs.commit();
+
+  if (options.json) {
+    Json document = train_json(run, options, result, context);
+    add_report(document, report);
+    print_json(document);
+    return 0;
+  }
+  print_line();
+  if (!result.losses.empty())
+    print_line(fmt::format("trained in {}; mean of the last {} losses {:.4f}", seconds_text(result.seconds),
+                           std::min(kLastLosses, result.losses.size()), mean_of_last(result.losses)));
+  print_report(report);
+  const auto wrote = [](const std::string& what, const std::string& path) {
+    print_line(fmt::format("wrote {}  {}", what, one_line(std::filesystem::absolute(path).lexically_normal().string())));
+  };
+  if (!options.out.empty() || !options.maps.empty()) print_line();
+  if (!options.out.empty()) wrote("model", options.out);
+  for (const std::string& path : options.maps) wrote("map  ", path);
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<TrainCommandOptions>();
+  add_train_options(app, *options);
+  return [options] { return run(*options); };
+}
+
+const bool added = add_command({"train", "Train the toy language model and show where it looks",
+                                "qkv train --steps 800 --out model.safetensors --map map.png", declare});
+
+}  // namespace
+}  // namespace qkv::cli

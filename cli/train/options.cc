@@ -1,0 +1,246 @@
+#include "train/options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "core/escape.h"
+#include "support/command.h"
+#include "support/files.h"
+#include "support/option_group.h"
+#include "support/rotary_option.h"
+#include "support/text.h"
+
+namespace qkv::cli {
+namespace {
+
+constexpr Index kDefaultSteps = 800, kDefaultBatch = 32;
+constexpr const char* kDefaultSample = "abababab";
+constexpr std::size_t kSampleCharacters = 8;
+
+/// How many entries "<prefix>N..." the file counts: one more than the largest N, 0 when there are none.
+Index count_layers(const StateDict& state, std::string_view prefix) {
+  Index count = 0;
+  for (const StateDict::Entry& entry : state.entries()) {
+    if (!entry.name.starts_with(prefix)) continue;
+    Index n = 0;
+    const char* const begin = entry.name.data() + prefix.size();
+    if (std::from_chars(begin, entry.name.data() + entry.name.size(), n).ec == std::errc()) count = std::max(count, n + 1);
+  }
+  return count;
+}
+
+/// Sizes that only the file of initial weights knows; what the caller said must agree, which loading checks.
+void take_sizes(const StateDict& state, lm::AttentionLMConfig& config) {
+  config.blocks = state.contains("transformer.wte.weight");
+  const AnyTensor* tokens = state.find(config.blocks ? "transformer.wte.weight" : "tok.weight");
+  const AnyTensor* positions = state.find(config.blocks ? "transformer.wpe.weight" : "pos.weight");
+  if (tokens != nullptr && tokens->sizes.size() == 2) config.embed_dim = tokens->sizes[1];
+  if (positions != nullptr && positions->sizes.size() == 2) config.context = positions->sizes[0];
+  const Index counted = count_layers(state, config.blocks ? "transformer.h." : "attn.");
+  if (counted > 0) config.num_layers = counted;
+}
+
+RotaryOptions rotary_of(const std::string& text) {
+  const RotaryChoice choice = parse_rotary(text);
+  if (choice.positions.offset != 0) throw UsageError("--rope offset is not for training: windows begin at position 0");
+  return choice.options;
+}
+
+/// A trained model settles what it is: what the caller says besides must agree.
+void check_agrees(const TrainCommandOptions& options, const lm::Checkpoint& checkpoint, const lm::CharTokenizer& tokenizer) {
+  const lm::AttentionLMConfig& config = checkpoint.model.config();
+  const auto refuse = [&](const std::string& what, const std::string& has) {
+    return UsageError(what + " does not fit --init " + escaped(options.init) + ": that model " + has +
+                      ", which training does not change: leave the option out, or --init");
+  };
+  const auto same = [&](const std::string& option, std::optional<Index> said, Index has) {
+    if (said && *said != has) throw refuse(option + " " + std::to_string(*said), "has " + std::to_string(has));
+  };
+  same("--context", options.context, config.context);
+  same("--dim", options.dim, config.embed_dim);
+  same("--heads", options.heads, config.num_heads);
+  same("--kv-heads", options.kv_heads, config.num_kv_heads);
+  same("--layers", options.layers, config.num_layers);
+  const bool rotary = config.positions == lm::PositionKind::kRotary;
+  if (!options.positions.empty() && (options.positions == "rotary") != rotary) {
+    throw refuse("--positions " + options.positions, std::string("has ") + (rotary ? "rotary" : "learned") + " positions");
+  }
+  if (options.rope && !(rotary && rotary_of(*options.rope) == config.rotary)) {
+    throw refuse("--rope " + escaped(*options.rope), rotary ? "turns in another way" : "has learned positions");
+  }
+  if (options.blocks && !config.blocks) throw refuse("--blocks", "has none");
+  if ((options.task == "masked") != (checkpoint.task == "masked")) {
+    throw refuse("--task " + options.task, "was trained with --task " + checkpoint.task);
+  }
+  if (checkpoint.tokenizer.characters() != tokenizer.characters()) {
+    throw UsageError("--init " + escaped(options.init) + ": the model must know the characters of the text, " +
+                     one_line(tokenizer.describe()) + ": it knows " + one_line(checkpoint.tokenizer.describe()));
+  }
+}
+
+/// The model that training goes on with; its dropout may be another one from now on.
+lm::AttentionLM trained_model(const TrainCommandOptions& options, const StateDict& state, const lm::CharTokenizer& tokenizer) {
+  lm::Checkpoint checkpoint = about_file("--init", options.init, [&] { return lm::checkpoint_from_state(state); });
+  check_agrees(options, checkpoint, tokenizer);
+  if (!options.dropout) return std::move(checkpoint.model);
+  lm::AttentionLMConfig config = checkpoint.model.config();
+  config.dropout = *options.dropout;
+  lm::AttentionLM model(config);
+  model.load_state_dict(checkpoint.model.state_dict());
+  return model;
+}
+
+lm::AttentionLM make_model(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer) {
+  lm::AttentionLMConfig config;
+  std::optional<StateDict> init;
+  if (!options.init.empty()) {
+    init = load_safetensors("--init", options.init);
+    if (init->metadata.contains("lm.task")) return trained_model(options, *init, tokenizer);
+    take_sizes(*init, config);
+  }
+  config.vocab_size = tokenizer.vocab_size() + (options.task == "masked" ? 1 : 0);
+  config.context = options.context.value_or(config.context);
+  config.embed_dim = options.dim.value_or(config.embed_dim);
+  config.num_heads = options.heads.value_or(config.num_heads);
+  config.num_kv_heads = options.kv_heads.value_or(config.num_heads);
+  config.num_layers = options.layers.value_or(config.num_layers);
+  config.positions = options.positions == "rotary" ? lm::PositionKind::kRotary : lm::PositionKind::kLearned;
+  config.blocks = config.blocks || options.blocks;
+  config.causal = options.task != "masked";
+  if (options.rope) {
+    if (options.positions != "rotary") throw UsageError("--rope needs --positions rotary");
+    config.rotary = rotary_of(*options.rope);
+  }
+  config.dropout = options.dropout.value_or(config.dropout);
+  lm::AttentionLM model(config, options.seed);
+  if (init) about_file("--init", options.init, [&] { model.load_state_dict(*init); });
+  return model;
+}
+
+/// The file's batches: [steps, B, T + 1] ids, or [steps, B] places in the text where windows start.
+lm::BatchSource given_batches(const std::string& path, const std::vector<Index>& ids, Index context) {
+  Tensor<Index> arrays = about_file("--batches", path, [&] { return to_i64(load_npy("--batches", path)); });
+  if (arrays.rank() == 2) return lm::BatchSource::from_starts(ids, std::move(arrays), context);
+  if (arrays.rank() != 3) {
+    throw UsageError("--batches " + escaped(path) + ": must be [steps, B, T + 1] ids or [steps, B] starts: got " +
+                     arrays.shape());
+  }
+  return lm::BatchSource::from_arrays(std::move(arrays));
+}
+
+lm::BatchSource make_source(const TrainCommandOptions& options, const std::vector<Index>& ids, Index alphabet, Index context,
+                            std::uint64_t seed) {
+  const lm::BatchShape shape{options.batch.value_or(kDefaultBatch), context};
+  if (options.task == "previous") return lm::BatchSource::previous(alphabet, shape, seed);
+  if (options.task == "masked") return lm::BatchSource::masked(ids, alphabet, shape, seed);
+  return lm::BatchSource::windows(ids, shape, seed);
+}
+
+/// What is drawn after training: what the caller said, else the article's sample where its characters are known, else the
+/// first characters of the text.
+std::string choose_sample(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer, const std::vector<Index>& ids,
+                          Index context) {
+  std::string sample = options.sample;
+  if (sample.empty()) {
+    const auto& known = tokenizer.characters();
+    const auto length = std::min<std::size_t>({kSampleCharacters, static_cast<std::size_t>(context), ids.size()});
+    const bool usual = std::ranges::find(known, U'a') != known.end() && std::ranges::find(known, U'b') != known.end();
+    if (usual) return std::string(kDefaultSample).substr(0, length);
+    return tokenizer.decode(std::span(ids).first(length));
+  }
+  const auto length = about("--sample", [&] { return static_cast<Index>(tokenizer.encode(sample).size()); });
+  if (length > context) {
+    throw UsageError("--sample must be at most as long as the context, " + std::to_string(context) + ": got " +
+                     std::to_string(length) + " characters");
+  }
+  return sample;
+}
+
+}  // namespace
+
+void add_train_options(CLI::App& app, TrainCommandOptions& options) {
+  const OptionGroup what(app, "What it learns");
+  what.file("--text", options.text, "A UTF-8 text (default: the patterned one)");
+  what.value("--task", options.task, "NAME", "text: the next character; previous: the one before; masked: hidden ones")
+      ->check(CLI::IsMember({"text", "previous", "masked"}).description(""));
+  what.file("--init", options.init, "Initial weights, .safetensors");
+  what.file("--batches", options.batches, "Given batches [steps, B, T + 1], .npy");
+  what.integer("--steps", options.steps, "Steps (default 800)");
+  what.integer("--seed", options.seed, "Of weights, batches, dropout and the continuation (default 0)");
+
+  const OptionGroup show(app, "What comes out");
+  show.file("--out", options.out, "The trained model, .safetensors");
+  show.value("--map", options.maps, "FILE", "Draw the sample's attention: .png, .svg or .html (again for more)")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  show.value("--sample", options.sample, "TEXT", "The text that is drawn (default abababab)");
+  show.integer("--tokens", options.tokens, "Characters of the continuation (default 72; 0: none)");
+  add_json_option(app, options.json);
+  show.take("--json");
+
+  const OptionGroup model(app, "The model");
+  model.integer("--context", options.context, "Characters that it sees (default 16)", 1);
+  model.integer("--dim", options.dim, "Width (default 32)", 1);
+  model.integer("--heads", options.heads, "Heads of each layer (default 1)", 1);
+  model.integer("--kv-heads", options.kv_heads, "Heads of keys and values, shared (default: as many as --heads)", 1);
+  model.value("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k turned (default learned)")
+      ->check(CLI::IsMember({"learned", "rotary"}).description(""));
+  model.value("--rope", options.rope, "KEY=VALUE,...",
+              "How rotary positions turn: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
+  model.integer("--layers", options.layers, "Attention layers (default 1)", 1);
+  model.flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as GPT-2");
+  model.value("--dropout", options.dropout, "P", "While training (default 0)");
+  model.integer("--batch", options.batch, "Windows a step (default 32)", 1);
+  model.value("--lr", options.rate, "X", "Learning rate of Adam (default 0.003)");
+  model.value("--weight-decay", options.weight_decay, "X", "AdamW's (default 0: Adam)");
+  model.value("--schedule", options.schedule, "NAME", "constant or cosine (default constant)");
+  model.integer("--warmup", options.warmup, "Steps of rising learning rate (default 0)");
+  model.value("--clip", options.clip, "X", "Largest norm of the gradient (default 0: off)");
+  add_compute_options(app, options.compute);
+}
+
+TrainRun make_run(const TrainCommandOptions& options) {
+  const std::string text = options.text.empty() ? lm::default_text() : load_text("--text", options.text);
+  const auto in_text = [&](auto work) { return options.text.empty() ? work() : about_file("--text", options.text, work); };
+  lm::CharTokenizer tokenizer = in_text([&] { return lm::CharTokenizer::from_text(text); });
+  const std::vector<Index> ids = tokenizer.encode(text);
+  const Index alphabet = tokenizer.vocab_size();
+  lm::AttentionLM model = make_model(options, tokenizer);
+  const Index context = model.config().context;
+
+  const auto source = [&](std::uint64_t seed) { return make_source(options, ids, alphabet, context, seed); };
+  lm::BatchSource fresh = in_text([&] { return source(~options.seed); });
+  lm::BatchSource batches = options.batches.empty() ? source(options.seed) : given_batches(options.batches, ids, context);
+
+  if (batches.vocab_size() > model.config().vocab_size || batches.shape().context > context) {
+    throw UsageError("--batches " + escaped(options.batches) + ": ids must be below " +
+                     std::to_string(model.config().vocab_size) + " and windows at most " + std::to_string(context) +
+                     " long: got ids up to " + std::to_string(batches.vocab_size() - 1) + ", windows of " +
+                     std::to_string(batches.shape().context));
+  }
+
+  if (!options.batches.empty() && options.batch && *options.batch != batches.shape().batch) {
+    throw UsageError("--batch must be the " + std::to_string(batches.shape().batch) + " windows a step of --batches: got " +
+                     std::to_string(*options.batch));
+  }
+
+  lm::TrainOptions train;
+  train.steps = options.steps.value_or(batches.steps() >= 0 ? batches.steps() : kDefaultSteps);
+  if (batches.steps() >= 0 && train.steps > batches.steps()) {
+    throw UsageError("--steps must be at most the " + std::to_string(batches.steps()) + " of --batches: got " +
+                     std::to_string(train.steps));
+  }
+  if (options.schedule != "constant" && options.schedule != "cosine") {
+    throw UsageError("--schedule must be constant or cosine: got " + escaped(options.schedule));
+  }
+  train.schedule.kind = options.schedule == "cosine" ? lm::ScheduleKind::kCosine : lm::ScheduleKind::kConstant;
+  train.schedule.rate = options.rate;
+  train.schedule.warmup_steps = options.warmup;
+  train.adam.weight_decay = options.weight_decay;
+  train.clip_norm = options.clip;
+  train.seed = options.seed;
+  std::string sample = choose_sample(options, tokenizer, ids, context);
+  return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train), std::move(sample)};
+}
+
+}  // namespace qkv::cli

@@ -1,0 +1,51 @@
+// The options of `qkv train`, and the run that they mean: tokenizer, model, batches. Not: running it (cmd_train.cc).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/lm/data.h"
+#include "qkv/lm/tokenizer.h"
+#include "qkv/lm/trainer.h"
+#include "support/options.h"
+
+namespace qkv::cli {
+
+struct TrainCommandOptions {
+  std::string text, task = "text", init, batches;
+  std::string out, sample;
+  std::vector<std::string> maps;
+  std::optional<Index> steps;  // default 800, or as many as --batches has
+  std::uint64_t seed = 0;
+  Index tokens = 72;
+  bool json = false;
+  // The model and how it learns.
+  std::optional<Index> context, dim, heads, kv_heads, layers;
+  std::string positions;            // empty: learned, or what the model of --init has
+  std::optional<std::string> rope;  // of positions "rotary"
+  bool blocks = false;
+  std::optional<Index> batch;  // default 32, or as many as --batches has
+  std::optional<double> dropout;
+  double rate = 3e-3, weight_decay = 0, clip = 0;
+  std::string schedule = "constant";
+  Index warmup = 0;
+  ComputeOptions compute;
+};
+
+void add_train_options(CLI::App& app, TrainCommandOptions& options);
+
+/// Everything that a run needs.
+struct TrainRun {
+  lm::CharTokenizer tokenizer;
+  lm::AttentionLM model;
+  lm::BatchSource source;
+  lm::BatchSource fresh;  ///< batches that training does not see, for the scores
+  lm::TrainOptions train;
+  std::string sample;
+};
+
+/// Reads the files; UsageError and the library's errors say what does not fit.
+TrainRun make_run(const TrainCommandOptions& options);
+
+}  // namespace qkv::cli

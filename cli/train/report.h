@@ -1,0 +1,33 @@
+// What `qkv train` says of a trained model: only what was counted. Not: training.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qkv/lm/attention_report.h"
+#include "qkv/view/heatmap.h"
+#include "support/json.h"
+#include "train/options.h"
+
+namespace qkv::cli {
+
+struct TrainReport {
+  std::string task, sample;
+  std::vector<Index> ids;  ///< of the sample as the model saw it; a hidden character has its own id
+  std::vector<std::string> labels;
+  lm::AttentionReport attention;
+  std::optional<lm::PreviousScore> previous;  ///< of the first layer's best head, --task previous
+  Index previous_head = 0;
+  std::optional<lm::PredictionScore> predicted;  ///< --task text and masked
+  std::string continuation;
+};
+
+TrainReport make_report(const TrainRun& run, const TrainCommandOptions& options, Context& context);
+
+view::AttentionMap report_map(const TrainReport& report);
+void print_report(const TrainReport& report);
+/// "sample" and what else the report holds, added to `document`.
+void add_report(Json& document, const TrainReport& report);
+
+}  // namespace qkv::cli
