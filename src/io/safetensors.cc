@@ -28,20 +28,21 @@ void check_layout(const std::vector<HeaderEntry>& entries, std::uint64_t data_at
   const std::uint64_t data_bytes = source.size() - data_at;
   std::uint64_t covered = 0;
   for (const HeaderEntry* entry : in_order) {
-    const std::string offsets = std::to_string(entry->begin) + ", " + std::to_string(entry->end);
-    const auto check_offsets = [&](bool holds, const std::string& requirement) {
-      source.check(holds, entry->offsets_at, name_of(*entry) + requirement + ": got data_offsets [" + offsets + "]");
+    /// `number` ends the requirement, where it has one.
+    const auto check_offsets = [&](bool holds, const char* requirement, std::optional<std::uint64_t> number = {}) {
+      source.check(holds, entry->offsets_at, [&] {
+        return name_of(*entry) + requirement + (number ? std::to_string(*number) : "") + ": got data_offsets [" +
+               std::to_string(entry->begin) + ", " + std::to_string(entry->end) + "]";
+      });
     };
     check_offsets(entry->begin <= entry->end, "data must not end before it begins");
-    check_offsets(entry->end <= data_bytes,
-                  "data must end within the file, which has " + std::to_string(data_bytes) + " bytes of it");
+    check_offsets(entry->end <= data_bytes, "data must end within the file, whose data ends at ", data_bytes);
     check_offsets(entry->begin >= covered, "data of two tensors must not overlap");
-    check_offsets(entry->begin == covered, "data must leave no hole: the tensors before it end at " + std::to_string(covered));
+    check_offsets(entry->begin == covered, "data must leave no hole: the tensors before it end at ", covered);
     const std::optional<std::uint64_t> wanted = checked_bytes(entry->sizes, dtype_bytes(entry->dtype));
     source.check(wanted.has_value(), entry->shape_at,
-                 name_of(*entry) + "its size in bytes must fit in 63 bits: got a larger shape");
-    check_offsets(*wanted == entry->end - entry->begin,
-                  "data must be as long as shape and dtype say, " + std::to_string(*wanted));
+                 [&] { return name_of(*entry) + "its size in bytes must fit in 63 bits: got a larger shape"; });
+    check_offsets(*wanted == entry->end - entry->begin, "data must be as long as shape and dtype say, ", *wanted);
     covered = entry->end;
   }
   source.check(covered == data_bytes, data_at + covered,

@@ -64,16 +64,18 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       entry_ = {};
       entry_.name = name;
       entry_.name_at = at;
-      source_.check(names_.insert(name).second, at, "a name must not repeat: got a second " + escaped(name));
+      source_.check(names_.insert(name).second, at, [&] { return "a name must not repeat: got a second " + escaped(name); });
       source_.check(names_.size() <= kMaxTensors + 1, at, "at most 65536 tensors are read: got more");
     } else if (place_ == Place::kMetadata) {
       metadata_key_ = name;
-      source_.check(!header_.metadata.contains(name), at, "a __metadata__ key must not repeat: got a second " + escaped(name));
+      source_.check(!header_.metadata.contains(name), at,
+                    [&] { return "a __metadata__ key must not repeat: got a second " + escaped(name); });
       source_.check(header_.metadata.size() < kMaxTensors, at, "at most 65536 __metadata__ keys are read: got more");
     } else {
       field_ = name == "dtype" ? kDtype : name == "shape" ? kShape : name == "data_offsets" ? kOffsets : kNoField;
-      source_.check(field_ != kNoField, at, of_entry("a field must be dtype, shape or data_offsets: got " + escaped(name)));
-      source_.check((seen_ & field_) == 0, at, of_entry("a field must not repeat: got a second " + name));
+      source_.check(field_ != kNoField, at,
+                    [&] { return of_entry("a field must be dtype, shape or data_offsets: got " + escaped(name)); });
+      source_.check((seen_ & field_) == 0, at, [&] { return of_entry("a field must not repeat: got a second " + name); });
       seen_ |= field_;
     }
     return true;
@@ -84,7 +86,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       header_.metadata.emplace(metadata_key_, value);
     } else if (place_ == Place::kEntry && field_ == kDtype) {
       const std::optional<DType> dtype = dtype_of(value);
-      source_.check(dtype.has_value(), string_start(), of_entry("the dtype must be a supported one: got " + escaped(value)));
+      if (!dtype) source_.refuse(string_start(), of_entry("the dtype must be a supported one: got " + escaped(value)));
       entry_.dtype = *dtype;
     } else {
       out_of_place("a string", string_start());
@@ -95,11 +97,12 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool number_unsigned(std::uint64_t value) override {
     const std::uint64_t at = number_start();
     if (place_ != Place::kList) out_of_place("a number", at);
-    source_.check(value <= kMaxSize, at,
-                  of_entry("sizes and offsets must be whole numbers of at most 2^53: got " + std::to_string(value)));
-    source_.check(
-        list_.size() < (field_ == kOffsets ? 2 : kMaxAxes), at,
-        of_entry(field_ == kOffsets ? "data_offsets must be two numbers: got more" : "at most 64 axes are read: got more"));
+    source_.check(value <= kMaxSize, at, [&] {
+      return of_entry("sizes and offsets must be whole numbers of at most 2^53: got " + std::to_string(value));
+    });
+    source_.check(list_.size() < (field_ == kOffsets ? 2 : kMaxAxes), at, [&] {
+      return of_entry(field_ == kOffsets ? "data_offsets must be two numbers: got more" : "at most 64 axes are read: got more");
+    });
     list_.push_back(static_cast<Index>(value));
     return true;
   }
@@ -122,7 +125,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool end_object() override {
     if (place_ == Place::kEntry) {
       source_.check(seen_ == (kDtype | kShape | kOffsets), token_at(),
-                    of_entry("dtype, shape and data_offsets are all required"));
+                    [&] { return of_entry("dtype, shape and data_offsets are all required"); });
       header_.entries.push_back(std::move(entry_));
     }
     place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
@@ -143,7 +146,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       entry_.sizes = list_;
     } else {
       source_.check(list_.size() == 2, token_at(),
-                    of_entry("data_offsets must be two numbers: got " + std::to_string(list_.size())));
+                    [&] { return of_entry("data_offsets must be two numbers: got " + std::to_string(list_.size())); });
       entry_.begin = static_cast<std::uint64_t>(list_[0]);
       entry_.end = static_cast<std::uint64_t>(list_[1]);
     }

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "core/escape.h"
@@ -54,8 +55,15 @@ class Source {
   }
 
   [[noreturn]] void refuse(std::uint64_t offset, const std::string& text) const { throw FormatError(prefix_ + text, offset); }
-  void check(bool holds, std::uint64_t offset, const std::string& text) const {
-    if (!holds) refuse(offset, text);
+  /// `text`: a text, or a function that makes one where it is needed: a header may ask this a million times.
+  template <class Text>
+  void check(bool holds, std::uint64_t offset, const Text& text) const {
+    if (holds) return;
+    if constexpr (std::is_invocable_v<Text>) {
+      refuse(offset, text());
+    } else {
+      refuse(offset, text);
+    }
   }
 
  private:
