@@ -7,6 +7,7 @@ Usage: consumer.py --cmake C --compiler CXX --pkg-config P --work FOLDER --compo
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,9 +57,33 @@ def by_pkg_config(arguments, prefix, folder):
     return found
 
 
+def exports(arguments, prefix):
+    """Ends the test where a shared library exports what is not of namespace qkv, or of one of its hidden structures."""
+    for library in sorted(prefix.rglob("libqkv*.so")):
+        text = run(arguments.nm, "--dynamic", "--defined-only", "--format=posix", library)
+        names = [line.split()[0] for line in text.splitlines()]
+        leaks = [name for name in names if not re.match(r"_Z(NK?|T[VIST]N|T[hv]\w*?)3qkv", name) or "4Impl" in name]
+        if leaks or not names:
+            sys.exit(f"{library.name} exports {len(leaks)} of {len(names)} symbols that are nobody's business: {leaks}")
+        print(f"{library.name}: {len(names)} symbols, all of qkv")
+
+
+def unknown_component(arguments, prefix, folder):
+    """Asking for a component that does not exist must name it, and those that do."""
+    folder.mkdir()
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(asks LANGUAGES CXX)\nfind_package(qkv REQUIRED COMPONENTS tensors)\n")
+    command = [arguments.cmake, "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}",
+               f"-DCMAKE_CXX_COMPILER={arguments.compiler}"]
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    message = " ".join(result.stderr.split())
+    if result.returncode == 0 or 'no component "tensors"' not in message:
+        sys.exit(f"find_package of an unknown component: {result.returncode}, {message}")
+
+
 def main():
     parser = argparse.ArgumentParser()
-    for option in ("--cmake", "--compiler", "--pkg-config", "--work", "--components", "--build", "--source"):
+    for option in ("--cmake", "--compiler", "--pkg-config", "--work", "--components", "--build", "--source", "--nm"):
         parser.add_argument(option, default="")
     arguments, options = parser.parse_known_args()
 
@@ -67,6 +92,7 @@ def main():
     shutil.rmtree(work / "moved", ignore_errors=True)
     shutil.rmtree(work / "find", ignore_errors=True)
     shutil.rmtree(work / "pc", ignore_errors=True)
+    shutil.rmtree(work / "unknown", ignore_errors=True)
     tree = arguments.build
     if arguments.source:
         tree = work / "tree"
@@ -74,6 +100,13 @@ def main():
     run(arguments.cmake, "--install", tree, "--prefix", work / "first")
     # Nothing installed may know where it was installed to.
     (work / "first").rename(work / "moved")
+
+    exports(arguments, work / "moved")
+    unknown_component(arguments, work / "moved", work / "unknown")
+    documents = work / "moved" / "share" / "doc" / "qkv"
+    for document in ("LICENSE", "README.md", "CHANGELOG.md", "docs/README.md", "docs/concepts/semantics.md"):
+        if not (documents / document).is_file():
+            sys.exit(f"{document} is not installed in {documents}")
 
     wanted = 1 + len(arguments.components.split())
     for way, build in (("find_package", by_find_package), ("pkg-config", by_pkg_config)):

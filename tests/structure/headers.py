@@ -17,12 +17,20 @@ def compile_alone(command, header):
     return "" if run.returncode == 0 else f"{header} does not compile alone:\n{run.stderr}"
 
 
+def older_language(command):
+    """C++17 must be told what is wanted before anything else."""
+    run = subprocess.run(command, input="#include <qkv/qkv.h>\n", capture_output=True, text=True)
+    first = next((line for line in run.stderr.splitlines() if ": error: " in line), "nothing")
+    return [] if "qkv needs C++20" in first else [f"C++17: the first error is {first}"]
+
+
 def main():
     root = tree.ROOT / "include"
     headers = [path.relative_to(root).as_posix() for path in tree.cpp_files(("include",))]
     command = [*sys.argv[1:], "-std=c++20", *WARNINGS, f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = [text for text in pool.map(lambda header: compile_alone(command, header), headers) if text]
+    problems += older_language([*sys.argv[1:], "-std=c++17", f"-I{root}", "-fsyntax-only", "-x", "c++", "-"])
     if not headers:
         problems.append("no headers found: the test looks in the wrong place")
     tree.finish(problems, f"{len(headers)} headers compiled alone")
