@@ -38,6 +38,14 @@ struct BiasGradient {
   bool wanted() const { return dbias.data() != nullptr && dbias.count() > 0; }
   Sum* head(Index b, Index h) const { return dbias.data() + b * batch_stride + h * head_stride; }
 
+  /// Where the tile's kernel adds: for keys [k_begin, k_begin + k_count) of it, privately where the query axis repeats.
+  void begin_tile(BackwardTile<T>& tile, Sum* own, Index b, Index h) const {
+    tile.dbias_row_stride = over_queries ? 0 : row_stride;
+    tile.dbias_column_stride = over_queries && column_stride != 0 ? 1 : column_stride;
+    tile.dbias = over_queries ? own - tile.k_begin * tile.dbias_column_stride : head(b, h);
+    if (over_queries) std::fill_n(own, tile.k_count, Sum{0});
+  }
+
   /// Adds a private sum over queries, [nj] or one number, to keys [j0, j0 + nj).
   void add_private(const Sum* sums, Index b, Index h, Index j0, Index nj) const {
     Sum* target = head(b, h);

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "attention/cached_problem.h"
-#include "attention/decode.h"
-#include "attention/forward_job.h"
+#include "attention/forward_driver.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/scratch.h"
@@ -53,11 +52,7 @@ void check_results(const char* function, const Problem<T>& p, const View<const T
 
 template <class T>
 void compute(const Problem<T>& p, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context) {
-  if (decode_suits(p)) {
-    decode_forward(p, out, lse, context);
-  } else {
-    run_forward<T>({p, out, lse, {}, false}, context);
-  }
+  forward_batch<T>(Batch<T>(p), {.out = out, .lse = lse}, nullptr, context);
 }
 
 template <class T>

@@ -1,11 +1,8 @@
-// Forward attention of few queries over many keys: which calls take it, and how the keys are dealt to threads. Not: the inner
-// loops (kernels/decode/decode.h).
+// Forward attention of few queries over many keys: which calls take it, and how the keys are cut into parts. Not: what becomes
+// of a part (decode_job.h), the inner loops (kernels/decode/decode.h).
 #pragma once
 
-#include <string>
-
 #include "attention/problem.h"
-#include "core/threads/scratch.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -25,16 +22,13 @@ bool decode_suits(const Problem<T>& p) {
 struct DecodeShape {
   Index rows, chunk, part_keys, parts;
   std::size_t scratch_bytes, state_bytes;
+  bool mask_differs;  // heads of a group may see different masks
 
   /// A worker's scratch and the state of its part.
   std::size_t worker_bytes() const { return scratch_bytes + state_bytes; }
 };
 template <class T>
 DecodeShape decode_shape(const Problem<T>& p);
-
-/// out and lse (null: not wanted) of every row.
-template <class T>
-void decode_forward(const Problem<T>& p, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context);
 
 }  // namespace v0
 }  // namespace qkv

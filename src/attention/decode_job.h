@@ -1,6 +1,6 @@
-// One call of decode, as its work items see it, and what one item does: a part of the keys of one kv head. What a part gives is
-// merged in turn into one state that all items share. Not: which items there are and in which order (decode.cc,
-// varlen_forward.cc).
+// Decode of a part of a batch, as its work items see it, and what one item does: a part of the keys of one kv head. What a part
+// gives is merged in turn into one state that all items share: memory does not grow with the keys, and the order of merging
+// with neither threads nor time. Not: which items there are and in which order (forward_driver.cc).
 #pragma once
 
 #include <algorithm>
@@ -20,9 +20,7 @@ struct DecodeJob {
   View<T, 4> out;
   View<Sum, 3> lse;  // null: not wanted
   DecodeShape shape;
-  bool mask_differs;
   std::byte* shared;  // the state of the head whose parts are being merged
-  std::byte* workers;
   Turn& turn;
 
   DecodeGroup<T> group(Index b, Index g, Sum* row_lse) const {
@@ -41,7 +39,7 @@ struct DecodeJob {
     t.out_stride = out.stride(2);
     t.q_len = p.q_len;
     t.group_size = p.group_size();
-    t.mask_differs = mask_differs;
+    t.mask_differs = shape.mask_differs;
     return t;
   }
 
@@ -56,15 +54,15 @@ struct DecodeJob {
     }
   }
 
-  /// Part `part` of the keys of kv head g of sequence b. `item` is its number among the items that share the turn.
-  void run(Index item, Index b, Index g, Index part, int worker) const {
+  /// Part `part` of the keys of kv head g of sequence b. `item` is its number among the items that share the turn; `scratch` of
+  /// shape.worker_bytes().
+  void run(Index item, Index b, Index g, Index part, std::byte* scratch) const {
     Sum row_lse[kDecodeRowLimit];
     const DecodeGroup<T> t = group(b, g, row_lse);
     Index begin = 0, end = p.length(b);
     const TileMask& mask = t.scores.mask;
     if (mask.key_range != nullptr) mask.key_range(mask.mask, b, mask.head, 0, p.q_len, &begin, &end);
     const Index last = begin < end ? (end - 1) / shape.part_keys : 0, first = begin < end ? begin / shape.part_keys : 0;
-    std::byte* scratch = workers + static_cast<std::size_t>(worker) * shape.worker_bytes();
     std::byte* state = scratch + shape.scratch_bytes;
     const DecodeKernels<T>& kernels = p.kernels->decode;
     const bool live = first <= part && part <= last;

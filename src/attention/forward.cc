@@ -1,40 +1,10 @@
-// Forward attention and the weights: one work item per (batch, head, query tile), longest first, one region.
-#include "attention/decode.h"
-#include "attention/forward_job.h"
-#include "attention/problem.h"
+// Forward attention and the weights of a dense batch: its checks. Not: the work (forward_driver.h).
+#include "attention/forward_driver.h"
 #include "core/check.h"
 #include "core/overlap.h"
-#include "core/threads/region.h"
-#include "core/threads/scratch.h"
 
 namespace qkv {
 inline namespace v0 {
-
-template <class T>
-void run_forward(ForwardJob<T> job, Context& context) {
-  const Problem<T>& p = job.p;
-  const Index items = p.batch * p.num_heads * p.query_tiles();
-  if (items == 0) return;
-  job.kernel_bytes = p.forward_scratch_bytes();
-  job.scratch_bytes = job.kernel_bytes + job.kept_bytes();
-  job.capture_bytes = job.capture == nullptr ? 0 : job.capture->worker_bytes();
-  const std::size_t shared_bytes = job.capture == nullptr ? 0 : job.capture->shared_bytes();
-  const std::size_t workers_bytes = (job.scratch_bytes + job.capture_bytes) * static_cast<std::size_t>(context.threads());
-  const ScratchLease scratch = borrow_scratch(context, workers_bytes + shared_bytes);
-  job.scratch = scratch.data();
-  if (job.capture != nullptr) job.capture->begin(scratch.data() + workers_bytes);
-  const double flops =
-      static_cast<double>(items) * kItemFlops + p.pairs() * 2.0 * static_cast<double>(p.head_dim + p.v_head_dim);
-  parallel_for_flops(context, items, flops, [&job](Index item, int worker) {
-    const Index tiles = job.p.query_tiles(), head = item / tiles;
-    const Index t = tiles - 1 - item % tiles;  // late queries first: under causal they cost most
-    job.run(head / job.p.num_heads, head % job.p.num_heads, t, worker);
-  });
-}
-
-#define QKV_INSTANTIATE(T) template void run_forward(ForwardJob<T>, Context&);
-QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
-#undef QKV_INSTANTIATE
 
 namespace {
 
@@ -54,17 +24,8 @@ void forward(const char* function, const View<const T, 4>& q, const View<const T
                              {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
   CaptureJob<T> capture(function, p, options.capture, context, false);
-  const bool wants_weights = weights != nullptr && p.kv_len > 0, applied = kind == WeightsKind::kApplied;
-  const View<Accumulator<T>, 4> wanted = wants_weights ? *weights : View<Accumulator<T>, 4>{};
-  ForwardJob<T> job{p, out, lse, wanted, applied};
-  job.capture = capture.if_wanted();
-  if (decode_suits(p)) {
-    decode_forward(p, out, lse, context);  // the same bits as without weights
-    job.out = {};
-    job.lse = {};
-    if (!wants_weights && !capture.wanted()) return;
-  }
-  run_forward(job, context);
+  const View<Accumulator<T>, 4> wanted = weights == nullptr ? View<Accumulator<T>, 4>{} : *weights;
+  forward_batch<T>(Batch<T>(p), {out, lse, wanted, kind}, capture.if_wanted(), context);
 }
 
 template <class T>
@@ -78,9 +39,7 @@ void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Ac
   const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
   CaptureJob<T> capture(function, p, options.capture, context, false);
-  ForwardJob<T> job{p, {}, {}, result, kind == WeightsKind::kApplied};
-  job.capture = capture.if_wanted();
-  if (p.kv_len > 0) run_forward(job, context);
+  forward_batch<T>(Batch<T>(p), {{}, {}, result, kind}, capture.if_wanted(), context);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One call of tiled forward, as its work items see it, and what one item does. Not: which items there are and in which order
-// (forward.cc, varlen_forward.cc).
+// Tiled forward of a part of a batch, as its work items see it, and what one item does. Not: which items there are and in which
+// order (forward_driver.cc).
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ inline namespace v0 {
 
 inline constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
 
-/// One call, as every work item sees it.
+/// As every work item sees it.
 template <class T>
 struct ForwardJob {
   using Sum = Accumulator<T>;
@@ -22,10 +22,22 @@ struct ForwardJob {
   View<Sum, 3> lse;      // null: not wanted
   View<Sum, 4> weights;  // null: not wanted
   bool weights_applied;
-  std::byte* scratch = nullptr;
-  std::size_t kernel_bytes = 0, scratch_bytes = 0;  // a worker: the kernel's, and with the exponentials kept for weights
-  CaptureJob<T>* capture = nullptr;                 // null: nobody looks
-  std::size_t capture_bytes = 0;                    // a worker, after scratch_bytes
+  CaptureJob<T>* capture;                   // null: nobody looks
+  std::size_t kernel_bytes, scratch_bytes;  // a worker: the kernel's, and with the exponentials kept for weights
+  std::size_t capture_bytes;                // a worker, after scratch_bytes
+
+  ForwardJob(const Problem<T>& problem, const View<T, 4>& its_out, const View<Sum, 3>& its_lse, const View<Sum, 4>& its_weights,
+             bool applied, CaptureJob<T>* look)
+      : p(problem),
+        out(its_out),
+        lse(its_lse),
+        weights(its_weights),
+        weights_applied(applied),
+        capture(look),
+        kernel_bytes(p.forward_scratch_bytes()),
+        scratch_bytes(kernel_bytes + kept_bytes()),
+        capture_bytes(capture == nullptr ? 0 : capture->worker_bytes()) {}
+  std::size_t worker_bytes() const { return scratch_bytes + capture_bytes; }
 
   Index chunks() const { return (p.kv_len + p.key_tile - 1) / p.key_tile; }
 
@@ -37,29 +49,31 @@ struct ForwardJob {
     return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
   }
 
-  /// Query tile t of head h of sequence b.
-  void run(Index b, Index h, Index t, int worker) const {
+  /// Query tile t of head h of sequence b; `own`: worker_bytes() of scratch.
+  void run(Index b, Index h, Index t, std::byte* own) const {
     const Index q_begin = t * p.query_tile;
     const Index q_count = std::min(p.query_tile, p.q_len - q_begin);
     Sum row_lse[kMaxQueryTile];
-    ForwardTile<T> tile{};
-    tile.scores = p.scores(b, h);
-    tile.v_head_dim = p.v_head_dim;
-    tile.q_begin = q_begin;
-    tile.q_count = q_count;
-    tile.lse = row_lse;
-    if (out.data() != nullptr) {
-      tile.v = p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1);
-      tile.v_stride = p.v.stride(2);
-      tile.out = out.data() + b * out.stride(0) + h * out.stride(1);
-      tile.out_stride = out.stride(2);
-    }
-    if (weights.data() != nullptr) {
-      tile.weights = weights.data() + b * weights.stride(0) + h * weights.stride(1);
-      tile.weights_row_stride = weights.stride(2);
-      tile.weights_applied = weights_applied;
-    }
-    std::byte* own = scratch + static_cast<std::size_t>(worker) * (scratch_bytes + capture_bytes);
+    const bool wants_out = out.data() != nullptr, wants_weights = weights.data() != nullptr;
+    ForwardTile<T> tile{
+        {.v_head_dim = p.v_head_dim,
+         .q_begin = q_begin,
+         .q_count = q_count,
+         .lse = row_lse,
+         .row_max2 = nullptr,
+         .row_sum = nullptr,
+         .weights = wants_weights ? weights.data() + b * weights.stride(0) + h * weights.stride(1) : nullptr,
+         .weights_row_stride = weights.stride(2),
+         .weights_column_stride = weights.stride(3),
+         .weights_applied = weights_applied,
+         .exponentials = nullptr,
+         .chunk_shifts = nullptr},
+        p.scores(b, h),
+        wants_out ? p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1) : nullptr,
+        wants_out ? out.data() + b * out.stride(0) + h * out.stride(1) : nullptr,
+        p.v.stride(2),
+        out.stride(2),
+    };
     if (scratch_bytes > kernel_bytes) {
       tile.exponentials = reinterpret_cast<Sum*>(own + kernel_bytes);
       tile.chunk_shifts = tile.exponentials + chunks() * p.key_tile * p.kernels->strip;
@@ -81,10 +95,6 @@ struct ForwardJob {
     for (Index i = 0; i < q_count; ++i) lse(b, h, q_begin + i) = row_lse[i];
   }
 };
-
-/// Every item, in one region.
-template <class T>
-void run_forward(ForwardJob<T> job, Context& context);
 
 }  // namespace v0
 }  // namespace qkv

@@ -1,17 +1,15 @@
-// What a call would do, without doing it: tiles counted by asking the mask, memory as the kernels state it. One call of plain
-// tensors or on a cache; what ragged batches share with it. Not: their work items and memory (varlen_forward.cc,
-// varlen_backward.cc).
+// What a call would do, without doing it: tiles counted by asking the mask. Not: work items and memory (forward_driver.cc,
+// backward_driver.cc).
 #include "attention/plan.h"
 
 #include <algorithm>
 #include <array>
 
-#include "attention/backward_memory.h"
-#include "attention/bias_gradient.h"
+#include "attention/backward_driver.h"
 #include "attention/cached_problem.h"
-#include "attention/decode.h"
-#include "core/cpu.h"
+#include "attention/forward_driver.h"
 #include "core/threads/callback_error.h"
+#include "core/cpu.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -55,86 +53,7 @@ double live_pairs_of_strip(const TileMask& mask, Index i0, Index ni, Index tile,
   return pairs;
 }
 
-/// Sets what the choice between decode and tiled decides, and says why the other was not taken.
-template <class T>
-void choose_algorithm(const Problem<T>& p, AttentionPlan& plan) {
-  plan.query_tile = p.query_tile;
-  plan.key_tile = p.key_tile;
-  plan.work_items = p.batch * p.num_heads * p.query_tiles();
-  plan.forward_scratch_bytes = p.forward_scratch_bytes();
-  if (plan.work_items == 0 || p.kv_len == 0) {
-    plan.algorithm = "none";
-    return;
-  }
-  const Index rows = p.q_len * p.group_size();
-  const std::string queries = std::to_string(rows) + " queries (Tq * H/Hkv) to a key/value head";
-  if (!decode_suits(p)) {
-    plan.algorithm = "tiled";
-    const bool many = rows > kDecodeRowLimit;
-    plan.skipped.push_back("decode: " +
-                           (many ? queries + ", more than " + std::to_string(kDecodeRowLimit)
-                                 : std::to_string(p.kv_len) + " keys, less than " + std::to_string(kDecodeMinKeys)));
-    return;
-  }
-  const DecodeShape shape = decode_shape(p);
-  plan.algorithm = "decode";
-  plan.query_tile = p.q_len;
-  plan.key_tile = shape.chunk;
-  plan.work_items = p.batch * p.num_kv_heads * shape.parts;
-  plan.forward_scratch_bytes = shape.worker_bytes();
-  plan.forward_shared_bytes = shape.state_bytes;
-  plan.skipped.push_back("tiled: reads K and V once for each query head; here are " + queries + ", decode takes " +
-                         std::to_string(kDecodeRowLimit));
-}
-
-/// What dense and cached calls have in common.
-template <class T>
-AttentionPlan plan_forward(const Problem<T>& p, const AttentionOptions& options, const Context& context) {
-  AttentionPlan plan;
-  choose_algorithm(p, plan);
-  add_machine(context, plan);
-  for (Index b = 0; b < p.batch; ++b) add_tiles(p, b, plan.key_tile, plan);
-  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, p.q_len, p.kv_len);
-  plan.mask_bytes = DenseSummaries::bytes(p.mask.node);
-  return plan;
-}
-
-template <class T>
-AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                      const AttentionOptions& options, Context& context) {
-  CallMemory memory;
-  const Problem<T> p = make_problem("attention_plan", q, k, v, options, context, Use::kOutput, &memory);
-  AttentionPlan plan = plan_forward(p, options, context);
-  const BackwardMemory backward(p, GradientSums<T>(p, p.key_ranges(), plan.threads), sums_over_queries<T>(p.bias, p));
-  plan.backward_scratch_bytes = backward.worker_bytes();
-  plan.backward_shared_bytes = backward.shared_bytes();
-  return plan;
-}
-
-template <class T>
-AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, Context& context) {
-  CallMemory memory;
-  const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, memory);
-  AttentionPlan plan = plan_forward(p, options, context);
-  plan.backward_flops = 0;
-  return plan;
-}
-
-template <class T>
-AttentionPlan plan_of(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v,
-                      const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {
-  const RaggedProblem<T> r("attention_varlen_plan", q, k, v, offsets, options, context);
-  AttentionPlan plan;
-  plan_ragged_forward(r, plan);
-  add_machine(context, plan);
-  plan_ragged_backward(r, context, plan);
-  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, r.longest_q, r.longest_kv);
-  plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
-  return plan;
-}
-
-}  // namespace
-
+/// Says where it would run, and why not elsewhere.
 void add_machine(const Context& context, AttentionPlan& plan) {
   plan.isa = context.isa();
   plan.threads = context.threads();
@@ -147,6 +66,50 @@ void add_machine(const Context& context, AttentionPlan& plan) {
     plan.skipped.push_back(std::string(isa_name(candidate.isa)) + ": " + reason);
   }
 }
+
+/// What the forms of a call have in common.
+template <class T>
+AttentionPlan plan_batch(const Batch<T>& batch, const AttentionOptions& options, const Context& context) {
+  AttentionPlan plan;
+  plan_forward(batch, plan);
+  add_machine(context, plan);
+  const Problem<T>& longest = batch.longest();
+  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, longest.q_len, longest.kv_len);
+  plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
+  return plan;
+}
+
+template <class T>
+AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+                      const AttentionOptions& options, Context& context) {
+  CallMemory memory;
+  const Problem<T> p = make_problem("attention_plan", q, k, v, options, context, Use::kOutput, &memory);
+  const Batch<T> batch(p);
+  AttentionPlan plan = plan_batch(batch, options, context);
+  plan_backward(batch, context, plan);
+  return plan;
+}
+
+template <class T>
+AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, Context& context) {
+  CallMemory memory;
+  const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, memory);
+  AttentionPlan plan = plan_batch(Batch<T>(p), options, context);
+  plan.backward_flops = 0;
+  return plan;
+}
+
+template <class T>
+AttentionPlan plan_of(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v,
+                      const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {
+  const RaggedProblem<T> r("attention_varlen_plan", q, k, v, offsets, options, context);
+  const Batch<T> batch(r);
+  AttentionPlan plan = plan_batch(batch, options, context);
+  plan_backward(batch, context, plan);
+  return plan;
+}
+
+}  // namespace
 
 template <class T>
 void add_tiles(const Problem<T>& p, Index b, Index key_tile, AttentionPlan& plan) {

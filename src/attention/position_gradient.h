@@ -18,11 +18,8 @@ struct PositionGradient {
   const Problem<T>* p = nullptr;
 
   bool wanted() const { return table.data() != nullptr && table.count() > 0; }
-  /// A worker's: sums by row, then by diagonal of one tile.
-  std::size_t worker_bytes() const {
-    const Index numbers = wanted() ? table.size(0) + p->query_tile + p->backward_keys : 0;
-    return line_bytes<Sum>(numbers);
-  }
+  /// A worker's: sums by row, then by diagonal of one tile of at most so many keys.
+  std::size_t worker_bytes(Index keys) const { return wanted() ? line_bytes<Sum>(table.size(0) + p->query_tile + keys) : 0; }
 
   void begin_item(Sum* own) const { std::fill_n(own, table.size(0), Sum{0}); }
 

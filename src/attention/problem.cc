@@ -83,39 +83,37 @@ void check_bias_sizes(const char* function, const char* sizes, const View<const 
 
 template <class T>
 TileScores<T> Problem<T>::scores(Index b, Index h) const {
-  const Index g = h / group_size();
-  TileScores<T> s{};
-  s.q = q.data() + b * q.stride(0) + h * q.stride(1);
-  s.k = k.data() + b * k.stride(0) + g * k.stride(1);
-  s.q_stride = q.stride(2);
-  s.k_stride = k.stride(2);
-  s.kv_len = length(b);
-  s.head_dim = head_dim;
-  s.scale = scale;
-  s.softcap = softcap;
-  s.key_tile = key_tile;
-  s.mask = tile_mask(b, h);
-  const Sum* by_distance = nullptr;
-  if (position.zero != nullptr) {
-    by_distance = position.zero + h * position.head_stride - position_offset(*position_bias, q_len, length(b));
-  }
+  const Sum* by_distance = position.zero == nullptr
+                               ? nullptr
+                               : position.zero + h * position.head_stride - position_offset(*position_bias, q_len, length(b));
+  TileBias<Sum> tile_bias{by_distance, -1, 1};
   if (!bias.is_null()) {
-    s.bias = {bias.data() + b * repeat_stride(bias, 0) + h * repeat_stride(bias, 1), repeat_stride(bias, 2),
-              repeat_stride(bias, 3)};
-    s.position = by_distance;
-  } else if (by_distance != nullptr) {
-    s.bias = {by_distance, -1, 1};
+    tile_bias = {bias.data() + b * repeat_stride(bias, 0) + h * repeat_stride(bias, 1), repeat_stride(bias, 2),
+                 repeat_stride(bias, 3)};
   }
-  if (score_mod != nullptr) s.mod = {score_mod_tile<Sum>, score_mod, b, h};
-  if (!sinks.is_null()) {
-    s.sink = &sinks(h);
-    s.sink_stride = sinks.stride(0);
-  }
+  TileDropout tile_dropout{};
   if (dropout_threshold != 0) {
     const PhiloxKey key = philox_key(dropout.seed);
-    s.dropout = {dropout_threshold, key[0], key[1], sequence_head(b, h)};
+    tile_dropout = {dropout_threshold, key[0], key[1], sequence_head(b, h)};
   }
-  return s;
+  return {
+      {.kv_len = length(b),
+       .head_dim = head_dim,
+       .scale = scale,
+       .softcap = softcap,
+       .mask = tile_mask(b, h),
+       .bias = tile_bias,
+       .dropout = tile_dropout,
+       .key_tile = key_tile,
+       .position = bias.is_null() ? nullptr : by_distance,
+       .mod = score_mod == nullptr ? TileScoreMod<Sum>{} : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, h},
+       .sink = sinks.is_null() ? nullptr : &sinks(h),
+       .sink_stride = sinks.stride(0)},
+      q.data() + b * q.stride(0) + h * q.stride(1),
+      k.data() + b * k.stride(0) + h / group_size() * k.stride(1),
+      q.stride(2),
+      k.stride(2),
+  };
 }
 
 template <class T>

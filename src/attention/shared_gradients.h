@@ -1,5 +1,5 @@
 // Gradients that all work items of a call share, dbias, dsinks and dposition_bias: their checks, and their start. Not: who adds
-// when (turns.h), how (bias_gradient.h, sink_gradient.h, position_gradient.h).
+// when (turns.h), how (bias_gradient.h, position_gradient.h, backward_rows.h).
 #pragma once
 
 #include <array>

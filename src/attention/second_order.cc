@@ -1,7 +1,7 @@
-// Forward mode and double backward: checks, scratch, and two regions of work items (second_job.h).
+// Forward mode and double backward: checks, scratch, and two regions of work items (second_order_job.h).
 #include <new>
 
-#include "attention/second_job.h"
+#include "attention/second_order_job.h"
 #include "attention/shared_gradients.h"
 #include "core/check.h"
 #include "core/overlap.h"
@@ -22,8 +22,9 @@ void check_rows(const char* function, const char* name, const View<T, 3>& view, 
 
 /// Both functions' problem. Throws UnsupportedError.
 template <class T>
-Problem<T> second_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                          const AttentionOptions& options, Context& context, CallMemory& memory) {
+Problem<T> second_order_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
+                                const View<const T, 4>& v, const AttentionOptions& options, Context& context,
+                                CallMemory& memory) {
   check<UnsupportedError>(options.score_mod == nullptr, function,
                           "score_mod is not supported here: its slope has no derivative");
   check<UnsupportedError>(options.capture.result == nullptr, function,
@@ -65,26 +66,27 @@ const T* spread_rates(const Problem<T>& p, const View<const T, 2>& rates, T* mem
 
 /// Borrows scratch for a checked job and runs it.
 template <class T>
-void run(SecondJob<T> job, Context& context) {
+void run(SecondOrderJob<T> job, Context& context) {
   const Problem<T>& p = job.p;
   const auto width = [&p](Index rows) { return static_cast<double>(rows * (p.head_dim + p.v_head_dim)); };
   const Index rows = p.batch * p.num_heads * p.q_len, num_turns = p.query_tiles() + 2;
   const View<const T, 2>& rates = job.tangents.position_bias;
   const bool moves = rates.data() != nullptr && p.position.zero != nullptr;
   const Index rate_numbers = moves ? p.position.head_stride * p.num_heads : 0;
-  const Index position_numbers = job.moves_position() ? job.gradients.gposition_bias.size(0) + p.query_tile + p.kv_len : 0;
-  job.bias_bytes = line_bytes<T>(job.bias.over_queries ? p.kv_len : 0);
-  job.kernel_bytes = round_to_line(std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
-                                             p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
-                                             p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)}));
-  job.worker_bytes = job.kernel_bytes + job.bias_bytes + line_bytes<T>(position_numbers);
+  job.own_bytes = {.kernel = round_to_line(std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
+                                                     p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
+                                                     p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim)})),
+                   .bias = line_bytes<T>(job.bias.over_queries ? p.kv_len : 0),
+                   .position = job.position.worker_bytes(p.kv_len)};
   T* rate_memory = nullptr;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
-    for (T** each : {&job.lse2_high, &job.lse2_low, &job.delta, &job.mean, &job.moment}) *each = carver.take<T>(rows);
+    for (T** each : {&job.rows.lse2_high, &job.rows.lse2_low, &job.rows.delta, &job.mean, &job.moment}) {
+      *each = carver.take<T>(rows);
+    }
     job.turns = carver.take<Turn>(num_turns);
     rate_memory = carver.take<T>(rate_numbers);
-    job.scratch = carver.take<std::byte>(static_cast<Index>(job.worker_bytes) * context.threads());
+    job.workers = carver.take<std::byte>(static_cast<Index>(job.own_bytes.all()) * context.threads());
     return carver.used();
   };
   const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
@@ -95,12 +97,12 @@ void run(SecondJob<T> job, Context& context) {
   const auto flops = [&](Index items, double products) {  // a product: 2 D flops a pair
     return static_cast<double>(items) * kItemFlops + kElementFlops * width(rows) + products * p.pairs() * width(1);
   };
-  const bool forward_mode = job.dout.data() == nullptr;
+  const bool forward_mode = job.rows.dout.data() == nullptr;
   parallel_for_flops(context, job.row_items(), flops(job.row_items(), forward_mode ? 8 : 17),
-                     [&job](Index item, int worker) { job.run_rows(item, worker); });
+                     [&job](Index item, int worker) { job.run_rows(item, job.own(worker)); });
   parallel_for_flops(context, job.key_items(), flops(job.key_items(), 8),
-                     [&job](Index item, int worker) { job.run_keys(item, worker); });
-  if (job.gradients.gsinks.data() != nullptr) job.add_sink_gradient();
+                     [&job](Index item, int worker) { job.run_keys(item, job.own(worker)); });
+  if (job.gradients.gsinks.data() != nullptr) job.add_gsinks();
 }
 
 template <class T>
@@ -109,7 +111,7 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
          Context& context) {
   constexpr const char* function = "attention_jvp";
   CallMemory memory;
-  const Problem<T> p = second_problem(function, q, k, v, options, context, memory);
+  const Problem<T> p = second_order_problem(function, q, k, v, options, context, memory);
   check_tangents(function, p, tangents);
   check<ShapeError>(!lse.is_null() || p.batch * p.num_heads * p.q_len == 0, function, "lse is needed, as forward returned it");
   check_rows(function, "lse", lse, p.batch, p.num_heads, p.q_len);
@@ -134,13 +136,12 @@ void jvp(const View<const T, 4>& q, const View<const T, 4>& k, const View<const 
   run<T>({p,
           for_element<T>(kernel_tables(context.isa()).second_order),
           tangents,
-          {},
-          lse,
-          {},
+          {p, {}, lse, {}, {}},
           tout,
           tlse,
           none,
-          BiasGradient<T>({}, p)},
+          BiasGradient<T>({}, p),
+          {}},
          context);
 }
 
@@ -151,7 +152,7 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                      const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_double_backward";
   CallMemory memory;
-  const Problem<T> p = second_problem(function, q, k, v, options, context, memory);
+  const Problem<T> p = second_order_problem(function, q, k, v, options, context, memory);
   check_tangents(function, p, cotangents);
   check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
@@ -195,9 +196,19 @@ void double_backward(const View<const T, 4>& q, const View<const T, 4>& k, const
                              {"ddposition_bias", cotangents.position_bias}};
   check_outputs(function, outputs, inputs);
   zero_all(g.gposition_bias);
+  zero_all(g.gsinks);
   const BiasGradient<T> bias(g.gbias, p);
   if (bias.wanted()) zero_all(g.gbias);
-  run<T>({p, for_element<T>(kernel_tables(context.isa()).second_order), cotangents, out, lse, dout, g.gdout, g.gdlse, g, bias},
+  const bool moves_position = p.position.zero != nullptr;
+  run<T>({p,
+          for_element<T>(kernel_tables(context.isa()).second_order),
+          cotangents,
+          {p, out, lse, dout, g.dlse},
+          g.gdout,
+          g.gdlse,
+          g,
+          bias,
+          {moves_position ? g.gposition_bias : View<T, 2>{}, &p}},
          context);
 }
 

@@ -1,4 +1,4 @@
-#include "attention/varlen.h"
+#include "attention/ragged.h"
 
 #include <algorithm>
 
@@ -22,13 +22,10 @@ void check_offsets(const char* function, const char* name, const Offsets& offset
 }  // namespace
 
 template <class T>
-RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q_tokens, const View<const T, 3>& k_tokens,
-                                const View<const T, 3>& v_tokens, const RaggedOffsets& its_offsets,
+RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q, const View<const T, 3>& k,
+                                const View<const T, 3>& v, const RaggedOffsets& its_offsets,
                                 const AttentionOptions& its_options, Context& context)
-    : q(q_tokens),
-      k(k_tokens),
-      v(v_tokens),
-      offsets(its_offsets),
+    : offsets(its_offsets),
       options(its_options),
       shared(make_problem(function, one_sequence(q), one_sequence(k), one_sequence(v), options, context, Use::kRagged)) {
   check<UnsupportedError>(options.capture.result == nullptr, function,
@@ -39,17 +36,19 @@ RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q_
   check_offsets(function, "q_offsets", offsets.q_offsets, q.size(0));
   check_offsets(function, "kv_offsets", offsets.kv_offsets, k.size(0));
   batch = static_cast<Index>(offsets.q_offsets.size()) - 1;
+  longest = shared;
+  longest.batch = batch;
+  longest.q_len = longest.kv_len = 0;
   for (Index b = 0; b < batch; ++b) {
-    longest_q = std::max(longest_q, q_len(b));
-    longest_kv = std::max(longest_kv, kv_len(b));
-    pairs += static_cast<double>(shared.num_heads) * static_cast<double>(q_len(b)) * static_cast<double>(kv_len(b));
+    longest.q_len = std::max(longest.q_len, q_len(b));
+    longest.kv_len = std::max(longest.kv_len, kv_len(b));
     check_mask(options.mask, extent(b), function);
     check_position_bias<Accumulator<T>>(options.position_bias, shared.num_heads, q_len(b), kv_len(b), function);
   }
   summaries = memory.dense.make(options.mask.node(), context);
-  memory.position = shared.position.spread(options.position_bias, longest_q, longest_kv, context);
+  memory.position = shared.position.spread(options.position_bias, longest.q_len, longest.kv_len, context);
   check_bias_sizes(function, "[B|1, H|1, longest Tq|1, longest Tk|1]", shared.bias,
-                   {batch, shared.num_heads, longest_q, longest_kv});
+                   {batch, shared.num_heads, longest.q_len, longest.kv_len});
 }
 
 template <class T>
@@ -58,9 +57,9 @@ Problem<T> RaggedProblem<T>::sequence(Index b) const {
   p.batch = batch;
   p.q_len = q_len(b);
   p.kv_len = kv_len(b);
-  p.q = queries(q, b);
-  p.k = keys(k, b);
-  p.v = keys(v, b);
+  p.q = queries(shared.q, b);
+  p.k = keys(shared.k, b);
+  p.v = keys(shared.v, b);
   p.mask = {options.mask.node(), extent(b)};
   return p;
 }
