@@ -44,9 +44,13 @@ void for_rows(const View<T, 3>& lse, Index elements, Context& context, const Bod
   const Index length = lse.size(2), heads = lse.size(1), rows = lse.count();
   const double flops = kElementFlops * static_cast<double>(rows) * static_cast<double>(elements);
   parallel_for_flops(context, (rows + kRowsOfItem - 1) / kRowsOfItem, flops, [&](Index item, int worker) {
-    for (Index row = item * kRowsOfItem; row < std::min(rows, (item + 1) * kRowsOfItem); ++row) {
-      const Index head = row / length;
-      body(head / heads, head % heads, row % length, worker);
+    const Index first = item * kRowsOfItem, end = std::min(rows, first + kRowsOfItem);
+    Index i = first % length, h = first / length % heads, b = first / length / heads;
+    for (Index row = first; row < end; ++row) {
+      body(b, h, i, worker);
+      if (++i < length) continue;
+      i = 0;
+      if (++h == heads) h = 0, ++b;
     }
   });
 }
@@ -94,16 +98,16 @@ void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Ac
   const Index width = (out.size(3) + kLine - 1) / kLine * kLine;  // of a worker's row: whole cache lines
   const ScratchLease rows = borrow_scratch(context, static_cast<std::size_t>(context.threads() * width) * sizeof(Sum));
   for_rows(lse, static_cast<Index>(outs.size() + 1) * out.size(3), context, [&](Index b, Index h, Index i, int worker) {
-    const std::span<Sum> row(rows.as<Sum>() + worker * width, static_cast<std::size_t>(out.size(3)));
+    Sum* const row = rows.as<Sum>() + worker * width;
     const Sum total = log_sum_exp<Sum>(lses, b, h, i);
     lse(b, h, i) = total;
-    std::ranges::fill(row, Sum{0});
+    std::fill_n(row, out.size(3), Sum{0});
     for (std::size_t n = 0; n < outs.size(); ++n) {
-      const Sum w = part_weight(lses[n](b, h, i), total);
       if (lses[n](b, h, i) == kNoKeys<Sum>) continue;
-      for (Index d = 0; d < out.size(3); ++d) row[static_cast<std::size_t>(d)] += w * number(outs[n](b, h, i, d));
+      const Sum w = part_weight(lses[n](b, h, i), total);
+      for (Index d = 0; d < out.size(3); ++d) row[d] += w * number(outs[n](b, h, i, d));
     }
-    for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) = static_cast<T>(row[static_cast<std::size_t>(d)]);
+    for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) = static_cast<T>(row[d]);
   });
 }
 
