@@ -11,14 +11,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// tokens [total, heads, width] as one sequence [1, heads, total, width]; null stays null.
-template <class T>
-View<T, 4> one_sequence(const View<T, 3>& tokens) {
-  return {tokens.data(),
-          {1, tokens.size(1), tokens.size(0), tokens.size(2)},
-          {0, tokens.stride(1), tokens.stride(0), tokens.stride(2)}};
-}
-/// Numbers [total, heads] likewise, as [1, heads, total].
+/// Numbers [total, heads] of one sequence as [1, heads, total]; tokens: one_sequence of view.h. Null stays null.
 template <class T>
 View<T, 3> one_sequence(const View<T, 2>& numbers) {
   return {numbers.data(), {1, numbers.size(1), numbers.size(0)}, {0, numbers.stride(1), numbers.stride(0)}};
