@@ -14,12 +14,12 @@ int main() {
   const qkv::Tensor<double> k = make(2), v = make(3), dout = make(4);
   qkv::Tensor<double> out(q.sizes()), lse({batch, heads, length}), dq(q.sizes()), dk(q.sizes()), dv(q.sizes());
   const qkv::AttentionOptions options{.mask = qkv::Mask::causal()};
-  qkv::attention_forward(q, k, v, out, lse, options);
+  qkv::attention_forward(q, k, v, {.out = out, .lse = lse}, options);
   qkv::attention_backward(q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options);
   std::printf("out[0,0,0,0] %.6f is v[0,0,0,0] %.6f: the first token sees itself\n", out.data()[0], v.data()[0]);
 
   const auto loss = [&] {  // sum(out * dout)
-    qkv::attention_forward(q, k, v, out, lse, options);
+    qkv::attention_forward(q, k, v, {.out = out, .lse = lse}, options);
     double sum = 0;
     for (qkv::Index n = 0; n < out.count(); ++n) sum += out.data()[n] * dout.data()[n];
     return sum;

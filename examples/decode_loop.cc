@@ -16,13 +16,13 @@ int main() {
     const auto part = [&](View<const float, 3> x) { return one_sequence(x.sliced(0, begin, end)); };
     cache.append(part(k), part(v));
     const View<float, 4> rows = one_sequence(out.view<3>().sliced(0, begin, end));
-    qkv::attention_forward(part(q), cache.key_value(), rows, {}, causal);
+    qkv::attention_forward(part(q), cache.key_value(), {.out = rows}, causal);
   };
   step(0, prompt);
   for (Index t = prompt; t < length; ++t) step(t, t + 1);
   std::printf("%d tokens at once, then %d one by one\n", static_cast<int>(prompt), static_cast<int>(length - prompt));
 
   const auto all = [](View<const float, 3> x) { return one_sequence(x); };
-  qkv::attention_forward(all(q), all(k), all(v), one_sequence(whole.view<3>()), {}, {.mask = qkv::Mask::causal()});
+  qkv::attention_forward(all(q), all(k), all(v), {.out = one_sequence(whole.view<3>())}, {.mask = qkv::Mask::causal()});
   return verdict(largest_difference(out, whole) < 1e-6, "prefill and decode give the rows of one causal call");
 }

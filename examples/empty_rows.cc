@@ -14,8 +14,8 @@ int main() {
   qkv::Tensor<float> weights({1, 1, length, length}), out({1, 1, length, 2}), lse({1, 1, length});
   bool held = true;
   const auto look = [&](const char* title, qkv::EmptyRow empty_row) {
-    qkv::attention_weights(q, k, weights, {.mask = mask, .empty_row = empty_row});
-    qkv::attention_forward(q, k, v, out, lse, {.mask = mask, .empty_row = empty_row});
+    qkv::attention_forward(q, k, {}, {.weights = weights}, {.mask = mask, .empty_row = empty_row});
+    qkv::attention_forward(q, k, v, {.out = out, .lse = lse}, {.mask = mask, .empty_row = empty_row});
     print_table(title, {weights.data(), {length, length}});
     held = held && lse.data()[2] == -INFINITY;  // for every fill
     return weights.view<4>()(0, 0, 2, 3);       // the empty row at a key that is in the future too

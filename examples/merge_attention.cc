@@ -10,7 +10,7 @@ int main() {
   const qkv::Tensor<float> k = random_tensor({1, 2, keys, width}, 2);     // [B, H, Tk, D]
   const qkv::Tensor<float> v = random_tensor({1, 2, keys, width}, 3);     // [B, H, Tk, Dv]
   qkv::Tensor<float> out(q.sizes()), lse({1, 2, queries});
-  qkv::attention_forward(q, k, v, out, lse);
+  qkv::attention_forward(q, k, v, {.out = out, .lse = lse});
 
   const std::array<qkv::Index, 4> cuts = {0, 4, 4, keys};  // the part in the middle is empty: lse = -inf, the identity
   std::array<qkv::Tensor<float>, 3> part_outs, part_lses;
@@ -20,7 +20,7 @@ int main() {
     part_outs[n] = qkv::Tensor<float>({1, 2, queries, width});
     part_lses[n] = qkv::Tensor<float>({1, 2, queries});
     const auto part = [&](const qkv::Tensor<float>& tensor) { return tensor.view<4>().sliced(2, cuts[n], cuts[n + 1]); };
-    qkv::attention_forward(q, part(k), part(v), part_outs[n], part_lses[n]);
+    qkv::attention_forward(q, part(k), part(v), {.out = part_outs[n], .lse = part_lses[n]});
     std::printf("keys [%d, %d): lse of query 0 %.4f\n", static_cast<int>(cuts[n]), static_cast<int>(cuts[n + 1]),
                 static_cast<double>(part_lses[n].data()[0]));
     outs.push_back(part_outs[n]);

@@ -22,8 +22,8 @@ int main() {
   qkv::Context mine({.executor = threads}), one({.threads = 1});
   const qkv::Tensor<float> q = random_tensor({4, 4, 256, 32}, 1);  // [B, H, T, D]
   qkv::Tensor<float> out(q.sizes()), expected(q.sizes());
-  qkv::attention_forward(q, q, q, out, {}, {.mask = qkv::Mask::causal()}, mine);
-  qkv::attention_forward(q, q, q, expected, {}, {.mask = qkv::Mask::causal()}, one);
+  qkv::attention_forward(q, q, q, {.out = out}, {.mask = qkv::Mask::causal()}, mine);
+  qkv::attention_forward(q, q, q, {.out = expected}, {.mask = qkv::Mask::causal()}, one);
   std::printf("%d regions on %d own threads, %s instructions\n", threads->regions, mine.threads(),
               qkv::isa_name(mine.isa()).data());
   return verdict(threads->regions > 0 && largest_difference(out, expected) == 0, "own threads, same bits");

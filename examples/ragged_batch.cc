@@ -16,12 +16,13 @@ int main() {
   const qkv::Tensor<float> k = random_tensor({8, kKvHeads, kWidth}, 2), v = random_tensor({8, kKvHeads, kWidth}, 3);
   qkv::Tensor<float> out(q.sizes()), alone(q.sizes());
   const qkv::AttentionOptions options{.mask = qkv::Mask::causal()};
-  qkv::attention_varlen_forward(q, k, v, out, {}, {offsets, offsets}, options);
+  qkv::attention_varlen_forward(q, k, v, {.out = out}, {offsets, offsets}, options);
 
   for (std::size_t b = 0; b + 1 < offsets.size(); ++b) {  // the same, one sequence at a time
     const qkv::Index begin = offsets[b], end = offsets[b + 1];
     qkv::attention_forward(sequence(q.data(), kHeads, begin, end), sequence(k.data(), kKvHeads, begin, end),
-                           sequence(v.data(), kKvHeads, begin, end), sequence(alone.data(), kHeads, begin, end), {}, options);
+                           sequence(v.data(), kKvHeads, begin, end), {.out = sequence(alone.data(), kHeads, begin, end)},
+                           options);
   }
   return verdict(largest_difference(out, alone) == 0, "every sequence has the bits that it has alone");
 }

@@ -18,7 +18,7 @@ int main() {
     return qkv::split_heads(packed.sliced(2, n * d_k, (n + 1) * d_k), 1);
   };  // [B, 1, T, d_k]
   qkv::Tensor<float> out({2, 1, 5, d_k});
-  qkv::attention_forward(part(0), part(1), part(2), out, {}, {.scale = 1 / std::sqrt(static_cast<double>(d_k))});
+  qkv::attention_forward(part(0), part(1), part(2), {.out = out}, {.scale = 1 / std::sqrt(static_cast<double>(d_k))});
   out.reshape({2, 5, d_k});
   const double difference = largest_difference(y, out);
   std::printf("the layer against attention of its parts: %.1e\n", difference);

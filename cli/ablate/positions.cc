@@ -32,10 +32,10 @@ struct Example {
     out = Tensor<double>(v.sizes());
     causal_out = Tensor<double>(v.sizes());
     const AttentionOptions causal{.mask = Mask::causal()};
-    attention_weights(q, k, weights, {}, WeightsKind::kSoftmax, context);
-    attention_weights(q, k, causal_weights, causal, WeightsKind::kSoftmax, context);
-    attention_forward(q, k, v, out, {}, {}, context);
-    attention_forward(q, k, v, causal_out, {}, causal, context);
+    attention_forward(q, k, {}, {.weights = weights}, {}, context);
+    attention_forward(q, k, {}, {.weights = causal_weights}, causal, context);
+    attention_forward(q, k, v, {.out = out}, {}, context);
+    attention_forward(q, k, v, {.out = causal_out}, causal, context);
   }
 
  private:

@@ -109,9 +109,9 @@ std::vector<Row> measure(std::uint64_t seed, Context& context) {
   for (const Index width : kWidths) {
     const auto q = View<const float, 4>(q_all).sliced(3, 0, width), k = View<const float, 4>(k_all).sliced(3, 0, width);
     Row row{width, variance_over_width(q, k), {}, {}, width <= kWidestLinear, {}};
-    attention_weights(q, k, weights, {.scale = 1.0}, WeightsKind::kSoftmax, context);
+    attention_forward(q, k, {}, {.weights = weights}, {.scale = 1.0}, context);
     row.bare = sharpness_of(weights);
-    attention_weights(q, k, weights, {}, WeightsKind::kSoftmax, context);
+    attention_forward(q, k, {}, {.weights = weights}, {}, context);
     row.scaled = sharpness_of(weights);
     if (row.has_linear) row.linear = variance_of_linear(seed, width, context);
     rows.push_back(row);
@@ -126,8 +126,8 @@ view::AttentionMap widest_map(std::uint64_t seed, Context& context) {
   Random random(seed, 3);
   for (double& value : q.span()) value = random.normal();
   for (double& value : k.span()) value = random.normal();
-  attention_weights(q, k, bare, {.scale = 1.0}, WeightsKind::kSoftmax, context);
-  attention_weights(q, k, scaled, {}, WeightsKind::kSoftmax, context);
+  attention_forward(q, k, {}, {.weights = bare}, {.scale = 1.0}, context);
+  attention_forward(q, k, {}, {.weights = scaled}, {}, context);
   return map_of("scale", {"without, D = 4096", "with"}, {&bare, &scaled});
 }
 

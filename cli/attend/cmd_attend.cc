@@ -145,17 +145,17 @@ Results compute(const AllOptions& options, const Inputs& inputs, const Wanted& w
   watched.capture = look.request(k.size(2));
   // One pass over the scores gives the output and one kind of weights, in the bits of a pass for each.
   const auto weights_of = [&] { return Tensor<T>({q.size(0), q.size(1), q.size(2), k.size(2)}); };
+  AttentionOutputs<T> outputs{.out = out, .lse = lse};
+  std::optional<Tensor<T>> weights;
   if (options.wants_weights || options.wants_applied) {
-    Tensor<T> weights = weights_of();
-    const WeightsKind kind = options.wants_weights ? WeightsKind::kSoftmax : WeightsKind::kApplied;
-    attention_forward_with_weights(q, k, v, out, lse, weights, watched, kind, context);
-    results.add(options.wants_weights ? "weights" : "applied", weights);
-  } else {
-    attention_forward(q, k, v, out, lse, watched, context);
+    outputs.weights = weights.emplace(weights_of());
+    outputs.kind = options.wants_weights ? WeightsKind::kSoftmax : WeightsKind::kApplied;
   }
+  attention_forward(q, k, v, outputs, watched, context);
+  if (weights) results.add(options.wants_weights ? "weights" : "applied", *weights);
   if (options.wants_weights && options.wants_applied) {
     Tensor<T> applied = weights_of();
-    attention_weights(q, k, applied, attention, WeightsKind::kApplied, context);
+    attention_forward(q, k, {}, {.weights = applied, .kind = WeightsKind::kApplied}, attention, context);
     results.add("applied", applied);
   }
   if (inputs.dout && (wanted.to_safetensors || wanted.files.size() > 1 || look.needs_backward())) {

@@ -57,7 +57,7 @@ struct CacheProblem {
   double bytes() const { return static_cast<double>(caches[0].bytes()); }
   void forward(Context& context) {
     turn = (turn + 1) % caches.size();
-    attention_forward(tensors.q, caches[turn].key_value(), tensors.out, tensors.lse, tensors.options, context);
+    attention_forward(tensors.q, caches[turn].key_value(), {.out = tensors.out, .lse = tensors.lse}, tensors.options, context);
   }
 };
 
@@ -134,8 +134,8 @@ struct CascadeProblem {
     const Tensor<float> own_k = drawn({kSequences, kKvHeads, kOwn, kDim}), own_v = drawn(own_k.sizes());
     cache.append(own_k, own_v);
   }
-  void cascade(Context& context) { attention_forward_cascade(q, cache.key_value(), kShared, out, {}, {}, context); }
-  void one_by_one(Context& context) { attention_forward(q, cache.key_value(), whole, {}, {}, context); }
+  void cascade(Context& context) { attention_forward_cascade(q, cache.key_value(), kShared, {.out = out}, {}, context); }
+  void one_by_one(Context& context) { attention_forward(q, cache.key_value(), {.out = whole}, {}, context); }
 
   /// Both are averages of the same values, summed in different orders.
   Judgement judge(Context& context) {
@@ -190,7 +190,7 @@ struct RaggedProblem {
     for (Tensor<float>* t : {&lse, &alone_lse}) *t = Tensor<float>({offsets.back(), kHeads});
   }
   RaggedOffsets both() const { return {offsets, offsets}; }
-  void forward(Context& context) { attention_varlen_forward(q, k, v, out, lse, both(), options, context); }
+  void forward(Context& context) { attention_varlen_forward(q, k, v, {.out = out, .lse = lse}, both(), options, context); }
   void backward(Context& context) {
     attention_varlen_backward(q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, both(), options, context);
   }
@@ -210,7 +210,8 @@ struct RaggedProblem {
   void one_by_one(bool backward, Context& context) {
     for (std::size_t b = 0; b < kSequences; ++b) {
       if (!backward) {
-        attention_forward(input(q, b), input(k, b), input(v, b), output(alone_out, b), lse_of(b), options, context);
+        attention_forward(input(q, b), input(k, b), input(v, b), {.out = output(alone_out, b), .lse = lse_of(b)}, options,
+                          context);
         continue;
       }
       attention_backward(input(q, b), input(k, b), input(v, b), input(alone_out, b), lse_of(b), input(dout, b),

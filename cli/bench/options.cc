@@ -62,8 +62,8 @@ Prepared prepare_weights(const AttentionShape& shape, Context& context) {
   auto weights = std::make_shared<Tensor<float>>(std::vector<Index>{shape.batch, shape.num_heads, shape.q_len, shape.kv_len});
   Prepared prepared;
   prepared.run = [problem, weights, &context] {
-    attention_forward_with_weights(problem->q, problem->k(), problem->v(), problem->out, problem->lse, *weights,
-                                   problem->options, WeightsKind::kSoftmax, context);
+    attention_forward(problem->q, problem->k(), problem->v(), {.out = problem->out, .lse = problem->lse, .weights = *weights},
+                      problem->options, context);
   };
   prepared.judge = [problem, weights] {
     double sum = 0;  // of a middle row of the last head: 1
@@ -87,7 +87,7 @@ Prepared prepare_capture(const AttentionShape& shape, const Capture& look, Conte
   prepared.run = [problem, seen, look, &context] {
     AttentionOptions options = problem->options;
     options.capture = {look, *seen};
-    attention_forward(problem->q, problem->k(), problem->v(), problem->out, problem->lse, options, context);
+    attention_forward(problem->q, problem->k(), problem->v(), {.out = problem->out, .lse = problem->lse}, options, context);
   };
   prepared.judge = [problem, seen] {
     Judgement worst = judge_rows(*problem);

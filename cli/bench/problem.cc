@@ -158,7 +158,7 @@ AttentionProblem<T>::AttentionProblem(const AttentionShape& s, bool gradients, s
 
 template <class T>
 void AttentionProblem<T>::forward(Context& context) {
-  attention_forward(q, k(), v(), out, lse, options, context);
+  attention_forward(q, k(), v(), {.out = out, .lse = lse}, options, context);
 }
 
 template <class T>

@@ -135,9 +135,9 @@ HeadSplit split_and_attend(const LayerWalk& walk, Cut cut, Context& context) {
     }
   }
   split.weights = Tensor<float>(walk.weights.sizes());
-  attention_weights(q, heads(walk.k), split.weights, {}, WeightsKind::kSoftmax, context);
+  attention_forward(q, heads(walk.k), {}, {.weights = split.weights}, {}, context);
   Tensor<float> merged(walk.merged.sizes());
-  attention_forward(q, heads(walk.k), heads(walk.v), cut(merged.data(), merged), {}, {}, context);
+  attention_forward(q, heads(walk.k), heads(walk.v), {.out = cut(merged.data(), merged)}, {}, context);
   const std::vector<float> w_o(walk.w_o.span().begin(), walk.w_o.span().end());
   merged.reshape({walk.q.size(1), embed});
   split.out = textbook_linear(merged, w_o, {}, kSame);

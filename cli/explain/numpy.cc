@@ -69,10 +69,10 @@ NumpyExample numpy_example(Context& context) {
                        {0.28, 0.72, 0.00, 0.00, 0.00},
                        {}};
   const AttentionOptions causal{.mask = Mask::causal()};
-  attention_weights(example.q, example.k, example.weights, {}, WeightsKind::kSoftmax, context);
-  attention_weights(example.q, example.k, example.causal_weights, causal, WeightsKind::kSoftmax, context);
-  attention_forward(example.q, example.k, example.v, example.out, {}, {}, context);
-  attention_forward(example.q, example.k, example.v, example.causal_out, {}, causal, context);
+  attention_forward(example.q, example.k, {}, {.weights = example.weights}, {}, context);
+  attention_forward(example.q, example.k, {}, {.weights = example.causal_weights}, causal, context);
+  attention_forward(example.q, example.k, example.v, {.out = example.out}, {}, context);
+  attention_forward(example.q, example.k, example.v, {.out = example.causal_out}, causal, context);
 
   const std::string first = row_text(example.weights, 0), second = row_text(example.causal_weights, 1);
   const std::string printed = text_of(example.printed_row), printed_causal = text_of(example.printed_causal_row);

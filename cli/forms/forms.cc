@@ -181,7 +181,7 @@ class Comparison {
       if (causal) options.mask = Mask::causal();
       Tensor<T> tiled(naive.sizes());
       const auto tiled_forward = [&] {
-        attention_forward(heads(projected, 0), heads(projected, 1), heads(projected, 2), tiled, {}, options, context_);
+        attention_forward(heads(projected, 0), heads(projected, 1), heads(projected, 2), {.out = tiled}, options, context_);
       };
       tiled_forward();
 

@@ -30,7 +30,7 @@ void add(FormsReport& report, const AloneInput& input, Context& context, std::st
 
   const AttentionOptions options{.mask = mask};
   Tensor<float> out(q.sizes());
-  const auto forward = [&] { attention_forward(q, k, v, out, {}, options, context); };
+  const auto forward = [&] { attention_forward(q, k, v, {.out = out}, options, context); };
   forward();
   const AttentionPlan plan = attention_plan(q, k, v, options, context);
   Form row{.name = std::move(name), .family = "sparse", .type = "f32"};

@@ -81,7 +81,7 @@ class Gradcheck {
   Forward forward() const {
     Forward result{Tensor<double>(in_.dout.sizes()), Tensor<double>(in_.dlse.sizes())};
     settle_slopes();
-    attention_forward(in_.q, in_.k, in_.v, result.out, result.lse, in_.options, context_);
+    attention_forward(in_.q, in_.k, in_.v, {.out = result.out, .lse = result.lse}, in_.options, context_);
     if (in_.options.empty_row == EmptyRow::kNaN) {
       for (const double lse : result.lse.span()) {
         if (std::isinf(lse))

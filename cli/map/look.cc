@@ -100,7 +100,8 @@ std::vector<LayerLook> look_at(const lm::AttentionLM& model, std::span<const Ind
     Tensor<float> out(trace.q.sizes()), lse({1, config.num_heads, static_cast<Index>(ids.size())});
     AttentionOptions attention{.capture = {what, look.seen}};
     if (config.causal) attention.mask = Mask::causal();
-    about("--heads or --top-k", [&] { attention_forward(trace.q, trace.k, trace.v, out, lse, attention, context); });
+    about("--heads or --top-k",
+          [&] { attention_forward(trace.q, trace.k, trace.v, {.out = out, .lse = lse}, attention, context); });
     looks.push_back(std::move(look));
   }
   return looks;

@@ -105,18 +105,35 @@ struct AttentionOptions {
   CaptureRequest capture{};                     ///< default: nobody looks; {look, seen} (capture.h)
 };
 
-/// out [B,H,Tq,Dv] and lse [B,H,Tq] (null view: not wanted) from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv].
-QKV_API void attention_forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out,
-                               View<float, 3> lse, const AttentionOptions& options = {},
+enum class WeightsKind {
+  kSoftmax,  ///< after softmax, before dropout: rows sum to 1 (0 where empty and kZero)
+  kApplied   ///< after dropout: what multiplied v
+};
+
+/// What forward writes, each in full. A null view is not computed; out's bits do not depend on what is asked for beside it.
+/// OptionError where nothing is asked for, here or by a capture, and for lse without out.
+/// weights are S x S because they were asked to be, and need no other memory of that order. Beside out they cost at most half of
+/// forward alone while a strip's exponentials stay in the cache (Tk up to 8,192 in f32), otherwise a second sweep over the keys.
+template <class T>
+struct AttentionOutputs {
+  View<T, 4> out{};                          ///< [B, H, Tq, Dv]
+  View<Accumulator<T>, 3> lse{};             ///< [B, H, Tq]
+  View<Accumulator<T>, 4> weights{};         ///< [B, H, Tq, Tk]
+  WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
+};
+
+/// outputs from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv]; v may be null where out is not asked for.
+QKV_API void attention_forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
+                               const AttentionOutputs<float>& outputs, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
-QKV_API void attention_forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
-                               View<double, 3> lse, const AttentionOptions& options = {},
+QKV_API void attention_forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
+                               const AttentionOutputs<double>& outputs, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
 QKV_API void attention_forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
-                               View<BFloat16, 4> out, View<float, 3> lse, const AttentionOptions& options = {},
+                               const AttentionOutputs<BFloat16>& outputs, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
 QKV_API void attention_forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
-                               View<Float16, 4> out, View<float, 3> lse, const AttentionOptions& options = {},
+                               const AttentionOutputs<Float16>& outputs, const AttentionOptions& options = {},
                                Context& context = Context::default_context());
 
 /// What backward writes. A null view is not computed. Every given one is overwritten in full, or added to with `accumulate`.
@@ -153,44 +170,6 @@ QKV_API void attention_backward(View<const Float16, 4> q, View<const Float16, 4>
                                 View<const Float16, 4> out, View<const float, 3> lse, View<const Float16, 4> dout,
                                 const AttentionGradients<Float16>& gradients, const AttentionOptions& options = {},
                                 Context& context = Context::default_context());
-
-enum class WeightsKind {
-  kSoftmax,  ///< after softmax, before dropout: rows sum to 1 (0 where empty and kZero)
-  kApplied   ///< after dropout: what multiplied v
-};
-
-/// weights [B, H, Tq, Tk]. Writes S x S because it was asked to; needs no other memory of that order.
-QKV_API void attention_weights(View<const float, 4> q, View<const float, 4> k, View<float, 4> weights,
-                               const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                               Context& context = Context::default_context());
-QKV_API void attention_weights(View<const double, 4> q, View<const double, 4> k, View<double, 4> weights,
-                               const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                               Context& context = Context::default_context());
-QKV_API void attention_weights(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<float, 4> weights,
-                               const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                               Context& context = Context::default_context());
-QKV_API void attention_weights(View<const Float16, 4> q, View<const Float16, 4> k, View<float, 4> weights,
-                               const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                               Context& context = Context::default_context());
-
-/// Both at once, out and lse in the same bits as attention_forward gives: at most half as much again as forward alone takes
-/// while a strip's exponentials stay in the cache (Tk up to 8,192 in f32), else the keys are swept twice.
-QKV_API void attention_forward_with_weights(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
-                                            View<float, 4> out, View<float, 3> lse, View<float, 4> weights,
-                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                                            Context& context = Context::default_context());
-QKV_API void attention_forward_with_weights(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v,
-                                            View<double, 4> out, View<double, 3> lse, View<double, 4> weights,
-                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                                            Context& context = Context::default_context());
-QKV_API void attention_forward_with_weights(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v,
-                                            View<BFloat16, 4> out, View<float, 3> lse, View<float, 4> weights,
-                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                                            Context& context = Context::default_context());
-QKV_API void attention_forward_with_weights(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v,
-                                            View<Float16, 4> out, View<float, 3> lse, View<float, 4> weights,
-                                            const AttentionOptions& options = {}, WeightsKind kind = WeightsKind::kSoftmax,
-                                            Context& context = Context::default_context());
 
 /// Attention over disjoint sets of keys, merged: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. Fixed order, so fixed bits.
 /// lse = -inf is the identity. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n - lse_out) out_n. 16-bit outs are summed

@@ -1,6 +1,6 @@
 // Looking at attention while it runs: chosen rows of weights, the largest of each row, maps summed over blocks, statistics.
 // Looking never changes the answer: the same kernels run, out, lse and gradients keep their bits, nothing of size Tq x Tk is
-// made unless it is asked for. Not: all weights (attention_weights), drawing (qkv/view), averages of weights over heads.
+// made unless it is asked for. Not: all weights (AttentionOutputs), drawing (qkv/view), averages of weights over heads.
 //
 //   forward   w[i,j] = softmax(s[i,:])[j], before dropout (kWeights) or after it (kApplied)
 //   backward  w[i,j] * dw[i,j], where dw[i,j] = factor[i,j] * dout[i].v[j] is the gradient of the loss for w[i,j] (kGradient):

@@ -2,7 +2,7 @@
 //
 //   KVCache cache({.num_kv_heads = 8, .head_dim = 128, .capacity = 4096});
 //   cache.append(k, v);                                                        // k [B,Hkv,n,D], v [B,Hkv,n,Dv]
-//   attention_forward(q, cache.key_value(), out, lse, {.mask = Mask::causal(Align::kBottomRight)});
+//   attention_forward(q, cache.key_value(), {.out = out}, {.mask = Mask::causal(Align::kBottomRight)});
 //
 // Layouts (page: rows [Hkv, page_size, D] in one piece; every sequence has a list of pages):
 //
@@ -183,14 +183,14 @@ class QKV_API KVCache {
 
 /// As attention_forward(q, k, v, ..), on a cache. q and out of 16 bits or float go with every storage but kF64, double with
 /// that. With at most 16 queries to a key/value head (Tq * H/Hkv) every byte of the cache is read once and as it is stored.
-/// UnsupportedError: EmptyRow::kMean, dropout while training, and a capture (look at a call on views instead).
-QKV_API void attention_forward(View<const float, 4> q, const KeyValue& kv, View<float, 4> out, View<float, 3> lse,
+/// UnsupportedError: EmptyRow::kMean, dropout while training, weights, and a capture (look at a call on views instead).
+QKV_API void attention_forward(View<const float, 4> q, const KeyValue& kv, const AttentionOutputs<float>& outputs,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_forward(View<const double, 4> q, const KeyValue& kv, View<double, 4> out, View<double, 3> lse,
+QKV_API void attention_forward(View<const double, 4> q, const KeyValue& kv, const AttentionOutputs<double>& outputs,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_forward(View<const BFloat16, 4> q, const KeyValue& kv, View<BFloat16, 4> out, View<float, 3> lse,
+QKV_API void attention_forward(View<const BFloat16, 4> q, const KeyValue& kv, const AttentionOutputs<BFloat16>& outputs,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_forward(View<const Float16, 4> q, const KeyValue& kv, View<Float16, 4> out, View<float, 3> lse,
+QKV_API void attention_forward(View<const Float16, 4> q, const KeyValue& kv, const AttentionOutputs<Float16>& outputs,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
 
 /// What such a call would do; tiles are those of each sequence's own length. Nothing of backward, which no cache has.
@@ -207,17 +207,17 @@ QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, const KeyValue& k
 /// all of them, the others once for each, and the two results merged by their lse. Every query must see all of the shared keys
 /// (else OptionError), and every sequence hold them in the same pages. UnsupportedError: what needs a key's place in a row of
 /// the whole (bias, sinks, callbacks).
-QKV_API void attention_forward_cascade(View<const float, 4> q, const KeyValue& kv, Index shared, View<float, 4> out,
-                                       View<float, 3> lse, const AttentionOptions& options = {},
+QKV_API void attention_forward_cascade(View<const float, 4> q, const KeyValue& kv, Index shared,
+                                       const AttentionOutputs<float>& outputs, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());
-QKV_API void attention_forward_cascade(View<const double, 4> q, const KeyValue& kv, Index shared, View<double, 4> out,
-                                       View<double, 3> lse, const AttentionOptions& options = {},
+QKV_API void attention_forward_cascade(View<const double, 4> q, const KeyValue& kv, Index shared,
+                                       const AttentionOutputs<double>& outputs, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());
-QKV_API void attention_forward_cascade(View<const BFloat16, 4> q, const KeyValue& kv, Index shared, View<BFloat16, 4> out,
-                                       View<float, 3> lse, const AttentionOptions& options = {},
+QKV_API void attention_forward_cascade(View<const BFloat16, 4> q, const KeyValue& kv, Index shared,
+                                       const AttentionOutputs<BFloat16>& outputs, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());
-QKV_API void attention_forward_cascade(View<const Float16, 4> q, const KeyValue& kv, Index shared, View<Float16, 4> out,
-                                       View<float, 3> lse, const AttentionOptions& options = {},
+QKV_API void attention_forward_cascade(View<const Float16, 4> q, const KeyValue& kv, Index shared,
+                                       const AttentionOutputs<Float16>& outputs, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());
 
 }  // namespace v0

@@ -29,20 +29,6 @@ struct RaggedOffsets {
   Offsets q_offsets, kv_offsets;
 };
 
-/// out [total_q, H, Dv] and lse [total_q, H] (null view: not wanted).
-QKV_API void attention_varlen_forward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
-                                      View<float, 3> out, View<float, 2> lse, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_forward(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
-                                      View<double, 3> out, View<double, 2> lse, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_forward(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
-                                      View<BFloat16, 3> out, View<float, 2> lse, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
-QKV_API void attention_varlen_forward(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
-                                      View<Float16, 3> out, View<float, 2> lse, const RaggedOffsets& offsets,
-                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
-
 /// Numbers that the weights of all sequences take: H * Tq * Tk each, one sequence behind the other.
 inline Index ragged_weights_count(const RaggedOffsets& offsets, Index num_heads) {
   Index count = 0;
@@ -62,42 +48,28 @@ View<T, 3> ragged_weights(View<T, 1> weights, const RaggedOffsets& offsets, Inde
            offsets.kv_offsets[after] - offsets.kv_offsets[after - 1]}};
 }
 
-/// The weights of every sequence, [ragged_weights_count]: each in the bits that attention_weights gives it alone.
-QKV_API void attention_varlen_weights(View<const float, 3> q, View<const float, 3> k, View<float, 1> weights,
-                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
-QKV_API void attention_varlen_weights(View<const double, 3> q, View<const double, 3> k, View<double, 1> weights,
-                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
-QKV_API void attention_varlen_weights(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<float, 1> weights,
-                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
-QKV_API void attention_varlen_weights(View<const Float16, 3> q, View<const Float16, 3> k, View<float, 1> weights,
-                                      const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                      WeightsKind kind = WeightsKind::kSoftmax, Context& context = Context::default_context());
+/// What forward writes, as AttentionOutputs; the weights of each sequence have the bits that attention_forward gives it alone.
+template <class T>
+struct RaggedOutputs {
+  View<T, 3> out{};                          ///< [total_q, H, Dv]
+  View<Accumulator<T>, 2> lse{};             ///< [total_q, H]
+  View<Accumulator<T>, 1> weights{};         ///< [ragged_weights_count]: [H, Tq, Tk] of each sequence, one behind the other
+  WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
+};
 
-/// Both at once, each sequence as in attention_forward_with_weights.
-QKV_API void attention_varlen_forward_with_weights(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
-                                                   View<float, 3> out, View<float, 2> lse, View<float, 1> weights,
-                                                   const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                                   WeightsKind kind = WeightsKind::kSoftmax,
-                                                   Context& context = Context::default_context());
-QKV_API void attention_varlen_forward_with_weights(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
-                                                   View<double, 3> out, View<double, 2> lse, View<double, 1> weights,
-                                                   const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                                   WeightsKind kind = WeightsKind::kSoftmax,
-                                                   Context& context = Context::default_context());
-QKV_API void attention_varlen_forward_with_weights(View<const BFloat16, 3> q, View<const BFloat16, 3> k,
-                                                   View<const BFloat16, 3> v, View<BFloat16, 3> out, View<float, 2> lse,
-                                                   View<float, 1> weights, const RaggedOffsets& offsets,
-                                                   const AttentionOptions& options = {},
-                                                   WeightsKind kind = WeightsKind::kSoftmax,
-                                                   Context& context = Context::default_context());
-QKV_API void attention_varlen_forward_with_weights(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
-                                                   View<Float16, 3> out, View<float, 2> lse, View<float, 1> weights,
-                                                   const RaggedOffsets& offsets, const AttentionOptions& options = {},
-                                                   WeightsKind kind = WeightsKind::kSoftmax,
-                                                   Context& context = Context::default_context());
+/// outputs of every sequence; v may be null where out is not asked for.
+QKV_API void attention_varlen_forward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
+                                      const RaggedOutputs<float>& outputs, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_forward(View<const double, 3> q, View<const double, 3> k, View<const double, 3> v,
+                                      const RaggedOutputs<double>& outputs, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_forward(View<const BFloat16, 3> q, View<const BFloat16, 3> k, View<const BFloat16, 3> v,
+                                      const RaggedOutputs<BFloat16>& outputs, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
+QKV_API void attention_varlen_forward(View<const Float16, 3> q, View<const Float16, 3> k, View<const Float16, 3> v,
+                                      const RaggedOutputs<Float16>& outputs, const RaggedOffsets& offsets,
+                                      const AttentionOptions& options = {}, Context& context = Context::default_context());
 
 /// What backward writes; null views are not computed. Overwritten in full, or added to with `accumulate`.
 template <class T>

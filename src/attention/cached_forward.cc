@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/cached_problem.h"
+#include "attention/forward_checks.h"
 #include "attention/forward_driver.h"
 #include "core/check.h"
 #include "core/overlap.h"
@@ -23,7 +24,7 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
     return View<const T, 4>(nullptr, {kv.batch(), kv.num_kv_heads(), kv.max_length(), width}, {0, 0, 0, 1});
   };
   Problem<T> p =
-      make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kRagged, &memory);
+      make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kMaskLater, &memory);
   p.cache = &kv;
   p.cache_kernels = &for_element<T>(kernel_tables(context.isa()).cache);
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
@@ -40,29 +41,24 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
 namespace {
 
 template <class T>
-void check_results(const char* function, const Problem<T>& p, const View<const T, 4>& q, const View<T, 4>& out,
-                   const View<Accumulator<T>, 3>& lse) {
-  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(lse.is_null() || lse.sizes() == typename View<float, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
-                    "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
-  const NamedBox outputs[] = {{"out", out}, {"lse", lse}};
+void check_results(const char* function, const Problem<T>& p, const View<const T, 4>& q, const AttentionOutputs<T>& outputs,
+                   const AttentionOptions& options) {
+  check<UnsupportedError>(!is_asked_for(outputs.weights), function, "weights are not computed on a cache");
+  check_asked_for(function, p, outputs, options);
+  check_sizes_of(function, p, outputs);
+  const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}};
   const NamedBox inputs[] = {{"q", q}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
-  check_outputs(function, outputs, inputs);
+  check_outputs(function, boxes, inputs);
 }
 
 template <class T>
-void compute(const Problem<T>& p, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context) {
-  forward_batch<T>(Batch<T>(p), {.out = out, .lse = lse}, nullptr, context);
-}
-
-template <class T>
-void forward(const View<const T, 4>& q, const KeyValue& kv, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
-             const AttentionOptions& options, Context& context) {
+void forward(const View<const T, 4>& q, const KeyValue& kv, const AttentionOutputs<T>& outputs, const AttentionOptions& options,
+             Context& context) {
   constexpr const char* function = "attention_forward";
   CallMemory memory;
   const Problem<T> p = make_cached_problem(function, q, kv, options, context, memory);
-  check_results(function, p, q, out, lse);
-  compute(p, out, lse, context);
+  check_results(function, p, q, outputs, options);
+  forward_batch<T>(Batch<T>(p), outputs, nullptr, context);
 }
 
 constexpr const char* kCascade = "attention_forward_cascade";
@@ -119,8 +115,8 @@ void convert_rows(const View<From, 4>& from, const View<To, 4>& to) {
 }
 
 template <class T>
-void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const View<T, 4>& out,
-             const View<Accumulator<T>, 3>& lse, const AttentionOptions& options, Context& context) {
+void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const AttentionOutputs<T>& outputs,
+             const AttentionOptions& options, Context& context) {
   using Sum = Accumulator<T>;
   check_shared_pages(kv, shared);
   refuse_in_cascade(options);
@@ -128,9 +124,9 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   of_parts.empty_row = EmptyRow::kZero;
   CallMemory memory;
   const Problem<T> p = make_cached_problem(kCascade, q, kv, of_parts, context, memory);
-  check_results(kCascade, p, q, out, lse);
+  check_results(kCascade, p, q, outputs, of_parts);
   if (shared == 0 || p.batch * p.num_heads * p.q_len == 0) {
-    forward(q, kv, out, lse, options, context);
+    forward(q, kv, outputs, options, context);
     return;
   }
   const Index rows = p.batch * p.num_heads * p.q_len;
@@ -141,7 +137,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
     mask_words = carver.take<std::uint32_t>(shared);
-    for (View<T, 4>& each : outs) each = {carver.take<T>(rows * p.v_head_dim), out.sizes()};
+    for (View<T, 4>& each : outs) each = {carver.take<T>(rows * p.v_head_dim), outputs.out.sizes()};
     for (View<Sum, 3>* each : {&lses[0], &lses[1], &merged}) {
       *each = {carver.take<Sum>(rows), {p.batch, p.num_heads, p.q_len}};
     }
@@ -160,49 +156,51 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   common.max_length = shared;
   of_parts.mask = {};
   // Sequences become queries of one: [Tq, H, B, D].
-  forward(q.transposed(0, 2), KeyValue(common), outs[0].transposed(0, 2), lses[0].transposed(0, 2), of_parts, context);
+  forward<T>(q.transposed(0, 2), KeyValue(common), {.out = outs[0].transposed(0, 2), .lse = lses[0].transposed(0, 2)}, of_parts,
+             context);
   of_parts.mask = options.mask;
-  forward(q, kv.without_first(shared), outs[1], lses[1], of_parts, context);
+  forward<T>(q, kv.without_first(shared), {.out = outs[1], .lse = lses[1]}, of_parts, context);
   const View<const T, 4> parts[] = {outs[0], outs[1]};
   const View<const Sum, 3> part_lses[] = {lses[0], lses[1]};
-  merge_attention(parts, part_lses, out, lse.is_null() ? merged : lse, context);
+  merge_attention(parts, part_lses, outputs.out, outputs.lse.is_null() ? merged : outputs.lse, context);
 }
 
 /// 16-bit queries are widened: their parts would be rounded before they are merged, and out is to be rounded once.
 template <class T>
-void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index shared, const View<T, 4>& out,
-                          const View<Accumulator<T>, 3>& lse, const AttentionOptions& options, Context& context) {
+void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index shared, const AttentionOutputs<T>& outputs,
+                          const AttentionOptions& options, Context& context) {
   using Sum = Accumulator<T>;
   if constexpr (std::is_same_v<T, Sum>) {
-    cascade(q, kv, shared, out, lse, options, context);
+    cascade(q, kv, shared, outputs, options, context);
   } else {
     {
       CallMemory memory;
       AttentionOptions checked = options;
       checked.empty_row = EmptyRow::kZero;  // no row is empty, as below
-      check_results(kCascade, make_cached_problem(kCascade, q, kv, checked, context, memory), q, out, lse);
+      check_results(kCascade, make_cached_problem(kCascade, q, kv, checked, context, memory), q, outputs, checked);
     }
-    const ScratchLease memory = borrow_scratch(context, static_cast<std::size_t>(q.count() + out.count()) * sizeof(Sum));
+    const ScratchLease memory =
+        borrow_scratch(context, static_cast<std::size_t>(q.count() + outputs.out.count()) * sizeof(Sum));
     const View<Sum, 4> wide_q(reinterpret_cast<Sum*>(memory.data()), q.sizes());
-    const View<Sum, 4> wide_out(wide_q.data() + q.count(), out.sizes());
+    const View<Sum, 4> wide_out(wide_q.data() + q.count(), outputs.out.sizes());
     convert_rows(q, wide_q);
-    cascade<Sum>(wide_q, kv, shared, wide_out, lse, options, context);
-    convert_rows(wide_out, out);
+    cascade<Sum>(wide_q, kv, shared, {.out = wide_out, .lse = outputs.lse}, options, context);
+    convert_rows(wide_out, outputs.out);
   }
 }
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                                     \
-  void attention_forward(View<const T, 4> q, const KeyValue& kv, View<T, 4> out, View<Accumulator<T>, 3> lse,             \
-                         const AttentionOptions& options, Context& context) {                                             \
-    forward<T>(q, kv, out, lse, options, context);                                                                        \
-  }                                                                                                                       \
-  void attention_forward_cascade(View<const T, 4> q, const KeyValue& kv, Index shared, View<T, 4> out,                    \
-                                 View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) {        \
-    cascade_rounded_once<T>(q, kv, shared, out, lse, options, context);                                                   \
-  }                                                                                                                       \
-  template Problem<T> make_cached_problem(const char*, const View<const T, 4>&, const KeyValue&, const AttentionOptions&, \
+#define QKV_DEFINE(T)                                                                                                      \
+  void attention_forward(View<const T, 4> q, const KeyValue& kv, const AttentionOutputs<T>& outputs,                       \
+                         const AttentionOptions& options, Context& context) {                                              \
+    forward<T>(q, kv, outputs, options, context);                                                                          \
+  }                                                                                                                        \
+  void attention_forward_cascade(View<const T, 4> q, const KeyValue& kv, Index shared, const AttentionOutputs<T>& outputs, \
+                                 const AttentionOptions& options, Context& context) {                                      \
+    cascade_rounded_once<T>(q, kv, shared, outputs, options, context);                                                     \
+  }                                                                                                                        \
+  template Problem<T> make_cached_problem(const char*, const View<const T, 4>&, const KeyValue&, const AttentionOptions&,  \
                                           Context&, CallMemory&);
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE

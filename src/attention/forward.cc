@@ -1,62 +1,70 @@
-// Forward attention and the weights of a dense batch: its checks. Not: the work (forward_driver.h).
+// Forward attention of a dense and of a ragged batch: checks. Not: the work (forward_driver.h), calls on a cache
+// (cached_forward.cc).
+#include "attention/forward_checks.h"
 #include "attention/forward_driver.h"
-#include "core/check.h"
 #include "core/overlap.h"
 
 namespace qkv {
 inline namespace v0 {
-
 namespace {
 
 template <class T>
-void forward(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-             const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, const View<Accumulator<T>, 4>* weights,
-             const AttentionOptions& options, WeightsKind kind, Context& context) {
+void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+             const AttentionOutputs<T>& outputs, const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_forward";
   CallMemory memory;
-  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &memory);
-  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(lse.is_null() || lse.sizes() == typename View<float, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
-                    "lse must be [B, H, Tq] or null: got ", lse, " for out ", out);
-  if (weights != nullptr) check_sizes(function, "weights", *weights, p.batch, p.num_heads, p.q_len, p.kv_len);
-  const NamedBox outputs[] = {
-      {"out", out}, {"lse", lse}, {"weights", weights == nullptr ? View<Accumulator<T>, 4>{} : *weights}};
+  const Use use = is_asked_for(outputs.out) ? Use::kOutput : Use::kWeights;
+  const Problem<T> p = make_problem(function, q, k, v, options, context, use, &memory);
+  check_asked_for(function, p, outputs, options);
+  check_sizes_of(function, p, outputs);
+  if (is_asked_for(outputs.weights)) {
+    check_sizes(function, "weights", outputs.weights, p.batch, p.num_heads, p.q_len, p.kv_len);
+  }
+  const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}, {"weights", outputs.weights}};
   const NamedBox inputs[] = {{"q", q},         {"k", k},           {"v", v},
                              {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
-  check_outputs(function, outputs, inputs);
+  check_outputs(function, boxes, inputs);
   CaptureJob<T> capture(function, p, options.capture, context, false);
-  const View<Accumulator<T>, 4> wanted = weights == nullptr ? View<Accumulator<T>, 4>{} : *weights;
-  forward_batch<T>(Batch<T>(p), {out, lse, wanted, kind}, capture.if_wanted(), context);
+  forward_batch(Batch<T>(p), outputs, capture.if_wanted(), context);
 }
 
 template <class T>
-void weights(const View<const T, 4>& q, const View<const T, 4>& k, const View<Accumulator<T>, 4>& result,
-             const AttentionOptions& options, WeightsKind kind, Context& context) {
-  constexpr const char* function = "attention_weights";
-  CallMemory memory;
-  const Problem<T> p = make_problem(function, q, k, {}, options, context, Use::kWeights, &memory);
-  check_sizes(function, "weights", result, p.batch, p.num_heads, p.q_len, p.kv_len);
-  const NamedBox outputs[] = {{"weights", result}};
-  const NamedBox inputs[] = {{"q", q}, {"k", k}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
-  check_outputs(function, outputs, inputs);
-  CaptureJob<T> capture(function, p, options.capture, context, false);
-  forward_batch<T>(Batch<T>(p), {{}, {}, result, kind}, capture.if_wanted(), context);
+void forward(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v, const RaggedOutputs<T>& outputs,
+             const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {
+  constexpr const char* function = "attention_varlen_forward";
+  const Use use = is_asked_for(outputs.out) ? Use::kMaskLater : Use::kWeightsMaskLater;
+  const RaggedProblem<T> r(function, q, k, v, offsets, options, context, use);
+  const Problem<T>& p = r.shared;
+  const View<Accumulator<T>, 1>& weights = outputs.weights;
+  check_asked_for(function, p, outputs, options);
+  if (is_asked_for(outputs.out)) check_tokens(function, "out", outputs.out, q.size(0), p.num_heads, p.v_head_dim);
+  check<ShapeError>(outputs.lse.is_null() || outputs.lse.sizes() == typename View<T, 2>::Sizes{q.size(0), p.num_heads},
+                    function, "lse must be [total_q, H] or null: got ", outputs.lse, " for q ", q);
+  if (is_asked_for(weights)) {
+    const Index count = ragged_weights_count(offsets, p.num_heads);
+    check<ShapeError>(weights.size(0) == count, function, "weights must have H * Tq * Tk numbers for each sequence, ", count,
+                      " together: got ", weights);
+    check<ShapeError>(weights.stride(0) == 1 || count <= 1, function, "weights must have stride 1: got ", weights.stride(0));
+  }
+  const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}, {"weights", weights}};
+  const NamedBox inputs[] = {{"q", q},         {"k", k},           {"v", v},
+                             {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
+  check_outputs(function, boxes, inputs);
+  const View<Accumulator<T>, 4> weights_row(weights.data(), {1, 1, 1, weights.size(0)});
+  forward_batch<T>(Batch<T>(r), {one_sequence(outputs.out), one_sequence(outputs.lse), weights_row, outputs.kind}, nullptr,
+                   context);
 }
 
 }  // namespace
 
-#define QKV_DEFINE(T)                                                                                             \
-  void attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,              \
-                         View<Accumulator<T>, 3> lse, const AttentionOptions& options, Context& context) {        \
-    forward<T>("attention_forward", q, k, v, out, lse, nullptr, options, WeightsKind::kSoftmax, context);         \
-  }                                                                                                               \
-  void attention_forward_with_weights(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out, \
-                                      View<Accumulator<T>, 3> lse, View<Accumulator<T>, 4> result,                \
-                                      const AttentionOptions& options, WeightsKind kind, Context& context) {      \
-    forward<T>("attention_forward_with_weights", q, k, v, out, lse, &result, options, kind, context);             \
-  }                                                                                                               \
-  void attention_weights(View<const T, 4> q, View<const T, 4> k, View<Accumulator<T>, 4> result,                  \
-                         const AttentionOptions& options, WeightsKind kind, Context& context) {                   \
-    weights<T>(q, k, result, options, kind, context);                                                             \
+#define QKV_DEFINE(T)                                                                                                        \
+  void attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const AttentionOutputs<T>& outputs,     \
+                         const AttentionOptions& options, Context& context) {                                                \
+    forward<T>(q, k, v, outputs, options, context);                                                                          \
+  }                                                                                                                          \
+  void attention_varlen_forward(View<const T, 3> q, View<const T, 3> k, View<const T, 3> v, const RaggedOutputs<T>& outputs, \
+                                const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {           \
+    forward<T>(q, k, v, outputs, offsets, options, context);                                                                 \
   }
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE

@@ -32,7 +32,7 @@ template <class T>
 struct ForwardDriver {
   using Sum = Accumulator<T>;
   const Batch<T>& batch;
-  const ForwardOutputs<T>& outputs;
+  const AttentionOutputs<T>& outputs;
   CaptureJob<T>* capture;
   bool wants_rows;  // out or lse
   std::array<ForwardPart, 2> dense_parts;
@@ -44,7 +44,7 @@ struct ForwardDriver {
   std::byte *state = nullptr, *workers = nullptr;
   Turn* turn = nullptr;
 
-  ForwardDriver(const Batch<T>& whole, const ForwardOutputs<T>& wanted, CaptureJob<T>* look, bool rows)
+  ForwardDriver(const Batch<T>& whole, const AttentionOutputs<T>& wanted, CaptureJob<T>* look, bool rows)
       : batch(whole), outputs(wanted), capture(look), wants_rows(rows) {}
 
   View<Sum, 4> weights_of(const Problem<T>& p, const ForwardPart& part) const {
@@ -179,7 +179,7 @@ void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPla
 }  // namespace
 
 template <class T>
-void forward_batch(const Batch<T>& batch, const ForwardOutputs<T>& outputs, CaptureJob<T>* capture, Context& context) {
+void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context) {
   ForwardDriver<T> driver(batch, outputs, capture, outputs.out.data() != nullptr || outputs.lse.data() != nullptr);
   driver.deal_out(batch.is_ragged() ? nullptr : driver.dense_parts.data());
   if (driver.items == 0) return;
@@ -205,7 +205,7 @@ void forward_batch(const Batch<T>& batch, const ForwardOutputs<T>& outputs, Capt
 
 template <class T>
 void plan_forward(const Batch<T>& batch, AttentionPlan& plan) {
-  const ForwardOutputs<T> none;
+  const AttentionOutputs<T> none;
   ForwardDriver<T> driver(batch, none, nullptr, true);
   std::vector<ForwardPart> parts(static_cast<std::size_t>(batch.parts()));
   driver.deal_out(parts.data());
@@ -236,8 +236,8 @@ void plan_forward(const Batch<T>& batch, AttentionPlan& plan) {
   add_reasons(batch, tiled, decoded, plan);
 }
 
-#define QKV_INSTANTIATE(T)                                                                          \
-  template void forward_batch(const Batch<T>&, const ForwardOutputs<T>&, CaptureJob<T>*, Context&); \
+#define QKV_INSTANTIATE(T)                                                                            \
+  template void forward_batch(const Batch<T>&, const AttentionOutputs<T>&, CaptureJob<T>*, Context&); \
   template void plan_forward(const Batch<T>&, AttentionPlan&);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE

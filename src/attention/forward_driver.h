@@ -8,19 +8,11 @@
 namespace qkv {
 inline namespace v0 {
 
-/// What is wanted; null: not wanted. Of a ragged batch the tensors of all tokens are one sequence [1, H, total, ..], and
-/// weights are [1, 1, 1, count]: [H, Tq, Tk] of each sequence, one behind the other.
-template <class T>
-struct ForwardOutputs {
-  View<T, 4> out{};                   // [B, H, Tq, Dv]
-  View<Accumulator<T>, 3> lse{};      // [B, H, Tq]
-  View<Accumulator<T>, 4> weights{};  // [B, H, Tq, Tk]
-  WeightsKind kind = WeightsKind::kSoftmax;
-};
-
+/// Of a ragged batch the tensors of all tokens are one sequence, [1, H, total, ..], and weights are [1, 1, 1, count]: [H, Tq, Tk]
+/// of each sequence, one behind the other.
 /// `capture`: null where nobody looks.
 template <class T>
-void forward_batch(const Batch<T>& batch, const ForwardOutputs<T>& outputs, CaptureJob<T>* capture, Context& context);
+void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context);
 
 /// Algorithm, tiles, work items and scratch of a call that wants out and lse.
 template <class T>

@@ -128,7 +128,9 @@ void check_sizes(const char* function, const char* name, const View<T, 4>& view,
 template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                         const AttentionOptions& options, Context& context, Use use, CallMemory* memory) {
-  check_inputs(function, q, k, v, use == Use::kWeights);
+  const bool mask_later = use == Use::kMaskLater || use == Use::kWeightsMaskLater;
+  const bool unread = v.data() == nullptr && (use == Use::kWeights || use == Use::kWeightsMaskLater);
+  check_inputs(function, q, k, v, unread);
   Problem<T> p{};
   p.batch = q.size(0);
   p.num_heads = q.size(1);
@@ -136,12 +138,12 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.q_len = q.size(2);
   p.kv_len = k.size(2);
   p.head_dim = q.size(3);
-  p.v_head_dim = use == Use::kWeights ? 1 : v.size(3);
+  p.v_head_dim = unread ? 1 : v.size(3);
   p.q = q;
   p.k = k;
   p.v = v;
   p.bias = bias_of<T>(function, options.bias);
-  if (use != Use::kRagged) {
+  if (!mask_later) {
     p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
     check_mask(options.mask, p.mask.extent, function);
     check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
@@ -168,7 +170,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   if (memory != nullptr) {
     check_position_bias<Accumulator<T>>(options.position_bias, p.num_heads, p.q_len, p.kv_len, function);
     memory->position = p.position.spread(options.position_bias, p.q_len, p.kv_len, context);
-    if (use != Use::kRagged) p.mask.extent.summaries = memory->dense.make(p.mask.node, context);
+    if (!mask_later) p.mask.extent.summaries = memory->dense.make(p.mask.node, context);
   }
   return p;
 }

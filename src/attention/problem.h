@@ -72,8 +72,9 @@ struct Problem {
 
 enum class Use {
   kOutput,
-  kWeights,  // v is not read and may be null
-  kRagged    // one sequence of all tokens: the mask and the sizes of biases are those of each sequence, and not looked at
+  kWeights,           // v is not read and may be null
+  kMaskLater,         // the mask and the sizes of biases are those of each sequence, and not looked at here
+  kWeightsMaskLater,  // both
 };
 
 /// What a call makes of its options before it starts.

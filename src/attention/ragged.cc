@@ -24,10 +24,10 @@ void check_offsets(const char* function, const char* name, const Offsets& offset
 template <class T>
 RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q, const View<const T, 3>& k,
                                 const View<const T, 3>& v, const RaggedOffsets& its_offsets,
-                                const AttentionOptions& its_options, Context& context)
+                                const AttentionOptions& its_options, Context& context, Use use)
     : offsets(its_offsets),
       options(its_options),
-      shared(make_problem(function, one_sequence(q), one_sequence(k), one_sequence(v), options, context, Use::kRagged)) {
+      shared(make_problem(function, one_sequence(q), one_sequence(k), one_sequence(v), options, context, use)) {
   check<UnsupportedError>(options.capture.result == nullptr, function,
                           "capture is not supported in a ragged batch: look at one sequence alone");
   check<ShapeError>(offsets.q_offsets.size() == offsets.kv_offsets.size(), function,

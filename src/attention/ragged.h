@@ -11,7 +11,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Numbers [total, heads] of one sequence as [1, heads, total]; tokens: one_sequence of view.h. Null stays null.
+/// Numbers [total, heads] as one sequence, [1, heads, total]; tokens: qkv/view.h. Null stays null.
 template <class T>
 View<T, 3> one_sequence(const View<T, 2>& numbers) {
   return {numbers.data(), {1, numbers.size(1), numbers.size(0)}, {0, numbers.stride(1), numbers.stride(0)}};
@@ -21,7 +21,8 @@ template <class T>
 struct RaggedProblem {
   /// Checks everything but outputs. Throws ShapeError, OptionError.
   RaggedProblem(const char* function, const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v,
-                const RaggedOffsets& its_offsets, const AttentionOptions& its_options, Context& context);
+                const RaggedOffsets& its_offsets, const AttentionOptions& its_options, Context& context,
+                Use use = Use::kMaskLater);
   RaggedOffsets offsets;
   const AttentionOptions& options;
   Problem<T> shared;   // one sequence of all tokens, without a mask

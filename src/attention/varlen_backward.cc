@@ -43,10 +43,10 @@ void backward(const View<const T, 3>& q, const View<const T, 3>& k, const View<c
                                        .dk = one_sequence(gradients.dk),
                                        .dv = one_sequence(gradients.dv),
                                        .dbias = gradients.dbias,
-                                       .dlse = one_sequence(gradients.dlse),
-                                       .accumulate = gradients.accumulate,
                                        .dsinks = gradients.dsinks,
-                                       .dposition_bias = gradients.dposition_bias};
+                                       .dposition_bias = gradients.dposition_bias,
+                                       .dlse = one_sequence(gradients.dlse),
+                                       .accumulate = gradients.accumulate};
   backward_batch(Batch<T>(r), {one_sequence(out), one_sequence(lse), one_sequence(dout)}, of_batch, context);
 }
 

@@ -230,7 +230,7 @@ std::vector<LayerTrace> AttentionLM::trace(View<const Index, 2> ids, Context& co
     AttentionOptions options;
     if (m.config.causal) options.mask = Mask::causal();
     traces[i].weights = Tensor<float>({a.batch, heads, a.length, a.length});
-    attention_weights(traces[i].q, traces[i].k, traces[i].weights, options, WeightsKind::kSoftmax, context);
+    attention_forward(traces[i].q, traces[i].k, {}, {.weights = traces[i].weights}, options, context);
   }
   return traces;
 }

@@ -187,8 +187,8 @@ TYPED_TEST(Bits, ASequenceAloneIsItsPlaceInABatch) {
       const auto part = [&](const auto& view) { return view.sliced(0, begin, end); };
       const View<Accumulator<T>, 3> lse(const_cast<Accumulator<T>*>(into.lse.data()), {batch, num_heads, q_len});
       const View<Accumulator<T>, 4> dbias(const_cast<Accumulator<T>*>(into.dbias.data()), problem.bias.sizes());
-      attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), part(into.out.view), part(lse), options,
-                        context);
+      attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), {.out = part(into.out.view), .lse = part(lse)},
+                        options, context);
       AttentionGradients<T> wanted;
       wanted.dq = part(into.gradients.views[0]), wanted.dk = part(into.gradients.views[1]);
       wanted.dv = part(into.gradients.views[2]), wanted.dbias = part(dbias);
@@ -223,7 +223,7 @@ TYPED_TEST(Bits, WhatIsNotAskedForChangesNothing) {
     all.run(problem, context);
     const auto expected = outputs_of(all);
     Result<T> one(problem);
-    attention_forward(problem.q(), problem.k(), problem.v(), one.out.view, View<Accumulator<T>, 3>(), problem.options, context);
+    attention_forward(problem.q(), problem.k(), problem.v(), {.out = one.out.view}, problem.options, context);
     EXPECT_TRUE(same_bits(copy_as<Accumulator<T>>(one.out.view), expected[0])) << "without lse";
     for (int output = 0; output < 4; ++output) {
       AttentionGradients<T> wanted;

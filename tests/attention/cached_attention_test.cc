@@ -123,7 +123,7 @@ TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
       Worst worst;
       for_each_isa(1, [&](Context& context) {
         Result<T> result(problem);
-        attention_forward(problem.q(), cache.key_value(), result.out.view, result.lse, {.mask = mask}, context);
+        attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, {.mask = mask}, context);
         EXPECT_TRUE(expectation.holds_forward(result, mask.describe(), worst));
       });
     }
@@ -171,9 +171,9 @@ TYPED_TEST(CachedAttention, DecodingIsTheFullForward) {
         const Index n = std::min(150 - done, 1 + random.below(largest));
         const auto part = [&](const View<T, 4>& x) { return x.sliced(2, done, done + n); };
         cache.append(part(problem.k()), part(problem.v()));
-        attention_forward(part(problem.q()), cache.key_value(), part(result.out.view),
-                          View<T, 3>(result.lse).sliced(2, done, done + n), {.mask = Mask::causal(Align::kBottomRight)},
-                          context);
+        attention_forward(part(problem.q()), cache.key_value(),
+                          {.out = part(result.out.view), .lse = View<T, 3>(result.lse).sliced(2, done, done + n)},
+                          {.mask = Mask::causal(Align::kBottomRight)}, context);
         done += n;
       }
       Worst worst;
@@ -244,7 +244,7 @@ void expect_errors_write_nothing(KVCache cache) {
     EXPECT_TRUE(std::ranges::equal(kept_k.span(), k.span()));
   };
   const auto run = [&](const Tensor<float>& queries, const AttentionOptions& options) {
-    return [&queries, &cache, &out, options] { attention_forward(queries, cache.key_value(), out, {}, options); };
+    return [&queries, &cache, &out, options] { attention_forward(queries, cache.key_value(), {.out = out}, options); };
   };
   ShapeError* shape = nullptr;
   OptionError* option = nullptr;
@@ -256,7 +256,7 @@ void expect_errors_write_nothing(KVCache cache) {
   refuses(run(q, {.bias = bias}), "bias must have sizes", shape);
   refuses(run(q, {.empty_row = EmptyRow::kMean}), "kMean", unsupported);
   refuses(run(q, {.dropout = {.p = 0.5, .training = true}}), "dropout", unsupported);
-  refuses([&] { attention_forward(q64, cache.key_value(), out64, {}); }, "a cache of f64", option);
+  refuses([&] { attention_forward(q64, cache.key_value(), {.out = out64}); }, "a cache of f64", option);
 }
 
 TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
@@ -269,7 +269,7 @@ TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
   const Tensor<float> k({1, 2, 2, 8}), q({1, 2, 3, 8});
   for (int n = 0; n < 4; ++n) ring.append(k, k);
   Tensor<float> out({1, 2, 3, 8});
-  EXPECT_THROW(attention_forward(q, ring.key_value(), out, {}, {.mask = Mask::causal(Align::kBottomRight)}), OptionError);
+  EXPECT_THROW(attention_forward(q, ring.key_value(), {.out = out}, {.mask = Mask::causal(Align::kBottomRight)}), OptionError);
   EXPECT_EQ(ring.length(0), 8);
 }
 
@@ -290,7 +290,7 @@ TEST(CachedAttentionErrors, ARingHidesNoKeyThatAMaskAsksFor) {
   for (const Index first : {0, 4}) {
     KVCache ring = empty_cache(CacheKind::kRing, CacheStorage::kF32, 1, 2, 8, 8, 0, kWindow, 1, first);
     for (Index n = 0; n < kWindow; ++n) ring.append(one, one);
-    const auto run = [&](const Mask& mask) { attention_forward(q, ring.key_value(), out, {}, {.mask = mask}); };
+    const auto run = [&](const Mask& mask) { attention_forward(q, ring.key_value(), {.out = out}, {.mask = mask}); };
     run(window | Mask::first(4));
     for (Index n = kWindow; n < kLength; ++n) ring.append(one, one);
     for (const Mask& mask : {Mask(), causal, window, Mask::sliding(kWindow - 1, kEnd), causal & Mask::keep(last, MaskAxes::kBk),

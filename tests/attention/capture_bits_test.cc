@@ -33,7 +33,7 @@ void forward_with(const Problem<T>& problem, const Capture& look, CaptureResult&
   Result<T> result(problem);
   AttentionOptions options = problem.options;
   options.capture = {look, seen};
-  attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, options, context);
+  attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
 }
 
 template <class T>
@@ -112,7 +112,7 @@ TYPED_TEST(CaptureBits, WhatElseIsLookedAtChangesNothing) {
   });
 }
 
-/// Rows are those of attention_weights; decode's too, whose out comes from other kernels.
+/// Rows are those of the weights; decode's too, whose out comes from other kernels.
 TYPED_TEST(CaptureBits, RowsAreTheWeights) {
   using T = TypeParam;
   AttentionCase few = long_case(MaskKind::kNone);
@@ -150,7 +150,7 @@ TYPED_TEST(CaptureBits, AttentionWeightsSeeTheSame) {
     AttentionOptions options = problem.options;
     options.capture = {look, weights};
     Result<T> result(problem);
-    attention_weights(problem.q(), problem.k(), result.weights, options, WeightsKind::kSoftmax, context);
+    attention_forward(problem.q(), problem.k(), {}, {.weights = result.weights}, options, context);
     const bool pairs = has_bf16_products(context.isa()) && std::is_same_v<T, BFloat16>;
     if (!pairs) expect_same(weights, forward);
   });
@@ -164,7 +164,7 @@ TEST(CaptureErrors, NameWhatIsWrongAndLeaveResultsAlone) {
     seen.rows = Tensor<double>({1});
     seen.rows.data()[0] = 42;
     try {
-      attention_forward(q, k, v, out, lse, {.capture = {look, seen}});
+      attention_forward(q, k, v, {.out = out, .lse = lse}, {.capture = {look, seen}});
       attention_backward(q, k, v, out, lse, out, {}, {.capture = {look, seen}});
       FAIL() << "no error: " << text;
     } catch (const OptionError& error) {
@@ -186,7 +186,7 @@ TEST(CaptureErrors, TheOtherDirectionIsLeftAlone) {
   Tensor<float> out({1, 1, 5, 4}), lse({1, 1, 5}), dq({1, 1, 5, 4});
   const Capture look{.top_k = 1, .of = CaptureOf::kGradient};
   CaptureResult seen;
-  attention_forward(q, q, q, out, lse, {.capture = {look, seen}});
+  attention_forward(q, q, q, {.out = out, .lse = lse}, {.capture = {look, seen}});
   EXPECT_EQ(seen.top_weights.rank(), 0);
   attention_backward(q, q, q, out, lse, q, {.dq = dq}, {.capture = {look, seen}});
   EXPECT_EQ(seen.top_weights.count(), 5);

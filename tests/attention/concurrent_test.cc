@@ -51,7 +51,7 @@ TEST(Concurrent, CallersReadOneCache) {
         const Tensor<float> q = some({batch, 2 * heads, q_len, width}, 3);
         const auto answer = [&](Context& context) {
           Tensor<float> out({batch, 2 * heads, q_len, width}), lse({batch, 2 * heads, q_len});
-          attention_forward(q, cache.key_value(), out, lse, {.mask = Mask::first(length - 7)}, context);
+          attention_forward(q, cache.key_value(), {.out = out, .lse = lse}, {.mask = Mask::first(length - 7)}, context);
           return std::vector<float>(out.span().begin(), out.span().end());
         };
         for_each_isa(2, [&](Context& context) {
@@ -74,7 +74,7 @@ TEST(Concurrent, WhatACallbackThrowsReachesItsOwnCaller) {
   const auto gradients = [&](const Mask& mask, Context& context) {
     Tensor<float> out({2, 2, length, width}), lse({2, 2, length});
     Tensor<float> dq({2, 2, length, width}), dk({2, 2, length, width}), dv({2, 2, length, width});
-    attention_forward(q, q, q, out, lse, {.mask = mask}, context);
+    attention_forward(q, q, q, {.out = out, .lse = lse}, {.mask = mask}, context);
     attention_backward(q, q, q, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, {.mask = mask}, context);
     return std::vector<float>(dq.span().begin(), dq.span().end());
   };

@@ -128,7 +128,7 @@ TYPED_TEST(Decode, WithoutLseTheSameBits) {
   for_each_isa(2, [&](Context& context) {
     Result<T> with(problem), without(problem);
     with.run_forward(problem, context);
-    attention_forward(problem.q(), problem.k(), problem.v(), without.out.view, View<T, 3>(), problem.options, context);
+    attention_forward(problem.q(), problem.k(), problem.v(), {.out = without.out.view}, problem.options, context);
     EXPECT_TRUE(same_bits(copy_as<T>(with.out.view), copy_as<T>(without.out.view)));
   });
 }
@@ -144,8 +144,8 @@ TYPED_TEST(Decode, RoomBehindTheLengthChangesNoBits) {
       problem.options.mask = Mask::key_lengths(std::span<const Index>(&length, 1));
       Result<T> roomy(problem), exact(problem);
       roomy.run_forward(read, context);
-      attention_forward(read.q(), read.k().sliced(2, 0, length), read.v().sliced(2, 0, length), exact.out.view, exact.lse, {},
-                        context);
+      attention_forward(read.q(), read.k().sliced(2, 0, length), read.v().sliced(2, 0, length),
+                        {.out = exact.out.view, .lse = exact.lse}, {}, context);
       EXPECT_TRUE(same_bits(copy_as<T>(roomy.out.view), copy_as<T>(exact.out.view)));
       EXPECT_TRUE(same_bits(roomy.lse, exact.lse));
     });
@@ -207,7 +207,7 @@ void expect_rounded_floats() {
       wide.run_forward(problem, context);
       Tensor<Half> out({1, 2, q_len, 33});
       Tensor<float> lse({1, 2, q_len});
-      attention_forward(q, k, v, out, lse, problem.options, context);
+      attention_forward(q, k, v, {.out = out, .lse = lse}, problem.options, context);
       EXPECT_TRUE(same_bits(out, copy_as<Half>(wide.out.view)));
       EXPECT_TRUE(same_bits(lse, wide.lse));
     });
@@ -253,7 +253,7 @@ TEST(DecodePlan, MemoryDoesNotGrowWithTheKeys) {
     const Tensor<float> q({1, 16, 1, 128}), k({1, 1, kv_len, 128});
     Tensor<float> out(q.sizes()), lse({1, 16, 1});
     Context context({.threads = 2});
-    attention_forward(q, k, k, out, lse, {}, context);
+    attention_forward(q, k, k, {.out = out, .lse = lse}, {}, context);
     EXPECT_LE(attention_plan(q, k, k, {}, context).forward_scratch_bytes, std::size_t{2} << 20);
     return context.scratch_bytes();
   };

@@ -62,8 +62,9 @@ TEST(Dropout, AppliedWeightsAreWeightsTimesFactors) {
     dropout_factors(problem.options.dropout, factors);
     for_each_isa(2, [&](Context& context) {
       Tensor<float> softmax({2, 3, 37, 203}), applied({2, 3, 37, 203});
-      attention_weights(problem.q(), problem.k(), softmax, problem.options, WeightsKind::kSoftmax, context);
-      attention_weights(problem.q(), problem.k(), applied, problem.options, WeightsKind::kApplied, context);
+      attention_forward(problem.q(), problem.k(), {}, {.weights = softmax}, problem.options, context);
+      attention_forward(problem.q(), problem.k(), {}, {.weights = applied, .kind = WeightsKind::kApplied}, problem.options,
+                        context);
       for (Index n = 0; n < softmax.count(); ++n) {
         ASSERT_FLOAT_EQ(applied.data()[n], softmax.data()[n] * factors.data()[n]) << n;
         ASSERT_TRUE(factors.data()[n] != 0 || applied.data()[n] == 0) << n;

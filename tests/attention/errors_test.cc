@@ -7,6 +7,7 @@
 
 #include "qkv/attention.h"
 #include "qkv/error.h"
+#include "qkv/kv_cache.h"
 
 namespace qkv::test {
 namespace {
@@ -17,7 +18,7 @@ struct Call {
   Tensor<float> dq{2, 4, 3, 8}, dk{2, 2, 5, 8}, dv{2, 2, 5, 6};
   AttentionOptions options;
 
-  void forward() { attention_forward(q, k, v, out, lse, options); }
+  void forward() { attention_forward(q, k, v, {.out = out, .lse = lse}, options); }
   void backward() {
     AttentionGradients<float> wanted;
     wanted.dq = dq, wanted.dk = dk, wanted.dv = dv;
@@ -56,7 +57,7 @@ TEST(Errors, NegativeSizesAreRefused) {
   float x[64] = {};
   const View<const float, 4> rows(x, {1, 1, -2, 4});
   const View<float, 4> out(x, {1, 1, -2, 4});
-  expect_parts(text_of<ShapeError>([&] { attention_forward(rows, rows, rows, out, {}); }), {"[attention_forward]", "-2"});
+  expect_parts(text_of<ShapeError>([&] { attention_forward(rows, rows, rows, {.out = out}); }), {"[attention_forward]", "-2"});
 }
 
 /// Sizes and strides whose products are no numbers: an error before anything is read.
@@ -66,7 +67,7 @@ TEST(Errors, ViewsThatReachTooFarAreRefused) {
   const View<const float, 4> small(x, {1, 1, 1, 4});
   const View<float, 4> out(y, {1, 1, 1, 4});
   const auto refuses = [&](const View<const float, 4>& q, const View<const float, 4>& kv, const View<float, 4>& to) {
-    expect_parts(text_of<ShapeError>([&] { attention_forward(q, kv, kv, to, {}); }),
+    expect_parts(text_of<ShapeError>([&] { attention_forward(q, kv, kv, {.out = to}); }),
                  {"[attention_forward]", "must have at most 2^61 elements"});
   };
   const View<const float, 4> batch(x, {kHuge, 1, 1, 4}, {0, 4, 4, 1}), rows(x, {1, 1, kHuge, 4}, {0, 4, 0, 1});
@@ -86,7 +87,7 @@ TEST(Errors, AnOutputShowsNoElementTwice) {
   const View<float, 4> whole = call.out;
   const View<float, 4> twisted(whole.data(), whole.sizes(), {whole.stride(0), 1, whole.stride(2), 1});
   expect_parts(
-      text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, twisted, call.lse); }),
+      text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, {.out = twisted, .lse = call.lse}); }),
       {"[attention_forward] out is written, so no two of its elements may be one: got [2, 4, 3, 6], strides [72, 1, 6, 1]"});
 }
 
@@ -96,7 +97,7 @@ TEST(Errors, WhatIsNotGivenIsNotCalledEmpty) {
                  attention_backward(call.q, call.k, call.v, call.out, {}, call.dout, AttentionGradients<float>{.dq = call.dq});
                }),
                {"[attention_backward] lse must be [B, H, Tq], as forward returned it: got not given for out [2, 4, 3, 6]"});
-  expect_parts(text_of<ShapeError>([&] { attention_forward(call.lse, call.k, call.v, call.out, call.lse); }),
+  expect_parts(text_of<ShapeError>([&] { attention_forward(call.lse, call.k, call.v, {.out = call.out, .lse = call.lse}); }),
                {"[View] a tensor of 3 axes was given where the argument has 4: got tensor [2, 4, 3]"});
 }
 
@@ -178,7 +179,7 @@ TEST(Errors, StridesOfTheLastAxis) {
   Call call;
   const View<float, 4> wide(call.q.data(), {2, 4, 3, 4}, {96, 24, 8, 2});
   const Tensor<float> k({2, 2, 5, 4});
-  expect_parts(text_of<ShapeError>([&] { attention_forward(wide, k, call.v, call.out, call.lse); }),
+  expect_parts(text_of<ShapeError>([&] { attention_forward(wide, k, call.v, {.out = call.out, .lse = call.lse}); }),
                {"[attention_forward]", "stride"});
 }
 
@@ -249,7 +250,7 @@ TEST(Errors, MasksAndBiasesOfOtherSizes) {
 TEST(Errors, OutputsShareNoElement) {
   Call call;
   const View<float, 4> q = call.q;
-  expect_parts(text_of<ShapeError>([&] { attention_forward(q, call.k, call.k, q, call.lse); }),
+  expect_parts(text_of<ShapeError>([&] { attention_forward(q, call.k, call.k, {.out = q, .lse = call.lse}); }),
                {"[attention_forward]", "share no element"});
   AttentionGradients<float> wanted;
   wanted.dk = call.dk;
@@ -257,7 +258,7 @@ TEST(Errors, OutputsShareNoElement) {
   expect_parts(text_of<ShapeError>([&] { attention_backward(q, call.k, call.v, call.out, call.lse, call.dout, wanted); }),
                {"[attention_backward]", "share no element"});
   const View<float, 4> repeated(call.out.data(), {2, 4, 3, 6}, {72, 18, 0, 1});
-  text_of<ShapeError>([&] { attention_forward(q, call.k, call.v, repeated, call.lse); });
+  text_of<ShapeError>([&] { attention_forward(q, call.k, call.v, {.out = repeated, .lse = call.lse}); });
 }
 
 TEST(Errors, AFailedCallWritesNothing) {
@@ -268,11 +269,32 @@ TEST(Errors, AFailedCallWritesNothing) {
   for (const float x : call.out.span()) EXPECT_EQ(x, 7);
 }
 
+TEST(Errors, OutputsThatAreNotAskedFor) {
+  Call call;
+  Tensor<float> weights({2, 4, 3, 5});
+  expect_parts(text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {}); }),
+               {"[attention_forward]", "asked for"});
+  expect_parts(text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {.lse = call.lse}); }),
+               {"[attention_forward]", "give .out"});
+  text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {.lse = call.lse, .weights = weights}); });
+  text_of<ShapeError>([&] { attention_forward(call.q, call.k, {}, {.out = call.out}); });
+  const KeyValue kv = KeyValue::contiguous(call.k, call.v);
+  text_of<OptionError>([&] { attention_forward(call.q, kv, {}); });
+  expect_parts(text_of<UnsupportedError>([&] { attention_forward(call.q, kv, {.out = call.out, .weights = weights}); }),
+               {"[attention_forward]", "cache"});
+  const Tensor<float> nothing({2, 4, 0, 6});
+  Tensor<float> no_out({2, 4, 0, 6});
+  EXPECT_NO_THROW(attention_forward(nothing, call.k, call.v, {.out = no_out}));
+  const Capture look{.statistics = true};
+  CaptureResult seen;
+  EXPECT_NO_THROW(attention_forward(call.q, call.k, call.v, {}, {.capture = {look, seen}}));
+}
+
 TEST(Errors, WeightsAndMerge) {
   Call call;
   Tensor<float> weights({2, 4, 3, 4});
-  expect_parts(text_of<ShapeError>([&] { attention_weights(call.q, call.k, weights); }),
-               {"[attention_weights]", "[2, 4, 3, 4]", "[2, 4, 3, 5]"});
+  expect_parts(text_of<ShapeError>([&] { attention_forward(call.q, call.k, {}, {.weights = weights}); }),
+               {"[attention_forward]", "[2, 4, 3, 4]", "[2, 4, 3, 5]"});
   const Tensor<float> other_out({2, 4, 2, 6}), other_lse({2, 4, 2});
   const std::array<View<const float, 4>, 2> outs = {call.dout, other_out};
   const std::array<View<const float, 3>, 2> lses = {call.lse, other_lse};

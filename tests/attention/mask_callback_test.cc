@@ -31,14 +31,16 @@ TEST(MaskCallback, WhatACallbackThrowsReachesTheCaller) {
     const Mask union_mask = (Mask::first(5) | mask) & Mask::window(400, 400, Align::kTopLeft);
     for (const Mask& each : {mask, union_mask}) {
       const AttentionOptions options{.mask = each};
-      for_each_isa(1, [&](Context& context) { EXPECT_THROW(attention_forward(q, k, k, out, lse, options, context), Stop); });
+      for_each_isa(1, [&](Context& context) {
+        EXPECT_THROW(attention_forward(q, k, k, {.out = out, .lse = lse}, options, context), Stop);
+      });
       for_each_isa(4, [&](Context& context) {
-        EXPECT_THROW(attention_forward(q, k, k, out, lse, options, context), Stop);
-        EXPECT_THROW(attention_weights(q, k, weights, options, WeightsKind::kSoftmax, context), Stop);
+        EXPECT_THROW(attention_forward(q, k, k, {.out = out, .lse = lse}, options, context), Stop);
+        EXPECT_THROW(attention_forward(q, k, {}, {.weights = weights}, options, context), Stop);
         EXPECT_THROW(attention_backward(q, k, k, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options, context), Stop);
         EXPECT_THROW(attention_plan(q, k, k, options, context), Stop);
         // The context works on.
-        EXPECT_NO_THROW(attention_forward(q, k, k, out, lse, {.mask = Mask::first(9)}, context));
+        EXPECT_NO_THROW(attention_forward(q, k, k, {.out = out, .lse = lse}, {.mask = Mask::first(9)}, context));
       });
       Tensor<std::uint8_t> dense({2, 2, q_len, length});
       EXPECT_THROW(mask_to_dense(each, dense), Stop);

@@ -72,7 +72,7 @@ void expect_misfit(const Mask& mask, std::initializer_list<std::string_view> par
   const Tensor<float> q({2, 3, 4, 8}), k({2, 3, 6, 8});
   Tensor<float> out({2, 3, 4, 8}), lse({2, 3, 4});
   for (float& x : out.span()) x = 7;
-  EXPECT_THROW(attention_forward(q, k, k, out, lse, {.mask = mask}), Error) << mask.describe();
+  EXPECT_THROW(attention_forward(q, k, k, {.out = out, .lse = lse}, {.mask = mask}), Error) << mask.describe();
   EXPECT_THROW(attention_plan(q, k, k, {.mask = mask}), Error);
   for (const float x : out.span()) ASSERT_EQ(x, 7) << "something was written";
 }

@@ -92,7 +92,7 @@ TEST(MaskNames, XFormersLowerTriangularMaskWithTensorBias) {
   for (Tensor<double>* tensor : {&q, &k, &bias}) {
     for (double& x : tensor->span()) x = random.symmetric();
   }
-  attention_weights(q, k, weights, {.mask = Mask::causal(), .bias = bias});
+  attention_forward(q, k, {}, {.weights = weights}, {.mask = Mask::causal(), .bias = bias});
   // materialize(): -inf above the diagonal, plus the bias.
   Tensor<double> materialized({1, 1, length, length});
   for (Index i = 0; i < length; ++i) {
@@ -182,7 +182,7 @@ TEST(MaskNames, XFormersPaged) {
   const View<const double, 4> queries = q, keys = k;
   const auto expect_paged = [&](const char* name, const Mask& mask, const auto& definition) {
     SCOPED_TRACE(name);
-    attention_forward(q, KeyValue::paged(keys, keys, table, lengths), out, {}, {.mask = mask});
+    attention_forward(q, KeyValue::paged(keys, keys, table, lengths), {.out = out}, {.mask = mask});
     for (Index b = 0; b < kBatch; ++b) {
       const Index length = lengths[static_cast<std::size_t>(b)];
       Tensor<double> own({1, 1, length, kWidth}), alone({1, 1, kQueries, kWidth});
@@ -191,7 +191,7 @@ TEST(MaskNames, XFormersPaged) {
         std::copy_n(&keys(table(b, j / kPage), 0, j % kPage, 0), kWidth, own.data() + j * kWidth);
         for (Index i = 0; i < kQueries; ++i) keep.data()[i * length + j] = definition(b, i, j, length);
       }
-      attention_forward(queries.sliced(0, b, b + 1), own, own, alone, {},
+      attention_forward(queries.sliced(0, b, b + 1), own, own, {.out = alone},
                         {.mask = Mask::keep(View<const std::uint8_t, 4>(keep))});
       const double* own_out = out.data() + b * kQueries * kWidth;
       for (Index n = 0; n < alone.count(); ++n) EXPECT_NEAR(own_out[n], alone.data()[n], 1e-14) << "document " << b;

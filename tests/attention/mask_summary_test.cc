@@ -204,7 +204,7 @@ TEST(MaskSummary, IsInThePlan) {
     EXPECT_GT(plan.skipped_tiles, 0);
     EXPECT_GT(plan.full_tiles, 0);
     EXPECT_GT(plan.mask_bytes, 0U);
-    const auto forward = [&] { attention_forward(q, q, q, out, lse, options, context); };
+    const auto forward = [&] { attention_forward(q, q, q, {.out = out, .lse = lse}, options, context); };
     const auto backward = [&] { attention_backward(q, q, q, out, lse, q, {.dq = dq, .dk = dk, .dv = dv}, options, context); };
     context.trim();
     forward();
@@ -245,16 +245,16 @@ TEST(MaskSummary, WhatIsSkippedLeavesNoTrace) {
     o.weights = Tensor<float>({kBatch, kHeads, kQueries, kKeys});
     const Capture look{.top_k = 3, .statistics = true, .column_mass = true};
     AttentionOptions options{.mask = mask};
-    attention_weights(q, k, o.weights, options, WeightsKind::kSoftmax, context);
+    attention_forward(q, k, {}, {.weights = o.weights}, options, context);
     options.capture = {look, o.seen};
-    attention_forward(q, k, v, o.out, o.lse, options, context);
+    attention_forward(q, k, v, {.out = o.out, .lse = o.lse}, options, context);
     options.capture = {};
     attention_backward(q, k, v, o.out, o.lse, dout, {.dq = o.dq, .dk = o.dk, .dv = o.dv}, options, context);
     const AttentionTangents<float> tangents{.v = tv};
     attention_jvp(q, k, v, o.lse, tangents, o.tout, {}, options, context);
     attention_double_backward(q, k, v, o.out, o.lse, dout, tangents, {.gq = o.gq, .gk = o.gk, .gv = o.gv}, options, context);
-    attention_forward(few_q, k, v, o.few, {}, {.mask = few_mask}, context);
-    attention_forward(few_q, KeyValue::contiguous(k, v), o.cached, {}, {.mask = few_mask}, context);
+    attention_forward(few_q, k, v, {.out = o.few}, {.mask = few_mask}, context);
+    attention_forward(few_q, KeyValue::contiguous(k, v), {.out = o.cached}, {.mask = few_mask}, context);
     return o;
   };
   const auto same = [](const auto& a, const auto& b) {

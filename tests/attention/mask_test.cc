@@ -1,4 +1,4 @@
-// Masks as the drawings in qkv/mask.h show them, read back through attention_weights with equal scores; their texts; their
+// Masks as the drawings in qkv/mask.h show them, read back through weights with equal scores; their texts; their
 // errors.
 #include "qkv/mask.h"
 
@@ -17,7 +17,7 @@ namespace {
 std::string draw(const Mask& mask, Index q_len, Index kv_len, Index batch = 1, Index b = 0) {
   const Tensor<float> q({batch, 1, q_len, 1}), k({batch, 1, kv_len, 1});
   Tensor<float> weights({batch, 1, q_len, kv_len});
-  attention_weights(q, k, weights, {.mask = mask});
+  attention_forward(q, k, {}, {.weights = weights}, {.mask = mask});
   const View<const float, 4> w = weights;
   std::string rows;
   for (Index i = 0; i < q_len; ++i) {
@@ -127,7 +127,7 @@ TEST(Mask, EveryKindIsItsPredicateAtEveryOffsetOfItsTiles) {
       const Tensor<float> q({batch, num_heads, q_len, 1}), k({batch, num_heads, kv_len, 1});
       for_each_isa(1, [&](Context& context) {
         Tensor<float> weights({batch, num_heads, q_len, kv_len});
-        attention_weights(q, k, weights, {.mask = made.mask}, WeightsKind::kSoftmax, context);
+        attention_forward(q, k, {}, {.weights = weights}, {.mask = made.mask}, context);
         const View<const float, 4> w = weights;
         for (Index b = 0; b < batch; ++b) {
           for (Index h = 0; h < num_heads; ++h) {

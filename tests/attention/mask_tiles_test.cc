@@ -86,9 +86,9 @@ TEST(MaskTiles, WhatIsSkippedLeavesNoTraceInTheBits) {
       const auto compute = [&](const Mask& one) {
         Outputs o;
         const AttentionOptions options{.mask = one};
-        attention_forward_with_weights(q, k, v, o.out, o.lse, o.weights, options, WeightsKind::kSoftmax, context);
+        attention_forward(q, k, v, {.out = o.out, .lse = o.lse, .weights = o.weights}, options, context);
         attention_backward(q, k, v, o.out, o.lse, dout, {.dq = o.dq, .dk = o.dk, .dv = o.dv}, options, context);
-        attention_forward(q, k, v, o.out, o.lse, options, context);
+        attention_forward(q, k, v, {.out = o.out, .lse = o.lse}, options, context);
         return o;
       };
       const Outputs a = compute(mask.made.mask), b = compute(mask.dense);

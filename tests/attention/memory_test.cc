@@ -30,7 +30,9 @@ struct Tensors {
     }
   }
 
-  void forward(const AttentionOptions& options, Context& context) { attention_forward(q, k, v, out, lse, options, context); }
+  void forward(const AttentionOptions& options, Context& context) {
+    attention_forward(q, k, v, {.out = out, .lse = lse}, options, context);
+  }
   void backward(const AttentionOptions& options, Context& context) {
     attention_backward(q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, options, context);
   }
@@ -202,7 +204,7 @@ TEST(Memory, WeightsOfARaggedBatchAllocateNothingAfterTheFirstCall) {
   Tensor<float> q({100, 2, 32}), k({10100, 1, 32}), out(q.sizes()), lse({100, 2}), weights({ragged_weights_count(offsets, 2)});
   Context context({.threads = 2});
   const auto call = [&] {
-    attention_varlen_forward_with_weights(q, k, k, out, lse, weights, offsets, {}, WeightsKind::kSoftmax, context);
+    attention_varlen_forward(q, k, k, {.out = out, .lse = lse, .weights = weights}, offsets, {}, context);
   };
   call();
   EXPECT_LE(context.scratch_bytes(), 2 * kThreadBytes);
@@ -231,8 +233,8 @@ TEST(Memory, ACacheAllocatesNothingAfterTheFirstCall) {
       const Index fork = cache.fork(0);
       cache.free(fork);
       cache.append(rows, rows);
-      attention_forward(q, cache.key_value(), out, {}, options, context);
-      attention_forward(many, cache.key_value(), many_out, {}, options, context);
+      attention_forward(q, cache.key_value(), {.out = out}, options, context);
+      attention_forward(many, cache.key_value(), {.out = many_out}, options, context);
       cache.truncate(1, cache.length(1) - 1);
     };
     step();
@@ -278,8 +280,8 @@ TEST(Memory, ACascadeAllocatesNothingAfterTheFirstCall) {
     cache.append(one, one);
     Context context({.threads = 2});
     const auto call = [&] {
-      if (wide) attention_forward_cascade(q, cache.key_value(), 64, out, {}, {}, context);
-      if (!wide) attention_forward_cascade(q16, cache.key_value(), 64, out16, {}, {}, context);
+      if (wide) attention_forward_cascade(q, cache.key_value(), 64, {.out = out}, {}, context);
+      if (!wide) attention_forward_cascade(q16, cache.key_value(), 64, {.out = out16}, {}, context);
     };
     call();
     const long before = allocations.load();

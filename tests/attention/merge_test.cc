@@ -62,7 +62,7 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
         AttentionOptions options = problem.options;
         options.bias = problem.bias.sliced(3, cuts[n], cuts[n + 1]);
         attention_forward(problem.q(), problem.k().sliced(2, cuts[n], cuts[n + 1]), problem.v().sliced(2, cuts[n], cuts[n + 1]),
-                          parts.outs.back(), parts.lses.back(), options, context);
+                          {.out = parts.outs.back(), .lse = parts.lses.back()}, options, context);
       }
       Result<T> merged(problem);
       merge_attention(parts.out_views(), parts.lse_views(), merged.out.view, merged.lse);

@@ -90,9 +90,10 @@ TYPED_TEST(Modifiers, ASinkIsAKeyWithoutAValue) {
     }
     for_each_isa(2, [&](Context& context) {
       Result<T> with_key(one_more), with_sink(one_more);
-      attention_forward(one_more.q(), one_more.k(), one_more.v(), with_key.out.view, with_key.lse, {.bias = bias}, context);
-      attention_forward(one_more.q(), one_more.k().sliced(2, 0, kv_len), one_more.v().sliced(2, 0, kv_len), with_sink.out.view,
-                        with_sink.lse, {.sinks = sinks}, context);
+      attention_forward(one_more.q(), one_more.k(), one_more.v(), {.out = with_key.out.view, .lse = with_key.lse},
+                        {.bias = bias}, context);
+      attention_forward(one_more.q(), one_more.k().sliced(2, 0, kv_len), one_more.v().sliced(2, 0, kv_len),
+                        {.out = with_sink.out.view, .lse = with_sink.lse}, {.sinks = sinks}, context);
       const double eps = static_cast<double>(std::numeric_limits<Sum>::epsilon());
       for (Index n = 0; n < with_key.lse.count(); ++n) {
         EXPECT_NEAR(static_cast<double>(with_key.lse.data()[n]), static_cast<double>(with_sink.lse.data()[n]), 40 * eps);
@@ -159,7 +160,7 @@ TEST(Modifiers, ASinkIsOnePartOfAMerge) {
   whole.run_forward(problem, Context::default_context());
   for (Index n = 0; n < 2; ++n) {
     const auto half = [n](const View<double, 4>& view) { return view.sliced(2, 50 * n, 50 * n + 50); };
-    attention_forward(problem.q(), half(problem.k()), half(problem.v()), halves[n].out.view, halves[n].lse);
+    attention_forward(problem.q(), half(problem.k()), half(problem.v()), {.out = halves[n].out.view, .lse = halves[n].lse});
   }
   const Tensor<double> zeros({1});
   const View<const double, 4> nothing(zeros.data(), {2, 4, 9, 17}, {0, 0, 0, 0});
@@ -206,7 +207,7 @@ TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {
     for_each_isa(3, [&](Context& context) {
       for (std::atomic<int>& count : seen) count = 0;
       Result<T> result(problem);
-      attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, options, context);
+      attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
       for (const std::atomic<int>& count : seen) ASSERT_GE(count.load(), 1);
     });
   }
@@ -261,8 +262,9 @@ TYPED_TEST(Modifiers, ADecodeCallbackMayThrow) {
   });
   for_each_isa(4, [&](Context& context) {
     Result<T> result(problem);
-    EXPECT_THROW(attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, options, context),
-                 std::runtime_error);
+    EXPECT_THROW(
+        attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context),
+        std::runtime_error);
     result.run_forward(problem, context);
   });
 }

@@ -77,7 +77,7 @@ TYPED_TEST(Outputs, TheOrderOfKeysDoesNotMatter) {
   Worst worst;
   for_each_isa(1, [&](Context& context) {
     Result<T> result(problem);
-    attention_forward(problem.q(), k, v, result.out.view, result.lse, options, context);
+    attention_forward(problem.q(), k, v, {.out = result.out.view, .lse = result.lse}, options, context);
     EXPECT_TRUE(expectation.holds_forward(result, "permuted keys", worst));
   });
   worst.print("permuted");
@@ -197,8 +197,8 @@ TYPED_TEST(Outputs, StridedLseWeightsAndBiasGradient) {
     Tensor<Sum> lse_memory({2, 21, 3});
     const View<Sum, 3> lse(lse_memory.data(), {2, 3, 21}, {63, 1, 3});
     const Placed<Sum> weights({2, 3, 21, 37}, Layout::kPaddedRows), dbias({1, 3, 21, 37}, Layout::kPaddedRows);
-    attention_forward(problem.q(), problem.k(), problem.v(), plain.out.view, lse, problem.options, context);
-    attention_weights(problem.q(), problem.k(), weights.view, problem.options, WeightsKind::kSoftmax, context);
+    attention_forward(problem.q(), problem.k(), problem.v(), {.out = plain.out.view, .lse = lse}, problem.options, context);
+    attention_forward(problem.q(), problem.k(), {}, {.weights = weights.view}, problem.options, context);
     AttentionGradients<T> wanted;
     wanted.dbias = dbias.view, wanted.dlse = problem.dlse;
     attention_backward(problem.q(), problem.k(), problem.v(), plain.out.view, lse, problem.dout.view, wanted, problem.options,

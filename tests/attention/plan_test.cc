@@ -85,7 +85,7 @@ TEST(Plan, OfACacheSaysItsBytes) {
         Tensor<float> out(q.sizes()), lse({1, kHeads, q_len});
         const AttentionPlan plan = attention_plan(q, cache.key_value(), {}, context);
         context.trim();
-        attention_forward(q, cache.key_value(), out, lse, {}, context);
+        attention_forward(q, cache.key_value(), {.out = out, .lse = lse}, {}, context);
         EXPECT_EQ(context.scratch_bytes(), 3 * plan.forward_scratch_bytes + plan.forward_shared_bytes);
       }
     });
@@ -156,7 +156,7 @@ TYPED_TEST(RaggedPlan, SaysItsBytes) {
       const AttentionOptions options{.bias = bias};
       const AttentionPlan plan = r.plan(options, context);
       context.trim();
-      attention_varlen_forward(r.q, r.k, r.k, r.out, r.lse, r.offsets(), options, context);
+      attention_varlen_forward(r.q, r.k, r.k, {.out = r.out, .lse = r.lse}, r.offsets(), options, context);
       EXPECT_EQ(context.scratch_bytes(), 3 * plan.forward_scratch_bytes + plan.forward_shared_bytes);
       context.trim();
       attention_varlen_backward(r.q, r.k, r.k, r.out, r.lse, r.out, {.dq = r.dq, .dk = r.dk, .dv = r.dv, .dbias = dbias},

@@ -144,8 +144,8 @@ TEST(RelevanceErrors, OfWeightsItIsRefused) {
   CaptureResult seen;
   Capture positive{.top_k = 1}, mean{.top_k = 1};
   positive.positive = mean.mean_of_heads = true;
-  EXPECT_THROW(attention_forward(q, q, q, out, lse, {.capture = {positive, seen}}), UnsupportedError);
-  EXPECT_THROW(attention_forward(q, q, q, out, lse, {.capture = {mean, seen}}), UnsupportedError);
+  EXPECT_THROW(attention_forward(q, q, q, {.out = out, .lse = lse}, {.capture = {positive, seen}}), UnsupportedError);
+  EXPECT_THROW(attention_forward(q, q, q, {.out = out, .lse = lse}, {.capture = {mean, seen}}), UnsupportedError);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TYPED_TEST(Varlen, EqualLengthsAreABatch) {
     return {view.data(), {3, view.size(1), length, view.size(2)}, {length * view.stride(0), view.stride(1), view.stride(0), 1}};
   };
   Tokens<T> out(120, 4, 20, true);
-  attention_forward(batched(ragged.q), batched(ragged.k), batched(ragged.v), batched(out), {}, ragged.options(), context);
+  attention_forward(batched(ragged.q), batched(ragged.k), batched(ragged.v), {.out = batched(out)}, ragged.options(), context);
   EXPECT_TRUE(same_bits(out.memory, ragged.out.memory));
 }
 
@@ -65,7 +65,7 @@ TEST(VarlenErrors, OffsetsAreChecked) {
   const std::vector<Index> good_q{0, 3, 4}, good_k{0, 3, 5};
   const auto error = [&](std::vector<Index> q_offsets, std::vector<Index> kv_offsets, AttentionOptions options = {}) {
     try {
-      attention_varlen_forward(q, k, v, out, {}, {q_offsets, kv_offsets}, options);
+      attention_varlen_forward(q, k, v, {.out = out}, {q_offsets, kv_offsets}, options);
     } catch (const Error& wrong) {
       return std::string(wrong.what());
     }
@@ -88,8 +88,8 @@ TEST(VarlenErrors, OffsetsAreChecked) {
 TEST(VarlenErrors, OutputsAreChecked) {
   Tensor<float> q({4, 2, 8}), k({5, 1, 8}), v({5, 1, 8}), out({4, 2, 8}), dk({5, 2, 8}), lse({4, 2});
   const std::vector<Index> q_offsets{0, 3, 4}, kv_offsets{0, 3, 5};
-  EXPECT_THROW(attention_varlen_forward(q, k, v, v, {}, {q_offsets, kv_offsets}), ShapeError);
-  EXPECT_THROW(attention_varlen_forward(q, k, v, q, {}, {q_offsets, kv_offsets}), ShapeError);
+  EXPECT_THROW(attention_varlen_forward(q, k, v, {.out = v}, {q_offsets, kv_offsets}), ShapeError);
+  EXPECT_THROW(attention_varlen_forward(q, k, v, {.out = q}, {q_offsets, kv_offsets}), ShapeError);
   EXPECT_THROW(attention_varlen_backward(q, k, v, out, lse, out, {.dk = dk}, {q_offsets, kv_offsets}), ShapeError);
 }
 
@@ -98,7 +98,7 @@ TEST(VarlenErrors, NoSequences) {
   Tensor<float> out({0, 2, 8}), dq({0, 2, 8}), lse({0, 2}), dsinks({2});
   const Tensor<float> sinks({2});
   const std::vector<Index> none{0};
-  EXPECT_NO_THROW(attention_varlen_forward(q, k, v, out, {}, {none, none}));
+  EXPECT_NO_THROW(attention_varlen_forward(q, k, v, {.out = out}, {none, none}));
   EXPECT_EQ(attention_varlen_plan(q, k, v, {none, none}).algorithm, "none");
   std::ranges::fill(dsinks.span(), 7.0F);
   attention_varlen_backward(q, k, v, out, lse, out, {.dq = dq, .dsinks = dsinks}, {none, none}, {.sinks = sinks});
@@ -122,10 +122,10 @@ TEST(Varlen, OffsetsMayBeOfEitherWidth) {
     }
     const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
     EXPECT_EQ(ragged_weights_count(offsets, 2), weights.count());
-    attention_varlen_forward(q, k, v, results[0], results[1], offsets, options);
+    attention_varlen_forward(q, k, v, {.out = results[0], .lse = results[1]}, offsets, options);
     attention_varlen_backward(q, k, v, results[0], results[1], dout, {.dq = results[2], .dk = results[3], .dv = results[4]},
                               offsets, options);
-    attention_varlen_weights(q, k, results[5], offsets, options);
+    attention_varlen_forward(q, k, {}, {.weights = results[5]}, offsets, options);
     EXPECT_EQ(ragged_weights(View<float, 1>(results[5]), offsets, 2, 3).sizes(), (View<float, 3>::Sizes{2, 5, 5}));
     return results;
   };

@@ -82,10 +82,11 @@ TYPED_TEST(VarlenWeights, AreThoseOfEachSequenceAlone) {
         const WeightsKind kind = dropped ? WeightsKind::kApplied : WeightsKind::kSoftmax;
         Tensor<Sum> only(batch.weights.sizes());
         Tensor<TypeParam> plain(batch.out.sizes());
-        attention_varlen_weights(batch.q, batch.k, only, batch.offsets(), options, kind, context);
-        attention_varlen_forward(batch.q, batch.k, batch.v, plain, {}, batch.offsets(), options, context);
-        attention_varlen_forward_with_weights(batch.q, batch.k, batch.v, batch.out, batch.lse, batch.weights, batch.offsets(),
-                                              options, kind, context);
+        attention_varlen_forward(batch.q, batch.k, {}, {.weights = only, .kind = kind}, batch.offsets(), options, context);
+        attention_varlen_forward(batch.q, batch.k, batch.v, {.out = plain}, batch.offsets(), options, context);
+        attention_varlen_forward(batch.q, batch.k, batch.v,
+                                 {.out = batch.out, .lse = batch.lse, .weights = batch.weights, .kind = kind}, batch.offsets(),
+                                 options, context);
         EXPECT_EQ(std::memcmp(plain.data(), batch.out.data(), static_cast<std::size_t>(plain.count()) * sizeof(TypeParam)), 0);
         for (std::size_t b = 0; b < std::size(kLengths); ++b) {
           SCOPED_TRACE(testing::Message() << "sequence " << b << (dropped ? ", dropout" : ""));
@@ -98,9 +99,9 @@ TYPED_TEST(VarlenWeights, AreThoseOfEachSequenceAlone) {
             const View<Sum, 3> own = ragged_weights(all.template view<1>(), batch.offsets(), kHeads, static_cast<Index>(b));
             return View<const Sum, 4>(own.data(), {1, own.size(0), own.size(1), own.size(2)});
           };
-          attention_weights(q, k, weights, options, kind, context);
+          attention_forward(q, k, {}, {.weights = weights, .kind = kind}, options, context);
           EXPECT_TRUE(same<Sum>(of_batch(only), weights)) << "weights alone";
-          attention_forward_with_weights(q, k, v, out, {}, weights, options, kind, context);
+          attention_forward(q, k, v, {.out = out, .weights = weights, .kind = kind}, options, context);
           EXPECT_TRUE(same<Sum>(of_batch(batch.weights), weights)) << "weights beside the output";
           EXPECT_TRUE(same<TypeParam>(batch.alone(batch.out, batch.q_offsets, b), out)) << "output";
         }
@@ -112,11 +113,11 @@ TYPED_TEST(VarlenWeights, AreThoseOfEachSequenceAlone) {
 TEST(VarlenWeightsCall, ChecksTheOutput) {
   Batch<float> batch;
   Tensor<float> small({batch.weights.count() - 1});
-  EXPECT_THROW(attention_varlen_weights(batch.q, batch.k, small, batch.offsets()), ShapeError);
+  EXPECT_THROW(attention_varlen_forward(batch.q, batch.k, {}, {.weights = small}, batch.offsets()), ShapeError);
   const View<float, 1> overlapping(batch.q.data(), {batch.weights.count()});
-  EXPECT_THROW(attention_varlen_weights(batch.q, batch.k, overlapping, batch.offsets()), ShapeError);
+  EXPECT_THROW(attention_varlen_forward(batch.q, batch.k, {}, {.weights = overlapping}, batch.offsets()), ShapeError);
   const View<float, 1> apart(batch.weights.data(), {batch.weights.count()}, {2});
-  EXPECT_THROW(attention_varlen_weights(batch.q, batch.k, apart, batch.offsets()), ShapeError);
+  EXPECT_THROW(attention_varlen_forward(batch.q, batch.k, {}, {.weights = apart}, batch.offsets()), ShapeError);
 }
 
 }  // namespace

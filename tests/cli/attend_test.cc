@@ -214,9 +214,9 @@ TEST_F(Attend, WeightsBesideTheOutputHaveTheBitsOfBothAlone) {
     save("v.npy", v);
     AttentionOptions options{.mask = Mask::causal(Align::kBottomRight), .dropout = {.p = 0.25, .seed = 4, .training = true}};
     Tensor<float> out({1, 2, q_len, 40}), weights({1, 2, q_len, kv_len}), applied(weights.sizes());
-    attention_forward(q, k, v, out, {}, options);
-    attention_weights(q, k, weights, options);
-    attention_weights(q, k, applied, options, WeightsKind::kApplied);
+    attention_forward(q, k, v, {.out = out}, options);
+    attention_forward(q, k, {}, {.weights = weights}, options);
+    attention_forward(q, k, {}, {.weights = applied, .kind = WeightsKind::kApplied}, options);
     const Words words{"attend",    "--q",   "q.npy",  "--k",     "k.npy",
                       "--v",       "v.npy", "--out",  "out.npy", "--causal=bottom-right",
                       "--dropout", "0.25",  "--seed", "4"};

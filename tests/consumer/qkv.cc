@@ -11,14 +11,14 @@ int main() {
     k.data()[i] = std::cos(static_cast<float>(i));
     v.data()[i] = 1;
   }
-  qkv::attention_forward(q, k, v, out, {}, {.mask = qkv::Mask::causal()});
+  qkv::attention_forward(q, k, v, {.out = out}, {.mask = qkv::Mask::causal()});
   float worst = 0;
   for (qkv::Index i = 0; i < out.count(); ++i) worst = std::fmax(worst, std::fabs(out.data()[i] - 1));
 
   bool refused = false;
   try {
     qkv::Tensor<float> narrow({1, 2, 5, 2});
-    qkv::attention_forward(q, narrow, v, out, {});
+    qkv::attention_forward(q, narrow, v, {.out = out});
   } catch (const qkv::ShapeError&) {
     refused = true;
   }

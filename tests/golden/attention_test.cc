@@ -113,9 +113,9 @@ class AttentionGolden : public testing::TestWithParam<std::string> {
                     dout = rounded<T>(file_, "dout"), bias = file_.has("bias") ? rounded<T>(file_, "bias") : Tensor<T>();
     const AttentionOptions given = options(bias);
     Tensor<T> out(file_.f64("out").sizes()), lse(file_.f64("lse").sizes()), weights(file_.f64("weights").sizes());
-    attention_forward(q.template view<4>(), k.template view<4>(), v.template view<4>(), out.template view<4>(),
-                      lse.template view<3>(), given);
-    attention_weights(q.template view<4>(), k.template view<4>(), weights.template view<4>(), given);
+    attention_forward(q.template view<4>(), k.template view<4>(), v.template view<4>(),
+                      {.out = out.template view<4>(), .lse = lse.template view<3>()}, given);
+    attention_forward(q.template view<4>(), k.template view<4>(), {}, {.weights = weights.template view<4>()}, given);
     Tensor<T> dq(q.sizes()), dk(k.sizes()), dv(v.sizes()), dbias(bias.rank() == 4 ? bias.sizes() : std::vector<Index>{});
     AttentionGradients<T> gradients{.dq = dq.template view<4>(), .dk = dk.template view<4>(), .dv = dv.template view<4>()};
     if (bias.rank() == 4) gradients.dbias = dbias.template view<4>();

@@ -30,7 +30,7 @@ TEST(Memory, RaggedBatchesAllocateNothingAfterTheFirstCall) {
   Context context({.threads = 2});
   context.impl().region_flops = 0;
   expect_no_allocation_after_the_first(context, [&] {
-    attention_varlen_forward(q, k, v, out, lse, {offsets, kv_offsets}, options, context);
+    attention_varlen_forward(q, k, v, {.out = out, .lse = lse}, {offsets, kv_offsets}, options, context);
     attention_varlen_backward(q, k, v, out, lse, dout, {.dq = dq, .dk = dk, .dv = dv}, {offsets, kv_offsets}, options, context);
   });
 }

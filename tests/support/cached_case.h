@@ -54,12 +54,12 @@ struct Answer {
   Answer(const View<const T, 4>& q, const KeyValue& kv, const AttentionOptions& options, Context& context)
       : out({q.size(0), q.size(1), q.size(2), kv.v_head_dim()}), lse({q.size(0), q.size(1), q.size(2)}) {
     std::ranges::fill(out.span(), kQuietNan<T>);
-    attention_forward(q, kv, out, lse, options, context);
+    attention_forward(q, kv, {.out = out, .lse = lse}, options, context);
   }
   template <class V>
   Answer(const View<const T, 4>& q, const V& k, const V& v, const AttentionOptions& options, Context& context)
       : out({q.size(0), q.size(1), q.size(2), v.size(3)}), lse({q.size(0), q.size(1), q.size(2)}) {
-    attention_forward(q, k, v, out, lse, options, context);
+    attention_forward(q, k, v, {.out = out, .lse = lse}, options, context);
   }
   bool operator==(const Answer& other) const { return same_bits(out, other.out) && same_bits(lse, other.lse); }
 };

@@ -38,7 +38,7 @@ void check_cached(const AttentionCase& each, CacheKind kind, CacheStorage storag
   const Expectation<T> expectation(problem);
   for_each_isa(threads, [&](Context& context) {
     Result<T> result(problem);
-    attention_forward(problem.q(), cache.key_value(), result.out.view, result.lse, problem.options, context);
+    attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options, context);
     EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
     EXPECT_TRUE(result.sentinels_intact());
   });
@@ -77,7 +77,8 @@ void check_ring(const RingCase& c) {
   if (c.most < c.first + c.window + c.max_append) return;  // nothing is overwritten yet
   Context context({.threads = 1});
   Tensor<T> out({1, 2 * c.group, c.max_append + 1, 12});
-  EXPECT_THROW(attention_forward(q.sliced(2, 0, c.max_append + 1), ring.key_value(), out, {}, causal, context), OptionError);
+  EXPECT_THROW(attention_forward(q.sliced(2, 0, c.max_append + 1), ring.key_value(), {.out = out}, causal, context),
+               OptionError);
 }
 
 struct CascadeCase {
@@ -133,13 +134,14 @@ void check_cascade(const CascadeCase& c, int threads, Worst& worst) {
   const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
   for_each_isa(threads, [&](Context& context) {
     Result<T> result(problem);
-    attention_forward_cascade(problem.q(), cache.key_value(), shared, result.out.view, result.lse, options, context);
+    attention_forward_cascade(problem.q(), cache.key_value(), shared, {.out = result.out.view, .lse = result.lse}, options,
+                              context);
     EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
     Result<T> without_lse(problem);
-    attention_forward_cascade(problem.q(), cache.key_value(), shared, without_lse.out.view, {}, options, context);
+    attention_forward_cascade(problem.q(), cache.key_value(), shared, {.out = without_lse.out.view}, options, context);
     EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(without_lse.out.view)));
     const auto run = [&](Index keys, const AttentionOptions& with) {
-      attention_forward_cascade(problem.q(), cache.key_value(), keys, result.out.view, {}, with, context);
+      attention_forward_cascade(problem.q(), cache.key_value(), keys, {.out = result.out.view}, with, context);
     };
     EXPECT_THROW(run(shared + 1, options), OptionError) << "not in the same pages";
     EXPECT_THROW(run(kv_len, options), OptionError) << "longer than a sequence";

@@ -11,7 +11,7 @@ template <class T>
 void forward_with(const Problem<T>& problem, Result<T>& result, const Capture& look, CaptureResult& seen, Context& context) {
   AttentionOptions options = problem.options;
   options.capture = {look, seen};
-  attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, result.lse, options, context);
+  attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse}, options, context);
 }
 
 template <class T>

@@ -12,8 +12,8 @@ template <class T>
 void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& expectation, const Result<T>& alone,
                                const std::string& name, Worst& worst, Context& context) {
   Result<T> both(problem);
-  attention_forward_with_weights(problem.q(), problem.k(), problem.v(), both.out.view, both.lse, both.weights, problem.options,
-                                 WeightsKind::kSoftmax, context);
+  attention_forward(problem.q(), problem.k(), problem.v(), {.out = both.out.view, .lse = both.lse, .weights = both.weights},
+                    problem.options, context);
   EXPECT_TRUE(expectation.holds_weights(both, name + " beside out", worst));
   const auto same = [](const auto& a, const auto& b) {
     return a.count() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.count()) * sizeof(*a.data())) == 0;
@@ -24,8 +24,9 @@ void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& 
   }
   if (!problem.options.dropout.active() || problem.c.empty_row != EmptyRow::kZero) return;
   // Applied: what dropout keeps is its factor times the weight, the rest is 0.
-  attention_forward_with_weights(problem.q(), problem.k(), problem.v(), both.out.view, both.lse, both.weights, problem.options,
-                                 WeightsKind::kApplied, context);
+  attention_forward(problem.q(), problem.k(), problem.v(),
+                    {.out = both.out.view, .lse = both.lse, .weights = both.weights, .kind = WeightsKind::kApplied},
+                    problem.options, context);
   Tensor<float> factors({both.weights.size(0), both.weights.size(1), both.weights.size(2), both.weights.size(3)});
   dropout_factors(problem.options.dropout, factors);
   const double factor = 65536.0 / (65536.0 - std::round(problem.options.dropout.p * 65536.0));  // those are its float

@@ -261,14 +261,14 @@ struct Result {
 
   void run_forward(const Problem<T>& problem, Context& context) {
     if (problem.c.cache == CacheKind::kNone) {
-      attention_forward(problem.q(), problem.k(), problem.v(), out.view, lse, problem.options, context);
+      attention_forward(problem.q(), problem.k(), problem.v(), {.out = out.view, .lse = lse}, problem.options, context);
     } else {
       const KVCache cache = cache_of(problem.c.cache, kStorageOf<T>, problem.k(), problem.v(), problem.c.seed);
-      attention_forward(problem.q(), cache.key_value(), out.view, lse, problem.options, context);
+      attention_forward(problem.q(), cache.key_value(), {.out = out.view, .lse = lse}, problem.options, context);
     }
   }
   void run_weights(const Problem<T>& problem, Context& context) {
-    attention_weights(problem.q(), problem.k(), weights, problem.options, WeightsKind::kSoftmax, context);
+    attention_forward(problem.q(), problem.k(), {}, {.weights = weights}, problem.options, context);
   }
   /// Needs run_forward() before.
   void run_backward(const Problem<T>& problem, Context& context, bool accumulate = false) {

@@ -175,7 +175,7 @@ struct Ragged {
   }
 
   void run(Context& context) {
-    attention_varlen_forward(q.view, k.view, v.view, out.view, lse, offsets(), options(), context);
+    attention_varlen_forward(q.view, k.view, v.view, {.out = out.view, .lse = lse}, offsets(), options(), context);
     backward(context, false);
   }
   void backward(Context& context, bool accumulate) {
@@ -197,7 +197,7 @@ struct Ragged {
                 {1, s.num_heads, q_offsets[at + 1] - q_offsets[at]},
                 {0, 1, s.num_heads}};
       };
-      attention_forward(queries(q), keys(k), keys(v), queries(out), rows(lse), options(b), context);
+      attention_forward(queries(q), keys(k), keys(v), {.out = queries(out), .lse = rows(lse)}, options(b), context);
       AttentionGradients<T> gradients{.dq = queries(dq), .dk = keys(dk), .dv = keys(dv)};
       gradients.dlse = rows(dlse);
       Tensor<Sum> own_dbias;

@@ -47,7 +47,7 @@ void check_case_as_sequences(AttentionCase each, Context& context) {
   const auto& [dq, dk, dv] = ragged.gradients.views;
   Tensor<Sum> lse({each.batch * each.q_len, each.num_heads});
   const Tensor<Sum> dlse = transposed_rows(problem.dlse, each.batch, each.num_heads, each.q_len, true);
-  attention_varlen_forward(q, k, v, tokens_of(ragged.out.view), lse, offsets, problem.options, context);
+  attention_varlen_forward(q, k, v, {.out = tokens_of(ragged.out.view), .lse = lse}, offsets, problem.options, context);
   RaggedGradients<T> wanted{.dq = tokens_of(dq), .dk = tokens_of(dk), .dv = tokens_of(dv)};
   if (ragged.dbias.data() != nullptr) wanted.dbias = ragged.dbias;
   if (ragged.dsinks.data() != nullptr) wanted.dsinks = ragged.dsinks;

@@ -30,12 +30,8 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handl
     const auto lv = output_or_null<Accumulator<T>, 3>(la);
     const auto wv = output_or_null<Accumulator<T>, 4>(wa);
     const nb::gil_scoped_release released;
-    if (wa) {
-      const auto kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax;
-      attention_forward_with_weights(qv, kv, vv, ov, lv, wv, o, kind, *with);
-    } else {
-      attention_forward(qv, kv, vv, ov, lv, o, *with);
-    }
+    const auto kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax;
+    attention_forward(qv, kv, vv, {.out = ov, .lse = lv, .weights = wv, .kind = kind}, o, *with);
   });
 }
 
@@ -80,7 +76,7 @@ void weights(nb::handle q, nb::handle k, nb::handle weights, bool applied, const
     const auto qv = qa.input<T, 4>(), kv = ka.input<T, 4>();
     const auto wv = wa.output<Accumulator<T>, 4>();
     const nb::gil_scoped_release released;
-    attention_weights(qv, kv, wv, o, applied ? WeightsKind::kApplied : WeightsKind::kSoftmax, *with);
+    attention_forward(qv, kv, {}, {.weights = wv, .kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax}, o, *with);
   });
 }
 

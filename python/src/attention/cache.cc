@@ -68,9 +68,9 @@ void forward(const KVCache& cache, nb::handle q, const std::optional<Numbers>& s
     const KeyValue kv = sequences ? cache.key_value(*sequences) : cache.key_value();
     const nb::gil_scoped_release released;
     if (shared > 0) {
-      attention_forward_cascade(qv, kv, shared, ov, lv, o, *with);
+      attention_forward_cascade(qv, kv, shared, {.out = ov, .lse = lv}, o, *with);
     } else {
-      attention_forward(qv, kv, ov, lv, o, *with);
+      attention_forward(qv, kv, {.out = ov, .lse = lv}, o, *with);
     }
   });
 }

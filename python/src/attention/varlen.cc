@@ -25,7 +25,7 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handl
     const auto ov = oa.output<T, 3>();
     const auto lv = output_or_null<Accumulator<T>, 2>(la);
     const nb::gil_scoped_release released;
-    attention_varlen_forward(qv, kv, vv, ov, lv, {q_offsets, kv_offsets}, o, *with);
+    attention_varlen_forward(qv, kv, vv, {.out = ov, .lse = lv}, {q_offsets, kv_offsets}, o, *with);
   });
 }
 

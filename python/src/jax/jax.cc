@@ -153,8 +153,8 @@ void forward(const CallFrame& frame) {
   const std::shared_ptr<Context> context = shared_context();
   for (Index n = 0; n < call.runs(); ++n) {
     attention_forward(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
-                      call.heads<const T>(call.operand(2), n), call.heads<T>(out, n), call.rows<Accumulator<T>>(lse, n),
-                      call.options<T>(n), *context);
+                      call.heads<const T>(call.operand(2), n),
+                      {.out = call.heads<T>(out, n), .lse = call.rows<Accumulator<T>>(lse, n)}, call.options<T>(n), *context);
   }
 }
 

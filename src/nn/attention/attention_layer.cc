@@ -210,15 +210,16 @@ void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& o
   for (Tensor<float>* wanted : {options.weights, options.applied}) {
     if (wanted != nullptr) resize(*wanted, std::array{batch, config_.num_heads, length, length});
   }
+  AttentionOutputs<float> outputs{.out = attended, .lse = saved.lse};
   if (options.weights != nullptr) {
-    attention_forward_with_weights(q, k, v, attended, saved.lse, *options.weights, saved.options, WeightsKind::kSoftmax,
-                                   context);
-    if (options.applied != nullptr) attention_weights(q, k, *options.applied, saved.options, WeightsKind::kApplied, context);
+    outputs.weights = *options.weights;
   } else if (options.applied != nullptr) {
-    attention_forward_with_weights(q, k, v, attended, saved.lse, *options.applied, saved.options, WeightsKind::kApplied,
-                                   context);
-  } else {
-    attention_forward(q, k, v, attended, saved.lse, saved.options, context);
+    outputs.weights = *options.applied;
+    outputs.kind = WeightsKind::kApplied;
+  }
+  attention_forward(q, k, v, outputs, saved.options, context);
+  if (options.weights != nullptr && options.applied != nullptr) {
+    attention_forward(q, k, {}, {.weights = *options.applied, .kind = WeightsKind::kApplied}, saved.options, context);
   }
   project_output(saved.attended, y, &context);
   if (saved.residual.active()) apply_dropout(y, y, saved.residual, context);

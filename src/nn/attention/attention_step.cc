@@ -34,8 +34,8 @@ void AttentionLayer::step(View<const float, 3> x, View<float, 3> y, KVCache& cac
   };
   cache.append(heads(config_.width, num_kv_heads()), heads(config_.width + kv_width(), num_kv_heads()));
   const AttentionOptions options{.mask = last_sees_last_ & mask};
-  attention_forward(heads(0, num_heads()), cache.key_value(), split_heads(memory.attended.view<3>(), num_heads()), {}, options,
-                    chosen);
+  attention_forward(heads(0, num_heads()), cache.key_value(), {.out = split_heads(memory.attended.view<3>(), num_heads())},
+                    options, chosen);
   project_output(memory.attended, y, &chosen);
 }
 

@@ -1,0 +1,38 @@
+// What calls of forward ask for, and whether they may. Not: inputs and options (problem.h), overlap (core/overlap.h).
+#pragma once
+
+#include <algorithm>
+
+#include "attention/problem.h"
+#include "core/check.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// A default-made view is not; one of a tensor of no elements is.
+template <class T, int Rank>
+bool is_asked_for(const View<T, Rank>& view) {
+  return view.data() != nullptr || std::ranges::any_of(view.sizes(), [](Index size) { return size != 0; });
+}
+
+/// OptionError where nothing is asked for, or lse without out.
+template <class T, class Outputs>
+void check_asked_for(const char* function, const Problem<T>& p, const Outputs& outputs, const AttentionOptions& options) {
+  const bool out = is_asked_for(outputs.out), lse = is_asked_for(outputs.lse), weights = is_asked_for(outputs.weights);
+  const bool looks = options.capture.result != nullptr && options.capture.what->of != CaptureOf::kGradient;
+  const bool empty = p.batch * p.num_heads * p.q_len == 0;
+  check<OptionError>(out || weights || looks || lse || empty, function,
+                     "something must be asked for: give .out, .weights or a capture of weights");
+  check<OptionError>(out || !lse || empty, function, "lse is computed with out: give .out too");
+}
+
+/// ShapeError unless out and lse are null or have the call's sizes.
+template <class T>
+void check_sizes_of(const char* function, const Problem<T>& p, const AttentionOutputs<T>& outputs) {
+  if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check<ShapeError>(outputs.lse.is_null() || outputs.lse.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len},
+                    function, "lse must be [B, H, Tq] or null: got ", outputs.lse, " for q ", p.q);
+}
+
+}  // namespace v0
+}  // namespace qkv
