@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <span>
 
-#include "attention/ragged.h"
+#include "attention/ragged/ragged.h"
 
 namespace qkv {
 inline namespace v0 {

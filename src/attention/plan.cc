@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 
-#include "attention/backward_driver.h"
-#include "attention/cached_problem.h"
-#include "attention/forward_driver.h"
-#include "core/threads/callback_error.h"
+#include "attention/backward/backward_driver.h"
+#include "attention/cache/cached_problem.h"
+#include "attention/forward/forward_driver.h"
 #include "core/cpu.h"
+#include "core/threads/callback_error.h"
 
 namespace qkv {
 inline namespace v0 {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attention/score_mod.h"
+#include "attention/scores/score_mod.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/philox.h"

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdint>
 
-#include "attention/cached.h"
-#include "attention/mask_node.h"
-#include "attention/mask_summary.h"
-#include "attention/position_bias.h"
+#include "attention/cache/cached.h"
+#include "attention/mask/node.h"
+#include "attention/mask/summary.h"
+#include "attention/scores/position_bias.h"
 #include "dispatch/kernels.h"
 #include "kernels/params.h"
 #include "qkv/attention.h"

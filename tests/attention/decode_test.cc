@@ -1,6 +1,6 @@
 // Few queries against many keys: against the oracle across the borders of chunks and parts, in bits across threads, lengths and
 // heads, and what the plan says of it. Not: the pairwise list (cases_test.cc), which takes decode where its shapes are such.
-#include "attention/decode.h"
+#include "attention/forward/decode.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <stdexcept>
 
-#include "attention/turns.h"
+#include "attention/backward/turns.h"
 #include "support/expect.h"
 #include "support/isas.h"
 

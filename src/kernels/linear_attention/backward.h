@@ -6,7 +6,7 @@
 //   dkf[j]  = sum_i dP[j,i] qf[i]   + after[j] (dS u[j] + dz)
 //   dqf[i]  = sum_j dP[j,i] kf[j]   + into[i] (S g[i] + dn[i] z)
 //   dS'     = decay dS + sum_i into[i] qf[i] g[i]^T       S before, dS after the chunk; likewise dz
-// Not: the order of segments, sums over a broadcast decay or beta (attention/linear_backward.cc).
+// Not: the order of segments, sums over a broadcast decay or beta (attention/linear/backward.cc).
 #pragma once
 
 #include "kernels/linear_attention/forward.h"

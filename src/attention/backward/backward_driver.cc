@@ -1,0 +1,259 @@
+// Work items are (key range, sequence, kv head): key ranges outermost, and in each the parts of the batch with many keys first.
+// For 16-bit types heads are outermost, so that few are in flight (gradient_sums.h). Scratch:
+//   shared     order of a ragged batch | delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in flight
+//   a worker   the kernels' | dbias of one key range (bias without a query axis) | dposition_bias | dk, dv, dq of 16-bit types
+#include "attention/backward/backward_driver.h"
+
+#include <array>
+#include <new>
+#include <optional>
+
+#include "attention/backward/backward_job.h"
+#include "attention/backward/shared_gradients.h"
+#include "core/threads/region.h"
+#include "core/threads/scratch.h"
+#include "kernels/carver.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+/// One part of the batch that has keys, in the order in which work is dealt out.
+struct BackwardPart {
+  Index part;
+  Index first_item;  // where heads are outermost
+  Index first_turn;  // of its query tiles
+};
+
+template <class T>
+struct BackwardDriver {
+  using Sum = Accumulator<T>;
+  const Batch<T>& batch;
+  const BackwardInputs<T>& inputs;
+  const AttentionGradients<T>& gradients;
+  const Problem<T>& longest;
+  GradientSums<T> sums;
+  BiasGradient<T> bias;
+  OwnBytes own_bytes{};
+  std::array<BackwardPart, 1> dense_part{};
+  std::span<BackwardPart> parts{};
+  std::span<Index> range_first{};  // [ranges + 1]: items of smaller key ranges of a ragged batch, where ranges are outermost
+  Index rows, items = 0, num_tile_turns = 0;
+  // Shared scratch; rows are sequence by sequence.
+  Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
+  Turn* turns = nullptr;  // of tiles, of the bias, of sums
+  std::byte* workers = nullptr;
+  std::optional<BackwardJob<T>> dense_job{};  // what all items of a dense batch see
+
+  BackwardDriver(const Batch<T>& whole, const BackwardInputs<T>& its_inputs, const AttentionGradients<T>& its_gradients,
+                 int threads)
+      : batch(whole),
+        inputs(its_inputs),
+        gradients(its_gradients),
+        longest(batch.longest()),
+        sums(longest, longest.key_ranges(), threads),
+        bias(gradients.dbias, longest),
+        rows(batch.num_queries() * longest.num_heads) {
+    own_bytes.kernel = round_to_line(std::max(longest.kernels->backward_scratch_bytes(longest.head_dim, longest.v_head_dim),
+                                              longest.kernels->forward_scratch_bytes(longest.head_dim, longest.v_head_dim)));
+    own_bytes.bias = bytes_of_bias(bias.over_queries);
+    own_bytes.position = PositionGradient<T>{gradients.dposition_bias, &longest}.worker_bytes(longest.backward_keys);
+    own_bytes.sums = sums.worker_bytes();
+    for (Index n = 0; n < batch.parts(); ++n) {
+      num_tile_turns += batch.with_part(n, [&](const Problem<T>& p) { return turns_of(p, batch.num_sequences(n)); });
+    }
+  }
+
+  /// `sums_bias`: a worker sums dbias over the queries of its key range.
+  std::size_t bytes_of_bias(bool sums_bias) const { return sums_bias ? line_bytes<Sum>(longest.backward_keys) : 0; }
+  static Index turns_of(const Problem<T>& p, Index sequences) {
+    return p.key_ranges() > 1 ? sequences * p.num_heads * p.query_tiles() : 0;
+  }
+  Index num_bias_turns() const { return longest.query_tiles() + 1; }
+  Index num_turns() const { return num_tile_turns + num_bias_turns() + sums.num_turns(); }
+
+  /// Cuts the block at `base`, null to count only. Returns its shared bytes; the workers' follow.
+  std::size_t carve(std::byte* base) {
+    Carver carver(base);
+    parts = dense_part;
+    if (batch.is_ragged()) {
+      parts = {carver.take<BackwardPart>(batch.parts()), static_cast<std::size_t>(batch.parts())};
+      const Index ranges = longest.key_ranges() + 1;
+      range_first = {carver.take<Index>(ranges), static_cast<std::size_t>(ranges)};
+    }
+    delta = carver.take<Sum>(3 * rows);
+    lse2_high = delta + rows;
+    lse2_low = lse2_high + rows;
+    turns = carver.take<Turn>(num_turns());
+    sums.place(carver.take<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
+    workers = base + carver.used();
+    return carver.used();
+  }
+
+  /// Puts the parts that have keys in order and numbers their items.
+  void deal_out() {
+    std::size_t live = 0;
+    for (Index n = 0; n < batch.parts(); ++n) {
+      if (batch.kv_len(n) > 0) parts[live++].part = n;
+    }
+    parts = parts.first(live);
+    const auto earlier = [this](const BackwardPart& x, const BackwardPart& y) {
+      const Index x_keys = batch.kv_len(x.part), y_keys = batch.kv_len(y.part);
+      return x_keys != y_keys ? x_keys > y_keys : x.part < y.part;
+    };
+    if (live > 1) std::sort(parts.begin(), parts.end(), earlier);
+    std::ranges::fill(range_first, 0);
+    Index first_turn = 0;
+    for (BackwardPart& part : parts) {
+      batch.with_part(part.part, [&](const Problem<T>& p) {
+        const Index heads = batch.num_sequences(part.part) * p.num_kv_heads;
+        part.first_item = items;
+        part.first_turn = first_turn;
+        items += heads * p.key_ranges();
+        first_turn += turns_of(p, batch.num_sequences(part.part));
+        if (!batch.is_ragged()) return;
+        for (Index range = 0; range < p.key_ranges(); ++range) range_first[static_cast<std::size_t>(range) + 1] += heads;
+      });
+    }
+    for (std::size_t range = 1; range < range_first.size(); ++range) range_first[range] += range_first[range - 1];
+    if (!batch.is_ragged() && live > 0) dense_job.emplace(job_of(parts[0], longest, gradients));
+  }
+
+  BackwardRows<T> rows_of(Index n, const Problem<T>& p) const {
+    return {p,
+            batch.queries(inputs.out, n),
+            batch.query_numbers(inputs.lse, n),
+            batch.queries(inputs.dout, n),
+            batch.query_numbers(gradients.dlse, n),
+            delta,
+            lse2_high,
+            lse2_low,
+            p.num_heads * (batch.queries_before(n) - batch.first_sequence(n) * p.q_len)};
+  }
+
+  BackwardJob<T> job_of(const BackwardPart& part, const Problem<T>& p, const AttentionGradients<T>& of_part) const {
+    const Index first = batch.first_sequence(part.part);
+    return {p,
+            rows_of(part.part, p),
+            of_part,
+            bias,
+            {gradients.dposition_bias, &p},
+            sums,
+            turns,
+            turns + num_tile_turns,
+            part.first_turn - first * p.num_heads * p.query_tiles(),
+            (&part - parts.data() - first) * p.num_kv_heads,
+            longest.query_tiles()};
+  }
+
+  /// Head `head` of the part's sequences, of which the first has this number.
+  void run(Index item, const BackwardJob<T>& job, Index first, Index head, Index range, int worker) const {
+    const Index heads = job.p.num_kv_heads;
+    job.run(item, range, first + head / heads, head % heads,
+            {own_bytes, workers + static_cast<std::size_t>(worker) * own_bytes.all()});
+  }
+
+  void run(Index item, int worker) const {
+    if (!batch.is_ragged()) {
+      const Index ranges = longest.key_ranges(), heads = longest.batch * longest.num_kv_heads;
+      const Index range = kRoundedAtEnd<T> ? item % ranges : item / heads;
+      run(item, *dense_job, 0, kRoundedAtEnd<T> ? item / ranges : item % heads, range, worker);
+      return;
+    }
+    const BackwardPart* part = nullptr;
+    Index own = 0, range = 0;
+    if constexpr (kRoundedAtEnd<T>) {
+      part = &part_of<BackwardPart>(parts, item);
+      own = item - part->first_item;
+    } else {
+      const auto after = std::upper_bound(range_first.begin(), range_first.end(), item);
+      range = after - range_first.begin() - 1;
+      own = item - *(after - 1);
+      part = &parts[static_cast<std::size_t>(own / longest.num_kv_heads)];
+      own %= longest.num_kv_heads;
+    }
+    batch.with_part(part->part, [&](const Problem<T>& p) {
+      if constexpr (kRoundedAtEnd<T>) {
+        range = own % p.key_ranges();
+        own /= p.key_ranges();
+      }
+      const AttentionGradients<T> of_part{.dq = batch.queries(gradients.dq, part->part),
+                                          .dk = batch.keys(gradients.dk, part->part),
+                                          .dv = batch.keys(gradients.dv, part->part),
+                                          .accumulate = gradients.accumulate};
+      run(item, job_of(*part, p, of_part), part->part, own, range, worker);
+    });
+  }
+
+  /// What no item overwrites: gradients that items add to, and dq of parts that have no keys.
+  void clear() const {
+    if (gradients.accumulate) return;
+    zero_all(gradients.dbias);
+    zero_all(gradients.dsinks);
+    zero_all(gradients.dposition_bias);
+    for (Index n = 0; n < batch.parts() && gradients.dq.data() != nullptr; ++n) {
+      if (batch.kv_len(n) > 0) continue;
+      const View<T, 4> dq = batch.queries(gradients.dq, n);
+      const Index first = batch.first_sequence(n);
+      for (Index b = first; b < first + batch.num_sequences(n); ++b) {
+        for (Index h = 0; h < dq.size(1); ++h) zero_rows(dq, b, h, 0, dq.size(2));
+      }
+    }
+  }
+
+  /// After all items: every part's share, in their order.
+  void add_dsinks() const {
+    for (Index n = 0; n < batch.parts(); ++n) {
+      batch.with_part(n, [&](const Problem<T>& p) {
+        const BackwardRows<T> part = rows_of(n, p);
+        const Index first = batch.first_sequence(n), count = batch.num_sequences(n);
+        if (batch.kv_len(n) == 0) part.prepare_without_keys(first, count);
+        add_sink_gradient(part, first, count, gradients.dsinks,
+                          [this](Index row, Index) { return -static_cast<double>(delta[row]); });
+      });
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, const AttentionGradients<T>& gradients,
+                    Context& context) {
+  BackwardDriver<T> driver(batch, inputs, gradients, context.threads());
+  driver.clear();
+  if (batch.parts() == 0) return;
+  const std::size_t worker_bytes = driver.own_bytes.all() * static_cast<std::size_t>(context.threads());
+  const ScratchLease scratch = borrow_scratch(context, driver.carve(nullptr) + worker_bytes);
+  driver.carve(scratch.data());
+  for (Index t = 0; t < driver.num_turns(); ++t) new (&driver.turns[t]) Turn(0);
+  driver.deal_out();
+  const Problem<T>& longest = driver.longest;
+  double pairs = 0;
+  for (Index n = 0; n < batch.parts(); ++n) pairs += batch.pairs(n);
+  const double flops = kElementFlops * static_cast<double>(driver.rows * longest.v_head_dim) +
+                       static_cast<double>(driver.items) * kItemFlops +
+                       pairs * 2.0 * static_cast<double>(3 * longest.head_dim + 2 * longest.v_head_dim);
+  parallel_for_flops(context, driver.items, flops, [&driver](Index item, int worker) { driver.run(item, worker); });
+  if (!gradients.dsinks.is_null()) driver.add_dsinks();
+}
+
+template <class T>
+void plan_backward(const Batch<T>& batch, const Context& context, AttentionPlan& plan) {
+  if (batch.parts() == 0) return;
+  const BackwardInputs<T> no_inputs{};
+  const AttentionGradients<T> none{};
+  BackwardDriver<T> driver(batch, no_inputs, none, context.threads());
+  driver.own_bytes.bias = driver.bytes_of_bias(sums_over_queries<T>(driver.longest.bias, driver.longest));
+  plan.backward_scratch_bytes = driver.own_bytes.all();
+  plan.backward_shared_bytes = driver.carve(nullptr);
+}
+
+#define QKV_INSTANTIATE(T)                                                                                         \
+  template void backward_batch(const Batch<T>&, const BackwardInputs<T>&, const AttentionGradients<T>&, Context&); \
+  template void plan_backward(const Batch<T>&, const Context&, AttentionPlan&);
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
+#undef QKV_INSTANTIATE
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,165 @@
+// Backward of a part of a batch, as its work items see it, and what one item does: a key range of one kv head. The first range
+// also makes delta and lse2 of each query tile. dk and dv belong to one item, for all query heads of its group; dq and a shared
+// dbias are added in turn (turns.h). No atomics on data, no slabs, no dependence on threads. Not: which items there are and in
+// which order (backward_driver.cc).
+#pragma once
+
+#include <algorithm>
+
+#include "attention/backward/backward_rows.h"
+#include "attention/backward/gradient_sums.h"
+#include "attention/backward/turns.h"
+#include "attention/empty_rows.h"
+#include "attention/scores/bias_gradient.h"
+#include "attention/scores/position_gradient.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class T>
+void zero_rows(const View<T, 4>& view, Index b, Index h, Index begin, Index count) {
+  for (Index i = begin; i < begin + count; ++i) std::fill_n(&view(b, h, i, 0), view.size(3), T{});
+}
+
+/// As every work item sees it.
+template <class T>
+struct BackwardJob {
+  using Sum = Accumulator<T>;
+  const Problem<T>& p;
+  BackwardRows<T> rows;
+  const AttentionGradients<T>& gradients;
+  BiasGradient<T> bias;
+  PositionGradient<T> position;
+  GradientSums<T> sums;
+  Turn *tile_turns, *bias_turns;   // shared: [B, H, query tiles]; [query tiles + 1]
+  Index turn_offset, head_offset;  // of one sequence of a ragged batch in what the batch shares
+  Index bias_tiles;                // query tiles of its longest sequence
+
+  Index first_turn(Index b, Index h) const { return turn_offset + (b * p.num_heads + h) * p.query_tiles(); }
+  Index head_number(Index b, Index g) const { return head_offset + b * p.num_kv_heads + g; }
+  Index key_ranges() const { return p.key_ranges(); }
+  bool wants(const View<T, 4>& view) const { return view.data() != nullptr; }
+  bool sets_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
+
+  BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count, const OwnScratch<T>& own) const {
+    BackwardTile<T> tile = rows.tile(b, h);
+    tile.k_begin = k_begin;
+    tile.k_count = k_count;
+    if constexpr (!kRoundedAtEnd<T>) {
+      const auto at = [b](const View<T, 4>& view, Index head) {
+        return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
+      };
+      const Index g = h / p.group_size();
+      tile.dq = at(gradients.dq, h);
+      tile.dk = at(gradients.dk, g);
+      tile.dv = at(gradients.dv, g);
+      tile.dq_stride = gradients.dq.stride(2);
+      tile.dk_stride = gradients.dk.stride(2);
+      tile.dv_stride = gradients.dv.stride(2);
+    } else {
+      const SumRows<T> keys = sums.keys(own.sums, k_begin), values = sums.values(own.sums, k_begin);
+      tile.dk = wants(gradients.dk) ? keys.data : nullptr;
+      tile.dv = wants(gradients.dv) ? values.data : nullptr;
+      tile.dk_stride = keys.stride;
+      tile.dv_stride = values.stride;
+    }
+    return tile;
+  }
+
+  /// One query tile against one key range, in the range's turn. The first range makes delta and lse2, which the others wait
+  /// for.
+  void run_tile(BackwardTile<T>& tile, Index range, Index b, Index h, bool live, const OwnScratch<T>& own) const {
+    if constexpr (kRoundedAtEnd<T>) {
+      const SumRows<T> queries = sums.queries(own.sums, head_number(b, h / p.group_size()), h, tile.q_begin);
+      tile.dq = wants(gradients.dq) ? queries.data : nullptr;
+      tile.dq_stride = queries.stride;
+      if (tile.dq != nullptr && range == 0) sums.clear(queries, tile.q_begin, tile.q_count);
+    }
+    if (range == 0) rows.prepare(tile, b, h, own.kernel);
+    tile.sets_dq = range == 0 && sets_in_place();
+    if (live) {
+      if (position.wanted()) tile.dposition = position.begin_tile(tile, own.position);
+      p.kernels->backward(tile, own.kernel);
+      if (position.wanted()) position.end_tile(tile, own.position);
+      tile.sets_keys = false;
+    } else if (tile.sets_dq && wants(gradients.dq)) {
+      zero_rows(gradients.dq, b, h, tile.q_begin, tile.q_count);
+    }
+    if constexpr (kRoundedAtEnd<T>) {
+      if (tile.dq == nullptr || range + 1 != key_ranges()) return;
+      sums.round({tile.dq, tile.dq_stride}, gradients.dq, b, h, tile.q_begin, tile.q_count, gradients.accumulate);
+    }
+  }
+
+  /// dk and dv of keys that no query sees.
+  void zero_keys(Index b, Index g, Index k_begin, Index k_count) const {
+    if (wants(gradients.dk)) zero_rows(gradients.dk, b, g, k_begin, k_count);
+    if (wants(gradients.dv)) zero_rows(gradients.dv, b, g, k_begin, k_count);
+  }
+
+  /// All query tiles of one head against one key range. `sequence` numbers (item, head of the group) for shared dbias;
+  /// `first`: nothing has been added to dk and dv of the range.
+  void run_head(Index range, Index b, Index h, Index sequence, bool first, const OwnScratch<T>& own) const {
+    const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
+    BackwardTile<T> tile = tile_of(b, h, k_begin, k_count, own);
+    tile.sets_keys = first && sets_in_place();
+    if (bias.wanted()) bias.begin_tile(tile, own.bias, b, h);
+    if (position.wanted()) position.begin_item(own.position);
+    Index live_begin, live_end;
+    mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
+    const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
+    for (Index t = 0; t < p.query_tiles(); ++t) {
+      tile.q_begin = t * p.query_tile;
+      tile.q_count = std::min(p.query_tile, p.q_len - tile.q_begin);
+      Turn* tile_turn = key_ranges() > 1 ? &tile_turns[first_turn(b, h) + t] : nullptr;
+      if (tile_turn != nullptr) wait_for_turn(*tile_turn, range);
+      if (share_bias) wait_for_turn(bias_turns[t], sequence);
+      const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin &&
+                        mask_next_key(&p.mask, b, h, tile.q_begin, tile.q_count, k_begin) < k_begin + k_count;
+      run_tile(tile, range, b, h, live, own);
+      if (share_bias) pass_turn(bias_turns[t], sequence);
+      if (tile_turn != nullptr) pass_turn(*tile_turn, range);
+    }
+    for (Index t = p.query_tiles(); share_bias && t < bias_tiles; ++t) {  // the turns of tiles that other sequences have
+      wait_for_turn(bias_turns[t], sequence);
+      pass_turn(bias_turns[t], sequence);
+    }
+    if (tile.sets_keys) zero_keys(b, h / p.group_size(), k_begin, k_count);
+    const bool adds_bias = bias.wanted() && bias.over_queries;
+    if (adds_bias || position.wanted()) {
+      Turn& turn = bias_turns[bias_tiles];
+      wait_for_turn(turn, sequence);
+      if (adds_bias) bias.add_private(own.bias, b, h, k_begin, k_count);
+      if (position.wanted()) position.add(own.position, h);
+      pass_turn(turn, sequence);
+    }
+    if (tile.dv != nullptr && p.rows_can_be_empty()) {
+      const View<const Sum, 3>& lse = rows.lse;
+      add_empty_dv(p, b, h, lse.data() + b * lse.stride(0) + h * lse.stride(1), lse.stride(2), tile.dout, tile.dout_stride,
+                   k_begin, k_count, tile.dv, tile.dv_stride);
+    }
+  }
+
+  /// Key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed.
+  void run(Index item, Index range, Index b, Index g, const OwnScratch<T>& own) const {
+    const Index head = head_number(b, g);
+    const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
+    const SumRows<T> keys = sums.keys(own.sums, k_begin), values = sums.values(own.sums, k_begin);
+    if constexpr (kRoundedAtEnd<T>) {
+      sums.take_slot(head);
+      sums.clear(keys, k_begin, k_count);
+      sums.clear(values, k_begin, k_count);
+    }
+    const Index group = p.group_size();
+    if (group == 0 && sets_in_place()) zero_keys(b, g, k_begin, k_count);
+    for (Index r = 0; r < group; ++r) run_head(range, b, g * group + r, item * group + r, r == 0, own);
+    if constexpr (kRoundedAtEnd<T>) {
+      if (wants(gradients.dk)) sums.round(keys, gradients.dk, b, g, k_begin, k_count, gradients.accumulate);
+      if (wants(gradients.dv)) sums.round(values, gradients.dv, b, g, k_begin, k_count, gradients.accumulate);
+      if (range + 1 == key_ranges()) sums.leave_slot(head);
+    }
+  }
+};
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,137 @@
+// What backward and second order need of each row to compute its weights again: lse in powers of two, and delta. Made for a
+// query tile at a time; the tile as kernels are given it; the gradient of the sinks, which is made of the same. Not: who makes
+// them and when (backward_job.h, second_order_job.h).
+//   dsink[h] = -sum over b and i of exp(sink[h] - lse[b,h,i]) * delta[b,h,i]        delta = dout . out - dlse
+#pragma once
+
+#include <cmath>
+#include <numbers>
+
+#include "attention/backward/row_lse.h"
+#include "attention/problem.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class T>
+struct BackwardRows {
+  using Sum = Accumulator<T>;
+  const Problem<T>& p;
+  View<const T, 4> out;                                             // null with dout
+  View<const Sum, 3> lse;                                           // [B, H, Tq]
+  View<const T, 4> dout;                                            // null: no delta
+  View<const Sum, 3> dlse;                                          // null: none
+  Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;  // [B, H, Tq] each
+  Index row_offset = 0;  // of one sequence of a ragged batch in what the batch shares
+
+  Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
+
+  /// Head h of sequence b; queries, keys and gradients are the caller's.
+  BackwardTile<T> tile(Index b, Index h) const {
+    const auto at = [b](const auto& view, Index head) {
+      return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
+    };
+    const Index row = first_row(b, h);
+    return {
+        {.lse2_high = lse2_high + row,
+         .lse2_low = lse2_low + row,
+         .delta = delta + row,
+         .v_head_dim = p.v_head_dim,
+         .q_begin = 0,
+         .q_count = 0,
+         .k_begin = 0,
+         .k_count = 0,
+         .dq = nullptr,
+         .dk = nullptr,
+         .dv = nullptr,
+         .dq_stride = 0,
+         .dk_stride = 0,
+         .dv_stride = 0,
+         .sets_dq = false,
+         .sets_keys = false,
+         .dbias = nullptr,
+         .dbias_row_stride = 0,
+         .dbias_column_stride = 0,
+         .dposition = nullptr},
+        p.scores(b, h),
+        at(p.v, h / p.group_size()),
+        at(dout, h),
+        p.v.stride(2),
+        dout.stride(2),
+    };
+  }
+
+  /// lse2 and, where there is a dout, delta of the tile's queries.
+  void prepare(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
+    const Index row = first_row(b, h);
+    split_lse(p, lse, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
+    if (t.dout == nullptr) return;
+    const DeltaRows<T> rows{.dout = t.dout,
+                            .out = out.data() + b * out.stride(0) + h * out.stride(1),
+                            .dout_stride = t.dout_stride,
+                            .out_stride = out.stride(2),
+                            .v_head_dim = p.v_head_dim,
+                            .q_begin = t.q_begin,
+                            .q_count = t.q_count,
+                            .delta = delta + row};
+    p.kernels->delta(rows, scratch);
+    if (dlse.data() == nullptr) return;
+    for (Index i = t.q_begin; i < t.q_begin + t.q_count; ++i) rows.delta[i] -= dlse(b, h, i);
+  }
+
+  /// The same of every row of `count` sequences where there are no keys: out is 0 and lse a sink, or -inf.
+  void prepare_without_keys(Index first, Index count) const {
+    for (Index b = first; b < first + count; ++b) {
+      for (Index h = 0; h < p.num_heads; ++h) {
+        for (Index i = 0; i < p.q_len; ++i) {
+          const Index row = first_row(b, h) + i;
+          delta[row] = dlse.data() == nullptr ? Sum{0} : -dlse(b, h, i);
+          const double exact = static_cast<double>(lse(b, h, i)) * std::numbers::log2e;
+          lse2_high[row] = static_cast<Sum>(std::isinf(exact) ? -exact : exact);
+          lse2_low[row] = std::isinf(exact) ? Sum{0} : static_cast<Sum>(exact - static_cast<double>(lse2_high[row]));
+        }
+      }
+    }
+  }
+};
+
+/// dsinks[h] += sum over sequences [first, first + count) and their queries of exp(sink[h] - lse) * of_row(row, h), after all
+/// items: every row's part, in one order. exp(sink - lse) is the sink's weight.
+template <class T, class OfRow>
+void add_sink_gradient(const BackwardRows<T>& rows, Index first, Index count, const View<Accumulator<T>, 1>& dsinks,
+                       const OfRow& of_row) {
+  const Problem<T>& p = rows.p;
+  for (Index h = 0; h < p.num_heads; ++h) {
+    const double sink2 = static_cast<double>(p.sinks(h)) * std::numbers::log2e;
+    double sum = 0;
+    for (Index b = first; b < first + count; ++b) {
+      for (Index row = rows.first_row(b, h), end = row + p.q_len; row < end; ++row) {
+        const double weight =
+            std::exp2(sink2 - static_cast<double>(rows.lse2_high[row]) - static_cast<double>(rows.lse2_low[row]));
+        sum += weight == 0 ? 0 : weight * of_row(row, h);
+      }
+    }
+    dsinks(h) = static_cast<Accumulator<T>>(static_cast<double>(dsinks(h)) + sum);
+  }
+}
+
+/// What a worker has for itself: sizes of the pieces, and the pieces.
+struct OwnBytes {
+  std::size_t kernel = 0, bias = 0, position = 0, sums = 0;
+  std::size_t all() const { return kernel + bias + position + sums; }
+};
+template <class T>
+struct OwnScratch {
+  std::byte* kernel;
+  Accumulator<T>*bias, *position;  // dbias summed over queries, dposition
+  std::byte* sums;                 // of 16-bit types (gradient_sums.h)
+
+  OwnScratch(const OwnBytes& bytes, std::byte* base)
+      : kernel(base),
+        bias(reinterpret_cast<Accumulator<T>*>(kernel + bytes.kernel)),
+        position(reinterpret_cast<Accumulator<T>*>(kernel + bytes.kernel + bytes.bias)),
+        sums(kernel + bytes.kernel + bytes.bias + bytes.position) {}
+};
+
+}  // namespace v0
+}  // namespace qkv

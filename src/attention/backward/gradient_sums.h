@@ -1,0 +1,95 @@
+// Where gradients are summed until they are whole. Full-width types: in the caller's memory. 16-bit types: in float scratch,
+// rounded once at the end.
+//   dk, dv  belong to one work item: float rows of one key range, private to a worker
+//   dq      with one key range: float rows of one query tile, private to a worker; with more: one [group, Tq, D] for each kv
+//           head in flight. Heads take these slots in turn: head n takes slot n mod slots when head n - slots is done.
+// Not: the order in which items add (turns.h), dbias (bias_gradient.h).
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "attention/backward/turns.h"
+#include "attention/problem.h"
+#include "kernels/carver.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// True for the types whose sums are kept elsewhere until they are rounded.
+template <class T>
+constexpr bool kRoundedAtEnd = !std::is_same_v<T, Accumulator<T>>;
+
+/// Rows of one gradient as a kernel adds to them: row r lies at data + r * stride.
+template <class T>
+struct SumRows {
+  Accumulator<T>* data = nullptr;
+  Index stride = 0;
+};
+
+template <class T>
+class GradientSums {
+ public:
+  using Sum = Accumulator<T>;
+
+  GradientSums(const Problem<T>& p, Index key_ranges, int threads) : p_(p), key_ranges_(key_ranges) {
+    if (kRoundedAtEnd<T> && key_ranges > 1) slots_ = std::min<Index>(threads, p.batch * p.num_kv_heads);
+  }
+
+  std::size_t shared_bytes() const { return line_bytes<Sum>(slots_ * slot_rows() * p_.head_dim); }
+  Index num_turns() const { return slots_; }
+  std::size_t worker_bytes() const {
+    return kRoundedAtEnd<T> ? line_bytes<Sum>(p_.backward_keys * (p_.head_dim + p_.v_head_dim) + tile_rows() * p_.head_dim) : 0;
+  }
+  void place(std::byte* shared, Turn* turns) {
+    shared_ = reinterpret_cast<Sum*>(shared);
+    turns_ = turns;
+  }
+
+  /// Waits until the slot of kv head `head` (numbered as they are claimed) is free; gives it to the next when its last range is
+  /// done.
+  void take_slot(Index head) const {
+    if (slots_ > 0) wait_for_turn(turns_[head % slots_], head / slots_);
+  }
+  void leave_slot(Index head) const {
+    if (slots_ > 0) pass_turn(turns_[head % slots_], head / slots_);
+  }
+
+  /// dk and dv rows of the key range that begins at k_begin, in the worker's private memory.
+  SumRows<T> keys(std::byte* worker, Index k_begin) const {
+    return {reinterpret_cast<Sum*>(worker) - k_begin * p_.head_dim, p_.head_dim};
+  }
+  SumRows<T> values(std::byte* worker, Index k_begin) const {
+    return {reinterpret_cast<Sum*>(worker) + p_.backward_keys * p_.head_dim - k_begin * p_.v_head_dim, p_.v_head_dim};
+  }
+  /// dq rows of query head h, whose kv head has the number `head`, for the tile that begins at q_begin.
+  SumRows<T> queries(std::byte* worker, Index head, Index h, Index q_begin) const {
+    if (slots_ == 0) {
+      Sum* tile = reinterpret_cast<Sum*>(worker) + p_.backward_keys * (p_.head_dim + p_.v_head_dim);
+      return {tile - q_begin * p_.head_dim, p_.head_dim};
+    }
+    return {shared_ + (head % slots_ * slot_rows() + h % p_.group_size() * p_.q_len) * p_.head_dim, p_.head_dim};
+  }
+
+  void clear(const SumRows<T>& sums, Index begin, Index count) const {
+    std::fill_n(sums.data + begin * sums.stride, count * sums.stride, Sum{0});
+  }
+  /// Rows [begin, begin + count) of (b, h) become the rounded sums, or what they were plus them.
+  void round(const SumRows<T>& sums, const View<T, 4>& gradient, Index b, Index h, Index begin, Index count,
+             bool accumulate) const {
+    p_.kernels->round(sums.data + begin * sums.stride, count, sums.stride, &gradient(b, h, begin, 0), gradient.stride(2),
+                      accumulate);
+  }
+
+ private:
+  Index slot_rows() const { return p_.group_size() * p_.q_len; }
+  Index tile_rows() const { return key_ranges_ > 1 ? 0 : p_.query_tile; }
+
+  const Problem<T>& p_;
+  Index key_ranges_, slots_ = 0;
+  Sum* shared_ = nullptr;  // [slots][group][Tq][D]
+  Turn* turns_ = nullptr;  // [slots]
+};
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,309 @@
+#include "attention/capture/capture.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+
+#include "attention/backward/row_lse.h"
+#include "attention/capture/worker.h"
+#include "attention/empty_rows.h"
+#include "core/check.h"
+#include "core/threads/region.h"
+#include "kernels/carver.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+template <class Sum>
+bool is_empty(Sum lse) {
+  return lse == -std::numeric_limits<Sum>::infinity();
+}
+
+/// A tensor of these sizes, filled; the one that is there when it fits.
+template <class E, std::size_t Rank>
+void make(Tensor<E>& tensor, bool wanted, const std::array<Index, Rank>& sizes, E fill = E{}) {
+  if (!wanted) {
+    tensor = {};
+    return;
+  }
+  if (!std::ranges::equal(tensor.sizes(), sizes)) tensor = Tensor<E>(std::vector<Index>(sizes.begin(), sizes.end()));
+  std::ranges::fill(tensor.span(), fill);
+}
+
+void check_distinct(const char* function, const char* name, std::span<const Index> indices, Index count) {
+  for (std::size_t n = 0; n < indices.size(); ++n) {
+    check<OptionError>(indices[n] >= 0 && indices[n] < count, function, "capture.", name, " must be at least 0 and below ",
+                       count, ": got ", indices[n]);
+    const auto before = indices.first(n);
+    check<OptionError>(std::ranges::find(before, indices[n]) == before.end(), function, "capture.", name,
+                       " must name each once: got ", indices[n], " twice");
+  }
+}
+
+template <class T>
+void check_capture(const char* function, const Problem<T>& p, const Capture& what) {
+  check_distinct(function, "heads", what.heads, p.num_heads);
+  check_distinct(function, "rows", what.rows, p.q_len);
+  check<OptionError>(what.top_k >= 0, function, "capture.top_k must not be negative: got ", what.top_k);
+  check<OptionError>(what.map_rows >= 0 && what.map_columns >= 0 && (what.map_rows > 0) == (what.map_columns > 0), function,
+                     "capture.map_rows and map_columns must both be positive, or both 0: got ", what.map_rows, " x ",
+                     what.map_columns);
+  check<OptionError>(what.offsets.empty() || static_cast<Index>(what.offsets.size()) == p.batch, function,
+                     "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
+  check<UnsupportedError>(what.of == CaptureOf::kGradient || (!what.positive && !what.mean_of_heads), function,
+                          "capture.positive and mean_of_heads are of weights times gradient, in backward: not of weights");
+  check<OptionError>(what.of != CaptureOf::kGradient || !what.statistics, function,
+                     "capture.statistics are of weights, in forward: not of weights times gradient");
+}
+
+}  // namespace
+
+template <class T>
+CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const CaptureRequest& request, const Context& context,
+                          bool backward)
+    : p_(p) {
+  if (request.what == nullptr || (request.what->of == CaptureOf::kGradient) != backward) return;
+  check_capture(function, p, *request.what);
+  what_ = request.what;
+  result_ = request.result;
+  kernels_ = &for_element<T>(kernel_tables(context.isa()).capture);
+  make_results();
+}
+
+template <class T>
+Index CaptureJob<T>::places() const {
+  return what_->heads.empty() ? p_.num_heads : static_cast<Index>(what_->heads.size());
+}
+
+template <class T>
+Index CaptureJob<T>::results() const {
+  return what_->mean_of_heads ? std::min<Index>(1, places()) : places();
+}
+
+template <class T>
+Index CaptureJob<T>::head_at(Index place) const {
+  return what_->heads.empty() ? place : what_->heads[static_cast<std::size_t>(place)];
+}
+
+template <class T>
+Index CaptureJob<T>::rows_at_once() const {
+  return entrywise() ? std::min(p_.query_tile, kEntryRows) : p_.query_tile;
+}
+
+template <class T>
+Index CaptureJob<T>::place_of(Index h) const {
+  if (what_->heads.empty()) return h;
+  const auto found = std::ranges::find(what_->heads, h);
+  return found == what_->heads.end() ? -1 : found - what_->heads.begin();
+}
+
+template <class T>
+bool CaptureJob<T>::sweeps() const {
+  return !what_->rows.empty() || what_->top_k > 0 || what_->column_mass || what_->map_rows > 0;
+}
+
+template <class T>
+Index CaptureJob<T>::map_rows_of_tile() const {
+  return std::min(p_.query_tile, p_.query_tile * what_->map_rows / std::max<Index>(p_.q_len, 1) + 2);
+}
+
+template <class T>
+void CaptureJob<T>::make_results() const {
+  const Capture& what = *what_;
+  const Index b = p_.batch, h = results(), q_len = p_.q_len, kv_len = p_.kv_len;
+  make(result_->rows, !what.rows.empty(), std::array{b, h, static_cast<Index>(what.rows.size()), kv_len});
+  make(result_->top_weights, what.top_k > 0, std::array{b, h, q_len, what.top_k});
+  make(result_->top_keys, what.top_k > 0, std::array{b, h, q_len, what.top_k}, Index{-1});
+  make(result_->map, what.map_rows > 0, std::array{b, h, what.map_rows, what.map_columns});
+  make(result_->column_mass, what.column_mass, std::array{b, h, kv_len});
+  RowStatistics& s = result_->statistics;
+  for (Tensor<double>* each : {&s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance, &s.sink}) {
+    make(*each, what.statistics, std::array{b, h, q_len});
+  }
+  make(s.max_key, what.statistics, std::array{b, h, q_len}, Index{-1});
+}
+
+template <class T>
+std::size_t CaptureJob<T>::worker_bytes() const {
+  return wanted() ? Worker(*this, nullptr).bytes : 0;
+}
+
+template <class T>
+std::size_t CaptureJob<T>::shared_bytes() const {
+  return wanted() ? line_bytes<Turn>(p_.batch * places()) : 0;
+}
+
+template <class T>
+void CaptureJob<T>::begin(std::byte* shared) {
+  if (!wanted()) return;
+  turns_ = reinterpret_cast<Turn*>(shared);
+  for (Index n = 0; n < p_.batch * places(); ++n) new (turns_ + n) Turn(0);
+}
+
+template <class T>
+void CaptureJob<T>::forward(ForwardTile<T> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const {
+  const Index place = place_of(h);
+  Worker w(*this, own);
+  tile.row_max2 = w.shift;
+  tile.row_sum = w.inverse;
+  if (what_->statistics) {
+    w.sums.offset = offset(b);
+    kernels_->forward(tile, w.sums, kernel_scratch, w.statistics_scratch);
+    write_statistics(w.sums, tile, b, place);
+  } else {
+    p_.kernels->forward(tile, kernel_scratch);
+  }
+  if (!sweeps()) return;
+  for (Index i = 0; i < tile.q_count; ++i) w.inverse[i] = w.inverse[i] == 0 ? Sum{0} : Sum{1} / w.inverse[i];
+  sweep(w, {b, place, h, tile.q_begin, tile.q_count}, nullptr, tile.lse);
+}
+
+template <class T>
+void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& context) {
+  if (!wanted() || !sweeps()) return;
+  const std::size_t own = worker_bytes(), all = own * static_cast<std::size_t>(context.threads());
+  const ScratchLease scratch = borrow_scratch(context, all + shared_bytes());
+  begin(scratch.data() + all);
+  const Index items = p_.batch * results() * row_tiles();
+  const double flops = static_cast<double>(p_.batch * places() * p_.q_len) * static_cast<double>(p_.kv_len) * 2.0 *
+                       static_cast<double>(p_.head_dim + p_.v_head_dim);
+  parallel_for_flops(context, items, flops, [&](Index item, int worker) {
+    backward(gradient, item, scratch.data() + own * static_cast<std::size_t>(worker));
+  });
+}
+
+/// Items count head by head, in each the last tile first, as in forward.
+template <class T>
+void CaptureJob<T>::backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const {
+  const Index tiles = row_tiles(), head = item / tiles, b = head / results(), place = head % results();
+  const Index q_begin = (tiles - 1 - item % tiles) * rows_at_once(), q_count = std::min(rows_at_once(), p_.q_len - q_begin);
+  const Worker w(*this, own);
+  const Rows r{b, place, head_at(place), q_begin, q_count};
+  if (entrywise()) {
+    sweep_entries(w, r, gradient);
+    return;
+  }
+  split_weights(w, r, gradient);
+  sweep(w, r, &gradient, nullptr);
+}
+
+template <class T>
+void CaptureJob<T>::split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const {
+  // w = exp2(s2 - high) * exp2(-low); an empty row's high is +inf and its weights are 0.
+  split_lse(p_, gradient.lse, r.b, r.h, r.q_begin, r.q_count, w.shift - r.q_begin, w.inverse - r.q_begin, w.sweep_scratch);
+  for (Index i = 0; i < r.q_count; ++i) w.inverse[i] = std::exp2(-w.inverse[i]);
+}
+
+template <class T>
+Index CaptureJob<T>::offset(Index b) const {
+  return what_->offsets.empty() ? p_.kv_len - p_.q_len : what_->offsets[static_cast<std::size_t>(b)];
+}
+
+template <class T>
+CaptureSweep<T> CaptureJob<T>::sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const {
+  CaptureSweep<T> t{};
+  t.scores = p_.scores(r.b, r.h);
+  t.q_begin = r.q_begin;
+  t.q_count = r.q_count;
+  t.shift = w.shift;
+  t.inverse = w.inverse;
+  t.applied = what_->of == CaptureOf::kApplied;
+  t.v_head_dim = p_.v_head_dim;
+  if (gradient != nullptr) {
+    t.v = p_.v.data() + r.b * p_.v.stride(0) + r.h / p_.group_size() * p_.v.stride(1);
+    t.dout = gradient->dout.data() + r.b * gradient->dout.stride(0) + r.h * gradient->dout.stride(1);
+    t.v_stride = p_.v.stride(2);
+    t.dout_stride = gradient->dout.stride(2);
+  }
+  return t;
+}
+
+template <class T>
+void CaptureJob<T>::place_map_rows(const Worker& w, const Rows& r) const {
+  const Index first = r.q_begin * what_->map_rows / p_.q_len;
+  for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
+}
+
+template <class T>
+void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const {
+  const Index first_row = (r.b * places() + r.place) * p_.q_len + r.q_begin;
+  CaptureSweep<T> t = sweep_of(w, r, gradient);
+  if (what_->top_k > 0) {
+    t.top_values = result_->top_weights.data() + first_row * what_->top_k;
+    t.top_keys = result_->top_keys.data() + first_row * what_->top_k;
+    t.top_k = what_->top_k;
+  }
+  if (w.columns != nullptr) std::fill_n(t.columns = w.columns, p_.kv_len, 0.0);
+  if (w.map != nullptr) {
+    std::fill_n(t.map = w.map, map_rows_of_tile() * what_->map_columns, 0.0);
+    place_map_rows(w, r);
+    t.map_row = w.map_row;
+    t.map_columns = what_->map_columns;
+  }
+  if (w.rows != nullptr) {
+    std::fill_n(w.rows, r.q_count, nullptr);
+    const Index count = static_cast<Index>(what_->rows.size());
+    for (Index n = 0; n < count; ++n) {
+      const Index i = what_->rows[static_cast<std::size_t>(n)] - r.q_begin;
+      if (i < 0 || i >= r.q_count) continue;
+      w.rows[i] = result_->rows.data() + ((r.b * places() + r.place) * count + n) * p_.kv_len;
+    }
+    t.rows = w.rows;
+  }
+  kernels_->sweep(t, w.sweep_scratch);
+  if (lse != nullptr) complete_rows(w, t, r, lse);
+  add_to_results(w, r);
+}
+
+/// What the kernel does not know: rows without keys that hold something, and that no weight of a NaN row is the largest.
+template <class T>
+void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<T>& t, const Rows& r, const Sum* lse) const {
+  for (Index i = 0; i < r.q_count; ++i) {
+    double* values = t.top_values + i * t.top_k;
+    if (std::isnan(lse[i])) std::fill_n(values, t.top_k, kNan);
+    if (!is_empty(lse[i]) || p_.empty_row == EmptyRow::kZero || p_.kv_len == 0) continue;
+    const std::span<Sum> row(w.empty_row, static_cast<std::size_t>(p_.kv_len));
+    fill_empty_weights(p_, r.b, r.h, r.q_begin + i, 1, lse + i, t.applied, row.data(), 0);
+    if (t.rows != nullptr && t.rows[i] != nullptr) std::ranges::copy(row, t.rows[i]);
+    if (std::isnan(row[0])) {
+      std::fill_n(values, t.top_k, kNan);
+    } else if (t.top_k > 0) {
+      keep_largest<Sum>(row, true, t.top_k, values, t.top_keys + i * t.top_k);
+    }
+    for (Index j = 0; j < p_.kv_len; ++j) {
+      const auto weight = static_cast<double>(row[static_cast<std::size_t>(j)]);
+      if (t.columns != nullptr) t.columns[j] += weight;
+      if (t.map != nullptr) t.map[t.map_row[i] * t.map_columns + j * t.map_columns / p_.kv_len] += weight;
+    }
+  }
+}
+
+/// The sums of this tile, after those of the tiles before it in the order of items.
+template <class T>
+void CaptureJob<T>::add_to_results(const Worker& w, const Rows& r) const {
+  if (w.columns == nullptr && w.map == nullptr) return;
+  const Index head = r.b * results() + r.place, number = row_tiles() - 1 - r.q_begin / rows_at_once();
+  wait_for_turn(turns_[head], number);
+  if (w.columns != nullptr) {
+    double* sums = result_->column_mass.data() + head * p_.kv_len;
+    for (Index j = 0; j < p_.kv_len; ++j) sums[j] += w.columns[j];
+  }
+  if (w.map != nullptr) {
+    const Index first = r.q_begin * what_->map_rows / p_.q_len, columns = what_->map_columns;
+    double* sums = result_->map.data() + (head * what_->map_rows + first) * columns;
+    const Index cells = (w.map_row[r.q_count - 1] + 1) * columns;
+    for (Index n = 0; n < cells; ++n) sums[n] += w.map[n];
+  }
+  pass_turn(turns_[head], number);
+}
+
+#define QKV_INSTANTIATE(T) template class CaptureJob<T>;
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
+#undef QKV_INSTANTIATE
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,86 @@
+// A capture within one call: checked, its results made, and what a work item does for it. Not: the loops over keys
+// (kernels/capture/row_statistics.h, capture_sweep.h).
+#pragma once
+
+#include "attention/backward/turns.h"
+#include "attention/problem.h"
+#include "core/threads/scratch.h"
+#include "dispatch/kernels.h"
+#include "kernels/capture/params.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// What backward needs beside a Problem to know the gradient of a weight.
+template <class T>
+struct CaptureGradient {
+  View<const Accumulator<T>, 3> lse;
+  View<const T, 4> dout;
+};
+
+template <class T>
+class CaptureJob {
+ public:
+  using Sum = Accumulator<T>;
+
+  /// Checks everything, then makes or clears the results. A request of the other direction, or none, wants nothing.
+  CaptureJob(const char* function, const Problem<T>& p, const CaptureRequest& request, const Context& context, bool backward);
+
+  bool wanted() const { return result_ != nullptr; }
+  CaptureJob* if_wanted() { return wanted() ? this : nullptr; }
+  /// Scratch of a worker, and of all items together.
+  std::size_t worker_bytes() const;
+  std::size_t shared_bytes() const;
+  /// Before the region: `shared` of shared_bytes().
+  void begin(std::byte* shared);
+
+  /// The place of head h among the results; -1: nobody looks at it.
+  Index place_of(Index h) const;
+  /// Forward of one tile of a head that is looked at, in the bits of p.kernels->forward. Tiles of a head come in the order of
+  /// items: the last first. `own`: scratch of worker_bytes().
+  void forward(ForwardTile<T> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const;
+  /// All of weights times gradient, in a region of its own.
+  void run_backward(const CaptureGradient<T>& gradient, Context& context);
+
+ private:
+  /// Queries of an item in which every entry is written out before it is counted (capture/entries.cc): memory, 16 rows of Tk.
+  static constexpr Index kEntryRows = 16;
+
+  struct Worker;
+  /// Queries [q_begin, q_begin + q_count) of head h of sequence b; `place` among the results.
+  struct Rows {
+    Index b, place, h, q_begin, q_count;
+  };
+
+  Index places() const;   // heads that are looked at
+  Index results() const;  // of them, how many get results of their own: all, or one mean
+  Index head_at(Index place) const;
+  /// Whether single entries are changed before they are summed: then no kernel can sum them.
+  bool entrywise() const { return what_->positive || what_->mean_of_heads; }
+  /// The queries of an item, and how many items make a head.
+  Index rows_at_once() const;
+  Index row_tiles() const { return (p_.q_len + rows_at_once() - 1) / rows_at_once(); }
+  Index offset(Index b) const;
+  bool sweeps() const;
+  Index map_rows_of_tile() const;
+  void make_results() const;
+  void backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const;
+  void write_statistics(const RowSums<T>& sums, const ForwardTile<T>& tile, Index b, Index place) const;
+  void split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
+  CaptureSweep<T> sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const;
+  void place_map_rows(const Worker& w, const Rows& r) const;
+  void sweep_entries(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
+  void count_entries(const Worker& w, const Rows& r, const double* entries) const;
+  void sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const;
+  void complete_rows(const Worker& w, const CaptureSweep<T>& t, const Rows& r, const Sum* lse) const;
+  void add_to_results(const Worker& w, const Rows& r) const;
+
+  const Problem<T>& p_;
+  const Capture* what_ = nullptr;
+  CaptureResult* result_ = nullptr;
+  const CaptureKernels<T>* kernels_ = nullptr;
+  Turn* turns_ = nullptr;  // [B, places]: whose sums are added next
+};
+
+}  // namespace v0
+}  // namespace qkv

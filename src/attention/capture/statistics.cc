@@ -1,0 +1,93 @@
+// From the sums of a row to its statistics, in double. H = -sum_j w ln w with w = keys p / sum, p = exp2(y):
+//   H = keys (ln(sum) - ln2 / sum * sum_j p y - ln(keys)),  keys = 1 - the sink's share,
+//   y = (s2 - largest) + (largest - shift).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "attention/capture/capture.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+/// The statistics of one row.
+struct Row {
+  double entropy = 0, max_weight = 0, self = 0, previous = 0, first = 0, distance = 0, sink = 0;
+  Index max_key = -1;
+};
+
+Row nan_row() { return {kNan, kNan, kNan, kNan, kNan, kNan, kNan, -1}; }
+
+/// Of weights 1/Tk.
+Row mean_row(Index position, Index kv_len) {
+  const double weight = 1 / static_cast<double>(kv_len);
+  const auto at = [&](Index key) { return key >= 0 && key < kv_len ? weight : 0.0; };
+  double distance = 0;
+  for (Index j = 0; j < kv_len; ++j) distance += weight * std::abs(static_cast<double>(position - j));
+  return {std::log(static_cast<double>(kv_len)), weight, at(position), at(position - 1), weight, distance, 0, 0};
+}
+
+template <class T>
+Row row_of(const RowSums<T>& sums, Index i, const Accumulator<T>* sink) {
+  const auto number = [i](const Accumulator<T>* of) { return static_cast<double>(of[i]); };
+  const double sum = number(sums.sums), shift = number(sums.shift);
+  Row row;
+  // By how much the sink's logit is above the lse of the keys; each share from it, since 1 minus the other would cancel.
+  const double above = static_cast<double>(sink != nullptr ? *sink : -std::numeric_limits<Accumulator<T>>::infinity()) -
+                       (shift * std::numbers::ln2 + std::log(sum));
+  if (sum == 0) {
+    row.sink = sink != nullptr ? 1 : 0;
+    return row;
+  }
+  row.sink = 1 / (1 + std::exp(-above));
+  const double keys = 1 / (1 + std::exp(above)), scale = keys / sum;
+  const double of_keys = std::log(sum) - std::numbers::ln2 * (number(sums.exponents) / sum + number(sums.largest) - shift);
+  row.entropy = keys > 0 ? std::max(0.0, keys * (of_keys - std::log(keys))) : 0;
+  row.max_weight = std::exp2(number(sums.largest) - shift) * scale;
+  row.max_key = sums.largest_key[i];
+  row.self = number(sums.self) * scale;
+  row.previous = number(sums.previous) * scale;
+  row.first = number(sums.first) * scale;
+  row.distance = number(sums.distances) * scale;
+  return row;
+}
+
+}  // namespace
+
+template <class T>
+void CaptureJob<T>::write_statistics(const RowSums<T>& sums, const ForwardTile<T>& tile, Index b, Index place) const {
+  RowStatistics& s = result_->statistics;
+  const Index first = (b * places() + place) * p_.q_len + tile.q_begin;
+  for (Index i = 0; i < tile.q_count; ++i) {
+    const bool empty = tile.lse[i] == -std::numeric_limits<Sum>::infinity();
+    Row row;
+    if (empty && p_.empty_row == EmptyRow::kMean && p_.kv_len > 0) {
+      row = mean_row(tile.q_begin + i + sums.offset, p_.kv_len);
+    } else if (std::isnan(tile.lse[i]) || (empty && p_.empty_row == EmptyRow::kNaN && p_.kv_len > 0)) {
+      row = nan_row();
+    } else if (!empty) {
+      row = row_of<T>(sums, i, tile.scores.sink);
+    }
+    const Index at = first + i;
+    s.entropy.data()[at] = row.entropy;
+    s.max_weight.data()[at] = row.max_weight;
+    s.max_key.data()[at] = row.max_key;
+    s.self.data()[at] = row.self;
+    s.previous.data()[at] = row.previous;
+    s.first.data()[at] = row.first;
+    s.distance.data()[at] = row.distance;
+    s.sink.data()[at] = row.sink;
+  }
+}
+
+#define QKV_INSTANTIATE(T) \
+  template void CaptureJob<T>::write_statistics(const RowSums<T>&, const ForwardTile<T>&, Index, Index) const;
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
+#undef QKV_INSTANTIATE
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,100 @@
+// Tiled forward of a part of a batch, as its work items see it, and what one item does. Not: which items there are and in which
+// order (forward_driver.cc).
+#pragma once
+
+#include <algorithm>
+
+#include "attention/capture/capture.h"
+#include "attention/empty_rows.h"
+#include "attention/problem.h"
+
+namespace qkv {
+inline namespace v0 {
+
+inline constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
+
+/// As every work item sees it.
+template <class T>
+struct ForwardJob {
+  using Sum = Accumulator<T>;
+  const Problem<T>& p;
+  View<T, 4> out;        // null: only weights
+  View<Sum, 3> lse;      // null: not wanted
+  View<Sum, 4> weights;  // null: not wanted
+  bool weights_applied;
+  CaptureJob<T>* capture;                   // null: nobody looks
+  std::size_t kernel_bytes, scratch_bytes;  // a worker: the kernel's, and with the exponentials kept for weights
+  std::size_t capture_bytes;                // a worker, after scratch_bytes
+
+  ForwardJob(const Problem<T>& problem, const View<T, 4>& its_out, const View<Sum, 3>& its_lse, const View<Sum, 4>& its_weights,
+             bool applied, CaptureJob<T>* look)
+      : p(problem),
+        out(its_out),
+        lse(its_lse),
+        weights(its_weights),
+        weights_applied(applied),
+        capture(look),
+        kernel_bytes(p.forward_scratch_bytes()),
+        scratch_bytes(kernel_bytes + kept_bytes()),
+        capture_bytes(capture == nullptr ? 0 : capture->worker_bytes()) {}
+  std::size_t worker_bytes() const { return scratch_bytes + capture_bytes; }
+
+  Index chunks() const { return (p.kv_len + p.key_tile - 1) / p.key_tile; }
+
+  /// Bytes of a worker that save a second sweep over the keys; 0 where there is none to save or they would not stay in L2.
+  std::size_t kept_bytes() const {
+    // Under dropout what multiplies v is not what is wanted, or not in the bits of softmax times factor.
+    if (out.data() == nullptr || weights.data() == nullptr || p.dropout_threshold != 0) return 0;
+    const auto bytes = static_cast<std::size_t>(chunks() * (p.key_tile + 1) * p.kernels->strip) * sizeof(Sum);
+    return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
+  }
+
+  /// Query tile t of head h of sequence b; `own`: worker_bytes() of scratch.
+  void run(Index b, Index h, Index t, std::byte* own) const {
+    const Index q_begin = t * p.query_tile;
+    const Index q_count = std::min(p.query_tile, p.q_len - q_begin);
+    Sum row_lse[kMaxQueryTile];
+    const bool wants_out = out.data() != nullptr, wants_weights = weights.data() != nullptr;
+    ForwardTile<T> tile{
+        {.v_head_dim = p.v_head_dim,
+         .q_begin = q_begin,
+         .q_count = q_count,
+         .lse = row_lse,
+         .row_max2 = nullptr,
+         .row_sum = nullptr,
+         .weights = wants_weights ? weights.data() + b * weights.stride(0) + h * weights.stride(1) : nullptr,
+         .weights_row_stride = weights.stride(2),
+         .weights_column_stride = weights.stride(3),
+         .weights_applied = weights_applied,
+         .exponentials = nullptr,
+         .chunk_shifts = nullptr},
+        p.scores(b, h),
+        wants_out ? p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1) : nullptr,
+        wants_out ? out.data() + b * out.stride(0) + h * out.stride(1) : nullptr,
+        p.v.stride(2),
+        out.stride(2),
+    };
+    if (scratch_bytes > kernel_bytes) {
+      tile.exponentials = reinterpret_cast<Sum*>(own + kernel_bytes);
+      tile.chunk_shifts = tile.exponentials + chunks() * p.key_tile * p.kernels->strip;
+    }
+    if (capture != nullptr && capture->place_of(h) >= 0) {
+      capture->forward(tile, b, h, own, own + scratch_bytes);
+    } else if (p.cache == nullptr) {
+      p.kernels->forward(tile, own);
+    } else {
+      p.cache_kernels->forward(tile, cached_head(*p.cache, b, h / p.group_size()), own);
+    }
+    if (p.rows_can_be_empty()) {
+      if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, row_lse, tile.out, tile.out_stride);
+      if (tile.weights != nullptr) {
+        fill_empty_weights(p, b, h, q_begin, q_count, row_lse, weights_applied, tile.weights, tile.weights_row_stride);
+      }
+    }
+    if (lse.data() == nullptr) return;
+    for (Index i = 0; i < q_count; ++i) lse(b, h, q_begin + i) = row_lse[i];
+  }
+};
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,305 @@
+// Backward linear attention. The states before all segments are made first (a sum of each segment's own and a pass over these,
+// or with the delta rule one segment after the other), then each head's segments from last to first, the gradient of the state
+// coming from behind; or, where heads are few, all at once after a sum of each segment's part of that gradient. Not causal: dq
+// from the one state, dk and dv from its one gradient. Gradients of decay and beta are made for every token and then summed to
+// their own shape in one order.
+#include <algorithm>
+
+#include "attention/linear/job.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/threads/region.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+/// What a second sum of the state's gradient costs, as a share of all.
+constexpr double kSecondSum = 0.15;
+
+template <class T>
+struct BackwardJob : LinearJob<T> {
+  using LinearJob<T>::p;
+  View<const T, 4> out, dout;
+  View<const T, 3> normalizer;
+  const LinearAttentionGradients<T>& gradients;
+  T *dslots = nullptr, *dtotals = nullptr;
+  T *decay_rows = nullptr, *beta_rows = nullptr;  // [heads][T]; null: not wanted
+
+  explicit BackwardJob(const LinearAttentionGradients<T>& wanted) : gradients(wanted) {}
+
+  T* dslot(Index number) const { return dslots + number * p.slot_count(); }
+  T* dtotal(Index item) const { return dtotals + item * p.slot_count(); }
+
+  LinearAttentionGradient<T> part(Index item, Index begin, Index end, int worker) const {
+    const Index b = item / p.num_kv_heads, g = item % p.num_kv_heads, h = g * p.group_size();
+    const auto at = [b](const auto& view, Index head) {
+      return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
+    };
+    LinearAttentionGradient<T> t{};
+    LinearAttentionSegment<T>& f = t.forward;
+    f = p.part(item, begin, end);
+    f.local = this->worker_slot(worker, 2);
+    if (p.normalized) {  // the kernel only reads them
+      f.out = const_cast<T*>(at(out, h));
+      f.out_head_stride = out.stride(1);
+      f.out_stride = out.stride(2);
+      f.normalizer = const_cast<T*>(at(normalizer, h));
+      f.normalizer_head_stride = normalizer.stride(1);
+      f.normalizer_stride = normalizer.stride(2);
+    }
+    t.dout = at(dout, h);
+    t.dout_head_stride = dout.stride(1);
+    t.dout_stride = dout.stride(2);
+    t.dq = at(gradients.dq, h);
+    t.dk = at(gradients.dk, g);
+    t.dv = at(gradients.dv, g);
+    t.dq_head_stride = gradients.dq.stride(1);
+    t.dq_stride = gradients.dq.stride(2);
+    t.dk_stride = gradients.dk.stride(2);
+    t.dv_stride = gradients.dv.stride(2);
+    if (decay_rows != nullptr) t.dlog_decay = decay_rows + item * p.kv_len;
+    if (beta_rows != nullptr) t.dbeta = beta_rows + item * p.kv_len;
+    t.accumulate = gradients.accumulate;
+    return t;
+  }
+  LinearAttentionGradient<T> segment_part(Index item, Index segment, Index length, int worker) const {
+    return part(item, segment * p.segment, std::min(length, (segment + 1) * p.segment), worker);
+  }
+
+  void load_dfinal(Index item, T* state) const {
+    LinearProblem<T> other = p;
+    other.initial = gradients.dfinal;
+    other.load_initial(item, state);
+  }
+  void finish(Index item, const T* dstate) const {
+    store_state(dstate, item, p.num_kv_heads, gradients.accumulate, gradients.dinitial);
+  }
+
+  /// The delta rule: slots of one head, each the state before its segment.
+  void states_in_order(Index item, int worker) const {
+    T *state = this->worker_slot(worker, 0), *local = this->worker_slot(worker, 1);
+    const Index segments = p.segments(p.kv_len);
+    p.load_initial(item, state);
+    for (Index segment = 0; segment < segments; ++segment) {
+      T* slot = this->slot(item * segments + segment);
+      std::copy_n(state, p.slot_count(), slot);
+      if (segment + 1 == segments) break;
+      LinearAttentionSegment<T> s = p.part(item, segment * p.segment, (segment + 1) * p.segment);
+      s.q = nullptr;
+      s.base = slot;
+      s.local = local;
+      p.kernels->forward(s, this->kernel_scratch(worker));
+      pass_segment(local, p.state_count(), state);
+    }
+  }
+
+  /// Only what a segment's queries add to the gradient of the state.
+  void sum_dsegment(Index number, Index length, int worker) const {
+    const Index segments = p.segments(length);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, length, worker);
+    t.dq = t.dk = t.dv = t.dlog_decay = t.dbeta = nullptr;
+    t.dlocal = dslot(number);
+    p.kernels->backward(t, this->kernel_scratch(worker));
+  }
+
+  /// All segments of one head, from last to first.
+  void run_head(Index item, int worker) const {
+    const Index segments = p.segments(p.kv_len);
+    T *dbase = this->worker_slot(worker, 0), *dlocal = this->worker_slot(worker, 1);
+    load_dfinal(item, dbase);
+    for (Index segment = segments - 1; segment >= 0; --segment) {
+      LinearAttentionGradient<T> t = segment_part(item, segment, p.kv_len, worker);
+      t.forward.base = this->slot(item * segments + segment);
+      t.dbase = dbase;
+      t.dlocal = dlocal;
+      p.kernels->backward(t, this->kernel_scratch(worker));
+      pass_segment(dlocal, p.state_count(), dbase);
+    }
+    finish(item, dbase);
+  }
+
+  void run_segment(Index number, int worker) const {
+    const Index segments = p.segments(p.kv_len);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
+    t.forward.base = this->slot(number);
+    t.dbase = dslot(number);
+    t.dlocal = this->worker_slot(worker, 0);
+    p.kernels->backward(t, this->kernel_scratch(worker));
+  }
+
+  void queries(Index number, int worker) const {
+    const Index segments = p.segments(p.q_len);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.q_len, worker);
+    t.forward.base = this->total(number / segments);
+    p.kernels->backward_queries(t, this->kernel_scratch(worker));
+  }
+  void keys(Index number, int worker) const {
+    const Index segments = p.segments(p.kv_len);
+    LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.kv_len, worker);
+    t.dbase = dtotal(number / segments);
+    p.kernels->backward_keys(t, this->kernel_scratch(worker));
+  }
+
+  void run(Context& context) {
+    const Index heads = p.kv_heads(), segments = p.segments(p.kv_len), q_segments = p.segments(p.q_len);
+    const double flops = p.flops(std::max(p.q_len, p.kv_len));
+    const bool at_once = p.causal && p.beta.is_null() && segments_at_once(heads, segments, p.threads, kSecondSum);
+    const Index num_dslots = at_once ? heads * segments : p.causal ? 0 : heads * q_segments;
+    const Index num_slots = heads * segments;
+    const auto carve_token_rows = [&](std::byte* base) {
+      Carver carver(base);
+      if (!gradients.dlog_decay.is_null()) decay_rows = carver.take<T>(heads * p.kv_len);
+      if (!gradients.dbeta.is_null()) beta_rows = carver.take<T>(heads * p.kv_len);
+      return carver.used();
+    };
+    const ScratchLease token_rows = borrow_scratch(context, carve_token_rows(nullptr));
+    carve_token_rows(token_rows.data());
+    const ScratchLease lease =
+        this->borrow(context, num_slots + num_dslots + 2 * heads, 0,
+                     std::max(p.kernels->backward_scratch_bytes(p.sizes()), p.kernels->forward_scratch_bytes(p.sizes())));
+    dslots = this->slot(num_slots);
+    this->totals = dslots + num_dslots * p.slot_count();
+    dtotals = this->total(heads);
+    const auto region = [&](Index items, double share, const auto& body) {
+      parallel_for_flops(context, items, share * flops + static_cast<double>(items) * kItemFlops, body);
+    };
+    if (!p.beta.is_null()) {
+      region(heads, 0.6, [&](Index item, int worker) { states_in_order(item, worker); });
+    } else {
+      region(num_slots, 0.3, [&](Index number, int worker) { this->sum_segment(number, worker); });
+    }
+    if (p.causal) {
+      run_causal(region, at_once);
+    } else {
+      region(num_dslots, 0.3, [&](Index number, int worker) { sum_dsegment(number, p.q_len, worker); });
+      for (Index item = 0; item < heads; ++item) {
+        this->add_segments(item);
+        load_dfinal(item, dtotal(item));
+        for (Index s = 0; s < q_segments; ++s) pass_segment(dslot(item * q_segments + s), p.state_count(), dtotal(item));
+        finish(item, dtotal(item));
+      }
+      if (!gradients.dq.is_null()) region(num_dslots, 0.7, [&](Index number, int worker) { queries(number, worker); });
+      if (!gradients.dk.is_null() || !gradients.dv.is_null()) {
+        region(num_slots, 0.7, [&](Index number, int worker) { keys(number, worker); });
+      }
+    }
+    add_tokens(gradients.dlog_decay, decay_rows);
+    add_tokens(gradients.dbeta, beta_rows);
+  }
+
+  template <class Region>
+  void run_causal(const Region& region, bool at_once) {
+    const Index heads = p.kv_heads(), segments = p.segments(p.kv_len);
+    if (p.beta.is_null()) {
+      for (Index item = 0; item < heads; ++item) this->pass_states(item, 0);
+    }
+    if (!at_once) {
+      region(heads, 3, [&](Index item, int worker) { run_head(item, worker); });
+      return;
+    }
+    region(heads * segments, 0.5, [&](Index number, int worker) { sum_dsegment(number, p.kv_len, worker); });
+    for (Index item = 0; item < heads; ++item) {
+      T *dstate = this->worker_slot(0, 0), *next = this->worker_slot(0, 1);
+      load_dfinal(item, dstate);
+      for (Index segment = segments - 1; segment >= 0; --segment) {
+        this->step(dslot(item * segments + segment), dstate, next);
+        std::swap(dstate, next);
+      }
+      finish(item, dstate);
+    }
+    region(heads * segments, 3, [&](Index number, int worker) { run_segment(number, worker); });
+  }
+
+  /// to (+)= rows, summed over the axes on which `to` repeats, in one order.
+  void add_tokens(const View<T, 3>& to, const T* rows) const {
+    if (to.is_null()) return;
+    const auto at = [&](Index b, Index g, Index i) -> T& {
+      return to(to.size(0) > 1 ? b : 0, to.size(1) > 1 ? g : 0, to.size(2) > 1 ? i : 0);
+    };
+    if (!gradients.accumulate) {
+      for (Index b = 0; b < to.size(0); ++b) {
+        for (Index g = 0; g < to.size(1); ++g) {
+          for (Index i = 0; i < to.size(2); ++i) to(b, g, i) = 0;
+        }
+      }
+    }
+    for (Index b = 0; b < p.batch; ++b) {
+      for (Index g = 0; g < p.num_kv_heads; ++g) {
+        const T* row = rows + (b * p.num_kv_heads + g) * p.kv_len;
+        for (Index i = 0; i < p.kv_len; ++i) at(b, g, i) += row[i];
+      }
+    }
+  }
+};
+
+template <class T>
+void check_gradients(const char* function, const LinearProblem<T>& p, const LinearAttentionGradients<T>& g,
+                     const View<const T, 4>& out, const View<const T, 3>& normalizer, const View<const T, 4>& dout) {
+  check_linear_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  if (p.normalized) {
+    check_linear_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+    check<ShapeError>(normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
+                      "normalizer must be [B, H, Tq], as forward returned it: got ", normalizer, " for dout ", dout);
+  }
+  if (!g.dq.is_null()) check_linear_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
+  if (!g.dk.is_null()) check_linear_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
+  if (!g.dv.is_null()) check_linear_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  check<ShapeError>(g.dlog_decay.is_null() || g.dlog_decay.sizes() == p.log_decay.sizes(), function,
+                    "dlog_decay must have the sizes of log_decay: got ", g.dlog_decay, " for ", p.log_decay);
+  check<ShapeError>(g.dbeta.is_null() || g.dbeta.sizes() == p.beta.sizes(), function, "dbeta must have the sizes of beta: got ",
+                    g.dbeta, " for ", p.beta);
+  check_state(function, "dinitial", g.dinitial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
+  check_state(function, "dfinal", g.dfinal, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
+  const NamedBox outputs[] = {{"dq", g.dq},
+                              {"dk", g.dk},
+                              {"dv", g.dv},
+                              {"dlog_decay", g.dlog_decay},
+                              {"dbeta", g.dbeta},
+                              {"dinitial.kv", g.dinitial.kv},
+                              {"dinitial.z", g.dinitial.z}};
+  const NamedBox inputs[] = {{"q", p.q},
+                             {"k", p.k},
+                             {"v", p.v},
+                             {"out", out},
+                             {"normalizer", normalizer},
+                             {"dout", dout},
+                             {"log_decay", p.log_decay},
+                             {"beta", p.beta},
+                             {"features", p.feature_rows},
+                             {"initial.kv", p.initial.kv},
+                             {"initial.z", p.initial.z},
+                             {"dfinal.kv", g.dfinal.kv},
+                             {"dfinal.z", g.dfinal.z}};
+  check_outputs(function, outputs, inputs);
+}
+
+template <class T>
+void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<const T, 4>& out,
+              const View<const T, 3>& normalizer, const View<const T, 4>& dout, const LinearAttentionGradients<T>& gradients,
+              const LinearAttentionOptions<T>& options, Context& context) {
+  constexpr const char* function = "linear_attention_backward";
+  BackwardJob<T> job(gradients);
+  job.p = make_linear_problem(function, q, k, v, options, context);
+  check_gradients(function, job.p, gradients, out, normalizer, dout);
+  job.out = out;
+  job.normalizer = normalizer;
+  job.dout = dout;
+  job.run(context);
+}
+
+}  // namespace
+
+#define QKV_DEFINE(T)                                                                                                    \
+  void linear_attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> out,       \
+                                 View<const T, 3> normalizer, View<const T, 4> dout,                                     \
+                                 const LinearAttentionGradients<T>& gradients, const LinearAttentionOptions<T>& options, \
+                                 Context& context) {                                                                     \
+    backward<T>(q, k, v, out, normalizer, dout, gradients, options, context);                                            \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(double)
+#undef QKV_DEFINE
+
+}  // namespace v0
+}  // namespace qkv

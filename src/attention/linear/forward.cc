@@ -1,0 +1,176 @@
+// Forward linear attention. Causal: a work item is one (batch, key/value head), its segments one after the other; or, where
+// heads are few, one segment, after a region that sums each segment's own state and a pass over these sums. Not causal:
+// segments of keys are summed, added in order, and then read by segments of queries. The same bits in every case: a state is
+// always decay * (that before the segment) + (the segment's own). Under the delta rule, whose segments follow from one another,
+// few heads are cut by columns of v instead.
+#include <algorithm>
+
+#include "attention/linear/job.h"
+#include "core/check.h"
+#include "core/overlap.h"
+#include "core/threads/region.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+/// What the second sum of states costs: half of what a state costs altogether, beside the square.
+constexpr double kSecondSum = 0.3;
+/// Columns of v that are worth looking at all keys again: a vector of the widest kind.
+constexpr Index kLeastColumns = 16;
+
+template <class T>
+struct ForwardJob : LinearJob<T> {
+  using LinearJob<T>::p;
+  View<T, 4> out;
+  View<T, 3> normalizer;
+  LinearState<T> final;
+
+  LinearAttentionSegment<T> out_part(Index item, Index begin, Index end) const {
+    LinearAttentionSegment<T> s = p.part(item, begin, end);
+    const Index b = item / p.num_kv_heads, h = item % p.num_kv_heads * p.group_size();
+    s.out = out.data() + b * out.stride(0) + h * out.stride(1);
+    s.out_head_stride = out.stride(1);
+    s.out_stride = out.stride(2);
+    if (!normalizer.is_null()) {
+      s.normalizer = normalizer.data() + b * normalizer.stride(0) + h * normalizer.stride(1);
+      s.normalizer_head_stride = normalizer.stride(1);
+      s.normalizer_stride = normalizer.stride(2);
+    }
+    return s;
+  }
+
+  void finish(Index item, const T* state) const { store_state(state, item, p.num_kv_heads, false, final); }
+
+  /// All segments of one head, one after the other.
+  void run_head(Index item, int worker) const {
+    T *base = this->worker_slot(worker, 0), *local = this->worker_slot(worker, 1);
+    p.load_initial(item, base);
+    for (Index segment = 0; segment < p.segments(p.kv_len); ++segment) {
+      LinearAttentionSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
+      s.base = base;
+      s.local = local;
+      p.kernels->forward(s, this->kernel_scratch(worker));
+      pass_segment(local, p.state_count(), base);
+    }
+    finish(item, base);
+  }
+
+  /// The same call for columns [begin, end) of v, out and states: each follows from the keys and from itself alone.
+  ForwardJob columns(Index begin, Index end) const {
+    ForwardJob part = *this;
+    part.p.v_head_dim = end - begin;
+    part.p.v = p.v.sliced(3, begin, end);
+    part.out = out.sliced(3, begin, end);
+    if (!p.initial.kv.is_null()) part.p.initial.kv = p.initial.kv.sliced(3, begin, end);
+    if (!final.kv.is_null()) part.final.kv = final.kv.sliced(3, begin, end);
+    return part;
+  }
+
+  /// Into how many parts columns are cut so that no thread is idle for want of heads.
+  Index column_parts() const {
+    const Index heads = p.kv_heads();
+    if (p.beta.is_null() || heads == 0 || heads >= p.threads) return 1;
+    return std::clamp<Index>((p.threads + heads - 1) / heads, 1, std::max<Index>(1, p.v_head_dim / kLeastColumns));
+  }
+
+  void out_of_segment(Index number, int worker) const {
+    const Index segments = p.segments(p.kv_len), item = number / segments, segment = number % segments;
+    LinearAttentionSegment<T> s = out_part(item, segment * p.segment, std::min(p.kv_len, (segment + 1) * p.segment));
+    s.base = this->slot(number);
+    s.local = this->worker_slot(worker, 0);
+    p.kernels->forward(s, this->kernel_scratch(worker));
+  }
+
+  /// Not causal: queries of one segment from the state of all keys.
+  void read(Index number, int worker) const {
+    const Index segments = p.segments(p.q_len), item = number / segments, begin = number % segments * p.segment;
+    LinearAttentionSegment<T> s = out_part(item, begin, std::min(p.q_len, begin + p.segment));
+    s.base = this->total(item);
+    p.kernels->read_state(s, this->kernel_scratch(worker));
+  }
+
+  void run(Context& context) {
+    const Index heads = p.kv_heads(), segments = p.segments(p.kv_len);
+    const auto region = [&](Index items, double flops, const auto& body) {
+      parallel_for_flops(context, items, flops + static_cast<double>(items) * kItemFlops, body);
+    };
+    const double flops = p.flops(std::max(p.q_len, p.kv_len));
+    const auto sums = [&](Index number, int worker) { this->sum_segment(number, worker); };
+    if (!p.causal) {
+      const ScratchLease lease = this->borrow(context, heads * segments, heads, p.kernels->forward_scratch_bytes(p.sizes()));
+      region(heads * segments, flops / 2, sums);
+      for (Index item = 0; item < heads; ++item) {
+        this->add_segments(item);
+        finish(item, this->total(item));
+      }
+      region(heads * p.segments(p.q_len), flops / 2, [&](Index number, int worker) { read(number, worker); });
+      return;
+    }
+    const bool at_once = p.beta.is_null() && segments_at_once(heads, segments, p.threads, kSecondSum);
+    const ScratchLease lease =
+        this->borrow(context, at_once ? heads * segments : 0, 0, p.kernels->forward_scratch_bytes(p.sizes()));
+    if (!at_once) {
+      const Index parts = column_parts();
+      region(heads * parts, flops, [&](Index item, int worker) {
+        const Index part = item % parts;
+        columns(p.v_head_dim * part / parts, p.v_head_dim * (part + 1) / parts).run_head(item / parts, worker);
+      });
+      return;
+    }
+    region(heads * segments, flops / 2, sums);
+    for (Index item = 0; item < heads; ++item) finish(item, this->pass_states(item, 0));
+    region(heads * segments, flops, [&](Index number, int worker) { out_of_segment(number, worker); });
+  }
+};
+
+template <class T>
+void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<T, 4>& out,
+             const View<T, 3>& normalizer, const LinearAttentionOptions<T>& options, const LinearState<T>& final,
+             Context& context) {
+  constexpr const char* function = "linear_attention_forward";
+  ForwardJob<T> job;
+  LinearProblem<T>& p = job.p;
+  p = make_linear_problem(function, q, k, v, options, context);
+  check_linear_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check<OptionError>(p.normalized || normalizer.is_null(), function, "normalizer belongs to the normalised form");
+  check<ShapeError>(normalizer.is_null() || normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len},
+                    function, "normalizer must be [B, H, Tq] or null: got ", normalizer, " for out ", out);
+  check_state(function, "final", final, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
+  // A state that is updated in place is read and written by one work item.
+  const auto same = [](const auto& a, const auto& b) {
+    return a.data() == b.data() && a.sizes() == b.sizes() && a.strides() == b.strides();
+  };
+  LinearState<const T> initial = p.initial;
+  if (same(initial.kv, View<const T, 4>(final.kv))) initial.kv = {};
+  if (same(initial.z, View<const T, 3>(final.z))) initial.z = {};
+  const NamedBox outputs[] = {{"out", out}, {"normalizer", normalizer}, {"final.kv", final.kv}, {"final.z", final.z}};
+  const NamedBox inputs[] = {{"q", q},
+                             {"k", k},
+                             {"v", v},
+                             {"log_decay", p.log_decay},
+                             {"beta", p.beta},
+                             {"features", p.feature_rows},
+                             {"initial.kv", initial.kv},
+                             {"initial.z", initial.z}};
+  check_outputs(function, outputs, inputs);
+  job.out = out;
+  job.normalizer = normalizer;
+  job.final = final;
+  job.run(context);
+}
+
+}  // namespace
+
+#define QKV_DEFINE(T)                                                                                                         \
+  void linear_attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<T, 4> out,                   \
+                                View<T, 3> normalizer, const LinearAttentionOptions<T>& options, const LinearState<T>& final, \
+                                Context& context) {                                                                           \
+    forward<T>(q, k, v, out, normalizer, options, final, context);                                                            \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(double)
+#undef QKV_DEFINE
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,74 @@
+// One checked call of linear attention: sizes, options and strides turned into what kernels are told. Not: the order of
+// segments (linear/forward.cc, linear/backward.cc).
+#pragma once
+
+#include "core/threads/scratch.h"
+#include "kernels/carver.h"
+#include "kernels/linear_attention/params.h"
+#include "qkv/linear_attention.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class T>
+struct LinearProblem {
+  Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim;
+  View<const T, 4> q, k, v;
+  View<const T, 3> log_decay, beta;  // null: none
+  LinearState<const T> initial;      // null: zeros
+  bool causal, normalized;
+  LinearAttentionFeatures<T> features;
+  const LinearAttentionKernels<T>* kernels;
+  Index chunk, segment;           // tokens
+  View<const T, 2> feature_rows;  // null: none
+  double root_scale;              // what they are multiplied with
+  int threads;
+
+  Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
+  Index kv_heads() const { return batch * num_kv_heads; }  // of all sequences
+  Index segments(Index length) const { return (length + segment - 1) / segment; }
+  Index state_count() const { return features.count * (v_head_dim + 1); }
+  /// Numbers of a state and of how much of the one before is left, in whole cache lines.
+  Index slot_count() const { return static_cast<Index>(line_bytes<T>(state_count() + 1) / sizeof(T)); }
+  LinearAttentionSizes sizes() const { return {head_dim, features.count, v_head_dim, chunk, !beta.is_null()}; }
+  /// Multiply-adds of tokens with a state and with the square of their chunk, times 2.
+  double flops(Index length) const;
+
+  /// Copies the random features, scaled, as they are and transposed: part() points there.
+  void take_features(Carver& carver);
+  /// Tokens [begin, end) of key/value head `item` of all sequences; base and local are left null.
+  LinearAttentionSegment<T> part(Index item, Index begin, Index end) const;
+  /// state [slot_count] of `item` = the initial one.
+  void load_initial(Index item, T* state) const;
+};
+
+/// Checks q, k, v and the options. Throws ShapeError, OptionError, UnsupportedError.
+template <class T>
+LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
+                                     const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
+                                     const Context& context);
+
+/// ShapeError unless view is [batch, heads, length, width] with last stride 1.
+template <class T>
+void check_linear_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
+                        Index width);
+
+/// ShapeError or OptionError unless the state is null or fits.
+template <class T>
+void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch, Index num_kv_heads,
+                 Index features, Index v_head_dim, bool normalized);
+
+/// state = decay * state + slot, where slot[count] is the decay
+template <class T>
+void pass_segment(const T* slot, Index count, T* state);
+
+/// kv and z of `item` from or to a state.
+template <class T>
+void store_state(const T* state, Index item, Index num_kv_heads, bool add, const LinearState<T>& to);
+
+/// Whether a causal sequence's segments should run at once: sums of states are made twice then, so only where heads leave
+/// threads idle for longer than that. `extra`: what the second sum costs, as a share of all.
+bool segments_at_once(Index heads, Index segments, int threads, double extra);
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,156 @@
+// Leaves that are looked up or asked pair by pair: dense tensors and callbacks. Not: what a call knows of whole blocks of a
+// dense tensor (mask/summary.h).
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "attention/mask/leaves.h"
+#include "attention/mask/summary.h"
+#include "core/check.h"
+#include "core/threads/callback_error.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+/// keep = values[b, h, i, j] != 0, or the opposite.
+class Dense final : public MaskPart {
+ public:
+  Dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) : dense_{values, keep}, axes_(axes) {}
+
+  int verdict(const Pairs& t) const override {
+    const DenseSummary* summary = summary_of(t);
+    return summary == nullptr ? kTilePartial : summary->verdict(t);
+  }
+  Index next_key(const Pairs& from) const override {
+    const DenseSummary* summary = summary_of(from);
+    return summary == nullptr ? from.j0 : summary->next_key(from);
+  }
+  void fill(const Pairs& t, std::uint32_t* words) const override {
+    const Index column = dense_.stride(3);
+    const std::uint8_t* data =
+        dense_.values.data() + t.b * dense_.stride(0) + t.h * dense_.stride(1) + t.i0 * dense_.stride(2) + t.j0 * column;
+    for (Index begin = 0; begin < t.nj; begin += kPiece) {
+      const Index n = std::min(kPiece, t.nj - begin);
+      if (column == 1) {
+        fill_rows(data + begin, t.ni, n, words + begin);
+      } else {
+        fill_strided(data + begin * column, t.ni, n, words + begin);
+      }
+    }
+  }
+  bool differs_by_head() const override { return dense_.values.size(1) > 1; }
+  void each_dense(DenseVisitor& visitor) const override { visitor.visit(*this, dense_); }
+  Cost cost() const override { return Cost::kMemory; }
+  std::string text(bool) const override { return (dense_.keep ? "keep" : "drop") + dense_.values.shape(); }
+  void check(const MaskExtent& extent, bool, const char* function) const override {
+    const std::array<Index, 4> wanted{extent.batch, extent.num_heads, extent.q_len, extent.kv_len};
+    for (int axis = 0; axis < 4; ++axis) {
+      const Index size = dense_.values.size(axis);
+      qkv::check<ShapeError>(
+          size == wanted[static_cast<std::size_t>(axis)] || size == 1, function, "a dense mask must have sizes ",
+          [&] { return std::string(given_axes().letters); }, ": got ", [&] { return given_shape(); }, " for [B, H, Tq, Tk] ",
+          [&] { return shape_text(wanted.data(), 4); });
+    }
+  }
+
+ private:
+  /// The axes of the mask as the caller had them, in words and as places of the four.
+  struct GivenAxes {
+    std::string_view letters;
+    std::vector<std::size_t> places;
+  };
+  GivenAxes given_axes() const {
+    if (!axes_) return {"[B|1, H|1, Tq|1, Tk|1]", {0, 1, 2, 3}};
+    switch (*axes_) {
+      case MaskAxes::kBk:
+        return {"[B|1, Tk|1]", {0, 3}};
+      case MaskAxes::kQk:
+        return {"[Tq|1, Tk|1]", {2, 3}};
+      case MaskAxes::kBqk:
+        return {"[B|1, Tq|1, Tk|1]", {0, 2, 3}};
+      case MaskAxes::kHqk:
+        break;
+    }
+    return {"[H|1, Tq|1, Tk|1]", {1, 2, 3}};
+  }
+  std::string given_shape() const {
+    std::vector<Index> sizes;
+    for (const std::size_t place : given_axes().places) sizes.push_back(dense_.values.size(static_cast<int>(place)));
+    return shape_text(sizes.data(), static_cast<int>(sizes.size()));
+  }
+
+  static constexpr Index kPiece = 128;  // keys taken together
+
+  const DenseSummary* summary_of(const Pairs& t) const {
+    return t.extent.summaries == nullptr ? nullptr : t.extent.summaries->of(this);
+  }
+
+  /// Eight queries to a byte, so that the loop over keys is one on bytes, which compilers turn into vectors.
+  void fill_rows(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
+    std::uint8_t bits[4][kPiece] = {};
+    for (Index lane = 0; lane < lanes; ++lane) {
+      const std::uint8_t* row = data + lane * dense_.stride(2);
+      std::uint8_t* of_eight = bits[lane / 8];
+      const auto bit = static_cast<std::uint8_t>(1U << (lane % 8));
+      for (Index j = 0; j < keys; ++j) of_eight[j] = static_cast<std::uint8_t>(of_eight[j] | (row[j] != 0 ? bit : 0));
+    }
+    const std::uint32_t flip = dense_.keep ? 0U : ~0U;
+    for (Index j = 0; j < keys; ++j) {
+      const std::uint32_t nonzero = static_cast<std::uint32_t>(bits[0][j]) | static_cast<std::uint32_t>(bits[1][j]) << 8 |
+                                    static_cast<std::uint32_t>(bits[2][j]) << 16 | static_cast<std::uint32_t>(bits[3][j]) << 24;
+      words[j] &= nonzero ^ flip;
+    }
+  }
+
+  void fill_strided(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
+    for (Index j = 0; j < keys; ++j) {
+      std::uint32_t word = 0;
+      for (Index lane = 0; lane < lanes; ++lane) {
+        word |= ((data[lane * dense_.stride(2) + j * dense_.stride(3)] != 0) == dense_.keep ? 1U : 0U) << lane;
+      }
+      words[j] &= word;
+    }
+  }
+
+  DenseValues dense_;
+  std::optional<MaskAxes> axes_;  // for error texts; none: four
+};
+
+class Callback final : public MaskPart {
+ public:
+  explicit Callback(MaskCallback keep) : keep_(std::move(keep)) {}
+
+  int verdict(const Pairs&) const override { return kTilePartial; }
+  void fill(const Pairs& t, std::uint32_t* words) const override {
+    const bool done = guard_callback([&] {
+      for (Index j = 0; j < t.nj; ++j) {
+        std::uint32_t word = words[j];
+        for (Index i = 0; i < t.ni; ++i) {
+          if ((word >> i & 1U) != 0 && !keep_(t.b, t.h, t.i0 + i, t.j0 + j)) word &= ~(1U << i);
+        }
+        words[j] = word;
+      }
+    });
+    if (!done) std::fill_n(words, t.nj, 0U);  // kernels throw nothing: what was thrown leaves when the work item ends
+  }
+  bool differs_by_head() const override { return true; }
+  Cost cost() const override { return Cost::kCallback; }
+  std::string text(bool) const override { return "mask_mod"; }
+  void check(const MaskExtent&, bool, const char*) const override {}
+
+ private:
+  MaskCallback keep_;
+};
+
+}  // namespace
+
+MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes) {
+  return std::make_shared<Dense>(values, keep, axes);
+}
+MaskPartPtr make_callback(MaskCallback keep) { return std::make_shared<Callback>(std::move(keep)); }
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,46 @@
+// How a call asks a mask: key by key, tile by tile, or for the positions that can meet. Not: the parts that a mask is made of
+// (mask/part.h), the public constructors (mask.cc).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/mask/part.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// Throws ShapeError or OptionError where the mask does not fit the sizes.
+void check_mask(const Mask& mask, const MaskExtent& extent, const char* function);
+
+/// "causal(bottom-right) & (window(255, 0) | first(4))"
+std::string text_of(const Mask::Node& node);
+
+/// A mask together with the sizes of one call. Refers to both; make it for the call.
+struct BoundMask {
+  const Mask::Node* node;  // null: everything is kept
+  MaskExtent extent;
+};
+
+/// keep(b, h, i, j).
+bool mask_keeps(const BoundMask& mask, Index b, Index h, Index i, Index j);
+/// Whether one head may keep what another drops.
+bool mask_differs_by_head(const BoundMask& mask);
+
+/// kTileFull and kTileEmpty are promises, kTilePartial is none. Looks at no element.
+int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj);
+
+/// The functions of kernels' TileMask; `mask` points at a BoundMask. The verdict is exact, from the bits where parts are
+/// unsure.
+int mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);
+/// Of all heads.
+void mask_key_range(const void* mask, Index b, Index h, Index i0, Index ni, Index* begin, Index* end);
+/// The first key from `key` on that any of the queries might attend in this head; kv_len: none.
+Index mask_next_key(const void* mask, Index b, Index h, Index i0, Index ni, Index key);
+
+/// Queries [begin, end) that may attend any of keys [j0, j0 + nj), conservatively.
+void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end);
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,121 @@
+// One part of a mask: a leaf (causal, documents, ..) or a union. Each part answers for whole tiles: a verdict in constant time,
+// conservative where unsure (Partial), and one function that clears the bits of what it drops; for skipping, the keys that rows
+// can reach and the queries that columns can reach. Parts are combined on verdicts and words, never walked per pair.
+// Not: how they are combined (mask/tile.cc), what users call (qkv/mask.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/params.h"
+#include "qkv/mask.h"
+
+namespace qkv {
+inline namespace v0 {
+
+class DenseSummaries;
+class DenseVisitor;
+
+/// The sizes that a mask is asked about.
+struct MaskExtent {
+  Index batch, num_heads, q_len, kv_len;
+  Index only = -1;                            // the sequence that has these lengths, of a ragged batch; -1: every one
+  const DenseSummaries* summaries = nullptr;  // of the call's dense masks; null: there are none
+};
+
+/// Queries [i0, i0 + ni) x keys [j0, j0 + nj) of head h of sequence b.
+struct Pairs {
+  MaskExtent extent;
+  Index b, h, i0, ni, j0, nj;
+};
+
+/// Positions [begin, end).
+struct Positions {
+  Index begin, end;
+};
+
+class MaskPart {
+ public:
+  virtual ~MaskPart();
+
+  /// kTileFull and kTileEmpty are promises, kTilePartial is none. O(1), or O(log n) of the blocks in a row and of global rows
+  /// or columns.
+  virtual int verdict(const Pairs& pairs) const = 0;
+  /// words[j] loses the bits of lanes i that are dropped; called where the verdict is kTilePartial. Bits that are not set need
+  /// not be looked at. At most 32 queries.
+  virtual void fill(const Pairs& pairs, std::uint32_t* words) const = 0;
+
+  /// Keys that any of queries [i0, i0 + ni) of any head might attend: j0 and nj do not matter. The default: all.
+  virtual Positions keys(const Pairs& rows) const { return {0, rows.extent.kv_len}; }
+  /// Queries that might attend any of keys [j0, j0 + nj): i0 and ni do not matter. The default: all.
+  virtual Positions queries(const Pairs& columns) const { return {0, columns.extent.q_len}; }
+  /// The first key from j0 on that any of the queries might attend, in this head; kv_len or more: none.
+  virtual Index next_key(const Pairs& from) const {
+    const Positions live = keys(from);
+    return from.j0 >= live.end ? from.extent.kv_len : std::max(from.j0, live.begin);
+  }
+
+  virtual bool differs_by_head() const { return false; }
+  /// Shows the visitor the dense tensors in it.
+  virtual void each_dense(DenseVisitor&) const {}
+  /// Whether keys end where a sequence does: bottom-right alignment would then show the future.
+  virtual bool holds_key_lengths() const { return false; }
+  /// The order in which parts fill: positions, then memory, then callbacks, which need not be asked about what is gone.
+  enum class Cost { kPositions, kMemory, kCallback };
+  virtual Cost cost() const { return Cost::kPositions; }
+
+  /// "causal(bottom-right)". With `inside`, this stands in a conjunction and a union wants parentheses.
+  virtual std::string text(bool inside) const = 0;
+  /// Throws ShapeError or OptionError where the part does not fit the sizes. `key_lengths`: it is cut by lengths.
+  virtual void check(const MaskExtent& extent, bool key_lengths, const char* function) const = 0;
+};
+
+using MaskPartPtr = std::shared_ptr<const MaskPart>;
+
+/// All of its parts keep.
+struct Mask::Node {
+  std::vector<MaskPartPtr> parts;  // by cost
+};
+
+/// Bits [begin, end) of a word of 32, clamped.
+inline std::uint32_t bit_range(Index begin, Index end) {
+  const auto below = [](Index n) { return n >= 32 ? ~0U : n <= 0 ? 0U : (1U << n) - 1U; };
+  return below(end) & ~below(begin);
+}
+
+/// The verdict of positions [begin, begin + count) against those kept, [kept.begin, kept.end).
+inline int verdict_within(Index begin, Index count, const Positions& kept) {
+  if (begin >= kept.end || begin + count <= kept.begin) return kTileEmpty;
+  return begin >= kept.begin && begin + count <= kept.end ? kTileFull : kTilePartial;
+}
+
+/// Keeps the bits of queries and keys within; the others go.
+inline void keep_keys(const Pairs& pairs, const Positions& kept, std::uint32_t* words) {
+  for (Index j = 0; j < pairs.nj; ++j) {
+    if (pairs.j0 + j < kept.begin || pairs.j0 + j >= kept.end) words[j] = 0;
+  }
+}
+inline void keep_lanes(const Pairs& pairs, std::uint32_t lanes, std::uint32_t* words) {
+  for (Index j = 0; j < pairs.nj; ++j) words[j] &= lanes;
+}
+
+inline Index floor_div(Index a, Index b) { return a / b - (a % b < 0 ? 1 : 0); }
+inline Index floor_mod(Index a, Index b) { return a - floor_div(a, b) * b; }
+
+/// i + this is the key on the diagonal of query i.
+inline Index alignment_offset(Align align, Index q_len, Index kv_len) {
+  return align == Align::kBottomRight ? kv_len - q_len : 0;
+}
+
+/// ", bottom-right"; nothing for kSquare.
+std::string align_suffix(Align align);
+/// OptionError where `what` alone was said of sizes that differ.
+void check_square(const char* function, const char* what, Align align, Index q_len, Index kv_len);
+/// ShapeError unless there is one value for each sequence.
+void check_one_each(const char* function, const char* what, std::size_t values, Index batch);
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,275 @@
+// How parts are combined: verdicts by minimum and maximum, bits by & and | on words, positions by intersection and hull.
+#include <algorithm>
+
+#include "attention/mask/leaves.h"
+#include "attention/mask/node.h"
+#include "attention/mask/summary.h"
+#include "core/check.h"
+#include "core/threads/callback_error.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace {
+
+int verdict_of(const Mask::Node& node, const Pairs& pairs) {
+  int answer = kTileFull;
+  for (const MaskPartPtr& part : node.parts) {
+    answer = std::min(answer, part->verdict(pairs));
+    if (answer == kTileEmpty) break;
+  }
+  return answer;
+}
+
+void fill_of(const Mask::Node& node, const Pairs& pairs, std::uint32_t* words) {
+  for (const MaskPartPtr& part : node.parts) {
+    if (part->verdict(pairs) == kTilePartial) part->fill(pairs, words);
+  }
+}
+
+Positions keys_of(const Mask::Node& node, const Pairs& rows) {
+  Positions live{0, rows.extent.kv_len};
+  for (const MaskPartPtr& part : node.parts) {
+    const Positions some = part->keys(rows);
+    live = {std::max(live.begin, some.begin), std::min(live.end, some.end)};
+  }
+  return live;
+}
+
+Positions queries_of(const Mask::Node& node, const Pairs& columns) {
+  Positions live{0, columns.extent.q_len};
+  for (const MaskPartPtr& part : node.parts) {
+    const Positions some = part->queries(columns);
+    live = {std::max(live.begin, some.begin), std::min(live.end, some.end)};
+  }
+  return live;
+}
+
+/// Parts push the key on until none does.
+Index next_key_of(const Mask::Node& node, Pairs from) {
+  for (Index before = -1; before != from.j0 && from.j0 < from.extent.kv_len;) {
+    before = from.j0;
+    for (const MaskPartPtr& part : node.parts) from.j0 = std::max(from.j0, part->next_key(from));
+  }
+  return std::min(from.j0, from.extent.kv_len);
+}
+
+/// What both cover and what lies between.
+Positions hull(const Positions& a, const Positions& b) {
+  if (a.begin >= a.end) return b;
+  if (b.begin >= b.end) return a;
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
+
+/// Full, empty or partial by what the bits say; lanes past ni do not count.
+int verdict_of_bits(const Pairs& t, const std::uint32_t* words) {
+  std::uint32_t any = 0, every = ~0U;
+  for (Index j = 0; j < t.nj; ++j) {
+    any |= words[j];
+    every &= words[j];
+  }
+  const std::uint32_t all = bit_range(0, t.ni);
+  return (every & all) == all ? kTileFull : (any & all) != 0 ? kTilePartial : kTileEmpty;
+}
+
+/// keep = any alternative keeps.
+class Union final : public MaskPart {
+ public:
+  explicit Union(std::vector<Mask::Node> alternatives) : alternatives_(std::move(alternatives)) {
+    const auto cost_of = [](const Mask::Node& node) { return node.parts.back()->cost(); };
+    std::stable_sort(alternatives_.begin(), alternatives_.end(),
+                     [&](const Mask::Node& a, const Mask::Node& b) { return cost_of(a) < cost_of(b); });
+    cost_ = cost_of(alternatives_.back());
+  }
+
+  const std::vector<Mask::Node>& alternatives() const { return alternatives_; }
+
+  int verdict(const Pairs& t) const override {
+    int answer = kTileEmpty;
+    for (const Mask::Node& node : alternatives_) {
+      answer = std::max(answer, verdict_of(node, t));
+      if (answer == kTileFull) break;
+    }
+    return answer;
+  }
+
+  void fill(const Pairs& t, std::uint32_t* words) const override {
+    constexpr Index piece = 128;
+    for (Index begin = 0; begin < t.nj; begin += piece) {
+      Pairs part = t;
+      part.j0 += begin;
+      part.nj = std::min(piece, t.nj - begin);
+      fill_piece(part, words + begin);
+    }
+  }
+
+  Positions keys(const Pairs& rows) const override {
+    Positions all{0, 0};
+    for (const Mask::Node& node : alternatives_) all = hull(all, keys_of(node, rows));
+    return all;
+  }
+  Positions queries(const Pairs& columns) const override {
+    Positions all{0, 0};
+    for (const Mask::Node& node : alternatives_) all = hull(all, queries_of(node, columns));
+    return all;
+  }
+  Index next_key(const Pairs& from) const override {
+    Index next = from.extent.kv_len;
+    for (const Mask::Node& node : alternatives_) {
+      next = std::min(next, next_key_of(node, from));
+      if (next == from.j0) break;
+    }
+    return next;
+  }
+
+  bool differs_by_head() const override {
+    return std::ranges::any_of(alternatives_, [](const Mask::Node& node) {
+      return std::ranges::any_of(node.parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
+    });
+  }
+  void each_dense(DenseVisitor& visitor) const override {
+    for (const Mask::Node& node : alternatives_) visit_dense(&node, visitor);
+  }
+  Cost cost() const override { return cost_; }
+
+  std::string text(bool inside) const override {
+    std::string all;
+    for (const Mask::Node& node : alternatives_) all += (all.empty() ? "" : " | ") + text_of(node);
+    return inside ? "(" + all + ")" : all;
+  }
+  void check(const MaskExtent& extent, bool key_lengths, const char* function) const override {
+    for (const Mask::Node& node : alternatives_) check_parts(node, extent, key_lengths, function);
+  }
+
+  /// Parts of one conjunction; `key_lengths`: something around it ends the keys.
+  static void check_parts(const Mask::Node& node, const MaskExtent& extent, bool key_lengths, const char* function) {
+    for (const MaskPartPtr& part : node.parts) key_lengths |= part->holds_key_lengths();
+    for (const MaskPartPtr& part : node.parts) part->check(extent, key_lengths, function);
+  }
+
+ private:
+  /// Each alternative is asked only about bits that are wanted and that none before has given.
+  void fill_piece(const Pairs& t, std::uint32_t* words) const {
+    std::uint32_t kept[128] = {}, asked[128];
+    for (const Mask::Node& node : alternatives_) {
+      const int answer = verdict_of(node, t);
+      if (answer == kTileEmpty) continue;
+      if (answer == kTileFull) return;
+      for (Index j = 0; j < t.nj; ++j) asked[j] = words[j] & ~kept[j];
+      fill_of(node, t, asked);
+      for (Index j = 0; j < t.nj; ++j) kept[j] |= asked[j];
+    }
+    std::copy_n(kept, t.nj, words);
+  }
+
+  std::vector<Mask::Node> alternatives_;
+  Cost cost_;
+};
+
+}  // namespace
+
+MaskPart::~MaskPart() = default;
+
+MaskPartPtr make_union(std::vector<Mask::Node> alternatives) { return std::make_shared<Union>(std::move(alternatives)); }
+
+std::vector<Mask::Node> alternatives_of(const Mask::Node& node) {
+  const auto* only = node.parts.size() == 1 ? dynamic_cast<const Union*>(node.parts[0].get()) : nullptr;
+  return only == nullptr ? std::vector<Mask::Node>{node} : only->alternatives();
+}
+
+std::string align_suffix(Align align) {
+  if (align == Align::kTopLeft) return ", top-left";
+  return align == Align::kBottomRight ? ", bottom-right" : "";
+}
+
+void check_square(const char* function, const char* what, Align align, Index q_len, Index kv_len) {
+  check<OptionError>(align != Align::kSquare || q_len == kv_len, function, what,
+                     "() alone needs Tq == Tk: say Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 "
+                     "sees key 0): got Tq ",
+                     q_len, ", Tk ", kv_len);
+}
+
+void check_one_each(const char* function, const char* what, std::size_t values, Index batch) {
+  check<ShapeError>(static_cast<Index>(values) == batch, function, what, " takes one value per sequence: got ", values,
+                    " for batch ", batch);
+}
+
+void check_mask(const Mask& mask, const MaskExtent& extent, const char* function) {
+  if (mask.node() != nullptr) Union::check_parts(*mask.node(), extent, false, function);
+}
+
+std::string text_of(const Mask::Node& node) {
+  std::string all;
+  for (const MaskPartPtr& part : node.parts) all += (all.empty() ? "" : " & ") + part->text(node.parts.size() > 1);
+  return all;
+}
+
+bool mask_keeps(const BoundMask& mask, Index b, Index h, Index i, Index j) {
+  std::uint32_t word = 0;
+  return mask_tile(&mask, b, h, i, 1, j, 1, &word) == kTileFull;
+}
+
+bool mask_differs_by_head(const BoundMask& mask) {
+  return mask.node != nullptr &&
+         std::ranges::any_of(mask.node->parts, [](const MaskPartPtr& part) { return part->differs_by_head(); });
+}
+
+int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj) {
+  return mask.node == nullptr ? kTileFull : verdict_of(*mask.node, {mask.extent, b, h, i0, ni, j0, nj});
+}
+
+int mask_tile(const void* bound, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
+  const BoundMask& mask = *static_cast<const BoundMask*>(bound);
+  if (mask.node == nullptr) return kTileFull;
+  const Pairs pairs{mask.extent, b, h, i0, ni, j0, nj};
+  const int answer = verdict_of(*mask.node, pairs);
+  if (answer != kTilePartial) return answer;
+  std::fill_n(words, nj, bit_range(0, ni));
+  fill_of(*mask.node, pairs, words);
+  return verdict_of_bits(pairs, words);
+}
+
+void mask_key_range(const void* bound, Index b, Index h, Index i0, Index ni, Index* begin, Index* end) {
+  const BoundMask& mask = *static_cast<const BoundMask*>(bound);
+  const Pairs rows{mask.extent, b, h, i0, ni, 0, mask.extent.kv_len};
+  const Positions live = mask.node == nullptr ? Positions{0, mask.extent.kv_len} : keys_of(*mask.node, rows);
+  *end = std::max(live.end, Index{0});
+  *begin = std::min(live.begin, *end);
+}
+
+Index mask_next_key(const void* bound, Index b, Index h, Index i0, Index ni, Index key) {
+  const BoundMask& mask = *static_cast<const BoundMask*>(bound);
+  if (mask.node == nullptr) return std::min(key, mask.extent.kv_len);
+  return next_key_of(*mask.node, {mask.extent, b, h, i0, ni, key, 1});
+}
+
+void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end) {
+  const Pairs columns{mask.extent, b, h, 0, mask.extent.q_len, j0, nj};
+  const Positions live = mask.node == nullptr ? Positions{0, mask.extent.q_len} : queries_of(*mask.node, columns);
+  *end = std::max(live.end, Index{0});
+  *begin = std::min(live.begin, *end);
+}
+
+void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
+  const BoundMask bound{mask.node(), {keep.size(0), keep.size(1), keep.size(2), keep.size(3)}};
+  check_mask(mask, bound.extent, "mask_to_dense");
+  constexpr Index lanes = 32, keys = 128;
+  std::uint32_t words[keys];
+  for (Index b = 0; b < keep.size(0); ++b) {
+    for (Index h = 0; h < keep.size(1); ++h) {
+      for (Index i0 = 0; i0 < keep.size(2); i0 += lanes) {
+        for (Index j0 = 0; j0 < keep.size(3); j0 += keys) {
+          const Index ni = std::min(lanes, keep.size(2) - i0), nj = std::min(keys, keep.size(3) - j0);
+          const int answer = mask_tile(&bound, b, h, i0, ni, j0, nj, words);
+          for (Index j = 0; j < nj; ++j) {
+            const std::uint32_t word = answer == kTilePartial ? words[j] : answer == kTileFull ? ~0U : 0U;
+            for (Index i = 0; i < ni; ++i) keep(b, h, i0 + i, j0 + j) = static_cast<std::uint8_t>(word >> i & 1U);
+          }
+        }
+        rethrow_callback_error();
+      }
+    }
+  }
+}
+
+}  // namespace v0
+}  // namespace qkv

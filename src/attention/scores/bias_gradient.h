@@ -1,0 +1,61 @@
+// Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items meet there.
+// Not: the sum within a tile (kernels/attention/backward.h).
+#pragma once
+
+#include <algorithm>
+
+#include "attention/backward/turns.h"
+#include "attention/problem.h"
+
+namespace qkv {
+inline namespace v0 {
+
+/// Whether a bias, or its gradient, repeats over the queries.
+template <class T>
+bool sums_over_queries(const View<const Accumulator<T>, 4>& bias, const Problem<T>& p) {
+  return bias.data() != nullptr && bias.size(2) == 1 && p.q_len > 1;
+}
+
+template <class T>
+struct BiasGradient {
+  using Sum = Accumulator<T>;
+  View<Sum, 4> dbias;         // null: not wanted
+  bool shared = false;        // items of different batch, head or key range add to the same element
+  bool over_queries = false;  // the query axis repeats: a worker sums its item privately and adds it once at the end
+  Index batch_stride = 0, head_stride = 0, row_stride = 0, column_stride = 0;
+
+  BiasGradient(const View<Sum, 4>& view, const Problem<T>& p) : dbias(view) {
+    if (!wanted()) return;
+    batch_stride = repeat_stride(dbias, 0);
+    head_stride = repeat_stride(dbias, 1);
+    row_stride = repeat_stride(dbias, 2);
+    column_stride = repeat_stride(dbias, 3);
+    over_queries = sums_over_queries<T>(dbias, p);
+    shared = (dbias.size(0) == 1 && p.batch > 1) || (dbias.size(1) == 1 && p.num_heads > 1) ||
+             (dbias.size(3) == 1 && p.kv_len > p.backward_keys);
+  }
+
+  bool wanted() const { return dbias.data() != nullptr && dbias.count() > 0; }
+  Sum* head(Index b, Index h) const { return dbias.data() + b * batch_stride + h * head_stride; }
+
+  /// Where the tile's kernel adds: for keys [k_begin, k_begin + k_count) of it, privately where the query axis repeats.
+  void begin_tile(BackwardTile<T>& tile, Sum* own, Index b, Index h) const {
+    tile.dbias_row_stride = over_queries ? 0 : row_stride;
+    tile.dbias_column_stride = over_queries && column_stride != 0 ? 1 : column_stride;
+    tile.dbias = over_queries ? own - tile.k_begin * tile.dbias_column_stride : head(b, h);
+    if (over_queries) std::fill_n(own, tile.k_count, Sum{0});
+  }
+
+  /// Adds a private sum over queries, [nj] or one number, to keys [j0, j0 + nj).
+  void add_private(const Sum* sums, Index b, Index h, Index j0, Index nj) const {
+    Sum* target = head(b, h);
+    if (column_stride == 0) {
+      *target += sums[0];
+      return;
+    }
+    for (Index j = 0; j < nj; ++j) target[(j0 + j) * column_stride] += sums[j];
+  }
+};
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,180 @@
+// One call of second order, as its work items see it. First the rows: an item is a query tile of one head and makes tout, tlse,
+// the row sums, gq and its part of gbias. Then the keys: an item is a key range of one key/value head and makes gk and gv from
+// all query heads of the group, in their order. Each output element belongs to one item, except of a gbias that repeats: there
+// items add in turn (turns.h). So bits do not depend on threads. Not: checks and scratch (second_order.cc).
+#pragma once
+
+#include <algorithm>
+
+#include "attention/backward/backward_rows.h"
+#include "attention/backward/turns.h"
+#include "attention/empty_rows.h"
+#include "attention/scores/bias_gradient.h"
+#include "attention/scores/position_gradient.h"
+#include "dispatch/kernels.h"
+#include "qkv/derivatives.h"
+
+namespace qkv {
+inline namespace v0 {
+
+template <class T>
+struct SecondOrderJob {
+  const Problem<T>& p;
+  const SecondOrderKernels<T>& kernels;
+  const AttentionTangents<T>& tangents;
+  BackwardRows<T> rows;  // without out and dout in forward mode
+  View<T, 4> tout;       // null: not wanted
+  View<T, 3> tlse;       // null: not wanted
+  const AttentionSecondGradients<T>& gradients;
+  BiasGradient<T> bias;
+  PositionGradient<T> position;
+  const T* position_rates = nullptr;  // tangent of the position bias at distance 0 of head 0, as PositionVectors; null: none
+  // Shared scratch beside what the rows have: two numbers more for each; a turn for each query tile and two more.
+  T *mean = nullptr, *moment = nullptr;
+  Turn* turns = nullptr;
+  OwnBytes own_bytes{};
+  std::byte* workers = nullptr;
+
+  OwnScratch<T> own(int worker) const { return {own_bytes, workers + static_cast<std::size_t>(worker) * own_bytes.all()}; }
+  Index row_items() const { return p.batch * p.num_heads * p.query_tiles(); }
+  Index key_items() const {
+    const bool wanted = gradients.gk.data() != nullptr || gradients.gv.data() != nullptr;
+    return wanted ? p.key_ranges() * p.batch * p.num_kv_heads : 0;
+  }
+
+  /// Everything but the range of queries and keys, and what is written to.
+  SecondOrderTile<T> tile_of(Index b, Index h) const {
+    const Index g = h / p.group_size();
+    const auto at = [b](const auto& view, Index head) {
+      return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
+    };
+    SecondOrderTile<T> tile{};
+    tile.first = rows.tile(b, h);
+    tile.tangents = {at(tangents.q, h),
+                     at(tangents.k, g),
+                     at(tangents.v, g),
+                     tangents.q.stride(2),
+                     tangents.k.stride(2),
+                     tangents.v.stride(2),
+                     {},
+                     nullptr};
+    if (tangents.bias.data() != nullptr) {
+      const View<const T, 4>& rates = tangents.bias;
+      tile.tangents.bias = {rates.data() + b * repeat_stride(rates, 0) + h * repeat_stride(rates, 1), repeat_stride(rates, 2),
+                            repeat_stride(rates, 3)};
+    }
+    if (position_rates != nullptr) {
+      const T* by_distance = position_rates + h * p.position.head_stride - position_offset(*p.position_bias, p.q_len, p.kv_len);
+      if (tile.tangents.bias.data == nullptr) {
+        tile.tangents.bias = {by_distance, -1, 1};
+      } else {
+        tile.tangents.position = by_distance;
+      }
+    }
+    if (tangents.sinks.data() != nullptr) tile.sink_tangent = tangents.sinks(h);
+    tile.mean = mean + rows.first_row(b, h);
+    tile.moment = moment + rows.first_row(b, h);
+    return tile;
+  }
+
+  /// tout of rows without a key: out with tv in the place of v.
+  void fill_empty(const SecondOrderTile<T>& tile, Index b, Index h) const {
+    const bool nan = p.empty_row == EmptyRow::kNaN;
+    if (tile.tout == nullptr || !p.rows_can_be_empty() || (tangents.v.data() == nullptr && !nan)) return;
+    Problem<T> moved = p;
+    moved.v = tangents.v;
+    T row_lse[kMaxQueryTile];
+    for (Index i = 0; i < tile.first.q_count; ++i) row_lse[i] = rows.lse(b, h, tile.first.q_begin + i);
+    fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse, tile.tout, tile.tout_stride);
+  }
+
+  /// gsinks[h] = sum over b and i of w_sink ((rate - mean) (0 - delta) - moment).
+  void add_gsinks() const {
+    add_sink_gradient(rows, 0, p.batch, gradients.gsinks, [this](Index row, Index h) {
+      const double rate = tangents.sinks.data() == nullptr ? 0 : static_cast<double>(tangents.sinks(h));
+      const double e = (static_cast<double>(mean[row]) - rate) * static_cast<double>(rows.delta[row]);
+      return e - static_cast<double>(moment[row]);
+    });
+  }
+
+  static void clear_rows(T* rows, Index stride, Index width, Index begin, Index count) {
+    if (rows == nullptr) return;
+    for (Index i = begin; i < begin + count; ++i) std::fill_n(rows + i * stride, width, T{});
+  }
+
+  /// A query tile of one head.
+  void run_rows(Index item, const OwnScratch<T>& own) const {
+    const Index tiles = p.query_tiles(), head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
+    const Index t = tiles - 1 - item % tiles;  // late queries first: under causal they cost most
+    SecondOrderTile<T> tile = tile_of(b, h);
+    BackwardTile<T>& f = tile.first;
+    f.q_begin = t * p.query_tile;
+    f.q_count = std::min(p.query_tile, p.q_len - f.q_begin);
+    f.k_count = p.kv_len;
+    if (tout.data() != nullptr) tile.tout = &tout(b, h, 0, 0);
+    tile.tout_stride = tout.stride(2);
+    if (gradients.gq.data() != nullptr) f.dq = &gradients.gq(b, h, 0, 0);
+    f.dq_stride = gradients.gq.stride(2);
+    clear_rows(tile.tout, tile.tout_stride, p.v_head_dim, f.q_begin, f.q_count);
+    clear_rows(f.dq, f.dq_stride, p.head_dim, f.q_begin, f.q_count);
+    const Index turn = bias.over_queries ? p.query_tiles() : t, number = bias.over_queries ? item : head;
+    if (bias.wanted()) bias.begin_tile(f, own.bias, b, h);
+    if (position.wanted()) {
+      position.begin_item(own.position);
+      f.dposition = position.begin_tile(f, own.position);
+    }
+    rows.prepare(f, b, h, own.kernel);
+    if (bias.wanted() && !bias.over_queries) wait_for_turn(turns[turn], number);
+    kernels.rows(tile, own.kernel);
+    if (bias.wanted()) {
+      if (bias.over_queries) {
+        wait_for_turn(turns[turn], number);
+        bias.add_private(own.bias, b, h, 0, p.kv_len);
+      }
+      pass_turn(turns[turn], number);
+    }
+    if (position.wanted()) {
+      position.end_tile(f, own.position);
+      Turn& position_turn = turns[p.query_tiles() + 1];
+      wait_for_turn(position_turn, item);
+      position.add(own.position, h);
+      pass_turn(position_turn, item);
+    }
+    fill_empty(tile, b, h);
+    if (tlse.data() == nullptr) return;
+    for (Index i = f.q_begin; i < f.q_begin + f.q_count; ++i) tlse(b, h, i) = tile.mean[i];
+  }
+
+  /// A key range of one key/value head.
+  void run_keys(Index item, const OwnScratch<T>& own) const {
+    const Index heads = p.batch * p.num_kv_heads, range = item / heads, head = item % heads;
+    const Index b = head / p.num_kv_heads, g = head % p.num_kv_heads, group = p.group_size();
+    const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
+    T* const gk = gradients.gk.data() == nullptr ? nullptr : &gradients.gk(b, g, 0, 0);
+    T* const gv = gradients.gv.data() == nullptr ? nullptr : &gradients.gv(b, g, 0, 0);
+    clear_rows(gk, gradients.gk.stride(2), p.head_dim, k_begin, k_count);
+    clear_rows(gv, gradients.gv.stride(2), p.v_head_dim, k_begin, k_count);
+    for (Index h = g * group; h < (g + 1) * group; ++h) {
+      SecondOrderTile<T> tile = tile_of(b, h);
+      BackwardTile<T>& f = tile.first;
+      f.k_begin = k_begin;
+      f.k_count = k_count;
+      f.dk = gk;
+      f.dv = gv;
+      f.dk_stride = gradients.gk.stride(2);
+      f.dv_stride = gradients.gv.stride(2);
+      Index live_begin, live_end;
+      mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
+      for (Index t = 0; t < p.query_tiles(); ++t) {
+        f.q_begin = t * p.query_tile;
+        f.q_count = std::min(p.query_tile, p.q_len - f.q_begin);
+        const bool live = f.q_begin < live_end && f.q_begin + f.q_count > live_begin &&
+                          mask_next_key(&p.mask, b, h, f.q_begin, f.q_count, k_begin) < k_begin + k_count;
+        if (live) kernels.keys(tile, own.kernel);
+      }
+    }
+  }
+};
+
+}  // namespace v0
+}  // namespace qkv

@@ -1,0 +1,319 @@
+// Attention on caches: the plain call is the truth. Every layout gives its bits where the arithmetic is the same, whatever the
+// threads, the batch or what else the cache holds; other storages within computed bounds of the reference. Not: what a cache
+// holds after any operations (kv_cache_test.cc).
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "attention/forward/decode.h"
+#include "support/check_cached.h"
+#include "support/errors.h"
+#include "support/isas.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T>
+class CachedAttention : public testing::Test {};
+TYPED_TEST_SUITE(CachedAttention, FloatTypes);
+
+TYPED_TEST(CachedAttention, EveryLayoutGivesTheBitsOfThePlainCall) {
+  using T = TypeParam;
+  for (const AttentionCase& each : cached_shapes()) {
+    SCOPED_TRACE(each.name());
+    const Problem<T> problem(each);
+    std::vector<KVCache> caches;
+    for (const CacheKind kind : kLayouts) caches.push_back(cache_of(kind, kStorageOf<T>, problem.k(), problem.v(), each.seed));
+    for_each_isa(2, [&](Context& context) {
+      const Answer<T> plain(problem.q(), View<const T, 4>(problem.k()), View<const T, 4>(problem.v()), problem.options,
+                            context);
+      for (std::size_t n = 0; n < caches.size(); ++n) {
+        EXPECT_TRUE(Answer<T>(problem.q(), caches[n].key_value(), problem.options, context) == plain)
+            << cache_name(kLayouts[n]);
+      }
+      const KeyValue direct = KeyValue::contiguous(problem.k(), problem.v());
+      EXPECT_TRUE(Answer<T>(problem.q(), direct, problem.options, context) == plain) << "memory of the caller";
+    });
+  }
+}
+
+/// A block table of the caller's own, in any order.
+TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
+  using T = TypeParam;
+  constexpr Index page = 24, kv_len = 200, pages = 12;
+  for (const Index q_len : {2, 33}) {
+    const Problem<T> problem(cached_case(2, q_len, kv_len, 20, 12, MaskKind::kCausalBottomRight));
+    const Index order[] = {7, 2, 11, 0, 4, 9, 1, 3, 10};
+    Tensor<T> k({pages, 2, page, 20}), v({pages, 2, page, 12});
+    for (Tensor<T>* t : {&k, &v}) std::ranges::fill(t->span(), kQuietNan<T>);
+    const auto copy = [&](const View<T, 4>& from, const View<T, 4>& to) {
+      for (Index g = 0; g < 2; ++g) {
+        for (Index j = 0; j < kv_len; ++j) {
+          for (Index d = 0; d < from.size(3); ++d) to(order[j / page], g, j % page, d) = from(0, g, j, d);
+        }
+      }
+    };
+    copy(problem.k(), k);
+    copy(problem.v(), v);
+    const View<const Index, 2> table(order, {1, 9});
+    const Index length = kv_len;
+    for_each_isa(2, [&](Context& context) {
+      const View<const T, 4> plain_k = problem.k(), plain_v = problem.v();
+      EXPECT_TRUE(Answer<T>(problem.q(), KeyValue::paged(k, v, table, {&length, 1}), problem.options, context) ==
+                  Answer<T>(problem.q(), plain_k, plain_v, problem.options, context));
+    });
+  }
+}
+
+/// Sequences of different lengths give, each, the bits that they give alone, biases by position too.
+template <class T>
+void expect_no_neighbours(CacheStorage storage) {
+  const std::vector<Index> lengths = {5, 700, 0, 64, 1030, 333};
+  const auto batch = static_cast<Index>(lengths.size());
+  for (const Index q_len : {1, 4, 30}) {
+    AttentionCase each = cached_case(2, q_len, 1030, 24, 17);
+    each.batch = batch;
+    const Problem<T> problem(each);
+    const View<T, 4> q = problem.q();
+    for (const CacheKind kind : kLayouts) {
+      KVCache cache = empty_cache(kind, storage, batch, 2, 24, 17, 1030);
+      fill_cache(cache, problem.k(), problem.v(), lengths, 3);
+      const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight),
+                                     .position_bias = kind == CacheKind::kPages16
+                                                          ? PositionBias::alibi(alibi_slopes(4), Align::kBottomRight)
+                                                          : PositionBias()};
+      for_each_isa(2, [&](Context& context) {
+        const Answer<T> together(q, cache.key_value(), options, context);
+        for (Index b = 0; b < batch; ++b) {
+          const Answer<T> alone(q.sliced(0, b, b + 1), cache.key_value({&b, 1}), options, context);
+          const Index rows = 4 * q_len;
+          EXPECT_TRUE(std::equal(alone.lse.data(), alone.lse.data() + rows, together.lse.data() + b * rows)) << b;
+          EXPECT_EQ(std::memcmp(alone.out.data(), together.out.data() + b * rows * 17,
+                                static_cast<std::size_t>(rows * 17) * sizeof(T)),
+                    0)
+              << cache_name(kind) << " sequence " << b << " of length " << lengths[static_cast<std::size_t>(b)];
+        }
+      });
+    }
+  }
+}
+
+TYPED_TEST(CachedAttention, ALongerNeighbourChangesNoBits) { expect_no_neighbours<TypeParam>(kStorageOf<TypeParam>); }
+TEST(CachedAttentionStorage, ALongerNeighbourChangesNoBits) {
+  expect_no_neighbours<float>(CacheStorage::kInt8);
+  expect_no_neighbours<float>(CacheStorage::kBF16);
+}
+
+/// Bottom-right means the end of each sequence: rows are those of the reference with one offset a sequence, other masks meet
+/// it.
+TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
+  using T = TypeParam;
+  const std::vector<Index> lengths = {300, 41, 120}, offsets = {297, 38, 117};
+  AttentionCase each = cached_case(2, 3, 300, 16, 16);
+  each.batch = 3;
+  Problem<T> problem(each);
+  const auto expect = [&](const Mask& mask, const reference::Keep& keep) {
+    for (const CacheKind kind : kLayouts) {
+      KVCache cache = empty_cache(kind, kStorageOf<T>, 3, 2, 16, 16, 300);
+      fill_cache(cache, problem.k(), problem.v(), lengths, 5);
+      problem.mask.keep = [&](Index b, Index h, Index i, Index j) {
+        return j < lengths[static_cast<std::size_t>(b)] && keep(b, h, i, j);
+      };
+      const Expectation<T> expectation(problem);
+      Worst worst;
+      for_each_isa(1, [&](Context& context) {
+        Result<T> result(problem);
+        attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, {.mask = mask}, context);
+        EXPECT_TRUE(expectation.holds_forward(result, mask.describe(), worst));
+      });
+    }
+  };
+  const auto position = [&](Index b, Index i) { return offsets[static_cast<std::size_t>(b)] + i; };
+  expect(Mask(), [](Index, Index, Index, Index) { return true; });
+  expect(Mask::causal(Align::kBottomRight), [&](Index b, Index, Index i, Index j) { return j <= position(b, i); });
+  expect(Mask::causal(std::span<const Index>(offsets)), [&](Index b, Index, Index i, Index j) { return j <= position(b, i); });
+  expect(Mask::sliding(50, Align::kBottomRight),
+         [&](Index b, Index, Index i, Index j) { return j <= position(b, i) && j > position(b, i) - 50; });
+  expect(Mask::causal(Align::kTopLeft), [&](Index, Index, Index i, Index j) { return j <= i; });
+}
+
+TYPED_TEST(CachedAttention, ARingIsAWindowOnEverything) {
+  check_ring<TypeParam>({.group = 2, .window = 90, .most = 400, .max_append = 30, .storage = kStorageOf<TypeParam>, .seed = 9});
+}
+
+/// First keys in the middle of a chunk, of a page, alone, more than the window, none of them overwritten.
+TYPED_TEST(CachedAttention, ARingPinsItsFirstKeys) {
+  for (const Index first : {1, 4, 64, 130, 399}) {
+    SCOPED_TRACE(first);
+    check_ring<TypeParam>(
+        {.group = 2, .window = 90, .most = 400, .max_append = 30, .first = first, .storage = kStorageOf<TypeParam>, .seed = 9});
+  }
+  check_ring<TypeParam>({.group = 1, .window = 1, .most = 90, .first = 3, .storage = kStorageOf<TypeParam>, .seed = 2});
+}
+TEST(CachedAttentionStorage, ARingPinsItsFirstKeys) {
+  for (const CacheStorage storage : {CacheStorage::kInt8, CacheStorage::kBF16, CacheStorage::kF16}) {
+    check_ring<float>({.group = 2, .window = 70, .most = 300, .max_append = 20, .first = 5, .storage = storage, .seed = 4});
+  }
+}
+
+/// Read token by token, or in chunks, the rows are those of one causal call over everything.
+TYPED_TEST(CachedAttention, DecodingIsTheFullForward) {
+  using T = TypeParam;
+  const Problem<T> problem(cached_case(2, 150, 150, 32, 32, MaskKind::kCausal));
+  const Expectation<T> expectation(problem);
+  for (const CacheKind kind : kLayouts) {
+    for (const Index largest : {1, 20, 60}) {
+      KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, 32, 32, 150);
+      Result<T> result(problem);
+      Context context({.threads = 2});
+      Random random(3);
+      for (Index done = 0; done < 150;) {
+        const Index n = std::min(150 - done, 1 + random.below(largest));
+        const auto part = [&](const View<T, 4>& x) { return x.sliced(2, done, done + n); };
+        cache.append(part(problem.k()), part(problem.v()));
+        attention_forward(part(problem.q()), cache.key_value(),
+                          {.out = part(result.out.view), .lse = View<T, 3>(result.lse).sliced(2, done, done + n)},
+                          {.mask = Mask::causal(Align::kBottomRight)}, context);
+        done += n;
+      }
+      Worst worst;
+      EXPECT_TRUE(expectation.holds_forward(result, cache_name(kind), worst));
+    }
+  }
+}
+
+TYPED_TEST(CachedAttention, AnyNumberOfThreadsGivesTheSameBits) {
+  using T = TypeParam;
+  const std::vector<Index> lengths = {2000, 77, 900};
+  for (const Index q_len : {1, 40}) {
+    AttentionCase each = cached_case(2, q_len, 2000, 40, 40);
+    each.batch = 3;
+    const Problem<T> problem(each);
+    KVCache cache = empty_cache(CacheKind::kPages16, kStorageOf<T>, 3, 2, 40, 40, 2000);
+    fill_cache(cache, problem.k(), problem.v(), lengths, 3);
+    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
+    for (const Isa isa : tested_isas()) {
+      Context one({.threads = 1, .isa = isa});
+      const Answer<T> expected(problem.q(), cache.key_value(), options, one);
+      for (int threads = 2; threads <= 5; ++threads) {
+        Context many({.threads = threads, .isa = isa});
+        many.impl().region_flops = 0;
+        EXPECT_TRUE(Answer<T>(problem.q(), cache.key_value(), options, many) == expected) << threads;
+      }
+    }
+  }
+}
+
+/// What lies in pages that a sequence does not hold, or behind its length, is never read.
+TYPED_TEST(CachedAttention, NanOutsideASequenceIsInvisible) {
+  using T = TypeParam;
+  const Problem<T> problem(cached_case(2, 20, 200, 24, 24, MaskKind::kCausalBottomRight));
+  Tensor<T> poison_k({2, 2, 230, 24}), poison_v({2, 2, 230, 24});
+  for (Tensor<T>* t : {&poison_k, &poison_v}) std::ranges::fill(t->span(), kQuietNan<T>);
+  for (const CacheKind kind : kLayouts) {
+    KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, 24, 24, 230);
+    const View<const T, 4> bad_k = poison_k, bad_v = poison_v;
+    cache.append(bad_k.sliced(0, 0, 1), bad_v.sliced(0, 0, 1));
+    cache.truncate(0, 0);
+    fill_cache(cache, problem.k(), problem.v(), {200}, 3);
+    for_each_isa(1, [&](Context& context) {
+      const View<const T, 4> k = problem.k(), v = problem.v();
+      for (const Index q_len : {3, 20}) {
+        const View<const T, 4> q = View<const T, 4>(problem.q()).sliced(2, 20 - q_len, 20);
+        EXPECT_TRUE(Answer<T>(q, cache.key_value(), problem.options, context) == Answer<T>(q, k, v, problem.options, context));
+      }
+    });
+  }
+}
+
+void expect_errors_write_nothing(KVCache cache) {
+  const Tensor<float> q({1, 4, 2, 8}), wide({1, 4, 2, 9}), three({1, 3, 2, 8}), two({2, 4, 2, 8});
+  const Tensor<double> q64({1, 4, 2, 8});
+  Tensor<float> k({1, 2, 10, 8});
+  for (Index n = 0; n < k.count(); ++n) k.data()[n] = static_cast<float>(n % 31);
+  cache.append(k, k);
+  Tensor<float> out({1, 4, 2, 8}), bias({1, 1, 2, 11});
+  Tensor<float> kept_k({2, 10, 8}), kept_v({2, 10, 8});
+  Tensor<double> out64({1, 4, 2, 8});
+  std::ranges::fill(out.span(), 7.0F);
+  const auto refuses = [&](const auto& call, const char* words, auto* error) {
+    expect_parts(text_of<std::remove_pointer_t<decltype(error)>>(call), {words});
+    for (const float x : out.span()) EXPECT_EQ(x, 7.0F);
+    EXPECT_EQ(cache.length(0), 10);
+    cache.read(0, 0, kept_k, kept_v);
+    EXPECT_TRUE(std::ranges::equal(kept_k.span(), k.span()));
+  };
+  const auto run = [&](const Tensor<float>& queries, const AttentionOptions& options) {
+    return [&queries, &cache, &out, options] { attention_forward(queries, cache.key_value(), {.out = out}, options); };
+  };
+  ShapeError* shape = nullptr;
+  OptionError* option = nullptr;
+  UnsupportedError* unsupported = nullptr;
+  refuses(run(wide, {}), "head_dim of k must equal head_dim of q", shape);
+  refuses(run(three, {}), "heads of k must divide heads of q", shape);
+  refuses(run(two, {}), "batch of k must equal batch of q", shape);
+  refuses(run(q, {.mask = Mask::causal()}), "say Align::kBottomRight", option);
+  refuses(run(q, {.bias = bias}), "bias must have sizes", shape);
+  refuses(run(q, {.empty_row = EmptyRow::kMean}), "kMean", unsupported);
+  refuses(run(q, {.dropout = {.p = 0.5, .training = true}}), "dropout", unsupported);
+  refuses([&] { attention_forward(q64, cache.key_value(), {.out = out64}); }, "a cache of f64", option);
+}
+
+TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
+  for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kRing}) {
+    SCOPED_TRACE(cache_name(kind));
+    expect_errors_write_nothing(empty_cache(kind, CacheStorage::kF32, 1, 2, 8, 8, 20, 15, 10));
+  }
+  // More queries than a ring was made for: the first one's window is overwritten.
+  KVCache ring = empty_cache(CacheKind::kRing, CacheStorage::kF32, 1, 2, 8, 8, 0, 4, 2);
+  const Tensor<float> k({1, 2, 2, 8}), q({1, 2, 3, 8});
+  for (int n = 0; n < 4; ++n) ring.append(k, k);
+  Tensor<float> out({1, 2, 3, 8});
+  EXPECT_THROW(attention_forward(q, ring.key_value(), {.out = out}, {.mask = Mask::causal(Align::kBottomRight)}), OptionError);
+  EXPECT_EQ(ring.length(0), 8);
+}
+
+/// A mask may say nothing of the keys that a ring hides, or drop them all; one that chooses among them is refused, and only
+/// once there are such keys.
+TEST(CachedAttentionErrors, ARingHidesNoKeyThatAMaskAsksFor) {
+  constexpr Align kEnd = Align::kBottomRight;
+  constexpr Index kWindow = 6, kLength = 20;
+  const Tensor<float> one({1, 2, 1, 8}), q({1, 4, 1, 8});
+  Tensor<float> out({1, 4, 1, 8});
+  Tensor<std::uint8_t> last({1, kLength}), all({1, kLength});
+  std::ranges::fill(last.span().subspan(kLength - kWindow), 1);
+  std::ranges::fill(all.span(), 1);
+  const Mask window = Mask::window(kWindow - 1, 0, kEnd), causal = Mask::causal(kEnd);
+  const auto sees = [](Index first) {
+    return Mask::mask_mod([first](Index, Index, Index, Index j) { return j < first || j > kLength - 1 - kWindow; });
+  };
+  for (const Index first : {0, 4}) {
+    KVCache ring = empty_cache(CacheKind::kRing, CacheStorage::kF32, 1, 2, 8, 8, 0, kWindow, 1, first);
+    for (Index n = 0; n < kWindow; ++n) ring.append(one, one);
+    const auto run = [&](const Mask& mask) { attention_forward(q, ring.key_value(), {.out = out}, {.mask = mask}); };
+    run(window | Mask::first(4));
+    for (Index n = kWindow; n < kLength; ++n) ring.append(one, one);
+    for (const Mask& mask : {Mask(), causal, window, Mask::sliding(kWindow - 1, kEnd), causal & Mask::keep(last, MaskAxes::kBk),
+                             Mask::keep(all, MaskAxes::kBk), window | Mask::first(first), sees(first), window & sees(9)}) {
+      SCOPED_TRACE(mask.describe());
+      EXPECT_NO_THROW(run(mask));
+    }
+    const auto refuses = [&](const Mask& mask, Index key) {
+      SCOPED_TRACE(mask.describe());
+      expect_parts(text_of<OptionError>([&] { run(mask); }),
+                   {"the mask keeps key " + std::to_string(key) + " for query 0 of sequence 0", mask.describe(),
+                    "window 6, first " + std::to_string(first), "KVCacheConfig::first",
+                    first == 0 ? "& Mask::window(5, -1, Align::kBottomRight):"
+                               : "& (Mask::window(5, -1, Align::kBottomRight) | Mask::first(4)):"});
+    };
+    refuses(window | Mask::first(first + 1), first);
+    refuses((window | Mask::first(first + 2)) & causal, first);
+    refuses(Mask::window(kWindow, 0, kEnd), kLength - 1 - kWindow);
+    refuses(causal & Mask::key_starts(std::vector<Index>{first + 3}), first + 3);
+    refuses(sees(9), first);
+    refuses(window | sees(first + 1), first);
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
