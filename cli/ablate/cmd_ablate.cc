@@ -11,6 +11,7 @@
 #include "map/maps.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/integer_option.h"
 #include "support/options.h"
 #include "support/progress.h"
 #include "support/text.h"

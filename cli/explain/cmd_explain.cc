@@ -1,5 +1,6 @@
 // qkv explain: one small example's way through a multi-head layer, the wrong split beside the right one, the NumPy example of
 // article 003, and what a fixed weight cannot do. Not: the computation (explain*.cc).
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <memory>

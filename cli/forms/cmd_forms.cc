@@ -8,6 +8,7 @@
 
 #include "forms/forms.h"
 #include "support/command.h"
+#include "support/integer_option.h"
 #include "support/json.h"
 #include "support/options.h"
 #include "support/text.h"

@@ -9,6 +9,7 @@
 #include "qkv/lm/trainer.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/integer_option.h"
 #include "support/json.h"
 #include "support/options.h"
 

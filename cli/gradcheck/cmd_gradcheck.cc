@@ -12,6 +12,7 @@
 #include "gradcheck/gradcheck.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/integer_option.h"
 #include "support/json.h"
 #include "support/text.h"
 

@@ -1,4 +1,5 @@
 // `qkv info`: what this machine is and what would run on it. Not: measurements (bench).
+#include <CLI/Version.hpp>
 #include <fmt/format.h>
 
 #include "core/cpu.h"

@@ -7,6 +7,7 @@
 #include "qkv/nn/layer.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/integer_option.h"
 #include "support/options.h"
 #include "support/rotary_option.h"
 

@@ -11,6 +11,7 @@
 #include "qkv/lm/trainer.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/integer_option.h"
 #include "support/options.h"
 #include "support/text.h"
 

@@ -9,6 +9,7 @@
 #include "qkv/attention.h"
 #include "support/files.h"
 #include "support/option_group.h"
+#include "support/options.h"
 #include "support/text.h"
 
 namespace qkv::cli {

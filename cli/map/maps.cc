@@ -1,5 +1,7 @@
 #include "map/maps.h"
 
+#include <CLI/CLI.hpp>
+
 #include "core/escape.h"
 #include "qkv/view/html.h"
 #include "qkv/view/png.h"

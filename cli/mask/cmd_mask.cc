@@ -7,6 +7,7 @@
 #include "qkv/attention.h"
 #include "support/command.h"
 #include "support/files.h"
+#include "support/integer_option.h"
 #include "support/json.h"
 #include "support/options.h"
 

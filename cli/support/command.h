@@ -1,5 +1,7 @@
 // How a command of the tool is made. To add one, write cli/<name>/cmd_<name>.cc:
 //
+//   #include <CLI/CLI.hpp>                                          // costs each file seconds: only where options are added
+//
 //   namespace {
 //   struct Options { std::string file; bool json = false; };
 //   int run(const Options& options) { ...; return 0; }              // throws on failure; main prints the one line
@@ -16,11 +18,14 @@
 // and everything else is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written through Outputs.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace qkv::cli {
 

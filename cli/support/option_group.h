@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "support/options.h"
+#include "support/integer_option.h"
 
 namespace qkv::cli {
 

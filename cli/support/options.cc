@@ -3,6 +3,7 @@
 #include "core/cpu.h"
 #include "core/escape.h"
 #include "support/command.h"
+#include "support/integer_option.h"
 
 namespace qkv::cli {
 namespace {
