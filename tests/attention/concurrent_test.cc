@@ -10,6 +10,7 @@
 #include "qkv/attention.h"
 #include "support/caches.h"
 #include "support/isas.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

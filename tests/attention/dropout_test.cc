@@ -3,6 +3,7 @@
 
 #include "support/expect.h"
 #include "support/isas.h"
+#include "support/philox.h"
 
 namespace qkv::test {
 namespace {

@@ -3,6 +3,7 @@
 
 #include "support/expect.h"
 #include "support/isas.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

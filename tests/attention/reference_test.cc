@@ -3,6 +3,7 @@
 
 #include "reference/attention.h"
 #include "support/expect.h"
+#include "support/philox.h"
 
 namespace qkv::test {
 namespace {

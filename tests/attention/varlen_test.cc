@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "support/ragged_case.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "linear/check_linear.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "linear/linear_case.h"
+#include "support/random.h"
 
 namespace qkv::test {
 

@@ -5,6 +5,7 @@
 
 #include "support/cached_case.h"
 #include "support/isas.h"
+#include "support/random.h"
 
 namespace qkv::test {
 

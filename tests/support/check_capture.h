@@ -4,6 +4,7 @@
 
 #include "support/captured.h"
 #include "support/isas.h"
+#include "support/magnitude.h"
 
 namespace qkv::test {
 

@@ -4,10 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/threads/context_impl.h"
@@ -17,20 +14,7 @@
 namespace qkv::test {
 
 /// The instruction sets to test, slowest first. A name in QKV_TEST_ISAS that does not run here is an error, thrown.
-inline const std::vector<Isa>& tested_isas() {
-  static const std::vector<Isa> isas = [] {
-    const char* names = std::getenv("QKV_TEST_ISAS");
-    if (names == nullptr) return supported_isas();
-    std::vector<Isa> named;
-    for (std::string_view rest = names; !rest.empty();) {
-      const std::string_view name = rest.substr(0, rest.find(','));
-      named.push_back(parse_isa(name));
-      rest.remove_prefix(std::min(rest.size(), name.size() + 1));
-    }
-    return named;
-  }();
-  return isas;
-}
+const std::vector<Isa>& tested_isas();
 
 /// body(context) for each ISA; `threads` workers.
 template <class F>

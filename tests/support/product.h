@@ -7,6 +7,7 @@
 #include <span>
 
 #include "support/cases.h"
+#include "support/random.h"
 
 namespace qkv::test {
 

@@ -5,6 +5,7 @@
 #include "qkv/varlen.h"
 #include "support/expect.h"
 #include "support/isas.h"
+#include "support/random.h"
 
 namespace qkv::test {
 

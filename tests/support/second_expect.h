@@ -9,6 +9,7 @@
 
 #include "support/expect.h"
 #include "support/isas.h"
+#include "support/magnitude.h"
 #include "support/second_problem.h"
 
 namespace qkv::test {

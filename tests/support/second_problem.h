@@ -5,6 +5,7 @@
 #include "qkv/derivatives.h"
 #include "reference/second_order.h"
 #include "support/problem.h"
+#include "support/random.h"
 
 namespace qkv::test {
 

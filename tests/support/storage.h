@@ -57,21 +57,12 @@ class Storage {
   using Sizes = typename View<T, 4>::Sizes;
 
   Storage() = default;
-  explicit Storage(Index count) : data_({count}), covered_(static_cast<std::size_t>(count), false) { fill(); }
+  explicit Storage(Index count);
 
-  View<T, 4> place(const Sizes& sizes, const Sizes& strides, Index offset) {
-    for_each_offset(sizes, strides, [&](Index n) { covered_[static_cast<std::size_t>(offset + n)] = true; });
-    return {data_.data() + offset, sizes, strides};
-  }
+  View<T, 4> place(const Sizes& sizes, const Sizes& strides, Index offset);
 
   /// Every element that no placed tensor covers still has the bits it started with.
-  bool sentinels_intact() const {
-    const T sentinel = kSentinel;
-    for (Index n = 0; n < data_.count(); ++n) {
-      if (!covered_[static_cast<std::size_t>(n)] && std::memcmp(data_.data() + n, &sentinel, sizeof(T)) != 0) return false;
-    }
-    return true;
-  }
+  bool sentinels_intact() const;
 
   static constexpr Index kGuard = 24;  // elements before and after: more than a 64-byte vector
 
@@ -89,7 +80,7 @@ class Storage {
     }
   }
 
-  void fill() { std::fill_n(data_.data(), data_.count(), static_cast<T>(kSentinel)); }
+  void fill();
 
   Tensor<T> data_;
   std::vector<bool> covered_;
@@ -102,17 +93,7 @@ struct Placed {
   View<T, 4> view;
 
   Placed() = default;
-  Placed(const typename View<T, 4>::Sizes& sizes, Layout layout) {
-    const auto [b, h, t, d] = sizes;
-    const Index guard = Storage<T>::kGuard;
-    const bool by_token = layout == Layout::kBthd || layout == Layout::kPacked;
-    const Index row = layout == Layout::kPaddedRows ? d + 5 : d, offset = 16 + (layout == Layout::kMisaligned ? 1 : 0);
-    storage = Storage<T>(b * h * t * row + 2 * guard);
-    view = storage.place(sizes,
-                         by_token ? typename View<T, 4>::Sizes{t * h * d, d, h * d, 1}
-                                  : typename View<T, 4>::Sizes{h * t * row, t * row, row, 1},
-                         offset);
-  }
+  Placed(const typename View<T, 4>::Sizes& sizes, Layout layout);
 };
 
 /// Three tensors [B, H, T, D] interleaved as [B, T, 3, H, D].
@@ -122,13 +103,7 @@ struct Packed {
   std::array<View<T, 4>, 3> views;
 
   Packed() = default;
-  explicit Packed(const typename View<T, 4>::Sizes& sizes) {
-    const auto [b, h, t, d] = sizes;
-    storage = Storage<T>(b * t * 3 * h * d + 2 * Storage<T>::kGuard);
-    for (Index n = 0; n < 3; ++n) {
-      views[static_cast<std::size_t>(n)] = storage.place(sizes, {t * 3 * h * d, d, 3 * h * d, 1}, 16 + n * h * d);
-    }
-  }
+  explicit Packed(const typename View<T, 4>::Sizes& sizes);
 };
 
 /// q, k, v (or their gradients) in one layout.
@@ -139,23 +114,9 @@ struct Triple {
   std::array<View<T, 4>, 3> views;  // q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]
 
   Triple() = default;
-  Triple(const std::array<typename View<T, 4>::Sizes, 3>& sizes, Layout layout) {
-    if (layout == Layout::kPacked) {
-      packed = Packed<T>(sizes[0]);
-      views = packed.views;
-      return;
-    }
-    for (std::size_t n = 0; n < 3; ++n) {
-      placed[n] = Placed<T>(sizes[n], layout);
-      views[n] = placed[n].view;
-    }
-  }
+  Triple(const std::array<typename View<T, 4>::Sizes, 3>& sizes, Layout layout);
 
-  bool sentinels_intact() const {
-    bool intact = packed.storage.sentinels_intact();
-    for (const Placed<T>& each : placed) intact = intact && each.storage.sentinels_intact();
-    return intact;
-  }
+  bool sentinels_intact() const;
 };
 
 /// The elements of a view as a contiguous tensor of another type.

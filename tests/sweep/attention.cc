@@ -3,6 +3,7 @@
 #include "support/check_case.h"
 #include "support/product.h"
 #include "support/ragged_case.h"
+#include "support/random.h"
 #include "support/second_expect.h"
 #include "sweep/family.h"
 

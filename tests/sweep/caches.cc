@@ -1,6 +1,7 @@
 // Families of key/value caches: storage, memory layout, lengths of the sequences, masks; rings; cascades.
 #include "support/check_cached.h"
 #include "support/product.h"
+#include "support/random.h"
 #include "sweep/family.h"
 
 namespace qkv::test {

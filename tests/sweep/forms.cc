@@ -2,6 +2,7 @@
 #include "linear/check_linear.h"
 #include "support/check_rotary.h"
 #include "support/ragged.h"
+#include "support/random.h"
 #include "sweep/family.h"
 
 namespace qkv::test {

@@ -9,6 +9,7 @@
 #include "support/check_cached.h"
 #include "support/errors.h"
 #include "support/isas.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

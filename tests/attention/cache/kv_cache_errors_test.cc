@@ -8,6 +8,7 @@
 #include "qkv/kv_cache.h"
 #include "support/cache_rows.h"
 #include "support/errors.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

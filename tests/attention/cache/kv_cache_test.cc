@@ -10,6 +10,7 @@
 #include <map>
 
 #include "support/cache_rows.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

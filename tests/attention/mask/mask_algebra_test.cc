@@ -9,6 +9,7 @@
 
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

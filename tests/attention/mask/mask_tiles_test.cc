@@ -8,6 +8,7 @@
 #include "qkv/attention.h"
 #include "support/isas.h"
 #include "support/mask_algebra.h"
+#include "support/random.h"
 
 namespace qkv::test {
 namespace {

@@ -1,0 +1,166 @@
+#include "support/cases.h"
+
+#include <set>
+
+#include "support/random.h"
+
+namespace qkv::test {
+
+std::string AttentionCase::name() const {
+  const auto number = [](const char* key, Index value) { return std::string(key) + std::to_string(value); };
+  std::string text = number("b", batch) + number("_h", num_heads) + number("_kv", num_kv_heads) + number("_tq", q_len) +
+                     number("_tk", kv_len) + number("_d", head_dim) + number("_dv", v_head_dim);
+  const auto add = [&](bool said, const std::string& part) { text += said ? "_" + part : ""; };
+  add(mask != MaskKind::kNone, mask_name(mask));
+  add(bias != BiasKind::kNone, std::string("bias-") + kBiasNames[static_cast<std::size_t>(bias)]);
+  add(softcap > 0, number("softcap", static_cast<Index>(softcap)));
+  add(scale != ScaleKind::kDefault, std::string("scale-") + kScaleNames[static_cast<std::size_t>(scale)]);
+  add(dropout > 0, number("dropout", static_cast<Index>(dropout * 100)));
+  add(empty_row != EmptyRow::kZero, std::string("empty-") + kEmptyRowNames[static_cast<std::size_t>(empty_row)]);
+  add(layout != Layout::kBhtd, kLayoutNames[static_cast<std::size_t>(layout)]);
+  add(fill != Fill::kUniform, kFillNames[static_cast<std::size_t>(fill)]);
+  add(sinks != SinkKind::kNone, std::string("sinks-") + kSinkNames[static_cast<std::size_t>(sinks)]);
+  add(position != PositionKind::kNone, kPositionNames[static_cast<std::size_t>(position)]);
+  add(mod != ModKind::kNone, std::string("mod-") + kModNames[static_cast<std::size_t>(mod)]);
+  add(cache != CacheKind::kNone, std::string("cache-") + cache_name(cache));
+  return text;
+}
+
+bool AttentionCase::legal() const {
+  if (num_kv_heads > 0 && num_heads % num_kv_heads != 0) return false;
+  if (needs_square(mask) && q_len != kv_len) return false;
+  const bool same = num_heads == num_kv_heads && q_len == kv_len && head_dim == v_head_dim;
+  if (layout == Layout::kPacked && !same) return false;
+  if (fill == Fill::kNanBehindMask && mask == MaskKind::kNone) return false;
+  if (cache != CacheKind::kNone && (dropout > 0 || empty_row == EmptyRow::kMean)) return false;
+  return true;
+}
+
+Choice option_values() {
+  return {case_values::kHeads.size(),  case_values::kLengths.size(),
+          case_values::kWidths.size(), kMaskNames.size(),
+          kBiasNames.size(),           kLayoutNames.size(),
+          kFillNames.size(),           case_values::kSoftcaps.size(),
+          kScaleNames.size(),          case_values::kDropouts.size(),
+          kEmptyRowNames.size(),       kSinkNames.size(),
+          kPositionNames.size(),       kModNames.size(),
+          case_values::kCaches.size()};
+}
+
+AttentionCase case_of(const Choice& choice, std::uint64_t seed) {
+  AttentionCase made;
+  const auto& heads = case_values::kHeads[choice[0]];
+  const auto& lengths = case_values::kLengths[choice[1]];
+  const auto& widths = case_values::kWidths[choice[2]];
+  made.batch = heads[0], made.num_heads = heads[1], made.num_kv_heads = heads[2];
+  made.q_len = lengths[0], made.kv_len = lengths[1];
+  made.head_dim = widths[0], made.v_head_dim = widths[1];
+  made.mask = static_cast<MaskKind>(choice[3]);
+  made.bias = static_cast<BiasKind>(choice[4]);
+  made.layout = static_cast<Layout>(choice[5]);
+  made.fill = static_cast<Fill>(choice[6]);
+  made.softcap = case_values::kSoftcaps[choice[7]];
+  made.scale = static_cast<ScaleKind>(choice[8]);
+  made.dropout = case_values::kDropouts[choice[9]];
+  made.empty_row = static_cast<EmptyRow>(choice[10]);
+  made.sinks = static_cast<SinkKind>(choice[11]);
+  made.position = static_cast<PositionKind>(choice[12]);
+  made.mod = static_cast<ModKind>(choice[13]);
+  made.cache = case_values::kCaches[choice[14]];
+  made.seed = seed;
+  return made;
+}
+
+std::vector<AttentionCase> pairwise_cases(double max_work) {
+  const Choice counts = option_values();
+  using Pair = std::array<std::size_t, 4>;  // option, value, option, value
+  std::set<Pair> uncovered;
+  for (std::size_t a = 0; a < kNumOptions; ++a) {
+    for (std::size_t b = a + 1; b < kNumOptions; ++b) {
+      for (std::size_t x = 0; x < counts[a]; ++x) {
+        for (std::size_t y = 0; y < counts[b]; ++y) uncovered.insert({a, x, b, y});
+      }
+    }
+  }
+  const auto pairs_of = [&](const Choice& choice, auto&& visit) {
+    for (std::size_t a = 0; a < kNumOptions; ++a) {
+      for (std::size_t b = a + 1; b < kNumOptions; ++b) visit(Pair{a, choice[a], b, choice[b]});
+    }
+  };
+  Random random(20240501);
+  std::vector<AttentionCase> cases;
+  while (!uncovered.empty()) {
+    const Pair wanted = *uncovered.begin();
+    Choice best{};
+    std::size_t best_gain = 0;
+    for (int draw = 0; draw < 60; ++draw) {
+      Choice choice{};
+      for (std::size_t n = 0; n < kNumOptions; ++n)
+        choice[n] = static_cast<std::size_t>(random.below(static_cast<Index>(counts[n])));
+      choice[wanted[0]] = wanted[1];
+      choice[wanted[2]] = wanted[3];
+      const AttentionCase drawn = case_of(choice, 1);
+      if (!drawn.legal() || drawn.work() > max_work) continue;
+      std::size_t gain = 0;
+      pairs_of(choice, [&](const Pair& pair) { gain += uncovered.count(pair); });
+      if (gain > best_gain) best = choice, best_gain = gain;
+    }
+    uncovered.erase(wanted);  // also when nothing legal holds it
+    if (best_gain == 0) continue;
+    pairs_of(best, [&](const Pair& pair) { uncovered.erase(pair); });
+    cases.push_back(case_of(best, cases.size() + 1));
+  }
+  return cases;
+}
+
+std::vector<AttentionCase> edge_cases() {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](Index b, Index h, Index kv, Index tq, Index tk, Index d, Index dv) -> AttentionCase& {
+    AttentionCase made;
+    made.batch = b, made.num_heads = h, made.num_kv_heads = kv, made.q_len = tq, made.kv_len = tk, made.head_dim = d;
+    made.v_head_dim = dv;
+    made.seed = cases.size() + 1;
+    cases.push_back(made);
+    return cases.back();
+  };
+  add(0, 2, 1, 5, 7, 8, 8);
+  add(2, 0, 1, 5, 7, 8, 8);
+  add(2, 2, 1, 0, 7, 8, 8);
+  add(2, 2, 1, 0, 7, 8, 8).mask = MaskKind::kCausalTopLeft;
+  for (const EmptyRow rule : {EmptyRow::kZero, EmptyRow::kMean, EmptyRow::kNaN}) {
+    add(2, 2, 1, 5, 0, 8, 3).empty_row = rule;
+    add(2, 2, 2, 70, 130, 16, 16).empty_row = rule;
+    cases.back().mask = MaskKind::kDropAll;
+    add(1, 2, 2, 130, 70, 16, 16).empty_row = rule;
+    cases.back().mask = MaskKind::kCausalBottomRight;  // the first 60 queries see nothing
+  }
+  add(2, 2, 1, 0, 0, 8, 8);
+  add(2, 2, 1, 5, 0, 8, 3).sinks = SinkKind::kSome;
+  add(2, 2, 1, 0, 5, 8, 3).position = PositionKind::kT5;
+  add(1, 2, 2, 130, 70, 16, 16).sinks = SinkKind::kUniform;
+  cases.back().mask = MaskKind::kCausalBottomRight;  // rows that see only the sink
+  add(1, 8, 2, 1, 4096, 128, 128).mask = MaskKind::kCausalBottomRight;
+  add(1, 1, 1, 700, 700, 4, 4).mask = MaskKind::kCausal;
+  add(1, 2, 1, 600, 900, 5, 7).mask = MaskKind::kWindow;
+  add(3, 2, 2, 3, 4, 2, 2).mask = MaskKind::kKeepBqk;
+  add(1, 1, 1, 1, 1, 1, 1);
+  for (const MaskKind mask :
+       {MaskKind::kDocuments, MaskKind::kStartsAndQueries}) {  // rows that begin in a later chunk, equal scores
+    for (const PositionKind position : {PositionKind::kT5, PositionKind::kNone}) {
+      add(2, 2, 1, 16, 512, 64, 111).mask = mask;
+      cases.back().position = position;
+      cases.back().bias = BiasKind::kQueries;
+      cases.back().scale = ScaleKind::kZero;
+      cases.back().fill = Fill::kConstantV;
+    }
+  }
+  add(1, 1, 1, 113, 203, 1, 1).bias = BiasKind::kQueries;  // equal scores that are not 0, nothing masked
+  cases.back().scale = ScaleKind::kZero;
+  add(3, 2, 1, 1, 700, 3, 5).mask = MaskKind::kKeepStrideZero;  // scores rise by 40 from a masked first tile
+  cases.back().position = PositionKind::kAlibi;
+  cases.back().mod = ModKind::kHide;
+  cases.back().seed = 37;  // one of four in a hundred whose weights show what a far shift rounds away
+  return cases;
+}
+
+}  // namespace qkv::test
