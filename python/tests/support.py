@@ -1,7 +1,7 @@
 """What the tests share: the textbook in float64 (the oracle), the same in the type under test (the naive form), and bounds
 computed from the two. Not: expected values typed by hand.
 
-The bound is that of tests/support/bounds.h and magnitude.h: error(fast) <= 2 * error(naive, same type) + 4 eps A, 3 for
+The bound is that of tests/support/checks/bounds.h and magnitude.h: error(fast) <= 2 * error(naive, same type) + 4 eps A, 3 for
 gradients;
 error(naive) is its largest in the tensor, errors are against the next wider type, A is the same expression with every term made
 positive and room for the rounding of scores. 16-bit types: naive is the float32 form of the same inputs, and the unit roundoff

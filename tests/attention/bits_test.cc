@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/threads/context_impl.h"
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 
 namespace qkv::test {

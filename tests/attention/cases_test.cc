@@ -1,7 +1,7 @@
 // Every case of the list, forward, weights and backward, each type, on every instruction set, within computed bounds.
 #include <gtest/gtest.h>
 
-#include "support/check_case.h"
+#include "support/checks/check_case.h"
 
 namespace qkv::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "qkv/attention.h"
-#include "support/caches.h"
+#include "support/cases/caches.h"
 #include "support/isas.h"
 #include "support/random.h"
 

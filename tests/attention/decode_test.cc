@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "support/cached_case.h"
-#include "support/expect.h"
+#include "support/cases/cached_case.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 
 namespace qkv::test {

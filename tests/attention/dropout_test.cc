@@ -1,7 +1,7 @@
 // Dropout: the same factors in dropout_factors, in the weights and from a second writing of the generator; their statistics.
 #include <gtest/gtest.h>
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 #include "support/philox.h"
 

@@ -1,7 +1,7 @@
 // merge_attention: keys computed in parts and merged are the keys computed at once; lse = -inf is the identity; its gradients.
 #include <gtest/gtest.h>
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 #include "support/random.h"
 

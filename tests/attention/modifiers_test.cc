@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "attention/backward/turns.h"
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 
 namespace qkv::test {

@@ -2,7 +2,7 @@
 // the reference, which leaves pairs that are not kept out of every sum.
 #include <gtest/gtest.h>
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 
 namespace qkv::test {

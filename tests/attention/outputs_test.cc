@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 #include "support/random.h"
 

@@ -3,7 +3,7 @@
 // none may see what its neighbours do.
 #include <gtest/gtest.h>
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 
 namespace qkv::test {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "reference/attention.h"
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/philox.h"
 
 namespace qkv::test {

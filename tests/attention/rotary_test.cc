@@ -1,7 +1,7 @@
 // Rotary positions: angles in f64 against long double, both layouts, partial widths, every scaling's frequencies, backward.
 #include <gtest/gtest.h>
 
-#include "support/check_rotary.h"
+#include "support/checks/check_rotary.h"
 
 namespace qkv::test {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "support/checks/second_expect.h"
 #include "support/isas.h"
-#include "support/second_expect.h"
 
 namespace qkv::test {
 namespace {

@@ -2,7 +2,7 @@
 // number of threads. The sequences alone are held against the textbook elsewhere (cases_test.cc).
 #include <gtest/gtest.h>
 
-#include "support/ragged_case.h"
+#include "support/cases/ragged_case.h"
 #include "support/random.h"
 
 namespace qkv::test {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "dispatch/kernels.h"
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 #include "support/random.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "linear/measured.h"
-#include "support/bounds.h"
+#include "support/checks/bounds.h"
 #include "support/random.h"
 #include "support/storage.h"
 

@@ -1,4 +1,4 @@
-// The reference's results of a problem of linear attention, and the bound on the distance from them (support/bounds.h). Not:
+// The reference's results of a problem of linear attention, and the bound on the distance from them (support/checks/bounds.h). Not:
 // the reference (reference/linear_attention.h), the problem (linear_problem.h).
 #pragma once
 
@@ -7,7 +7,7 @@
 
 #include "linear/linear_problem.h"
 #include "linear/measured.h"
-#include "support/bounds.h"
+#include "support/checks/bounds.h"
 
 namespace qkv::test {
 

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "qkv/attention.h"
-#include "support/cases.h"
+#include "support/cases/cases.h"
 #include "support/random.h"
 
 namespace qkv::test {

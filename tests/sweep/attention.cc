@@ -1,10 +1,10 @@
 // Families over attention's case list: forward, weights and backward; second order; captures; the same as ragged sequences.
-#include "support/check_capture.h"
-#include "support/check_case.h"
-#include "support/product.h"
-#include "support/ragged_case.h"
+#include "support/cases/product.h"
+#include "support/cases/ragged_case.h"
+#include "support/checks/check_capture.h"
+#include "support/checks/check_case.h"
+#include "support/checks/second_expect.h"
 #include "support/random.h"
-#include "support/second_expect.h"
 #include "sweep/family.h"
 
 namespace qkv::test {

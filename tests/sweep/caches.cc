@@ -1,6 +1,6 @@
 // Families of key/value caches: storage, memory layout, lengths of the sequences, masks; rings; cascades.
-#include "support/check_cached.h"
-#include "support/product.h"
+#include "support/cases/product.h"
+#include "support/checks/check_cached.h"
 #include "support/random.h"
 #include "sweep/family.h"
 
@@ -126,7 +126,8 @@ Family cache_family() {
           "keys, widths, numbers, bias, soft cap, scale, sinks, position bias, callback, empty rows", kCacheCount, run_cache};
 }
 Family ring_family() {
-  return {"ring", "heads of a group x window x largest append x storage", "how tokens arrive, first keys", kRingCount, run_ring};
+  return {"ring", "heads of a group x window x largest append x storage", "how tokens arrive, first keys", kRingCount,
+          run_ring};
 }
 Family cascade_family() {
   return {"cascade", "heads of a group x queries x page size x shared keys x storage", "type of 16-bit queries", kCascadeCount,

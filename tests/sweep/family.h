@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "support/bounds.h"
+#include "support/checks/bounds.h"
 
 namespace qkv::test {
 

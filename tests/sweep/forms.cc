@@ -1,7 +1,7 @@
 // Families beside attention's case list: linear attention, ragged batches, rotary positions.
 #include "linear/check_linear.h"
-#include "support/check_rotary.h"
-#include "support/ragged.h"
+#include "support/cases/ragged.h"
+#include "support/checks/check_rotary.h"
 #include "support/random.h"
 #include "sweep/family.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "attention/forward/decode.h"
-#include "support/check_cached.h"
+#include "support/checks/check_cached.h"
 #include "support/errors.h"
 #include "support/isas.h"
 #include "support/random.h"

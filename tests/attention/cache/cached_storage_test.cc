@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "dispatch/kernels.h"
-#include "support/check_cached.h"
+#include "support/checks/check_cached.h"
 
 namespace qkv::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "qkv/kv_cache.h"
-#include "support/cache_rows.h"
+#include "support/cases/cache_rows.h"
 #include "support/errors.h"
 #include "support/random.h"
 

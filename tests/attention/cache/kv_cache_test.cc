@@ -9,7 +9,7 @@
 #include <limits>
 #include <map>
 
-#include "support/cache_rows.h"
+#include "support/cases/cache_rows.h"
 #include "support/random.h"
 
 namespace qkv::test {

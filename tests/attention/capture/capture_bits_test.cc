@@ -4,7 +4,7 @@
 
 #include "core/threads/context_impl.h"
 #include "dispatch/kernels.h"
-#include "support/captured.h"
+#include "support/checks/captured.h"
 #include "support/isas.h"
 
 namespace qkv::test {

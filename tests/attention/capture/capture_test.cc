@@ -2,7 +2,7 @@
 // instruction set; and what it sees in two ways against itself.
 #include <gtest/gtest.h>
 
-#include "support/check_capture.h"
+#include "support/checks/check_capture.h"
 
 namespace qkv::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "support/check_capture.h"
+#include "support/checks/check_capture.h"
 
 namespace qkv::test {
 namespace {

@@ -1,6 +1,6 @@
 // The algebra of masks against predicates of single pairs: every leaf and random expressions, at any place of a tile, verdicts,
 // words, ranges and the next key. Not: attention through them (cases_test.cc), drawings (mask_test.cc).
-#include "support/mask_algebra.h"
+#include "support/cases/mask_algebra.h"
 
 #include <gtest/gtest.h>
 

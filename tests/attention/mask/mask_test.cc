@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "qkv/attention.h"
+#include "support/cases/mask_case.h"
 #include "support/isas.h"
-#include "support/mask_case.h"
 
 namespace qkv::test {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "dispatch/kernels.h"
 #include "qkv/attention.h"
+#include "support/cases/mask_algebra.h"
 #include "support/isas.h"
-#include "support/mask_algebra.h"
 #include "support/random.h"
 
 namespace qkv::test {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "support/cases.h"
+#include "support/cases/cases.h"
 #include "support/random.h"
 
 namespace qkv::test {

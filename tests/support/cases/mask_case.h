@@ -5,7 +5,7 @@
 #include <array>
 #include <string>
 
-#include "support/mask_algebra.h"
+#include "support/cases/mask_algebra.h"
 
 namespace qkv::test {
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
 
 namespace qkv::test {
 

@@ -3,7 +3,7 @@
 // cases.
 #pragma once
 
-#include "support/cached_case.h"
+#include "support/cases/cached_case.h"
 #include "support/isas.h"
 #include "support/random.h"
 

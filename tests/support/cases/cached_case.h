@@ -6,8 +6,8 @@
 #include <array>
 #include <vector>
 
-#include "support/caches.h"
-#include "support/expect.h"
+#include "support/cases/caches.h"
+#include "support/checks/expect.h"
 
 namespace qkv::test {
 

@@ -1,4 +1,4 @@
-#include "support/mask_algebra.h"
+#include "support/cases/mask_algebra.h"
 
 #include <algorithm>
 

@@ -2,9 +2,9 @@
 // and what it sees in two ways against itself. Not: what must be seen (captured.h), which cases (capture_test.cc).
 #pragma once
 
-#include "support/captured.h"
+#include "support/checks/captured.h"
+#include "support/checks/magnitude.h"
 #include "support/isas.h"
-#include "support/magnitude.h"
 
 namespace qkv::test {
 

@@ -1,4 +1,4 @@
-#include "support/caches.h"
+#include "support/cases/caches.h"
 
 #include <algorithm>
 

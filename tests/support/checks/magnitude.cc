@@ -1,4 +1,4 @@
-#include "support/magnitude.h"
+#include "support/checks/magnitude.h"
 
 #include <cmath>
 #include <vector>

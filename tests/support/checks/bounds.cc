@@ -1,4 +1,4 @@
-#include "support/bounds.h"
+#include "support/checks/bounds.h"
 
 #include <cstdio>
 #include <limits>

@@ -2,7 +2,7 @@
 // attention_forward and attention_backward. Not: sequences of different lengths (ragged.h).
 #pragma once
 
-#include "support/ragged.h"
+#include "support/cases/ragged.h"
 
 namespace qkv::test {
 

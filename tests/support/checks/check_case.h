@@ -2,7 +2,7 @@
 // set. Not: which cases (cases.h), bounds (expect.h).
 #pragma once
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 
 namespace qkv::test {

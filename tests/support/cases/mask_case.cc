@@ -1,4 +1,4 @@
-#include "support/mask_case.h"
+#include "support/cases/mask_case.h"
 
 #include <memory>
 #include <span>

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "support/caches.h"
-#include "support/mask_case.h"
-#include "support/modifier_case.h"
+#include "support/cases/caches.h"
+#include "support/cases/mask_case.h"
+#include "support/cases/modifier_case.h"
 #include "support/storage.h"
 
 namespace qkv::test {

@@ -1,7 +1,7 @@
 // What a case of attention must give, and how far from it the library may be (bounds.h).
 #pragma once
 
-#include "support/bounds.h"
+#include "support/checks/bounds.h"
 #include "support/problem.h"
 
 namespace qkv::test {

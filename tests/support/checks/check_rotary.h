@@ -3,7 +3,7 @@
 #pragma once
 
 #include "qkv/rotary.h"
-#include "support/expect.h"
+#include "support/checks/expect.h"
 #include "support/isas.h"
 #include "support/random.h"
 

@@ -7,10 +7,10 @@
 // Not: the reference (reference/second_order.h).
 #pragma once
 
-#include "support/expect.h"
+#include "support/checks/expect.h"
+#include "support/checks/magnitude.h"
+#include "support/checks/second_problem.h"
 #include "support/isas.h"
-#include "support/magnitude.h"
-#include "support/second_problem.h"
 
 namespace qkv::test {
 

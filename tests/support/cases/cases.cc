@@ -1,4 +1,4 @@
-#include "support/cases.h"
+#include "support/cases/cases.h"
 
 #include <set>
 

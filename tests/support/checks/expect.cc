@@ -1,8 +1,8 @@
-#include "support/expect.h"
+#include "support/checks/expect.h"
 
 #include <utility>
 
-#include "support/magnitude.h"
+#include "support/checks/magnitude.h"
 
 namespace qkv::test {
 

@@ -1,0 +1,49 @@
+"""The folder tree is the architecture: each folder is a room with one sentence in docs/dev/house.md, small enough to see at a glance.
+
+Reads the lines `path/  sentence` of that page's indented blocks. Not: which room may use which (layers.py).
+"""
+
+import re
+
+import tree
+
+PAGE = tree.ROOT / "docs/dev/house.md"
+HOUSE = ("include", "src", "cli", "python", "tests")
+MOST_FILES = 25
+# Data lies beside the tests that read it; each file of it is a case, none is code.
+DATA = re.compile(r"(^|/)(data|corpus)(/|$)")
+ROOM = re.compile(r"^ {4}([\w./-]+)/ {1,}(\S.*)$")
+
+
+def rooms_of_page():
+    """{folder: sentence} as the page says."""
+    rooms = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        match = ROOM.match(line)
+        if match:
+            rooms[match.group(1)] = match.group(2)
+    return rooms
+
+
+def files_by_folder():
+    """{folder: how many files lie directly in it}, data apart."""
+    counts = {}
+    for path in tree.files(HOUSE):
+        folder = tree.name_of(path.parent)
+        if not DATA.search(folder):
+            counts[folder] = counts.get(folder, 0) + 1
+    return counts
+
+
+def main():
+    page, counts = rooms_of_page(), files_by_folder()
+    problems = [f"{folder}/: {count} files, at most {MOST_FILES}" for folder, count in counts.items() if count > MOST_FILES]
+    problems += [f"{folder}/: has no sentence in docs/dev/house.md" for folder in sorted(set(counts) - set(page))]
+    problems += [f"docs/dev/house.md: no folder {room}/ with files" for room in sorted(page) if room not in counts]
+    if not counts:
+        problems.append("no folders found: the test looks in the wrong place")
+    tree.finish(problems, f"{len(counts)} rooms, the fullest of {max(counts.values(), default=0)} files")
+
+
+if __name__ == "__main__":
+    main()
