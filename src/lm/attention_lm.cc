@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "lm/model.h"
 #include "lm/table_projection.h"
+#include "nn/attention/projected_halves.h"
 #include "qkv/lm/data.h"
 #include "qkv/nn/cross_entropy.h"
 #include "qkv/nn/dropout.h"
@@ -109,7 +110,7 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
     options.context = &context;
     nn::resize(l.out, sizes);
     if (i == 0 && a.by_table) {
-      block.attention.forward_projected(l.out, options, l.attention);
+      nn::ProjectedHalves::forward(block.attention, l.out, options, l.attention);
       continue;
     }
     if (!m.config.blocks) {
@@ -180,7 +181,8 @@ void AttentionLM::backward(Activations& activations, Context& context) {
     Block& block = m.blocks[i];
     LayerActivations& l = a.layers[i];
     if (i == 0 && a.by_table) {
-      a.table.backward(m, a.ids, a.positions, block.attention.backward_projected(a.dh, l.attention, &context), context);
+      a.table.backward(m, a.ids, a.positions, nn::ProjectedHalves::backward(block.attention, a.dh, l.attention, context),
+                       context);
       return;
     }
     if (!m.config.blocks) {

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "nn/attention/projected_halves.h"
+#include "nn/rows/gather_sum.h"
+
 namespace qkv {
 inline namespace v0 {
 namespace lm {
@@ -32,7 +35,7 @@ void TableProjection::forward(const AttentionLM::Impl& model, std::span<const In
   nn::resize(pos, {length, columns});
   layer.project(as_sequence(first_rows(model.tok, tok.size(0))), as_sequence(tok.view<2>()), &context);
   layer.project(as_sequence(first_rows(*model.pos, length)), as_sequence(pos.view<2>()), &context);
-  nn::gather_rows(tok, ids, pos, positions, nn::as_rows(projected), context);
+  nn::gather_sum(tok, ids, pos, positions, nn::as_rows(projected), context);
 }
 
 void TableProjection::backward(AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
@@ -47,8 +50,8 @@ void TableProjection::backward(AttentionLM::Impl& model, std::span<const Index> 
   nn::scatter_rows(rows, positions, dpos, context);
   const auto back = [&](nn::Embedding& embedding, std::span<float> gradient, const Tensor<float>& dtable) {
     const Index count = dtable.size(0);
-    layer.backward_projection(as_sequence(first_rows(embedding, count)), as_sequence(dtable.view<2>()),
-                              as_sequence(gradient_rows(embedding, gradient, count)), &context);
+    nn::ProjectedHalves::backward_projection(layer, as_sequence(first_rows(embedding, count)), as_sequence(dtable.view<2>()),
+                                             as_sequence(gradient_rows(embedding, gradient, count)), context);
   };
   back(model.tok, model.parameters[0].gradient, dtok);
   back(*model.pos, model.parameters[1].gradient, dpos);

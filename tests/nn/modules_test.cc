@@ -3,6 +3,7 @@
 
 #include "core/threads/context_impl.h"
 #include "golden/golden.h"
+#include "nn/rows/gather_sum.h"
 #include "nn_support.h"
 
 namespace qkv {
@@ -29,7 +30,7 @@ TEST(Embedding, ForwardAndBackward) {
   for (Index n = 0; n < y.count(); ++n) ASSERT_EQ(y.data()[n], 2 * once.data()[n]);
 
   std::vector<std::int64_t> reversed(ids.rbegin(), ids.rend());
-  nn::gather_rows(embedding.weight(), ids, embedding.weight(), reversed, y);
+  nn::gather_sum(embedding.weight(), ids, embedding.weight(), reversed, y, Context::default_context());
   for (Index m = 0; m < 300; ++m) {
     for (Index e = 0; e < 37; ++e) ASSERT_EQ(y.view<2>()(m, e), once.view<2>()(m, e) + once.view<2>()(299 - m, e));
   }

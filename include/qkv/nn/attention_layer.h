@@ -94,16 +94,6 @@ class QKV_API AttentionLayer : public Layer {
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask = {},
             Context* context = nullptr) const;
 
-  /// forward and backward in halves, for a caller whose projections do not come from x [B, T, E] (a sum of projected
-  /// embeddings). forward_projected: y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
-  /// backward_projected: the gradient of saved.projected, a view of saved [B, T, P]; the output's parameter gradients += .
-  /// backward_projection: the gradient of project: dx [B, T, E] (null: not wanted), parameter gradients of q, k, v += ; not for
-  /// a layer with norms or rotary positions (UnsupportedError).
-  void forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const;
-  View<const float, 3> backward_projected(View<const float, 3> dy, Saved& saved, Context* context = nullptr);
-  void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx,
-                           Context* context = nullptr);
-
   /// Copies the parameters of a layer of the same sizes; names stay. OptionError when only one of the two has a parameter.
   void copy_parameters(const AttentionLayer& from);
 
@@ -121,8 +111,14 @@ class QKV_API AttentionLayer : public Layer {
   friend QKV_API GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts);
   friend QKV_API void add_shard_gradients(AttentionLayer& whole, const GroupedQueryAttention& shard, Index part, Index parts);
 
+  friend struct ProjectedHalves;
+
   void initialise();
   void make_gradients();
+  /// forward and backward in halves (src/nn/attention/projected_halves.h).
+  void forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const;
+  View<const float, 3> backward_projected(View<const float, 3> dy, Saved& saved, Context* context);
+  void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx, Context* context);
   /// q, k or v (part 0, 1, 2) of projected [B, T, P], as [B, H, T, D].
   template <class T>
   View<T, 4> part_of(View<T, 3> projected, int part) const;

@@ -6,6 +6,7 @@
 #include "dispatch/kernels.h"
 #include "nn/parameters/parameters.h"
 #include "nn/rows/check_rows.h"
+#include "nn/rows/gather_sum.h"
 #include "nn/rows/row_blocks.h"
 
 namespace qkv {
@@ -58,10 +59,10 @@ void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, 
   gather("gather_rows", table, ids, y, accumulate, context);
 }
 
-void gather_rows(View<const float, 2> table, std::span<const std::int64_t> ids, View<const float, 2> other,
-                 std::span<const std::int64_t> other_ids, View<float, 2> y, Context& context) {
-  check_call("gather_rows", ids, table, y);
-  check_call("gather_rows", other_ids, other, y);
+void gather_sum(View<const float, 2> table, std::span<const std::int64_t> ids, View<const float, 2> other,
+                std::span<const std::int64_t> other_ids, View<float, 2> y, Context& context) {
+  check_call("gather_sum", ids, table, y);
+  check_call("gather_sum", other_ids, other, y);
   const LayerKernels& kernels = kernel_tables(context.isa()).attention.layers;
   for_row_blocks(context, {y.size(0), y.size(1)}, [&](Index begin, Index end, Index) {
     kernels.gather({table.data(), table.stride(0), ids.data() + begin, y.data() + begin * y.stride(0), y.stride(0), end - begin,

@@ -1,0 +1,30 @@
+// An attention layer's forward and backward in halves, for a caller whose projections do not come from x [B, T, E]: the toy's first
+// layer adds projected embeddings (lm/table_projection.h). Not: what users of a layer call.
+#pragma once
+
+#include "qkv/nn/attention_layer.h"
+
+namespace qkv {
+inline namespace v0 {
+namespace nn {
+
+struct ProjectedHalves {
+  /// y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
+  static void forward(const AttentionLayer& layer, View<float, 3> y, const ForwardOptions& options, Saved& saved) {
+    layer.forward_projected(y, options, saved);
+  }
+  /// The gradient of saved.projected, a view of saved [B, T, P]; the output's parameter gradients += .
+  static View<const float, 3> backward(AttentionLayer& layer, View<const float, 3> dy, Saved& saved, Context& context) {
+    return layer.backward_projected(dy, saved, &context);
+  }
+  /// The gradient of project: dx [B, T, E] (null: not wanted), parameter gradients of q, k, v += . UnsupportedError for a layer
+  /// with norms or rotary positions.
+  static void backward_projection(AttentionLayer& layer, View<const float, 3> x, View<const float, 3> dprojected,
+                                  View<float, 3> dx, Context& context) {
+    layer.backward_projection(x, dprojected, dx, &context);
+  }
+};
+
+}  // namespace nn
+}  // namespace v0
+}  // namespace qkv
