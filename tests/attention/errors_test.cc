@@ -141,7 +141,7 @@ TEST(Errors, ShapesThatDoNotFitAreBothNamed) {
                  c.out = Tensor<float>{2, 4, 3, 5};
                }),
                {"[attention_forward]", "[2, 4, 3, 5]", "[2, 4, 3, 6]"});
-  expect_parts(broken([](Call& c) { c.lse = Tensor<float>{2, 4, 4}; }), {"[attention_forward]", "[2, 4, 4]", "[2, 4, 3, 6]"});
+  expect_parts(broken([](Call& c) { c.lse = Tensor<float>{2, 4, 4}; }), {"[attention_forward]", "[2, 4, 4]", "[2, 4, 3, 8]"});
   expect_parts(broken([](Call& c) {
                  c.q = Tensor<float>{2, 3, 3, 8};
                }),
@@ -282,7 +282,7 @@ TEST(Errors, OutputsThatAreNotAskedFor) {
   text_of<OptionError>([&] { attention_forward(call.q, kv, {}); });
   expect_parts(text_of<UnsupportedError>([&] { attention_forward(call.q, kv, {.out = call.out, .weights = weights}); }),
                {"[attention_forward]", "cache"});
-  const Tensor<float> nothing({2, 4, 0, 6});
+  const Tensor<float> nothing({2, 4, 0, 8});
   Tensor<float> no_out({2, 4, 0, 6});
   EXPECT_NO_THROW(attention_forward(nothing, call.k, call.v, {.out = no_out}));
   const Capture look{.statistics = true};
