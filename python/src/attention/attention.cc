@@ -6,7 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "attention/capture/capture.h"
+#include "attention/capture.h"
 #include "attention/options.h"
 #include "bindings.h"
 

@@ -1,5 +1,5 @@
 // Capture: what to look at goes in, copies of what was seen come out as NumPy arrays.
-#include "attention/capture/capture.h"
+#include "attention/capture.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
