@@ -1,30 +1,30 @@
-// Keys and values that are kept from call to call: KVCache owns them, KeyValue is what a call of attention reads.
+// Keys and values that are kept from call to call: KVCache owns them, and a call of attention reads them through a KeyValue.
 //
 //   KVCache cache({.num_kv_heads = 8, .head_dim = 128, .capacity = 4096});
 //   cache.append(k, v);                                                        // k [B,Hkv,n,D], v [B,Hkv,n,Dv]
 //   attention_forward(q, cache.key_value(), {.out = out}, {.mask = Mask::causal(Align::kBottomRight)});
 //
-// Layouts (page: rows [Hkv, page_size, D] in one piece; every sequence has a list of pages):
+// Layouts (a page holds rows [Hkv, page_size, D] in one piece; every sequence has a list of pages):
 //
 //   contiguous      one page holds a sequence            [0 1 2 3 4 5 . .]
 //   ring            position p lies in slot p % slots    [8 9 2 3 4 5 6 7]   slots = window + max_append - 1
 //   ring, first 2   the first 2 in slots of their own    [8 9 . 3 4 5 6 7] [0 1]
 //   paged           pages from a common pool             pages 4 -> [0 1 2 3], 7 -> [4 5 . .]
 //
-// Positions are absolute in each: the mask sees key j of sequence b as j = 0 .. length[b] - 1, whatever has been overwritten,
-// and query i of Tq stands at position length[b] - Tq + i. So Mask::causal(Align::kBottomRight) lets the last query see the
-// last key of *its* sequence; Tk of a mask's or bias's axis, and of causal() alone, is the largest length. How numbers are
-// stored changes what is read, not how it is summed: every layout gives the same bits.
+// Positions are absolute in every layout: the mask sees key j of sequence b as j = 0 .. length[b] - 1, whatever has been
+// overwritten, and query i of Tq stands at position length[b] - Tq + i. So Mask::causal(Align::kBottomRight) lets the last
+// query see the last key of *its* sequence; the Tk of the axis of a mask or bias, and of causal() alone, is the largest length.
+// The layout changes where numbers are read, not how they are summed: results are bit-identical in every layout.
 //
-// A ring shows query i the last `window` keys up to its own, and the first `first` ones, which it pins (the sinks of
-// StreamingLLM); a mask that keeps all older keys (none, causal) or none of them is met with that. One that keeps some of the
-// others and drops some, as window(6, 0) | first(4) on a ring of first = 0, is an OptionError: nothing is dropped in silence.
+// A ring shows query i the last `window` keys up to its own, and the first `first` keys, which it pins (the sinks of
+// StreamingLLM). It accepts a mask that keeps all older keys (no mask, causal) or none of them. A mask that keeps some of the
+// other keys and drops some, as window(6, 0) | first(4) on a ring of first = 0, is an OptionError: no key is dropped silently.
 //
-// Sequences may share pages (fork); whoever appends to a shared page writes into a copy of his own.
+// Sequences may share pages (fork). Shared pages are copy on write: a sequence that appends to one gets its own copy.
 //
-// Errors: ShapeError (sizes), OptionError (numbers that cannot be, a table that names no page), CacheFullError; each leaves the
-// cache as it was. UnsupportedError for what a cache does not compute: see attention_forward below.
-// Kwon et al. 2023, "PagedAttention" (2309.06180); Xiao et al. 2023 (2309.17453) for rings of absolute positions.
+// Errors: ShapeError (sizes), OptionError (impossible numbers, a table entry that names no page), CacheFullError; each leaves
+// the cache as it was. UnsupportedError for what a cache does not compute: see attention_forward below.
+// Kwon et al. 2023, "PagedAttention" (arXiv:2309.06180); Xiao et al. 2023 (2309.17453) for rings of absolute positions.
 #pragma once
 
 #include <cstdint>
@@ -36,26 +36,27 @@
 namespace qkv {
 inline namespace v0 {
 
-/// What numbers are stored as. kInt8: an integer in -127 .. 127 times one scale per token and head, scale = max |row| / 127, so
-/// that no element is off by more than max |row| / 254; a row with NaN or infinity is NaN throughout.
+/// The type that numbers are stored in. kInt8: an integer in -127 .. 127 times one scale per token and head, scale =
+/// max |row| / 127, so that no element is off by more than max |row| / 254; a row with a non-finite number becomes NaN
+/// throughout.
 enum class CacheStorage { kF32, kF64, kBF16, kF16, kInt8 };
 
 enum class CacheLayout { kContiguous, kRing, kPaged };
 
-/// The keys and values of one call: what a cache holds, or memory of the caller in one of its layouts. Borrows everything, the
-/// tables too; one that a cache gave is good until that cache changes.
+/// The keys and values of one call: what a cache holds, or memory of the caller in one of these layouts. Everything is
+/// borrowed, the tables too; a KeyValue that a cache returned is valid until that cache changes.
 class QKV_API KeyValue {
  public:
-  /// Nothing: no sequence.
+  /// Holds no sequence.
   KeyValue() = default;
 
-  /// k [B, Hkv, N, D], v [B, Hkv, N, Dv], of which the first lengths[b] tokens count; no lengths: all N.
+  /// k [B, Hkv, N, D], v [B, Hkv, N, Dv], of which the first lengths[b] tokens count; without lengths, all N.
   static KeyValue contiguous(View<const float, 4> k, View<const float, 4> v, std::span<const Index> lengths = {});
   static KeyValue contiguous(View<const double, 4> k, View<const double, 4> v, std::span<const Index> lengths = {});
   static KeyValue contiguous(View<const BFloat16, 4> k, View<const BFloat16, 4> v, std::span<const Index> lengths = {});
   static KeyValue contiguous(View<const Float16, 4> k, View<const Float16, 4> v, std::span<const Index> lengths = {});
   /// Token j of sequence b in row j % page of page table(b, j / page) of k [P, Hkv, page, D], v [P, Hkv, page, Dv].
-  /// table [B, M]; entries that no token needs are not looked at.
+  /// table [B, M]; entries that no token needs are not read.
   static KeyValue paged(View<const float, 4> k, View<const float, 4> v, View<const Index, 2> table,
                         std::span<const Index> lengths);
   static KeyValue paged(View<const double, 4> k, View<const double, 4> v, View<const Index, 2> table,
@@ -74,16 +75,16 @@ class QKV_API KeyValue {
     if (parts_.lengths == nullptr) return parts_.max_length;
     return parts_.lengths[parts_.sequences == nullptr ? b : parts_.sequences[b]];
   }
-  /// Tk of a mask's or bias's axis: the largest length.
+  /// The Tk of the axis of a mask or bias: the largest length.
   Index max_length() const { return parts_.max_length; }
 
   /// Whether some keys are hidden from some queries, whatever the mask.
   bool hides_keys() const { return parts_.window > 0 || parts_.begin > 0; }
 
-  /// The same without the first `begin` keys of every sequence; positions stay.
+  /// The same keys and values without the first `begin` keys of every sequence; positions do not change.
   KeyValue without_first(Index begin) const;
 
-  /// One matrix: where row 0 of page 0 of head 0 lies, and strides in elements.
+  /// One matrix, of k or v: where row 0 of page 0 of head 0 lies, and strides in elements.
   struct Matrix {
     const void* rows = nullptr;
     const float* scales = nullptr;  // kInt8 only
@@ -94,14 +95,14 @@ class QKV_API KeyValue {
   struct Parts {
     CacheStorage storage = CacheStorage::kF32;
     Matrix k, v;
-    const Index* sequences = nullptr;  // [B], or null: b itself
-    const Index* lengths = nullptr;    // by sequence, or null: max_length
-    const Index* firsts = nullptr;     // by sequence: what is older is overwritten; null: what does not fit into the pages
+    const Index* sequences = nullptr;  // [B]; null: b itself
+    const Index* lengths = nullptr;    // by sequence; null: max_length
+    const Index* firsts = nullptr;     // by sequence: older keys are overwritten; null: those that exceed the pages
     const Index* pages = nullptr;
     Index pages_stride = 0, num_pages = 1, page_size = 1;
-    Index window = 0;  // of a ring; 0: none
-    Index pinned = 0;  // of a ring: so many first positions are never overwritten; j lies in row page_size + j of the page
-    Index begin = 0;   // keys before are left out
+    Index window = 0;  // of a ring; 0: no window
+    Index pinned = 0;  // of a ring: number of first keys that are never overwritten; j lies in row page_size + j of the page
+    Index begin = 0;   // keys before this one are left out
     Index batch = 0, num_kv_heads = 0, head_dim = 0, v_head_dim = 0, max_length = 0;
   };
   explicit KeyValue(const Parts& parts) : parts_(parts) {}
@@ -114,23 +115,23 @@ class QKV_API KeyValue {
 struct KVCacheConfig {
   Index num_kv_heads = 1;
   Index head_dim = 0;
-  Index v_head_dim = 0;  ///< 0: head_dim
+  Index v_head_dim = 0;  ///< 0: equal to head_dim
   CacheStorage storage = CacheStorage::kF32;
   CacheLayout layout = CacheLayout::kContiguous;
-  Index sequences = 1;      ///< that are there from the start, numbered from 0, each empty
-  Index max_sequences = 0;  ///< at once, forks included; 0: `sequences`
-  Index capacity = 0;       ///< contiguous: tokens of a sequence
-  Index window = 0;         ///< ring: keys that a query sees, its own included
-  Index max_append = 1;     ///< ring: tokens of one append, and queries of one call
-  Index first = 0;          ///< ring: so many first tokens are never overwritten, and seen by every query
-  Index page_size = 64;     ///< paged: tokens of a page
-  Index pages = 0;          ///< paged: of all sequences together
+  Index sequences = 1;      ///< sequences at the start, numbered from 0, each empty
+  Index max_sequences = 0;  ///< largest number at once, forks included; 0: `sequences`
+  Index capacity = 0;       ///< contiguous: tokens per sequence
+  Index window = 0;         ///< ring: keys that a query sees, including its own
+  Index max_append = 1;     ///< ring: most tokens of one append, and queries of one call
+  Index first = 0;          ///< ring: number of first tokens that are never overwritten and that every query sees
+  Index page_size = 64;     ///< paged: tokens per page
+  Index pages = 0;          ///< paged: pages of all sequences together
 };
 
-/// Not thread-safe: one writer, or any number of readers. Allocates everything when it is made and nothing afterwards.
+/// Not thread-safe: one writer, or any number of readers. Allocates everything when it is created and nothing afterwards.
 class QKV_API KVCache {
  public:
-  /// append and read run on the instruction set of the context, which may go afterwards.
+  /// append and read use the instruction set of the context, which may be destroyed afterwards.
   explicit KVCache(const KVCacheConfig& config, Context& context = Context::default_context());
   ~KVCache();
   KVCache(KVCache&&) noexcept;
@@ -138,19 +139,19 @@ class QKV_API KVCache {
 
   const KVCacheConfig& config() const;
 
-  /// n tokens more for every sequence, in ascending order of their numbers: k [B, Hkv, n, D], v [B, Hkv, n, Dv], rounded once
-  /// to what is stored. double goes into kF64 only, and the other types into all but that.
+  /// Appends n tokens to every sequence, in ascending order of their numbers: k [B, Hkv, n, D], v [B, Hkv, n, Dv], rounded once
+  /// to the stored type. double can be stored as kF64 only, and the other types as anything but kF64.
   void append(View<const float, 4> k, View<const float, 4> v);
   void append(View<const double, 4> k, View<const double, 4> v);
   void append(View<const BFloat16, 4> k, View<const BFloat16, 4> v);
   void append(View<const Float16, 4> k, View<const Float16, 4> v);
-  /// The same for the sequences that are named, each at most once.
+  /// The same for the given sequences, each at most once.
   void append(std::span<const Index> sequences, View<const float, 4> k, View<const float, 4> v);
   void append(std::span<const Index> sequences, View<const double, 4> k, View<const double, 4> v);
   void append(std::span<const Index> sequences, View<const BFloat16, 4> k, View<const BFloat16, 4> v);
   void append(std::span<const Index> sequences, View<const Float16, 4> k, View<const Float16, 4> v);
 
-  /// Every sequence, in ascending order; or those that are named, in that order.
+  /// Every sequence, in ascending order; or the given ones, in the given order.
   KeyValue key_value() const;
   KeyValue key_value(std::span<const Index> sequences) const;
 
@@ -158,22 +159,23 @@ class QKV_API KVCache {
   std::span<const Index> sequences() const;
   Index length(Index sequence) const;
 
-  /// A new, empty one. CacheFullError when there are max_sequences.
+  /// Adds an empty sequence and returns its number. CacheFullError when there are max_sequences already.
   Index add_sequence();
-  /// A new one with the same tokens, which are shared until one of the two appends to their last page.
+  /// Adds a sequence with the same tokens and returns its number. Pages are shared, copy on write.
   Index fork(Index sequence);
-  /// Forgets all but the first `length` tokens. A ring cannot go back to where its window has been overwritten (OptionError).
+  /// Forgets all but the first `length` tokens. OptionError for a ring whose window there has been
+  /// overwritten.
   void truncate(Index sequence, Index length);
-  /// Gives pages and number back.
+  /// Removes the sequence; its pages and its number can be used again.
   void free(Index sequence);
   /// Every sequence becomes empty.
   void clear();
 
-  /// What is stored of tokens [begin, begin + n): k [Hkv, n, D], v [Hkv, n, Dv].
+  /// Reads the stored tokens [begin, begin + n) into k [Hkv, n, D], v [Hkv, n, Dv].
   void read(Index sequence, Index begin, View<float, 3> k, View<float, 3> v) const;
   void read(Index sequence, Index begin, View<double, 3> k, View<double, 3> v) const;
 
-  Index free_pages() const;   ///< contiguous and ring: a page is a sequence
+  Index free_pages() const;   ///< contiguous and ring: one page per sequence
   std::size_t bytes() const;  ///< of keys, values and scales
 
  private:
@@ -181,9 +183,9 @@ class QKV_API KVCache {
   std::unique_ptr<Impl> impl_;
 };
 
-/// As attention_forward(q, k, v, ..), on a cache. q and out of 16 bits or float go with every storage but kF64, double with
-/// that. With at most 16 queries to a key/value head (Tq * H/Hkv) every byte of the cache is read once and as it is stored.
-/// UnsupportedError: EmptyRow::kMean, dropout while training, weights, and a capture (look at a call on views instead).
+/// As attention_forward(q, k, v, ...), on a cache. q and out of 16 bits or float go with every storage but kF64, double with
+/// kF64 only. With at most 16 queries per key/value head (Tq * H/Hkv) every byte of the cache is read once and as it is stored.
+/// UnsupportedError: EmptyRow::kMean, dropout while training, weights, and a capture (capture a call on views instead).
 QKV_API void attention_forward(View<const float, 4> q, const KeyValue& kv, const AttentionOutputs<float>& outputs,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
 QKV_API void attention_forward(View<const double, 4> q, const KeyValue& kv, const AttentionOutputs<double>& outputs,
@@ -193,7 +195,7 @@ QKV_API void attention_forward(View<const BFloat16, 4> q, const KeyValue& kv, co
 QKV_API void attention_forward(View<const Float16, 4> q, const KeyValue& kv, const AttentionOutputs<Float16>& outputs,
                                const AttentionOptions& options = {}, Context& context = Context::default_context());
 
-/// What such a call would do; tiles are those of each sequence's own length. Nothing of backward, which no cache has.
+/// Describes such a call; tiles are those of each sequence's own length. Says nothing of backward, which caches do not have.
 QKV_API AttentionPlan attention_plan(View<const float, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
                                      Context& context = Context::default_context());
 QKV_API AttentionPlan attention_plan(View<const double, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
@@ -203,10 +205,10 @@ QKV_API AttentionPlan attention_plan(View<const BFloat16, 4> q, const KeyValue& 
 QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
                                      Context& context = Context::default_context());
 
-/// As attention_forward, where the first `shared` keys are the same for all sequences (forks of one): they are read once for
-/// all of them, the others once for each, and the two results merged by their lse. Every query must see all of the shared keys
-/// (else OptionError), and every sequence hold them in the same pages. UnsupportedError: what needs a key's place in a row of
-/// the whole (bias, sinks, callbacks).
+/// As attention_forward, where the first `shared` keys are the same for all sequences (forks of one): these are read once for
+/// all sequences, the other keys once for each, and the two results are merged by their lse. Every query must see all shared
+/// keys (otherwise OptionError), and every sequence must hold them in the same pages. UnsupportedError: whatever needs the
+/// position of a key in the whole row (bias, sinks, callbacks).
 QKV_API void attention_forward_cascade(View<const float, 4> q, const KeyValue& kv, Index shared,
                                        const AttentionOutputs<float>& outputs, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());

@@ -1,6 +1,6 @@
-// Mask: which query may attend which key. An immutable value in a small algebra: leaves, `&` (both keep) and `|` (any keeps).
-// Select, never add. Lengths, offsets and ids are copied; dense tensors and block maps are borrowed until the call that uses
-// them returns. All of them with drawings: docs/concepts/masks.md.
+// Mask: which query may attend which key. An immutable value, built from the functions below with `&` (both keep) and `|`
+// (either keeps). A mask selects pairs; nothing is added to scores. Lengths, offsets and ids are copied; dense tensors and
+// block maps are borrowed until the call that uses them returns. docs/concepts/masks.md shows every mask with a drawing.
 //
 //   causal, Tq = Tk = 4    window(1, 0)    causal(kBottomRight)   causal(kTopLeft)
 //       1 0 0 0              1 0 0 0         Tq = 2, Tk = 4          Tq = 2, Tk = 4
@@ -30,7 +30,7 @@ namespace qkv {
 inline namespace v0 {
 
 /// Where the diagonal lies when Tq != Tk. kBottomRight: the last query sees the last key. kTopLeft: query 0 sees key 0.
-/// kSquare is what causal() alone means: legal only when Tq == Tk.
+/// kSquare is the default of causal() and is legal only when Tq == Tk.
 enum class Align { kSquare, kTopLeft, kBottomRight };
 
 /// The axes of a dense mask that has fewer than four.
@@ -42,7 +42,8 @@ enum class MaskAxes {
 };
 
 /// May query i of head h of sequence b attend key j? Called from several threads at once, any number of times for a pair, and
-/// not at all where other parts of the mask decide: it must answer from its arguments alone. What it throws reaches the caller.
+/// not at all where other parts of the mask decide, so its answer must depend on its arguments alone. An exception that it
+/// throws reaches the caller.
 using MaskCallback = std::function<bool(Index b, Index h, Index i, Index j)>;
 
 class QKV_API Mask {
@@ -57,16 +58,18 @@ class QKV_API Mask {
 
   /// keep(i, j) = j <= i + offset; offset 0 (kSquare, kTopLeft) or Tk - Tq (kBottomRight).
   static Mask causal(Align align = Align::kSquare);
-  /// keep(b, i, j) = j <= i + offsets[b]: caches and key lengths. offsets [B].
+  /// keep(b, i, j) = j <= i + offsets[b], for caches and key lengths. offsets [B].
   static Mask causal(std::span<const Index> offsets);
 
-  /// keep(i, j) = c - left <= j <= c + right, c = i + offset. Counts of *other* tokens, inclusive; -1 is unbounded.
+  /// keep(i, j) = c - left <= j <= c + right, c = i + offset. left and right count *other* tokens, inclusive; -1: no
+  /// bound.
   static Mask window(Index left, Index right, Align align = Align::kSquare);
   static Mask window(Index left, Index right, std::span<const Index> offsets);
-  /// n keys, the query's own last: window(n - 1, 0). n >= 1.
+  /// The last n keys up to the query's own: window(n - 1, 0). n >= 1.
   static Mask sliding(Index n, Align align = Align::kSquare);
 
-  /// keep(i, j) = (j - i - offset) % step == 0: with a window, Longformer's dilated one; alone, a strided pattern. step >= 1.
+  /// keep(i, j) = (j - i - offset) % step == 0: with a window it is Longformer's dilated window, alone a strided pattern.
+  /// step >= 1.
   static Mask dilated(Index step, Align align = Align::kSquare);
   /// keep(i, j): i + offset and j lie in the same chunk of `size` keys (Llama 4). Chunks are counted from key 0, or from
   /// starts[b], where left padding ends. size >= 1; starts [B], each in 0..Tk.
@@ -81,36 +84,39 @@ class QKV_API Mask {
   static Mask query_lengths(std::span<const Index> lengths);
   /// keep(b, j) = j < lengths[b]: causal() | prefix(lengths) is the prefix language model. lengths [B], each in 0..Tk.
   static Mask prefix(std::span<const Index> lengths);
-  /// keep(j) = j < n: with window, the sinks of StreamingLLM. n >= 0, larger than Tk is all. On a ring cache, which must pin
-  /// these keys (KVCacheConfig::first), one that it does not hold is an OptionError.
+  /// keep(j) = j < n: together with window, the sinks of StreamingLLM. n >= 0; n larger than Tk keeps all keys. A ring cache
+  /// must pin these keys (KVCacheConfig::first); a key that it does not hold is an OptionError.
   static Mask first(Index n);
-  /// keep(i) = i is in rows; keep(j) = j is in columns: global tokens, joined with |. In any order, each in 0..Tq-1, 0..Tk-1.
+  /// keep(i) = i is in rows; keep(j) = j is in columns: global tokens, combined with | and other masks. In any
+  /// order, each in 0..Tq-1 and 0..Tk-1.
   static Mask global_rows(std::span<const Index> rows);
   static Mask global_columns(std::span<const Index> columns);
 
   /// Documents packed into one row of tokens, the same for each sequence: queries q_offsets[d] .. q_offsets[d + 1] - 1 attend
-  /// keys k_offsets[d] .. k_offsets[d + 1] - 1. Offsets [D + 1] begin with 0, ascend, and end with Tq, Tk. With one array: for
-  /// both. `inside` holds within each document, in its own positions and lengths: causal, window or sliding, or several;
-  /// offsets of theirs are one per document, alignment is that of each document. Of Index or of int32 (cu_seqlens).
+  /// keys k_offsets[d] .. k_offsets[d + 1] - 1. Offsets [D + 1] begin with 0, ascend, and end with Tq, Tk. A
+  /// single array serves both. `inside` applies within each document, in its own positions and lengths: causal, window or
+  /// sliding, or several; their offsets are one per document, and they are aligned to each document. Elements are Index or
+  /// int32 (cu_seqlens).
   static Mask documents(const Offsets& offsets);
   static Mask documents(const Offsets& q_offsets, const Offsets& k_offsets, const Mask& inside = Mask());
-  /// Document d has keys k_begins[d] .. k_ends[d] - 1: slots that are larger than what fills them, gaps between. [D] each,
-  /// ascending and not overlapping, within 0..Tk. Keys in a gap belong to nobody.
+  /// Document d has keys k_begins[d] .. k_ends[d] - 1: for slots that are not full, with gaps between documents. [D] each,
+  /// ascending and not overlapping, within 0..Tk. Keys in a gap belong to no document.
   static Mask documents(const Offsets& q_offsets, const Offsets& k_begins, const Offsets& k_ends, const Mask& inside = Mask());
-  /// keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0: a negative id belongs to no document. In any order. [T], the same
-  /// for each sequence, or [B, T].
+  /// keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0: a negative id belongs to no document. Ids may come in any order,
+  /// as [T], the same for each sequence, or as [B, T].
   static Mask document_ids(std::span<const Index> ids);
   static Mask document_ids(std::span<const Index> q_ids, std::span<const Index> k_ids);
   static Mask document_ids(View<const Index, 2> ids);
   static Mask document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids);
 
-  /// keep(b, h, i, j): the block of (i, j) is listed. Cost, forward and backward, is that of the listed blocks. Borrowed, or
-  /// shared: then the mask keeps the map alive.
+  /// keep(b, h, i, j): the block of (i, j) is listed. Forward and backward cost what the listed blocks cost. The map is
+  /// borrowed, or shared: the mask then keeps it alive.
   static Mask blocks(const BlockMap& map);
   static Mask blocks(BlockMap&&) = delete;
   static Mask blocks(std::shared_ptr<const BlockMap> map);
 
-  /// Whatever else: asked for each pair that the other parts leave. block_map(mask, sizes) remembers where it keeps anything.
+  /// Any other rule: the callback is called for each pair that the other parts leave open. block_map(mask, sizes) records the
+  /// blocks in which it keeps anything.
   static Mask mask_mod(MaskCallback keep);
 
   /// Non-zero = may attend. [B|1, H|1, Tq|1, Tk|1]; an axis of size 1 or stride 0 repeats. Borrowed.
@@ -118,7 +124,7 @@ class QKV_API Mask {
   static Mask keep(View<const std::uint8_t, 2> dense, MaskAxes axes);
   static Mask keep(View<const std::uint8_t, 3> dense, MaskAxes axes);
   static Mask keep(const Tensor<std::uint8_t>& dense, MaskAxes axes);
-  static Mask keep(const Tensor<std::uint8_t>&&) = delete;  // a temporary would be gone before the call
+  static Mask keep(const Tensor<std::uint8_t>&&) = delete;  // a temporary would be destroyed before the call
   static Mask keep(const Tensor<std::uint8_t>&&, MaskAxes) = delete;
   /// Non-zero = may not attend (PyTorch's key_padding_mask).
   static Mask drop(View<const std::uint8_t, 4> dense);
@@ -130,7 +136,7 @@ class QKV_API Mask {
 
   /// Intersection: kept where both keep.
   friend QKV_API Mask operator&(const Mask& a, const Mask& b);
-  /// Union: kept where any keeps. As in C++, & binds first.
+  /// Union: kept where either keeps. As always in C++, & binds tighter than |.
   friend QKV_API Mask operator|(const Mask& a, const Mask& b);
 
   bool keeps_everything() const { return node_ == nullptr; }
@@ -145,7 +151,8 @@ class QKV_API Mask {
   std::shared_ptr<const Node> node_;
 };
 
-/// The mask written out: 1 where (b, h, i, j) is kept, else 0. keep [B, H, Tq, Tk]. Throws what a call of these sizes would.
+/// Writes the mask out: 1 where (b, h, i, j) is kept, otherwise 0. keep [B, H, Tq, Tk]. Throws what a call of these sizes would
+/// throw.
 QKV_API void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep);
 
 }  // namespace v0
