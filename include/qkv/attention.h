@@ -50,7 +50,7 @@ struct Dropout {
   double p = 0;  ///< in [0, 1]; p > 0 that rounds to t = 0 is an OptionError
   std::uint64_t seed = 0;
   bool training = false;
-  Index first_sequence = 0;  ///< the number b of sequence 0: a sequence computed alone can so repeat its place in a batch
+  Index first_sequence = 0;  ///< the number b of sequence 0: lets a sequence computed alone repeat its place in a batch
 
   bool active() const { return training && p > 0; }
 };

@@ -1,5 +1,5 @@
-// BlockMap: which blocks of queries x keys are alive, as compressed sparse rows. What block-sparse attention is given
-// (Mask::blocks), and builders of the patterns in use. Not: keep and drop of single pairs (qkv/mask.h).
+// BlockMap: which blocks of queries x keys are alive, as compressed sparse rows. It is the input of block-sparse attention
+// (Mask::blocks). Also builders of common patterns. Not: keeping and dropping single pairs (qkv/mask.h).
 //
 //   q_block = kv_block = 2, 8 tokens       row_begin = 0 1 3 5 7
 //     1 1 . . . . . .                      columns   = 0 | 0 1 | 0 2 | 0 3
@@ -24,30 +24,30 @@ inline namespace v0 {
 class Mask;
 
 struct QKV_API BlockMap {
-  Index q_block = 64, kv_block = 64;   ///< queries and keys of a block; the last ones may be cut short
+  Index q_block = 64, kv_block = 64;   ///< queries and keys per block; the last blocks may be smaller
   Index q_blocks = 0, kv_blocks = 0;   ///< ceil(Tq / q_block), ceil(Tk / kv_block)
-  Index batch = 1, num_heads = 1;      ///< 1: the same for all
+  Index batch = 1, num_heads = 1;      ///< 1: the same map for all
   std::vector<Index> row_begin = {0};  ///< [batch * num_heads * q_blocks + 1], first 0
   std::vector<Index> columns;          ///< numbers of key blocks, ascending in each row
 
   Index live_blocks() const { return static_cast<Index>(columns.size()); }
-  /// live_blocks() of all that there are; 0 where there are none.
+  /// live_blocks() divided by the number of all blocks; 0 where there are none.
   double density() const;
 };
 
-/// Longformer's sliding window and global tokens (Beltagy 2020, arXiv:2004.05150), whole blocks of them: |row - column| <=
-/// window_blocks, and the rows and columns of global_blocks. Exact in tokens: Mask::window(w, w) | global_rows |
-/// global_columns.
+/// Longformer's sliding window and global tokens (Beltagy 2020, arXiv:2004.05150), in whole blocks: |row - column| <=
+/// window_blocks, and the rows and columns of global_blocks. For the pattern exact in tokens, use Mask::window(w, w) |
+/// global_rows | global_columns.
 struct LongformerBlocks {
   Index length = 0;  ///< Tq = Tk
   Index block = 64;
   Index window_blocks = 1;                 ///< to each side
-  std::vector<Index> global_blocks = {0};  ///< see all and are seen by all
+  std::vector<Index> global_blocks = {0};  ///< blocks that see all and are seen by all
 };
 QKV_API BlockMap block_map(const LongformerBlocks& pattern);
 
 /// BigBird (Zaheer 2020, arXiv:2007.14062), internal transformer construction: window, the first global_blocks rows and
-/// columns, and random_blocks more in each row, other ones in each head. The same seed gives the same map everywhere.
+/// columns, and random_blocks more in each row, different ones in each head. The same seed gives the same map everywhere.
 struct BigBirdBlocks {
   Index length = 0;  ///< Tq = Tk
   Index block = 64;
@@ -59,8 +59,8 @@ struct BigBirdBlocks {
 };
 QKV_API BlockMap block_map(const BigBirdBlocks& pattern);
 
-/// The blocks in which a mask keeps any pair, for calls of these sizes (FlexAttention's create_block_mask): give the mask
-/// itself beside it, Mask::blocks(map) & mask, and a callback is asked only where something lives. Throws what a call would
+/// The blocks in which a mask keeps any pair, for calls of these sizes (FlexAttention's create_block_mask). Pass it together
+/// with the mask itself, Mask::blocks(map) & mask: a callback is then called in live blocks only. Throws what a call would
 /// throw.
 struct BlockMapSizes {
   Index batch = 1, num_heads = 1;  ///< 1 also where the mask is the same for all

@@ -15,14 +15,14 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Instruction sets that the kernels are compiled for, slowest first among those of one architecture. kScalar is everywhere:
-/// what the compiler makes of vectors of 16 bytes without being told more.
+/// Instruction sets that the kernels are compiled for, slowest first among those of one architecture. kScalar is in
+/// every build: what the compiler makes of 16-byte vectors without options for an instruction set.
 enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx, kNeon, kSve256, kSve512 };
 
 /// "scalar"; on x86-64 "avx2", "avx512", "avx512bf16", "amx" (tiles of bf16); on AArch64 "neon", "sve256", "sve512" (SVE at
 /// vectors of 256 or 512 bits).
 QKV_API std::string_view isa_name(Isa isa);
-/// Those that this build holds and this CPU can run, slowest first. Never empty.
+/// The instruction sets that this build holds and this CPU can run, slowest first. Never empty.
 QKV_API const std::vector<Isa>& supported_isas();
 /// Throws OptionError that lists the valid names when the name is unknown or the CPU cannot run it.
 QKV_API Isa parse_isa(std::string_view name);
@@ -31,25 +31,25 @@ QKV_API Isa parse_isa(std::string_view name);
 class QKV_API Executor {
  public:
   virtual ~Executor();
-  /// How many bodies can run at once, the caller's thread included. At least 1; of more than 1024 a Context uses 1024.
+  /// How many bodies can run at once, including the caller's thread. At least 1; a Context uses at most 1024.
   virtual int concurrency() const = 0;
-  /// Calls body(0) .. body(workers - 1), each once, on any thread, in any order, and returns when all have returned.
+  /// Calls body(0) ... body(workers - 1), each once, on any thread, in any order, and returns when all have returned.
   /// A body may throw: the first exception must reach the caller after all bodies have returned.
   virtual void run(int workers, const std::function<void(int)>& body) = 0;
 };
 
-/// The own pool: `threads` workers (the caller is one of them), 25 us spin, then sleep; rebuilt after fork.
+/// The library's own pool: `threads` workers (the caller is one of them) that spin for 25 us, then sleep; rebuilt after fork.
 QKV_API std::shared_ptr<Executor> make_thread_pool(int threads);
 /// CPUs that this process may use: affinity and cgroup quota, at least 1.
 QKV_API int available_threads();
 
 struct ContextOptions {
-  int threads = 0;                       ///< 0: QKV_THREADS if set, else available_threads().
-  std::optional<Isa> isa{};              ///< none: QKV_ISA if set, else the fastest supported.
-  std::shared_ptr<Executor> executor{};  ///< none: an own pool of `threads`.
+  int threads = 0;                       ///< 0: QKV_THREADS if set, otherwise available_threads().
+  std::optional<Isa> isa{};              ///< none: QKV_ISA if set, otherwise the fastest supported.
+  std::shared_ptr<Executor> executor{};  ///< none: a new pool of `threads`.
 };
 
-/// Thread-safe: several threads may compute with one context at once, and get the same bits as alone.
+/// Thread-safe: several threads may compute with one context at once; results are bit-identical to those of one alone.
 /// One region runs on the executor at a time; a second caller computes on its own thread.
 class QKV_API Context {
  public:
@@ -58,13 +58,14 @@ class QKV_API Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  /// The one that is used where none is given. Made at first use from QKV_THREADS and QKV_ISA.
+  /// The context that calls use by default. Created at first use from QKV_THREADS and QKV_ISA.
   static Context& default_context();
 
   int threads() const;
   Isa isa() const;
 
-  /// Calls body(item, worker) for every item in [0, items), in ascending order of claiming, on at most threads() workers.
+  /// Calls body(item, worker) for every item in [0, items), which workers claim in ascending order, on at most threads()
+  /// workers.
   /// worker < threads(). Serial when items < 2, when nested, or when another region is running.
   void parallel_for(Index items, const std::function<void(Index item, int worker)>& body);
 

@@ -1,29 +1,29 @@
 // Linear attention forward and backward, O(T D Dv): softmax's exp(q.k) is replaced by a product of feature maps, so that keys
-// and values are summed once into a state of D x Dv numbers. Chunked, bitwise equal for any number of threads. Not: softmax
-// attention (attention.h), masks other than causal, decay of each channel by itself (GLA's full form).
+// and values are summed once into a state of D x Dv numbers. Chunked, bit-identical for any number of threads. Not: softmax
+// attention (attention.h), masks other than causal, a decay per channel (the full form of GLA).
 //
 //   a[i,j]  = scale * phi(q[i]).phi(k[j])                          phi: FeatureMap, F features
-//   c[i,j]  = exp(log_decay[j+1] + .. + log_decay[i])              1 without decay; causal only
-//   n[i]    = sum_j c[i,j] * a[i,j]                                over all j, causal: j <= i
+//   c[i,j]  = exp(log_decay[j+1] + ... + log_decay[i])              1 without decay; causal only
+//   n[i]    = sum_j c[i,j] * a[i,j]                                over all j; causal: j <= i
 //   out[i]  = sum_j c[i,j] * a[i,j] * u[j]  (/ n[i])               divided where normalized; 0 where n[i] is 0
 //   u[j]    = v[j]; with the delta rule (beta)
 //             beta[j] * (v[j] - exp(log_decay[j]) * S[j-1]^T phi(k[j]))
-// and the same as a recurrence, which is what a state means:
+// The same sums as a recurrence, which defines what a state holds:
 //   S[i]    = exp(log_decay[i]) * S[i-1] + phi(k[i]) u[i]^T        [F, Dv]     out[i] = scale * S[i]^T phi(q[i]) (/ n[i])
 //   z[i]    = exp(log_decay[i]) * z[i-1] + phi(k[i])               [F]         n[i]   = scale * z[i].phi(q[i])
-// A causal sum is computed in chunks of tokens: within a chunk as the square above, from chunk to chunk as the state.
+// A causal sum is computed in chunks of tokens: within a chunk by the quadratic form above, from chunk to chunk by the state.
 //
 // Shapes: B batch, H query heads, Hkv key/value heads (H % Hkv == 0; head h reads h / (H / Hkv)), Tq queries, Tk keys (equal
 // when causal), D width of q and k, F features (D unless the map says otherwise), Dv width of v. Views are strided; the last
 // axis of q, k, v, out and their gradients has stride 1. Katharopoulos 2020 (arXiv:2006.16236): elu+1, the recurrence.
-// Choromanski 2021 (2009.14794): random features. Sun 2023 (2307.08621), RetNet: decay of each head. Dao and Gu 2024
-// (2405.21060), Mamba-2, and Yang 2024 (2312.06635), GLA with a scalar gate: decay of each head and token. Yang 2024
-// (2406.06484): the delta rule in chunks; with decay it is Yang 2024 (2412.06464).
+// Choromanski 2021 (2009.14794): random features. Sun 2023 (2307.08621), RetNet: one decay per head. Dao and Gu 2024
+// (2405.21060), Mamba-2, and Yang 2024 (2312.06635), GLA with a scalar gate: one decay per head and token. Yang 2024
+// (2406.06484): the delta rule in chunks; Yang 2024 (2412.06464): with decay.
 //
-// Errors: ShapeError (sizes, strides, overlap of an output with anything), OptionError (scale, a view without which or with
-// which the chosen form makes no sense), UnsupportedError (decay or delta rule without causal, delta rule normalised). Sizes:
-// B, H, Tq or Tk may be 0; D, F and Dv may not. Thread safety: any number of concurrent calls. NaN or infinity in a token
-// changes, when causal, no result of an earlier token.
+// Errors: ShapeError (sizes, strides, an output that overlaps any other argument), OptionError (scale, a view that the chosen
+// form needs or cannot use), UnsupportedError (decay or delta rule without causal, delta rule with normalization). Sizes:
+// B, H, Tq or Tk may be 0; D, F and Dv may not. Thread safety: any number of concurrent calls. When causal, a non-finite
+// number in a token changes no result of an earlier token.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// phi. Where features are not below 0, neither are the weights.
+/// phi. If no feature is below 0, no weight is.
 enum class FeatureMap {
   kIdentity,    ///< x: RetNet, Mamba-2, GLA, DeltaNet
   kRelu,        ///< max(x, 0)
@@ -45,13 +45,13 @@ enum class FeatureMap {
                 ///< exp(scale q.k)
 };
 
-/// How a causal sum is computed. The results agree within rounding; a call with one token and a state is recurrent anyway.
+/// How a causal sum is computed. The results agree within rounding; a call with one token and a state is always recurrent.
 enum class LinearForm {
-  kChunked,   ///< squares of a few dozen tokens, a state from each to the next
+  kChunked,   ///< the quadratic form on a few dozen tokens at a time, a state from each chunk to the next
   kRecurrent  ///< token by token: many times slower
 };
 
-/// S and z of each (batch, key/value head). z is there when normalised and only then.
+/// S and z of each (batch, key/value head). z is present if and only if the sums are normalized.
 template <class T>
 struct LinearState {
   View<T, 4> kv{};  ///< [B, Hkv, F, Dv]
@@ -61,21 +61,22 @@ struct LinearState {
 template <class T>
 struct LinearAttentionOptions {
   FeatureMap feature_map = FeatureMap::kEluPlusOne;
-  View<const T, 2> features{};  ///< [F, D], kSoftmax only: what random_features() draws
+  View<const T, 2> features{};  ///< [F, D], kSoftmax only: filled by random_features()
   bool causal = false;
   bool normalized = true;
-  /// Of phi(q).phi(k), default 1; of q.k in kSoftmax, default 1/sqrt(D), not below 0. Where normalised it cancels, except in
-  /// kSoftmax.
+  /// Multiplies phi(q).phi(k), default 1; in kSoftmax it multiplies q.k, default 1/sqrt(D), not below 0. With normalization it
+  /// cancels, except in kSoftmax.
   std::optional<double> scale{};
   View<const T, 3>
-      log_decay{};  ///< [B|1, Hkv|1, T|1], at most 0 to be of use; -inf forgets. log(gamma[h]) as [1, Hkv, 1] is RetNet's
+      log_decay{};  ///< [B|1, Hkv|1, T|1], normally at most 0; -inf clears the state. RetNet: log(gamma[h]) as [1, Hkv, 1]
   View<const T, 3> beta{};         ///< [B|1, Hkv|1, T|1]: the delta rule; needs |phi(k)|^2 beta < 2 to be stable
   LinearState<const T> initial{};  ///< the state before the first key; null: zeros
   LinearForm form = LinearForm::kChunked;
 };
 
-/// out [B,H,Tq,Dv] and, optional, normalizer [B,H,Tq] (n above, which backward needs where normalised) and the state after the
-/// last key, from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv]. `final` may be the very views of `initial`: updated in place.
+/// Computes out [B,H,Tq,Dv] and, optionally, normalizer [B,H,Tq] (n above, which backward needs with normalization) and the
+/// state after the last key, from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv]. `final` may be the views of `initial`, which
+/// are then updated in place.
 QKV_API void linear_attention_forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
                                       View<float, 4> out, View<float, 3> normalizer,
                                       const LinearAttentionOptions<float>& options = {}, const LinearState<float>& final = {},
@@ -85,22 +86,22 @@ QKV_API void linear_attention_forward(View<const double, 4> q, View<const double
                                       const LinearAttentionOptions<double>& options = {}, const LinearState<double>& final = {},
                                       Context& context = Context::default_context());
 
-/// What backward writes. A null view is not computed. Every given one is overwritten in full, or added to with `accumulate`.
+/// What backward writes. A null view is not computed. Every other view is overwritten in full, or added to with `accumulate`.
 template <class T>
 struct LinearAttentionGradients {
   View<T, 4> dq{};                ///< [B, H, Tq, D]
   View<T, 4> dk{};                ///< [B, Hkv, Tk, D]
   View<T, 4> dv{};                ///< [B, Hkv, Tk, Dv]
-  View<T, 3> dlog_decay{};        ///< the decay's own shape: summed over the axes that repeat
+  View<T, 3> dlog_decay{};        ///< in the shape of log_decay: summed over the axes that repeat
   View<T, 3> dbeta{};             ///< likewise
-  LinearState<T> dinitial{};      ///< of the initial state
+  LinearState<T> dinitial{};      ///< gradient of the initial state
   LinearState<const T> dfinal{};  ///< input, optional: gradient arriving at the final state
   bool accumulate = false;
 };
 
-/// Gradients of sum(out * dout) (+ sum(final * dfinal)), from what forward was given and returned. Where normalised it needs
-/// out and normalizer, else both may be null. The features' own rows have no gradient. Beside inputs and outputs it holds one
-/// state for each (batch, key/value head) and some hundred tokens.
+/// Gradients of sum(out * dout) (+ sum(final * dfinal)), from the inputs and results of forward. With normalization it needs
+/// out and normalizer, otherwise both may be null. The rows of `features` have no gradient. In addition to inputs and outputs
+/// it holds one state for each (batch, key/value head) and some hundred tokens.
 QKV_API void linear_attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
                                        View<const float, 4> out, View<const float, 3> normalizer, View<const float, 4> dout,
                                        const LinearAttentionGradients<float>& gradients,

@@ -1,12 +1,11 @@
-// PositionBias: a bias that depends on the head and on how far the key lies from the query, and on nothing else. It takes
-// memory for the distances, H * (Tq + Tk - 1) numbers, never Tq x Tk. An immutable value; tables are borrowed until the call
-// returns.
+// PositionBias: a bias that depends only on the head and on how far the key lies from the query. It takes memory for the
+// distances, H * (Tq + Tk - 1) numbers, never Tq x Tk. An immutable value; tables are borrowed until the call returns.
 //
 //   s[i,j] = softcap(scale * q[i].k[j]) + bias[i,j] + position[h, d]       d = j - i - offset: negative for the past
 //
-// offset as in causal(): kSquare (legal only when Tq == Tk) and kTopLeft 0, kBottomRight Tk - Tq: the last query stands at the
-// last key, as in a cache. Three kinds, each factor(d) * table[row(d), h]:
-//   alibi     -slopes[h] * |d|           Press 2022 (arXiv:2108.12409), eq. in section 3; symmetric where keys follow
+// offset is that of causal(): 0 for kSquare (legal only when Tq == Tk) and kTopLeft, Tk - Tq for kBottomRight, where the last
+// query stands at the last key, as in a cache. There are three kinds, each factor(d) * table[row(d), h]:
+//   alibi     -slopes[h] * |d|           Press 2022 (arXiv:2108.12409), eq. in section 3; symmetric for later keys
 //   t5        table[t5_bucket(d), h]     Raffel 2020 (1910.10683), section 2.1, as Hugging Face's T5Attention computes it
 //   relative  table[R + clamp(d, -R, R), h]   Shaw 2018 (1803.02155), section 3.2, on scores; one axis of Swin (2103.14030)
 #pragma once
@@ -20,20 +19,21 @@
 namespace qkv {
 inline namespace v0 {
 
-/// 2^(-8 (h + 1) / H) where H is a power of two; else those of the next lower power n, then every second one of 2 n. [H]
+/// 2^(-8 (h + 1) / H) where H is a power of two; otherwise the slopes of the next lower power n, then every
+/// second slope of 2 n. [H]
 QKV_API std::vector<double> alibi_slopes(Index num_heads);
 
 struct T5Buckets {
-  Index num_buckets = 32;     ///< at least 4 when bidirectional, else 2
-  Index max_distance = 128;   ///< from here on one bucket; more than a quarter (half) of num_buckets
+  Index num_buckets = 32;     ///< at least 4 when bidirectional, otherwise 2
+  Index max_distance = 128;   ///< larger distances share a bucket; more than a quarter (half) of num_buckets
   bool bidirectional = true;  ///< false: later keys share bucket 0
 };
-/// The bucket of key - query. The same as Hugging Face's, which rounds logarithms to float.
+/// The bucket of distance key - query. Equal to that of Hugging Face, which rounds logarithms to float.
 QKV_API Index t5_bucket(Index distance, const T5Buckets& buckets = {});
 
 class QKV_API PositionBias {
  public:
-  /// None.
+  /// No bias.
   PositionBias() = default;
 
   /// slopes [H], copied. Their gradient: dposition_bias [1, H].
@@ -41,21 +41,21 @@ class QKV_API PositionBias {
   /// table [num_buckets, H], borrowed; Hugging Face's relative_attention_bias.weight.
   static PositionBias t5(View<const float, 2> table, T5Buckets buckets = {}, Align align = Align::kSquare);
   static PositionBias t5(View<const double, 2> table, T5Buckets buckets = {}, Align align = Align::kSquare);
-  /// table [2 R + 1, H], borrowed; row R + d, distances beyond R take the last row.
+  /// table [2 R + 1, H], borrowed; distance d reads row R + d, distances beyond R the last row on their side.
   static PositionBias relative(View<const float, 2> table, Align align = Align::kSquare);
   static PositionBias relative(View<const double, 2> table, Align align = Align::kSquare);
 
   bool is_none() const { return kind_ == Kind::kNone; }
   bool is_alibi() const { return kind_ == Kind::kAlibi; }
   Align align() const { return align_; }
-  /// Sizes of what it is made from and of its gradient: rows x heads.
+  /// Sizes of its table (or slopes) and of their gradient: rows x heads.
   Index rows() const;
   Index heads() const;
   /// The row of the table that a distance reads, and what it is multiplied by.
   Index row(Index distance) const;
   double factor(Index distance) const { return is_alibi() ? -static_cast<double>(distance < 0 ? -distance : distance) : 1; }
 
-  const std::vector<double>& slopes() const { return *slopes_; }  ///< of alibi
+  const std::vector<double>& slopes() const { return *slopes_; }  ///< only for alibi
   View<const float, 2> f32() const { return f32_; }
   View<const double, 2> f64() const { return f64_; }
 

@@ -1,10 +1,11 @@
-// Rotary positions: pairs of numbers of a query or key turned by an angle that grows with its position, so that q.k depends on
-// the distance of the two alone. Not: positions added to embeddings (nn/embedding.h), to scores (ALiBi, relative buckets).
+// Rotary positions: pairs of numbers of a query or key are rotated by an angle that grows with its position, so that q.k
+// depends on the distance of the two alone. Not: positions added to embeddings (nn/embedding.h), to scores (ALiBi, relative
+// buckets).
 //
 //   y[first]  = a (x[first] cos - x[second] sin)       angle = position * frequency[i], computed in f64 whatever the type
 //   y[second] = a (x[second] cos + x[first] sin)       frequency[i] = base^(-2i / R), i < R / 2, then scaled
 //   pair i:   kHalfSplit (i, i + R/2)                  kInterleaved (2i, 2i + 1)
-//   columns R .. D (partial rotation) stay as they are; a is YaRN's attention factor, else 1
+//   columns R .. D (partial rotation) stay as they are; a is YaRN's attention factor, otherwise 1
 //
 // Shapes: x, y [B, H, T, D], strided, last stride 1. R = rotary_dim. Su 2021 (RoFormer, arXiv:2104.09864) sec. 3.4.2.
 // Errors: OptionError (options), ShapeError (sizes, strides, overlap). Thread safety: const, any number of calls at once.
@@ -21,7 +22,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Which two columns form a pair. Weights made for one give nonsense under the other.
+/// Which two columns form a pair. Weights trained with one layout give nonsense under the other.
 enum class RotaryLayout {
   kHalfSplit,   ///< (i, i + R/2): Hugging Face's Llama, GPT-NeoX
   kInterleaved  ///< (2i, 2i + 1): RoFormer, GPT-J, Meta's own Llama weights
@@ -30,10 +31,10 @@ enum class RotaryLayout {
 /// How frequencies are changed for contexts longer than those that were trained.
 enum class RotaryScaling {
   kNone,
-  kLinear,  ///< f / factor: positions pressed together. Chen 2023, arXiv:2306.15595
-  kNtk,     ///< base * factor^(R / (R - 2)): fast pairs stay, slow ones stretch ("NTK-aware", bloc97 2023)
-  kYarn,    ///< slow pairs f / factor, fast ones f, a ramp between; attention factor. Peng 2023, arXiv:2309.00071
-  kLlama3   ///< as YaRN's ramp by wavelength against original_context, no attention factor (Llama 3.1's model code)
+  kLinear,  ///< f / factor: positions are compressed. Chen 2023, arXiv:2306.15595
+  kNtk,     ///< base * factor^(R / (R - 2)): fast pairs stay, slow ones are stretched ("NTK-aware", bloc97 2023)
+  kYarn,    ///< slow pairs f / factor, fast ones f, a ramp in between; attention factor. Peng 2023, arXiv:2309.00071
+  kLlama3   ///< like YaRN, with a ramp over wavelength / original_context; no attention factor (Llama 3.1's code)
 };
 
 struct RotaryOptions {
@@ -42,7 +43,7 @@ struct RotaryOptions {
   RotaryLayout layout = RotaryLayout::kHalfSplit;
   RotaryScaling scaling = RotaryScaling::kNone;
   double factor = 1;                             ///< >= 1
-  Index original_context = 0;                    ///< kYarn, kLlama3: length in training, >= 1
+  Index original_context = 0;                    ///< kYarn, kLlama3: context length in training, >= 1
   double beta_fast = 32, beta_slow = 1;          ///< kYarn: turns within original_context where the ramp ends and begins
   std::optional<double> attention_factor{};      ///< kYarn; none: 1 + 0.1 ln(factor)
   double low_frequency = 1, high_frequency = 4;  ///< kLlama3: turns within original_context where the ramp begins and ends
@@ -54,11 +55,11 @@ struct RotaryOptions {
 /// 1 up to the original context.
 QKV_API double dynamic_ntk_factor(double factor, Index length, Index original_context);
 
-/// Positions of the tokens. The first that is given counts: ids, offsets, offset.
+/// Positions of the tokens. Of ids, offsets and offset, the first that is given counts.
 struct RotaryPositions {
   Index offset = 0;                  ///< token t has position offset + t
-  std::span<const Index> offsets{};  ///< [B]: offsets[b] + t
-  View<const Index, 2> ids{};        ///< [B|1, T]: ids[b, t]
+  std::span<const Index> offsets{};  ///< [B]: token t of sequence b has position offsets[b] + t
+  View<const Index, 2> ids{};        ///< [B|1, T]: token t of sequence b has position ids[b, t]
 };
 
 class QKV_API Rotary {
@@ -71,7 +72,7 @@ class QKV_API Rotary {
   std::span<const double> frequencies() const { return frequencies_; }
   double attention_factor() const { return attention_factor_; }
 
-  /// y = x turned; y may be x itself. Rounded once; cos and sin are rounded to the type of sums.
+  /// y = x rotated; y may be x itself. Results are rounded once; cos and sin are rounded to the type of sums.
   void forward(View<const float, 4> x, View<float, 4> y, const RotaryPositions& positions = {},
                Context& context = Context::default_context()) const;
   void forward(View<const double, 4> x, View<double, 4> y, const RotaryPositions& positions = {},
@@ -81,7 +82,7 @@ class QKV_API Rotary {
   void forward(View<const Float16, 4> x, View<Float16, 4> y, const RotaryPositions& positions = {},
                Context& context = Context::default_context()) const;
 
-  /// dx from dy: the turn back, times the attention factor. dx may be dy itself.
+  /// Computes dx from dy: the inverse rotation, times the attention factor. dx may be dy itself.
   void backward(View<const float, 4> dy, View<float, 4> dx, const RotaryPositions& positions = {},
                 Context& context = Context::default_context()) const;
   void backward(View<const double, 4> dy, View<double, 4> dx, const RotaryPositions& positions = {},

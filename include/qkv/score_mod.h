@@ -1,11 +1,12 @@
-// ScoreMod: a callback that makes scores of scores, after soft cap and bias, before the mask (FlexAttention's score_mod).
+// ScoreMod: a callback that changes scores, after soft cap and bias, before the mask (FlexAttention's score_mod).
 //
-//   s'[b,h,i,j] = mod(s[b,h,i,j], b, h, i, j)         a result of -inf: that pair is not kept, as with a bias of -inf
+//   s'[b,h,i,j] = mod(s[b,h,i,j], b, h, i, j)         a pair whose result is -inf is not kept, as with a bias of -inf
 //   ds = ds' * slope(s, b, h, i, j)                   slope = d mod / d s, needed by attention_backward only
 //
 // It is called from many threads at once, for pairs in any order, more than once for some, and for pairs that the mask hides
 // (whose result is not read); so it must be a pure function. It may throw: the first exception reaches the caller of the
-// attention function, whose outputs then hold anything. What a callback captures has no gradient; bias and PositionBias have.
+// attention function, whose outputs are then unspecified. What a callback captures has no gradient; bias and PositionBias have
+// one.
 // Dong et al. 2024, "FlexAttention" (arXiv:2412.05496).
 #pragma once
 
@@ -24,21 +25,21 @@ inline namespace v0 {
 template <class T>
 struct ScoreBlock {
   Index batch = 0, head = 0, first_query = 0, first_key = 0;
-  View<T, 2> scores;  ///< [queries, keys], strided: scores in natural units, to be replaced by what becomes of them
-  View<T, 2> slopes;  ///< [queries, keys], strided: to be filled with the slopes at the scores that came in; or null
+  View<T, 2> scores;  ///< [queries, keys], strided: scores in natural units, to be replaced by the new scores
+  View<T, 2> slopes;  ///< [queries, keys], strided: to be filled with the slopes at the original scores; or null
 };
 
 class QKV_API ScoreMod {
  public:
   virtual ~ScoreMod();
-  /// f32 and 16-bit types; f64.
+  /// The float version serves f32 and the 16-bit types, the double version f64.
   virtual void apply(const ScoreBlock<float>& block) const = 0;
   virtual void apply(const ScoreBlock<double>& block) const = 0;
-  /// Whether apply() can fill slopes. Where not, attention_backward is an OptionError.
+  /// Whether apply() can fill slopes. If not, attention_backward throws an OptionError.
   virtual bool has_slope() const = 0;
 };
 
-/// What score_mod() gives: value and slope pair by pair, inlined into one loop.
+/// What score_mod() returns: value and slope are called pair by pair, inlined into one loop.
 template <class Value, class Slope>
 class ElementwiseScoreMod final : public ScoreMod {
  public:
@@ -70,8 +71,8 @@ class ElementwiseScoreMod final : public ScoreMod {
   Slope slope_;
 };
 
-/// value(score, b, h, i, j) -> score and slope(score, b, h, i, j) -> d value / d score, the score a float or a double. Without
-/// slope: forward only.
+/// value(score, b, h, i, j) -> score and slope(score, b, h, i, j) -> d value / d score; the score is a float or a
+/// double. Without slope there is no backward.
 ///   options.score_mod = score_mod([](auto s, Index, Index, Index i, Index j) { return s - 0.01f * std::abs(i - j); },
 ///                                 [](auto, Index, Index, Index, Index) { return 1; });
 template <class Value, class Slope = std::nullptr_t>

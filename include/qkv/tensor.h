@@ -1,5 +1,5 @@
 // Tensor<T>: owns contiguous, 64-byte aligned, row-major memory. Move-only; a copy is named clone().
-// Not: arithmetic, a tape, devices.
+// Not: arithmetic, an autograd tape, devices.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 namespace qkv {
 inline namespace v0 {
 
-/// `count` * `size` bytes, 64-byte aligned. Throws ShapeError when the product overflows, std::bad_alloc when memory is out.
+/// `count` * `size` bytes, 64-byte aligned. Throws ShapeError when the product overflows, std::bad_alloc when there is no
+/// memory.
 QKV_API void* allocate_aligned(Index count, std::size_t size);
 QKV_API void free_aligned(void* memory) noexcept;
 
@@ -61,7 +62,7 @@ class Tensor {
     return {data_.get(), sizes_of<Rank>()};
   }
 
-  /// The same elements under other sizes. Throws ShapeError when the counts differ.
+  /// The same elements with other sizes. Throws ShapeError when the counts differ.
   void reshape(std::vector<Index> sizes) {
     if (checked_count(sizes) != count_) {
       throw ShapeError("[Tensor::reshape] the number of elements must stay: got " + shape() + " to " +

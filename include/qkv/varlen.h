@@ -1,19 +1,22 @@
-// Ragged batches: sequences of different lengths one behind the other, told apart by offsets instead of padding. Each sequence
-// attends within itself, exactly as if it were given to attention_forward alone: the same semantics, options and bits.
+// Ragged batches: sequences of different lengths stored one after another and separated by offsets instead of padding. Each
+// sequence attends within itself, exactly as if it were passed to attention_forward alone: with the same semantics and options,
+// and bit-identical results.
 //
 //   q_offsets {0, 3, 4}, kv_offsets {0, 3, 5}:           k: a0 a1 a2 b0 b1
 //   sequence a has 3 queries and 3 keys,            q: a0    1  0  0  .  .
-//   sequence b has 1 query and 2 keys;                 a1    1  1  0  .  .      a dot: never looked at
+//   sequence b has 1 query and 2 keys;                 a1    1  1  0  .  .      a dot: never read
 //   causal(Align::kBottomRight)                        a2    1  1  1  .  .
 //                                                      b0    .  .  .  1  1
 //
 // Shapes: B sequences; q [total_q, H, D], k [total_k, Hkv, D], v [total_k, Hkv, Dv]; views are strided, last stride 1.
-// Options speak of each sequence by itself: an alignment of its own Tq and Tk, the offsets [B] of a causal mask, a bias
-// [B|1, H|1, longest Tq|1, longest Tk|1] of which a sequence uses the first rows and columns. Dropout numbers: sequence b is
-// first_sequence + b, i and j count within it, so the bits are those of the sequence alone under that first_sequence.
+// Options apply to each sequence by itself: an alignment uses its own Tq and Tk, offsets [B] of a causal mask are one per
+// sequence, and of a bias [B|1, H|1, longest Tq|1, longest Tk|1] it uses the first rows and columns. Dropout numbers sequence b
+// as first_sequence + b, and i and j count within it, so results are bit-identical to the sequence alone under that
+// first_sequence.
 //
-// Errors, beside attention_forward's: offsets that do not start at 0, fall, or do not end at the number of tokens (ShapeError,
-// OptionError). One parallel region however many sequences; nothing is allocated after the first call of a shape.
+// Errors, in addition to those of attention_forward: offsets that do not start at 0, that decrease, or that do not end at the
+// number of tokens (ShapeError, OptionError). A call is one parallel region for any number of sequences; nothing is allocated
+// after the first call of a shape.
 // Like FlashAttention's varlen interface (cu_seqlens), Dao 2022, arXiv:2205.14135, and its repository.
 #pragma once
 
@@ -23,13 +26,13 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Where sequences lie: sequence b has queries [q_offsets[b], q_offsets[b + 1]) and keys likewise. Both [B + 1], first 0.
-/// Lengths may be 0. Of Index or of int32 (cu_seqlens); borrowed until the call returns.
+/// Where sequences lie: sequence b has queries [q_offsets[b], q_offsets[b + 1]) and keys likewise. Both are [B + 1] and start
+/// with 0. Lengths may be 0. Elements are Index or int32 (cu_seqlens); borrowed until the call returns.
 struct RaggedOffsets {
   Offsets q_offsets, kv_offsets;
 };
 
-/// Numbers that the weights of all sequences take: H * Tq * Tk each, one sequence behind the other.
+/// Number of weights of all sequences: H * Tq * Tk for each, stored one sequence after another.
 inline Index ragged_weights_count(const RaggedOffsets& offsets, Index num_heads) {
   Index count = 0;
   for (std::size_t b = 1; b < offsets.q_offsets.size(); ++b) {
@@ -38,7 +41,7 @@ inline Index ragged_weights_count(const RaggedOffsets& offsets, Index num_heads)
   return num_heads * count;
 }
 
-/// Those of sequence b among them, [H, Tq, Tk].
+/// The weights of sequence b among them, [H, Tq, Tk].
 template <class T>
 View<T, 3> ragged_weights(View<T, 1> weights, const RaggedOffsets& offsets, Index num_heads, Index b) {
   const auto after = static_cast<std::size_t>(b) + 1;
@@ -48,16 +51,17 @@ View<T, 3> ragged_weights(View<T, 1> weights, const RaggedOffsets& offsets, Inde
            offsets.kv_offsets[after] - offsets.kv_offsets[after - 1]}};
 }
 
-/// What forward writes, as AttentionOutputs; the weights of each sequence have the bits that attention_forward gives it alone.
+/// What forward writes, as in AttentionOutputs; the weights of each sequence are bit-identical to attention_forward on it
+/// alone.
 template <class T>
 struct RaggedOutputs {
   View<T, 3> out{};                          ///< [total_q, H, Dv]
   View<Accumulator<T>, 2> lse{};             ///< [total_q, H]
-  View<Accumulator<T>, 1> weights{};         ///< [ragged_weights_count]: [H, Tq, Tk] of each sequence, one behind the other
+  View<Accumulator<T>, 1> weights{};         ///< [ragged_weights_count]: [H, Tq, Tk] of each sequence, one after another
   WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
 };
 
-/// outputs of every sequence; v may be null where out is not asked for.
+/// Computes outputs of every sequence; v may be null where out is not requested.
 QKV_API void attention_varlen_forward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
                                       const RaggedOutputs<float>& outputs, const RaggedOffsets& offsets,
                                       const AttentionOptions& options = {}, Context& context = Context::default_context());
@@ -77,15 +81,15 @@ struct RaggedGradients {
   View<T, 3> dq{};                           ///< [total_q, H, D]
   View<T, 3> dk{};                           ///< [total_k, Hkv, D]
   View<T, 3> dv{};                           ///< [total_k, Hkv, Dv]
-  View<Accumulator<T>, 4> dbias{};           ///< the bias's own shape: summed over the axes that repeat
+  View<Accumulator<T>, 4> dbias{};           ///< in the shape of the bias: summed over the axes that repeat
   View<Accumulator<T>, 1> dsinks{};          ///< [H], needs sinks
   View<Accumulator<T>, 2> dposition_bias{};  ///< [rows, H] of the position bias
   View<const Accumulator<T>, 2> dlse{};      ///< input, optional: gradient arriving at lse [total_q, H]
   bool accumulate = false;
 };
 
-/// Gradients of sum(out * dout) (+ sum(lse * dlse)); see attention_backward. Those that sequences share (dbias, dsinks,
-/// dposition_bias) are summed in an order that the lengths alone decide.
+/// Gradients of sum(out * dout) (+ sum(lse * dlse)); see attention_backward. Gradients that sequences share (dbias,
+/// dsinks, dposition_bias) are summed in an order that depends on the lengths alone.
 QKV_API void attention_varlen_backward(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
                                        View<const float, 3> out, View<const float, 2> lse, View<const float, 3> dout,
                                        const RaggedGradients<float>& gradients, const RaggedOffsets& offsets,
@@ -103,7 +107,7 @@ QKV_API void attention_varlen_backward(View<const Float16, 3> q, View<const Floa
                                        const RaggedGradients<Float16>& gradients, const RaggedOffsets& offsets,
                                        const AttentionOptions& options = {}, Context& context = Context::default_context());
 
-/// What both would do: tiles and work items of all sequences together, scratch of one region.
+/// Describes both calls: tiles and work items of all sequences together, scratch of one region.
 QKV_API AttentionPlan attention_varlen_plan(View<const float, 3> q, View<const float, 3> k, View<const float, 3> v,
                                             const RaggedOffsets& offsets, const AttentionOptions& options = {},
                                             Context& context = Context::default_context());

@@ -25,7 +25,7 @@ QKV_API std::string shape_text(const Index* sizes, int rank);
 [[noreturn]] QKV_API void throw_rank_error(int wanted, int got, const Index* sizes);
 
 /// A strided view of `Rank` axes. Strides are in elements; a stride of 0 repeats. Copying a view copies no data.
-/// A default-made view is null: no data, all sizes 0; functions read it as "not given".
+/// A default-constructed view is null: no data, all sizes 0; functions read it as "not given".
 template <class T, int Rank>
 class View {
  public:
@@ -44,12 +44,12 @@ class View {
 
   View(T* data, const Sizes& sizes, const Sizes& strides) : data_(data), sizes_(sizes), strides_(strides) {}
 
-  /// A read-only view of what a mutable view shows.
+  /// A read-only view of the elements of a mutable view.
   template <class U>
     requires(std::is_same_v<const U, T> && !std::is_const_v<U>)
   View(const View<U, Rank>& other) : data_(other.data()), sizes_(other.sizes()), strides_(other.strides()) {}
 
-  /// The whole of a tensor. Throws ShapeError when the tensor has another number of axes.
+  /// The whole of a tensor. Throws ShapeError when the tensor has a different number of axes.
   template <class U>
     requires(std::is_same_v<U, std::remove_const_t<T>> && std::is_const_v<T>)
   View(const Tensor<U>& tensor) : View(tensor.template view<Rank>()) {}
@@ -63,7 +63,7 @@ class View {
   Index size(int axis) const { return sizes_[at(axis)]; }
   Index stride(int axis) const { return strides_[at(axis)]; }
 
-  /// Number of elements; the largest Index where it is larger than that.
+  /// Number of elements; the largest Index if the number does not fit into one.
   Index count() const {
     Index n = 1;
     for (Index size : sizes_) n = product(n, size);
@@ -72,7 +72,7 @@ class View {
   bool is_null() const { return data_ == nullptr && count() == 0; }
   std::string shape() const { return data_ == nullptr && sizes_ == Sizes{} ? "not given" : shape_text(sizes_.data(), Rank); }
 
-  /// The element at (i0, i1, ..); indices are not checked.
+  /// The element at (i0, i1, ...); indices are not checked.
   template <class... I>
     requires(sizeof...(I) == static_cast<std::size_t>(Rank))
   T& operator()(I... index) const {
@@ -119,7 +119,7 @@ class View {
   Sizes strides_{};
 };
 
-/// Bits of 16-bit floats, as other programs hold them, read and written where they lie:
+/// Views the bits of 16-bit floats, as other programs hold them, without a copy:
 /// View<const BFloat16, 4>(as_bf16(bits), {B, H, T, D}).
 inline BFloat16* as_bf16(std::uint16_t* bits) { return reinterpret_cast<BFloat16*>(bits); }
 inline const BFloat16* as_bf16(const std::uint16_t* bits) { return reinterpret_cast<const BFloat16*>(bits); }
