@@ -24,28 +24,28 @@ class QKV_API ShapeError : public Error {
   ~ShapeError() override;
 };
 
-/// An option whose value can never be right: a scale that is not finite, p outside [0, 1], an unknown name.
+/// An option whose value can never be valid: a scale that is non-finite, p outside [0, 1], an unknown name.
 class QKV_API OptionError : public Error {
  public:
   using Error::Error;
   ~OptionError() override;
 };
 
-/// A combination that is right in itself but that qkv does not compute.
+/// A combination that is valid but that qkv does not compute.
 class QKV_API UnsupportedError : public Error {
  public:
   using Error::Error;
   ~UnsupportedError() override;
 };
 
-/// A key/value cache without room for what is to be added: free something and call again.
+/// A key/value cache has no room for what is to be added: free something and call again.
 class QKV_API CacheFullError : public Error {
  public:
   using Error::Error;
   ~CacheFullError() override;
 };
 
-/// A file or byte sequence that breaks its format. `byte_offset` is where, counted from the start of the file.
+/// A file or byte sequence that breaks its format. `byte_offset` says where, counted from the start of the file.
 class QKV_API FormatError : public Error {
  public:
   FormatError(const std::string& text, std::uint64_t byte_offset);
@@ -56,7 +56,7 @@ class QKV_API FormatError : public Error {
   std::uint64_t byte_offset_;
 };
 
-/// The operating system refused: a missing file, a full disk, no permission. The text names the path and the reason.
+/// The operating system refused a request: a missing file, a full disk, no permission. The text names the path and the reason.
 class QKV_API IoError : public Error {
  public:
   using Error::Error;

@@ -3,7 +3,7 @@
 // attention (attention.h), masks other than causal, a decay per channel (the full form of GLA).
 //
 //   a[i,j]  = scale * phi(q[i]).phi(k[j])                          phi: FeatureMap, F features
-//   c[i,j]  = exp(log_decay[j+1] + ... + log_decay[i])              1 without decay; causal only
+//   c[i,j]  = exp(log_decay[j+1] + ... + log_decay[i])             1 without decay; causal only
 //   n[i]    = sum_j c[i,j] * a[i,j]                                over all j; causal: j <= i
 //   out[i]  = sum_j c[i,j] * a[i,j] * u[j]  (/ n[i])               divided where normalized; 0 where n[i] is 0
 //   u[j]    = v[j]; with the delta rule (beta)

@@ -1,5 +1,5 @@
-// Offsets: whole numbers of 64 or 32 bits, borrowed. Where sequences begin in packed tokens is int32 in most of the field
-// (cu_seqlens) and Index here; either is read where it lies. Not: other arrays of positions, which are of Index.
+// Offsets: borrowed integers of 64 or 32 bits that say where sequences begin in packed tokens. Most libraries use int32
+// (cu_seqlens), this one Index; both are read without a copy. Not: other arrays of positions, which are always of Index.
 #pragma once
 
 #include <concepts>
@@ -14,7 +14,7 @@ inline namespace v0 {
 class Offsets {
  public:
   Offsets() = default;
-  /// From anything that is a span of either type: std::vector, std::array, std::span.
+  /// From anything that converts to a span of either type: std::vector, std::array, std::span.
   template <class Numbers>
     requires std::convertible_to<const Numbers&, std::span<const Index>>
   Offsets(const Numbers& numbers) : wide_(std::span<const Index>(numbers).data()), size_(std::size(numbers)) {}

@@ -23,7 +23,7 @@ enum class DType { kBool, kU8, kI8, kI16, kU16, kI32, kU32, kI64, kU64, kF16, kB
 QKV_API std::string_view dtype_name(DType dtype);  ///< "F32", as safetensors writes it
 QKV_API std::size_t dtype_bytes(DType dtype);
 
-/// A tensor whose element type is known at run time only. Contiguous, row-major, little-endian. Move-only.
+/// A tensor whose element type is only known at run time. Contiguous, row-major, little-endian. Move-only.
 struct AnyTensor {
   DType dtype = DType::kF32;
   std::vector<Index> sizes;
@@ -48,7 +48,7 @@ QKV_API Tensor<float> to_f32(const AnyTensor& tensor);
 QKV_API Tensor<double> to_f64(const AnyTensor& tensor);
 /// Non-zero -> 1. What Mask::keep and Mask::drop take.
 QKV_API Tensor<std::uint8_t> to_bool(const AnyTensor& tensor);
-/// Integers as they are; a float must hold a whole number that fits. Throws OptionError.
+/// Integers are copied; a float must hold a whole number that fits. Throws OptionError otherwise.
 QKV_API Tensor<std::int64_t> to_i64(const AnyTensor& tensor);
 
 QKV_API AnyTensor any_tensor(const Tensor<float>& tensor);
@@ -63,17 +63,17 @@ class QKV_API StateDict {
     AnyTensor tensor;
   };
 
-  /// Throws OptionError when the name is there already.
+  /// Throws OptionError when the name exists already.
   void add(std::string name, AnyTensor tensor);
   const AnyTensor* find(std::string_view name) const;
-  /// Throws OptionError that lists the names that are there.
+  /// Throws OptionError that lists the existing names.
   const AnyTensor& at(std::string_view name) const;
   bool contains(std::string_view name) const { return find(name) != nullptr; }
   const std::vector<Entry>& entries() const { return entries_; }
   std::size_t size() const { return entries_.size(); }
   StateDict clone() const;
 
-  /// String -> string facts that travel with the tensors (safetensors __metadata__).
+  /// String -> string metadata stored with the tensors (safetensors __metadata__).
   std::map<std::string, std::string> metadata;
 
  private:

@@ -1,4 +1,4 @@
-// Element and index types that every other header speaks. 16-bit floats are storage: they convert to and from float and do no
+// Element and index types that every other header uses. 16-bit floats are storage: they convert to and from float and do no
 // arithmetic of their own.
 #pragma once
 
@@ -12,8 +12,9 @@ inline namespace v0 {
 /// Sizes, strides (in elements, never bytes) and positions. Signed, so that differences of positions are ordinary numbers.
 using Index = std::int64_t;
 
-/// bfloat16: the upper half of a float (8 exponent bits, 7 fraction bits). To float exact; from float rounded to nearest, ties
-/// to even, too large to infinity; a NaN stays one (made quiet, sign and upper payload kept).
+/// bfloat16: the upper half of a float (8 exponent bits, 7 fraction bits). Conversion to float is exact; from float it
+/// rounds to nearest, ties to even, and too large numbers become infinity; a NaN stays NaN (quiet, sign and upper payload
+/// kept).
 struct BFloat16 {
   std::uint16_t bits = 0;
 
@@ -33,7 +34,7 @@ struct BFloat16 {
   }
 };
 
-/// IEEE 754 binary16 (5 exponent bits, 10 fraction bits), subnormals included. Conversions as for BFloat16.
+/// IEEE 754 binary16 (5 exponent bits, 10 fraction bits), subnormals included. Conversions behave as for BFloat16.
 struct Float16 {
   std::uint16_t bits = 0;
 

@@ -1,4 +1,4 @@
-// check<ErrorType>(condition, "function", parts...): the one way to state a requirement. The text is made only when it fails.
+// check<ErrorType>(condition, "function", parts...): the one way to state a requirement. The text is built only when it fails.
 // Not: which requirements there are (each public function states its own); overlap of memory (overlap.h).
 #pragma once
 
@@ -37,7 +37,7 @@ std::string part_text(const Part& part) {
   }
 }
 
-/// Throws ErrorType("[function] " + the parts in a row). Out of line, so that the check itself stays one branch.
+/// Throws ErrorType("[function] " + the parts, concatenated). Out of line, so that the check itself stays one branch.
 template <class ErrorType, class... Parts>
 [[noreturn]] [[gnu::noinline]] [[gnu::cold]] void fail(std::string_view function, const Parts&... parts) {
   std::string text("[");

@@ -29,7 +29,8 @@ constexpr std::array<std::string_view, 8> kNames = {"scalar", "avx2", "avx512", 
                                                     "amx",    "neon", "sve256", "sve512"};
 
 #if defined(__x86_64__)
-/// Clang 16's __builtin_cpu_supports does not know the name. Counts only together with AVX2, which asks for the registers.
+/// Clang 16's __builtin_cpu_supports does not know the name. It counts only together with AVX2, whose test checks the
+/// registers.
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
@@ -62,7 +63,7 @@ std::vector<IsaCandidate> ask_cpu() {
   };
   const auto add = [&](Isa isa, std::initializer_list<Feature> wanted) {
     std::string obstacle =
-        candidates.size() > 1 ? candidates.back().obstacle : std::string();  // each needs what the one before needs
+        candidates.size() > 1 ? candidates.back().obstacle : std::string();  // each needs all that the previous one needs
     for (const Feature& feature : wanted) {
       if (obstacle.empty() && !feature.there) obstacle.append("this CPU has no ").append(feature.name);
     }
@@ -84,8 +85,8 @@ std::vector<IsaCandidate> ask_cpu() {
 #elif defined(__aarch64__)
   candidates.push_back({Isa::kNeon, {}});  // part of the architecture
 #if defined(__linux__)
-  // The length belongs to a thread, and new ones inherit it; it is asked where the first context is made. Code of a fixed
-  // length runs at no other.
+  // The vector length is a property of a thread, and new threads inherit it; it is read where the first context is created.
+  // Code compiled for a fixed length runs at no other length.
   const bool sve = (::getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
   const int answer = sve ? ::prctl(PR_SVE_GET_VL) : 0;
   const int bits = 8 * (answer & PR_SVE_VL_LEN_MASK);

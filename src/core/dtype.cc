@@ -39,7 +39,7 @@ static_assert(static_cast<std::size_t>(DType::kF64) + 1 == kFacts.size());
 
 const DTypeFacts& facts(DType dtype) { return kFacts[static_cast<std::size_t>(dtype)]; }
 
-// What a stored element is worked with as; 16-bit floats become f32 without loss.
+// The type in which a stored element is processed; 16-bit floats become f32 without loss.
 float widen(BFloat16 x) { return static_cast<float>(x); }
 float widen(Float16 x) { return static_cast<float>(x); }
 

@@ -46,7 +46,8 @@ class Descriptor {
   int number_;
 };
 
-// Where the bytes go: the file itself, or what a symbolic link points to, since renaming onto a link would replace the link.
+// The file that is written: the path itself, or the target of a symbolic link, since renaming onto a link would replace the
+// link.
 fs::path real_target(const fs::path& path) {
   std::error_code error;
   if (!fs::is_symlink(path, error)) return path;
@@ -68,14 +69,15 @@ int checked_permissions(const fs::path& path, const fs::path& target) {
   return static_cast<int>(status.st_mode & 07777);
 }
 
-// A name beside `target` that did not exist. Not made from the target's name, which may already be as long as names may be.
+// A new name in the directory of `target`. It is not derived from the target's name, which may already be as long as names may
+// be.
 fs::path fresh_name(const fs::path& target) {
   static std::atomic<unsigned> counter{0};
   return target.parent_path() / (".qkv-" + std::to_string(::getpid()) + "-" + std::to_string(counter++) + ".tmp");
 }
 
 void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path& path) {
-  constexpr std::size_t kMaxWrite = std::size_t{1} << 30;  // Linux writes at most 2 GiB a call
+  constexpr std::size_t kMaxWrite = std::size_t{1} << 30;  // Linux writes at most 2 GiB per call
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kMaxWrite));
     if (written < 0 && errno == EINTR) continue;
@@ -166,12 +168,12 @@ void FileStage::undo_and_refuse(fs::path target, int error) {
   refuse("write_file", target, error);
 }
 
-// Gives the file that will be replaced a second name. Returns errno, 0 when there was none or it has one.
+// Gives the file that will be replaced a second name. Returns errno; 0 when there was no file or it has a second name now.
 int FileStage::keep_old(Staged& entry) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(entry.target, error);
   if (status.type() == fs::file_type::not_found) return 0;
-  // Something else has come there since add().
+  // Something else has appeared there since add().
   if (!fs::is_regular_file(status)) return fs::is_directory(status) ? EISDIR : EEXIST;
   fs::path backup = fresh_name(entry.target);
   // A file system without hard links: the old file is moved aside.
@@ -182,7 +184,7 @@ int FileStage::keep_old(Staged& entry) {
 
 void FileStage::commit() {
   for (Staged& entry : staged_) {
-    // The last rename needs no way back: nothing comes after it.
+    // The last rename needs no undo: nothing comes after it.
     int error = &entry == &staged_.back() ? 0 : keep_old(entry);
     if (error == 0 && ::rename(entry.temporary.c_str(), entry.target.c_str()) != 0) error = errno;
     if (error != 0) undo_and_refuse(entry.target, error);
@@ -195,7 +197,7 @@ void FileStage::commit() {
   staged_.clear();
 }
 
-// Back to how it was: a replaced file gets its old name again, a new one goes, a temporary one goes.
+// Restores the state before commit: a replaced file gets its old name back, new and temporary files are removed.
 void FileStage::undo() noexcept {
   for (const Staged& entry : staged_) {
     if (!entry.renamed) ::unlink(entry.temporary.c_str());

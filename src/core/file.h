@@ -1,5 +1,5 @@
-// Regular files of the operating system: read at an offset, written whole or not at all. What qkv/io/file.h offers and
-// qkv::view uses. Not: formats, pipes, devices. POSIX only.
+// Regular files of the operating system: read at an offset, written whole or not at all. qkv/io/file.h exposes this and
+// qkv::view uses it. Not: formats, pipes, devices. POSIX only.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// A regular file opened for reading. Its size is taken once; a file that turns out shorter is an IoError.
+/// A regular file opened for reading. Its size is read once; a file that turns out to be shorter is an IoError.
 class QKV_API FileReader {
  public:
   explicit FileReader(const std::filesystem::path& path);
@@ -24,7 +24,7 @@ class QKV_API FileReader {
   ~FileReader();
 
   std::uint64_t size() const { return size_; }
-  /// Fills `out` from `offset`. Throws IoError.
+  /// Fills `out` with the bytes from `offset` on. Throws IoError.
   void read_at(std::uint64_t offset, std::span<std::byte> out) const;
 
  private:

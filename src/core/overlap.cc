@@ -20,7 +20,7 @@ struct Axis {
 };
 
 constexpr int kMaxAxes = 9;         // four of each box, and the bytes inside an element
-constexpr int kMaxSteps = 1 << 16;  // some 100 us; reached only by views that no slicing makes
+constexpr int kMaxSteps = 1 << 16;  // some 100 us; reached only by views that slicing never creates
 
 class Equation {
  public:
@@ -148,7 +148,7 @@ std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data()
 
 bool overlaps(const StridedBox& a, const StridedBox& b) {
   if (is_empty(a) || is_empty(b)) return false;
-  const Span first(a), second(b);  // most views lie in memory of their own: no equation then
+  const Span first(a), second(b);  // most views lie in memory of their own and need no equation
   if (first.end <= second.begin || second.end <= first.begin) return false;
   return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
 }

@@ -1,5 +1,5 @@
 // Do two strided views share memory? Decided exactly: interleaved slices of one packed buffer ([B, T, 3, H, D]) do not.
-// And does one view show an element twice, or reach further than addresses do?
+// Does one view show an element twice, or reach beyond the address space?
 #pragma once
 
 #include <array>
@@ -33,8 +33,9 @@ StridedBox box_of(const View<T, Rank>& view) {
   return box;
 }
 
-/// True when a byte belongs to an element of both. Never true for an empty view. Views whose axes run into one another with
-/// strides that do not divide (no tensor and no slice of one has such) may cost too much to decide; they count as overlapping.
+/// True when some byte belongs to an element of both views. Never true for an empty view. Views whose axes run into one another
+/// with strides that do not divide (no tensor and no slice of one has such) may cost too much to decide; they count as
+/// overlapping.
 QKV_API bool overlaps(const StridedBox& a, const StridedBox& b);
 
 template <class T, int RankT, class U, int RankU>
@@ -55,10 +56,10 @@ struct NamedBox {
 QKV_API void check_reach(std::string_view function, const NamedBox& view);
 
 /// Throws ShapeError when a view reaches too far, or an output shows an element twice, or shares one with an input or with
-/// another output. Views that are null or empty are passed over. Allocates nothing.
+/// another output. Views that are null or empty are skipped. Allocates nothing.
 QKV_API void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs);
 
-/// Its parts for outputs, for results whose number is known at run time only: one output by itself, and beside something else.
+/// Its parts, for outputs whose number is only known at run time: one output by itself, and one against another view.
 QKV_API void check_written(std::string_view function, const NamedBox& output);
 QKV_API void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other);
 

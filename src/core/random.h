@@ -1,7 +1,7 @@
-// Random numbers for parameters and batches: Philox with a running counter. The same seed and stream give the same bits on
-// every machine, so nothing here calls a mathematics library (their last bits differ); compile with -ffp-contract=off, as all
-// of qkv. Not: dropout (philox.h), which needs no state; cryptography. Box and Muller 1958, "A note on the generation of random
-// normal deviates".
+// Random numbers for parameters and batches: Philox with a running counter. The same seed and stream give bit-identical numbers
+// on every machine, so nothing here calls a mathematics library (their last bits differ); compile with -ffp-contract=off, as
+// all of qkv. Not: dropout (philox.h), which needs no state; cryptography. Box and Muller 1958, "A note on the generation of
+// random normal deviates".
 #pragma once
 
 #include <cmath>

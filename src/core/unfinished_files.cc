@@ -1,5 +1,5 @@
 // A table of C strings. Each belongs to whoever exchanges it for null: its holder, which frees it, or a handler, which removes
-// the file and lets the string be.
+// the file and does not free the string.
 #include "core/unfinished_files.h"
 
 #include <unistd.h>
@@ -21,7 +21,7 @@ std::array<Place, kUnfinishedFiles> table{};
 
 UnfinishedFile::UnfinishedFile(const std::filesystem::path& path) {
   char* name = ::strdup(path.c_str());
-  if (name == nullptr) return;  // the file is removed on every way out but a signal
+  if (name == nullptr) return;  // the file is removed on every exit except a signal
   for (Place& place : table) {
     char* empty = nullptr;
     if (place.compare_exchange_strong(empty, name)) {

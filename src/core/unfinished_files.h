@@ -10,8 +10,8 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Holds a name from its construction to its destruction. Where kUnfinishedFiles are held at once, others are not: those stay
-/// behind a signal.
+/// Holds a name from its construction to its destruction. Once kUnfinishedFiles are held, further names are not, and
+/// their files remain after a signal.
 class QKV_API UnfinishedFile {
  public:
   UnfinishedFile() = default;
@@ -26,7 +26,7 @@ class QKV_API UnfinishedFile {
 
 constexpr int kUnfinishedFiles = 64;
 
-/// Removes all that are held. Async-signal-safe: for a handler that ends the process next.
+/// Removes all files whose names are held. Async-signal-safe: for a handler that ends the process next.
 QKV_API void remove_unfinished_files() noexcept;
 
 }  // namespace v0

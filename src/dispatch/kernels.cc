@@ -21,7 +21,7 @@
 extern "C" {
 QKV_FOR_EACH_ISA(QKV_DECLARE)
 #if defined(__x86_64__)
-// These two hold products of bf16 pairs and nothing else.
+// These two hold only products of bf16 pairs.
 extern const qkv::KernelTable qkv_kernels_avx512bf16, qkv_kernels_amx;
 extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512bf16, qkv_capture_kernels_amx;
 #endif
@@ -71,7 +71,7 @@ const KernelTables& kernel_tables(Isa isa) {
     }
 #endif
     default:
-      return kernel_tables(Isa::kScalar);  // contexts take none that this build does not hold
+      return kernel_tables(Isa::kScalar);  // a context never has one that this build does not hold
   }
 #undef QKV_CASE
 }

@@ -23,11 +23,11 @@ struct KernelTables {
   const SecondOrderTable& second_order;
 };
 
-QKV_API const KernelTables& kernel_tables(Isa isa);  // nn, lm and the tool stand outside this library
+QKV_API const KernelTables& kernel_tables(Isa isa);  // nn, lm and the tool are outside this library
 
 constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || isa == Isa::kAmx; }
 
-/// A table's kernels for elements of type T. Some tables have none for 16 bits.
+/// The kernels of a table for elements of type T. Some tables have none for 16 bits.
 template <class T, class Table>
 const auto& for_element(const Table& table) {
   if constexpr (std::is_same_v<T, float>) {

@@ -1,5 +1,6 @@
 // Cuts a block of scratch memory into pieces that start at cache lines; callers of kernels use it too. Not: who lends the block
-// (core/threads/scratch.h). Always inlined: a copy compiled for one instruction set must not stand in for another's at link time.
+// (core/threads/scratch.h). Always inlined: a copy compiled for one instruction set must not stand in for another's at link
+// time.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +12,17 @@ namespace qkv {
 /// Rounded up to whole cache lines.
 [[gnu::always_inline]] constexpr std::size_t round_to_line(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Bytes of `count` elements, in whole cache lines.
+/// Bytes of `count` elements, rounded up to whole cache lines.
 template <class E>
 [[gnu::always_inline]] constexpr std::size_t line_bytes(Index count) {
   return round_to_line(static_cast<std::size_t>(count) * sizeof(E));
 }
 
-/// Hands out pieces of the block at `base`, which starts at a cache line. With a null base it only counts: the same lines of
-/// code say how much to borrow and where everything lies.
+/// Hands out pieces of the block at `base`, which starts at a cache line. With a null base it only counts: so the same
+/// code computes how much to borrow and where everything lies.
 class Carver {
  public:
-  /// `used`: bytes at the front that are taken already.
+  /// `used`: bytes at the front that are already taken.
   [[gnu::always_inline]] explicit Carver(void* base, std::size_t used = 0)
       : base_(static_cast<std::byte*>(base)), used_(round_to_line(used)) {}
 

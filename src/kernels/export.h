@@ -8,5 +8,5 @@
 #define QKV_JOIN_(a, b) a##_##b
 #define QKV_JOIN(a, b) QKV_JOIN_(a, b)
 
-/// QKV_EXPORT(CacheTable, qkv_cache_kernels) = {..}; defines qkv_cache_kernels_avx2 and so on.
+/// QKV_EXPORT(CacheTable, qkv_cache_kernels) = {...}; defines qkv_cache_kernels_avx2 and so on.
 #define QKV_EXPORT(type, name) extern "C" const qkv::type QKV_JOIN(name, QKV_ISA)

@@ -60,7 +60,7 @@ bool names_cpu(std::string_view controllers) {
 }
 
 int affinity_cpus() {
-  // The kernel may know more CPUs than cpu_set_t holds; it then says EINVAL until the set is large enough.
+  // The kernel may know more CPUs than cpu_set_t holds; it then returns EINVAL until the set is large enough.
   for (int cpus = 1024; cpus <= 1 << 20; cpus *= 4) {
     std::vector<cpu_set_t> set((CPU_ALLOC_SIZE(cpus) + sizeof(cpu_set_t) - 1) / sizeof(cpu_set_t));
     const std::size_t bytes = set.size() * sizeof(cpu_set_t);
@@ -94,7 +94,7 @@ std::optional<double> cgroup_cpus(std::string_view membership, const fs::path& r
 int available_threads() {
   int threads = affinity_cpus();
   if (const auto cpus = cgroup_cpus(read_text("/proc/self/cgroup"), "/sys/fs/cgroup")) {
-    // Rounded down: a thread more than the quota pays for is stopped in the middle of a region, and all wait for it.
+    // Rounded down: a thread beyond the quota is stopped in the middle of a region, and all others wait for it.
     threads = std::min(threads, static_cast<int>(std::min(*cpus, double{kMaxThreads})));
   }
   return std::clamp(threads, 1, kMaxThreads);

@@ -8,7 +8,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// More threads than this are taken for a mistake.
+/// A larger number of threads is treated as a mistake.
 inline constexpr int kMaxThreads = 1024;
 
 /// CPUs' worth of time that the control groups leave to this process, the tightest of all levels; none when unlimited.

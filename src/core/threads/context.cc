@@ -67,7 +67,7 @@ Isa chosen_isa(const ContextOptions& options) {
 }
 
 // One region: workers take items from one counter, so items are claimed in ascending order and an item may wait for a smaller
-// one: that one is already running, whatever threads there are. When one fails, those that wait for it give up.
+// one: that one is already running, for any number of threads. When one fails, those that wait for it give up.
 struct Region {
   const Index items;
   const std::function<void(Index, int)>& body;
@@ -84,7 +84,7 @@ struct Region {
         return;  // the caller gets the exception of the item that failed
       } catch (...) {
         failed.store(true, std::memory_order_relaxed);
-        next.store(items, std::memory_order_relaxed);  // nobody claims another
+        next.store(items, std::memory_order_relaxed);  // no worker claims another item
         throw;
       }
     }

@@ -12,7 +12,7 @@ inline namespace v0 {
 
 /// Whether an item of the region that this thread works in has thrown.
 QKV_API bool region_failed();
-/// Ends an item that waits for one that has thrown. Never leaves the region.
+/// Ends an item that waits for one that has thrown. The exception never leaves the region.
 struct RegionFailed {};
 
 struct Context::Impl {

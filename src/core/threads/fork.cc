@@ -1,4 +1,4 @@
-// Counts forks by a handler that the first question installs.
+// Counts forks by a handler that the first call installs.
 #include "core/threads/fork.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// What a child process inherits from fork and must not trust: threads are gone, locks may be held by them for ever.
+// What a child process inherits from fork and must not trust: threads are gone, they may hold locks forever.
 // Not: fork from inside a region; such a child may only exec or _exit.
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// How many forks lie between this process and the one that loaded the library. Costs a load: no system call per region.
+/// How many forks lie between this process and the one that loaded the library. It costs one load: no system call per region.
 std::uint64_t fork_generation();
 
 /// A lock that is only ever tried, and that a child of fork finds free whoever held it in the parent.

@@ -1,5 +1,6 @@
-// A region of threads only where the work is worth one: handing items over costs microseconds, much more when threads sleep. And
-// where what a callback has thrown leaves the kernels. Not: how items are dealt (context.cc). The bits are the same either way.
+// Opens a region of threads only if the work is worth one: handing items over costs microseconds, much more when threads sleep.
+// It also rethrows what a callback has thrown. Results are bit-identical with and without a region. Not: how items are dealt
+// (context.cc).
 #pragma once
 
 #include <functional>
@@ -10,12 +11,13 @@
 namespace qkv {
 inline namespace v0 {
 
-/// What one element of light work (a copy, a normalised value) and one work item of attention cost beside their products.
+/// What one element of light work (a copy, a normalised value) and one work item of attention cost in addition to their
+/// products.
 inline constexpr double kElementFlops = 32;
 inline constexpr double kItemFlops = 5e4;
 
-/// body(item, worker) for every item in [0, items), which take about `flops` together. An exception of a callback within an item
-/// is thrown when that item has ended.
+/// body(item, worker) for every item in [0, items), which take about `flops` together. An exception of a callback within an
+/// item is thrown when that item has ended.
 template <class Body>
 void parallel_for_flops(Context& context, Index items, double flops, const Body& body) {
   const auto whole_item = [&body](Index item, int worker) {
@@ -23,7 +25,8 @@ void parallel_for_flops(Context& context, Index items, double flops, const Body&
     rethrow_callback_error();
   };
   if (flops >= context.impl().region_flops) {
-    context.parallel_for(items, std::cref(whole_item));  // a reference: the body itself might not fit without an allocation
+    context.parallel_for(items,
+                         std::cref(whole_item));  // by reference: std::function might have to allocate for the body itself
     return;
   }
   for (Index item = 0; item < items; ++item) whole_item(item, 0);

@@ -1,4 +1,4 @@
-// Scratch memory of a Context: blocks that calls borrow and give back, so that a repeated call allocates nothing.
+// Scratch memory of a Context: blocks that calls borrow and return, so that a repeated call allocates nothing.
 // Not: memory that outlives a call. Contents are not cleared.
 // For "nothing is allocated after the first call of a shape" borrow once per call, before its region, for all workers together:
 // what workers borrow by themselves depends on how they happen to meet.
@@ -25,16 +25,16 @@ class QKV_API ScratchPool {
   ScratchPool(const ScratchPool&) = delete;
   ScratchPool& operator=(const ScratchPool&) = delete;
 
-  /// The smallest free block of at least `bytes`, else a new one. Thread-safe. Throws std::bad_alloc.
+  /// The smallest free block of at least `bytes`, otherwise a new one. Thread-safe. Throws std::bad_alloc.
   Block take(std::size_t bytes);
   void give_back(Block block) noexcept;
-  /// Frees what nobody holds. Allocates nothing.
+  /// Frees all blocks that no call holds. Allocates nothing.
   void trim() noexcept;
   /// Bytes of all blocks, borrowed or free.
   std::size_t held_bytes() const;
 
  private:
-  std::vector<Block> free_;  // capacity >= number of blocks, so giving back never allocates
+  std::vector<Block> free_;  // capacity >= number of blocks, so returning a block never allocates
   std::size_t num_blocks_ = 0;
   std::size_t held_bytes_ = 0;
 };
@@ -57,7 +57,7 @@ class ScratchLease {
 
   /// 64-byte aligned; null when nothing was borrowed.
   std::byte* data() const { return block_.data; }
-  /// At least what was asked for.
+  /// At least the requested size.
   std::size_t bytes() const { return block_.bytes; }
   template <class T>
   T* as() const {

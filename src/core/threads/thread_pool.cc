@@ -1,5 +1,5 @@
-// The own thread pool: the caller takes unclaimed bodies itself, idle workers spin briefly and then sleep, the join yields.
-// So a region never waits for a worker to wake: after idle it costs microseconds, not a scheduler tick.
+// The library's own thread pool: the caller takes unclaimed bodies itself, idle workers spin briefly and then sleep, the join
+// yields. So a region never waits for a worker to wake: after idle it costs microseconds, not a scheduler tick.
 // Not: items (context.cc), nesting, priorities, affinity of single workers.
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kIdleSpin = std::chrono::microseconds(25);  // longer than the gap between two regions of one layer
-constexpr auto kJoinYield = std::chrono::milliseconds(1);  // then the caller sleeps too: its last worker has real work
+constexpr auto kJoinYield = std::chrono::milliseconds(1);  // then the caller sleeps too: its last worker still has real work
 
 void relax() {
 #if defined(__x86_64__)
@@ -55,7 +55,8 @@ class Team {
       threads_.reserve(static_cast<std::size_t>(helpers));
       for (int n = 0; n < helpers; ++n) threads_.emplace_back([this] { work(); });
     } catch (...) {
-      // The system has no more threads to give, or no memory for one: those that started, at worst none, do all bodies.
+      // The system has no more threads to give, or no memory for one: the threads that started (possibly none) and the caller
+      // run all bodies.
     }
   }
 
@@ -181,7 +182,7 @@ class ThreadPool final : public Executor {
     team_->run(workers, body);
   }
 
-  // The same promise on one thread: every body is called, then the first exception goes on.
+  // The same guarantee on one thread: every body is called, then the first exception is rethrown.
   static void run_alone(int workers, const std::function<void(int)>& body) {
     std::exception_ptr error;
     for (int n = 0; n < workers; ++n) {
@@ -197,7 +198,7 @@ class ThreadPool final : public Executor {
   const int threads_;
   RegionLock lock_;
   std::uint64_t generation_ = 0;
-  std::unique_ptr<Team> team_;  // made by the first region, so an unused pool has no threads
+  std::unique_ptr<Team> team_;  // created by the first region, so an unused pool has no threads
 };
 
 }  // namespace
