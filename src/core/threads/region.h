@@ -25,8 +25,7 @@ void parallel_for_flops(Context& context, Index items, double flops, const Body&
     rethrow_callback_error();
   };
   if (flops >= context.impl().region_flops) {
-    context.parallel_for(items,
-                         std::cref(whole_item));  // by reference: a copy of the body might need an allocation
+    context.parallel_for(items, std::cref(whole_item));  // by reference: a copy of the body might need an allocation
     return;
   }
   for (Index item = 0; item < items; ++item) whole_item(item, 0);
