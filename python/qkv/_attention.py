@@ -165,7 +165,7 @@ def attention(
     all_weights = None
     if weights is not None and isinstance(k, KVCache):
         raise _core.UnsupportedError(
-            f"[attention] weights are not seen on a KVCache, neither all of them nor by a Capture: got weights={weights!r}; "
+            f"[attention] weights are not computed on a KVCache, neither all of them nor for a Capture: got weights={weights!r}; "
             "cache.read(sequence) gives k and v, on which they are"
         )
     if weights is not None and looking is None:

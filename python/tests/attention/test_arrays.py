@@ -122,7 +122,7 @@ def test_unsupported_combinations_are_named() -> None:
     cache = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=8)
     cache.append(k, v)
     refused(NotImplementedError, "dropout", call=lambda: qkv.attention(q, cache, dropout=0.5, seed=1))
-    refused(ValueError, "not computed on a KVCache", call=lambda: qkv.attention(q, cache, weights="all"))
+    refused(NotImplementedError, "not computed on a KVCache", call=lambda: qkv.attention(q, cache, weights="all"))
     refused(NotImplementedError, "capture is not computed", call=lambda: qkv.attention(q, cache, weights=qkv.Capture(rows=[0])))
     assert issubclass(qkv.UnsupportedError, (qkv.Error, NotImplementedError))
 
