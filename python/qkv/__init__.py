@@ -5,7 +5,7 @@
 
 Core: :func:`attention`, :func:`attention_backward`, :class:`Mask`, :class:`KVCache`, :func:`linear_attention`,
 :class:`Capture`, :class:`Rotary`. Layers: ``qkv.nn``. A small language model: :class:`AttentionLM`. Pictures: :func:`plot`.
-PyTorch: ``qkv.torch``; JAX: ``qkv.jax``; Hugging Face: ``qkv.transformers``. Each of these is imported when it is first used.
+PyTorch: ``qkv.torch``; JAX: ``qkv.jax``; Hugging Face: ``qkv.transformers``. Each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from .lm import AttentionLM
     from .plotting import plot
 
-# Imported at first use: what they need takes time to load, or is not there at all.
+# These are imported at first use: what they need takes time to load, or may not be installed.
 _LAZY_MODULES = ("nn", "torch", "jax", "transformers", "lm", "io")
 _LAZY_NAMES = {"AttentionLM": "lm", "plot": "plotting"}
 

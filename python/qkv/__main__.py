@@ -1,4 +1,4 @@
-"""``python -m qkv`` and the command ``qkv``: the tool of C++ that lies in the package. Not: a command line written in
+"""``python -m qkv`` and the command ``qkv``: both run the C++ tool that is part of the package. No command line is written in
 Python."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TOOL = Path(__file__).parent / "bin" / ("qkv.exe" if os.name == "nt" else "qkv")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the tool with the arguments of this process; its exit code: 0 done, 1 the work failed, 2 wrong usage or input."""
+    """Runs the tool with this process's arguments; returns its exit code: 0 done, 1 the work failed, 2 wrong usage or input."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not TOOL.is_file():
         print(

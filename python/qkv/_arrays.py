@@ -18,7 +18,7 @@ from . import _core
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 
-#: What differentiates attention where this package's NumPy face does not: the end of errors' texts.
+#: What differentiates attention where the plain functions of this package do not; error messages end with it.
 ATTENTION_WAYS = "qkv.torch.scaled_dot_product_attention and qkv.torch.flex_attention are differentiable"
 
 
@@ -33,9 +33,9 @@ def _is_jax(x: Any) -> bool:
 
 
 def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
-    """ValueError for a tensor whose gradient would be lost; TypeError for one that is more, or less, than its memory.
+    """Raises ValueError for a tensor whose gradient would be lost, TypeError for one that means something else than its memory.
 
-    ways: what to use instead, a sentence.
+    ways: a sentence that says what to use instead.
     """
     if _is_torch(x):
         torch = sys.modules["torch"]
@@ -114,20 +114,20 @@ def _name_of(dtype: Any) -> str:
 
 
 def sum_dtype(x: Any) -> str:
-    """The type in which numbers of x's type are added up, and in which lse and weights are given."""
+    """The type in which numbers of x's type are summed, and in which lse and weights are returned."""
     name = dtype_name(x)
     return "float64" if name == "float64" else "float32"
 
 
 def require_float(x: Any, name: str, function: str) -> None:
-    """TypeError unless x has one of the four element types."""
+    """Raises TypeError unless x has one of the four element types."""
     got = dtype_name(x)
     if got not in _FLOATS:
         raise TypeError(f"[{function}] {name} must be float32, float64, bfloat16 or float16: got {got}")
 
 
 def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
-    """Shape of the first; TypeError or ValueError where arrays do not have one element type and one number (2 to 4) of axes."""
+    """Shape of the first. Raises TypeError or ValueError unless all have one element type and one number (2 to 4) of axes."""
     first_name, first = next(iter(arrays.items()))
     require_float(first, first_name, function)
     wanted, rank = dtype_name(first), len(getattr(first, "shape", ()))
@@ -146,7 +146,7 @@ def check_inputs(function: str, **arrays: Any) -> tuple[int, ...]:
 
 
 def laid_out(x: Any, name: str, layout: str | None) -> Any:
-    """operand of a view [B, H, T, D] of x in `layout`; nothing is copied, of JAX's arrays neither."""
+    """operand of x, which lies in `layout`, viewed as [B, H, T, D]; nothing is copied, not even of JAX arrays."""
     if layout != "bthd" or len(x.shape) < 3:
         return operand(x, name)
     require_untraced(x, name)
@@ -159,8 +159,8 @@ def heads_first(shape: tuple[int, ...], layout: str | None) -> tuple[int, ...]:
 
 
 def check_layout(function: str, layout: str | None, q: Any, k: Any) -> None:
-    """ValueError for a layout that is none, and for heads that do not fit; a warning where tokens seem to stand before heads and
-    nobody has said so."""
+    """Raises ValueError for an unknown layout and for heads that do not fit; warns where the axis of tokens seems to stand
+    before that of heads and no layout was given."""
     if layout not in (None, "bhtd", "bthd"):
         raise ValueError(f'[{function}] layout must be "bhtd" or "bthd": got {layout!r}')
     q_shape, k_shape = q.shape, k.shape
@@ -181,7 +181,7 @@ def check_layout(function: str, layout: str | None, q: Any, k: Any) -> None:
 
 
 def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """A new contiguous array for `_core` to fill: torch's where `like` is torch's, else NumPy's."""
+    """A new contiguous array for `_core` to fill: a torch tensor where `like` is one, otherwise a NumPy array."""
     if _is_torch(like):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, dtype))
@@ -193,7 +193,7 @@ def empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 
 def finish(like: Any, made: Any) -> Any:
-    """What `empty` made, as `like`'s library has it: JAX arrays are copied once."""
+    """What `empty` made, as an array of `like`'s library; for JAX it is copied once."""
     if made is not None and _is_jax(like):
         import jax.numpy as jnp
 
@@ -202,7 +202,7 @@ def finish(like: Any, made: Any) -> Any:
 
 
 def boolean(x: Any, name: str) -> Any:
-    """A mask of bool, integers or floats as bytes, non-zero = true; bytes and bools without a copy."""
+    """A mask of bools, integers or floats as bytes, non-zero = true; bytes and bools are not copied."""
     if _is_torch(x):
         torch = sys.modules["torch"]
         x = x.detach()  # what is kept or not has no gradient

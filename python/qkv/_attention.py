@@ -5,9 +5,9 @@
     out[i]  = sum_j dropout(w)[i,j] * v[j]
 
 Letters: B sequences, H query heads, Hkv key/value heads (H % Hkv == 0), Tq queries, Tk keys, D width of q and k, Dv width of v.
-Arrays are read where they lie, in any strides whose last one is 1 (a last axis of stride other than 1 is refused); results are
-of q's library and type. 16-bit types are summed in float32. Nothing of size Tq x Tk is made unless it is asked for.
-Neither PyTorch's nor JAX's derivatives go through these functions: theirs are qkv.torch and qkv.jax.
+Arrays are read where they lie, without a copy, in any strides, but the last axis must have stride 1. Results are of q's library
+and type. 16-bit types are summed in float32. Nothing of size Tq x Tk is made unless it is asked for.
+PyTorch's and JAX's derivatives do not go through these functions: use qkv.torch and qkv.jax for them.
 Vaswani 2017 (arXiv:1706.03762) eq. 1; Dao 2023 (2307.08691).
 """
 
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class Gradients(NamedTuple):
-    """What attention_backward gives; None where it was not wanted or there is nothing to differentiate."""
+    """What attention_backward returns; None where it was not asked for or there is nothing to differentiate."""
 
     dq: Any
     dk: Any
@@ -60,7 +60,7 @@ DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
 
 
 def empty_gradients(function: str, need: Sequence[str], made: Any, *, q: Any, k: Any, v: Any, **options: Any) -> dict[str, Any]:
-    """A new array for each that `need` names, in the order of :class:`Gradients`; ValueError for one that is not there."""
+    """A new array for each name in `need`, in the order of :class:`Gradients`. Raises ValueError for one without an input."""
     need = (need,) if isinstance(need, str) else need
     unknown = set(need) - set(DIFFERENTIABLE)
     if unknown:
@@ -117,31 +117,32 @@ def attention(
         q: [B, H, Tq, D], or without batch [H, Tq, D], or one head [Tq, D]. float32, float64, bfloat16 or float16.
         k, v: [B, Hkv, Tk, D], [B, Hkv, Tk, Dv], of q's type and number of axes. Or k a :class:`KVCache` and no v.
         causal: True (only when Tq == Tk), "top_left" (query 0 sees key 0) or "bottom_right" (the last query sees the last key).
-        mask: a :class:`Mask`; all masks that are given hold together.
-        keep, drop: arrays, non-zero = may (may not) attend: four axes [B|1, H|1, Tq|1, Tk|1], or fewer that ``mask_axes``
-            names: "bk", "qk", "bqk", "hqk".
+        mask: a :class:`Mask`. A key is attended only where every mask that is given allows it.
+        keep, drop: arrays, non-zero = may attend (keep) or may not (drop): four axes [B|1, H|1, Tq|1, Tk|1], or fewer that
+            ``mask_axes`` names: "bk", "qk", "bqk", "hqk".
         bias: added to scores, [B|1, H|1, Tq|1, Tk|1], float32 (float64 for float64); -inf = not kept.
-        window: (left, right), numbers of other tokens that may be attended, inclusive; -1 = unbounded. Aligned as ``causal``
-            says.
-        key_lengths: [B]: keys from there on are padding.
-        scale: default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).
-        dropout, seed: probability on weights, and the 64-bit seed that fixes the pattern. ``first_sequence``: number of
-            sequence 0.
-        empty_row: what a row without keys gives: "zero", "mean" or "nan".
-        sinks: [H], a learned logit for each head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
-        return_lse: also lse [B, H, Tq], float32 (float64 for float64), natural log.
-        weights: "all": also the weights [B, H, Tq, Tk] before dropout, "applied": after it; a :class:`Capture`: also what it
-            saw.
+        window: (left, right), how many tokens on each side of its own a query may attend; -1 = unbounded. Aligned as
+            ``causal`` says.
+        key_lengths: [B], whole numbers: the keys of sequence b from key_lengths[b] on are padding.
+        scale: the factor on q.k, default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).
+        dropout, seed: the probability that a weight is dropped, and the 64-bit seed that fixes the pattern.
+            ``first_sequence``: the number that sequence 0 has in the pattern.
+        empty_row: what a row without keys gives: "zero", "mean" (of all values) or "nan".
+        sinks: [H], a learned logit per head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
+        return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log.
+        weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; a :class:`Capture`: what
+            it asks for.
         out: where to write, [B, H, Tq, Dv]; default: a new array.
         layout: "bhtd", or "bthd" of q, k, v and out [B, T, H, D] (or [T, H, D]); no copy is made for it. lse and weights stay
-            [B, H, Tq] and [B, H, Tq, Tk]. None is "bhtd", with a warning where it does not look so.
+            [B, H, Tq] and [B, H, Tq, Tk]. None is "bhtd", with a warning where the shapes look like "bthd".
 
     Returns:
         out, or a tuple of out, lse (return_lse) and weights or :class:`Captured` (weights).
 
     Raises:
-        TypeError: element types. ValueError: shapes, strides, options, a read-only ``out``, an array on another device.
-        UnsupportedError (a NotImplementedError): combinations that docs/concepts/limits.md lists.
+        TypeError: for element types that are not supported or differ. ValueError: for wrong shapes, strides or options, a
+            read-only ``out``, or an array that is not on the CPU.
+        UnsupportedError (a NotImplementedError): for the combinations that docs/concepts/limits.md lists.
     """
     if isinstance(k, KVCache):
         if v is not None:
@@ -202,16 +203,16 @@ def attention_backward(
     """Gradients of sum(out * dout) (+ sum(lse * dlse)).
 
     Args:
-        dout: the gradient that arrives at out, [B, H, Tq, Dv]; q, k, v, out, lse: what :func:`attention` was given and returned
-            (return_lse=True).
-        dlse: the gradient that arrives at lse, [B, H, Tq]; optional.
+        dout: the gradient of the loss by out, [B, H, Tq, Dv]; q, k, v: what :func:`attention` was given; out, lse: what it
+            returned (with return_lse=True).
+        dlse: the gradient of the loss by lse, [B, H, Tq]; optional.
         need: any of "q", "k", "v", "bias", "sinks", "position_bias".
-        weights: a Capture with of="gradient": also maps of weights times their gradient.
-        layout, options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ..).
+        weights: a Capture with of="gradient": also return maps of weights times their gradient.
+        layout, options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ...).
 
     Returns:
-        :class:`Gradients`, of the inputs' types (bias, sinks, position_bias: float32, or float64 for float64); with weights a
-        tuple of them and :class:`Captured`.
+        :class:`Gradients`, of the inputs' types (bias, sinks, position_bias: float32, or float64 for float64); with
+        weights a tuple of them and :class:`Captured`.
     """
     if weights is not None and not isinstance(weights, Capture):
         raise TypeError(f'[attention_backward] weights must be a Capture(of="gradient", ..): got {type(weights).__name__}')
@@ -232,7 +233,7 @@ def attention_backward(
 
 
 def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | None = None, **options: Any) -> Any:
-    """The weights alone, [B, H, Tq, Tk], float32 (float64 for float64): after softmax, before dropout (or after it: applied).
+    """The weights alone, [B, H, Tq, Tk], float32 (float64 for float64): before dropout, or with ``applied`` after it.
 
     layout, options: as :func:`attention`.
     """
@@ -245,8 +246,8 @@ def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | No
 
 
 def attention_plan(q: Any, k: Any, v: Any, *, layout: str | None = None, **options: Any) -> dict[str, Any]:
-    """What a call would do, without doing it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, why others were
-    skipped."""
+    """What a call would do, without doing it: algorithm, tiles (full, partial, skipped), FLOPs, bytes, and why other
+    algorithms were not chosen."""
     shape = check_inputs("attention_plan", q=q, k=k, v=v)
     check_layout("attention_plan", layout, q, k)
     of_q, of_k, of_v = (laid_out(x, name, layout) for x, name in ((q, "q"), (k, "k"), (v, "v")))

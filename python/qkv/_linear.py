@@ -19,14 +19,14 @@ operand = functools.partial(_arrays.operand, ways=_WAYS)
 
 
 class LinearState(NamedTuple):
-    """What the keys so far add up to: kv [B, Hkv, F, Dv], and z [B, Hkv, F] where normalised (else None)."""
+    """The sums over the keys so far: kv [B, Hkv, F, Dv], and z [B, Hkv, F] where normalised (otherwise None)."""
 
     kv: Any
     z: Any = None
 
 
 class LinearGradients(NamedTuple):
-    """What linear_attention_backward gives; None where there is nothing to differentiate."""
+    """What linear_attention_backward returns; None where there is nothing to differentiate."""
 
     dq: Any
     dk: Any
@@ -68,8 +68,9 @@ def linear_attention(
         q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], float32 or float64 (fewer axes as in :func:`qkv.attention`).
         feature_map: "elu+1", "relu", "identity", or "softmax" with features [F, D] of :func:`random_features`.
         causal (Tq == Tk), normalized, scale; form: "chunked" or "recurrent".
-        log_decay [B|1, Hkv|1, T|1]: decay of each token (RetNet, Mamba-2, gated); beta [B|1, Hkv|1, T|1]: the delta rule.
-        state: a :class:`LinearState` before the first key.
+        log_decay [B|1, Hkv|1, T|1]: logarithm of each token's decay (RetNet, Mamba-2, gated); beta [B|1, Hkv|1, T|1]: the delta
+            rule.
+        state: the :class:`LinearState` before the first key; none: zeros.
     Returns:
         out [B, H, Tq, Dv], then the normaliser [B, H, Tq] (return_normalizer) and the state after the last key (return_state).
     """

@@ -18,8 +18,8 @@ _TABLE_WAYS = "qkv.torch.flex_attention with score_mod=qkv.torch.Relative(table)
 
 
 class PositionBias:
-    """A bias of the head and of how far the key lies from the query, d = j - i - offset. Memory: the distances, never Tq x
-    Tk."""
+    """A bias that depends on the head and on how far the key lies from the query, d = j - i - offset. Its memory is of the
+    order of the distances, never Tq x Tk."""
 
     def __init__(self, core: Any, text: str) -> None:
         self._core, self._text = core, text
@@ -29,7 +29,7 @@ class PositionBias:
 
     @classmethod
     def alibi(cls, slopes: Sequence[float] | int, align: str = "square") -> PositionBias:
-        """-slopes[h] * abs(d); a number of heads stands for the usual slopes. Press 2022 (arXiv:2108.12409)."""
+        """-slopes[h] * abs(d); a number of heads instead of slopes means the usual ones. Press 2022 (arXiv:2108.12409)."""
         values = _core.alibi_slopes(slopes) if isinstance(slopes, int) else [float(s) for s in slopes]
         return cls(_core.alibi(values, align), f"alibi({slopes!r}, {align!r})")
 
@@ -48,7 +48,7 @@ class PositionBias:
 
 
 def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> Callable[..., np.ndarray]:
-    """_core's callback of the user's: values, and slopes where they are wanted, one behind the other."""
+    """The callback that _core calls, made of the user's functions: values, then slopes where they are wanted."""
 
     def block(scores: np.ndarray, wants_slopes: bool, b: int, h: int, first_query: int, first_key: int) -> np.ndarray:
         i = first_query + np.arange(scores.shape[0])[:, None]
@@ -67,8 +67,8 @@ class ScoreMod:
     """A function of scores, after soft cap and bias, before the mask (FlexAttention's score_mod), on blocks of NumPy arrays.
 
     value(score, b, h, i, j) -> score: score [queries, keys], b and h ints, i [queries, 1], j [1, keys]. slope: likewise,
-    d value / d score; without it backward raises. Both are called from the kernels' threads, must depend on their arguments
-    alone, and may be called for pairs that the mask hides. Dong 2024 (arXiv:2412.05496).
+    d value / d score; without it backward raises. Both are called from the kernels' threads. They must depend on their
+    arguments alone, and may be called for pairs that the mask hides. Dong 2024 (arXiv:2412.05496).
     """
 
     value: Callable[..., Any]
@@ -103,7 +103,7 @@ def build_mask(
     drop: Any = None,
     mask_axes: str | None = None,
 ) -> Mask | None:
-    """The intersection of all that is given; None where nothing is."""
+    """The intersection of all masks that are given; None where none is."""
     parts = [] if mask is None else [mask]
     if mask is not None and not isinstance(mask, Mask):
         raise TypeError(f"[attention] mask must be a qkv.Mask: got {type(mask).__name__}; an array goes to keep= or drop=")
@@ -120,7 +120,7 @@ def build_mask(
         if array is not None:
             dense = boolean(array, name)
             own = len(dense[2]) if isinstance(dense, tuple) else dense.ndim
-            # q without batch or head axis: a mask of q's own rank can mean one thing only.
+            # q has no batch or head axis: a mask of q's own rank can mean one thing only.
             parts.append(Mask(make(dense, mask_axes, mask_axes is None and rank < 4 and own == rank)))
     return functools.reduce(Mask.__and__, parts) if parts else None
 

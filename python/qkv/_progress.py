@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import TextIO
 
 _EIGHTHS = "▏▎▍▌▋▊▉"
-_LINES = 10  # of a run that is no terminal's
+_LINES = 10  # of a run whose output is not a terminal
 _REDRAW = 0.04  # seconds
 
 
 class Progress:
-    """with Progress(steps) as shown: shown.update(done, "loss 1.23"). The bar goes away at the end; a last line stays."""
+    """with Progress(steps) as shown: shown.update(done, "loss 1.23"). The bar disappears at the end; a last line stays."""
 
     def __init__(self, total: int, *, shown: bool = True, stream: TextIO | None = None) -> None:
         self.total, self.shown, self.stream = max(total, 1), shown, stream or sys.stderr
@@ -28,7 +28,7 @@ class Progress:
         return self
 
     def update(self, done: int, words: str) -> None:
-        """So many of the total are done."""
+        """Shows that so many of the total are done."""
         before, self._done, self._words = self._done, done, words
         if not self.shown:
             return

@@ -25,7 +25,7 @@ Entry = tuple[str, str, tuple[int, ...], Any]
 
 
 def entry_of(name: str, tensor: Any) -> Entry:
-    """One array of NumPy, PyTorch (copied to the CPU where it is elsewhere) or JAX, in native byte order, contiguous."""
+    """A NumPy, PyTorch (copied to the CPU if it is elsewhere) or JAX array, in native byte order and contiguous."""
     if _is_torch(tensor):
         torch = sys.modules["torch"]
         tensor = tensor.detach().cpu().contiguous()
@@ -52,7 +52,7 @@ def entries_of(state: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> list[Ent
 
 
 def tensor_of(entry: Entry, framework: str) -> Any:
-    """The array of an entry, which owns the memory: "numpy" or "torch"."""
+    """The array of an entry; it owns its memory: "numpy" or "torch"."""
     _, code, sizes, raw = entry
     dtype = _NAMES[code]
     if framework == "torch":
@@ -64,7 +64,7 @@ def tensor_of(entry: Entry, framework: str) -> Any:
     if dtype == "bfloat16":
         try:
             import ml_dtypes
-        except ImportError:  # NumPy has no such type: the same numbers, exactly, in 32 bits
+        except ImportError:  # NumPy has no such type: float32 holds the same numbers exactly
             return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(sizes)
         return raw.view(ml_dtypes.bfloat16).reshape(sizes)
     return raw.view(dtype).reshape(sizes)

@@ -1,4 +1,4 @@
-"""Looking at attention while it runs. Looking never changes the answer: out keeps its bits, nothing of size Tq x Tk is made."""
+"""Looking at attention while it runs. Looking never changes the answer, bit for bit. Nothing of size Tq x Tk is made."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Capture", "Captured"]
 class Capture:
     """What to look at: ``qkv.attention(..., weights=Capture(statistics=True))``.
 
-    Statistics are found on the way; all else needs the scores a second time, of the chosen heads only.
+    Statistics are computed on the way; everything more needs the scores a second time, but of the chosen heads only.
     """
 
     heads: Sequence[int] = ()  #: query heads, in this order; none: all
     rows: Sequence[int] = ()  #: queries whose whole rows of weights are wanted
-    top_k: int = 0  #: of every row, its largest
-    statistics: bool = False  #: of every row, always of the weights before dropout
-    column_mass: bool = False  #: of every key: the sum of its column
+    top_k: int = 0  #: how many of the largest weights of every row
+    statistics: bool = False  #: entropy, largest weight and the like of every row, always before dropout
+    column_mass: bool = False  #: the sum of the weights of every key: its column's
     map: tuple[int, int] | None = None  #: (rows, columns) of a map summed over blocks
     of: str = "weights"  #: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient
     offsets: Sequence[int] = ()  #: [B]: query i stands at key i + offset; none: Tk - Tq
@@ -48,7 +48,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Captured:
-    """What was seen, NumPy arrays in float64; None where it was not asked for. "heads" is how many were chosen."""
+    """What was seen, NumPy arrays in float64; None where it was not asked for. "heads" in a shape is how many were chosen."""
 
     rows: np.ndarray | None = field(repr=False)  #: [B, heads, rows, Tk]
     top_weights: np.ndarray | None = field(repr=False)  #: [B, heads, Tq, top_k], the largest first

@@ -12,7 +12,7 @@ __all__ = ["SecondGradients", "attention_double_backward", "attention_jvp"]
 
 
 class SecondGradients(NamedTuple):
-    """What attention_double_backward gives; gbias is None without a bias."""
+    """What attention_double_backward returns; gbias is None without a bias."""
 
     gq: Any
     gk: Any
@@ -28,7 +28,9 @@ def _optional(array: Any, name: str) -> Any:
 def attention_jvp(
     q: Any, k: Any, v: Any, lse: Any, *, tq: Any = None, tk: Any = None, tv: Any = None, tbias: Any = None, **options: Any
 ) -> tuple[Any, Any]:
-    """Tangents of out and lse along (tq, tk, tv, tbias); None is zero. q, k, v, lse as attention returned; options its own.
+    """Tangents of out and lse along (tq, tk, tv, tbias), of the shapes of q, k, v, bias; None is zero.
+
+    q, k, v: what :func:`qkv.attention` was given; lse: what it returned; options: its keyword arguments.
 
     Returns tout [B, H, Tq, Dv], tlse [B, H, Tq].
     """
@@ -57,7 +59,7 @@ def attention_double_backward(
     **options: Any,
 ) -> SecondGradients:
     """Gradients of sum(dq * ddq) + sum(dk * ddk) + sum(dv * ddv) (+ sum(dbias * ddbias)) for q, k, v, dout and bias, where dq,
-    dk, dv, dbias are what attention_backward gives for dout. None is zero. Shapes are those of what each is a gradient of.
+    dk, dv, dbias are what attention_backward gives for dout. None is zero. Each has the shape of what it is a gradient of.
     """
     shape = check_inputs("attention_double_backward", q=q, k=k, v=v, out=out, dout=dout)
     made = [empty(q, tuple(a.shape), dtype_name(q)) for a in (q, k, v, dout)]

@@ -5,8 +5,9 @@
     jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)
 
 Works under jit, grad, value_and_grad, vjp, vmap, checkpoint and scan; float32, float64 (jax_enable_x64), bfloat16, float16.
-Letters and formula: qkv/_attention.py. Backward is qkv's own, O(T) memory; sums in float32 for 16-bit types. Not: forward mode
-(jvp, linearize, hessian), sharding over devices, other devices than CPUs (XLA then says that it has no such target).
+Letters and formula: qkv/_attention.py. Backward is qkv's own, O(T) memory; sums in float32 for 16-bit types. Not
+supported: forward mode (jvp, linearize, hessian), sharding over devices, devices other than CPUs (XLA then says that it has no
+such target).
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...])
 
 
 def _attention_fwd(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> Any:
-    # Each argument comes with the news whether anybody wants its derivative: dbias is summed only for those who do.
+    # Each argument says whether its derivative is wanted: dbias is summed only if it is.
     wants_dbias = optional[0] is not None and optional[0].perturbed
     q, k, v, optional = jax.tree.map(lambda given: given.value, (q, k, v, optional))
     out, lse = _forward(static, q, k, v, optional)
@@ -209,19 +210,21 @@ def attention(
             ``tokens_first``: no copy is made for it.
         causal: True (only when Tq == Tk), "top_left" or "bottom_right".  window: (left, right) other tokens, -1 = unbounded.
         bias: [B|1, H|1, Tq|1, Tk|1], added to scores; -inf = not kept. Its gradient is computed only where it is asked for.
-        mask: a :class:`qkv.Mask`; static: make it once, outside of what is called again and again.
-        keep: bool [B|1, H|1, Tq|1, Tk|1], True = may attend; traced.  key_lengths: int [B]; traced. All masks hold together.
-        scale: a number, default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).  sinks: [H], a logit for each
-            head.
+        mask: a :class:`qkv.Mask`; it is static: make it once, outside of functions that are called again and again.
+        keep: bool [B|1, H|1, Tq|1, Tk|1], True = may attend; traced.  key_lengths: int [B]; traced. Every mask must
+            allow a key.
+        scale: a number, default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).  sinks: [H], a logit per head.
         dropout, seed: as :func:`qkv.attention`; seed: an int (the same pattern as there), a key of jax.random or uint32[2];
             traced. Under vmap the sequences count on from call to call.
-        empty_row: "zero", "mean" or "nan".  return_lse: also lse [B, H, Tq], float32 (float64 for float64), differentiable too.
+        empty_row: "zero", "mean" or "nan".  return_lse: also return lse [B, H, Tq], float32 (float64 for float64),
+            differentiable too.
 
     Returns:
         out, [B, H, Tq, Dv] (or [B, Tq, H, Dv]), or (out, lse).
 
     Raises:
-        TypeError, ValueError when it is traced; jax.errors.JaxRuntimeError with qkv's text where only running can tell.
+        TypeError, ValueError: while the call is traced. jax.errors.JaxRuntimeError with qkv's text: for what only shows when it
+            runs.
     """
     q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
     tokens, heads = (1, 2) if tokens_first else (2, 1)

@@ -19,18 +19,19 @@ class KVCache:
 
         cache = qkv.KVCache(num_kv_heads=8, head_dim=128, capacity=4096)
         cache.append(k, v)                                         # [B, Hkv, n, D], [B, Hkv, n, Dv]
-        out = qkv.attention(q, cache, causal="bottom_right")       # or cache.attention(q, ..)
+        out = qkv.attention(q, cache, causal="bottom_right")       # or cache.attention(q, ...)
 
     Args:
         num_kv_heads, head_dim, v_head_dim: Hkv, D, Dv (0: D).
-        storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale a token and head; off by at most max|row| /
-            254).
-        layout: "contiguous" (capacity: tokens of a sequence), "ring" (window: keys that a query sees; max_append: tokens of one
-            append; first: tokens that are never overwritten, which every query sees too: StreamingLLM's sinks) or "paged" (page_size, pages: of all sequences together).
-        sequences: that are there from the start; max_sequences: at once, forks included.
+        storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale per token and head; the error is at most
+            max|row| / 254).
+        layout: "contiguous" (capacity: tokens per sequence), "ring" (window: keys that a query sees; max_append: tokens of one
+            append; first: tokens that are never overwritten and that every query sees too: StreamingLLM's sinks) or "paged"
+            (page_size: tokens per page; pages: how many all sequences share).
+        sequences: how many there are from the start; max_sequences: how many there may be at once, forks included.
 
-    Not thread-safe: one writer, or any number of readers. Allocates everything when it is made. Raises CacheFullError (a
-    RuntimeError) and leaves everything as it was when there is no room. Kwon 2023 (arXiv:2309.06180).
+    Not thread-safe: one writer, or any number of readers. All memory is allocated in the constructor. Without room for new
+    tokens, CacheFullError (a RuntimeError) is raised and everything stays as it was. Kwon 2023 (arXiv:2309.06180).
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class KVCache:
         self.storage, self.layout = storage, layout
 
     def append(self, k: Any, v: Any, sequences: Sequence[int] | None = None) -> None:
-        """n tokens more for every sequence, or for those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]."""
+        """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]."""
         if dtype_name(k) != dtype_name(v):
             raise TypeError(f"[KVCache.append] k and v must have one element type: got {dtype_name(k)}, {dtype_name(v)}")
         self._core.append(operand(k, "k"), operand(v, "v"), None if sequences is None else integers(sequences))
@@ -66,10 +67,10 @@ class KVCache:
     def attention(
         self, q: Any, *, sequences: Sequence[int] | None = None, shared: int = 0, return_lse: bool = False, **options: Any
     ) -> Any:
-        """q [B, H, Tq, D] on the cached keys -> out [B, H, Tq, Dv] (and lse). Options as :func:`qkv.attention`.
+        """Attention of q [B, H, Tq, D] on the cached keys: out [B, H, Tq, Dv] (and lse). Options as :func:`qkv.attention`.
 
-        sequences: which, in that order; none: all. shared: so many first tokens are the same for all (forks of one): they are
-            read once for all of them, and the parts merged by their lse.
+        sequences: which, in that order; none: all. shared: how many first tokens are the same for all (forks of one): these
+            are read once for all of them, and the parts are merged by their lse.
         """
         shape = check_inputs("KVCache.attention", q=q)
         out, lse = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)), None
@@ -105,11 +106,11 @@ class KVCache:
         return self._core.length(sequence)
 
     def add_sequence(self) -> int:
-        """A new, empty sequence; its number."""
+        """Adds an empty sequence and returns its number."""
         return self._core.add_sequence()
 
     def fork(self, sequence: int) -> int:
-        """A new sequence with the same tokens, which are shared until one of the two appends to their last page."""
+        """Adds a sequence with the same tokens; returns its number. They share pages until one of the two appends to the last."""
         return self._core.fork(sequence)
 
     def truncate(self, sequence: int, length: int) -> None:
@@ -117,7 +118,7 @@ class KVCache:
         self._core.truncate(sequence, length)
 
     def free(self, sequence: int) -> None:
-        """Gives a sequence's pages and number back."""
+        """Removes a sequence; its pages and its number are free again."""
         self._core.free(sequence)
 
     def clear(self) -> None:
@@ -138,7 +139,7 @@ class KVCache:
 
     @property
     def free_pages(self) -> int:
-        """Pages that no sequence holds; contiguous and ring: sequences."""
+        """How many pages no sequence holds; contiguous and ring: how many sequences there is room for."""
         return self._core.free_pages
 
     @property

@@ -1,12 +1,12 @@
 """A small language model over characters, to train in a second and look inside: embeddings, causal attention, a linear head.
 
-    model = qkv.AttentionLM()                       # the text "ababab.. abc .. xyz", 5,063 parameters
-    losses = model.fit()                            # 800 steps of Adam, as `qkv train`
+    model = qkv.AttentionLM()                       # the text "ababab... abc ... xyz", 5,063 parameters
+    losses = model.fit()                            # 800 steps of Adam, like `qkv train`
     model.generate("ab", 20)
     model.attention_map("abababab")                 # [heads, T, T]: draws itself in a notebook
 
-With ``blocks=True`` it is GPT-2's small sister (residual blocks with LayerNorm and MLP, nanoGPT's names). Not: a way to train
-large models. Radford 2019 (GPT-2).
+With ``blocks=True`` it is GPT-2's small sister (residual blocks with LayerNorm and MLP, nanoGPT's names). It is not a way to
+train large models. Radford 2019 (GPT-2).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class AttentionLM(Module):
 
     Args:
         text: what it learns from, unless fit is given another; default: :func:`default_text`.
-        vocab: its characters, where they are not those of the text. Ids are the code points in order.
-        context: T, characters that it sees.  width: E.  heads, kv_heads (0: as many), layers.
+        vocab: a text with its characters, where they are not those of ``text``. Ids follow the order of the code points.
+        context: T, how many characters it sees.  width: E.  heads, kv_heads (0: as many as heads), layers.
         blocks: residual blocks with LayerNorm and an MLP of 4 E.  positions: "learned" or "rotary".  dropout: while training.
         rope: how rotary positions turn, the options of :class:`qkv.Rotary`: ``{"base": 500000.0, "interleaved": True}``.
         task: "text" (the next character), "previous" (of random characters, the one before), "masked" (hidden ones; not
             causal).
-        seed: of the first weights.
+        seed: for the initial weights.
 
-    Module's state_dict, load_state_dict, save and load are there; :meth:`save` also keeps the vocabulary and the optimizer.
-    Raises OptionError (a ValueError) for sizes that cannot be.
+    It has Module's state_dict, load_state_dict, save and load; :meth:`save` also keeps the vocabulary and the optimizer.
+    Raises OptionError (a ValueError) for impossible sizes.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AttentionLM(Module):
             dropout=dropout, seed=seed,
         )  # fmt: skip
         self.text = text
-        self.losses: list[float] = []  #: of all fits so far
+        self.losses: list[float] = []  #: of all steps of all fits so far
         self._training = False
 
     @classmethod
@@ -109,7 +109,7 @@ class AttentionLM(Module):
         super().load_state_dict(state, prefix)
 
     def parameters(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters by name: tok.weight, pos.weight, attn.W_q.weight, .., head.bias; nanoGPT's names with
+        """Copies of all parameters by name: tok.weight, pos.weight, attn.W_q.weight, ..., head.bias; nanoGPT's names with
         blocks."""
         return self.state_dict()
 
@@ -120,12 +120,12 @@ class AttentionLM(Module):
 
     @property
     def vocabulary(self) -> str:
-        """Its characters; the id is the place."""
+        """Its characters; a character's id is its place in this text."""
         return self._model.vocabulary
 
     @property
     def steps(self) -> int:
-        """Steps of Adam behind it, of the last fit or of the file."""
+        """How many steps of Adam it was trained, in the last fit or before the file was written."""
         return self._model.step
 
     def fit(
@@ -144,20 +144,20 @@ class AttentionLM(Module):
         resume: bool = False,
         progress: bool = True,
     ) -> list[float]:
-        """Trains; the loss of every step, each before its update. The same numbers as ``qkv train`` with the same options and
-        seed.
+        """Trains, and returns the loss of every step, each before its update. The numbers are those of ``qkv train`` with the
+        same options and seed.
 
         Args:
-            text: default: that of the constructor.
+            text: default: the constructor's.
             steps: of Adam (AdamW with weight_decay), each on ``batch`` windows drawn from ``seed``.
             schedule: "constant" or "cosine" (down to min_lr), after ``warmup`` steps.  clip: largest norm of the gradient; 0:
                 off.
-            resume: go on with the optimizer of the last fit up to step ``steps``; the same bits as without the break.
-            progress: a bar on standard error where that is a terminal, some plain lines where not.
+            resume: go on with the optimizer of the last fit up to step ``steps``; bit-identical to a run without the break.
+            progress: a bar on standard error where that is a terminal, otherwise some plain lines.
 
         Other Python threads run meanwhile. Ctrl-C (KeyboardInterrupt) stops between two steps; the model keeps what it has
-        learned, and resume=True goes on. Raises OptionError for options that cannot be, or a character that is not in the
-        vocabulary.
+        learned, and resume=True goes on. Raises OptionError for impossible options, and for a character that is
+        not in the vocabulary.
         """
         source = self.text if text is None else text
         if source is None and self.config["task"] != "previous":
@@ -182,26 +182,26 @@ class AttentionLM(Module):
     def generate(
         self, prompt: str, n: int = 64, *, temperature: float = 1.0, greedy: bool = False, top_k: int = 0, seed: int = 0
     ) -> str:
-        """The n characters that follow, by a cache of keys and values. temperature 0 or greedy: the likeliest each time."""
+        """The n characters that follow, computed with a KV cache. temperature 0 or greedy: the likeliest each time."""
         return self._model.generate(prompt, n, greedy or temperature == 0, temperature or 1.0, top_k, seed)
 
     def logits(self, text: str) -> np.ndarray:
-        """Of the character after each prefix: [T, V]."""
+        """Logits of the character after each prefix: [T, V]."""
         return self._model.logits(self._model.encode(text))
 
     forward = logits
 
     def attention_map(self, text: str, *, layer: int | None = None) -> AttentionMap:
-        """Where it looks: weights [heads, T, T] of a model with one layer or of ``layer``, else [layers, heads, T, T]; with the
-        characters as tokens. At most ``context`` characters."""
+        """Where it looks: weights [heads, T, T] of a model with one layer or of ``layer``, otherwise [layers, heads, T, T]; the
+        tokens are the characters. At most ``context`` characters."""
         weights, _ = self._model.report(self._model.encode(text))
         if layer is None and len(weights) == 1:
             layer = 0
         return AttentionMap(weights if layer is None else weights[layer], _nn.characters(text), f'attention of "{text}"')
 
     def shares(self, text: str) -> list[dict[str, Any]]:
-        """Per layer and head, the mean weight over rows i >= 1 on the character itself ("self"), the "previous", the "first",
-        and all that are the "same"; each {"mean", "rows_above_half"}. They overlap."""
+        """Per layer and head, the mean weight over rows i >= 1 on the character itself ("self"), on the "previous" one, on the
+        "first", and on all equal ones ("same"); each is {"mean", "rows_above_half"}. They overlap."""
         return self._model.report(self._model.encode(text))[1]
 
     def __repr__(self) -> str:

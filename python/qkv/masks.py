@@ -20,7 +20,7 @@ __all__ = ["BlockMap", "Mask"]
 
 
 class BlockMap:
-    """Which blocks of queries and keys are looked at (compressed rows). Cost of attention is that of the listed blocks."""
+    """Which blocks of queries and keys are looked at (compressed rows). Attention costs what the listed blocks cost."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
@@ -44,7 +44,7 @@ class BlockMap:
         num_heads: int = 1,
         seed: int = 0,
     ) -> BlockMap:
-        """A band, global blocks and random ones for each head. Zaheer 2020 (arXiv:2007.14062)."""
+        """A band, global blocks, and random ones per head. Zaheer 2020 (arXiv:2007.14062)."""
         return cls(_core.big_bird_blocks(length, block, window_blocks, global_blocks, random_blocks, num_heads, seed))
 
     @classmethod
@@ -73,7 +73,7 @@ class BlockMap:
 
 
 def _sizes_to_draw(text: str) -> Iterator[tuple[int, ...]]:
-    """B, H, Tq, Tk of drawings to try: those of a dense array in it, else what masks that name their own sizes may take."""
+    """B, H, Tq, Tk to try for a drawing: a dense array's own, otherwise ones that masks with sizes of their own may take."""
     own = re.search(r"(?:keep|drop)\[(\d+), (\d+), (\d+), (\d+)\]", text)
     if own:
         sizes = tuple(int(n) for n in own.groups())
@@ -93,7 +93,7 @@ def _core_of(mask: Any, sign: str) -> Any:
 
 
 class Mask:
-    """A mask; see the module. ``Mask()`` keeps everything."""
+    """A mask; see the module's description. ``Mask()`` keeps everything."""
 
     __slots__ = ("_core",)
     __array_ufunc__ = None  # NumPy leaves array & mask to the mask
@@ -101,7 +101,7 @@ class Mask:
     def __init__(self, core: Any = None) -> None:
         self._core = _core.everything() if core is None else core
 
-    # Leaves, in the order of docs/concepts/masks.md.
+    # Leaves come in the order of docs/concepts/masks.md.
 
     @classmethod
     def causal(cls, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
@@ -110,7 +110,7 @@ class Mask:
 
     @classmethod
     def window(cls, left: int, right: int, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
-        """keep(i, j) = c - left <= j <= c + right, c = i + offset. Counts of *other* tokens, inclusive; -1 is unbounded."""
+        """keep(i, j) = c - left <= j <= c + right, c = i + offset. left and right count *other* tokens; -1 is unbounded."""
         if offsets is not None:
             return cls(_core.window_offsets(left, right, integers(offsets)))
         return cls(_core.window(left, right, align))
@@ -144,7 +144,7 @@ class Mask:
 
     @classmethod
     def query_lengths(cls, lengths: Sequence[int]) -> Mask:
-        """keep(b, i) = i < lengths[b]; the other rows are empty. lengths [B]."""
+        """keep(b, i) = i < lengths[b]; the rows of the other queries are empty. lengths [B]."""
         return cls(_core.query_lengths(integers(lengths)))
 
     @classmethod
@@ -154,7 +154,7 @@ class Mask:
 
     @classmethod
     def first(cls, n: int) -> Mask:
-        """keep(j) = j < n: joined with a window, the sinks of StreamingLLM."""
+        """keep(j) = j < n: with a window, ``window(...) | first(n)``, these are StreamingLLM's sinks."""
         return cls(_core.first(n))
 
     @classmethod
@@ -169,7 +169,7 @@ class Mask:
 
     @classmethod
     def documents(cls, offsets: Sequence[int], k_offsets: Sequence[int] | None = None, *, inside: Mask | None = None) -> Mask:
-        """Documents packed into one row of tokens: [offsets[d], offsets[d+1]) attends itself; ``inside`` holds within each."""
+        """Documents packed into one row of tokens: [offsets[d], offsets[d+1]) attends itself; ``inside`` holds in each."""
         first = integers(offsets)
         second = first if k_offsets is None else integers(k_offsets)
         return cls(_core.documents(first, second, (inside or cls())._core))
@@ -206,7 +206,7 @@ class Mask:
 
     @classmethod
     def of(cls, keep: Callable[..., Any], q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> Mask:
-        """keep(b, h, i, j) on whole NumPy arrays that broadcast to [batch, num_heads, q_len, kv_len], called once."""
+        """keep(b, h, i, j) is called once, with NumPy arrays of indices that broadcast to [batch, num_heads, q_len, kv_len]."""
         b, h, i, j = np.ogrid[:batch, :num_heads, :q_len, :kv_len]
         return cls.keep(np.broadcast_to(np.asarray(keep(b, h, i, j), dtype=bool), (batch, num_heads, q_len, kv_len)))
 
@@ -224,7 +224,7 @@ class Mask:
         return np.frombuffer(written, dtype=bool).reshape(batch, num_heads, q_len, kv_len)
 
     def draw(self, q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> str:
-        """Rows of 0s and 1s, a block for each sequence and head."""
+        """Rows of 0s and 1s, one block per sequence and head."""
         planes = []
         dense = self.to_dense(q_len, kv_len, batch=batch, num_heads=num_heads)
         for b in range(batch):
@@ -234,12 +234,12 @@ class Mask:
         return "\n\n".join(planes)
 
     def _sizes(self) -> tuple[int, int, int, int] | None:
-        """B, H, Tq, Tk that it can be drawn at; None: it names sizes of its own, too large."""
+        """B, H, Tq, Tk at which it can be drawn; None: the sizes that it names itself are too large."""
         for batch, heads, q_len, kv_len in _sizes_to_draw(self._core.describe()):
             try:
                 self._core.to_bytes(batch, heads, q_len, kv_len)
             except ValueError:
-                continue  # a mask that names its own sizes
+                continue  # the mask names sizes of its own
             return batch, heads, q_len, kv_len
         return None
 

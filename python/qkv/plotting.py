@@ -1,5 +1,5 @@
 """Pictures of attention: rows are queries, columns keys, colour the weight. PNG, SVG and one offline HTML page are drawn by qkv
-itself; a matplotlib figure where matplotlib is there. Not: computing weights (``qkv.attention(.., weights="all")``).
+itself; a matplotlib figure needs matplotlib. The weights come from ``qkv.attention(..., weights="all")``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import _nn
 
 __all__ = ["AttentionMap", "Picture", "plot"]
 
-# A page in a notebook's frame says how high it is, now and whenever that changes; the notebook's page makes the frame as high.
+# A page in a notebook's frame says how high it is, now and whenever that changes; the notebook's page resizes the frame.
 _SAY_HEIGHT = (
     "new ResizeObserver(() => parent.postMessage({qkvHeight: document.documentElement.offsetHeight}, '*'))"
     ".observe(document.documentElement);"
@@ -30,7 +30,7 @@ _HEAR_HEIGHT = (
 
 
 class AttentionMap:
-    """Weights of attention with what their rows and columns stand for. ``np.asarray(map)`` is the array.
+    """Attention weights with the labels of their rows and columns. ``np.asarray(map)`` is the array.
 
     weights: float32 [H, Tq, Tk], or [L, H, Tq, Tk] of several layers.  tokens: labels of queries and keys, or None.
     """
@@ -74,7 +74,7 @@ class Picture:
         self._core, self._weights, self._labels, self._options = core, weights, labels, options
 
     def png(self) -> bytes:
-        """An 8-bit palette PNG: one panel for each head, labels, colour bar."""
+        """An 8-bit palette PNG: one panel per head, labels, colour bar."""
         return self._core.png()
 
     def svg(self) -> str:
@@ -82,7 +82,7 @@ class Picture:
         return self._core.svg()
 
     def html(self) -> str:
-        """One page that needs no network: choose layer and head, hover for values, light and dark."""
+        """One HTML page that needs no network: choose layer and head, hover for values; light and dark theme."""
         return self._core.html()
 
     def terminal(self, *, colour: bool | None = None, columns: int | None = None) -> str:
@@ -155,16 +155,16 @@ def plot(
     Args:
         weights: [Tq, Tk], [H, Tq, Tk], [L, H, Tq, Tk] of several layers (say ``layers``) or [B, H, Tq, Tk] of a batch (say
             ``sequence``), any array; or an :class:`AttentionMap`.
-        tokens: labels of the rows, and of the columns where key_tokens is not given and Tk is as large; a str: its characters.
-        sequence: the one of a batch that is drawn, of weights [B, H, Tq, Tk].
+        tokens: labels of the rows, and of the columns unless key_tokens is given or Tk != Tq; a str: its characters.
+        sequence: which sequence of weights [B, H, Tq, Tk] is drawn.
         path: also write the picture there: .png, .svg or .html.
         layers, heads: which, in this order; none: all.
-        range: "unit" (1 has the last colour: pictures can be compared) or "max" (the largest weight has it).
-        scale: "sqrt" (1 % is still seen) or "linear".  numbers: percent in cells, where they fit.
+        range: "unit" (weight 1 has the last colour, so pictures can be compared) or "max" (the largest weight has it).
+        scale: "sqrt" (1 % is still visible) or "linear".  numbers: percent in cells, where they fit.
     Returns:
         a :class:`Picture`.
     Raises:
-        ValueError: shapes, labels, a negative or infinite weight.
+        ValueError: for shapes or labels that do not fit, and for a weight that is negative or not finite.
     """
     array = _chosen(weights, sequence, layers)
     if isinstance(weights, AttentionMap):

@@ -25,8 +25,8 @@ class Rotary:
     """Pairs of numbers turned by an angle that grows with the position; q.k then depends on the distance of the two alone.
 
     Args:
-        head_dim: D; rotary_dim: the first so many columns turn (0: all); base: 10000 as a rule.
-        interleaved: pairs (2i, 2i+1) as in GPT-J and Meta's weights; else (i, i + R/2) as in Hugging Face's Llama.
+        head_dim: D; rotary_dim: how many of the first columns turn, R (0: all D); base: usually 10000.
+        interleaved: pairs (2i, 2i+1) as in GPT-J and Meta's weights; otherwise (i, i + R/2) as in Hugging Face's Llama.
         scaling: "none", "linear", "ntk", "yarn", "llama3", with factor, original_context and their own numbers (qkv/rotary.h).
     """
 
@@ -53,7 +53,7 @@ class Rotary:
     __call__ = forward
 
     def backward(self, dy: Any, *, offset: int = 0, offsets: Sequence[int] = (), ids: Any = None) -> Any:
-        """dx from dy: the turn back."""
+        """dx of dy: turns back. Arguments as in the forward turn."""
         return self._turn(self._core.backward, dy, offset, offsets, ids)
 
     @staticmethod
@@ -65,7 +65,7 @@ class Rotary:
 
 
 def rotary_options(options: Mapping[str, Any]) -> Any:
-    """_core's RotaryOptions. TypeError that lists them for a name that is none."""
+    """_core's RotaryOptions. Raises a TypeError that lists the options for an unknown name."""
     unknown = [name for name in options if name not in _NAMES]
     if unknown:
         raise TypeError(f"[Rotary] no option is called {unknown[0]!r}; there are {', '.join(_NAMES)}")

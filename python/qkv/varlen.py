@@ -1,4 +1,4 @@
-"""Ragged batches: sequences of different lengths one behind the other, told apart by offsets instead of padding."""
+"""Ragged batches: sequences of different lengths one behind the other, marked by offsets instead of padding."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def attention_varlen(
     """Attention within each sequence: sequence b has queries [q_offsets[b], q_offsets[b+1]) and keys likewise.
 
     Args:
-        q [total_q, H, D], k [total_k, Hkv, D], v [total_k, Hkv, Dv]; q_offsets, kv_offsets [B + 1], first 0 (none: as q's).
-        options: as :func:`qkv.attention`; they speak of each sequence by itself.
+        q [total_q, H, D], k [total_k, Hkv, D], v [total_k, Hkv, Dv].
+        q_offsets, kv_offsets [B + 1]: whole numbers, ascending, the first 0 (kv_offsets none: as q's).
+        options: as in :func:`qkv.attention`; they apply to each sequence by itself.
     Returns:
         out [total_q, H, Dv] (and lse [total_q, H]). Like FlashAttention's varlen interface (cu_seqlens).
     """
