@@ -110,7 +110,7 @@ class KVCache:
         return self._core.add_sequence()
 
     def fork(self, sequence: int) -> int:
-        """Adds a sequence with the same tokens; returns its number. They share pages until one of the two appends to the last."""
+        """Adds a sequence with the same tokens; returns its number. Pages are shared until one of them appends to the last."""
         return self._core.fork(sequence)
 
     def truncate(self, sequence: int, length: int) -> None:

@@ -6,7 +6,7 @@
     y, weights = mha(x, causal=True, weights="all", saved=saved)
     dx = mha.backward(dy, saved)                           # mha.grads: by the same names
 
-No tape: who calls forward calls backward. Not: a general framework of networks.
+No tape: who calls forward calls backward. This is not a general framework for networks.
 """
 
 from ._attention import Layer, load_layer

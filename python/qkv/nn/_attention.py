@@ -2,10 +2,10 @@
 
     projected = x W_in^T + b_in;  attended = attention(q, k, v);  y = dropout(attended W_out^T + b_out)
 
-All are float32, self-attention (queries and keys are the same tokens), and share one implementation; what they differ in are
+All are float32, self-attention (queries and keys are the same tokens), and share one implementation; they differ in
 names, defaults and sizes. Parameters start as torch.nn.Linear's, uniform +-1/sqrt(fan_in), from ``seed``. Dropout acts in
 training mode only.
-Not: cross-attention, other element types (``qkv.attention`` has both).
+Not supported: cross-attention, other element types (``qkv.attention`` has both).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LETTERS = {"b": "B|1", "h": "H|1", "q": "Tq|1", "k": "Tk|1"}
 
 
 class Layer(Module):
-    """A form of attention; see the module. ``layer(x, ..)`` is ``layer.forward(x, ..)``."""
+    """A form of attention; see the module. ``layer(x, ...)`` is ``layer.forward(x, ...)``."""
 
-    name: str  #: in ``qkv layer`` and :func:`load_layer`
+    name: str  #: its name in ``qkv layer`` and :func:`load_layer`
     _needs_heads = False  # whether num_heads is a choice, which no file of parameters holds
 
     def __init__(self, **config: Any) -> None:
@@ -48,8 +48,8 @@ class Layer(Module):
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], **config: Any) -> Layer:
-        """Made and loaded: sizes that are not given are those of the arrays. num_heads is in no file: where the class has
-        heads it must be given (TypeError)."""
+        """A new layer with these parameters: sizes that are not given are those of the arrays. No file holds num_heads: a
+        class with heads needs it (TypeError)."""
         given = {key: value for key, value in config.items() if value is not None}
         if cls._needs_heads and "num_heads" not in given:
             raise TypeError(
@@ -120,15 +120,17 @@ class Layer(Module):
         """y [B, T, output_dim] of x [B, T, E] (or [T, E] -> [T, output_dim]), float32, NumPy, PyTorch (CPU) or JAX.
 
         Args:
-            mask: a :class:`qkv.Mask`. All masks that are given hold together, and with the causal one.
-            keep, drop: arrays, non-zero = may (may not) attend: [B, T] (keys), four axes [B|1, H|1, T|1, T|1]; layers without
-                heads also [B, T, T], and 1 where the heads are. Others, and [T, T] where B = T, have their axes named:
-            mask_axes: "bk", "qk", "bqk" or "hqk".
-            key_lengths: [B], keys from there on are padding.  window: (left, right), numbers of other tokens; -1 = unbounded.
-            causal, empty_row ("zero", "mean", "nan"): None: as the layer was made.
-            weights: "all": also the weights [B, H, T, T] before dropout, "applied": after it.
-            seed: of this call's dropouts; needed in training mode when a dropout is not 0.
-            first_sequence: number of sequence 0.
+            mask: a :class:`qkv.Mask`. A key is attended only where every mask that is given, and the causal one, allows it.
+            keep, drop: arrays, non-zero = may attend (keep) or may not (drop): [B, T] (keys), or four axes
+                [B|1, H|1, T|1, T|1]; layers without heads also take [B, T, T], and H = 1. Other shapes, and [T, T] where B = T,
+                need ``mask_axes``.
+            mask_axes: the axes of keep or drop: "bk", "qk", "bqk" or "hqk".
+            key_lengths: [B], the keys of sequence b from key_lengths[b] on are padding.  window: (left, right), how many other
+                tokens on each side may be attended; -1 = unbounded.
+            causal, empty_row ("zero", "mean", "nan"): None: as in the constructor.
+            weights: "all": also return the weights [B, H, T, T] before dropout, "applied": after it.
+            seed: for this call's dropouts; needed in training mode when a dropout is not 0.
+            first_sequence: the number that sequence 0 has in the dropout pattern.
             offset, offsets, position_ids: positions of a layer with rotary ones: token t has offset + t, offsets[b] + t, or
                 position_ids[b, t] ([B|1, T]).
             saved: a :class:`Saved`, filled for backward.
@@ -166,7 +168,7 @@ class Layer(Module):
         return finish(x, y), _as(x, seen if len(x.shape) == 3 else seen[0])
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
-        """dx of dy, shaped as x and y were (None unless need_dx); gradients of the parameters are added to."""
+        """Returns dx (None unless need_dx) of dy, in the shapes of x and y; adds to the gradients of the parameters."""
         rows, *_ = saved._of(self)
         function = f"{type(self).__name__}.backward"
         require_f32(dy, "dy", function)
@@ -183,9 +185,9 @@ class Layer(Module):
         return KVCache(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, sequences=sequences, **options)
 
     def step(self, x: Any, cache: KVCache, *, mask: Any = None) -> Any:
-        """The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim]; prefill is a step of many.
+        """The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim]; prefill is a step with large n.
 
-        Their keys and values are appended, and each token attends to all up to itself. No dropout, nothing for backward.
+        Their keys and values are appended; each token attends to all up to itself. No dropout is applied, no backward kept.
         """
         require_f32(x, "x", f"{type(self).__name__}.step")
         y = empty(x, (*x.shape[:-1], self.output_dim), "float32")
@@ -203,7 +205,7 @@ class Layer(Module):
         return sizes["dropout"] > 0 or sizes["residual_dropout"] > 0
 
     def _axes(self, name: str, array: Any, x_shape: Sequence[int], mask_axes: str | None) -> str | None:
-        """The names of a mask's axes, None for all four; ShapeError where they are not clear or not of x's sizes."""
+        """The names of a mask's axes, None for all four. Raises ShapeError where they are ambiguous or do not fit x."""
         batch, length = (x_shape[0] if len(x_shape) == 3 else 1), x_shape[-2]
         sizes = {"b": batch, "h": self.num_heads, "q": length, "k": length}
         shape, heads = list(np.shape(array)), self._core.masks_have_heads
@@ -260,7 +262,7 @@ class Layer(Module):
         return cls._around(self._core.convert(to), self._config)
 
     def _described(self) -> dict[str, Any]:
-        """What the constructors' arguments are of this layer, loaded or not; seeds and init are gone."""
+        """The constructor's arguments that give such a layer, whether it was loaded or not; without seeds and init."""
         known = dict(self._core.sizes)
         known |= {name: known.pop(f"has_{name}") for name in ("bias", "output_bias")}
         known |= {"embed_dim": self.embed_dim, "num_heads": self.num_heads, "d_k": self.output_dim}
@@ -275,7 +277,7 @@ class Layer(Module):
 
 
 def _made_again(cls: type[Layer], config: dict[str, Any], state: Mapping[str, np.ndarray], training: bool) -> Layer:
-    """What pickle calls."""
+    """The function that pickle calls to make the layer."""
     return cls.from_state_dict(state, **config).train(training)
 
 
@@ -294,7 +296,7 @@ def _rotary_options(rotary: Any) -> Any:
 
 
 def _as(x: Any, array: np.ndarray) -> Any:
-    """A NumPy array as x's library has it, without a copy for PyTorch."""
+    """A NumPy array as an array of x's library, without a copy for PyTorch."""
     if _is_torch(x):
         import torch
 
@@ -303,7 +305,7 @@ def _as(x: Any, array: np.ndarray) -> Any:
 
 
 def load_layer(name: str, state: Mapping[str, Any], **config: Any) -> Layer:
-    """A layer by its name in ``qkv layer`` ("v1", "mha", ..), made and loaded; see :meth:`Layer.from_state_dict`."""
+    """A layer by its name in ``qkv layer`` ("v1", "mha", ...), with these parameters; see :meth:`Layer.from_state_dict`."""
     forms = {cls.name: cls for cls in _subclasses(Layer) if "name" in vars(cls)}
     if name not in forms:
         raise ValueError(f"[load_layer] the layer must be one of {', '.join(forms)}: got {name!r}")

@@ -1,5 +1,5 @@
 """A linear map stored in bfloat16, without a module around it: sums in float32, y and dx rounded once, parameter gradients in
-float32. On the CPU's own bf16 products where the package was built with oneDNN and the CPU has them, else on widened rows.
+float32. It uses the CPU's bf16 products if the package was built with oneDNN and the CPU has them, otherwise widened rows.
 
 Arrays of PyTorch (CPU), JAX, or NumPy with ml_dtypes' bfloat16; results are of the same library. float32: :class:`Linear`.
 """
@@ -35,9 +35,9 @@ def _sizes(weight: Any, function: str) -> tuple[int, int]:
 
 
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    """y [.., N] = x [.., K] weight [N, K]^T + bias [N].
+    """y [..., N] = x [..., K] weight [N, K]^T + bias [N].
 
-    x and weight bfloat16, bias float32 (None: none); y bfloat16. The same bits for any number of threads.
+    x and weight bfloat16, bias float32 (None: none); y bfloat16. Bit-identical for any number of threads.
     """
     out_features, in_features = _sizes(weight, "linear")
     _require_rows(x, "x", "linear", in_features)
@@ -52,7 +52,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 def linear_backward(x: Any, dy: Any, weight: Any, *, bias: bool = True, need_dx: bool = True) -> tuple[Any, Any, Any]:
     """(dx, dweight, dbias) of y = linear(x, weight, bias).
 
-    dx [.., K] = dy weight, bfloat16 (None unless need_dx); dweight [N, K] = dy^T x and dbias [N] = the column sums of dy (None
+    dx [..., K] = dy weight, bfloat16 (None unless need_dx); dweight [N, K] = dy^T x and dbias [N] = the column sums of dy (None
     unless bias), float32.
     """
     out_features, in_features = _sizes(weight, "linear_backward")
@@ -66,7 +66,7 @@ def linear_backward(x: Any, dy: Any, weight: Any, *, bias: bool = True, need_dx:
     dbias = empty(dy, (out_features,), "float32") if bias else None
     for sums in (dweight, dbias):
         if sums is not None:
-            sums[...] = 0  # which is added to
+            sums[...] = 0  # sums are added to
     _nn.linear_backward(
         operand(flat_x, "x"), operand(flat_dy, "dy"), operand(weight, "weight"), None if dx is None else operand(dx, "dx"),
         operand(dweight, "dweight"), None if dbias is None else operand(dbias, "dbias"),

@@ -30,7 +30,7 @@ class AveragePooling(Layer):
 
 
 class FixedWeights(Layer):
-    """y[b, i] = sum over j of w[j] x[b, j] / sum(w): one learned number a position, no softmax. Parameter w [length]."""
+    """y[b, i] = sum over j of w[j] x[b, j] / sum(w): one learned number per position, no softmax. Parameter w [length]."""
 
     name = "fixed-weights"
 
@@ -59,7 +59,7 @@ class SelfAttentionV1(Layer):
         super().__init__(embed_dim=embed_dim, bias=bias, dropout=dropout, causal=causal, empty_row=empty_row, seed=seed)
 
     def to_v2(self) -> SelfAttentionV2:
-        """The same parameters, bit for bit, in one matrix."""
+        """The same layer with one input matrix instead of three; the parameters are copied bit for bit."""
         return self._convert("v2", SelfAttentionV2)
 
 
@@ -90,12 +90,12 @@ class SelfAttentionV2(Layer):
         )
 
     def to_v1(self) -> SelfAttentionV1:
-        """Three matrices of the one, bit for bit; OptionError when there is an output projection, which V1 has not."""
+        """The same layer with three input matrices, copied bit for bit. OptionError for an output projection: V1 has none."""
         return self._convert("v1", SelfAttentionV1)
 
 
 class SelfAttentionV3(Layer):
-    """V2 with an output projection, mask and dropout on weights: parameters proj, output_proj."""
+    """V2 with an output projection, a mask, and dropout on the weights: parameters proj, output_proj."""
 
     name = "v3"
 
@@ -116,12 +116,12 @@ class SelfAttentionV3(Layer):
         )  # fmt: skip
 
     def to_v4(self) -> SelfAttentionV4:
-        """Three matrices of the one, bit for bit."""
+        """The same layer with three input matrices instead of one, copied bit for bit."""
         return self._convert("v4", SelfAttentionV4)
 
 
 class SelfAttentionV4(Layer):
-    """One head with everything: parameters query_proj, key_proj, value_proj, output_proj; mask, dropout on weights."""
+    """One head with everything: parameters query_proj, key_proj, value_proj, output_proj; a mask, dropout on the weights."""
 
     name = "v4"
 
@@ -142,7 +142,7 @@ class SelfAttentionV4(Layer):
         )  # fmt: skip
 
     def to_v3(self) -> SelfAttentionV3:
-        """One matrix of the three, bit for bit."""
+        """The same layer with one input matrix instead of three, copied bit for bit."""
         return self._convert("v3", SelfAttentionV3)
 
 
@@ -220,11 +220,11 @@ class MultiHeadAttention(Layer):
 
 
 class GroupedQueryAttention(Layer):
-    """Fewer heads of keys and values than of queries (Ainslie 2023, arXiv:2305.13245), with Hugging Face's Llama names.
+    """Fewer heads of keys and values than of queries (Ainslie 2023, arXiv:2305.13245).
 
-    Parameters q_proj [H D, E], k_proj, v_proj [Hkv D, E], o_proj [E, H D]; qk_norm "head" (Qwen 3) or "vector" (OLMo 2) adds
-    q_norm, k_norm. head_dim: D, 0 = E / num_heads. rotary: True, a dict of :class:`qkv.Rotary`'s options, or a Rotary. Not
-    causal by itself.
+    Parameters, named as in Hugging Face's Llama: q_proj [H D, E], k_proj, v_proj [Hkv D, E], o_proj [E, H D];
+    qk_norm "head" (Qwen 3) or "vector" (OLMo 2) adds q_norm, k_norm. head_dim: D, 0 = E / num_heads. rotary: True, a dict of :class:`qkv.Rotary`'s options, or a Rotary.
+    It is not causal unless that is asked for.
     """
 
     name = "grouped-query"

@@ -1,4 +1,4 @@
-"""What all modules share: parameters by name, their gradients, files; and Saved, what a forward leaves for its backward."""
+"""What all modules share: named parameters, their gradients, files; and Saved, what forward keeps for backward."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ operand = functools.partial(_arrays.operand, ways=_WAYS)
 
 
 class Saved:
-    """What backward needs: empty when made, filled by a forward, used by the same module's backward.
+    """What backward needs: empty at first, filled by forward, read by the same module's backward.
 
         saved = qkv.nn.Saved()
         y = layer(x, saved=saved)
         dx = layer.backward(dy, saved)
 
-    Used again it keeps its memory: one for each layer and running computation. What went into forward (x, masks)
+    One that is used again keeps its memory; make one per layer and running computation. What went into forward (x, masks)
     must not be changed before backward.
     """
 
@@ -58,24 +58,24 @@ class Saved:
 class Module:
     """Holds named parameters, float32, and their gradients. Backward adds to gradients; :meth:`zero_grad` sets them to 0.
 
-    Several threads may run forward at once; backward, load_state_dict and an optimizer's step want the module for themselves.
+    Several threads may run forward at once; backward, load_state_dict and an optimizer's step must run alone.
     """
 
     _core: Any
 
     def state_dict(self, prefix: str = "", *, framework: str = "numpy") -> dict[str, Any]:
-        """Copies of all parameters by name ("q_proj.weight"): the names that were loaded, the module's own where none were.
+        """Copies of all parameters by name ("q_proj.weight"): by the names that were loaded, otherwise the module's own.
 
         framework: "numpy" or "torch". PyTorch's layouts: weight [out_features, in_features].
         """
         return tensors_of(self._core.state_dict(prefix), framework)
 
     def load_state_dict(self, state: Mapping[str, Any], prefix: str = "") -> None:
-        """Takes every parameter from a dict of NumPy, PyTorch or JAX arrays; others than those that start with
-        ``prefix`` are not looked at.
+        """Loads every parameter from a dict of NumPy, PyTorch or JAX arrays; names that do not start with ``prefix`` are
+        ignored.
 
-        Raises OptionError (a ValueError) for an unknown, doubly named or missing parameter, ShapeError for a wrong shape; the
-        module is then as it was.
+        Raises OptionError (a ValueError) for an unknown, missing or twice given parameter, ShapeError for a wrong shape; the
+        module then stays as it was.
         """
         self._core.load_state_dict(entries_of(state), prefix)
 
@@ -90,19 +90,19 @@ class Module:
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers all parameters have together."""
+        """How many numbers all parameters hold together."""
         return self._core.parameter_count
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """The parameters as safetensors."""
+        """Writes the parameters to a safetensors file."""
         save_safetensors(path, self.state_dict())
 
     def load(self, path: str | os.PathLike[str], prefix: str = "") -> None:
-        """The parameters from safetensors; raises as :meth:`load_state_dict`."""
+        """Loads the parameters from a safetensors file; raises as :meth:`load_state_dict`."""
         self.load_state_dict(load_safetensors(path), prefix)
 
     def _arguments(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """What makes a module of this one's sizes, whatever its parameters."""
+        """The arguments that make a module of this one's sizes, whatever its parameters."""
         raise NotImplementedError
 
     def __reduce__(self) -> Any:
@@ -118,21 +118,21 @@ class Module:
 
 
 def _made_again(cls: type[Module], arguments: dict[str, Any], state: Mapping[str, np.ndarray]) -> Module:
-    """What pickle calls."""
+    """The function that pickle calls to make the module."""
     module = cls(**arguments)
     module.load_state_dict(state)
     return module
 
 
 def require_array(x: Any, name: str, function: str) -> None:
-    """TypeError unless x is an array; ValueError where its gradient would be lost."""
+    """Raises TypeError unless x is an array, ValueError where its gradient would be lost."""
     if not hasattr(x, "shape"):
         raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
     _arrays.require_untraced(x, name, _WAYS)
 
 
 def require_f32(x: Any, name: str, function: str) -> None:
-    """As require_array; TypeError unless x is of float32 too."""
+    """Like require_array; also raises TypeError unless x is float32."""
     require_array(x, name, function)
     if dtype_name(x) != "float32":
         cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
@@ -140,7 +140,7 @@ def require_f32(x: Any, name: str, function: str) -> None:
 
 
 def rows(x: Any) -> Any:
-    """[.., E] as [M, E]; a copy only where the strides ask for one."""
+    """[..., E] as [M, E]; copied only where the strides need it."""
     x = x if _is_torch(x) else np.asarray(x)
     return x.reshape(-1, x.shape[-1])
 

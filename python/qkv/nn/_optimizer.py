@@ -15,10 +15,10 @@ def _cores(modules: Module | Iterable[Module]) -> list[object]:
 
 
 class Adam:
-    """values -= lr / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) + eps), over modules or one module.
+    """values -= lr / (1 - beta1^t) * mean / (sqrt(square) / sqrt(1 - beta2^t) + eps), over one or several modules.
 
     weight_decay > 0: AdamW, decoupled: values *= 1 - lr * weight_decay before the step. Kingma 2014 (arXiv:1412.6980),
-    Loshchilov 2017 (1711.05101). Load parameters before the optimizer is made.
+    Loshchilov 2017 (1711.05101). Load parameters before you make the optimizer.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Adam:
 
     @property
     def steps(self) -> int:
-        """Steps taken."""
+        """How many steps were taken."""
         return self._core.steps
 
 

@@ -1,6 +1,6 @@
 """Modules that treat every row by itself: Linear, LayerNorm, MLP; and Embedding, which makes rows of ids.
 
-x is [.., E], any number of axes in front of the last, float32, of NumPy, PyTorch (CPU) or JAX; results are of the same library.
+x is [..., E], with any number of leading axes, float32, of NumPy, PyTorch (CPU) or JAX; results are of the same library.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Rows(Module):
         self._core.backward(operand(x, "x"), operand(dy, "dy"), None if dx is None else operand(dx, "dx"))
 
     def forward(self, x: Any, *, saved: Saved | None = None) -> Any:
-        """y [.., out] of x [.., in]. ``saved`` keeps x (not a copy) for backward."""
+        """y [..., out] of x [..., in]. ``saved`` keeps x (not a copy) for backward."""
         width_in, width_out = self._widths()
         self._check(x, "x", width_in, "forward")
         flat = rows(x)
@@ -47,7 +47,7 @@ class _Rows(Module):
         return like(x, y, (*x.shape[:-1], width_out))
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
-        """dx [.., in] of dy [.., out] (None unless need_dx); gradients of the parameters are added to."""
+        """Returns dx [..., in] (None unless need_dx) of dy [..., out]; adds to the gradients of the parameters."""
         (x,) = saved._of(self)
         self._check(dy, "dy", self._widths()[1], "backward")
         flat = rows(dy)
@@ -61,7 +61,7 @@ class _Rows(Module):
 class Linear(_Rows):
     """y = x W^T + b. Parameters weight [out_features, in_features], bias [out_features], both uniform +-1/sqrt(in_features).
 
-    The same bits for any number of threads.
+    The result is bit-identical for any number of threads.
     """
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True, seed: int = 0) -> None:
@@ -124,14 +124,14 @@ class MLP(_Rows):
 
 
 class Embedding(Module):
-    """y[..] = weight[ids[..]]. Parameter weight [num_embeddings, embed_dim], N(0, 1)."""
+    """y[...] = weight[ids[...]]. Parameter weight [num_embeddings, embed_dim], N(0, 1)."""
 
     def __init__(self, num_embeddings: int, embed_dim: int, *, seed: int = 0) -> None:
         self._core = _nn.Embedding(num_embeddings, embed_dim, seed)
         self.num_embeddings, self.embed_dim = num_embeddings, embed_dim
 
     def forward(self, ids: Any, *, saved: Saved | None = None) -> Any:
-        """y [.., E] of whole numbers ids [..]. OptionError (a ValueError) for an id outside 0 .. num_embeddings - 1."""
+        """y [..., E] of whole numbers ids [...]. Raises OptionError (a ValueError) for an id outside [0, num_embeddings)."""
         flat = whole_numbers(ids, "ids", "Embedding.forward")
         if saved is not None:
             saved._fill(self, flat)
@@ -161,9 +161,9 @@ def whole_numbers(ids: Any, name: str, function: str) -> np.ndarray:
 
 
 def cross_entropy(logits: Any, targets: Any) -> tuple[float, Any]:
-    """(loss, dlogits): the mean over rows of log(sum exp(logits)) - logits[target]; rows whose target is -1 do not count.
+    """(loss, dlogits): the mean over rows of log(sum exp(logits)) - logits[target]; rows with target -1 do not count.
 
-    logits [.., V] float32, targets [..] whole numbers; dlogits of logits' shape: (softmax - onehot) / number of targets.
+    logits [..., V] float32, targets [...] whole numbers; dlogits of logits' shape: (softmax - onehot) / number of targets.
     """
     require_f32(logits, "logits", "cross_entropy")
     numbers = whole_numbers(targets, "targets", "cross_entropy")

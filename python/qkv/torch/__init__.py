@@ -1,9 +1,9 @@
-"""qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and drops in where PyTorch's own stands.
+"""qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and can take the place of PyTorch's own.
 
     from qkv.torch import scaled_dot_product_attention, MultiheadAttention, flex_attention
     qkv.torch.enable()         # torch.nn.functional.scaled_dot_product_attention is qkv's on the CPU, until disable()
 
-Not: kernels for other devices (enable() leaves them to PyTorch).
+There are no kernels for other devices (enable() leaves those to PyTorch).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """qkv's kernels on PyTorch tensors: memory in, memory out. Not: autograd, broadcasting, checks of shapes (sdpa.py does those).
 
 All tensors are 4-D and lie on the CPU, the last axis of stride 1: q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], bias
-[B|1, H|1, Tq|1, Tk|1] float32 (float64 for float64), keep likewise of bool, lse [B, H, Tq]. Results are laid out as what they
-belong to: out as q, dq as q, so that [B, T, H, D] memory stays so and merging heads copies nothing.
+[B|1, H|1, Tq|1, Tk|1] float32 (float64 for float64), keep likewise of bool, lse [B, H, Tq]. Results have the memory layout
+of what they belong to: out and dq that of q, so that [B, T, H, D] memory stays so and merging heads copies nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ NAMES = {
 if hasattr(Tensor, "__dlpack_c_exchange_api__"):
 
     def memory(x: Any) -> Any:
-        """What `_core` reads; None stays."""
+        """What `_core` reads; None stays None."""
         return x
 
 else:
 
     def memory(x: Any) -> Any:
-        """What `_core` reads instead of a tensor; None stays."""
+        """What `_core` reads instead of a tensor; None stays None."""
         return None if x is None else (x.data_ptr(), NAMES[x.dtype], x.shape, x.stride(), x)
 
 
@@ -49,7 +49,7 @@ def sum_dtype(x: Tensor) -> torch.dtype:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a call is given beside tensors that may be differentiated. A value: equal rules are equal calls."""
+    """What a call is passed besides tensors that may be differentiated. A value: equal rules mean equal calls."""
 
     causal: bool | str = False  #: True or "top_left", "bottom_right"
     scale: float | None = None
@@ -94,17 +94,17 @@ def _causal(align: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def plain_rules(causal: bool | str, scale: float | None, empty_row: str = "zero") -> Rules:
-    """Rules without dropout or masks, one object for each (their options are built once)."""
+    """Rules without dropout or masks, one object per combination (their options are built once)."""
     return Rules(causal, scale, empty_row=empty_row)
 
 
 def empty_output(q: Tensor, v: Tensor) -> Tensor:
-    """Where out [B, H, Tq, Dv] goes."""
+    """Memory for out [B, H, Tq, Dv]."""
     return torch.empty_like(q) if v.shape[3] == q.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))
 
 
 def empty_lse(q: Tensor) -> Tensor:
-    """Where lse [B, H, Tq] goes."""
+    """Memory for lse [B, H, Tq]."""
     b, h, t, _ = q.shape
     return q.new_empty((b, h, t)) if q.dtype in _WIDE else q.new_empty((b, h, t), dtype=torch.float32)
 
@@ -190,7 +190,8 @@ def double_backward(
     options: Any,
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """gq, gk, gv, gdout, gbias from the cotangents of dq, dk, dv, dbias. float32 and float64; 16-bit tensors go by float32."""
+    """gq, gk, gv, gdout, gbias from the cotangents of dq, dk, dv, dbias. float32 and float64; 16-bit tensors
+    are computed in float32."""
     if q.dtype not in (torch.float32, torch.float64):
         wide = [None if c is None else c.float() for c in cotangents]
         made = double_backward(

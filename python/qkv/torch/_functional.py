@@ -1,6 +1,5 @@
 """Attention under torch.func (grad, vjp, vmap and their nestings): autograd.Functions in the form functorch wants, around the
-operators. Not: eager autograd (_functions.py), torch.func.jvp (PyTorch says so when it is tried; torch.autograd.forward_ad
-works).
+operators. Not: eager autograd (_functions.py), torch.func.jvp (PyTorch raises an error; torch.autograd.forward_ad works).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The operators torch.ops.qkv.*: attention where PyTorch traces instead of running. torch.compile, torch.export, make_fx and
-torch.func see one opaque node with a fake kernel, formulas and a batching rule; eager autograd goes by _functions.py.
+torch.func see one opaque node with a fake kernel, formulas and a batching rule; eager autograd uses _functions.py.
 
     qkv::attention(q, k, v, bias, keep, seed, dropout_p, causal, scale, empty_row) -> (out, lse)
     qkv::attention_backward(...) -> (dq, dk, dv, dbias)       dbias is empty where it is not needed
@@ -18,7 +18,7 @@ from ._calls import Rules, plain_rules
 _TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? keep, Tensor? seed"
 _RULES = "float dropout_p, bool causal, float? scale, str empty_row"
 _library = torch.library.Library("qkv", "DEF")
-# What Inductor lays out anew would lose the last stride of 1; before PyTorch 2.8 the tag had another name.
+# Tensors that Inductor lays out anew could lose the last stride of 1; before PyTorch 2.8 the tag had another name.
 _tags = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 _library.define(f"attention({_TENSORS}, {_RULES}) -> (Tensor, Tensor)", tags=_tags)
 _library.define(
@@ -150,7 +150,7 @@ def _attention_vmap(info, in_dims, q, k, v, bias, keep, seed, dropout_p, causal,
 
 
 def _looping(operator):
-    """A batching rule that calls the operator once for each element."""
+    """A batching rule that calls the operator once per element."""
 
     def rule(info, in_dims, *args):
         each = [operator(*(x if d is None else x.select(d, n) for x, d in zip(args, in_dims))) for n in range(info.batch_size)]

@@ -14,18 +14,18 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 #: Whether any argument has a __torch_function__ of its own, or a TorchFunctionMode is active.
 any_override = has_torch_function_variadic
-# What classes have that mean what their memory holds: Tensor's own, and none (Parameter, FakeTensor).
+# What classes have whose tensors are what their memory holds: Tensor's own, or none (Parameter, FakeTensor).
 _plain = (Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)  # type: ignore[attr-defined]
 
 
 def is_causal_bias(x: Any) -> bool:
-    """Whether x is of torch.nn.attention.bias, which is not imported here: it takes a second."""
+    """Whether x is of torch.nn.attention.bias, which is not imported here because that takes a second."""
     module = sys.modules.get("torch.nn.attention.bias")
     return module is not None and isinstance(x, module.CausalBias)
 
 
 def alignment_of(bias: Any, q_len: int, kv_len: int) -> bool | str:
-    """True (top left) or "bottom_right", for attention of q_len queries on kv_len keys. ValueError: made for other lengths."""
+    """True (top left) or "bottom_right", for attention of q_len queries on kv_len keys. ValueError if made for others."""
     if bias.variant.name == "UPPER_LEFT":
         return True  # as PyTorch: whatever the lengths
     if (bias.seq_len_q, bias.seq_len_kv) != (q_len, kv_len):
@@ -36,7 +36,7 @@ def alignment_of(bias: Any, q_len: int, kv_len: int) -> bool | str:
 def asked(function: Any, tensors: dict[str, Any], *others: Any, **options: Any) -> tuple[bool, Any]:
     """(True, result) where somebody else computes function(*tensors, *others, **options); (False, None) where nobody does.
 
-    TypeError for a tensor of a class with a meaning of its own, but for an attn_mask of torch.nn.attention.bias.
+    Raises TypeError for a tensor of a class with a meaning of its own, except an attn_mask of torch.nn.attention.bias.
     """
     duck = any(x is not None and not isinstance(x, Tensor) for x in tensors.values())
     if duck or (not torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled()):
@@ -47,7 +47,7 @@ def asked(function: Any, tensors: dict[str, Any], *others: Any, **options: Any) 
 
 
 def require_plain(function: str, tensors: dict[str, Any]) -> None:
-    """TypeError for a tensor of a class with a meaning of its own."""
+    """Raises TypeError for a tensor of a class with a meaning of its own."""
     for name, x in tensors.items():
         own = None if x is None else type(x).__torch_function__
         if x is not None and getattr(own, "__func__", own) not in _plain:

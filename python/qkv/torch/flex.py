@@ -3,14 +3,14 @@
 score_mod is one of
     None
     SoftCap(c)                          c tanh(score / c), tiled, second derivatives too
-    PositionBias.alibi(..), .t5(..), .relative(..)     qkv's biases of the distance, O(T) memory
+    PositionBias.alibi(...), .t5(...), .relative(...)     qkv's biases of the distance, O(T) memory
     Relative(table)                     table[R + clamp(j - i, -R, R), h], [2R + 1, H]: the table learns too
     a sequence of these                 the soft cap first, then the bias
     any function (score, b, h, q_idx, kv_idx) of PyTorch's kind: evaluated on blocks of scores by vmap, its slope by autograd;
         slower, and tensors that it captures get no gradient
 block_mask is None, a qkv.Mask, or what torch.nn.attention.flex_attention.create_block_mask made. The latter is written out
-once, one byte a pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
-Not: kernel_options, paged attention, max_scores, torch.compile (the call runs eagerly, a graph break).
+once, one byte per pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
+Not supported: kernel_options, paged attention, max_scores, torch.compile (there is a graph break, and the call runs eagerly).
 """
 
 from __future__ import annotations
@@ -67,16 +67,17 @@ def flex_attention(
 
     Args:
         query: [B, Hq, L, E]. key: [B, H, S, E]. value: [B, H, S, Ev]; float32, float64, bfloat16 or float16, on the CPU.
-        score_mod, block_mask: see the module. scale: default 1/sqrt(E). enable_gqa: query head h reads head h // (Hq // H).
-        return_lse: also the natural logarithm of the sum of exponentials, [B, Hq, L]; differentiable (once).
+        score_mod, block_mask: see the module's description. scale: default 1/sqrt(E).
+        enable_gqa: query head h reads head h // (Hq // H).
+        return_lse: also return the natural logarithm of the sum of exponentials, [B, Hq, L]; differentiable (once).
         kernel_options: for other devices' kernels; ignored.
 
     Returns:
         [B, Hq, L, Ev], or a tuple of it and lse. A row that may attend nothing: 0, lse -inf.
 
     Raises:
-        ArgumentError (a ValueError and RuntimeError): shapes, a mask of another size. TypeError: what score_mod or block_mask
-        is.
+        ArgumentError (a ValueError and RuntimeError): for wrong shapes or a mask of another size. TypeError: for a score_mod or
+            block_mask of another kind.
     """
     if not query.dim() == key.dim() == value.dim() == 4:
         raise ArgumentError(
@@ -106,7 +107,7 @@ def _attend(
 
 
 def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | None]:
-    """The rules with what score_mod says in them, and the table that may learn."""
+    """The rules with score_mod added, and the table that may learn."""
     if score_mod is None:
         return rules, None
     if isinstance(score_mod, SoftCap):
@@ -142,7 +143,7 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
 
 
 def _of_function(function: Callable[..., Tensor]) -> ScoreMod:
-    """PyTorch's score_mod of single numbers as qkv's of blocks."""
+    """A PyTorch score_mod, which takes single numbers, as a qkv.ScoreMod, which takes blocks."""
     over_keys = torch.func.vmap(function, in_dims=(0, None, None, None, 0))
     over_block = torch.func.vmap(over_keys, in_dims=(0, None, None, 0, None))
 

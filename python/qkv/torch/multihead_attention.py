@@ -1,7 +1,7 @@
 """nn.MultiheadAttention on qkv's kernels: the same constructor, parameters, state_dict, initialisation and forward.
 
-Where it parts from PyTorch's, on purpose: dropout draws another pattern; with need_weights the output comes from the same tiled
-kernels. Not: nested tensors and other devices, which go to PyTorch's own forward.
+It differs from PyTorch's on purpose in this: dropout draws another pattern; with need_weights the output comes from the same
+tiled kernels. Nested tensors and other devices go to PyTorch's own forward.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class MultiheadAttention(nn.MultiheadAttention):
         """As torch.nn.MultiheadAttention.forward.
 
         Args:
-            query, key, value: [L, N, E], [S, N, kdim], [S, N, vdim]; with batch_first [N, L, E] ..; or unbatched [L, E] ..
+            query, key, value: [L, N, E], [S, N, kdim], [S, N, vdim]; with batch_first [N, L, E], ...; or unbatched [L, E], ...
             key_padding_mask: [N, S] (unbatched [S]): bool, True = ignore the key, or float, added.
-            need_weights: also return the weights, after dropout as PyTorch's. average_attn_weights: their mean over heads.
+            need_weights: also return the weights, after dropout like PyTorch's. average_attn_weights: their mean over heads.
             attn_mask: [L, S] or [N * heads, L, S]: bool, True = may not attend, or float, added.
             is_causal: a hint that attn_mask is the causal one.
 
         Returns:
-            output as query, and None or weights [N, L, S] ([N, heads, L, S]; unbatched without N). A row that may attend
-            nothing is NaN with need_weights and 0 without, as PyTorch's.
+            output like query, and None or weights [N, L, S] ([N, heads, L, S]; unbatched without N). A row that may attend
+            nothing is NaN with need_weights and 0 without, like PyTorch's.
 
         Raises:
-            ArgumentError (a ValueError and RuntimeError): shapes that do not fit.
+            ArgumentError (a ValueError and RuntimeError): for shapes that do not fit.
         """
         if query.is_nested or not (query.is_cpu and self.out_proj.weight.is_cpu):
             return super().forward(
@@ -96,7 +96,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _check(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None, attn_mask: Tensor | None
     ) -> bool:
-        """Whether the input is batched; ArgumentError where shapes do not fit."""
+        """Whether the input is batched. Raises ArgumentError for shapes that do not fit."""
         if query.dim() not in (2, 3) or key.dim() != query.dim() or value.dim() != query.dim():
             raise _fail(
                 "query, key and value must all be batched (3 axes) or not (2): got "

@@ -3,11 +3,11 @@
     qkv.torch.enable()                  # until qkv.torch.disable()
     with qkv.torch.enable(): ...        # until the end of the block
 
-nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, diffusers and whatever else
-looks the function up in torch.nn.functional run on qkv's kernels then. PyTorch's fused inference path of nn.TransformerEncoder
-layers, which passes by the function, is switched off meanwhile. A TorchFunctionMode sees the call as it sees PyTorch's. Not: names
-that were imported before (from torch.nn.functional import scaled_dot_product_attention), other devices, nested tensors, Tensor
-subclasses but those of torch.nn.attention.bias: those stay PyTorch's.
+nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, diffusers and everything
+that looks the function up in torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
+nn.TransformerEncoder layers, which bypasses the function, is switched off meanwhile. A TorchFunctionMode sees the call as it
+sees PyTorch's. Not affected: names that were imported before (from torch.nn.functional import scaled_dot_product_attention),
+other devices, nested tensors, Tensor subclasses except those of torch.nn.attention.bias; these stay PyTorch's.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def _ask_classes(*arguments: Any, **options: Any) -> Any:
 
 
 def _put_in_place() -> None:
-    """torch.nn.functional's function as the state says. With the lock held."""
+    """Sets torch.nn.functional's function as the state says. The caller holds the lock."""
     F.scaled_dot_product_attention = _patched if _fast_path_was and not _classes_asked else _pytorchs
 
 
 def _is_ours(x: Any) -> bool:
-    # Under torch.compile types are those of the tensors that the trace stands for.
+    # Under torch.compile, types are those of the tensors that are traced.
     return type(x) in _PLAIN and x is not None and x.is_cpu and not x.is_nested and x.dtype in _FLOATS
 
 
@@ -92,7 +92,7 @@ class _Enabled:
 
 
 def enable() -> _Enabled:
-    """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention. Twice is once."""
+    """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention. A second call changes nothing."""
     with _lock:
         if not _fast_path_was:
             _fast_path_was.append(torch.backends.mha.get_fastpath_enabled())
@@ -102,7 +102,7 @@ def enable() -> _Enabled:
 
 
 def disable() -> None:
-    """PyTorch's function again, and its fused inference path as it was. Without effect where enable() was not called."""
+    """Puts back PyTorch's function, and its fused inference path as it was. Does nothing unless enable() was called."""
     with _lock:
         if _fast_path_was:
             torch.backends.mha.set_fastpath_enabled(_fast_path_was.pop())

@@ -1,7 +1,7 @@
 """scaled_dot_product_attention with PyTorch's signature and semantics, on qkv's kernels, for tensors on the CPU.
 
-Where it parts from torch.nn.functional's, on purpose: a NaN or infinity in a key or value that no query may attend contributes
-nothing; dropout draws another pattern (as reproducible by torch.manual_seed); nothing of size L x S is made. Errors are
+It differs from torch.nn.functional's on purpose in this: a non-finite number in a key or value that no query may attend adds
+nothing; dropout draws another pattern (torch.manual_seed reproduces it all the same); nothing of size L x S is made. Errors are
 ArgumentError, a ValueError and a RuntimeError.
 """
 
@@ -53,15 +53,15 @@ def scaled_dot_product_attention(
         attn_mask: broadcasts to [..., Hq, L, S]; bool (True = may attend) or float (added), of query's type or float32; or what
             torch.nn.attention.bias makes.
         dropout_p: probability on the weights, always applied when > 0. The seed is drawn from PyTorch's default generator.
-        is_causal: query i sees keys 0..i (top left). Not together with attn_mask.
+        is_causal: query i sees keys 0 to i (top left). Not together with attn_mask.
         scale: default 1/sqrt(E).  enable_gqa: query head h reads key/value head h // (Hq // H).
 
     Returns:
         [..., Hq, L, Ev], of query's type and memory layout. A row that may attend nothing is 0, as PyTorch gives it.
 
     Raises:
-        ArgumentError (a ValueError and RuntimeError): shapes, devices, is_causal with attn_mask. TypeError: element types, a tensor
-        of a class with a __torch_function__ of its own.
+        ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices, or is_causal with attn_mask. TypeError: for
+            other element types, or a tensor of a class with a __torch_function__ of its own.
 
     Differentiable (gradients of gradients too, forward mode by torch.autograd.forward_ad), attn_mask of floats included; works
     under torch.compile(fullgraph=True), autocast and torch.func.vmap.
@@ -107,7 +107,7 @@ def attend(
     is_causal: True (top left), or "bottom_right" without bias and keep.
     """
     if not direct(q, k, v, bias, keep):
-        if is_causal == "bottom_right":  # the operators know the top left alone
+        if is_causal == "bottom_right":  # the operators know only the top left
             q_len, kv_len = q.shape[2], k.shape[2]
             is_causal, keep = False, torch.ones(1, 1, q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
         seed = draw_seed() if dropout_p > 0.0 else None
@@ -222,7 +222,7 @@ def _fold(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Te
 
 
 def _repeat_heads(q: Tensor, k: Tensor, v: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Keys and values that are grouped differently, each repeated to the heads of q."""
+    """Keys and values that are grouped differently: each is repeated to the heads of q."""
     if any(x.shape[-3] == 0 or heads % x.shape[-3] for x in (k, v)):
         raise _fail("the heads of key and value must divide those of query", q, k, v)
     return k.repeat_interleave(heads // k.shape[-3], -3), v.repeat_interleave(heads // v.shape[-3], -3)

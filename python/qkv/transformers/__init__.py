@@ -7,8 +7,8 @@
     print(seen.table())
 
 Forward, backward and generation of every model whose attention goes through transformers' AttentionInterface: grouped heads,
-causal and sliding windows, padding on either side, soft caps, sinks, additive position biases, dropout. Not: other devices than
-the CPU; models with an attention of their own; output_attentions=True (capture_attention is the way).
+causal and sliding windows, padding on either side, soft caps, sinks, additive position biases, dropout. Not supported: devices
+other than the CPU; models with an attention of their own; output_attentions=True (use capture_attention).
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ NAME = "qkv"
 
 
 def register(name: str = NAME) -> None:
-    """Makes attn_implementation="qkv" known to transformers; again is no harm."""
+    """Makes attn_implementation="qkv" known to transformers. A second call does no harm."""
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, model_mask)
 
 
 class _Attend(torch.autograd.Function):
-    """(q, k, v, bias, sinks, options) -> out [B, H, Tq, Dv]; options: what qkv.attention takes beside tensors with
+    """(q, k, v, bias, sinks, options) -> out [B, H, Tq, Dv]; options: what qkv.attention takes besides tensors with
     gradients."""
 
     @staticmethod
@@ -70,7 +70,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _masks(attention_mask: Any, kv_len: int) -> tuple[dict[str, Any], Tensor | None]:
-    """Options of qkv.attention, and a bias, from what the model's layers were given as mask."""
+    """Options of qkv.attention, and a bias, from what the model passes to its layers as mask."""
     if isinstance(attention_mask, ModelMask):
         return {"mask": attention_mask.mask}, None
     if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
@@ -102,8 +102,8 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """One layer's attention as transformers calls it: query [B, H, Tq, D], key, value [B, Hkv, Tk, D] -> [B, Tq, H, Dv], None.
 
-    attention_mask: None (causal if the module says so), of :func:`model_mask`, bool [B|1, H|1, Tq, Tk] (True = may attend) or
-    float (added). dropout draws its seed from torch's generator. s_aux: sinks [H]. position_bias [B|1, H|1, Tq, Tk], added.
+    attention_mask: None (causal if the module says so), what :func:`model_mask` returns, bool [B|1, H|1, Tq, Tk]
+    (True = may attend) or float (added). dropout draws its seed from torch's generator. s_aux: sinks [H]. position_bias [B|1, H|1, Tq, Tk], added.
     """
     if query.device.type != "cpu":
         raise ValueError(f'[qkv.transformers] attn_implementation="qkv" computes on the CPU: got tensors on {query.device}')

@@ -41,7 +41,7 @@ class AttentionCapture:
     tokens: np.ndarray | None = field(repr=False)  #: bool [B, T], False = padding; None: not known
 
     def __getitem__(self, layer: int) -> Captured:
-        """What the layer of that index showed."""
+        """What was seen of the layer with that index."""
         for one in self.layers:
             if one.index == layer:
                 return one.captured
@@ -51,7 +51,7 @@ class AttentionCapture:
         return len(self.layers)
 
     def statistics(self) -> list[dict[str, Any]]:
-        """A row for each layer and head: means over the queries that are tokens, of all sequences.
+        """One row per layer and head: means over the queries that are tokens, of all sequences.
 
         entropy_nats, max (largest weight), self, previous, first (weight on the query's own key, the one before it, key 0),
         distance (in tokens).
@@ -70,7 +70,7 @@ class AttentionCapture:
         return rows
 
     def table(self) -> str:
-        """The statistics as text, a line for each layer and head."""
+        """The statistics as text, one line per layer and head."""
         rows = self.statistics()
         if not rows:
             return "no statistics: capture_attention(.., capture=qkv.Capture(statistics=True)) asks for them"
@@ -79,8 +79,8 @@ class AttentionCapture:
         return "\n".join(lines)
 
     def map(self, layer: int, head: int, *, sequence: int = 0) -> np.ndarray:
-        """Weights of one head, [rows, columns]: every weight where the map is as large as Tq x Tk, else means over blocks of
-        queries of sums over blocks of keys (each row adds up to 1).
+        """Weights of one head, [rows, columns]: every weight where the map is as large as Tq x Tk, otherwise sums over blocks
+        of keys, averaged over blocks of queries (each row adds up to 1).
         """
         found = next((one for one in self.layers if one.index == layer), None)
         if found is None or found.captured.map is None:
@@ -94,9 +94,9 @@ class AttentionCapture:
     def plot(
         self, layer: int = 0, head: int | None = None, *, tokens: Sequence[str] | None = None, sequence: int = 0, **options: Any
     ) -> Any:
-        """qkv.plot of one head's map, or (head None) of all of a layer; tokens label it where there is one for each row and
+        """qkv.plot of one head's map, or (head None) of all of a layer; tokens label it where there is one per row and
         column.
-        options: as qkv.plot, such as path="map.png".
+        options: as in qkv.plot, such as path="map.png".
         """
         found = next((one for one in self.layers if one.index == layer), None)
         heads = [head] if head is not None else [0] if found is None else list(found.heads)
@@ -117,7 +117,7 @@ class AttentionCapture:
 
 @contextlib.contextmanager
 def _running_qkv(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode with attn_implementation="qkv"; both as before afterwards."""
+    """The model in eval mode with attn_implementation="qkv"; both are restored afterwards."""
     register()
     configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "_attn_implementation")}
     before = [(config, config._attn_implementation) for config in configs.values()]
@@ -145,14 +145,15 @@ def capture_attention(
     """Runs `model` once (eval mode, no gradients) and looks at its attention. Memory: never of the order Tq x Tk.
 
     Args:
-        model: a Hugging Face model on the CPU, of any attn_implementation; it is as before afterwards.
-        inputs: its keyword arguments, such as a tokenizer gives ({"input_ids": .., "attention_mask": ..}), or input_ids alone.
-        layers: numbers of the calls of attention within one forward, which are layers in most models; None: all.
+        model: a Hugging Face model on the CPU, with any attn_implementation; its state is restored afterwards.
+        inputs: its keyword arguments, as a tokenizer returns them ({"input_ids": ..., "attention_mask": ...}), or just
+            input_ids.
+        layers: which calls of attention within one forward, by number; in most models these are the layers. None: all.
         heads: query heads; none: all.
         capture: what to look at (qkv.Capture, with its own heads); None: statistics, and maps of at most 64 x 64.
 
     Raises:
-        ValueError: the model's attention does not go through transformers' AttentionInterface; layers beyond its last.
+        ValueError: if the model's attention does not go through transformers' AttentionInterface, or a layer does not exist.
     """
     if capture is not None and heads:
         raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=..)")

@@ -1,4 +1,4 @@
-"""Who looks at the attention of a model that runs, and what one call shows. Not: the results of a whole run (_capture.py)."""
+"""Who looks at the attention of a running model, and what one call shows. Not: the results of a whole run (_capture.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..capture import Capture, Captured
 
 _state = threading.local()
 
-_MAP = 64  # a map has at most so many rows and columns unless asked for otherwise
+_MAP = 64  # a map's most rows and columns, unless others are asked for
 
 
 def current() -> Collector | None:
@@ -42,7 +42,7 @@ class LayerCapture:
     heads: tuple[int, ...]  #: that were looked at, in this order
     q_len: int
     kv_len: int
-    captured: Captured = field(repr=False)  #: arrays [B, heads, ..], see qkv.Captured
+    captured: Captured = field(repr=False)  #: arrays [B, heads, ...], see qkv.Captured
 
 
 class Collector:

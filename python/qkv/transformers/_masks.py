@@ -1,8 +1,8 @@
 """transformers' mask functions as qkv masks: causal, sliding, chunked, packed and padded ones cost no S x S memory. Not: masks
-that a model or user writes as a function of its own; those are evaluated once for each forward into one byte a pair.
+that a model or user writes as a function of its own; those are evaluated once per forward, into one byte per pair.
 
 transformers describes a mask by functions (batch, head, query, key) -> bool that it composes itself
-(transformers/masking_utils.py); the known ones are told apart by their names and what they close over. An unknown part makes
+(transformers/masking_utils.py); the known ones are recognised by their names and what they close over. An unknown part makes
 the whole mask a dense one, never wrong.
 """
 
@@ -32,16 +32,16 @@ class ModelMask:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the tensor that it stands for."""
+        """The shape of the tensor that it stands for."""
         return (self.batch, 1, self.q_len, self.kv_len)
 
     @property
     def ndim(self) -> int:
-        """Of the tensor that it stands for: generate() asks."""
+        """The number of axes of the tensor that it stands for; generate() asks for it."""
         return 4
 
     def contiguous(self) -> ModelMask:
-        """Itself: generate() asks."""
+        """Itself; generate() calls this."""
         return self
 
     def to_dense(self) -> torch.Tensor:
@@ -60,7 +60,7 @@ class _Place:
     kv_offset: int
 
     def aligned(self, make: Callable[..., Mask]) -> Mask:
-        """make(align) or make(offsets=..) so that query i stands at key i + q_offset - kv_offset."""
+        """make(align) or make(offsets=...) so that query i stands at key i + q_offset - kv_offset."""
         offset = self.q_offset - self.kv_offset
         if offset == self.kv_len - self.q_len:
             return make("square" if offset == 0 else "bottom_right")
