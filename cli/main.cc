@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 12> kOrder = {"train",  "generate", "map"
 
 auto place_in_help(const Command& command) { return std::ranges::find(kOrder, command.name) - kOrder.begin(); }
 
-/// A pipe that was closed or a full disk must not look like success. What has failed already has said its one line.
+/// A pipe that was closed or a full disk must not look like success. A failure has already printed its one line.
 int finish(int code) {
   if (code == 0 && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
     std::fputs("qkv: standard output could not be written\n", stderr);
@@ -47,8 +47,8 @@ std::string names_of_commands() {
   return names;
 }
 
-/// An option that wants a file's name and was given an empty one: without it the file is not written, which is not what was
-/// said.
+/// An option that wants a file's name and was given an empty one: without it the file would not be written, which is not what was
+/// asked for.
 void require_file_names(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_type_name() != "FILE" && option->get_type_name() != "DIR") continue;
@@ -58,7 +58,7 @@ void require_file_names(const CLI::App& command) {
   }
 }
 
-/// Runs the chosen command. The one place where exceptions end.
+/// Runs the chosen command. This is the one place where exceptions end.
 int guarded(const std::string& command, const std::function<int()>& run) {
   try {
     return finish(run());

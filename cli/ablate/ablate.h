@@ -20,7 +20,7 @@ inline constexpr std::size_t kHeadingLines = 2;
 struct Experiment {
   std::string name;                ///< "same-q"
   std::string title;               ///< what is done
-  std::vector<std::string> table;  ///< lines of ASCII, the first kHeadingLines a heading; may be none
+  std::vector<std::string> table;  ///< lines of ASCII, the first kHeadingLines are the heading; may be empty
   std::vector<view::AttentionMap> maps;
   std::vector<Claim> claims;
   Json numbers;
@@ -41,7 +41,7 @@ std::vector<std::string_view> experiment_names();
 /// Throws OptionError that lists the names when there is none of this name.
 Experiment run_experiment(std::string_view name, const AblateOptions& options, Context& context);
 
-// One each, for run_experiment.
+// One function per experiment, for run_experiment.
 Experiment ablate_same_q(const AblateOptions& options, Context& context);
 Experiment ablate_same_k(const AblateOptions& options, Context& context);
 Experiment ablate_zero_v(const AblateOptions& options, Context& context);

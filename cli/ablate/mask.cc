@@ -1,4 +1,4 @@
-// The causal mask taken away: from a trained toy language model, and from the training itself.
+// The causal mask is taken away: from a trained toy language model, and from the training itself.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ void replace_the_future(const lm::AttentionLM& model, const lm::Batch& batch, st
   for (Index i = 0; i + 1 < length; ++i) {
     Tensor<Index> changed = batch.inputs.clone();
     for (Index b = 0; b < rows; ++b) {
-      for (Index j = i + 1; j < length; ++j) {  // any character but the one that is there
+      for (Index j = i + 1; j < length; ++j) {  // any character other than the one there
         Index& id = changed.data()[b * length + j];
         id = (id + 1 + static_cast<Index>(random.below(static_cast<std::uint64_t>(vocab - 1)))) % vocab;
       }

@@ -1,4 +1,4 @@
-// One query for all, one key for all, values of zero: along the position axis, without a mask and causal.
+// One query for all, one key for all, or values of zero: experiments along the position axis, without a mask and causal.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The options of `qkv attend` that look at the weights on the way: statistics,
 // the largest of each row, rows, sums of columns and blocks. What they see goes
-// into files of its own; the output stays the same in bits. Not: all weights
+// into files of its own; the output is bit-identical. Not: all weights
 // (--weights).
 #pragma once
 

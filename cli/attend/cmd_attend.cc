@@ -60,7 +60,7 @@ std::string place(const AttendOptions& options, const std::string& name, const s
   return path.empty() ? "--in " + escaped(options.in) + ", " + name : "--" + name + " " + escaped(path);
 }
 
-/// In the type of q. Any float is taken: a bias in f64 is no reason to refuse.
+/// In the type of q. Any float type is accepted: a bias in f64 is no reason to refuse.
 template <class T>
 Tensor<T> typed(const std::string& name, const AnyTensor& tensor) {
   if (tensor.sizes.size() != 4) throw UsageError(name + ": must have four axes [B, H, T, D]: got " + tensor.shape());
@@ -143,7 +143,7 @@ Results compute(const AllOptions& options, const Inputs& inputs, const Wanted& w
   Tensor<T> lse({q.size(0), q.size(1), q.size(2)});
   AttentionOptions watched = attention;
   watched.capture = look.request(k.size(2));
-  // One pass over the scores gives the output and one kind of weights, in the bits of a pass for each.
+  // One pass over the scores gives the output and one kind of weights, bit-identical to one pass for each.
   const auto weights_of = [&] { return Tensor<T>({q.size(0), q.size(1), q.size(2), k.size(2)}); };
   AttentionOutputs<T> outputs{.out = out, .lse = lse};
   std::optional<Tensor<T>> weights;

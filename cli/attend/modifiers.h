@@ -1,4 +1,4 @@
-// The options of `qkv attend` that add to scores by position, or to a row beside its keys: ALiBi, T5's and learned relative
+// The options of `qkv attend` that add to scores by position, or to a row besides its keys: ALiBi, T5's and learned relative
 // biases, sinks. Not: a dense bias, which is an option of the tensors (options.h).
 #pragma once
 

@@ -26,7 +26,7 @@ Window parse_window(const std::string& text) {
   return window;
 }
 
-/// The library's error would name its own spellings; a person here types options.
+/// The library's error would use its own names; a person here types options.
 void require_alignment(const std::string& bare, const std::string& joint, Align align, Index q_len, Index kv_len) {
   if (align != Align::kSquare || q_len == kv_len) return;
   throw UsageError(bare + " alone needs as many queries as keys: say " + bare + joint +

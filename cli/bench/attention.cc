@@ -9,7 +9,7 @@
 namespace qkv::cli {
 namespace {
 
-/// What shall be reached, as fractions of the FMA peak: causal ones pay for their diagonal, short ones for their edges.
+/// The goals, as fractions of the FMA peak: causal ones pay for their diagonal, short ones for their edges.
 struct Goals {
   double full = 0, causal = 0;
 };

@@ -21,7 +21,7 @@ struct Peak {
   double read = 0;                  ///< GB/s of reading memory that no cache holds
 };
 
-/// What a case is held against.
+/// What a case is compared with.
 enum class Limit {
   kFma,     ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
             ///< bf16 products, or f32's where the instruction set has none
@@ -36,7 +36,7 @@ struct Prepared {
   std::function<void()> plain{};         ///< kPlain only
   double plain_share = 1;                ///< kPlain: live tiles of the case as a share of the plain run's
   double flops = 0;                      ///< useful flops of a run
-  double bytes = 0;                      ///< that a run must read from memory; 0 where caches hold them
+  double bytes = 0;                      ///< what a run must read from memory; 0 where caches hold it
   double tensor_bytes = 0;               ///< kMemory only
   std::function<double()> peak_bytes{};  ///< kMemory: what the process held at most since `prepare`, above what it had
   std::string kernel{};                  ///< the chosen kernel and why

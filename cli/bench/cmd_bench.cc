@@ -1,9 +1,9 @@
 // `qkv bench`: cases as fractions of the machine's own peaks. Each case is first held against the textbook.
 // Not: comparisons with other libraries (bench/peers.py).
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 
@@ -16,12 +16,12 @@ namespace qkv::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// `qkv bench` ends within 45 s, unless the machine is overloaded: the later, the less patience.
+// `qkv bench` ends within 45 s unless the machine is overloaded: as time passes, fewer cases are repeated.
 constexpr std::chrono::seconds kQuickRepeats{16}, kQuickRuns{28};
 
 struct BenchOptions {
   std::vector<std::string> cases;
-  std::string suite;  // empty: not said
+  std::string suite;  // empty: not given
   bool json = false, list = false, exact = false;
   ComputeOptions compute;
 

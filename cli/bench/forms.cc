@@ -44,7 +44,7 @@ struct CacheProblem {
       caches.emplace_back(config);
       caches.back().append(tensors.k(), tensors.v());
     } while (bytes() * static_cast<double>(caches.size()) < memory_bytes);
-    // What the textbook is to read.
+    // The keys and values that the textbook reads.
     for (Index b = 0; b < shape.batch; ++b) {
       const auto own = [b](Tensor<float>& rows) {  // [Hkv, Tk, D]
         const View<float, 4> all = rows.view<4>();
@@ -104,7 +104,7 @@ BenchCase prompt_case() {
   return one;
 }
 
-/// 0 where two results are the same in bits, as they must be; otherwise infinite.
+/// 0 where two results are bit-identical, as they must be; otherwise infinite.
 Judgement judge_same(std::span<const float> a, std::span<const float> b) {
   return {std::ranges::equal(a, b) ? 0.0 : std::numeric_limits<double>::infinity(), 0};
 }
@@ -171,7 +171,7 @@ BenchCase cascade_case() {
   return one;
 }
 
-/// 16 sequences of 64, 128 .. 1,024 tokens, causal; and the same sequences, one call each.
+/// 16 sequences of 64, 128, ..., 1,024 tokens, causal; and the same sequences, one call each.
 struct RaggedProblem {
   static constexpr Index kHeads = 2, kDim = 64, kSequences = 16;
   std::vector<Index> offsets{0};

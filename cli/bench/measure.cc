@@ -27,7 +27,7 @@ Timing timing_of(std::vector<double> seconds) {
   return {1e3 * median, 1e3 * seconds.front(), 1e3 * seconds.back(), (seconds[3 * n / 4] - seconds[n / 4]) / median, n};
 }
 
-/// The case and what it is held against in turn, so that both meet the same machine.
+/// Runs the case and what it is compared with in turn, so that both meet the same state of the machine.
 void time_runs(const BenchCase& one, const Prepared& prepared, const Patience& patience, Measured& measured) {
   std::vector<double> times, plain_times;
   if (prepared.plain) prepared.plain();

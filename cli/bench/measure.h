@@ -1,4 +1,4 @@
-// How a case is measured: judged, timed, the machine's peak before and after it. Not: which cases, what is printed.
+// How a case is measured: it is judged and timed, with the machine's peak before and after it. Not: which cases, what is printed.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ struct Measured {
   double flops = 0, bytes = 0, plain_share = 1;
   double tensor_bytes = 0, peak_bytes = 0;
   std::string kernel;
-  int repeats = 0;  ///< because the two peaks differed
+  int repeats = 0;  ///< how often it was measured again because the two peaks differed
 
   double gflops() const { return flops / time.median_ms / 1e6; }
   double gbs() const { return bytes / time.median_ms / 1e6; }

@@ -40,7 +40,7 @@ double fma_rate(Context& context, double (*loop)(Index, T*)) {
   return best;
 }
 
-/// The sum of `words`, read as `kStreams` parts side by side, each asked for ahead of its use.
+/// The sum of `words`, read as `kStreams` parts side by side, each prefetched ahead of its use.
 template <int kStreams>
 std::uint64_t sum_of(const std::uint64_t* words, Index count) {
   constexpr Index kLine = 8;    // words of a cache line

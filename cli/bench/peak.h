@@ -14,7 +14,7 @@ struct PeakKinds {
   bool fma_f32 = true, fma_f64 = false, dot_bf16 = false, read = false;
 };
 
-/// Measures peaks again and again; keeps the 512 MiB that it reads once they were needed.
+/// Measures peaks again and again; keeps the 512 MiB that it reads from the first use on.
 class PeakMeter {
  public:
   explicit PeakMeter(Context& context) : context_(context) {}

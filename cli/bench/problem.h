@@ -10,7 +10,7 @@
 
 namespace qkv::cli {
 
-/// What a problem has beside q, k, v and causal.
+/// What a problem has besides q, k, v and causal.
 enum class Extra {
   kNone,
   kDropout,     ///< p = 0.1

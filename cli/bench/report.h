@@ -10,7 +10,7 @@ namespace qkv::cli {
 
 void print_bench_heading(const Context& context);
 void print_peak(std::string_view when, const Peak& peak);
-/// One line; a second one when the kernel is another than that of `previous`.
+/// One line; a second one when the kernel differs from that of `previous`.
 void print_case(const Measured& measured, const Measured* previous);
 /// The curves, how many goals were met, and which cases the machine disturbed.
 void print_summary(std::span<const Measured> measured);

@@ -145,7 +145,7 @@ HeadSplit split_and_attend(const LayerWalk& walk, Cut cut, Context& context) {
   return split;
 }
 
-/// "I, I, like": whose numbers lie at each place of a head; a place that mixes tokens names them all.
+/// "I, I, like": the tokens whose numbers lie at each place of a head; a place that mixes tokens names them all.
 std::string owners(const HeadSplit& split, const std::vector<std::string>& tokens, Index head) {
   const View<const Index, 4> token = split.token;
   std::string text;

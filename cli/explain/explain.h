@@ -30,7 +30,7 @@ StateDict parameters_of(const LayerWalk& walk);
 /// Back through the same layer: the gradient of each of its steps, in f64.
 struct BackwardWalk {
   Tensor<double> dout;                          // [L, E], whole numbers
-  Tensor<double> d_heads;                       // [H, L, d]: of what each head gave
+  Tensor<double> d_heads;                       // [H, L, d]: of each head's output
   Tensor<double> weights, dp, ds;               // [H, L, L]: P, and the gradients of P and of the scores
   Tensor<double> delta;                         // [H, L, 1]: rowsum(P * dP)
   Tensor<double> jacobian;                      // [L, L]: d P[0, 0, :] / d S[0, 0, :]

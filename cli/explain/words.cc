@@ -1,4 +1,4 @@
-// Five words, twice, with one word changed: what averaging, fixed weights and attention make of it.
+// Five words, twice, with one word changed: how averaging, fixed weights and attention respond.
 #include <fmt/format.h>
 
 #include <algorithm>

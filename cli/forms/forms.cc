@@ -13,7 +13,7 @@
 namespace qkv::cli {
 namespace {
 
-/// Larger, and the textbook's loops take minutes.
+/// With larger sizes the textbook's loops take minutes.
 constexpr double kMostProducts = 4e9;
 
 void check_sizes(const FormsSizes& sizes) {
@@ -134,7 +134,7 @@ class Comparison {
     return out;
   }
 
-  /// Linear and sparse attention on the q, k, v of the multi-head layer.
+  /// Adds linear and sparse attention on the q, k, v of the multi-head layer.
   void other_formulas(const StateDict& all) {
     const TextbookLayer layer = textbook(all, sizes_.num_heads, false);
     const Tensor<float> projected = textbook_linear(x_, layer.in_weight, layer.in_bias, kSame);  // [B*T, 3E]

@@ -31,11 +31,12 @@ struct Form {
   double error_over_bound = 0;
   Index parameters = 0;
   double projection_flops = 0;
-  double attention_flops = 0;  ///< 2 (D + Dv) for each pair that is kept; linear: 4 F Dv for each token, and pairs in chunks
+  double attention_flops = 0;  ///< 2 (D + Dv) per pair that is kept; linear: 4 F Dv per token, and pairs in chunks
   double score_bytes = 0;      ///< naive: the whole [B, H, T, T]; tiled: scratch of every thread that works
   double seconds = 0;          ///< median
-  double longest = 0;          ///< tokens with which q, k, v, out and score_bytes fit into the memory; 0: not said of layers
-  double from_softmax = -1;    ///< largest |form - softmax attention without a mask|; below 0: it is not meant to be near that
+  double longest = 0;  ///< tokens with which q, k, v, out and score_bytes fit into the memory; 0: not reported for layers
+  double from_softmax =
+      -1;  ///< largest |form - softmax attention without a mask|; below 0: it is not meant to approximate that
 
   double flops() const { return projection_flops + attention_flops; }
 };

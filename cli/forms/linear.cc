@@ -1,6 +1,6 @@
 // The rows of linear attention: square, chunked and recurrent forms of one sum, without an order, random features of softmax,
-// decay, the delta rule. Each is held against its own textbook (reference/linear_attention.h), and those that must be equal to
-// each other.
+// decay, the delta rule. Each is held against its own textbook (reference/linear_attention.h), and those that must be equal
+// with each other.
 #include <algorithm>
 #include <cstring>
 
@@ -79,7 +79,7 @@ class LinearForms {
   Index chunk() const { return kernel_tables(context_.isa()).linear_attention.f32.chunk(head_dim(), head_dim()); }
   const Tensor<float>& keys(const LinearAttentionOptions<float>& options) const { return options.normalized ? k_ : unit_k_; }
 
-  /// 2 F Dv for a token's key and value into the state, as many for its query out of it.
+  /// 2 F Dv for a token's key and value into the state, and as many for its query out of it.
   double state_flops(Index features) const { return 4 * input_.tokens() * input_.embed() * static_cast<double>(features); }
   /// 2 (D + Dv) for each pair of a chunk in which the key is at least `before` tokens earlier.
   double pair_flops(Index before) const {

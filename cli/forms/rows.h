@@ -13,7 +13,7 @@ namespace qkv::cli {
 double median_seconds(const std::function<void()>& call);
 
 /// Heads of projected x [B*T, 3E] in the order q, k, v, for forms of attention alone; and the softmax attention of them without
-/// a mask in f64 [B, H, T, D], from which other formulas are so far away.
+/// a mask in f64 [B, H, T, D], from which the distance of other formulas is measured.
 struct AloneInput {
   const FormsSizes& sizes;
   const Tensor<float>& projected;  // [B*T, 3E]
@@ -49,7 +49,7 @@ void measure_row(Form& row, const Tensor<float>& out, const Truth<Wide>& truth, 
   if (unmasked != nullptr) row.from_softmax = distance(out, unmasked->softmax, truth.bounds).largest;
 }
 
-/// The longest sequence for which q, k, v, out and what the form needs beside them fit into `memory` bytes: the larger root of
+/// The longest sequence for which q, k, v, out and what the form needs besides them fit into `memory` bytes: the larger root of
 /// square n^2 + each n + fixed = memory.
 double longest_length(double memory, double square, double each, double fixed);
 

@@ -32,7 +32,7 @@ CacheStorage storage_of(const std::string& name) {
   return name == "int8" ? CacheStorage::kInt8 : CacheStorage::kF32;
 }
 
-/// When characters came: the first one ends the prompt, the others tell the pace.
+/// When characters came: the first one ends the prompt, the others give the pace.
 class Pace {
  public:
   void note() {
@@ -53,7 +53,7 @@ class Pace {
   Index count_ = 0;
 };
 
-/// A text as it is for a file or a pipe; on a terminal without what could drive it.
+/// A text as it is for a file or a pipe; on a terminal without control characters.
 std::string shown(const std::string& text) {
   if (!terminal().interactive) return text;
   std::string safe;

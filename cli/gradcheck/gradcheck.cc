@@ -105,7 +105,7 @@ class Gradcheck {
     return gradients;
   }
 
-  /// The one of `all`, which are in the order of moves_, that belongs to `name`; null where that is not given.
+  /// The one of `all` (in the order of moves_) that belongs to `name`; null where that is not given.
   template <int Rank>
   View<double, Rank> of(std::vector<Tensor<double>>& all, std::string_view name) const {
     for (std::size_t n = 0; n < all.size(); ++n) {
@@ -129,7 +129,7 @@ class Gradcheck {
             .position_bias = direction<2>("position")};
   }
 
-  /// Slopes are copied by the options: what was moved has to get there.
+  /// The options hold a copy of the slopes: what was moved must be copied there.
   void settle_slopes() const {
     if (!in_.options.position_bias.is_alibi()) return;
     const std::span<const double> slopes = std::as_const(in_.position).span();

@@ -1,4 +1,4 @@
-// Every derivative of attention held against differences of what it is the derivative of, in f64, on the library's own kernels:
+// Every derivative of attention is compared with differences of what it is the derivative of, in f64, on the library's own kernels:
 // backward, forward mode, their duality, double backward. Not: options and printing (cmd_gradcheck.cc).
 #pragma once
 

@@ -1,4 +1,4 @@
-// `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be held against it.
+// `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be compared with it.
 // Not: training, attention without parameters (attend).
 #include <algorithm>
 #include <optional>
@@ -42,7 +42,7 @@ Tensor<float> load_bte(std::string_view option, const std::string& path) {
   return tensor;
 }
 
-/// What can be refused before any file is read.
+/// Refuses what is wrong already before any file is read.
 void check_usage(const LayerCommandOptions& options) {
   if (std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
     throw UsageError("NAME must be one of " + all_names() + ": got " + escaped(options.name));
@@ -118,7 +118,7 @@ Mask make_mask(const LayerCommandOptions& options, const nn::Layer& layer, Tenso
   return mask;
 }
 
-/// Every parameter's gradient by its name in the file, and x.
+/// Every parameter's gradient by its name in the file, and that of x.
 StateDict gradients(nn::Layer& layer, const Tensor<float>& dout, nn::Saved& saved, Context& context) {
   layer.zero_gradients();
   const Tensor<float> dx = layer.backward(dout, saved, &context);

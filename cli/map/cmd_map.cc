@@ -29,7 +29,7 @@ struct MapCommandOptions {
   ComputeOptions compute;
 };
 
-/// What is drawn, and of a model what was seen in numbers.
+/// What is drawn, and for a model what was seen, in numbers.
 struct Drawn {
   view::AttentionMap map;
   std::string text;

@@ -15,7 +15,7 @@
 namespace qkv::cli {
 namespace {
 
-/// What is said of each head: a mean over the rows i >= 1, since row 0 of a causal head has no choice.
+/// What is reported per head: a mean over the rows i >= 1, since row 0 of a causal head has no choice.
 constexpr std::pair<const char*, Tensor<double> RowStatistics::*> kMeans[] = {{"entropy_nats", &RowStatistics::entropy},
                                                                               {"max_weight", &RowStatistics::max_weight},
                                                                               {"self", &RowStatistics::self},

@@ -32,7 +32,7 @@ struct LayerLook {
 std::vector<LayerLook> look_at(const lm::AttentionLM& model, std::span<const Index> ids, const std::vector<Index>& layers,
                                const std::vector<Index>& heads, const MapLookOptions& options, Context& context);
 
-/// As tables of means over the rows i >= 1, and the largest of each row; `labels`: one a token.
+/// As tables of means over the rows i >= 1, and the largest of each row; `labels`: one per token.
 void print_looks(const std::vector<LayerLook>& looks, const std::vector<std::string>& labels, const MapLookOptions& options);
 Json looks_json(const std::vector<LayerLook>& looks, const std::string& text);
 

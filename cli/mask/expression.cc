@@ -29,8 +29,8 @@ struct Arguments {
   Align alignment() const { return align.value_or(Align::kSquare); }
 };
 
-/// What a leaf takes: how many lists, how many numbers in the first, beside how many lists at most an alignment may stand, and
-/// whether a mask inside.
+/// What a leaf takes: how many lists, how many numbers in the first, with how many lists at most an alignment may stand, and
+/// whether a mask may stand inside.
 struct Leaf {
   std::string_view name, words;
   std::size_t fewest_lists, most_lists;
@@ -120,7 +120,7 @@ class Parser {
   }
 
  private:
-  static constexpr int kDeepest = 64;  // parentheses within one another: the stack is not the caller's to fill
+  static constexpr int kDeepest = 64;  // nested parentheses: the caller must not be able to overflow the stack
 
   Mask mask() {
     if (++depth_ > kDeepest) refuse("at most 64 parentheses within one another");

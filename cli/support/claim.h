@@ -18,7 +18,7 @@ struct Claim {
 
 bool all_hold(const std::vector<Claim>& claims);
 
-/// Each that holds with its numbers; each that does not as what was expected and what was seen instead.
+/// Each that holds with its numbers; each that does not hold as what was expected and what was seen instead.
 void print_claims(const std::vector<Claim>& claims);
 Json to_json(const std::vector<Claim>& claims);
 
@@ -31,7 +31,7 @@ std::string small_text(double value);
 /// Columns of lines side by side, each as wide as its longest line, `gap` spaces between.
 std::string beside(const std::vector<std::vector<std::string>>& columns, std::size_t gap = 4);
 
-/// [[..], ..]: a view as nested arrays.
+/// [[...], ...]: a view as nested arrays.
 template <class T>
 Json nested(const View<const T, 1>& view) {
   Json list = Json::array();

@@ -13,9 +13,9 @@
 //   const bool added = add_command({"name", "One line for the list of commands", "qkv name --file x.npy", declare});
 //   }  // namespace
 //
-// and nothing else: CMake finds the file, main finds the command (its place in the list is kOrder in main.cc).
+// That is all: CMake finds the file, main finds the command (its place in the list is kOrder in main.cc).
 // Exit codes: return 0; throw UsageError (2) for what the caller gave wrongly, any qkv::Error but IoError is 2 too; IoError
-// and everything else is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written through Outputs.
+// and every other exception is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written through Outputs.
 #pragma once
 
 #include <functional>

@@ -17,7 +17,7 @@ class CalmFormatter : public CLI::Formatter {
     return name;
   }
 
-  /// CLI11 adds what a value is checked for ("N:INT in [1 - 9]"), in its own words; the description says what matters.
+  /// CLI11 adds what a value is checked for ("N:INT in [1 - 9]"), in its own words; here the description says what matters.
   std::string make_option_opts(const CLI::Option* option) const override {
     std::string opts = CLI::Formatter::make_option_opts(option);
     const std::size_t check = opts.find(':'), end = opts.rfind(']');

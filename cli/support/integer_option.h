@@ -22,7 +22,7 @@ struct IntegerOf<std::optional<Integer>> {
   using Type = Integer;
 };
 
-/// "an integer from 1 to 1024", "an integer of at least 0": the largest of the type is named only to whom it stops.
+/// "an integer from 1 to 1024", "an integer of at least 0": the largest number of the type is named only in an error about it.
 template <class Integer>
 std::string integer_text(Integer least, Integer most, bool too_large) {
   const std::string from = std::to_string(least);
@@ -30,7 +30,7 @@ std::string integer_text(Integer least, Integer most, bool too_large) {
   return named ? "an integer from " + from + " to " + std::to_string(most) : "an integer of at least " + from;
 }
 
-/// --option N with N in decimal digits and within [least, most]; anything else is a ValidationError that says so. CLI11's own
+/// --option N with N in decimal digits and within [least, most]; any other text is a ValidationError that says so. CLI11's own
 /// reading saturates, wraps negative numbers and takes 010 as octal.
 template <class Value, class Integer = typename IntegerOf<Value>::Type>
 CLI::Option* add_integer(CLI::App& app, const std::string& name, Value& value, const std::string& help,

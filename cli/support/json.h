@@ -1,4 +1,4 @@
-// --json: one document on standard output and nothing else there. Keys keep the order in which they were given.
+// --json: one document on standard output, and no other text there. Keys keep the order in which they were given.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@ namespace qkv::cli {
 
 using Json = nlohmann::ordered_json;
 
-/// Prints the document with an end of line. What is not UTF-8 is replaced; numbers that JSON has not (NaN) become null.
+/// Prints the document with an end of line. What is not UTF-8 is replaced; numbers that JSON lacks (NaN) become null.
 inline void print_json(const Json& document) { print_line(document.dump(2, ' ', false, Json::error_handler_t::replace)); }
 
 }  // namespace qkv::cli

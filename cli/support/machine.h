@@ -14,9 +14,9 @@ struct Cache {
 
 /// "AMD EPYC 9B45", or "unknown".
 std::string cpu_model();
-/// Of those that matter to the kernels, what the CPU has.
+/// The features of the CPU that matter to the kernels.
 std::vector<std::string> cpu_features();
-/// Those that the system reports.
+/// The caches that the system reports.
 std::vector<Cache> caches();
 
 }  // namespace qkv::cli

@@ -1,4 +1,4 @@
-// How a long run shows where it is: a bar that redraws itself when standard output is a terminal, plain lines when not.
+// How a long run shows where it is: a bar that redraws itself when standard output is a terminal, otherwise plain lines.
 #pragma once
 
 #include <chrono>

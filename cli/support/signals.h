@@ -8,7 +8,7 @@ namespace qkv::cli {
 /// ignored. A write beyond the limit on file sizes is an error of that write (EFBIG), not a signal. Once, before any work.
 void handle_signals();
 
-/// While one lives, those signals wait.
+/// While an object lives, those signals wait.
 class SignalsHeld {
  public:
   SignalsHeld();

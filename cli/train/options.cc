@@ -78,7 +78,7 @@ void check_agrees(const TrainCommandOptions& options, const lm::Checkpoint& chec
   }
 }
 
-/// The model that training goes on with; its dropout may be another one from now on.
+/// The model that training goes on with; its dropout may change from now on.
 lm::AttentionLM trained_model(const TrainCommandOptions& options, const StateDict& state, const lm::CharTokenizer& tokenizer) {
   lm::Checkpoint checkpoint = about_file("--init", options.init, [&] { return lm::checkpoint_from_state(state); });
   check_agrees(options, checkpoint, tokenizer);
@@ -136,8 +136,8 @@ lm::BatchSource make_source(const TrainCommandOptions& options, const std::vecto
   return lm::BatchSource::windows(ids, shape, seed);
 }
 
-/// What is drawn after training: what the caller said, else the article's sample where its characters are known, else the
-/// first characters of the text.
+/// What is drawn after training: what the caller said, otherwise the article's sample where its characters are known,
+/// otherwise the first characters of the text.
 std::string choose_sample(const TrainCommandOptions& options, const lm::CharTokenizer& tokenizer, const std::vector<Index>& ids,
                           Index context) {
   std::string sample = options.sample;

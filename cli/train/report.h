@@ -27,7 +27,7 @@ TrainReport make_report(const TrainRun& run, const TrainCommandOptions& options,
 
 view::AttentionMap report_map(const TrainReport& report);
 void print_report(const TrainReport& report);
-/// "sample" and what else the report holds, added to `document`.
+/// Adds "sample" and the rest of the report to `document`.
 void add_report(Json& document, const TrainReport& report);
 
 }  // namespace qkv::cli

@@ -1,5 +1,5 @@
-// The library's errors as Python's: qkv.ShapeError is a ValueError too, and so on. The text stays what C++ said, but for names
-// of C++ that Python spells otherwise, and what to do about it in Python.
+// The library's errors as Python's: qkv.ShapeError is a ValueError too, and so on. The text is C++'s, except for
+// names that Python spells differently, and for what to do about it in Python.
 #include <string>
 
 #include "bindings.h"

@@ -223,8 +223,8 @@ class GroupedQueryAttention(Layer):
     """Fewer heads of keys and values than of queries (Ainslie 2023, arXiv:2305.13245).
 
     Parameters, named as in Hugging Face's Llama: q_proj [H D, E], k_proj, v_proj [Hkv D, E], o_proj [E, H D];
-    qk_norm "head" (Qwen 3) or "vector" (OLMo 2) adds q_norm, k_norm. head_dim: D, 0 = E / num_heads. rotary: True, a dict of :class:`qkv.Rotary`'s options, or a Rotary.
-    It is not causal unless that is asked for.
+    qk_norm "head" (Qwen 3) or "vector" (OLMo 2) adds q_norm, k_norm. head_dim: D, 0 = E / num_heads.
+    rotary: True, a dict of :class:`qkv.Rotary`'s options, or a Rotary. It is not causal unless that is asked for.
     """
 
     name = "grouped-query"

@@ -103,7 +103,8 @@ def attention_forward(
     """One layer's attention as transformers calls it: query [B, H, Tq, D], key, value [B, Hkv, Tk, D] -> [B, Tq, H, Dv], None.
 
     attention_mask: None (causal if the module says so), what :func:`model_mask` returns, bool [B|1, H|1, Tq, Tk]
-    (True = may attend) or float (added). dropout draws its seed from torch's generator. s_aux: sinks [H]. position_bias [B|1, H|1, Tq, Tk], added.
+    (True = may attend) or float (added). dropout draws its seed from torch's generator. s_aux: sinks [H].
+    position_bias [B|1, H|1, Tq, Tk], added.
     """
     if query.device.type != "cpu":
         raise ValueError(f'[qkv.transformers] attn_implementation="qkv" computes on the CPU: got tensors on {query.device}')

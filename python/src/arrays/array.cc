@@ -60,7 +60,7 @@ void* address_or_nothing(void* address) {
   return address == nullptr ? nothing : address;
 }
 
-// DLPack's C exchange functions (DLPackExchangeAPI, dlpack.h 1.2), as far as they are called here.
+// DLPack's C exchange functions (DLPackExchangeAPI, dlpack.h 1.2), those of them that are called here.
 using FromObject = int (*)(void* object, nb::dlpack::dltensor* tensor);
 struct ExchangeApi {
   struct {
@@ -74,7 +74,7 @@ struct ExchangeApi {
   void* current_stream;
 };
 
-// What an object's type offers; null: nothing. Types are looked up once and kept (PyTorch has two, Tensor and Parameter).
+// What an object's type offers; null means nothing. Types are looked up once and kept (PyTorch has two, Tensor and Parameter).
 FromObject exchange_function(PyTypeObject* type) {
   struct Known {
     PyTypeObject* type;

@@ -24,7 +24,7 @@ enum class Type { kF32, kF64, kBF16, kF16, kByte, kInt64, kOther };
 
 /// NumPy's name: "float32".
 const char* type_name(Type type);
-/// Throws TypeError for a name that is none of the above.
+/// Throws TypeError for an unknown name.
 Type parse_type(const char* function, nb::handle name);
 
 template <class T>
@@ -54,7 +54,7 @@ class Array {
   int rank() const { return rank_; }
   Index size(int axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
   const std::string& name() const { return name_; }
-  /// NumPy's name of the element type, or what else it is.
+  /// NumPy's name of the element type, or what the library calls a type without one.
   std::string type_text() const { return type_ == Type::kOther ? foreign_type_ : type_name(type_); }
 
   /// As many axes as Rank, or fewer: those in front have size 1. TypeError: another element type. ValueError: read-only.
@@ -93,7 +93,7 @@ class Array {
   std::string name_;
   void* data_ = nullptr;
   Type type_ = Type::kOther;
-  std::string foreign_type_;  // what kOther is called
+  std::string foreign_type_;  // the name of a kOther type
   int rank_ = 0;
   bool writable_ = true;
   std::array<Index, kMaxRank> sizes_{}, strides_{};
@@ -102,7 +102,7 @@ class Array {
   nb::object owner_;
 };
 
-/// An Array of None is nothing.
+/// An Array made of None is empty.
 std::optional<Array> optional_array(const char* function, const char* name, nb::handle object);
 
 template <class T, int Rank>

@@ -28,7 +28,7 @@ LinearForm parse_form(const std::string& name) {
   throw OptionError("[linear_attention] form must be \"chunked\" or \"recurrent\": got \"" + name + "\"");
 }
 
-// What forward and backward are given alike.
+// What forward and backward are both passed.
 struct LinearOptionsObject {
   FeatureMap feature_map;
   bool causal, normalized;

@@ -1,4 +1,4 @@
-// Options of a call: made once in Python, given to forward and backward alike.
+// Options of a call: made once in Python, passed to forward and backward alike.
 #include "attention/options.h"
 
 #include <nanobind/stl/optional.h>
@@ -22,7 +22,7 @@ EmptyRow parse_empty_row(const std::string& name) {
 
 // Calls Python with whole blocks of scores: function(scores, wants_slopes, batch, head, first_query, first_key) -> contiguous
 // array [1 or 2, queries, keys] of the scores' type, values first and then slopes. python/qkv/_options.py makes such a function
-// of the user's.
+// from the user's.
 class PythonScoreMod final : public ScoreMod {
  public:
   PythonScoreMod(nb::callable function, bool has_slope) : function_(std::move(function)), has_slope_(has_slope) {}
@@ -39,7 +39,7 @@ class PythonScoreMod final : public ScoreMod {
   void apply_to(const ScoreBlock<T>& block) const {
     const nb::gil_scoped_acquire lock;
     const Index queries = block.scores.size(0), keys = block.scores.size(1);
-    // A copy of its own: the callback may keep what it is given, while the kernel's scratch moves on.
+    // A copy of its own: the callback may keep what it is passed, while the kernel's scratch moves on.
     auto* copy = new T[static_cast<std::size_t>(queries * keys)];
     const nb::capsule owner(copy, [](void* data) noexcept { delete[] static_cast<T*>(data); });
     for (Index i = 0; i < queries; ++i) {

@@ -22,7 +22,7 @@ RotaryScaling parse_scaling(const std::string& name) {
   throw OptionError("[Rotary] scaling must be \"none\", \"linear\", \"ntk\", \"yarn\" or \"llama3\": got \"" + name + "\"");
 }
 
-// x [B,H,T,D] -> y, forth or back.
+// x [B,H,T,D] -> y, turned forth or back.
 template <bool kForward>
 void turn(const Rotary& rotary, nb::handle x, nb::handle y, Index offset, const std::vector<Index>& offsets, nb::handle ids) {
   constexpr const char* kName = kForward ? "Rotary.forward" : "Rotary.backward";

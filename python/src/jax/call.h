@@ -1,4 +1,4 @@
-// One call from XLA as jax.cc sees it: operands with the axes that jax.vmap put in front, attributes by name. Not: attention.
+// One call from XLA as jax.cc sees it: operands with the leading axes that jax.vmap adds, attributes by name. Not: attention.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ constexpr DataType data_type() {
   if constexpr (std::is_same_v<T, std::uint32_t>) return kU32;
 }
 
-// A dense, row-major buffer [leading.., axes of Rank]. Leading axes come from vmap and have the call's size or 1.
+// A dense, row-major buffer [leading..., axes of Rank]. Leading axes come from vmap and have the call's size or 1.
 class Operand {
  public:
   Operand(const Buffer& buffer, int rank) : buffer_(&buffer), rank_(rank) {

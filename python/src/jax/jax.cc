@@ -1,5 +1,5 @@
 // The module qkv._jax: attention as two targets of XLA's foreign function interface, so that it runs inside jax.jit without
-// Python. python/qkv/jax.py calls them; the order of operands and the attributes are said there. Not: derivation rules, checks
+// Python. python/qkv/jax.py calls them; the order of operands and the attributes are documented there. Not: derivation rules, checks
 // of what a user passes (jax.py makes them when it traces).
 //
 //   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]                      -> out lse
@@ -28,7 +28,7 @@ using xla::Operand;
 std::shared_ptr<Context> (*shared_context)() = nullptr;  // qkv._core's: one pool of threads in the process
 
 // Masks that traced functions use. A compiled function knows its mask by a random number, not by an address: XLA may keep
-// compiled functions on disk, and in another process the number is unknown instead of another mask's.
+// compiled functions on disk, and in another process such a number is unknown, while an address could be another mask's.
 class MaskTable {
  public:
   std::int64_t add(const MaskObject& mask) {
@@ -78,7 +78,7 @@ struct Call {
     tokens_first = attribute<std::int64_t>(frame, "tokens_first") != 0;
     batch = operands[0].size(0);
     mask_token = attribute<std::int64_t>(frame, "mask");
-    // Calls that differ in their sequences alone are one call of more sequences: all threads get work from it.
+    // Calls that differ only in their sequences become one call with more sequences, so that all threads have work.
     folded = calls > 1 && given == 0 && mask_token == 0;
     for (const Operand& operand : operands) folded = folded && operand.leading_count() == calls;
   }

@@ -71,7 +71,7 @@ void bind_config(nb::module_& m) {
           nb::arg("init") = "linear", nb::arg("seed") = 0);
 }
 
-/// What a call is given beside x and y.
+/// What a call is passed besides x and y.
 struct CallObject {
   nn::ForwardOptions options;
   std::vector<std::shared_ptr<const Array>> borrowed;
@@ -181,7 +181,7 @@ const char* name_of(nn::QkNorm norm) {
   return norm == nn::QkNorm::kNone ? "none" : norm == nn::QkNorm::kHead ? "head" : "vector";
 }
 
-// What Python needs beside Layer's own: sizes of a cache that the layer can be stepped over, and what it says of itself.
+// What Python needs besides Layer's own: sizes of a cache that the layer can be stepped over, and what it says of itself.
 nb::dict sizes_of(nn::Layer& layer) {
   const nn::AttentionLayer& attention = attention_layer("nn.Layer", layer);
   nb::dict d;

@@ -32,7 +32,7 @@ Index count_of(const Modules& modules) {
   return count;
 }
 
-// y = module(x) over rows [M, ..].
+// y = module(x) over rows [M, ...].
 template <class Rows>
 void rows_forward(const char* function, const Rows& module, nb::handle x, nb::handle y) {
   const Array xa(function, "x", x), ya(function, "y", y);
