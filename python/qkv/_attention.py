@@ -167,7 +167,7 @@ def attention(
     if weights is not None and isinstance(k, KVCache):
         raise _core.UnsupportedError(
             f"[attention] weights are not computed on a KVCache, neither all of them nor for a Capture: got weights={weights!r}; "
-            "cache.read(sequence) gives k and v, on which they are"
+            "pass k and v of cache.read(sequence) instead"
         )
     if weights is not None and looking is None:
         if weights not in ("all", "applied"):

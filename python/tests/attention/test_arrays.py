@@ -123,7 +123,7 @@ def test_unsupported_combinations_are_named() -> None:
     cache.append(k, v)
     refused(NotImplementedError, "dropout", call=lambda: qkv.attention(q, cache, dropout=0.5, seed=1))
     refused(NotImplementedError, "not computed on a KVCache", call=lambda: qkv.attention(q, cache, weights="all"))
-    refused(NotImplementedError, "capture is not computed", call=lambda: qkv.attention(q, cache, weights=qkv.Capture(rows=[0])))
+    refused(NotImplementedError, "not computed on a KVCache", call=lambda: qkv.attention(q, cache, weights=qkv.Capture(rows=[0])))
     assert issubclass(qkv.UnsupportedError, (qkv.Error, NotImplementedError))
 
 
