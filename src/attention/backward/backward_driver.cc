@@ -1,7 +1,7 @@
-// Work items are (key range, sequence, kv head): key ranges outermost, and in each the parts of the batch with many keys first.
-// For 16-bit types heads are outermost, so that few are in flight (gradient_sums.h). Scratch:
+// Work items are (key range, sequence, kv head). Key ranges are outermost; within each, parts of the batch with many keys come
+// first. For 16-bit types heads are outermost, so that few are in flight (gradient_sums.h). Scratch:
 //   shared     order of a ragged batch | delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in flight
-//   a worker   the kernels' | dbias of one key range (bias without a query axis) | dposition_bias | dk, dv, dq of 16-bit types
+//   per worker the kernels' | dbias of one key range (bias without a query axis) | dposition_bias | dk, dv, dq of 16-bit types
 #include "attention/backward/backward_driver.h"
 
 #include <array>
@@ -18,10 +18,10 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-/// One part of the batch that has keys, in the order in which work is dealt out.
+/// One part of the batch that has keys, in the order in which work items are claimed.
 struct BackwardPart {
   Index part;
-  Index first_item;  // where heads are outermost
+  Index first_item;  // used when heads are outermost
   Index first_turn;  // of its query tiles
 };
 
@@ -39,11 +39,11 @@ struct BackwardDriver {
   std::span<BackwardPart> parts{};
   std::span<Index> range_first{};  // [ranges + 1]: items of smaller key ranges of a ragged batch, where ranges are outermost
   Index rows, items = 0, num_tile_turns = 0;
-  // Shared scratch; rows are sequence by sequence.
+  // Shared scratch; rows are stored sequence by sequence.
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
   Turn* turns = nullptr;  // of tiles, of the bias, of sums
   std::byte* workers = nullptr;
-  std::optional<BackwardJob<T>> dense_job{};  // what all items of a dense batch see
+  std::optional<BackwardJob<T>> dense_job{};  // shared by all items of a dense batch
 
   BackwardDriver(const Batch<T>& whole, const BackwardInputs<T>& its_inputs, const AttentionGradients<T>& its_gradients,
                  int threads)
@@ -72,7 +72,7 @@ struct BackwardDriver {
   Index num_bias_turns() const { return longest.query_tiles() + 1; }
   Index num_turns() const { return num_tile_turns + num_bias_turns() + sums.num_turns(); }
 
-  /// Cuts the block at `base`, null to count only. Returns its shared bytes; the workers' follow.
+  /// Divides the block at `base`; null only counts. Returns the bytes of the shared part; the workers' parts follow it.
   std::size_t carve(std::byte* base) {
     Carver carver(base);
     parts = dense_part;
@@ -90,7 +90,7 @@ struct BackwardDriver {
     return carver.used();
   }
 
-  /// Puts the parts that have keys in order and numbers their items.
+  /// Orders the parts that have keys and numbers their items.
   void deal_out() {
     std::size_t live = 0;
     for (Index n = 0; n < batch.parts(); ++n) {
@@ -146,7 +146,7 @@ struct BackwardDriver {
             longest.query_tiles()};
   }
 
-  /// Head `head` of the part's sequences, of which the first has this number.
+  /// Runs head `head`, counted over the heads of the part's sequences; `first` is the number of the first of these.
   void run(Index item, const BackwardJob<T>& job, Index first, Index head, Index range, int worker) const {
     const Index heads = job.p.num_kv_heads;
     job.run(item, range, first + head / heads, head % heads,
@@ -185,7 +185,7 @@ struct BackwardDriver {
     });
   }
 
-  /// What no item overwrites: gradients that items add to, and dq of parts that have no keys.
+  /// Initialises what no item overwrites: gradients that items add to, and dq of parts that have no keys.
   void clear() const {
     if (gradients.accumulate) return;
     zero_all(gradients.dbias);
@@ -201,7 +201,7 @@ struct BackwardDriver {
     }
   }
 
-  /// After all items: every part's share, in their order.
+  /// Runs after all items: adds every part's share, in the order of the parts.
   void add_dsinks() const {
     for (Index n = 0; n < batch.parts(); ++n) {
       batch.with_part(n, [&](const Problem<T>& p) {

@@ -15,12 +15,12 @@ struct BackwardInputs {
   View<const T, 4> dout;              // [B, H, Tq, Dv]
 };
 
-/// Of a ragged batch all tensors of tokens are one sequence, [1, H, total, ..].
+/// In a ragged batch all tensors of tokens are one sequence, [1, H, total, ...].
 template <class T>
 void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, const AttentionGradients<T>& gradients,
                     Context& context);
 
-/// Scratch of a call that wants every gradient, dbias where there is a bias.
+/// Scratch of a call that wants every gradient, with dbias if there is a bias.
 template <class T>
 void plan_backward(const Batch<T>& batch, const Context& context, AttentionPlan& plan);
 

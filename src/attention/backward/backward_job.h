@@ -1,7 +1,7 @@
 // Backward of a part of a batch, as its work items see it, and what one item does: a key range of one kv head. The first range
-// also makes delta and lse2 of each query tile. dk and dv belong to one item, for all query heads of its group; dq and a shared
-// dbias are added in turn (turns.h). No atomics on data, no slabs, no dependence on threads. Not: which items there are and in
-// which order (backward_driver.cc).
+// also computes delta and lse2 of each query tile. dk and dv belong to one item, for all query heads of its group; dq and a
+// shared dbias are added in turn (turns.h). So there are no atomics on data and no per-thread copies of gradients, and results
+// do not depend on threads. Not: which items there are and in which order (backward_driver.cc).
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ void zero_rows(const View<T, 4>& view, Index b, Index h, Index begin, Index coun
   for (Index i = begin; i < begin + count; ++i) std::fill_n(&view(b, h, i, 0), view.size(3), T{});
 }
 
-/// As every work item sees it.
+/// The state that all work items share.
 template <class T>
 struct BackwardJob {
   using Sum = Accumulator<T>;
@@ -32,7 +32,7 @@ struct BackwardJob {
   PositionGradient<T> position;
   GradientSums<T> sums;
   Turn *tile_turns, *bias_turns;   // shared: [B, H, query tiles]; [query tiles + 1]
-  Index turn_offset, head_offset;  // of one sequence of a ragged batch in what the batch shares
+  Index turn_offset, head_offset;  // where a ragged sequence begins in arrays of the batch
   Index bias_tiles;                // query tiles of its longest sequence
 
   Index first_turn(Index b, Index h) const { return turn_offset + (b * p.num_heads + h) * p.query_tiles(); }
@@ -66,8 +66,8 @@ struct BackwardJob {
     return tile;
   }
 
-  /// One query tile against one key range, in the range's turn. The first range makes delta and lse2, which the others wait
-  /// for.
+  /// One query tile against one key range, in the range's turn. The first range computes delta and lse2; the others wait
+  /// for them.
   void run_tile(BackwardTile<T>& tile, Index range, Index b, Index h, bool live, const OwnScratch<T>& own) const {
     if constexpr (kRoundedAtEnd<T>) {
       const SumRows<T> queries = sums.queries(own.sums, head_number(b, h / p.group_size()), h, tile.q_begin);
@@ -91,7 +91,7 @@ struct BackwardJob {
     }
   }
 
-  /// dk and dv of keys that no query sees.
+  /// Sets dk and dv of keys that no query attends.
   void zero_keys(Index b, Index g, Index k_begin, Index k_count) const {
     if (wants(gradients.dk)) zero_rows(gradients.dk, b, g, k_begin, k_count);
     if (wants(gradients.dv)) zero_rows(gradients.dv, b, g, k_begin, k_count);
@@ -120,7 +120,7 @@ struct BackwardJob {
       if (share_bias) pass_turn(bias_turns[t], sequence);
       if (tile_turn != nullptr) pass_turn(*tile_turn, range);
     }
-    for (Index t = p.query_tiles(); share_bias && t < bias_tiles; ++t) {  // the turns of tiles that other sequences have
+    for (Index t = p.query_tiles(); share_bias && t < bias_tiles; ++t) {  // turns of tiles that only other sequences have
       wait_for_turn(bias_turns[t], sequence);
       pass_turn(bias_turns[t], sequence);
     }
@@ -140,7 +140,7 @@ struct BackwardJob {
     }
   }
 
-  /// Key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed.
+  /// Runs key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed.
   void run(Index item, Index range, Index b, Index g, const OwnScratch<T>& own) const {
     const Index head = head_number(b, g);
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);

@@ -1,6 +1,6 @@
-// What backward and second order need of each row to compute its weights again: lse in powers of two, and delta. Made for a
-// query tile at a time; the tile as kernels are given it; the gradient of the sinks, which is made of the same. Not: who makes
-// them and when (backward_job.h, second_order_job.h).
+// What backward and second order need of each row to recompute its weights: lse in powers of two, and delta, both computed one
+// query tile at a time. Also the tile as it is passed to kernels, and the gradient of the sinks, which needs the same numbers.
+// Not: who computes them and when (backward_job.h, second_order_job.h).
 //   dsink[h] = -sum over b and i of exp(sink[h] - lse[b,h,i]) * delta[b,h,i]        delta = dout . out - dlse
 #pragma once
 
@@ -22,11 +22,11 @@ struct BackwardRows {
   View<const T, 4> dout;                                            // null: no delta
   View<const Sum, 3> dlse;                                          // null: none
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;  // [B, H, Tq] each
-  Index row_offset = 0;  // of one sequence of a ragged batch in what the batch shares
+  Index row_offset = 0;                                             // start of a ragged sequence in the batch
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
 
-  /// Head h of sequence b; queries, keys and gradients are the caller's.
+  /// The tile of head h of sequence b; the caller sets queries, keys and gradients.
   BackwardTile<T> tile(Index b, Index h) const {
     const auto at = [b](const auto& view, Index head) {
       return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
@@ -61,7 +61,7 @@ struct BackwardRows {
     };
   }
 
-  /// lse2 and, where there is a dout, delta of the tile's queries.
+  /// Computes lse2 and, if there is a dout, delta of the tile's queries.
   void prepare(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
     const Index row = first_row(b, h);
     split_lse(p, lse, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
@@ -79,7 +79,7 @@ struct BackwardRows {
     for (Index i = t.q_begin; i < t.q_begin + t.q_count; ++i) rows.delta[i] -= dlse(b, h, i);
   }
 
-  /// The same of every row of `count` sequences where there are no keys: out is 0 and lse a sink, or -inf.
+  /// The same for every row of `count` sequences without keys: out is 0, and lse is the sink or -inf.
   void prepare_without_keys(Index first, Index count) const {
     for (Index b = first; b < first + count; ++b) {
       for (Index h = 0; h < p.num_heads; ++h) {
@@ -95,8 +95,8 @@ struct BackwardRows {
   }
 };
 
-/// dsinks[h] += sum over sequences [first, first + count) and their queries of exp(sink[h] - lse) * of_row(row, h), after all
-/// items: every row's part, in one order. exp(sink - lse) is the sink's weight.
+/// dsinks[h] += sum over sequences [first, first + count) and their queries of exp(sink[h] - lse) * of_row(row, h). Runs
+/// after all items and adds the rows in one order. exp(sink - lse) is the sink's weight.
 template <class T, class OfRow>
 void add_sink_gradient(const BackwardRows<T>& rows, Index first, Index count, const View<Accumulator<T>, 1>& dsinks,
                        const OfRow& of_row) {
@@ -115,7 +115,7 @@ void add_sink_gradient(const BackwardRows<T>& rows, Index first, Index count, co
   }
 }
 
-/// What a worker has for itself: sizes of the pieces, and the pieces.
+/// The private memory of a worker: the sizes of its pieces, and the pieces.
 struct OwnBytes {
   std::size_t kernel = 0, bias = 0, position = 0, sums = 0;
   std::size_t all() const { return kernel + bias + position + sums; }
@@ -124,7 +124,7 @@ template <class T>
 struct OwnScratch {
   std::byte* kernel;
   Accumulator<T>*bias, *position;  // dbias summed over queries, dposition
-  std::byte* sums;                 // of 16-bit types (gradient_sums.h)
+  std::byte* sums;                 // for 16-bit types (gradient_sums.h)
 
   OwnScratch(const OwnBytes& bytes, std::byte* base)
       : kernel(base),

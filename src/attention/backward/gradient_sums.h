@@ -1,8 +1,8 @@
-// Where gradients are summed until they are whole. Full-width types: in the caller's memory. 16-bit types: in float scratch,
+// Where gradients are accumulated. Full-width types are summed in the caller's memory, 16-bit types in float scratch that is
 // rounded once at the end.
 //   dk, dv  belong to one work item: float rows of one key range, private to a worker
-//   dq      with one key range: float rows of one query tile, private to a worker; with more: one [group, Tq, D] for each kv
-//           head in flight. Heads take these slots in turn: head n takes slot n mod slots when head n - slots is done.
+//   dq      with one key range: float rows of one query tile, private to a worker; with more: one [group, Tq, D] per kv head
+//           in flight. Heads take these slots in turn: head n takes slot n mod slots once head n - slots is done.
 // Not: the order in which items add (turns.h), dbias (bias_gradient.h).
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// True for the types whose sums are kept elsewhere until they are rounded.
+/// True for types whose sums are kept in scratch until they are rounded.
 template <class T>
 constexpr bool kRoundedAtEnd = !std::is_same_v<T, Accumulator<T>>;
 
@@ -74,7 +74,7 @@ class GradientSums {
   void clear(const SumRows<T>& sums, Index begin, Index count) const {
     std::fill_n(sums.data + begin * sums.stride, count * sums.stride, Sum{0});
   }
-  /// Rows [begin, begin + count) of (b, h) become the rounded sums, or what they were plus them.
+  /// Rounds the sums into rows [begin, begin + count) of (b, h), or adds them to what is there.
   void round(const SumRows<T>& sums, const View<T, 4>& gradient, Index b, Index h, Index begin, Index count,
              bool accumulate) const {
     p_.kernels->round(sums.data + begin * sums.stride, count, sums.stride, &gradient(b, h, begin, 0), gradient.stride(2),

@@ -1,5 +1,5 @@
-// A row's lse as kernels that recompute weights want it: in powers of two, as high + low. Not: delta, the other number of a
-// row.
+// A row's lse in the form that kernels recompute weights from: in powers of two, as high + low. Not: delta, the other number of
+// a row (backward_rows.h).
 #pragma once
 
 #include <cmath>
@@ -13,9 +13,9 @@ namespace qkv {
 inline namespace v0 {
 
 /// lse * log2(e) of one query tile as high + low, +inf for an empty row (exp2(s - inf) = 0).
-/// An lse rounded to T shifts every weight of its row by up to half an ulp of lse: 4 eps at 16. Where one is larger, as huge
-/// logits make it, the row's maximum and sum are computed again (a fifth of backward's work, for that tile only) and taken if
-/// they round to the very lse that was given: one that covers more keys (rings, merged parts) is used as it is.
+/// An lse rounded to T shifts every weight of its row by up to half an ulp of lse: 4 eps at 16. Where an lse is larger
+/// (huge logits), the row's maximum and sum are recomputed (a fifth of backward's work, for that tile only) and used if they
+/// round to exactly the lse that was given; an lse that covers more keys (rings, merged parts) is used as it is.
 template <class T>
 void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, Index b, Index h, Index q_begin, Index q_count,
                Accumulator<T>* high, Accumulator<T>* low, void* scratch) {

@@ -1,5 +1,5 @@
-// Gradients that all work items of a call share, dbias, dsinks and dposition_bias: their checks, and their start. Not: who adds
-// when (turns.h), how (bias_gradient.h, position_gradient.h, backward_rows.h).
+// Gradients that all work items of a call share (dbias, dsinks and dposition_bias): their checks and initialisation. Not: who
+// adds when (turns.h), how (scores/bias_gradient.h, scores/position_gradient.h, backward_rows.h).
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// ShapeError unless each that is given has the sizes of what it is the gradient of.
+/// Throws ShapeError unless each gradient that is given has the sizes of its tensor.
 template <class T>
 void check_shared_gradients(const char* function, const Problem<T>& p, const View<Accumulator<T>, 4>& dbias,
                             const View<Accumulator<T>, 1>& dsinks, const View<Accumulator<T>, 2>& dposition_bias) {

@@ -1,7 +1,7 @@
-// Turn counters: who adds next. Gradients that several work items share are added in one fixed order, whatever thread comes
-// first, so bits never depend on threads and no slabs are needed. Work items are claimed in ascending order
-// (Context::parallel_for) and an item waits only for smaller ones, so some item can always go on. Where one throws, its turn is
-// never passed: those that wait for it end with RegionFailed.
+// Turn counters: who adds next. Gradients that several work items share are added in one fixed order, whichever thread
+// comes first, so bits never depend on threads and no per-thread copies are needed. Work items are claimed in ascending order
+// (Context::parallel_for) and an item waits only for smaller ones, so some item can always go on. If an item throws, its turn
+// is never passed on: items that wait for it end with RegionFailed.
 #pragma once
 
 #include <atomic>

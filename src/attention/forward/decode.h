@@ -1,5 +1,5 @@
-// Forward attention of few queries over many keys: which calls take it, and how the keys are cut into parts. Not: what becomes
-// of a part (decode_job.h), the inner loops (kernels/decode/decode.h).
+// Forward attention of few queries over many keys: which calls take it, and how the keys are cut into parts. Not: how a part is
+// computed (decode_job.h), the inner loops (kernels/decode/decode.h).
 #pragma once
 
 #include "attention/problem.h"
@@ -10,15 +10,15 @@ inline namespace v0 {
 /// Below this many keys the tiled kernel's start is cheaper.
 inline constexpr Index kDecodeMinKeys = 64;
 
-/// True for calls that decode computes. By shape alone: neither threads nor what is asked for beside out change the bits.
+/// True for calls that decode computes. Decided by shape alone: neither threads nor outputs requested beside out change bits.
 template <class T>
 bool decode_suits(const Problem<T>& p) {
   const Index rows = p.q_len * p.group_size();
-  // On a cache at any length: a sequence gives the same bits alone as among longer ones.
+  // On a cache, at any length: a sequence is then bit-identical alone and among longer ones.
   return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= (p.cache == nullptr ? kDecodeMinKeys : 1);
 }
 
-/// How one call is cut. Parts of the keys are computed anywhere and merged in the order of keys.
+/// How one call is split. Parts of the keys are computed by any thread and merged in the order of keys.
 struct DecodeShape {
   Index rows, chunk, part_keys, parts;
   std::size_t scratch_bytes, state_bytes;

@@ -1,6 +1,6 @@
-// Decode of a part of a batch, as its work items see it, and what one item does: a part of the keys of one kv head. What a part
-// gives is merged in turn into one state that all items share: memory does not grow with the keys, and the order of merging
-// with neither threads nor time. Not: which items there are and in which order (forward_driver.cc).
+// Decode of a part of a batch, as its work items see it, and what one item does: a part of the keys of one kv head. Its result
+// is merged in turn into one state that all items share: memory does not grow with the keys, and the order of merging depends
+// on neither threads nor timing. Not: which items there are and in which order (forward_driver.cc).
 #pragma once
 
 #include <algorithm>

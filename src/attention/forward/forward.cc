@@ -1,5 +1,5 @@
 // Forward attention of a dense and of a ragged batch: checks. Not: the work (forward_driver.h), calls on a cache
-// (cached_forward.cc).
+// (cache/cached_forward.cc).
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/forward_driver.h"
 #include "core/overlap.h"

@@ -1,4 +1,4 @@
-// What calls of forward ask for, and whether they may. Not: inputs and options (problem.h), overlap (core/overlap.h).
+// Which outputs a forward call asks for, and whether it may. Not: inputs and options (problem.h), overlap (core/overlap.h).
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 namespace qkv {
 inline namespace v0 {
 
-/// A default-made view is not; one of a tensor of no elements is.
+/// False for a default-constructed view, true for a view of a tensor without elements.
 template <class T, int Rank>
 bool is_asked_for(const View<T, Rank>& view) {
   return view.data() != nullptr || std::ranges::any_of(view.sizes(), [](Index size) { return size != 0; });
 }
 
-/// OptionError where nothing is asked for, or lse without out.
+/// Throws OptionError if no output is requested, or lse without out.
 template <class T, class Outputs>
 void check_asked_for(const char* function, const Problem<T>& p, const Outputs& outputs, const AttentionOptions& options) {
   const bool out = is_asked_for(outputs.out), lse = is_asked_for(outputs.lse), weights = is_asked_for(outputs.weights);
@@ -26,7 +26,7 @@ void check_asked_for(const char* function, const Problem<T>& p, const Outputs& o
   check<OptionError>(out || !lse || empty, function, "lse is computed with out: give .out too");
 }
 
-/// ShapeError unless out and lse are null or have the call's sizes.
+/// Throws ShapeError unless out and lse are null or have the call's sizes.
 template <class T>
 void check_sizes_of(const char* function, const Problem<T>& p, const AttentionOutputs<T>& outputs) {
   if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, p.batch, p.num_heads, p.q_len, p.v_head_dim);

@@ -1,6 +1,6 @@
-// One work item per (sequence, head, query tile), or, where there are few queries, per (sequence, key/value head, part of the
-// keys). Parts of the batch with many keys come first; those that decode, whose items are small and merge in turn, last. Where
-// one that decodes gives weights too, or is looked at, it has tiled items for that beside: out keeps its bits.
+// One work item per (sequence, head, query tile), or, for few queries, per (sequence, key/value head, part of the keys). Parts
+// of the batch with many keys come first; decode parts, whose items are small and merge in turn, come last. A decode part that
+// also returns weights or is captured gets extra tiled items for that, so that out keeps its bits.
 #include "attention/forward/forward_driver.h"
 
 #include <array>
@@ -16,16 +16,16 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-/// Reading a byte takes as long as this many operations, when the cache lies in memory.
+/// Reading a byte takes as long as this many operations if the cache lies in memory.
 constexpr double kFlopsPerByte = 6;
 
-/// One part of the batch, or its weights alone, in the order in which work is dealt out.
+/// One part of the batch, or its weights alone, in the order in which work items are claimed.
 struct ForwardPart {
   Index part, num_items;
-  Index first_weight;  // of the part, among all weights of a ragged batch
+  Index first_weight;  // where its weights begin among those of a ragged batch
   bool is_decode, weights_only;
-  Index first_item, first_turn;  // among those that merge in turn
-  DecodeShape shape;             // where it is; otherwise unset
+  Index first_item, first_turn;  // among items that merge in turn
+  DecodeShape shape;             // of a decode part; otherwise unset
 };
 
 template <class T>
@@ -37,7 +37,7 @@ struct ForwardDriver {
   bool wants_rows;  // out or lse
   std::array<ForwardPart, 2> dense_parts;
   std::span<ForwardPart> parts{};
-  std::optional<ForwardJob<T>> dense_job{};  // what all tiled items of a dense batch see
+  std::optional<ForwardJob<T>> dense_job{};  // shared by all tiled items of a dense batch
   Index num_parts = 0, items = 0;
   double flops = 0;
   std::size_t worker_bytes = 0, state_bytes = 0;
@@ -64,7 +64,7 @@ struct ForwardDriver {
             capture};
   }
 
-  /// Puts the parts in order and numbers their items. Null memory: counts parts and items and measures scratch only.
+  /// Orders the parts and numbers their items. With null memory it only counts parts and items and measures scratch.
   void deal_out(ForwardPart* memory) {
     num_parts = items = 0;
     flops = 0;
@@ -90,7 +90,7 @@ struct ForwardDriver {
   }
 
   void add_part(Index n, const Problem<T>& p, Index& first_weight, ForwardPart* memory) {
-    ForwardPart counted;  // where there is no memory
+    ForwardPart counted;  // used when there is no memory
     const auto add = [&](Index num_items, bool is_decode, bool weights_only) -> ForwardPart& {
       ForwardPart& part = memory == nullptr ? counted : memory[num_parts];
       part.part = n;
@@ -146,12 +146,12 @@ struct ForwardDriver {
 
   void run_tile(const ForwardPart& part, const ForwardJob<T>& job, Index number, std::byte* scratch) const {
     const Index tiles = job.p.query_tiles(), head = number / tiles, heads = job.p.num_heads;
-    const Index t = tiles - 1 - number % tiles;  // late queries first: under causal they cost most
+    const Index t = tiles - 1 - number % tiles;  // late queries first: causal makes them cost most
     job.run(batch.first_sequence(part.part) + head / heads, head % heads, t, scratch);
   }
 };
 
-/// Why the other algorithm was not taken.
+/// Says why the other algorithm was not chosen.
 template <class T>
 void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPlan& plan) {
   const std::string row_limit = std::to_string(kDecodeRowLimit), key_limit = std::to_string(kDecodeMinKeys);
@@ -215,7 +215,7 @@ void plan_forward(const Batch<T>& batch, AttentionPlan& plan) {
   plan.query_tile = batch.longest().query_tile;
   plan.key_tile = batch.longest().key_tile;
   Index tiled = 0, decoded = 0;
-  for (const ForwardPart& part : parts) {  // those that decode come last
+  for (const ForwardPart& part : parts) {  // decode parts come last
     batch.with_part(part.part, [&](const Problem<T>& p) {
       Index key_tile = p.key_tile;
       if (part.is_decode) {

@@ -8,9 +8,9 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Of a ragged batch the tensors of all tokens are one sequence, [1, H, total, ..], and weights are [1, 1, 1, count]: [H, Tq, Tk]
-/// of each sequence, one behind the other.
-/// `capture`: null where nobody looks.
+/// In a ragged batch the tensors of all tokens are one sequence, [1, H, total, ...], and weights are [1, 1, 1, count]:
+/// [H, Tq, Tk] of each sequence, one after the other.
+/// `capture`: null if nothing is captured.
 template <class T>
 void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context);
 

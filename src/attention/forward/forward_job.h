@@ -13,7 +13,7 @@ inline namespace v0 {
 
 inline constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
 
-/// As every work item sees it.
+/// The state that all work items share.
 template <class T>
 struct ForwardJob {
   using Sum = Accumulator<T>;
@@ -22,9 +22,9 @@ struct ForwardJob {
   View<Sum, 3> lse;      // null: not wanted
   View<Sum, 4> weights;  // null: not wanted
   bool weights_applied;
-  CaptureJob<T>* capture;                   // null: nobody looks
-  std::size_t kernel_bytes, scratch_bytes;  // a worker: the kernel's, and with the exponentials kept for weights
-  std::size_t capture_bytes;                // a worker, after scratch_bytes
+  CaptureJob<T>* capture;                   // null: nothing is captured
+  std::size_t kernel_bytes, scratch_bytes;  // per worker: the kernel's, and with exponentials kept for weights
+  std::size_t capture_bytes;                // per worker, after scratch_bytes
 
   ForwardJob(const Problem<T>& problem, const View<T, 4>& its_out, const View<Sum, 3>& its_lse, const View<Sum, 4>& its_weights,
              bool applied, CaptureJob<T>* look)
@@ -41,15 +41,15 @@ struct ForwardJob {
 
   Index chunks() const { return (p.kv_len + p.key_tile - 1) / p.key_tile; }
 
-  /// Bytes of a worker that save a second sweep over the keys; 0 where there is none to save or they would not stay in L2.
+  /// Bytes per worker that save a second sweep over the keys; 0 if there is none to save or they would not stay in L2.
   std::size_t kept_bytes() const {
-    // Under dropout what multiplies v is not what is wanted, or not in the bits of softmax times factor.
+    // Under dropout the numbers that multiply v are not the weights wanted, or not bit-identical to softmax times factor.
     if (out.data() == nullptr || weights.data() == nullptr || p.dropout_threshold != 0) return 0;
     const auto bytes = static_cast<std::size_t>(chunks() * (p.key_tile + 1) * p.kernels->strip) * sizeof(Sum);
     return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
   }
 
-  /// Query tile t of head h of sequence b; `own`: worker_bytes() of scratch.
+  /// Runs query tile t of head h of sequence b; `own` is scratch of worker_bytes().
   void run(Index b, Index h, Index t, std::byte* own) const {
     const Index q_begin = t * p.query_tile;
     const Index q_count = std::min(p.query_tile, p.q_len - q_begin);

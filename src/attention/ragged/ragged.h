@@ -1,5 +1,5 @@
 // One checked call over a ragged batch: what all sequences share, and each sequence as a Problem of its own. A sequence's views
-// have all B sequences on their first axis with stride 0, so that masks, dropout and biases see its true number b. Not: work
+// have all B sequences on their first axis with stride 0, so that masks, dropout and biases get its true number b. Not: work
 // items and their order (batch.h).
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Numbers [total, heads] as one sequence, [1, heads, total]; tokens: qkv/view.h. Null stays null.
+/// Views numbers [total, heads] as one sequence, [1, heads, total]; for tokens see qkv/view.h. Null stays null.
 template <class T>
 View<T, 3> one_sequence(const View<T, 2>& numbers) {
   return {numbers.data(), {1, numbers.size(1), numbers.size(0)}, {0, numbers.stride(1), numbers.stride(0)}};
@@ -26,7 +26,7 @@ struct RaggedProblem {
   RaggedOffsets offsets;
   const AttentionOptions& options;
   Problem<T> shared;   // one sequence of all tokens, without a mask
-  Problem<T> longest;  // as long as the longest queries and the most keys: what scratch must hold
+  Problem<T> longest;  // the longest queries and the most keys: what scratch must hold
   CallMemory memory;
   const DenseSummaries* summaries = nullptr;
   Index batch = 0;
@@ -36,7 +36,7 @@ struct RaggedProblem {
   MaskExtent extent(Index b) const { return {batch, shared.num_heads, q_len(b), kv_len(b), b, summaries}; }
   Index q_begin(Index b) const { return offsets.q_offsets[static_cast<std::size_t>(b)]; }
 
-  /// Sequence b; refers to this.
+  /// The problem of sequence b; it refers to this object.
   Problem<T> sequence(Index b) const;
 
   /// Of one sequence of all tokens, [1, heads, total, width], the rows of sequence b as [B, heads, T, width] whose first axis
@@ -49,7 +49,7 @@ struct RaggedProblem {
   View<U, 4> keys(const View<U, 4>& tokens, Index b) const {
     return rows(tokens, offsets.kv_offsets, b);
   }
-  /// The same of numbers [1, heads, total_q], as [B, heads, T].
+  /// The same for numbers [1, heads, total_q], as [B, heads, T].
   template <class U>
   View<U, 3> query_numbers(const View<U, 3>& tokens, Index b) const {
     if (tokens.data() == nullptr) return {};
@@ -71,7 +71,7 @@ struct RaggedProblem {
   }
 };
 
-/// ShapeError unless tokens are [total, heads, width] with last stride 1.
+/// Throws ShapeError unless tokens are [total, heads, width] with last stride 1.
 template <class T>
 void check_tokens(const char* function, const char* name, const View<T, 3>& tokens, Index total, Index heads, Index width);
 

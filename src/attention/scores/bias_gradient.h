@@ -1,5 +1,5 @@
-// Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items meet there.
-// Not: the sum within a tile (kernels/attention/backward.h).
+// Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items share its
+// elements. Not: the sum within a tile (kernels/attention/backward.h).
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ template <class T>
 struct BiasGradient {
   using Sum = Accumulator<T>;
   View<Sum, 4> dbias;         // null: not wanted
-  bool shared = false;        // items of different batch, head or key range add to the same element
+  bool shared = false;        // items of different batches, heads or key ranges add to the same element
   bool over_queries = false;  // the query axis repeats: a worker sums its item privately and adds it once at the end
   Index batch_stride = 0, head_stride = 0, row_stride = 0, column_stride = 0;
 
@@ -38,7 +38,7 @@ struct BiasGradient {
   bool wanted() const { return dbias.data() != nullptr && dbias.count() > 0; }
   Sum* head(Index b, Index h) const { return dbias.data() + b * batch_stride + h * head_stride; }
 
-  /// Where the tile's kernel adds: for keys [k_begin, k_begin + k_count) of it, privately where the query axis repeats.
+  /// Where the tile's kernel adds, for its keys [k_begin, k_begin + k_count): privately if the query axis repeats.
   void begin_tile(BackwardTile<T>& tile, Sum* own, Index b, Index h) const {
     tile.dbias_row_stride = over_queries ? 0 : row_stride;
     tile.dbias_column_stride = over_queries && column_stride != 0 ? 1 : column_stride;

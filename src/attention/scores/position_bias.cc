@@ -1,4 +1,4 @@
-// PositionBias, and its numbers spread out as kernels read them: one vector of distances a head.
+// PositionBias, and its numbers spread out as kernels read them: one vector of distances per head.
 #include "attention/scores/position_bias.h"
 
 #include <algorithm>
@@ -35,13 +35,13 @@ void check_buckets(const T5Buckets& buckets, const char* function) {
                      one_sided(buckets) / 2, ", the distances that have a bucket of their own: got ", buckets.max_distance);
 }
 
-/// t5_bucket of checked buckets.
+/// t5_bucket for buckets that are already checked.
 Index bucket_of(Index distance, const T5Buckets& buckets) {
   const Index side = one_sided(buckets), exact = side / 2;
   const Index first = buckets.bidirectional && distance > 0 ? side : 0;
   const Index away = buckets.bidirectional ? std::abs(distance) : std::max<Index>(-distance, 0);
   if (away < exact) return first + away;
-  // In float and in this order, so that bounds fall where Hugging Face's do.
+  // Computed in float and in this order, so that bucket bounds are those of Hugging Face.
   const float ratio = static_cast<float>(away) / static_cast<float>(exact);
   const auto whole = static_cast<float>(std::log(static_cast<double>(buckets.max_distance) / static_cast<double>(exact)));
   const float beyond = std::log(ratio) / whole * static_cast<float>(side - exact);

@@ -1,4 +1,4 @@
-// A PositionBias as kernels read it: for each head one vector over distances, which a strided bias (-1, +1) shows as [Tq, Tk].
+// A PositionBias as kernels read it: one vector over distances per head, which strides (-1, +1) turn into a bias [Tq, Tk].
 // Not: its gradient (position_gradient.h).
 #pragma once
 
@@ -16,17 +16,17 @@ struct PositionVectors {
   const std::int32_t* rows = nullptr;  // [distances]: the table's row that distance 0 reads
   Index head_stride = 0;
 
-  /// Bytes that spread() borrows: 0 where there is nothing to spread out.
+  /// Bytes that spread() borrows: 0 if there is nothing to spread out.
   static std::size_t bytes(const PositionBias& bias, Index q_len, Index kv_len);
   /// Spreads out the distances that q_len queries and kv_len keys have, or fewer of both. Returns their memory.
   ScratchLease spread(const PositionBias& bias, Index q_len, Index kv_len, const Context& context);
 };
 
-/// Throws ShapeError or OptionError where the bias does not fit the sizes. Sum: the type of its table.
+/// Throws ShapeError or OptionError if the bias does not fit the sizes. Sum: the type of its table.
 template <class Sum>
 void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len, Index kv_len, const char* function);
 
-/// Distance of query i and key j is j - i - offset.
+/// The distance of query i and key j is j - i - offset.
 inline Index position_offset(const PositionBias& bias, Index q_len, Index kv_len) {
   return bias.align() == Align::kBottomRight ? kv_len - q_len : 0;
 }

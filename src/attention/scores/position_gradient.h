@@ -1,5 +1,5 @@
 // The gradient of a position bias. Kernels add dS of a tile along its diagonals; an item sums these by the rows of the table,
-// privately and in one order, and adds what it has once, in its turn. So no Tq x Tk, and bits that no thread count changes.
+// privately and in one order, and adds its sums once, in its turn. So no Tq x Tk is stored, and bits do not depend on threads.
 //   dtable[row(d), h] += factor(d) * sum over b and i of dS[b, h, i, i + d + offset]
 #pragma once
 
@@ -18,7 +18,7 @@ struct PositionGradient {
   const Problem<T>* p = nullptr;
 
   bool wanted() const { return table.data() != nullptr && table.count() > 0; }
-  /// A worker's: sums by row, then by diagonal of one tile of at most so many keys.
+  /// Private numbers of a worker: sums by row, then by diagonal of one tile of at most so many keys.
   std::size_t worker_bytes(Index keys) const { return wanted() ? line_bytes<Sum>(table.size(0) + p->query_tile + keys) : 0; }
 
   void begin_item(Sum* own) const { std::fill_n(own, table.size(0), Sum{0}); }
@@ -36,7 +36,7 @@ struct PositionGradient {
     }
   }
 
-  /// In the item's turn.
+  /// Called in the item's turn.
   void add(const Sum* own, Index h) const {
     for (Index row = 0; row < table.size(0); ++row) table(row, h) += own[row];
   }

@@ -49,7 +49,7 @@ double yarn_share(double pair, double rotary_dim, const RotaryOptions& o) {
   return std::clamp((pair - low) / (high - low), 0.0, 1.0);
 }
 
-/// Llama 3: the same share, by how often the pair turns within the original context.
+/// Llama 3: the same share, decided by how often the pair turns within the original context.
 double llama3_share(double frequency, const RotaryOptions& o) {
   const double turns = static_cast<double>(o.original_context) * frequency / (2 * std::numbers::pi);
   return 1 - std::clamp((turns - o.low_frequency) / (o.high_frequency - o.low_frequency), 0.0, 1.0);
@@ -71,7 +71,7 @@ Index position_of(const RotaryPositions& positions, Index b, Index t) {
   return (positions.offsets.empty() ? positions.offset : positions.offsets[static_cast<std::size_t>(b)]) + t;
 }
 
-/// One row turned; cosines and sines [R / 2] carry the attention factor. y may be x.
+/// Rotates one row; cosines and sines [R / 2] carry the attention factor. y may be x.
 template <class T, class Sum>
 void turn_row(const T* x, T* y, const Sum* cosines, const Sum* sines, Index pairs, RotaryLayout layout) {
   const Index step = layout == RotaryLayout::kInterleaved ? 2 : 1, apart = layout == RotaryLayout::kInterleaved ? 1 : pairs;
@@ -95,7 +95,7 @@ struct Turning {
 
   Index pairs() const { return static_cast<Index>(frequencies.size()); }
 
-  /// All heads of one token.
+  /// Rotates all heads of one token.
   void run(Index b, Index t, int worker) const {
     Sum* cosines = workers + worker * 2 * pairs();
     Sum* sines = cosines + pairs();
@@ -140,7 +140,7 @@ void turn(const char* function, Index head_dim, Turning<T> turning, Context& con
   const ScratchLease scratch =
       borrow_scratch(context, static_cast<std::size_t>(2 * turning.pairs() * context.threads()) * sizeof(Accumulator<T>));
   turning.workers = scratch.template as<Accumulator<T>>();
-  // Tokens of an item: some microseconds, by the shape alone. A cosine costs as much as some heads.
+  // Tokens per item: some microseconds of work, decided by shape alone. A cosine costs as much as several heads.
   const Index work = (x.size(1) + 16) * head_dim, block = std::max<Index>(1, 8192 / work);
   const double flops = 8.0 * static_cast<double>(tokens) * static_cast<double>(work);
   parallel_for_flops(context, (tokens + block - 1) / block, flops, [&](Index item, int worker) {

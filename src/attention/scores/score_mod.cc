@@ -1,4 +1,4 @@
-// The one function of ScoreMod that is not the user's.
+// The one function of ScoreMod that the user does not write.
 #include "qkv/score_mod.h"
 
 namespace qkv {

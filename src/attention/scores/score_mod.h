@@ -1,4 +1,5 @@
-// The callback score_mod as kernels call it: what it throws is kept (core/threads/callback_error.h). Not: when it is called (kernels).
+// The callback score_mod as kernels call it: what it throws is kept (core/threads/callback_error.h). Not:
+// when it is called (kernels).
 #pragma once
 
 #include "core/check.h"
@@ -9,7 +10,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// The function of kernels' TileScoreMod; `mod` points at a ScoreMod.
+/// The function behind the kernels' TileScoreMod; `mod` points at a ScoreMod.
 template <class Sum>
 void score_mod_tile(const void* mod, Index batch, Index head, Index i0, Index ni, Index j0, Index nj, Sum* scores, Index row,
                     Index column, Sum* slopes, Index slope_row, Index slope_column) {

@@ -13,14 +13,14 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-/// ShapeError unless the view is null or [B, H, Tq].
+/// Throws ShapeError unless the view is null or [B, H, Tq].
 template <class T>
 void check_rows(const char* function, const char* name, const View<T, 3>& view, const Index batch, Index heads, Index length) {
   check<ShapeError>(view.is_null() || view.sizes() == typename View<T, 3>::Sizes{batch, heads, length}, function, name,
                     " must be [B, H, Tq] or null: got ", view);
 }
 
-/// Both functions' problem. Throws UnsupportedError.
+/// The problem of both functions. Throws UnsupportedError.
 template <class T>
 Problem<T> second_order_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
                                 const View<const T, 4>& v, const AttentionOptions& options, Context& context,
@@ -37,7 +37,7 @@ typename View<T, 2>::Sizes position_sizes(const Problem<T>& p) {
   return {p.position_bias->rows(), p.position_bias->heads()};
 }
 
-/// ShapeError unless each tangent has the sizes of what it is the tangent of, or is null.
+/// Throws ShapeError unless each tangent is null or has the sizes of its tensor.
 template <class T>
 void check_tangents(const char* function, const Problem<T>& p, const AttentionTangents<T>& t) {
   if (!t.q.is_null()) check_sizes(function, "the tangent of q", t.q, p.batch, p.num_heads, p.q_len, p.head_dim);
@@ -94,7 +94,7 @@ void run(SecondOrderJob<T> job, Context& context) {
   for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
   if (moves) job.position_rates = spread_rates(p, rates, rate_memory);
 
-  const auto flops = [&](Index items, double products) {  // a product: 2 D flops a pair
+  const auto flops = [&](Index items, double products) {  // a product is 2 D flops per pair
     return static_cast<double>(items) * kItemFlops + kElementFlops * width(rows) + products * p.pairs() * width(1);
   };
   const bool forward_mode = job.rows.dout.data() == nullptr;

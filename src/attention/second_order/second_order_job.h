@@ -1,7 +1,7 @@
-// One call of second order, as its work items see it. First the rows: an item is a query tile of one head and makes tout, tlse,
-// the row sums, gq and its part of gbias. Then the keys: an item is a key range of one key/value head and makes gk and gv from
-// all query heads of the group, in their order. Each output element belongs to one item, except of a gbias that repeats: there
-// items add in turn (turns.h). So bits do not depend on threads. Not: checks and scratch (second_order.cc).
+// One second-order call, as its work items see it. First the rows: an item is a query tile of one head and computes tout, tlse,
+// the row sums, gq and its part of gbias. Then the keys: an item is a key range of one key/value head and computes gk and gv
+// from all query heads of the group, in their order. Each output element belongs to one item, except in a gbias that repeats: there
+// items add in turn (backward/turns.h). So bits do not depend on threads. Not: checks and scratch (second_order.cc).
 #pragma once
 
 #include <algorithm>
@@ -22,14 +22,14 @@ struct SecondOrderJob {
   const Problem<T>& p;
   const SecondOrderKernels<T>& kernels;
   const AttentionTangents<T>& tangents;
-  BackwardRows<T> rows;  // without out and dout in forward mode
+  BackwardRows<T> rows;  // out and dout are null in forward mode
   View<T, 4> tout;       // null: not wanted
   View<T, 3> tlse;       // null: not wanted
   const AttentionSecondGradients<T>& gradients;
   BiasGradient<T> bias;
   PositionGradient<T> position;
-  const T* position_rates = nullptr;  // tangent of the position bias at distance 0 of head 0, as PositionVectors; null: none
-  // Shared scratch beside what the rows have: two numbers more for each; a turn for each query tile and two more.
+  const T* position_rates = nullptr;  // tangent of the position bias at distance 0, head 0, as PositionVectors; null: none
+  // Shared scratch beside that of `rows`: two more numbers per row; a turn per query tile and two more.
   T *mean = nullptr, *moment = nullptr;
   Turn* turns = nullptr;
   OwnBytes own_bytes{};
@@ -42,7 +42,7 @@ struct SecondOrderJob {
     return wanted ? p.key_ranges() * p.batch * p.num_kv_heads : 0;
   }
 
-  /// Everything but the range of queries and keys, and what is written to.
+  /// Sets everything but the range of queries and keys, and what is written to.
   SecondOrderTile<T> tile_of(Index b, Index h) const {
     const Index g = h / p.group_size();
     const auto at = [b](const auto& view, Index head) {
@@ -77,7 +77,7 @@ struct SecondOrderJob {
     return tile;
   }
 
-  /// tout of rows without a key: out with tv in the place of v.
+  /// tout of rows without a key is out with tv in place of v.
   void fill_empty(const SecondOrderTile<T>& tile, Index b, Index h) const {
     const bool nan = p.empty_row == EmptyRow::kNaN;
     if (tile.tout == nullptr || !p.rows_can_be_empty() || (tangents.v.data() == nullptr && !nan)) return;
@@ -102,10 +102,10 @@ struct SecondOrderJob {
     for (Index i = begin; i < begin + count; ++i) std::fill_n(rows + i * stride, width, T{});
   }
 
-  /// A query tile of one head.
+  /// Runs a query tile of one head.
   void run_rows(Index item, const OwnScratch<T>& own) const {
     const Index tiles = p.query_tiles(), head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
-    const Index t = tiles - 1 - item % tiles;  // late queries first: under causal they cost most
+    const Index t = tiles - 1 - item % tiles;  // late queries first: causal makes them cost most
     SecondOrderTile<T> tile = tile_of(b, h);
     BackwardTile<T>& f = tile.first;
     f.q_begin = t * p.query_tile;
@@ -145,7 +145,7 @@ struct SecondOrderJob {
     for (Index i = f.q_begin; i < f.q_begin + f.q_count; ++i) tlse(b, h, i) = tile.mean[i];
   }
 
-  /// A key range of one key/value head.
+  /// Runs a key range of one key/value head.
   void run_keys(Index item, const OwnScratch<T>& own) const {
     const Index heads = p.batch * p.num_kv_heads, range = item / heads, head = item % heads;
     const Index b = head / p.num_kv_heads, g = head % p.num_kv_heads, group = p.group_size();
