@@ -1,4 +1,4 @@
-// The sequences of one checked call, in parts of equal lengths, so that one driver a direction computes dense and ragged
+// The sequences of one checked call, in parts of equal lengths, so that one driver per direction computes dense and ragged
 // batches (forward_driver.cc, backward_driver.cc). A dense batch is one part, B sequences; in a ragged batch every sequence is
 // one. Not: checks (problem.h, ragged.h).
 #pragma once
@@ -14,12 +14,12 @@ inline namespace v0 {
 template <class T>
 class Batch {
  public:
-  /// Both refer to what they are given.
+  /// Both refer to their arguments.
   explicit Batch(const Problem<T>& dense) : longest_(dense) {}
   explicit Batch(const RaggedProblem<T>& ragged) : longest_(ragged.longest), ragged_(&ragged) {}
 
   bool is_ragged() const { return ragged_ != nullptr; }
-  /// A problem as long as the longest queries and the most keys; a dense batch itself.
+  /// A problem with the longest queries and the most keys; for a dense batch, the problem itself.
   const Problem<T>& longest() const { return longest_; }
   Index parts() const { return is_ragged() ? ragged_->batch : 1; }
   /// The sequences of part n are first_sequence(n) + [0, num_sequences(n)).
@@ -43,7 +43,7 @@ class Batch {
     const Problem<T> sequence = ragged_->sequence(n);
     return body(sequence);
   }
-  /// What part n has of a tensor of the call, [B, H, T, width]; of a ragged batch's, [1, H, total, width]. Null stays null.
+  /// Part n of a tensor of the call, [B, H, T, width], in a ragged batch [1, H, total, width]. Null stays null.
   template <class U>
   View<U, 4> queries(const View<U, 4>& all, Index n) const {
     return is_ragged() ? ragged_->queries(all, n) : all;
@@ -62,7 +62,7 @@ class Batch {
   const RaggedProblem<T>* ragged_ = nullptr;
 };
 
-/// The last part whose first item is not behind `item`.
+/// The last part whose first item is at or before `item`.
 template <class Part>
 const Part& part_of(std::span<const Part> parts, Index item) {
   if (parts.size() == 1) return parts[0];

@@ -1,4 +1,4 @@
-// Rows in which no key may be attended, after all chunks are merged: what the three EmptyRow policies put there.
+// Rows in which no key may be attended, after all chunks are merged: what the three EmptyRow policies write there.
 //   kMean, a finite fill   weights 1/Tk over all Tk keys, masked ones too; out_i = sum_j dropout(1/Tk) v_j,
 //                          dv_j += dropout(1/Tk) dout_i
 //   kNaN, a fill of -inf   out and weights NaN, dv of the whole head NaN
@@ -10,17 +10,17 @@
 namespace qkv {
 inline namespace v0 {
 
-/// out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [Tq, Dv].
+/// Writes out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [Tq, Dv].
 template <class T>
 void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse, T* out,
                     Index out_stride);
 
-/// weights rows likewise; weights [Tq, Tk].
+/// Writes weights rows likewise; weights [Tq, Tk].
 template <class T>
 void fill_empty_weights(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse,
                         bool applied, Accumulator<T>* weights, Index row_stride);
 
-/// What the empty rows of (b, h) give to dv rows [k_begin, k_begin + k_count). lse [Tq], dout [Tq, Dv], dv [Tk, Dv].
+/// Adds the share of the empty rows of (b, h) to dv rows [k_begin, k_begin + k_count). lse [Tq], dout [Tq, Dv], dv [Tk, Dv].
 template <class T>
 void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* lse, Index lse_stride, const T* dout,
                   Index dout_stride, Index k_begin, Index k_count, Accumulator<T>* dv, Index dv_stride);

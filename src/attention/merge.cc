@@ -1,6 +1,6 @@
-// Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are taken in their order,
-// elements one by one, rows by themselves: fixed bits for any number of threads. lse = -inf (no key) is the identity. 16-bit
-// outs are summed in float and rounded once. Nothing is allocated after the first call of a shape.
+// Attention over disjoint sets of keys, merged by their lse, and the gradients of that merge. Parts are added in their order,
+// element by element, each row by itself: results are bit-identical for any number of threads. lse = -inf (no key) is the
+// identity. 16-bit outs are summed in float and rounded once. Nothing is allocated after the first call of a shape.
 //   lse_out = log sum_n exp(lse_n);   w_n = exp(lse_n - lse_out);   out = sum_n w_n out_n
 #include <algorithm>
 #include <cmath>
@@ -38,7 +38,7 @@ void check_parts(const char* function, std::span<const View<const T, 4>> outs,
 
 constexpr Index kRowsOfItem = 64;
 
-/// Calls body(b, h, i, worker) for every row, of which each has `elements` numbers to pass over.
+/// Calls body(b, h, i, worker) for every row; each row has `elements` numbers to process.
 template <class T, class Body>
 void for_rows(const View<T, 3>& lse, Index elements, Context& context, const Body& body) {
   const Index length = lse.size(2), heads = lse.size(1), rows = lse.count();
@@ -65,7 +65,7 @@ T log_sum_exp(std::span<const View<const T, 3>> lses, Index b, Index h, Index i)
   T maximum = kNoKeys<T>;
   for (const auto& lse : lses) {
     const T part = lse(b, h, i);
-    if (std::isnan(part)) return part;  // std::max would drop it, and the row pass for empty
+    if (std::isnan(part)) return part;  // std::max would drop it, and the row would count as empty
     maximum = std::max(maximum, part);
   }
   if (maximum == kNoKeys<T>) return maximum;

@@ -36,7 +36,7 @@ double live_pairs_of_tile(const TileMask& mask, Index i0, Index ni, Index j0, In
   return pairs;
 }
 
-/// One strip of queries against all chunks of keys, of which those that nothing can live in are not looked at.
+/// Counts one strip of queries against all chunks of keys; chunks in which nothing can be live are skipped.
 double live_pairs_of_strip(const TileMask& mask, Index i0, Index ni, Index tile, Index kv_len, AttentionPlan& plan) {
   const Index chunks = (kv_len + tile - 1) / tile;
   double pairs = 0;
@@ -53,7 +53,7 @@ double live_pairs_of_strip(const TileMask& mask, Index i0, Index ni, Index tile,
   return pairs;
 }
 
-/// Says where it would run, and why not elsewhere.
+/// Says where the call would run, and why not elsewhere.
 void add_machine(const Context& context, AttentionPlan& plan) {
   plan.isa = context.isa();
   plan.threads = context.threads();
@@ -67,7 +67,7 @@ void add_machine(const Context& context, AttentionPlan& plan) {
   }
 }
 
-/// What the forms of a call have in common.
+/// The part of a plan that all forms of a call share.
 template <class T>
 AttentionPlan plan_batch(const Batch<T>& batch, const AttentionOptions& options, const Context& context) {
   AttentionPlan plan;

@@ -1,4 +1,4 @@
-// How tiles are counted for a plan, and flops follow from them. Not: work items and memory (forward_driver.cc,
+// How tiles are counted for a plan, and the flops that follow. Not: work items and memory (forward_driver.cc,
 // backward_driver.cc).
 #pragma once
 

@@ -1,4 +1,4 @@
-// One checked call of attention: sizes, options and strides turned into what kernels are told, head by head.
+// One checked call of attention: sizes, options and strides turned into what is passed to kernels, head by head.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ template <class T>
 struct Problem {
   using Sum = Accumulator<T>;
   Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim;
-  View<const T, 4> q, k, v;  // v is null where only weights are asked for
+  View<const T, 4> q, k, v;  // v is null if only weights are requested
   View<const Sum, 4> bias;   // null: none
   BoundMask mask;            // refers to options.mask
   Sum scale, softcap;
@@ -39,8 +39,8 @@ struct Problem {
   const ScoreMod* score_mod;          // of the options; null: none
 
   const KeyValue* cache;                 // where k and v are read from; null: the views
-  const CacheKernels<T>* cache_kernels;  // that read them there
-  CachedMask cached_mask;                // the mask with a Tk for each sequence, and what the cache hides
+  const CacheKernels<T>* cache_kernels;  // the kernels that read the cache
+  CachedMask cached_mask;                // the mask with a Tk per sequence, and what the cache hides
 
   Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
   std::size_t forward_scratch_bytes() const {
@@ -57,7 +57,7 @@ struct Problem {
     return mask.node != nullptr || !bias.is_null() || position.zero != nullptr || score_mod != nullptr || cache != nullptr;
   }
   std::uint32_t sequence_head(Index b, Index h) const {
-    const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64, of which the low half counts
+    const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64; only the low half counts
     return static_cast<std::uint32_t>((whole(b) + whole(dropout.first_sequence)) * whole(num_heads) + whole(h));
   }
   /// The mask of head h of sequence b; null functions: everything is kept.
@@ -73,11 +73,11 @@ struct Problem {
 enum class Use {
   kOutput,
   kWeights,           // v is not read and may be null
-  kMaskLater,         // the mask and the sizes of biases are those of each sequence, and not looked at here
+  kMaskLater,         // the mask and sizes of biases differ per sequence and are not checked here
   kWeightsMaskLater,  // both
 };
 
-/// What a call makes of its options before it starts.
+/// What a call prepares from its options before it starts.
 struct CallMemory {
   ScratchLease position;  // the position bias, spread out
   DenseSummaries dense;   // of the mask
@@ -100,12 +100,12 @@ View<const Accumulator<T>, 2> position_table(const Problem<T>& p) {
   }
 }
 
-/// ShapeError unless each axis has the wanted size or 1; `sizes` says it in letters. A null bias passes.
+/// Throws ShapeError unless each axis has the wanted size or 1; `sizes` names the sizes in letters. A null bias passes.
 template <class T>
 void check_bias_sizes(const char* function, const char* sizes, const View<const T, 4>& bias,
                       const std::array<Index, 4>& wanted);
 
-/// ShapeError unless view is [batch, heads, length, width] with last stride 1.
+/// Throws ShapeError unless view is [batch, heads, length, width] with last stride 1.
 template <class T>
 void check_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
                  Index width);

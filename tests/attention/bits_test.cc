@@ -1,5 +1,5 @@
 // What must hold to the last bit: any number of threads, alone or in a batch, with or without lse and weights, whatever lies
-// behind a mask and in the future.
+// behind a mask or in the future.
 #include <gtest/gtest.h>
 
 #include "core/threads/context_impl.h"
@@ -77,7 +77,7 @@ TYPED_TEST(Bits, AnyNumberOfThreads) {
       for (int threads = 2; threads <= 8; ++threads) {
         SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(threads));
         Context many({.threads = threads, .isa = isa, .executor = nullptr});
-        many.impl().region_flops = 0;  // regions however small the work
+        many.impl().region_flops = 0;  // regions even for little work
         expect_same(run_all(problem, many), expected);
       }
     }

@@ -28,7 +28,7 @@ Tensor<float> some(const std::vector<Index>& sizes, std::uint64_t seed) {
   return made;
 }
 
-/// body(caller) on several threads, all of which begin together.
+/// Runs body(caller) on several threads, all of which begin together.
 template <class Body>
 void at_once(const Body& body) {
   std::atomic<int> ready = 0;

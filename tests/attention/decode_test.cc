@@ -1,5 +1,6 @@
-// Few queries against many keys: against the oracle across the borders of chunks and parts, in bits across threads, lengths and
-// heads, and what the plan says of it. Not: the pairwise list (cases_test.cc), which takes decode where its shapes are such.
+// Few queries against many keys: against the oracle across the borders of chunks and parts, bit-identical across threads,
+// lengths and heads, and what the plan says of it. Not: the pairwise list (cases_test.cc), which takes decode where its shapes
+// are such.
 #include "attention/forward/decode.h"
 
 #include <gtest/gtest.h>
@@ -133,7 +134,7 @@ TYPED_TEST(Decode, WithoutLseTheSameBits) {
   });
 }
 
-/// A cache with room to spare gives the bits of one without: what lies behind the length enters no sum and no order of sums.
+/// A cache with room to spare is bit-identical to one without: what lies behind the length enters no sum and no order of sums.
 TYPED_TEST(Decode, RoomBehindTheLengthChangesNoBits) {
   using T = TypeParam;
   for (const Index length : {64, 65, 100, 255, 256, 300, 700, 1024, 1500}) {

@@ -1,4 +1,5 @@
-// Dropout: the same factors in dropout_factors, in the weights and from a second writing of the generator; their statistics.
+// Dropout: the same factors in dropout_factors, in the weights and from a second implementation of the generator; their
+// statistics.
 #include <gtest/gtest.h>
 
 #include "support/checks/expect.h"

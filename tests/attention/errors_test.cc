@@ -60,7 +60,7 @@ TEST(Errors, NegativeSizesAreRefused) {
   expect_parts(text_of<ShapeError>([&] { attention_forward(rows, rows, rows, {.out = out}); }), {"[attention_forward]", "-2"});
 }
 
-/// Sizes and strides whose products are no numbers: an error before anything is read.
+/// Sizes and strides whose products overflow: an error before anything is read.
 TEST(Errors, ViewsThatReachTooFarAreRefused) {
   float x[64] = {}, y[64] = {};
   constexpr Index kHuge = Index{1} << 62;

@@ -1,4 +1,4 @@
-// Memory beyond inputs and outputs: at most 2 MiB a thread forward, three numbers a row more backward, at any length; and
+// Memory beyond inputs and outputs: at most 2 MiB per thread forward, three more numbers per row backward, at any length; and
 // nothing allocated after the first call of a shape.
 #include <gtest/gtest.h>
 
@@ -98,7 +98,7 @@ TYPED_TEST(Scratch, IsWhatThePlanSays) {
       context.trim();
       t.backward({}, context);
       EXPECT_EQ(context.scratch_bytes(), backward_bytes(plan));
-      // 16-bit types: one dq in float for each head in flight, where several ranges of keys add to it.
+      // 16-bit types: one float dq per head in flight, if several ranges of keys add to it.
       const std::size_t rows = 3 * sizeof(Accumulator<TypeParam>) * 4 * static_cast<std::size_t>(length);
       const bool dq_is_shared = sizeof(TypeParam) == 2 && length == 700;
       const std::size_t dq = dq_is_shared ? 3 * sizeof(float) * 64 * static_cast<std::size_t>(length) : 0;
@@ -123,7 +123,7 @@ TYPED_TEST(Scratch, OfABiasGradientToo) {
   });
 }
 
-/// jvp, then double backward with the same tangents; nothing of what they are is looked at.
+/// jvp, then double backward with the same tangents; their values do not matter.
 void second_order(Tensors<float>& t, const AttentionOptions& options, Context& context) {
   const AttentionTangents<float> tangents{.q = t.k, .k = t.v, .v = t.dout};
   attention_jvp(t.q, t.k, t.v, t.lse, tangents, t.dq, {}, options, context);

@@ -75,7 +75,7 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
 }
 
 /// A ring: each part of the keys gets out and lse of all of them and gives its share of the gradients. One-hot rows have
-/// |lse| up to 60, where a backward that trusted its own part's sum instead would be wrong altogether.
+/// |lse| up to 60, where a backward that trusted its own part's sum instead would be entirely wrong.
 TYPED_TEST(Merge, BackwardInPartsIsTheUnsplitOne) {
   using T = TypeParam;
   AttentionCase each{

@@ -12,7 +12,7 @@ constexpr Index kHeads = 4, kKvHeads = 2, kDim = 16;
 
 Mask two_windows() { return Mask::causal(Align::kBottomRight) & (Mask::window(40, 0, Align::kBottomRight) | Mask::first(3)); }
 
-/// What adds up over sequences.
+/// The numbers of a plan that add up over sequences.
 struct Work {
   Index items = 0, full = 0, partial = 0, skipped = 0;
   double forward_flops = 0, backward_flops = 0;

@@ -106,7 +106,7 @@ TEST(Reference, PhiloxKnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-/// What judges every result: a bound that is no number judges nothing, so it fails.
+/// The check behind every result: a bound that is NaN decides nothing, so it fails.
 TEST(Bounds, FailClosed) {
   const auto holds = [](double exact, double got, double bound) {
     Tensor<long double> exact_tensor({1});

@@ -205,7 +205,7 @@ TYPED_TEST(SecondOrderBits, AnyNumberOfThreads) {
       for (const int threads : {2, 3, 5, 8}) {
         SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(threads));
         Context many({.threads = threads, .isa = isa, .executor = nullptr});
-        many.impl().region_flops = 0;  // regions however small the work
+        many.impl().region_flops = 0;  // regions even for little work
         expect_same(run_all(problem, many), expected);
       }
     }
@@ -259,7 +259,7 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
   }
 }
 
-/// What is not asked for changes nothing: each result alone has the bits that it has beside the others.
+/// Outputs that are not requested change nothing: each result alone is bit-identical to the one beside the others.
 TYPED_TEST(SecondOrderBits, WhatIsNotAskedForChangesNothing) {
   using T = TypeParam;
   const SecondProblem<T> problem({.batch = 2,

@@ -1,5 +1,5 @@
-// A ragged batch gives every sequence the bits that it has alone: forward and backward, any mask, dropout, bias, type and
-// number of threads. The sequences alone are held against the textbook elsewhere (cases_test.cc).
+// In a ragged batch every sequence is bit-identical to the same one alone: forward and backward, any mask, dropout, bias, type
+// and number of threads. The sequences alone are held against the textbook elsewhere (cases_test.cc).
 #include <gtest/gtest.h>
 
 #include "support/cases/ragged_case.h"

@@ -1,4 +1,4 @@
-// The weights of a ragged batch: each sequence's in the bits that it has alone, whichever algorithm its output takes, and none
+// The weights of a ragged batch: bit-identical to those of each sequence alone, whichever algorithm its output takes, and none
 // of the output's bits changed by asking. Not: the output and gradients (varlen_test.cc).
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Counts every allocation of a test program by replacing operator new, and lets memory be out for one thread. To be included by
-// one file of a program.
+// Counts every allocation of a test program by replacing operator new, and can make one thread run out of memory. To be
+// included by one file of a program.
 #pragma once
 
 #include <atomic>
@@ -8,9 +8,9 @@
 
 namespace {
 std::atomic<long> allocations{0};
-thread_local long allocations_left = -1;  // of this thread, until memory is out; negative: no end
+thread_local long allocations_left = -1;  // of this thread, until memory runs out; negative: no limit
 
-/// Lets this thread allocate `allowed` times more while it lives.
+/// Allows this thread `allowed` more allocations while the object lives.
 class [[maybe_unused]] FailingAllocations {
  public:
   explicit FailingAllocations(long allowed) { allocations_left = allowed; }

@@ -22,7 +22,7 @@ void for_each_isa(int threads, F&& body) {
   for (const Isa isa : tested_isas()) {
     SCOPED_TRACE(std::string(isa_name(isa)));
     Context context({.threads = threads, .isa = isa, .executor = nullptr});
-    context.impl().region_flops = 0;  // regions however small the work
+    context.impl().region_flops = 0;  // regions even for little work
     ASSERT_EQ(context.isa(), isa) << "the forced instruction set is not active";
     ASSERT_EQ(context.threads(), threads);
     result_hash().use(std::string(isa_name(isa)));

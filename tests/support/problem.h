@@ -1,4 +1,4 @@
-// A case made flesh: inputs in the case's layout, the options for the library, and the same inputs and options for the
+// The tensors of a case: inputs in the case's layout, the options for the library, and the same inputs and options for the
 // reference. Not: expectations (expect.h).
 #pragma once
 

@@ -1,5 +1,5 @@
-// A hash over the bits of every result that a check looks at, per instruction set: two builds that print the same hashes for the
-// same cases give the same bits. FNV-1a, 64 bits, over 8 bytes at a time. Not: a check; qkv_sweep --hashes prints it.
+// A hash over the bits of every result that a check compares, per instruction set: two builds that print the same hashes for
+// the same cases are bit-identical. FNV-1a, 64 bits, over 8 bytes at a time. Not: a check; qkv_sweep --hashes prints it.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class ResultHash {
       std::uint64_t word = 0;
       std::memcpy(&word, data + at, bytes - at < 8 ? bytes - at : 8);
       *current_ = (*current_ ^ word) * 0x100000001B3u;
-      *current_ ^= *current_ >> 29;  // the product carries upwards alone
+      *current_ ^= *current_ >> 29;  // carries of the product go upwards only
     }
   }
 

@@ -14,7 +14,7 @@
 
 namespace qkv::test {
 
-/// 16 bits are stored, float is what they are worked with.
+/// 16-bit types are stored; arithmetic is in float.
 template <class T>
 constexpr bool kIsHalf = !std::is_same_v<T, Accumulator<T>>;
 /// How far rounding to T moves a number, as a share of it; 0 for the types that sums have themselves.

@@ -46,8 +46,8 @@ class GradientSums {
     turns_ = turns;
   }
 
-  /// Waits until the slot of kv head `head` (numbered as they are claimed) is free; gives it to the next when its last range is
-  /// done.
+  /// Waits until the slot of kv head `head` (numbered as they are claimed) is free; releases it to the next head once its last
+  /// range is done.
   void take_slot(Index head) const {
     if (slots_ > 0) wait_for_turn(turns_[head % slots_], head / slots_);
   }

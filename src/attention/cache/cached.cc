@@ -9,11 +9,11 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-constexpr Index kOnePage = 0;  // the table of a sequence that is one page
+constexpr Index kOnePage = 0;  // the block table of a sequence that is one page
 
 Index sequence_of(const KeyValue::Parts& p, Index b) { return p.sequences == nullptr ? b : p.sequences[b]; }
 
-/// What the cache shows of its keys, whatever the mask: [begin, pinned) to every query, and from first_seen(i) on to query i.
+/// The keys that the cache shows, whatever the mask: [begin, pinned) to every query, and from first_seen(i) on to query i.
 struct Shown {
   Index begin, pinned;
 
@@ -31,7 +31,7 @@ void hide_unseen(const KeyValue& kv, Index b, Index q_len, Index i0, Index ni, I
   const Shown shown(kv.parts());
   Index first[32];
   for (Index lane = 0; lane < ni; ++lane) first[lane] = first_seen(kv, b, q_len, i0 + lane);
-  Index seeing = 0;  // queries whose window has key j: the first so many
+  Index seeing = 0;  // the number of leading queries whose window has key j
   for (Index j = 0; j < nj; ++j) {
     while (seeing < ni && first[seeing] <= j0 + j) ++seeing;
     if (j0 + j >= shown.begin && j0 + j < shown.pinned) continue;

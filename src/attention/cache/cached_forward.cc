@@ -1,5 +1,5 @@
-// Attention on a KeyValue: the checks of its own; then the same work items as without, whose kernels read the cache's rows. And
-// the cascade: keys that all sequences share are one sequence, whose queries are those of all.
+// Attention on a KeyValue: its own checks, then the same work items as without a cache, whose kernels read the cache's rows.
+// And the cascade: keys that all sequences share are one sequence, which the queries of all sequences attend.
 #include <algorithm>
 
 #include "attention/cache/cached_problem.h"
@@ -19,7 +19,7 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
                                const AttentionOptions& options, Context& context, CallMemory& memory) {
   check<OptionError>(std::is_same_v<T, double> == (kv.storage() == CacheStorage::kF64), function,
                      "queries of double go with a cache of f64 and no others do: got one of ", storage_name(kv.storage()));
-  // What the checks need to know of k and v.
+  // What the checks need of k and v.
   const auto sizes = [&](Index width) {
     return View<const T, 4>(nullptr, {kv.batch(), kv.num_kv_heads(), kv.max_length(), width}, {0, 0, 0, 1});
   };
@@ -63,7 +63,7 @@ void forward(const View<const T, 4>& q, const KeyValue& kv, const AttentionOutpu
 
 constexpr const char* kCascade = "attention_forward_cascade";
 
-/// What needs a key's place among all of them, or must be added once.
+/// Refuses options that need a key's position among all keys, or that must be added once.
 void refuse_in_cascade(const AttentionOptions& options) {
   check<UnsupportedError>(options.sinks.is_null(), kCascade, "sinks are not computed in a cascade");
   check<UnsupportedError>(options.score_mod == nullptr, kCascade, "score_mod is not computed in a cascade");
@@ -71,7 +71,7 @@ void refuse_in_cascade(const AttentionOptions& options) {
                           "biases are not computed in a cascade");
 }
 
-/// OptionError unless the sequences hold their first `shared` keys in the same pages.
+/// Throws OptionError unless the sequences hold their first `shared` keys in the same pages.
 void check_shared_pages(const KeyValue& kv, Index shared) {
   const KeyValue::Parts& p = kv.parts();
   check<OptionError>(shared >= 0, kCascade, "shared must not be negative: got ", shared);
@@ -86,7 +86,7 @@ void check_shared_pages(const KeyValue& kv, Index shared) {
   }
 }
 
-/// OptionError unless the mask lets every query see all of the shared keys.
+/// Throws OptionError unless the mask lets every query attend all of the shared keys.
 template <class T>
 void check_all_seen(const Problem<T>& p, Index shared, std::uint32_t* words) {
   if (p.mask.node == nullptr && !p.cache->hides_keys()) return;
@@ -101,7 +101,7 @@ void check_all_seen(const Problem<T>& p, Index shared, std::uint32_t* words) {
   }
 }
 
-/// to = from, number by number.
+/// to = from, element by element.
 template <class From, class To>
 void convert_rows(const View<From, 4>& from, const View<To, 4>& to) {
   for (Index b = 0; b < to.size(0); ++b) {
@@ -155,7 +155,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   common.batch = p.q_len;
   common.max_length = shared;
   of_parts.mask = {};
-  // Sequences become queries of one: [Tq, H, B, D].
+  // Sequences become the queries of one sequence: [Tq, H, B, D].
   forward<T>(q.transposed(0, 2), KeyValue(common), {.out = outs[0].transposed(0, 2), .lse = lses[0].transposed(0, 2)}, of_parts,
              context);
   of_parts.mask = options.mask;
@@ -165,7 +165,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   merge_attention(parts, part_lses, outputs.out, outputs.lse.is_null() ? merged : outputs.lse, context);
 }
 
-/// 16-bit queries are widened: their parts would be rounded before they are merged, and out is to be rounded once.
+/// 16-bit queries are widened: otherwise parts would be rounded before the merge, and out must be rounded only once.
 template <class T>
 void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index shared, const AttentionOutputs<T>& outputs,
                           const AttentionOptions& options, Context& context) {

@@ -1,4 +1,4 @@
-// One checked call on a cache as a Problem. Not: how kernels are told of the cache (cached.h), the calls (cached_forward.cc).
+// One checked call on a cache as a Problem. Not: how the cache is passed to kernels (cached.h), the calls (cached_forward.cc).
 #pragma once
 
 #include "attention/problem.h"

@@ -1,4 +1,4 @@
-// KeyValue over memory of the caller: checks, once, and strides.
+// KeyValue over the caller's memory: its checks, made once, and strides.
 #include <algorithm>
 
 #include "attention/cache/storage.h"

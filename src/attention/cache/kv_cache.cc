@@ -1,6 +1,6 @@
-// KVCache: which page holds which token, and rows written there. A contiguous cache has pages as large as a sequence may grow,
-// a ring pages that are written round and round; so fork, truncate and copy on write are the same for all. Every change is
-// checked as a whole before its first step. Not: pages in use (page_pool.h), attention (cached_forward.cc).
+// KVCache: which page holds which token, and how rows are written there. A contiguous cache has pages as large as a sequence
+// may grow, a ring has pages that are overwritten cyclically; so fork, truncate and copy on write work alike for all. Every
+// change is checked as a whole before its first step. Not: pages in use (page_pool.h), attention (cached_forward.cc).
 #include "qkv/kv_cache.h"
 
 #include <algorithm>
@@ -34,15 +34,15 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   };
 
   KVCacheConfig config;
-  Index page_size, page_rows;  // tokens of a page; with those that a ring pins
-  Index table_width, most;     // pages of a sequence, tokens of a sequence
+  Index page_size, page_rows;  // tokens per page; with those that a ring pins
+  Index table_width, most;     // pages, and tokens, per sequence
   std::size_t element_bytes;
   PagePool pool;
   Matrix k, v;
-  std::vector<Index> lengths, firsts;  // by sequence; tokens before `first` are overwritten
+  std::vector<Index> lengths, firsts;  // per sequence; tokens before `first` are overwritten
   std::vector<Index> tables;           // [max_sequences, table_width]
-  std::vector<Index> page_counts;      // by sequence
-  std::vector<Index> live;             // numbers, ascending
+  std::vector<Index> page_counts;      // per sequence
+  std::vector<Index> live;             // sequence numbers, ascending
   std::vector<Index> marks;            // for append: shared pages that it will write to
   const CacheTable& kernels;
 
@@ -133,7 +133,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       const Index last = page(s, page_counts[at(s)] - 1);
       if (pool.holders(last) > 1) marks.push_back(last);
     }
-    // The last of a page's holders that writes may keep it.
+    // The last holder that writes to a page may keep it.
     std::ranges::sort(marks);
     for (std::size_t begin = 0; begin < marks.size();) {
       std::size_t end = begin;
@@ -144,7 +144,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     return wanted;
   }
 
-  /// Pages for n tokens more, the last one its own.
+  /// Takes pages for n more tokens; the last page becomes its own.
   void make_room(Index s, Index n) {
     if (writes_into_a_page(s)) {
       Index& last = page(s, page_counts[at(s)] - 1);

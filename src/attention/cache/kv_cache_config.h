@@ -43,7 +43,7 @@ inline KVCacheConfig checked(KVCacheConfig c) {
   }
   check<OptionError>(c.first == 0 || (c.layout == CacheLayout::kRing && c.first > 0), function,
                      "first, the tokens that a ring pins, must not be negative, and 0 for other layouts: got ", c.first);
-  // Sums and products of these are numbers; whether so much memory can be had is said where it is allocated.
+  // Sums and products of these do not overflow; memory that cannot be had is reported where it is allocated.
   for (const Index n : {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append, c.first,
                         c.page_size, c.pages}) {
     check<OptionError>(n < Index{1} << 40, function, "sizes must be below 2^40: got ", n);

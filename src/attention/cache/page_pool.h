@@ -1,5 +1,5 @@
 // Pages of a cache by number, counted by how many sequences hold each. Not: what is in them (kv_cache.cc). Allocates nothing
-// after it is made.
+// after construction.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ class PagePool {
     for (Index page = pages; page > 0; --page) free_.push_back(page - 1);
   }
 
-  /// A page with one holder. There must be a free one.
+  /// Takes a page, with one holder. There must be a free one.
   Index take() {
     const Index page = free_.back();
     free_.pop_back();

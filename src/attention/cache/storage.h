@@ -1,4 +1,4 @@
-// What a cache stores, for kernels, for sizes and for texts.
+// The element type of a cache, for kernels, for sizes and for texts.
 #pragma once
 
 #include "kernels/cache/params.h"
@@ -7,7 +7,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// The kernels' word for it: the enumerators stand in one order.
+/// The kernels' name for it: both enumerations have the same order.
 inline StoredType stored_type(CacheStorage storage) {
   static_assert(static_cast<int>(StoredType::kF16) == static_cast<int>(CacheStorage::kF16));
   static_assert(static_cast<int>(StoredType::kInt8) == static_cast<int>(CacheStorage::kInt8));

@@ -23,7 +23,7 @@ bool is_empty(Sum lse) {
   return lse == -std::numeric_limits<Sum>::infinity();
 }
 
-/// A tensor of these sizes, filled; the one that is there when it fits.
+/// A filled tensor of these sizes; reuses the one that is there if it fits.
 template <class E, std::size_t Rank>
 void make(Tensor<E>& tensor, bool wanted, const std::array<Index, Rank>& sizes, E fill = E{}) {
   if (!wanted) {
@@ -259,7 +259,7 @@ void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<
   add_to_results(w, r);
 }
 
-/// What the kernel does not know: rows without keys that hold something, and that no weight of a NaN row is the largest.
+/// Corrects what the kernel does not know: empty rows that hold values, and NaN rows, where no weight is the largest.
 template <class T>
 void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<T>& t, const Rows& r, const Sum* lse) const {
   for (Index i = 0; i < r.q_count; ++i) {
@@ -282,7 +282,7 @@ void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<T>& t, con
   }
 }
 
-/// The sums of this tile, after those of the tiles before it in the order of items.
+/// Adds the sums of this tile, after those of the tiles before it in the order of items.
 template <class T>
 void CaptureJob<T>::add_to_results(const Worker& w, const Rows& r) const {
   if (w.columns == nullptr && w.map == nullptr) return;

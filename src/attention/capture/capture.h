@@ -23,27 +23,27 @@ class CaptureJob {
  public:
   using Sum = Accumulator<T>;
 
-  /// Checks everything, then makes or clears the results. A request of the other direction, or none, wants nothing.
+  /// Checks everything, then makes or clears the results. Without a request, or with one of the other direction, does nothing.
   CaptureJob(const char* function, const Problem<T>& p, const CaptureRequest& request, const Context& context, bool backward);
 
   bool wanted() const { return result_ != nullptr; }
   CaptureJob* if_wanted() { return wanted() ? this : nullptr; }
-  /// Scratch of a worker, and of all items together.
+  /// Scratch per worker, and shared by all items.
   std::size_t worker_bytes() const;
   std::size_t shared_bytes() const;
-  /// Before the region: `shared` of shared_bytes().
+  /// Call before the region; `shared` has shared_bytes().
   void begin(std::byte* shared);
 
-  /// The place of head h among the results; -1: nobody looks at it.
+  /// The place of head h among the results; -1: it is not captured.
   Index place_of(Index h) const;
-  /// Forward of one tile of a head that is looked at, in the bits of p.kernels->forward. Tiles of a head come in the order of
+  /// Forward of one tile of a captured head, bit-identical to p.kernels->forward. Tiles of a head come in the order of
   /// items: the last first. `own`: scratch of worker_bytes().
   void forward(ForwardTile<T> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const;
-  /// All of weights times gradient, in a region of its own.
+  /// Captures weights times gradient as a whole, in a region of its own.
   void run_backward(const CaptureGradient<T>& gradient, Context& context);
 
  private:
-  /// Queries of an item in which every entry is written out before it is counted (capture/entries.cc): memory, 16 rows of Tk.
+  /// Queries per item if every entry is written out before it is counted (capture/entries.cc): 16 rows of Tk in memory.
   static constexpr Index kEntryRows = 16;
 
   struct Worker;
@@ -52,12 +52,12 @@ class CaptureJob {
     Index b, place, h, q_begin, q_count;
   };
 
-  Index places() const;   // heads that are looked at
-  Index results() const;  // of them, how many get results of their own: all, or one mean
+  Index places() const;   // heads that are captured
+  Index results() const;  // how many results these give: one per head, or one mean
   Index head_at(Index place) const;
   /// Whether single entries are changed before they are summed: then no kernel can sum them.
   bool entrywise() const { return what_->positive || what_->mean_of_heads; }
-  /// The queries of an item, and how many items make a head.
+  /// The queries per item, and the items per head.
   Index rows_at_once() const;
   Index row_tiles() const { return (p_.q_len + rows_at_once() - 1) / rows_at_once(); }
   Index offset(Index b) const;

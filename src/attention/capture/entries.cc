@@ -15,7 +15,7 @@ void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureG
     Rows of_head = r;
     of_head.h = h;
     split_weights(w, of_head, gradient);
-    std::fill_n(w.entries, entries, 0.0);  // the kernel sets what is live
+    std::fill_n(w.entries, entries, 0.0);  // the kernel sets live entries only
     CaptureSweep<T> t = sweep_of(w, of_head, &gradient);
     t.rows = w.rows;
     kernels_->sweep(t, w.sweep_scratch);
@@ -37,7 +37,7 @@ void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureG
   count_entries(w, r, w.mean);
 }
 
-/// Everything that is asked for, from the entries [q_count][Tk].
+/// Makes every result that is requested from the entries [q_count][Tk].
 template <class T>
 void CaptureJob<T>::count_entries(const Worker& w, const Rows& r, const double* entries) const {
   const Index kv_len = p_.kv_len, result = r.b * results() + r.place, columns = what_->map_columns;

@@ -22,7 +22,7 @@ struct Row {
 
 Row nan_row() { return {kNan, kNan, kNan, kNan, kNan, kNan, kNan, -1}; }
 
-/// Of weights 1/Tk.
+/// The statistics of weights 1/Tk.
 Row mean_row(Index position, Index kv_len) {
   const double weight = 1 / static_cast<double>(kv_len);
   const auto at = [&](Index key) { return key >= 0 && key < kv_len ? weight : 0.0; };

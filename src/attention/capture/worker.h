@@ -1,4 +1,4 @@
-// The memory of a worker that looks, and a row's largest where no kernel finds them. Not: what is done with it (capture.cc).
+// The memory of a worker that captures, and a row's largest weights if no kernel finds them. Not: its use (capture.cc).
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// The largest of a row of weights that no kernel keeps. `zeros`: whether a 0 counts.
+/// The largest weights of a row, if no kernel tracks them. `zeros`: whether a 0 counts.
 template <class Number>
 void keep_largest(std::span<const Number> weights, bool zeros, Index top_k, double* values, Index* keys) {
   std::fill_n(keys, top_k, Index{-1});
@@ -50,7 +50,7 @@ struct CaptureJob<T>::Worker {
       statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->statistics_bytes(p.head_dim, p.v_head_dim)));
     }
     if (job.sweeps()) {
-      // Backward computes sums of rows again there (row_lse.h).
+      // Backward computes sums of rows again there (backward/row_lse.h).
       sweep_scratch = carver.take<std::byte>(static_cast<Index>(std::max(
           job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim), p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim))));
       if (what.column_mass) columns = carver.take<double>(p.kv_len);

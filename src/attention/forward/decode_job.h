@@ -54,8 +54,8 @@ struct DecodeJob {
     }
   }
 
-  /// Part `part` of the keys of kv head g of sequence b. `item` is its number among the items that share the turn; `scratch` of
-  /// shape.worker_bytes().
+  /// Runs part `part` of the keys of kv head g of sequence b. `item` is its number among the items that share the turn;
+  /// `scratch` has shape.worker_bytes().
   void run(Index item, Index b, Index g, Index part, std::byte* scratch) const {
     Sum row_lse[kDecodeRowLimit];
     const DecodeGroup<T> t = group(b, g, row_lse);

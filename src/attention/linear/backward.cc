@@ -1,8 +1,8 @@
-// Backward linear attention. The states before all segments are made first (a sum of each segment's own and a pass over these,
-// or with the delta rule one segment after the other), then each head's segments from last to first, the gradient of the state
-// coming from behind; or, where heads are few, all at once after a sum of each segment's part of that gradient. Not causal: dq
-// from the one state, dk and dv from its one gradient. Gradients of decay and beta are made for every token and then summed to
-// their own shape in one order.
+// Backward linear attention. The states before all segments are computed first: a sum of each segment's own and a pass over
+// these, or with the delta rule one segment after the other. Then each head's segments run from last to first, and the gradient
+// of the state is carried along; or, if heads are few, all run at once after a sum of each segment's part of that gradient. Not
+// causal: dq comes from the one state, dk and dv from its one gradient. Gradients of decay and beta are computed per token and
+// then summed to their own shape in one order.
 #include <algorithm>
 
 #include "attention/linear/job.h"
@@ -14,7 +14,7 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-/// What a second sum of the state's gradient costs, as a share of all.
+/// The cost of a second sum of the state's gradient, as a share of the whole.
 constexpr double kSecondSum = 0.15;
 
 template <class T>
@@ -94,7 +94,7 @@ struct BackwardJob : LinearJob<T> {
     }
   }
 
-  /// Only what a segment's queries add to the gradient of the state.
+  /// Computes only what a segment's queries add to the gradient of the state.
   void sum_dsegment(Index number, Index length, int worker) const {
     const Index segments = p.segments(length);
     LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, length, worker);
@@ -103,7 +103,7 @@ struct BackwardJob : LinearJob<T> {
     p.kernels->backward(t, this->kernel_scratch(worker));
   }
 
-  /// All segments of one head, from last to first.
+  /// Runs all segments of one head, from last to first.
   void run_head(Index item, int worker) const {
     const Index segments = p.segments(p.kv_len);
     T *dbase = this->worker_slot(worker, 0), *dlocal = this->worker_slot(worker, 1);

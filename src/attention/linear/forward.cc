@@ -1,8 +1,8 @@
-// Forward linear attention. Causal: a work item is one (batch, key/value head), its segments one after the other; or, where
+// Forward linear attention. Causal: a work item is one (batch, key/value head), its segments one after the other; or, if
 // heads are few, one segment, after a region that sums each segment's own state and a pass over these sums. Not causal:
-// segments of keys are summed, added in order, and then read by segments of queries. The same bits in every case: a state is
-// always decay * (that before the segment) + (the segment's own). Under the delta rule, whose segments follow from one another,
-// few heads are cut by columns of v instead.
+// segments of keys are summed, added in order, and then read by segments of queries. All cases are bit-identical: a state is
+// always decay * (the state before the segment) + (the segment's own). Under the delta rule each segment needs the one before,
+// so that few heads are split by columns of v instead.
 #include <algorithm>
 
 #include "attention/linear/job.h"
@@ -14,9 +14,9 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-/// What the second sum of states costs: half of what a state costs altogether, beside the square.
+/// The cost of the second sum of states: half of all work on states, compared with states and squares together.
 constexpr double kSecondSum = 0.3;
-/// Columns of v that are worth looking at all keys again: a vector of the widest kind.
+/// The fewest columns of v that justify reading all keys again: a vector of the widest kind.
 constexpr Index kLeastColumns = 16;
 
 template <class T>
@@ -42,7 +42,7 @@ struct ForwardJob : LinearJob<T> {
 
   void finish(Index item, const T* state) const { store_state(state, item, p.num_kv_heads, false, final); }
 
-  /// All segments of one head, one after the other.
+  /// Runs all segments of one head, one after the other.
   void run_head(Index item, int worker) const {
     T *base = this->worker_slot(worker, 0), *local = this->worker_slot(worker, 1);
     p.load_initial(item, base);
@@ -56,7 +56,7 @@ struct ForwardJob : LinearJob<T> {
     finish(item, base);
   }
 
-  /// The same call for columns [begin, end) of v, out and states: each follows from the keys and from itself alone.
+  /// The same call for columns [begin, end) of v, out and states: each column depends on the keys and on itself alone.
   ForwardJob columns(Index begin, Index end) const {
     ForwardJob part = *this;
     part.p.v_head_dim = end - begin;
@@ -67,7 +67,7 @@ struct ForwardJob : LinearJob<T> {
     return part;
   }
 
-  /// Into how many parts columns are cut so that no thread is idle for want of heads.
+  /// The number of parts that columns are split into, so that few heads leave no thread idle.
   Index column_parts() const {
     const Index heads = p.kv_heads();
     if (p.beta.is_null() || heads == 0 || heads >= p.threads) return 1;
@@ -82,7 +82,7 @@ struct ForwardJob : LinearJob<T> {
     p.kernels->forward(s, this->kernel_scratch(worker));
   }
 
-  /// Not causal: queries of one segment from the state of all keys.
+  /// Not causal: computes the queries of one segment from the state of all keys.
   void read(Index number, int worker) const {
     const Index segments = p.segments(p.q_len), item = number / segments, begin = number % segments * p.segment;
     LinearAttentionSegment<T> s = out_part(item, begin, std::min(p.q_len, begin + p.segment));

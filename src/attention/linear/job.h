@@ -1,5 +1,5 @@
 // What forward and backward of linear attention share while they run: scratch memory and the sums of segments. A slot is a
-// state and how much is left of the one before it.
+// state and the decay of the state before it.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct LinearJob {
            number * p.slot_count();
   }
 
-  /// One block for all: random features, slots, totals, and each worker's kernel scratch and three slots.
+  /// One block of memory for all: random features, slots, totals, and each worker's kernel scratch and three slots.
   ScratchLease borrow(Context& context, Index num_slots, Index num_totals, std::size_t bytes_of_kernel) {
     kernel_bytes = round_to_line(bytes_of_kernel);
     worker_bytes = kernel_bytes + line_bytes<T>(kWorkerSlots * p.slot_count());
@@ -44,7 +44,7 @@ struct LinearJob {
     return lease;
   }
 
-  /// The own state of one segment of keys, into its slot.
+  /// Computes the own state of one segment of keys into its slot.
   void sum_segment(Index number, int worker) const {
     const Index segments = p.segments(p.kv_len), item = number / segments, begin = number % segments * p.segment;
     LinearAttentionSegment<T> s = p.part(item, begin, std::min(p.kv_len, begin + p.segment));

@@ -129,7 +129,7 @@ void LinearProblem<T>::take_features(Carver& carver) {
   const Index count = features.count;
   T* const rows = carver.take<T>(feature_rows.count());
   T* const transposed = carver.take<T>(feature_rows.count());
-  if (rows == nullptr) return;  // it only counts
+  if (rows == nullptr) return;  // null only counts
   for (Index f = 0; f < count; ++f) {
     for (Index d = 0; d < head_dim; ++d) {
       const T value = static_cast<T>(root_scale * static_cast<double>(feature_rows(f, d)));

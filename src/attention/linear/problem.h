@@ -1,4 +1,4 @@
-// One checked call of linear attention: sizes, options and strides turned into what kernels are told. Not: the order of
+// One checked call of linear attention: sizes, options and strides turned into what is passed to kernels. Not: the order of
 // segments (linear/forward.cc, linear/backward.cc).
 #pragma once
 
@@ -21,14 +21,14 @@ struct LinearProblem {
   const LinearAttentionKernels<T>* kernels;
   Index chunk, segment;           // tokens
   View<const T, 2> feature_rows;  // null: none
-  double root_scale;              // what they are multiplied with
+  double root_scale;              // what the rows are multiplied by
   int threads;
 
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index kv_heads() const { return batch * num_kv_heads; }  // of all sequences
   Index segments(Index length) const { return (length + segment - 1) / segment; }
   Index state_count() const { return features.count * (v_head_dim + 1); }
-  /// Numbers of a state and of how much of the one before is left, in whole cache lines.
+  /// Numbers of a state and of the decay of the one before, in whole cache lines.
   Index slot_count() const { return static_cast<Index>(line_bytes<T>(state_count() + 1) / sizeof(T)); }
   LinearAttentionSizes sizes() const { return {head_dim, features.count, v_head_dim, chunk, !beta.is_null()}; }
   /// Multiply-adds of tokens with a state and with the square of their chunk, times 2.
@@ -48,12 +48,12 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
                                      const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
                                      const Context& context);
 
-/// ShapeError unless view is [batch, heads, length, width] with last stride 1.
+/// Throws ShapeError unless view is [batch, heads, length, width] with last stride 1.
 template <class T>
 void check_linear_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
                         Index width);
 
-/// ShapeError or OptionError unless the state is null or fits.
+/// Throws ShapeError or OptionError unless the state is null or fits.
 template <class T>
 void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch, Index num_kv_heads,
                  Index features, Index v_head_dim, bool normalized);
@@ -62,12 +62,12 @@ void check_state(const char* function, const char* name, const LinearState<T>& s
 template <class T>
 void pass_segment(const T* slot, Index count, T* state);
 
-/// kv and z of `item` from or to a state.
+/// Copies kv and z of `item` from or to a state.
 template <class T>
 void store_state(const T* state, Index item, Index num_kv_heads, bool add, const LinearState<T>& to);
 
-/// Whether a causal sequence's segments should run at once: sums of states are made twice then, so only where heads leave
-/// threads idle for longer than that. `extra`: what the second sum costs, as a share of all.
+/// Whether a causal sequence's segments should run at once. Sums of states are then computed twice, so only if heads leave
+/// threads idle for longer than that. `extra`: the cost of the second sum, as a share of the whole.
 bool segments_at_once(Index heads, Index segments, int threads, double extra);
 
 }  // namespace v0

@@ -1,5 +1,5 @@
 // Rows for FeatureMap::kSoftmax: Gaussian directions made orthogonal within blocks of head_dim, with lengths of their own.
-// Choromanski 2021 (2009.14794), section 2.4. In double, by basic operations alone, so that a seed means the same everywhere.
+// Choromanski 2021 (2009.14794), section 2.4. In double, with basic operations only, so that a seed gives the same everywhere.
 #include <cmath>
 #include <vector>
 
@@ -25,7 +25,7 @@ Row draw(Random& random, std::size_t width) {
   return row;
 }
 
-/// A unit vector at right angles to all of `block`. Twice, since one pass of Gram and Schmidt loses digits.
+/// A unit vector orthogonal to all of `block`. Runs Gram-Schmidt twice, since one pass loses digits.
 Row next_direction(Random& random, const std::vector<Row>& block, std::size_t width) {
   for (;;) {
     Row row = draw(random, width);

@@ -1,4 +1,4 @@
-// Leaves that the query alone, or the key alone, decides: lengths, starts, prefix, first, global rows and columns.
+// Leaves decided by the query alone or by the key alone: lengths, starts, prefix, first, global rows and columns.
 #include "attention/mask/leaves.h"
 #include "core/check.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 struct BoundWords {
   const char* name;
-  bool on_keys, below;  // which axis; positions below the bound are kept, or those from it on
+  bool on_keys, below;  // which axis; keeps positions below the bound, or from it on
 };
 constexpr BoundWords kBoundWords[] = {
     {"key_lengths", true, true}, {"key_starts", true, false}, {"query_lengths", false, true}, {"prefix", true, true}};
@@ -92,10 +92,10 @@ class PositionSet {
 
   Index size() const { return static_cast<Index>(positions_.size()); }
   Index front() const { return positions_.empty() ? 0 : positions_.front(); }
-  /// One past the largest.
+  /// One past the largest position.
   Index end() const { return positions_.empty() ? 0 : positions_.back() + 1; }
   bool holds(Index p) const { return std::ranges::binary_search(positions_, p); }
-  /// The smallest from p on; end() or more: none.
+  /// The smallest position from p on; end() or more: none.
   Index next(Index p) const {
     const auto found = std::ranges::lower_bound(positions_, p);
     return found == positions_.end() ? std::max(p, end()) : *found;

@@ -1,4 +1,4 @@
-// Leaves that only differences of positions decide: causal, window, dilated, chunked.
+// Leaves decided by differences of positions alone: causal, window, dilated, chunked.
 #include "attention/mask/band.h"
 
 #include "core/check.h"
@@ -20,7 +20,7 @@ class Dilated final : public MaskPart {
     return smallest == largest ? kTileFull : kTilePartial;
   }
   void fill(const Pairs& t, std::uint32_t* words) const override {
-    std::uint32_t every = 0;  // lanes 0, step, 2 step, ..
+    std::uint32_t every = 0;  // lanes 0, step, 2 step, ...
     for (Index lane = 0; lane < 32; lane += step_) every |= 1U << lane;
     for (Index j = 0; j < t.nj; ++j) {
       const Index first = floor_mod(from_first(t, t.j0 + j), step_);

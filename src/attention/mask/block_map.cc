@@ -18,7 +18,7 @@ namespace {
 
 Index blocks_of(Index length, Index block) { return (length + block - 1) / block; }
 
-/// A map for `length` queries and keys whose rows are still to come.
+/// A map for `length` queries and keys that has no rows yet.
 BlockMap square_map(const char* function, Index length, Index block, Index window_blocks, Index num_heads) {
   check<OptionError>(length >= 0 && length < kFar && block >= 1 && window_blocks >= 0 && num_heads >= 1, function,
                      "length and window_blocks must be counts, block and num_heads at least 1: got length ", length, ", block ",
@@ -31,7 +31,7 @@ BlockMap square_map(const char* function, Index length, Index block, Index windo
   return map;
 }
 
-/// The row that is being filled. Costs what it holds, not what it could hold: blocks may be single tokens.
+/// The row being filled. Its cost follows the blocks it lists, not the blocks there are: blocks may be single tokens.
 class Row {
  public:
   explicit Row(BlockMap& map) : map_(map), live_(static_cast<std::size_t>(map.kv_blocks)) {}
@@ -69,8 +69,8 @@ struct Reach {
   }
 };
 
-/// Draws from [0, count), each number once: what shuffling a written list from its end backwards would give, of which only
-/// the places that draws have moved are kept.
+/// Draws from [0, count) without repetition, as if a list of all numbers were shuffled from its end backwards; only the places
+/// that draws have moved are stored.
 class Draws {
  public:
   Draws(Random& random, Index count) : random_(random), left_(count) {}

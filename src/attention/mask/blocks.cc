@@ -1,4 +1,4 @@
-// The leaf of block-sparse attention: live blocks as compressed sparse rows. Not: how maps are built (block_map.cc).
+// The leaf of block-sparse attention: live blocks as compressed sparse rows. Not: how maps are built (mask/block_map.cc).
 #include "attention/mask/leaves.h"
 #include "core/check.h"
 
@@ -18,7 +18,7 @@ struct BlockRow {
 class Blocks final : public MaskPart {
  public:
   explicit Blocks(std::shared_ptr<const BlockMap> shared) : shared_(std::move(shared)), map_(*shared_) {
-    // Heads differ, and ranges are for all of them.
+    // Heads differ, and a range must hold for all of them.
     Index first = map_.kv_blocks, last = -1;
     for (const Index column : map_.columns) {
       first = std::min(first, column);

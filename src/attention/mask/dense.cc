@@ -1,5 +1,5 @@
-// Leaves that are looked up or asked pair by pair: dense tensors and callbacks. Not: what a call knows of whole blocks of a
-// dense tensor (mask/summary.h).
+// Leaves that are read or called pair by pair: dense tensors and callbacks. Not: summaries of whole blocks of a dense tensor
+// (mask/summary.h).
 #include <array>
 #include <optional>
 #include <string>
@@ -57,7 +57,7 @@ class Dense final : public MaskPart {
   }
 
  private:
-  /// The axes of the mask as the caller had them, in words and as places of the four.
+  /// The axes of the mask as the caller gave them: as text, and as positions among the four.
   struct GivenAxes {
     std::string_view letters;
     std::vector<std::size_t> places;
@@ -82,13 +82,13 @@ class Dense final : public MaskPart {
     return shape_text(sizes.data(), static_cast<int>(sizes.size()));
   }
 
-  static constexpr Index kPiece = 128;  // keys taken together
+  static constexpr Index kPiece = 128;  // keys processed together
 
   const DenseSummary* summary_of(const Pairs& t) const {
     return t.extent.summaries == nullptr ? nullptr : t.extent.summaries->of(this);
   }
 
-  /// Eight queries to a byte, so that the loop over keys is one on bytes, which compilers turn into vectors.
+  /// Eight queries per byte, so that the loop over keys works on bytes, which compilers vectorise.
   void fill_rows(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
     std::uint8_t bits[4][kPiece] = {};
     for (Index lane = 0; lane < lanes; ++lane) {
@@ -134,7 +134,7 @@ class Callback final : public MaskPart {
         words[j] = word;
       }
     });
-    if (!done) std::fill_n(words, t.nj, 0U);  // kernels throw nothing: what was thrown leaves when the work item ends
+    if (!done) std::fill_n(words, t.nj, 0U);  // kernels never throw: the exception is rethrown when the item ends
   }
   bool differs_by_head() const override { return true; }
   Cost cost() const override { return Cost::kCallback; }

@@ -1,4 +1,4 @@
-// Documents by offsets: several sequences packed into one row of tokens, with gaps between the keys where wanted, and bands of
+// Documents by offsets: several sequences packed into one row of tokens, optionally with gaps between the keys, and bands of
 // diagonals inside each. Not: ids in any order (mask/ids.cc).
 #include <limits>
 
@@ -16,7 +16,7 @@ struct Numbers {
   Index begin, end;
 };
 
-/// Ascending ranges of positions that do not overlap, and the one that a position lies in by a look-up: a table of stretches of
+/// Ascending ranges of positions that do not overlap. The range of a position is looked up: a table of equal stretches of
 /// positions, about as many as ranges, says where to search.
 class Segments {
  public:
@@ -31,10 +31,10 @@ class Segments {
   }
 
   Index count() const { return static_cast<Index>(begins_.size()); }
-  /// One past the last position that belongs to one.
+  /// One past the last position in any range.
   Index end() const { return ends_.empty() ? 0 : ends_.back(); }
   Positions of(Index document) const { return {begins_[at(document)], ends_[at(document)]}; }
-  /// Those that positions [begin, begin + n) meet, and empty ones between.
+  /// The documents that positions [begin, begin + n) meet, and empty ones between.
   Numbers meeting(Index begin, Index n) const {
     if (begin >= end()) return {count(), count()};
     const Index last = std::min(begin + n, end()) - 1, next = behind(last);
@@ -147,7 +147,7 @@ void check_ranges(IndexSpan begins, IndexSpan ends) {
   check<OptionError>(before < kFar, kFunction, "the keys of documents must be positions: got ", before);
 }
 
-/// What all bands of `inside` keep of one document, in positions of the whole row.
+/// The diagonals that all bands of `inside` keep in one document, in positions of the whole row.
 Diagonals diagonals_inside(const Mask::Node& inside, std::size_t document, const Positions& q, const Positions& k) {
   Diagonals all{std::numeric_limits<Index>::min() / 4, std::numeric_limits<Index>::max() / 4};
   for (const MaskPartPtr& part : inside.parts) {

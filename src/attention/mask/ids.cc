@@ -1,5 +1,5 @@
-// Documents by ids, in any order. Ids are summarised once, when the mask is made: smallest and largest of each 32 positions,
-// and how far the other side's equal ids reach. Not: documents by offsets (mask/documents.cc).
+// Documents by ids, in any order. Ids are summarised once, when the mask is made: the smallest and largest id of each block
+// of 32 positions, and how far equal ids reach on the other side. Not: documents by offsets (mask/documents.cc).
 #include <limits>
 #include <unordered_map>
 
@@ -34,7 +34,7 @@ class Ids {
   Index length() const { return length_; }
   Index blocks() const { return (length_ + kBlock - 1) / kBlock; }
   const Index* row(Index b) const { return ids_.data() + (sequences_ == 1 ? 0 : b) * length_; }
-  /// Of positions [begin, begin + n) and perhaps their neighbours.
+  /// The ends of positions [begin, begin + n) and perhaps of their neighbours.
   Ends ends(Index b, Index begin, Index n) const {
     const Ends* blocks_of = ends_.data() + (sequences_ == 1 ? 0 : b) * blocks();
     Ends all = blocks_of[begin / kBlock];
@@ -98,7 +98,7 @@ class DocumentIds final : public MaskPart {
   }
   void fill(const Pairs& t, std::uint32_t* words) const override {
     const Index *q = q_.row(t.b) + t.i0, *k = k_.row(t.b) + t.j0;
-    Index id = -1;  // of the keys before this one, which most often have the same
+    Index id = -1;  // of the previous key; neighbours mostly share an id
     std::uint32_t lanes = 0;
     for (Index j = 0; j < t.nj; ++j) {
       if (k[j] != id) {
@@ -111,7 +111,7 @@ class DocumentIds final : public MaskPart {
   }
   Positions keys(const Pairs& t) const override { return keys_.of(t.b, t.i0, t.ni); }
   Positions queries(const Pairs& t) const override { return queries_.of(t.b, t.j0, t.nj); }
-  /// Block by block within what the queries reach.
+  /// Searches block by block within what the queries reach.
   Index next_key(const Pairs& from) const override {
     const Positions live = keys(from);
     Pairs block = from;

@@ -1,5 +1,5 @@
-// The leaves of masks by the functions that make them. Not: their checks of arguments that can be wrong by themselves, which
-// stand with the public constructors (mask.cc), except where a leaf must look at all of its data.
+// The functions that make the leaves of masks. Not: checks of single arguments, which stand with the public constructors
+// (mask/mask.cc), except where a leaf must read all of its data.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,15 @@ inline namespace v0 {
 
 using IndexSpan = std::span<const Index>;
 
-constexpr Index kFar = Index{1} << 60;  // beyond every position, and sums of a few of them do not overflow
+constexpr Index kFar = Index{1} << 60;  // beyond every position; sums of a few do not overflow
 
 /// keep = c - left <= j <= c + right with c = i + offset; -1 is unbounded. causal() is the band (-1, 0).
 struct BandOptions {
   Index left, right;
   Align align;
-  std::vector<Index> offsets;  // [B]; with has_offsets these, not the alignment, say where the diagonal is
+  std::vector<Index> offsets;  // [B]; with has_offsets these place the diagonal, not the alignment
   bool has_offsets;
-  bool causal;  // how it was written, for texts
+  bool causal;  // whether it was written as causal(), for texts
 };
 MaskPartPtr make_band(BandOptions options);
 
@@ -29,7 +29,7 @@ MaskPartPtr make_dilated(Index step, Align align);
 /// keep = i + offset and j lie in the same chunk of `size` keys counted from starts[b] (empty: 0).
 MaskPartPtr make_chunked(Index size, Align align, std::vector<Index> starts, bool has_starts);
 
-/// One bound for each sequence on queries or keys: those below it are kept, or those from it on.
+/// One bound per sequence on queries or keys: keeps positions below it, or from it on.
 enum class BoundKind { kKeyLengths, kKeyStarts, kQueryLengths, kPrefix };
 MaskPartPtr make_bound(BoundKind kind, IndexSpan bounds);
 /// keep = j < n.
@@ -39,7 +39,7 @@ MaskPartPtr make_rows(IndexSpan positions);
 MaskPartPtr make_columns(IndexSpan positions);
 
 /// Documents: queries [q_offsets[d], q_offsets[d + 1]) attend keys [k_begins[d], k_ends[d]), inside which `inside` holds, in
-/// the document's own positions. Checks all of it. `gaps`: the keys' ends were given.
+/// the document's own positions. Checks all arguments. `gaps`: the keys' ends were given.
 MaskPartPtr make_documents(IndexSpan q_offsets, IndexSpan k_begins, IndexSpan k_ends, bool gaps, const Mask& inside);
 /// keep = q_ids[b, i] == k_ids[b, j] and both >= 0. Copied.
 MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k_ids, bool per_sequence);
@@ -47,7 +47,7 @@ MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k
 /// keep = values[b, h, i, j] != 0, or the opposite. [B|1, H|1, Tq|1, Tk|1]; borrowed.
 /// `axes`: as the caller named them, for error texts.
 MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep, std::optional<MaskAxes> axes = {});
-/// OptionError unless blocks of these sizes can be counted and multiplied.
+/// Throws OptionError unless blocks of these sizes can be counted and multiplied without overflow.
 void check_block(Index q_block, Index kv_block, const char* function);
 /// keep = the block of (i, j) is listed. Checks the map.
 MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map);

@@ -1,4 +1,4 @@
-// The public constructors of Mask, their checks of what can be wrong by itself, and the two operators.
+// The public constructors of Mask, their checks of single arguments, and the two operators.
 #include "qkv/mask.h"
 
 #include <utility>

@@ -1,5 +1,5 @@
 // How a call asks a mask: key by key, tile by tile, or for the positions that can meet. Not: the parts that a mask is made of
-// (mask/part.h), the public constructors (mask.cc).
+// (mask/part.h), the public constructors (mask/mask.cc).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace qkv {
 inline namespace v0 {
 
-/// Throws ShapeError or OptionError where the mask does not fit the sizes.
+/// Throws ShapeError or OptionError if the mask does not fit the sizes.
 void check_mask(const Mask& mask, const MaskExtent& extent, const char* function);
 
 /// "causal(bottom-right) & (window(255, 0) | first(4))"
@@ -28,10 +28,10 @@ bool mask_keeps(const BoundMask& mask, Index b, Index h, Index i, Index j);
 /// Whether one head may keep what another drops.
 bool mask_differs_by_head(const BoundMask& mask);
 
-/// kTileFull and kTileEmpty are promises, kTilePartial is none. Looks at no element.
+/// kTileFull and kTileEmpty are promises, kTilePartial is none. Reads no element.
 int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj);
 
-/// The functions of kernels' TileMask; `mask` points at a BoundMask. The verdict is exact, from the bits where parts are
+/// Functions behind the kernels' TileMask; `mask` points at a BoundMask. The verdict is exact, from lane masks where parts are
 /// unsure.
 int mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);
 /// Of all heads.

@@ -1,6 +1,6 @@
-// One part of a mask: a leaf (causal, documents, ..) or a union. Each part answers for whole tiles: a verdict in constant time,
+// One part of a mask: a leaf (causal, documents, ...) or a union. Each part answers for whole tiles: a verdict in O(1),
 // conservative where unsure (Partial), and one function that clears the bits of what it drops; for skipping, the keys that rows
-// can reach and the queries that columns can reach. Parts are combined on verdicts and words, never walked per pair.
+// can reach and the queries that columns can reach. Parts are combined on verdicts and lane masks, never pair by pair.
 // Not: how they are combined (mask/tile.cc), what users call (qkv/mask.h).
 #pragma once
 
@@ -22,7 +22,7 @@ class DenseVisitor;
 /// The sizes that a mask is asked about.
 struct MaskExtent {
   Index batch, num_heads, q_len, kv_len;
-  Index only = -1;                            // the sequence that has these lengths, of a ragged batch; -1: every one
+  Index only = -1;                            // of a ragged batch: the sequence with these lengths; -1: all
   const DenseSummaries* summaries = nullptr;  // of the call's dense masks; null: there are none
 };
 
@@ -44,8 +44,8 @@ class MaskPart {
   /// kTileFull and kTileEmpty are promises, kTilePartial is none. O(1), or O(log n) of the blocks in a row and of global rows
   /// or columns.
   virtual int verdict(const Pairs& pairs) const = 0;
-  /// words[j] loses the bits of lanes i that are dropped; called where the verdict is kTilePartial. Bits that are not set need
-  /// not be looked at. At most 32 queries.
+  /// Clears the bits of dropped lanes i in the lane mask words[j]; called if the verdict is kTilePartial. Bits that are not set
+  /// need not be examined. At most 32 queries.
   virtual void fill(const Pairs& pairs, std::uint32_t* words) const = 0;
 
   /// Keys that any of queries [i0, i0 + ni) of any head might attend: j0 and nj do not matter. The default: all.
@@ -59,17 +59,17 @@ class MaskPart {
   }
 
   virtual bool differs_by_head() const { return false; }
-  /// Shows the visitor the dense tensors in it.
+  /// Passes the dense tensors in it to the visitor.
   virtual void each_dense(DenseVisitor&) const {}
-  /// Whether keys end where a sequence does: bottom-right alignment would then show the future.
+  /// Whether it cuts keys at the length of a sequence: bottom-right alignment would then show the future.
   virtual bool holds_key_lengths() const { return false; }
-  /// The order in which parts fill: positions, then memory, then callbacks, which need not be asked about what is gone.
+  /// The order in which parts fill: positions, then memory, then callbacks, which are not called for pairs already dropped.
   enum class Cost { kPositions, kMemory, kCallback };
   virtual Cost cost() const { return Cost::kPositions; }
 
-  /// "causal(bottom-right)". With `inside`, this stands in a conjunction and a union wants parentheses.
+  /// "causal(bottom-right)". With `inside` it is part of a conjunction, where a union needs parentheses.
   virtual std::string text(bool inside) const = 0;
-  /// Throws ShapeError or OptionError where the part does not fit the sizes. `key_lengths`: it is cut by lengths.
+  /// Throws ShapeError or OptionError if the part does not fit the sizes. `key_lengths`: it is cut by lengths.
   virtual void check(const MaskExtent& extent, bool key_lengths, const char* function) const = 0;
 };
 
@@ -80,7 +80,7 @@ struct Mask::Node {
   std::vector<MaskPartPtr> parts;  // by cost
 };
 
-/// Bits [begin, end) of a word of 32, clamped.
+/// Bits [begin, end) of a lane mask of 32, clamped.
 inline std::uint32_t bit_range(Index begin, Index end) {
   const auto below = [](Index n) { return n >= 32 ? ~0U : n <= 0 ? 0U : (1U << n) - 1U; };
   return below(end) & ~below(begin);
@@ -92,7 +92,7 @@ inline int verdict_within(Index begin, Index count, const Positions& kept) {
   return begin >= kept.begin && begin + count <= kept.end ? kTileFull : kTilePartial;
 }
 
-/// Keeps the bits of queries and keys within; the others go.
+/// Keeps the bits of queries and keys within; clears the others.
 inline void keep_keys(const Pairs& pairs, const Positions& kept, std::uint32_t* words) {
   for (Index j = 0; j < pairs.nj; ++j) {
     if (pairs.j0 + j < kept.begin || pairs.j0 + j >= kept.end) words[j] = 0;
@@ -112,9 +112,9 @@ inline Index alignment_offset(Align align, Index q_len, Index kv_len) {
 
 /// ", bottom-right"; nothing for kSquare.
 std::string align_suffix(Align align);
-/// OptionError where `what` alone was said of sizes that differ.
+/// Throws OptionError if `what` comes without an alignment and the sizes differ.
 void check_square(const char* function, const char* what, Align align, Index q_len, Index kv_len);
-/// ShapeError unless there is one value for each sequence.
+/// Throws ShapeError unless there is one value per sequence.
 void check_one_each(const char* function, const char* what, std::size_t values, Index batch);
 
 }  // namespace v0

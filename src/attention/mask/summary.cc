@@ -11,15 +11,15 @@ namespace qkv {
 inline namespace v0 {
 namespace {
 
-constexpr Index kBlockQueries = 32, kBlockKeys = 64;  // a word of a bitmap; half of the widest chunk of keys
+constexpr Index kBlockQueries = 32, kBlockKeys = 64;  // a lane mask; half of the widest chunk of keys
 constexpr double kByteFlops = 4;                      // what reading a byte costs in the time of a multiply-add
 
 constexpr Index blocks_of(Index count, Index block) { return (count + block - 1) / block; }
 
-// What was seen of a block, two bits.
+// What a block was found to hold, two bits.
 constexpr int kDropped = 1, kKept = 2;
 
-using Bytes = std::uint8_t __attribute__((vector_size(16)));  // every machine has vectors of so many
+using Bytes = std::uint8_t __attribute__((vector_size(16)));  // every machine has such vectors
 
 bool any_nonzero(const Bytes& bytes) {
   std::uint64_t words[2];
@@ -64,7 +64,7 @@ class Measure final : public DenseVisitor {
   std::size_t limit_;
 };
 
-/// Makes the summaries side by side, what they hold behind them.
+/// Places the summaries side by side and their contents after them.
 class Place final : public DenseVisitor {
  public:
   Place(std::size_t limit, DenseSummary* first, std::uint8_t* seen) : limit_(limit), next_(first), seen_(seen) {}
@@ -82,7 +82,7 @@ class Place final : public DenseVisitor {
 
 struct Layout {
   Index leaves = 0;
-  std::size_t limit = 0, summaries = 0, blocks = 0;  // bytes; the limit is each leaf's
+  std::size_t limit = 0, summaries = 0, blocks = 0;  // bytes; `limit` is per leaf
 
   explicit Layout(const Mask::Node* node) {
     Count count;
@@ -116,7 +116,7 @@ void DenseSummary::measure(Index queries, Index keys) {
   row_bytes = blocks_of(column_blocks, 4);
 }
 
-/// What values [queries] x [keys] say. Eight rows are looked at together, and no more of them when both kinds were seen.
+/// Summarises values [queries] x [keys]. Reads eight rows at a time and stops once both kinds were found.
 int DenseSummary::seen_in(const std::uint8_t* from, Index queries, Index keys) const {
   constexpr Index together = 8;
   const Index row_stride = dense.stride(2), stride = dense.stride(3);

@@ -1,7 +1,7 @@
-// What a call knows of its dense masks before it starts: for each block of queries x keys whether all is kept, nothing or some,
-// two bits each, read once and in parallel. So blocks that hide everything are passed over and those that hide nothing cost no
-// bitmap, for every head and sweep, forward and backward. Not: the masks themselves (mask/dense.cc), what is kept inside a
-// block of which some is (their bits, as ever). Ids of documents are summarised when their mask is made (mask/ids.cc).
+// What a call knows of its dense masks before it starts: for each block of queries x keys whether all pairs are kept, none or
+// some. Two bits per block, read once and in parallel. So blocks that hide everything are skipped and those that hide nothing
+// need no lane masks, for every head and sweep, forward and backward. Not: the masks themselves, nor which pairs of a partial
+// block are kept (mask/dense.cc). Ids of documents are summarised when their mask is made (mask/ids.cc).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct DenseValues {
   Index stride(int axis) const { return values.size(axis) == 1 ? 0 : values.stride(axis); }
 };
 
-/// What is done with every dense leaf of a mask, unions included, in one order.
+/// Called with every dense leaf of a mask, unions included, in one order.
 class DenseVisitor {
  public:
   virtual void visit(const MaskPart& leaf, const DenseValues& dense) = 0;
@@ -34,15 +34,15 @@ inline void visit_dense(const Mask::Node* node, DenseVisitor& visitor) {
   for (const MaskPartPtr& part : node->parts) part->each_dense(visitor);
 }
 
-/// What was seen of each block of one leaf, two bits: something is dropped, something is kept. [planes][row blocks][row_bytes],
-/// four blocks of keys to a byte.
+/// Two bits per block of one leaf: something is dropped, something is kept. [planes][row blocks][row_bytes], four blocks of
+/// keys per byte.
 struct DenseSummary {
   const MaskPart* leaf;
   DenseValues dense;
   Index block_queries, block_keys, row_blocks, column_blocks, row_bytes;
   std::uint8_t* seen;
 
-  /// Blocks of 32 x 64, or as much larger as `limit_bytes` demands; none where no size fits.
+  /// Blocks of 32 x 64, or as much larger as `limit_bytes` demands; none if no size fits.
   DenseSummary(const MaskPart& its_leaf, const DenseValues& its_dense, std::size_t limit_bytes);
 
   Index planes() const { return dense.values.size(0) * dense.values.size(1); }
@@ -73,7 +73,7 @@ struct DenseSummary {
 /// The summaries of one call. Lives as long as the call.
 class DenseSummaries {
  public:
-  /// Of a shared megabyte: a mask of 65,536 x 65,536 takes half of it for each plane that it has.
+  /// Of a shared megabyte: a mask of 65,536 x 65,536 takes half of it per plane.
   static constexpr std::size_t kLimitBytes = std::size_t{1} << 20;
 
   /// What make() borrows.
@@ -81,7 +81,7 @@ class DenseSummaries {
   /// Reads the dense leaves of a mask that fits the call. Returns this; null where there are none.
   const DenseSummaries* make(const Mask::Node* node, Context& context);
 
-  /// Of this leaf; null: not summarised.
+  /// The summary of this leaf; null: not summarised.
   const DenseSummary* of(const MaskPart* leaf) const {
     for (Index n = 0; n < count_; ++n) {
       if (summaries_[n].leaf == leaf) return summaries_ + n;

@@ -1,4 +1,4 @@
-// How parts are combined: verdicts by minimum and maximum, bits by & and | on words, positions by intersection and hull.
+// How parts are combined: verdicts by minimum and maximum, lane masks by & and |, positions by intersection and hull.
 #include <algorithm>
 
 #include "attention/mask/leaves.h"
@@ -44,7 +44,7 @@ Positions queries_of(const Mask::Node& node, const Pairs& columns) {
   return live;
 }
 
-/// Parts push the key on until none does.
+/// Parts move the key forward until none does.
 Index next_key_of(const Mask::Node& node, Pairs from) {
   for (Index before = -1; before != from.j0 && from.j0 < from.extent.kv_len;) {
     before = from.j0;
@@ -53,14 +53,14 @@ Index next_key_of(const Mask::Node& node, Pairs from) {
   return std::min(from.j0, from.extent.kv_len);
 }
 
-/// What both cover and what lies between.
+/// The hull: what both cover and what lies between.
 Positions hull(const Positions& a, const Positions& b) {
   if (a.begin >= a.end) return b;
   if (b.begin >= b.end) return a;
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
 
-/// Full, empty or partial by what the bits say; lanes past ni do not count.
+/// Full, empty or partial, from the lane masks; lanes past ni do not count.
 int verdict_of_bits(const Pairs& t, const std::uint32_t* words) {
   std::uint32_t any = 0, every = ~0U;
   for (Index j = 0; j < t.nj; ++j) {
@@ -140,7 +140,7 @@ class Union final : public MaskPart {
     for (const Mask::Node& node : alternatives_) check_parts(node, extent, key_lengths, function);
   }
 
-  /// Parts of one conjunction; `key_lengths`: something around it ends the keys.
+  /// Checks the parts of one conjunction; `key_lengths`: something around it cuts the keys.
   static void check_parts(const Mask::Node& node, const MaskExtent& extent, bool key_lengths, const char* function) {
     for (const MaskPartPtr& part : node.parts) key_lengths |= part->holds_key_lengths();
     for (const MaskPartPtr& part : node.parts) part->check(extent, key_lengths, function);

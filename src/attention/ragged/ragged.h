@@ -39,8 +39,8 @@ struct RaggedProblem {
   /// The problem of sequence b; it refers to this object.
   Problem<T> sequence(Index b) const;
 
-  /// Of one sequence of all tokens, [1, heads, total, width], the rows of sequence b as [B, heads, T, width] whose first axis
-  /// repeats. Null stays null.
+  /// The rows of sequence b within all tokens, [1, heads, total, width]: a view [B, heads, T, width] whose first axis repeats.
+  /// Null stays null.
   template <class U>
   View<U, 4> queries(const View<U, 4>& tokens, Index b) const {
     return rows(tokens, offsets.q_offsets, b);

@@ -1,6 +1,6 @@
-// Attention on caches: the plain call is the truth. Every layout gives its bits where the arithmetic is the same, whatever the
-// threads, the batch or what else the cache holds; other storages within computed bounds of the reference. Not: what a cache
-// holds after any operations (kv_cache_test.cc).
+// Attention on caches: the plain call is the truth. Every layout is bit-identical to it if the arithmetic is the same, whatever
+// the threads, the batch or what else the cache holds; other storages stay within computed bounds of the reference. Not: what a
+// cache holds after any operations (kv_cache_test.cc).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -66,7 +66,7 @@ TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
   }
 }
 
-/// Sequences of different lengths give, each, the bits that they give alone, biases by position too.
+/// Sequences of different lengths are bit-identical to each one alone, position biases included.
 template <class T>
 void expect_no_neighbours(CacheStorage storage) {
   const std::vector<Index> lengths = {5, 700, 0, 64, 1030, 333};
@@ -105,8 +105,8 @@ TEST(CachedAttentionStorage, ALongerNeighbourChangesNoBits) {
   expect_no_neighbours<float>(CacheStorage::kBF16);
 }
 
-/// Bottom-right means the end of each sequence: rows are those of the reference with one offset a sequence, other masks meet
-/// it.
+/// Bottom-right means the end of each sequence: rows are those of the reference with one offset per sequence, also under
+/// other masks.
 TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
   using T = TypeParam;
   const std::vector<Index> lengths = {300, 41, 120}, offsets = {297, 38, 117};
@@ -274,7 +274,7 @@ TEST(CachedAttentionErrors, SayWhatIsWrongAndWriteNothing) {
   EXPECT_EQ(ring.length(0), 8);
 }
 
-/// A mask may say nothing of the keys that a ring hides, or drop them all; one that chooses among them is refused, and only
+/// A mask may keep all keys that a ring hides, or drop them all; one that chooses among them is refused, and only
 /// once there are such keys.
 TEST(CachedAttentionErrors, ARingHidesNoKeyThatAMaskAsksFor) {
   constexpr Align kEnd = Align::kBottomRight;

@@ -10,7 +10,7 @@
 namespace qkv::test {
 namespace {
 
-/// 16-bit queries on rows of their own type. Not with bf16 instructions, which round the weights.
+/// 16-bit queries on rows of their own type. Skipped with bf16 instructions, which round the weights.
 template <class Half>
 void expect_plain_bits_of_half() {
   for (const AttentionCase& each : cached_shapes()) {

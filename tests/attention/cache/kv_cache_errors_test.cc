@@ -69,7 +69,7 @@ TEST(KVCache, RefusalsLeaveItAsItWas) {
   }
 }
 
-/// One sequence has room and the other has not, or pages are there for one alone: neither is touched.
+/// One sequence has room and the other has not, or there are pages for only one: neither is touched.
 TEST(KVCache, AFullCacheTakesNothingOfABatch) {
   for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kPaged}) {
     KVCacheConfig config = small_config(layout);
@@ -111,7 +111,7 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses({.head_dim = 4, .capacity = 9, .first = 1}, "first, the tokens that a ring pins, must not be negative, and 0");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = 4, .first = -1}, "got -1");
   refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
-  // Sums and products that are no numbers.
+  // Sums and products that overflow.
   constexpr Index largest = std::numeric_limits<Index>::max(), large = Index{1} << 39;
   refuses({.head_dim = 4, .capacity = largest}, "below 2^40: got 9223372036854775807");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = largest, .max_append = 2}, "below 2^40");

@@ -1,5 +1,5 @@
 // KVCache without attention: what it holds after any sequence of operations, and what rounding costs. The model is a vector of
-// rows a sequence. Not: what it refuses (kv_cache_errors_test.cc).
+// rows per sequence. Not: what it refuses (kv_cache_errors_test.cc).
 #include "qkv/kv_cache.h"
 
 #include <gtest/gtest.h>
@@ -123,7 +123,7 @@ TEST(KVCache, AnyOperationsHoldWhatTheModelHolds) {
   }
 }
 
-/// A refusal for lack of pages is right: the pages that the sequences need, shared ones once, would be more than there are.
+/// A refusal for lack of pages is right: the sequences need more pages than there are, shared ones counted once.
 TEST(KVCache, RefusesOnlyWhatDoesNotFit) {
   KVCacheConfig config = small_config(CacheLayout::kPaged);
   config.pages = 3;
@@ -297,7 +297,7 @@ TEST(KVCacheDeathTest, TakesTheForcedInstructionSet) {
   const auto make = [] {
     setenv("QKV_ISA", "nonsense", 1);
     Context scalar({.threads = 1, .isa = Isa::kScalar});
-    KVCache({.head_dim = 4, .capacity = 8}, scalar);  // asks nobody else
+    KVCache({.head_dim = 4, .capacity = 8}, scalar);  // reads no default
     try {
       KVCache({.head_dim = 4, .capacity = 8});
     } catch (const OptionError& error) {

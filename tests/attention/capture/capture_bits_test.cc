@@ -1,4 +1,4 @@
-// A capture's bits: any number of threads, whatever else is looked at, alone or in a batch, decode included. Its errors, and
+// A capture's bits: any number of threads, whatever else is captured, alone or in a batch, decode included. Its errors, and
 // what it may hold in memory.
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ TYPED_TEST(CaptureBits, AnyNumberOfThreads) {
       backward_with(problem, gradient, expected_gradient, one);
       for (const int threads : {2, 3, 7}) {
         Context many({.threads = threads, .isa = isa, .executor = nullptr});
-        many.impl().region_flops = 0;  // regions however small the work
+        many.impl().region_flops = 0;  // regions even for little work
         CaptureResult seen, seen_gradient;
         for (int repeat = 0; repeat < 3; ++repeat) {  // into the same tensors
           forward_with(problem, look, seen, many);
@@ -112,7 +112,7 @@ TYPED_TEST(CaptureBits, WhatElseIsLookedAtChangesNothing) {
   });
 }
 
-/// Rows are those of the weights; decode's too, whose out comes from other kernels.
+/// Captured rows are those of the weights, also for decode, whose out comes from other kernels.
 TYPED_TEST(CaptureBits, RowsAreTheWeights) {
   using T = TypeParam;
   AttentionCase few = long_case(MaskKind::kNone);

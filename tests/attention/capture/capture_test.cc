@@ -1,5 +1,5 @@
-// What a capture sees, held against the weights of the reference over the case list, forward and backward, each type, on every
-// instruction set; and what it sees in two ways against itself.
+// The results of a capture, held against the weights of the reference over the case list, forward and backward, each type, on
+// every instruction set; and results captured in two ways against each other.
 #include <gtest/gtest.h>
 
 #include "support/checks/check_capture.h"

@@ -48,7 +48,7 @@ Tensor<double> changed(const Tensor<double>& entries, const Capture& look) {
   return mean;
 }
 
-/// `seen` against loops over the entries [B, results, Tq, Tk]; sums of at most 45 x 131 doubles in another order.
+/// Compares `seen` with loops over the entries [B, results, Tq, Tk]; sums of at most 45 x 131 doubles in another order.
 void expect_of(const Tensor<double>& entries, const Capture& look, const CaptureResult& seen) {
   const View<const double, 4> e = entries, rows = seen.rows, map = seen.map, top = seen.top_weights;
   const View<const Index, 4> keys = seen.top_keys;
@@ -121,7 +121,7 @@ TYPED_TEST(Relevance, HasTheSameBitsForAnyNumberOfThreads) {
   CaptureResult one;
   for (const int threads : {1, 2, 5}) {
     Context context({.threads = threads, .isa = {}, .executor = nullptr});
-    context.impl().region_flops = 0;  // regions however small the work
+    context.impl().region_flops = 0;  // regions even for little work
     Result<TypeParam> result(problem);
     result.run_forward(problem, context);
     CaptureResult seen;

@@ -56,7 +56,7 @@ TEST(BlockMap, LongformerIsItsPatternWrittenOut) {
   }
 }
 
-/// The definition: of the blocks that a row does not see yet, written as a list, one is drawn and the last takes its place.
+/// The definition: the blocks that a row does not attend yet are a list; one is drawn and the last takes its place.
 TEST(BlockMap, BigBirdDrawsFromTheListOfBlocksThatAreNotLive) {
   for (const Index global : {0, 1, 3, 50}) {
     for (const Index random_blocks : {0, 2, 9, 100}) {

@@ -1,5 +1,5 @@
 // The algebra of masks against predicates of single pairs: every leaf and random expressions, at any place of a tile, verdicts,
-// words, ranges and the next key. Not: attention through them (cases_test.cc), drawings (mask_test.cc).
+// lane masks, ranges and the next key. Not: attention through them (cases_test.cc), drawings (mask_test.cc).
 #include "support/cases/mask_algebra.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +139,7 @@ TEST(MaskAlgebra, LawsOfTheOperators) {
   EXPECT_EQ(((causal & first) | Mask::dilated(2)).describe(), "causal() & first(2) | dilated(2)");
 }
 
-/// What cannot be attended is passed over, not looked at: the next key is exact for the patterns that skip most.
+/// Keys that cannot be attended are skipped, not examined: the next key is exact for the patterns that skip most.
 TEST(MaskAlgebra, NextKeyIsExactWhereItPays) {
   const auto next = [](const Mask& mask, Index length, Index i0, Index ni, Index key) {
     const BoundMask bound{mask.node(), {1, 1, length, length}};

@@ -25,7 +25,7 @@ TEST(MaskErrors, NumbersThatCanNeverBeRight) {
   expect_error<OptionError>([] { Mask::chunked(-3, Values{1}); }, {"[Mask::chunked]", "-3"});
   expect_error<OptionError>([] { Mask::global_rows(Values{2, -5}); }, {"-5"});
   expect_error<OptionError>([] { Mask::mask_mod(nullptr); }, {"[Mask::mask_mod]"});
-  // One more than these is no number.
+  // One more than these overflows.
   expect_error<OptionError>([] { Mask::global_rows(Values{2, kLargest}); }, {"position", "9223372036854775807"});
   expect_error<OptionError>([] { Mask::global_columns(Values{kLargest}); }, {"position", "9223372036854775807"});
 }
@@ -121,7 +121,7 @@ TEST(MaskErrors, BlockMaps) {
   expect_error<OptionError>(broken([](BlockMap& m) { m.row_begin.pop_back(); }), {"[Mask::blocks]", "row_begin", "2: got 2"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.q_block = 0; }), {"[Mask::blocks]", "0 x 2"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.num_heads = 0; }), {"[Mask::blocks]", "1 x 0"});
-  // Products of sizes that are no numbers.
+  // Products of sizes that overflow.
   expect_error<OptionError>(broken([](BlockMap& m) { m.kv_block = kLargest; }), {"[Mask::blocks]", "2 x 9223372036854775807"});
   expect_error<OptionError>(broken([](BlockMap& m) { m.kv_blocks = kLargest; }),
                             {"[Mask::blocks]", "9223372036854775807 of 2"});

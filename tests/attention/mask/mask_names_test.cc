@@ -40,7 +40,7 @@ Index floor_division(Index a, Index b) { return (a - ((a % b) + b) % b) / b; }
 
 using Offsets = std::vector<Index>;
 
-/// [0, a, a + b, ..], xFormers' seqstart_py.
+/// [0, a, a + b, ...], xFormers' seqstart_py.
 Offsets starts_of(const Offsets& lengths) {
   Offsets offsets = {0};
   for (const Index length : lengths) offsets.push_back(offsets.back() + length);
@@ -146,7 +146,7 @@ TEST(MaskNames, XFormersPaddedKeys) {
   expect_named("BlockDiagonalCausalLocalAttentionPaddedKeysMask(2)",
                Mask::documents(q, begins, ends, Mask::sliding(2, Align::kBottomRight)), sizes,
                in_documents(q, begins, ends, local_causal(2, true)));
-  const Offsets offsets = {0, -1, 5, 2};  // causal_diagonal: an offset for each
+  const Offsets offsets = {0, -1, 5, 2};  // causal_diagonal: one offset per document
   expect_named("causal with an offset for each document", Mask::documents(q, begins, ends, Mask::causal(offsets)), sizes,
                [=](Index, Index, Index i, Index j) {
                  for (std::size_t d = 0; d < 4; ++d) {
@@ -292,7 +292,7 @@ TEST(MaskNames, FlexAttentionAndItsGym) {
     return std::abs(center_x - x(kv)) <= 1 && std::abs(center_y - y(kv)) <= 1;
   };
   expect_named("natten_mask_mod", Mask::mask_mod(natten), sizes, natten);
-  // Flamingo's cross-attention: four keys an image, seen by the queries of its interval.
+  // Flamingo's cross-attention: four keys per image, attended by the queries of its interval.
   const auto flamingo = [](Index, Index, Index q, Index kv) {
     constexpr std::array<std::array<Index, 2>, 6> intervals = {{{0, 7}, {1, 7}, {7, 12}, {12, 20}, {14, 24}, {0, 24}}};
     const auto& interval = intervals[static_cast<std::size_t>(kv / 4)];

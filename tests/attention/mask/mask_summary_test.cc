@@ -143,7 +143,7 @@ TEST(MaskSummary, KnowsWholeBlocksAndSkipsThem) {
 }
 
 TEST(MaskSummary, StaysWithinAMegabyteAtAnyLength) {
-  const std::uint8_t nothing = 0;  // only sizes are looked at
+  const std::uint8_t nothing = 0;  // only sizes are read
   const auto summary_of = [&](Index batch, Index heads, Index q_len, Index kv_len) {
     const View<const std::uint8_t, 4> values(&nothing, {batch, heads, q_len, kv_len});
     First first;
@@ -163,7 +163,7 @@ TEST(MaskSummary, StaysWithinAMegabyteAtAnyLength) {
   EXPECT_EQ(summary_of(1 << 21, 1, 4, 4).bytes(), 0U) << "no summary rather than a large one";
 }
 
-/// Blocks made larger by a small limit still tell the truth.
+/// Blocks made larger by a small limit are still right.
 TEST(MaskSummary, LargerBlocksAreTrueToo) {
   const Bytes values = blocks({1, 1, kQueries, kKeys}, 8);
   const Mask mask = Mask::keep(View<const std::uint8_t, 4>(values.view<4>()));

@@ -13,7 +13,7 @@
 namespace qkv::test {
 namespace {
 
-/// The mask as rows of 0 and 1, "1000/1100/..", for sequence b of `batch`: where the weights of equal scores are not 0.
+/// The mask as rows of 0 and 1, "1000/1100/...", for sequence b of `batch`: where the weights of equal scores are not 0.
 std::string draw(const Mask& mask, Index q_len, Index kv_len, Index batch = 1, Index b = 0) {
   const Tensor<float> q({batch, 1, q_len, 1}), k({batch, 1, kv_len, 1});
   Tensor<float> weights({batch, 1, q_len, kv_len});

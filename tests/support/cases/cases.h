@@ -60,7 +60,7 @@ struct AttentionCase {
   ModKind mod = ModKind::kNone;
   CacheKind cache = CacheKind::kNone;  // forward reads k and v from one
 
-  /// "b1_h8_kv2_tq1_tk4096_d128_dv128_causal": what is not said is off or the default.
+  /// "b1_h8_kv2_tq1_tk4096_d128_dv128_causal": what is not named is off or the default.
   std::string name() const;
 
   bool legal() const;

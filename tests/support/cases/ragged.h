@@ -1,5 +1,5 @@
-// A ragged batch and the same sequences one by one: settings, tokens, results, and what of them must be equal in bits. Not: the
-// textbook, which holds single sequences elsewhere (expect.h).
+// A ragged batch and the same sequences one by one: settings, tokens, results, and which of them must be bit-identical. Not:
+// the textbook, which holds single sequences elsewhere (expect.h).
 #pragma once
 
 #include "qkv/varlen.h"
@@ -20,13 +20,13 @@ inline const std::vector<RaggedLengths> kSquareLengths = {{3, 3}, {129, 129}, {1
 struct RaggedSetting {
   std::string name;
   std::vector<RaggedLengths> lengths = kMixedLengths;
-  Mask mask{};                         // said the same for each sequence
+  Mask mask{};                         // the same for each sequence
   bool offsets = false;                // causal(offsets), another for each sequence
   bool key_lengths = false;            // likewise
   bool bias = false, softcap = false;  // bias [1, H, longest, longest]
   double dropout = 0;
   EmptyRow empty_row = EmptyRow::kZero;
-  bool token_major = true;  // [total, H, D] in memory, else [H, total, D]
+  bool token_major = true;  // [total, H, D] in memory, otherwise [H, total, D]
   Index num_heads = 4, num_kv_heads = 2, head_dim = 24, v_head_dim = 20;
 };
 

@@ -1,4 +1,4 @@
-// A case of the one list as a ragged batch whose sequences happen to be equally long: every option in the bits of
+// A case of the one list as a ragged batch whose sequences happen to be equally long: every option is bit-identical to
 // attention_forward and attention_backward. Not: sequences of different lengths (ragged.h).
 #pragma once
 

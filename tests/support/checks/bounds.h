@@ -56,7 +56,7 @@ template <class T>
 testing::AssertionResult within(const Expected<T>& expected, const Tensor<T>& actual, const std::string& output,
                                 const std::string& case_name, Worst& worst);
 
-/// The same bits (NaN equals NaN of the same bits).
+/// Bit-identical (NaN equals NaN of the same bits).
 template <class T>
 bool same_bits(const Tensor<T>& a, const Tensor<T>& b) {
   result_hash().add(a);

@@ -12,7 +12,7 @@
 
 namespace qkv::test {
 
-/// The request of a case. Odd seeds look at every other head, from the last.
+/// The request of a case. Odd seeds capture every other head, from the last.
 inline Capture look_of(const AttentionCase& c) {
   Capture look;
   for (Index h = c.num_heads - 1; c.seed % 2 == 1 && h >= 0; h -= 2) look.heads.push_back(h);
@@ -43,7 +43,7 @@ inline std::vector<const Tensor<double>*> numbers_of(const CaptureResult& seen) 
   return {&seen.rows, &seen.map, &seen.column_mass, &s.entropy, &s.max_weight, &s.self, &s.previous, &s.first, &s.distance};
 }
 
-/// The same from a matrix [B, H, Tq, Tk] of type C. `exact` is the true matrix where this one is A, else null.
+/// The same from a matrix [B, H, Tq, Tk] of type C. `exact` is the true matrix if this one is A, otherwise null.
 template <class C>
 class Captured {
  public:
@@ -128,7 +128,7 @@ Tensor<To> converted(const Tensor<From>& from) {
   return to;
 }
 
-/// max |naive - exact| over the elements that are numbers.
+/// max |naive - exact| over the elements that are not NaN.
 template <class C, class Sum>
 double largest_error(const Tensor<C>& exact, const Tensor<Sum>& naive) {
   double largest = 0;

@@ -51,7 +51,7 @@ struct RingCase {
   std::uint64_t seed = 1;
 };
 
-/// A ring sees its window and the first keys, and gives the bits of a cache that has kept everything, under the same mask.
+/// A ring sees its window and the first keys, and is bit-identical to a cache that has kept everything, under the same mask.
 template <class T>
 void check_ring(const RingCase& c) {
   const Problem<T> problem(cached_case(c.group, c.most, c.most, 20, 12));

@@ -1,5 +1,5 @@
-// What a capture sees in one case, held against the weights of the reference, forward and backward, on every instruction set;
-// and what it sees in two ways against itself. Not: what must be seen (captured.h), which cases (capture_test.cc).
+// The results of a capture in one case, held against the weights of the reference, forward and backward, on every instruction
+// set; and results captured in two ways against each other. Not: what they must be (captured.h), which cases (capture_test.cc).
 #pragma once
 
 #include "support/checks/captured.h"
@@ -114,7 +114,7 @@ void expect_largest_key(const Expected<Accumulator<T>>& weights, const CaptureRe
 template <class T>
 void check_capture_forward(AttentionCase each, Worst& worst) {
   using Sum = Accumulator<T>;
-  each.cache = CacheKind::kNone;  // nobody looks at a cache
+  each.cache = CacheKind::kNone;  // captures do not work on a cache
   SCOPED_TRACE(each.name());
   const Problem<T> problem(each);
   const auto input = problem.template reference_input<Wider<T>>();
@@ -155,7 +155,7 @@ void check_capture_forward(AttentionCase each, Worst& worst) {
 template <class T>
 void check_capture_backward(AttentionCase each, Worst& worst) {
   using Sum = Accumulator<T>;
-  each.cache = CacheKind::kNone;  // nobody looks at a cache
+  each.cache = CacheKind::kNone;  // captures do not work on a cache
   SCOPED_TRACE(each.name());
   const Problem<T> problem(each);
   const auto input = problem.template reference_input<Wider<T>>();

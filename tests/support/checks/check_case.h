@@ -7,7 +7,7 @@
 
 namespace qkv::test {
 
-/// Weights from the same pass as out: they are right, and out and lse have the bits that forward alone gives.
+/// Weights from the same pass as out: they are right, and out and lse are bit-identical to those of forward alone.
 template <class T>
 void expect_weights_beside_out(const Problem<T>& problem, const Expectation<T>& expectation, const Result<T>& alone,
                                const std::string& name, Worst& worst, Context& context) {

@@ -145,7 +145,7 @@ class MagnitudeMaker {
   double scale_;
   double chain_ =
       1 + std::sqrt(static_cast<double>(q_.size(3))) / 4;  // how roundings of D sums in a row add up, as a random walk
-  double sink_weight_ = 0;                                 // of the row being looked at
+  double sink_weight_ = 0;                                 // of the current row
   Magnitude a_;
 };
 
