@@ -1,5 +1,5 @@
 // A capture within one call: checked, its results made, and what a work item does for it. Not: the loops over keys
-// (kernels/capture/row_statistics.h, capture_sweep.h).
+// (kernels/capture/row_statistics.h, sweep.h).
 #pragma once
 
 #include "attention/backward/turns.h"
