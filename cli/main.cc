@@ -47,8 +47,8 @@ std::string names_of_commands() {
   return names;
 }
 
-/// An option that wants a file's name and was given an empty one: without it the file would not be written, which is not what was
-/// asked for.
+/// An option that wants a file's name and was given an empty one: without it the file would not be written, which is not
+/// what was asked for.
 void require_file_names(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     if (option->get_type_name() != "FILE" && option->get_type_name() != "DIR") continue;

@@ -1,4 +1,4 @@
-// How a case is measured: it is judged and timed, with the machine's peak before and after it. Not: which cases, what is printed.
+// How a case is measured: judged and timed, with the machine's peak before and after it. Not: which cases, what is printed.
 #pragma once
 
 #include <chrono>

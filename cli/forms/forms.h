@@ -34,9 +34,8 @@ struct Form {
   double attention_flops = 0;  ///< 2 (D + Dv) per pair that is kept; linear: 4 F Dv per token, and pairs in chunks
   double score_bytes = 0;      ///< naive: the whole [B, H, T, T]; tiled: scratch of every thread that works
   double seconds = 0;          ///< median
-  double longest = 0;  ///< tokens with which q, k, v, out and score_bytes fit into the memory; 0: not reported for layers
-  double from_softmax =
-      -1;  ///< largest |form - softmax attention without a mask|; below 0: it is not meant to approximate that
+  double longest = 0;          ///< tokens with which q, k, v, out and score_bytes fit into the memory; 0: a layer's row
+  double from_softmax = -1;    ///< largest |form - softmax attention without a mask|; below 0: it does not approximate that
 
   double flops() const { return projection_flops + attention_flops; }
 };

@@ -1,5 +1,5 @@
-// Every derivative of attention is compared with differences of what it is the derivative of, in f64, on the library's own kernels:
-// backward, forward mode, their duality, double backward. Not: options and printing (cmd_gradcheck.cc).
+// Every derivative of attention is compared with differences of what it is the derivative of, in f64, on the library's own
+// kernels: backward, forward mode, their duality, double backward. Not: options and printing (cmd_gradcheck.cc).
 #pragma once
 
 #include <string>

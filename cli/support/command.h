@@ -15,7 +15,7 @@
 //
 // That is all: CMake finds the file, main finds the command (its place in the list is kOrder in main.cc).
 // Exit codes: return 0; throw UsageError (2) for what the caller gave wrongly, any qkv::Error but IoError is 2 too; IoError
-// and every other exception is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written through Outputs.
+// and any other exception is 1. Files: read with load_* of files.h (a file that cannot be read is 2), written through Outputs.
 #pragma once
 
 #include <functional>

@@ -23,8 +23,8 @@ void bind_rotary(nb::module_& m);
 void bind_linear(nb::module_& m);
 void bind_cache(nb::module_& m);
 
-/// The context of every call: what set_num_threads and set_isa made, otherwise the library's default. A call holds its own pointer,
-/// so that another thread may set a new one meanwhile.
+/// The context of every call: what set_num_threads and set_isa made, otherwise the library's default. A call holds its own
+/// pointer, so that another thread may set a new one meanwhile.
 std::shared_ptr<Context> context();
 
 }  // namespace qkv::python

@@ -1,5 +1,5 @@
 // The module qkv._jax: attention as two targets of XLA's foreign function interface, so that it runs inside jax.jit without
-// Python. python/qkv/jax.py calls them; the order of operands and the attributes are documented there. Not: derivation rules, checks
+// Python. python/qkv/jax.py calls them; it documents the order of operands and the attributes. Not: derivation rules, checks
 // of what a user passes (jax.py makes them when it traces).
 //
 //   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]                      -> out lse
