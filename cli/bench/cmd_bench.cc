@@ -16,7 +16,7 @@ namespace qkv::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-// `qkv bench` ends within 45 s unless the machine is overloaded: as time passes, fewer cases are repeated.
+// `qkv bench` ends within 45 s unless the machine is overloaded: later cases are not repeated, then have fewer runs.
 constexpr std::chrono::seconds kQuickRepeats{16}, kQuickRuns{28};
 
 struct BenchOptions {

@@ -36,7 +36,7 @@ def problem(seed: int, batch: int, heads: int, q_len: int, kv_len: int, width: i
 
 
 def expand_heads(x: np.ndarray, heads: int) -> np.ndarray:
-    """[B, Hkv, ..] -> [B, H, ..]: query head h reads h / (H / Hkv)."""
+    """[B, Hkv, ...] -> [B, H, ...]: query head h reads h / (H / Hkv)."""
     return np.repeat(x, heads // x.shape[1], axis=1)
 
 
@@ -54,7 +54,7 @@ def textbook(
     dout: np.ndarray | None = None,
     dtype: Any = np.float64,
 ) -> dict[str, np.ndarray]:
-    """out, lse, weights, and with dout the gradients dq, dk, dv, dbias (of a full bias), each beside its A ("A_out", ..).
+    """out, lse, weights, and with dout the gradients dq, dk, dv, dbias (of a full bias), each beside its A ("A_out", ...).
 
     Empty rows are zero. Arithmetic in `dtype`, as a person would write it.
     """

@@ -23,7 +23,7 @@ def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tenso
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:
-    """Floating tensors (of tuples too) to dtype, leaves that require grad as they did; all else as it is."""
+    """Floating tensors (of tuples too) to dtype, leaves that require grad as they did; everything other than that as it is."""
     if isinstance(x, Tensor) and x.is_floating_point():
         return x.detach().to(dtype, copy=True).requires_grad_(x.requires_grad)
     return x
@@ -43,7 +43,7 @@ def run(function: Callable[..., Any], arguments: Sequence[Any], dtype: torch.dty
 
 
 def expect_close(fast: Tensor | None, exact: Tensor | None, naive: Tensor | None, dtype: torch.dtype, what: str) -> None:
-    """`fast` within the bound; NaN where the truth is, nowhere else."""
+    """`fast` within the bound; NaN exactly where the truth is."""
     if exact is None or fast is None or naive is None:
         assert (fast is None or not fast.any()) and (exact is None or not exact.any()), f"{what}: one has no gradient"
         return

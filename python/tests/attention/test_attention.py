@@ -160,7 +160,7 @@ def test_fewer_axes(rank: int) -> None:
 )
 @settings(deadline=None, max_examples=40)
 def test_any_strides(order: list[int], reverse: bool, step: int, causal: bool, seed: int) -> None:
-    """Transposed, reversed and stepped arrays are read where they lie: same bits as of a copy."""
+    """Transposed, reversed and stepped arrays are read where they lie: the result is bit-identical to a copy's."""
     inverse = np.argsort(order)
 
     def strided(n: int) -> np.ndarray:

@@ -158,7 +158,7 @@ def test_ragged_gradients_are_those_of_the_padded_form(kind: str) -> None:
     dlse = numbers(37, sum(lengths), heads, dtype="float64")
 
     def padded(x: np.ndarray) -> np.ndarray:
-        """[total, H, ..] -> [B, H, longest, ..], zeros behind each sequence."""
+        """[total, H, ...] -> [B, H, longest, ...], zeros behind each sequence."""
         result = np.zeros((len(lengths), x.shape[1], longest, *x.shape[2:]))
         for b, length in enumerate(lengths):
             result[b, :, :length] = x[offsets[b] : offsets[b + 1]].swapaxes(0, 1)

@@ -93,7 +93,7 @@ def exact_softmax() -> Iterator[None]:
 
 
 def term_sum(x: Any) -> float:
-    """The largest column sum of absolute values: x [.., features]."""
+    """The largest column sum of absolute values: x [..., features]."""
     return float(x.abs().flatten(0, -2).sum(0).max())
 
 

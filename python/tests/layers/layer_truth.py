@@ -39,7 +39,7 @@ def split_parameters(form: str, state: Arrays) -> Arrays:
 
 
 def merge_gradients(form: str, gradients: Arrays) -> Arrays:
-    """Back: what layer_truth calls dWq, dbq .. under the names of the state dict."""
+    """Back: what layer_truth calls dWq, dbq ... under the names of the state dict."""
     names, output = NAMES[form]
     named: Arrays = {}
     for kind, letter in (("weight", "W"), ("bias", "b")):
@@ -71,7 +71,7 @@ def layer_truth(
     factors: np.ndarray | None = None,
     dtype: Any = np.float64,
 ) -> tuple[Arrays, Arrays]:
-    """(results, their A): y, weights, dx, dWq, dbq, .. of x [B, T, E] and dy [B, T, O]. factors: of the dropout on weights."""
+    """(results, their A): y, weights, dx, dWq, dbq, ... of x [B, T, E] and dy [B, T, O]. factors: of the dropout on weights."""
     kv_heads = kv_heads or heads
     x, dy = x.astype(dtype), dy.astype(dtype)
     w = {name: None if p is None else p.astype(dtype) for name, p in parameters.items()}
