@@ -1,9 +1,9 @@
 // `qkv bench`: cases as fractions of the machine's own peaks. Each case is first held against the textbook.
 // Not: comparisons with other libraries (bench/peers.py).
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 

@@ -1,8 +1,8 @@
 // qkv explain: one small example's way through a multi-head layer, the wrong split beside the right one, the NumPy example of
 // article 003, and what a fixed weight cannot do. Not: the computation (explain*.cc).
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "explain/print.h"

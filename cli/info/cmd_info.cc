@@ -1,6 +1,7 @@
 // `qkv info`: what this machine is and what would run on it. Not: measurements (bench).
-#include <CLI/Version.hpp>
 #include <fmt/format.h>
+
+#include <CLI/Version.hpp>
 
 #include "core/cpu.h"
 #include "dispatch/kernels.h"
