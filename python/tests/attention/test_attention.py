@@ -247,7 +247,7 @@ def test_weights_of_a_cache_are_refused_by_what_computes_them() -> None:
     cache = qkv.KVCache(num_kv_heads=2, head_dim=8, capacity=8)
     cache.append(k, v)
     for weights in ("all", "applied", qkv.Capture(statistics=True)):
-        with pytest.raises(qkv.UnsupportedError, match=r"neither all of them nor by a Capture.*cache.read"):
+        with pytest.raises(qkv.UnsupportedError, match=r"neither all of them nor for a Capture.*cache.read"):
             qkv.attention(q, cache, causal="bottom_right", weights=weights)
     k, v = (x[None] for x in cache.read(0))  # what the error says
     _, seen = qkv.attention(q, k, v, causal="bottom_right", weights=qkv.Capture(statistics=True))
