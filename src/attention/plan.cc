@@ -18,9 +18,9 @@ namespace {
 constexpr Index kMaxKeyTile = 256;
 
 double live_pairs_of_tile(const TileMask& mask, Index i0, Index ni, Index j0, Index nj, AttentionPlan& plan) {
-  std::array<std::uint32_t, kMaxKeyTile> words{};
+  std::array<std::uint32_t, kMaxKeyTile> lane_masks{};
   const int verdict =
-      mask.tile == nullptr ? kTileFull : mask.tile(mask.mask, mask.batch, mask.head, i0, ni, j0, nj, words.data());
+      mask.tile == nullptr ? kTileFull : mask.tile(mask.mask, mask.batch, mask.head, i0, ni, j0, nj, lane_masks.data());
   if (verdict == kTileFull) {
     ++plan.full_tiles;
     return static_cast<double>(ni * nj);
@@ -31,7 +31,7 @@ double live_pairs_of_tile(const TileMask& mask, Index i0, Index ni, Index j0, In
   }
   const std::uint32_t lanes = bit_range(0, ni);
   double pairs = 0;
-  for (Index j = 0; j < nj; ++j) pairs += __builtin_popcount(words[static_cast<std::size_t>(j)] & lanes);
+  for (Index j = 0; j < nj; ++j) pairs += __builtin_popcount(lane_masks[static_cast<std::size_t>(j)] & lanes);
   ++(pairs > 0 ? plan.partial_tiles : plan.skipped_tiles);
   return pairs;
 }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "attention/cache/cached.h"
 #include "attention/mask/node.h"
@@ -40,7 +41,6 @@ struct Problem {
 
   const KeyValue* cache;                 // where k and v are read from; null: the views
   const CacheKernels<T>* cache_kernels;  // the kernels that read the cache
-  CachedMask cached_mask;                // the mask with a Tk per sequence, and what the cache hides
 
   Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
   std::size_t forward_scratch_bytes() const {
@@ -62,10 +62,7 @@ struct Problem {
   }
   /// The mask of head h of sequence b; null functions: everything is kept.
   TileMask tile_mask(Index b, Index h) const {
-    if (cache != nullptr && (mask.node != nullptr || cache->hides_keys())) {
-      return {cached_mask_tile, cached_mask_key_range, &cached_mask, b, h, cached_mask_next_key};
-    }
-    return mask.node == nullptr ? TileMask{} : TileMask{mask_tile, mask_key_range, &mask, b, h, mask_next_key};
+    return mask.keeps_all() ? TileMask{} : TileMask{mask_tile, mask_key_range, &mask, b, h, mask_next_key};
   }
   TileScores<T> scores(Index b, Index h) const;
 };
@@ -81,6 +78,7 @@ enum class Use {
 struct CallMemory {
   ScratchLease position;  // the position bias, spread out
   DenseSummaries dense;   // of the mask
+  std::optional<ShownKeys> shown;
 };
 
 /// Checks q, k, v and the options. Throws ShapeError, OptionError. `memory` must live as long as the problem and stay where it

@@ -13,42 +13,10 @@ constexpr Index kOnePage = 0;  // the block table of a sequence that is one page
 
 Index sequence_of(const KeyValue::Parts& p, Index b) { return p.sequences == nullptr ? b : p.sequences[b]; }
 
-/// The keys that the cache shows, whatever the mask: [begin, pinned) to every query, and from first_seen(i) on to query i.
-struct Shown {
-  Index begin, pinned;
-
-  explicit Shown(const KeyValue::Parts& p) : begin(p.begin), pinned(p.pinned > p.begin ? p.pinned : 0) {}
-};
-
-/// The first key of query i's window, or of all that the cache shows; it grows with i.
-Index first_seen(const KeyValue& kv, Index b, Index q_len, Index i) {
-  const KeyValue::Parts& p = kv.parts();
-  return p.window == 0 ? p.begin : std::max(p.begin, kv.length(b) - q_len + i - (p.window - 1));
-}
-
-/// Clears the bits of queries that stand too far behind a key.
-void hide_unseen(const KeyValue& kv, Index b, Index q_len, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
-  const Shown shown(kv.parts());
-  Index first[32];
-  for (Index lane = 0; lane < ni; ++lane) first[lane] = first_seen(kv, b, q_len, i0 + lane);
-  Index seeing = 0;  // the number of leading queries whose window has key j
-  for (Index j = 0; j < nj; ++j) {
-    while (seeing < ni && first[seeing] <= j0 + j) ++seeing;
-    if (j0 + j >= shown.begin && j0 + j < shown.pinned) continue;
-    words[j] &= seeing >= 32 ? ~0U : (1U << seeing) - 1U;
-  }
-}
-
-/// The mask that shows what the ring shows.
-std::string text_of_ring(const KeyValue::Parts& p) {
-  const std::string window = "Mask::window(" + std::to_string(p.window - 1) + ", -1, Align::kBottomRight)";
-  return p.pinned == 0 ? window : "(" + window + " | Mask::first(" + std::to_string(p.pinned) + "))";
-}
-
 /// The first of keys [begin, end) that query i is to see although others of them are dropped; -1: all are kept, or none.
 Index key_among_dropped(const BoundMask& mask, Index b, Index h, Index i, Index begin, Index end) {
   constexpr Index piece = 128;
-  std::uint32_t words[piece];
+  std::uint32_t lane_masks[piece];
   Index kept = -1;
   bool dropped = false;
   for (Index j = begin; j < end;) {
@@ -57,9 +25,9 @@ Index key_among_dropped(const BoundMask& mask, Index b, Index h, Index i, Index 
     j = std::min(next, end);
     const Index nj = std::min(piece, end - j);
     if (nj == 0) break;
-    const int answer = mask_tile(&mask, b, h, i, 1, j, nj, words);
+    const int answer = mask_tile(&mask, b, h, i, 1, j, nj, lane_masks);
     for (Index n = 0; n < nj; ++n) {
-      const bool keeps = answer == kTilePartial ? (words[n] & 1U) != 0 : answer == kTileFull;
+      const bool keeps = answer == kTilePartial ? (lane_masks[n] & 1U) != 0 : answer == kTileFull;
       if (keeps && kept < 0) kept = j + n;
       dropped |= !keeps;
     }
@@ -95,7 +63,7 @@ CachedHead cached_head(const KeyValue& kv, Index b, Index g) {
   head.pages = p.pages == nullptr ? &kOnePage : p.pages + sequence * p.pages_stride;
   head.num_pages = p.num_pages;
   head.page_size = p.page_size;
-  const Index pinned = std::min(Shown(p).pinned, kv.length(b));
+  const Index pinned = std::min(p.pinned, kv.length(b));
   head.pinned_begin = p.begin;
   head.pinned_end = p.begin < pinned ? pinned : 0;
   head.first = first_held(kv, b);
@@ -120,17 +88,16 @@ void check_cached_call(const char* function, const KeyValue& kv, Index q_len, co
   }
 }
 
-void check_ring_mask(const char* function, const CachedMask& mask) {
-  const KeyValue& kv = *mask.cache;
+void check_ring_mask(const char* function, const KeyValue& kv, const BoundMask& mask) {
   const KeyValue::Parts& p = kv.parts();
   if (p.window == 0 || mask.node == nullptr) return;
   const Index begin = std::max(p.begin, p.pinned);
-  for (Index b = 0; b < mask.batch; ++b) {
-    const BoundMask own = mask.of(b);
-    const Index heads = mask_differs_by_head(own) ? mask.num_heads : std::min<Index>(1, mask.num_heads);
+  const Index heads = std::min(mask.extent.num_heads, mask_differs_by_head(mask) ? mask.extent.num_heads : 1);
+  for (Index b = 0; b < mask.extent.batch; ++b) {
+    const BoundMask own{mask.node, mask.extent_of(b)};
     for (Index h = 0; h < heads; ++h) {
-      for (Index i = 0; i < mask.q_len; ++i) {
-        const Index end = first_seen(kv, b, mask.q_len, i);
+      for (Index i = 0; i < mask.extent.q_len; ++i) {
+        const Index end = mask.shown->window_begin(b, mask.extent.q_len, i);
         if (begin >= end || mask_verdict(own, b, h, i, 1, begin, end - begin) != kTilePartial) continue;
         const Index kept = key_among_dropped(own, b, h, i, begin, end);
         rethrow_callback_error();
@@ -138,43 +105,11 @@ void check_ring_mask(const char* function, const CachedMask& mask) {
             kept < 0, function, "the mask keeps key ", kept, " for query ", i, " of sequence ", b,
             ", which the ring does not show it, and drops others of those: let the ring pin them "
             "(KVCacheConfig::first) or have a wider window, or cut the mask with & ",
-            [&] { return text_of_ring(p); }, ": got mask ", text_of(*mask.node), ", window ", p.window, ", first ", p.pinned);
+            [&] { return mask.shown->text(false); }, ": got mask ", text_of(*mask.node), ", window ", p.window, ", first ",
+            p.pinned);
       }
     }
   }
-}
-
-int cached_mask_tile(const void* cached, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
-  const CachedMask& mask = *static_cast<const CachedMask*>(cached);
-  const KeyValue& kv = *mask.cache;
-  const Shown shown(kv.parts());
-  if (j0 + nj <= shown.begin || (j0 >= shown.pinned && j0 + nj <= first_seen(kv, b, mask.q_len, i0))) return kTileEmpty;
-  const BoundMask own = mask.of(b);
-  const int answer = mask_tile(&own, b, h, i0, ni, j0, nj, words);
-  const Index hidden_end = std::min(j0 + nj, first_seen(kv, b, mask.q_len, i0 + ni - 1));
-  if (answer == kTileEmpty || (j0 >= shown.begin && std::max(j0, shown.pinned) >= hidden_end)) return answer;
-  if (answer == kTileFull) std::fill_n(words, nj, ~0U);
-  hide_unseen(kv, b, mask.q_len, i0, ni, j0, nj, words);
-  return kTilePartial;
-}
-
-void cached_mask_key_range(const void* cached, Index b, Index h, Index i0, Index ni, Index* begin, Index* end) {
-  const CachedMask& mask = *static_cast<const CachedMask*>(cached);
-  const BoundMask own = mask.of(b);
-  mask_key_range(&own, b, h, i0, ni, begin, end);
-  const Shown shown(mask.cache->parts());
-  const Index first = shown.pinned > 0 ? shown.begin : first_seen(*mask.cache, b, mask.q_len, i0);
-  *begin = std::min(*end, std::max(*begin, first));
-}
-
-Index cached_mask_next_key(const void* cached, Index b, Index h, Index i0, Index ni, Index key) {
-  const CachedMask& mask = *static_cast<const CachedMask*>(cached);
-  const BoundMask own = mask.of(b);
-  const Shown shown(mask.cache->parts());
-  const Index window = first_seen(*mask.cache, b, mask.q_len, i0);
-  const auto next_shown = [&](Index j) { return j < shown.pinned ? std::max(j, shown.begin) : std::max(j, window); };
-  const Index next = mask_next_key(&own, b, h, i0, ni, next_shown(key));
-  return next_shown(next) == next ? next : mask_next_key(&own, b, h, i0, ni, next_shown(next));
 }
 
 }  // namespace v0

@@ -28,13 +28,12 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   p.cache = &kv;
   p.cache_kernels = &for_element<T>(kernel_tables(context.isa()).cache);
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
-  p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
+  p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}, &memory.shown.emplace(kv)};
   check_mask(options.mask, p.mask.extent, function);
   p.mask.extent.summaries = memory.dense.make(p.mask.node, context);
-  p.cached_mask = {p.mask.node, p.batch, p.num_heads, p.q_len, &kv, p.mask.extent.summaries};
   check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
   check_cached_call(function, kv, p.q_len, options);
-  check_ring_mask(function, p.cached_mask);
+  check_ring_mask(function, kv, p.mask);
   return p;
 }
 
@@ -88,12 +87,12 @@ void check_shared_pages(const KeyValue& kv, Index shared) {
 
 /// Throws OptionError unless the mask lets every query attend all of the shared keys.
 template <class T>
-void check_all_seen(const Problem<T>& p, Index shared, std::uint32_t* words) {
-  if (p.mask.node == nullptr && !p.cache->hides_keys()) return;
+void check_all_seen(const Problem<T>& p, Index shared, std::uint32_t* lane_masks) {
+  if (p.mask.keeps_all()) return;
   for (Index b = 0; b < p.batch; ++b) {
     for (Index h = 0; h < p.num_heads; ++h) {
       for (Index i0 = 0; i0 < p.q_len; i0 += 32) {
-        const int answer = cached_mask_tile(&p.cached_mask, b, h, i0, std::min<Index>(32, p.q_len - i0), 0, shared, words);
+        const int answer = mask_tile(&p.mask, b, h, i0, std::min<Index>(32, p.q_len - i0), 0, shared, lane_masks);
         check<OptionError>(answer == kTileFull, kCascade, "every query must see all ", shared, " shared keys: not those from ",
                            i0, " on of sequence ", b);
       }
@@ -130,13 +129,13 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
     return;
   }
   const Index rows = p.batch * p.num_heads * p.q_len;
-  std::uint32_t* mask_words = nullptr;
+  std::uint32_t* lane_masks = nullptr;
   View<T, 4> outs[2];            // [B, H, Tq, Dv]
   View<Sum, 3> lses[2], merged;  // [B, H, Tq]
   Index* sequences = nullptr;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
-    mask_words = carver.take<std::uint32_t>(shared);
+    lane_masks = carver.take<std::uint32_t>(shared);
     for (View<T, 4>& each : outs) each = {carver.take<T>(rows * p.v_head_dim), outputs.out.sizes()};
     for (View<Sum, 3>* each : {&lses[0], &lses[1], &merged}) {
       *each = {carver.take<Sum>(rows), {p.batch, p.num_heads, p.q_len}};
@@ -146,7 +145,7 @@ void cascade(const View<const T, 4>& q, const KeyValue& kv, Index shared, const 
   };
   const ScratchLease parts_memory = borrow_scratch(context, carve(nullptr));
   carve(parts_memory.data());
-  check_all_seen(p, shared, mask_words);
+  check_all_seen(p, shared, lane_masks);
   KeyValue::Parts common = kv.parts();
   std::fill_n(sequences, p.q_len, common.sequences == nullptr ? 0 : common.sequences[0]);
   common.sequences = sequences;

@@ -22,12 +22,12 @@ class Bound final : public MaskPart {
   int verdict(const Pairs& t) const override {
     return words_.on_keys ? verdict_within(t.j0, t.nj, kept(t)) : verdict_within(t.i0, t.ni, kept(t));
   }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const Positions live = kept(t);
     if (words_.on_keys) {
-      keep_keys(t, live, words);
+      keep_keys(t, live, lane_masks);
     } else {
-      keep_lanes(t, bit_range(live.begin - t.i0, live.end - t.i0), words);
+      keep_lanes(t, bit_range(live.begin - t.i0, live.end - t.i0), lane_masks);
     }
   }
   Positions keys(const Pairs& t) const override {
@@ -69,7 +69,7 @@ class First final : public MaskPart {
   explicit First(Index n) : n_(n) {}
 
   int verdict(const Pairs& t) const override { return verdict_within(t.j0, t.nj, {0, n_}); }
-  void fill(const Pairs& t, std::uint32_t* words) const override { keep_keys(t, {0, n_}, words); }
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override { keep_keys(t, {0, n_}, lane_masks); }
   Positions keys(const Pairs&) const override { return {0, n_}; }
   Positions queries(const Pairs& t) const override { return t.j0 < n_ ? MaskPart::queries(t) : Positions{0, 0}; }
   std::string text(bool) const override { return "first(" + std::to_string(n_) + ")"; }
@@ -121,10 +121,10 @@ class Rows final : public MaskPart {
   explicit Rows(IndexSpan positions) : set_(positions) {}
 
   int verdict(const Pairs& t) const override { return set_.verdict(t.i0, t.ni); }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     std::uint32_t lanes = 0;
     for (Index i = 0; i < t.ni; ++i) lanes |= set_.holds(t.i0 + i) ? 1U << i : 0U;
-    keep_lanes(t, lanes, words);
+    keep_lanes(t, lanes, lane_masks);
   }
   Positions keys(const Pairs& t) const override {
     return set_.verdict(t.i0, t.ni) == kTileEmpty ? Positions{0, 0} : MaskPart::keys(t);
@@ -145,8 +145,8 @@ class Columns final : public MaskPart {
   explicit Columns(IndexSpan positions) : set_(positions) {}
 
   int verdict(const Pairs& t) const override { return set_.verdict(t.j0, t.nj); }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
-    for (Index j = 0; j < t.nj; ++j) words[j] = set_.holds(t.j0 + j) ? words[j] : 0U;
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
+    for (Index j = 0; j < t.nj; ++j) lane_masks[j] = set_.holds(t.j0 + j) ? lane_masks[j] : 0U;
   }
   Positions keys(const Pairs&) const override { return {set_.front(), set_.end()}; }
   Positions queries(const Pairs& t) const override {

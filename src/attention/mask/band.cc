@@ -19,12 +19,12 @@ class Dilated final : public MaskPart {
     if (next > largest) return kTileEmpty;
     return smallest == largest ? kTileFull : kTilePartial;
   }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     std::uint32_t every = 0;  // lanes 0, step, 2 step, ...
     for (Index lane = 0; lane < 32; lane += step_) every |= 1U << lane;
     for (Index j = 0; j < t.nj; ++j) {
       const Index first = floor_mod(from_first(t, t.j0 + j), step_);
-      words[j] &= first < 32 ? every << first : 0U;
+      lane_masks[j] &= first < 32 ? every << first : 0U;
     }
   }
   std::string text(bool) const override { return "dilated(" + std::to_string(step_) + align_suffix(align_) + ")"; }
@@ -53,11 +53,11 @@ class Chunked final : public MaskPart {
     if (q.begin >= k.end || k.begin >= q.end) return kTileEmpty;
     return q.end - q.begin == 1 && k.end - k.begin == 1 ? kTileFull : kTilePartial;
   }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const Index first = start(t), to_lane = first - offset(t) - t.i0;
     for (Index j = 0; j < t.nj; ++j) {
       const Index begin = floor_div(t.j0 + j - first, size_) * size_ + to_lane;
-      words[j] &= bit_range(begin, begin + size_);
+      lane_masks[j] &= bit_range(begin, begin + size_);
     }
   }
   Positions keys(const Pairs& t) const override {
@@ -113,9 +113,9 @@ Diagonals Band::of(const Pairs& t) const {
                                  : alignment_offset(options_.align, t.extent.q_len, t.extent.kv_len));
 }
 
-void Band::fill(const Pairs& t, std::uint32_t* words) const {
+void Band::fill(const Pairs& t, std::uint32_t* lane_masks) const {
   const Diagonals d = of(t);
-  for (Index j = 0; j < t.nj; ++j) words[j] &= d.lanes(t, t.j0 + j);
+  for (Index j = 0; j < t.nj; ++j) lane_masks[j] &= d.lanes(t, t.j0 + j);
 }
 
 std::string Band::text(bool) const {

@@ -34,7 +34,7 @@ class Band final : public MaskPart {
   Diagonals at(Index offset) const;
 
   int verdict(const Pairs& t) const override { return of(t).verdict(t); }
-  void fill(const Pairs& t, std::uint32_t* words) const override;
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override;
   Positions keys(const Pairs& t) const override { return of(t).keys(t); }
   Positions queries(const Pairs& t) const override { return of(t).queries(t); }
   std::string text(bool inside) const override;

@@ -168,7 +168,7 @@ BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes) {
   map.batch = sizes.batch;
   map.num_heads = sizes.num_heads;
   constexpr Index lanes = 32, keys = 128;
-  std::array<std::uint32_t, keys> words;
+  std::array<std::uint32_t, keys> lane_masks;
   Row row(map);
   for (Index plane = 0; plane < sizes.batch * sizes.num_heads; ++plane) {
     const Index b = plane / sizes.num_heads, h = plane % sizes.num_heads;
@@ -179,7 +179,7 @@ BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes) {
         for (Index j0 = 0; (j0 = mask_next_key(&bound, b, h, i0, ni, j0)) < sizes.kv_len;) {
           const Index column = j0 / sizes.kv_block, column_end = std::min((column + 1) * sizes.kv_block, sizes.kv_len);
           const Index nj = std::min(keys, column_end - j0);
-          const bool any = row.has(column) || mask_tile(&bound, b, h, i0, ni, j0, nj, words.data()) != kTileEmpty;
+          const bool any = row.has(column) || mask_tile(&bound, b, h, i0, ni, j0, nj, lane_masks.data()) != kTileEmpty;
           if (any) row.add(column);
           j0 = any ? column_end : j0 + nj;
         }

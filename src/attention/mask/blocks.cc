@@ -40,17 +40,17 @@ class Blocks final : public MaskPart {
     return !any ? kTileEmpty : every ? kTileFull : kTilePartial;
   }
 
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const Positions columns = columns_of(t);
     for (Index r = t.i0 / map_.q_block; r <= (t.i0 + t.ni - 1) / map_.q_block; ++r) {
       const std::uint32_t lanes = bit_range(r * map_.q_block - t.i0, (r + 1) * map_.q_block - t.i0);
       const BlockRow row = row_of(t, r);
       Index done = t.j0;
       for (const Index* column = row.from(columns.begin); column != row.end && *column < columns.end; ++column) {
-        for (; done < *column * map_.kv_block; ++done) words[done - t.j0] &= ~lanes;
+        for (; done < *column * map_.kv_block; ++done) lane_masks[done - t.j0] &= ~lanes;
         done = std::max(done, std::min((*column + 1) * map_.kv_block, t.j0 + t.nj));
       }
-      for (; done < t.j0 + t.nj; ++done) words[done - t.j0] &= ~lanes;
+      for (; done < t.j0 + t.nj; ++done) lane_masks[done - t.j0] &= ~lanes;
     }
   }
 

@@ -28,16 +28,16 @@ class Dense final : public MaskPart {
     const DenseSummary* summary = summary_of(from);
     return summary == nullptr ? from.j0 : summary->next_key(from);
   }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const Index column = dense_.stride(3);
     const std::uint8_t* data =
         dense_.values.data() + t.b * dense_.stride(0) + t.h * dense_.stride(1) + t.i0 * dense_.stride(2) + t.j0 * column;
     for (Index begin = 0; begin < t.nj; begin += kPiece) {
       const Index n = std::min(kPiece, t.nj - begin);
       if (column == 1) {
-        fill_rows(data + begin, t.ni, n, words + begin);
+        fill_rows(data + begin, t.ni, n, lane_masks + begin);
       } else {
-        fill_strided(data + begin * column, t.ni, n, words + begin);
+        fill_strided(data + begin * column, t.ni, n, lane_masks + begin);
       }
     }
   }
@@ -89,7 +89,7 @@ class Dense final : public MaskPart {
   }
 
   /// Eight queries per byte, so that the loop over keys works on bytes, which compilers vectorise.
-  void fill_rows(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
+  void fill_rows(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* lane_masks) const {
     std::uint8_t bits[4][kPiece] = {};
     for (Index lane = 0; lane < lanes; ++lane) {
       const std::uint8_t* row = data + lane * dense_.stride(2);
@@ -101,17 +101,17 @@ class Dense final : public MaskPart {
     for (Index j = 0; j < keys; ++j) {
       const std::uint32_t nonzero = static_cast<std::uint32_t>(bits[0][j]) | static_cast<std::uint32_t>(bits[1][j]) << 8 |
                                     static_cast<std::uint32_t>(bits[2][j]) << 16 | static_cast<std::uint32_t>(bits[3][j]) << 24;
-      words[j] &= nonzero ^ flip;
+      lane_masks[j] &= nonzero ^ flip;
     }
   }
 
-  void fill_strided(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* words) const {
+  void fill_strided(const std::uint8_t* data, Index lanes, Index keys, std::uint32_t* lane_masks) const {
     for (Index j = 0; j < keys; ++j) {
       std::uint32_t word = 0;
       for (Index lane = 0; lane < lanes; ++lane) {
         word |= ((data[lane * dense_.stride(2) + j * dense_.stride(3)] != 0) == dense_.keep ? 1U : 0U) << lane;
       }
-      words[j] &= word;
+      lane_masks[j] &= word;
     }
   }
 
@@ -124,17 +124,17 @@ class Callback final : public MaskPart {
   explicit Callback(MaskCallback keep) : keep_(std::move(keep)) {}
 
   int verdict(const Pairs&) const override { return kTilePartial; }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const bool done = guard_callback([&] {
       for (Index j = 0; j < t.nj; ++j) {
-        std::uint32_t word = words[j];
+        std::uint32_t word = lane_masks[j];
         for (Index i = 0; i < t.ni; ++i) {
           if ((word >> i & 1U) != 0 && !keep_(t.b, t.h, t.i0 + i, t.j0 + j)) word &= ~(1U << i);
         }
-        words[j] = word;
+        lane_masks[j] = word;
       }
     });
-    if (!done) std::fill_n(words, t.nj, 0U);  // kernels never throw: the exception is rethrown when the item ends
+    if (!done) std::fill_n(lane_masks, t.nj, 0U);  // kernels never throw: the exception is rethrown when the item ends
   }
   bool differs_by_head() const override { return true; }
   Cost cost() const override { return Cost::kCallback; }

@@ -70,11 +70,11 @@ class Documents final : public MaskPart {
     return diagonals_.empty() ? whole : std::min(whole, diagonals(document).verdict(t));
   }
 
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const Numbers rows = q_.meeting(t.i0, t.ni), columns = k_.meeting(t.j0, t.nj);
     Index done = t.j0;
     const auto drop_up_to = [&](Index end) {
-      for (; done < end; ++done) words[done - t.j0] = 0;
+      for (; done < end; ++done) lane_masks[done - t.j0] = 0;
     };
     for (Index document = std::max(rows.begin, columns.begin); document < std::min(rows.end, columns.end); ++document) {
       const Positions q = q_.of(document), k = k_.of(document);
@@ -82,7 +82,8 @@ class Documents final : public MaskPart {
       const std::uint32_t lanes = bit_range(q.begin - t.i0, q.end - t.i0);
       if (lanes == 0 || k.begin >= end) continue;
       drop_up_to(k.begin);
-      for (; done < end; ++done) words[done - t.j0] &= diagonals_.empty() ? lanes : lanes & diagonals(document).lanes(t, done);
+      for (; done < end; ++done)
+        lane_masks[done - t.j0] &= diagonals_.empty() ? lanes : lanes & diagonals(document).lanes(t, done);
     }
     drop_up_to(t.j0 + t.nj);
   }

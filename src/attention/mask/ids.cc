@@ -96,7 +96,7 @@ class DocumentIds final : public MaskPart {
     if (q.largest < k.smallest || k.largest < q.smallest || std::min(q.largest, k.largest) < 0) return kTileEmpty;
     return one ? kTileFull : kTilePartial;
   }
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     const Index *q = q_.row(t.b) + t.i0, *k = k_.row(t.b) + t.j0;
     Index id = -1;  // of the previous key; neighbours mostly share an id
     std::uint32_t lanes = 0;
@@ -106,7 +106,7 @@ class DocumentIds final : public MaskPart {
         lanes = 0;
         for (Index i = 0; i < t.ni; ++i) lanes |= (q[i] == id && id >= 0 ? 1U : 0U) << i;
       }
-      words[j] &= lanes;
+      lane_masks[j] &= lanes;
     }
   }
   Positions keys(const Pairs& t) const override { return keys_.of(t.b, t.i0, t.ni); }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/mask/part.h"
+#include "attention/mask/shown_keys.h"
 
 namespace qkv {
 inline namespace v0 {
@@ -21,6 +21,16 @@ std::string text_of(const Mask::Node& node);
 struct BoundMask {
   const Mask::Node* node;  // null: everything is kept
   MaskExtent extent;
+  const ShownKeys* shown = nullptr;  // of a call on a cache, whose sequences have a Tk of their own, to which Align refers
+
+  /// Whether every query attends every key.
+  bool keeps_all() const { return node == nullptr && (shown == nullptr || shown->all()); }
+  /// As sequence b sees it.
+  MaskExtent extent_of(Index b) const {
+    MaskExtent of_sequence = extent;
+    if (shown != nullptr) of_sequence.kv_len = shown->kv_len(b);
+    return of_sequence;
+  }
 };
 
 /// keep(b, h, i, j).
@@ -33,7 +43,7 @@ int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, In
 
 /// Functions behind the kernels' TileMask; `mask` points at a BoundMask. The verdict is exact, from lane masks where parts are
 /// unsure.
-int mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words);
+int mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_masks);
 /// Of all heads.
 void mask_key_range(const void* mask, Index b, Index h, Index i0, Index ni, Index* begin, Index* end);
 /// The first key from `key` on that any of the queries might attend in this head; kv_len: none.

@@ -44,9 +44,9 @@ class MaskPart {
   /// kTileFull and kTileEmpty are promises, kTilePartial is none. O(1), or O(log n) of the blocks in a row and of global rows
   /// or columns.
   virtual int verdict(const Pairs& pairs) const = 0;
-  /// Clears the bits of dropped lanes i in the lane mask words[j]; called if the verdict is kTilePartial. Bits that are not set
+  /// Clears the bits of dropped lanes i in the lane mask lane_masks[j]; called if the verdict is kTilePartial. Bits that are not set
   /// need not be examined. At most 32 queries.
-  virtual void fill(const Pairs& pairs, std::uint32_t* words) const = 0;
+  virtual void fill(const Pairs& pairs, std::uint32_t* lane_masks) const = 0;
 
   /// Keys that any of queries [i0, i0 + ni) of any head might attend: j0 and nj do not matter. The default: all.
   virtual Positions keys(const Pairs& rows) const { return {0, rows.extent.kv_len}; }
@@ -93,13 +93,13 @@ inline int verdict_within(Index begin, Index count, const Positions& kept) {
 }
 
 /// Keeps the bits of queries and keys within; clears the others.
-inline void keep_keys(const Pairs& pairs, const Positions& kept, std::uint32_t* words) {
+inline void keep_keys(const Pairs& pairs, const Positions& kept, std::uint32_t* lane_masks) {
   for (Index j = 0; j < pairs.nj; ++j) {
-    if (pairs.j0 + j < kept.begin || pairs.j0 + j >= kept.end) words[j] = 0;
+    if (pairs.j0 + j < kept.begin || pairs.j0 + j >= kept.end) lane_masks[j] = 0;
   }
 }
-inline void keep_lanes(const Pairs& pairs, std::uint32_t lanes, std::uint32_t* words) {
-  for (Index j = 0; j < pairs.nj; ++j) words[j] &= lanes;
+inline void keep_lanes(const Pairs& pairs, std::uint32_t lanes, std::uint32_t* lane_masks) {
+  for (Index j = 0; j < pairs.nj; ++j) lane_masks[j] &= lanes;
 }
 
 inline Index floor_div(Index a, Index b) { return a / b - (a % b < 0 ? 1 : 0); }

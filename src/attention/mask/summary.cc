@@ -22,9 +22,9 @@ constexpr int kDropped = 1, kKept = 2;
 using Bytes = std::uint8_t __attribute__((vector_size(16)));  // every machine has such vectors
 
 bool any_nonzero(const Bytes& bytes) {
-  std::uint64_t words[2];
-  std::memcpy(words, &bytes, sizeof(words));
-  return (words[0] | words[1]) != 0;
+  std::uint64_t lane_masks[2];
+  std::memcpy(lane_masks, &bytes, sizeof(lane_masks));
+  return (lane_masks[0] | lane_masks[1]) != 0;
 }
 
 /// kBlockKeys values of each row.

@@ -20,9 +20,9 @@ int verdict_of(const Mask::Node& node, const Pairs& pairs) {
   return answer;
 }
 
-void fill_of(const Mask::Node& node, const Pairs& pairs, std::uint32_t* words) {
+void fill_of(const Mask::Node& node, const Pairs& pairs, std::uint32_t* lane_masks) {
   for (const MaskPartPtr& part : node.parts) {
-    if (part->verdict(pairs) == kTilePartial) part->fill(pairs, words);
+    if (part->verdict(pairs) == kTilePartial) part->fill(pairs, lane_masks);
   }
 }
 
@@ -61,11 +61,11 @@ Positions hull(const Positions& a, const Positions& b) {
 }
 
 /// Full, empty or partial, from the lane masks; lanes past ni do not count.
-int verdict_of_bits(const Pairs& t, const std::uint32_t* words) {
+int verdict_of_bits(const Pairs& t, const std::uint32_t* lane_masks) {
   std::uint32_t any = 0, every = ~0U;
   for (Index j = 0; j < t.nj; ++j) {
-    any |= words[j];
-    every &= words[j];
+    any |= lane_masks[j];
+    every &= lane_masks[j];
   }
   const std::uint32_t all = bit_range(0, t.ni);
   return (every & all) == all ? kTileFull : (any & all) != 0 ? kTilePartial : kTileEmpty;
@@ -92,13 +92,13 @@ class Union final : public MaskPart {
     return answer;
   }
 
-  void fill(const Pairs& t, std::uint32_t* words) const override {
+  void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
     constexpr Index piece = 128;
     for (Index begin = 0; begin < t.nj; begin += piece) {
       Pairs part = t;
       part.j0 += begin;
       part.nj = std::min(piece, t.nj - begin);
-      fill_piece(part, words + begin);
+      fill_piece(part, lane_masks + begin);
     }
   }
 
@@ -148,17 +148,17 @@ class Union final : public MaskPart {
 
  private:
   /// Each alternative is asked only about bits that are wanted and that none before has given.
-  void fill_piece(const Pairs& t, std::uint32_t* words) const {
+  void fill_piece(const Pairs& t, std::uint32_t* lane_masks) const {
     std::uint32_t kept[128] = {}, asked[128];
     for (const Mask::Node& node : alternatives_) {
       const int answer = verdict_of(node, t);
       if (answer == kTileEmpty) continue;
       if (answer == kTileFull) return;
-      for (Index j = 0; j < t.nj; ++j) asked[j] = words[j] & ~kept[j];
+      for (Index j = 0; j < t.nj; ++j) asked[j] = lane_masks[j] & ~kept[j];
       fill_of(node, t, asked);
       for (Index j = 0; j < t.nj; ++j) kept[j] |= asked[j];
     }
-    std::copy_n(kept, t.nj, words);
+    std::copy_n(kept, t.nj, lane_masks);
   }
 
   std::vector<Mask::Node> alternatives_;
@@ -214,32 +214,40 @@ bool mask_differs_by_head(const BoundMask& mask) {
 }
 
 int mask_verdict(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj) {
-  return mask.node == nullptr ? kTileFull : verdict_of(*mask.node, {mask.extent, b, h, i0, ni, j0, nj});
+  const Pairs pairs{mask.extent_of(b), b, h, i0, ni, j0, nj};
+  const int answer = mask.shown == nullptr ? kTileFull : mask.shown->verdict(pairs);
+  return answer == kTileEmpty || mask.node == nullptr ? answer : std::min(answer, verdict_of(*mask.node, pairs));
 }
 
-int mask_tile(const void* bound, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* words) {
+int mask_tile(const void* bound, Index b, Index h, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_masks) {
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
-  if (mask.node == nullptr) return kTileFull;
-  const Pairs pairs{mask.extent, b, h, i0, ni, j0, nj};
-  const int answer = verdict_of(*mask.node, pairs);
+  const int answer = mask_verdict(mask, b, h, i0, ni, j0, nj);
   if (answer != kTilePartial) return answer;
-  std::fill_n(words, nj, bit_range(0, ni));
-  fill_of(*mask.node, pairs, words);
-  return verdict_of_bits(pairs, words);
+  const Pairs pairs{mask.extent_of(b), b, h, i0, ni, j0, nj};
+  std::fill_n(lane_masks, nj, bit_range(0, ni));
+  if (mask.shown != nullptr && mask.shown->verdict(pairs) == kTilePartial) mask.shown->fill(pairs, lane_masks);
+  if (mask.node != nullptr) fill_of(*mask.node, pairs, lane_masks);
+  return verdict_of_bits(pairs, lane_masks);
 }
 
 void mask_key_range(const void* bound, Index b, Index h, Index i0, Index ni, Index* begin, Index* end) {
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
-  const Pairs rows{mask.extent, b, h, i0, ni, 0, mask.extent.kv_len};
-  const Positions live = mask.node == nullptr ? Positions{0, mask.extent.kv_len} : keys_of(*mask.node, rows);
+  const MaskExtent extent = mask.extent_of(b);
+  const Pairs rows{extent, b, h, i0, ni, 0, extent.kv_len};
+  const Positions live = mask.node == nullptr ? Positions{0, extent.kv_len} : keys_of(*mask.node, rows);
   *end = std::max(live.end, Index{0});
-  *begin = std::min(live.begin, *end);
+  *begin = std::min(mask.shown == nullptr ? live.begin : std::max(live.begin, mask.shown->keys(rows).begin), *end);
 }
 
 Index mask_next_key(const void* bound, Index b, Index h, Index i0, Index ni, Index key) {
   const BoundMask& mask = *static_cast<const BoundMask*>(bound);
-  if (mask.node == nullptr) return std::min(key, mask.extent.kv_len);
-  return next_key_of(*mask.node, {mask.extent, b, h, i0, ni, key, 1});
+  Pairs from{mask.extent_of(b), b, h, i0, ni, key, 1};
+  for (Index before = -1; before != from.j0;) {
+    before = from.j0;
+    if (mask.shown != nullptr) from.j0 = mask.shown->next_key(from);
+    from.j0 = mask.node == nullptr ? std::min(from.j0, from.extent.kv_len) : next_key_of(*mask.node, from);
+  }
+  return from.j0;
 }
 
 void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end) {
@@ -253,15 +261,15 @@ void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
   const BoundMask bound{mask.node(), {keep.size(0), keep.size(1), keep.size(2), keep.size(3)}};
   check_mask(mask, bound.extent, "mask_to_dense");
   constexpr Index lanes = 32, keys = 128;
-  std::uint32_t words[keys];
+  std::uint32_t lane_masks[keys];
   for (Index b = 0; b < keep.size(0); ++b) {
     for (Index h = 0; h < keep.size(1); ++h) {
       for (Index i0 = 0; i0 < keep.size(2); i0 += lanes) {
         for (Index j0 = 0; j0 < keep.size(3); j0 += keys) {
           const Index ni = std::min(lanes, keep.size(2) - i0), nj = std::min(keys, keep.size(3) - j0);
-          const int answer = mask_tile(&bound, b, h, i0, ni, j0, nj, words);
+          const int answer = mask_tile(&bound, b, h, i0, ni, j0, nj, lane_masks);
           for (Index j = 0; j < nj; ++j) {
-            const std::uint32_t word = answer == kTilePartial ? words[j] : answer == kTileFull ? ~0U : 0U;
+            const std::uint32_t word = answer == kTilePartial ? lane_masks[j] : answer == kTileFull ? ~0U : 0U;
             for (Index i = 0; i < ni; ++i) keep(b, h, i0 + i, j0 + j) = static_cast<std::uint8_t>(word >> i & 1U);
           }
         }
