@@ -27,4 +27,10 @@ void bind_cache(nb::module_& m);
 /// pointer, so that another thread may set a new one meanwhile.
 std::shared_ptr<Context> context();
 
+/// While it lives, the interpreter's lock is released. Made after the arrays of a call, whose owners need the lock.
+struct Computation {
+  std::shared_ptr<Context> context = python::context();
+  nb::gil_scoped_release released;
+};
+
 }  // namespace qkv::python

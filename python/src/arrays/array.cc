@@ -263,9 +263,4 @@ void Array::require_writable() const {
   }
 }
 
-std::optional<Array> optional_array(const char* function, const char* name, nb::handle object) {
-  if (object.is_none()) return std::nullopt;
-  return std::optional<Array>(std::in_place, function, name, object);
-}
-
 }  // namespace qkv::python

@@ -67,6 +67,15 @@ class Array {
     require_writable();
     return view<T, Rank>(type_of<T>());
   }
+  /// Where a view is expected: input() if that is of const elements, otherwise output().
+  template <class T, int Rank>
+  operator View<T, Rank>() const {  // NOLINT(google-explicit-constructor)
+    if constexpr (std::is_const_v<T>) {
+      return input<std::remove_const_t<T>, Rank>();
+    } else {
+      return output<T, Rank>();
+    }
+  }
 
  private:
   template <class T, int Rank>
@@ -102,17 +111,20 @@ class Array {
   nb::object owner_;
 };
 
-/// An Array made of None is empty.
-std::optional<Array> optional_array(const char* function, const char* name, nb::handle object);
+/// An Array, or None: a null view.
+class OptionalArray {
+ public:
+  OptionalArray(const char* function, const char* name, nb::handle object) {
+    if (!object.is_none()) array_.emplace(function, name, object);
+  }
+  template <class T, int Rank>
+  operator View<T, Rank>() const {  // NOLINT(google-explicit-constructor)
+    return array_ ? View<T, Rank>(*array_) : View<T, Rank>();
+  }
 
-template <class T, int Rank>
-View<const T, Rank> input_or_null(const std::optional<Array>& array) {
-  return array ? array->input<T, Rank>() : View<const T, Rank>();
-}
-template <class T, int Rank>
-View<T, Rank> output_or_null(const std::optional<Array>& array) {
-  return array ? array->output<T, Rank>() : View<T, Rank>();
-}
+ private:
+  std::optional<Array> array_;
+};
 
 [[noreturn]] void throw_type_error(const char* function, const Array& array, const char* wanted);
 

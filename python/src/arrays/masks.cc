@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "arrays/choice.h"
 #include "bindings.h"
 #include "qkv/block_map.h"
 #include "qkv/error.h"
@@ -14,11 +15,8 @@
 namespace qkv::python {
 
 Align parse_align(const char* function, const std::string& name) {
-  if (name == "square") return Align::kSquare;
-  if (name == "top_left") return Align::kTopLeft;
-  if (name == "bottom_right") return Align::kBottomRight;
-  throw OptionError("[" + std::string(function) + "] align must be \"square\", \"top_left\" or \"bottom_right\": got \"" +
-                    name + "\"");
+  return choice<Align>("[" + std::string(function) + "] align", name,
+                       {{"square", Align::kSquare}, {"top_left", Align::kTopLeft}, {"bottom_right", Align::kBottomRight}});
 }
 
 namespace {

@@ -2,11 +2,9 @@
 // made; the interpreter's lock is released while it computes.
 #include "qkv/attention.h"
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "attention/capture.h"
 #include "attention/options.h"
 #include "bindings.h"
 
@@ -14,24 +12,17 @@ namespace qkv::python {
 
 namespace {
 
-using Optional = std::optional<Array>;
-
 void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle weights, bool applied,
              const OptionsObject* options, CaptureObject* capture) {
   constexpr const char* kName = "attention";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out);
-  const Optional la = optional_array(kName, "lse", lse), wa = optional_array(kName, "weights", weights);
-  AttentionOptions o = options_or_default(options);
-  if (capture != nullptr) o.capture = {capture->look, capture->seen};
-  const std::shared_ptr<Context> with = context();
+  const OptionalArray la(kName, "lse", lse), wa(kName, "weights", weights);
+  const AttentionOptions o = options_or_default(options, capture);
   with_float_type(kName, qa, [&]<class T>() {
-    const auto qv = qa.input<T, 4>(), kv = ka.input<T, 4>(), vv = va.input<T, 4>();
-    const auto ov = oa.output<T, 4>();
-    const auto lv = output_or_null<Accumulator<T>, 3>(la);
-    const auto wv = output_or_null<Accumulator<T>, 4>(wa);
-    const nb::gil_scoped_release released;
-    const auto kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax;
-    attention_forward(qv, kv, vv, {.out = ov, .lse = lv, .weights = wv, .kind = kind}, o, *with);
+    const Computation call;
+    const AttentionOutputs<T> outputs{
+        .out = oa, .lse = la, .weights = wa, .kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax};
+    attention_forward(qa, ka, va, outputs, o, *call.context);
   });
 }
 
@@ -41,29 +32,20 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
   constexpr const char* kName = "attention_backward";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse),
       ga(kName, "dout", dout);
-  const Optional dqa = optional_array(kName, "dq", dq), dka = optional_array(kName, "dk", dk),
-                 dva = optional_array(kName, "dv", dv), dba = optional_array(kName, "dbias", dbias),
-                 dsa = optional_array(kName, "dsinks", dsinks), dpa = optional_array(kName, "dposition_bias", dposition_bias),
-                 dla = optional_array(kName, "dlse", dlse);
-  AttentionOptions o = options_or_default(options);
-  if (capture != nullptr) o.capture = {capture->look, capture->seen};
-  const std::shared_ptr<Context> with = context();
+  const OptionalArray dqa(kName, "dq", dq), dka(kName, "dk", dk), dva(kName, "dv", dv), dba(kName, "dbias", dbias),
+      dsa(kName, "dsinks", dsinks), dpa(kName, "dposition_bias", dposition_bias), dla(kName, "dlse", dlse);
+  const AttentionOptions o = options_or_default(options, capture);
   with_float_type(kName, qa, [&]<class T>() {
-    using Sum = Accumulator<T>;
-    AttentionGradients<T> gradients;
-    gradients.dq = output_or_null<T, 4>(dqa);
-    gradients.dk = output_or_null<T, 4>(dka);
-    gradients.dv = output_or_null<T, 4>(dva);
-    gradients.dbias = output_or_null<Sum, 4>(dba);
-    gradients.dsinks = output_or_null<Sum, 1>(dsa);
-    gradients.dposition_bias = output_or_null<Sum, 2>(dpa);
-    gradients.dlse = input_or_null<Sum, 3>(dla);
-    gradients.accumulate = accumulate;
-    const auto qv = qa.input<T, 4>(), kv = ka.input<T, 4>(), vv = va.input<T, 4>(), ov = oa.input<T, 4>(),
-               gv = ga.input<T, 4>();
-    const auto lv = la.input<Sum, 3>();
-    const nb::gil_scoped_release released;
-    attention_backward(qv, kv, vv, ov, lv, gv, gradients, o, *with);
+    const Computation call;
+    const AttentionGradients<T> gradients{.dq = dqa,
+                                          .dk = dka,
+                                          .dv = dva,
+                                          .dbias = dba,
+                                          .dsinks = dsa,
+                                          .dposition_bias = dpa,
+                                          .dlse = dla,
+                                          .accumulate = accumulate};
+    attention_backward(qa, ka, va, oa, la, ga, gradients, o, *call.context);
   });
 }
 
@@ -71,12 +53,10 @@ void weights(nb::handle q, nb::handle k, nb::handle weights, bool applied, const
   constexpr const char* kName = "attention_weights";
   const Array qa(kName, "q", q), ka(kName, "k", k), wa(kName, "weights", weights);
   const AttentionOptions o = options_or_default(options);
-  const std::shared_ptr<Context> with = context();
   with_float_type(kName, qa, [&]<class T>() {
-    const auto qv = qa.input<T, 4>(), kv = ka.input<T, 4>();
-    const auto wv = wa.output<Accumulator<T>, 4>();
-    const nb::gil_scoped_release released;
-    attention_forward(qv, kv, {}, {.weights = wv, .kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax}, o, *with);
+    const Computation call;
+    const AttentionOutputs<T> outputs{.weights = wa, .kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax};
+    attention_forward(qa, ka, {}, outputs, o, *call.context);
   });
 }
 
@@ -107,11 +87,8 @@ nb::dict plan(nb::handle q, nb::handle k, nb::handle v, const OptionsObject* opt
   constexpr const char* kName = "attention_plan";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v);
   const AttentionOptions o = options_or_default(options);
-  const std::shared_ptr<Context> with = context();
   nb::dict result;
-  with_float_type(kName, qa, [&]<class T>() {
-    result = plan_dict(attention_plan(qa.input<T, 4>(), ka.input<T, 4>(), va.input<T, 4>(), o, *with));
-  });
+  with_float_type(kName, qa, [&]<class T>() { result = plan_dict(attention_plan(qa.input<T, 4>(), ka, va, o, *context())); });
   return result;
 }
 
@@ -129,13 +106,10 @@ void merge(nb::sequence outs, nb::sequence lses, nb::handle out, nb::handle lse)
   with_float_type(kName, oa, [&]<class T>() {
     std::vector<View<const T, 4>> ovs;
     std::vector<View<const Accumulator<T>, 3>> lvs;
-    for (const Array& part : oas) ovs.push_back(part.input<T, 4>());
-    for (const Array& part : las) lvs.push_back(part.input<Accumulator<T>, 3>());
-    const auto ov = oa.output<T, 4>();
-    const auto lv = la.output<Accumulator<T>, 3>();
-    const std::shared_ptr<Context> with = context();
-    const nb::gil_scoped_release released;
-    merge_attention(ovs, lvs, ov, lv, *with);
+    for (const Array& part : oas) ovs.push_back(part);
+    for (const Array& part : las) lvs.push_back(part);
+    const Computation call;
+    merge_attention(ovs, lvs, oa, la, *call.context);
   });
 }
 

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "attention/capture.h"
+#include "arrays/choice.h"
 #include "attention/options.h"
 #include "bindings.h"
 #include "qkv/error.h"
@@ -13,35 +13,31 @@ namespace qkv::python {
 
 namespace {
 
-using Optional = std::optional<Array>;
 using Numbers = std::vector<Index>;
 
 CacheStorage parse_storage(const std::string& name) {
-  if (name == "float32") return CacheStorage::kF32;
-  if (name == "float64") return CacheStorage::kF64;
-  if (name == "bfloat16") return CacheStorage::kBF16;
-  if (name == "float16") return CacheStorage::kF16;
-  if (name == "int8") return CacheStorage::kInt8;
-  throw OptionError("[KVCache] storage must be \"float32\", \"float64\", \"bfloat16\", \"float16\" or \"int8\": got \"" + name +
-                    "\"");
+  return choice<CacheStorage>("[KVCache] storage", name,
+                              {{"float32", CacheStorage::kF32},
+                               {"float64", CacheStorage::kF64},
+                               {"bfloat16", CacheStorage::kBF16},
+                               {"float16", CacheStorage::kF16},
+                               {"int8", CacheStorage::kInt8}});
 }
 
 CacheLayout parse_layout(const std::string& name) {
-  if (name == "contiguous") return CacheLayout::kContiguous;
-  if (name == "ring") return CacheLayout::kRing;
-  if (name == "paged") return CacheLayout::kPaged;
-  throw OptionError("[KVCache] layout must be \"contiguous\", \"ring\" or \"paged\": got \"" + name + "\"");
+  return choice<CacheLayout>(
+      "[KVCache] layout", name,
+      {{"contiguous", CacheLayout::kContiguous}, {"ring", CacheLayout::kRing}, {"paged", CacheLayout::kPaged}});
 }
 
 void append(KVCache& cache, nb::handle k, nb::handle v, const std::optional<Numbers>& sequences) {
   constexpr const char* kName = "KVCache.append";
   const Array ka(kName, "k", k), va(kName, "v", v);
   with_float_type(kName, ka, [&]<class T>() {
-    const auto kv = ka.input<T, 4>(), vv = va.input<T, 4>();
     if (sequences) {
-      cache.append(*sequences, kv, vv);
+      cache.append(*sequences, ka.input<T, 4>(), va);
     } else {
-      cache.append(kv, vv);
+      cache.append(ka.input<T, 4>(), va);
     }
   });
 }
@@ -49,7 +45,7 @@ void append(KVCache& cache, nb::handle k, nb::handle v, const std::optional<Numb
 void read(const KVCache& cache, Index sequence, Index begin, nb::handle k, nb::handle v) {
   constexpr const char* kName = "KVCache.read";
   const Array ka(kName, "k", k), va(kName, "v", v);
-  with_wide_type(kName, ka, [&]<class T>() { cache.read(sequence, begin, ka.output<T, 3>(), va.output<T, 3>()); });
+  with_wide_type(kName, ka, [&]<class T>() { cache.read(sequence, begin, ka.output<T, 3>(), va); });
 }
 
 // shared > 0: the cascade.
@@ -57,20 +53,16 @@ void forward(const KVCache& cache, nb::handle q, const std::optional<Numbers>& s
              nb::handle lse, const OptionsObject* options, CaptureObject* capture) {
   constexpr const char* kName = "attention";
   const Array qa(kName, "q", q), oa(kName, "out", out);
-  const Optional la = optional_array(kName, "lse", lse);
-  AttentionOptions o = options_or_default(options);
-  if (capture != nullptr) o.capture = {capture->look, capture->seen};
-  const std::shared_ptr<Context> with = context();
+  const OptionalArray la(kName, "lse", lse);
+  const AttentionOptions o = options_or_default(options, capture);
   with_float_type(kName, qa, [&]<class T>() {
-    const auto qv = qa.input<T, 4>();
-    const auto ov = oa.output<T, 4>();
-    const auto lv = output_or_null<Accumulator<T>, 3>(la);
     const KeyValue kv = sequences ? cache.key_value(*sequences) : cache.key_value();
-    const nb::gil_scoped_release released;
+    const AttentionOutputs<T> outputs{oa, la};
+    const Computation call;
     if (shared > 0) {
-      attention_forward_cascade(qv, kv, shared, {.out = ov, .lse = lv}, o, *with);
+      attention_forward_cascade(qa, kv, shared, outputs, o, *call.context);
     } else {
-      attention_forward(qv, kv, {.out = ov, .lse = lv}, o, *with);
+      attention_forward(qa, kv, outputs, o, *call.context);
     }
   });
 }

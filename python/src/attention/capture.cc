@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrays/choice.h"
 #include "bindings.h"
 #include "qkv/error.h"
 
@@ -13,10 +14,9 @@ namespace qkv::python {
 namespace {
 
 CaptureOf parse_of(const std::string& name) {
-  if (name == "weights") return CaptureOf::kWeights;
-  if (name == "applied") return CaptureOf::kApplied;
-  if (name == "gradient") return CaptureOf::kGradient;
-  throw OptionError("[Capture] of must be \"weights\", \"applied\" or \"gradient\": got \"" + name + "\"");
+  return choice<CaptureOf>(
+      "[Capture] of", name,
+      {{"weights", CaptureOf::kWeights}, {"applied", CaptureOf::kApplied}, {"gradient", CaptureOf::kGradient}});
 }
 
 // None where nothing was asked for.

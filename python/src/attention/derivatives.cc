@@ -8,44 +8,16 @@ namespace qkv::python {
 
 namespace {
 
-using Optional = std::optional<Array>;
-
-struct TangentArrays {
-  TangentArrays(const char* function, nb::handle tq, nb::handle tk, nb::handle tv, nb::handle tbias)
-      : q(optional_array(function, "tq", tq)),
-        k(optional_array(function, "tk", tk)),
-        v(optional_array(function, "tv", tv)),
-        bias(optional_array(function, "tbias", tbias)) {}
-
-  template <class T>
-  AttentionTangents<T> views() const {
-    AttentionTangents<T> tangents;
-    tangents.q = input_or_null<T, 4>(q);
-    tangents.k = input_or_null<T, 4>(k);
-    tangents.v = input_or_null<T, 4>(v);
-    tangents.bias = input_or_null<T, 4>(bias);
-    return tangents;
-  }
-
-  Optional q, k, v, bias;
-};
-
 void jvp(nb::handle q, nb::handle k, nb::handle v, nb::handle lse, nb::handle tq, nb::handle tk, nb::handle tv,
          nb::handle tbias, nb::handle tout, nb::handle tlse, const OptionsObject* options) {
   constexpr const char* kName = "attention_jvp";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), la(kName, "lse", lse), oa(kName, "tout", tout);
-  const Optional tla = optional_array(kName, "tlse", tlse);
-  const TangentArrays tangents(kName, tq, tk, tv, tbias);
+  const OptionalArray tla(kName, "tlse", tlse);
+  const OptionalArray tqa(kName, "tq", tq), tka(kName, "tk", tk), tva(kName, "tv", tv), tba(kName, "tbias", tbias);
   const AttentionOptions o = options_or_default(options);
-  const std::shared_ptr<Context> with = context();
   with_wide_type(kName, qa, [&]<class T>() {
-    const auto qv = qa.input<T, 4>(), kv = ka.input<T, 4>(), vv = va.input<T, 4>();
-    const auto lv = la.input<T, 3>();
-    const auto tangent_views = tangents.views<T>();
-    const auto ov = oa.output<T, 4>();
-    const auto tlv = output_or_null<T, 3>(tla);
-    const nb::gil_scoped_release released;
-    attention_jvp(qv, kv, vv, lv, tangent_views, ov, tlv, o, *with);
+    const Computation call;
+    attention_jvp(qa, ka, va, la, AttentionTangents<T>{tqa, tka, tva, tba}, oa, tla, o, *call.context);
   });
 }
 
@@ -55,25 +27,15 @@ void double_backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, n
   constexpr const char* kName = "attention_double_backward";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse),
       da(kName, "dout", dout);
-  const TangentArrays cotangents(kName, ddq, ddk, ddv, ddbias);
-  const Optional gqa = optional_array(kName, "gq", gq), gka = optional_array(kName, "gk", gk),
-                 gva = optional_array(kName, "gv", gv), gda = optional_array(kName, "gdout", gdout),
-                 gba = optional_array(kName, "gbias", gbias);
+  const OptionalArray ddqa(kName, "tq", ddq), ddka(kName, "tk", ddk), ddva(kName, "tv", ddv), ddba(kName, "tbias", ddbias);
+  const OptionalArray gqa(kName, "gq", gq), gka(kName, "gk", gk), gva(kName, "gv", gv), gda(kName, "gdout", gdout),
+      gba(kName, "gbias", gbias);
   const AttentionOptions o = options_or_default(options);
-  const std::shared_ptr<Context> with = context();
   with_wide_type(kName, qa, [&]<class T>() {
-    AttentionSecondGradients<T> gradients;
-    gradients.gq = output_or_null<T, 4>(gqa);
-    gradients.gk = output_or_null<T, 4>(gka);
-    gradients.gv = output_or_null<T, 4>(gva);
-    gradients.gdout = output_or_null<T, 4>(gda);
-    gradients.gbias = output_or_null<T, 4>(gba);
-    const auto qv = qa.input<T, 4>(), kv = ka.input<T, 4>(), vv = va.input<T, 4>(), ov = oa.input<T, 4>(),
-               dv = da.input<T, 4>();
-    const auto lv = la.input<T, 3>();
-    const auto cotangent_views = cotangents.views<T>();
-    const nb::gil_scoped_release released;
-    attention_double_backward(qv, kv, vv, ov, lv, dv, cotangent_views, gradients, o, *with);
+    const Computation call;
+    attention_double_backward(qa, ka, va, oa, la, da, AttentionTangents<T>{ddqa, ddka, ddva, ddba},
+                              AttentionSecondGradients<T>{.gq = gqa, .gk = gka, .gv = gva, .gdout = gda, .gbias = gba}, o,
+                              *call.context);
   });
 }
 

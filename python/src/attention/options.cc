@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrays/choice.h"
 #include "bindings.h"
 #include "qkv/error.h"
 
@@ -14,10 +15,8 @@ namespace qkv::python {
 namespace {
 
 EmptyRow parse_empty_row(const std::string& name) {
-  if (name == "zero") return EmptyRow::kZero;
-  if (name == "mean") return EmptyRow::kMean;
-  if (name == "nan") return EmptyRow::kNaN;
-  throw OptionError("[attention] empty_row must be \"zero\", \"mean\" or \"nan\": got \"" + name + "\"");
+  return choice<EmptyRow>("[attention] empty_row", name,
+                          {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}});
 }
 
 // Calls Python with whole blocks of scores: function(scores, wants_slopes, batch, head, first_query, first_key) -> contiguous

@@ -7,6 +7,7 @@
 
 #include "arrays/array.h"
 #include "arrays/masks.h"
+#include "attention/capture.h"
 #include "qkv/attention.h"
 
 namespace qkv::python {
@@ -21,9 +22,11 @@ struct OptionsObject {
   std::vector<std::shared_ptr<const Array>> borrowed{};
 };
 
-/// None: all defaults.
-inline AttentionOptions options_or_default(const OptionsObject* options) {
-  return options == nullptr ? AttentionOptions{} : options->value;
+/// None: all defaults, no capture.
+inline AttentionOptions options_or_default(const OptionsObject* options, CaptureObject* capture = nullptr) {
+  AttentionOptions made = options == nullptr ? AttentionOptions{} : options->value;
+  if (capture != nullptr) made.capture = {capture->look, capture->seen};
+  return made;
 }
 
 }  // namespace qkv::python

@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays/array.h"
+#include "arrays/choice.h"
 #include "bindings.h"
 #include "qkv/error.h"
 
@@ -14,12 +15,12 @@ namespace qkv::python {
 namespace {
 
 RotaryScaling parse_scaling(const std::string& name) {
-  if (name == "none") return RotaryScaling::kNone;
-  if (name == "linear") return RotaryScaling::kLinear;
-  if (name == "ntk") return RotaryScaling::kNtk;
-  if (name == "yarn") return RotaryScaling::kYarn;
-  if (name == "llama3") return RotaryScaling::kLlama3;
-  throw OptionError("[Rotary] scaling must be \"none\", \"linear\", \"ntk\", \"yarn\" or \"llama3\": got \"" + name + "\"");
+  return choice<RotaryScaling>("[Rotary] scaling", name,
+                               {{"none", RotaryScaling::kNone},
+                                {"linear", RotaryScaling::kLinear},
+                                {"ntk", RotaryScaling::kNtk},
+                                {"yarn", RotaryScaling::kYarn},
+                                {"llama3", RotaryScaling::kLlama3}});
 }
 
 // x [B,H,T,D] -> y, turned forth or back.
@@ -27,17 +28,14 @@ template <bool kForward>
 void turn(const Rotary& rotary, nb::handle x, nb::handle y, Index offset, const std::vector<Index>& offsets, nb::handle ids) {
   constexpr const char* kName = kForward ? "Rotary.forward" : "Rotary.backward";
   const Array xa(kName, "x", x), ya(kName, "y", y);
-  const std::optional<Array> ia = optional_array(kName, "ids", ids);
-  const RotaryPositions positions{offset, offsets, input_or_null<Index, 2>(ia)};
-  const std::shared_ptr<Context> with = context();
+  const OptionalArray ia(kName, "ids", ids);
+  const RotaryPositions positions{offset, offsets, ia};
   with_float_type(kName, xa, [&]<class T>() {
-    const auto xv = xa.input<T, 4>();
-    const auto yv = ya.output<T, 4>();
-    const nb::gil_scoped_release released;
+    const Computation call;
     if constexpr (kForward) {
-      rotary.forward(xv, yv, positions, *with);
+      rotary.forward(xa.input<T, 4>(), ya, positions, *call.context);
     } else {
-      rotary.backward(xv, yv, positions, *with);
+      rotary.backward(xa.input<T, 4>(), ya, positions, *call.context);
     }
   });
 }

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays/array.h"
+#include "arrays/choice.h"
 #include "arrays/masks.h"
 #include "layers/nn.h"
 #include "qkv/error.h"
@@ -22,23 +23,17 @@ struct SavedObject {
 
 std::optional<EmptyRow> parse_empty_row(const std::optional<std::string>& name) {
   if (!name) return std::nullopt;
-  if (*name == "zero") return EmptyRow::kZero;
-  if (*name == "mean") return EmptyRow::kMean;
-  if (*name == "nan") return EmptyRow::kNaN;
-  throw OptionError("[nn] empty_row must be \"zero\", \"mean\" or \"nan\": got \"" + *name + "\"");
+  return choice<EmptyRow>("[nn] empty_row", *name,
+                          {{"zero", EmptyRow::kZero}, {"mean", EmptyRow::kMean}, {"nan", EmptyRow::kNaN}});
 }
 
 nn::QkNorm parse_qk_norm(const std::string& name) {
-  if (name == "none") return nn::QkNorm::kNone;
-  if (name == "head") return nn::QkNorm::kHead;
-  if (name == "vector") return nn::QkNorm::kVector;
-  throw OptionError("[nn] qk_norm must be \"none\", \"head\" or \"vector\": got \"" + name + "\"");
+  return choice<nn::QkNorm>("[nn] qk_norm", name,
+                            {{"none", nn::QkNorm::kNone}, {"head", nn::QkNorm::kHead}, {"vector", nn::QkNorm::kVector}});
 }
 
 nn::Init parse_init(const std::string& name) {
-  if (name == "linear") return nn::Init::kLinear;
-  if (name == "torch_mha") return nn::Init::kTorchMha;
-  throw OptionError("[nn] init must be \"linear\" or \"torch_mha\": got \"" + name + "\"");
+  return choice<nn::Init>("[nn] init", name, {{"linear", nn::Init::kLinear}, {"torch_mha", nn::Init::kTorchMha}});
 }
 
 void bind_config(nb::module_& m) {
@@ -103,8 +98,6 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const Cal
                    SavedObject* saved) {
   constexpr const char* kName = "nn.Layer.forward";
   const Array xa(kName, "x", x), ya(kName, "y", y);
-  const auto xv = xa.input<float, 3>();
-  const auto yv = ya.output<float, 3>();
   nn::ForwardOptions options;
   if (call != nullptr) options = call->options;
   std::vector<Index> offsets;
@@ -122,7 +115,7 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const Cal
   options.context = with.get();
   {
     const nb::gil_scoped_release released;
-    layer.forward_into(xv, yv, options, saved == nullptr ? nullptr : &saved->value);
+    layer.forward_into(xa, ya, options, saved == nullptr ? nullptr : &saved->value);
   }
   return to_numpy(std::move(seen));
 }
@@ -130,12 +123,9 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const Cal
 void backward(nn::Layer& layer, nb::handle dy, SavedObject& saved, nb::handle dx) {
   constexpr const char* kName = "nn.Layer.backward";
   const Array dya(kName, "dy", dy);
-  const std::optional<Array> dxa = optional_array(kName, "dx", dx);
-  const auto dyv = dya.input<float, 3>();
-  const auto dxv = output_or_null<float, 3>(dxa);
-  const std::shared_ptr<Context> with = context();
-  const nb::gil_scoped_release released;
-  layer.backward_into(dyv, saved.value, dxv, with.get());
+  const OptionalArray dxa(kName, "dx", dx);
+  const Computation call;
+  layer.backward_into(dya, saved.value, dxa, call.context.get());
 }
 
 struct StepObject {
@@ -147,12 +137,9 @@ void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, St
   const auto* attention = dynamic_cast<const nn::AttentionLayer*>(&layer);
   if (attention == nullptr) throw UnsupportedError("[nn.Layer.step] this layer has no keys and values to keep");
   const Array xa(kName, "x", x), ya(kName, "y", y);
-  const auto xv = xa.input<float, 3>();
-  const auto yv = ya.output<float, 3>();
-  const std::shared_ptr<Context> with = context();
   const Mask none;
-  const nb::gil_scoped_release released;
-  attention->step(xv, yv, cache, work.memory, mask == nullptr ? none : mask->mask, with.get());
+  const Computation call;
+  attention->step(xa, ya, cache, work.memory, mask == nullptr ? none : mask->mask, call.context.get());
 }
 
 nn::AttentionLayer& attention_layer(const char* function, nn::Layer& layer) {

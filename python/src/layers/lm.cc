@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "arrays/array.h"
+#include "arrays/choice.h"
 #include "layers/nn.h"
 #include "qkv/error.h"
 #include "qkv/lm/attention_report.h"
@@ -27,9 +28,8 @@ struct ModelObject {
 };
 
 lm::PositionKind parse_positions(const std::string& name) {
-  if (name == "learned") return lm::PositionKind::kLearned;
-  if (name == "rotary") return lm::PositionKind::kRotary;
-  throw OptionError("[AttentionLM] positions must be \"learned\" or \"rotary\": got \"" + name + "\"");
+  return choice<lm::PositionKind>("[AttentionLM] positions", name,
+                                  {{"learned", lm::PositionKind::kLearned}, {"rotary", lm::PositionKind::kRotary}});
 }
 
 void make_model(ModelObject* self, const std::string& text, const std::string& task, Index context, Index width, Index heads,
@@ -96,11 +96,10 @@ class Training {
   // As many steps as `seconds` has room for, at least one while there are any. Losses are kept here: what Ctrl-C interrupts
   // after a slice has all of them.
   void run(double seconds) {
-    const std::shared_ptr<Context> with = context();
-    const nb::gil_scoped_release released;
+    const Computation call;
     const auto start = std::chrono::steady_clock::now();
     while (trainer_.steps_done() < end_) {
-      losses_.push_back(trainer_.step(source_, *with));
+      losses_.push_back(trainer_.step(source_, *call.context));
       if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
     }
   }
@@ -170,9 +169,8 @@ std::string generate(const ModelObject& object, const std::string& prompt, Index
   options.allowed_ids = tokenizer.vocab_size();
   options.seed = seed;
   options.on_token = &check_signals;
-  const std::shared_ptr<Context> with = context();
-  const nb::gil_scoped_release released;
-  return tokenizer.decode(lm::generate(object.value.model, ids, options, *with));
+  const Computation call;
+  return tokenizer.decode(lm::generate(object.value.model, ids, options, *call.context));
 }
 
 nb::dict share_of(const lm::Share& share) {

@@ -36,22 +36,16 @@ Index count_of(const Modules& modules) {
 template <class Rows>
 void rows_forward(const char* function, const Rows& module, nb::handle x, nb::handle y) {
   const Array xa(function, "x", x), ya(function, "y", y);
-  const auto xv = xa.input<float, 2>();
-  const auto yv = ya.output<float, 2>();
-  const std::shared_ptr<Context> with = context();
-  const nb::gil_scoped_release released;
-  module.forward(xv, yv, *with);
+  const Computation call;
+  module.forward(xa, ya, *call.context);
 }
 
 template <class Rows>
 void rows_backward(const char* function, Rows& module, nb::handle x, nb::handle dy, nb::handle dx) {
   const Array xa(function, "x", x), dya(function, "dy", dy);
-  const std::optional<Array> dxa = optional_array(function, "dx", dx);
-  const auto xv = xa.input<float, 2>(), dyv = dya.input<float, 2>();
-  const auto dxv = output_or_null<float, 2>(dxa);
-  const std::shared_ptr<Context> with = context();
-  const nb::gil_scoped_release released;
-  module.backward(xv, dyv, dxv, *with);
+  const OptionalArray dxa(function, "dx", dx);
+  const Computation call;
+  module.backward(xa, dya, dxa, *call.context);
 }
 
 std::span<const std::int64_t> ids_of(const char* function, const Array& array) {
@@ -96,13 +90,9 @@ void bind_bf16(nb::module_& m) {
       "linear",
       [](nb::handle x, nb::handle weight, nb::handle bias, nb::handle y) {
         const Array xa("linear", "x", x), wa("linear", "weight", weight), ya("linear", "y", y);
-        const std::optional<Array> ba = optional_array("linear", "bias", bias);
-        const auto xv = xa.input<BFloat16, 2>(), wv = wa.input<BFloat16, 2>();
-        const auto bv = input_or_null<float, 1>(ba);
-        const auto yv = ya.output<BFloat16, 2>();
-        const std::shared_ptr<Context> with = context();
-        const nb::gil_scoped_release released;
-        nn::linear_forward(xv, wv, bv, yv, *with);
+        const OptionalArray ba("linear", "bias", bias);
+        const Computation call;
+        nn::linear_forward(xa, wa, ba, ya, *call.context);
       },
       nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"));
   m.def(
@@ -111,14 +101,9 @@ void bind_bf16(nb::module_& m) {
         constexpr const char* function = "linear_backward";
         const Array xa(function, "x", x), dya(function, "dy", dy), wa(function, "weight", weight);
         const Array dwa(function, "dweight", dweight);
-        const std::optional<Array> dxa = optional_array(function, "dx", dx), dba = optional_array(function, "dbias", dbias);
-        const auto xv = xa.input<BFloat16, 2>(), dyv = dya.input<BFloat16, 2>(), wv = wa.input<BFloat16, 2>();
-        const auto dxv = output_or_null<BFloat16, 2>(dxa);
-        const auto dwv = dwa.output<float, 2>();
-        const auto dbv = output_or_null<float, 1>(dba);
-        const std::shared_ptr<Context> with = context();
-        const nb::gil_scoped_release released;
-        nn::linear_backward(xv, dyv, wv, dxv, dwv, dbv, *with);
+        const OptionalArray dxa(function, "dx", dx), dba(function, "dbias", dbias);
+        const Computation call;
+        nn::linear_backward(xa, dya, wa, dxa, dwa, dba, *call.context);
       },
       nb::arg("x"), nb::arg("dy"), nb::arg("weight"), nb::arg("dx").none(), nb::arg("dweight"), nb::arg("dbias").none());
 }
@@ -133,18 +118,14 @@ void bind_embedding(nb::module_& m) {
            [](const nn::Embedding& self, nb::handle ids, nb::handle y) {
              const Array ia("Embedding.forward", "ids", ids), ya("Embedding.forward", "y", y);
              const auto numbers = ids_of("Embedding.forward", ia);
-             const auto yv = ya.output<float, 2>();
-             const std::shared_ptr<Context> with = context();
-             const nb::gil_scoped_release released;
-             self.forward(numbers, yv, false, *with);
+             const Computation call;
+             self.forward(numbers, ya, false, *call.context);
            })
       .def("backward", [](nn::Embedding& self, nb::handle ids, nb::handle dy) {
         const Array ia("Embedding.backward", "ids", ids), da("Embedding.backward", "dy", dy);
         const auto numbers = ids_of("Embedding.backward", ia);
-        const auto dyv = da.input<float, 2>();
-        const std::shared_ptr<Context> with = context();
-        const nb::gil_scoped_release released;
-        self.backward(numbers, dyv, *with);
+        const Computation call;
+        self.backward(numbers, da, *call.context);
       });
 }
 
@@ -158,19 +139,13 @@ void bind_mlp(nb::module_& m) {
       .def("forward",
            [](const nn::Mlp& self, nb::handle x, nb::handle y, nn::MlpSaved& saved) {
              const Array xa("MLP.forward", "x", x), ya("MLP.forward", "y", y);
-             const auto xv = xa.input<float, 2>();
-             const auto yv = ya.output<float, 2>();
-             const std::shared_ptr<Context> with = context();
-             const nb::gil_scoped_release released;
-             self.forward(xv, yv, saved, *with);
+             const Computation call;
+             self.forward(xa, ya, saved, *call.context);
            })
       .def("backward", [](nn::Mlp& self, nb::handle x, nb::handle dy, nb::handle dx, nn::MlpSaved& saved) {
         const Array xa("MLP.backward", "x", x), dya("MLP.backward", "dy", dy), dxa("MLP.backward", "dx", dx);
-        const auto xv = xa.input<float, 2>(), dyv = dya.input<float, 2>();
-        const auto dxv = dxa.output<float, 2>();
-        const std::shared_ptr<Context> with = context();
-        const nb::gil_scoped_release released;
-        self.backward(xv, dyv, dxv, saved, *with);
+        const Computation call;
+        self.backward(xa, dya, dxa, saved, *call.context);
       });
 }
 
@@ -211,12 +186,9 @@ void bind_modules(nb::module_& m) {
   m.def("cross_entropy", [](nb::handle logits, nb::handle targets, nb::handle dlogits) {
     const Array la("cross_entropy", "logits", logits), ta("cross_entropy", "targets", targets),
         da("cross_entropy", "dlogits", dlogits);
-    const auto lv = la.input<float, 2>();
     const auto numbers = ids_of("cross_entropy", ta);
-    const auto dv = da.output<float, 2>();
-    const std::shared_ptr<Context> with = context();
-    const nb::gil_scoped_release released;
-    return nn::cross_entropy(lv, numbers, dv, *with);
+    const Computation call;
+    return nn::cross_entropy(la, numbers, da, *call.context);
   });
 }
 
