@@ -23,15 +23,11 @@ cut("{{data}}" body)
 file(WRITE "${OUT}" "// Made by cmake/EmbedPage.cmake from src/view/page/.
 #include \"view/page.h\"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 const std::string_view kPageHead = R\"page(${head})page\";
 const std::string_view kPageBody = R\"page(${body})page\";
 const std::string_view kPageScript = R\"page(${html})page\";
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view
 ")

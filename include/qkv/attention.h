@@ -32,8 +32,7 @@
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The result of a row that may attend no key. In every case its lse is -inf and it adds nothing to dq, dk, dbias.
 enum class EmptyRow {
@@ -240,5 +239,4 @@ QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, View<const Float1
 /// Fills factors [B, H, Tq, Tk] with what dropout multiplies weight (b, h, i, j) by: 0 or 65536/(65536-t).
 QKV_API void dropout_factors(const Dropout& dropout, View<float, 4> factors);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

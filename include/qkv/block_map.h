@@ -18,8 +18,7 @@
 #include "qkv/export.h"
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 class Mask;
 
@@ -69,5 +68,4 @@ struct BlockMapSizes {
 };
 QKV_API BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

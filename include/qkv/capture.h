@@ -22,8 +22,7 @@
 
 #include "qkv/tensor.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// What is captured, and by which call: the other call ignores the request, so both may be passed the same options.
 enum class CaptureOf {
@@ -81,5 +80,4 @@ struct CaptureRequest {
   CaptureRequest(const Capture& look, CaptureResult& seen) : what(&look), result(&seen) {}
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

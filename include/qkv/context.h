@@ -12,8 +12,7 @@
 #include "qkv/export.h"
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Instruction sets that the kernels are compiled for, slowest first among those of one architecture. kScalar is in
 /// every build: what the compiler makes of 16-byte vectors without options for an instruction set.
@@ -81,5 +80,4 @@ class QKV_API Context {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -17,8 +17,7 @@
 
 #include "qkv/attention.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// A direction in which the inputs move; a null view stands for zeros.
 template <class T>
@@ -68,5 +67,4 @@ QKV_API void attention_double_backward(View<const double, 4> q, View<const doubl
                                        const AttentionSecondGradients<double>& gradients, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 
 #include "qkv/export.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Base of everything that qkv throws on purpose.
 class QKV_API Error : public std::runtime_error {
@@ -63,5 +62,4 @@ class QKV_API IoError : public Error {
   ~IoError() override;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

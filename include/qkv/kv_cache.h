@@ -33,8 +33,7 @@
 
 #include "qkv/attention.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The type that numbers are stored in. kInt8: an integer in -127 .. 127 times one scale per token and head, scale =
 /// max |row| / 127, so that no element is off by more than max |row| / 254; a row with a non-finite number becomes NaN
@@ -222,5 +221,4 @@ QKV_API void attention_forward_cascade(View<const Float16, 4> q, const KeyValue&
                                        const AttentionOutputs<Float16>& outputs, const AttentionOptions& options = {},
                                        Context& context = Context::default_context());
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

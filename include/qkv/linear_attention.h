@@ -33,8 +33,7 @@
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// phi. If no feature is below 0, no weight is.
 enum class FeatureMap {
@@ -118,5 +117,4 @@ QKV_API void linear_attention_backward(View<const double, 4> q, View<const doubl
 QKV_API void random_features(std::uint64_t seed, View<float, 2> features);
 QKV_API void random_features(std::uint64_t seed, View<double, 2> features);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -26,8 +26,7 @@
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Where the diagonal lies when Tq != Tk. kBottomRight: the last query sees the last key. kTopLeft: query 0 sees key 0.
 /// kSquare is the default of causal() and is legal only when Tq == Tk.
@@ -155,5 +154,4 @@ class QKV_API Mask {
 /// throw.
 QKV_API void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

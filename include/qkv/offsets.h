@@ -8,8 +8,7 @@
 
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 class Offsets {
  public:
@@ -39,5 +38,4 @@ class Offsets {
   std::size_t size_ = 0;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -16,8 +16,7 @@
 #include "qkv/mask.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// 2^(-8 (h + 1) / H) where H is a power of two; otherwise the slopes of the next lower power n, then every
 /// second slope of 2 n. [H]
@@ -73,5 +72,4 @@ class QKV_API PositionBias {
   View<const double, 2> f64_{};
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -19,8 +19,7 @@
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Which two columns form a pair. Weights trained with one layout give nonsense under the other.
 enum class RotaryLayout {
@@ -99,5 +98,4 @@ class QKV_API Rotary {
   double attention_factor_ = 1;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -18,8 +18,7 @@
 #include "qkv/export.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Scores of some queries and keys of one (batch, head): element (i, j) is query first_query + i and key first_key + j.
 template <class T>
@@ -80,5 +79,4 @@ std::shared_ptr<const ScoreMod> score_mod(Value value, Slope slope = {}) {
   return std::make_shared<ElementwiseScoreMod<Value, Slope>>(std::move(value), std::move(slope));
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

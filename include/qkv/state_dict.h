@@ -14,8 +14,7 @@
 
 #include "qkv/tensor.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Element types that files can hold and qkv reads.
 enum class DType { kBool, kU8, kI8, kI16, kU16, kI32, kU32, kI64, kU64, kF16, kBF16, kF32, kF64 };
@@ -85,5 +84,4 @@ class QKV_API StateDict {
   std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> places_;  // of names in entries_
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

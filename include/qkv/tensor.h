@@ -10,8 +10,7 @@
 
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// `count` * `size` bytes, 64-byte aligned. Throws ShapeError when the product overflows, std::bad_alloc when there is no
 /// memory.
@@ -89,5 +88,4 @@ class Tensor {
   std::unique_ptr<T, Free> data_;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Sizes, strides (in elements, never bytes) and positions. Signed, so that differences of positions are ordinary numbers.
 using Index = std::int64_t;
@@ -76,5 +75,4 @@ struct Float16 {
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>, float, T>;
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -23,8 +23,7 @@
 #include "qkv/attention.h"
 #include "qkv/offsets.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Where sequences lie: sequence b has queries [q_offsets[b], q_offsets[b + 1]) and keys likewise. Both are [B + 1] and start
 /// with 0. Lengths may be 0. Elements are Index or int32 (cu_seqlens); borrowed until the call returns.
@@ -121,5 +120,4 @@ QKV_API AttentionPlan attention_varlen_plan(View<const Float16, 3> q, View<const
                                             const RaggedOffsets& offsets, const AttentionOptions& options = {},
                                             Context& context = Context::default_context());
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -12,8 +12,7 @@
 #include "qkv/error.h"
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 class Tensor;
@@ -144,5 +143,4 @@ View<T, 4> split_heads(const View<T, 3>& x, Index num_heads) {
   return {x.data(), {x.size(0), num_heads, x.size(1), d}, {x.stride(0), d * x.stride(2), x.stride(1), x.stride(2)}};
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -8,8 +8,7 @@
 
 #include "attention/ragged/ragged.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 class Batch {
@@ -70,5 +69,4 @@ const Part& part_of(std::span<const Part> parts, Index item) {
   return *(std::upper_bound(parts.begin(), parts.end(), item, behind) - 1);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -5,8 +5,7 @@
 
 #include "core/philox.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 template <class T>
@@ -124,5 +123,4 @@ void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* l
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Writes out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [Tq, Dv].
 template <class T>
@@ -25,5 +24,4 @@ template <class T>
 void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* lse, Index lse_stride, const T* dout,
                   Index dout_stride, Index k_begin, Index k_count, Accumulator<T>* dv, Index dv_stride);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -13,8 +13,7 @@
 #include "core/threads/scratch.h"
 #include "qkv/attention.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 template <class T>
@@ -173,5 +172,4 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -11,8 +11,7 @@
 #include "core/cpu.h"
 #include "core/threads/callback_error.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr Index kMaxKeyTile = 256;
@@ -142,5 +141,4 @@ void add_tiles(const Problem<T>& p, Index b, Index key_tile, AttentionPlan& plan
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -4,13 +4,11 @@
 
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Adds the tiles of all heads of sequence b, query strips x chunks of `key_tile` keys, and the flops of their kept pairs.
 /// Throws what a callback throws.
 template <class T>
 void add_tiles(const Problem<T>& p, Index b, Index key_tile, AttentionPlan& plan);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -9,8 +9,7 @@
 #include "core/overlap.h"
 #include "core/philox.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 template <class T>
@@ -186,5 +185,4 @@ QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 template void check_bias_sizes(const char*, const char*, const View<const float, 4>&, const std::array<Index, 4>&);
 template void check_bias_sizes(const char*, const char*, const View<const double, 4>&, const std::array<Index, 4>&);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

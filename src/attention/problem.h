@@ -16,8 +16,7 @@
 /// define(T) for every element type of attention.
 #define QKV_FOR_EACH_ELEMENT(define) define(float) define(double) define(BFloat16) define(Float16)
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
 
@@ -114,5 +113,4 @@ Index repeat_stride(const View<T, Rank>& view, int axis) {
   return view.size(axis) == 1 ? 0 : view.stride(axis);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

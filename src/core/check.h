@@ -11,8 +11,7 @@
 #include "qkv/error.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The shortest decimal that reads back as the same number.
 inline std::string number_text(double value) {
@@ -53,5 +52,4 @@ void check(bool condition, std::string_view function, const Parts&... parts) {
     fail<ErrorType>(function, parts...);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

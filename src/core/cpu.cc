@@ -20,8 +20,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 // In the order of the enumerators.
@@ -135,5 +134,4 @@ Isa parse_isa(std::string_view name) {
   return *found;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -6,8 +6,7 @@
 
 #include "qkv/context.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 struct IsaCandidate {
   Isa isa;
@@ -17,5 +16,4 @@ struct IsaCandidate {
 /// Slowest first, as src/CMakeLists.txt compiles them. The CPU is asked once.
 QKV_API const std::vector<IsaCandidate>& isa_candidates();
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

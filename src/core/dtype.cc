@@ -10,8 +10,7 @@
 #include "core/check.h"
 #include "qkv/state_dict.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "AnyTensor holds little-endian bytes and is read in place");
@@ -166,5 +165,4 @@ AnyTensor any_tensor(const Tensor<double>& tensor) { return erased(tensor, DType
 AnyTensor any_tensor(const Tensor<std::uint8_t>& tensor) { return erased(tensor, DType::kU8); }
 AnyTensor any_tensor(const Tensor<std::int64_t>& tensor) { return erased(tensor, DType::kI64); }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -1,8 +1,7 @@
 // The one home of the exception classes' virtual tables, so that a type thrown in one library is caught in another.
 #include "qkv/error.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 Error::~Error() = default;
 ShapeError::~ShapeError() = default;
@@ -15,5 +14,4 @@ IoError::~IoError() = default;
 FormatError::FormatError(const std::string& text, std::uint64_t byte_offset)
     : Error(text + " (at byte " + std::to_string(byte_offset) + ")"), byte_offset_(byte_offset) {}
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr std::size_t kMaxShown = 120;
@@ -74,5 +73,4 @@ std::string escaped(std::string_view text) {
   return shown + '"';
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

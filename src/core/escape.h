@@ -6,13 +6,11 @@
 
 #include "qkv/export.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// `"text"` in double quotes: control characters, invalid UTF-8 and characters that reorder or hide text become \n, \x1b or
 /// \u{202e}; what is longer than 120 bytes is cut and ends in `...`. So a hostile name cannot drive a terminal or flood a
 /// message.
 QKV_API std::string escaped(std::string_view text);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -16,8 +16,7 @@
 #include "core/escape.h"
 #include "qkv/error.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 namespace fs = std::filesystem;
@@ -220,5 +219,4 @@ void write_file_atomically(const fs::path& path, std::string_view text) {
   write_file_atomically(path, std::as_bytes(std::span(text)));
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

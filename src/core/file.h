@@ -12,8 +12,7 @@
 #include "core/unfinished_files.h"
 #include "qkv/export.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// A regular file opened for reading. Its size is read once; a file that turns out to be shorter is an IoError.
 class QKV_API FileReader {
@@ -64,5 +63,4 @@ class QKV_API FileStage {
 QKV_API void write_file_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes);
 QKV_API void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

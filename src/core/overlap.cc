@@ -8,8 +8,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 // stride * d for every whole d in [low, high]
@@ -202,5 +201,4 @@ void check_outputs(std::string_view function, std::span<const NamedBox> outputs,
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

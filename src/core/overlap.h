@@ -10,8 +10,7 @@
 #include "qkv/export.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// A view of up to four axes without its element type.
 struct StridedBox {
@@ -63,5 +62,4 @@ QKV_API void check_outputs(std::string_view function, std::span<const NamedBox> 
 QKV_API void check_written(std::string_view function, const NamedBox& output);
 QKV_API void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

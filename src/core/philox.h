@@ -9,8 +9,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 using PhiloxWords = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
@@ -57,5 +56,4 @@ inline bool dropped(PhiloxKey key, Index i, Index j, std::uint32_t sequence_head
   return dropped(dropout_words(key, i, j, sequence_head), j, threshold);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -10,8 +10,7 @@
 
 #include "core/philox.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 class Random {
  public:
@@ -107,5 +106,4 @@ class Random {
   double spare_ = 0;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -3,8 +3,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 void StateDict::add(std::string name, AnyTensor tensor) {
   check<OptionError>(!contains(name), "StateDict::add", "a name may be there once: got a second \"", name, "\"");
@@ -42,5 +41,4 @@ StateDict StateDict::clone() const {
   return copy;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

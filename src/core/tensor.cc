@@ -7,8 +7,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // one cache line, one AVX-512 register
@@ -59,5 +58,4 @@ void* allocate_aligned(Index count, std::size_t size) {
 
 void free_aligned(void* memory) noexcept { std::free(memory); }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -9,8 +9,7 @@
 #include <cstring>
 #include <utility>
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 using Place = std::atomic<char*>;
@@ -50,5 +49,4 @@ void remove_unfinished_files() noexcept {
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 
 #include "qkv/export.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Holds a name from its construction to its destruction. Once kUnfinishedFiles are held, further names are not, and
 /// their files remain after a signal.
@@ -29,5 +28,4 @@ constexpr int kUnfinishedFiles = 64;
 /// Removes all files whose names are held. Async-signal-safe: for a handler that ends the process next.
 QKV_API void remove_unfinished_files() noexcept;
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

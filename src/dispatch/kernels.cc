@@ -27,8 +27,7 @@ extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512bf16, qkv_capture
 #endif
 }
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 #if defined(__x86_64__)
 namespace {
@@ -76,5 +75,4 @@ const KernelTables& kernel_tables(Isa isa) {
 #undef QKV_CASE
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

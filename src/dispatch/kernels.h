@@ -11,8 +11,7 @@
 #include "kernels/second_order/params.h"
 #include "qkv/context.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// One table for each src/kernels/*.cc.
 struct KernelTables {
@@ -57,5 +56,4 @@ inline KernelTable with_bf16_products(KernelTable avx512, const KernelTable& pro
   return avx512;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -3,9 +3,7 @@
 
 #include "core/file.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 
 std::vector<std::byte> read_file(const std::filesystem::path& path) {
   const FileReader reader(path);
@@ -31,6 +29,4 @@ void AtomicFiles::add(const std::filesystem::path& path, std::span<const std::by
 void AtomicFiles::add(const std::filesystem::path& path, std::string_view text) { add(path, std::as_bytes(std::span(text))); }
 void AtomicFiles::commit() { stage_->commit(); }
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -8,9 +8,7 @@
 #include "io/npy_header.h"
 #include "io/source.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -133,6 +131,4 @@ std::vector<std::byte> write_npy(const AnyTensor& tensor) {
 
 void save_npy(const std::filesystem::path& path, const AnyTensor& tensor) { write_file_atomically(path, write_npy(tensor)); }
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -6,9 +6,7 @@
 #include <string_view>
 #include <utility>
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 namespace {
 
 struct Name {
@@ -186,6 +184,4 @@ std::string npy_descr(DType dtype) {
   return {};
 }
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

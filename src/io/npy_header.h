@@ -7,9 +7,7 @@
 
 #include "io/source.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 
 struct NpyHeader {
   DType dtype = DType::kF32;
@@ -25,6 +23,4 @@ NpyHeader parse_npy_header(const std::string& text, std::uint64_t start, const S
 /// "<f4". Empty for a dtype that .npy cannot name.
 std::string npy_descr(DType dtype);
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -9,9 +9,7 @@
 #include "io/safetensors_header.h"
 #include "io/source.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;  // a file starts with the header's length, a little-endian u64
@@ -165,6 +163,4 @@ void save_safetensors(const std::filesystem::path& path, const StateDict& state)
   write_file_atomically(path, write_safetensors(state));
 }
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -9,9 +9,7 @@
 #include <optional>
 #include <unordered_set>
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 namespace {
 
 using Json = nlohmann::json;
@@ -237,6 +235,4 @@ Header parse_header(const std::string& text, std::uint64_t start, const Source& 
   return HeaderReader(text, start, source).read();
 }
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

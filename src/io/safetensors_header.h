@@ -8,9 +8,7 @@
 
 #include "io/source.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// Bounds the work of a hostile header, since StateDict searches names linearly; the largest shards have a few thousand
@@ -38,6 +36,4 @@ struct Header {
 /// `text` is the header, which begins at byte `start` of `source`. Checks the JSON alone; errors go through `source`.
 Header parse_header(const std::string& text, std::uint64_t start, const Source& source);
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -18,9 +18,7 @@
 #include "qkv/error.h"
 #include "qkv/state_dict.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 
 /// More axes than any tensor has, and few enough to bound the work of a hostile shape.
 inline constexpr std::size_t kMaxAxes = 64;
@@ -102,6 +100,4 @@ inline void check_tensor(std::string_view function, const std::string& name, con
   }
 }
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -12,9 +12,7 @@
 #include "qkv/nn/cross_entropy.h"
 #include "qkv/nn/dropout.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 /// What one layer's forward keeps for backward. Plain layers use `attention` and `out` alone.
@@ -237,6 +235,4 @@ std::vector<LayerTrace> AttentionLM::trace(View<const Index, 2> ids, Context& co
   return traces;
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

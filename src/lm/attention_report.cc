@@ -7,9 +7,7 @@
 #include "core/check.h"
 #include "lm/draw.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 /// Sums one kind of key over the rows.
@@ -129,6 +127,4 @@ PredictionScore score_predictions(const AttentionLM& model, const BatchSource& s
   return score;
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

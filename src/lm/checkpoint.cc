@@ -6,9 +6,7 @@
 #include "qkv/io/safetensors.h"
 #include "qkv/lm/trainer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 constexpr const char* kStep = "lm.step";
@@ -119,6 +117,4 @@ void save_checkpoint(const std::string& path, const AttentionLM& model, const Ch
 
 Checkpoint load_checkpoint(const std::string& path) { return checkpoint_from_state(io::load_safetensors(path)); }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -9,9 +9,7 @@
 #include "lm/metadata.h"
 #include "lm/model.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 constexpr const char* kPrefix = "lm.";
@@ -150,6 +148,4 @@ const AttentionLMConfig& checked(const AttentionLMConfig& c) {
   return c;
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

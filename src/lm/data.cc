@@ -6,9 +6,7 @@
 #include "core/check.h"
 #include "lm/draw.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 constexpr double kHiddenShare = 0.15;  // BERT, arXiv:1810.04805, section 3.1
@@ -157,6 +155,4 @@ void BatchSource::fill(Index step, Batch& batch) const {
   for (Index row = 0; row < shape_.batch; ++row) fill_row(step, row, row_of(batch.inputs, row), row_of(batch.targets, row));
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -6,9 +6,7 @@
 
 #include "core/random.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// What numbers are drawn for; different purposes never share a counter.
 enum class Draw : std::uint32_t { kParameters = 1, kDropout, kWindow, kCharacter, kHidden, kSample, kScore };
@@ -24,6 +22,4 @@ inline std::uint64_t derived_seed(std::uint64_t seed, Draw purpose, Index a, Ind
 /// In [0, n), n >= 1.
 inline Index draw_below(Random& random, Index n) { return static_cast<Index>(random.below(static_cast<std::uint64_t>(n))); }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

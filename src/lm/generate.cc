@@ -9,9 +9,7 @@
 #include "lm/draw.h"
 #include "lm/model.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 struct Decoder::Impl {
   const AttentionLM::Impl& model;
@@ -160,6 +158,4 @@ std::vector<Index> generate(const AttentionLM& model, std::span<const Index> pro
   return ids;
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -4,9 +4,7 @@
 #include <charconv>
 #include <string>
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// True when the whole text is one number; `value` is then that number.
 template <class Number>
@@ -15,6 +13,4 @@ bool parsed(const std::string& text, Number& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -6,9 +6,7 @@
 #include "core/check.h"
 #include "lm/draw.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 /// Each part draws from its own seed, so that adding a part changes no other.
@@ -152,6 +150,4 @@ void add_to(Tensor<float>& out, const Tensor<float>& add) {
   for (Index i = 0; i < out.count(); ++i) to[i] += from[i];
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -12,9 +12,7 @@
 #include "qkv/nn/linear.h"
 #include "qkv/nn/mlp.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// One layer. Without blocks it is attention alone.
 struct Block {
@@ -52,6 +50,4 @@ const AttentionLMConfig& checked(const AttentionLMConfig& config);
 /// out += add, element by element. Same size.
 void add_to(Tensor<float>& out, const Tensor<float>& add);
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -7,9 +7,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 /// One step's constants, rounded to f32 where PyTorch rounds them.
@@ -106,6 +104,4 @@ double clip_global_norm(std::span<const nn::Parameter> parameters, double max_no
   return norm;
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -5,9 +5,7 @@
 #include "nn/attention/projected_halves.h"
 #include "nn/rows/gather_sum.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 /// [rows, E] as one sequence [1, rows, E].
@@ -57,6 +55,4 @@ void TableProjection::backward(AttentionLM::Impl& model, std::span<const Index> 
   back(*model.pos, model.parameters[1].gradient, dpos);
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -8,9 +8,7 @@
 
 #include "lm/model.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 struct TableProjection {
   Tensor<float> tok, pos;    // [V, P], [T, P]: the projected tables
@@ -29,6 +27,4 @@ struct TableProjection {
                 View<const float, 3> dprojected, Context& context);
 };
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

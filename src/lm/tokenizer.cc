@@ -6,9 +6,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 constexpr const char* kEntry = "tokenizer.characters";
@@ -141,6 +139,4 @@ std::string CharTokenizer::decode(std::span<const Index> ids) const {
   return text;
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

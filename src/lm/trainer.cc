@@ -7,9 +7,7 @@
 #include "core/check.h"
 #include "lm/draw.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 namespace {
 
 /// Switches the model to training mode for its lifetime.
@@ -72,6 +70,4 @@ TrainResult Trainer::run(const BatchSource& source, Context& context) {
   return result;
 }
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -6,9 +6,7 @@
 
 #include "reference/scores.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace reference {
+namespace qkv::inline v0::reference {
 namespace {
 
 /// One row of weights: w[j] = p[j] / l, p[j] = keep ? exp(s[j] - m) : 0, l = sum_j p[j] + exp(sink - m), m = max of s and sink.
@@ -153,6 +151,4 @@ QKV_REFERENCE(double)
 QKV_REFERENCE(long double)
 #undef QKV_REFERENCE
 
-}  // namespace reference
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::reference

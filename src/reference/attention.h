@@ -12,9 +12,7 @@
 
 #include "qkv/attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace reference {
+namespace qkv::inline v0::reference {
 
 /// May query i of head h of sequence b attend key j?
 using Keep = std::function<bool(Index b, Index h, Index i, Index j)>;
@@ -69,6 +67,4 @@ Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<cons
 template <class T>
 Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>::Sizes& bias_sizes);
 
-}  // namespace reference
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::reference

@@ -12,9 +12,7 @@
 
 #include "qkv/linear_attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace reference {
+namespace qkv::inline v0::reference {
 
 template <class N>
 struct LinearOptions {
@@ -387,6 +385,4 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
   return result;
 }
 
-}  // namespace reference
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::reference

@@ -6,9 +6,7 @@
 
 #include "reference/attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace reference {
+namespace qkv::inline v0::reference {
 
 template <class T>
 inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
@@ -85,6 +83,4 @@ struct Scores {
   }
 };
 
-}  // namespace reference
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::reference

@@ -5,9 +5,7 @@
 
 #include "reference/scores.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace reference {
+namespace qkv::inline v0::reference {
 namespace {
 
 template <class T>
@@ -191,6 +189,4 @@ QKV_REFERENCE(double)
 QKV_REFERENCE(long double)
 #undef QKV_REFERENCE
 
-}  // namespace reference
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::reference

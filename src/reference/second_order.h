@@ -4,9 +4,7 @@
 
 #include "reference/attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace reference {
+namespace qkv::inline v0::reference {
 
 /// A direction in the space of inputs; a null view stands for zeros.
 template <class T>
@@ -48,6 +46,4 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
                                             View<const T, 3> dlse, const Tangents<T>& cotangents,
                                             const Options<T>& options = {});
 
-}  // namespace reference
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::reference

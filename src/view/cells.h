@@ -7,9 +7,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// The largest weight of the block of rows x columns that starts at (row, column), clipped to the map; NaN when all of them
 /// are.
@@ -27,6 +25,4 @@ inline float largest_weight(View<const float, 4> weights,  // [L, H, Tq, Tk]
 /// Whether white is more readable than black on it: luma of ITU-R BT.601, times 1000.
 inline bool is_dark(Rgb c) { return 299 * c.red + 587 * c.green + 114 * c.blue < 140'000; }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -7,9 +7,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 struct Lab {
@@ -76,6 +74,4 @@ int colour_index(float weight, float top, ColourScale scale) {
   return static_cast<int>(std::lround(place * (kNumColours - 1)));
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -6,9 +6,7 @@
 #include <array>
 #include <string_view>
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 constexpr char kFirst = ' ';
@@ -37,6 +35,4 @@ bool glyph_dot(char character, int column, int row) {
   return (row_bits(glyph[static_cast<std::size_t>(row)]) >> (kGlyphWidth - 1 - column) & 1) != 0;
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -6,9 +6,7 @@
 
 #include "view/text.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 void check_labels(const char* name, const std::vector<std::string>& labels, Index wanted, const AttentionMap& map) {
@@ -103,6 +101,4 @@ HeadStatistics head_statistics(const AttentionMap& map, Index layer, Index head)
   return sum;
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -10,9 +10,7 @@
 #include "view/page.h"
 #include "view/text.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 constexpr Index kMaxFloat16Weights = 262'144;  // 0.7 MB of base64
@@ -155,6 +153,4 @@ void save_html(const std::filesystem::path& path, const AttentionMap& map, const
   write_file_atomically(path, render_html(map, options));
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

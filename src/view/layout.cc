@@ -7,9 +7,7 @@
 
 #include "view/text.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 constexpr int kLargestCell = 56;         // room for "100" at scale 2 and a margin
@@ -167,6 +165,4 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
   return out;
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -8,9 +8,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 struct Box {
   int x = 0, y = 0, width = 0, height = 0;
@@ -72,6 +70,4 @@ std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& opti
 
 Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWidth& text_width);
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -5,9 +5,7 @@
 
 #include <string_view>
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// Everything up to the text of <title>.
 extern const std::string_view kPageHead;
@@ -16,6 +14,4 @@ extern const std::string_view kPageBody;
 /// The script that draws M, and the end of the page.
 extern const std::string_view kPageScript;
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

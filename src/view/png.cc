@@ -12,9 +12,7 @@
 #include "view/scene.h"
 #include "view/text.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 class PngCanvas final : public Canvas {
@@ -112,6 +110,4 @@ void save_png(const std::filesystem::path& path, const AttentionMap& map, const 
   write_file_atomically(path, render_png(map, options));
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

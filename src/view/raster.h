@@ -6,9 +6,7 @@
 
 #include "view/scene.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 struct Raster {
   Raster(int width_pixels, int height_pixels)
@@ -29,6 +27,4 @@ void raster_cells(Raster& raster, const Box& origin, const AttentionMap& map, co
 
 std::vector<std::byte> encode_png(const Raster& raster);
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -7,9 +7,7 @@
 #include "view/cells.h"
 #include "view/text.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 void outline(Canvas& canvas, const Box& box) {
@@ -148,6 +146,4 @@ void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, co
   }
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -6,9 +6,7 @@
 
 #include "view/layout.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// An entry of the picture's palette: 0 to 239 are the colour map, then these.
 using Paint = std::uint8_t;
@@ -48,6 +46,4 @@ Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layou
 
 void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout);
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -6,9 +6,7 @@
 #include "view/scene.h"
 #include "view/text.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 constexpr int kFontSize = 9;  // pixels at scale 1; a monospaced font advances by about 0.6 of it
@@ -106,6 +104,4 @@ void save_svg(const std::filesystem::path& path, const AttentionMap& map, const 
   write_file_atomically(path, render_svg(map, options));
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -7,9 +7,7 @@
 #include "view/layout.h"
 #include "view/text.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 constexpr int kMostLabelColumns = 12;
@@ -292,6 +290,4 @@ std::string render_table(const AttentionMap& map, const MapOptions& options) {
   return out;
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

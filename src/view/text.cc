@@ -8,9 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 namespace {
 
 constexpr char32_t kVisibleSpace = 0x2423, kVisibleNewline = 0x21B5, kVisibleTab = 0x21E5, kEllipsis = 0x2026;
@@ -257,6 +255,4 @@ std::string percent_text(float weight) {
   return weight == 0 ? "." : std::to_string(std::lround(100 * static_cast<double>(weight)));
 }
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -7,9 +7,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// One decoded character: a code point, or a byte that is not part of valid UTF-8 (then `valid` is false).
 struct Character {
@@ -54,6 +52,4 @@ std::string encode_base64(std::string_view bytes);
 /// Percent as an integer: "12"; "." for exactly 0, "0" for what rounds to 0, "-" for NaN.
 std::string percent_text(float weight);
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

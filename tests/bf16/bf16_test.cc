@@ -18,17 +18,16 @@ extern const qkv::LinearAttentionTable qkv_linear_attention_kernels_avx512;
 extern const qkv::SecondOrderTable qkv_second_order_kernels_avx512;
 }
 
-namespace qkv {
-namespace test {
+namespace qkv::test {
 namespace {
 
 enum class Products { kPairs, kTiles };
 Products chosen_products = Products::kPairs;
 
 }  // namespace
-}  // namespace test
+}  // namespace qkv::test
 
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// This program's own index of kernels, linked in the place of dispatch/kernels.cc: AVX-512's with the stand-in for the
 /// products.
@@ -43,8 +42,7 @@ const KernelTables& kernel_tables(Isa) {
   return test::chosen_products == test::Products::kTiles ? tiles : pairs;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0
 
 namespace qkv::test {
 namespace {

@@ -12,9 +12,7 @@
 
 #include "qkv/export.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 
 /// The bytes of a regular file. Throws IoError (path and reason) when it cannot be read or its size changes during the read.
 QKV_API std::vector<std::byte> read_file(const std::filesystem::path& path);
@@ -50,6 +48,4 @@ class QKV_API AtomicFiles {
   std::unique_ptr<Stage> stage_;
 };
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -11,9 +11,7 @@
 #include "qkv/export.h"
 #include "qkv/state_dict.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 
 /// The result is row-major and little-endian whatever the file's order. Throws FormatError (with the byte offset) for a broken
 /// header or a dtype that is not read, IoError when the file cannot be read. Limits: a header of 65,535 bytes, 64 axes.
@@ -25,6 +23,4 @@ QKV_API std::vector<std::byte> write_npy(const AnyTensor& tensor);
 /// Atomic (file.h).
 QKV_API void save_npy(const std::filesystem::path& path, const AnyTensor& tensor);
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

@@ -12,9 +12,7 @@
 #include "qkv/export.h"
 #include "qkv/state_dict.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace io {
+namespace qkv::inline v0::io {
 
 /// Entries keep the order of the header. Throws FormatError (with the byte offset) for a broken rule or a dtype that is not
 /// read, IoError when the file cannot be read. Limits: a header of 100,000,000 bytes (the format's), 65,536 tensors and 64 axes
@@ -29,6 +27,4 @@ QKV_API std::vector<std::byte> write_safetensors(const StateDict& state);
 /// Atomic (file.h).
 QKV_API void save_safetensors(const std::filesystem::path& path, const StateDict& state);
 
-}  // namespace io
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::io

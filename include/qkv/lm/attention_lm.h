@@ -22,9 +22,7 @@
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// How the model encodes a token's position.
 enum class PositionKind {
@@ -122,6 +120,4 @@ class QKV_API AttentionLM : public nn::Module {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

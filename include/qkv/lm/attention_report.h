@@ -10,9 +10,7 @@
 #include "qkv/lm/attention_lm.h"
 #include "qkv/lm/data.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// Over the rows i >= 1 (T = 1 has none: both are 0).
 struct Share {
@@ -61,6 +59,4 @@ struct PredictionScore {
 QKV_API PredictionScore score_predictions(const AttentionLM& model, const BatchSource& source, Index batches = 4,
                                           Context& context = Context::default_context());
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

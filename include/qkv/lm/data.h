@@ -11,9 +11,7 @@
 #include "qkv/tensor.h"
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// The patterned text of the default run: 36 characters, repeated 100 times; the alphabet is " abcxyz".
 QKV_API std::string default_text();
@@ -70,6 +68,4 @@ class QKV_API BatchSource {
   Tensor<Index> given_;  // [steps, B, T + 1] or [steps, B]
 };
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -16,9 +16,7 @@
 #include "qkv/kv_cache.h"
 #include "qkv/lm/attention_lm.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// Reads characters one by one and holds the logits of the next. Borrows the model, which must be causal.
 class QKV_API Decoder {
@@ -58,6 +56,4 @@ struct GenerateOptions {
 QKV_API std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt,
                                     const GenerateOptions& options = {}, Context& context = Context::default_context());
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

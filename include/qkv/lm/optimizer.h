@@ -9,9 +9,7 @@
 #include "qkv/nn/module.h"
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 struct AdamOptions {
   double beta1 = 0.9;
@@ -62,6 +60,4 @@ QKV_API double global_norm(std::span<const nn::Parameter> parameters);
 /// Scales the gradients by max_norm / (norm + 1e-6) where the norm exceeds max_norm, as PyTorch does. Returns the norm before.
 QKV_API double clip_global_norm(std::span<const nn::Parameter> parameters, double max_norm);
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

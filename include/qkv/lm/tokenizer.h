@@ -10,9 +10,7 @@
 #include "qkv/export.h"
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 /// The code points of a UTF-8 text. Throws FormatError with the byte offset of the first byte that is not UTF-8
 /// (a stray or missing continuation byte, an overlong form, a surrogate, a value above U+10FFFF).
@@ -43,6 +41,4 @@ class QKV_API CharTokenizer {
   std::vector<char32_t> characters_;
 };
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -15,9 +15,7 @@
 #include "qkv/lm/tokenizer.h"
 #include "qkv/state_dict.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace lm {
+namespace qkv::inline v0::lm {
 
 struct StepReport {
   Index step = 0;  ///< from 0
@@ -84,6 +82,4 @@ QKV_API void save_checkpoint(const std::string& path, const AttentionLM& model, 
                              const std::string& task, Index step, const AdamState* adam = nullptr);
 QKV_API Checkpoint load_checkpoint(const std::string& path);
 
-}  // namespace lm
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::lm

@@ -15,9 +15,7 @@
 #include "qkv/kv_cache.h"
 #include "qkv/nn/layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// Whether a form can have an output projection.
 enum class OutputProjection { kNone, kOptional, kRequired };
@@ -147,6 +145,4 @@ class QKV_API AttentionLayer : public Layer {
   Tensor<float> k_norm_, k_norm_gradient_;          // [D] or [Wkv]
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -4,9 +4,7 @@
 
 #include "qkv/nn/layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// y[b, i] = mean over j of x[b, j]; any embed_dim.
 class QKV_API AveragePooling : public Layer {
@@ -42,6 +40,4 @@ class QKV_API FixedWeights : public Layer {
   Tensor<float> w_, gradient_;  // [T]
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -8,9 +8,7 @@
 #include "qkv/export.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// mean over m of log(sum_v exp(logits[m, v])) - logits[m, targets[m]], over the rows with a target; -1 marks a row without
 /// one. dlogits [M, V] = (softmax(logits) - onehot(targets)) / number of targets; 0 in the other rows; shares no memory with
@@ -18,6 +16,4 @@ namespace nn {
 QKV_API double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> targets, View<float, 2> dlogits,
                              Context& context = Context::default_context());
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -6,15 +6,11 @@
 
 #include "qkv/attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// y [B, T, E] = x * factor: a dropped NaN stays NaN, as in PyTorch. y may be x. An inactive dropout copies.
 /// OptionError as for attention's dropout.
 QKV_API void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& dropout,
                            Context& context = Context::default_context());
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

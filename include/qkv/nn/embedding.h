@@ -4,9 +4,7 @@
 #include "qkv/context.h"
 #include "qkv/nn/module.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct EmbeddingOptions {
   Index num_embeddings = 0;
@@ -45,6 +43,4 @@ class QKV_API Embedding : public Module {
   Tensor<float> weight_, gradient_;  // [V, E]
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

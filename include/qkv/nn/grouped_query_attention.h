@@ -4,9 +4,7 @@
 
 #include "qkv/nn/attention_layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// Hugging Face's Llama names: q_proj.weight [H D, E], k_proj.weight and v_proj.weight [Hkv D, E], o_proj.weight [E, H D].
 /// Biases of q, k, v and of o are independent (Qwen 2 has the first, GPT-OSS both). Norms q_norm.weight and k_norm.weight: [D]
@@ -20,6 +18,4 @@ class QKV_API GroupedQueryAttention : public AttentionLayer {
   explicit GroupedQueryAttention(const LayerConfig& config);
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

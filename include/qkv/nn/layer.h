@@ -12,9 +12,7 @@
 #include "qkv/nn/module.h"
 #include "qkv/rotary.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct ForwardOptions {
   Mask mask = {};                          ///< intersected with the layer's causal mask; what it borrows must outlive backward
@@ -129,6 +127,4 @@ QKV_API std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict
 /// {1} for layers without heads; empty where no weights of attention are found.
 QKV_API std::vector<Index> possible_heads(std::string_view name, const StateDict& state);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

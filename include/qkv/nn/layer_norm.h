@@ -4,9 +4,7 @@
 #include "qkv/context.h"
 #include "qkv/nn/module.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct LayerNormOptions {
   Index embed_dim = 0;
@@ -40,6 +38,4 @@ class QKV_API LayerNorm : public Module {
   Tensor<float> partial_sums_;              // [blocks, 2, E]: workspace of backward
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -8,9 +8,7 @@
 #include "qkv/context.h"
 #include "qkv/nn/module.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct LinearOptions {
   Index in_features = 0;
@@ -57,6 +55,4 @@ QKV_API void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> 
                              View<BFloat16, 2> dx, View<float, 2> dweight, View<float, 1> dbias,
                              Context& context = Context::default_context());
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -3,9 +3,7 @@
 
 #include "qkv/nn/linear.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// y = x * Phi(x), Phi the normal distribution function. [M, E]; y may be x.
 QKV_API void gelu_forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context());
@@ -48,6 +46,4 @@ class QKV_API Mlp : public Module {
   Linear contract_;  // [E, F]
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -11,9 +11,7 @@
 #include "qkv/state_dict.h"
 #include "qkv/tensor.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// One named parameter and its gradient: views of memory that the module owns, both contiguous and of `sizes`.
 /// Valid until the module is loaded, moved or destroyed.
@@ -70,6 +68,4 @@ inline void resize(Tensor<float>& tensor, std::initializer_list<Index> sizes) {
   resize(tensor, std::span<const Index>(sizes.begin(), sizes.size()));
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

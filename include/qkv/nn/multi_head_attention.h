@@ -4,9 +4,7 @@
 
 #include "qkv/nn/attention_layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// Parameters q_proj k_proj v_proj o_proj; from a file of torch.nn.MultiheadAttention in_proj_weight in_proj_bias out_proj.
 /// Scale 1/sqrt(head_dim). Defaults: dropout 0.1 on weights and on the output, empty rows kMean.
@@ -17,6 +15,4 @@ class QKV_API MultiHeadAttention : public AttentionLayer {
   explicit MultiHeadAttention(const LayerConfig& config);
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -13,9 +13,7 @@
 
 #include "qkv/nn/attention_layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 class QKV_API SelfAttentionV1 : public AttentionLayer {
  public:
@@ -54,6 +52,4 @@ QKV_API SelfAttentionV2 to_v2(const SelfAttentionV1& layer);
 QKV_API SelfAttentionV3 to_v3(const SelfAttentionV4& layer);
 QKV_API SelfAttentionV4 to_v4(const SelfAttentionV3& layer);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -9,9 +9,7 @@
 
 #include "qkv/nn/grouped_query_attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// Shard `part` of `parts` of a layer with an output projection: its H / parts query heads and the key/value heads that they
 /// read. parts divides H, and divides Hkv or is a multiple of it (then shards share a key/value head, each with a copy). Only
@@ -22,6 +20,4 @@ QKV_API GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Ind
 /// Adds the gradients of the shard's parameters to theirs in the whole layer: summed over all parts, its backward.
 QKV_API void add_shard_gradients(AttentionLayer& whole, const GroupedQueryAttention& shard, Index part, Index parts);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -12,9 +12,7 @@
 
 #include "qkv/tensor.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// The attention of one sequence. Row i of a head is what query i looks at; it sums to 1, or is all 0 or all NaN where every
 /// key is masked (EmptyRow). A weight after dropout may exceed 1.
@@ -98,6 +96,4 @@ struct HeadStatistics {
 
 QKV_API HeadStatistics head_statistics(const AttentionMap& map, Index layer, Index head);
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -7,9 +7,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// How the page stores a weight, relative to the map's largest weight (peak). The page states its largest error.
 enum class HtmlPrecision {
@@ -28,6 +26,4 @@ QKV_API std::string render_html(const AttentionMap& map, const HtmlOptions& opti
 /// Writes the file atomically; throws IoError.
 QKV_API void save_html(const std::filesystem::path& path, const AttentionMap& map, const HtmlOptions& options = {});
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

@@ -8,9 +8,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// The file's bytes. A sequence too long for one pixel per weight shows the largest weight of each block, and says so.
 QKV_API std::vector<std::byte> render_png(const AttentionMap& map, const MapOptions& options = {});
@@ -18,6 +16,4 @@ QKV_API std::vector<std::byte> render_png(const AttentionMap& map, const MapOpti
 /// Writes the file atomically; throws IoError.
 QKV_API void save_png(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options = {});
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

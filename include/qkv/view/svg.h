@@ -6,9 +6,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 /// Up to this many cells are rectangles with tooltips; a larger picture embeds its cells as PNG and keeps text and lines as
 /// vectors.
@@ -19,6 +17,4 @@ QKV_API std::string render_svg(const AttentionMap& map, const MapOptions& option
 /// Writes the file atomically; throws IoError.
 QKV_API void save_svg(const std::filesystem::path& path, const AttentionMap& map, const MapOptions& options = {});
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

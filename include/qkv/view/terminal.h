@@ -6,9 +6,7 @@
 
 #include "qkv/view/heatmap.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace view {
+namespace qkv::inline v0::view {
 
 struct TerminalOptions {
   MapOptions map{};
@@ -26,6 +24,4 @@ QKV_API std::string render_terminal(const AttentionMap& map, const TerminalOptio
 /// Weights in percent, rounded to integers: row i is query i, column j key j. Nothing is cut off, however wide the table is.
 QKV_API std::string render_table(const AttentionMap& map, const MapOptions& options = {});
 
-}  // namespace view
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::view

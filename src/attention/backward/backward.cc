@@ -5,8 +5,7 @@
 #include "core/check.h"
 #include "core/overlap.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 template <class T>
@@ -55,5 +54,4 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

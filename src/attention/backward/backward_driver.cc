@@ -14,8 +14,7 @@
 #include "core/threads/scratch.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 /// One part of the batch that has keys, in the order in which work items are claimed.
@@ -255,5 +254,4 @@ void plan_backward(const Batch<T>& batch, const Context& context, AttentionPlan&
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -4,8 +4,7 @@
 
 #include "attention/batch.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// What forward returned, and the gradient that arrives at out.
 template <class T>
@@ -24,5 +23,4 @@ void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, cons
 template <class T>
 void plan_backward(const Batch<T>& batch, const Context& context, AttentionPlan& plan);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

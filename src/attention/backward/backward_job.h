@@ -13,8 +13,7 @@
 #include "attention/scores/bias_gradient.h"
 #include "attention/scores/position_gradient.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 void zero_rows(const View<T, 4>& view, Index b, Index h, Index begin, Index count) {
@@ -161,5 +160,4 @@ struct BackwardJob {
   }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -10,8 +10,7 @@
 #include "attention/backward/row_lse.h"
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 struct BackwardRows {
@@ -133,5 +132,4 @@ struct OwnScratch {
         sums(kernel + bytes.kernel + bytes.bias + bytes.position) {}
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

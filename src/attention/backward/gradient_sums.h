@@ -13,8 +13,7 @@
 #include "attention/problem.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// True for types whose sums are kept in scratch until they are rounded.
 template <class T>
@@ -91,5 +90,4 @@ class GradientSums {
   Turn* turns_ = nullptr;  // [slots]
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

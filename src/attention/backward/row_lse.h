@@ -9,8 +9,7 @@
 
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// lse * log2(e) of one query tile as high + low, +inf for an empty row (exp2(s - inf) = 0).
 /// An lse rounded to T shifts every weight of its row by up to half an ulp of lse: 4 eps at 16. Where an lse is larger
@@ -50,5 +49,4 @@ void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, In
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 #include "attention/problem.h"
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Throws ShapeError unless each gradient that is given has the sizes of its tensor.
 template <class T>
@@ -45,5 +44,4 @@ void zero_all(const View<T, 4>& view) {
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

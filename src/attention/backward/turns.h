@@ -9,8 +9,7 @@
 
 #include "core/threads/context_impl.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 using Turn = std::atomic<Index>;
 
@@ -24,5 +23,4 @@ inline void wait_for_turn(const Turn& turn, Index number) {
 
 inline void pass_turn(Turn& turn, Index number) { turn.store(number + 1, std::memory_order_release); }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

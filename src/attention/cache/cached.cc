@@ -5,8 +5,7 @@
 #include "core/check.h"
 #include "core/threads/callback_error.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr Index kOnePage = 0;  // the block table of a sequence that is one page
@@ -112,5 +111,4 @@ void check_ring_mask(const char* function, const KeyValue& kv, const BoundMask& 
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

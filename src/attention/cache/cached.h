@@ -6,8 +6,7 @@
 #include "attention/mask/node.h"
 #include "qkv/kv_cache.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The first position of sequence b that is held.
 Index first_held(const KeyValue& kv, Index b);
@@ -21,5 +20,4 @@ void check_cached_call(const char* function, const KeyValue& kv, Index q_len, co
 /// what a mask says that a ring's window cuts.
 void check_ring_mask(const char* function, const KeyValue& kv, const BoundMask& mask);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -11,8 +11,7 @@
 #include "kernels/carver.h"
 #include "qkv/kv_cache.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
@@ -204,5 +203,4 @@ void cascade_rounded_once(const View<const T, 4>& q, const KeyValue& kv, Index s
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

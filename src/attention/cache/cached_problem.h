@@ -3,13 +3,11 @@
 
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Throws ShapeError, OptionError, UnsupportedError. Refers to the cache and the options.
 template <class T>
 Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
                                const AttentionOptions& options, Context& context, CallMemory& memory);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

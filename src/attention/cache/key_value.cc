@@ -5,8 +5,7 @@
 #include "core/check.h"
 #include "qkv/kv_cache.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 template <class T>
@@ -100,5 +99,4 @@ QKV_DEFINE(BFloat16)
 QKV_DEFINE(Float16)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -13,8 +13,7 @@
 #include "core/check.h"
 #include "dispatch/kernels.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr const char* kAppend = "KVCache::append";
@@ -380,5 +379,4 @@ void KVCache::read(Index sequence, Index begin, View<double, 3> k, View<double, 
   impl_->read(sequence, begin, k, v);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

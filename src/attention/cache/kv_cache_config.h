@@ -6,8 +6,7 @@
 #include "core/check.h"
 #include "qkv/kv_cache.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 inline Index tokens_of_page(const KVCacheConfig& c) {
   if (c.layout == CacheLayout::kPaged) return c.page_size;
@@ -56,5 +55,4 @@ inline KVCacheConfig checked(KVCacheConfig c) {
   return c;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

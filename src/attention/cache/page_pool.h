@@ -6,8 +6,7 @@
 
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 class PagePool {
  public:
@@ -37,5 +36,4 @@ class PagePool {
   std::vector<Index> free_;     // the last one is taken next
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -4,8 +4,7 @@
 #include "kernels/cache/params.h"
 #include "qkv/kv_cache.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The kernels' name for it: both enumerations have the same order.
 inline StoredType stored_type(CacheStorage storage) {
@@ -33,5 +32,4 @@ inline const char* storage_name(CacheStorage storage) {
   return names[static_cast<int>(storage)];
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -12,8 +12,7 @@
 #include "core/threads/region.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -305,5 +304,4 @@ void CaptureJob<T>::add_to_results(const Worker& w, const Rows& r) const {
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

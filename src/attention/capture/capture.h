@@ -8,8 +8,7 @@
 #include "dispatch/kernels.h"
 #include "kernels/capture/params.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// What backward needs beside a Problem to know the gradient of a weight.
 template <class T>
@@ -82,5 +81,4 @@ class CaptureJob {
   Turn* turns_ = nullptr;  // [B, places]: whose sums are added next
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -4,8 +4,7 @@
 // (capture.cc).
 #include "attention/capture/worker.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const {
@@ -70,5 +69,4 @@ void CaptureJob<T>::count_entries(const Worker& w, const Rows& r, const double* 
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -8,8 +8,7 @@
 
 #include "attention/capture/capture.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -89,5 +88,4 @@ void CaptureJob<T>::write_statistics(const RowSums<T>& sums, const ForwardTile<T
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

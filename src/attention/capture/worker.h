@@ -7,8 +7,7 @@
 #include "attention/capture/capture.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The largest weights of a row, if no kernel tracks them. `zeros`: whether a 0 counts.
 template <class Number>
@@ -67,5 +66,4 @@ struct CaptureJob<T>::Worker {
   }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

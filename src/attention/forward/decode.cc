@@ -1,7 +1,6 @@
 #include "attention/forward/decode.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 DecodeShape decode_shape(const Problem<T>& p) {
@@ -28,5 +27,4 @@ DecodeShape decode_shape(const Problem<T>& p) {
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -4,8 +4,7 @@
 
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Below this many keys the tiled kernel's start is cheaper.
 inline constexpr Index kDecodeMinKeys = 64;
@@ -30,5 +29,4 @@ struct DecodeShape {
 template <class T>
 DecodeShape decode_shape(const Problem<T>& p);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

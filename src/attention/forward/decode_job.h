@@ -10,8 +10,7 @@
 #include "attention/empty_rows.h"
 #include "attention/forward/decode.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 struct DecodeJob {
@@ -88,5 +87,4 @@ struct DecodeJob {
   }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

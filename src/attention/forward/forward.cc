@@ -4,8 +4,7 @@
 #include "attention/forward/forward_driver.h"
 #include "core/overlap.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 template <class T>
@@ -69,5 +68,4 @@ void forward(const View<const T, 3>& q, const View<const T, 3>& k, const View<co
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

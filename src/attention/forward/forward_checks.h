@@ -6,8 +6,7 @@
 #include "attention/problem.h"
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// False for a default-constructed view, true for a view of a tensor without elements.
 template <class T, int Rank>
@@ -34,5 +33,4 @@ void check_sizes_of(const char* function, const Problem<T>& p, const AttentionOu
                     function, "lse must be [B, H, Tq] or null: got ", outputs.lse, " for q ", p.q);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

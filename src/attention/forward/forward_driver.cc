@@ -12,8 +12,7 @@
 #include "core/threads/region.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 /// Reading a byte takes as long as this many operations if the cache lies in memory.
@@ -242,5 +241,4 @@ void plan_forward(const Batch<T>& batch, AttentionPlan& plan) {
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -5,8 +5,7 @@
 #include "attention/batch.h"
 #include "attention/capture/capture.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// In a ragged batch the tensors of all tokens are one sequence, [1, H, total, ...], and weights are [1, 1, 1, count]:
 /// [H, Tq, Tk] of each sequence, one after the other.
@@ -18,5 +17,4 @@ void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, Ca
 template <class T>
 void plan_forward(const Batch<T>& batch, AttentionPlan& plan);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

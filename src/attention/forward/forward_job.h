@@ -8,8 +8,7 @@
 #include "attention/empty_rows.h"
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 inline constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
 
@@ -96,5 +95,4 @@ struct ForwardJob {
   }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

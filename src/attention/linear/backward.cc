@@ -10,8 +10,7 @@
 #include "core/overlap.h"
 #include "core/threads/region.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 /// The cost of a second sum of the state's gradient, as a share of the whole.
@@ -301,5 +300,4 @@ QKV_DEFINE(float)
 QKV_DEFINE(double)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

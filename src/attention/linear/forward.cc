@@ -10,8 +10,7 @@
 #include "core/overlap.h"
 #include "core/threads/region.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 /// The cost of the second sum of states: half of all work on states, compared with states and squares together.
@@ -172,5 +171,4 @@ QKV_DEFINE(float)
 QKV_DEFINE(double)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

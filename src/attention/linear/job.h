@@ -8,8 +8,7 @@
 #include "core/threads/context_impl.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 struct LinearJob {
@@ -81,5 +80,4 @@ struct LinearJob {
   }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

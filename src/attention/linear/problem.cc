@@ -8,8 +8,7 @@
 #include "core/overlap.h"
 #include "dispatch/kernels.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 template <class T>
@@ -251,5 +250,4 @@ QKV_INSTANTIATE(float)
 QKV_INSTANTIATE(double)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 #include "kernels/linear_attention/params.h"
 #include "qkv/linear_attention.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 struct LinearProblem {
@@ -70,5 +69,4 @@ void store_state(const T* state, Index item, Index num_kv_heads, bool add, const
 /// threads idle for longer than that. `extra`: the cost of the second sum, as a share of the whole.
 bool segments_at_once(Index heads, Index segments, int threads, double extra);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

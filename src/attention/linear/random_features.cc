@@ -7,8 +7,7 @@
 #include "core/random.h"
 #include "qkv/linear_attention.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 using Row = std::vector<double>;
@@ -66,5 +65,4 @@ void fill(std::uint64_t seed, const View<T, 2>& features) {
 void random_features(std::uint64_t seed, View<float, 2> features) { fill(seed, features); }
 void random_features(std::uint64_t seed, View<double, 2> features) { fill(seed, features); }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

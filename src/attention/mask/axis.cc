@@ -2,8 +2,7 @@
 #include "attention/mask/leaves.h"
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 struct BoundWords {
@@ -172,5 +171,4 @@ MaskPartPtr make_first(Index n) { return std::make_shared<First>(n); }
 MaskPartPtr make_rows(IndexSpan positions) { return std::make_shared<Rows>(positions); }
 MaskPartPtr make_columns(IndexSpan positions) { return std::make_shared<Columns>(positions); }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

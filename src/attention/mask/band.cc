@@ -3,8 +3,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 /// keep = (j - i - offset) % step == 0
@@ -144,5 +143,4 @@ MaskPartPtr make_chunked(Index size, Align align, std::vector<Index> starts, boo
   return std::make_shared<Chunked>(size, align, std::move(starts), has_starts);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

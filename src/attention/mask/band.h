@@ -4,8 +4,7 @@
 
 #include "attention/mask/leaves.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// keep(i, j) = low <= j - i <= high
 struct Diagonals {
@@ -47,5 +46,4 @@ class Band final : public MaskPart {
   BandOptions options_;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -12,8 +12,7 @@
 #include "core/random.h"
 #include "core/threads/callback_error.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 Index blocks_of(Index length, Index block) { return (length + block - 1) / block; }
@@ -191,5 +190,4 @@ BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes) {
   return map;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -2,8 +2,7 @@
 #include "attention/mask/leaves.h"
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr const char* kFunction = "Mask::blocks";
@@ -151,5 +150,4 @@ MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map) {
   return std::make_shared<Blocks>(std::move(map));
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -11,8 +11,7 @@
 #include "core/check.h"
 #include "core/threads/callback_error.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 /// keep = values[b, h, i, j] != 0, or the opposite.
@@ -152,5 +151,4 @@ MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep, std::optio
 }
 MaskPartPtr make_callback(MaskCallback keep) { return std::make_shared<Callback>(std::move(keep)); }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

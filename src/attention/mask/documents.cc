@@ -5,8 +5,7 @@
 #include "attention/mask/band.h"
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr const char* kFunction = "Mask::documents";
@@ -194,5 +193,4 @@ MaskPartPtr make_documents(IndexSpan q_offsets, IndexSpan k_begins, IndexSpan k_
                                      inside.keeps_everything() ? "" : inside.describe());
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

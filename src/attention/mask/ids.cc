@@ -6,8 +6,7 @@
 #include "attention/mask/leaves.h"
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr Index kBlock = 32;
@@ -153,5 +152,4 @@ MaskPartPtr make_document_ids(View<const Index, 2> q_ids, View<const Index, 2> k
   return std::make_shared<DocumentIds>(q_ids, k_ids, per_sequence);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

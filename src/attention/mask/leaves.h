@@ -7,8 +7,7 @@
 
 #include "attention/mask/part.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 using IndexSpan = std::span<const Index>;
 
@@ -58,5 +57,4 @@ MaskPartPtr make_union(std::vector<Mask::Node> alternatives);
 /// The alternatives of a node that is one union; the node itself otherwise.
 std::vector<Mask::Node> alternatives_of(const Mask::Node& node);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 #include "attention/mask/node.h"
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 std::shared_ptr<const Mask::Node> node_of(MaskPartPtr part) {
@@ -175,5 +174,4 @@ Mask operator|(const Mask& a, const Mask& b) {
 
 std::string Mask::describe() const { return node_ == nullptr ? "everything" : text_of(*node_); }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

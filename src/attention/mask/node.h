@@ -8,8 +8,7 @@
 
 #include "attention/mask/shown_keys.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Throws ShapeError or OptionError if the mask does not fit the sizes.
 void check_mask(const Mask& mask, const MaskExtent& extent, const char* function);
@@ -52,5 +51,4 @@ Index mask_next_key(const void* mask, Index b, Index h, Index i0, Index ni, Inde
 /// Queries [begin, end) that may attend any of keys [j0, j0 + nj), conservatively.
 void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -13,8 +13,7 @@
 #include "kernels/params.h"
 #include "qkv/mask.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 class DenseSummaries;
 class DenseVisitor;
@@ -117,5 +116,4 @@ void check_square(const char* function, const char* what, Align align, Index q_l
 /// Throws ShapeError unless there is one value per sequence.
 void check_one_each(const char* function, const char* what, std::size_t values, Index batch);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -1,7 +1,6 @@
 #include "attention/mask/shown_keys.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 int ShownKeys::verdict(const Pairs& t) const {
   const Index end = t.j0 + t.nj;
@@ -25,5 +24,4 @@ std::string ShownKeys::text(bool) const {
   return p.pinned == 0 ? window : "(" + window + " | Mask::first(" + std::to_string(p.pinned) + "))";
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -5,8 +5,7 @@
 #include "attention/mask/part.h"
 #include "qkv/kv_cache.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// keep = begin <= j and (j < pinned or j is in the window of query i). Refers to the cache.
 class ShownKeys final : public MaskPart {
@@ -41,5 +40,4 @@ class ShownKeys final : public MaskPart {
   Index begin_, pinned_;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

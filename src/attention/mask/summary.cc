@@ -7,8 +7,7 @@
 #include "core/threads/region.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 constexpr Index kBlockQueries = 32, kBlockKeys = 64;  // a lane mask; half of the widest chunk of keys
@@ -206,5 +205,4 @@ const DenseSummaries* DenseSummaries::make(const Mask::Node* node, Context& cont
   return this;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -9,8 +9,7 @@
 #include "attention/mask/part.h"
 #include "core/threads/scratch.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The numbers behind a dense leaf, [B|1, H|1, Tq|1, Tk|1]; an axis of size 1 repeats.
 struct DenseValues {
@@ -95,5 +94,4 @@ class DenseSummaries {
   Index count_ = 0;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 #include "core/check.h"
 #include "core/threads/callback_error.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 int verdict_of(const Mask::Node& node, const Pairs& pairs) {
@@ -279,5 +278,4 @@ void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

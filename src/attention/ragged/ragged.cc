@@ -4,8 +4,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 void check_offsets(const char* function, const char* name, const Offsets& offsets, Index total) {
@@ -80,5 +79,4 @@ void check_tokens(const char* function, const char* name, const View<T, 3>& toke
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -8,8 +8,7 @@
 #include "attention/problem.h"
 #include "qkv/varlen.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Views numbers [total, heads] as one sequence, [1, heads, total]; for tokens see qkv/view.h. Null stays null.
 template <class T>
@@ -75,5 +74,4 @@ struct RaggedProblem {
 template <class T>
 void check_tokens(const char* function, const char* name, const View<T, 3>& tokens, Index total, Index heads, Index width);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

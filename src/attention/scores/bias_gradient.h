@@ -7,8 +7,7 @@
 #include "attention/backward/turns.h"
 #include "attention/problem.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Whether a bias, or its gradient, repeats over the queries.
 template <class T>
@@ -57,5 +56,4 @@ struct BiasGradient {
   }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -2,8 +2,7 @@
 #include "core/philox.h"
 #include "qkv/attention.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 // factors[b, h, i, j] = dropped ? 0 : 65536 / (65536 - t); all 1 where dropout is not active
 void dropout_factors(const Dropout& dropout, View<float, 4> factors) {
@@ -29,5 +28,4 @@ void dropout_factors(const Dropout& dropout, View<float, 4> factors) {
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -8,8 +8,7 @@
 #include "core/threads/context_impl.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 std::vector<double> alibi_slopes(Index num_heads) {
   check<OptionError>(num_heads >= 0, "alibi_slopes", "num_heads must not be negative: got ", num_heads);
@@ -180,5 +179,4 @@ template void check_position_bias<double>(const PositionBias&, Index, Index, Ind
 template struct PositionVectors<float>;
 template struct PositionVectors<double>;
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -7,8 +7,7 @@
 #include "core/threads/scratch.h"
 #include "qkv/position_bias.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class Sum>
 struct PositionVectors {
@@ -31,5 +30,4 @@ inline Index position_offset(const PositionBias& bias, Index q_len, Index kv_len
   return bias.align() == Align::kBottomRight ? kv_len - q_len : 0;
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -8,8 +8,7 @@
 #include "attention/problem.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 struct PositionGradient {
@@ -45,5 +44,4 @@ struct PositionGradient {
   static Index first_diagonal(const BackwardTile<T>& tile) { return tile.k_begin - (tile.q_begin + tile.q_count - 1); }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -10,8 +10,7 @@
 #include "core/threads/region.h"
 #include "core/threads/scratch.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 void check_options(Index head_dim, const RotaryOptions& o, Index rotary_dim) {
@@ -176,5 +175,4 @@ Rotary::Rotary(Index head_dim, const RotaryOptions& options) : head_dim_(head_di
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

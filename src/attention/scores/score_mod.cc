@@ -1,10 +1,8 @@
 // The one function of ScoreMod that the user does not write.
 #include "qkv/score_mod.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 ScoreMod::~ScoreMod() = default;
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

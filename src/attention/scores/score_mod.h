@@ -7,8 +7,7 @@
 #include "kernels/params.h"
 #include "qkv/score_mod.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// The function behind the kernels' TileScoreMod; `mod` points at a ScoreMod.
 template <class Sum>
@@ -24,5 +23,4 @@ void score_mod_tile(const void* mod, Index batch, Index head, Index i0, Index ni
   });
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

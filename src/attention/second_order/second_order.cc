@@ -9,8 +9,7 @@
 #include "core/threads/scratch.h"
 #include "kernels/carver.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 /// Throws ShapeError unless the view is null or [B, H, Tq].
@@ -230,5 +229,4 @@ QKV_DEFINE(float)
 QKV_DEFINE(double)
 #undef QKV_DEFINE
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

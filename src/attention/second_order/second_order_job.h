@@ -14,8 +14,7 @@
 #include "dispatch/kernels.h"
 #include "qkv/derivatives.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 template <class T>
 struct SecondOrderJob {
@@ -176,5 +175,4 @@ struct SecondOrderJob {
   }
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -13,8 +13,7 @@
 
 #include "qkv/context.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,5 +99,4 @@ int available_threads() {
   return std::clamp(threads, 1, kMaxThreads);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

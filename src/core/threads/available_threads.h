@@ -5,8 +5,7 @@
 #include <optional>
 #include <string_view>
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// A larger number of threads is treated as a mistake.
 inline constexpr int kMaxThreads = 1024;
@@ -16,5 +15,4 @@ inline constexpr int kMaxThreads = 1024;
 /// Version 2: cpu.max. Version 1: cpu.cfs_quota_us and cpu.cfs_period_us below cpu/ or cpu,cpuacct/.
 std::optional<double> cgroup_cpus(std::string_view membership, const std::filesystem::path& root);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

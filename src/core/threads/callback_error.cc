@@ -3,8 +3,7 @@
 #include <exception>
 #include <utility>
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 thread_local std::exception_ptr kept;
@@ -19,5 +18,4 @@ void rethrow_callback_error() {
   if (kept != nullptr) std::rethrow_exception(std::exchange(kept, nullptr));
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -5,8 +5,7 @@
 
 #include "qkv/export.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Whether a callback of this thread has thrown an exception that has not been rethrown.
 bool callback_failed() noexcept;
@@ -28,5 +27,4 @@ bool guard_callback(const Body& body) noexcept {
   }
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

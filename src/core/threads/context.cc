@@ -10,8 +10,7 @@
 #include "core/threads/available_threads.h"
 #include "core/threads/context_impl.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 // Of the region, of any context, that this thread works in: whether an item of it has failed. Null outside of regions. A nested
@@ -130,5 +129,4 @@ void Context::parallel_for(Index items, const std::function<void(Index item, int
   impl_->executor->run(workers, [&region](int worker) { region.work(worker); });
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

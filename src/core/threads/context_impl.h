@@ -7,8 +7,7 @@
 #include "core/threads/scratch.h"
 #include "qkv/context.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// Whether an item of the region that this thread works in has thrown.
 QKV_API bool region_failed();
@@ -25,5 +24,4 @@ struct Context::Impl {
   ScratchPool scratch;
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -3,8 +3,7 @@
 
 #include <pthread.h>
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 std::atomic<std::uint64_t> generation{0};
@@ -19,5 +18,4 @@ std::uint64_t fork_generation() {
   return generation.load(std::memory_order_relaxed);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

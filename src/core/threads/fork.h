@@ -5,8 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// How many forks lie between this process and the one that loaded the library. It costs one load: no system call per region.
 std::uint64_t fork_generation();
@@ -28,5 +27,4 @@ class RegionLock {
   std::atomic<std::uint64_t> word_{0};  // 2 * generation of the last holder, + 1 while held
 };
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

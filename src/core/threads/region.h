@@ -8,8 +8,7 @@
 #include "core/threads/callback_error.h"
 #include "core/threads/context_impl.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 /// What one element of light work (a copy, a normalised value) and one work item of attention cost in addition to their
 /// products.
@@ -31,5 +30,4 @@ void parallel_for_flops(Context& context, Index items, double flops, const Body&
   for (Index item = 0; item < items; ++item) whole_item(item, 0);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -10,8 +10,7 @@
 #include "core/threads/context_impl.h"
 #include "qkv/tensor.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 std::mutex& list_mutex() {
@@ -86,5 +85,4 @@ std::size_t ScratchPool::held_bytes() const {
 
 ScratchLease borrow_scratch(Context& context, std::size_t bytes) { return {context.impl().scratch, bytes}; }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -10,8 +10,7 @@
 
 #include "qkv/context.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 
 class QKV_API ScratchPool {
  public:
@@ -72,5 +71,4 @@ class ScratchLease {
 /// Scratch of at least `bytes`, 64-byte aligned. 0 bytes borrow nothing.
 QKV_API ScratchLease borrow_scratch(Context& context, std::size_t bytes);
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

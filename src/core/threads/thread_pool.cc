@@ -14,8 +14,7 @@
 #include "core/threads/fork.h"
 #include "qkv/context.h"
 
-namespace qkv {
-inline namespace v0 {
+namespace qkv::inline v0 {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -211,5 +210,4 @@ std::shared_ptr<Executor> make_thread_pool(int threads) {
   return std::make_shared<ThreadPool>(threads);
 }
 
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0

@@ -13,9 +13,7 @@
 #include "nn/rows/rms_norm.h"
 #include "qkv/nn/dropout.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 Context& context_or_default(Context* context) { return context != nullptr ? *context : Context::default_context(); }
@@ -378,6 +376,4 @@ void AttentionLayer::load_state_dict(const StateDict& state, std::string_view pr
   }
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

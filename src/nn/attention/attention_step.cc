@@ -6,9 +6,7 @@
 #include "nn/rows/check_rows.h"
 #include "qkv/nn/attention_layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 void AttentionLayer::step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask,
                           Context* context) const {
@@ -39,6 +37,4 @@ void AttentionLayer::step(View<const float, 3> x, View<float, 3> y, KVCache& cac
   project_output(memory.attended, y, &chosen);
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

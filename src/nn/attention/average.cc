@@ -6,9 +6,7 @@
 #include "nn/parameters/parameters.h"
 #include "nn/parameters/tensor_use.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 // Both forms compute one mixture: y[b, i, :] = sum_j share[j] x[b, j, :], the same for every i. Sums in f64, j ascending.
@@ -157,6 +155,4 @@ void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<flo
   for (std::size_t j = 0; j < dw.size(); ++j) gradient_.span()[j] += static_cast<float>(dw[j]);
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

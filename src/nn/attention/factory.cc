@@ -9,9 +9,7 @@
 #include "qkv/nn/multi_head_attention.h"
 #include "qkv/nn/self_attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 using Maker = std::unique_ptr<Layer> (*)(const LayerConfig&);
@@ -121,6 +119,4 @@ std::unique_ptr<Layer> load_layer(std::string_view name, const StateDict& state,
   return layer;
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -5,9 +5,7 @@
 #include "qkv/nn/multi_head_attention.h"
 #include "qkv/nn/self_attention.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 using Names = std::array<std::string_view, 5>;
@@ -149,6 +147,4 @@ SelfAttentionV2 to_v2(const SelfAttentionV1& layer) { return converted<SelfAtten
 SelfAttentionV3 to_v3(const SelfAttentionV4& layer) { return converted<SelfAttentionV3>(layer); }
 SelfAttentionV4 to_v4(const SelfAttentionV3& layer) { return converted<SelfAttentionV4>(layer); }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

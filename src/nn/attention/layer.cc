@@ -2,9 +2,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 /// The rank of a dense mask decides what its axes mean (layer.h, keep).
@@ -50,6 +48,4 @@ Mask Layer::drop(const Tensor<std::uint8_t>& dense) const {
 Mask Layer::keep(const Tensor<std::uint8_t>& dense, MaskAxes axes) const { return Mask::keep(dense, axes); }
 Mask Layer::drop(const Tensor<std::uint8_t>& dense, MaskAxes axes) const { return Mask::drop(dense, axes); }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

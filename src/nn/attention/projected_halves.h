@@ -4,9 +4,7 @@
 
 #include "qkv/nn/attention_layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct ProjectedHalves {
   /// y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
@@ -25,6 +23,4 @@ struct ProjectedHalves {
   }
 };
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -4,9 +4,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 /// A shard's part of the whole, in heads.
@@ -96,6 +94,4 @@ void add_shard_gradients(AttentionLayer& whole, const GroupedQueryAttention& sha
   add(shard.k_norm_gradient_.data(), shard.k_norm_gradient_.count(), whole.k_norm_gradient_.data());
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

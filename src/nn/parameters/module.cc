@@ -6,9 +6,7 @@
 #include "core/check.h"
 #include "nn/parameters/parameters.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 std::string load_function(std::string_view type) { return std::string(type) + "::load_state_dict"; }
@@ -144,6 +142,4 @@ Index Module::parameter_count() const {
   return count;
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -9,9 +9,7 @@
 #include "core/random.h"
 #include "qkv/nn/module.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// Uniform in [-bound, bound). `stream` separates the parameters that share a seed.
 inline void fill_uniform(Tensor<float>& tensor, double bound, std::uint64_t seed, std::uint32_t stream) {
@@ -73,6 +71,4 @@ struct WeightAndBias {
 };
 void load_weight_and_bias(std::string_view type, const StateDict& state, std::string_view prefix, WeightAndBias own);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

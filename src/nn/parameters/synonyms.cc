@@ -7,9 +7,7 @@
 
 #include "core/check.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 /// Families of names, by Role. Loading accepts every entry of a column in that role, mixed or not; when a file lacks one, the
@@ -316,6 +314,4 @@ FoundGroupedSizes find_grouped_sizes(const StateDict& state) {
   return found;
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -9,9 +9,7 @@
 #include "nn/parameters/parameters.h"
 #include "qkv/nn/attention_layer.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// The matrices of an attention layer. kMerged holds the rows of the three before it.
 enum Role : std::size_t { kQuery, kKey, kValue, kMerged, kOutput, kNumRoles };
@@ -69,6 +67,4 @@ std::string spellings_text(bool output);
 /// "in_proj" -> "in_proj_weight", any other -> "NAME.weight"; the same for "bias".
 std::string full_name(std::string_view matrix, bool bias);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -5,9 +5,7 @@
 
 #include "qkv/tensor.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// Zeros of the same sizes; no tensor (rank 0) for none.
 inline Tensor<float> zeros_like(const Tensor<float>& tensor) {
@@ -31,6 +29,4 @@ inline void copy(View<const float, 3> from, View<float, 3> to) {
   }
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

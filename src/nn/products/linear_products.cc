@@ -7,9 +7,7 @@
 #include "core/threads/scratch.h"
 #include "dispatch/kernels.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 double flops_of(const MatrixProduct& p) {
@@ -160,6 +158,4 @@ void linear_backward(View<const float, 3> x, View<const float, 3> dy, const Line
   }
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

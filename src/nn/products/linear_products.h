@@ -10,9 +10,7 @@
 #include "qkv/context.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct LinearWeights {
   View<const float, 2> weight;  // [N, K]
@@ -72,6 +70,4 @@ void linear_forward(View<const float, 3> x, const LinearWeights& weights, View<f
 void linear_backward(View<const float, 3> x, View<const float, 3> dy, const LinearWeights& weights, View<float, 3> dx,
                      const LinearGradients& gradients, Context& context);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -9,9 +9,7 @@
 #include "nn/products/matmul.h"
 #include "nn/rows/row_blocks.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 constexpr Index kTilesWanted = 8;    // enough for eight threads
@@ -159,6 +157,4 @@ void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, cons
   if (!dx.is_null()) convert_rows<float, BFloat16>(sums, dx, context);
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

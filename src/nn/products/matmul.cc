@@ -13,9 +13,7 @@
 
 #include "qkv/error.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 /// The OpenMP that this oneDNN was linked with, perhaps not the program's. Null functions when it uses none.
@@ -182,6 +180,4 @@ std::shared_ptr<const Matmul> held_matmul(const MatmulShape& shape) {
   return held.emplace(shape, std::move(made)).first->second;
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

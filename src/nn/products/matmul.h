@@ -7,9 +7,7 @@
 
 #include "qkv/types.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// The key of a primitive. Strides in elements; one of A's two strides must be 1, and one of B's.
 struct MatmulShape {
@@ -48,6 +46,4 @@ bool has_native_bf16_matmul();
 inline constexpr int kHeldMatmuls = 1024;
 std::shared_ptr<const Matmul> held_matmul(const MatmulShape& shape);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -3,9 +3,7 @@
 #include "nn/products/matmul.h"
 #include "qkv/error.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct Matmul::Impl {};
 
@@ -20,6 +18,4 @@ bool has_native_bf16_matmul() { return false; }
 
 std::shared_ptr<const Matmul> held_matmul(const MatmulShape& shape) { return std::make_shared<const Matmul>(shape); }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

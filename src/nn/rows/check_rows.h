@@ -7,9 +7,7 @@
 #include "core/check.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// Throws ShapeError unless the elements of a row are contiguous and rows do not overlap. A null view passes.
 template <class T, int Rank>
@@ -22,6 +20,4 @@ void check_rows(std::string_view function, std::string_view what, const View<T, 
                     view, ", strides ", [&] { return shape_text(view.strides().data(), Rank); });
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -4,9 +4,7 @@
 #include "dispatch/kernels.h"
 #include "nn/rows/check_rows.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> targets, View<float, 2> dlogits,
                      Context& context) {
@@ -30,6 +28,4 @@ double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> 
   return sum / static_cast<double>(counted);
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -4,9 +4,7 @@
 #include "core/philox.h"
 #include "nn/rows/row_blocks.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& dropout, Context& context) {
   check<ShapeError>(x.sizes() == y.sizes(), "apply_dropout", "x and y must have the same sizes: got ", x, " and ", y);
@@ -31,6 +29,4 @@ void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& drop
   });
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

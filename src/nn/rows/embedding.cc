@@ -9,9 +9,7 @@
 #include "nn/rows/gather_sum.h"
 #include "nn/rows/row_blocks.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 void check_call(std::string_view function, std::span<const std::int64_t> ids, View<const float, 2> table,
@@ -99,6 +97,4 @@ std::vector<Parameter> Embedding::parameters() {
 
 std::string_view Embedding::type_name() const { return "Embedding"; }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -7,9 +7,7 @@
 #include "nn/rows/check_rows.h"
 #include "nn/rows/row_blocks.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 struct Moments {
@@ -117,6 +115,4 @@ void LayerNorm::load_state_dict(const StateDict& state, std::string_view prefix)
 
 std::string_view LayerNorm::type_name() const { return "LayerNorm"; }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -5,9 +5,7 @@
 #include "nn/products/linear_products.h"
 #include "nn/rows/check_rows.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 Linear::Linear(const LinearOptions& options) {
   check<ShapeError>(options.in_features > 0 && options.out_features > 0, "Linear",
@@ -85,6 +83,4 @@ void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View
   linear_backward(x, dy, Bf16Weights{weight, nullptr}, dx, {dweight, dbias.data()}, context);
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -8,9 +8,7 @@
 #include "nn/rows/check_rows.h"
 #include "nn/rows/row_blocks.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 /// Phi(x) = (1 + erf(x / sqrt 2)) / 2, the normal distribution function. erf is a rational function (the coefficients of
@@ -110,6 +108,4 @@ std::vector<Parameter> Mlp::parameters() {
 
 std::string_view Mlp::type_name() const { return "Mlp"; }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

@@ -7,9 +7,7 @@
 #include "nn/rows/row_blocks.h"
 #include "qkv/nn/module.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 namespace {
 
 double inverse_root_mean_square(const float* x, Index width, double eps) {
@@ -74,6 +72,4 @@ void rms_norm_backward(View<const float, 4> x, View<const float, 4> dy, const fl
   }
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

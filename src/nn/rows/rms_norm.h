@@ -6,9 +6,7 @@
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 /// y from x [B, H, T, D], last strides 1; weight [D]. Means in f64. y may be x.
 void rms_norm_forward(View<const float, 4> x, const float* weight, double eps, View<float, 4> y, Context& context);
@@ -18,6 +16,4 @@ void rms_norm_forward(View<const float, 4> x, const float* weight, double eps, V
 void rms_norm_backward(View<const float, 4> x, View<const float, 4> dy, const float* weight, double eps, View<float, 4> dx,
                        float* dweight, Tensor<float>& partial_sums, Context& context);
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn

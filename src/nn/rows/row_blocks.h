@@ -5,9 +5,7 @@
 
 #include "core/threads/region.h"
 
-namespace qkv {
-inline namespace v0 {
-namespace nn {
+namespace qkv::inline v0::nn {
 
 struct RowBlocks {
   Index rows = 0;
@@ -30,6 +28,4 @@ void for_row_blocks(Context& context, const RowBlocks& blocks, const Body& body)
   });
 }
 
-}  // namespace nn
-}  // namespace v0
-}  // namespace qkv
+}  // namespace qkv::inline v0::nn
