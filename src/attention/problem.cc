@@ -1,12 +1,10 @@
 // The checks at the public boundary, once for all calls; kernels check nothing.
 #include "attention/problem.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "attention/scores/score_mod.h"
 #include "core/check.h"
-#include "core/overlap.h"
 #include "core/philox.h"
 
 namespace qkv::inline v0 {
@@ -36,36 +34,6 @@ View<const Accumulator<T>, 1> sinks_of(const char* function, const SinkView& sin
   check<ShapeError>(logits.is_null() || logits.size(0) == num_heads, function, "sinks must be [H]: got ", logits, " for H ",
                     num_heads);
   return logits;
-}
-
-template <class T>
-void check_last_stride(const char* function, const char* name, const View<T, 4>& view) {
-  check<ShapeError>(view.stride(3) == 1 || view.size(3) == 1 || view.count() == 0, function, "the last axis of ", name,
-                    " must have stride 1: got stride ", view.stride(3), " for ", view);
-}
-
-template <class T>
-void check_inputs(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-                  bool v_unused) {
-  for (const View<const T, 4>* view : {&q, &k, &v}) {
-    check<ShapeError>(std::ranges::min(view->sizes()) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k,
-                      ", v ", v);
-  }
-  check_reach(function, {"q", q});
-  check_reach(function, {"k", k});
-  check_reach(function, {"v", v});
-  check<ShapeError>(q.size(3) >= 1, function, "head_dim must be at least 1: got q ", q);
-  check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);
-  check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);
-  check<ShapeError>(q.size(1) == 0 || (k.size(1) > 0 && q.size(1) % k.size(1) == 0), function,
-                    "heads of k must divide heads of q: got q ", q, ", k ", k);
-  check_last_stride(function, "q", q);
-  check_last_stride(function, "k", k);
-  if (v_unused) return;
-  check<ShapeError>(v.size(3) >= 1, function, "v_head_dim must be at least 1: got v ", v);
-  check<ShapeError>(v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2), function,
-                    "batch, heads and length of v must equal those of k: got k ", k, ", v ", v);
-  check_last_stride(function, "v", v);
 }
 
 }  // namespace
@@ -116,20 +84,11 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
 }
 
 template <class T>
-void check_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
-                 Index width) {
-  const std::array<Index, 4> wanted{batch, heads, length, width};
-  check<ShapeError>(
-      view.sizes() == wanted, function, name, " must be ", [&] { return shape_text(wanted.data(), 4); }, ": got ", view);
-  check_last_stride(function, name, view);
-}
-
-template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                         const AttentionOptions& options, Context& context, Use use, CallMemory* memory) {
   const bool mask_later = use == Use::kMaskLater || use == Use::kWeightsMaskLater;
   const bool unread = v.data() == nullptr && (use == Use::kWeights || use == Use::kWeightsMaskLater);
-  check_inputs(function, q, k, v, unread);
+  check_qkv(function, q, k, v, unread);
   Problem<T> p{};
   p.batch = q.size(0);
   p.num_heads = q.size(1);
@@ -177,9 +136,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
 #define QKV_INSTANTIATE(T)                                                                                                 \
   template struct Problem<T>;                                                                                              \
   template Problem<T> make_problem(const char*, const View<const T, 4>&, const View<const T, 4>&, const View<const T, 4>&, \
-                                   const AttentionOptions&, Context&, Use, CallMemory*);                                   \
-  template void check_sizes(const char*, const char*, const View<T, 4>&, Index, Index, Index, Index);                      \
-  template void check_sizes(const char*, const char*, const View<const T, 4>&, Index, Index, Index, Index);
+                                   const AttentionOptions&, Context&, Use, CallMemory*);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 template void check_bias_sizes(const char*, const char*, const View<const float, 4>&, const std::array<Index, 4>&);

@@ -9,6 +9,7 @@
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
 #include "attention/scores/position_bias.h"
+#include "attention/tensor_checks.h"
 #include "dispatch/kernels.h"
 #include "kernels/params.h"
 #include "qkv/attention.h"
@@ -101,11 +102,6 @@ View<const Accumulator<T>, 2> position_table(const Problem<T>& p) {
 template <class T>
 void check_bias_sizes(const char* function, const char* sizes, const View<const T, 4>& bias,
                       const std::array<Index, 4>& wanted);
-
-/// Throws ShapeError unless view is [batch, heads, length, width] with last stride 1.
-template <class T>
-void check_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
-                 Index width);
 
 /// 0 for an axis of size 1, which repeats.
 template <class T, int Rank>

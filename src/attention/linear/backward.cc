@@ -235,15 +235,15 @@ struct BackwardJob : LinearJob<T> {
 template <class T>
 void check_gradients(const char* function, const LinearProblem<T>& p, const LinearAttentionGradients<T>& g,
                      const View<const T, 4>& out, const View<const T, 3>& normalizer, const View<const T, 4>& dout) {
-  check_linear_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   if (p.normalized) {
-    check_linear_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+    check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
     check<ShapeError>(normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
                       "normalizer must be [B, H, Tq], as forward returned it: got ", normalizer, " for dout ", dout);
   }
-  if (!g.dq.is_null()) check_linear_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
-  if (!g.dk.is_null()) check_linear_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
-  if (!g.dv.is_null()) check_linear_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
+  if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
+  if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
   check<ShapeError>(g.dlog_decay.is_null() || g.dlog_decay.sizes() == p.log_decay.sizes(), function,
                     "dlog_decay must have the sizes of log_decay: got ", g.dlog_decay, " for ", p.log_decay);
   check<ShapeError>(g.dbeta.is_null() || g.dbeta.sizes() == p.beta.sizes(), function, "dbeta must have the sizes of beta: got ",

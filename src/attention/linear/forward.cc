@@ -131,7 +131,7 @@ void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<co
   ForwardJob<T> job;
   LinearProblem<T>& p = job.p;
   p = make_linear_problem(function, q, k, v, options, context);
-  check_linear_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
+  check_sizes(function, "out", out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<OptionError>(p.normalized || normalizer.is_null(), function, "normalizer belongs to the normalised form");
   check<ShapeError>(normalizer.is_null() || normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len},
                     function, "normalizer must be [B, H, Tq] or null: got ", normalizer, " for out ", out);

@@ -1,48 +1,18 @@
 // The checks of linear attention at the public boundary; kernels check nothing.
 #include "attention/linear/problem.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "core/check.h"
-#include "core/overlap.h"
 #include "dispatch/kernels.h"
 
 namespace qkv::inline v0 {
 namespace {
 
 template <class T>
-void check_last_stride(const char* function, const char* name, const View<T, 4>& view) {
-  check<ShapeError>(view.stride(3) == 1 || view.size(3) == 1 || view.count() == 0, function, "the last axis of ", name,
-                    " must have stride 1: got stride ", view.stride(3), " for ", view);
-}
-
-template <class T>
-void check_inputs(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v) {
-  for (const View<const T, 4>* view : {&q, &k, &v}) {
-    check<ShapeError>(std::ranges::min(view->sizes()) >= 0, function, "sizes must not be negative: got q ", q, ", k ", k,
-                      ", v ", v);
-  }
-  check_reach(function, {"q", q});
-  check_reach(function, {"k", k});
-  check_reach(function, {"v", v});
-  check<ShapeError>(q.size(3) >= 1 && v.size(3) >= 1, function, "head_dim and v_head_dim must be at least 1: got q ", q, ", v ",
-                    v);
-  check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);
-  check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);
-  check<ShapeError>(q.size(1) == 0 || (k.size(1) > 0 && q.size(1) % k.size(1) == 0), function,
-                    "heads of k must divide heads of q: got q ", q, ", k ", k);
-  check<ShapeError>(v.size(0) == k.size(0) && v.size(1) == k.size(1) && v.size(2) == k.size(2), function,
-                    "batch, heads and length of v must equal those of k: got k ", k, ", v ", v);
-  check_last_stride(function, "q", q);
-  check_last_stride(function, "k", k);
-  check_last_stride(function, "v", v);
-}
-
-template <class T>
 void check_tokens(const char* function, const char* name, const View<const T, 3>& view, const LinearProblem<T>& p) {
   if (view.is_null()) return;
-  check<UnsupportedError>(p.causal, function, name, " needs a causal sum: without an order nothing is before anything else");
+  check<UnsupportedError>(p.causal, function, name, " needs a causal sum: without causal, tokens have no order");
   const std::array<Index, 3> wanted{p.batch, p.num_kv_heads, p.kv_len};
   for (int axis = 0; axis < 3; ++axis) {
     check<ShapeError>(view.size(axis) == wanted[static_cast<std::size_t>(axis)] || view.size(axis) == 1, function, name,
@@ -176,15 +146,6 @@ bool segments_at_once(Index heads, Index segments, int threads, double extra) {
 }
 
 template <class T>
-void check_linear_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
-                        Index width) {
-  const std::array<Index, 4> wanted{batch, heads, length, width};
-  check<ShapeError>(
-      view.sizes() == wanted, function, name, " must be ", [&] { return shape_text(wanted.data(), 4); }, ": got ", view);
-  check_last_stride(function, name, view);
-}
-
-template <class T>
 void check_state(const char* function, const char* name, const LinearState<T>& state, Index batch, Index num_kv_heads,
                  Index features, Index v_head_dim, bool normalized) {
   if (state.kv.is_null() && state.z.is_null()) return;
@@ -202,7 +163,7 @@ template <class T>
 LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
                                      const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
                                      const Context& context) {
-  check_inputs(function, q, k, v);
+  check_qkv(function, q, k, v, false);
   LinearProblem<T> p{};
   p.batch = q.size(0);
   p.num_heads = q.size(1);
@@ -240,8 +201,6 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
   template struct LinearProblem<T>;                                                                                         \
   template LinearProblem<T> make_linear_problem(const char*, const View<const T, 4>&, const View<const T, 4>&,              \
                                                 const View<const T, 4>&, const LinearAttentionOptions<T>&, const Context&); \
-  template void check_linear_sizes(const char*, const char*, const View<T, 4>&, Index, Index, Index, Index);                \
-  template void check_linear_sizes(const char*, const char*, const View<const T, 4>&, Index, Index, Index, Index);          \
   template void check_state(const char*, const char*, const LinearState<T>&, Index, Index, Index, Index, bool);             \
   template void check_state(const char*, const char*, const LinearState<const T>&, Index, Index, Index, Index, bool);       \
   template void pass_segment(const T*, Index, T*);                                                                          \

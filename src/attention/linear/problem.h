@@ -2,6 +2,7 @@
 // segments (linear/forward.cc, linear/backward.cc).
 #pragma once
 
+#include "attention/tensor_checks.h"
 #include "core/threads/scratch.h"
 #include "kernels/carver.h"
 #include "kernels/linear_attention/params.h"
@@ -46,11 +47,6 @@ template <class T>
 LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
                                      const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
                                      const Context& context);
-
-/// Throws ShapeError unless view is [batch, heads, length, width] with last stride 1.
-template <class T>
-void check_linear_sizes(const char* function, const char* name, const View<T, 4>& view, Index batch, Index heads, Index length,
-                        Index width);
 
 /// Throws ShapeError or OptionError unless the state is null or fits.
 template <class T>
