@@ -109,6 +109,13 @@ struct Span {
   }
 };
 
+/// The same bytes may belong to both only if this holds; most views lie in memory of their own and need no equation.
+bool meet(const Span& a, const Span& b) { return a.end > b.begin && b.end > a.begin; }
+
+bool share_byte(const StridedBox& a, const StridedBox& b) {
+  return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
+}
+
 bool is_empty(const StridedBox& box) {
   return std::any_of(box.sizes.begin(), box.sizes.begin() + box.rank, [](Index size) { return size <= 0; });
 }
@@ -147,14 +154,12 @@ std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data()
 
 bool overlaps(const StridedBox& a, const StridedBox& b) {
   if (is_empty(a) || is_empty(b)) return false;
-  const Span first(a), second(b);  // most views lie in memory of their own and need no equation
-  if (first.end <= second.begin || second.end <= first.begin) return false;
-  return Equation(a, b).reaches(static_cast<Index>(b.address - a.address));
+  return meet(Span(a), Span(b)) && share_byte(a, b);
 }
 
 void check_reach(std::string_view function, const NamedBox& view) {
   const StridedBox& box = view.box;
-  if (is_empty(box)) return;
+  if (view.empty) return;
   constexpr Index limit = Index{1} << 61;
   Index count = 1, reach = box.element_bytes;
   bool fits = true;
@@ -172,7 +177,7 @@ void check_reach(std::string_view function, const NamedBox& view) {
 
 void check_written(std::string_view function, const NamedBox& output) {
   const StridedBox& box = output.box;
-  if (is_empty(box)) return;
+  if (output.empty) return;
   check_reach(function, output);
   for (int axis = 0; axis < box.rank; ++axis) {
     const auto at = static_cast<std::size_t>(axis);
@@ -181,23 +186,32 @@ void check_written(std::string_view function, const NamedBox& output) {
                       [&] { return shape_of(box); });
   }
   check<ShapeError>(
-      !shows_twice(box), function, output.name, " is written, so no two of its elements may be one: got ",
+      !shows_twice(box), function, output.name, " is written, so no two of its elements may share memory: got ",
       [&] { return shape_of(box); }, ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
 }
 
-void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other) {
-  if (!overlaps(output.box, other.box)) return;
+namespace {
+
+void check_apart(std::string_view function, const NamedBox& output, const Span& bytes, const NamedBox& other) {
+  if (other.empty || !meet(bytes, Span(other.box)) || !share_byte(output.box, other.box)) return;
   fail<ShapeError>(function, output.name, " must share no element with ", other.name, ": got ", output.name, " ",
                    shape_of(output.box), " and ", other.name, " ", shape_of(other.box), " in the same memory");
+}
+
+}  // namespace
+
+void check_apart(std::string_view function, const NamedBox& output, const NamedBox& other) {
+  if (!output.empty) check_apart(function, output, Span(output.box), other);
 }
 
 void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs) {
   for (const NamedBox& input : inputs) check_reach(function, input);
   for (std::size_t n = 0; n < outputs.size(); ++n) {
-    if (is_empty(outputs[n].box)) continue;
+    if (outputs[n].empty) continue;
     check_written(function, outputs[n]);
-    for (const NamedBox& input : inputs) check_apart(function, outputs[n], input);
-    for (const NamedBox& earlier : outputs.first(n)) check_apart(function, outputs[n], earlier);
+    const Span bytes(outputs[n].box);
+    for (const NamedBox& input : inputs) check_apart(function, outputs[n], bytes, input);
+    for (const NamedBox& earlier : outputs.first(n)) check_apart(function, outputs[n], bytes, earlier);
   }
 }
 

@@ -45,10 +45,13 @@ bool overlaps(const View<T, RankT>& a, const View<U, RankU>& b) {
 /// A view with the name that an error text gives it.
 struct NamedBox {
   template <class T, int Rank>
-  NamedBox(std::string_view its_name, const View<T, Rank>& view) : name(its_name), box(box_of(view)) {}
+  NamedBox(std::string_view its_name, const View<T, Rank>& view) : name(its_name), box(box_of(view)) {
+    for (int axis = 0; axis < Rank; ++axis) empty = empty || view.size(axis) <= 0;
+  }
 
   std::string_view name;
   StridedBox box;
+  bool empty = false;
 };
 
 /// ShapeError unless the number of elements and every distance within the view, in bytes, are at most 2^61.
