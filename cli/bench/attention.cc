@@ -59,19 +59,17 @@ Index heads_for(Index length, Index head_dim) {
 
 template <class T>
 BenchCase make_case(const AttentionShape& shape, bool backward, const std::string& type, bool quick) {
-  BenchCase one;
-  one.type = type;
-  one.name = fmt::format("{}-{}-d{}-s{}{}", backward ? "bwd" : "fwd", type, shape.head_dim, shape.q_len,
-                         shape.causal ? "-causal" : "");
-  one.shape = shape.text();
-  one.quick = quick;
   const Goals goals = type == "f64"    ? f64_goals(shape, backward)
                       : sizeof(T) == 2 ? half_goals(shape, backward)
                       : backward       ? backward_goals(shape)
                                        : forward_goals(shape);
-  one.goal = shape.causal ? goals.causal : goals.full;
-  one.prepare = [shape, backward](Context& context) { return prepare<T>(shape, backward, context); };
-  return one;
+  return {.name = fmt::format("{}-{}-d{}-s{}{}", backward ? "bwd" : "fwd", type, shape.head_dim, shape.q_len,
+                              shape.causal ? "-causal" : ""),
+          .shape = shape.text(),
+          .type = type,
+          .quick = quick,
+          .goal = shape.causal ? goals.causal : goals.full,
+          .prepare = [shape, backward](Context& context) { return prepare<T>(shape, backward, context); }};
 }
 
 AttentionShape shape_of(Index length, Index head_dim, bool causal) {

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +30,8 @@ enum class Limit {
 
 /// A case with its tensors made.
 struct Prepared {
-  std::function<void()> run;
-  std::function<Judgement()> judge;      ///< after one run; none: `run` throws when it is wrong
+  std::function<void()> run{};
+  std::function<Judgement()> judge{};    ///< after one run; none: `run` throws when it is wrong
   std::function<void()> plain{};         ///< kPlain only
   double plain_share = 1;                ///< kPlain: live tiles of the case as a share of the plain run's
   double flops = 0;                      ///< useful flops of a run
@@ -43,9 +42,9 @@ struct Prepared {
 };
 
 struct BenchCase {
-  std::string name;
-  std::string group;  ///< also a suite
-  std::string shape;
+  std::string name{};
+  std::string group{};  ///< also a suite
+  std::string shape{};
   std::string type = "f32";
   bool quick = false;  ///< in --suite quick
   Limit limit = Limit::kFma;
@@ -54,7 +53,7 @@ struct BenchCase {
   std::size_t runs = 10;  ///< at least
   std::string curve{};    ///< cases of one name make a curve over `length`
   double length = 0;
-  std::function<Prepared(Context&)> prepare;
+  std::function<Prepared(Context&)> prepare{};
 };
 
 std::vector<BenchCase> forward_cases();

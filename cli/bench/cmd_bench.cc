@@ -138,10 +138,9 @@ std::function<int()> declare(CLI::App& app) {
       ->type_name("NAME");
   app.get_option("--suite")->excludes(app.get_option("CASE"));
   app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning")->needs(app.get_option("CASE"));
-  app.add_flag("--list", options->list, "Print the names of the cases: of all, or of CASE or --suite");
+  app.add_flag("--list", options->list, "List the names of all cases, or of those in CASE or --suite");
   add_json_option(app, options->json);
   add_compute_options(app, options->compute, 1);
-  app.get_option("--threads")->description("Threads (default 1: one thread decides how good a kernel is)");
   return [options] { return run(*options); };
 }
 

@@ -19,25 +19,22 @@ constexpr Index kWindow = 512;
 Prepared prepare_forward(const AttentionShape& shape, Context& context) {
   auto problem = std::make_shared<AttentionProblem<float>>(shape, false);
   const AttentionPlan plan = problem->plan(context);
-  Prepared prepared;
-  prepared.run = [problem, &context] { problem->forward(context); };
-  prepared.judge = [problem] { return judge_rows(*problem); };
-  prepared.flops = plan.forward_flops;
-  prepared.kernel = kernel_text(plan);
-  return prepared;
+  return {.run = [problem, &context] { problem->forward(context); },
+          .judge = [problem] { return judge_rows(*problem); },
+          .flops = plan.forward_flops,
+          .kernel = kernel_text(plan)};
 }
 
 BenchCase curve_case(Index length, bool window) {
   const AttentionShape shape{
       .q_len = length, .kv_len = length, .head_dim = 64, .extra = window ? Extra::kWindow : Extra::kNone, .window = kWindow};
-  BenchCase one;
-  one.curve = window ? fmt::format("window{}", kWindow) : "full";
-  one.length = static_cast<double>(length);
-  one.name = fmt::format("curve-{}-s{}", one.curve, length);
-  one.group = "curves";
-  one.shape = shape.text() + (window ? fmt::format(" {} keys", kWindow) : "");
-  one.prepare = [shape](Context& context) { return prepare_forward(shape, context); };
-  return one;
+  const std::string curve = window ? fmt::format("window{}", kWindow) : "full";
+  return {.name = fmt::format("curve-{}-s{}", curve, length),
+          .group = "curves",
+          .shape = shape.text() + (window ? fmt::format(" {} keys", kWindow) : ""),
+          .curve = curve,
+          .length = static_cast<double>(length),
+          .prepare = [shape](Context& context) { return prepare_forward(shape, context); }};
 }
 
 /// Kilobytes of a line such as "VmHWM:    1234 kB" of /proc/self/status; -1 where there is none.
@@ -55,32 +52,29 @@ double start_watching_memory() {
   std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM starts again at VmRSS
   const double now = status_kb("VmRSS");
   if (now < 0 || status_kb("VmHWM") > 1.01 * now)
-    throw std::runtime_error("memory: this system does not say what a process holds");
+    throw std::runtime_error("memory: this system does not report the memory of a process");
   return 1024 * now;
 }
 
 /// A run makes the tensors and attends; the peak of memory is read by the measurement (Limit::kMemory).
 BenchCase memory_case() {
   const AttentionShape shape{.q_len = 131072, .kv_len = 131072, .head_dim = 64, .causal = true};
-  BenchCase one;
-  one.name = "memory-f32-d64-s131072-causal";
-  one.group = "curves";
-  one.shape = shape.text();
-  one.limit = Limit::kMemory;
-  one.goal = 0.95;  // "little more than q, k, v, out"
-  one.runs = 1;
-  one.prepare = [shape](Context& context) {
-    const double before = start_watching_memory();
-    auto problem = std::make_shared<AttentionProblem<float>>(shape, false);
-    Prepared prepared;
-    prepared.flops = shape.forward_flops();
-    prepared.tensor_bytes = 4.0 * sizeof(float) * static_cast<double>(shape.q_len * shape.head_dim);  // q, k, v, out
-    prepared.peak_bytes = [before] { return 1024 * status_kb("VmHWM") - before; };
-    prepared.run = [problem, &context] { problem->forward(context); };
-    prepared.judge = [problem] { return judge_rows(*problem); };
-    return prepared;
-  };
-  return one;
+  return {.name = "memory-f32-d64-s131072-causal",
+          .group = "curves",
+          .shape = shape.text(),
+          .limit = Limit::kMemory,
+          .goal = 0.95,  // "little more than q, k, v, out"
+          .runs = 1,
+          .prepare = [shape](Context& context) {
+            const double before = start_watching_memory();
+            auto problem = std::make_shared<AttentionProblem<float>>(shape, false);
+            const double tensors = 4.0 * sizeof(float) * static_cast<double>(shape.q_len * shape.head_dim);  // q, k, v, out
+            return Prepared{.run = [problem, &context] { problem->forward(context); },
+                            .judge = [problem] { return judge_rows(*problem); },
+                            .flops = shape.forward_flops(),
+                            .tensor_bytes = tensors,
+                            .peak_bytes = [before] { return 1024 * status_kb("VmHWM") - before; }};
+          }};
 }
 
 }  // namespace

@@ -16,29 +16,26 @@ Prepared prepare(const AttentionShape& shape, Context& context) {
   const double cache_bytes =
       2.0 * sizeof(T) * static_cast<double>(shape.batch * shape.kv_heads() * shape.kv_len * shape.head_dim);
   auto problem = std::make_shared<AttentionProblem<T>>(shape, false, static_cast<std::size_t>(kMemoryBytes / cache_bytes) + 1);
-  Prepared prepared;
-  prepared.run = [problem, &context] {
+  const auto run = [problem, &context] {
     problem->next_copy();
     problem->forward(context);
   };
-  prepared.judge = [problem] { return judge_rows(*problem); };
-  prepared.flops = shape.forward_flops();
-  prepared.bytes = cache_bytes;
-  prepared.kernel = kernel_text(problem->plan(context));
-  return prepared;
+  return {.run = run,
+          .judge = [problem] { return judge_rows(*problem); },
+          .flops = shape.forward_flops(),
+          .bytes = cache_bytes,
+          .kernel = kernel_text(problem->plan(context))};
 }
 
 template <class T>
 BenchCase make_case(const AttentionShape& shape, const std::string& type, double goal, bool quick) {
-  BenchCase one;
-  one.name = fmt::format("decode-{}-b{}-tq{}-s{}", type, shape.batch, shape.q_len, shape.kv_len);
-  one.group = "decode";
-  one.shape = shape.text();
-  one.type = type;
-  one.quick = quick;
-  one.goal = goal;
-  one.prepare = [shape](Context& context) { return prepare<T>(shape, context); };
-  return one;
+  return {.name = fmt::format("decode-{}-b{}-tq{}-s{}", type, shape.batch, shape.q_len, shape.kv_len),
+          .group = "decode",
+          .shape = shape.text(),
+          .type = type,
+          .quick = quick,
+          .goal = goal,
+          .prepare = [shape](Context& context) { return prepare<T>(shape, context); }};
 }
 
 AttentionShape shape_of(Index batch, Index q_len, Index kv_len) {

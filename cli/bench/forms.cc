@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 
 #include "bench/problem.h"
@@ -63,45 +62,39 @@ struct CacheProblem {
 
 BenchCase cache_case(const Stored& stored, bool quick) {
   const AttentionShape shape{.num_heads = 32, .num_kv_heads = 8, .q_len = 1, .kv_len = 8192, .head_dim = 128};
-  BenchCase one;
-  one.name = fmt::format("cache-{}-s{}", stored.name, shape.kv_len);
-  one.group = "caches";
-  one.shape = shape.text();
-  one.quick = quick;
-  one.prepare = [shape, stored](Context& context) {
-    auto problem = std::make_shared<CacheProblem>(shape, stored, kMemoryBytes);
-    Prepared prepared;
-    prepared.run = [problem, &context] { problem->forward(context); };
-    prepared.judge = [problem] { return judge_rows(problem->tensors); };
-    prepared.flops = shape.forward_flops();
-    prepared.bytes = problem->bytes();
-    prepared.kernel = kernel_text(attention_plan(problem->tensors.q, problem->caches[0].key_value(), {}, context));
-    return prepared;
-  };
-  return one;
+  return {.name = fmt::format("cache-{}-s{}", stored.name, shape.kv_len),
+          .group = "caches",
+          .shape = shape.text(),
+          .quick = quick,
+          .prepare = [shape, stored](Context& context) {
+            auto problem = std::make_shared<CacheProblem>(shape, stored, kMemoryBytes);
+            return Prepared{
+                .run = [problem, &context] { problem->forward(context); },
+                .judge = [problem] { return judge_rows(problem->tensors); },
+                .flops = shape.forward_flops(),
+                .bytes = problem->bytes(),
+                .kernel = kernel_text(attention_plan(problem->tensors.q, problem->caches[0].key_value(), {}, context))};
+          }};
 }
 
 /// The last 512 tokens of a prompt, on pages, against the same on plain tensors.
 BenchCase prompt_case() {
   const AttentionShape shape{.num_heads = 8, .num_kv_heads = 2, .q_len = 512, .kv_len = 4608, .head_dim = 128, .causal = true};
-  BenchCase one;
-  one.name = fmt::format("cache-prompt-paged-f32-s{}", shape.kv_len);
-  one.group = "caches";
-  one.shape = shape.text();
-  one.limit = Limit::kPlain;
-  one.goal = 1 / kWithinPlain;
-  one.prepare = [shape](Context& context) {
-    auto problem = std::make_shared<CacheProblem>(shape, Stored{"", CacheStorage::kF32, CacheLayout::kPaged}, 0);
-    Prepared prepared;
-    prepared.run = [problem, &context] { problem->forward(context); };
-    prepared.judge = [problem] { return judge_rows(problem->tensors); };
-    prepared.plain = [problem, &context] { problem->tensors.forward(context); };
-    prepared.flops = shape.forward_flops();
-    prepared.kernel =
-        kernel_text(attention_plan(problem->tensors.q, problem->caches[0].key_value(), problem->tensors.options, context));
-    return prepared;
-  };
-  return one;
+  return {.name = fmt::format("cache-prompt-paged-f32-s{}", shape.kv_len),
+          .group = "caches",
+          .shape = shape.text(),
+          .limit = Limit::kPlain,
+          .goal = 1 / kWithinPlain,
+          .prepare = [shape](Context& context) {
+            auto problem = std::make_shared<CacheProblem>(shape, Stored{"", CacheStorage::kF32, CacheLayout::kPaged}, 0);
+            const AttentionProblem<float>& tensors = problem->tensors;
+            return Prepared{
+                .run = [problem, &context] { problem->forward(context); },
+                .judge = [problem] { return judge_rows(problem->tensors); },
+                .plain = [problem, &context] { problem->tensors.forward(context); },
+                .flops = shape.forward_flops(),
+                .kernel = kernel_text(attention_plan(tensors.q, problem->caches[0].key_value(), tensors.options, context))};
+          }};
 }
 
 /// 0 where two results are bit-identical, as they must be; otherwise infinite.
@@ -228,31 +221,29 @@ struct RaggedProblem {
 
 BenchCase ragged_case(bool backward) {
   using P = RaggedProblem;
-  BenchCase one;
-  one.name = fmt::format("ragged-{}-f32-d{}-b{}", backward ? "bwd" : "fwd", P::kDim, P::kSequences);
-  one.group = "ragged";
-  one.shape = fmt::format("B{} H{} S64..1024 D{} causal", P::kSequences, P::kHeads, P::kDim);
-  one.limit = Limit::kPlain;
-  one.goal = 1 / kWithinPlain;
-  one.prepare = [backward](Context& context) {
-    auto problem = std::make_shared<P>();
-    Prepared prepared;
-    const AttentionPlan plan =
-        attention_varlen_plan(problem->q, problem->k, problem->v, problem->both(), problem->options, context);
-    prepared.flops = plan.forward_flops * (backward ? 2.5 : 1);
-    prepared.kernel = kernel_text(plan);
-    if (backward) {
-      problem->forward(context);
-      problem->one_by_one(false, context);
-      prepared.run = [problem, &context] { problem->backward(context); };
-    } else {
-      prepared.run = [problem, &context] { problem->forward(context); };
-    }
-    prepared.plain = [problem, backward, &context] { problem->one_by_one(backward, context); };
-    prepared.judge = [problem, backward, &context] { return problem->judge(backward, context); };
-    return prepared;
-  };
-  return one;
+  return {.name = fmt::format("ragged-{}-f32-d{}-b{}", backward ? "bwd" : "fwd", P::kDim, P::kSequences),
+          .group = "ragged",
+          .shape = fmt::format("B{} H{} S64..1024 D{} causal", P::kSequences, P::kHeads, P::kDim),
+          .limit = Limit::kPlain,
+          .goal = 1 / kWithinPlain,
+          .prepare = [backward](Context& context) {
+            auto problem = std::make_shared<P>();
+            Prepared prepared;
+            const AttentionPlan plan =
+                attention_varlen_plan(problem->q, problem->k, problem->v, problem->both(), problem->options, context);
+            prepared.flops = plan.forward_flops * (backward ? 2.5 : 1);
+            prepared.kernel = kernel_text(plan);
+            if (backward) {
+              problem->forward(context);
+              problem->one_by_one(false, context);
+              prepared.run = [problem, &context] { problem->backward(context); };
+            } else {
+              prepared.run = [problem, &context] { problem->forward(context); };
+            }
+            prepared.plain = [problem, backward, &context] { problem->one_by_one(backward, context); };
+            prepared.judge = [problem, backward, &context] { return problem->judge(backward, context); };
+            return prepared;
+          }};
 }
 
 }  // namespace

@@ -33,25 +33,4 @@ constexpr inline double epsilon_of<BFloat16> = 0x1p-7;
 template <>
 constexpr inline double epsilon_of<Float16> = 0x1p-10;
 
-/// The same numbers, contiguous, as another type.
-template <class To, class From>
-Tensor<To> converted(const View<const From, 4>& x) {
-  Tensor<To> result({x.size(0), x.size(1), x.size(2), x.size(3)});
-  To* to = result.data();
-  for (Index b = 0; b < x.size(0); ++b) {
-    for (Index h = 0; h < x.size(1); ++h) {
-      for (Index i = 0; i < x.size(2); ++i) {
-        for (Index d = 0; d < x.size(3); ++d) {
-          if constexpr (sizeof(From) == 2 || sizeof(To) == 2) {
-            *to++ = static_cast<To>(static_cast<float>(x(b, h, i, d)));
-          } else {
-            *to++ = static_cast<To>(x(b, h, i, d));
-          }
-        }
-      }
-    }
-  }
-  return result;
-}
-
 }  // namespace qkv::cli

@@ -11,6 +11,7 @@
 #include "qkv/nn/linear.h"
 #include "qkv/nn/multi_head_attention.h"
 #include "reference/attention.h"
+#include "support/converted.h"
 
 namespace qkv::cli {
 namespace {

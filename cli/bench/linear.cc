@@ -11,6 +11,7 @@
 #include "core/random.h"
 #include "qkv/linear_attention.h"
 #include "reference/linear_attention.h"
+#include "support/converted.h"
 
 namespace qkv::cli {
 namespace {

@@ -76,7 +76,7 @@ void train_as_process(int threads, const std::string& isa) {
   posix_spawn_file_actions_destroy(&actions);
   int status = 0;
   if (failed != 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    throw std::runtime_error("lm-process: qkv train could not be run as a process of its own");
+    throw std::runtime_error("lm-process: qkv train could not be run in its own process");
   }
 }
 

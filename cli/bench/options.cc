@@ -34,26 +34,22 @@ Prepared prepare_option(const AttentionShape& shape, Context& context) {
     };
   };
   const AttentionPlan plan = problem->plan(context);
-  Prepared prepared;
-  prepared.run = both_ways(problem);
-  prepared.judge = [shape, &context] { return judge_small<float>(shape, true, context); };
-  prepared.plain = both_ways(plain);
-  prepared.plain_share = live_tiles(plan) / live_tiles(plain->plan(context));
-  prepared.flops = 3.5 * 4 * live_pairs(plan, shape.head_dim) * static_cast<double>(shape.head_dim);
-  prepared.kernel = kernel_text(plan);
-  return prepared;
+  return {.run = both_ways(problem),
+          .judge = [shape, &context] { return judge_small<float>(shape, true, context); },
+          .plain = both_ways(plain),
+          .plain_share = live_tiles(plan) / live_tiles(plain->plan(context)),
+          .flops = 3.5 * 4 * live_pairs(plan, shape.head_dim) * static_cast<double>(shape.head_dim),
+          .kernel = kernel_text(plan)};
 }
 
 BenchCase option_case(const std::string& name, const AttentionShape& shape, const std::string& words) {
-  BenchCase one;
-  one.name = fmt::format("{}-f32-d{}-s{}", name, shape.head_dim, shape.q_len);
-  one.group = "options";
-  one.shape = shape.text() + " " + words;
-  one.quick = true;
-  one.limit = Limit::kPlain;
-  one.goal = 1 / kWithinPlain;
-  one.prepare = [shape](Context& context) { return prepare_option(shape, context); };
-  return one;
+  return {.name = fmt::format("{}-f32-d{}-s{}", name, shape.head_dim, shape.q_len),
+          .group = "options",
+          .shape = shape.text() + " " + words,
+          .quick = true,
+          .limit = Limit::kPlain,
+          .goal = 1 / kWithinPlain,
+          .prepare = [shape](Context& context) { return prepare_option(shape, context); }};
 }
 
 /// The output and the weights [B, H, T, T] of the same call.

@@ -7,6 +7,7 @@
 
 #include "core/random.h"
 #include "reference/attention.h"
+#include "support/converted.h"
 
 namespace qkv::cli {
 namespace {

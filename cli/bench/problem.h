@@ -1,7 +1,6 @@
 // One problem of attention with its tensors, for the cases: made, run, and held against the textbook.
 #pragma once
 
-#include <array>
 #include <string>
 #include <vector>
 

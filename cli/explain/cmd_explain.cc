@@ -126,16 +126,14 @@ void print_words(const WordsExample& example) {
 }
 
 Json to_json(const HeadSplit& split) {
-  return {{"token", nested(split.token.view<4>())},
-          {"feature", nested(split.feature.view<4>())},
-          {"q", nested(View<const float, 4>(split.q))},
-          {"weights", nested(View<const float, 4>(split.weights))},
-          {"out", nested(View<const float, 3>(split.out))}};
+  return {{"token", nested(split.token)},
+          {"feature", nested(split.feature)},
+          {"q", nested(split.q)},
+          {"weights", nested(split.weights)},
+          {"out", nested(split.out)}};
 }
 
 Json to_json(const LayerWalk& walk) {
-  const auto three = [](const Tensor<float>& x) { return nested(View<const float, 3>(x)); };
-  const auto four = [](const View<const float, 4>& x) { return nested(x); };
   const auto heads = [&](const Tensor<float>& x) { return split_heads(View<const float, 3>(x), walk.num_heads); };
   const auto q = heads(walk.q);
   return {{"tokens", walk.tokens},
@@ -148,21 +146,18 @@ Json to_json(const LayerWalk& walk) {
             {"attended", heads(walk.merged).sizes()},
             {"out", walk.out.sizes()}}},
           {"parameters",
-           {{"W_q", nested(View<const float, 2>(walk.w_q))},
-            {"W_k", nested(View<const float, 2>(walk.w_k))},
-            {"W_v", nested(View<const float, 2>(walk.w_v))},
-            {"W_o", nested(View<const float, 2>(walk.w_o))}}},
-          {"x", three(walk.x)},
-          {"q", three(walk.q)},
-          {"k", three(walk.k)},
-          {"v", three(walk.v)},
-          {"q_heads", four(q)},
-          {"products", four(walk.products)},
-          {"scores", four(walk.scores)},
-          {"weights", four(walk.weights)},
-          {"attended", four(heads(walk.merged))},
-          {"joined", three(walk.merged)},
-          {"out", three(walk.out)},
+           {{"W_q", nested(walk.w_q)}, {"W_k", nested(walk.w_k)}, {"W_v", nested(walk.w_v)}, {"W_o", nested(walk.w_o)}}},
+          {"x", nested(walk.x)},
+          {"q", nested(walk.q)},
+          {"k", nested(walk.k)},
+          {"v", nested(walk.v)},
+          {"q_heads", nested(q)},
+          {"products", nested(walk.products)},
+          {"scores", nested(walk.scores)},
+          {"weights", nested(walk.weights)},
+          {"attended", nested(heads(walk.merged))},
+          {"joined", nested(walk.merged)},
+          {"out", nested(walk.out)},
           {"claims", to_json(walk.claims)}};
 }
 
@@ -184,9 +179,7 @@ Json to_json(const NumpyExample& example) {
 Json to_json(const WordsExample& example) {
   Json mixtures = Json::array();
   for (const MixtureOfWords& mixture : example.mixtures) {
-    mixtures.push_back({{"name", mixture.name},
-                        {"blue", nested(View<const float, 2>(mixture.blue))},
-                        {"red", nested(View<const float, 2>(mixture.red))}});
+    mixtures.push_back({{"name", mixture.name}, {"blue", nested(mixture.blue)}, {"red", nested(mixture.red)}});
   }
   return {{"blue", example.blue_words},
           {"red", example.red_words},

@@ -129,17 +129,16 @@ void print_backward(const LayerWalk& walk, const BackwardWalk& back) {
 }
 
 Json to_json(const BackwardWalk& back) {
-  const auto two = [](const Tensor<double>& x) { return nested(x.view<2>()); };
-  const auto three = [](const Tensor<double>& x) { return nested(x.view<3>()); };
   std::string numpy;
   for (const Lines& step : back.numpy) {
     for (const std::string& line : step) numpy += line + "\n";
   }
-  return {{"dout", two(back.dout)},        {"dO", three(back.d_heads)},  {"P", three(back.weights)}, {"dV", three(back.dv)},
-          {"dP", three(back.dp)},          {"delta", three(back.delta)}, {"J", two(back.jacobian)},  {"dS", three(back.ds)},
-          {"dQ", three(back.dq)},          {"dK", three(back.dk)},       {"dW_q", two(back.dw_q)},   {"dW_k", two(back.dw_k)},
-          {"dW_v", two(back.dw_v)},        {"dW_o", two(back.dw_o)},     {"dx", two(back.dx)},       {"numpy", numpy},
-          {"claims", to_json(back.claims)}};
+  return {
+      {"dout", nested(back.dout)},     {"dO", nested(back.d_heads)},  {"P", nested(back.weights)},  {"dV", nested(back.dv)},
+      {"dP", nested(back.dp)},         {"delta", nested(back.delta)}, {"J", nested(back.jacobian)}, {"dS", nested(back.ds)},
+      {"dQ", nested(back.dq)},         {"dK", nested(back.dk)},       {"dW_q", nested(back.dw_q)},  {"dW_k", nested(back.dw_k)},
+      {"dW_v", nested(back.dw_v)},     {"dW_o", nested(back.dw_o)},   {"dx", nested(back.dx)},      {"numpy", numpy},
+      {"claims", to_json(back.claims)}};
 }
 
 }  // namespace qkv::cli

@@ -193,7 +193,7 @@ std::function<int()> declare(CLI::App& app) {
   add_integer(app, "--length", sizes.length, "Tokens in each (default 256)", 1);
   add_integer(app, "--embed", sizes.embed_dim, "Width of a token (default 64)", 1);
   add_integer(app, "--heads", sizes.num_heads, "Heads of the multi-head forms; divides --embed (default 4)", 1);
-  add_integer(app, "--memory", options->memory_mib, "MiB for which the longest length is given (default 1024)", 1);
+  add_integer(app, "--memory", options->memory_mib, "Memory in MiB for the column of longest lengths (default 1024)", 1);
   add_integer(app, "--seed", sizes.seed, "Seed of weights and input (default 0)");
   add_compute_options(app, options->compute, 1);
   add_json_option(app, options->json);

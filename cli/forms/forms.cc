@@ -2,9 +2,7 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <functional>
-#include <memory>
 
 #include "core/random.h"
 #include "forms/rows.h"
@@ -30,7 +28,7 @@ void check_sizes(const FormsSizes& sizes) {
   const double products = rows * embed * (static_cast<double>(sizes.length) + 4 * embed);
   if (products > kMostProducts) {
     throw OptionError(
-        "[forms] batch * length * embed * (length + 4 embed) must be at most 4e9, since every form is held to plain "
+        "[forms] batch * length * embed * (length + 4 embed) must be at most 4e9, since every form is compared with plain "
         "loops: got batch " +
         text(sizes.batch) + ", length " + text(sizes.length) + ", embed " + text(sizes.embed_dim) +
         " (qkv bench times large sizes)");
@@ -120,10 +118,7 @@ class Comparison {
     Tensor<float> out({sizes_.batch, sizes_.length, form.output_dim()});
     nn::Saved saved;
     Form row{.name = std::move(name), .family = std::move(family), .type = "f32"};
-    row.seconds = median_seconds([&] { form.forward_into(input(), out, options, &saved); });
-    const Distance error = distance(out, truth.exact, truth.bounds);
-    row.error = error.largest;
-    row.error_over_bound = error.over_bound;
+    measure_row(row, out, truth, nullptr, [&] { form.forward_into(input(), out, options, &saved); });
     row.parameters = form.parameter_count();
     const double rows = static_cast<double>(sizes_.batch * sizes_.length), width = static_cast<double>(sizes_.embed_dim);
     row.projection_flops = 2 * rows * width * width * (attention.has_output_projection() ? 4 : 3);
@@ -196,23 +191,16 @@ class Comparison {
       const double heads_each = static_cast<double>(sizes_.batch * sizes_.num_heads), tensors = 4 * sizeof(T) * tensor_row();
       row.longest = longest_length(report_.memory, heads_each * sizeof(T), tensors, 0);
       tiles.longest = longest_length(report_.memory, 0, tensors, tiles.score_bytes);
-      finish(row, naive, truth, naive_forward);
-      finish(tiles, tiled, truth, tiled_forward);
+      measure_row(row, naive, truth, nullptr, naive_forward);
+      measure_row(tiles, tiled, truth, nullptr, tiled_forward);
+      report_.forms.push_back(std::move(row));
+      report_.forms.push_back(std::move(tiles));
       equal("naive " + type + masked, naive, "tiled " + type + masked, tiled, truth, "");
     }
   }
 
   /// Numbers of one token of all sequences.
   double tensor_row() const { return static_cast<double>(sizes_.batch * sizes_.embed_dim); }
-
-  template <class T, class Wide>
-  void finish(Form row, const Tensor<T>& out, const Truth<Wide>& truth, const std::function<void()>& forward) {
-    const Distance error = distance(out, truth.exact, truth.bounds);
-    row.error = error.largest;
-    row.error_over_bound = error.over_bound;
-    row.seconds = median_seconds(forward);
-    report_.forms.push_back(std::move(row));
-  }
 
   template <class T>
   void cost_of_tiles(Form& row, const Tensor<T>& projected, Index num_heads, const AttentionOptions& options) {
@@ -226,9 +214,7 @@ class Comparison {
   template <class T, class Wide>
   void equal(std::string a, const Tensor<T>& of_a, std::string b, const Tensor<T>& of_b, const Truth<Wide>& truth,
              std::string note) {
-    const Distance apart = distance(of_a, of_b, truth.bounds);
-    const bool bits = std::memcmp(of_a.data(), of_b.data(), static_cast<std::size_t>(of_a.count()) * sizeof(T)) == 0;
-    report_.equal.push_back({std::move(a), std::move(b), std::move(note), apart.largest, apart.over_bound, bits});
+    report_.equal.push_back(compare(std::move(a), of_a, std::move(b), of_b, truth, std::move(note)));
   }
 
   FormsSizes sizes_;

@@ -2,7 +2,6 @@
 // decay, the delta rule. Each is held against its own textbook (reference/linear_attention.h), and those that must be equal
 // with each other.
 #include <algorithm>
-#include <cstring>
 
 #include "core/threads/context_impl.h"
 #include "dispatch/kernels.h"
@@ -63,8 +62,8 @@ class LinearForms {
     const Tensor<float> chunked = add("linear chunked", options, state_flops(head_dim()) + pair_flops(0), false);
     options.form = LinearForm::kRecurrent;
     const Tensor<float> recurrent = add("linear recurrent", options, state_flops(head_dim()), false);
-    equal("linear square", square, "linear chunked", chunked, causal);
-    equal("linear chunked", chunked, "linear recurrent", recurrent, causal);
+    report_.equal.push_back(compare<float, double>("linear square", square, "linear chunked", chunked, causal));
+    report_.equal.push_back(compare<float, double>("linear chunked", chunked, "linear recurrent", recurrent, causal));
 
     options = {.feature_map = FeatureMap::kIdentity, .causal = true, .normalized = false};
     options.log_decay = decay_;
@@ -156,12 +155,6 @@ class LinearForms {
     measure_row(row, out, truth, nullptr, [&] { textbook.square(); });
     report_.forms.push_back(std::move(row));
     return out;
-  }
-
-  void equal(const char* a, const Tensor<float>& of_a, const char* b, const Tensor<float>& of_b, const Truth<double>& truth) {
-    const Distance apart = distance(of_a, of_b, truth.bounds);
-    const bool bits = std::memcmp(of_a.data(), of_b.data(), static_cast<std::size_t>(of_a.count()) * sizeof(float)) == 0;
-    report_.equal.push_back({a, b, "", apart.largest, apart.over_bound, bits});
   }
 
   FormsReport& report_;

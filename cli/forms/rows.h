@@ -2,6 +2,7 @@
 // Not: which rows there are (forms.cc, linear.cc, sparse.cc).
 #pragma once
 
+#include <cstring>
 #include <functional>
 
 #include "forms/forms.h"
@@ -21,32 +22,31 @@ struct AloneInput {
 
   template <class N>
   Tensor<N> heads(int part) const {  // [B, H, T, D], contiguous
-    const View<const float, 4> from = part_as_heads(projected, sizes.batch, sizes.num_heads, part);
-    Tensor<N> to({from.size(0), from.size(1), from.size(2), from.size(3)});
-    N* place = to.data();
-    for (Index b = 0; b < from.size(0); ++b) {
-      for (Index h = 0; h < from.size(1); ++h) {
-        for (Index i = 0; i < from.size(2); ++i) {
-          for (Index n = 0; n < from.size(3); ++n) *place++ = static_cast<N>(from(b, h, i, n));
-        }
-      }
-    }
-    return to;
+    return converted<N>(part_as_heads(projected, sizes.batch, sizes.num_heads, part));
   }
   double tokens() const { return static_cast<double>(sizes.batch * sizes.length); }
   double embed() const { return static_cast<double>(sizes.embed_dim); }
 };
 
-/// Fills what a row of attention alone has from a run of it: error, distance from softmax, time. `causal` rows are not held
-/// against softmax without a mask.
-template <class Wide>
-void measure_row(Form& row, const Tensor<float>& out, const Truth<Wide>& truth, const AloneInput* unmasked,
+/// Fills what a row has from runs of it: error, distance from softmax, time. `causal` rows are not held against softmax without
+/// a mask.
+template <class T, class Wide>
+void measure_row(Form& row, const Tensor<T>& out, const Truth<Wide>& truth, const AloneInput* unmasked,
                  const std::function<void()>& forward) {
+  row.seconds = median_seconds(forward);  // which may fill `out`
   const Distance error = distance(out, truth.exact, truth.bounds);
   row.error = error.largest;
   row.error_over_bound = error.over_bound;
-  row.seconds = median_seconds(forward);
   if (unmasked != nullptr) row.from_softmax = distance(out, unmasked->softmax, truth.bounds).largest;
+}
+
+/// Whether two outputs are equal.
+template <class T, class Wide>
+EqualForms compare(std::string a, const Tensor<T>& of_a, std::string b, const Tensor<T>& of_b, const Truth<Wide>& truth,
+                   std::string note = "") {
+  const Distance apart = distance(of_a, of_b, truth.bounds);
+  const bool bits = std::memcmp(of_a.data(), of_b.data(), static_cast<std::size_t>(of_a.count()) * sizeof(T)) == 0;
+  return {std::move(a), std::move(b), std::move(note), apart.largest, apart.over_bound, bits};
 }
 
 /// The longest sequence for which q, k, v, out and what the form needs besides them fit into `memory` bytes: the larger root of

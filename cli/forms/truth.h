@@ -10,6 +10,7 @@
 #include "qkv/state_dict.h"
 #include "qkv/tensor.h"
 #include "reference/attention.h"
+#include "support/converted.h"
 
 namespace qkv::cli {
 
@@ -124,24 +125,9 @@ Tensor<double> attention_magnitude(const Tensor<Wide>& weights, View<const doubl
 /// [B, H, T, D] copied to rows [B*T, H*D].
 template <class T>
 Tensor<T> heads_to_rows(View<const T, 4> heads) {
-  const Index width = heads.size(1) * heads.size(3);
-  Tensor<T> rows({heads.size(0) * heads.size(2), width});
-  const View<T, 4> to = split_heads(View<T, 3>(rows.data(), {heads.size(0), heads.size(2), width}), heads.size(1));
-  for (Index b = 0; b < to.size(0); ++b) {
-    for (Index h = 0; h < to.size(1); ++h) {
-      for (Index i = 0; i < to.size(2); ++i) {
-        for (Index n = 0; n < to.size(3); ++n) to(b, h, i, n) = heads(b, h, i, n);
-      }
-    }
-  }
+  Tensor<T> rows = converted<T>(heads.transposed(1, 2));
+  rows.reshape({heads.size(0) * heads.size(2), heads.size(1) * heads.size(3)});
   return rows;
-}
-
-template <class To, class From>
-Tensor<To> converted(const Tensor<From>& from) {
-  Tensor<To> to(from.sizes());
-  std::transform(from.data(), from.data() + from.count(), to.data(), [](From value) { return static_cast<To>(value); });
-  return to;
 }
 
 inline constexpr auto kSame = [](auto value) { return value; };

@@ -5,19 +5,9 @@
 namespace qkv::cli {
 namespace {
 
-/// Nested lists of a tensor's numbers; whole numbers where E is whole.
-template <class E>
-Json nested(const Tensor<E>& tensor, int axis, const E*& next) {
-  if (axis == tensor.rank()) return *next++;
-  Json list = Json::array();
-  for (Index n = 0; n < tensor.size(axis); ++n) list.push_back(nested(tensor, axis + 1, next));
-  return list;
-}
 template <class E>
 void add(Json& document, const char* name, const Tensor<E>& tensor) {
-  if (tensor.rank() == 0) return;
-  const E* next = tensor.data();
-  document[name] = nested(tensor, 0, next);
+  if (tensor.rank() > 0) document[name] = nested(tensor);
 }
 
 }  // namespace

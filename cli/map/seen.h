@@ -2,7 +2,6 @@
 // look.h).
 #pragma once
 
-#include <string>
 #include <utility>
 #include <vector>
 

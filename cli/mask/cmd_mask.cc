@@ -68,25 +68,6 @@ void print_drawing(const Tensor<std::uint8_t>& drawn) {
   }
 }
 
-Json rows_of(const Tensor<std::uint8_t>& drawn) {
-  const View<const std::uint8_t, 4> cells = drawn;
-  Json sequences = Json::array();
-  for (Index b = 0; b < cells.size(0); ++b) {
-    Json heads = Json::array();
-    for (Index h = 0; h < cells.size(1); ++h) {
-      Json rows = Json::array();
-      for (Index i = 0; i < cells.size(2); ++i) {
-        Json row = Json::array();
-        for (Index j = 0; j < cells.size(3); ++j) row.push_back(static_cast<int>(cells(b, h, i, j)));
-        rows.push_back(std::move(row));
-      }
-      heads.push_back(std::move(rows));
-    }
-    sequences.push_back(std::move(heads));
-  }
-  return sequences;
-}
-
 view::AttentionMap map_of(const Tensor<std::uint8_t>& drawn, const std::string& title) {
   Tensor<float> weights(drawn.sizes());
   for (Index n = 0; n < drawn.count(); ++n) weights.data()[n] = static_cast<float>(drawn.data()[n]);
@@ -131,7 +112,7 @@ int run(MaskOptions o) {
                        {"full", plan.full_tiles},
                        {"partial", plan.partial_tiles},
                        {"skipped", plan.skipped_tiles}}}};
-    if (o.draw) document["drawing"] = rows_of(drawn);
+    if (o.draw) document["drawing"] = nested(drawn);
     outputs.commit();
     print_json(document);
     return 0;
@@ -159,18 +140,18 @@ std::function<int()> declare(CLI::App& app) {
     add_integer(app, name, value, help, 1, Index{1} << 24);
   };
   count("--tq", options->q_len, "Queries (default 8)");
-  count("--tk", options->kv_len, "Keys (default: as many)");
+  count("--tk", options->kv_len, "Keys (default: as many as queries)");
   count("--batch", options->batch, "Sequences (default 1)");
   count("--heads", options->num_heads, "Heads (default 1)");
   count("--head-dim", options->head_dim, "Width of a head, which decides the tiles (default 64)");
   const auto dense = [&](const char* name, std::string& path, const char* type, const char* help) {
     app.add_option(name, path, help)->type_name(type);
   };
-  dense("--keep", options->keep, "FILE", "And non-zero in this .npy: [B|1, H|1, Tq|1, Tk|1], or with --mask-axes");
-  dense("--drop", options->drop, "FILE", "And zero in this .npy");
+  dense("--keep", options->keep, "FILE", "Also non-zero in this .npy: [B|1, H|1, Tq|1, Tk|1], or with --mask-axes");
+  dense("--drop", options->drop, "FILE", "Also zero in this .npy");
   dense("--mask-axes", options->mask_axes, "AXES", "Axes of a smaller array: bk, qk, bqk, hqk");
   app.add_flag("--draw", options->draw, "Rows of 0s and 1s: a row is a query, a column a key");
-  app.add_option("--out", options->out, "The same as a picture: .png, .svg or .html")->type_name("FILE");
+  app.add_option("--out", options->out, "The mask as a picture: .png, .svg or .html")->type_name("FILE");
   add_json_option(app, options->json);
   add_compute_options(app, options->compute);
   return [options] { return run(*options); };

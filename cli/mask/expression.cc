@@ -1,6 +1,5 @@
 #include "mask/expression.h"
 
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <functional>
@@ -123,7 +122,7 @@ class Parser {
   static constexpr int kDeepest = 64;  // nested parentheses: the caller must not be able to overflow the stack
 
   Mask mask() {
-    if (++depth_ > kDeepest) refuse("at most 64 parentheses within one another");
+    if (++depth_ > kDeepest) refuse("at most 64 nested parentheses");
     Mask left = conjunction();
     while (take('|')) left = left | conjunction();
     --depth_;

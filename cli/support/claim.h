@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "qkv/view.h"
 #include "support/json.h"
 
 namespace qkv::cli {
@@ -30,27 +29,5 @@ std::string small_text(double value);
 
 /// Columns of lines side by side, each as wide as its longest line, `gap` spaces between.
 std::string beside(const std::vector<std::vector<std::string>>& columns, std::size_t gap = 4);
-
-/// [[...], ...]: a view as nested arrays.
-template <class T>
-Json nested(const View<const T, 1>& view) {
-  Json list = Json::array();
-  for (Index i = 0; i < view.size(0); ++i) list.push_back(view(i));
-  return list;
-}
-template <class T, int Rank>
-  requires(Rank > 1)
-Json nested(const View<const T, Rank>& view) {
-  Json list = Json::array();
-  typename View<const T, Rank - 1>::Sizes sizes{}, strides{};
-  for (std::size_t axis = 1; axis < static_cast<std::size_t>(Rank); ++axis) {
-    sizes[axis - 1] = view.sizes()[axis];
-    strides[axis - 1] = view.strides()[axis];
-  }
-  for (Index i = 0; i < view.size(0); ++i) {
-    list.push_back(nested(View<const T, Rank - 1>(view.data() + i * view.stride(0), sizes, strides)));
-  }
-  return list;
-}
 
 }  // namespace qkv::cli

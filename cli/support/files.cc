@@ -59,7 +59,7 @@ void Outputs::expect(std::string_view option, const std::string& path, const std
   if (fs::exists(status) && !fs::is_regular_file(status)) refuse("is not a regular file: name one");
   if (fs::exists(status) && ::access(target.c_str(), W_OK) != 0) refuse("is read-only: choose another name");
   const fs::path folder = target.parent_path();
-  if (!fs::is_directory(folder, error)) refuse("the folder does not exist: make it first");
+  if (!fs::is_directory(folder, error)) refuse("the folder does not exist: create it first");
   if (::access(folder.c_str(), W_OK) != 0) refuse("the folder cannot be written: choose another");
   expected_.push_back(target);
 }

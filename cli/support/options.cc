@@ -8,17 +8,6 @@
 namespace qkv::cli {
 namespace {
 
-/// The value of one of several names.
-template <class Value>
-Value named(std::string_view option, const std::string& text, const std::vector<std::pair<std::string_view, Value>>& values) {
-  std::string names;
-  for (const auto& [name, value] : values) {
-    if (name == text) return value;
-    names += (names.empty() ? "" : ", ") + std::string(name);
-  }
-  throw UsageError(std::string(option) + " must be one of " + names + ": got " + escaped(text));
-}
-
 /// Every name that this build holds, whether or not this CPU runs it.
 std::string isa_names() {
   std::string names;
@@ -53,7 +42,7 @@ std::vector<Index> parse_indices(std::string_view option, const std::string& tex
     Index value = 0;
     const auto [next, error] = std::from_chars(at, end, value);
     if (error != std::errc() || (next != end && *next != ',')) {
-      throw UsageError(std::string(option) + " must be whole numbers with commas between, such as 4,2: got " + escaped(text));
+      throw UsageError(std::string(option) + " must be whole numbers separated by commas, such as 4,2: got " + escaped(text));
     }
     values.push_back(value);
     if (next == end) return values;

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "core/escape.h"
 #include "qkv/attention.h"
 #include "support/command.h"
 
@@ -23,6 +25,17 @@ void add_compute_options(CLI::App& app, ComputeOptions& options, int threads = 0
 
 /// --json
 void add_json_option(CLI::App& app, bool& json);
+
+/// The value that one of several names stands for; UsageError that lists them.
+template <class Value>
+Value named(std::string_view option, const std::string& text, const std::vector<std::pair<std::string_view, Value>>& values) {
+  std::string names;
+  for (const auto& [name, value] : values) {
+    if (name == text) return value;
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  throw UsageError(std::string(option) + " must be one of " + names + ": got " + escaped(text));
+}
 
 /// "4,2" -> {4, 2}. UsageError that names the option.
 std::vector<Index> parse_indices(std::string_view option, const std::string& text);

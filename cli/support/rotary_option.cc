@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
+#include <iterator>
+#include <utility>
 
 #include "core/escape.h"
 #include "support/command.h"
+#include "support/options.h"
 
 namespace qkv::cli {
 namespace {
@@ -36,23 +38,15 @@ RotaryLayout layout_of(const std::string& value) {
   throw UsageError("--rope layout must be half or interleaved: got " + escaped(value));
 }
 
-RotaryScaling scaling_of(const std::string& value) {
-  static const std::map<std::string, RotaryScaling> kNames = {{"none", RotaryScaling::kNone},
-                                                              {"linear", RotaryScaling::kLinear},
-                                                              {"ntk", RotaryScaling::kNtk},
-                                                              {"yarn", RotaryScaling::kYarn},
-                                                              {"llama3", RotaryScaling::kLlama3}};
-  const auto found = kNames.find(value);
-  if (found == kNames.end()) {
-    throw UsageError("--rope scaling must be one of none, linear, ntk, yarn, llama3: got " + escaped(value));
-  }
-  return found->second;
-}
+constexpr std::pair<std::string_view, double RotaryOptions::*> kNumbers[] = {
+    {"base", &RotaryOptions::base},           {"factor", &RotaryOptions::factor},     {"beta-fast", &RotaryOptions::beta_fast},
+    {"beta-slow", &RotaryOptions::beta_slow}, {"low", &RotaryOptions::low_frequency}, {"high", &RotaryOptions::high_frequency}};
 
 void take(RotaryChoice& choice, const std::string& key, const std::string& value) {
   RotaryOptions& o = choice.options;
-  if (key == "base") {
-    o.base = number_of(key, value);
+  const auto* const number = std::ranges::find(kNumbers, key, [](const auto& one) { return one.first; });
+  if (number != std::end(kNumbers)) {
+    o.*number->second = number_of(key, value);
   } else if (key == "dim") {
     o.rotary_dim = index_of(key, value);
   } else if (key == "layout") {
@@ -60,21 +54,16 @@ void take(RotaryChoice& choice, const std::string& key, const std::string& value
   } else if (key == "offset") {
     choice.positions.offset = index_of(key, value);
   } else if (key == "scaling") {
-    o.scaling = scaling_of(value);
-  } else if (key == "factor") {
-    o.factor = number_of(key, value);
+    o.scaling = named<RotaryScaling>("--rope scaling", value,
+                                     {{"none", RotaryScaling::kNone},
+                                      {"linear", RotaryScaling::kLinear},
+                                      {"ntk", RotaryScaling::kNtk},
+                                      {"yarn", RotaryScaling::kYarn},
+                                      {"llama3", RotaryScaling::kLlama3}});
   } else if (key == "context") {
     o.original_context = index_of(key, value);
-  } else if (key == "beta-fast") {
-    o.beta_fast = number_of(key, value);
-  } else if (key == "beta-slow") {
-    o.beta_slow = number_of(key, value);
   } else if (key == "attention-factor") {
     o.attention_factor = number_of(key, value);
-  } else if (key == "low") {
-    o.low_frequency = number_of(key, value);
-  } else if (key == "high") {
-    o.high_frequency = number_of(key, value);
   } else {
     throw UsageError("--rope knows " + std::string(kKeys) + ": got " + escaped(key));
   }
@@ -88,7 +77,7 @@ RotaryChoice parse_rotary(const std::string& text) {
     const std::size_t end = std::min(text.find(',', at), text.size());
     const std::string part = text.substr(at, end - at);
     const std::size_t equals = part.find('=');
-    if (equals == std::string::npos) throw UsageError("--rope takes KEY=VALUE with commas between: got " + escaped(part));
+    if (equals == std::string::npos) throw UsageError("--rope takes KEY=VALUE pairs separated by commas: got " + escaped(part));
     take(choice, part.substr(0, equals), part.substr(equals + 1));
     at = end + 1;
   }
