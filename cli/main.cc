@@ -79,7 +79,8 @@ int main_of(int argc, char** argv) {
   CLI::App app("qkv: attention for C++. Trains, runs, draws and explains it.", "qkv");
   app.set_version_flag("--version", std::string("qkv ") + QKV_VERSION, "Print the version");
   app.set_help_flag("-h,--help", "Print this help");
-  app.footer("\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help says more, with an example.");
+  app.footer(
+      "\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help lists a command's options, with an example.");
   app.require_subcommand(1);
   app.formatter(help_formatter());  // commands inherit it
 
@@ -93,7 +94,7 @@ int main_of(int argc, char** argv) {
 
   std::string chosen;
   const std::string first = argc > 1 ? argv[1] : "";
-  if (first.empty()) return complain({}, "say what to do: " + names_of_commands() + " (see qkv --help)", kWrongUse);
+  if (first.empty()) return complain({}, "a command is required: " + names_of_commands() + " (see qkv --help)", kWrongUse);
   if (first[0] != '-' && std::ranges::find(commands(), first, &Command::name) == commands().end()) {
     return complain({}, "no command is called " + escaped(first) + ": there are " + names_of_commands(), kWrongUse);
   }

@@ -1,5 +1,4 @@
 // A KV cache: a prompt is read once, two continuations share its pages, and one call serves both.
-#include <array>
 
 #include "example.h"
 #include "qkv/qkv.h"

@@ -1,7 +1,5 @@
 #include "ablate/ablate.h"
 
-#include <algorithm>
-
 #include "qkv/error.h"
 
 namespace qkv::cli {

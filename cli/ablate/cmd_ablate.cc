@@ -69,7 +69,7 @@ void print_experiment(const Experiment& experiment) {
 int run(const Options& options) {
   const std::vector<std::string> names = chosen(options);
   if (options.steps && std::ranges::find(names, "no-mask") == names.end()) {
-    throw UsageError("--steps is of no-mask alone, the one experiment that trains: name it too, or leave --steps out");
+    throw UsageError("--steps is for no-mask only, the one experiment that trains: name it too, or leave --steps out");
   }
   Outputs outputs;
   expect_maps(options, names, outputs);
@@ -110,7 +110,7 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("EXPERIMENT", options->names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
   add_integer(app, "--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)", 1, 1000000);
   add_integer(app, "--seed", options->ablate.seed, "Seed of everything random (default 0)");
-  app.add_option("--out", options->out, "Folder for maps as PNG, one for each experiment; made when missing")->type_name("DIR");
+  app.add_option("--out", options->out, "Folder for maps as PNG, one per experiment; created if missing")->type_name("DIR");
   add_compute_options(app, options->compute);
   add_json_option(app, options->json);
   return [options] { return run(*options); };

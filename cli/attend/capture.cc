@@ -47,24 +47,24 @@ view::AttentionMap drawn_map(const Tensor<double>& map, Index q_len) {
 }  // namespace
 
 void add_capture_options(CLI::App& app, CaptureOptions& options) {
-  const OptionGroup look(app, "Looking on the way (the output stays the same in bits)");
+  const OptionGroup look(app, "Capture (the output stays bit-identical)");
   look.file("--stats", options.stats,
-            "Of each row: entropy in nats, largest weight and its key, self, previous, "
+            "Statistics of each row: entropy in nats, largest weight and its key, self, previous, "
             "first, distance, sink; .json, or .npy [8, B, H, Tq]");
-  look.integer("--top-k", options.top_k, "The N largest of each row; into --seen or a --stats .json");
-  look.value("--rows", options.rows, "N,N,...", "Whole rows of these queries; into --seen");
-  look.flag("--column-mass", options.column_mass, "What each key gets in all; into --seen or a --stats .json");
+  look.integer("--top-k", options.top_k, "The N largest weights of each row, into --seen or a --stats .json");
+  look.value("--rows", options.rows, "N,N,...", "Whole rows of these queries, into --seen");
+  look.flag("--column-mass", options.column_mass, "Sum of the weights that each key gets, into --seen or a --stats .json");
   look.value("--block-map", options.block_map, "N[,N]",
-             "Sums over blocks, a map of N x N (rows, columns); into --map-out or "
+             "Block sums, a map of N x N (rows, columns), into --map-out or "
              "--seen");
   look.file("--map-out", options.map_out, "The block map: .npy [B, H, N, N], or a picture .png, .svg, .html");
-  look.file("--seen", options.seen, "Everything that was seen, one .safetensors");
-  look.value("--look-heads", options.heads, "N,N,...", "At these heads only");
+  look.file("--seen", options.seen, "Everything that was captured, one .safetensors");
+  look.value("--look-heads", options.heads, "N,N,...", "Capture these heads only");
   look.value("--of", options.of, "WHAT",
-             "weights, applied (after dropout), gradient (weights times theirs, "
+             "What is captured: weights, applied (after dropout), gradient (weights times their gradient, "
              "needs --dout)");
-  look.flag("--positive", options.positive, "Of gradient: only what is above 0 counts");
-  look.flag("--mean-of-heads", options.mean_of_heads, "Of gradient: the mean over the heads, after --positive");
+  look.flag("--positive", options.positive, "With --of gradient: count only what is above 0");
+  look.flag("--mean-of-heads", options.mean_of_heads, "With --of gradient: the mean over the heads, after --positive");
 }
 
 Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : options_(options) {
@@ -95,7 +95,7 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
   if (!gradient && (options.positive || options.mean_of_heads))
     throw UsageError("--positive and --mean-of-heads need --of gradient");
   if (gradient && !options.stats.empty() && (!lists || (what_.top_k == 0 && !what_.column_mass)))
-    throw UsageError("--stats are of weights: --of gradient has none, but --top-k and --column-mass in a .json");
+    throw UsageError("--stats describes weights: --of gradient has only --top-k and --column-mass in a .json");
   if (gradient && !options.positive && !options.map_out.empty() && ending(options.map_out) != ".npy")
     throw UsageError("--map-out of gradients, which may be negative, must be a .npy file, or add --positive");
   if ((what_.top_k != 0 || what_.column_mass) && !anywhere && !lists)

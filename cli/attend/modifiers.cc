@@ -29,7 +29,7 @@ std::vector<double> slopes_of(const std::string& text, Index num_heads) {
     double slope = 0;
     const auto [next, error] = std::from_chars(at, end, slope);
     if (error != std::errc() || (next != end && *next != ',')) {
-      throw UsageError("--alibi must be numbers with commas between, such as --alibi=0.5,0.25: got " + escaped(text));
+      throw UsageError("--alibi must be numbers separated by commas, such as --alibi=0.5,0.25: got " + escaped(text));
     }
     slopes.push_back(slope);
     if (next == end) return slopes;
@@ -40,16 +40,16 @@ std::vector<double> slopes_of(const std::string& text, Index num_heads) {
 }  // namespace
 
 void add_modifier_options(CLI::App& app, ModifierOptions& options) {
-  const OptionGroup group(app, "By head and position");
-  group.flag("--alibi{heads}", options.alibi, "Minus slope times distance; =S,S,... other slopes than the usual ones");
+  const OptionGroup group(app, "Position biases and sinks");
+  group.flag("--alibi{heads}", options.alibi, "ALiBi: minus slope times distance; =S,S,... sets the slopes");
   group.file("--t5", options.t5, "T5's relative position bias: table [buckets, H]");
-  group.integer("--t5-max-distance", options.t5_max_distance, "From here on one bucket (default 128)", 1);
+  group.integer("--t5-max-distance", options.t5_max_distance, "Distances from here on share one bucket (default 128)", 1);
   group.flag("--t5-past", options.t5_past, "T5's decoder: later keys share a bucket");
   for (const char* name : {"--t5-max-distance", "--t5-past"}) app.get_option(name)->needs(app.get_option("--t5"));
   group.file("--relative", options.relative, "Learned bias by distance: table [2 R + 1, H]");
-  group.value("--position-align", options.align, "ALIGN", "Where queries stand when Tq != Tk: top-left or bottom-right");
+  group.value("--position-align", options.align, "ALIGN", "Alignment of positions when Tq != Tk: top-left or bottom-right");
   group.file("--dposition", options.dposition, "Gradient of the table, or of --alibi's slopes [1, H]");
-  group.file("--sinks", options.sinks, "A logit a head beside its keys [H]");
+  group.file("--sinks", options.sinks, "Sinks: one extra logit per head [H]");
   group.file("--dsinks", options.dsinks, "Gradient of the sinks");
 }
 

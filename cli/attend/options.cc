@@ -29,7 +29,7 @@ Window parse_window(const std::string& text) {
 /// The library's error would use its own names; a person here types options.
 void require_alignment(const std::string& bare, const std::string& joint, Align align, Index q_len, Index kv_len) {
   if (align != Align::kSquare || q_len == kv_len) return;
-  throw UsageError(bare + " alone needs as many queries as keys: say " + bare + joint +
+  throw UsageError(bare + " alone needs as many queries as keys: use " + bare + joint +
                    "bottom-right (the last query sees the last key) or " + bare + joint +
                    "top-left (the first sees the first), or give --offsets: got Tq " + std::to_string(q_len) + ", Tk " +
                    std::to_string(kv_len));
@@ -65,31 +65,32 @@ void add_attend_options(CLI::App& app, AttendOptions& options) {
   add_with_optional_value(app, "--weights", options.weights, options.wants_weights, "Weights [B, H, Tq, Tk], before dropout");
   add_with_optional_value(app, "--applied", options.applied, options.wants_applied, "Weights after dropout");
   for (const char* name : {"--weights", "--applied"}) out.take(name);
-  out.file("--lse", options.lse, "Log of each row's sum [B, H, Tq]");
+  out.file("--lse", options.lse, "Log-sum-exp of each row [B, H, Tq]");
   out.file("--dq", options.dq, "Gradient of the queries");
   out.file("--dk", options.dk, "Gradient of the keys");
   out.file("--dv", options.dv, "Gradient of the values");
-  out.file("--dbias", options.dbias, "Gradient of the bias, of its shape");
+  out.file("--dbias", options.dbias, "Gradient of the bias, in its shape");
   add_formula_options(app, options);
 }
 
 void add_formula_options(CLI::App& app, AttendOptions& options) {
-  const OptionGroup who(app, "Who may attend whom (all of them together: the intersection)");
+  const OptionGroup who(app, "Masks (every mask that is given must allow a key)");
   who.flag("--causal{square}", options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk");
   who.value("--window", options.window, "L,R[,ALIGN]", "At most L keys before the query's own and R after; -1: no bound");
-  who.value("--offsets", options.offsets, "N,N,...", "Causal and window count from j = i + offset, one a sequence");
-  who.value("--key-lengths", options.key_lengths, "N,N,...", "How many keys each sequence has");
-  who.value("--mask", options.mask, "EXPR", "Any mask in words, such as \"causal | prefix(3)\": see qkv mask --help");
+  who.value("--offsets", options.offsets, "N,N,...",
+            "Diagonal j = i + offset of --causal and --window, one offset per sequence");
+  who.value("--key-lengths", options.key_lengths, "N,N,...", "Number of keys of each sequence");
+  who.value("--mask", options.mask, "EXPR", "A mask expression, such as \"causal | prefix(3)\": see qkv mask --help");
   who.file("--keep", options.keep, "Non-zero: may attend; [B|1, H|1, Tq|1, Tk|1] or --mask-axes");
   who.file("--drop", options.drop, "Non-zero: may not attend");
   who.value("--mask-axes", options.mask_axes, "AXES", "Axes of a smaller mask: bk, qk, bqk, hqk");
 
   const OptionGroup how(app, "How");
-  how.value("--scale", options.scale, "X", "Of the scores (default 1/sqrt(D))");
+  how.value("--scale", options.scale, "X", "Factor on the scores (default 1/sqrt(D))");
   how.value("--softcap", options.softcap, "X", "c tanh(score / c); 0: off");
   how.value("--empty-row", options.empty_row, "HOW", "A row without keys gives zero, mean or nan (default zero)");
-  how.value("--dropout", options.dropout, "P", "Drops weights with probability P, as in training");
-  how.integer("--seed", options.seed, "Of the dropout (default 0)");
+  how.value("--dropout", options.dropout, "P", "Dropout probability of the weights, as in training");
+  how.integer("--seed", options.seed, "Seed of the dropout (default 0)");
   add_compute_options(app, options.compute);
 }
 

@@ -101,16 +101,17 @@ int run(const GenerateCommandOptions& options) {
 std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<GenerateCommandOptions>();
   app.add_option("--model", options->model, "A model that qkv train wrote")->type_name("FILE")->required();
-  app.add_option("--prompt", options->prompt, "What to continue; characters that the model knows")
+  app.add_option("--prompt", options->prompt, "Text to continue, in characters that the model knows")
       ->type_name("TEXT")
       ->required();
   add_integer(app, "--tokens", options->tokens, "Characters to add (default 64)");
-  app.add_flag("--greedy", options->greedy, "Always the likeliest character");
-  app.add_option("--temperature", options->temperature, "Below 1: surer, above: freer (default 1)")->type_name("X");
-  add_integer(app, "--top-k", options->top_k, "Only the N likeliest characters (default 0: all)");
+  app.add_flag("--greedy", options->greedy, "Always the most likely character");
+  app.add_option("--temperature", options->temperature, "Sampling temperature: below 1 sharper, above 1 flatter (default 1)")
+      ->type_name("X");
+  add_integer(app, "--top-k", options->top_k, "Only the N most likely characters (default 0: all)");
   for (const char* name : {"--temperature", "--top-k"}) app.get_option(name)->excludes(app.get_option("--greedy"));
   add_integer(app, "--seed", options->seed, "Same seed, same text (default 0)");
-  app.add_option("--cache", options->cache, "What keys and values are kept as: f32 (default), bf16, f16, int8")
+  app.add_option("--cache", options->cache, "Storage of the KV cache: f32 (default), bf16, f16, int8")
       ->type_name("TYPE")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "int8"}));
   add_json_option(app, options->json);

@@ -41,7 +41,7 @@ GradcheckSizes parse_sizes(const std::string& text) {
   }
   // Each of some thousand elements takes four runs of forward and backward.
   if (n[0] * (n[1] * n[3] + n[2] * n[4]) * std::max(n[5], n[6]) > 20000) {
-    throw UsageError("--sizes must be small, since every element is moved by itself: got " + escaped(text));
+    throw UsageError("--sizes must be small, since every element is varied separately: got " + escaped(text));
   }
   return {n[0], n[1], n[2], n[3], n[4], n[5], n[6]};
 }
@@ -174,19 +174,20 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--bias", options->attend.bias, "A bias: the axes of a random one (bhqk, hqk, k, ...) or a .npy")
       ->type_name("AXES|FILE");
   ModifierOptions& modifiers = options->modifiers;
-  app.add_option("--sinks", modifiers.sinks, "A logit a head beside its keys: random ones, or [H] from a .npy")
+  app.add_option("--sinks", modifiers.sinks, "Sinks: one extra logit per head, random or [H] from a .npy")
       ->type_name("[FILE]")
       ->expected(0, 1)
       ->default_str(kRandom);
-  app.add_flag("--alibi{heads}", modifiers.alibi, "Minus slope times distance; =S,S,... other slopes than the usual ones");
+  app.add_flag("--alibi{heads}", modifiers.alibi, "ALiBi: minus slope times distance; =S,S,... sets the slopes");
   app.add_option("--t5", modifiers.t5, "T5's relative position bias: a random table of N buckets, or one from a .npy")
       ->type_name("N|FILE");
-  add_integer(app, "--t5-max-distance", options->t5_max_distance, "From here on one bucket (default 128; as many as N)", 1);
+  add_integer(app, "--t5-max-distance", options->t5_max_distance,
+              "Distances from here on share one bucket (default 128; as many as N)", 1);
   app.add_flag("--t5-past", modifiers.t5_past, "T5's decoder: later keys share a bucket");
   for (const char* name : {"--t5-max-distance", "--t5-past"}) app.get_option(name)->needs(app.get_option("--t5"));
   app.add_option("--relative", modifiers.relative, "A bias by distance: random, up to N to each side, or a table from a .npy")
       ->type_name("N|FILE");
-  app.add_option("--position-align", modifiers.align, "Where queries stand when Tq != Tk: top-left or bottom-right")
+  app.add_option("--position-align", modifiers.align, "Alignment of positions when Tq != Tk: top-left or bottom-right")
       ->type_name("ALIGN");
   add_formula_options(app, options->attend);
   add_json_option(app, options->json);

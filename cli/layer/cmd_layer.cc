@@ -55,7 +55,7 @@ void check_usage(const LayerCommandOptions& options) {
     throw UsageError("--kv-heads, --rope and --norm-eps are for grouped-query only: got " + options.name);
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
   if (drops && (options.name == "average" || options.name == "fixed-weights"))
-    throw UsageError("--dropout and --residual-dropout are of layers that compute their weights: got " + options.name);
+    throw UsageError("--dropout and --residual-dropout are for layers that compute their weights: got " + options.name);
   if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
   if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
     throw UsageError("--mask-axes needs --keep or --drop");
@@ -182,7 +182,7 @@ std::function<int()> declare(CLI::App& app) {
       ->type_name("KEY=VALUE,...")
       ->expected(0, 1)
       ->default_str("");
-  app.add_option("--norm-eps", options->norm_eps, "Of grouped-query's norms of q and k (default 1e-6)")->type_name("X");
+  app.add_option("--norm-eps", options->norm_eps, "Epsilon of grouped-query's norms of q and k (default 1e-6)")->type_name("X");
   file("--keep", options->keep, "Non-zero: may attend; [B, Tk], [B, Tq, Tk], four axes; a square one needs --mask-axes");
   file("--drop", options->drop, "Non-zero: may not attend");
   app.add_option("--mask-axes", options->mask_axes, "Axes of the mask: bk, qk, bqk, hqk (default: by their number)")
@@ -190,16 +190,17 @@ std::function<int()> declare(CLI::App& app) {
   // A function, not the optional itself: CLI11 2.1 writes false into that when neither flag is given.
   app.add_flag_function(
       "--causal,!--no-causal", [options](std::int64_t count) { options->causal = count > 0; },
-      "No key after the query (single-head does so by itself)");
+      "No key after the query (single-head is causal by default)");
   app.add_option("--empty-row", options->empty_row, "A row without keys gives zero, mean or nan (default: the layer's)")
       ->type_name("HOW");
   file("--weights", options->weights, "Weights [B, H, T, T] before dropout, .npy");
-  app.add_option("--dropout", options->dropout, "On weights, as in training (default 0)")->type_name("P");
-  app.add_option("--residual-dropout", options->residual_dropout, "On the output, as in training (default 0)")->type_name("P");
-  add_integer(app, "--seed", options->seed, "Of the dropouts (default 0)");
+  app.add_option("--dropout", options->dropout, "Dropout of the weights, as in training (default 0)")->type_name("P");
+  app.add_option("--residual-dropout", options->residual_dropout, "Dropout of the output, as in training (default 0)")
+      ->type_name("P");
+  add_integer(app, "--seed", options->seed, "Seed of both dropouts (default 0)");
   file("--applied", options->applied, "Weights after dropout, .npy");
   file("--dout", options->dout, "Gradient arriving at the output, .npy");
-  file("--grads", options->grads, "Gradients of every parameter by its name, and x, .safetensors");
+  file("--grads", options->grads, "Gradients of x and of every parameter by its name, .safetensors");
   add_compute_options(app, options->compute);
   return [options] { return run(*options); };
 }

@@ -77,7 +77,7 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   if (count == 0) return map;
   if (count != map.kv_len() && count != map.q_len()) {
     throw UsageError(
-        fmt::format("--text must have one character a key ({}) or query ({}): got {}", map.kv_len(), map.q_len(), count));
+        fmt::format("--text must have one character per key ({}) or query ({}): got {}", map.kv_len(), map.q_len(), count));
   }
   if (count == map.kv_len()) map.key_tokens = labels;
   if (count == map.q_len()) map.query_tokens = labels;
@@ -99,7 +99,7 @@ Drawn make_map(const MapCommandOptions& options, const view::MapOptions& style) 
   if (ending(file) != ".safetensors") return of_weights(load_npy(option, file));
   const StateDict state = load_safetensors(option, file);
   if (const AnyTensor* weights = state.find("weights")) return of_weights(*weights);
-  if (options.sequence) throw UsageError("--sequence is of weights: a model reads one text, --text");
+  if (options.sequence) throw UsageError("--sequence is for weights: a model reads one text, --text");
   return map_of_model(file, state, options, style);
 }
 
@@ -111,11 +111,12 @@ int run(const MapCommandOptions& options) {
     throw UsageError("--theme must be dark or light: got " + escaped(options.theme));
   }
   const bool on_terminal = options.out.empty() && !options.look.any();
-  if (!on_terminal && !options.theme.empty()) throw UsageError("--theme is of the picture on the terminal: there is none here");
+  if (!on_terminal && !options.theme.empty())
+    throw UsageError("--theme is for the picture on the terminal: there is none here");
   if (!on_terminal && options.out.empty() &&
       (!options.title.empty() || !options.style.range.empty() || !options.style.scale.empty()))
     throw UsageError(
-        "--title, --range and --scale are of a picture: there is none beside --stats, --top-k and --json without --out");
+        "--title, --range and --scale are for a picture: there is none with --stats, --top-k and --json without --out");
   Drawn drawn = make_map(options, style);
   if (!options.title.empty()) drawn.map.title = options.title;
   for (const std::string& path : options.out) add_map(outputs, path, drawn.map, style);
@@ -139,12 +140,12 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--weights", options->weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy")->type_name("FILE");
   app.add_option("--text", options->text, "The text to look at (default abababab); with weights: labels")->type_name("TEXT");
   add_integer(app, "--sequence", options->sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
-  app.add_option("--out", options->out, "A .png, .svg or .html (again for more); none: the terminal")
+  app.add_option("--out", options->out, "A .png, .svg or .html; may be repeated (default: the terminal)")
       ->type_name("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--title", options->title, "Above the picture")->type_name("TEXT");
-  app.add_option("--theme", options->theme, "Of the terminal: dark or light (default dark)")->type_name("NAME");
+  app.add_option("--title", options->title, "Title above the picture")->type_name("TEXT");
+  app.add_option("--theme", options->theme, "Colours of the terminal: dark or light (default dark)")->type_name("NAME");
   add_map_style(app, options->style);
   add_map_look_options(app, options->look);
   add_compute_options(app, options->compute);

@@ -72,7 +72,8 @@ void print_largest(const LayerLook& look, const std::vector<std::string>& labels
 
 void add_map_look_options(CLI::App& app, MapLookOptions& options) {
   const OptionGroup group(app, "Looking at a model in numbers");
-  group.flag("--stats", options.stats, "Of each head: entropy in nats, largest weight, self, previous, first, distance");
+  group.flag("--stats", options.stats,
+             "Statistics of each head: entropy in nats, largest weight, self, previous, first, distance");
   group.integer("--top-k", options.top_k, "The N largest weights of each row and their keys");
   add_json_option(app, options.json);
   group.take("--json");

@@ -14,7 +14,7 @@ void add_map_style(CLI::App& app, MapStyle& style) {
   app.add_option("--layers", style.layers, "Which layers, such as 0,1 (default all)")->type_name("N,N,...");
   app.add_option("--heads", style.heads, "Which heads of each (default all)")->type_name("N,N,...");
   app.add_option("--range", style.range, "Weight of the last colour: unit (1, default) or max (the largest)")->type_name("HOW");
-  app.add_option("--scale", style.scale, "Colour by sqrt (small weights are seen, default) or linear")->type_name("HOW");
+  app.add_option("--scale", style.scale, "Colour scale: sqrt (shows small weights, default) or linear")->type_name("HOW");
 }
 
 view::MapOptions map_style(const MapStyle& style) {

@@ -66,7 +66,7 @@ void check_agrees(const TrainCommandOptions& options, const lm::Checkpoint& chec
     throw refuse("--positions " + options.positions, std::string("has ") + (rotary ? "rotary" : "learned") + " positions");
   }
   if (options.rope && !(rotary && rotary_of(*options.rope) == config.rotary)) {
-    throw refuse("--rope " + escaped(*options.rope), rotary ? "turns in another way" : "has learned positions");
+    throw refuse("--rope " + escaped(*options.rope), rotary ? "has other rotary options" : "has learned positions");
   }
   if (options.blocks && !config.blocks) throw refuse("--blocks", "has none");
   if ((options.task == "masked") != (checkpoint.task == "masked")) {
@@ -160,42 +160,43 @@ std::string choose_sample(const TrainCommandOptions& options, const lm::CharToke
 
 void add_train_options(CLI::App& app, TrainCommandOptions& options) {
   const OptionGroup what(app, "What it learns");
-  what.file("--text", options.text, "A UTF-8 text (default: the patterned one)");
-  what.value("--task", options.task, "NAME", "text: the next character; previous: the one before; masked: hidden ones")
+  what.file("--text", options.text, "Training text, UTF-8 (default: a built-in pattern)");
+  what.value("--task", options.task, "NAME",
+             "What it predicts; text: the next character; previous: the one before; masked: hidden ones")
       ->check(CLI::IsMember({"text", "previous", "masked"}).description(""));
   what.file("--init", options.init, "Initial weights, .safetensors");
-  what.file("--batches", options.batches, "Given batches [steps, B, T + 1], .npy");
+  what.file("--batches", options.batches, "Batches to train on [steps, B, T + 1], .npy");
   what.integer("--steps", options.steps, "Steps (default 800)");
-  what.integer("--seed", options.seed, "Of weights, batches, dropout and the continuation (default 0)");
+  what.integer("--seed", options.seed, "Seed of weights, batches, dropout and the continuation (default 0)");
 
   const OptionGroup show(app, "What comes out");
   show.file("--out", options.out, "The trained model, .safetensors");
-  show.value("--map", options.maps, "FILE", "Draw the sample's attention: .png, .svg or .html (again for more)")
+  show.value("--map", options.maps, "FILE", "Draw the sample's attention: .png, .svg or .html; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  show.value("--sample", options.sample, "TEXT", "The text that is drawn (default abababab)");
+  show.value("--sample", options.sample, "TEXT", "Text whose attention is drawn (default abababab)");
   show.integer("--tokens", options.tokens, "Characters of the continuation (default 72; 0: none)");
   add_json_option(app, options.json);
   show.take("--json");
 
   const OptionGroup model(app, "The model");
-  model.integer("--context", options.context, "Characters that it sees (default 16)", 1);
-  model.integer("--dim", options.dim, "Width (default 32)", 1);
+  model.integer("--context", options.context, "Context length in characters (default 16)", 1);
+  model.integer("--dim", options.dim, "Embedding width (default 32)", 1);
   model.integer("--heads", options.heads, "Heads of each layer (default 1)", 1);
   model.integer("--kv-heads", options.kv_heads, "Heads of keys and values, shared (default: as many as --heads)", 1);
-  model.value("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k turned (default learned)")
+  model.value("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k are rotated (default learned)")
       ->check(CLI::IsMember({"learned", "rotary"}).description(""));
   model.value("--rope", options.rope, "KEY=VALUE,...",
-              "How rotary positions turn: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
+              "Rotary options: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
   model.integer("--layers", options.layers, "Attention layers (default 1)", 1);
-  model.flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as GPT-2");
-  model.value("--dropout", options.dropout, "P", "While training (default 0)");
-  model.integer("--batch", options.batch, "Windows a step (default 32)", 1);
+  model.flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as in GPT-2");
+  model.value("--dropout", options.dropout, "P", "Dropout while training (default 0)");
+  model.integer("--batch", options.batch, "Batch size: windows per step (default 32)", 1);
   model.value("--lr", options.rate, "X", "Learning rate of Adam (default 0.003)");
-  model.value("--weight-decay", options.weight_decay, "X", "AdamW's (default 0: Adam)");
-  model.value("--schedule", options.schedule, "NAME", "constant or cosine (default constant)");
-  model.integer("--warmup", options.warmup, "Steps of rising learning rate (default 0)");
-  model.value("--clip", options.clip, "X", "Largest norm of the gradient (default 0: off)");
+  model.value("--weight-decay", options.weight_decay, "X", "Weight decay of AdamW (default 0: Adam)");
+  model.value("--schedule", options.schedule, "NAME", "Learning rate: constant or cosine (default constant)");
+  model.integer("--warmup", options.warmup, "Warm-up steps of the learning rate (default 0)");
+  model.value("--clip", options.clip, "X", "Clip the gradient to this norm (default 0: off)");
   add_compute_options(app, options.compute);
 }
 
@@ -220,7 +221,7 @@ TrainRun make_run(const TrainCommandOptions& options) {
   }
 
   if (!options.batches.empty() && options.batch && *options.batch != batches.shape().batch) {
-    throw UsageError("--batch must be the " + std::to_string(batches.shape().batch) + " windows a step of --batches: got " +
+    throw UsageError("--batch must be the " + std::to_string(batches.shape().batch) + " windows per step of --batches: got " +
                      std::to_string(*options.batch));
   }
 

@@ -27,7 +27,6 @@
 // Kwon et al. 2023, "PagedAttention" (arXiv:2309.06180); Xiao et al. 2023 (2309.17453) for rings of absolute positions.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <span>
 

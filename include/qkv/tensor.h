@@ -64,7 +64,7 @@ class Tensor {
   /// The same elements with other sizes. Throws ShapeError when the counts differ.
   void reshape(std::vector<Index> sizes) {
     if (checked_count(sizes) != count_) {
-      throw ShapeError("[Tensor::reshape] the number of elements must stay: got " + shape() + " to " +
+      throw ShapeError("[Tensor::reshape] the number of elements must stay the same: got " + shape() + " to " +
                        shape_text(sizes.data(), static_cast<int>(sizes.size())));
     }
     sizes_ = std::move(sizes);

@@ -215,7 +215,7 @@ def attention_backward(
         weights a tuple of them and :class:`Captured`.
     """
     if weights is not None and not isinstance(weights, Capture):
-        raise TypeError(f'[attention_backward] weights must be a Capture(of="gradient", ..): got {type(weights).__name__}')
+        raise TypeError(f'[attention_backward] weights must be a Capture(of="gradient", ...): got {type(weights).__name__}')
     shape = check_inputs("attention_backward", q=q, k=k, v=v, out=out, dout=dout)
     check_layout("attention_backward", layout, q, k)
     made = build_options(len(shape), **options)

@@ -113,7 +113,7 @@ def linear_attention_backward(
     made = _options(**options)
     if options.get("normalized", True) and (out is None or normalizer is None):
         raise ValueError(
-            "[linear_attention_backward] out and normalizer are needed where normalized: linear_attention(.., "
+            "[linear_attention_backward] out and normalizer are needed where normalized: linear_attention(..., "
             "return_normalizer=True) gives both"
         )
 

@@ -23,8 +23,8 @@ template <class T>
 void check_parts(const char* function, std::span<const View<const T, 4>> outs,
                  std::span<const View<const Accumulator<T>, 3>> lses, const typename View<T, 4>::Sizes& out,
                  const typename View<T, 3>::Sizes& lse) {
-  check<ShapeError>(!outs.empty() && outs.size() == lses.size(), function, "one lse for each out, and at least one part: got ",
-                    outs.size(), " outs, ", lses.size(), " lses");
+  check<ShapeError>(!outs.empty() && outs.size() == lses.size(), function,
+                    "there must be at least one part, and one lse per out: got ", outs.size(), " outs, ", lses.size(), " lses");
   for (std::size_t n = 0; n < outs.size(); ++n) {
     check<ShapeError>(outs[n].sizes() == out && lses[n].sizes() == lse, function, "part ", n,
                       " must have the sizes of the result: got out ", outs[n], ", lse ", lses[n], " for out ",

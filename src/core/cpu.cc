@@ -129,8 +129,8 @@ const std::vector<Isa>& supported_isas() {
 Isa parse_isa(std::string_view name) {
   const auto& isas = supported_isas();
   const auto found = std::find_if(isas.begin(), isas.end(), [&](Isa isa) { return isa_name(isa) == name; });
-  check<OptionError>(found != isas.end(), "parse_isa", "isa must be one that this build holds and this CPU runs (",
-                     supported_names, "): got \"", name, "\"");
+  check<OptionError>(found != isas.end(), "parse_isa", "isa must be in this build and supported by this CPU (", supported_names,
+                     "): got \"", name, "\"");
   return *found;
 }
 

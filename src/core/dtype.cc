@@ -62,7 +62,7 @@ Tensor<Out> converted(const AnyTensor& tensor, std::string_view function, const 
   const std::size_t element_bytes = dtype_bytes(tensor.dtype);
   const bool whole =
       tensor.bytes.size() % element_bytes == 0 && tensor.bytes.size() / element_bytes == static_cast<std::size_t>(count);
-  check<ShapeError>(whole, function, "the bytes must hold the sizes: got ", tensor.bytes.size(), " bytes for ",
+  check<ShapeError>(whole, function, "the number of bytes must fit the sizes: got ", tensor.bytes.size(), " bytes for ",
                     dtype_name(tensor.dtype), " ", tensor);
   Tensor<Out> out(tensor.sizes);
   switch (tensor.dtype) {

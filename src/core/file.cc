@@ -132,7 +132,7 @@ void FileStage::add(const fs::path& path, std::span<const std::byte> bytes) {
   for (const Staged& other : staged_) {
     std::error_code error;
     if (fs::weakly_canonical(other.target, error) == fs::weakly_canonical(target, error)) {
-      throw OptionError("[write_file] each output must be a file of its own: got " + escaped(path.native()) + " twice");
+      throw OptionError("[write_file] each output must be a separate file: got " + escaped(path.native()) + " twice");
     }
   }
   Staged& entry = staged_.emplace_back();

@@ -6,7 +6,7 @@
 namespace qkv::inline v0 {
 
 void StateDict::add(std::string name, AnyTensor tensor) {
-  check<OptionError>(!contains(name), "StateDict::add", "a name may be there once: got a second \"", name, "\"");
+  check<OptionError>(!contains(name), "StateDict::add", "each name may be added once: got a second \"", name, "\"");
   const auto [place, added] = places_.emplace(name, entries_.size());
   try {
     entries_.push_back({std::move(name), std::move(tensor)});

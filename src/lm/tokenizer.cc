@@ -2,7 +2,6 @@
 #include "qkv/lm/tokenizer.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "core/check.h"
 
@@ -97,7 +96,7 @@ CharTokenizer CharTokenizer::from_metadata(const std::map<std::string, std::stri
   const std::vector<char32_t>& characters = tokenizer.characters_;
   const bool ascending = std::adjacent_find(characters.begin(), characters.end(), std::greater_equal<>()) == characters.end();
   check<OptionError>(!characters.empty() && ascending, kFunction, kEntry,
-                     " must be characters in ascending order, none twice: got ", characters.size(), " characters");
+                     " must be characters in ascending order without repeats: got ", characters.size(), " characters");
   return tokenizer;
 }
 

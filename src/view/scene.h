@@ -1,7 +1,6 @@
 // The still picture itself, drawn onto a canvas of any format. Not: bytes of a format (png.cc, svg.cc).
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "view/layout.h"

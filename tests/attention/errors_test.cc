@@ -86,9 +86,9 @@ TEST(Errors, AnOutputShowsNoElementTwice) {
   Call call;
   const View<float, 4> whole = call.out;
   const View<float, 4> twisted(whole.data(), whole.sizes(), {whole.stride(0), 1, whole.stride(2), 1});
-  expect_parts(
-      text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, {.out = twisted, .lse = call.lse}); }),
-      {"[attention_forward] out is written, so no two of its elements may be one: got [2, 4, 3, 6], strides [72, 1, 6, 1]"});
+  expect_parts(text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, {.out = twisted, .lse = call.lse}); }),
+               {"[attention_forward] out is written, so no two of its elements may share memory: got [2, 4, 3, 6], strides "
+                "[72, 1, 6, 1]"});
 }
 
 TEST(Errors, WhatIsNotGivenIsNotCalledEmpty) {

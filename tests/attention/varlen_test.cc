@@ -77,7 +77,7 @@ TEST(VarlenErrors, OffsetsAreChecked) {
   EXPECT_EQ(error({0, 4}, good_k),
             "[attention_varlen_forward] q_offsets and kv_offsets must have the same number of sequences: got 2 and 3 numbers");
   EXPECT_EQ(error({1, 3, 4}, good_k), "[attention_varlen_forward] q_offsets must start at 0: got 1");
-  EXPECT_EQ(error(good_q, {0, 6, 5}), "[attention_varlen_forward] kv_offsets must not fall: got 6, then 5 at 2");
+  EXPECT_EQ(error(good_q, {0, 6, 5}), "[attention_varlen_forward] kv_offsets must not decrease: got 6, then 5 at 2");
   EXPECT_EQ(error({0, 3, 3}, good_k), "[attention_varlen_forward] q_offsets must end at the number of tokens: got 3 for 4");
   EXPECT_NE(error(good_q, good_k, {.mask = Mask::causal()}), "");  // the second sequence has Tq 1, Tk 2
   const Tensor<float> small({1, 2, 3, 2});

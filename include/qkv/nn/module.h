@@ -1,7 +1,6 @@
 // Module: named parameters and their gradients. Not: a forward pass (each module declares its own), a tape.
 #pragma once
 
-#include <cstdint>
 #include <initializer_list>
 #include <span>
 #include <string>

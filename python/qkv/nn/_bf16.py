@@ -24,7 +24,7 @@ def _require_bf16(x: Any, name: str, function: str) -> None:
 def _require_rows(x: Any, name: str, function: str, width: int) -> None:
     _require_bf16(x, name, function)
     if len(x.shape) < 1 or x.shape[-1] != width:
-        raise ValueError(f"[{function}] {name} must be [.., {width}]: got {list(x.shape)}")
+        raise ValueError(f"[{function}] {name} must be [..., {width}]: got {list(x.shape)}")
 
 
 def _sizes(weight: Any, function: str) -> tuple[int, int]:

@@ -94,10 +94,8 @@ class SelfAttentionV2(Layer):
         return self._convert("v1", SelfAttentionV1)
 
 
-class SelfAttentionV3(Layer):
-    """V2 with an output projection, a mask, and dropout on the weights: parameters proj, output_proj."""
-
-    name = "v3"
+class _OneHead(Layer):
+    """One head with an output projection, a mask, and dropout on the weights: V3 and V4 differ in their parameters' names."""
 
     def __init__(
         self,
@@ -114,32 +112,22 @@ class SelfAttentionV3(Layer):
             embed_dim=embed_dim, bias=bias, dropout=dropout, residual_dropout=residual_dropout, causal=causal,
             empty_row=empty_row, seed=seed,
         )  # fmt: skip
+
+
+class SelfAttentionV3(_OneHead):
+    """V2 with an output projection, a mask, and dropout on the weights: parameters proj, output_proj."""
+
+    name = "v3"
 
     def to_v4(self) -> SelfAttentionV4:
         """The same layer with three input matrices instead of one, copied bit for bit."""
         return self._convert("v4", SelfAttentionV4)
 
 
-class SelfAttentionV4(Layer):
+class SelfAttentionV4(_OneHead):
     """One head with everything: parameters query_proj, key_proj, value_proj, output_proj; a mask, dropout on the weights."""
 
     name = "v4"
-
-    def __init__(
-        self,
-        embed_dim: int,
-        *,
-        bias: bool = True,
-        dropout: float = 0.1,
-        residual_dropout: float = 0.0,
-        causal: bool = False,
-        empty_row: str = "mean",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            embed_dim=embed_dim, bias=bias, dropout=dropout, residual_dropout=residual_dropout, causal=causal,
-            empty_row=empty_row, seed=seed,
-        )  # fmt: skip
 
     def to_v3(self) -> SelfAttentionV3:
         """The same layer with one input matrix instead of three, copied bit for bit."""

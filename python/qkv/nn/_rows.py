@@ -27,7 +27,7 @@ class _Rows(Module):
         full = f"{type(self).__name__}.{function}"
         require_f32(array, name, full)
         if len(array.shape) < 1 or array.shape[-1] != width:
-            raise ValueError(f"[{full}] {name} must be [.., {width}]: got {list(array.shape)}")
+            raise ValueError(f"[{full}] {name} must be [..., {width}]: got {list(array.shape)}")
 
     def _run_forward(self, x: Any, y: Any, saved: Saved | None) -> None:
         self._core.forward(operand(x, "x"), operand(y, "y"))

@@ -73,7 +73,7 @@ class AttentionCapture:
         """The statistics as text, one line per layer and head."""
         rows = self.statistics()
         if not rows:
-            return "no statistics: capture_attention(.., capture=qkv.Capture(statistics=True)) asks for them"
+            return "no statistics: capture_attention(..., capture=qkv.Capture(statistics=True)) asks for them"
         lines = ["layer  head" + "".join(f"{title:>{_wide(title)}}" for title, _ in _COLUMNS)]
         lines += [f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:{_wide(title)}.3f}" for title, _ in _COLUMNS) for r in rows]
         return "\n".join(lines)
@@ -156,7 +156,7 @@ def capture_attention(
         ValueError: if the model's attention does not go through transformers' AttentionInterface, or a layer does not exist.
     """
     if capture is not None and heads:
-        raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=..)")
+        raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=...)")
     if isinstance(inputs, Tensor):
         inputs = {"input_ids": inputs}
     collector = Collector({id(m): name for name, m in model.named_modules()}, layers, heads, capture)

@@ -1,7 +1,6 @@
 // Options that Python names by a word.
 #pragma once
 
-#include <iterator>
 #include <string>
 #include <utility>
 

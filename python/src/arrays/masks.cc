@@ -5,8 +5,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <cstring>
-
 #include "arrays/choice.h"
 #include "bindings.h"
 #include "qkv/block_map.h"

@@ -6,7 +6,6 @@
 #include "arrays/choice.h"
 #include "attention/options.h"
 #include "bindings.h"
-#include "qkv/error.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv::python {

@@ -7,7 +7,6 @@
 
 #include "arrays/choice.h"
 #include "bindings.h"
-#include "qkv/error.h"
 
 namespace qkv::python {
 

@@ -5,7 +5,6 @@
 #include "arrays/array.h"
 #include "arrays/choice.h"
 #include "bindings.h"
-#include "qkv/error.h"
 #include "qkv/linear_attention.h"
 
 namespace qkv::python {

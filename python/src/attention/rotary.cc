@@ -8,7 +8,6 @@
 #include "arrays/array.h"
 #include "arrays/choice.h"
 #include "bindings.h"
-#include "qkv/error.h"
 
 namespace qkv::python {
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -94,7 +93,8 @@ T attribute(const CallFrame& call, std::string_view name) {
     const auto* scalar = static_cast<const Scalar*>(all.values[n]);
     if (scalar->type == kType) return *static_cast<const T*>(scalar->value);
   }
-  throw OptionError("[qkv.jax] attribute " + std::string(name) + " is missing: the package and its module are of two versions");
+  throw OptionError("[qkv.jax] attribute " + std::string(name) +
+                    " is missing: the package and its module have different versions");
 }
 
 /// The sizes of the leading axes of a call, from all its operands.

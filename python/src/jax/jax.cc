@@ -6,9 +6,7 @@
 //   backward: q k v out lse dout dlse [bias] [keep] [key_lengths] [sinks] [seed]    -> dq dk dv [dbias] [dsinks]
 #include <nanobind/nanobind.h>
 
-#include <cmath>
 #include <mutex>
-#include <new>
 #include <random>
 #include <unordered_map>
 

@@ -135,7 +135,7 @@ struct StepObject {
 void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, StepObject& work, const MaskObject* mask) {
   constexpr const char* kName = "nn.Layer.step";
   const auto* attention = dynamic_cast<const nn::AttentionLayer*>(&layer);
-  if (attention == nullptr) throw UnsupportedError("[nn.Layer.step] this layer has no keys and values to keep");
+  if (attention == nullptr) throw UnsupportedError("[nn.Layer.step] this layer has no keys and values to cache");
   const Array xa(kName, "x", x), ya(kName, "y", y);
   const Mask none;
   const Computation call;
@@ -151,7 +151,7 @@ nn::AttentionLayer& attention_layer(const char* function, nn::Layer& layer) {
 template <class To, class From>
 nn::Layer* converted(const char* function, nn::Layer& layer, To (*convert)(const From&)) {
   const auto* from = dynamic_cast<const From*>(&layer);
-  if (from == nullptr) throw OptionError("[" + std::string(function) + "] the layer is of another form");
+  if (from == nullptr) throw OptionError("[" + std::string(function) + "] the layer has another form");
   return new To(convert(*from));
 }
 

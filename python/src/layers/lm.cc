@@ -51,8 +51,7 @@ void make_model(ModelObject* self, const std::string& text, const std::string& t
   config.positions = parse_positions(positions);
   if (rope != nullptr) {
     if (config.positions != lm::PositionKind::kRotary) {
-      throw OptionError("[AttentionLM] rope says how rotary positions turn: give positions=\"rotary\" too, got \"" + positions +
-                        "\"");
+      throw OptionError("[AttentionLM] rope is for rotary positions: give positions=\"rotary\" too, got \"" + positions + "\"");
     }
     config.rotary = *rope;
   }

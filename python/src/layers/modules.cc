@@ -51,7 +51,7 @@ void rows_backward(const char* function, Rows& module, nb::handle x, nb::handle 
 std::span<const std::int64_t> ids_of(const char* function, const Array& array) {
   const View<const Index, 1> view = array.input<Index, 1>();
   if (view.size(0) > 1 && view.stride(0) != 1) {
-    throw ShapeError("[" + std::string(function) + "] ids must lie one behind the other: copy them first");
+    throw ShapeError("[" + std::string(function) + "] ids must be contiguous: copy them first");
   }
   return {view.data(), static_cast<std::size_t>(view.size(0))};
 }

@@ -3,7 +3,6 @@
 
 #include "arrays/array.h"
 #include "layers/nn.h"
-#include "qkv/error.h"
 
 namespace qkv::python {
 

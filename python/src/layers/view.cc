@@ -4,7 +4,6 @@
 
 #include "arrays/array.h"
 #include "layers/nn.h"
-#include "qkv/error.h"
 #include "qkv/view/heatmap.h"
 #include "qkv/view/html.h"
 #include "qkv/view/png.h"

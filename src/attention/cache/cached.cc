@@ -102,8 +102,8 @@ void check_ring_mask(const char* function, const KeyValue& kv, const BoundMask& 
         rethrow_callback_error();
         check<OptionError>(
             kept < 0, function, "the mask keeps key ", kept, " for query ", i, " of sequence ", b,
-            ", which the ring does not show it, and drops others of those: let the ring pin them "
-            "(KVCacheConfig::first) or have a wider window, or cut the mask with & ",
+            ", which the ring does not show to that query, and drops other such keys: let the ring pin them "
+            "(KVCacheConfig::first), use a wider window, or cut the mask with & ",
             [&] { return mask.shown->text(false); }, ": got mask ", text_of(*mask.node), ", window ", p.window, ", first ",
             p.pinned);
       }

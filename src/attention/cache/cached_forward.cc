@@ -17,7 +17,8 @@ template <class T>
 Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
                                const AttentionOptions& options, Context& context, CallMemory& memory) {
   check<OptionError>(std::is_same_v<T, double> == (kv.storage() == CacheStorage::kF64), function,
-                     "queries of double go with a cache of f64 and no others do: got one of ", storage_name(kv.storage()));
+                     "queries of double need a cache of f64, and no other queries may use one: got a cache of ",
+                     storage_name(kv.storage()));
   // What the checks need of k and v.
   const auto sizes = [&](Index width) {
     return View<const T, 4>(nullptr, {kv.batch(), kv.num_kv_heads(), kv.max_length(), width}, {0, 0, 0, 1});

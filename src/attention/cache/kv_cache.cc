@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "attention/cache/cached.h"
 #include "attention/cache/kv_cache_config.h"
@@ -90,10 +89,10 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
 
   void check_sequence(const char* function, Index s) const {
     check<OptionError>(s >= 0 && s < config.max_sequences && lengths[at(s)] >= 0, function,
-                       "sequence must be the number of one that is there: got ", s);
+                       "sequence must be one of the cache's: got ", s);
   }
   Index unused_number(const char* function) const {
-    check<CacheFullError>(live.size() < lengths.size(), function, "there are max_sequences already: got ", live.size());
+    check<CacheFullError>(live.size() < lengths.size(), function, "the cache already holds max_sequences: got ", live.size());
     return std::ranges::find(lengths, Index{-1}) - lengths.begin();
   }
 
@@ -175,7 +174,8 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     check_sizes("k", k_rows, config.head_dim);
     check_sizes("v", v_rows, config.v_head_dim);
     check<OptionError>(std::is_same_v<T, double> == (config.storage == CacheStorage::kF64), kAppend,
-                       "double goes into a cache of f64 and nothing else does: got one of ", storage_name(config.storage));
+                       "double needs a cache of f64, and no other type may use one: got a cache of ",
+                       storage_name(config.storage));
     check<OptionError>(!is_ring() || n <= config.max_append, kAppend, "a ring takes at most max_append tokens at once: got ", n,
                        " for ", config.max_append);
     for (std::size_t i = 0; i < sequences.size(); ++i) {
@@ -273,7 +273,8 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
                     function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
   check<ShapeError>(k_rows.stride(2) == 1 && v_rows.stride(2) == 1, function, "the last axes must have stride 1");
   check<OptionError>((std::is_same_v<T, double>) == (config.storage == CacheStorage::kF64), function,
-                     "double reads a cache of f64, float the others: got one of ", storage_name(config.storage));
+                     "a cache of f64 is read into double, other caches into float: got a cache of ",
+                     storage_name(config.storage));
   const Index oldest = firsts[at(s)] <= config.first ? 0 : firsts[at(s)], end = lengths[at(s)];
   const bool pinned = begin >= 0 && begin + n <= std::min(config.first, end);
   check<OptionError>(

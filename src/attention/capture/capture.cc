@@ -53,10 +53,11 @@ void check_capture(const char* function, const Problem<T>& p, const Capture& wha
                      what.map_columns);
   check<OptionError>(what.offsets.empty() || static_cast<Index>(what.offsets.size()) == p.batch, function,
                      "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
-  check<UnsupportedError>(what.of == CaptureOf::kGradient || (!what.positive && !what.mean_of_heads), function,
-                          "capture.positive and mean_of_heads are of weights times gradient, in backward: not of weights");
+  check<UnsupportedError>(
+      what.of == CaptureOf::kGradient || (!what.positive && !what.mean_of_heads), function,
+      "capture.positive and mean_of_heads need weights times gradient, in backward: got a capture of weights");
   check<OptionError>(what.of != CaptureOf::kGradient || !what.statistics, function,
-                     "capture.statistics are of weights, in forward: not of weights times gradient");
+                     "capture.statistics needs weights, in forward: got a capture of weights times gradient");
 }
 
 }  // namespace

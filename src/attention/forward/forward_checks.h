@@ -21,7 +21,7 @@ void check_asked_for(const char* function, const Problem<T>& p, const Outputs& o
   const bool looks = options.capture.result != nullptr && options.capture.what->of != CaptureOf::kGradient;
   const bool empty = p.batch * p.num_heads * p.q_len == 0;
   check<OptionError>(out || weights || looks || lse || empty, function,
-                     "something must be asked for: give .out, .weights or a capture of weights");
+                     "at least one output must be requested: give .out, .weights or a capture of weights");
   check<OptionError>(out || !lse || empty, function, "lse is computed with out: give .out too");
 }
 

@@ -127,13 +127,13 @@ std::string Band::text(bool) const {
 
 void Band::check(const MaskExtent& extent, bool key_lengths, const char* function) const {
   if (options_.has_offsets) {
-    check_one_each(function, options_.causal ? "causal(offsets)" : "window(.., offsets)", options_.offsets.size(),
+    check_one_each(function, options_.causal ? "causal(offsets)" : "window(..., offsets)", options_.offsets.size(),
                    extent.batch);
     return;
   }
   check_square(function, name(), options_.align, extent.q_len, extent.kv_len);
   qkv::check<OptionError>(!(options_.align == Align::kBottomRight && key_lengths && extent.q_len > 1), function, name(),
-                          "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: say ", name(),
+                          "(Align::kBottomRight) refers to Tk, not to key lengths, and would show the future: use ", name(),
                           "(offsets) with one offset per sequence: got key lengths and Tq ", extent.q_len);
 }
 

@@ -153,7 +153,7 @@ Diagonals diagonals_inside(const Mask::Node& inside, std::size_t document, const
   for (const MaskPartPtr& part : inside.parts) {
     const auto* band = dynamic_cast<const Band*>(part.get());
     check<OptionError>(band != nullptr, kFunction,
-                       "inside documents there may be causal, window and sliding and what & makes of them: got ",
+                       "inside documents only causal, window and sliding, joined by &, are allowed: got ",
                        [&] { return part->text(true); });
     const BandOptions& o = band->options();
     const Index q_len = q.end - q.begin, kv_len = k.end - k.begin;

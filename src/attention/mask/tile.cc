@@ -182,7 +182,7 @@ std::string align_suffix(Align align) {
 
 void check_square(const char* function, const char* what, Align align, Index q_len, Index kv_len) {
   check<OptionError>(align != Align::kSquare || q_len == kv_len, function, what,
-                     "() alone needs Tq == Tk: say Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 "
+                     "() alone needs Tq == Tk: pass Align::kBottomRight (last query sees last key) or Align::kTopLeft (query 0 "
                      "sees key 0): got Tq ",
                      q_len, ", Tk ", kv_len);
 }

@@ -11,7 +11,7 @@ void check_offsets(const char* function, const char* name, const Offsets& offset
   check<ShapeError>(!offsets.empty(), function, name, " must have one number more than there are sequences: got none");
   check<OptionError>(offsets.front() == 0, function, name, " must start at 0: got ", offsets.front());
   for (std::size_t b = 1; b < offsets.size(); ++b) {
-    check<OptionError>(offsets[b - 1] <= offsets[b], function, name, " must not fall: got ", offsets[b - 1], ", then ",
+    check<OptionError>(offsets[b - 1] <= offsets[b], function, name, " must not decrease: got ", offsets[b - 1], ", then ",
                        offsets[b], " at ", b);
   }
   check<ShapeError>(offsets.back() == total, function, name, " must end at the number of tokens: got ", offsets.back(), " for ",

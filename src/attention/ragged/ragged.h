@@ -3,8 +3,6 @@
 // items and their order (batch.h).
 #pragma once
 
-#include <span>
-
 #include "attention/problem.h"
 #include "qkv/varlen.h"
 

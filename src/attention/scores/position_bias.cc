@@ -131,7 +131,7 @@ void check_position_bias(const PositionBias& bias, Index num_heads, Index q_len,
   check<ShapeError>(bias.heads() == num_heads, function, "position_bias must have as many heads as q: got ", bias.heads(),
                     " for ", num_heads);
   check<OptionError>(bias.align() != Align::kSquare || q_len == kv_len, function,
-                     "position_bias needs Align::kBottomRight (the last query stands at the last key) or Align::kTopLeft (the "
+                     "position_bias needs Align::kBottomRight (the last query is at the last key) or Align::kTopLeft (the "
                      "first at the first) when Tq differs from Tk: got Tq ",
                      q_len, ", Tk ", kv_len);
 }

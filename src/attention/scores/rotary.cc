@@ -19,16 +19,16 @@ void check_options(Index head_dim, const RotaryOptions& o, Index rotary_dim) {
                      "rotary_dim must be even, at least 2 and at most head_dim: got ", rotary_dim, " for ", head_dim);
   check<OptionError>(o.base > 0 && o.base != 1 && std::isfinite(o.base), function,
                      "base must be a number above 0, and not 1: got ", o.base);
-  check<OptionError>(o.factor >= 1 && std::isfinite(o.factor), function, "factor must be a number from 1: got ", o.factor);
+  check<OptionError>(o.factor >= 1 && std::isfinite(o.factor), function, "factor must be at least 1: got ", o.factor);
   check<OptionError>(o.scaling != RotaryScaling::kNtk || rotary_dim > 2, function,
                      "NTK scaling needs a rotary_dim above 2: got ", rotary_dim);
   const bool by_context = o.scaling == RotaryScaling::kYarn || o.scaling == RotaryScaling::kLlama3;
   check<OptionError>(!by_context || o.original_context >= 1, function,
                      "this scaling needs original_context, the length in training: got ", o.original_context);
   check<OptionError>(o.beta_fast >= o.beta_slow && o.beta_slow > 0 && std::isfinite(o.beta_fast), function,
-                     "beta_fast must be at least beta_slow, and that above 0: got ", o.beta_fast, " and ", o.beta_slow);
+                     "beta_fast must be at least beta_slow, and beta_slow above 0: got ", o.beta_fast, " and ", o.beta_slow);
   check<OptionError>(o.high_frequency > o.low_frequency && o.low_frequency > 0 && std::isfinite(o.high_frequency), function,
-                     "high_frequency must be above low_frequency, and that above 0: got ", o.high_frequency, " and ",
+                     "high_frequency must be above low_frequency, and low_frequency above 0: got ", o.high_frequency, " and ",
                      o.low_frequency);
   check<OptionError>(std::isfinite(o.attention_factor.value_or(1)), function, "attention_factor must be finite: got ",
                      o.attention_factor.value_or(1));

@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "core/threads/context_impl.h"

@@ -1,7 +1,6 @@
 // The bf16 products of linear_products.h: oneDNN in tiles; or rows widened to f32 in scratch memory, the f32 products, and the
 // result rounded. Widening and rounding are passes over M K + N K + M N numbers, beside 2 M N K operations.
 #include <array>
-#include <vector>
 
 #include "core/threads/region.h"
 #include "core/threads/scratch.h"

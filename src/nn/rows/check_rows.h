@@ -1,9 +1,6 @@
 // What products and loops over rows require of a view. Not: sizes (each function checks its own).
 #pragma once
 
-#include <array>
-#include <string>
-
 #include "core/check.h"
 #include "qkv/view.h"
 
