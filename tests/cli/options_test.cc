@@ -90,7 +90,7 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
     expect_refused(all, {"--greedy", more[0]});
   }
 
-  expect_refused({"map", "m.safetensors", "--sequence", "0"}, {"--sequence is of weights"});
+  expect_refused({"map", "m.safetensors", "--sequence", "0"}, {"--sequence is for weights"});
   expect_refused({"map", "m.safetensors", "--theme", "light", "--out", "a.png"}, {"--theme", "terminal"});
   expect_refused({"map", "m.safetensors", "--stats", "--range", "max"}, {"--range", "picture"});
   output({"map", "m.safetensors", "--stats", "--range", "max", "--out", "a.png"});
@@ -100,7 +100,7 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   expect_refused(attend({"--t5-max-distance", "9"}), {"--t5-max-distance", "--t5"});
   expect_refused(attend({"--look-heads", "0"}), {"--look-heads", "--seen"});
   expect_refused(attend({"--of", "applied"}), {"--of", "--seen"});
-  expect_refused(attend({"--dout", "x.npy", "--of", "gradient", "--stats", "s.json"}), {"--stats are of weights"});
+  expect_refused(attend({"--dout", "x.npy", "--of", "gradient", "--stats", "s.json"}), {"--stats describes weights"});
   expect_refused({"gradcheck", "--t5-past"}, {"--t5-past", "--t5"});
   expect_refused({"gradcheck", "--mask-axes", "qk"}, {"--mask-axes needs --keep or --drop"});
 
@@ -110,7 +110,7 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
     output({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0"});
   }
 
-  expect_refused({"ablate", "same-q", "--steps", "5"}, {"--steps is of no-mask"});
+  expect_refused({"ablate", "same-q", "--steps", "5"}, {"--steps is for no-mask"});
   expect_refused({"bench", "fwd-f32-d64-s128", "--suite", "lm"}, {"--suite"});
   expect_refused({"bench", "--exact"}, {"--exact"});
   EXPECT_LT(output({"bench", "--list", "--suite", "lm"}).size(), output({"bench", "--list"}).size());

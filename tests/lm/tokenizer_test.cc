@@ -59,7 +59,7 @@ TEST(Tokenizer, Errors) {
   test::expect_error<OptionError>([&] { CharTokenizer::from_text(""); }, {"at least one character"});
   test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({}); }, {"tokenizer.characters"});
   test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({{"tokenizer.characters", "ba"}}); }, {"ascending"});
-  test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({{"tokenizer.characters", "aa"}}); }, {"none twice"});
+  test::expect_error<OptionError>([&] { CharTokenizer::from_metadata({{"tokenizer.characters", "aa"}}); }, {"without repeats"});
 }
 
 }  // namespace

@@ -253,7 +253,7 @@ void expect_errors_write_nothing(KVCache cache) {
   refuses(run(wide, {}), "head_dim of k must equal head_dim of q", shape);
   refuses(run(three, {}), "heads of k must divide heads of q", shape);
   refuses(run(two, {}), "batch of k must equal batch of q", shape);
-  refuses(run(q, {.mask = Mask::causal()}), "say Align::kBottomRight", option);
+  refuses(run(q, {.mask = Mask::causal()}), "pass Align::kBottomRight", option);
   refuses(run(q, {.bias = bias}), "bias must have sizes", shape);
   refuses(run(q, {.empty_row = EmptyRow::kMean}), "kMean", unsupported);
   refuses(run(q, {.dropout = {.p = 0.5, .training = true}}), "dropout", unsupported);

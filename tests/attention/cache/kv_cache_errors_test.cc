@@ -44,16 +44,16 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
   }
   refuses([&] { cache.append(one.k, one.v); }, "k must be [2, 2, 1, 5]: got [1, 2, 1, 5]", shape);
   refuses([&] { cache.append(rows.k, rows.k); }, "v must be [2, 2, 6, 3]: got [2, 2, 6, 5]", shape);
-  refuses([&] { cache.append(wide_k, wide_v); }, "double goes into a cache of f64", option);
+  refuses([&] { cache.append(wide_k, wide_v); }, "double needs a cache of f64", option);
   const View<const float, 4> null_k(nullptr, {2, kHeads, 3, kWidth}), null_v(nullptr, {2, kHeads, 3, kValueWidth});
   refuses([&] { cache.append(null_k, null_v); }, "[KVCache::append] k must not be null: got sizes [2, 2, 3, 5]", shape);
   refuses([&] { cache.append(twice, rows.k, rows.v); }, "named once: got 1 twice", option);
-  refuses([&] { cache.append(unknown, rows.k, rows.v); }, "one that is there: got 4", option);
+  refuses([&] { cache.append(unknown, rows.k, rows.v); }, "one of the cache's: got 4", option);
   refuses([&] { cache.truncate(0, 7); }, "length must be in 0..6: got 7", option);
-  refuses([&] { cache.truncate(9, 0); }, "one that is there: got 9", option);
-  refuses([&] { cache.fork(-1); }, "one that is there: got -1", option);
-  refuses([&] { cache.free(3); }, "one that is there: got 3", option);
-  refuses([&] { cache.key_value(unknown); }, "one that is there: got 4", option);
+  refuses([&] { cache.truncate(9, 0); }, "one of the cache's: got 9", option);
+  refuses([&] { cache.fork(-1); }, "one of the cache's: got -1", option);
+  refuses([&] { cache.free(3); }, "one of the cache's: got 3", option);
+  refuses([&] { cache.key_value(unknown); }, "one of the cache's: got 4", option);
   Tensor<float> keys({kHeads, 3, kWidth});
   refuses([&] { cache.read(0, 3, keys, keys); }, "v [Hkv, n, Dv]", shape);
   Tensor<float> values({kHeads, 3, kValueWidth});
