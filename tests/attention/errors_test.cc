@@ -273,7 +273,7 @@ TEST(Errors, OutputsThatAreNotAskedFor) {
   Call call;
   Tensor<float> weights({2, 4, 3, 5});
   expect_parts(text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {}); }),
-               {"[attention_forward]", "asked for"});
+               {"[attention_forward]", "must be requested"});
   expect_parts(text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {.lse = call.lse}); }),
                {"[attention_forward]", "give .out"});
   text_of<OptionError>([&] { attention_forward(call.q, call.k, call.v, {.lse = call.lse, .weights = weights}); });
