@@ -141,11 +141,11 @@ std::string page_data(const AttentionMap& map, const HtmlOptions& options) {
 std::string render_html(const AttentionMap& map, const HtmlOptions& options) {
   check_map(map);
   const std::string title = map.title.empty() ? "attention map" : visible_line(map.title, kTitleChars);
-  std::string out(kPageHead);
+  std::string out(page().head);
   out += escape_xml(title);
-  out += kPageBody;
+  out += page().body;
   out += page_data(map, options);
-  return out += kPageScript;
+  return out += page().script;
 }
 
 void save_html(const std::filesystem::path& path, const AttentionMap& map, const HtmlOptions& options) {
