@@ -11,6 +11,7 @@ ALLOWED = {
     "dispatch": {"dispatch", "kernels", "core", "public"},
     "attention": {"attention", "dispatch", "kernels", "core", "public"},
     "reference": {"reference", "public"},
+    "judge": {"judge", "public"},
     "nn": {"nn", "dispatch", "kernels", "core", "public"},
     "io": {"io", "core", "public"},
     "view": {"view", "core", "public"},

@@ -1,0 +1,219 @@
+#include "judge/array.h"
+
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace qkv::judge {
+namespace {
+
+std::size_t axis_of(const Array& a, int axis) {
+  const int place = axis < 0 ? axis + static_cast<int>(a.rank()) : axis;
+  need(0 <= place && place < static_cast<int>(a.rank()));
+  return static_cast<std::size_t>(place);
+}
+
+/// An array as [outer, n, inner] around one axis.
+struct Around {
+  Index outer = 1, n = 1, inner = 1;
+  Around(const Shape& shape, std::size_t axis) : n(shape[axis]) {
+    for (std::size_t i = 0; i < axis; ++i) outer *= shape[i];
+    for (std::size_t i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+  }
+};
+
+/// Sum of products of n pairs with strides, with the error of any order of summation.
+Number dot(const Number* a, Index a_stride, const Number* b, Index b_stride, Index n) {
+  double value = 0, error = 0, magnitude = 0;
+  for (Index i = 0; i < n; ++i, a += a_stride, b += b_stride) {
+    const double product = a->value * b->value;
+    value += product;
+    magnitude += std::fabs(product);
+    error += std::fabs(a->value) * b->error + std::fabs(b->value) * a->error;
+  }
+  return {value, error + static_cast<double>(n + 1) * magnitude};
+}
+
+}  // namespace
+
+Array::Array(Shape sizes, Number fill) : shape(std::move(sizes)), data(static_cast<std::size_t>(count_of(shape)), fill) {}
+
+Index Array::size(int axis) const { return shape[axis_of(*this, axis)]; }
+
+Index count_of(const Shape& shape) { return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>()); }
+
+Array reshape(Array a, Shape shape) {
+  need(count_of(shape) == a.count());
+  a.shape = std::move(shape);
+  return a;
+}
+
+Array permute(const Array& a, const std::vector<int>& order) {
+  need(order.size() == a.shape.size());
+  const std::size_t rank = order.size();
+  std::vector<Index> strides(rank, 1), shape(rank), stride(rank);
+  for (std::size_t i = rank; i-- > 1;) strides[i - 1] = strides[i] * a.shape[i];
+  for (std::size_t i = 0; i < rank; ++i) {
+    shape[i] = a.shape[static_cast<std::size_t>(order[i])];
+    stride[i] = strides[static_cast<std::size_t>(order[i])];
+  }
+  Array out(shape);
+  std::vector<Index> at(rank, 0);
+  for (Index i = 0, from = 0; i < out.count(); ++i) {
+    out[i] = a[from];
+    for (std::size_t axis = rank; axis-- > 0;) {
+      from += stride[axis];
+      if (++at[axis] < shape[axis]) break;
+      from -= stride[axis] * shape[axis];
+      at[axis] = 0;
+    }
+  }
+  return out;
+}
+
+Array transpose(const Array& a) {
+  std::vector<int> order(a.shape.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[order.size() - 1], order[order.size() - 2]);
+  return permute(a, order);
+}
+
+Array matmul(const Array& a, const Array& b) {
+  const Index m = a.size(-2), k = a.size(-1), n = b.size(-1), batch = a.count() / std::max<Index>(m * k, 1);
+  need(b.size(-2) == k && (b.rank() == 2 || b.count() == batch * k * n));
+  Shape shape = a.shape;
+  shape.back() = n;
+  Array out(shape);
+  for (Index i = 0; i < batch; ++i) {
+    const Number* right = b.data.data() + (b.rank() == 2 ? 0 : i * k * n);
+    for (Index row = 0; row < m; ++row) {
+      for (Index column = 0; column < n; ++column) {
+        out[(i * m + row) * n + column] = dot(a.data.data() + (i * m + row) * k, 1, right + column, n, k);
+      }
+    }
+  }
+  return out;
+}
+
+Array linear(const Array& x, const Array& weight, const Array& bias) {
+  Array out = matmul(x.rank() == 1 ? reshape(x, {1, x.count()}) : x, weight);
+  return bias.data.empty() ? out : out + bias;
+}
+
+Array softmax(const Array& a, int axis, bool subtract_maximum) {
+  Array out = a;
+  const Around at(a.shape, axis_of(a, axis));
+  for (Index o = 0; o < at.outer; ++o) {
+    for (Index i = 0; i < at.inner; ++i) {
+      const auto element = [&](Index j) -> Number& { return out[(o * at.n + j) * at.inner + i]; };
+      Number largest(-std::numeric_limits<double>::infinity());
+      for (Index j = 0; j < at.n; ++j) largest = max(largest, element(j));
+      double total = 0, error = 0;
+      for (Index j = 0; j < at.n; ++j) {
+        // The maximum leaves the quotient: its own rounding does not count.
+        element(j) = exp(subtract_maximum ? element(j) - Number(largest.value) : element(j));
+        total += element(j).value;
+        error += element(j).error;
+      }
+      for (Index j = 0; j < at.n; ++j) element(j) = element(j) / Number(total, error + static_cast<double>(at.n) * total);
+    }
+  }
+  return out;
+}
+
+Array sum(const Array& a, int axis) {
+  const Around at(a.shape, axis_of(a, axis));
+  Shape shape = a.shape;
+  shape[axis_of(a, axis)] = 1;
+  Array out(shape);
+  const Number one(1);
+  for (Index o = 0; o < at.outer; ++o) {
+    for (Index i = 0; i < at.inner; ++i)
+      out[o * at.inner + i] = dot(a.data.data() + o * at.n * at.inner + i, at.inner, &one, 0, at.n);
+  }
+  return out;
+}
+
+Array mean(const Array& a, int axis) { return sum(a, axis) * Number(1.0 / static_cast<double>(a.size(axis))); }
+
+Array map(Array a, const std::function<Number(Number)>& f) {
+  for (Number& x : a.data) x = f(x);
+  return a;
+}
+
+Array zip(Array a, const Array& b, const std::function<Number(Number, Number)>& f) {
+  need(b.rank() <= a.rank());
+  const std::size_t rank = a.shape.size(), missing = rank - b.shape.size();
+  std::vector<Index> stride(rank, 0), at(rank, 0);
+  Index step = 1;
+  for (std::size_t i = b.shape.size(); i-- > 0; step *= b.shape[i]) {
+    need(b.shape[i] == 1 || b.shape[i] == a.shape[i + missing]);
+    stride[i + missing] = b.shape[i] == 1 ? 0 : step;
+  }
+  Index from = 0;
+  for (Number& x : a.data) {
+    x = f(x, b[from]);
+    for (std::size_t axis = rank; axis-- > 0;) {
+      from += stride[axis];
+      if (++at[axis] < a.shape[axis]) break;
+      from -= stride[axis] * a.shape[axis];
+      at[axis] = 0;
+    }
+  }
+  return a;
+}
+
+Array operator+(const Array& a, const Array& b) {
+  return zip(a, b, [](Number x, Number y) { return x + y; });
+}
+Array operator-(const Array& a, const Array& b) {
+  return zip(a, b, [](Number x, Number y) { return x - y; });
+}
+Array operator*(const Array& a, const Array& b) {
+  return zip(a, b, [](Number x, Number y) { return x * y; });
+}
+Array operator*(const Array& a, Number factor) {
+  return map(a, [factor](Number x) { return x * factor; });
+}
+
+Array slice(const Array& a, int axis, Index begin, Index end) {
+  need(0 <= begin && begin <= end && end <= a.size(axis));
+  std::vector<Index> from(static_cast<std::size_t>(end - begin));
+  std::iota(from.begin(), from.end(), begin);
+  return take(a, axis, from);
+}
+
+Array concat(const std::vector<Array>& parts, int axis) {
+  const std::size_t where = axis_of(parts.front(), axis);
+  Shape shape = parts.front().shape;
+  shape[where] = 0;
+  for (const Array& part : parts) shape[where] += part.shape[where];
+  Array out(shape);
+  const Around whole(shape, where);
+  Index begin = 0;
+  for (const Array& part : parts) {
+    const Index n = part.shape[where];
+    for (Index o = 0; o < whole.outer; ++o) {
+      for (Index i = 0; i < n * whole.inner; ++i) out[(o * whole.n + begin) * whole.inner + i] = part[o * n * whole.inner + i];
+    }
+    begin += n;
+  }
+  return out;
+}
+
+Array take(const Array& a, int axis, const std::vector<Index>& from) {
+  const std::size_t where = axis_of(a, axis);
+  const Around at(a.shape, where);
+  Shape shape = a.shape;
+  shape[where] = static_cast<Index>(from.size());
+  Array out(shape);
+  Index next = 0;
+  for (Index o = 0; o < at.outer; ++o) {
+    for (const Index j : from) {
+      for (Index i = 0; i < at.inner; ++i) out[next++] = a[(o * at.n + j) * at.inner + i];
+    }
+  }
+  return out;
+}
+
+}  // namespace qkv::judge

@@ -1,0 +1,309 @@
+// Masks, causal masks, what hidden scores become, and what a row gives that sees nothing.
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "judge/entry_edits.h"
+
+namespace qkv::judge {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const std::vector<std::string_view> kHides = {"mask", "causal"};
+
+/// visible(b, h, i, j) from the right one.
+Edit seen(std::function<double(const Array& visible, Index b, Index h, Index i, Index j)> rule) {
+  return after("see", [rule = std::move(rule)](Work& work) {
+    const Array old = work.at("visible");
+    Array& now = work["visible"];
+    Index at = 0;
+    for (Index b = 0; b < old.size(0); ++b) {
+      for (Index h = 0; h < old.size(1); ++h) {
+        for (Index i = 0; i < old.size(2); ++i) {
+          for (Index j = 0; j < old.size(3); ++j) now[at++] = rule(old, b, h, i, j);
+        }
+      }
+    }
+  });
+}
+
+double at(const Array& a, Index b, Index h, Index i, Index j) {
+  return a[((b * a.size(1) + h) * a.size(2) + i) * a.size(3) + j].value;
+}
+
+/// The causal rule replaced by another one of (query, key, keys - queries); a mask of the probe still counts.
+Edit causal_by(std::function<bool(Index i, Index j, Index shift)> rule) {
+  return instead("see", [rule = std::move(rule)](Work& work) {
+    const bool causal = std::exchange(work.causal, false);
+    see_step(work);
+    work.causal = causal;
+    Array& visible = work["visible"];
+    const Index queries = visible.size(2), keys = visible.size(3);
+    for (Index n = 0; n < visible.count(); ++n) {
+      if (!rule(n / keys % queries, n % keys, keys - queries)) visible[n] = 0;
+    }
+  });
+}
+
+/// The same where a call asks for a causal mask: linear attention's does not always.
+Edit causal_asked_by(const std::function<bool(Index i, Index j, Index shift)>& rule) {
+  return instead("see", [step = causal_by(rule).step](Work& work) { work.causal ? step(work) : see_step(work); });
+}
+
+Edit filled(double fill) {
+  return instead("mask", [fill](Work& work) { fill_hidden(work, fill); });
+}
+Edit keep_empty() {
+  return instead("empty", [](Work&) {});
+}
+Edits filled_and_kept(double fill) { return {filled(fill), keep_empty()}; }
+
+std::vector<double> windows(const Probe& probe) {
+  std::vector<double> out;
+  const Index length = probe.has("q") ? probe.at("q").size(2) : probe.at("x").size(1);
+  for (Index w = 1; w < std::max<Index>(length, 5); ++w) out.push_back(static_cast<double>(w));
+  return out;
+}
+
+Entry causal(std::string_view id, std::string_view says, const std::function<bool(Index, Index, Index)>& rule) {
+  return {.id = id,
+          .says = says,
+          .hint = "Draw the mask for four tokens: which of the sixteen places are hidden?",
+          .term = "mask",
+          .parts = {"causal"},
+          .edits = always(causal_asked_by(rule)),
+          .group = "causal"};
+}
+
+Entry unasked(std::function<bool(Index, Index, Index)> rule) {
+  return {.id = "causal-unasked",
+          .says = "A causal mask is applied that this task does not ask for.",
+          .hint = "Change the last token. Does the first output change?",
+          .term = "mask",
+          .parts = {"bidirectional"},
+          .edits = always(causal_by(std::move(rule))),
+          .group = "causal"};
+}
+
+/// A convention that whoever calls the code has met already.
+Entry said(std::string_view id, std::string_view says, std::string_view part) {
+  return {.id = id,
+          .says = says,
+          .hint = "",
+          .term = "mask",
+          .parts = {part},
+          .edits = always(Edits{}),
+          .convention = true,
+          .given = true,
+          .group = "said"};
+}
+
+Entry masked(std::string_view id, std::string_view says, std::string_view hint, Edits edits) {
+  return {.id = id,
+          .says = says,
+          .hint = hint,
+          .term = "mask",
+          .parts = {"mask"},
+          .edits = always(std::move(edits)),
+          .group = "see"};
+}
+
+}  // namespace
+
+std::vector<Entry> mask_entries() {
+  return {
+      // A row that sees nothing has no right answer: each of these is in use.
+      {.id = "empty-row-nan",
+       .says = "A row that sees no key gives NaN (hidden scores are -inf).",
+       .hint = "",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(filled_and_kept(-kInfinity)),
+       .convention = true,
+       .group = "empty row"},
+      {.id = "empty-row-mean",
+       .says = "A row that sees no key gives the mean of all values (hidden scores are a large negative number).",
+       .hint = "",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(filled_and_kept(-1e9)),
+       .convention = true,
+       .group = "empty row"},
+      {.id = "empty-row-unmasked",
+       .says =
+           "A row that sees no key is computed as if nothing were hidden (a large negative number is added to hidden scores).",
+       .hint = "",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(Edits{instead("mask",
+                                     [](Work& work) {
+                                       const Array nothing = sum(work.at("visible"), -1);
+                                       const Array scores = work.at("scores");
+                                       mask_step(work);
+                                       Array& hidden = work["scores"];
+                                       const Index keys = scores.size(-1);
+                                       for (Index n = 0; n < scores.count(); ++n) {
+                                         if (nothing[n / keys].value == 0) hidden[n] = scores[n];
+                                       }
+                                     }),
+                             keep_empty()}),
+       .convention = true,
+       .group = "empty row"},
+      {.id = "causal-top-left",
+       .says = "With more keys than queries, query i sees keys 0 to i (top-left); qkv lets the last query see the last key "
+               "(bottom-right).",
+       .hint = "",
+       .term = "mask",
+       .parts = {"corner"},
+       .edits = always(causal_asked_by([](Index i, Index j, Index) { return j <= i; })),
+       .convention = true,
+       .group = "corner"},
+
+      said("mask-true-hides", "True in the mask means hidden, as its name says; here 1 usually means seen.", "mask"),
+      said("mask-added", "The mask is a bias of 0 and -inf that is added to the scores.", "mask"),
+
+      masked("no-mask", "The mask is never used.", "Hide everything but one key. What should the output be?",
+             {instead("see",
+                      [](Work& work) {
+                        work["visible"] =
+                            Array({work.at("q").size(0), work.at("q").size(1), work.at("q").size(2), work.at("k").size(2)}, 1);
+                      })}),
+      masked("mask-polarity", "The mask is inverted: what may be seen is hidden, and what is hidden is seen.",
+             "Does 1 (True) mean see or hide here?",
+             {seen([](const Array& v, Index b, Index h, Index i, Index j) { return 1 - at(v, b, h, i, j); })}),
+      masked("mask-on-queries", "The mask is applied along the queries: it belongs on the keys (the last axis of the scores).",
+             "Which axis of the scores belongs to the keys?",
+             {after("see",
+                    [](Work& work) {
+                      if (!work.probe.has("mask")) return;
+                      need(work.at("visible").size(2) == work.at("visible").size(3));
+                      work["visible"] = transpose(work.at("visible"));
+                    })}),
+      masked("mask-first-of-batch", "Every sequence of the batch gets the mask of the first one.",
+             "Two sequences of different lengths: is the right one padded?",
+             {seen([](const Array& v, Index, Index h, Index i, Index j) { return at(v, 0, h, i, j); })}),
+      masked("mask-last-of-batch", "Every sequence of the batch gets the mask of the last one.",
+             "Two sequences of different lengths: is the right one padded?",
+             {seen([](const Array& v, Index, Index h, Index i, Index j) { return at(v, v.size(0) - 1, h, i, j); })}),
+      {.id = "mask-first-head-only",
+       .says = "Only the first head is masked.",
+       .hint = "Print the weights of the last head at a hidden key.",
+       .term = "mask",
+       .parts = {"mask", "causal"},
+       .edits = always(seen([](const Array& v, Index b, Index h, Index i, Index j) {
+         need(v.size(1) > 1);
+         return h == 0 ? at(v, b, h, i, j) : 1.0;
+       })),
+       .group = "see"},
+      masked("mask-first-query-only", "Every query gets the mask of the first query.", "Do two queries see different keys?",
+             {seen([](const Array& v, Index b, Index h, Index, Index j) { return at(v, b, h, 0, j); })}),
+
+      causal("causal-off-by-one",
+             "The causal mask hides the token itself: query i sees only keys before i. It may see key i too.",
+             [](Index i, Index j, Index shift) { return j < i + shift; }),
+      causal("causal-sees-next", "The causal mask is one too wide: query i sees key i + 1, the token it should predict.",
+             [](Index i, Index j, Index shift) { return j <= i + 1 + shift; }),
+      causal("causal-flipped", "The causal mask is flipped: query i sees itself and the future, not the past.",
+             [](Index i, Index j, Index shift) { return j >= i + shift; }),
+      causal("no-causal", "There is no causal mask: every token sees the future.", [](Index, Index, Index) { return true; }),
+      unasked([](Index i, Index j, Index) { return j <= i; }),
+      unasked([](Index i, Index j, Index shift) { return j <= i + shift; }),
+      {.id = "window-of-few",
+       .says = "Each query sees the last {} keys only.",
+       .hint = "Is the first token seen by the last one?",
+       .term = "mask",
+       .parts = {"causal"},
+       .edits =
+           [](double w) {
+             return Edits{causal_asked_by(
+                 [w](Index i, Index j, Index shift) { return j <= i + shift && static_cast<double>(i + shift - j) < w; })};
+           },
+       .group = "causal",
+       .numbers = windows},
+      {.id = "window-of-few",
+       .says = "Each query sees only keys less than {} places away.",
+       .hint = "Is the first token seen by the last one?",
+       .term = "mask",
+       .parts = {"bidirectional"},
+       .edits =
+           [](double w) {
+             return Edits{
+                 causal_by([w](Index i, Index j, Index shift) { return std::fabs(static_cast<double>(i + shift - j)) < w; })};
+           },
+       .group = "causal",
+       .numbers = windows},
+
+      {.id = "fill-zero",
+       .says = "Hidden scores become 0: softmax still gives them weight. They should become -inf.",
+       .hint = "What is exp(0)?",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(filled_and_kept(0)),
+       .group = "fill",
+       .fixes_empty_rows = true},
+      {.id = "mask-multiplies-scores",
+       .says = "The scores are multiplied by the mask: hidden ones become 0, and softmax still gives them weight.",
+       .hint = "What is exp(0)?",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(filled_and_kept(0)),
+       .group = "fill",
+       .fixes_empty_rows = true},
+      {.id = "fill-small",
+       .says = "Hidden scores become 1e-9, a small number: softmax still gives them weight. A large negative one is meant "
+               "(-1e9, -inf).",
+       .hint = "What is exp(1e-9)?",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(filled_and_kept(1e-9)),
+       .group = "fill",
+       .fixes_empty_rows = true},
+      {.id = "fill-other",
+       .says = "Hidden scores become {}: too near to real scores, so that hidden keys keep some weight.",
+       .hint = "How small must a score be for its weight to vanish beside any other?",
+       .term = "mask",
+       .parts = kHides,
+       .edits = [](double fill) { return filled_and_kept(fill); },
+       .group = "fill",
+       .numbers =
+           [](const Probe&) {
+             std::vector<double> fills;
+             for (const double large : {-5000.0, -2000.0, -1000.0, -500.0, -100.0}) fills.push_back(large);
+             for (double f = -60; f <= 20; f += 4) fills.push_back(f);
+             return fills;
+           },
+       .fitted = true,
+       .fixes_empty_rows = true},
+      {.id = "mask-after-softmax",
+       .says = "The mask is applied after the softmax: the rows no longer sum to 1.",
+       .hint = "Add up a row of the weights.",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(Edits{instead("mask", [](Work&) {}), after("softmax",
+                                                                  [](Work& work) {
+                                                                    work["weights"] =
+                                                                        zip(work.at("weights"), work.at("visible"),
+                                                                            [](Number w, Number s) { return w * s; });
+                                                                  })}),
+       .group = "fill"},
+      {.id = "mask-after-softmax-renormalised",
+       .says = "The mask is applied after the softmax and the rows are divided by what is left: where a hidden score is far "
+               "larger, nothing is "
+               "left, and 0/0 is NaN.",
+       .hint = "What if the hidden score is 2,000 larger than every other?",
+       .term = "mask",
+       .parts = kHides,
+       .edits = always(Edits{instead("mask", [](Work&) {}),
+                             after("softmax",
+                                   [](Work& work) {
+                                     const Array kept =
+                                         zip(work.at("weights"), work.at("visible"), [](Number w, Number s) { return w * s; });
+                                     work["weights"] =
+                                         zip(kept, sum(kept, -1), [](Number w, Number total) { return w / total; });
+                                   }),
+                             keep_empty()}),
+       .group = "fill"},
+  };
+}
+
+}  // namespace qkv::judge

@@ -1,0 +1,406 @@
+#include "judge/judge.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "judge/dropout.h"
+#include "judge/gradient.h"
+#include "judge/search.h"
+#include "qkv/error.h"
+
+namespace qkv::judge {
+namespace {
+
+std::string number_text(double value, const char* format = "%.6g") {
+  char text[40];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string with_number(std::string_view says, double number) {
+  std::string out(says);
+  const std::size_t at = out.find("{}");
+  return at == std::string::npos ? out : out.replace(at, 2, number_text(number, "%.4g"));
+}
+
+void widen(Case& one) {
+  for (auto& [name, given] : one.answers) given.unit = std::max(given.unit, 0x1p-24);
+}
+
+/// Calls after one another, training and gradients are judged once the plain calls are right.
+bool is_forward(const Probe& probe) {
+  return !probe.call("nan") && !probe.call("gradient") && !probe.call("twice") && !probe.call("training") &&
+         !probe.call("evaluation");
+}
+
+/// "[B=2, L=5]": the sizes of x, or of q and k.
+std::string sizes_text(const Probe& probe) {
+  const std::string x = probe.has("x") ? "x" : "q";
+  if (!probe.has(x)) return "";
+  const Shape& shape = probe.at(x).shape;
+  return x + " " + shape_text(shape.data(), static_cast<int>(shape.size()));
+}
+
+/// "out[1, 2, :6]": the row of an array that an element lies in, and what was expected and given there.
+std::string row_text(const std::string& name, const Array& expected, const Given& given, const Difference& at) {
+  if (std::isnan(at.bound)) {
+    const Shape &want = expected.shape, &got = given.values.shape;
+    return name + " should have the shape " + shape_text(want.data(), static_cast<int>(want.size())) + " and has " +
+           shape_text(got.data(), static_cast<int>(got.size())) + "\n";
+  }
+  const Index width = std::max<Index>(1, expected.rank() > 0 ? expected.size(-1) : 1), begin = at.index / width * width;
+  const Index shown_begin = begin + std::max<Index>(0, std::min(at.index - begin - 2, width - 6)),
+              shown = std::min<Index>(6, width);
+  std::string place;
+  Index rest = at.index / width;
+  for (int axis = static_cast<int>(expected.rank()) - 2; axis >= 0; --axis) {
+    place = std::to_string(rest % expected.size(axis)) + ", " + place;
+    rest /= expected.size(axis);
+  }
+  const auto numbers = [&](auto&& at_index) {
+    std::string text;
+    for (Index i = shown_begin; i < shown_begin + shown; ++i) {
+      char one[24];
+      std::snprintf(one, sizeof one, " %9.4f", at_index(i));
+      text += one;
+    }
+    return text;
+  };
+  const std::string columns = std::to_string(shown_begin - begin) + ":" + std::to_string(shown_begin - begin + shown);
+  const std::string label = name + "[" + place + columns + "]";
+  return label + "\n  expected" + numbers([&](Index i) { return expected[i].value; }) + "\n  got     " +
+         numbers([&](Index i) { return given.values[i].value; }) + "\n";
+}
+
+class Trial {
+ public:
+  Trial(const Task& task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers) : task_(task) {
+    finding_.task = task_.name;
+    const auto said = [&](const StateDict& state) {
+      return state.metadata.contains("causal") && state.metadata.at("causal") == "1";
+    };
+    if (task_.has("bidirectional") && std::ranges::any_of(probes, said)) {
+      std::ranges::replace(task_.parts, std::string_view("bidirectional"), std::string_view("causal"));
+      task_.parts.push_back("corner");
+      own_causal_ = true;
+    }
+    probes_.reserve(probes.size());
+    for (const StateDict& state : probes) {
+      probes_.push_back(to_probe(state));
+      check_probe(task, probes_.back());
+    }
+    for (std::size_t i = 0; i < probes_.size(); ++i) take(probes_[i], i < answers.size() ? &answers[i] : nullptr);
+    const auto cost = [](const Case& one) {
+      Index count = 0;
+      for (const auto& [name, given] : one.answers) count += given.values.count();
+      return count;
+    };
+    std::ranges::stable_sort(forward_, {}, cost);
+    if (!probes_.empty() && probes_.front().says("without", "output")) {
+      // A single head without W_o is a convention; several heads need it.
+      const std::string_view id = task.has("single") ? "without-output-projection" : "no-output-projection";
+      for (const Entry& entry : catalogue()) {
+        if (entry.id == id && task.has("output")) given_.push_back({&entry, 0});
+      }
+    }
+  }
+
+  Finding finding() {
+    const bool unanswered = forward_.empty();
+    if (unanswered) return failed();
+    const Search exact(task_, forward_, given_), wide = exact.as_float32();
+    std::optional<Choices> spelling = exact.right();
+    std::optional<Search::Found> found;
+    if (!spelling) found = exact.one();
+    if (!spelling && !found && exact.all_float64() && (spelling = wide.right())) {
+      finding_.notes.push_back("right as float32 would be: some part is not computed in float64");
+      forward_ = wide.cases();
+      for (std::vector<Case>* cases : {&with_weights_, &later_}) {
+        for (Case& one : *cases) widen(one);
+      }
+    }
+    if (!spelling) {
+      if (!found) found = wide.one();
+      if (!found && (found = wide.two())) found = exact.narrowed(*std::move(found));
+      name_mistakes(found);
+    } else if (all_errors_ > 0) {
+      return failed();
+    } else {
+      conventions(*spelling);
+      if (own_causal_)
+        finding_.conventions.push_back({"causal-unasked", "It hides the future by itself; the task does not ask for that."});
+      look_deeper(*spelling);
+      for (const Choice& choice : given_) {
+        if (!choice.entry->convention) add_mistake({choice});
+      }
+    }
+    for (const Case& one : forward_) check(one, spelling.value_or(Choices{}));
+    if (finding_.verdict.empty()) finding_.verdict = finding_.conventions.empty() ? "right" : "convention";
+    return ended();
+  }
+
+ private:
+  void take(const Probe& probe, const Answer* answer) {
+    const std::string name = probe.text("name");
+    const auto text = [&](const char* key) {
+      const auto found = answer->tensors.metadata.find(key);
+      return found == answer->tensors.metadata.end() ? std::string() : found->second;
+    };
+    if (answer == nullptr || answer->missing) {
+      if (is_forward(probe)) error(probe, "there is no answer", "");
+      return;
+    }
+    if (!text("error").empty()) return error(probe, text("error"), text("traceback"));
+    if (!text("skipped").empty()) {
+      finding_.checks.push_back({name, true, "not asked: " + text("skipped")});
+      return;
+    }
+    Case one{&probe, {}};
+    for (const StateDict::Entry& entry : answer->tensors.entries())
+      one.answers.emplace_back(entry.name, to_given(entry.tensor));
+    if (!is_forward(probe)) {
+      later_.push_back(std::move(one));
+      return;
+    }
+    // What is compared: the task's own names; weights are looked at later.
+    Case asked{&probe, {}};
+    for (auto& [key, given] : one.answers) {
+      if (std::ranges::find(task_.answers, key) != task_.answers.end()) asked.answers.emplace_back(key, given);
+    }
+    if (asked.answers.empty()) return error(probe, "the answer lacks '" + std::string(task_.answers.front()) + "'", "");
+    forward_.push_back(std::move(asked));
+    with_weights_.push_back(std::move(one));
+  }
+
+  void error(const Probe& probe, const std::string& says, const std::string& traceback) {
+    if (is_forward(probe)) ++errors_;
+    ++all_errors_;
+    failures_.push_back({probe.text("name"), false, says});
+    if (finding_.traceback.empty()) finding_.traceback = traceback;
+  }
+
+  /// The first failure is the last check: what is said first of a judgement that failed.
+  Finding ended() {
+    std::ranges::reverse(failures_);
+    std::ranges::move(failures_, std::back_inserter(finding_.checks));
+    return std::move(finding_);
+  }
+  Finding failed() {
+    finding_.verdict = "failed";
+    return ended();
+  }
+
+  void conventions(const Choices& spelling) {
+    for (const Choice& choice : spelling) {
+      if (choice.entry->convention)
+        finding_.conventions.push_back({std::string(choice.entry->id), std::string(choice.entry->says)});
+    }
+  }
+
+  void add_mistake(const std::vector<Choice>& same, std::string evidence = {}) {
+    const Entry& entry = *same.front().entry;
+    Mistake mistake{std::string(entry.id),
+                    {},
+                    with_number(entry.says, same.front().number),
+                    std::string(entry.hint),
+                    std::move(evidence),
+                    std::string(entry.term),
+                    std::string(where_to_read(entry.term))};
+    for (const Choice& choice : same) {
+      const std::string id(choice.entry->id);
+      if (id != mistake.id && std::ranges::find(mistake.same_as, id) == mistake.same_as.end()) mistake.same_as.push_back(id);
+    }
+    finding_.mistakes.push_back(std::move(mistake));
+    finding_.verdict = "wrong";
+  }
+
+  /// An entry found without the search, by the evidence as it stands.
+  void add_named(std::string_view id) {
+    for (const Entry& entry : catalogue()) {
+      if (entry.id == id) return add_mistake({{&entry, 0}}, finding_.evidence);
+    }
+    finding_.verdict = "unknown";
+  }
+
+  /// The smallest case that is wrong, as numbers.
+  std::string counter_example(const Choices& spelling) const {
+    for (const Case& one : forward_) {
+      const std::optional<Work> work = run_with(task_, spelling, *one.probe);
+      if (!work) continue;
+      for (const auto& [name, given] : one.answers) {
+        if (!work->has(name)) continue;
+        if (const auto at = difference(work->at(name), given)) {
+          return "probe \"" + one.probe->text("name") + "\", " + sizes_text(*one.probe) + ":\n" +
+                 row_text(name, work->at(name), given, *at);
+        }
+      }
+    }
+    return "";
+  }
+
+  void name_mistakes(const std::optional<Search::Found>& found) {
+    const Choices spelling = found ? found->spelling : Choices{};
+    finding_.evidence = counter_example(spelling);
+    if (found) {
+      conventions(spelling);
+      for (const std::vector<Choice>& same : found->wrong) add_mistake(same, finding_.evidence);
+    } else if (errors_ > 0) {
+      finding_.verdict = "failed";
+    } else {
+      // What is random in evaluation is no textbook's output.
+      for (const Case& one : later_) {
+        if (one.probe->call("evaluation")) training(one, spelling);
+      }
+      if (finding_.verdict.empty()) finding_.verdict = "unknown";
+    }
+  }
+
+  /// What the outputs do not show.
+  void look_deeper(const Choices& spelling) {
+    for (const Case& one : later_) {
+      if (one.probe->call("twice")) twice(one, spelling);
+    }
+    weights(spelling);
+    for (const Case& one : later_) {
+      if (one.probe->call("nan")) hidden_nan(one);
+      if (one.probe->call("gradient")) gradient(one, spelling);
+      if (one.probe->call("training") || one.probe->call("evaluation")) training(one, spelling);
+    }
+  }
+
+  /// Hidden ones may be anything: scores are returned before the mask, or after it.
+  static bool are_scores(const Work& work, const Given& given) {
+    Array scores = work.at("scores");
+    if (!work.has("visible") || given.values.count() != scores.count()) return false;
+    for (Index i = 0; i < scores.count(); ++i) {
+      if (work.at("visible")[i].value == 0) scores[i] = given.values[i];
+    }
+    return matches(scores, given);
+  }
+
+  void weights(const Choices& spelling) {
+    bool averaged = false;
+    for (const Case& one : with_weights_) {
+      const auto given = std::ranges::find(one.answers, "weights", &std::pair<std::string, Given>::first);
+      const std::optional<Work> work = run_with(task_, spelling, *one.probe);
+      if (given == one.answers.end() || !work || !work->has("weights")) continue;
+      const Array& expected = work->at("weights");
+      if (matches(expected, given->second)) continue;
+      if (expected.size(1) > 1 && matches(mean(expected, 1), given->second)) {
+        averaged = true;
+        continue;
+      }
+      const bool scores = are_scores(*work, given->second);
+      const auto at = difference(expected, given->second);
+      finding_.evidence = "probe \"" + one.probe->text("name") + "\", " + sizes_text(*one.probe) + ":\n" +
+                          row_text("weights", expected, given->second, at.value_or(Difference{}));
+      if (scores) {
+        add_named("weights-are-scores");
+      } else {
+        finding_.verdict = "unknown";
+      }
+      finding_.checks.push_back({"returned weights", false, "differ from the weights that the output was made with"});
+      return;
+    }
+    if (averaged)
+      finding_.conventions.push_back({"weights-averaged", "The weights that are returned are the mean over the heads."});
+  }
+
+  void gradient(const Case& one, const Choices& spelling) {
+    if (!std::ranges::any_of(one.answers, [](const auto& answer) { return answer.first.starts_with("d_"); })) return;
+    const std::optional<GradientDifference> wrong = gradient_difference(task_, spelling, one);
+    finding_.checks.push_back(
+        {"gradients", !wrong,
+         wrong ? "d" + wrong->name + ": expected " + number_text(wrong->expected) + ", got " + number_text(wrong->got)
+               : "of x and of every parameter"});
+    if (!wrong || !finding_.verdict.empty()) return;
+    finding_.evidence = finding_.checks.back().detail + "\n";
+    std::vector<Choice> same;
+    for (const Entry* entry : entries_of(task_, false, Shows::kGradient)) {
+      Choices with = spelling;
+      with.push_back({entry, 0});
+      if (textbook_with(task_, with) && !gradient_difference(task_, with, one)) same.push_back({entry, 0});
+    }
+    if (same.empty()) {
+      finding_.verdict = "unknown";
+    } else {
+      add_mistake(same, finding_.evidence);
+    }
+  }
+
+  /// Zero times NaN is NaN, in PyTorch too: said, not judged.
+  void hidden_nan(const Case& one) {
+    for (const auto& [name, given] : one.answers) {
+      if (name != "out") continue;
+      const bool finite = std::ranges::all_of(given.values.data, [](const Number& x) { return std::isfinite(x.value); });
+      finding_.checks.push_back(
+          {one.probe->text("name"), true,
+           finite ? "does not reach the output" : "reaches the output: a weight of 0 times NaN is NaN, as in PyTorch"});
+    }
+  }
+
+  void twice(const Case& one, const Choices& spelling) {
+    const std::optional<Work> work = run_with(task_, spelling, *one.probe);
+    for (const auto& [name, given] : one.answers) {
+      if (!work || !work->has(name) || name == "weights" || matches(work->at(name), given)) continue;
+      finding_.checks.push_back({"called twice", false, "the second call with the same input gives another output"});
+      if (finding_.verdict.empty()) {
+        finding_.evidence = row_text(name, work->at(name), given, *difference(work->at(name), given));
+        add_named("state-left-behind");
+      }
+      return;
+    }
+    finding_.checks.push_back({"called twice", true, "the same output"});
+  }
+
+  void training(const Case& one, const Choices& spelling) {
+    const std::optional<Work> work = run_with(task_, spelling, *one.probe);
+    const auto out = std::ranges::find(one.answers, "out", &std::pair<std::string, Given>::first);
+    if (!work || out == one.answers.end()) return;
+    const DropoutFinding drops = judge_dropout(*work, out->second.values, out->second.unit);
+    finding_.checks.push_back({one.probe->text("name"), drops.right, drops.detail});
+    if (drops.right || !finding_.verdict.empty()) return;
+    finding_.evidence = drops.detail + "\n";
+    add_named(drops.id);
+  }
+
+  void check(const Case& one, const Choices& spelling) {
+    const std::optional<Work> work = run_with(task_, spelling, *one.probe);
+    Check check{one.probe->text("name"), true, sizes_text(*one.probe)};
+    for (const auto& [name, given] : one.answers) {
+      if (!work || !work->has(name)) continue;
+      if (const auto at = difference(work->at(name), given)) {
+        check.ok = false;
+        check.detail = name + ": expected " + number_text(at->expected) + ", got " + number_text(at->got) +
+                       " (rounding explains " + number_text(at->bound, "%.1e") + ")";
+      }
+    }
+    finding_.checks.push_back(std::move(check));
+  }
+
+  Task task_;  ///< its parts are those of the probes: an owner may be causal where the task is not
+  Finding finding_;
+  Choices given_;  ///< what the object lacks
+  std::vector<Probe> probes_;
+  std::vector<Case> forward_, with_weights_, later_;
+  std::vector<Check> failures_;
+  int errors_ = 0, all_errors_ = 0;  ///< of forward calls; of all
+  bool own_causal_ = false;
+};
+
+}  // namespace
+
+Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers) {
+  const auto begin = std::chrono::steady_clock::now();
+  default_sizes(task);  // throws for an unknown one
+  Finding finding = Trial(*find_task(task), probes, answers).finding();
+  finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return finding;
+}
+
+}  // namespace qkv::judge

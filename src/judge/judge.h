@@ -1,0 +1,70 @@
+// The judge: probes for a task, and a verdict on what somebody's code answered to them. Not: running that code (cli/judge,
+// python/qkv/_judge), how a finding looks (cli/judge/print.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "judge/entry.h"
+#include "judge/task.h"
+#include "qkv/state_dict.h"
+
+namespace qkv::judge {
+
+/// The sizes that a task's probes have when nobody's object fixes them. Throws OptionError for an unknown task.
+Sizes default_sizes(std::string_view task);
+
+/// What an object has beside its task's contract, or lacks. Functions are their contract.
+struct Owner {
+  bool output = true;
+  std::vector<std::string> absent;  ///< biases that it lacks, by their contract names
+  bool causal = false;              ///< it hides the future by itself where the task does not ask for that
+  std::optional<double> dropout;    ///< its rate; nothing: it drops nothing, or the task says the rate
+};
+
+/// The probes of a task, with metadata (docs/practice.md lists names and keys): absent biases are zeros. Throws
+/// OptionError for an unknown task.
+std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, std::uint64_t seed = 0, const Owner& owner = {});
+
+/// What the code gave for one probe.
+struct Answer {
+  StateDict tensors;     ///< "out" and what the task says; metadata: `error`, `traceback`, `skipped`
+  bool missing = false;  ///< there is no answer
+};
+
+struct Mistake {
+  std::string id;
+  std::vector<std::string> same_as;  ///< other entries that are one and the same function here
+  std::string says, hint, evidence, term, read;
+};
+struct Convention {
+  std::string id, says;
+};
+struct Check {
+  std::string name;
+  bool ok = false;
+  std::string detail;
+};
+
+struct Finding {
+  std::string file, name, task;
+  std::string verdict;  ///< right, convention, wrong, unknown, failed, unfilled
+  std::vector<Mistake> mistakes;
+  std::vector<Convention> conventions;
+  std::vector<Check> checks;
+  std::vector<std::string> notes;
+  std::string evidence;  ///< the smallest counter-example, as text of several lines
+  std::string traceback;
+  double seconds = 0;
+
+  bool right() const { return verdict == "right" || verdict == "convention"; }
+};
+
+/// Compares the answers with the textbook, its conventions, every mistake and pairs of mistakes. Throws OptionError for an unknown
+/// task, OptionError for probes that are not the task's.
+Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers);
+
+}  // namespace qkv::judge

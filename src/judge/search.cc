@@ -1,0 +1,288 @@
+#include "judge/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "judge/entry_edits.h"
+
+namespace qkv::judge {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Choices joined(Choices a, const Choices& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+bool names_empty_rows(const Choices& spelling) {
+  return std::ranges::any_of(spelling, [](const Choice& choice) { return choice.entry->group == "empty row"; });
+}
+
+/// Four digits.
+double shortened(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", x);
+  return std::strtod(text, nullptr);
+}
+
+}  // namespace
+
+std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows shows) {
+  std::vector<const Entry*> out;
+  for (const Entry& entry : catalogue()) {
+    if (entry.convention == conventions && entry.shows == shows &&
+        std::ranges::any_of(entry.parts, [&](std::string_view part) { return task.has(part); })) {
+      out.push_back(&entry);
+    }
+  }
+  return out;
+}
+
+std::optional<Textbook> textbook_with(const Task& task, const Choices& choices) {
+  Textbook textbook = task.textbook;
+  for (const Choice& choice : choices) {
+    const Edits edits = choice.entry->edits(choice.number);
+    if (!fits(textbook, edits)) return std::nullopt;
+    textbook = edited(std::move(textbook), edits);
+  }
+  return textbook;
+}
+
+std::optional<Work> run_with(const Task& task, const Choices& choices, const Probe& probe, const Work* frozen) {
+  const std::optional<Textbook> textbook = textbook_with(task, choices);
+  if (!textbook) return std::nullopt;
+  try {
+    return run(*textbook, probe, frozen);
+  } catch (const NotApplicable&) {
+    return std::nullopt;
+  }
+}
+
+std::vector<Choices> legal_spellings(const Task& task) {
+  std::map<std::string_view, std::vector<const Entry*>> groups;
+  for (const Entry* entry : entries_of(task, true)) {
+    if (!entry->given) groups[entry->group].push_back(entry);
+  }
+  std::vector<Choices> out = {{}};
+  for (const auto& [group, entries] : groups) {
+    const std::size_t before = out.size();
+    for (const Entry* entry : entries) {
+      for (std::size_t i = 0; i < before; ++i) out.push_back(joined(out[i], {{entry, 0}}));
+    }
+  }
+  std::ranges::stable_sort(out, {}, &Choices::size);
+  return out;
+}
+
+Search::Search(const Task& task, std::vector<Case> cases, const Choices& given)
+    : task_(task), cases_(std::move(cases)), spellings_(legal_spellings(task)), mistakes_(entries_of(task, false)) {
+  one_spelling_ = std::ranges::all_of(spellings_, [](const Choices& spelling) {
+    return std::ranges::all_of(spelling, [](const Choice& choice) { return choice.entry->group == "empty row"; });
+  });
+  for (Choices& spelling : spellings_) spelling.insert(spelling.begin(), given.begin(), given.end());
+}
+
+namespace {
+bool explains_case(const Textbook& textbook, const Case& one, Index* weight) {
+  try {
+    const Range range(one.answers.front().second.largest);
+    const Work work = run(textbook, *one.probe);
+    return std::ranges::all_of(one.answers, [&](const auto& answer) {
+      return work.has(answer.first) && matches(work.at(answer.first), answer.second, weight);
+    });
+  } catch (const NotApplicable&) {
+    return false;
+  }
+}
+}  // namespace
+
+bool Search::explains_one(const Choices& choices, const Case& one) const {
+  const std::optional<Textbook> textbook = textbook_with(task_, choices);
+  return textbook && explains_case(*textbook, one, nullptr);
+}
+
+bool Search::explains(const Choices& choices) const {
+  const std::optional<Textbook> textbook = textbook_with(task_, choices);
+  Index weight = 0;
+  return textbook && std::ranges::all_of(cases_, [&](const Case& one) { return explains_case(*textbook, one, &weight); }) &&
+         weight >= 0;
+}
+
+Search Search::as_float32() const {
+  Search out = *this;
+  for (Case& one : out.cases_) {
+    for (auto& [name, given] : one.answers) given.unit = std::max(given.unit, 0x1p-24);
+  }
+  return out;
+}
+
+bool Search::all_float64() const {
+  return std::ranges::all_of(cases_, [](const Case& one) { return one.answers.front().second.unit < 0x1p-24; });
+}
+
+std::optional<Choices> Search::right() const {
+  const auto found = std::ranges::find_if(spellings_, [this](const Choices& spelling) { return explains(spelling); });
+  return found == spellings_.end() ? std::nullopt : std::optional(*found);
+}
+
+double Search::distance(const Choices& choices, const Case& one) const {
+  const Range range(one.answers.front().second.largest);
+  const std::optional<Work> work = run_with(task_, choices, *one.probe);
+  if (!work) return kInfinity;
+  double worst = 0;
+  for (const auto& [name, given] : one.answers) {
+    if (!work->has(name) || work->at(name).count() != given.values.count()) return kInfinity;
+    for (Index i = 0; i < given.values.count(); ++i) {
+      const double apart = std::fabs(work->at(name)[i].value - given.values[i].value);
+      worst = apart <= worst ? worst : apart;  // NaN counts as the worst
+    }
+  }
+  return std::isnan(worst) ? kInfinity : worst;
+}
+
+std::vector<double> Search::fitted(const Entry& entry, const Choices& rest) const {
+  std::vector<double> undecided;
+  for (const Case& one : cases_) {
+    const std::vector<double> numbers = entry.numbers(*one.probe);
+    const auto at = [&](double number) { return distance(joined(rest, {{&entry, number}}), one); };
+    const double some = at(numbers[numbers.size() / 3]);
+    if (some < kInfinity && at(numbers.back()) == some && at(numbers[numbers.size() / 2]) == some)
+      continue;  // it does not show here
+    std::vector<double> far(numbers.size());
+    std::ranges::transform(numbers, far.begin(), at);
+    const auto best = static_cast<std::size_t>(std::ranges::min_element(far) - far.begin());
+    if (!(far[best] < kInfinity)) continue;
+    if (explains_one(joined(rest, {{&entry, numbers[best]}}), one)) {
+      undecided.push_back(numbers[best]);  // as good as its neighbours: another case decides
+      continue;
+    }
+    // Golden-section search between the neighbours of the best candidate.
+    double low = numbers[best > 0 ? best - 1 : 0], high = numbers[std::min(best + 1, numbers.size() - 1)];
+    constexpr double kRatio = 0.6180339887498949;
+    double a = high - kRatio * (high - low), b = low + kRatio * (high - low), at_a = at(a), at_b = at(b);
+    for (int step = 0; step < 64; ++step) {
+      if (step == 12 && std::min(at_a, at_b) > far[best] / 4) return {};  // an explanation would be 300 times as near by now
+      if (at_a <= at_b) {
+        high = b, b = a, at_b = at_a, a = high - kRatio * (high - low), at_a = at(a);
+      } else {
+        low = a, a = b, at_a = at_b, b = low + kRatio * (high - low), at_b = at(b);
+      }
+    }
+    return {shortened((low + high) / 2), (low + high) / 2};
+  }
+  return undecided;
+}
+
+std::optional<Search::Explained> Search::explained_by(const Entry& entry, const Choices& others) const {
+  const auto tried = [&](double number, const Choices& spelling) {
+    return explains(joined(spelling, joined(others, {{&entry, number}})));
+  };
+  const auto fixes = [](const Choice& choice) { return choice.entry->fixes_empty_rows; };
+  const bool fixed = entry.fixes_empty_rows || std::ranges::any_of(others, fixes);
+  if (!entry.fitted) {
+    const std::vector<double> numbers = entry.numbers ? entry.numbers(*cases_.back().probe) : std::vector<double>{0};
+    for (std::size_t i = 0; i < spellings_.size(); ++i) {
+      if (fixed && names_empty_rows(spellings_[i])) continue;
+      for (const double number : numbers) {
+        if (tried(number, spellings_[i])) return Explained{number, i};
+      }
+    }
+    return std::nullopt;
+  }
+  for (const Choices& base : spellings_) {
+    if (names_empty_rows(base)) continue;  // a number shows in rows that see something
+    for (const double number : fitted(entry, joined(base, others))) {
+      for (std::size_t i = 0; i < spellings_.size(); ++i) {
+        if (tried(number, spellings_[i])) return Explained{number, i};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Search::Found> Search::one() const {
+  for (const bool fitted : {false, true}) {
+    std::map<std::size_t, std::vector<Choice>> by_spelling;
+    for (const Entry* entry : mistakes_) {
+      if (entry->fitted != fitted) continue;
+      if (const auto how = explained_by(*entry, {})) by_spelling[how->spelling].push_back({entry, how->number});
+    }
+    if (!by_spelling.empty()) return Found{spellings_[by_spelling.begin()->first], {by_spelling.begin()->second}};
+  }
+  return std::nullopt;
+}
+
+bool Search::hopeless(const Entry& first, const Entry& second) const {
+  // Rows that see something are the same in every spelling of those that see nothing; masks that go wrong may empty a row.
+  if (!one_spelling_ || first.numbers || second.numbers || first.term == "mask" || second.term == "mask") return false;
+  return !explains_one(joined(spellings_.front(), {{&first, 0}, {&second, 0}}), cases_.front());
+}
+
+std::optional<Search::Found> Search::two() const {
+  std::vector<Edits> edits(mistakes_.size());
+  std::ranges::transform(mistakes_, edits.begin(), [](const Entry* entry) { return entry->edits(1); });
+  const auto meet = [&](std::size_t a, std::size_t b) {
+    return std::ranges::any_of(edits[a], [&](const Edit& x) {
+      return std::ranges::any_of(edits[b], [&](const Edit& y) { return x.stage == y.stage; });
+    });
+  };
+  const auto apart = [](const Entry& a, const Entry& b) { return a.id != b.id && (a.group.empty() || a.group != b.group); };
+  for (const bool fitted : {false, true}) {
+    for (std::size_t i = 0; i < mistakes_.size(); ++i) {
+      for (std::size_t j = 0; j < mistakes_.size(); ++j) {
+        const Entry *first = mistakes_[j], *second = mistakes_[i];
+        if (j >= i && (j == i || !meet(j, i))) continue;  // order matters where both edit one step
+        if (first->fitted && second->fitted) continue;
+        if (first->fitted) std::swap(first, second);  // the number is fitted to what the other leaves
+        if (second->fitted != fitted || !apart(*first, *second) || hopeless(*first, *second)) continue;
+        const std::vector<double> numbers = first->numbers ? first->numbers(*cases_.back().probe) : std::vector<double>{0};
+        for (const double number : numbers) {
+          const Choice one{first, number};
+          const std::optional<Explained> how = explained_by(*second, {one});
+          if (how) return both(one, {second, how->number}, spellings_[how->spelling]);
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+Search::Found Search::narrowed(Found found) const {
+  // Each choice together with the others' first.
+  std::vector<std::vector<Choice>> kept(found.wrong.size());
+  if (found.wrong.size() == 2) {
+    for (const Choice& one : found.wrong[0]) {
+      for (const Choice& other : found.wrong[1]) {
+        if (!explains(joined(found.spelling, {one, other}))) continue;
+        const auto add = [](std::vector<Choice>& to, const Choice& choice) {
+          if (std::ranges::none_of(to, [&](const Choice& c) { return c.entry == choice.entry; })) to.push_back(choice);
+        };
+        add(kept[0], one);
+        add(kept[1], other);
+      }
+    }
+  } else {
+    std::ranges::copy_if(found.wrong[0], std::back_inserter(kept[0]),
+                         [&](const Choice& one) { return explains(joined(found.spelling, {one})); });
+  }
+  if (!kept[0].empty()) found.wrong = std::move(kept);
+  return found;
+}
+
+Search::Found Search::both(const Choice& one, const Choice& two, const Choices& spelling) const {
+  std::vector<Choice> same_one = {one}, same_two = {two};
+  for (const Entry* entry : mistakes_) {
+    if (entry->fitted || entry->numbers || entry->id == one.entry->id || entry->id == two.entry->id) continue;
+    if (explains(joined(spelling, {{entry, 0}, two}))) same_one.push_back({entry, 0});
+    if (explains(joined(spelling, {one, {entry, 0}}))) same_two.push_back({entry, 0});
+  }
+  return {spelling, {same_one, same_two}};
+}
+
+}  // namespace qkv::judge

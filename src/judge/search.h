@@ -1,0 +1,86 @@
+// Which entries of the catalogue, alone or two together, explain what somebody's code gave. Not: gradients, training, calls that
+// follow one another (judge.cc).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "judge/entry.h"
+#include "judge/match.h"
+
+namespace qkv::judge {
+
+/// An entry with a family's number.
+struct Choice {
+  const Entry* entry = nullptr;
+  double number = 0;
+};
+using Choices = std::vector<Choice>;
+
+/// A probe and the arrays answered to it, by name.
+struct Case {
+  const Probe* probe = nullptr;
+  std::vector<std::pair<std::string, Given>> answers;
+};
+
+/// Entries of the catalogue that apply to a task and show in a forward call.
+std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows shows = Shows::kForward);
+
+/// The task's textbook with these choices; nothing when it lacks a stage that they edit.
+std::optional<Textbook> textbook_with(const Task& task, const Choices& choices);
+/// Runs it; nothing when a step does not allow these shapes.
+std::optional<Work> run_with(const Task& task, const Choices& choices, const Probe& probe, const Work* frozen = nullptr);
+
+/// Combinations of conventions, at most one of a group; the empty one first.
+std::vector<Choices> legal_spellings(const Task& task);
+
+class Search {
+ public:
+  /// `cases` are ordered from the cheapest to the dearest.
+  /// `given` choices hold whatever else is tried (a class without W_o).
+  Search(const Task& task, std::vector<Case> cases, const Choices& given = {});
+
+  bool explains(const Choices& choices) const;
+  bool explains_one(const Choices& choices, const Case& one) const;
+  /// The first legal spelling that explains every answer.
+  std::optional<Choices> right() const;
+
+  struct Found {
+    Choices spelling;                        ///< conventions it goes with
+    std::vector<std::vector<Choice>> wrong;  ///< one or two mistakes; each with the entries that are the same function
+  };
+  std::optional<Found> one() const;
+  std::optional<Found> two() const;
+
+  /// Of what was found with wider bounds, the choices that explain the answers within these; all of them where none does.
+  Found narrowed(Found found) const;
+
+  const std::vector<Case>& cases() const { return cases_; }
+  /// The same with every answer judged as float32: parts of a float64 computation often are.
+  Search as_float32() const;
+  bool all_float64() const;
+
+ private:
+  struct Explained {
+    double number;         ///< of a family, otherwise 0
+    std::size_t spelling;  ///< place in spellings_
+  };
+  /// Whether the entry explains everything together with `others`, in any spelling.
+  std::optional<Explained> explained_by(const Entry& entry, const Choices& others) const;
+  /// The numbers of a fitted family that bring the first answer that depends on it nearest.
+  std::vector<double> fitted(const Entry& entry, const Choices& rest) const;
+  /// Whether the cheapest case alone rules the pair out.
+  bool hopeless(const Entry& first, const Entry& second) const;
+  Found both(const Choice& one, const Choice& two, const Choices& spelling) const;
+  double distance(const Choices& choices, const Case& one) const;
+
+  const Task& task_;
+  std::vector<Case> cases_;
+  std::vector<Choices> spellings_;
+  std::vector<const Entry*> mistakes_;
+  bool one_spelling_ = false;  ///< but for what an empty row gives
+};
+
+}  // namespace qkv::judge

@@ -1,0 +1,83 @@
+// A textbook: attention in named steps over named arrays, and edits of it. A mistake or a convention is a list of edits; two
+// mistakes together are both lists. Not: which steps and arrays there are (tasks/), which edits (catalogue/).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "judge/array.h"
+#include "qkv/state_dict.h"
+
+namespace qkv::judge {
+
+using Arrays = std::map<std::string, Array, std::less<>>;
+using Metadata = std::map<std::string, std::string>;
+
+/// Inputs and parameters of one call, by the names of the task's contract.
+struct Probe {
+  Arrays inputs;
+  Metadata metadata;
+
+  bool has(std::string_view name) const { return inputs.find(name) != inputs.end(); }
+  const Array& at(std::string_view name) const;  ///< throws OptionError that names what is missing
+  Array or_empty(std::string_view name) const { return has(name) ? at(name) : Array(); }
+  std::string text(const std::string& key) const;  ///< empty when it is not there
+  double number(const std::string& key, double otherwise = 0) const;
+  Index integer(const std::string& key, Index otherwise = 0) const {
+    return static_cast<Index>(number(key, static_cast<double>(otherwise)));
+  }
+  bool call(std::string_view name) const { return text("call") == name; }
+  /// Whether a comma-separated list of the metadata holds a word: says("without", "output").
+  bool says(const std::string& key, std::string_view word) const;
+};
+
+Probe to_probe(const StateDict& state);
+Array to_array(const AnyTensor& tensor);
+AnyTensor to_tensor(const Array& array);
+
+/// What the steps work on.
+struct Work {
+  const Probe& probe;
+  Arrays arrays;
+  const Work* frozen = nullptr;  ///< the same before a parameter was moved: what a detached array keeps (gradients)
+  Index heads, kv_heads;
+  bool causal;
+  /// A textbook is run `rounds` times over the same arrays: calls of a cache, tiles of flash, steps of training. Its first stage
+  /// says how often.
+  Index round = 0, rounds = 1;
+
+  explicit Work(const Probe& p);
+  Array& operator[](std::string_view name);  ///< made when it is not there
+  const Array& at(std::string_view name) const;
+  bool has(std::string_view name) const { return arrays.find(name) != arrays.end(); }
+};
+
+using Step = std::function<void(Work&)>;
+
+struct Stage {
+  std::string_view name;
+  Step step;
+};
+using Textbook = std::vector<Stage>;
+
+enum class Where { kBefore, kInstead, kAfter };
+
+struct Edit {
+  Where where;
+  std::string_view stage;
+  Step step;
+};
+using Edits = std::vector<Edit>;
+
+/// Whether the textbook has every stage that the edits name.
+bool fits(const Textbook& textbook, const Edits& edits);
+/// The textbook with `edits`, in their order. Precondition: fits.
+Textbook edited(Textbook textbook, const Edits& edits);
+/// Runs every step, in every round.
+Work run(const Textbook& textbook, const Probe& probe, const Work* frozen = nullptr);
+
+}  // namespace qkv::judge

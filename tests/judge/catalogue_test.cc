@@ -1,0 +1,154 @@
+// Every entry of the catalogue, computed by its own edited textbook and rounded to float32, is named again: nothing hides behind
+// another entry, nothing right is called wrong. Spellings by people are in wrong/ and right/ (corpus.py).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <string>
+
+#include "judge/judge.h"
+#include "judge/search.h"
+
+namespace qkv::judge {
+namespace {
+
+StateDict state_of(const Probe& probe) {
+  StateDict state;
+  state.metadata = probe.metadata;
+  for (const auto& [name, array] : probe.inputs) state.add(name, to_tensor(array));
+  return state;
+}
+
+/// What code with these choices answers in float32; forward calls alone.
+bool judged(const Task& task, const Choices& choices, std::uint64_t seed, Finding& finding, bool* everywhere = nullptr) {
+  std::vector<StateDict> probes;
+  std::vector<Answer> answers;
+  for (const Probe& probe : task.probes(task.sizes, seed)) {
+    if (probe.call("nan") || probe.call("gradient") || probe.call("twice") || probe.call("training") ||
+        probe.call("evaluation"))
+      continue;
+    const Range range(std::numeric_limits<float>::max());
+    const std::optional<Work> work = run_with(task, choices, probe);
+    if (!work && everywhere != nullptr) *everywhere = false;
+    if (!work) continue;
+    Answer answer;
+    for (const std::string_view name : task.answers) {
+      if (!work->has(name)) continue;
+      const Array& array = work->at(name);
+      Tensor<float> rounded(array.shape);
+      for (Index i = 0; i < array.count(); ++i) rounded.data()[i] = static_cast<float>(array[i].value);
+      answer.tensors.add(std::string(name), any_tensor(rounded));
+    }
+    probes.push_back(state_of(probe));
+    answers.push_back(std::move(answer));
+  }
+  if (answers.empty()) return false;
+  finding = judge(task.name, probes, answers);
+  return true;
+}
+
+std::set<std::string> names(const Mistake& mistake) {
+  std::set<std::string> out(mistake.same_as.begin(), mistake.same_as.end());
+  out.insert(mistake.id);
+  return out;
+}
+
+TEST(Catalogue, TheTextbookIsRight) {
+  for (const Task& task : tasks()) {
+    Finding finding;
+    ASSERT_TRUE(judged(task, {}, 1, finding)) << task.name;
+    EXPECT_EQ(finding.verdict, "right") << task.name << "\n" << finding.evidence;
+  }
+}
+
+TEST(Catalogue, EveryMistakeIsNamed) {
+  for (const Task& task : tasks()) {
+    for (const Entry* entry : entries_of(task, false)) {
+      const Probe probe = task.probes(task.sizes, 3).front();
+      std::vector<double> numbers = entry->numbers ? entry->numbers(probe) : std::vector<double>{0};
+      const double number =
+          entry->fitted ? (numbers[numbers.size() / 3] + numbers[numbers.size() / 3 + 1]) / 2 : numbers.front();
+      Finding finding;
+      if (!run_with(task, {{entry, number}}, probe)) continue;  // the task's shapes do not allow it
+      bool everywhere = true;
+      if (!judged(task, {{entry, number}}, 3, finding, &everywhere)) continue;  // no probe has shapes for it
+      if (finding.right() && !everywhere) continue;  // it shows where a person's code would stop with an error of shapes
+      if (finding.right()) {
+        ADD_FAILURE() << task.name << ": " << entry->id << " is called " << finding.verdict;
+        continue;
+      }
+      EXPECT_EQ(finding.mistakes.size(), 1U) << task.name << ": " << entry->id << " " << finding.verdict << "\n"
+                                             << finding.evidence;
+      if (finding.mistakes.empty()) continue;
+      EXPECT_TRUE(names(finding.mistakes.front()).count(std::string(entry->id)))
+          << task.name << ": " << entry->id << " is named " << finding.mistakes.front().id;
+      if (std::getenv("QKV_SHOW")) {
+        std::string s;
+        for (auto& n : finding.mistakes.front().same_as) s += " " + n;
+        printf("%s %s -> %s same:%s %.3f s\n", std::string(task.name).c_str(), std::string(entry->id).c_str(),
+               finding.mistakes.front().id.c_str(), s.c_str(), finding.seconds);
+      }
+    }
+  }
+}
+
+TEST(Catalogue, Unexplained) {
+  for (const char* name : {"mha", "v3", "gqa", "sdpa"}) {
+    const Task& task = *find_task(name);
+    std::vector<StateDict> probes;
+    std::vector<Answer> answers;
+    for (const Probe& probe : task.probes(task.sizes, 1)) {
+      Work work = run(task.textbook, probe);
+      Answer answer;
+      Array& out = work["out"];
+      for (Index i = 0; i < out.count(); ++i) out[i] = out[i] * Number(1 + 0.01 * static_cast<double>(i % 7));
+      answer.tensors.add("out", to_tensor(out));
+      probes.push_back(state_of(probe));
+      answers.push_back(std::move(answer));
+    }
+    const Finding finding = judge(name, probes, answers);
+    EXPECT_EQ(finding.verdict, "unknown");
+    if (std::getenv("QKV_SHOW")) printf("UNKNOWN %s %.3f s\n", name, finding.seconds);
+  }
+}
+
+TEST(Catalogue, PairsAreNamedInFull) {
+  int pairs = 0, named = 0;
+  std::uint64_t state = 7;
+  const auto below = [&state](std::size_t n) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    return static_cast<std::size_t>(state >> 33U) % n;
+  };
+  while (pairs < 100) {
+    const Task& task = *find_task(below(2) == 0 ? "mha" : "v3");
+    const std::vector<const Entry*> entries = entries_of(task, false);
+    const Entry *a = entries[below(entries.size())], *b = entries[below(entries.size())];
+    const Probe probe = task.probes(task.sizes, 3).front();
+    if (a->numbers || b->numbers || a->id == b->id || (!a->group.empty() && a->group == b->group)) continue;
+    if (!run_with(task, {{a, 0}, {b, 0}}, probe)) continue;
+    Finding finding;
+    if (!judged(task, {{a, 0}, {b, 0}}, 5, finding) || finding.right() || finding.mistakes.size() == 1)
+      continue;  // one of them suffices
+    ++pairs;
+    const auto found = [&](const Entry* entry) {
+      return std::ranges::any_of(finding.mistakes,
+                                 [&](const Mistake& m) { return names(m).count(std::string(entry->id)) > 0; });
+    };
+    const bool both = found(a) && found(b);
+    named += both;
+    if (!both || std::getenv("QKV_SHOW")) {
+      std::string s;
+      for (const Mistake& m : finding.mistakes) {
+        s += " | " + m.id;
+        for (const std::string& n : m.same_as) s += " " + n;
+      }
+      printf("PAIR %d %s: %s + %s: %s%s %.3f s\n", both, std::string(task.name).c_str(), std::string(a->id).c_str(),
+             std::string(b->id).c_str(), finding.verdict.c_str(), s.c_str(), finding.seconds);
+    }
+  }
+  EXPECT_GE(named, 90);
+}
+
+}  // namespace
+}  // namespace qkv::judge
