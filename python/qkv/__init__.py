@@ -5,6 +5,7 @@
 
 Core: :func:`attention`, :func:`attention_backward`, :class:`Mask`, :class:`KVCache`, :func:`linear_attention`,
 :class:`Capture`, :class:`Rotary`. Layers: ``qkv.nn``. A small language model: :class:`AttentionLM`. Pictures: :func:`plot`.
+Attention written by hand: :func:`judge`.
 PyTorch: ``qkv.torch``; JAX: ``qkv.jax``; Hugging Face: ``qkv.transformers``. Each is imported when it is first used.
 """
 
@@ -55,12 +56,13 @@ if TYPE_CHECKING:
     from . import nn as nn
     from . import torch as torch
     from . import transformers as transformers
+    from ._judge import judge
     from .lm import AttentionLM
     from .plotting import plot
 
 # These are imported at first use: what they need takes time to load, or may not be installed.
 _LAZY_MODULES = ("nn", "torch", "jax", "transformers", "lm", "io")
-_LAZY_NAMES = {"AttentionLM": "lm", "plot": "plotting"}
+_LAZY_NAMES = {"AttentionLM": "lm", "judge": "_judge", "plot": "plotting"}
 
 __all__ = [
     "AttentionLM",
@@ -93,6 +95,7 @@ __all__ = [
     "available_threads",
     "dropout_factors",
     "isa",
+    "judge",
     "linear_attention",
     "linear_attention_backward",
     "merge_attention",

@@ -1,0 +1,193 @@
+"""qkv.judge: names the mistake in attention written by hand. The runner (runner/) finds, fills and calls the code; the tool
+makes the probes and the verdict. Not: the verdict itself (src/judge).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..__main__ import TOOL
+from .runner import files
+from .runner.errors import Stop
+from .runner.look import as_json, look_at_object
+from .runner.process import run
+from .runner.tasks import FUNCTIONS
+
+__all__ = ["Check", "Convention", "Finding", "Mistake", "judge"]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """`says` what is wrong, `hint` points at it; `same_as` are ids that are one and the same function here."""
+
+    id: str
+    says: str = ""
+    hint: str = ""
+    evidence: str = ""
+    term: str = ""
+    read: str = ""
+    same_as: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Convention:
+    """Another legal spelling that the code follows."""
+
+    id: str
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool = True
+    detail: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Finding:
+    """What judge() found. ``print(finding)`` prints it; ``bool(finding)``: right, or right by another convention.
+
+    `verdict`: "right", "convention", "wrong" (`mistakes` together explain the output), "unknown" (no mistake of the catalogue
+    does), "failed" (the code could not be run), "unfilled" (a skeleton).
+    """
+
+    verdict: str
+    file: str = ""
+    name: str = ""
+    task: str = ""
+    mistakes: tuple[Mistake, ...] = ()
+    conventions: tuple[Convention, ...] = ()
+    checks: tuple[Check, ...] = ()
+    notes: tuple[str, ...] = ()
+    traceback: str = ""
+    seconds: float = 0.0
+    text: str = field(default="", compare=False)
+
+    def __bool__(self) -> bool:
+        return self.verdict in ("right", "convention")
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        ids = [one.id for one in (*self.mistakes, *self.conventions)]
+        return f"Finding({self.verdict!r}{''.join(f', {one}' for one in ids)})"
+
+
+def _known(cls: type, values: Mapping[str, Any]) -> Any:
+    """A dataclass from a dict that may hold more."""
+    names = {one.name for one in fields(cls)}
+    return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names})
+
+
+def _finding(found: dict[str, Any], text: str) -> Finding:
+    parts: dict[str, Any] = {**found, "text": text}
+    for name, cls in (("mistakes", Mistake), ("conventions", Convention), ("checks", Check)):
+        parts[name] = [_known(cls, one) for one in found.get(name, [])]
+    result: Finding = _known(Finding, parts)
+    return result
+
+
+def _tool(*arguments: str) -> str:
+    """What the tool prints. Raises RuntimeError with what it says where it ends otherwise than with a verdict."""
+    if not TOOL.is_file():
+        raise FileNotFoundError(
+            f"qkv.judge needs the tool of the package: there is no {TOOL}; `python -m qkv` says how to get it"
+        )
+    done = subprocess.run([str(TOOL), "judge", *arguments], capture_output=True, text=True, encoding="utf-8", check=False)
+    if done.returncode not in (0, 1, 2) or not done.stdout:
+        raise RuntimeError(f"qkv judge {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped."""
+    state = np.random.get_state()
+    torch = sys.modules.get("torch")
+    fork = torch.random.fork_rng(devices=[]) if torch is not None else contextlib.nullcontext()
+    with open("/dev/null", "w", encoding="utf-8") as nowhere:
+        with fork, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+            try:
+                yield
+            finally:
+                np.random.set_state(state)
+
+
+def judge(
+    code: Callable[..., Any],
+    task: str | None = None,
+    map: Mapping[str, str] | None = None,
+    init: Mapping[str, Any] | None = None,
+    hint: bool = False,
+) -> Finding:
+    """Judges attention written by hand: right, or what is wrong with it, in one sentence, with the smallest counter-example.
+
+        class MultiHeadAttention(torch.nn.Module): ...  # (embed_dim, num_heads); forward(x [B, L, E], mask [B, 1, L, L])
+        print(qkv.judge(MultiHeadAttention))
+
+        def sdpa(q, k, v, mask=None): ...          # [B, H, Tq, d], [B, H, Tk, d]; mask bool [B, 1, Tq, Tk], True = may look
+        assert qkv.judge(sdpa)
+
+    `code` is a function on NumPy arrays or PyTorch tensors, a class (it is constructed with small sizes by the usual names of
+    arguments), or a module that exists (a copy is judged; its own parameters stay as they are). Its shapes are the contract
+    of its task: ``qkv practice TASK`` prints it. Parameters are read from the object and set by the judge.
+
+    `task`: a name of ``qkv practice``; None: guessed from the name, the arguments and the parameters, and said in `notes`.
+    `map`: a contract's name to yours, {"W_q": "query"}, where parameters cannot be told apart.
+    `init`: arguments of the constructor, {"dim": 48, "heads": 4}.
+    `hint`: the text points at the mistake without naming it.
+
+    The code runs in this process, without limits of time or memory: a file of somebody else's belongs in ``qkv judge FILE``,
+    which runs it in a child process under limits. What it prints is dropped; NumPy's and PyTorch's random states are restored.
+
+    Raises TypeError for what cannot be called, ValueError for an unknown task. Errors of the code are the verdict "failed".
+    """
+    if not callable(code):
+        raise TypeError(f"[judge] code must be a function, a class or a module: got {type(code).__name__}")
+    if task is not None and task not in FUNCTIONS:
+        raise ValueError(f"[judge] task must be one of {', '.join(FUNCTIONS)}: got {task!r}")
+    begin = time.perf_counter()
+    try:
+        with _undisturbed():
+            subject = look_at_object(code, task, dict(map or {}), dict(init or {}))
+    except Stop as stop:
+        name = getattr(code, "__name__", type(code).__name__)
+        text = f"{stop.verdict}: {stop.says}" + (f"\n{stop.traceback}" if stop.traceback else "")
+        check = Check("filled in" if stop.verdict == "unfilled" else "runs", False, stop.says)
+        return Finding(
+            stop.verdict,
+            "",
+            name,
+            task or "",
+            checks=(check,),
+            traceback=stop.traceback,
+            seconds=time.perf_counter() - begin,
+            text=text,
+        )
+    look = as_json(subject)
+    with tempfile.TemporaryDirectory(prefix="qkv-judge-") as scratch:
+        folder = Path(scratch) / "exchange"
+        folder.mkdir()
+        files.write_json(folder / "look.json", look)
+        _tool("--probes", str(folder), "--task", subject.task, "--sizes", json.dumps(look["sizes"]))
+        with _undisturbed():
+            run(subject, folder, interrupts=False)
+        text = _tool("--answers", str(folder), *(["--hint"] if hint else []))
+        found = json.loads(_tool("--answers", str(folder), "--json"))
+    found["seconds"] = time.perf_counter() - begin
+    return _finding(found, text.rstrip("\n"))

@@ -1,0 +1,195 @@
+"""Answers probes: forward, gradient, twice, training, evaluation. Errors of the person's code become metadata of the answer.
+
+Not: how steps with a cache and training steps go (steps.py, training.py).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .calling import Result, array_of
+from .errors import Stop, line_of
+from .frameworks import from_numpy, to_numpy, torch_of
+from .steps import step_values, steps
+from .subject import Skipped, Subject
+from .training import train_steps
+
+Answer = tuple[dict[str, np.ndarray], dict[str, str]]
+
+
+def answer(subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int = 0) -> Answer:
+    """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt."""
+    try:
+        kind = metadata.get("call", "forward")
+        if kind not in _CALLS:
+            raise Skipped(f"this runner knows no call {kind}")
+        return _CALLS[kind](subject, tensors, metadata, assignment), {}
+    except Skipped as reason:
+        return {}, {"skipped": str(reason)}
+    except (Exception, SystemExit) as error:
+        return {}, failure(subject, error)
+
+
+def failure(subject: Subject, error: BaseException) -> dict[str, str]:
+    """Metadata of a call that failed."""
+    if isinstance(error, Stop):
+        return {"error": error.says, "traceback": error.traceback, **({"unfilled": "1"} if error.verdict == "unfilled" else {})}
+    if subject.people.unfilled(error):
+        return {"error": f"not filled in yet: {error}", "traceback": "", "unfilled": "1"}
+    return {"error": line_of(error), "traceback": subject.people.lines(error)}
+
+
+def _out(subject: Subject, result: Result) -> dict[str, np.ndarray]:
+    tensors = {"out": array_of(result.out, subject.precision)}
+    if result.weights is not None and subject.task != "cache":
+        tensors["weights"] = array_of(result.weights, subject.precision)
+    return tensors
+
+
+def _target(subject: Subject, tensors: dict[str, np.ndarray], assignment: int, train: bool = False) -> Any:
+    return subject.fresh(tensors, assignment, train) if subject.prototype is not None else None
+
+
+def _forward(
+    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
+) -> dict[str, np.ndarray]:
+    if subject.task in _PARTS and subject.prototype is None:
+        return _parts(subject, tensors, metadata)
+    binding = subject.binding_for()
+    target = _target(subject, tensors, assignment)
+    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+    if subject.task == "cache":
+        values = step_values(binding, values, subject.empty_cache(binding), 0)
+    return _out(subject, subject.call(binding, target, values, tensors))
+
+
+#: Tasks of two functions whose probe has the inputs of both: {function: (its inputs, its answers)}.
+_PARTS = {
+    "rope": {"rope": (("x",), ("turned",)), "rope_attention": (("q", "k", "v"), ("out",))},
+    "backward": {
+        "attention_backward": (("q", "k", "v"), ("dq", "dk", "dv")),
+        "layer_backward": (("x", "W_q", "W_k", "W_v", "W_o"), ("dx", "dW_q", "dW_k", "dW_v", "dW_o")),
+    },
+}  # fmt: skip
+
+
+def _parts(subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> dict[str, np.ndarray]:
+    """What each function that the file has gives for its part of the probe."""
+    answers: dict[str, np.ndarray] = {}
+    skipped: list[str] = []
+    for function, (inputs, outputs) in _PARTS[subject.task].items():
+        if function not in subject.bindings or inputs[0] not in tensors:
+            continue
+        mine = {name: tensors[name] for name in (*inputs, "positions") if name in tensors}
+        if subject.task == "backward":
+            mine["dout"] = tensors.get("dout_layer" if "x" in inputs else "dout", tensors.get("dout"))
+        binding = subject.bindings[function]
+        try:
+            # Only the function of q, k, v has a causal form.
+            values = subject.values(
+                binding, mine, metadata if "q" in inputs else {**metadata, "causal": "0"}, subject.leaves(mine)
+            )
+        except Skipped as reason:
+            skipped.append(str(reason))
+            continue
+        result = subject.call(binding, None, values, mine)
+        if len(outputs) == 1:
+            answers[outputs[0]] = array_of(result.out, subject.precision)
+        else:
+            answers.update(_several(binding.name, result, outputs, subject.precision))
+    if not answers:
+        raise Skipped("; ".join(skipped) or "it has no function for this")
+    return answers
+
+
+def _several(name: str, result: Result, outputs: tuple[str, ...], precision: str | None) -> dict[str, np.ndarray]:
+    """Gradients as returned: in the contract's order, or a dict by name."""
+    if isinstance(result.raw, dict):
+        named = {str(key).lower().replace("_", ""): value for key, value in result.raw.items()}
+        found = [named.get(output.lower().replace("_", "")) for output in outputs]
+    else:
+        found = list(result.raw) if isinstance(result.raw, (tuple, list)) else [result.raw]
+    if len(found) != len(outputs) or any(value is None for value in found):
+        raise Stop(f"{name} must return {', '.join(outputs)}: it returned {sum(value is not None for value in found)} of these")
+    return {output: array_of(value, precision) for output, value in zip(outputs, found)}
+
+
+def _gradient(
+    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
+) -> dict[str, np.ndarray]:
+    binding = subject.binding_for()
+    target = _target(subject, tensors, assignment)
+    leaves = subject.leaves(tensors, gradient=True)
+    result = subject.call(binding, target, subject.values(binding, tensors, metadata, leaves), tensors)
+    answers = _out(subject, result)
+    if subject.framework != "torch":
+        return answers
+    inputs, collect = subject.gradients(target, leaves, tensors, assignment)
+    zeros = [np.zeros(tuple(one.shape)) for one in inputs]
+    grads = zeros
+    if getattr(result.out, "requires_grad", False):
+        torch = torch_of()
+        dout = from_numpy(tensors["dout"], "torch", subject.dtype).to(result.out.dtype)
+        found = torch.autograd.grad(result.out, inputs, dout, allow_unused=True)
+        grads = [zero if grad is None else to_numpy(grad) for zero, grad in zip(zeros, found)]
+    for name, value in collect(grads).items():
+        answers[f"d_{name}"] = array_of(value, subject.precision or subject.dtype)
+    return answers
+
+
+def _twice(
+    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
+) -> dict[str, np.ndarray]:
+    """The same object and the very same arrays: state left behind and inputs changed show in the second call."""
+    binding = subject.binding_for()
+    if subject.task == "cache":
+        raise Skipped("a cache changes from call to call")
+    target = _target(subject, tensors, assignment)
+    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+    subject.call(binding, target, values, tensors)
+    return _out(subject, subject.call(binding, target, values, tensors))
+
+
+@contextlib.contextmanager
+def _without_prints() -> Iterator[None]:
+    """Hundreds of calls that print their weights would spend the time limit on formatting."""
+    before = builtins.print
+    builtins.print = lambda *args, **kwargs: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        builtins.print = before
+
+
+def _repeated(
+    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
+) -> dict[str, np.ndarray]:
+    """out [R, ...]: in training mode, or in evaluation mode."""
+    train = metadata["call"] == "training"
+    binding = subject.binding_for()
+    target = _target(subject, tensors, assignment, train)
+    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+    torch = torch_of()
+    with _without_prints(), torch.no_grad() if torch is not None else contextlib.nullcontext():
+        outs = [
+            _out(subject, subject.call(binding, target, values, tensors))["out"]
+            for _ in range(int(metadata.get("repeat", "1")))
+        ]
+    return {"out": np.stack(outs)}
+
+
+_CALLS = {
+    "forward": _forward,
+    "nan": _forward,
+    "gradient": _gradient,
+    "twice": _twice,
+    "training": _repeated,
+    "evaluation": _repeated,
+    "steps": steps,
+    "train-steps": train_steps,
+}

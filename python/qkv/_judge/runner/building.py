@@ -1,0 +1,241 @@
+"""Makes an object of a person's class: arguments of the constructor by the usual names, or by --init; sizes as they came out.
+
+Not: parameters (matching.py), calls (calling.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+import typing
+from typing import Any
+
+from . import names
+from .errors import People, Stop
+from .frameworks import is_module
+from .slots import Sizes
+
+#: E is no square, H, d, B, L are all different, d is not 4 (there 1 / sqrt(d) is 2 / d).
+DEFAULTS = {"embed": 18, "heads": 3, "kv_heads": 3, "head_dim": 6, "dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0,
+            "batch_first": True, "batch": 8, "device": "cpu", "bias": True, "causal": False, "tile": 3}  # fmt: skip
+
+
+class Settings(dict):
+    """A configuration as attributes and as a dict, by every usual name: config.n_embd, config["emb_dim"], "bias" in config."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__()
+        self._values = values
+
+    def __missing__(self, name: str) -> Any:
+        kind = names.setting(name)
+        if kind is None or self._values.get(kind) is None:
+            raise KeyError(f"{name}: not a usual name of a setting; --init {name}=...")
+        return self._values[kind]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(str(error.args[0])) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_values":
+            super().__setattr__(name, value)
+        else:
+            self[name] = value
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or self._values.get(names.setting(str(name)) or "") is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+
+def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """({setting: value}, --init by their own names): the sizes of a task, changed by --init."""
+    values = dict(DEFAULTS)
+    if task == "gqa":
+        values.update(embed=30, heads=6, kv_heads=3)
+    if task in ("v1", "v2", "v3", "v4", "self-attention", "single-head"):
+        values.update(heads=1, kv_heads=1, head_dim=11 if task == "self-attention" else 18)
+    values["causal"] = task in ("single-head", "cache", "causal", "lm")
+    own: dict[str, Any] = {}
+    for name, value in init.items():
+        if isinstance(value, str):
+            try:
+                value = ast.literal_eval(value)
+            except (ValueError, SyntaxError):
+                pass
+        own[name] = value
+        kind = names.setting(name)
+        if kind:
+            values[kind] = value
+            if kind == "heads" and not any(names.setting(other) == "kv_heads" for other in init) and task != "gqa":
+                values["kv_heads"] = value
+    if not any(names.setting(other) == "head_dim" for other in init) and task != "self-attention":
+        if values["embed"] % values["heads"]:
+            raise Stop(f"--init: embed {values['embed']} must be a multiple of heads {values['heads']}")
+        values["head_dim"] = values["embed"] // values["heads"]
+    return values, own
+
+
+def parameters_of(constructor: Any) -> list[inspect.Parameter]:
+    try:
+        found = list(inspect.signature(constructor).parameters.values())
+    except (TypeError, ValueError):
+        return []
+    return [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+
+
+def settings_of(cls: type) -> dict[str, str]:
+    """{argument: setting} of a class's constructor; with a configuration, of what the constructor names in it too."""
+    found = {one.name: names.setting(one.name) for one in parameters_of(cls)}
+    code = getattr(cls.__init__, "__code__", None)
+    if code is not None and ("config" in found.values() or any(_annotated(cls, one) for one in parameters_of(cls))):
+        for name in (*code.co_names, *(constant for constant in code.co_consts if isinstance(constant, str))):
+            kind = names.setting(name)
+            if kind in ("embed", "heads", "kv_heads", "dropout", "causal") and len(names.key(name)) > 1:
+                found.setdefault(name, kind)
+    return {name: kind for name, kind in found.items() if kind}
+
+
+def _annotated(cls: type, one: inspect.Parameter) -> Any:
+    """The dataclass that annotates an argument, if any."""
+    try:
+        hint = typing.get_type_hints(cls.__init__).get(one.name)
+    except Exception:  # a person's annotation may name what does not exist
+        hint = one.annotation
+    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+
+
+def arguments(cls: type, values: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """({argument: value}, notes)."""
+    given: dict[str, Any] = {}
+    notes: list[str] = []
+    spare = ["embed", "heads"] if values["heads"] > 1 else ["embed"]
+    spare = [kind for kind in spare if kind not in settings_of(cls).values()]
+    for one in parameters_of(cls):
+        kind = names.setting(one.name)
+        optional = one.default is not one.empty
+        if one.name in own:
+            given[one.name] = own[one.name]
+        elif kind == "config" or (kind is None and not optional and _annotated(cls, one)):
+            holder = _annotated(cls, one)
+            if holder is not None:
+                inner, more = arguments(holder, values, own)
+                given[one.name], notes = holder(**inner), notes + more
+            elif not optional or one.default is None:
+                given[one.name] = Settings({**values, **{names.setting(name) or name: value for name, value in own.items()}})
+        elif kind == "bias" and optional:
+            continue
+        elif kind in ("device", "base", "tile") and optional:
+            continue
+        elif kind == "causal" and optional and values["heads"] == 1 and not values["causal"]:
+            continue  # a single head whose default says whether it is causal
+        elif (
+            kind is not None
+            and values.get(kind) is not None
+            and not (kind == "kv_heads" and optional and values["kv_heads"] == values["heads"])
+        ):
+            given[one.name] = values[kind]
+        elif not optional and spare:
+            given[one.name] = values[spare[0]]
+            notes.append(f"{cls.__name__}({one.name}=...) was taken for {spare.pop(0)}")
+        elif not optional:
+            raise Stop(f"cannot tell what the argument {one.name} of {cls.__name__}(...) is: --init {one.name}=VALUE")
+    return given, notes
+
+
+def build(cls: type, values: dict[str, Any], own: dict[str, Any], people: People) -> tuple[Any, dict[str, Any], list[str]]:
+    """(object, arguments it was made with, notes)."""
+    given, notes = arguments(cls, values, own)
+    try:
+        positional = [
+            given.pop(one.name) for one in parameters_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given
+        ]
+        return cls(*positional, **given), given, notes
+    except (Exception, SystemExit) as error:
+        shown = ", ".join(f"{name}={'...' if isinstance(value, Settings) else value!r}" for name, value in given.items())
+        raise people.stop(error, f"making {cls.__name__}({shown})") from None
+
+
+def _attribute(thing: Any, kind: str) -> Any:
+    """A number that the object or one of its parts keeps under a usual name."""
+    parts = [thing, *(thing.children() if is_module(thing) else [])]
+    for part in parts:
+        for name, value in getattr(part, "__dict__", {}).items():
+            if names.setting(name) == kind and isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], given: dict[str, Any]) -> Sizes:
+    """The sizes the object really has: from its constructor's arguments, its attributes and its parameters' shapes."""
+    kinds = {names.setting(name) for name in given} | ({"embed", "heads", "kv_heads"} if _configured(given) else set())
+    weights = {entry.path: entry for entry in entries if not entry.bias and len(entry.shape) >= 2}
+    by_letter: dict[Any, Any] = {}
+    for entry in weights.values():
+        by_letter.setdefault(names.letters(entry.path), entry)
+    embed = values["embed"] if "embed" in kinds else _attribute(thing, "embed")
+    if embed is None:
+        linear = next((e for e in weights.values() if e.layout == "out_in"), None)
+        embed = linear.shape[1] if linear is not None else next((e.shape[0] for e in weights.values()), values["embed"])
+    single = task in ("v1", "v2", "v3", "v4", "self-attention", "single-head")
+    heads = values["heads"] if "heads" in kinds or single else _attribute(thing, "heads") or _listed(weights) or values["heads"]
+    width = embed
+    query = by_letter.get(("q",))
+    if query is not None and len(query.shape) == 2 and _listed(weights) is None:
+        width = query.shape[0] if query.layout == "out_in" else query.shape[1]
+    elif task == "self-attention":
+        width = values["head_dim"] if "head_dim" in kinds else embed
+    if width % heads:
+        raise Stop(f"{width} columns cannot be split into {heads} heads: --init heads=NUMBER")
+    head_dim = width // heads
+    kv_heads = heads
+    key = by_letter.get(("k",))
+    if key is not None and len(key.shape) == 2 and _listed(weights) is None:
+        columns = key.shape[0] if key.layout == "out_in" else key.shape[1]
+        kv_heads = columns // head_dim if columns % head_dim == 0 and columns else heads
+    elif "kv_heads" in kinds or task == "gqa":
+        kv_heads = values["kv_heads"]
+    return Sizes(int(embed), int(heads), int(kv_heads), int(head_dim))
+
+
+def _configured(given: dict[str, Any]) -> bool:
+    return any(isinstance(value, Settings) or dataclasses.is_dataclass(value) for value in given.values())
+
+
+def _listed(weights: dict[str, Any]) -> Any:
+    """How many heads a list of heads has ("heads.0.query.weight" ...), or None."""
+    count = sum(1 for path in weights if names.letters(path) == ("q",) and any(part.isdigit() for part in path.split(".")))
+    return count if count > 1 else None
+
+
+def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
+    """The rate that the object was asked for, where it has a dropout; None without one."""
+    own = _own_dropout_of(thing, given)
+    asked = [value for name, value in given.items() if names.setting(name) == "dropout" and isinstance(value, float)]
+    return own if own is None or not asked or own in asked else asked[0]
+
+
+def _own_dropout_of(thing: Any, given: dict[str, Any]) -> Any:
+    """The rate of the first dropout of the object."""
+    torch = sys.modules.get("torch")
+    if is_module(thing):
+        for part in thing.modules():
+            if isinstance(part, torch.nn.Dropout):
+                return float(part.p)
+    for part in thing.modules() if is_module(thing) else [thing]:
+        for name, value in getattr(part, "__dict__", {}).items():
+            if (
+                names.setting(name) == "dropout"
+                and isinstance(value, float)
+                and (value > 0 or any(names.setting(n) == "dropout" for n in given))
+            ):
+                return value
+    return None

@@ -1,0 +1,191 @@
+"""Calls a person's code: which argument is which, what comes back. Not: what is asked for (answering.py)."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from . import names
+from .errors import Stop
+from .frameworks import is_array, to_numpy
+from .tasks import LAYERS, contract
+
+_OUT = (
+    "out",
+    "output",
+    "outputs",
+    "context",
+    "attnoutput",
+    "attentionoutput",
+    "lasthiddenstate",
+    "hiddenstates",
+    "y",
+    "result",
+    "o",
+    "z",
+)
+_WEIGHTS = (
+    "weights",
+    "attn",
+    "attnweights",
+    "attentionweights",
+    "attentions",
+    "attention",
+    "probs",
+    "attnprobs",
+    "scores",
+    "w",
+)
+#: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
+_FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "cache"], "rope": ["x", "positions"]}
+#: Arguments that are given a value wherever a function has them.
+_ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "block_size",
+           "base", "training", "model", "optimizer"}  # fmt: skip
+
+
+class Binding:
+    """The arguments of one function or of forward(), each with its role."""
+
+    def __init__(self, function: Callable, task: str, contract_name: str | None, chosen: dict[str, str]) -> None:
+        self.function, self.task = function, task
+        self.name = getattr(function, "__name__", type(function).__name__)
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            raise Stop(f"{self.name} has no signature that can be read") from None
+        self.parameters = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        self.starred = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+        by_name = {theirs: mine for mine, theirs in chosen.items()}
+        self.roles: dict[str, str | None] = {
+            one.name: by_name.get(one.name) or names.argument(one.name) for one in self.parameters
+        }
+        self.notes: list[str] = []
+        self.contract: dict[str, bool] = (
+            dict(contract(task, contract_name)) if contract_name else {}
+        )  # {argument: may be missing}
+        self._settle(contract_name)
+
+    def _required(self) -> list[inspect.Parameter]:
+        return [one for one in self.parameters if one.default is one.empty]
+
+    def _settle(self, contract_name: str | None) -> None:
+        """Roles that the task has no use for are dropped; what is required and has none is taken by position."""
+        layered = self.task in LAYERS
+        if contract_name is not None:
+            wanted = list(self.contract)
+        else:
+            wanted = _FORWARD.get(self.task, ["x", "mask"] if layered else ["q", "k", "v", "mask"])
+        masks = [name for name, role in self.roles.items() if role == "mask"]
+        for extra in sorted(masks, key=lambda name: names.key(name) in names.HIDES)[1:]:
+            self.roles[extra] = None
+        keep = {*wanted, *_ALWAYS, *({"q", "k", "v"} if layered else ()), *({"params"} if layered else ())}
+        has_input = {"x", "q"} & set(self.roles.values())
+        for one in self.parameters:
+            role, required = self.roles[one.name], one.default is one.empty
+            if role == "num_heads" and layered and required and not has_input:
+                role = None  # forward(self, h)
+            if role is not None and (role in keep or role[:2] in ("W_", "b_")):
+                continue
+            self.roles[one.name] = None
+            free = [name for name in wanted if name not in self.roles.values() and not (name == "x" and has_input)]
+            if required and free:
+                self.roles[one.name] = free[0]
+                self.notes.append(f"the argument {one.name} of {self.name} was taken for {free[0]}")
+
+    def on(self, target: Any, method: str) -> Binding:
+        """The same arguments on another object of the class."""
+        other = copy.copy(self)
+        other.function = target if method in ("forward", "__call__") and callable(target) else getattr(target, method)
+        return other
+
+    def takes(self, role: str) -> bool:
+        return role in self.roles.values()
+
+    def argument(self, role: str) -> str:
+        return next(name for name, other in self.roles.items() if other == role)
+
+    def requires(self, role: str) -> bool:
+        return any(self.roles[one.name] == role for one in self._required())
+
+    def __call__(self, values: dict[str, Any]) -> Any:
+        """Calls with the values of roles; an argument without a value keeps its default, or is None where it has none."""
+        values = dict(values)
+        if "x" in values and self.task in LAYERS:
+            values.setdefault("q", values["x"])
+            for role in ("k", "v"):
+                values.setdefault(role, values.get("memory", values["x"]))
+        if "q" in values and "x" not in values:
+            values["x"] = values["q"]
+        args, kwargs, gap = [], {}, False
+        for one in self.parameters:
+            role = self.roles[one.name]
+            given = role is not None and role in values
+            required = one.default is one.empty
+            if not given and not required:
+                gap = True
+                continue
+            value = values[role] if given else None
+            if one.kind is one.KEYWORD_ONLY or gap:
+                kwargs[one.name] = value
+            else:
+                args.append(value)
+        if not self.parameters and self.starred:
+            args = [values[role] for role in ("x", "q", "k", "v") if role in values and not (role != "x" and "x" in values)]
+        return self.function(*args, **kwargs)
+
+
+class Result:
+    """What a call gave: `out`, `weights` or None, and `raw` as returned."""
+
+    def __init__(self, raw: Any, expected: tuple[int, ...]) -> None:
+        self.raw = raw
+        self.out, self.weights = None, None
+        self.rest: list[Any] = []
+        if is_array(raw):
+            self.out = raw
+        elif isinstance(raw, (tuple, list)) and raw:
+            self._sequence(list(raw), expected)
+        elif isinstance(raw, dict):
+            self._named({names.key(str(name)): value for name, value in raw.items()})
+        elif raw is not None and hasattr(raw, "__dict__"):
+            self._named({names.key(name): value for name, value in vars(raw).items()})
+        elif isinstance(raw, (int, float, np.generic)):
+            self.out = np.asarray(raw)
+
+    def _sequence(self, values: list[Any], expected: tuple[int, ...]) -> None:
+        arrays = [index for index, value in enumerate(values) if is_array(value)]
+        if not arrays:
+            if (
+                all(isinstance(value, (list, tuple, int, float)) for value in values)
+                and np.array(values, dtype=object).ndim > 1
+            ):
+                self.out = np.array(values, dtype=float)
+            return
+        first = next((index for index in arrays if tuple(values[index].shape) == expected), arrays[0])
+        self.out = values[first]
+        self.rest = values[:first] + values[first + 1 :]
+        if expected and len(expected) >= 3:
+            self.weights = next((value for value in self.rest if is_array(value) and _are_weights(value, expected)), None)
+
+    def _named(self, values: dict[str, Any]) -> None:
+        arrays = {name: value for name, value in values.items() if is_array(value)}
+        self.out = next((arrays[name] for name in _OUT if name in arrays), next(iter(arrays.values()), None))
+        self.weights = next((arrays[name] for name in _WEIGHTS if name in arrays and arrays[name] is not self.out), None)
+        self.rest = [value for value in values.values() if value is not self.out]
+
+
+def _are_weights(value: Any, expected: tuple[int, ...]) -> bool:
+    """[B, H, Tq, Tk] or [B, Tq, Tk]: as many queries as the output."""
+    return len(value.shape) in (3, 4) and value.shape[0] == expected[0] and value.shape[-2] == expected[-2]
+
+
+def array_of(value: Any, precision: str | None) -> np.ndarray:
+    """As an answer holds it: float32 or float64."""
+    array = to_numpy(value)
+    if not np.issubdtype(array.dtype, np.floating):
+        array = array.astype(np.float64)
+    return array.astype(precision) if precision else array

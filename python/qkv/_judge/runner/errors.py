@@ -1,0 +1,86 @@
+"""What ends a judgement early, and tracebacks shortened to the person's own lines."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from types import TracebackType
+from typing import Any
+
+#: What a call of the person's code may end with; KeyboardInterrupt is left to who may know where it comes from.
+FAILURES = (Exception, SystemExit)
+
+
+class Stop(Exception):
+    """The judgement ends: `verdict` is "failed" or "unfilled", `says` one sentence, `traceback` the person's lines."""
+
+    def __init__(self, says: str, verdict: str = "failed", traceback: str = "") -> None:
+        super().__init__(says)
+        self.says, self.verdict, self.traceback = says, verdict, traceback
+
+    def as_look(self) -> dict[str, str]:
+        return {"verdict": self.verdict, "says": self.says, "traceback": self.traceback}
+
+
+class People:
+    """Which files are the person's: one file and what lies in its folder, or the file of an object."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = str(file) if file else ""
+        is_path = bool(self.file) and not self.file.startswith("<")
+        self.folder = os.path.dirname(os.path.abspath(self.file)) + os.sep if is_path else None
+
+    def owns(self, filename: str) -> bool:
+        if filename == self.file:
+            return True
+        return (
+            self.folder is not None
+            and os.path.abspath(filename).startswith(self.folder)
+            and "site-packages" not in filename
+            and os.sep + "_judge" + os.sep not in filename
+        )
+
+    def lines(self, error: BaseException) -> str:
+        """The traceback's frames in the person's files, as Python prints them, and the error."""
+        text = []
+        for frame in traceback.extract_tb(error.__traceback__):
+            if self.owns(frame.filename):
+                text.append(f'  File "{os.path.basename(frame.filename)}", line {frame.lineno}, in {frame.name}\n')
+                text.append(f"    {frame.line}\n" if frame.line else "")
+        head = ["Traceback (your lines only):\n"] if text else []
+        last = "".join(traceback.format_exception_only(type(error), error))
+        if self.folder is not None:  # a SyntaxError names the whole path
+            last = last.replace(self.folder, "")
+        return "".join([*head, *text, last]).rstrip()
+
+    def raised(self, error: BaseException) -> bool:
+        """The innermost frame, the one that raised, is the person's."""
+        tail: TracebackType | None = error.__traceback__
+        while tail is not None and tail.tb_next is not None:
+            tail = tail.tb_next
+        return tail is not None and self.owns(tail.tb_frame.f_code.co_filename)
+
+    def unfilled(self, error: BaseException) -> bool:
+        """A skeleton's NotImplementedError; without a text it counts where the person's own line raises it."""
+        if not isinstance(error, NotImplementedError):
+            return False
+        text = str(error).strip()
+        return text.startswith("fill in") or (not text and self.raised(error))
+
+    def stop(self, error: BaseException, doing: str) -> Stop:
+        """The Stop that an error of the person's code is; `doing`: "loading v3.py"."""
+        if isinstance(error, Stop):
+            return error
+        if self.unfilled(error):
+            return Stop(f"not filled in yet: {str(error).strip() or 'a part raises NotImplementedError'}", "unfilled")
+        return Stop(f"{doing}: {line_of(error)}", "failed", self.lines(error))
+
+
+def line_of(error: BaseException) -> str:
+    """One line; what leaves a program is said in words."""
+    if isinstance(error, SystemExit):
+        return f"the code called sys.exit({'' if error.code is None else repr(error.code)})"
+    if isinstance(error, KeyboardInterrupt):
+        return "the code raised KeyboardInterrupt"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -1,0 +1,133 @@
+"""Finds what to judge in a module: the function or class that a person means, and which task it is."""
+
+from __future__ import annotations
+
+import inspect
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from . import names, tasks
+from .building import parameters_of, settings_of
+from .errors import Stop
+from .frameworks import is_module, is_module_class, named
+
+
+class Candidate(NamedTuple):
+    name: str
+    thing: Any
+    task: str
+    why: str
+    strong: bool  # has a contract's name
+
+
+def _roles(function: Any) -> dict[str, Any]:
+    return {role: one.name for one in parameters_of(function) if (role := names.argument(one.name))}
+
+
+def forward_of(cls: type) -> str | None:
+    """The method that is called: forward of an nn.Module, otherwise forward, __call__ or the one public method."""
+    if is_module_class(cls):
+        return "forward" if any("forward" in vars(base) for base in cls.__mro__[:-1]) else None
+    for name in ("forward", "__call__"):
+        if isinstance(inspect.getattr_static(cls, name, None), (FunctionType, staticmethod)):
+            return name
+    public = [name for name, value in vars(cls).items() if isinstance(value, FunctionType) and not name.startswith("_")]
+    return public[0] if len(public) == 1 else None
+
+
+def guess(name: str, thing: Any) -> Candidate | None:
+    """What a function, class or module would be judged as; None where nothing fits."""
+    task = tasks.by_contract(name)
+    if task is not None:
+        return Candidate(name, thing, task, f"the name {name}", True)
+    if isinstance(thing, FunctionType):
+        found = tasks.of_function(name, _roles(thing))
+    elif isinstance(thing, type) or is_module(thing):
+        cls = thing if isinstance(thing, type) else type(thing)
+        method = forward_of(cls)
+        if method is None:
+            return None
+        roles = [names.argument(one.name) for one in parameters_of(getattr(cls, method))[1:]]
+        found = tasks.of_class(cls.__name__, set(settings_of(cls).values()), [role for role in roles if role])
+    else:
+        found = None
+    return Candidate(name, thing, found[0], found[1], False) if found else None
+
+
+def members(module: ModuleType) -> dict[str, Any]:
+    """The functions and classes that the file itself defines, in its order."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, (FunctionType, type))
+        and getattr(value, "__module__", None) == module.__name__
+        and value.__name__ != "<lambda>"
+    }
+
+
+def _how(file: str, task: str | None) -> str:
+    return f"name the one to judge: {file}:NAME" + ("" if task else ", and --task NAME where its task cannot be told")
+
+
+def find(module: ModuleType, file: str, name: str | None, task: str | None) -> tuple[Candidate, list[str]]:
+    """(candidate, notes); raises Stop with what there is to choose from."""
+    known = members(module)
+    if name is not None:
+        thing = vars(module).get(name)
+        if thing is None:
+            raise Stop(f"{file} has no {name}: it has {', '.join(known) or 'neither functions nor classes'}")
+        chosen, step = of_thing(name, thing, task), known.get("train_step")
+        if chosen.task == "lm" and isinstance(thing, type) and isinstance(step, FunctionType):
+            chosen = chosen._replace(name="train_step", thing=step)  # the step is what is called, with this model
+        return chosen, []
+    found = [one for key, value in known.items() if (one := guess(key, value)) is not None]
+    if task is not None:
+        found = [one for one in found if one.task == task] or [
+            one._replace(task=task, why="--task") for one in found if _could_be(one.task, task)
+        ]
+    if not found:
+        wanted = "looks like attention" if task is None else f"looks like the task {task}"
+        raise Stop(
+            f"nothing in {file} {wanted} (it has {', '.join(known) or 'neither functions nor classes'}): {_how(file, task)}"
+        )
+    strong = [one for one in found if one.strong] or found
+    uses = {one.name: named(one.thing) for one in strong}
+    top = [
+        one for one in strong if not any(one.name in uses[other.name] for other in strong if other.name != one.name)
+    ] or strong
+    chosen = top[-1]
+    if chosen.task == "lm" and not isinstance(chosen.thing, FunctionType):
+        chosen = next((one for one in strong if one.task == "lm" and isinstance(one.thing, FunctionType)), chosen)
+    beside = tasks.FUNCTIONS[chosen.task]
+    others = [
+        one.name
+        for one in found
+        if one.name != chosen.name and one.task != "lm" and not (one.name in beside and chosen.name in beside)
+    ]
+    notes = [f"{chosen.name} was judged, not {', '.join(others)}: {file}:NAME chooses another"] if others else []
+    return chosen, notes
+
+
+def _could_be(guessed: str, task: str) -> bool:
+    """Whether code that looks like one task may be meant for another: those with the same kind of arguments."""
+    kinds = (set(tasks.LAYERS), {"sdpa", "causal", "flash", "linear", "dropout", "rope"}, {"backward"}, {"lm"})
+    return any(guessed in kind and task in kind for kind in kinds)
+
+
+def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
+    """A chosen object as a candidate."""
+    if isinstance(thing, BuiltinFunctionType):
+        raise Stop(f"{name} is built in and does not say its arguments: judge a function of yours that calls it")
+    if not (isinstance(thing, (FunctionType, type)) or is_module(thing) or callable(thing)):
+        raise Stop(f"{name} must be a function, a class or a module: it is a {type(thing).__name__}")
+    found = guess(name, thing)
+    if found is None and not isinstance(thing, (FunctionType, type)) and not is_module(thing):
+        cls_found = guess(type(thing).__name__, type(thing))
+        found = cls_found._replace(name=name, thing=thing) if cls_found else None
+    if task is not None:
+        if task not in tasks.FUNCTIONS:
+            raise Stop(f"no task is called {task}: tasks are {', '.join(tasks.FUNCTIONS)}")
+        return Candidate(name, thing, task, "--task", False)
+    if found is None:
+        raise Stop(f"cannot tell from {name} which task it is: --task NAME, one of {', '.join(tasks.FUNCTIONS)}")
+    return found

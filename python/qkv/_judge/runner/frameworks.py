@@ -1,0 +1,140 @@
+"""NumPy arrays and PyTorch tensors: which of the two a person's code uses, and what its source says about precision."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+#: Spellings that round to less than float64 somewhere inside.
+_NARROW = {"float32", "float16", "bfloat16", "half", "float", "single", "FloatTensor"}
+
+
+def torch_of() -> Any:
+    """PyTorch if something has imported it, None otherwise."""
+    return sys.modules.get("torch")
+
+
+def is_tensor(value: Any) -> bool:
+    torch = torch_of()
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def is_module(value: Any) -> bool:
+    torch = torch_of()
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def is_module_class(value: Any) -> bool:
+    torch = torch_of()
+    return torch is not None and isinstance(value, type) and issubclass(value, torch.nn.Module)
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """A copy; 16-bit types as float32."""
+    if is_tensor(value):
+        value = value.detach().cpu().resolve_conj().resolve_neg()
+        torch = torch_of()
+        if value.dtype in (torch.float16, torch.bfloat16):
+            value = value.float()
+        value = value.numpy()
+    array = np.array(value)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def from_numpy(array: np.ndarray, framework: str, dtype: str = "float64") -> Any:
+    """A copy in the person's framework; floating arrays in `dtype`, others as they are."""
+    if np.issubdtype(array.dtype, np.floating):
+        array = array.astype(dtype)
+    if framework == "torch":
+        return torch_of().from_numpy(np.array(array))
+    return np.array(array)
+
+
+@contextlib.contextmanager
+def default_dtype(framework: str, dtype: str) -> Iterator[None]:
+    """What torch.zeros and others make inside the person's code."""
+    torch = torch_of()
+    if framework != "torch" or torch is None:
+        yield
+        return
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _codes(thing: Any, module: Any, seen: set[int]) -> Iterator[CodeType]:
+    """The code of a function or class, and of what it names in its own module."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, type):
+        for member in vars(thing).values():
+            member = getattr(member, "__func__", member)
+            if isinstance(member, FunctionType):
+                yield from _codes(member, module, seen)
+        return
+    if not isinstance(thing, FunctionType):
+        return
+    stack = [thing.__code__]
+    while stack:
+        code = stack.pop()
+        yield code
+        stack += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        for name in code.co_names:
+            other = thing.__globals__.get(name)
+            if isinstance(other, (FunctionType, type)) and getattr(other, "__module__", None) == thing.__module__:
+                yield from _codes(other, module, seen)
+
+
+def named(thing: Any) -> set[str]:
+    """Every global and attribute that the code of a function or class names, in its own module."""
+    return {name for code in _codes(thing, None, set()) for name in code.co_names}
+
+
+def framework_of(thing: Any) -> str:
+    """Which of "torch" and "numpy", by class, by what the code names, by what the file imports."""
+    if is_module(thing) or is_module_class(thing):
+        return "torch"
+    function = thing if isinstance(thing, (FunctionType, type)) else type(thing)
+    module = sys.modules.get(getattr(function, "__module__", ""), None)
+    scope = getattr(function, "__globals__", None) or vars(module) if module or hasattr(function, "__globals__") else {}
+
+    def home(value: Any) -> str:
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") or ""
+        return str(name).split(".")[0]
+
+    used = {home(scope[name]) for name in named(function) if name in scope}
+    for library in ("torch", "numpy"):
+        if library in used:
+            return library
+    imported = {home(value) for value in scope.values() if isinstance(value, ModuleType)}
+    return "torch" if "torch" in imported and torch_of() is not None else "numpy"
+
+
+def rounds(thing: Any) -> bool:
+    """Whether the source converts to float32 or less somewhere: float64 inputs do not make its output exact then."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(thing if isinstance(thing, (FunctionType, type)) else type(thing))))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _NARROW:
+            return True
+        if isinstance(node, ast.Constant) and node.value in ("float32", "float16"):
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""The forms in which a person's code may want its mask: shapes, types, what True means. Not: which it is (look.py tries)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import names
+from .frameworks import from_numpy
+
+#: In the order of trying; tasks whose contract is [B, L, L] begin with that.
+SHAPES = ("[B, 1, L, L]", "[B, H, L, L]", "[B, L, L]", "[B, L]", "[L, L]", "[B, 1, 1, L]", "[B, 1, L]", "[B*H, L, L]")
+TYPES = ("bool", "int64", "float")
+
+
+class Form(NamedTuple):
+    shape: str
+    dtype: str
+    hides: bool = False  # True means hidden
+    added: bool = False  # 0 and -inf, to be added to scores
+
+    def of(self, mask: np.ndarray, heads: int, framework: str, dtype: str) -> Any:
+        """mask bool [B, 1, Tq, Tk], True = may look, in this form; None where the form cannot say it."""
+        shaped = _shaped(mask, self.shape, heads)
+        if shaped is None:
+            return None
+        if self.added:
+            return from_numpy(np.where(shaped, 0.0, -np.inf), framework, dtype)
+        if self.hides:
+            shaped = ~shaped
+        return from_numpy(
+            shaped if self.dtype == "bool" else shaped.astype("int64" if self.dtype == "int64" else dtype), framework, dtype
+        )
+
+    @property
+    def convention(self) -> str | None:
+        return "mask-true-hides" if self.hides else "mask-added" if self.added else None
+
+
+def full(mask: np.ndarray) -> np.ndarray:
+    """A contract's mask [B, L, L] or [B, 1, Tq, Tk] as bool [B, 1, Tq, Tk]."""
+    mask = np.asarray(mask, bool)
+    return mask[:, None] if mask.ndim == 3 else mask
+
+
+def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
+    batch, _, q_len, kv_len = mask.shape
+    rows_equal = bool((mask == mask[:, :, :1]).all())
+    if shape == "[B, H, L, L]":
+        return np.broadcast_to(mask, (batch, heads, q_len, kv_len)).copy()
+    if shape == "[B, L, L]":
+        return mask[:, 0]
+    if shape == "[B*H, L, L]":
+        return np.repeat(mask, heads, axis=1).reshape(batch * heads, q_len, kv_len)
+    if shape == "[L, L]":
+        return mask[0, 0] if bool((mask == mask[:1]).all()) else None
+    if shape in ("[B, L]", "[B, 1, 1, L]", "[B, 1, L]"):
+        if not rows_equal:
+            return None
+        row = mask[:, 0, 0]
+        return row if shape == "[B, L]" else row[:, None] if shape == "[B, 1, L]" else row[:, None, None]
+    return mask
+
+
+def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
+    """Every form of a mask argument, the contract's first."""
+    key = names.key(argument)
+    hides = hides or key in names.HIDES
+    first = "[B, L, L]" if task in ("v1", "v2", "v3", "v4", "self-attention", "single-head") else SHAPES[0]
+    if "padding" in key and hides:
+        first = "[B, L]"
+    shapes = [first, *(shape for shape in SHAPES if shape != first)]
+    if key in names.ADDED:
+        return [Form(shape, "float", False, True) for shape in shapes]
+    return [Form(shape, dtype, hides) for dtype in TYPES for shape in shapes]

@@ -1,0 +1,216 @@
+"""Which of a person's parameters is which of the contract's: by name, then by shape and order, then by trying.
+
+An assignment is a complete answer: a slot for each parameter. More than one is returned where names and shapes leave a choice;
+the first is the likeliest. Not: layouts of one parameter (slots.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any, NamedTuple
+
+from . import names
+from .errors import Stop
+from .parameters import Entry
+from .slots import Sizes, Slot, axes_of, numbers
+
+_ALL = (("q",), ("k",), ("v",), ("o",))
+
+
+class Assignment(NamedTuple):
+    label: str
+    slots: list[Slot]
+    transposed: bool = False
+    convention: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        mapping: dict[str, str] = {}
+        for slot in self.slots:
+            name = ("b_" if slot.bias else "W_") + "".join(slot.letters)
+            mapping[name] = f"{mapping[name]}, {slot.path}" if name in mapping else slot.path
+        return {"label": self.label, "map": mapping, "transposed": self.transposed, "convention": self.convention}
+
+    def has(self, name: str) -> bool:
+        return any(name in slot.names for slot in self.slots)
+
+
+class Found(NamedTuple):
+    entry: Entry
+    letters: tuple | None
+    head: int | None = None
+
+
+def _by_map(entry: Entry, chosen: dict[str, str]) -> tuple | None:
+    """What --map says: contract name -> path of theirs, with or without .weight and .bias."""
+    for name, theirs in chosen.items():
+        bias = name.startswith("b_")
+        same = entry.path == theirs or (names.key(entry.path) == names.key(theirs) and "." not in theirs)
+        family = not bias and entry.path in (f"{theirs}.weight", f"{theirs}.bias", f"{theirs}_weight", f"{theirs}_bias")
+        if (same and bias == entry.bias) or family:
+            return tuple(name[2:])
+    return None
+
+
+def _heads(found: list[Found], sizes: Sizes) -> list[Found]:
+    """Parameters of single heads in a list ("heads.0.query.weight"): as many as heads, each a part of one matrix."""
+    groups: dict[tuple, list[int]] = {}
+    for index, one in enumerate(found):
+        if one.letters and len(one.letters) == 1 and re.search(r"\.\d+\.|\.\d+$", one.entry.path):
+            groups.setdefault((one.letters, one.entry.bias, re.sub(r"\d+", "#", one.entry.path)), []).append(index)
+    for (letters, bias, _), places in groups.items():
+        heads = sizes.heads_of(letters[0])
+        single = numbers(letters, bias, sizes) // heads
+        if len(places) == heads > 1 and all(_count(found[place].entry) == single for place in places):
+            for head, place in enumerate(places):
+                found[place] = found[place]._replace(head=head)
+    return found
+
+
+def _count(entry: Entry) -> int:
+    product = 1
+    for size in entry.shape:
+        product *= size
+    return product
+
+
+def _named(entries: list[Entry], sizes: Sizes, chosen: dict[str, str]) -> list[Found]:
+    """Each parameter with the letters that --map, its name or its shape give it; None where only trying helps."""
+    found = []
+    for entry in entries:
+        letters = _by_map(entry, chosen) or names.letters(entry.path, entry.bias)
+        if letters and len(letters) > 1 and _count(entry) != numbers(letters, entry.bias, sizes):
+            letters = None  # called "attn" or "input", but no three matrices in one
+        if letters is None or (letters == ("o",) and sizes.embed and _count(entry) != numbers(letters, entry.bias, sizes)):
+            fused = [many for many in (("q", "k", "v"), ("k", "v")) if _count(entry) == numbers(many, entry.bias, sizes)]
+            letters = fused[0] if fused else letters
+        found.append(Found(entry, letters))
+    found = _heads(found, sizes)
+    taken: set[tuple] = set()
+    for index, one in enumerate(found):
+        if one.letters is None or one.head is not None:
+            continue
+        own = {(letter, one.entry.bias) for letter in one.letters}
+        if own & taken:
+            found[index] = one._replace(letters=None)
+        taken |= own
+    return found
+
+
+def _choices(found: list[Found], sizes: Sizes, bias: bool, limit: int) -> list[list[Found]]:
+    """Every way to give the unnamed parameters letters that no name has taken; the natural order first."""
+    mine = [one for one in found if one.entry.bias == bias]
+    open_ones = [one for one in mine if one.letters is None]
+    taken = {letter for one in mine for letter in one.letters or ()}
+    free = [letters for letters in _ALL if letters[0] not in taken]
+    if not open_ones:
+        return [mine]
+    if taken >= {"q", "k", "v"}:
+        free = [("o",)] if "o" not in taken else []
+    if len(open_ones) > len(free):
+        return []
+    ways = []
+    for order in itertools.permutations(free, len(open_ones)):
+        if len(open_ones) <= 3 < len(free) and ("o",) in order:
+            continue  # three of four: no output projection
+        if all(_count(one.entry) == numbers(letters, bias, sizes) for one, letters in zip(open_ones, order)):
+            given = iter(order)
+            ways.append([one if one.letters else one._replace(letters=next(given)) for one in mine])
+        if len(ways) >= limit:
+            break
+    return ways
+
+
+def _biases(weights: list[Found], found: list[Found], sizes: Sizes, limit: int) -> list[Found]:
+    """A bias belongs to the weight beside it ("wq.bias" to "wq.weight"); others by their own names, then in order."""
+    beside = {re.sub(r"\.?_?weight$", "", one.entry.path): one for one in weights}
+    mine = []
+    for one in found:
+        if one.entry.bias:
+            weight = beside.get(re.sub(r"\.?_?bias$", "", one.entry.path))
+            mine.append(one._replace(letters=weight.letters, head=weight.head) if weight else one)
+    ways = _choices(mine, sizes, True, limit)
+    return ways[0] if ways else [one for one in mine if one.letters]
+
+
+def _slots(found: list[Found], family: str, sizes: Sizes) -> list[Slot] | None:
+    slots = []
+    for one in found:
+        assert one.letters is not None
+        many = len(one.letters) > 1
+        wanted = one.entry.layout or ("out_in" if one.entry.bias else family)
+        if family == "by_head" and many:
+            wanted = "by_head"
+        elif family == "by_head":
+            wanted = one.entry.layout or "in_out"
+        axes = axes_of(one.entry, one.letters, wanted, sizes, one.head)
+        if axes is None and one.entry.layout is None and family != "by_head":
+            axes = axes_of(one.entry, one.letters, "out_in" if family == "in_out" else "in_out", sizes, one.head)
+        if axes is None:
+            return None
+        slots.append(Slot(one.entry.path, one.entry.shape, one.letters, one.entry.bias, axes, one.head))
+    return slots
+
+
+def _families(found: list[Found], sizes: Sizes) -> list[str]:
+    """The layouts worth trying: both where shapes do not tell, by_head where q, k, v of each head may lie together."""
+    raw = [one for one in found if one.entry.layout is None and not one.entry.bias]
+    families = ["in_out"]
+    tells = any(
+        (axes_of(one.entry, one.letters or (), "in_out", sizes, one.head) is None)
+        != (axes_of(one.entry, one.letters or (), "out_in", sizes, one.head) is None)
+        for one in raw
+    )
+    if raw and not tells:
+        families.append("out_in")
+    elif raw and any(axes_of(one.entry, one.letters or (), "in_out", sizes, one.head) is None for one in raw):
+        families = ["out_in"]
+    own = any(one.letters and len(one.letters) > 1 and "in_proj_" not in one.entry.path for one in found)
+    if sizes.heads > 1 and own:
+        families.append("by_head")
+    return families
+
+
+def describe(entries: list[Entry]) -> str:
+    return ", ".join(f"{entry.path} {list(entry.shape)}" for entry in entries)
+
+
+def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: int) -> list[Assignment]:
+    """At least one assignment; raises Stop where nothing fits, with --map as the way out."""
+    unknown = [
+        theirs for theirs in chosen.values() if not any(_by_map(entry, {"W_q": theirs, "b_q": theirs}) for entry in entries)
+    ]
+    if unknown:
+        raise Stop(f"--map names {unknown[0]}, but the parameters are {describe(entries)}")
+    found = _named(entries, sizes, chosen)
+    ways = _choices(found, sizes, False, limit)
+    if not ways or not any(one.letters for one in ways[0]):
+        raise Stop(
+            f"cannot tell which parameter is which of {describe(entries)}: say so, --map W_q=NAME W_k=NAME W_v=NAME W_o=NAME"
+        )
+    assignments = []
+    for way in ways:
+        every = [*way, *_biases(way, found, sizes, limit)]
+        for family in _families(every, sizes):
+            slots = _slots(every, family, sizes)
+            if slots is not None:
+                assignments.append(_assignment(way, family, slots, len(ways) > 1))
+    if not assignments:
+        raise Stop(f"the parameters {describe(entries)} do not have the shapes of a projection of {sizes.embed} to "
+                   f"{sizes.heads} heads of {sizes.head_dim}: --init gives sizes, --map names")  # fmt: skip
+    # Likely layouts of the likeliest order first, then the other orders.
+    assignments.sort(key=lambda one: one.convention is not None)
+    return assignments[:limit]
+
+
+def _assignment(way: list[Found], family: str, slots: list[Slot], ambiguous: bool) -> Assignment:
+    parts = []
+    if ambiguous:
+        parts.append(", ".join(f"W_{''.join(one.letters or ())}={one.entry.path}" for one in way))
+    raw = any(one.entry.layout is None for one in way)
+    if raw:
+        parts.append("matrices [out, in] (x W^T)" if family == "out_in" else "matrices [in, out] (x W)")
+    if any(len(one.letters or ()) > 1 for one in way):
+        parts.append("q, k, v of each head together" if family == "by_head" else "all q, then all k, then all v")
+    label = "; ".join(parts) or "their names say"
+    return Assignment(label, slots, raw and family == "out_in", "merged-by-head" if family == "by_head" else None)

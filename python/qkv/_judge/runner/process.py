@@ -1,0 +1,124 @@
+"""The runner as a process of its own: request.json, look.json, a line, the probes, the answers, a line.
+
+File descriptors 3 and 4 are the tool's; they move elsewhere before any of the person's code runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import files
+from .answering import answer, failure
+from .errors import Stop, line_of
+from .look import as_json, look_at_file
+from .speed import speed
+from .subject import Subject
+
+#: Above what a person's file opens by chance.
+_FIRST_DESCRIPTOR = 64
+#: Characters that reach the file behind stdout or stderr; more is dropped, so that no limit on files ends the process.
+_MOST_OUTPUT = 1 << 18
+
+
+class Channel:
+    """Lines to and from the tool. Without a tool (descriptors 3 and 4 are closed) it says and hears nothing."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = self._take(3), self._take(4)
+
+    @staticmethod
+    def _take(descriptor: int) -> int | None:
+        try:
+            moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
+            os.close(descriptor)
+            return moved
+        except OSError:
+            return None
+
+    def say(self, line: str) -> None:
+        if self.writer is not None:
+            os.write(self.writer, f"{line}\n".encode())
+
+    def wait_for(self, line: str) -> bool:
+        """False at the end of the channel."""
+        heard = b""
+        while self.reader is not None and not heard.endswith(b"\n"):
+            piece = os.read(self.reader, 1)
+            if not piece:
+                return False
+            heard += piece
+        return self.reader is None or heard.decode().strip() == line
+
+
+class Bounded(io.TextIOBase):
+    """What the person's code prints, up to a limit."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._left = stream, _MOST_OUTPUT
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._left > 0:
+            try:
+                self._stream.write(text[: self._left])
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._left = 0
+            self._left -= len(text)
+        return len(text)
+
+
+def look(folder: Path, request: dict[str, Any]) -> Subject | None:
+    """Writes look.json; None where there is nothing to run."""
+    try:
+        try:
+            subject = look_at_file(request)
+        except KeyboardInterrupt as error:
+            raise Stop(line_of(error)) from None
+        files.write_json(folder / "look.json", as_json(subject))
+        return subject
+    except Stop as stop:
+        files.write_json(folder / "look.json", stop.as_look())
+        return None
+
+
+def run(subject: Subject, folder: Path, interrupts: bool = True) -> None:
+    """Answers every probe in the folder, for every assignment. `interrupts`: a KeyboardInterrupt is the code's, as nobody else
+    sends one to a process of its own."""
+    probes = sorted(folder.glob("probe-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    loaded = [(path.name.replace("probe", "answer"), *files.read(path)) for path in probes]
+    for index in range(max(1, len(subject.assignments))):
+        place = folder if index == 0 else folder / f"assignment-{index}"
+        place.mkdir(exist_ok=True)
+        for name, tensors, metadata in loaded:
+            try:
+                found, notes = answer(subject, tensors, metadata, index)
+            except KeyboardInterrupt as error:
+                if not interrupts:
+                    raise
+                found, notes = {}, failure(subject, error)
+            files.write(place / name, found, notes)
+
+
+def main(arguments: list[str]) -> None:
+    channel = Channel()
+    sys.stdout, sys.stderr = Bounded(sys.stdout), Bounded(sys.stderr)
+    sys.stdin = open(os.devnull, encoding="utf-8")
+    folder = Path(arguments[0]).resolve()
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    subject = look(folder, request)
+    channel.say("looked")
+    if subject is not None and channel.wait_for("run"):
+        run(subject, folder)
+        if request.get("speed"):
+            files.write_json(folder / "speed-reply.json", speed(subject, request["speed"]))
+        channel.say("done")
+    os._exit(0)  # threads and exit handlers of the person's code have no say

@@ -1,0 +1,262 @@
+"""What is judged, ready to be called: an object or functions, filled with a probe's parameters by an assignment.
+
+Not: how it was found (look.py), what is asked of it (answering.py).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from . import names
+from .calling import Binding, Result
+from .errors import People, Stop
+from .frameworks import default_dtype, from_numpy, is_module, torch_of
+from .masks import Form, full
+from .matching import Assignment
+from .parameters import get, put
+from .slots import Sizes, block_shape, blocks, unblocked
+from .tasks import FUNCTIONS
+
+
+class Skipped(Exception):
+    """The code does not take what a probe needs: the reason."""
+
+
+class Lookup(dict):
+    """Parameters by any of their names, for code that takes them in one dict."""
+
+    def __init__(self, find: Any) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, name: str) -> Any:
+        return self._find(name)
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            self[str(name)]
+        except KeyError:
+            return False
+        return True
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default
+
+
+@dataclasses.dataclass
+class Subject:
+    name: str
+    thing: Any  # the class or module, or the function
+    kind: str  # "class" | "function" | "module"
+    task: str
+    why: str
+    framework: str
+    people: People
+    sizes: Sizes
+    line: int = 0
+    prototype: Any = None  # the object that is copied for each probe; None for functions
+    method: str = ""  # which of its methods is called
+    bindings: dict[str, Binding] = dataclasses.field(default_factory=dict)  # {contract function: binding}; "" for objects
+    assignments: list[Assignment] = dataclasses.field(default_factory=list)
+    has: dict[str, Any] = dataclasses.field(default_factory=dict)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    dtype: str = "float64"
+    precision: str | None = None  # what answers are rounded to: the code itself rounds
+    mask_form: Form | None = None
+    helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
+
+    def binding_for(self, function: str = "") -> Binding:
+        """Of the object, or of a function of the contract; a task may have two."""
+        if self.prototype is not None:
+            return self.bindings[""]
+        wanted = function or next(iter(FUNCTIONS[self.task]))
+        if wanted not in self.bindings:
+            raise Skipped(f"there is no function {wanted}")
+        return self.bindings[wanted]
+
+    def fresh(self, tensors: dict[str, np.ndarray], assignment: int, train: bool = False) -> Any:
+        """A copy of the object with the probe's parameters."""
+        try:
+            target = copy.deepcopy(self.prototype)
+        except Exception as error:
+            raise self.people.stop(error, f"copying {self.name}") from None
+        if is_module(target):
+            target = target.to(getattr(torch_of(), self.dtype))
+        found = self.blocks_of(tensors)
+        for slot in self.assignments[assignment].slots if self.assignments else []:
+            put(target, slot.path, slot.value(found), self.dtype)
+        set_training(target, train)
+        return target
+
+    def blocks_of(self, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All blocks; those that the task does not have are zeros, W_o the identity."""
+        found = blocks(tensors, self.sizes)
+        for letter in "qkvo":
+            found.setdefault(f"b_{letter}", np.zeros(block_shape(letter, True, self.sizes)))
+            if f"W_{letter}" not in found:
+                shape = block_shape(letter, False, self.sizes)
+                width = self.sizes.heads * self.sizes.head_dim
+                found[f"W_{letter}"] = np.eye(width, self.sizes.embed).reshape(shape) if letter == "o" else np.zeros(shape)
+        return found
+
+    def leaves(self, tensors: dict[str, np.ndarray], gradient: bool = False) -> dict[str, Any]:
+        """The probe's tensors in the person's framework, but for the mask and dout; with a gradient where one is asked for."""
+        found = {}
+        for name, value in tensors.items():
+            if name == "mask" or (name == "dout" and self.task != "backward"):
+                continue
+            if name in ("positions", "tokens"):
+                value = value.astype(np.int64)
+            tensor = from_numpy(value, self.framework, self.dtype)
+            if gradient and self.framework == "torch" and tensor.is_floating_point():
+                tensor.requires_grad_(True)
+            found[name] = tensor
+        return found
+
+    def parameter(self, role: str, leaves: dict[str, Any]) -> Any:
+        """W_q ... b_qkv [in, out], joined or split where the contract has them otherwise; KeyError where it has not."""
+        if role in leaves:
+            return leaves[role]
+        merged = leaves.get(role[:2] + "qkv")
+        parts = []
+        for letter in role[2:]:
+            if role[:2] + letter in leaves:
+                parts.append(leaves[role[:2] + letter])
+            elif merged is not None and letter in "qkv":
+                width = merged.shape[-1] // 3
+                parts.append(merged[..., "qkv".index(letter) * width : ("qkv".index(letter) + 1) * width])
+            elif role[:2] == "b_":
+                parts.append(
+                    from_numpy(np.zeros(int(np.prod(block_shape(letter, True, self.sizes)))), self.framework, self.dtype)
+                )
+            else:
+                raise KeyError(role)
+        if len(parts) == 1:
+            return parts[0]
+        return torch_of().cat(parts, -1) if self.framework == "torch" else np.concatenate(parts, -1)
+
+    def values(
+        self, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str], leaves: dict[str, Any]
+    ) -> dict[str, Any]:
+        """{role: value} of one call. Raises Skipped where the code lacks an argument that the probe needs."""
+        values: dict[str, Any] = {name: value for name, value in leaves.items() if name[:2] not in ("W_", "b_")}
+        for role in binding.roles.values():
+            if role is not None and role[:2] in ("W_", "b_"):
+                values[role] = self.parameter(role, leaves)
+        if binding.takes("params"):
+            values["params"] = Lookup(lambda name: self.parameter(_role(name), leaves))
+        values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
+        for role, key, kind in (
+            ("block_size", "block", int),
+            ("p", "dropout", float),
+            ("base", "base", float),
+            ("lr", "lr", float),
+        ):
+            if key in metadata:
+                values[role] = kind(metadata[key])
+        values["training"] = metadata.get("call") == "training"
+        causal = metadata.get("causal") == "1"
+        values["causal"] = causal
+        if causal and binding.contract.get("causal") and not binding.takes("causal"):
+            raise Skipped("it takes no argument causal")
+        if self.task == "rope" and values.get("base", 1e4) != 1e4 and not binding.takes("base"):
+            raise Skipped("it takes no argument base")
+        if "memory" in tensors and not (binding.takes("memory") or binding.takes("k")):
+            raise Skipped("it takes no second sequence")
+        self._mask(binding, tensors, values)
+        return values
+
+    def _mask(self, binding: Binding, tensors: dict[str, np.ndarray], values: dict[str, Any]) -> None:
+        if "mask" not in tensors:
+            if binding.requires("mask") and self.mask_form is not None:
+                rows, columns = _lengths(tensors)
+                everything = np.ones((rows[0], 1, rows[1], columns), bool)
+                values["mask"] = self.mask_form.of(everything, self.sizes.heads, self.framework, self.dtype)
+            return
+        mask = full(tensors["mask"])
+        if not binding.takes("mask"):
+            if binding.takes("causal") and bool(
+                (mask == np.tri(mask.shape[2], mask.shape[3], mask.shape[3] - mask.shape[2], dtype=bool)).all()
+            ):
+                values["causal"] = True
+                return
+            raise Skipped("it takes no mask")
+        form = self.mask_form or Form("[B, 1, L, L]", "bool")
+        values["mask"] = form.of(mask, self.sizes.heads, self.framework, self.dtype)
+        if values["mask"] is None:
+            raise Skipped(f"its mask has the shape {form.shape}: this one cannot be said in it")
+
+    def empty_cache(self, binding: Binding) -> Any:
+        """The state before the first token, of the kind that the first trial found."""
+        return copy.deepcopy(self.helpers.get("cache"))
+
+    def expected(self, tensors: dict[str, np.ndarray]) -> tuple[int, ...]:
+        """The shape that the output should have."""
+        if "q" in tensors:
+            return tuple(tensors["q"].shape)
+        shape = tuple(tensors["x"].shape)
+        if self.task == "rope" or "W_o" in tensors or len(shape) != 3:
+            return shape
+        return (*shape[:2], self.sizes.heads * self.sizes.head_dim)
+
+    def call(self, binding: Binding, target: Any, values: dict[str, Any], tensors: dict[str, np.ndarray]) -> Result:
+        """One call. Errors of the person's code come as they are; nothing returned is a Stop "unfilled"."""
+        bound = binding if target is None else binding.on(target, self.method)
+        with default_dtype(self.framework, self.dtype):
+            result = Result(bound(values), self.expected(tensors))
+        if result.raw is None:
+            raise Stop(f"not filled in yet: {binding.name} returns nothing", "unfilled")
+        if result.out is None:
+            raise Stop(f"{binding.name} must return an array: it returned {type(result.raw).__name__}")
+        return result
+
+    def gradients(
+        self, target: Any, leaves: dict[str, Any], tensors: dict[str, np.ndarray], assignment: int
+    ) -> tuple[list[Any], Any]:
+        """(tensors to differentiate by, a function of their gradients that gives {contract name: array})."""
+        inputs = [name for name in leaves if name[:2] not in ("W_", "b_") and leaves[name].is_floating_point()]
+        if target is None:
+            wanted = [name for name in leaves if leaves[name].is_floating_point()]
+            return [leaves[name] for name in wanted], lambda grads: dict(zip(wanted, grads))
+        slots = self.assignments[assignment].slots if self.assignments else []
+        owned = [get(target, slot.path) for slot in slots]
+
+        def collect(grads: list[np.ndarray]) -> dict[str, np.ndarray]:
+            into = {name: np.zeros_like(value, dtype=np.float64) for name, value in self.blocks_of(tensors).items()}
+            for slot, grad in zip(slots, grads[len(inputs) :]):
+                slot.spread(grad.astype(np.float64), into)
+            named = dict(zip(inputs, grads))
+            absent = set(self.has.get("absent", ()))
+            return {**named, **{name: value for name, value in unblocked(into, tensors).items() if name not in absent}}
+
+        return [leaves[name] for name in inputs] + owned, collect
+
+
+def set_training(target: Any, train: bool) -> None:
+    """train() or eval(); an object that is no nn.Module may have the methods, or an attribute `training`."""
+    method = getattr(target, "train" if train else "eval", None)
+    if is_module(target):
+        target.train(train)
+    elif hasattr(target, "training"):
+        target.training = train
+    elif callable(method):
+        method()
+
+
+def _role(name: str) -> str:
+    role = names.argument(name)
+    if role is None or role[:2] not in ("W_", "b_"):
+        raise KeyError(name)
+    return role
+
+
+def _lengths(tensors: dict[str, np.ndarray]) -> tuple[tuple[int, int], int]:
+    """((batch, queries), keys)."""
+    if "q" in tensors:
+        return (tensors["q"].shape[0], tensors["q"].shape[-2]), tensors["k"].shape[-2]
+    x = tensors["x"]
+    return (x.shape[0], x.shape[1]), tensors.get("memory", x).shape[1]

@@ -1,0 +1,191 @@
+"""The task lm: a training step of a small language model, called a few times; losses and the parameters afterwards.
+
+Two forms: train_step(params, tokens, lr) with a dict of arrays, and a class with train_step(model, optimizer, tokens), built
+for each probe with its sizes. Not: attention alone (answering.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from . import building, names
+from .calling import Binding, array_of
+from .errors import Stop
+from .frameworks import default_dtype, from_numpy, is_array, to_numpy, torch_of
+from .subject import Subject
+
+PARAMETERS = ("embed", "position", "W_q", "W_k", "W_v", "head", "head_bias")
+_SPELLED = {
+    "embed": "embed embedding embeddings tok token tokens tokenembedding tokemb wte tokenembeddingtable tokenembeddings emb te "
+             "wordembedding",
+    "position": "position positions pos posemb positionembedding wpe positionembeddingtable posembedding "
+                "positionalembedding pe positionembeddings",
+    "head": "head lmhead unembed outhead fc output out decoder logits tologits proj",
+}  # fmt: skip
+_NAMED = {word.lower(): name for name, words in _SPELLED.items() for word in words.split()}
+
+
+def _name_of(path: str, shape: tuple[int, ...], tensors: dict[str, np.ndarray]) -> str | None:
+    """The contract's name of one of the model's parameters: by name where the shape fits, then by shape."""
+    wanted = {name: tensors[name].shape for name in PARAMETERS}
+    flat = tuple(size for size in shape if size != 1)
+    stem = names.key(names.stem(path))
+    bias = len(flat) <= 1
+    if bias:
+        return (
+            "head_bias"
+            if flat == wanted["head_bias"]
+            and (_NAMED.get(stem) == "head" or "head" in stem or names.letters(path, True) == ("o",))
+            else None
+        )
+    fits = [name for name, size in wanted.items() if flat in (tuple(size), tuple(size)[::-1])]
+    letters = names.letters(path)
+    if letters and len(letters) == 1 and f"W_{letters[0]}" in fits:
+        return f"W_{letters[0]}"
+    if _NAMED.get(stem) in fits:
+        return _NAMED[stem]
+    return fits[0] if len(fits) == 1 and fits[0] not in ("W_q", "W_k", "W_v") else None
+
+
+def _model(subject: Subject, tensors: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any], list[Any]]:
+    """(model, {contract name: parameter}, parameters that are trained)."""
+    cls = subject.helpers["class"]
+    values, own = building.values_for("lm", subject.helpers.get("init") or {})
+    vocab, embed = tensors["embed"].shape
+    values.update(
+        vocab=vocab, embed=embed, head_dim=embed, heads=1, kv_heads=1, context=tensors["position"].shape[0], dropout=0.0
+    )
+    model, _, _ = building.build(cls, values, own, subject.people)
+    torch = torch_of()
+    model = model.to(getattr(torch, subject.dtype))
+    found: dict[str, Any] = {}
+    for path, parameter in model.named_parameters():
+        name = _name_of(path, tuple(parameter.shape), tensors)
+        with torch.no_grad():
+            if name is None or name in found:
+                square = parameter.ndim == 2 and parameter.shape[0] == parameter.shape[1]
+                # What the contract does not have: an output projection is the identity, biases are zero; neither is trained.
+                parameter.copy_(
+                    torch.eye(len(parameter))
+                    if square
+                    else torch.ones_like(parameter)
+                    if "norm" in path
+                    else torch.zeros_like(parameter)
+                )
+                continue
+            linear = type(model.get_submodule(path.rpartition(".")[0])).__name__ == "Linear" and name not in (
+                "embed",
+                "position",
+            )
+            value = tensors[name].T if linear and tensors[name].ndim == 2 else tensors[name]
+            if parameter.numel() != value.size:
+                raise Stop(f"{path} must have the shape {list(value.shape)}: it has {list(parameter.shape)}")
+            parameter.copy_(torch.from_numpy(np.array(value)).reshape(parameter.shape))
+        found[name] = (parameter, linear and tensors[name].ndim == 2)
+    missing = [name for name in PARAMETERS if name not in found and name != "head_bias"]
+    if missing:
+        raise Stop(
+            f"cannot find {', '.join(missing)} of {subject.name} among "
+            + ", ".join(path for path, _ in model.named_parameters())
+        )
+    return model, found, [parameter for parameter, _ in found.values()]
+
+
+def _loss(returned: Any) -> Any:
+    """The loss that a step returned, alone or first in a tuple."""
+    if isinstance(returned, (tuple, list)):
+        returned = next(
+            (
+                value
+                for value in returned
+                if isinstance(value, (float, np.generic)) or (is_array(value) and np.prod(value.shape) == 1)
+            ),
+            None,
+        )
+    if isinstance(returned, dict):
+        returned = returned.get("loss")
+    return None if returned is None else float(to_numpy(returned).reshape(()))
+
+
+@contextlib.contextmanager
+def _globals_kept(function: Any) -> Iterator[None]:
+    """Each probe is a training of its own: what a function keeps in dicts, lists and arrays of its module is put back."""
+    scope = getattr(getattr(function, "__func__", function), "__globals__", {})
+    kept = {
+        name: copy.deepcopy(value)
+        for name, value in scope.items()
+        if not name.startswith("__") and type(value) in (dict, list, set, np.ndarray)
+    }
+    try:
+        yield
+    finally:
+        scope.update(kept)
+
+
+def train_steps(
+    subject: Subject, tensors: dict[str, np.ndarray], metadata: dict[str, str], assignment: int
+) -> dict[str, np.ndarray]:
+    """`loss` [steps], and every parameter after the last step as after_NAME."""
+    count, rate = int(metadata.get("repeat") or metadata.get("steps") or 3), float(metadata.get("lr", "0.1"))
+    tokens = from_numpy(tensors["tokens"].astype(np.int64), subject.framework)
+    binding: Binding = subject.bindings["train_step"]
+    losses = []
+    with default_dtype(subject.framework, subject.dtype), _globals_kept(binding.function):
+        if binding.takes("params"):
+            params: Any = {
+                name: from_numpy(tensors[name], subject.framework, subject.dtype) for name in PARAMETERS if name in tensors
+            }
+            for _ in range(count):
+                returned = binding({"params": params, "tokens": tokens, "lr": rate})
+                losses.append(_loss(returned))
+                others = [value for value in returned if isinstance(value, dict)] if isinstance(returned, (tuple, list)) else []
+                params = others[0] if others else params
+            after = {name: to_numpy(value) for name, value in params.items() if name in tensors}
+        else:
+            if not isinstance(subject.helpers.get("class"), type):
+                raise Stop(
+                    f"{subject.name} takes a model, but the file has no model: a class like ToyLM(vocab_size, context_len, dim)"
+                )
+            model, found, trained = _model(subject, tensors)
+            optimizer = torch_of().optim.SGD(trained, lr=rate)
+            model.train()
+            losses = [
+                _loss(binding({"model": model, "optimizer": optimizer, "tokens": tokens, "lr": rate})) for _ in range(count)
+            ]
+            after = {name: to_numpy(value).T if turned else to_numpy(value) for name, (value, turned) in found.items()}
+            after = {name: value.reshape(tensors[name].shape) for name, value in after.items()}
+    if any(loss is None for loss in losses):
+        raise Stop(f"not filled in yet: {subject.name} returns no loss", "unfilled")
+    answers = {"loss": np.array(losses)} | {f"after_{name}": array_of(value, subject.precision) for name, value in after.items()}
+    return {"out": answers["loss"], **answers}
+
+
+def model_class(module: Any, judged: FunctionType) -> Any:
+    """The model's class in a file: the last nn.Module whose constructor takes a vocabulary."""
+    own = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and getattr(value, "__module__", None) == judged.__module__
+    ]
+    fitting = [cls for cls in own if "vocab" in building.settings_of(cls).values()]
+    return (
+        fitting[-1]
+        if fitting
+        else next((cls for cls in reversed(own) if torch_of() is not None and issubclass(cls, torch_of().nn.Module)), None)
+    )
+
+
+def trial_tensors() -> dict[str, np.ndarray]:
+    """A small model's parameters and tokens."""
+    rng = np.random.default_rng(15)
+    vocab, context, embed = 7, 5, 6
+    shapes = {"embed": (vocab, embed), "position": (context, embed), "W_q": (embed, embed), "W_k": (embed, embed),
+              "W_v": (embed, embed), "head": (embed, vocab), "head_bias": (vocab,)}  # fmt: skip
+    tensors = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    return {**tensors, "tokens": rng.integers(0, vocab, (2, context + 1))}

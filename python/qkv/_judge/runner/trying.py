@@ -1,0 +1,120 @@
+"""The first calls: whether the code runs, in which type, with which form of mask. Not: what is judged (answering.py)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from . import masks, tasks, trial
+from .calling import Binding
+from .errors import FAILURES, Stop
+from .steps import beginnings, step_values
+from .subject import Skipped, Subject
+from .training import train_steps, trial_tensors
+
+
+def _attempt(subject: Subject, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> Any:
+    target = subject.fresh(tensors, 0) if subject.prototype is not None else None
+    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+    if subject.task != "cache":
+        return subject.call(binding, target, values, tensors)
+    failure: BaseException | None = None
+    for state in beginnings(binding):
+        subject.helpers["cache"] = copy.deepcopy(state)
+        try:
+            return subject.call(binding, target, step_values(binding, values, state, 0), tensors)
+        except FAILURES as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
+
+
+def try_out(subject: Subject, function: str) -> None:
+    """One call: in float64, in float32 where that fails; then with a mask in each form until one is taken."""
+    if subject.task == "lm":
+        return _try_training(subject)
+    tensors = trial.probe(subject.task, function or next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes)
+    metadata = trial.metadata(subject.task, subject.sizes)
+    binding = subject.bindings[function]
+    plain = None
+    if not binding.requires("mask"):
+        # As many keys as queries where that is the only thing that works: some mistakes are of that kind.
+        plain, failure = _try_types(subject, binding, tensors, metadata)
+        if failure is not None and trial.has_more_keys(tensors):
+            tensors = trial.square(tensors)
+            plain, again = _try_types(subject, binding, tensors, metadata)
+            failure = again and failure
+        if failure is not None:
+            raise subject.people.stop(failure, f"calling {subject.name}") from None
+        if plain is None:
+            return
+        if subject.dtype == "float32":
+            subject.notes.append("judged in float32: it does not run in float64")
+        subject.has["weights"] = subject.has["weights"] or plain.weights is not None
+    if binding.takes("mask"):
+        _try_masks(subject, binding, tensors, metadata, plain)
+
+
+def _try_types(
+    subject: Subject, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str]
+) -> tuple[Any, BaseException | None]:
+    """(result, None), or (None, the error); both None where there is nothing to call."""
+    failure: BaseException | None = None
+    for dtype in ("float64", "float32"):
+        subject.dtype = dtype
+        try:
+            return _attempt(subject, binding, tensors, metadata), None
+        except Skipped:
+            return None, None
+        except FAILURES as error:
+            failure = error
+            if isinstance(error, (Stop, SystemExit)) or subject.people.unfilled(error):
+                break
+    return None, failure
+
+
+def _try_training(subject: Subject) -> None:
+    try:
+        train_steps(subject, trial_tensors(), {"repeat": "1"}, 0)
+    except FAILURES as error:
+        raise subject.people.stop(error, f"calling {subject.name}") from None
+
+
+def _try_masks(
+    subject: Subject, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str], plain: Any
+) -> None:
+    """Padding first, which most forms can say; then one mask for all sequences."""
+    shape = tuple(plain.out.shape) if plain is not None else subject.expected(tensors)
+    argument = binding.argument("mask")
+    hides = type(subject.thing).__module__.startswith("torch.nn") and argument == "attn_mask"
+    forms = masks.forms(argument, subject.task, hides)
+    fallback, failure = None, None
+    for mask in (trial.padding_mask(tensors), trial.causal_mask(tensors)):
+        for form in forms:
+            subject.mask_form = form
+            try:
+                result = _attempt(subject, binding, {**tensors, "mask": mask}, metadata)
+            except Skipped:
+                continue
+            except FAILURES as error:
+                if isinstance(error, Stop) or subject.people.unfilled(error):
+                    raise subject.people.stop(error, f"calling {subject.name} with a mask") from None
+                failure = failure or error
+                continue
+            if tuple(result.out.shape) == shape:
+                return _say_form(subject, argument)
+            fallback = fallback or form
+    subject.mask_form = fallback or forms[0]
+    if plain is None and failure is not None:
+        raise subject.people.stop(failure, f"calling {subject.name} with a mask")
+
+
+def _say_form(subject: Subject, argument: str) -> None:
+    form = subject.mask_form
+    assert form is not None
+    if form.shape not in ("[B, 1, L, L]", "[B, L, L]") or form.dtype != "bool":
+        subject.notes.append(f"its mask is {form.dtype} {form.shape}")
+    if form.hides:
+        subject.notes.append(f"{argument}: True was taken for hidden, as is the convention of this name")

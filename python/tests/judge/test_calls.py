@@ -1,0 +1,325 @@
+"""Calls: gradients by value, state, training mode, steps with a cache, training steps; what fails and what is not filled in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runner.errors import Stop
+from support_judge import agrees, answered, attend, close, looked, softmax, tensors_for, truth
+
+RNG = np.random.default_rng(5)
+Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
+LAYER = """
+import torch, torch.nn as nn, torch.nn.functional as F
+
+class MultiHeadAttention(nn.Module):
+    def __init__(self, hidden_dim, nums_head, dropout=0.1):
+        super().__init__()
+        self.nums_head = nums_head
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(hidden_dim, hidden_dim) for _ in range(4))
+        self.att_dropout = nn.Dropout(dropout)
+
+    def forward(self, X):
+        split = lambda y: y.view(*y.shape[:2], self.nums_head, -1).transpose(1, 2)
+        q, k, v = split(self.q_proj(X)), split(self.k_proj(X)), split(self.v_proj(X))
+        weights = self.att_dropout((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
+        print(weights)
+        return self.o_proj((weights @ v).transpose(1, 2).flatten(2)), weights
+"""
+
+
+def test_gradients_in_the_contracts_layout(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = looked(tmp_path, LAYER)
+    tensors = tensors_for(subject)
+    tensors["dout"] = RNG.standard_normal(tensors["x"].shape)
+    found, notes = answered(subject, tensors, call="gradient")
+    assert not notes and subject.has["dropout"] == 0.25
+    assert {name[2:] for name in found if name.startswith("d_")} == set(tensors) - {"dout"}
+    step = 1e-6
+    for name, value in tensors.items():
+        if name == "dout":
+            continue
+        index = tuple(int(RNG.integers(size)) for size in value.shape)
+        moved = []
+        for sign in (1, -1):
+            other = value.copy()
+            other[index] += sign * step
+            moved.append((truth({**tensors, name: other}, subject.sizes) * tensors["dout"]).sum())
+        assert found[f"d_{name}"][index] == pytest.approx((moved[0] - moved[1]) / (2 * step), rel=1e-5, abs=1e-5)
+
+
+def test_what_gets_no_gradient_is_zero(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = looked(tmp_path, LAYER.replace("split(self.k_proj(X))", "split(self.k_proj(X)).detach()"))
+    tensors = tensors_for(subject)
+    tensors["dout"] = np.ones_like(tensors["x"])
+    found, _ = answered(subject, tensors, call="gradient")
+    assert not found["d_W_k"].any() and found["d_W_q"].any()
+
+
+def test_weights_and_modes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = looked(tmp_path, LAYER)
+    tensors = tensors_for(subject)
+    agrees(subject)
+    assert subject.has["weights"] and answered(subject, tensors)[0]["weights"].shape == (2, 3, 5, 5)
+    evaluated = answered(subject, tensors, call="evaluation", repeat="3")[0]["out"]
+    trained = answered(subject, tensors, call="training", repeat="3")[0]["out"]
+    assert evaluated.shape == trained.shape == (3, 2, 5, 18)
+    assert np.array_equal(evaluated[0], evaluated[1]) and not np.array_equal(trained[0], trained[1])
+
+
+def test_state_left_behind_shows_in_the_second_call_only(tmp_path: Path) -> None:
+    text = """
+class SelfAttentionV1:
+    def __init__(self, dim):
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+"""
+    subject = looked(tmp_path, text, task="v1")
+    x = RNG.standard_normal((2, 5, 18))
+    for _ in range(2):
+        assert np.array_equal(answered(subject, {"x": x})[0]["out"], x)
+    assert np.array_equal(answered(subject, {"x": x}, call="twice")[0]["out"], 2 * x)
+
+
+def test_float32_inside_is_said_by_the_answers_type(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = looked(tmp_path, LAYER.replace(".softmax(-1)", ".softmax(-1, dtype=torch.float32).to(q.dtype)"))
+    agrees(subject)
+    assert answered(subject, tensors_for(subject))[0]["out"].dtype == np.float32
+
+
+def test_code_that_cannot_do_float64_is_judged_in_float32(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = LAYER.replace("X):", "X):\n        assert X.dtype == torch.get_default_dtype() == torch.ones(1, dtype=torch.float32).dtype")
+    subject = looked(tmp_path, text)
+    assert subject.dtype == "float32" and "judged in float32: it does not run in float64" in subject.notes
+    agrees(subject)
+
+
+CACHED = """
+import numpy as np
+
+def softmax(x):
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+class CachedAttention:
+    def __init__(self, embed_dim, num_heads):
+        self.h, self.past = num_heads, None
+        self.W_q, self.W_k, self.W_v, self.W_o = (np.random.randn(embed_dim, embed_dim) for _ in range(4))
+
+    def forward(self, xTAKES):
+        B, L, E = x.shape
+        q, k, v = (y.reshape(B, L, self.h, -1).swapaxes(1, 2) for y in (x @ self.W_q, x @ self.W_k, x @ self.W_v))
+        past = PAST
+        if past is not None and len(past):
+            k, v = (np.concatenate([a, b], 2) for a, b in zip(past, (k, v)))
+        KEEP
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        scores = np.where(np.tri(*scores.shape[-2:], scores.shape[-1] - L, dtype=bool), scores, -np.inf)
+        out = (softmax(scores) @ v).swapaxes(1, 2).reshape(B, L, E) @ self.W_o
+        return GIVES
+"""
+STATES = {
+    "returned": (", cache=None", "cache", "pass", "out, (k, v)"),
+    "two arguments": (", past_k=None, past_v=None", "None if past_k is None else (past_k, past_v)", "pass", "out, k, v"),
+    "its own": ("", "self.past", "self.past = (k, v)", "out"),
+    "a list that grows": (", kv_cache", "list(kv_cache)", "kv_cache[:] = [k, v]", "out"),
+    "a flag": (", cache=None, use_cache=False", "cache", "pass", "(out, (k, v) if use_cache else None)"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_steps(tmp_path: Path, state: str) -> None:
+    text = CACHED
+    for word, value in zip(("TAKES", "PAST", "KEEP", "GIVES"), STATES[state]):
+        text = text.replace(word, value)
+    subject = looked(tmp_path, text)
+    assert subject.task == "cache"
+    tensors = {"x": RNG.standard_normal((2, 6, 18)), **{f"W_{x}": RNG.standard_normal((18, 18)) / 3 for x in "qkvo"}}
+    for steps in ("3,1,2", "6", "1,1,1,1,1,1"):
+        found, notes = answered(subject, tensors, call="steps", steps=steps, causal="1")
+        assert not notes
+        close(found["out"], truth(tensors, subject.sizes, causal=True))
+
+
+def test_two_functions_of_one_task(tmp_path: Path) -> None:
+    text = """
+def rope(x, positions, base=10000.0):
+    return x * base
+
+def rope_attention(q, k, v, positions):
+    return q + positions[:, None]
+"""
+    subject = looked(tmp_path, text)
+    q = RNG.standard_normal((2, 3, 5, 6))
+    tensors = {"x": q, "q": 2 * q, "k": q, "v": q, "positions": np.arange(5.0)}
+    found, notes = answered(subject, tensors, base="10000")
+    assert not notes and np.array_equal(found["turned"], q * 10000) and np.array_equal(found["out"], 2 * q + np.arange(5)[:, None])
+    assert set(answered(subject, tensors, base="500")[0]) == {"turned"}  # rope_attention takes no base
+    backward = """
+def attention_backward(q, k, v, dout, causal=False):
+    return {"dq": q, "dk": k, "dv": v + causal}
+
+def layer_backward(x, W_q, W_k, W_v, W_o, dout):
+    raise NotImplementedError("fill in: the layer")
+"""
+    subject = looked(tmp_path, backward)
+    assert "layer_backward is not filled in yet" in subject.notes
+    tensors = {"q": Q, "k": K, "v": V, "dout": Q, "x": np.ones((2, 5, 18)), "dout_layer": np.ones((2, 5, 18))}
+    found, notes = answered(subject, tensors, causal="1")
+    assert not notes and set(found) == {"dq", "dk", "dv"} and np.array_equal(found["dv"], V + 1)
+
+
+def test_block_sizes_and_causal_are_handed_over(tmp_path: Path) -> None:
+    subject = looked(tmp_path, "def flash(q, k, v, Br, Bc, is_causal=True):\n    return q * Br + Bc + is_causal\n")
+    assert np.array_equal(answered(subject, {"q": Q, "k": K, "v": V}, block="4")[0]["out"], Q * 4 + 4)
+    assert np.array_equal(answered(subject, {"q": Q, "k": K, "v": V}, block="2", causal="1")[0]["out"], Q * 2 + 2 + True)
+    subject = looked(tmp_path, "def flash(q, k, v, block_size):\n    return q\n")
+    assert answered(subject, {"q": Q, "k": K, "v": V}, block="2", causal="1")[1] == {"skipped": "it takes no argument causal"}
+
+
+def model() -> dict[str, np.ndarray]:
+    shapes = {"embed": (9, 6), "position": (5, 6), "W_q": (6, 6), "W_k": (6, 6), "W_v": (6, 6), "head": (6, 9), "head_bias": (9,)}
+    return {**{name: RNG.standard_normal(shape) for name, shape in shapes.items()}, "tokens": RNG.integers(0, 9, (2, 6))}
+
+
+def loss_of(tensors: dict[str, np.ndarray]) -> float:
+    inputs, targets = tensors["tokens"][:, :-1], tensors["tokens"][:, 1:]
+    h = tensors["embed"][inputs] + tensors["position"]
+    a = attend(h @ tensors["W_q"], h @ tensors["W_k"], h @ tensors["W_v"], True, causal=True)[0]
+    chances = softmax(a @ tensors["head"] + tensors["head_bias"])
+    return float(-np.log(np.take_along_axis(chances, targets[..., None], -1)).mean())
+
+
+def test_training_steps_of_a_model(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = """
+import torch, torch.nn as nn, torch.nn.functional as F
+
+class ToyLM(nn.Module):
+    def __init__(self, vocab_size, context_len, dim):
+        super().__init__()
+        self.tok, self.pos = nn.Embedding(vocab_size, dim), nn.Embedding(context_len, dim)
+        self.W_q, self.W_k, self.W_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        self.lm_head = nn.Linear(dim, vocab_size)
+
+    def forward(self, tokens):
+        h = self.tok(tokens) + self.pos(torch.arange(tokens.shape[1]))
+        return self.lm_head(F.scaled_dot_product_attention(self.W_q(h), self.W_k(h), self.W_v(h), is_causal=True))
+
+def train_step(model, optimizer, tokens):
+    loss = F.cross_entropy(model(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+    tensors = model()
+    for name in (None, "ToyLM", "train_step"):
+        subject = looked(tmp_path, text, name=name)
+        assert (subject.task, subject.name) == ("lm", "train_step")
+    found, notes = answered(subject, tensors, call="train-steps", repeat="3", lr="0.5")
+    assert not notes and found["loss"].shape == (3,)
+    assert found["loss"][0] == pytest.approx(loss_of(tensors), rel=1e-12)
+    one = answered(subject, tensors, call="train-steps", repeat="1", lr="0.5")[0]
+    after = {**tensors, **{name: one[f"after_{name}"] for name in tensors if f"after_{name}" in one}}
+    assert found["loss"][1] == pytest.approx(loss_of(after), rel=1e-12)
+
+
+@pytest.mark.parametrize("gives", ["1.5, {name: 2 * value for name, value in params.items()}", "1.5"])
+def test_training_steps_of_a_function(tmp_path: Path, gives: str) -> None:
+    changes = "" if "," in gives else "    for value in params.values():\n        value *= 2\n"
+    subject = looked(tmp_path, f"def train_step(params, tokens, lr):\n{changes}    return {gives}\n")
+    tensors = model()
+    found, notes = answered(subject, tensors, call="train-steps", repeat="3", lr="0.5")
+    assert not notes and np.array_equal(found["loss"], [1.5, 1.5, 1.5]) and np.array_equal(found["after_W_q"], 8 * tensors["W_q"])
+
+
+def test_a_training_starts_anew_in_each_probe(tmp_path: Path) -> None:
+    text = "seen = {}\ndef train_step(params, tokens, lr):\n    seen['calls'] = seen.get('calls', 0) + 1\n    return float(seen['calls']), params\n"
+    subject = looked(tmp_path, text)
+    for _ in range(2):
+        found, _notes = answered(subject, model(), call="train-steps", repeat="3", lr="0.5")
+        assert np.array_equal(found["loss"], found["loss"][0] + np.arange(3))
+    assert found["loss"][0] <= 2  # the runner's first look calls once
+
+
+UNFILLED = {
+    "a skeleton": 'raise NotImplementedError("fill in: scores, softmax")',
+    "its own raise": "raise NotImplementedError",
+    "pass": "pass",
+    "dots": "...",
+    "nothing returned": "scores = q @ k.swapaxes(-1, -2)",
+    "only the mask": "if mask is not None:\n        raise NotImplementedError('fill in: the mask')\n    return q",
+}
+
+
+@pytest.mark.parametrize("body", UNFILLED.values(), ids=UNFILLED)
+def test_unfilled(tmp_path: Path, body: str) -> None:
+    with pytest.raises(Stop) as stop:
+        looked(tmp_path, f'import numpy as np\ndef sdpa(q, k, v, mask=None):\n    """What is asked."""\n    {body}\n')
+    assert stop.value.verdict == "unfilled" and stop.value.says.startswith("not filled in yet")
+
+
+def test_an_unfilled_constructor(tmp_path: Path) -> None:
+    text = "class SelfAttentionV1:\n    def __init__(self, dim):\n        raise NotImplementedError('fill in: layers')\n"
+    with pytest.raises(Stop) as stop:
+        looked(tmp_path, text + "    def forward(self, x):\n        return x\n")
+    assert stop.value.verdict == "unfilled"
+
+
+FAILING = {
+    "at import": ("1 / 0\ndef sdpa(q, k, v): return q", "loading mine.py: ZeroDivisionError: division by zero", "line 1, in <module>"),
+    "not Python": ("def sdpa(q, k, v)\n    return q", "loading mine.py: SyntaxError: expected ':' (mine.py, line 1)", 'File "mine.py", line 1'),
+    "exit": ("import sys\nsys.exit(0)", "loading mine.py: the code called sys.exit(0)", "line 2"),
+    "in the call": ("def sdpa(q, k, v):\n    return q @ k", "calling sdpa: ValueError: matmul", "line 2, in sdpa\n    return q @ k"),
+    "no array": ("def sdpa(q, k, v):\n    return 'text'", "sdpa must return an array: it returned str", ""),
+    "in making it": (
+        "class SelfAttention:\n    def __init__(self, dim):\n        self.x = dim.y\n    def forward(self, x): return x",
+        "making SelfAttention(dim=18): AttributeError: 'int' object has no attribute 'y'",
+        "line 3, in __init__",
+    ),
+    "an unknown argument": (
+        "class SelfAttention:\n    def __init__(self, dim, flavour):\n        pass\n    def forward(self, x): return x",
+        "cannot tell what the argument flavour of SelfAttention(...) is: --init flavour=VALUE",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAILING)
+def test_failing(tmp_path: Path, case: str) -> None:
+    text, says, traceback = FAILING[case]
+    with pytest.raises(Stop) as stop:
+        looked(tmp_path, text)
+    assert stop.value.verdict == "failed" and stop.value.says.startswith(says)
+    assert traceback in stop.value.traceback and str(tmp_path) not in stop.value.traceback and "runner" not in stop.value.traceback
+
+
+def test_a_call_that_fails_is_its_answers_error(tmp_path: Path) -> None:
+    subject = looked(tmp_path, "def sdpa(q, k, v):\n    assert q.shape[2] > 1, 'too short'\n    return q\n")
+    one = np.ones((2, 3, 1, 6))
+    found, notes = answered(subject, {"q": one, "k": one, "v": one})
+    assert not found and notes["error"] == "AssertionError: too short" and 'File "mine.py", line 2, in sdpa' in notes["traceback"]
+    assert answered(subject, {"q": Q, "k": K, "v": V}, call="dance")[1] == {"skipped": "this runner knows no call dance"}
+
+
+def test_settings_of_a_constructor(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = LAYER.replace("hidden_dim, nums_head, dropout=0.1", "config").replace("        super", "        hidden_dim = config['emb_dim']; nums_head = config.n_heads; dropout = getattr(config, 'p_drop', 0.1)\n        super")
+    subject = looked(tmp_path, text)
+    assert tuple(subject.sizes) == (18, 3, 3, 6)
+    agrees(subject)
+    subject = looked(tmp_path, LAYER, init={"hidden_dim": "20", "heads": 4, "dropout": 0.5})
+    assert tuple(subject.sizes) == (20, 4, 4, 5) and subject.has["dropout"] == 0.5
+    with pytest.raises(Stop, match="--init: embed 20 must be a multiple of heads 3"):
+        looked(tmp_path, LAYER, init={"dim": 20})

@@ -1,0 +1,151 @@
+"""What is found in a file, and what it is taken for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from runner.errors import Stop
+from support_judge import agrees, looked, written
+
+SOFTMAX = """
+import numpy as np
+
+def softmax(x):
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+"""
+V1 = """
+def {name}(x, W_q, b_q, W_k, b_k, W_v, b_v):
+    q, k, v = x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v
+    return softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+"""
+SDPA = """
+def {name}(q, k, v, mask=None):
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(scores if mask is None else np.where(mask, scores, -1e20)) @ v
+"""
+
+
+def functions(tmp_path: Path, *texts: str, **request: object) -> object:
+    return looked(tmp_path, SOFTMAX + "".join(texts), **request)
+
+
+def test_a_contracts_name_says_the_task(tmp_path: Path) -> None:
+    subject = functions(tmp_path, V1.format(name="v1"))
+    assert (subject.name, subject.task, subject.why) == ("v1", "v1", "the name v1")
+    assert subject.kind == "function" and subject.framework == "numpy" and subject.line == 8
+    agrees(subject)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "task"),
+    [
+        ("scaled_dot_product", "q, k, v, mask=None", "sdpa"),
+        ("attention", "Q, K, V", "sdpa"),
+        ("attend", "query, key, value, block_size", "flash"),
+        ("masked_attention", "q, k, v", "causal"),
+        ("linear_attn", "q, k, v, causal=False", "linear"),
+        ("grads", "q, k, v, dout", "backward"),
+        ("attention", "q, k, v, p, training", "dropout"),
+        ("rotate", "x, positions", "rope"),
+        ("multi_head", "x, Wq, bq, Wk, bk, Wv, bv, Wo, bo, n_heads", "mha"),
+        ("heads", "x, Wq, Wk, Wv, Wo, heads, kv_heads", "gqa"),
+        ("attend", "x, context, Wq, Wk, Wv, Wo, h", "cross"),
+        ("attend", "x, Wq, Wk, Wv, Wo, h, kv_cache=None", "cache"),
+        ("attend", "x, Wqkv, bqkv", "v2"),
+        ("attend", "x, Wqkv, bqkv, Wo, bo", "v3"),
+        ("attend", "x, Wq, bq, Wk, bk, Wv, bv, Wo, bo", "v4"),
+        ("attend", "x, Wq, Wk, Wv, Wo", "single-head"),
+        ("注意力", "查询, 键, 值", "sdpa"),
+        ("多头注意力", "输入, W查询, W键, W值, W输出, 头数", "mha"),
+    ],
+)
+def test_names_and_arguments_say_the_task(name: str, arguments: str, task: str) -> None:
+    from runner import names, tasks
+
+    roles = [names.argument(part.split("=")[0].strip()) for part in arguments.split(",")]
+    found = tasks.of_function(name, {role: role for role in roles if role})
+    assert found is not None and found[0] == task
+
+
+@pytest.mark.parametrize("name", ["split_heads", "softmax", "make_causal_mask", "layer_norm", "main"])
+def test_helpers_are_no_candidates(name: str) -> None:
+    from runner import tasks
+
+    assert tasks.of_function(name, {"x": "x", "num_heads": "h"}) is None
+
+
+def test_what_uses_the_others_is_meant(tmp_path: Path) -> None:
+    layer = """
+def my_layer(x, W_q, b_q, W_k, b_k, W_v, b_v):
+    return core(x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v)
+"""
+    subject = functions(tmp_path, layer, SDPA.format(name="core"))
+    assert subject.name == "my_layer" and subject.task == "v1"
+    assert subject.notes == ["my_layer was judged, not core: mine.py:NAME chooses another"]
+
+
+def test_the_last_one_is_meant_and_the_choice_is_said(tmp_path: Path) -> None:
+    text = [V1.format(name="first_try"), V1.format(name="second_try")]
+    assert functions(tmp_path, *text).name == "second_try"
+    assert functions(tmp_path, *text, name="first_try").name == "first_try"
+    assert functions(tmp_path, *text, name="first_try").notes == []
+
+
+def test_a_task_chooses(tmp_path: Path) -> None:
+    text = [SDPA.format(name="attention"), V1.format(name="v1")]
+    assert functions(tmp_path, *text, task="sdpa").name == "attention"
+    assert functions(tmp_path, *text).name == "v1"
+
+
+def test_nothing_to_judge(tmp_path: Path) -> None:
+    with pytest.raises(Stop) as stop:
+        functions(tmp_path)
+    assert "nothing in mine.py looks like attention (it has softmax)" in stop.value.says and "mine.py:NAME" in stop.value.says
+    with pytest.raises(Stop, match="mine.py has no v2: it has softmax, v1"):
+        functions(tmp_path, V1.format(name="v1"), name="v2")
+    with pytest.raises(Stop, match="cannot tell from softmax which task it is: --task"):
+        functions(tmp_path, name="softmax")
+    with pytest.raises(Stop, match="no such file"):
+        from runner.look import look_at_file
+
+        look_at_file({"file": str(tmp_path / "none.py")})
+
+
+def test_main_does_not_run_and_neighbours_are_found(tmp_path: Path) -> None:
+    written(tmp_path, SOFTMAX, "my_helpers_of_softmax.py")
+    text = "import numpy as np\nfrom my_helpers_of_softmax import softmax\n" + V1.format(name="v1")
+    subject = looked(tmp_path, text + "\nif __name__ == '__main__':\n    raise SystemExit('ran')\n")
+    agrees(subject)
+
+
+def test_arguments_in_another_order_and_in_chinese(tmp_path: Path) -> None:
+    subject = looked(
+        tmp_path,
+        SOFTMAX
+        + """
+# 自注意力, 参数在前
+def 注意力(权重查询, 偏置查询, 权重键, 偏置键, 权重值, 偏置值, 输入):
+    查询, 键, 值 = 输入 @ 权重查询 + 偏置查询, 输入 @ 权重键 + 偏置键, 输入 @ 权重值 + 偏置值
+    return softmax(查询 @ 键.swapaxes(-1, -2) / np.sqrt(查询.shape[-1])) @ 值
+""",
+    )
+    assert subject.task == "v1"
+    agrees(subject)
+
+
+def test_parameters_in_one_dict(tmp_path: Path) -> None:
+    subject = looked(
+        tmp_path,
+        SOFTMAX
+        + """
+def mha(x, params, num_heads):
+    B, L, E = x.shape
+    q, k, v = (x @ params[f"W_{name}"] + params[f"b_{name}"] for name in "qkv")
+    q, k, v = (y.reshape(B, L, num_heads, -1).swapaxes(1, 2) for y in (q, k, v))
+    out = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(E // num_heads)) @ v
+    return out.swapaxes(1, 2).reshape(B, L, E) @ params["W_o"] + params["b_o"]
+""",
+    )
+    agrees(subject)

@@ -1,0 +1,96 @@
+"""qkv.judge, with the tool of the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+qkv = pytest.importorskip("qkv")
+main = pytest.importorskip("qkv.__main__")
+
+
+def tool_judges() -> bool:
+    if not main.TOOL.is_file() or not hasattr(qkv, "judge"):
+        return False
+    return subprocess.run([str(main.TOOL), "judge", "--help"], capture_output=True, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(not tool_judges(), reason="the installed package has no tool that judges")
+
+
+def softmax(x):
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def sdpa(q, k, v, mask=None):
+    print("dropped")
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = np.where(mask, scores, -1e20)
+    weights = softmax(scores)
+    return weights @ v, weights
+
+
+def unscaled(q, k, v, mask=None):
+    scores = q @ k.swapaxes(-1, -2)
+    if mask is not None:
+        scores = np.where(mask, scores, -1e20)
+    return softmax(scores) @ v
+
+
+def test_right(capfd) -> None:
+    state = np.random.get_state()[1].copy()
+    finding = qkv.judge(sdpa)
+    assert finding and finding.task == "sdpa" and finding.name == "sdpa" and finding.seconds > 0 and finding.checks
+    assert capfd.readouterr() == ("", "")
+    assert np.array_equal(np.random.get_state()[1], state)
+
+
+def test_wrong() -> None:
+    finding = qkv.judge(unscaled, task="sdpa")
+    assert not finding and finding.verdict == "wrong"
+    assert [one.id for one in finding.mistakes] == ["no-scale"]
+    assert "no-scale" in str(finding) and "no-scale" in repr(finding)
+    assert finding.mistakes[0].hint in " ".join(str(qkv.judge(unscaled, task="sdpa", hint=True)).split())
+
+
+def test_a_module_keeps_its_parameters() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.MultiheadAttention(18, 3, batch_first=True)
+    before = [parameter.clone() for parameter in module.parameters()]
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    finding = qkv.judge(module, task="mha")
+    assert finding, str(finding)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(before, module.parameters()))
+    assert module.training and module.in_proj_weight.dtype == torch.float32
+
+
+def test_failed_and_unfilled() -> None:
+    def broken(q, k, v):
+        raise RuntimeError("no")
+
+    def skeleton(q, k, v):
+        raise NotImplementedError("fill in: everything")
+
+    failed = qkv.judge(broken)
+    assert failed.verdict == "failed" and "RuntimeError: no" in str(failed) and "in broken" in failed.traceback and not failed
+    assert qkv.judge(skeleton).verdict == "unfilled"
+
+
+def test_misuse() -> None:
+    with pytest.raises(TypeError, match=r"\[judge\] code must be a function, a class or a module: got int"):
+        qkv.judge(3)
+    with pytest.raises(ValueError, match=r"\[judge\] task must be one of sdpa, v1, .*: got 'v9'"):
+        qkv.judge(sdpa, task="v9")
+
+
+def test_the_runner_is_in_the_package() -> None:
+    code = "import qkv._judge.runner.process as p; print(p.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "qkv._judge.runner.process"

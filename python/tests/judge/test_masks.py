@@ -1,0 +1,122 @@
+"""The mask in whatever form the code wants it: shape, type, what True means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runner import masks
+from support_judge import answered, attend, close, looked, tensors_for, truth
+
+RNG = np.random.default_rng(3)
+PADDING = np.arange(5) < np.array([4, 3])[:, None, None]  # [B, 1, L]
+PADDING = np.broadcast_to(PADDING, (2, 5, 5)).copy()
+PAIRS = (RNG.random((2, 5, 5)) < 0.6) | np.eye(5, dtype=bool)
+ONE = np.broadcast_to(np.tri(5, dtype=bool), (2, 5, 5)).copy()
+
+MHA = """
+import numpy as np
+
+class MultiHeadAttention:
+    def __init__(self, embed_dim, num_heads):
+        self.h = num_heads
+        self.W_q, self.W_k, self.W_v, self.W_o = (np.random.randn(embed_dim, embed_dim) for _ in range(4))
+
+    def forward(self, x, ARGUMENT=None):
+        B, L, E = x.shape
+        q, k, v = (y.reshape(B, L, self.h, -1).swapaxes(1, 2) for y in (x @ self.W_q, x @ self.W_k, x @ self.W_v))
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(E // self.h)
+        if ARGUMENT is not None:
+            scores = HIDE
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        return (weights / weights.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(B, L, E) @ self.W_o
+"""
+WANTS = {
+    # code: (shape, type, True hides, masks that it can take)
+    "np.where(mask, scores, -1e9)": ("[B, 1, L, L]", "bool", (PADDING, PAIRS, ONE)),
+    "np.where(mask[:, None], scores, -1e9)": ("[B, L, L]", "bool", (PADDING, PAIRS, ONE)),
+    "np.where(mask[:, None, None, :], scores, -1e9)": ("[B, L]", "bool", (PADDING,)),
+    "np.where(mask.reshape(L, L), scores, -1e9)": ("[L, L]", "bool", (ONE,)),
+    "np.where(mask.reshape(B, 3, L, L), scores, -1e9)": ("[B, H, L, L]", "bool", (PADDING, PAIRS, ONE)),
+    "np.where(mask.reshape(B, 1, 1, L), scores, -1e9)": ("[B, L]", "bool", (PADDING,)),
+    "scores + -1e9 * (1 - mask)": ("[B, 1, L, L]", "bool", (PADDING, PAIRS)),
+    "scores + (-mask + 1) * -1e9": ("[B, 1, L, L]", "int64", (PADDING, PAIRS)),  # NumPy has no minus of bool
+}
+
+
+@pytest.mark.parametrize("code", WANTS)
+def test_shapes_and_types(tmp_path: Path, code: str) -> None:
+    shape, dtype, takes = WANTS[code]
+    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
+    assert subject.mask_form == masks.Form(shape, dtype)
+    for number, mask in enumerate((PADDING, PAIRS, ONE)):
+        tensors = {**tensors_for(subject, number), "mask": mask[:, None]}
+        found, notes = answered(subject, tensors)
+        if any(mask is one for one in takes):
+            assert not notes
+            close(found["out"], truth(tensors, subject.sizes))
+        elif shape in ("[B, L]", "[L, L]"):
+            assert not found and notes["skipped"] == f"its mask has the shape {shape}: this one cannot be said in it"
+
+
+def test_a_name_whose_convention_is_the_opposite(tmp_path: Path) -> None:
+    code = "np.where(key_padding_mask[:, None, None, :], -np.inf, scores)"
+    subject = looked(tmp_path, MHA.replace("ARGUMENT", "key_padding_mask").replace("HIDE", code))
+    assert subject.mask_form == masks.Form("[B, L]", "bool", hides=True)
+    assert any("True was taken for hidden" in note for note in subject.notes)
+    from runner.look import as_json
+
+    assert as_json(subject)["assignments"][0]["convention"] == "mask-true-hides"
+    tensors = {**tensors_for(subject), "mask": PADDING[:, None]}
+    close(answered(subject, tensors)[0]["out"], truth(tensors, subject.sizes))
+
+
+def test_an_inverted_mask_stays_a_mistake(tmp_path: Path) -> None:
+    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", "np.where(mask, -1e9, scores)"))
+    tensors = {**tensors_for(subject), "mask": PAIRS[:, None]}
+    inverted = {**tensors, "mask": ~PAIRS[:, None]}
+    close(answered(subject, tensors)[0]["out"], truth(inverted, subject.sizes))
+
+
+def test_no_mask_is_skipped(tmp_path: Path) -> None:
+    text = "import numpy as np\ndef sdpa(q, k, v):\n    return q\n"
+    subject = looked(tmp_path, text)
+    q = RNG.standard_normal((2, 3, 5, 6))
+    assert answered(subject, {"q": q, "k": q, "v": q, "mask": PAIRS[:, None]}) == ({}, {"skipped": "it takes no mask"})
+    assert not subject.has["mask"]
+
+
+def test_a_required_mask_is_full_where_there_is_none(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+def sdpa(q, k, v, mask):
+    scores = np.where(mask, q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+"""
+    subject = looked(tmp_path, text)
+    q, k, v = RNG.standard_normal((2, 3, 5, 6)), RNG.standard_normal((2, 3, 7, 6)), RNG.standard_normal((2, 3, 7, 6))
+    close(answered(subject, {"q": q, "k": k, "v": v})[0]["out"], attend(q, k, v)[0])
+
+
+def test_one_head_takes_three_axes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    assert torch
+    text = """
+import torch, torch.nn as nn
+class SelfAttV4(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.query_proj, self.key_proj, self.value_proj, self.output_proj = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, X, attention_mask=None):
+        scores = self.query_proj(X) @ self.key_proj(X).mT / X.shape[-1] ** 0.5
+        if attention_mask is not None:
+            scores = scores.masked_fill((1 - attention_mask).bool(), -1e20)
+        return self.output_proj(scores.softmax(-1) @ self.value_proj(X))
+"""
+    subject = looked(tmp_path, text)
+    assert subject.task == "v4" and subject.mask_form == masks.Form("[B, L, L]", "int64")
+    tensors = {**tensors_for(subject), "mask": PAIRS}
+    close(answered(subject, tensors)[0]["out"], truth(tensors, subject.sizes))

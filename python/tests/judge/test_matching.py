@@ -1,0 +1,250 @@
+"""Parameters: by name, by shape and order, by trying; and the layouts in which one parameter holds several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runner import names
+from runner.errors import Stop
+from runner.slots import Sizes, Slot, axes_of, block_shape, blocks, unblocked
+from support_judge import agrees, looked
+
+torch = pytest.importorskip("torch")
+
+SPELLINGS = {
+    "q": "W_q W_Q Wq wq to_q q_proj query_proj query q_linear linear_q w_qs W_query queries 查询投影 查询",
+    "k": "W_k W_K Wk wk to_k k_proj key_proj key k_linear linear_k w_ks W_key keys 键投影 键",
+    "v": "W_v W_V Wv wv to_v v_proj value_proj value v_linear linear_v w_vs W_value values 值投影 值",
+    "o": "W_o W_O Wo wo to_out.0 out_proj output_proj o_proj out o_linear fc c_proj 输出投影",
+    "qkv": "qkv Wqkv c_attn in_proj to_qkv qkv_proj W_qkv",
+    "kv": "kv kv_proj to_kv Wkv",
+}
+
+
+@pytest.mark.parametrize(("letters", "spelled"), [(key, word) for key, words in SPELLINGS.items() for word in words.split()])
+def test_spellings(letters: str, spelled: str) -> None:
+    assert names.letters(f"{spelled}.weight") == tuple(letters)
+    assert names.letters(f"attn.{spelled}.bias", True) == tuple(letters)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "letters"), [("b_q", "q"), ("bq", "q"), ("bias_k", "k"), ("v_bias", "v"), ("b_o", "o"), ("in_proj_bias", "qkv")]
+)
+def test_spellings_of_biases(spelled: str, letters: str) -> None:
+    assert names.is_bias(spelled) and names.letters(spelled, True) == tuple(letters)
+
+
+class Shaped:
+    """A parameter's shape, as axes_of sees it."""
+
+    def __init__(self, shape: tuple[int, ...], bias: bool = False) -> None:
+        self.shape, self.bias = shape, bias
+
+
+SIZES = Sizes(18, 3, 3, 6)
+GROUPED = Sizes(30, 6, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("letters", "shape", "family", "sizes", "bias"),
+    [
+        ("q", (18, 18), "in_out", SIZES, False), ("q", (18, 18), "out_in", SIZES, False), ("o", (18, 18), "out_in", SIZES, False),
+        ("q", (3, 18, 6), "in_out", SIZES, False), ("q", (18, 3, 6), "in_out", SIZES, False), ("o", (3, 6, 18), "in_out", SIZES, False),
+        ("qkv", (54, 18), "out_in", SIZES, False), ("qkv", (18, 54), "in_out", SIZES, False), ("qkv", (54, 18), "by_head", SIZES, False),
+        ("qkv", (3, 18, 18), "in_out", SIZES, False), ("qkv", (54,), "out_in", SIZES, True), ("kv", (36, 18), "out_in", SIZES, False),
+        ("qkv", (50, 30), "out_in", GROUPED, False), ("k", (10, 30), "out_in", GROUPED, False), ("v", (10,), "out_in", GROUPED, True),
+        ("q", (1, 1, 18), "out_in", SIZES, True), ("o", (18,), "out_in", SIZES, True),
+    ],
+)  # fmt: skip
+def test_a_slot_reads_what_it_sets(letters: str, shape: tuple[int, ...], family: str, sizes: Sizes, bias: bool) -> None:
+    rng = np.random.default_rng(0)
+    found = {p + x: rng.standard_normal(block_shape(x, p == "b_", sizes)) for p in ("W_", "b_") for x in "qkvo"}
+    axes = axes_of(Shaped(shape, bias), tuple(letters), family, sizes)
+    assert axes is not None
+    slot = Slot("p", shape, tuple(letters), bias, axes)
+    into = {name: np.zeros_like(value) for name, value in found.items()}
+    slot.spread(slot.value(found), into)
+    for name, value in into.items():
+        assert np.array_equal(value, found[name] if name in slot.names else np.zeros_like(value))
+
+
+def test_blocks_go_back_to_the_contract() -> None:
+    rng = np.random.default_rng(0)
+    probe = {"W_qkv": rng.standard_normal((18, 54)), "b_qkv": rng.standard_normal(54), "W_o": rng.standard_normal((18, 18))}
+    back = unblocked(blocks(probe, SIZES), probe)
+    assert all(np.array_equal(back[name], value) for name, value in probe.items())
+
+
+HEAD = """
+import torch, torch.nn as nn, torch.nn.functional as F
+
+def core(q, k, v, mask=None):
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    return scores.softmax(-1) @ v
+"""
+RAW = (
+    HEAD
+    + """
+class Raw(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.{0}, self.{1}, self.{2} = (nn.Parameter(torch.randn(dim, dim)) for _ in range(3))
+
+    def forward(self, x):
+        return core(x @ self.{0}{T}, x @ self.{1}{T}, x @ self.{2}{T})
+"""
+)
+
+
+def raw(spelled: str, transposed: bool) -> str:
+    """A head whose three parameters have these names."""
+    text = RAW.replace("{T}", ".T" if transposed else "")
+    for number, name in enumerate(spelled.split()):
+        text = text.replace(f"{{{number}}}", name)
+    return text
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_raw_square_parameter_is_read_both_ways(tmp_path: Path, transposed: bool) -> None:
+    subject = looked(tmp_path, raw("Wq Wk Wv", transposed))
+    assert [one.transposed for one in subject.assignments] == [False, True]
+    assert not subject.has["bias"] and subject.has["absent"] == ["b_q", "b_k", "b_v"]
+    agrees(subject, assignment=int(transposed))
+    with pytest.raises(AssertionError):
+        agrees(subject, assignment=int(not transposed))
+
+
+def test_names_that_say_nothing_are_tried_in_order(tmp_path: Path) -> None:
+    subject = looked(tmp_path, raw("b1 alpha2 zeta", False), alternatives=24)
+    assert len(subject.assignments) == 12  # 3! orders, two layouts
+    assert subject.assignments[0].label.startswith("W_q=b1, W_k=alpha2, W_v=zeta")
+    agrees(subject)
+    assert len(looked(tmp_path, raw("b1 alpha2 zeta", False), alternatives=4).assignments) == 4
+
+
+def test_a_map_ends_the_trying(tmp_path: Path) -> None:
+    subject = looked(tmp_path, raw("c a b", False), map={"W_q": "c", "W_k": "a", "W_v": "b"})
+    assert len(subject.assignments) == 2
+    agrees(subject)
+    with pytest.raises(Stop, match="--map names nothing, but the parameters are c"):
+        looked(tmp_path, raw("c a b", False), map={"W_q": "nothing"})
+
+
+def test_too_many_parameters_ask_for_a_map(tmp_path: Path) -> None:
+    text = HEAD + """
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(dim, dim) for _ in range(6)])
+
+    def forward(self, x):
+        return core(*(layer(x) for layer in self.layers[:3]))
+"""
+    with pytest.raises(Stop, match="cannot tell which parameter is which of layers.0.weight .*--map W_q=NAME"):
+        looked(tmp_path, text)
+
+
+MHA = (
+    HEAD
+    + """
+class MultiHeadAttention(nn.Module):
+    def __init__(self, embed_dim, num_heads):
+        super().__init__()
+        self.h, E, H, d = num_heads, embed_dim, num_heads, embed_dim // num_heads
+        INIT
+
+    def join(self, q, k, v):
+        out = core(q, k, v).transpose(1, 2)
+        return out.reshape(*out.shape[:2], -1)
+
+    def split(self, y):
+        return y.view(*y.shape[:2], self.h, -1).transpose(1, 2)
+
+    def forward(self, x):
+        FORWARD
+"""
+)
+FORMS = {
+    "four linear layers": (
+        "self.linears = nn.ModuleList([nn.Linear(E, E) for _ in range(4)])",
+        "return self.linears[3](self.join(*(self.split(layer(x)) for layer in self.linears[:3])))",
+    ),
+    "merged": (
+        "self.c_attn, self.c_proj = nn.Linear(E, 3 * E), nn.Linear(E, E)",
+        "return self.c_proj(self.join(*(self.split(y) for y in self.c_attn(x).chunk(3, -1))))",
+    ),
+    "merged, [in, out]": (
+        "self.qkv, self.bias_qkv, self.o = nn.Parameter(torch.randn(E, 3 * E)), nn.Parameter(torch.zeros(3 * E)), nn.Linear(E, E)",
+        "return self.o(self.join(*(self.split(y) for y in (x @ self.qkv + self.bias_qkv).chunk(3, -1))))",
+    ),
+    "a list of heads": (
+        "self.heads = nn.ModuleList([nn.ModuleDict({n: nn.Linear(E, d) for n in ('query', 'key', 'value')}) for _ in range(H)]);"
+        " self.proj = nn.Linear(E, E)",
+        "return self.proj(torch.cat([core(h['query'](x), h['key'](x), h['value'](x)) for h in self.heads], -1))",
+    ),
+    "a matrix for each head": (
+        "self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(H, E, d)) for _ in range(3)); self.wo = nn.Parameter(torch.randn(H, d, E))",
+        "q, k, v = (torch.einsum('ble,hed->bhld', x, w) for w in (self.wq, self.wk, self.wv));"
+        " return torch.einsum('bhld,hde->ble', core(q, k, v), self.wo)",
+    ),
+    "nn.MultiheadAttention inside": (
+        "self.inner = nn.MultiheadAttention(E, H, batch_first=True)",
+        "return self.inner(x, x, x, need_weights=False)[0]",
+    ),
+    "conv": (
+        "self.q, self.k, self.v, self.out = (nn.Conv1d(E, E, 1) for _ in range(4))",
+        "y = x.mT; return self.out(self.join(*(self.split(f(y).mT) for f in (self.q, self.k, self.v))).mT).mT",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_several_heads(tmp_path: Path, form: str) -> None:
+    init, forward = FORMS[form]
+    subject = looked(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
+    assert subject.task == "mha" and tuple(subject.sizes) == (18, 3, 3, 6)
+    agrees(subject)
+
+
+def test_q_k_v_of_each_head_together_is_a_convention(tmp_path: Path) -> None:
+    forward = "q, k, v = self.qkv(x).view(*x.shape[:2], self.h, 3, -1).permute(3, 0, 2, 1, 4); return self.out(self.join(q, k, v))"
+    init = "self.qkv, self.out = nn.Linear(E, 3 * E), nn.Linear(E, E)"
+    subject = looked(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
+    assert [one.convention for one in subject.assignments] == [None, "merged-by-head"]
+    agrees(subject, assignment=1)
+
+
+def test_a_tied_weight_leaves_one_absent(tmp_path: Path) -> None:
+    init = "self.q_proj, self.v_proj, self.o_proj = (nn.Linear(E, E) for _ in range(3)); self.k_proj = self.q_proj"
+    forward = "return self.o_proj(self.join(*(self.split(f(x)) for f in (self.q_proj, self.k_proj, self.v_proj))))"
+    subject = looked(tmp_path, MHA.replace("INIT", init).replace("FORWARD", forward))
+    assert subject.has["absent"] == ["W_k", "b_k"]
+
+
+NUMPY = """
+import numpy as np
+
+class Linear:
+    def __init__(self, n_in, n_out):
+        self.W, self.b = np.random.randn(n_in, n_out).astype(np.float32), np.zeros(n_out)
+
+    def __call__(self, x):
+        return x @ self.W + self.b
+
+class SelfAttentionV1:
+    def __init__(self, hidden_dim):
+        self.query, self.key, self.value = (Linear(hidden_dim, hidden_dim) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        weights = np.exp(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]))
+        return weights / weights.sum(-1, keepdims=True) @ v
+"""
+
+
+def test_an_object_of_arrays(tmp_path: Path) -> None:
+    subject = looked(tmp_path, NUMPY)
+    assert subject.assignments[0].as_json()["map"]["W_q"] == "query.W" and subject.assignments[0].as_json()["map"]["b_v"] == "value.b"
+    agrees(subject)

@@ -1,0 +1,44 @@
+"""What the pages say of `qkv judge` and `qkv practice`: the README shows the tool's own words and numbers for its wrong class,
+and docs/practice.md names exercises and mistakes that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from qkv import __main__ as tool
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.skipif(not tool.TOOL.is_file(), reason="the tool is not in the package")
+
+
+def said(*arguments: str) -> list[dict[str, str]]:
+    done = subprocess.run([sys.executable, "-m", "qkv", *arguments], capture_output=True, text=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+def test_readme_shows_what_the_judge_prints(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    python, console = (re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for kind in ("python", "console"))
+    code = next(block for block in python if "SelfAttentionV3" in block)
+    shown = [block.partition("\n")[2] for block in console if block.startswith("$ qkv judge v3.py\n")]
+    assert len(shown) == 2, "the first screen and the whole finding"
+    (tmp_path / "v3.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "qkv", "judge", "v3.py", "--python", sys.executable]
+    judged = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert judged.returncode == 1, judged.stderr
+    assert judged.stdout == shown[1]
+    assert judged.stdout.startswith(shown[0])
+
+
+def test_exercises_and_mistakes_are_real() -> None:
+    page = (ROOT / "docs/practice.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| `([\w-]+)` \|.*\|([^|]*)\|$", page, re.MULTILINE)
+    assert [name for name, _ in rows] == [task["name"] for task in said("practice", "--json")]
+    named = {mistake for _, mistakes in rows for mistake in re.findall(r"`([\w-]+)`", mistakes)}
+    assert named <= {entry["id"] for entry in said("judge", "--catalogue", "--json") if entry["kind"] == "mistake"}
