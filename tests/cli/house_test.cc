@@ -35,8 +35,8 @@ class House : public ToolTest {
 
 TEST_F(House, EveryCommandHelpsWithAnExample) {
   const std::string all = output({"--help"});
-  for (const char* name :
-       {"train", "generate", "map", "forms", "ablate", "explain", "attend", "layer", "mask", "bench", "info"}) {
+  for (const char* name : {"judge", "practice", "train", "generate", "map", "forms", "ablate", "explain", "attend", "layer",
+                           "mask", "bench", "info"}) {
     EXPECT_NE(all.find(std::string("\n  ") + name + " "), std::string::npos) << name;
     const std::string help = output({name, "--help"});
     EXPECT_NE(help.find(std::string("Example:\n  qkv ") + name), std::string::npos) << help;

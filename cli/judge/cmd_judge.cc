@@ -1,0 +1,268 @@
+// `qkv judge`: attention written by hand, right or with its mistake named. Not: the verdict (src/judge), the exercises (practice).
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "core/escape.h"
+#include "judge/print.h"
+#include "judge/python.h"
+#include "judge/run.h"
+#include "judge/speed.h"
+#include "qkv/io/safetensors.h"
+#include "support/command.h"
+#include "support/files.h"
+#include "support/option_group.h"
+#include "support/options.h"
+
+namespace qkv::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using judge::Finding;
+
+constexpr int kRight = 0, kWrong = 1, kNotJudged = 2;
+
+int exit_code(const Finding& finding) {
+  if (finding.right()) return kRight;
+  return finding.verdict == "wrong" || finding.verdict == "unknown" ? kWrong : kNotJudged;
+}
+
+void check_task(const std::string& task) {
+  if (task.empty() || judge::find_task(task) != nullptr) return;
+  std::string names;
+  for (const judge::Task& one : judge::tasks()) names += (names.empty() ? "" : ", ") + std::string(one.name);
+  throw UsageError("--task must be one of " + names + ": got " + escaped(task));
+}
+
+/// "mine.py:MyAttention" -> file and name; a file whose own name has a colon is that file.
+void split_name(JudgeOptions& options) {
+  std::error_code error;
+  const std::size_t colon = options.file.rfind(':');
+  if (colon == std::string::npos || fs::exists(options.file, error)) return;
+  options.name = options.file.substr(colon + 1);
+  options.file.resize(colon);
+  if (options.name.empty()) throw UsageError(escaped(options.file + ":") + ": a class or function must follow the colon");
+}
+
+/// "dim=48,heads=4" -> pairs.
+std::vector<std::pair<std::string, std::string>> pairs(std::string_view option, const std::vector<std::string>& words,
+                                                       bool commas) {
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const std::string& word : words) {
+    for (std::size_t start = 0; start <= word.size();) {
+      const std::size_t end = commas ? std::min(word.find(',', start), word.size()) : word.size();
+      const std::string one = word.substr(start, end - start);
+      const std::size_t equals = one.find('=');
+      if (equals == std::string::npos || equals == 0 || equals + 1 == one.size())
+        throw UsageError(std::string(option) + " must be NAME=VALUE: got " + escaped(one));
+      found.emplace_back(one.substr(0, equals), one.substr(equals + 1));
+      start = end + 1;
+    }
+  }
+  return found;
+}
+
+int print_catalogue(const JudgeOptions& options) {
+  Json entries = Json::array();
+  for (const judge::Entry& entry : judge::catalogue()) {
+    const auto same = std::ranges::find_if(entries, [&](const Json& other) { return other["id"] == entry.id; });
+    Json& row = same != entries.end() ? *same
+                                      : entries.emplace_back(Json{{"id", entry.id},
+                                                                  {"kind", entry.convention ? "convention" : "mistake"},
+                                                                  {"says", entry.says},
+                                                                  {"hint", entry.hint},
+                                                                  {"term", entry.term},
+                                                                  {"tasks", Json::array()}});
+    for (const judge::Task& task : judge::tasks()) {
+      const bool applies = std::ranges::any_of(entry.parts, [&](std::string_view part) { return task.has(part); });
+      if (applies && std::ranges::find(row["tasks"], Json(task.name)) == row["tasks"].end()) row["tasks"].push_back(task.name);
+    }
+  }
+  if (!options.task.empty()) {
+    const auto other = [&](const Json& row) {
+      return std::ranges::find(row["tasks"], Json(options.task)) == row["tasks"].end();
+    };
+    entries.erase(std::remove_if(entries.begin(), entries.end(), other), entries.end());
+  }
+  if (options.json) {
+    print_json(entries);
+    return 0;
+  }
+  std::size_t width = 0;
+  for (const Json& entry : entries) width = std::max(width, entry["id"].get_ref<const std::string&>().size());
+  for (const char* kind : {"mistake", "convention"}) {
+    print_line(bold(std::string(kind) + "s"));
+    for (const Json& entry : entries) {
+      if (entry["kind"] == kind)
+        print_line(fmt::format("  {:<{}}  {}", entry["id"].get<std::string>(), width, entry["says"].get<std::string>()));
+    }
+  }
+  return 0;
+}
+
+int write_probes(const JudgeOptions& options) {
+  if (options.task.empty()) throw UsageError("--probes needs --task: each task has its own");
+  const fs::path folder = options.probes;
+  std::error_code error;
+  // Where the runner has looked already (the Python package), the probes are for what it saw.
+  const judge::Owner owner = fs::exists(folder / "look.json", error) ? read_look(folder).owner : judge::Owner{};
+  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed, owner);
+  fs::create_directory(folder, error);
+  if (!fs::is_directory(folder))
+    throw UsageError("--probes " + escaped(options.probes) + ": no such folder, nor can it be made");
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("probe-") || name.starts_with("answer-"))
+      throw UsageError("--probes " + escaped(options.probes) + ": holds " + escaped(name) + ": name an empty folder");
+  }
+  Outputs outputs;
+  Json files = Json::array();
+  for (std::size_t n = 0; n < probes.size(); ++n) {
+    const std::string path = probe_path(folder, n).string();
+    outputs.expect("--probes", path);
+    outputs.add_safetensors(path, probes[n]);
+    files.push_back({{"file", path}, {"name", probes[n].metadata.at("name")}, {"call", probes[n].metadata.at("call")}});
+  }
+  outputs.commit();
+  if (options.json) {
+    print_json({{"task", options.task}, {"probes", files}});
+  } else {
+    print_line(fmt::format("wrote {} probes of {} to {}; write answer-N.safetensors beside each, then: qkv judge --answers {}",
+                           probes.size(), options.task, one_line(options.probes), one_line(options.probes)));
+  }
+  return 0;
+}
+
+Finding judge_answers(const JudgeOptions& options) {
+  const fs::path folder = options.answers;
+  std::vector<StateDict> probes = read_probes(folder);
+  if (probes.empty())
+    throw UsageError("--answers " + escaped(options.answers) + ": holds no probe-0.safetensors (see --probes)");
+  const auto said = probes.front().metadata.find("task");
+  const std::string task = said == probes.front().metadata.end() ? options.task : said->second;
+  if (judge::find_task(task) == nullptr)
+    throw UsageError("--answers: the probes do not say of which task they are: give --task");
+  if (!options.task.empty() && options.task != task)
+    throw UsageError("--task " + options.task + ": the probes in " + escaped(options.answers) + " are of " + task);
+  std::error_code error;
+  Look look{.file = options.answers, .task = task};
+  if (fs::exists(folder / "look.json", error)) {
+    look = read_look(folder);
+    if (!look.verdict.empty()) return not_judged(look.verdict, look.says, look.traceback);
+    look.task = task;
+  }
+  return judge_folder(folder, look, probes);
+}
+
+void check_usage(const JudgeOptions& options) {
+  const std::pair<const char*, bool> kinds[] = {{"FILE", !options.file.empty()},
+                                                {"--run", !options.run.empty()},
+                                                {"--probes", !options.probes.empty()},
+                                                {"--answers", !options.answers.empty()},
+                                                {"--catalogue", options.catalogue}};
+  std::string given;
+  for (const auto& [name, there] : kinds) {
+    if (there) given += (given.empty() ? "" : " and ") + std::string(name);
+  }
+  if (given.empty()) throw UsageError("say what to judge: FILE.py, --run CMD or --answers DIR (see qkv judge --help)");
+  if (given.find(" and ") != std::string::npos) throw UsageError(given + " exclude one another: give one");
+  check_task(options.task);
+  const bool python = !options.file.empty(), runs = python || !options.run.empty();
+  const auto only = [&](const char* name, bool there, bool allowed, const char* what) {
+    if (there && !allowed) throw UsageError(std::string(name) + " is about " + what + ": leave it out");
+  };
+  only("--map", !options.map.empty(), python, "a Python file");
+  only("--init", !options.init.empty(), python, "a Python file");
+  only("--python", !options.python.empty(), python, "a Python file");
+  only("--speed", options.speed, python, "a Python file");
+  only("--sandbox", options.sandbox, runs, "a file or program that is run");
+  only("--sizes", !options.sizes.empty(), !options.probes.empty() || !options.run.empty(), "--probes and --run");
+  only("--hint", options.hint, runs || !options.answers.empty(), "a verdict");
+  if (!(options.seconds > 0 && options.seconds <= 1e6))
+    throw UsageError(fmt::format("--time-limit must be a number of seconds above 0: got {:g}", options.seconds));
+}
+
+int run(JudgeOptions options) {
+  check_usage(options);
+  if (options.catalogue) return print_catalogue(options);
+  if (!options.probes.empty()) return write_probes(options);
+  Json speed;
+  Finding finding;
+  if (!options.file.empty()) {
+    split_name(options);
+    finding = judge_python(options, options.speed ? &speed : nullptr);
+  } else {
+    finding = options.run.empty() ? judge_answers(options) : judge_program(options);
+  }
+  if (options.json) {
+    Json document = to_json(finding);
+    if (options.speed) document["speed"] = speed;
+    print_json(document);
+  } else {
+    print_finding(finding, options.hint);
+    if (speed.is_array()) {
+      print_line();
+      print_speed(speed);
+    }
+  }
+  return exit_code(finding);
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<JudgeOptions>();
+  auto map = std::make_shared<std::vector<std::string>>(), init = std::make_shared<std::vector<std::string>>();
+  app.add_option("FILE", options->file, "A Python file; FILE:NAME one class or function of it")->type_name("FILE.py");
+  const OptionGroup what(app, "What it is, where that is not clear");
+  what.value("--task", options->task, "NAME", "What the code is to compute: a name of qkv practice");
+  what.value("--map", *map, "NAME=YOURS", "A parameter or argument of the task by your name for it; may be repeated")
+      ->expected(1)
+      ->take_all();
+  what.value("--init", *init, "NAME=VALUE,...", "Arguments of your class's constructor: dim=48,heads=4")
+      ->expected(1)
+      ->take_all();
+  const OptionGroup other(app, "Other languages");
+  other.value("--run", options->run, "CMD", "A program, started once a probe: './mine {in} {out}'");
+  other.value("--probes", options->probes, "DIR", "Write inputs and parameters of --task there");
+  other.value("--answers", options->answers, "DIR", "Judge the answers that were written beside them");
+  other.value("--sizes", options->sizes, "JSON", "Sizes of --probes and --run: '{\"embed\": 48, \"heads\": 4}'");
+  const OptionGroup output(app, "Output");
+  output.flag("--hint", options->hint, "Say where to look, not what is wrong");
+  output.flag("--speed", options->speed, "Also your time beside qkv's, PyTorch's and the textbook's");
+  add_json_option(app, options->json);
+  output.take("--json");
+  output.flag("--catalogue", options->catalogue, "List every mistake and convention that is known");
+  const OptionGroup limits(app, "Limits");
+  limits.value("--time-limit", options->seconds, "S", "Seconds, after which every process of it is ended (default 60)");
+  limits.integer("--memory", options->memory_mb, "MiB of addresses for each process of it (default 4096)", 64);
+  limits.flag("--sandbox", options->sandbox, "Behind bubblewrap: no network, nothing can be written");
+  limits.value("--python", options->python, "PROGRAM",
+               "The Python that runs FILE (default: that of $VIRTUAL_ENV, then python3)");
+  limits.integer("--seed", options->seed, "Of the probes' numbers (default 0)");
+  return [options, map, init] {
+    JudgeOptions given = *options;
+    given.map = pairs("--map", *map, false);
+    given.init = pairs("--init", *init, true);
+    return run(std::move(given));
+  };
+}
+
+const bool added = add_command({"judge", "Attention that you wrote: right, or which mistake it makes",
+                                "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
+                                "  qkv judge --run './mine {in} {out}' --task sdpa",
+                                declare});
+
+}  // namespace
+
+judge::Sizes sizes_of(const JudgeOptions& options) {
+  judge::Sizes sizes = judge::default_sizes(options.task);
+  if (options.sizes.empty()) return sizes;
+  const Json given = Json::parse(options.sizes, nullptr, false);
+  if (given.is_discarded())
+    throw UsageError("--sizes must be JSON like {\"embed\": 48, \"heads\": 4}: got " + escaped(options.sizes));
+  take_sizes(given, sizes);
+  return sizes;
+}
+
+}  // namespace qkv::cli

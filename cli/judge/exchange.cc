@@ -1,0 +1,184 @@
+#include "judge/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "core/escape.h"
+#include "qkv/io/safetensors.h"
+#include "support/files.h"
+
+namespace qkv::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using judge::Finding;
+
+constexpr std::uintmax_t kMostBytes = std::uintmax_t{256} << 20;
+constexpr Index kMostEmbed = 4096, kMostOther = 256;
+
+std::string text_of(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// A regular file of a size that an answer can have: no link, no pipe.
+bool readable_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(fs::symlink_status(path, error)) && fs::file_size(path, error) <= kMostBytes && !error;
+}
+
+judge::Answer read_answer(const fs::path& path) {
+  judge::Answer answer;
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) {
+    answer.missing = true;
+  } else if (!readable_file(path)) {
+    answer.tensors.metadata["error"] = path.filename().string() + " is not a file of at most 256 MiB";
+  } else {
+    try {
+      answer.tensors = io::load_safetensors(path);
+    } catch (const Error& failure) {
+      answer.tensors.metadata["error"] = path.filename().string() + " cannot be read: " + failure.what();
+    }
+  }
+  return answer;
+}
+
+/// Lower is better.
+int rank(const Finding& finding) {
+  constexpr std::array<std::string_view, 6> kOrder = {"right", "convention", "wrong", "unknown", "unfilled", "failed"};
+  return static_cast<int>(std::ranges::find(kOrder, finding.verdict) - kOrder.begin());
+}
+
+void add_convention(Finding& finding, const std::string& id) {
+  if (id.empty() || std::ranges::find(finding.conventions, id, &judge::Convention::id) != finding.conventions.end()) return;
+  const auto& all = judge::catalogue();
+  const auto entry = std::ranges::find(all, id, &judge::Entry::id);
+  finding.conventions.push_back({id, entry == all.end() ? id : std::string(entry->says)});
+  if (finding.verdict == "right") finding.verdict = "convention";
+}
+
+}  // namespace
+
+void take_sizes(const Json& given, judge::Sizes& sizes) {
+  if (!given.is_object()) throw UsageError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
+  const std::map<std::string, Index*> places = {
+      {"batch", &sizes.batch}, {"length", &sizes.length},     {"memory", &sizes.memory},    {"embed", &sizes.embed},
+      {"heads", &sizes.heads}, {"kv_heads", &sizes.kv_heads}, {"head_dim", &sizes.head_dim}};
+  for (const auto& [key, place] : places) {
+    const auto found = given.find(key);
+    if (found == given.end() || found->is_null()) continue;
+    const Index most = key == "embed" ? kMostEmbed : kMostOther;
+    const bool whole = found->is_number_integer() || found->is_number_unsigned();
+    const double size = found->is_number() ? found->get<double>() : 0;
+    if (!whole || size < 1 || size > static_cast<double>(most))
+      throw UsageError(fmt::format("the size {} must be an integer from 1 to {}: got {}", key, most, found->dump()));
+    *place = static_cast<Index>(size);
+  }
+  const auto says = [&](const char* key) { return given.contains(key) && !given[key].is_null(); };
+  if (says("heads") && !says("kv_heads")) sizes.kv_heads = sizes.heads;
+  if ((says("embed") || says("heads")) && !says("head_dim") && sizes.embed % sizes.heads == 0)
+    sizes.head_dim = sizes.embed / sizes.heads;
+}
+
+Look read_look(const fs::path& folder) {
+  Look look;
+  const auto failed = [&](const std::string& says) {
+    look.verdict = "failed", look.says = says;
+    return look;
+  };
+  const fs::path path = folder / "look.json";
+  if (!readable_file(path)) return failed("the code ended before it was looked at");
+  const Json document = Json::parse(load_text("look.json", path.string()), nullptr, false);
+  if (!document.is_object()) return failed("what was seen of the code (look.json) is not JSON");
+  look.file = text_of(document, "file"), look.name = text_of(document, "name"), look.task = text_of(document, "task");
+  look.verdict = text_of(document, "verdict"), look.says = text_of(document, "says");
+  look.traceback = text_of(document, "traceback");
+  if (const Json notes = document.value("notes", Json::array()); notes.is_array()) {
+    for (const Json& note : notes) {
+      if (note.is_string()) look.notes.push_back(note);
+    }
+  }
+  if (!look.verdict.empty()) {
+    if (look.verdict != "unfilled") look.verdict = "failed";
+    return look;
+  }
+  if (judge::find_task(look.task) == nullptr) return failed("no task is called " + escaped(look.task));
+  look.sizes = judge::default_sizes(look.task);
+  try {
+    take_sizes(document.value("sizes", Json::object()), look.sizes);
+  } catch (const UsageError& error) {
+    return failed(std::string(error.what()) + " (build it smaller: --init dim=48,heads=4)");
+  }
+  if (const Json has = document.value("has", Json::object()); has.is_object()) {
+    const auto said = [&](const char* part, bool otherwise) {
+      return has.contains(part) && has[part].is_boolean() ? has[part].get<bool>() : otherwise;
+    };
+    const bool rate = has.contains("dropout") && has["dropout"].is_number();
+    std::vector<std::string> absent;
+    if (const Json names = has.value("absent", Json::array()); names.is_array()) {
+      for (const Json& name : names) {
+        if (name.is_string()) absent.push_back(name);
+      }
+    }
+    look.owner = {.output = said("output", true),
+                  .absent = absent,
+                  .causal = said("causal", false),
+                  .dropout = rate ? std::optional(has["dropout"].get<double>()) : std::nullopt};
+  }
+  if (const Json assignments = document.value("assignments", Json::array()); assignments.is_array()) {
+    for (const Json& one : assignments) {
+      if (one.is_object()) look.assignments.push_back({text_of(one, "label"), text_of(one, "convention")});
+    }
+  }
+  if (look.assignments.empty()) look.assignments.push_back({});
+  return look;
+}
+
+fs::path probe_path(const fs::path& folder, std::size_t n) { return folder / fmt::format("probe-{}.safetensors", n); }
+fs::path answer_path(const fs::path& folder, std::size_t n) { return folder / fmt::format("answer-{}.safetensors", n); }
+
+std::vector<StateDict> read_probes(const fs::path& folder) {
+  std::vector<StateDict> probes;
+  for (std::error_code error; fs::exists(probe_path(folder, probes.size()), error);) {
+    probes.push_back(load_safetensors("--answers", probe_path(folder, probes.size()).string()));
+  }
+  return probes;
+}
+
+std::vector<judge::Answer> read_answers(const fs::path& folder, std::size_t count) {
+  std::vector<judge::Answer> answers;
+  for (std::size_t n = 0; n < count; ++n) answers.push_back(read_answer(answer_path(folder, n)));
+  return answers;
+}
+
+Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback) {
+  Finding finding;
+  finding.verdict = verdict;
+  finding.checks.push_back({verdict == "unfilled" ? "filled in" : "runs", false, says});
+  finding.traceback = traceback;
+  return finding;
+}
+
+Finding judge_folder(const fs::path& folder, const Look& look, const std::vector<StateDict>& probes) {
+  Finding best;
+  for (std::size_t n = 0; n < std::max<std::size_t>(look.assignments.size(), 1); ++n) {
+    const fs::path place = n == 0 ? folder : folder / fmt::format("assignment-{}", n);
+    Finding finding = judge::judge(look.task, probes, read_answers(place, probes.size()));
+    const Look::Assignment assignment = n < look.assignments.size() ? look.assignments[n] : Look::Assignment();
+    if (finding.right()) add_convention(finding, assignment.convention);
+    if (look.assignments.size() > 1 && !assignment.label.empty())
+      finding.notes.push_back("this rests on reading the parameters as " + assignment.label +
+                              "; --map NAME=YOURS says otherwise");
+    if (n == 0 || rank(finding) < rank(best)) best = std::move(finding);
+    if (best.right()) break;
+  }
+  best.file = look.file, best.name = look.name, best.task = look.task;
+  best.notes.insert(best.notes.end(), look.notes.begin(), look.notes.end());
+  return best;
+}
+
+}  // namespace qkv::cli

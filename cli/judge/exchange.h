@@ -1,0 +1,48 @@
+// The files of a judgement in one folder: probes, answers, and what the runner saw (docs/practice.md). Not: who writes the answers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "judge/judge.h"
+#include "support/json.h"
+
+namespace qkv::cli {
+
+/// What the runner says about the code: look.json.
+struct Look {
+  std::string file = {}, name = {}, task = {};
+  std::string verdict = {}, says = {}, traceback = {};  ///< verdict: "failed" or "unfilled" when it could not be prepared
+  judge::Sizes sizes = {};
+  judge::Owner owner = {};
+  struct Assignment {
+    std::string label, convention;
+  };
+  std::vector<Assignment> assignments = {};  ///< at least one
+  std::vector<std::string> notes = {};
+};
+
+/// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they are not said.
+/// UsageError with the key for a size that cannot be.
+void take_sizes(const Json& given, judge::Sizes& sizes);
+
+/// A look.json that cannot be understood is a verdict "failed".
+Look read_look(const std::filesystem::path& folder);
+
+/// Names are probe-0.safetensors, probe-1.safetensors, ...
+std::filesystem::path probe_path(const std::filesystem::path& folder, std::size_t n);
+std::filesystem::path answer_path(const std::filesystem::path& folder, std::size_t n);
+
+std::vector<StateDict> read_probes(const std::filesystem::path& folder);
+/// A file that cannot be read becomes an answer whose metadata says so under `error`.
+std::vector<judge::Answer> read_answers(const std::filesystem::path& folder, std::size_t count);
+
+/// Judges the answers in the folder, under each assignment: the first that is right, otherwise the first that is explained.
+judge::Finding judge_folder(const std::filesystem::path& folder, const Look& look, const std::vector<StateDict>& probes);
+
+/// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
+judge::Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});
+
+}  // namespace qkv::cli

@@ -1,0 +1,29 @@
+// What `qkv judge` was given. Not: how it is written on the command line (cmd_judge.cc).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "judge/child.h"
+#include "judge/exchange.h"
+
+namespace qkv::cli {
+
+struct JudgeOptions {
+  std::string file, name;  ///< of FILE[:NAME]
+  std::string task, python;
+  std::vector<std::pair<std::string, std::string>> map, init;
+  std::string probes, answers, run, sizes;
+  bool hint = false, json = false, speed = false, sandbox = false, catalogue = false;
+  double seconds = 60;
+  std::uint64_t memory_mb = 4096, seed = 0;
+
+  Limits limits() const { return {.seconds = seconds, .memory = memory_mb << 20}; }
+};
+
+/// The sizes of a task's probes: the task's own, and what --sizes says.
+judge::Sizes sizes_of(const JudgeOptions& options);
+
+}  // namespace qkv::cli

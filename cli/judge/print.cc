@@ -1,0 +1,169 @@
+#include "judge/print.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "support/claim.h"
+#include "support/text.h"
+
+namespace qkv::cli {
+namespace {
+
+using judge::Finding;
+using judge::Mistake;
+
+struct Term {
+  std::string_view name, formula, part;
+};
+constexpr std::string_view kAttention = "softmax(QK^T / sqrt(d) + mask) V W_o";
+constexpr std::array<Term, 14> kTerms = {{
+    {"projection", "Q = x W_q,  K = x W_k,  V = x W_v;  softmax(QK^T / sqrt(d) + mask) V W_o",
+     "Q = x W_q,  K = x W_k,  V = x W_v"},
+    {"heads", "[B, L, E] -> [B, L, H, d] -> [B, H, L, d];  softmax(QK^T / sqrt(d) + mask) V W_o",
+     "[B, L, E] -> [B, L, H, d] -> [B, H, L, d]"},
+    {"scores", kAttention, "QK^T"},
+    {"scale", kAttention, "/ sqrt(d)"},
+    {"mask", kAttention, "+ mask"},
+    {"softmax", kAttention, "softmax"},
+    {"values", kAttention, ") V"},
+    {"output", kAttention, "W_o"},
+    {"gradient", "dS = P * (dP - rowsum(P * dP)),  dQ = dS K / sqrt(d),  dK = dS^T Q / sqrt(d),  dV = P^T dO", "dS"},
+    {"dropout", "dropout(softmax(QK^T / sqrt(d) + mask)) V W_o", "dropout"},
+    {"state", "K = [K of the past; K now],  V = [V of the past; V now];  softmax(QK^T / sqrt(d) + mask) V W_o",
+     "K = [K of the past; K now],  V = [V of the past; V now]"},
+    {"positions", "softmax((R(i) q_i)^T (R(j) k_j) / sqrt(d) + mask) V", "(R(i) q_i)^T (R(j) k_j)"},
+    {"blocks", "m' = max(m, S);  l' = exp(m - m') l + sum exp(S - m');  O' = exp(m - m') O + exp(S - m') V;  out = O / l",
+     "m' = max(m, S);  l' = exp(m - m') l + sum exp(S - m');  O' = exp(m - m') O + exp(S - m') V;  out = O / l"},
+    {"training", "loss = mean of -log p(next token);  parameter -= lr * gradient",
+     "loss = mean of -log p(next token);  parameter -= lr * gradient"},
+}};
+
+/// Every line of a text, made safe for a terminal, indented.
+void print_block(const std::string& text, const std::string& indent = "  ") {
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    const std::size_t start = std::min(line.find_first_not_of(' '), line.size());
+    print_line(indent + std::string(start, ' ') + one_line(line.substr(start)));
+  }
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+/// "wrong: no-scale"; what it means follows, in lines that fit.
+std::string headline(const Finding& finding, bool hint) {
+  if (finding.verdict == "unknown") return "wrong: no mistake of the catalogue explains it, nor do two together";
+  if (finding.verdict == "failed" || finding.verdict == "unfilled") {
+    const std::string says = finding.checks.empty() ? std::string() : finding.checks.back().detail;
+    return (finding.verdict == "failed" ? "failed: " : "unfilled: ") + one_line(says);
+  }
+  if (finding.verdict == "convention") return "right, by another convention";
+  if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
+  if (finding.mistakes.size() > 1) return fmt::format("wrong: {} mistakes together", finding.mistakes.size());
+  return hint ? "wrong" : "wrong: " + finding.mistakes.front().id;
+}
+
+void print_mistake(const Finding& finding, const Mistake& mistake, bool hint) {
+  print_line();
+  if (hint) return print_line(wrapped(mistake.hint, 2));
+  if (finding.mistakes.size() > 1) print_line("  " + bold(mistake.id));
+  print_line(wrapped(mistake.says, 2));
+  if (!mistake.same_as.empty())
+    print_line(wrapped("The same function, and so not to be told apart: " + joined(mistake.same_as), 2));
+  const judge::Task* task = judge::find_task(finding.task);
+  const std::vector<std::string> formula = formula_of(mistake.term, task == nullptr || task->has("output"));
+  if (!formula.empty()) {
+    print_line();
+    print_line("  " + formula[0]);
+    print_line("  " + bold(formula[1]));
+  }
+  if (!mistake.read.empty()) print_line(faint("  read: ") + mistake.read);
+}
+
+/// What was compared where all is right, what differs where nothing explains it.
+void print_checks(const Finding& finding) {
+  if (finding.right()) {
+    std::vector<std::string> names;
+    for (const judge::Check& check : finding.checks) names.push_back(check.name);
+    if (!names.empty()) print_line(faint(wrapped(fmt::format("{} checks: {}", names.size(), one_line(joined(names))), 2)));
+  } else if (finding.verdict == "unknown") {
+    for (const judge::Check& check : finding.checks) {
+      if (!check.ok)
+        print_line(faint("  not right: ") + one_line(check.name + (check.detail.empty() ? "" : ": " + check.detail)));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> formula_of(std::string_view term, bool with_output) {
+  const auto found = std::ranges::find(kTerms, term, &Term::name);
+  if (found == kTerms.end()) return {};
+  std::string formula(found->formula);
+  std::size_t at = formula.find(found->part), length = found->part.size();
+  if (term == "values") at += 2, length = 1;  // the V after the parenthesis
+  constexpr std::string_view kOutput = " W_o";
+  if (!with_output && term != "output" && formula.ends_with(kOutput)) formula.resize(formula.size() - kOutput.size());
+  return {formula, std::string(at, ' ') + std::string(length, '^')};
+}
+
+Json to_json(const Finding& finding) {
+  Json mistakes = Json::array(), conventions = Json::array(), checks = Json::array();
+  for (const Mistake& mistake : finding.mistakes) {
+    mistakes.push_back({{"id", mistake.id},
+                        {"same_as", mistake.same_as},
+                        {"says", mistake.says},
+                        {"hint", mistake.hint},
+                        {"evidence", mistake.evidence},
+                        {"term", mistake.term},
+                        {"read", mistake.read}});
+  }
+  for (const judge::Convention& one : finding.conventions) conventions.push_back({{"id", one.id}, {"says", one.says}});
+  for (const judge::Check& one : finding.checks) checks.push_back({{"name", one.name}, {"ok", one.ok}, {"detail", one.detail}});
+  return {{"file", finding.file},
+          {"name", finding.name},
+          {"task", finding.task},
+          {"verdict", finding.verdict},
+          {"mistakes", mistakes},
+          {"conventions", conventions},
+          {"checks", checks},
+          {"notes", finding.notes},
+          {"evidence", finding.evidence},
+          {"traceback", finding.traceback},
+          {"seconds", finding.seconds}};
+}
+
+void print_finding(const Finding& finding, bool hint) {
+  print_line(bold(headline(finding, hint)));
+  std::string what = one_line(finding.file) + (finding.name.empty() ? "" : ":" + one_line(finding.name));
+  if (!finding.task.empty()) what += ", judged as " + one_line(finding.task);
+  print_line(faint("  " + what));
+  if (finding.right()) {
+    for (const judge::Convention& one : finding.conventions) print_line("\n" + wrapped(one.says, 2));
+  }
+  for (const Mistake& mistake : finding.mistakes) print_mistake(finding, mistake, hint);
+  if (!finding.evidence.empty()) {
+    print_line();
+    print_block(finding.evidence);
+  }
+  if (finding.right()) {
+    print_line();
+  } else {
+    for (const judge::Convention& one : finding.conventions) print_line("\n" + faint(wrapped("Not wrong: " + one.says, 2)));
+  }
+  print_checks(finding);
+  if (!finding.traceback.empty()) {
+    print_line();
+    print_block(finding.traceback);
+  }
+  for (const std::string& note : finding.notes) print_line(faint("  note: ") + one_line(note));
+}
+
+}  // namespace qkv::cli

@@ -1,0 +1,167 @@
+#include "judge/python.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+
+#include "core/embedded_file.h"
+#include "core/escape.h"
+#include "judge/sandbox.h"
+#include "judge/speed.h"
+#include "qkv/io/file.h"
+#include "qkv/io/safetensors.h"
+#include "support/command.h"
+
+namespace qkv::inline v0 {
+std::span<const EmbeddedFile> embedded_runner();
+}
+
+namespace qkv::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using judge::Finding;
+
+constexpr int kAlternatives = 8;       // readings of ambiguous parameters that are tried
+constexpr std::size_t kLastLines = 6;  // of standard error that are shown
+
+fs::path interpreter(const std::string& asked) {
+  if (!asked.empty()) {
+    const fs::path found = find_program(asked);
+    if (found.empty()) throw UsageError("--python " + escaped(asked) + ": is no program that can be run");
+    return found;
+  }
+  if (const char* environment = std::getenv("VIRTUAL_ENV"); environment != nullptr && *environment != '\0') {
+    const fs::path found = find_program((fs::path(environment) / "bin" / "python").string());
+    if (!found.empty()) return found;
+  }
+  const fs::path found = find_program("python3");
+  if (found.empty()) throw UsageError("no python3 was found: install Python with NumPy, or name one with --python");
+  return found;
+}
+
+void write_runner(const fs::path& folder) {
+  for (const EmbeddedFile& file : embedded_runner()) {
+    const fs::path path = folder / file.name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << file.text;
+  }
+}
+
+/// A number, true, false, null where the text is one; otherwise the text.
+Json value_of(const std::string& text) {
+  const Json value = Json::parse(text, nullptr, false);
+  return value.is_primitive() && !value.is_discarded() ? value : Json(text);
+}
+
+Json request_of(const JudgeOptions& options) {
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  Json map = Json::object(), init = Json::object();
+  for (const auto& [name, theirs] : options.map) map[name] = theirs;
+  for (const auto& [name, value] : options.init) init[name] = value_of(value);
+  return {{"file", fs::absolute(options.file).string()},
+          {"name", or_null(options.name)},
+          {"task", or_null(options.task)},
+          {"map", map},
+          {"init", init},
+          {"alternatives", kAlternatives},
+          {"speed", options.speed ? speed_sizes() : Json()}};
+}
+
+/// One judgement's process and folders.
+class Judgement {
+ public:
+  explicit Judgement(const JudgeOptions& options)
+      : options_(options), python_(interpreter(options.python)), folder_(scratch_.path() / "exchange") {
+    fs::create_directories(folder_);
+    write_runner(scratch_.path() / "_judge");
+    std::ofstream(folder_ / "request.json") << request_of(options).dump(1, ' ', false, Json::error_handler_t::replace);
+  }
+
+  Finding finding(Json* speed) {
+    Child child(command(), scratch_);
+    const bool looked = child.line() == "looked";
+    const Look look = read_look(folder_);
+    if (!look.verdict.empty() && (looked || fs::exists(folder_ / "look.json")))
+      return named(not_judged(look.verdict, look.says, look.traceback), look);
+    if (!looked) return named(died(child.end(), "while it was loaded or first called"), look);
+    std::vector<StateDict> probes = judge::make_probes(look.task, look.sizes, options_.seed, look.owner);
+    for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder_, n), probes[n]);
+    child.say("run");
+    const bool done = child.line() == "done";
+    const ChildEnd end = child.end();
+    if (!done) return named(died(end, during(probes)), look);
+    if (speed != nullptr) *speed = speed_of(look.task, folder_);
+    return judge_folder(folder_, look, probes);
+  }
+
+ private:
+  ChildCommand command() const {
+    std::vector<std::string> words = {python_.string(), "-I", "-B", (scratch_.path() / "_judge").string(), folder_.string()};
+    if (options_.sandbox) {
+      const fs::path home = fs::absolute(python_).parent_path().parent_path();  // of an environment
+      words = sandboxed(words, scratch_, {fs::absolute(options_.file).parent_path(), home});
+    }
+    return {.words = words,
+            .out = out(),
+            .err = err(),
+            .channel = true,
+            .own_namespace = !options_.sandbox,  // it makes one itself
+            .limits = options_.limits()};
+  }
+  fs::path out() const { return scratch_.path() / "stdout"; }
+  fs::path err() const { return scratch_.path() / "stderr"; }
+
+  static Finding named(Finding finding, const Look& look) {
+    finding.file = look.file, finding.name = look.name, finding.task = look.task;
+    finding.notes.insert(finding.notes.end(), look.notes.begin(), look.notes.end());
+    return finding;
+  }
+
+  /// "while it computed the probe "large scores"": the first without an answer.
+  std::string during(const std::vector<StateDict>& probes) const {
+    std::size_t n = 0;
+    while (n < probes.size() && fs::exists(answer_path(folder_, n))) ++n;
+    if (n == probes.size()) return "after its last answer";
+    const auto name = probes[n].metadata.find("name");
+    return "while it computed the probe " + escaped(name == probes[n].metadata.end() ? std::to_string(n) : name->second);
+  }
+
+  Finding died(const ChildEnd& end, const std::string& when) const {
+    const std::string last = last_lines(err(), kLastLines);
+    if (last.find("No module named 'numpy'") != std::string::npos) {
+      throw UsageError(escaped(python_.string()) + " has no NumPy: install it there, or name another Python with --python");
+    }
+    if (end.how == ChildEnd::How::kNotStarted) throw UsageError(escaped(python_.string()) + ": " + end.text(options_.limits()));
+    return not_judged("failed", end.text(options_.limits()) + ", " + when, last);
+  }
+
+  const JudgeOptions& options_;
+  Scratch scratch_;
+  fs::path python_, folder_;
+};
+
+}  // namespace
+
+Finding judge_python(const JudgeOptions& options, Json* speed) {
+  const auto start = std::chrono::steady_clock::now();
+  std::error_code error;
+  if (!fs::is_regular_file(options.file, error)) throw UsageError(escaped(options.file) + ": no such file");
+  if (fs::path(options.file).extension() != ".py") {
+    throw UsageError(escaped(options.file) +
+                     ": only Python is run as it is; a program of another language is judged with "
+                     "--run './program {in} {out}' --task NAME");
+  }
+  if (options.sandbox) require_sandbox();
+  Finding finding = Judgement(options).finding(speed);
+  finding.file = options.file;
+  if (finding.name.empty()) finding.name = options.name;
+  if (finding.task.empty()) finding.task = options.task;
+  finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return finding;
+}
+
+}  // namespace qkv::cli

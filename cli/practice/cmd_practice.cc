@@ -1,0 +1,133 @@
+// `qkv practice`: the ladder of exercises, and one of them to fill in. Not: whether it was filled in well (judge).
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "core/escape.h"
+#include "judge/task.h"
+#include "practice/ladder.h"
+#include "support/claim.h"
+#include "support/command.h"
+#include "support/json.h"
+#include "support/options.h"
+
+namespace qkv::cli {
+namespace {
+
+using judge::Task;
+
+struct Options {
+  std::string name;
+  bool numpy = false, torch = false, cpp = false, solution = false, json = false;
+
+  std::vector<Language> asked() const {
+    std::vector<Language> languages;
+    if (numpy) languages.push_back(Language::kNumpy);
+    if (torch) languages.push_back(Language::kTorch);
+    if (cpp) languages.push_back(Language::kCpp);
+    return languages;
+  }
+};
+
+std::string joined(const std::vector<Language>& languages) {
+  std::string text;
+  for (const Language language : languages) text += (text.empty() ? "" : ", ") + std::string(language_name(language));
+  return text;
+}
+
+const Task& task_called(const std::string& name) {
+  if (const Task* task = judge::find_task(name)) return *task;
+  std::string names;
+  for (const Task& task : judge::tasks()) names.append(names.empty() ? "" : ", ").append(task.name);
+  throw UsageError("no exercise is called " + escaped(name) + ": there are " + names);
+}
+
+Language chosen(const Task& task, const Options& options) {
+  const std::vector<Language> asked = options.asked(), there = languages_of(task.name);
+  if (asked.size() > 1) throw UsageError("--numpy, --torch and --cpp: give one of them");
+  if (there.empty()) throw UsageError("the exercise " + options.name + " has no file to fill in");
+  if (asked.empty()) return there.front();
+  if (std::ranges::find(there, asked.front()) == there.end()) {
+    throw UsageError("the exercise " + options.name + " has no file for --" + std::string(language_name(asked.front())) +
+                     ": it has " + joined(there));
+  }
+  return asked.front();
+}
+
+Json to_json(const Task& task) {
+  Json languages = Json::array();
+  for (const Language language : languages_of(task.name)) languages.push_back(language_name(language));
+  const auto signatures = [&](const std::vector<std::string_view>& names) {
+    Json all = Json::array();
+    for (const std::string_view name : names) {
+      if (const std::string found = signature(task.name, name); !found.empty()) all.push_back(found);
+    }
+    return all;
+  };
+  return {{"name", task.name},
+          {"title", task.title},
+          {"teaches", task.teaches},
+          {"article", task.article},
+          {"functions", signatures(task.functions)},
+          {"classes", signatures(task.classes)},
+          {"languages", languages}};
+}
+
+void print_ladder() {
+  std::size_t names = 0;
+  for (const Task& task : judge::tasks()) names = std::max(names, task.name.size());
+  const auto row = [&](const auto& number, std::string_view name, std::string_view article, std::string_view teaches) {
+    const std::string start = fmt::format("{:>2}  {:<{}}  {:<13}  ", number, name, names, article);
+    return start + wrapped(teaches, start.size()).substr(start.size());
+  };
+  print_line(faint(row("", "exercise", "article", "what it teaches")));
+  int number = 0;
+  for (const Task& task : judge::tasks()) print_line(row(++number, task.name, task.article, task.teaches));
+  print_line();
+  print_line("qkv practice v3 > v3.py    a file to fill in (--numpy, --torch, --cpp; --solution prints one, commented)");
+  print_line("qkv judge v3.py            right, or what is wrong");
+}
+
+int run(const Options& options) {
+  if (options.name.empty()) {
+    if (!options.asked().empty() || options.solution)
+      throw UsageError("--numpy, --torch, --cpp and --solution are about one exercise: name it");
+    if (!options.json) {
+      print_ladder();
+      return 0;
+    }
+    Json document = Json::array();
+    for (const Task& task : judge::tasks()) document.push_back(to_json(task));
+    print_json(document);
+    return 0;
+  }
+  const Task& task = task_called(options.name);
+  if (options.json) {
+    if (!options.asked().empty() || options.solution) throw UsageError("--json describes an exercise: leave the others out");
+    print_json(to_json(task));
+    return 0;
+  }
+  const Language language = chosen(task, options);
+  const std::string_view text = *exercise(task.name, language);
+  print(options.solution ? solution_of(text, language) : skeleton_of(text, language));
+  return 0;
+}
+
+std::function<int()> declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("NAME", options->name, "The exercise; without it: the ladder")->type_name("NAME");
+  app.add_flag("--numpy", options->numpy, "As functions of NumPy arrays");
+  app.add_flag("--torch", options->torch, "As PyTorch modules (default where the exercise has one)");
+  app.add_flag("--cpp", options->cpp, "As a program in C++, judged with qkv judge --run");
+  app.add_flag("--solution", options->solution, "Filled in, commented");
+  add_json_option(app, options->json);
+  return [options] { return run(*options); };
+}
+
+const bool added = add_command({"practice", "Exercises: attention to write by hand, from the formula to a training step",
+                                "qkv practice\n  qkv practice v3 > v3.py\n  qkv judge v3.py", declare});
+
+}  // namespace
+}  // namespace qkv::cli

@@ -1,0 +1,134 @@
+// qkv practice rope --cpp ; when done: qkv judge --run './rope {in} {out}' --task rope
+// c++ -std=c++20 -O2 rope.cc -o rope $(pkg-config --cflags --libs qkv-io)
+//
+// Rotary positions: each pair of columns turns by an angle that grows with the token's position. No article has it.
+//
+//     x            [B, H, T, d]    queries or keys; d is even
+//     positions    [T]             position of each token; they need not begin at 0
+//     base         10000           pair i turns by positions * base^(-2i / d), i = 0 .. d/2 - 1
+//     rope and rope_attention return [B, H, T, d]
+//
+// Pair i is columns i and i + d/2, as in Llama's files of Hugging Face. It turns counter-clockwise: (1, 0) becomes (cos, sin).
+// Attention then sees how far apart two tokens are, not where they are.
+// Judged: pairs, angles and base; what is turned in attention; that positions moved by 5 give the same attention. No mask.
+
+#include <qkv/io/safetensors.h>
+#include <qkv/state_dict.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+using qkv::Index;
+
+/// Numbers in row-major order: a(b, h, i, c) is element [b, h, i, c]. New ones are zero.
+struct Array {
+  std::vector<Index> sizes;
+  std::vector<double> data;
+
+  Array() = default;
+  explicit Array(std::vector<Index> of) : sizes(std::move(of)), data(qkv::checked_count(sizes)) {}
+  bool empty() const { return sizes.empty(); }
+
+  template <class... Places>
+  std::size_t place(Places... places) const {
+    std::size_t at = 0, axis = 0;
+    ((at = at * sizes[axis++] + places), ...);
+    return at;
+  }
+  template <class... Places>
+  double& operator()(Places... places) {
+    return data[place(places...)];
+  }
+  template <class... Places>
+  double operator()(Places... places) const {
+    return data[place(places...)];
+  }
+};
+
+Array rope(const Array& x, const Array& positions, double base) {
+  // solution: an angle for each token and pair, then the rotation
+  const Index B = x.sizes[0], H = x.sizes[1], T = x.sizes[2], half = x.sizes[3] / 2;
+  Array y(x.sizes);
+  for (Index b = 0; b < B; ++b) {
+    for (Index h = 0; h < H; ++h) {
+      for (Index t = 0; t < T; ++t) {
+        for (Index i = 0; i < half; ++i) {
+          const double angle = positions(t) * std::pow(base, -static_cast<double>(i) / half);  // 2i / d is i / half
+          const double first = x(b, h, t, i), second = x(b, h, t, half + i);
+          y(b, h, t, i) = first * std::cos(angle) - second * std::sin(angle);
+          y(b, h, t, half + i) = second * std::cos(angle) + first * std::sin(angle);
+        }
+      }
+    }
+  }
+  return y;
+  // end
+}
+
+Array rope_attention(const Array& q, const Array& k, const Array& v, const Array& positions, double base) {
+  // solution: turn what is compared, then attention
+  const Index B = q.sizes[0], H = q.sizes[1], T = q.sizes[2], d = q.sizes[3];
+  const Array turned_q = rope(q, positions, base), turned_k = rope(k, positions, base);  // values carry no position
+  Array out(q.sizes);
+  std::vector<double> weights(T);
+  for (Index b = 0; b < B; ++b) {
+    for (Index h = 0; h < H; ++h) {
+      for (Index i = 0; i < T; ++i) {
+        for (Index j = 0; j < T; ++j) {
+          double score = 0;
+          for (Index c = 0; c < d; ++c) score += turned_q(b, h, i, c) * turned_k(b, h, j, c);
+          weights[j] = score / std::sqrt(d);
+        }
+        const double largest = *std::ranges::max_element(weights);
+        double sum = 0;
+        for (double& weight : weights) sum += weight = std::exp(weight - largest);
+        for (Index j = 0; j < T; ++j) {
+          for (Index c = 0; c < d; ++c) out(b, h, i, c) += weights[j] / sum * v(b, h, j, c);
+        }
+      }
+    }
+  }
+  return out;
+  // end
+}
+
+// The files, from here on. Nothing is left to do below.
+
+/// A tensor of the probe; empty where it has none of that name.
+Array read(const qkv::StateDict& probe, const char* name) {
+  Array array;
+  if (!probe.contains(name)) return array;
+  const qkv::Tensor<double> tensor = qkv::to_f64(probe.at(name));
+  array.sizes = tensor.sizes();
+  array.data.assign(tensor.span().begin(), tensor.span().end());
+  return array;
+}
+
+qkv::AnyTensor tensor(const Array& array) {
+  qkv::Tensor<double> copy(array.sizes);
+  std::ranges::copy(array.data, copy.data());
+  return qkv::any_tensor(copy);
+}
+
+int main(int count, char** arguments) {
+  try {
+    if (count != 3) throw std::runtime_error("usage: rope in.safetensors out.safetensors");
+    const qkv::StateDict probe = qkv::io::load_safetensors(arguments[1]);
+    qkv::StateDict answer;
+    const Array positions = read(probe, "positions");
+    const double base = std::stod(probe.metadata.at("base"));
+    answer.add("turned", tensor(rope(read(probe, "x"), positions, base)));
+    answer.add("out", tensor(rope_attention(read(probe, "q"), read(probe, "k"), read(probe, "v"), positions, base)));
+    qkv::io::save_safetensors(arguments[2], answer);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return std::string_view(error.what()).starts_with("fill in") ? 3 : 1;  // 3: not yet filled in
+  }
+}

@@ -1,0 +1,114 @@
+// qkv practice sdpa --cpp ; when done: qkv judge --run './sdpa {in} {out}' --task sdpa
+// c++ -std=c++20 -O2 sdpa.cc -o sdpa $(pkg-config --cflags --libs qkv-io)
+//
+// Scaled dot-product attention: the formula itself. Article 003.
+//
+// Each query is compared with every key, scaled by the width of a key; the softmax of these scores weighs the values.
+//
+//     q       [B, H, Tq, d]     queries
+//     k, v    [B, H, Tk, d]     keys and values; Tk need not be Tq
+//     mask    [B, 1, Tq, Tk]    1: may look, 0: may not. Empty: may look everywhere
+//     returns out [B, H, Tq, d]
+//
+// A query that may look nowhere gives zeros, a mean or NaN: each is accepted, and named.
+// Judged: the output; the mask; scores in the hundreds, which must not overflow.
+
+#include <qkv/io/safetensors.h>
+#include <qkv/state_dict.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+using qkv::Index;
+
+/// Numbers in row-major order: a(b, h, i, c) is element [b, h, i, c]. New ones are zero.
+struct Array {
+  std::vector<Index> sizes;
+  std::vector<double> data;
+
+  Array() = default;
+  explicit Array(std::vector<Index> of) : sizes(std::move(of)), data(qkv::checked_count(sizes)) {}
+  bool empty() const { return sizes.empty(); }
+
+  template <class... Places>
+  std::size_t place(Places... places) const {
+    std::size_t at = 0, axis = 0;
+    ((at = at * sizes[axis++] + places), ...);
+    return at;
+  }
+  template <class... Places>
+  double& operator()(Places... places) {
+    return data[place(places...)];
+  }
+  template <class... Places>
+  double operator()(Places... places) const {
+    return data[place(places...)];
+  }
+};
+
+Array sdpa(const Array& q, const Array& k, const Array& v, const Array& mask) {
+  // solution: for each query: scores, scale, mask, softmax, values
+  const Index B = q.sizes[0], H = q.sizes[1], Tq = q.sizes[2], Tk = k.sizes[2], d = q.sizes[3];
+  Array out({B, H, Tq, d});
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();  // the score of a key that may not be seen
+  std::vector<double> weights(Tk);                                      // of one query: nothing of Tq x Tk is needed
+  for (Index b = 0; b < B; ++b) {
+    for (Index h = 0; h < H; ++h) {
+      for (Index i = 0; i < Tq; ++i) {
+        for (Index j = 0; j < Tk; ++j) {
+          double score = 0;
+          for (Index c = 0; c < d; ++c) score += q(b, h, i, c) * k(b, h, j, c);
+          const bool seen = mask.empty() || mask(b, 0, i, j) != 0;
+          weights[j] = seen ? score / std::sqrt(d) : kHidden;  // before the softmax, so that the rest still sums to 1
+        }
+        const double largest = *std::ranges::max_element(weights);
+        if (largest == kHidden) continue;  // may look nowhere: a row of zeros
+        double sum = 0;
+        for (double& weight : weights) sum += weight = std::exp(weight - largest);  // exp of 0 at most cannot overflow
+        for (Index j = 0; j < Tk; ++j) {
+          for (Index c = 0; c < d; ++c) out(b, h, i, c) += weights[j] / sum * v(b, h, j, c);
+        }
+      }
+    }
+  }
+  return out;
+  // end
+}
+
+// The files, from here on. Nothing is left to do below.
+
+/// A tensor of the probe; empty where it has none of that name.
+Array read(const qkv::StateDict& probe, const char* name) {
+  Array array;
+  if (!probe.contains(name)) return array;
+  const qkv::Tensor<double> tensor = qkv::to_f64(probe.at(name));
+  array.sizes = tensor.sizes();
+  array.data.assign(tensor.span().begin(), tensor.span().end());
+  return array;
+}
+
+qkv::AnyTensor tensor(const Array& array) {
+  qkv::Tensor<double> copy(array.sizes);
+  std::ranges::copy(array.data, copy.data());
+  return qkv::any_tensor(copy);
+}
+
+int main(int count, char** arguments) {
+  try {
+    if (count != 3) throw std::runtime_error("usage: sdpa in.safetensors out.safetensors");
+    const qkv::StateDict probe = qkv::io::load_safetensors(arguments[1]);
+    qkv::StateDict answer;
+    answer.add("out", tensor(sdpa(read(probe, "q"), read(probe, "k"), read(probe, "v"), read(probe, "mask"))));
+    qkv::io::save_safetensors(arguments[2], answer);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return std::string_view(error.what()).starts_with("fill in") ? 3 : 1;  // 3: not yet filled in
+  }
+}

@@ -1,0 +1,28 @@
+// The exercises that are compiled in: skeleton and solution of each task. Not: which tasks there are, the verdict (src/judge).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qkv::cli {
+
+enum class Language { kNumpy, kTorch, kCpp };
+std::string_view language_name(Language language);  ///< "numpy": its folder and its option
+
+/// In the order in which one is chosen where none is asked for: torch, numpy, cpp.
+std::vector<Language> languages_of(std::string_view task);
+/// The whole file with its markers; nothing when this task has none in this language.
+std::optional<std::string_view> exercise(std::string_view task, Language language);
+
+/// "sdpa(q, k, v, mask=None)", "SelfAttentionV1(hidden_dim)": a function or class of an exercise in Python, as its file has it;
+/// empty when it is in none.
+std::string signature(std::string_view task, std::string_view name);
+
+/// What a person fills in: each region `# solution: ...` to `# end` raises instead, with the words after the colon.
+std::string skeleton_of(std::string_view text, Language language);
+/// The same file filled in, without markers.
+std::string solution_of(std::string_view text, Language language);
+
+}  // namespace qkv::cli

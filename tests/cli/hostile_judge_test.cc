@@ -1,0 +1,178 @@
+// Code that qkv judge runs and that means harm, or has a bug that looks like it: it costs its own verdict and nothing else.
+#include <csignal>
+
+#include "cli/judge_tool.h"
+
+namespace qkv::test {
+namespace {
+
+using Document = nlohmann::json;
+
+class HostileJudge : public JudgeTest {
+ protected:
+  /// Writes a file every 20 ms for as long as it lives, under another session and parent.
+  void write_survivor() {
+    write("beat.sh", "while true; do date +%s%N >> beat; sleep 0.02; done\n");
+    write("survivor.sh", "(setsid sh -c 'setsid sh beat.sh & exit 0' &)\nwhile [ ! -s beat ]; do sleep 0.01; done\n");
+  }
+  void expect_no_beat() const {
+    const std::string before = contents(path("beat"));
+    EXPECT_NE(before, "") << "it never lived";
+    usleep(300'000);
+    EXPECT_EQ(contents(path("beat")), before) << "a process outlived the judgement";
+  }
+  /// A program that is run once a probe.
+  Document run_program(const std::string& words, const Words& more = {}) const {
+    Words all{"--run", words + " {in} {out}", "--task", "sdpa"};
+    all.insert(all.end(), more.begin(), more.end());
+    return finding(all);
+  }
+  /// sdpa whose body is these lines.
+  Document run_python(const std::string& python, const std::string& body, const Words& more = {}) {
+    write("mine.py", "import ctypes, glob, os, signal, sys, time\n\n\ndef sdpa(q, k, v, mask=None):\n" + body);
+    Words all{"mine.py", "--python", python};
+    all.insert(all.end(), more.begin(), more.end());
+    EXPECT_EQ(judge(all).code, 2);
+    return finding(all);
+  }
+  static std::string detail(const Document& found) {
+    EXPECT_EQ(found["verdict"], "failed") << found;
+    return found["checks"].empty() ? "" : found["checks"].back()["detail"].get<std::string>();
+  }
+};
+
+TEST_F(HostileJudge, AnEndlessLoopEndsInTime) {
+  write("loop.sh", "while true; do :; done\n");
+  const double start = now();
+  const Outcome outcome = judge({"--run", "sh loop.sh {in} {out}", "--task", "sdpa", "--time-limit", "1"});
+  EXPECT_LT(now() - start, 8);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(outcome.out.starts_with("failed: it did not end within 1 s (--time-limit)")) << outcome.out;
+}
+
+TEST_F(HostileJudge, AnEndlessLoopInPythonEndsInTime) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write("mine.py", "while True:\n    pass\n");
+  const double start = now();
+  EXPECT_TRUE(has(detail(finding({"mine.py", "--python", python, "--time-limit", "1"})), "within 1 s"));
+  EXPECT_LT(now() - start, 8);
+}
+
+TEST_F(HostileJudge, WhatOutlivesItsParentIsEnded) {
+  write_survivor();
+  write("ends.sh", "sh survivor.sh\nexit 1\n");
+  run_program("sh ends.sh");
+  expect_no_beat();
+}
+
+TEST_F(HostileJudge, WhatOutlivesItsParentIsEndedAtTheTimeLimit) {
+  write_survivor();
+  write("stays.sh", "sh survivor.sh\nsleep 1000\n");
+  EXPECT_TRUE(has(detail(run_program("sh stays.sh", {"--time-limit", "1"})), "within 1 s"));
+  expect_no_beat();
+}
+
+TEST_F(HostileJudge, ManyProcessesThatReplaceThemselvesAreEnded) {
+  QKV_NEEDS_PYTHON(python, "os");
+  write("many.py",
+        "import os, time\nfirst = os.getpid()\nfor i in range(5):\n    if os.fork() == 0: os.setsid()\n"
+        "while True:\n    if os.getpid() == first: time.sleep(1000)\n    open('beat', 'a').write('x')\n    if os.fork(): "
+        "os._exit(0)\n");
+  const double start = now();
+  run_program("'" + python + "' many.py", {"--time-limit", "1"});
+  EXPECT_LT(now() - start, 20);
+  expect_no_beat();
+}
+
+TEST_F(HostileJudge, ASignalThatEndsTheToolEndsItAll) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGKILL}) {
+    SCOPED_TRACE(number);
+    write_survivor();
+    std::filesystem::remove(path("beat"));
+    write("stays.sh", "sh survivor.sh\nsleep 1000\n");
+    const pid_t child = fork();
+    if (child == 0)
+      become_tool({"judge", "--run", "sh stays.sh {in} {out}", "--task", "sdpa"}, {"TMPDIR=" + path("tmp").string()});
+    for (int wait = 0; wait < 200 && contents(path("beat")).empty(); ++wait) usleep(50'000);
+    kill(child, number);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    for (int wait = 0; wait < 100 && !std::filesystem::is_empty(path("tmp")); ++wait) usleep(50'000);
+    EXPECT_TRUE(std::filesystem::is_empty(path("tmp")));
+    expect_no_beat();
+  }
+}
+
+TEST_F(HostileJudge, GigabytesAreRefused) {
+  QKV_NEEDS_PYTHON(python, "os");
+  write("much.py", "x = bytearray(3 << 30)\n");
+  const Document found = run_program("'" + python + "' much.py", {"--memory", "1024"});
+  EXPECT_TRUE(has(detail(found), "exit code 1")) << found;
+  EXPECT_TRUE(has(found["traceback"], "MemoryError")) << found;
+}
+
+TEST_F(HostileJudge, PrintedVerdictsChangeNothing) {
+  write("says.sh", "echo right\necho '{\"verdict\": \"right\"}' >&3\necho done >&4\nexit 0\n");
+  const Document found = run_program("sh says.sh");
+  EXPECT_TRUE(has(detail(found), "{out}")) << found;
+  EXPECT_EQ(judge({"--run", "sh says.sh {in} {out}", "--task", "sdpa"}).code, 2);
+}
+
+TEST_F(HostileJudge, PythonThatLeaves) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  EXPECT_TRUE(has(detail(run_python(python, "    print('right')\n    sys.exit(0)\n")), "sys.exit"));
+  EXPECT_TRUE(has(detail(run_python(python, "    print('right', flush=True)\n    os._exit(0)\n")), "exit code 0"));
+  EXPECT_TRUE(has(detail(run_python(python, "    ctypes.string_at(0)\n")), "signal 11"));
+  EXPECT_TRUE(has(detail(run_python(python, "    x = bytearray(1 << 40)\n")), "MemoryError"));
+}
+
+TEST_F(HostileJudge, PythonThatTamperesWithAnswers) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  const std::string each = "    for one in glob.glob(os.environ['TMPDIR'] + '/exchange/answer-*'):\n";
+  run_python(python, each + "        os.remove(one)\n    return v[..., :1]\n");
+  run_python(python, each + "        open(one, 'wb').write(b'x')\n    return v[..., :1]\n");
+  run_python(python, each + "        os.remove(one)\n        os.mkfifo(one)\n    return v[..., :1]\n");
+  run_python(python, each + "        os.remove(one)\n        os.symlink('/dev/zero', one)\n    return v[..., :1]\n");
+}
+
+TEST_F(HostileJudge, PythonThatAttacksWhatWatchesIt) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  const double start = now();
+  for (const char* number : {"SIGKILL", "SIGSTOP", "SIGTERM"}) {
+    run_python(python, "    os.kill(os.getppid(), signal." + std::string(number) + ")\n    while True: pass\n",
+               {"--time-limit", "1"});
+  }
+  EXPECT_LT(now() - start, 60);
+}
+
+TEST_F(HostileJudge, AFolderWithoutPermissionsIsRemoved) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  run_python(python,
+             "    os.makedirs(os.environ['TMPDIR'] + '/a/b', exist_ok=True)\n    os.chmod(os.environ['TMPDIR'] + '/a', 0)\n    "
+             "os._exit(1)\n");
+}
+
+TEST_F(HostileJudge, ControlCharactersDoNotReachTheTerminal) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write("mine.py", "def sdpa(q, k, v, mask=None):\n    raise ValueError('\\x1b[2Jright\\u202e')\n");
+  const Outcome outcome = judge({"mine.py", "--python", python});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_FALSE(has(outcome.out, "\x1b")) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, "\u202e")) << outcome.out;
+}
+
+TEST_F(HostileJudge, TheSandboxAllowsNoFileAndNoNetwork) {
+  write("mine.sh", "echo x > mark\n");
+  if (std::system("bwrap --ro-bind / / --dev /dev --proc /proc --unshare-net --unshare-pid -- true >/dev/null 2>&1") != 0) {
+    const Outcome outcome = judge({"--run", "sh mine.sh {in} {out}", "--task", "sdpa", "--sandbox"});
+    EXPECT_EQ(outcome.code, 2);
+    GTEST_SKIP() << "bubblewrap is not installed or not allowed: " << outcome.err;
+  }
+  const Document found = run_program("sh mine.sh", {"--sandbox"});
+  EXPECT_TRUE(has(found["traceback"], "Read-only file system")) << found;
+  EXPECT_FALSE(std::filesystem::exists(path("mark")));
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,203 @@
+// qkv judge: how it is called and what it prints. Not: which mistakes are named (tests/judge), hostile code (hostile_judge_test.cc).
+#include <set>
+
+#include "cli/judge_tool.h"
+#include "qkv/io/safetensors.h"
+
+namespace qkv::test {
+namespace {
+
+using Document = nlohmann::json;
+
+class Judge : public JudgeTest {
+ protected:
+  /// Attention in NumPy; `scale` is what the scores are divided by.
+  void write_sdpa(const std::string& file, const std::string& scale = "np.sqrt(q.shape[-1])") {
+    write(file,
+          "import numpy as np\n\n\ndef sdpa(q, k, v, mask=None):\n"
+          "    scores = q @ np.swapaxes(k, -1, -2) / " +
+              scale +
+              "\n"
+              "    if mask is not None:\n        scores = np.where(mask, scores, -1e20)\n"
+              "    weights = np.exp(scores - scores.max(-1, keepdims=True))\n"
+              "    return weights / weights.sum(-1, keepdims=True) @ v\n");
+  }
+};
+
+TEST_F(Judge, ARightFunctionEndsWithZero) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write_sdpa("mine.py");
+  const Outcome outcome = judge({"mine.py", "--python", python});
+  EXPECT_EQ(outcome.code, 0) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with("right, by another convention\n")) << "what an empty row gives: " << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "mine.py:sdpa, judged as sdpa")) << outcome.out;
+  EXPECT_EQ(files(), (Words{"mine.py", "tmp"}));
+}
+
+TEST_F(Judge, AWrongOneIsNamedWithItsPlaceInTheFormula) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write_sdpa("mine.py", "1");
+  const Outcome outcome = judge({"mine.py", "--python", python});
+  EXPECT_EQ(outcome.code, 1) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with("wrong: no-scale\n")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "softmax(QK^T / sqrt(d) + mask) V\n               ^^^^^^^^^\n")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "read: ")) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, "\x1b")) << "colours where there is no terminal";
+
+  const Outcome hint = judge({"mine.py", "--python", python, "--hint"});
+  EXPECT_EQ(hint.code, 1);
+  EXPECT_FALSE(has(hint.out, "no-scale")) << hint.out;
+  EXPECT_FALSE(has(hint.out, "^^^")) << hint.out;
+}
+
+TEST_F(Judge, JsonHasTheKeysOfItsPage) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write_sdpa("mine.py", "1");
+  const Document found = finding({"mine.py", "--python", python});
+  EXPECT_EQ(found["file"], "mine.py");
+  EXPECT_EQ(found["name"], "sdpa");
+  EXPECT_EQ(found["task"], "sdpa");
+  EXPECT_EQ(found["verdict"], "wrong");
+  ASSERT_EQ(found["mistakes"].size(), 1u);
+  EXPECT_EQ(found["mistakes"][0]["id"], "no-scale");
+  for (const char* key : {"same_as", "says", "hint", "evidence", "term", "read"})
+    EXPECT_TRUE(found["mistakes"][0].contains(key)) << key;
+  EXPECT_TRUE(found["conventions"].is_array());
+  ASSERT_FALSE(found["checks"].empty());
+  for (const char* key : {"name", "ok", "detail"}) EXPECT_TRUE(found["checks"][0].contains(key)) << key;
+  EXPECT_GT(found["seconds"], 0);
+}
+
+TEST_F(Judge, ASkeletonIsUnfilled) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write("mine.py", output({"practice", "sdpa", "--numpy"}));
+  const Outcome outcome = judge({"mine.py", "--python", python});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(outcome.out.starts_with("unfilled: ")) << outcome.out;
+}
+
+TEST_F(Judge, AnErrorIsShownWithThePersonsOwnLines) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write("mine.py", "def sdpa(q, k, v, mask=None):\n    return q @ k  # \\x1b\n");
+  const Outcome outcome = judge({"mine.py", "--python", python});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(outcome.out.starts_with("failed: ")) << outcome.out;
+  EXPECT_TRUE(has(outcome.out, "File \"mine.py\", line 2, in sdpa")) << outcome.out;
+  EXPECT_FALSE(has(outcome.out, "_judge")) << "lines of the runner: " << outcome.out;
+}
+
+TEST_F(Judge, TheNameAfterTheColonIsJudged) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write_sdpa("mine.py", "1");
+  write("both.py", contents(path("mine.py")) + "\n\ndef other(q, k, v, mask=None):\n    return v\n");
+  EXPECT_EQ(finding({"both.py:sdpa", "--python", python})["verdict"], "wrong");
+  EXPECT_EQ(finding({"both.py:other", "--task", "sdpa", "--python", python})["name"], "other");
+  const Outcome missing = judge({"both.py:nothing", "--python", python});
+  EXPECT_EQ(missing.code, 2);
+  EXPECT_TRUE(has(missing.out, "sdpa, other")) << missing.out;
+}
+
+TEST_F(Judge, ArgumentsOfOtherNamesAreMapped) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write_sdpa("mine.py");
+  write("odd.py", contents(path("mine.py")) + "\n\ndef odd(eins, zwei, drei):\n    return sdpa(zwei, eins, drei)\n");
+  const Document found =
+      finding({"odd.py:odd", "--task", "sdpa", "--python", python, "--map", "q=zwei", "--map", "k=eins", "--map", "v=drei"});
+  EXPECT_EQ(found["verdict"], "right") << found;
+}
+
+TEST_F(Judge, SpeedIsARatioAtThreeSizes) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write_sdpa("mine.py");
+  const Document found = finding({"mine.py", "--python", python, "--speed"});
+  ASSERT_EQ(found["speed"].size(), 3u);
+  for (const Document& row : found["speed"]) EXPECT_GT(row["qkv"], 0) << row;
+  const Outcome outcome = judge({"mine.py", "--python", python, "--speed"});
+  EXPECT_TRUE(has(outcome.out, "B 16, L 100, E 512, H 8")) << outcome.out;
+}
+
+TEST_F(Judge, APythonWithoutNumPyIsNamed) {
+  write("bare.sh", "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2\nexit 1\n");
+  std::filesystem::permissions(path("bare.sh"), std::filesystem::perms::owner_all);
+  write("mine.py", "def sdpa(q, k, v):\n    return v\n");
+  expect_refused({"judge", "mine.py", "--python", "./bare.sh"}, {"./bare.sh", "has no NumPy", "--python"});
+  expect_refused({"judge", "mine.py", "--python", "./none.sh"}, {"--python", "none.sh"});
+}
+
+TEST_F(Judge, ProbesAndAnswersAreFiles) {
+  output({"judge", "--probes", "probes", "--task", "sdpa", "--sizes", "{\"heads\": 2, \"head_dim\": 5}"});
+  std::size_t count = 0;
+  for (; std::filesystem::exists(path("probes/probe-" + std::to_string(count) + ".safetensors")); ++count) {
+    const StateDict probe = io::load_safetensors(path("probes/probe-" + std::to_string(count) + ".safetensors"));
+    EXPECT_EQ(probe.metadata.at("task"), "sdpa");
+    EXPECT_EQ(probe.at("q").dtype, DType::kF64);
+    EXPECT_EQ(probe.at("q").sizes.at(1), 2);
+    EXPECT_EQ(probe.at("q").sizes.at(3), 5);
+    StateDict answer;  // what nobody would call attention
+    answer.add("out", probe.at("q").clone());
+    io::save_safetensors(path("probes/answer-" + std::to_string(count) + ".safetensors"), answer);
+  }
+  EXPECT_GE(count, 5u);
+  const Document found = finding({"--answers", "probes"});
+  EXPECT_EQ(found["verdict"], "unknown") << found;
+  EXPECT_EQ(judge({"--answers", "probes"}).code, 1);
+  expect_refused({"judge", "--probes", "probes", "--task", "sdpa"}, {"\"probes\"", "empty folder"});
+  expect_refused({"judge", "--answers", "probes", "--task", "mha"}, {"mha", "sdpa"});
+}
+
+TEST_F(Judge, ProgramsAreRunOnceAProbe) {
+  write("copy.sh", "echo called >> calls\ncp \"$1\" \"$2\"\n");
+  const Document copied = finding({"--run", "sh 'copy.sh' {in} \"{out}\"", "--task", "sdpa"});
+  EXPECT_EQ(copied["verdict"], "failed") << "a probe is no answer: " << copied;
+  EXPECT_GE(std::ranges::count(contents(path("calls")), '\n'), 5);
+
+  const Document unfilled = finding({"--run", "sh -c 'echo \"fill in: the scores\" >&2; exit 3' {in} {out}", "--task", "sdpa"});
+  EXPECT_EQ(unfilled["verdict"], "unfilled");
+  EXPECT_EQ(unfilled["checks"][0]["detail"], "fill in: the scores");
+
+  const Document failed = finding({"--run", "sh -c 'echo some reason >&2; exit 3' {in} {out}", "--task", "sdpa"});
+  EXPECT_EQ(failed["verdict"], "failed");
+  EXPECT_TRUE(has(failed["checks"][0]["detail"], "exit code 3")) << failed;
+  EXPECT_EQ(failed["traceback"], "some reason");
+
+  const Document silent = finding({"--run", "true {in} {out}", "--task", "sdpa"});
+  EXPECT_TRUE(has(silent["checks"][0]["detail"], "{out}")) << silent;
+}
+
+TEST_F(Judge, TheCatalogueListsEachIdOnce) {
+  const Document all = json({"judge", "--catalogue", "--json"});
+  EXPECT_GE(all.size(), 90u);
+  std::set<std::string> ids;
+  for (const Document& entry : all) {
+    EXPECT_TRUE(ids.insert(entry["id"]).second) << entry;
+    EXPECT_FALSE(entry["says"].get<std::string>().empty()) << entry;
+    EXPECT_FALSE(entry["tasks"].empty()) << entry;
+  }
+  EXPECT_LT(json({"judge", "--catalogue", "--task", "sdpa", "--json"}).size(), all.size());
+  EXPECT_TRUE(has(output({"judge", "--catalogue"}), "\n  no-scale  "));
+}
+
+TEST_F(Judge, WrongUseIsOneLine) {
+  write("mine.py", "x = 1\n");
+  write("mine.cc", "int main() {}\n");
+  expect_refused({"judge"}, {"FILE.py", "--run"});
+  expect_refused({"judge", "none.py"}, {"\"none.py\"", "no such file"});
+  expect_refused({"judge", "mine.cc"}, {"mine.cc", "--run"});
+  expect_refused({"judge", "mine.py:"}, {"mine.py:"});
+  expect_refused({"judge", "mine.py", "--task", "nonsense"}, {"--task", "nonsense", "sdpa"});
+  expect_refused({"judge", "mine.py", "--map", "W_q"}, {"--map", "NAME=VALUE"});
+  expect_refused({"judge", "mine.py", "--time-limit", "0"}, {"--time-limit"});
+  expect_refused({"judge", "mine.py", "--memory", "0"}, {"--memory"});
+  expect_refused({"judge", "mine.py", "--run", "true {in} {out}"}, {"FILE and --run"});
+  expect_refused({"judge", "--run", "true {in} {out}"}, {"--run", "--task"});
+  expect_refused({"judge", "--run", "true {in}", "--task", "sdpa"}, {"{out}"});
+  expect_refused({"judge", "--run", "true '{in} {out}", "--task", "sdpa"}, {"quote"});
+  expect_refused({"judge", "--run", "./none {in} {out}", "--task", "sdpa"}, {"./none"});
+  expect_refused({"judge", "--probes", "probes"}, {"--task"});
+  expect_refused({"judge", "--answers", "none"}, {"--answers", "none"});
+  expect_refused({"judge", "--probes", "p", "--task", "sdpa", "--sizes", "{\"heads\": 0}"}, {"heads", "0"});
+  expect_refused({"judge", "--catalogue", "--hint"}, {"--hint"});
+}
+
+}  // namespace
+}  // namespace qkv::test
