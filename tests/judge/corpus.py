@@ -1,0 +1,348 @@
+"""Runs `qkv judge` over the corpus: every wrong spelling must be named, every right one right, every hostile one ended.
+
+    python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N]     wrong/ and right/
+    ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a spelling
+    ... --hostile | --programs FOLDER | --pairs N [--random S] | --coverage | --exercises
+
+Prints a line for each miss and a summary; exit code 1 where something was missed. What a spelling is expected to give stands at
+its file's end: EXPECTED {name: id, or ids of one group}, RIGHT, CONVENTION, TASK. Not: whether the spellings do what they say
+(beside.py).
+"""
+
+import argparse
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+EXIT = {"right": 0, "convention": 0, "wrong": 1, "unknown": 1, "failed": 2, "unfilled": 2}
+
+
+class Tool:
+    """The tool, run in an empty folder of its own: what a spelling writes or deletes there is nobody's."""
+
+    def __init__(self, options):
+        self.tool, self.python, self.slowest = str(Path(options.tool).resolve()), options.python, (0, "")
+        self.folder = tempfile.TemporaryDirectory(prefix="qkv-corpus-")
+
+    def __call__(self, *arguments, limit=60):
+        """(finding, exit code, seconds); the finding holds `says` where it is not JSON."""
+        python = [] if "--run" in arguments else ["--python", self.python]
+        command = [self.tool, "judge", "--json", "--time-limit", str(limit), *python, *map(str, arguments)]
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(dir=self.folder.name) as cwd:
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=cwd, timeout=limit + 60)
+            except subprocess.TimeoutExpired:
+                return {"verdict": "never ended"}, None, time.monotonic() - started
+        seconds = time.monotonic() - started
+        try:
+            finding = json.loads(done.stdout)
+        except ValueError:
+            finding = {"verdict": "no JSON", "says": (done.stderr or done.stdout)[-300:].strip()}
+        finding = finding[0] if isinstance(finding, list) and finding else finding
+        if done.returncode != EXIT.get(finding.get("verdict")):
+            finding["verdict"] = f"{finding.get('verdict')} with exit code {done.returncode}"
+        self.slowest = max(self.slowest, (finding.get("seconds") or 0, str(arguments[-1])))
+        return finding, done.returncode, seconds
+
+
+def in_process(tool, arguments):
+    """What the tool would find, by its runner in this process. `arguments` as on its command line."""
+    sys.path.insert(0, str(HERE.parent.parent / "python" / "qkv" / "_judge"))
+    from runner import files
+    from runner.errors import Stop
+    from runner.look import as_json, look_at_file
+    from runner.process import run
+
+    sys.path.pop(0)
+    options = dict(zip(arguments[:-1:2], arguments[1:-1:2]))
+    path, _, name = str(arguments[-1]).partition(":")
+    request = {"file": path, "name": name or None, "task": options.get("--task"), "map": {}, "init": {}, "alternatives": 24, "speed": None}
+    with tempfile.TemporaryDirectory(prefix="qkv-corpus-") as scratch:
+        folder = Path(scratch)
+        output = sys.stdout, sys.stderr
+        try:
+            sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+            subject = look_at_file(request)
+            look = as_json(subject)
+            files.write_json(folder / "look.json", look)
+            seed = ["--seed", str(options.get("--seed", 0))]
+            command = [tool, "judge", "--probes", scratch, "--task", look["task"], "--sizes", json.dumps(look["sizes"]), *seed]
+            subprocess.run(command, check=True, capture_output=True)
+            run(subject, folder, interrupts=False)
+        except Stop as stop:
+            return {"verdict": stop.verdict, "says": stop.says, "traceback": stop.traceback}
+        finally:
+            sys.stdout, sys.stderr = output
+        done = subprocess.run([tool, "judge", "--answers", scratch, "--json"], capture_output=True, text=True)
+        return json.loads(done.stdout) if done.stdout else {"verdict": "no JSON", "says": done.stderr[-300:]}
+
+
+class InProcess:
+    """A Tool whose runner lives on."""
+
+    def __init__(self, options):
+        os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        self.tool, self.slowest = str(Path(options.tool).resolve()), (0, "")
+        self.folder = tempfile.TemporaryDirectory(prefix="qkv-corpus-")
+        self.pool = ProcessPoolExecutor(2)
+
+    def __call__(self, *arguments):
+        started = time.monotonic()
+        finding = self.pool.submit(in_process, self.tool, list(map(str, arguments))).result()
+        self.slowest = max(self.slowest, (finding.get("seconds") or 0, str(arguments[-1])))
+        return finding, None, time.monotonic() - started
+
+    def close(self):
+        self.pool.shutdown()
+
+
+def table(path):
+    """The tables at a file's end; the file itself is not run."""
+    text = path.read_text(encoding="utf-8")
+    begin = re.search(r"^(EXPECTED|RIGHT) = ", text, re.MULTILINE)
+    names = {}
+    exec(text[begin.start() :], names)
+    return names
+
+
+def ids(entry):
+    return {entry["id"], *entry.get("same_as", [])}
+
+
+def told(finding):
+    """A line of what the tool found."""
+    mistakes = [entry["id"] for entry in finding.get("mistakes") or []]
+    conventions = [entry["id"] for entry in finding.get("conventions") or []]
+    failed = [f"{check['name']}: {check.get('detail', '')}" for check in finding.get("checks") or [] if not check["ok"]]
+    says = finding.get("says") or "".join(failed[:1])
+    if finding.get("traceback"):
+        says = f"{says} | {finding['traceback'][-200:]}"
+    return f"{finding.get('verdict')} {mistakes} {conventions} {says}".replace("\n", " ")[:300]
+
+
+def miss_of_wrong(finding, expected):
+    """None where the one mistake is named, or stands in its group."""
+    expected = {expected} if isinstance(expected, str) else set(expected)
+    mistakes = finding.get("mistakes") or []
+    if len(mistakes) == 1 and ids(mistakes[0]) & expected:
+        return None
+    if not mistakes and expected & {entry["id"] for entry in finding.get("conventions") or []}:
+        return None
+    return f"expected {'|'.join(sorted(expected))}, got {told(finding)}"
+
+
+def miss_of_right(finding, convention):
+    if finding.get("verdict") not in ("right", "convention") or finding.get("mistakes"):
+        return f"false alarm: {told(finding)}"
+    if convention and convention not in {entry["id"] for entry in finding.get("conventions") or []}:
+        return f"convention {convention} is not named: {told(finding)}"
+    return None
+
+
+def spellings(options):
+    """(path, name, arguments, judge of the finding) of wrong/ and right/."""
+    for side in ("wrong", "right"):
+        for path in sorted((HERE / side).rglob("*.py")):
+            names = table(path)
+            tasks = names.get("TASK", {})
+            for name in names["EXPECTED"] if side == "wrong" else names["RIGHT"]:
+                if options.filter not in f"{path.relative_to(HERE)}:{name}":
+                    continue
+                arguments = ["--task", tasks[name]] if name in tasks else []
+                if side == "wrong":
+                    yield path, name, arguments, lambda finding, e=names["EXPECTED"][name]: miss_of_wrong(finding, e)
+                else:
+                    convention = names.get("CONVENTION", {}).get(name)
+                    yield path, name, arguments, lambda finding, c=convention: miss_of_right(finding, c)
+
+
+def in_parallel(work, items):
+    """At most two at a time, results in order, as they come."""
+    with ThreadPoolExecutor(2) as pool:
+        yield from pool.map(work, items)
+
+
+def corpus(tool, options):
+    def work(item):
+        (path, name, arguments, judge), seed = item
+        finding, _, _ = tool("--seed", seed, *arguments, f"{path}:{name}")
+        return f"{path.relative_to(HERE)}:{name}", seed, judge(finding)
+
+    items = [(spelling, seed) for spelling in spellings(options) for seed in range(options.seeds)]
+    missed = 0
+    for name, seed, miss in in_parallel(work, items):
+        if miss:
+            missed += 1
+            print(f"{name} (seed {seed}): {miss}", flush=True)
+    print(f"{len(items)} judgements, {missed} missed; the slowest took {tool.slowest[0]:.2f} s: {tool.slowest[1]}")
+    return missed
+
+
+def alive(name):
+    """Process ids by their name."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "comm").read_text().strip() == name:
+                found.add(entry.name)
+        except OSError:
+            pass
+    return found
+
+
+def hostile(tool, options):
+    """Each ends in time with the verdict that it may have, and leaves no process."""
+    missed, limit = 0, 4
+    files = [path for path in sorted((HERE / "hostile").glob("*.py")) if options.filter in path.name]
+    for path in files:
+        expected = ast.literal_eval(re.search(r"EXPECTED = (\{.*\})", path.read_text(encoding="utf-8"))[1])["sdpa"]
+        before = alive("qkv-grandchild")
+        finding, _, seconds = tool("--task", "sdpa", "--memory", "2048", f"{path}:sdpa", limit=limit)
+        expected = {expected} if isinstance(expected, str) else set(expected)
+        problems = [] if finding.get("verdict") in expected else [f"expected {'|'.join(sorted(expected))}"]
+        problems += ["a process is left"] if alive("qkv-grandchild") - before else []
+        problems += [f"{seconds:.0f} s"] if seconds > limit + 5 else []
+        silent = finding.get("verdict") == "failed" and not finding.get("says") and not finding.get("checks")
+        problems += ["nothing is said"] if silent else []
+        if problems:
+            missed += 1
+            print(f"hostile/{path.name}: {', '.join(problems)}: {told(finding)}", flush=True)
+    print(f"{len(files)} hostile files, {missed} missed")
+    return missed
+
+
+def programs(tool, options):
+    """The three of cpp/, built into this folder as qkv_judged_NAME."""
+    missed, folder = 0, Path(options.programs).resolve()
+    for name, task, expected in (("sdpa", "sdpa", None), ("mha", "mha", None), ("sdpa_without_scale", "sdpa", "no-scale")):
+        finding, _, _ = tool("--task", task, "--run", f"{folder}/qkv_judged_{name} {{in}} {{out}}")
+        miss = miss_of_wrong(finding, expected) if expected else miss_of_right(finding, None)
+        if miss:
+            missed += 1
+            print(f"cpp/{name}: {miss}")
+    print(f"3 programs, {missed} missed")
+    return missed
+
+
+def named_in_full(finding, pair):
+    """Both, each in an entry of its own."""
+    mistakes = finding.get("mistakes") or []
+    if len(mistakes) != 2:
+        return False
+    one, other = map(ids, mistakes)
+    return (pair[0] in one and pair[1] in other) or (pair[1] in one and pair[0] in other)
+
+
+def pair_of_mistakes(tool, options):
+    import pairs  # needs NumPy
+
+    chosen = pairs.choose(options.pairs, options.random)
+
+    def work(pair):
+        path = Path(tool.folder.name) / f"{pair[0].id}-{pair[1].id}.py"
+        path.write_text(pairs.source(pair), encoding="utf-8")
+        finding, _, _ = tool("--task", "mha", "--seed", options.random, f"{path}:mha")
+        return pair, finding
+
+    named = 0
+    for pair, finding in in_parallel(work, chosen):
+        full = named_in_full(finding, [mistake.id for mistake in pair])
+        named += full
+        if not full:
+            print(f"{pair[0].id} + {pair[1].id}: {told(finding)}", flush=True)
+    print(f"{named} of {len(chosen)} pairs named in full; the slowest took {tool.slowest[0]:.2f} s")
+    return 0 if named * 10 >= len(chosen) * 9 else 1
+
+
+def exercises(tool, options):
+    """Each solution of `qkv practice` is right, each skeleton unfilled, in NumPy and PyTorch."""
+    tasks = json.loads(subprocess.run([tool.tool, "practice", "--json"], capture_output=True, text=True, check=True).stdout)
+    missed, items = 0, []
+    with tempfile.TemporaryDirectory(prefix="qkv-corpus-") as scratch:
+        for task in tasks:
+            for language in set(task["languages"]) & {"numpy", "torch"}:
+                for solved in (True, False):
+                    path = Path(scratch) / language / ("solved" if solved else "skeleton") / (task["name"].replace("-", "_") + ".py")
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    command = [tool.tool, "practice", task["name"], "--" + language, *(["--solution"] if solved else [])]
+                    path.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
+                    items.append((path, task["name"], "right" if solved else "unfilled"))
+
+        def work(item):
+            return item, tool(str(item[0]))[0]
+
+        for (path, task, expected), finding in in_parallel(work, items):
+            if finding.get("verdict") != expected or (expected == "right" and finding.get("task") != task):
+                missed += 1
+                print(f"{path.relative_to(scratch)}: expected {expected} as {task}, got {finding.get('task')} {told(finding)}", flush=True)
+    print(f"{len(items)} exercises, {missed} missed")
+    return missed
+
+
+def coverage(tool, options):
+    """Every mistake of the tool's catalogue has two spellings here, and every id expected here is in the catalogue."""
+    done = subprocess.run([tool.tool, "judge", "--catalogue", "--json"], capture_output=True, text=True, check=True)
+    known = {entry["id"] for entry in json.loads(done.stdout) if entry.get("kind", "mistake") == "mistake"}
+    all_known = {entry["id"] for entry in json.loads(done.stdout)}
+    count = dict.fromkeys(known, 0)
+    missed = 0
+    for path in sorted((HERE / "wrong").rglob("*.py")):
+        for name, expected in table(path)["EXPECTED"].items():
+            first, *rest = [expected] if isinstance(expected, str) else expected
+            if not {first, *rest} & all_known:
+                missed += 1
+                print(f"{path.relative_to(HERE)}:{name}: {first} is not in the catalogue")
+            for identity in {first, *rest} & known:
+                count[identity] += 1
+    for identity, times in sorted(count.items()):
+        if times < 2:
+            missed += 1
+            print(f"{identity}: {times} spellings")
+    print(f"{len(known)} mistakes in the catalogue; {missed} without two spellings here or unknown there")
+    return missed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tool", required=True)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--filter", default="", help="part of folder/file.py:Name")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--in-process", action="store_true")
+    parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--programs", metavar="FOLDER")
+    parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--random", type=int, default=0)
+    parser.add_argument("--exercises", action="store_true")
+    parser.add_argument("--coverage", action="store_true")
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    tool = InProcess(options) if options.in_process else Tool(options)
+    if options.hostile:
+        missed = hostile(tool, options)
+    elif options.programs:
+        missed = programs(tool, options)
+    elif options.pairs:
+        missed = pair_of_mistakes(tool, options)
+    elif options.exercises:
+        missed = exercises(tool, options)
+    elif options.coverage:
+        missed = coverage(tool, options)
+    else:
+        missed = corpus(tool, options)
+    if options.in_process:
+        tool.close()
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()
