@@ -155,8 +155,6 @@ void print_finding(const Finding& finding, bool hint) {
   }
   if (finding.right()) {
     print_line();
-  } else {
-    for (const judge::Convention& one : finding.conventions) print_line("\n" + faint(wrapped("Not wrong: " + one.says, 2)));
   }
   print_checks(finding);
   if (!finding.traceback.empty()) {

@@ -150,6 +150,21 @@ Zeros zeros_of(const Shown& s) {
   return zeros;
 }
 
+/// The share of weights of which both columns are zero.
+double share_of_both(const Shown& s) {
+  Index both = 0, of = 0;
+  for (Index row = 0; row < s.rows(); ++row) {
+    for (Index c = 0; c < s.columns; ++c) {
+      for (Index d = 0; d < c; ++d) {
+        if (s.key(row, c) != s.key(row, d) || !s.tells(row, c)) continue;
+        ++of;
+        if (s.got(row, c) == 0 && s.got(row, d) == 0) ++both;
+      }
+    }
+  }
+  return of > 0 ? static_cast<double>(both) / static_cast<double>(of) : 0;
+}
+
 /// Scores dropped before the softmax: they became `fill`, the others were multiplied by `factor`. Within a row, numbers are then
 /// e^score up to the row's sum, which is not known: it is taken from the first number, as dropped or as kept.
 bool dropped_scores(const Shown& s, double fill, double factor) {
@@ -201,6 +216,13 @@ DropoutFinding by_zeros(const Shown& s, double factor) {
   const auto wrong = [&](const char* id) { return DropoutFinding{false, id, seen}; };
   const Index one_call = s.batch * s.heads * s.queries;
   if (zeros.count == 0) return {false, factor == 1 ? "dropout-never" : "", seen};
+  if (!copies_agree(s)) {
+    // Two draws: of weights with p, of outputs with the rate that the rest of the factor says.
+    const double keep = 1 - s.p, kept = 1 / (factor * keep);
+    const bool both = kept < 1 && std::fabs(zeros.share() - (1 - keep * kept)) <= zeros.bound() &&
+                      std::fabs(share_of_both(s) - (s.p + keep * (1 - kept) * (1 - kept))) <= zeros.bound();
+    if (both) return {true, "dropout-on-output-too", seen};
+  }
   if (!copies_agree(s)) return wrong(s.queries > 1 && same_zeros(s, 1, s.queries) ? "dropout-on-values" : "dropout-on-output");
   if (s.queries > 1 && same_zeros(s, 1, s.queries)) return wrong("dropout-on-values");
   if (s.repeats > 1 && same_zeros(s, one_call, s.repeats)) return wrong("dropout-same-every-call");

@@ -13,7 +13,7 @@ namespace qkv::judge {
 
 struct DropoutFinding {
   bool right = true;
-  std::string id;      ///< of the catalogue's entry that explains all calls; empty: none does
+  std::string id;      ///< of the catalogue's entry that explains all calls; right: of a convention, or empty
   std::string detail;  ///< one line
 };
 

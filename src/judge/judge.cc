@@ -79,7 +79,8 @@ std::string row_text(const std::string& name, const Array& expected, const Given
 
 class Trial {
  public:
-  Trial(const Task& task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers) : task_(task) {
+  Trial(const Task& task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs)
+      : task_(task), pairs_(pairs) {
     finding_.task = task_.name;
     const auto said = [&](const StateDict& state) {
       return state.metadata.contains("causal") && state.metadata.at("causal") == "1";
@@ -102,8 +103,7 @@ class Trial {
     };
     std::ranges::stable_sort(forward_, {}, cost);
     if (!probes_.empty() && probes_.front().says("without", "output")) {
-      // A single head without W_o is a convention; several heads need it.
-      const std::string_view id = task.has("single") ? "without-output-projection" : "no-output-projection";
+      const std::string_view id = "without-output-projection";
       for (const Entry& entry : catalogue()) {
         if (entry.id == id && task.has("output")) given_.push_back({&entry, 0});
       }
@@ -126,7 +126,7 @@ class Trial {
     }
     if (!spelling) {
       if (!found) found = wide.one();
-      if (!found && (found = wide.two())) found = exact.narrowed(*std::move(found));
+      if (!found && pairs_ && (found = wide.two())) found = exact.narrowed(*std::move(found));
       name_mistakes(found);
     } else if (all_errors_ > 0) {
       return failed();
@@ -227,6 +227,11 @@ class Trial {
     finding_.verdict = "unknown";
   }
 
+  void add_convention(std::string_view id) {
+    const auto entry = std::ranges::find(catalogue(), id, &Entry::id);
+    if (entry != catalogue().end()) finding_.conventions.push_back({std::string(id), std::string(entry->says)});
+  }
+
   /// The smallest case that is wrong, as numbers.
   std::string counter_example(const Choices& spelling) const {
     for (const Case& one : forward_) {
@@ -307,8 +312,7 @@ class Trial {
       finding_.checks.push_back({"returned weights", false, "differ from the weights that the output was made with"});
       return;
     }
-    if (averaged)
-      finding_.conventions.push_back({"weights-averaged", "The weights that are returned are the mean over the heads."});
+    if (averaged) add_convention("weights-averaged");
   }
 
   void gradient(const Case& one, const Choices& spelling) {
@@ -364,6 +368,7 @@ class Trial {
     if (!work || out == one.answers.end()) return;
     const DropoutFinding drops = judge_dropout(*work, out->second.values, out->second.unit);
     finding_.checks.push_back({one.probe->text("name"), drops.right, drops.detail});
+    if (drops.right && !drops.id.empty()) add_convention(drops.id);
     if (drops.right || !finding_.verdict.empty()) return;
     finding_.evidence = drops.detail + "\n";
     add_named(drops.id);
@@ -390,15 +395,15 @@ class Trial {
   std::vector<Case> forward_, with_weights_, later_;
   std::vector<Check> failures_;
   int errors_ = 0, all_errors_ = 0;  ///< of forward calls; of all
-  bool own_causal_ = false;
+  bool own_causal_ = false, pairs_ = true;
 };
 
 }  // namespace
 
-Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers) {
+Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers, bool pairs) {
   const auto begin = std::chrono::steady_clock::now();
   default_sizes(task);  // throws for an unknown one
-  Finding finding = Trial(*find_task(task), probes, answers).finding();
+  Finding finding = Trial(*find_task(task), probes, answers, pairs).finding();
   finding.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return finding;
 }

@@ -63,8 +63,9 @@ struct Finding {
   bool right() const { return verdict == "right" || verdict == "convention"; }
 };
 
-/// Compares the answers with the textbook, its conventions, every mistake and pairs of mistakes. Throws OptionError for an unknown
-/// task, OptionError for probes that are not the task's.
-Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers);
+/// Compares the answers with the textbook, its conventions, every mistake and, where wanted, pairs of mistakes, which take most of
+/// the time. Throws OptionError for an unknown task and for probes that are not the task's.
+Finding judge(std::string_view task, const std::vector<StateDict>& probes, const std::vector<Answer>& answers,
+              bool pairs = true);
 
 }  // namespace qkv::judge

@@ -22,6 +22,15 @@ constexpr std::string_view kMean = "Average the outputs of a thousand calls in t
 
 std::vector<Entry> dropout_entries() {
   return {
+      {.id = "dropout-on-output-too",
+       .says = "Dropout acts on the weights, and on the output too.",
+       .hint = "",
+       .term = "dropout",
+       .parts = {"dropout", "layer"},
+       .edits = always(Edits{}),
+       .convention = true,
+       .given = true,
+       .group = "said"},
       dropout("dropout-in-evaluation", "Dropout is active in evaluation too.",
               "Call it twice in evaluation mode. Are the outputs equal?"),
       dropout("dropout-not-rescaled",

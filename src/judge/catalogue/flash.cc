@@ -133,6 +133,13 @@ std::vector<Entry> flash_entries() {
       flash("flash-maximum-not-carried",
             "Each tile subtracts its own maximum, and nothing is rescaled: exponentials under different maxima are added up.",
             kGrown, {own_maximum(), sum_without_factor(), mix_without_factor()}, "maximum"),
+      flash("flash-maximum-from-zero",
+            "The running maximum begins at 0, not at -inf: where every score is far below 0 all exponentials vanish, and 0/0 "
+            "is NaN.",
+            "What if every score of a row is -2,000?",
+            {after("maximum",
+                   [](Work& work) { work["largest"] = map(work.at("largest"), [](Number m) { return max(m, Number(0)); }); })},
+            "maximum"),
       flash("flash-factor-squared", "What was summed up before is rescaled twice when the maximum grows.", kGrown,
             {after("rescale", [](Work& work) { work["factor"] = work.at("factor") * work.at("factor"); })}),
       flash("flash-new-tile-rescaled", "The new tile is rescaled by the factor that belongs to what was summed up before.",

@@ -58,6 +58,8 @@ std::vector<Entry> score_entries() {
             [](const Work& work) { return -1 / std::sqrt(width(work)); }),
       scale("scale-sqrt-length", "The scores are divided by the root of the number of keys, not of d.", {"scores"},
             [](const Work& work) { return 1 / std::sqrt(static_cast<double>(work.at("k").size(2))); }),
+      scale("scale-sqrt-length", "The scores are divided by the root of the number of queries, not of d.", {"scores"},
+            [](const Work& work) { return 1 / std::sqrt(static_cast<double>(work.at("q").size(2))); }),
       scale("scale-sqrt-heads", "The scores are divided by the root of the number of heads, not of d.", {"heads", "function"},
             [](const Work& work) { return 1 / std::sqrt(static_cast<double>(work.heads)); }),
       {.id = "scale-other",

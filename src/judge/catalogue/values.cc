@@ -93,6 +93,14 @@ std::vector<Entry> value_entries() {
                       work["W_o"] = work.at("W_v");
                       work["b_o"] = work.at("b_v");
                     })),
+      output("output-uses-q-weights", "The output is made by the query projection; the output projection is never used.",
+             "Which parameters get no gradient?",
+             before("output",
+                    [](Work& work) {
+                      need(work.at("W_q").shape == work.at("W_o").shape);
+                      work["W_o"] = work.at("W_q");
+                      work["b_o"] = work.at("b_q");
+                    })),
       output("residual-added", "The input is added to the output; the residual connection is not part of attention itself.",
              "If all values are 0, what is the output?",
              after("output",
@@ -109,12 +117,12 @@ std::vector<Entry> value_entries() {
                       need(work.at("x").shape == work.at("merged").shape);
                       work["merged"] = work.at("merged") + work.at("x");
                     })),
-      // Ladder classes without W_o, or with one that the task lacks, are in use under the same names.
+      // Classes that have no W_o at all.
       {.id = "without-output-projection",
        .says = "There is no output projection W_o.",
        .hint = "",
        .term = "output",
-       .parts = {"single"},
+       .parts = {"output"},
        .edits = always(instead("output", [](Work& work) { work["out"] = work.at("merged"); })),
        .convention = true,
        .given = true,

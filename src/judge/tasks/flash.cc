@@ -113,6 +113,14 @@ std::vector<Probe> flash_probes(const Sizes& s, std::uint64_t seed) {
   probes.push_back(make("causal, one block", s.batch, queries, queries, queries + 1, true));
   probes.push_back(make("causal, more keys than queries", s.batch, queries, keys, 3, true));
   probes.push_back(make("large scores", s.batch, queries, keys, 3, false, 1000));
+  // Every score is far below 0: a running maximum that starts at 0 leaves nothing.
+  Probe below = make("scores far below zero", s.batch, queries, keys, 3, false);
+  for (const char* name : {"q", "k"}) {
+    const Number sign = name[0] == 'q' ? Number(-40) : Number(40);
+    below.inputs[name] = map(below.at(name), [sign](Number x) { return sign * fabs(x) + sign; });
+    for (Number& x : below.inputs[name].data) x.error = 0;
+  }
+  probes.push_back(std::move(below));
   // The maximum falls from tile to tile in some rows, and grows in others.
   probes.push_back(make("many blocks", 1, queries, 4 * keys + 1, 4, false, 3));
   probes.push_back(make("one token", s.batch, 1, 1, 2, false));

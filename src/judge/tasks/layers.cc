@@ -77,12 +77,12 @@ struct Layer {
     return out;
   }
 
-  /// One head's width of tokens, W_v = W_o = 1, x = identities side by side: the output shows the dropped weights themselves.
+  /// Half a head's width of tokens, W_v = W_o = 1, x = identities side by side: the output shows each weight twice (dropout.h).
   Probe dropping(std::string_view call) {
-    const Index length = width() / sizes.heads, embed = sizes.embed;
+    const Index length = sizes.head_dim / 2, embed = sizes.embed;
     Probe out = probe(call, 1, length, length, 1);
     out.metadata["call"] = std::string(call);
-    out.metadata["repeat"] = "24";
+    out.metadata["repeat"] = "96";
     Array identities({1, length, embed});
     for (Index i = 0; i < length; ++i) {
       for (Index c = i; c < embed; c += length) identities[i * embed + c] = 1;
@@ -130,7 +130,8 @@ struct Layer {
     Probe twice = out.front();
     twice.metadata["name"] = "called twice", twice.metadata["call"] = "twice";
     out.push_back(std::move(twice));
-    if (!kind.narrow && !kind.causal && sizes.heads == sizes.kv_heads && width() == sizes.embed) {
+    if (!kind.narrow && sizes.head_dim % 2 == 0 && sizes.head_dim > 2 && !kind.causal && sizes.heads == sizes.kv_heads &&
+        width() == sizes.embed) {
       out.push_back(dropping("training"));
       out.push_back(dropping("evaluation"));
     }

@@ -220,7 +220,23 @@ def flash_coarse_too_short(q, k, v, block_size, causal=False):
     return out
 
 
+def flash_starts_at_zero(q, k, v, block_size, causal=False):
+    """The first maximum is 0."""
+    o, m, total = begin(q, v)
+    m = np.zeros_like(m)
+    for start in range(0, k.shape[2], block_size):
+        end = min(start + block_size, k.shape[2])
+        s = tile(q, k, start, end, causal)
+        m_new = np.maximum(m, s.max(axis=-1, keepdims=True))
+        p, alpha = np.exp(s - m_new), np.exp(m - m_new)
+        total = alpha * total + p.sum(axis=-1, keepdims=True)
+        o = alpha * o + p @ v[:, :, start:end]
+        m = m_new
+    return o / total
+
+
 EXPECTED = {
+    "flash_starts_at_zero": "flash-maximum-from-zero",
     "flash": "flash-output-not-rescaled",
     "flash_sum": "flash-sum-not-rescaled",
     "flash_old_maximum": "flash-last-block-only",

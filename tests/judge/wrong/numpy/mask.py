@@ -125,7 +125,24 @@ def cross_attention(x, memory, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads
     return (softmax(scores) @ heads(memory, W_v, b_v)).transpose(0, 2, 1, 3).reshape(B, L, E) @ W_o + b_o
 
 
+def sdpa_mask_plus(q, k, v, mask=None):
+    """The mask of 0 and 1 is added itself."""
+    scores = scores_of(q, k)
+    if mask is not None:
+        scores = scores + mask
+    return softmax(scores) @ v
+
+
+def sdpa_typo_of_a_fill(q, k, v, mask=None):
+    scores = scores_of(q, k)
+    if mask is not None:
+        scores = np.where(mask, scores, -1e-9)
+    return softmax(scores) @ v
+
+
 EXPECTED = {
+    "sdpa_mask_plus": "mask-added-as-is",
+    "sdpa_typo_of_a_fill": "fill-small",
     "sdpa": "mask-polarity",
     "sdpa_mask_added_as_numbers": "mask-polarity",
     "sdpa_mask_across": "mask-on-queries",

@@ -62,7 +62,12 @@ def single_head_unprojected(x, W_q, W_k, W_v, W_o):
     return attend(q, k, v, np.tri(L, dtype=bool))
 
 
+def v4_query_weight_at_the_end(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, mask=None):
+    return attend(x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v, mask) @ W_q + b_q
+
+
 EXPECTED = {
+    "v4_query_weight_at_the_end": "output-uses-q-weights",
     "v4": "no-output-projection",
     "single_head_unprojected": "no-output-projection",
     "v3_output_bias_unused": "no-output-bias",

@@ -292,7 +292,18 @@ def flash_padded(q, k, v, block_size):
     return Tiles()(q, k, v, block_size, False)
 
 
+def flash_zero_maximum(q, k, v, block_size):
+    out, total, largest = torch.zeros_like(q), torch.zeros_like(q[..., :1]), torch.zeros_like(q[..., :1])
+    for keys, values in zip(k.split(block_size, dim=2), v.split(block_size, dim=2)):
+        scores = q @ keys.transpose(-1, -2) * q.size(-1) ** -0.5
+        now = torch.maximum(largest, scores.amax(-1, keepdim=True))
+        e, back = (scores - now).exp(), (largest - now).exp()
+        out, total, largest = out * back + e @ values, total * back + e.sum(-1, keepdim=True), now
+    return out / total
+
+
 EXPECTED = {
+    "flash_zero_maximum": "flash-maximum-from-zero",
     "flash": "flash-sum-not-rescaled",
     "flash_sum_left": "flash-sum-not-rescaled",
     "flash_output_left": "flash-output-not-rescaled",

@@ -143,7 +143,15 @@ class MultipliedTooLate(Masked):
         return scores.softmax(dim=-1) * mask.to(scores.dtype)
 
 
+def sdpa_mask_summed(q, k, v, mask=None):
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    if mask is not None:
+        scores = scores + mask.to(scores.dtype)
+    return torch.softmax(scores, dim=-1) @ v
+
+
 EXPECTED = {
+    "sdpa_mask_summed": "mask-added-as-is",
     "InvertedMaskMHA": "mask-polarity",
     "SelfAttentionV3": "mask-on-queries",
     "MaskAcross": "mask-on-queries",

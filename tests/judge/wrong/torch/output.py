@@ -98,7 +98,13 @@ def sdpa_of_keys(q, k, v, mask=None):
     return F.scaled_dot_product_attention(q, k, k, attn_mask=mask)
 
 
+class EndsWithQuery(Rung):
+    def end(self, x, y):
+        return self.query(y)
+
+
 EXPECTED = {
+    "EndsWithQuery": "output-uses-q-weights",
     "ForgottenOutputLayer": "no-output-projection",
     "OutputLayerUnused": "no-output-projection",
     "OutputBiasUnused": "no-output-bias",
