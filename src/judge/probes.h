@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -25,6 +26,10 @@ class Draw {
 
 /// `call` is forward, gradient, twice, training, evaluation, steps, train-steps.
 Probe start_probe(std::string_view task, std::string_view name, std::string_view call, const Sizes& sizes);
+
+/// Draws until no row's largest score lies where exp overflows in float32 or float64 (88.7, 709.8): there NaN, infinity and numbers
+/// would depend on the order of operations. `textbook` makes "scores".
+Probe clear_of_overflow(const Textbook& textbook, const std::function<Probe()>& draw);
 
 /// [B, Tq, Tk] of 0/1: batch b sees its first keys only, fewer for later b; all rows alike.
 Array padding_mask(Index batch, Index queries, Index keys);

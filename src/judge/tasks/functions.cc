@@ -20,6 +20,10 @@ Probe qkv_probe(std::string_view task, std::string_view name, const Sizes& sizes
   return probe;
 }
 
+Probe large_probe(std::string_view task, std::string_view name, const Sizes& sizes, Draw& draw, Lengths n) {
+  return clear_of_overflow(function_textbook(), [&] { return qkv_probe(task, name, sizes, draw, n, 1000); });
+}
+
 Probe with_mask(Probe probe, const Array& mask) {
   probe.inputs["mask"] = reshape(mask, {mask.size(0), 1, mask.size(1), mask.size(2)});
   return probe;
@@ -54,9 +58,9 @@ std::vector<Probe> sdpa_probes(const Sizes& s, std::uint64_t seed) {
   if (s.memory % 3 != 0) probes.push_back(keys_permuted(probes.back()));
   probes.push_back(with_mask(qkv_probe(task, "as many queries as keys", s, draw, {s.batch, s.length, s.length}),
                              pair_mask(draw, s.batch, s.length, s.length)));
-  probes.push_back(qkv_probe(task, "large scores", s, draw, all, 1000));
+  probes.push_back(large_probe(task, "large scores", s, draw, all));
   probes.push_back(
-      with_mask(qkv_probe(task, "masked large scores", s, draw, all, 1000), pair_mask(draw, s.batch, s.length, s.memory)));
+      with_mask(large_probe(task, "masked large scores", s, draw, all), pair_mask(draw, s.batch, s.length, s.memory)));
   probes.push_back(qkv_probe(task, "one token", s, draw, {s.batch, 1, 1}));
   probes.push_back(qkv_probe(task, "another batch", s, draw, {s.batch + 2, s.length + 1, s.memory + 4}));
   Array mask = pair_mask(draw, s.batch, s.length, s.memory);
@@ -93,7 +97,7 @@ std::vector<Probe> causal_probes(const Sizes& s, std::uint64_t seed) {
     future.inputs[name] = concat({slice(now, 2, 0, 2), draw.array({s.batch, s.heads, s.length - 2, s.head_dim}, 3)}, 2);
   }
   probes.push_back(std::move(future));
-  probes.push_back(qkv_probe(task, "large scores", s, draw, square, 1000));
+  probes.push_back(large_probe(task, "large scores", s, draw, square));
   probes.push_back(qkv_probe(task, "one token", s, draw, {s.batch, 1, 1}));
   probes.push_back(qkv_probe(task, "another batch", s, draw, {s.batch + 2, s.length + 4, s.length + 4}));
   probes.push_back(qkv_probe(task, "more keys than queries", s, draw, {s.batch, s.length, s.memory}));

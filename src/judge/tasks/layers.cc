@@ -57,6 +57,10 @@ struct Layer {
     return out;
   }
 
+  Probe large_probe(std::string_view name, Index batch, Index length, Index memory) {
+    return clear_of_overflow(layer_textbook(), [&] { return probe(name, batch, length, memory, 1000); });
+  }
+
   Probe with_mask(Probe probe, const Array& mask) const {
     probe.inputs["mask"] = kind.three_axes ? mask : reshape(mask, {mask.size(0), 1, mask.size(1), mask.size(2)});
     return probe;
@@ -70,7 +74,7 @@ struct Layer {
     out.push_back(with_mask(probe("padding", batch, length, sizes.memory), padding_mask(batch, length, keys())));
     out.push_back(with_mask(probe("pairs masked", batch, length, sizes.memory), pair_mask(draw, batch, length, keys())));
     out.push_back(
-        with_mask(probe("masked large scores", batch, length, sizes.memory, 1000), pair_mask(draw, batch, length, keys())));
+        with_mask(large_probe("masked large scores", batch, length, sizes.memory), pair_mask(draw, batch, length, keys())));
     Array mask = pair_mask(draw, batch, length, keys());
     for (Index j = 0; j < keys(); ++j) mask[keys() + j] = 0;  // row 1 of batch 0
     out.push_back(with_mask(probe("empty row", batch, length, sizes.memory), mask));
@@ -120,7 +124,7 @@ struct Layer {
       future.inputs["x"] = concat({slice(future.at("x"), 1, 0, 2), draw.array({batch, length - 2, sizes.embed}, 3)}, 1);
       out.push_back(std::move(future));
     }
-    out.push_back(probe("large scores", batch, length, memory, 1000));
+    out.push_back(large_probe("large scores", batch, length, memory));
     out.push_back(probe("one token", batch, 1, 1));
     out.push_back(probe("another batch", batch + 2, length + 4, memory + 4));
     Probe gradient = probe("gradient", 1, 3, 4);
