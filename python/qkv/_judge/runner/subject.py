@@ -18,6 +18,7 @@ from .frameworks import default_dtype, from_numpy, is_module, torch_of
 from .masks import Form, full
 from .matching import Assignment
 from .parameters import get, put
+from .slicing import Slices
 from .slots import Sizes, block_shape, blocks, unblocked
 from .tasks import FUNCTIONS
 
@@ -67,6 +68,7 @@ class Subject:
     dtype: str = "float64"
     precision: str | None = None  # what answers are rounded to: the code itself rounds
     mask_form: Form | None = None
+    slices: Slices | None = None  # how code without a batch is called
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
 
     def binding_for(self, function: str = "") -> Binding:
@@ -207,7 +209,8 @@ class Subject:
         """One call. Errors of the person's code come as they are; nothing returned is a Stop "unfilled"."""
         bound = binding if target is None else binding.on(target, self.method)
         with default_dtype(self.framework, self.dtype):
-            result = Result(bound(values), self.expected(tensors))
+            raw = bound(values) if self.slices is None else self.slices.call(bound, values)
+            result = Result(raw, self.expected(tensors))
         if result.raw is None:
             raise Stop(f"not filled in yet: {binding.name} returns nothing", "unfilled")
         if result.out is None:

@@ -10,6 +10,7 @@ import numpy as np
 from . import masks, tasks, trial
 from .calling import Binding
 from .errors import FAILURES, Stop
+from .slicing import choices
 from .steps import beginnings, step_values
 from .subject import Skipped, Subject
 from .training import train_steps, trial_tensors
@@ -47,6 +48,8 @@ def try_out(subject: Subject, function: str) -> None:
             plain, again = _try_types(subject, binding, tensors, metadata)
             failure = again and failure
         if failure is not None:
+            plain, failure, tensors = _try_slices(subject, binding, tensors, metadata, failure)
+        if failure is not None:
             raise subject.people.stop(failure, f"calling {subject.name}") from None
         if plain is None:
             return
@@ -54,7 +57,50 @@ def try_out(subject: Subject, function: str) -> None:
             subject.notes.append("judged in float32: it does not run in float64")
         subject.has["weights"] = subject.has["weights"] or plain.weights is not None
     if binding.takes("mask"):
-        _try_masks(subject, binding, tensors, metadata, plain)
+        try:
+            _try_masks(subject, binding, tensors, metadata, plain)
+        except Stop as stop:
+            if plain is not None or stop.verdict != "failed" or not _masked_slices(subject, binding, tensors, metadata):
+                raise
+
+
+def _masked_slices(subject: Subject, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str]) -> bool:
+    """Whether code that must have a mask runs without a batch."""
+    for slices in choices(tensors) if subject.task != "cache" else []:
+        subject.slices = slices
+        try:
+            _try_masks(subject, binding, tensors, metadata, None)
+        except Stop:
+            continue
+        subject.notes.append(slices.note)
+        return True
+    subject.slices = None
+    return False
+
+
+def _ends(subject: Subject, error: BaseException) -> bool:
+    """Other arguments would not help."""
+    return isinstance(error, (Stop, SystemExit)) or subject.people.unfilled(error)
+
+
+def _try_slices(
+    subject: Subject, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str], failure: BaseException
+) -> tuple[Any, BaseException | None, dict[str, np.ndarray]]:
+    """(result, None, inputs) of a call without a batch; the error of the contract's form where none works."""
+    if subject.task == "cache" or _ends(subject, failure):
+        return None, failure, tensors
+    for slices in choices(tensors):
+        subject.slices = slices
+        plain, again = _try_types(subject, binding, tensors, metadata)
+        if again is None and plain is not None and _fits(subject, plain, tensors):
+            subject.notes.append(slices.note)
+            return plain, None, tensors
+    subject.slices = None
+    return None, failure, tensors
+
+
+def _fits(subject: Subject, result: Any, tensors: dict[str, np.ndarray]) -> bool:
+    return subject.task == "backward" or tuple(result.out.shape) == subject.expected(tensors)
 
 
 def _try_types(
@@ -70,7 +116,7 @@ def _try_types(
             return None, None
         except FAILURES as error:
             failure = error
-            if isinstance(error, (Stop, SystemExit)) or subject.people.unfilled(error):
+            if _ends(subject, error):
                 break
     return None, failure
 
@@ -90,6 +136,8 @@ def _try_masks(
     argument = binding.argument("mask")
     hides = type(subject.thing).__module__.startswith("torch.nn") and argument == "attn_mask"
     forms = masks.forms(argument, subject.task, hides)
+    if subject.slices is not None:
+        forms = [form for form in forms if form.shape == subject.slices.mask_shape]
     fallback, failure = None, None
     for mask in (trial.padding_mask(tensors), trial.causal_mask(tensors)):
         for form in forms:
@@ -114,6 +162,8 @@ def _try_masks(
 def _say_form(subject: Subject, argument: str) -> None:
     form = subject.mask_form
     assert form is not None
+    if subject.slices is not None:
+        return
     if form.shape not in ("[B, 1, L, L]", "[B, L, L]") or form.dtype != "bool":
         subject.notes.append(f"its mask is {form.dtype} {form.shape}")
     if form.hides:

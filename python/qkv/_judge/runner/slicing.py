@@ -1,0 +1,71 @@
+"""Code that takes no batch: it is called once for each sequence and head, or with both in one axis, and the outputs are stacked.
+
+Not: when that is so (trying.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .frameworks import is_array, is_tensor, torch_of
+
+_SLICED = ("q", "k", "v", "x", "memory", "dout", "mask")
+
+
+class Slices(NamedTuple):
+    """`axes`: how many leading axes are gone through; 0: batch and heads become one axis."""
+
+    axes: int
+    takes: str
+
+    @property
+    def note(self) -> str:
+        if self.axes == 0:
+            return f"called with the batch and the heads in one axis: it takes {self.takes}"
+        return f"called once for each sequence{' and head' if self.axes == 2 else ''}: it takes {self.takes}"
+
+    def call(self, function: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> Any:
+        """What the whole call would return; a mask must be [B, H, Tq, Tk], or [B, Tq, Tk] where x is sliced."""
+        sliced = {name: values[name] for name in _SLICED if name in values and is_array(values[name])}
+        lead = tuple(next(value for name, value in sliced.items() if name != "mask").shape[: self.axes or 2])
+        if self.axes == 0:
+            joined = {name: value.reshape(-1, *value.shape[2:]) for name, value in sliced.items()}
+            return _rebuilt([function({**values, **joined})], lambda parts: parts[0].reshape(*lead, *parts[0].shape[1:]))
+        raws = [
+            function({**values, **{name: value[index] for name, value in sliced.items()}}) for index in np.ndindex(*lead)
+        ]
+        return _rebuilt(raws, lambda parts: _stacked(parts, lead))
+
+    @property
+    def mask_shape(self) -> str:
+        return "[B, L, L]" if self.axes == 1 else "[B, H, L, L]"
+
+
+def choices(tensors: dict[str, np.ndarray]) -> list[Slices]:
+    """The ways to call with fewer axes than the contract's; none for inputs that cannot be cut."""
+    if "q" in tensors and "x" not in tensors:
+        return [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]
+    x = tensors.get("x")
+    if x is None or "dout" in tensors or "q" in tensors:  # gradients of parameters are sums over the batch
+        return []
+    return [Slices(1, "[L, E]")] if x.ndim == 3 else [Slices(2, "[T, d]"), Slices(0, "[B*H, T, d]")]
+
+
+def _stacked(parts: list[Any], lead: tuple[int, ...]) -> Any:
+    whole = torch_of().stack(parts) if is_tensor(parts[0]) else np.stack(parts)
+    return whole.reshape(*lead, *whole.shape[1:])
+
+
+def _rebuilt(raws: list[Any], join: Callable[[list[Any]], Any]) -> Any:
+    """Arrays joined, wherever they lie in what was returned."""
+    first = raws[0]
+    if is_array(first):
+        return join(raws)
+    if isinstance(first, (tuple, list)):
+        return tuple(_rebuilt(list(parts), join) for parts in zip(*raws))
+    if isinstance(first, dict):
+        return {name: _rebuilt([raw[name] for raw in raws], join) for name in first}
+    return first

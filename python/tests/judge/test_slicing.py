@@ -1,0 +1,74 @@
+"""Code that takes no batch: called slice by slice, its outputs stacked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runner.errors import Stop
+from support_judge import answered, attend, close, looked
+
+RNG = np.random.default_rng(11)
+Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
+MASK = (RNG.random((2, 1, 5, 7)) < 0.6) | (np.arange(7) == 0)
+FLAT = """
+import numpy as np
+def sdpa(q, k, v, mask{default}):
+    scores = q @ k.T / np.sqrt(q.shape[1])
+    if mask is not None:
+        scores = np.where(mask, scores, -1e9)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    return weights @ v, weights
+"""
+
+
+@pytest.mark.parametrize("default", ["=None", ""])
+def test_sequence_by_sequence(tmp_path: Path, default: str) -> None:
+    subject = looked(tmp_path, FLAT.format(default=default))
+    assert "called once for each sequence and head: it takes [T, d]" in subject.notes
+    for more in ({}, {"mask": MASK}):
+        found, notes = answered(subject, {"q": Q, "k": K, "v": V, **more})
+        out, weights = attend(Q, K, V, more.get("mask", True))
+        assert not notes
+        close(found["out"], out)
+        close(found["weights"], weights)
+
+
+def test_heads_in_the_batch_keep_their_gradients(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = """
+import torch
+def sdpa(q, k, v):
+    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / q.size(-1) ** 0.5, 2), v)
+"""
+    subject = looked(tmp_path, text)
+    assert "called with the batch and the heads in one axis: it takes [B*H, T, d]" in subject.notes
+    found, notes = answered(subject, {"q": Q, "k": K, "v": V, "dout": np.ones_like(Q)}, call="gradient")
+    out, weights = attend(Q, K, V)
+    assert not notes
+    close(found["out"], out)
+    close(found["d_v"], np.broadcast_to(weights.sum(2)[..., None], V.shape))
+
+
+def test_one_sequence_of_a_layer(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+def v1(x, W_q, W_k, W_v):
+    length, dim = x.shape
+    scores = (x @ W_q) @ (x @ W_k).T / np.sqrt(dim)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    return weights / weights.sum(1, keepdims=True) @ (x @ W_v)
+"""
+    subject = looked(tmp_path, text)
+    assert "called once for each sequence: it takes [L, E]" in subject.notes
+    x, *weights = RNG.standard_normal((2, 5, 18)), *RNG.standard_normal((3, 18, 18))
+    tensors = {"x": x, **{f"W_{name}": weight / 4 for name, weight in zip("qkv", weights)}}
+    close(answered(subject, tensors)[0]["out"], attend(*(x @ tensors[f"W_{name}"] for name in "qkv"))[0])
+
+
+def test_the_error_is_that_of_the_contracts_form(tmp_path: Path) -> None:
+    with pytest.raises(Stop) as stop:
+        looked(tmp_path, "def sdpa(q, k, v):\n    raise ValueError(q.ndim)\n")
+    assert stop.value.says == "calling sdpa: ValueError: 4"
