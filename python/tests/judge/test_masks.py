@@ -120,3 +120,18 @@ class SelfAttV4(nn.Module):
     assert subject.task == "v4" and subject.mask_form == masks.Form("[B, L, L]", "int64")
     tensors = {**tensors_for(subject), "mask": PAIRS}
     close(answered(subject, tensors)[0]["out"], truth(tensors, subject.sizes))
+
+
+@pytest.mark.parametrize("code", ["scores + mask", "scores + mask[:, None, None, :]", "scores + mask[:L, :L]"])
+def test_a_mask_that_only_hides_when_it_is_added(tmp_path: Path, code: str) -> None:
+    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
+    assert subject.mask_form is not None and subject.mask_form.convention == "mask-added"
+    assert any(note.startswith("mask was taken for 0 and -inf") for note in subject.notes)
+    tensors = {**tensors_for(subject), "mask": PADDING[:, None]}
+    close(answered(subject, tensors)[0]["out"], truth(tensors, subject.sizes))
+
+
+@pytest.mark.parametrize("code", ["np.where(mask, -1e9, scores)", "scores + mask * -1e9", "scores", "scores * mask"])
+def test_what_leaks_either_way_keeps_its_mask(tmp_path: Path, code: str) -> None:
+    subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
+    assert subject.mask_form == masks.Form("[B, 1, L, L]", "bool")

@@ -19,6 +19,7 @@ class Form(NamedTuple):
     dtype: str
     hides: bool = False  # True means hidden
     added: bool = False  # 0 and -inf, to be added to scores
+    shift: float = 0.0  # what stands for 0 then
 
     def of(self, mask: np.ndarray, heads: int, framework: str, dtype: str) -> Any:
         """mask bool [B, 1, Tq, Tk], True = may look, in this form; None where the form cannot say it."""
@@ -26,7 +27,7 @@ class Form(NamedTuple):
         if shaped is None:
             return None
         if self.added:
-            return from_numpy(np.where(shaped, 0.0, -np.inf), framework, dtype)
+            return from_numpy(np.where(shaped, self.shift, -np.inf), framework, dtype)
         if self.hides:
             shaped = ~shaped
         return from_numpy(
@@ -72,5 +73,10 @@ def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
         first = "[B, L]"
     shapes = [first, *(shape for shape in SHAPES if shape != first)]
     if key in names.ADDED:
-        return [Form(shape, "float", False, True) for shape in shapes]
+        return [added(Form(shape, "float")) for shape in shapes]
     return [Form(shape, dtype, hides) for dtype in TYPES for shape in shapes]
+
+
+def added(form: Form) -> Form:
+    """The same shape as 0 and -inf."""
+    return Form(form.shape, "float", False, True)

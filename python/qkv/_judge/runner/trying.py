@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from . import masks, tasks, trial
+from . import masks, names, tasks, trial
 from .calling import Binding
 from .errors import FAILURES, Stop
+from .leaking import adds, leaks
 from .slicing import choices
 from .steps import beginnings, step_values
 from .subject import Skipped, Subject
@@ -152,11 +153,53 @@ def _try_masks(
                 failure = failure or error
                 continue
             if tuple(result.out.shape) == shape:
+                _or_added(subject, binding, {**tensors}, metadata, mask, forms)
                 return _say_form(subject, argument)
             fallback = fallback or form
     subject.mask_form = fallback or forms[0]
+    for mask in (trial.padding_mask(tensors), trial.causal_mask(tensors)):
+        if fallback is None and _or_added(subject, binding, {**tensors}, metadata, mask, forms):
+            return _say_form(subject, argument)
     if plain is None and failure is not None:
         raise subject.people.stop(failure, f"calling {subject.name} with a mask")
+
+
+def _or_added(
+    subject: Subject, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str], mask: np.ndarray,
+    forms: list[masks.Form],
+) -> bool:  # fmt: skip
+    """Takes the mask for one that is added to the scores where only so what it hides stays hidden."""
+    chosen = subject.mask_form
+    assert chosen is not None
+
+    def calling(form: masks.Form) -> Any:
+        def call(given: dict[str, np.ndarray]) -> Any:
+            subject.mask_form = form
+            return _attempt(subject, binding, given, metadata)
+
+        return call
+
+    def keeps(form: masks.Form) -> bool:
+        try:
+            return not leaks(calling(form), tensors, mask)
+        except FAILURES:  # Skipped too: the form cannot say this mask
+            return False
+
+    def is_added(form: masks.Form) -> bool:
+        try:
+            return adds(calling(form), calling(form._replace(shift=0.5)), tensors, mask)
+        except FAILURES:
+            return False
+
+    if subject.task not in tasks.LAYERS or chosen.added or keeps(chosen):  # a function's contract says what its mask is
+        subject.mask_form = chosen
+        return False
+    for form in dict.fromkeys(masks.added(one) for one in (chosen, *forms)):
+        if keeps(form) and is_added(form):
+            subject.mask_form = form
+            return True
+    subject.mask_form = chosen
+    return False
 
 
 def _say_form(subject: Subject, argument: str) -> None:
@@ -164,7 +207,9 @@ def _say_form(subject: Subject, argument: str) -> None:
     assert form is not None
     if subject.slices is not None:
         return
-    if form.shape not in ("[B, 1, L, L]", "[B, L, L]") or form.dtype != "bool":
+    if form.added and names.key(argument) not in names.ADDED:
+        subject.notes.append(f"{argument} was taken for 0 and -inf, to be added to the scores: only so it hides what it should")
+    elif form.shape not in ("[B, 1, L, L]", "[B, L, L]") or form.dtype != "bool":
         subject.notes.append(f"its mask is {form.dtype} {form.shape}")
     if form.hides:
         subject.notes.append(f"{argument}: True was taken for hidden, as is the convention of this name")
