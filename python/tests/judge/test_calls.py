@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -283,6 +284,16 @@ FAILING = {
     "exit": ("import sys\nsys.exit(0)", "loading mine.py: the code called sys.exit(0)", "line 2"),
     "in the call": ("def sdpa(q, k, v):\n    return q @ k", "calling sdpa: ValueError: matmul", "line 2, in sdpa\n    return q @ k"),
     "no array": ("def sdpa(q, k, v):\n    return 'text'", "sdpa must return an array: it returned str", ""),
+    "a module that is missing": (
+        "import no_such_library.part\ndef sdpa(q, k, v): return q",
+        f"loading mine.py: this Python ({sys.executable}) has no no_such_library: name another with --python",
+        "line 1, in <module>",
+    ),
+    "an argument of a call": (
+        "def masked_attention(q, k, v, masked): return q",
+        "argument masked of masked_attention is not understood: give it a default, or --map mask=masked",
+        "",
+    ),
     "in making it": (
         "class SelfAttention:\n    def __init__(self, dim):\n        self.x = dim.y\n    def forward(self, x): return x",
         "making SelfAttention(dim=18): AttributeError: 'int' object has no attribute 'y'",
@@ -297,11 +308,13 @@ FAILING = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_failing(tmp_path: Path, case: str) -> None:
+def test_failing(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     text, says, traceback = FAILING[case]
     with pytest.raises(Stop) as stop:
         looked(tmp_path, text)
     assert stop.value.verdict == "failed" and stop.value.says.startswith(says)
+    assert "<frozen" not in stop.value.traceback
     assert traceback in stop.value.traceback and str(tmp_path) not in stop.value.traceback and "runner" not in stop.value.traceback
 
 
@@ -323,3 +336,10 @@ def test_settings_of_a_constructor(tmp_path: Path) -> None:
     assert tuple(subject.sizes) == (20, 4, 4, 5) and subject.has["dropout"] == 0.5
     with pytest.raises(Stop, match="--init: embed 20 must be a multiple of heads 3"):
         looked(tmp_path, LAYER, init={"dim": 20})
+
+
+def test_parameters_that_get_their_shapes_in_the_first_call(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = looked(tmp_path, LAYER.replace("nn.Linear(hidden_dim, hidden_dim)", "nn.LazyLinear(hidden_dim)"))
+    assert not subject.has["absent"]
+    agrees(subject)

@@ -115,7 +115,8 @@ def test_a_file_that_fails(tmp_path: Path, text: str) -> None:
 def test_an_unfilled_file(tmp_path: Path) -> None:
     run = Run(tmp_path, "def sdpa(q, k, v, mask=None):\n    raise NotImplementedError('fill in: everything')\n")
     assert run.line() == "looked"
-    assert run.look() == {"verdict": "unfilled", "says": "not filled in yet: fill in: everything", "traceback": ""}
+    said = {"verdict": "unfilled", "says": "not filled in yet: fill in: everything", "traceback": ""}
+    assert run.look() == {**said, "file": str(tmp_path / "mine.py"), "name": "sdpa", "task": "sdpa"}
     run.end()
 
 

@@ -46,6 +46,9 @@ _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "
 _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "block_size",
            "base", "training", "model", "optimizer"}  # fmt: skip
 
+#: Arguments that may be None wherever they must be given.
+_NONE = {"validlens", "validlen", "lengths", "seqlens"}
+
 
 class Binding:
     """The arguments of one function or of forward(), each with its role."""
@@ -82,6 +85,10 @@ class Binding:
         masks = [name for name, role in self.roles.items() if role == "mask"]
         for extra in sorted(masks, key=lambda name: names.key(name) in names.HIDES)[1:]:
             self.roles[extra] = None
+        if "mask" not in self.roles.values() and self.contract and "causal" not in self.contract:
+            for one in self._required():
+                if names.key(one.name) == "masked":  # a mask or a flag: only its author knows
+                    self.roles[one.name] = None
         keep = {*wanted, *_ALWAYS, *({"q", "k", "v"} if layered else ()), *({"params"} if layered else ())}
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
@@ -91,10 +98,28 @@ class Binding:
             if role is not None and (role in keep or role[:2] in ("W_", "b_")):
                 continue
             self.roles[one.name] = None
-            free = [name for name in wanted if name not in self.roles.values() and not (name == "x" and has_input)]
+            # What may be missing is never taken by position: a mask's True says nothing without a name.
+            free = [
+                name
+                for name in wanted
+                if name not in self.roles.values()
+                and not (name == "x" and has_input)
+                and name != "mask"
+                and not self.contract.get(name)
+            ]
             if required and free:
                 self.roles[one.name] = free[0]
                 self.notes.append(f"the argument {one.name} of {self.name} was taken for {free[0]}")
+
+    def check(self) -> None:
+        """Raises Stop where an argument that must be given is not understood; a second mask and lengths may be None."""
+        for one in self._required():
+            if self.roles[one.name] is not None or names.argument(one.name) == "mask" or names.key(one.name) in _NONE:
+                continue
+            example = next((name for name in (*self.contract, "mask") if name not in self.roles.values()), "x")
+            raise Stop(
+                f"argument {one.name} of {self.name} is not understood: give it a default, or --map {example}={one.name}"
+            )
 
     def on(self, target: Any, method: str) -> Binding:
         """The same arguments on another object of the class."""

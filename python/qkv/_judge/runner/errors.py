@@ -17,9 +17,10 @@ class Stop(Exception):
     def __init__(self, says: str, verdict: str = "failed", traceback: str = "") -> None:
         super().__init__(says)
         self.says, self.verdict, self.traceback = says, verdict, traceback
+        self.seen: dict[str, str] = {}  # "file", "name", "task": what was looked at, where it came so far
 
     def as_look(self) -> dict[str, str]:
-        return {"verdict": self.verdict, "says": self.says, "traceback": self.traceback}
+        return {**self.seen, "verdict": self.verdict, "says": self.says, "traceback": self.traceback}
 
 
 class People:
@@ -33,6 +34,8 @@ class People:
     def owns(self, filename: str) -> bool:
         if filename == self.file:
             return True
+        if filename.startswith("<"):  # <frozen importlib._bootstrap> lies in no folder
+            return False
         return (
             self.folder is not None
             and os.path.abspath(filename).startswith(self.folder)

@@ -35,10 +35,20 @@ def forward_of(cls: type) -> str | None:
     return public[0] if len(public) == 1 else None
 
 
+def _takes_x(thing: Any) -> bool:
+    """A class whose forward takes x and no q, k, v: a layer, whatever its name says."""
+    cls = thing if isinstance(thing, type) else type(thing)
+    method = None if isinstance(thing, FunctionType) else forward_of(cls)
+    if method is None:
+        return False
+    roles = {names.argument(one.name) for one in parameters_of(getattr(cls, method))}
+    return "x" in roles and not {"q", "k", "v"} & roles
+
+
 def guess(name: str, thing: Any) -> Candidate | None:
     """What a function, class or module would be judged as; None where nothing fits."""
     task = tasks.by_contract(name)
-    if task is not None:
+    if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)):
         return Candidate(name, thing, task, f"the name {name}", True)
     if isinstance(thing, FunctionType):
         found = tasks.of_function(name, _roles(thing))

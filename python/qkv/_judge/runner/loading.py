@@ -26,6 +26,10 @@ def load(path: Any) -> ModuleType:
     sys.modules[name] = module  # classes look their module up: dataclasses, pickle
     try:
         spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        people = People(file)
+        says = f"loading {file.name}: this Python ({sys.executable}) has no {error.name}: name another with --python, or activate its environment"
+        raise Stop(says, "failed", people.lines(error)) from None
     except (Exception, SystemExit) as error:
         raise People(file).stop(error, f"loading {file.name}") from None
     return module

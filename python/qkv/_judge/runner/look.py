@@ -21,7 +21,7 @@ from .loading import load
 from .matching import assign
 from .subject import Subject
 from .training import model_class
-from .trying import try_out
+from .trying import materialise, try_out
 
 
 def look_at_file(request: dict[str, Any]) -> Subject:
@@ -64,7 +64,17 @@ def _hollow(thing: Any) -> bool:
 def look_at(
     candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]
 ) -> Subject:
-    """A Subject that was called once. Raises Stop: failed, unfilled."""
+    """A Subject that was called once. Raises Stop: failed, unfilled; it says as which task."""
+    try:
+        return _look_at(candidate, module, people, request, notes)
+    except Stop as stop:
+        stop.seen = {"file": people.file, "name": candidate.name, "task": candidate.task}
+        raise
+
+
+def _look_at(
+    candidate: Candidate, module: ModuleType | None, people: People, request: dict[str, Any], notes: list[str]
+) -> Subject:
     thing = candidate.thing
     is_function = isinstance(thing, FunctionType)
     kind = "function" if is_function else "class" if isinstance(thing, type) else "module"
@@ -79,6 +89,7 @@ def look_at(
     else:
         _look_at_object(subject, owner, request)
     for binding in subject.bindings.values():
+        binding.check()
         subject.notes += binding.notes
     unfilled: list[tuple[str, Stop]] = []
     for function in subject.bindings:
@@ -177,6 +188,10 @@ def _look_at_object(subject: Subject, cls: type, request: dict[str, Any]) -> Non
             raise subject.people.stop(error, f"copying {subject.name}") from None
     subject.method = method
     subject.helpers["init"] = init
+    if parameters.is_lazy(subject.prototype):
+        subject.sizes = building.Sizes(values["embed"], values["heads"], values["kv_heads"], values["head_dim"])
+        binding = Binding(getattr(subject.prototype, method), subject.task, None, request.get("map") or {})
+        materialise(subject, binding)
     entries, rest = parameters.collect(subject.prototype)
     if rest:
         subject.notes.append(f"left as they are: {', '.join(entry.path for entry in rest)}")

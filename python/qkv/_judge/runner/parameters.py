@@ -52,6 +52,13 @@ def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
     return mine, rest
 
 
+def is_lazy(thing: Any) -> bool:
+    """Some parameters get their shapes in the first call: nn.LazyLinear."""
+    return is_module(thing) and any(
+        isinstance(value, torch_of().nn.parameter.UninitializedParameter) for value in thing.parameters()
+    )
+
+
 def _is_bias(path: str, shape: Any) -> bool:
     long = [size for size in shape if size != 1]
     return (

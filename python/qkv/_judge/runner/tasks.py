@@ -59,6 +59,8 @@ _SAYS = (
 
 SINGLE = ("v1", "v2", "v3", "v4", "self-attention", "single-head")
 LAYERS = (*SINGLE, "mha", "gqa", "cross", "cache")
+#: Tasks of q, k and v: no layer with parameters is one of them.
+OF_QKV = ("sdpa", "flash", "linear", "dropout")
 #: Tasks whose formula has a causal mask in every probe.
 CAUSAL = ("single-head", "causal", "cache", "lm")
 
@@ -133,6 +135,10 @@ def of_class(name: str, settings: set[str], roles: list[str]) -> tuple[str, str]
     says = by_name(name)
     arguments = f"the arguments of {name}"
     attention_like = "att" in names.key(name) or says is not None or names.key(name) == "head"
+    if says in OF_QKV and "x" in roles and not {"q", "k", "v"} & set(roles):
+        if says == "linear":
+            return None  # a layer around another formula: no task has it
+        says = None
     if says in ("lm", "cache", "gqa", "cross", "mha", "dropout", "flash", "linear", "rope"):
         if says == "mha" and "kv_heads" in settings:
             return "gqa", arguments

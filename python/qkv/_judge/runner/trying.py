@@ -33,6 +33,18 @@ def _attempt(subject: Subject, binding: Binding, tensors: dict[str, np.ndarray],
     raise failure
 
 
+def materialise(subject: Subject, binding: Binding) -> None:
+    """One call of the object itself: parameters without shapes get them."""
+    tensors = trial.probe(subject.task, next(iter(tasks.FUNCTIONS[subject.task])), subject.sizes)
+    inputs = {name: value for name, value in tensors.items() if name[:2] not in ("W_", "b_")}
+    subject.dtype = "float32"
+    try:
+        values = subject.values(binding, inputs, trial.metadata(subject.task, subject.sizes), subject.leaves(inputs))
+        subject.call(binding, subject.prototype, values, inputs)
+    except (*FAILURES, Skipped) as error:
+        raise subject.people.stop(error, f"calling {subject.name}") from None
+
+
 def try_out(subject: Subject, function: str) -> None:
     """One call: in float64, in float32 where that fails; then with a mask in each form until one is taken."""
     if subject.task == "lm":
