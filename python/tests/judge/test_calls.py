@@ -343,3 +343,18 @@ def test_parameters_that_get_their_shapes_in_the_first_call(tmp_path: Path) -> N
     subject = looked(tmp_path, LAYER.replace("nn.Linear(hidden_dim, hidden_dim)", "nn.LazyLinear(hidden_dim)"))
     assert not subject.has["absent"]
     agrees(subject)
+
+
+def test_causal_code_for_as_many_queries_as_keys(tmp_path: Path) -> None:
+    text = """
+import numpy as np
+def causal_attention(q, k, v):
+    scores = np.where(np.tri(len(q[0, 0]), dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+"""
+    subject = looked(tmp_path, text)
+    assert subject.square and any("as many queries as keys only" in note for note in subject.notes)
+    assert answered(subject, {"q": Q, "k": K, "v": V}, causal="1") == ({}, {"skipped": "it takes as many queries as keys only"})
+    close(answered(subject, {"q": Q, "k": K[..., :5, :], "v": V[..., :5, :]}, causal="1")[0]["out"],
+          attend(Q, K[..., :5, :], V[..., :5, :], True, causal=True)[0])  # fmt: skip

@@ -149,3 +149,51 @@ def mha(x, params, num_heads):
 """,
     )
     agrees(subject)
+
+
+def test_a_dict_of_parameters_lacks_what_is_not_read(tmp_path: Path) -> None:
+    subject = looked(
+        tmp_path,
+        SOFTMAX
+        + """
+def mha(params, x, num_heads):
+    B, L, E = x.shape
+    q, k, v = ((x @ params["W_" + name]).reshape(B, L, num_heads, -1).swapaxes(1, 2) for name in "qkv")
+    return (softmax(q @ k.swapaxes(-1, -2) / np.sqrt(E // num_heads)) @ v).swapaxes(1, 2).reshape(B, L, E)
+""",
+    )
+    assert subject.has["absent"] == ["b_q", "b_k", "b_v", "W_o", "b_o"]
+    assert not subject.has["bias"] and not subject.has["output"]
+    agrees(subject)
+
+
+def test_a_layer_is_no_function_of_q_k_v(tmp_path: Path) -> None:
+    text = SOFTMAX + """
+class FlashMHA:
+    def __init__(self, embed_dim, num_heads):
+        self.h, self.W_qkv, self.W_o = num_heads, np.zeros((embed_dim, 3 * embed_dim)), np.zeros((embed_dim, embed_dim))
+
+    def forward(self, x):
+        q, k, v = (y.reshape(*x.shape[:2], self.h, -1).swapaxes(1, 2) for y in np.split(x @ self.W_qkv, 3, -1))
+        return (softmax(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5) @ v).swapaxes(1, 2).reshape(x.shape) @ self.W_o
+"""
+    for name in ("FlashMHA", "DropoutAttention"):
+        assert looked(tmp_path, text.replace("FlashMHA", name)).task == "mha"
+    with pytest.raises(Stop) as stop:
+        looked(tmp_path, text.replace("FlashMHA", "LinearAttention"))
+    assert "looks like attention" in stop.value.says
+
+
+def test_what_fails_says_as_which_task(tmp_path: Path) -> None:
+    with pytest.raises(Stop) as stop:
+        looked(tmp_path, "def attend(q, k, v):\n    raise ValueError\n")
+    assert stop.value.as_look()["task"] == "sdpa" and stop.value.as_look()["name"] == "attend"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_scripted_function_has_no_arguments(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = "import torch\n@torch.jit.script\ndef sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):\n    return q\n"
+    for request in ({}, {"name": "sdpa"}):
+        with pytest.raises(Stop, match="^sdpa has no arguments that Python sees: judge the function before torch.jit.script$"):
+            looked(tmp_path, text, **request)

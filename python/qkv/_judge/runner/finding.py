@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import names, tasks
 from .building import parameters_of, settings_of
 from .errors import Stop
-from .frameworks import is_module, is_module_class, named
+from .frameworks import is_module, is_module_class, is_scripted, named
 
 
 class Candidate(NamedTuple):
@@ -96,6 +96,9 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
             one._replace(task=task, why="--task") for one in found if _could_be(one.task, task)
         ]
     if not found:
+        for key, value in vars(module).items():
+            if is_scripted(value):
+                of_thing(key, value, task)  # says why not
         wanted = "looks like attention" if task is None else f"looks like the task {task}"
         raise Stop(
             f"nothing in {file} {wanted} (it has {', '.join(known) or 'neither functions nor classes'}): {_how(file, task)}"
@@ -128,6 +131,8 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     """A chosen object as a candidate."""
     if isinstance(thing, BuiltinFunctionType):
         raise Stop(f"{name} is built in and does not say its arguments: judge a function of yours that calls it")
+    if is_scripted(thing):
+        raise Stop(f"{name} has no arguments that Python sees: judge the {'module' if is_module(thing) else 'function'} before torch.jit.script")
     if not (isinstance(thing, (FunctionType, type)) or is_module(thing) or callable(thing)):
         raise Stop(f"{name} must be a function, a class or a module: it is a {type(thing).__name__}")
     found = guess(name, thing)

@@ -41,6 +41,12 @@ def is_module_class(value: Any) -> bool:
     return torch is not None and isinstance(value, type) and issubclass(value, torch.nn.Module)
 
 
+def is_scripted(value: Any) -> bool:
+    """A function or module that torch.jit compiled: its arguments are not Python's."""
+    torch = torch_of()
+    return torch is not None and isinstance(value, (torch.jit.ScriptFunction, torch.jit.ScriptModule))
+
+
 def to_numpy(value: Any) -> np.ndarray:
     """A copy; 16-bit types as float32."""
     if is_tensor(value):

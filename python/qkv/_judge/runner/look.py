@@ -101,6 +101,7 @@ def _look_at(
             unfilled.append((function, stop))
     if len(unfilled) == len(subject.bindings):
         raise unfilled[0][1]
+    _unread(subject)
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
@@ -150,6 +151,17 @@ def _look_at_functions(subject: Subject, module: ModuleType | None, request: dic
         "causal": subject.task not in tasks.CAUSAL and tasks.says_causal(subject.name) and not binding.takes("causal"),
         "absent": absent,
     }
+
+
+def _unread(subject: Subject) -> None:
+    """What the code did not read of a dict of parameters, it lacks."""
+    if subject.lookup is None or not subject.lookup.read:
+        return
+    own = next(iter(subject.bindings))
+    covered = {role[:2] + letter for role in subject.lookup.read for letter in role[2:]}
+    covered |= {role[:2] + letter for role in subject.bindings[own].roles.values() if role for letter in role[2:]}
+    subject.has["absent"] = absent = _absent(subject.task, own, covered)
+    subject.has.update(_lacks(absent))
 
 
 def _nearest(function: Any, contracts: dict[str, str]) -> str:

@@ -33,13 +33,16 @@ class Lookup(dict):
     def __init__(self, find: Any) -> None:
         super().__init__()
         self._find = find
+        self.read: set[str] = set()  # what was asked for and is there
 
     def __missing__(self, name: str) -> Any:
-        return self._find(name)
+        value = self._find(name)
+        self.read.add(_role(name))
+        return value
 
     def __contains__(self, name: object) -> bool:
         try:
-            self[str(name)]
+            self._find(str(name))
         except KeyError:
             return False
         return True
@@ -69,6 +72,8 @@ class Subject:
     precision: str | None = None  # what answers are rounded to: the code itself rounds
     mask_form: Form | None = None
     slices: Slices | None = None  # how code without a batch is called
+    lookup: Lookup | None = None  # the parameters of the latest call, where they come in one dict
+    square: bool = False  # causal code that takes as many queries as keys only
     helpers: dict[str, Any] = dataclasses.field(default_factory=dict)  # other functions of the file that a task needs
 
     def binding_for(self, function: str = "") -> Binding:
@@ -150,7 +155,7 @@ class Subject:
             if role is not None and role[:2] in ("W_", "b_"):
                 values[role] = self.parameter(role, leaves)
         if binding.takes("params"):
-            values["params"] = Lookup(lambda name: self.parameter(_role(name), leaves))
+            self.lookup = values["params"] = Lookup(lambda name: self.parameter(_role(name), leaves))
         values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
         for role, key, kind in (
             ("block_size", "block", int),

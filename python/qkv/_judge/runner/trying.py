@@ -69,6 +69,7 @@ def try_out(subject: Subject, function: str) -> None:
         if subject.dtype == "float32":
             subject.notes.append("judged in float32: it does not run in float64")
         subject.has["weights"] = subject.has["weights"] or plain.weights is not None
+        _try_longer(subject, function, binding)
     if binding.takes("mask"):
         try:
             _try_masks(subject, binding, tensors, metadata, plain)
@@ -89,6 +90,27 @@ def _masked_slices(subject: Subject, binding: Binding, tensors: dict[str, np.nda
         return True
     subject.slices = None
     return False
+
+
+def _try_longer(subject: Subject, function: str, binding: Binding) -> None:
+    """Causal code: whether it takes more keys than queries, now that it takes as many."""
+    causal = subject.task == "causal" or subject.has.get("causal") or binding.takes("causal")
+    tensors = trial.probe("sdpa", "sdpa", subject.sizes)
+    if subject.task not in ("causal", "sdpa", "flash", "linear") or not causal or subject.square:
+        return
+    metadata = {**trial.metadata(subject.task, subject.sizes), "causal": "1"}
+    works = []
+    for inputs in (trial.square(tensors), tensors):
+        try:
+            _attempt(subject, binding, inputs, metadata)
+            works.append(True)
+        except Skipped:
+            return
+        except FAILURES:
+            works.append(False)
+    if works == [True, False]:
+        subject.square = True
+        subject.notes.append(f"{binding.name} takes as many queries as keys only: it was not asked for more keys")
 
 
 def _ends(subject: Subject, error: BaseException) -> bool:
