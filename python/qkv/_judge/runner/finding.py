@@ -132,7 +132,9 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     if isinstance(thing, BuiltinFunctionType):
         raise Stop(f"{name} is built in and does not say its arguments: judge a function of yours that calls it")
     if is_scripted(thing):
-        raise Stop(f"{name} has no arguments that Python sees: judge the {'module' if is_module(thing) else 'function'} before torch.jit.script")
+        raise Stop(
+            f"{name} has no arguments that Python sees: judge the {'module' if is_module(thing) else 'function'} before torch.jit.script"
+        )
     if not (isinstance(thing, (FunctionType, type)) or is_module(thing) or callable(thing)):
         raise Stop(f"{name} must be a function, a class or a module: it is a {type(thing).__name__}")
     found = guess(name, thing)

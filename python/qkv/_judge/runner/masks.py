@@ -1,13 +1,17 @@
-"""The forms in which a person's code may want its mask: shapes, types, what True means. Not: which it is (look.py tries)."""
+"""The forms in which a person's code may want its mask: shapes, types, what True means; whether a call depends on what it hides.
+
+Not: which form it is (trying.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import names
-from .frameworks import from_numpy
+from .frameworks import from_numpy, to_numpy
 
 #: In the order of trying; tasks whose contract is [B, L, L] begin with that.
 SHAPES = ("[B, 1, L, L]", "[B, H, L, L]", "[B, L, L]", "[B, L]", "[L, L]", "[B, 1, 1, L]", "[B, 1, L]", "[B*H, L, L]")
@@ -80,3 +84,45 @@ def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
 def added(form: Form) -> Form:
     """The same shape as 0 and -inf."""
     return Form(form.shape, "float", False, True)
+
+
+#: A call of the person's code with other inputs.
+Call = Callable[[dict[str, np.ndarray]], Any]
+
+
+def _keys_of(tensors: dict[str, np.ndarray]) -> list[str]:
+    """The inputs that the keys and values are made of."""
+    return ["memory"] if "memory" in tensors else ["x"] if "x" in tensors else ["k", "v"]
+
+
+def _out(call: Call, tensors: dict[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(to_numpy(call(tensors).out), np.float64)
+
+
+def _far(one: np.ndarray, other: np.ndarray) -> bool:
+    """Further apart than rounding to float32 explains; NaN is far from everything."""
+    return one.shape != other.shape or not bool((np.abs(one - other) <= 1e-4 * (1 + np.abs(one))).all())
+
+
+def leaks(call: Call, tensors: dict[str, np.ndarray], mask: np.ndarray) -> bool:
+    """Other values of keys that the mask [B, 1, Tq, Tk] hides from the first query change the output where they are hidden."""
+    hidden = ~mask[:, 0, 0]  # [B, Tk]
+    rows = ~(mask[:, 0] & hidden[:, None]).any(-1)  # [B, Tq]: the queries that see none of these keys
+    names = _keys_of(tensors)
+    if names == ["x"]:
+        rows &= ~hidden
+    other = dict(tensors)
+    for name in names:
+        where = hidden.reshape(hidden.shape[0], *(1,) * (tensors[name].ndim - 3), hidden.shape[1], 1)
+        other[name] = np.where(where, 1.5 - 2 * tensors[name], tensors[name])
+    one, two = _out(call, {**tensors, "mask": mask}), _out(call, {**other, "mask": mask})
+    if one.ndim < 3 or one.shape != two.shape or one.shape[0] != len(rows) or one.shape[-2] != rows.shape[1]:
+        return True
+    return any(_far(one[b][..., rows[b], :], two[b][..., rows[b], :]) for b in range(len(rows)))
+
+
+def adds(plain: Call, shifted: Call, tensors: dict[str, np.ndarray], mask: np.ndarray) -> bool:
+    """A mask of one number everywhere changes nothing, whatever the number: so does what is added before a softmax."""
+    everything = np.ones_like(mask)
+    call = {**tensors, "mask": everything}
+    return not _far(_out(plain, call), _out(shifted, call))

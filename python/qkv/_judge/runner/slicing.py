@@ -34,9 +34,7 @@ class Slices(NamedTuple):
         if self.axes == 0:
             joined = {name: value.reshape(-1, *value.shape[2:]) for name, value in sliced.items()}
             return _rebuilt([function({**values, **joined})], lambda parts: parts[0].reshape(*lead, *parts[0].shape[1:]))
-        raws = [
-            function({**values, **{name: value[index] for name, value in sliced.items()}}) for index in np.ndindex(*lead)
-        ]
+        raws = [function({**values, **{name: value[index] for name, value in sliced.items()}}) for index in np.ndindex(*lead)]
         return _rebuilt(raws, lambda parts: _stacked(parts, lead))
 
     @property

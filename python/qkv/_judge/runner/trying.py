@@ -10,7 +10,6 @@ import numpy as np
 from . import masks, names, tasks, trial
 from .calling import Binding
 from .errors import FAILURES, Stop
-from .leaking import adds, leaks
 from .slicing import choices
 from .steps import beginnings, step_values
 from .subject import Skipped, Subject
@@ -215,13 +214,13 @@ def _or_added(
 
     def keeps(form: masks.Form) -> bool:
         try:
-            return not leaks(calling(form), tensors, mask)
+            return not masks.leaks(calling(form), tensors, mask)
         except FAILURES:  # Skipped too: the form cannot say this mask
             return False
 
     def is_added(form: masks.Form) -> bool:
         try:
-            return adds(calling(form), calling(form._replace(shift=0.5)), tensors, mask)
+            return masks.adds(calling(form), calling(form._replace(shift=0.5)), tensors, mask)
         except FAILURES:
             return False
 
