@@ -308,7 +308,38 @@ class 多头注意力(nn.Module):
         return self.输出投影((权重 @ 值).transpose(1, 2).reshape(输入.shape))
 
 
+class FusedWithTwoDropouts(nn.Module):
+    """q, k and v of all heads in one layer, read as [B, L, 3, H, d]; dropout of the weights and of the output."""
+
+    def __init__(self, dim, num_heads=8, attn_drop=0.25, proj_drop=0.25):
+        super().__init__()
+        self.num_heads, self.scale = num_heads, (dim // num_heads) ** -0.5
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.attn_drop, self.proj_drop = nn.Dropout(attn_drop), nn.Dropout(proj_drop)
+
+    def forward(self, x):
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, c // self.num_heads).permute(2, 0, 3, 1, 4)
+        weights = self.attn_drop((q * self.scale @ k.transpose(-2, -1)).softmax(dim=-1))
+        return self.proj_drop(self.proj((weights @ v).transpose(1, 2).reshape(b, n, c)))
+
+
+class NoOutputLayer(nn.Module):
+    """Heads side by side and nothing after them."""
+
+    def __init__(self, hidden_size, num_attention_heads):
+        super().__init__()
+        self.heads = num_attention_heads
+        self.query, self.key, self.value = (nn.Linear(hidden_size, hidden_size) for _ in range(3))
+
+    def forward(self, hidden_states):
+        q, k, v = (f(hidden_states).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
 RIGHT = [
+    "FusedWithTwoDropouts",
+    "NoOutputLayer",
     "MultiHeadAttention",
     "EinsumMHA",
     "LoopMHA",
@@ -325,4 +356,4 @@ RIGHT = [
     "多头注意力",
 ]
 TASK = {"多头注意力": "mha"}
-CONVENTION = {}
+CONVENTION = {"FusedWithTwoDropouts": "dropout-on-output-too", "NoOutputLayer": "without-output-projection"}
