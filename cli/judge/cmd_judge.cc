@@ -31,9 +31,7 @@ int exit_code(const Finding& finding) {
 
 void check_task(const std::string& task) {
   if (task.empty() || judge::find_task(task) != nullptr) return;
-  std::string names;
-  for (const judge::Task& one : judge::tasks()) names += (names.empty() ? "" : ", ") + std::string(one.name);
-  throw UsageError("--task must be one of " + names + ": got " + escaped(task));
+  throw UsageError("--task must be one of " + judge::task_names() + ": got " + escaped(task));
 }
 
 /// "mine.py:MyAttention" -> file and name; a file whose own name has a colon is that file.
@@ -76,8 +74,8 @@ int print_catalogue(const JudgeOptions& options) {
                                                                   {"term", entry.term},
                                                                   {"tasks", Json::array()}});
     for (const judge::Task& task : judge::tasks()) {
-      const bool applies = std::ranges::any_of(entry.parts, [&](std::string_view part) { return task.has(part); });
-      if (applies && std::ranges::find(row["tasks"], Json(task.name)) == row["tasks"].end()) row["tasks"].push_back(task.name);
+      const bool listed = std::ranges::find(row["tasks"], Json(task.name)) != row["tasks"].end();
+      if (!listed && judge::applies(entry, task)) row["tasks"].push_back(task.name);
     }
   }
   if (!options.task.empty()) {

@@ -55,9 +55,8 @@ int rank(const Finding& finding) {
 
 void add_convention(Finding& finding, const std::string& id) {
   if (id.empty() || std::ranges::find(finding.conventions, id, &judge::Convention::id) != finding.conventions.end()) return;
-  const auto& all = judge::catalogue();
-  const auto entry = std::ranges::find(all, id, &judge::Entry::id);
-  finding.conventions.push_back({id, entry == all.end() ? id : std::string(entry->says)});
+  const judge::Entry* entry = judge::find_entry(id);
+  finding.conventions.push_back({id, entry == nullptr ? id : std::string(entry->says)});
   if (finding.verdict == "right") finding.verdict = "convention";
 }
 

@@ -39,9 +39,7 @@ std::string joined(const std::vector<Language>& languages) {
 
 const Task& task_called(const std::string& name) {
   if (const Task* task = judge::find_task(name)) return *task;
-  std::string names;
-  for (const Task& task : judge::tasks()) names.append(names.empty() ? "" : ", ").append(task.name);
-  throw UsageError("no exercise is called " + escaped(name) + ": there are " + names);
+  throw UsageError("no exercise is called " + escaped(name) + ": there are " + judge::task_names());
 }
 
 Language chosen(const Task& task, const Options& options) {

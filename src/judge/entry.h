@@ -34,6 +34,10 @@ struct Entry {
 
 /// Every entry, conventions first.
 const std::vector<Entry>& catalogue();
+/// The first entry of this id; nullptr when there is none.
+const Entry* find_entry(std::string_view id);
+/// Whether the task has a part that the entry is about.
+bool applies(const Entry& entry, const Task& task);
 /// The page and heading where one reads about a term.
 std::string_view where_to_read(std::string_view term);
 

@@ -28,17 +28,13 @@ std::string with_number(std::string_view says, double number) {
   return at == std::string::npos ? out : out.replace(at, 2, number_text(number, "%.4g"));
 }
 
-void widen(Case& one) {
-  for (auto& [name, given] : one.answers) given.unit = std::max(given.unit, 0x1p-24);
-}
-
 /// Calls after one another, training and gradients are judged once the plain calls are right.
 bool is_forward(const Probe& probe) {
   return !probe.call("nan") && !probe.call("gradient") && !probe.call("twice") && !probe.call("training") &&
          !probe.call("evaluation");
 }
 
-/// "[B=2, L=5]": the sizes of x, or of q and k.
+/// "x [2, 5, 18]": the input whose sizes tell most.
 std::string sizes_text(const Probe& probe) {
   const std::string x = probe.has("x") ? "x" : "q";
   if (!probe.has(x)) return "";
@@ -46,7 +42,10 @@ std::string sizes_text(const Probe& probe) {
   return x + " " + shape_text(shape.data(), static_cast<int>(shape.size()));
 }
 
-/// "out[1, 2, :6]": the row of an array that an element lies in, and what was expected and given there.
+/// "probe "plain", x [2, 5, 18]:", over numbers.
+std::string heading(const Probe& probe) { return "probe \"" + probe.text("name") + "\", " + sizes_text(probe) + ":\n"; }
+
+/// "out[1, 2, 0:6]": the row of an array that an element lies in, and what was expected and given there.
 std::string row_text(const std::string& name, const Array& expected, const Given& given, const Difference& at) {
   if (std::isnan(at.bound)) {
     const Shape &want = expected.shape, &got = given.values.shape;
@@ -103,16 +102,13 @@ class Trial {
     };
     std::ranges::stable_sort(forward_, {}, cost);
     if (!probes_.empty() && probes_.front().says("without", "output")) {
-      const std::string_view id = "without-output-projection";
-      for (const Entry& entry : catalogue()) {
-        if (entry.id == id && task.has("output")) given_.push_back({&entry, 0});
-      }
+      const Entry* entry = find_entry("without-output-projection");
+      if (applies(*entry, task)) given_.push_back({entry, 0});
     }
   }
 
   Finding finding() {
-    const bool unanswered = forward_.empty();
-    if (unanswered) return failed();
+    if (forward_.empty()) return failed();
     const Search exact(task_, forward_, given_), wide = exact.as_float32();
     std::optional<Choices> spelling = exact.right();
     std::optional<Search::Found> found;
@@ -120,9 +116,7 @@ class Trial {
     if (!spelling && !found && exact.all_float64() && (spelling = wide.right())) {
       finding_.notes.push_back("right as float32 would be: some part is not computed in float64");
       forward_ = wide.cases();
-      for (std::vector<Case>* cases : {&with_weights_, &later_}) {
-        for (Case& one : *cases) widen(one);
-      }
+      for (std::vector<Case>* cases : {&with_weights_, &later_}) std::ranges::for_each(*cases, widen);
     }
     if (!spelling) {
       if (!found) found = wide.one();
@@ -135,9 +129,6 @@ class Trial {
       if (own_causal_)
         finding_.conventions.push_back({"causal-unasked", "It hides the future by itself; the task does not ask for that."});
       look_deeper(*spelling);
-      for (const Choice& choice : given_) {
-        if (!choice.entry->convention) add_mistake({choice});
-      }
     }
     for (const Case& one : forward_) check(one, spelling.value_or(Choices{}));
     if (finding_.verdict.empty()) finding_.verdict = finding_.conventions.empty() ? "right" : "convention";
@@ -197,12 +188,13 @@ class Trial {
 
   void conventions(const Choices& spelling) {
     for (const Choice& choice : spelling) {
-      if (choice.entry->convention)
-        finding_.conventions.push_back({std::string(choice.entry->id), std::string(choice.entry->says)});
+      if (choice.entry->convention) add_convention(*choice.entry);
     }
   }
 
-  void add_mistake(const std::vector<Choice>& same, std::string evidence = {}) {
+  void add_convention(const Entry& entry) { finding_.conventions.push_back({std::string(entry.id), std::string(entry.says)}); }
+
+  void add_mistake(const std::vector<Choice>& same, std::string evidence) {
     const Entry& entry = *same.front().entry;
     Mistake mistake{std::string(entry.id),
                     {},
@@ -221,15 +213,8 @@ class Trial {
 
   /// An entry found without the search, by the evidence as it stands.
   void add_named(std::string_view id) {
-    for (const Entry& entry : catalogue()) {
-      if (entry.id == id) return add_mistake({{&entry, 0}}, finding_.evidence);
-    }
+    if (const Entry* entry = find_entry(id)) return add_mistake({{entry, 0}}, finding_.evidence);
     finding_.verdict = "unknown";
-  }
-
-  void add_convention(std::string_view id) {
-    const auto entry = std::ranges::find(catalogue(), id, &Entry::id);
-    if (entry != catalogue().end()) finding_.conventions.push_back({std::string(id), std::string(entry->says)});
   }
 
   /// The smallest case that is wrong, as numbers.
@@ -240,8 +225,7 @@ class Trial {
       for (const auto& [name, given] : one.answers) {
         if (!work->has(name)) continue;
         if (const auto at = difference(work->at(name), given)) {
-          return "probe \"" + one.probe->text("name") + "\", " + sizes_text(*one.probe) + ":\n" +
-                 row_text(name, work->at(name), given, *at);
+          return heading(*one.probe) + row_text(name, work->at(name), given, *at);
         }
       }
     }
@@ -302,8 +286,7 @@ class Trial {
       }
       const bool scores = are_scores(*work, given->second);
       const auto at = difference(expected, given->second);
-      finding_.evidence = "probe \"" + one.probe->text("name") + "\", " + sizes_text(*one.probe) + ":\n" +
-                          row_text("weights", expected, given->second, at.value_or(Difference{}));
+      finding_.evidence = heading(*one.probe) + row_text("weights", expected, given->second, at.value_or(Difference{}));
       if (scores) {
         add_named("weights-are-scores");
       } else {
@@ -312,7 +295,7 @@ class Trial {
       finding_.checks.push_back({"returned weights", false, "differ from the weights that the output was made with"});
       return;
     }
-    if (averaged) add_convention("weights-averaged");
+    if (averaged) add_convention(*find_entry("weights-averaged"));
   }
 
   void gradient(const Case& one, const Choices& spelling) {
@@ -368,7 +351,7 @@ class Trial {
     if (!work || out == one.answers.end()) return;
     const DropoutFinding drops = judge_dropout(*work, out->second.values, out->second.unit);
     finding_.checks.push_back({one.probe->text("name"), drops.right, drops.detail});
-    if (drops.right && !drops.id.empty()) add_convention(drops.id);
+    if (drops.right && !drops.id.empty()) add_convention(*find_entry(drops.id));
     if (drops.right || !finding_.verdict.empty()) return;
     finding_.evidence = drops.detail + "\n";
     add_named(drops.id);

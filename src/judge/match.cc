@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "judge/textbook.h"
+
 namespace qkv::judge {
 namespace {
 
@@ -16,10 +18,8 @@ Shape without_ones(const Shape& shape) {
 }  // namespace
 
 Given to_given(const AnyTensor& tensor) {
-  const Tensor<double> values = to_f64(tensor);
   Given given;
-  given.values = Array(tensor.sizes);
-  for (Index i = 0; i < given.values.count(); ++i) given.values[i] = values.data()[i];
+  given.values = to_array(tensor);
   if (tensor.dtype == DType::kF32) given.unit = 0x1p-24;
   if (tensor.dtype == DType::kF16) given.unit = 0x1p-11;
   if (tensor.dtype == DType::kBF16) given.unit = 0x1p-8;

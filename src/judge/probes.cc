@@ -25,6 +25,12 @@ Probe start_probe(std::string_view task, std::string_view name, std::string_view
   return probe;
 }
 
+Probe called_twice(Probe probe) {
+  probe.metadata["name"] = "called twice";
+  probe.metadata["call"] = "twice";
+  return probe;
+}
+
 Probe clear_of_overflow(const Textbook& textbook, const std::function<Probe()>& draw) {
   const auto clear = [&](const Probe& probe) {
     const Work work = run(textbook, probe);
@@ -61,6 +67,12 @@ Array pair_mask(Draw& draw, Index batch, Index queries, Index keys) {
     // Not everything either: a row that sees all keys shows nothing of the mask.
     if (keys > 2) mask[row * keys + (row + 1) % keys] = 0, mask[row * keys + row % keys] = 1;
   }
+  return mask;
+}
+
+Array empty_row_mask(Draw& draw, Index batch, Index queries, Index keys) {
+  Array mask = pair_mask(draw, batch, queries, keys);
+  for (Index j = 0; j < keys; ++j) mask[keys + j] = 0;
   return mask;
 }
 

@@ -27,6 +27,9 @@ class Draw {
 /// `call` is forward, gradient, twice, training, evaluation, steps, train-steps.
 Probe start_probe(std::string_view task, std::string_view name, std::string_view call, const Sizes& sizes);
 
+/// The same probe, to be answered by the second of two calls.
+Probe called_twice(Probe probe);
+
 /// Draws until no row's largest score lies where exp overflows in float32 or float64 (88.7, 709.8): there NaN, infinity and numbers
 /// would depend on the order of operations. `textbook` makes "scores".
 Probe clear_of_overflow(const Textbook& textbook, const std::function<Probe()>& draw);
@@ -35,5 +38,7 @@ Probe clear_of_overflow(const Textbook& textbook, const std::function<Probe()>& 
 Array padding_mask(Index batch, Index queries, Index keys);
 /// [B, Tq, Tk] of 0/1, random, at least one key a row, no two batches or rows alike where there is room.
 Array pair_mask(Draw& draw, Index batch, Index queries, Index keys);
+/// The same, and row 1 of batch 0 sees nothing.
+Array empty_row_mask(Draw& draw, Index batch, Index queries, Index keys);
 
 }  // namespace qkv::judge

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <utility>
@@ -36,10 +35,7 @@ double shortened(double x) {
 std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows shows) {
   std::vector<const Entry*> out;
   for (const Entry& entry : catalogue()) {
-    if (entry.convention == conventions && entry.shows == shows &&
-        std::ranges::any_of(entry.parts, [&](std::string_view part) { return task.has(part); })) {
-      out.push_back(&entry);
-    }
+    if (entry.convention == conventions && entry.shows == shows && applies(entry, task)) out.push_back(&entry);
   }
   return out;
 }
@@ -114,11 +110,13 @@ bool Search::explains(const Choices& choices) const {
          weight >= 0;
 }
 
+void widen(Case& one) {
+  for (auto& [name, given] : one.answers) given.unit = std::max(given.unit, 0x1p-24);
+}
+
 Search Search::as_float32() const {
   Search out = *this;
-  for (Case& one : out.cases_) {
-    for (auto& [name, given] : one.answers) given.unit = std::max(given.unit, 0x1p-24);
-  }
+  std::ranges::for_each(out.cases_, widen);
   return out;
 }
 
@@ -254,22 +252,16 @@ std::optional<Search::Found> Search::two() const {
 }
 
 Search::Found Search::narrowed(Found found) const {
-  // Each choice together with the others' first.
-  std::vector<std::vector<Choice>> kept(found.wrong.size());
-  if (found.wrong.size() == 2) {
-    for (const Choice& one : found.wrong[0]) {
-      for (const Choice& other : found.wrong[1]) {
-        if (!explains(joined(found.spelling, {one, other}))) continue;
-        const auto add = [](std::vector<Choice>& to, const Choice& choice) {
-          if (std::ranges::none_of(to, [&](const Choice& c) { return c.entry == choice.entry; })) to.push_back(choice);
-        };
-        add(kept[0], one);
-        add(kept[1], other);
-      }
+  const auto add = [](std::vector<Choice>& to, const Choice& choice) {
+    if (std::ranges::none_of(to, [&](const Choice& c) { return c.entry == choice.entry; })) to.push_back(choice);
+  };
+  std::vector<std::vector<Choice>> kept(2);
+  for (const Choice& one : found.wrong[0]) {
+    for (const Choice& other : found.wrong[1]) {
+      if (!explains(joined(found.spelling, {one, other}))) continue;
+      add(kept[0], one);
+      add(kept[1], other);
     }
-  } else {
-    std::ranges::copy_if(found.wrong[0], std::back_inserter(kept[0]),
-                         [&](const Choice& one) { return explains(joined(found.spelling, {one})); });
   }
   if (!kept[0].empty()) found.wrong = std::move(kept);
   return found;

@@ -25,6 +25,9 @@ struct Case {
   std::vector<std::pair<std::string, Given>> answers;
 };
 
+/// The case judged as float32: parts of a float64 computation often are.
+void widen(Case& one);
+
 /// Entries of the catalogue that apply to a task and show in a forward call.
 std::vector<const Entry*> entries_of(const Task& task, bool conventions, Shows shows = Shows::kForward);
 
@@ -54,11 +57,11 @@ class Search {
   std::optional<Found> one() const;
   std::optional<Found> two() const;
 
-  /// Of what was found with wider bounds, the choices that explain the answers within these; all of them where none does.
+  /// Of a pair that was found with wider bounds, the choices that explain the answers within these; all of them where none does.
   Found narrowed(Found found) const;
 
   const std::vector<Case>& cases() const { return cases_; }
-  /// The same with every answer judged as float32: parts of a float64 computation often are.
+  /// The same with every case widened.
   Search as_float32() const;
   bool all_float64() const;
 

@@ -41,6 +41,8 @@ struct Task {
 
 /// The ladder, in order.
 const std::vector<Task>& tasks();
+/// "sdpa, v1, v2, ...".
+std::string task_names();
 /// nullptr when there is none of this name.
 const Task* find_task(std::string_view name);
 /// Throws OptionError when a tensor of the contract is missing or has other axes than the contract says.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iostream>
 #include <limits>
 #include <set>
 #include <string>
@@ -83,12 +84,6 @@ TEST(Catalogue, EveryMistakeIsNamed) {
       if (finding.mistakes.empty()) continue;
       EXPECT_TRUE(names(finding.mistakes.front()).count(std::string(entry->id)))
           << task.name << ": " << entry->id << " is named " << finding.mistakes.front().id;
-      if (std::getenv("QKV_SHOW")) {
-        std::string s;
-        for (auto& n : finding.mistakes.front().same_as) s += " " + n;
-        printf("%s %s -> %s same:%s %.3f s\n", std::string(task.name).c_str(), std::string(entry->id).c_str(),
-               finding.mistakes.front().id.c_str(), s.c_str(), finding.seconds);
-      }
     }
   }
 }
@@ -109,7 +104,6 @@ TEST(Catalogue, Unexplained) {
     }
     const Finding finding = judge(name, probes, answers);
     EXPECT_EQ(finding.verdict, "unknown");
-    if (std::getenv("QKV_SHOW")) printf("UNKNOWN %s %.3f s\n", name, finding.seconds);
   }
 }
 
@@ -137,14 +131,10 @@ TEST(Catalogue, PairsAreNamedInFull) {
     };
     const bool both = found(a) && found(b);
     named += both;
-    if (!both || std::getenv("QKV_SHOW")) {
-      std::string s;
-      for (const Mistake& m : finding.mistakes) {
-        s += " | " + m.id;
-        for (const std::string& n : m.same_as) s += " " + n;
-      }
-      printf("PAIR %d %s: %s + %s: %s%s %.3f s\n", both, std::string(task.name).c_str(), std::string(a->id).c_str(),
-             std::string(b->id).c_str(), finding.verdict.c_str(), s.c_str(), finding.seconds);
+    if (!both) {
+      std::cout << task.name << ": " << a->id << " + " << b->id << " is " << finding.verdict;
+      for (const Mistake& mistake : finding.mistakes) std::cout << " " << mistake.id;
+      std::cout << "\n";
     }
   }
   EXPECT_GE(named, 90);

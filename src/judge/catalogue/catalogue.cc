@@ -22,6 +22,15 @@ const std::vector<Entry>& catalogue() {
   return all;
 }
 
+const Entry* find_entry(std::string_view id) {
+  const auto found = std::ranges::find(catalogue(), id, &Entry::id);
+  return found == catalogue().end() ? nullptr : &*found;
+}
+
+bool applies(const Entry& entry, const Task& task) {
+  return std::ranges::any_of(entry.parts, [&](std::string_view part) { return task.has(part); });
+}
+
 std::string_view where_to_read(std::string_view term) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kPages = {{
       {"projection", "docs/layers.md; qkv explain, steps 1 and 2"},

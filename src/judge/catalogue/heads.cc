@@ -27,6 +27,19 @@ Edit merge_by_reshape() {
   });
 }
 
+/// [B, H, L, d] -> [B, L, d H]: d first, then heads.
+Edit merge_interleaved() {
+  return instead("merge", [](Work& work) {
+    const Array values = permute(work.at("values"), {0, 2, 3, 1});
+    work["merged"] = reshape(values, {values.size(0), values.size(1), values.size(2) * values.size(3)});
+  });
+}
+
+/// One head as wide as all.
+Edit one_head() {
+  return before("split", [](Work& work) { need(work.heads == work.kv_heads), work.heads = work.kv_heads = 1; });
+}
+
 Edit grouped_by(std::function<Index(Index head, Index heads, Index kv_heads)> kv_head) {
   return instead("group", [kv_head = std::move(kv_head)](Work& work) {
     std::vector<Index> from(static_cast<std::size_t>(work.heads));
@@ -94,45 +107,33 @@ std::vector<Entry> head_entries() {
        .hint = "Which features belong to head 0?",
        .term = "heads",
        .parts = {"heads"},
-       .edits = always(
-           Edits{split_by(interleaved),
-                 instead("merge",
-                         [](Work& work) {
-                           const Array values = permute(work.at("values"), {0, 2, 3, 1});
-                           work["merged"] = reshape(values, {values.size(0), values.size(1), values.size(2) * values.size(3)});
-                         })}),
+       .edits = always(Edits{split_by(interleaved), merge_interleaved()}),
        .group = "split"},
       {.id = "merge-interleaved",
        .says = "The merged features are ordered d first, then heads; each head's d features belong side by side.",
        .hint = "Which features of the merged array belong to head 0?",
        .term = "heads",
        .parts = {"heads"},
-       .edits =
-           always(instead("merge",
-                          [](Work& work) {
-                            const Array values = permute(work.at("values"), {0, 2, 3, 1});
-                            work["merged"] = reshape(values, {values.size(0), values.size(1), values.size(2) * values.size(3)});
-                          })),
+       .edits = always(merge_interleaved()),
        .group = "merge"},
       {.id = "heads-not-split",
        .says = "The heads are never split: one head as wide as the model attends, scaled by the width of a head.",
        .hint = "How many attention maps do you compute for one sequence?",
        .term = "heads",
        .parts = {"heads"},
-       .edits =
-           always(Edits{before("split", [](Work& work) { need(work.heads == work.kv_heads), work.heads = work.kv_heads = 1; }),
-                        after("scale",
-                              [](Work& work) {
-                                const Index heads = work.probe.integer("heads", 1);
-                                work["scores"] = work.at("scores") * Number(std::sqrt(static_cast<double>(heads)));
-                              })}),
+       .edits = always(Edits{one_head(), after("scale",
+                                               [](Work& work) {
+                                                 const Index heads = work.probe.integer("heads", 1);
+                                                 work["scores"] =
+                                                     work.at("scores") * Number(std::sqrt(static_cast<double>(heads)));
+                                               })}),
        .group = "split"},
       {.id = "heads-not-split",
        .says = "The heads are never split: one head as wide as the model attends.",
        .hint = "How many attention maps do you compute for one sequence?",
        .term = "heads",
        .parts = {"heads"},
-       .edits = always(before("split", [](Work& work) { need(work.heads == work.kv_heads), work.heads = work.kv_heads = 1; })),
+       .edits = always(one_head()),
        .group = "split"},
       {.id = "weights-mean-of-heads",
        .says = "All heads use the mean of the heads' weights; each head has its own.",

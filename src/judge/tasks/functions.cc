@@ -63,8 +63,7 @@ std::vector<Probe> sdpa_probes(const Sizes& s, std::uint64_t seed) {
       with_mask(large_probe(task, "masked large scores", s, draw, all), pair_mask(draw, s.batch, s.length, s.memory)));
   probes.push_back(qkv_probe(task, "one token", s, draw, {s.batch, 1, 1}));
   probes.push_back(qkv_probe(task, "another batch", s, draw, {s.batch + 2, s.length + 1, s.memory + 4}));
-  Array mask = pair_mask(draw, s.batch, s.length, s.memory);
-  for (Index j = 0; j < s.memory; ++j) mask[s.memory + j] = 0;  // row 1 of batch 0
+  const Array mask = empty_row_mask(draw, s.batch, s.length, s.memory);
   probes.push_back(with_mask(qkv_probe(task, "empty row", s, draw, all), mask));
   Probe hidden = with_mask(qkv_probe(task, "NaN behind the mask", s, draw, all), padding_mask(s.batch, s.length, s.memory));
   hidden.metadata["call"] = "nan";
@@ -77,9 +76,7 @@ std::vector<Probe> sdpa_probes(const Sizes& s, std::uint64_t seed) {
   }
   probes.push_back(std::move(hidden));
   probes.push_back(with_gradient(qkv_probe(task, "gradient", s, draw, {1, 2, 3}), draw));
-  Probe twice = probes.front();
-  twice.metadata["name"] = "called twice", twice.metadata["call"] = "twice";
-  probes.push_back(std::move(twice));
+  probes.push_back(called_twice(probes.front()));
   return probes;
 }
 
@@ -102,9 +99,7 @@ std::vector<Probe> causal_probes(const Sizes& s, std::uint64_t seed) {
   probes.push_back(qkv_probe(task, "another batch", s, draw, {s.batch + 2, s.length + 4, s.length + 4}));
   probes.push_back(qkv_probe(task, "more keys than queries", s, draw, {s.batch, s.length, s.memory}));
   probes.push_back(with_gradient(qkv_probe(task, "gradient", s, draw, {1, 3, 3}), draw));
-  Probe twice = probes.front();
-  twice.metadata["name"] = "called twice", twice.metadata["call"] = "twice";
-  probes.push_back(std::move(twice));
+  probes.push_back(called_twice(probes.front()));
   for (Probe& probe : probes) probe.metadata["causal"] = "1";
   return probes;
 }

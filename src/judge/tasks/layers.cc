@@ -75,8 +75,7 @@ struct Layer {
     out.push_back(with_mask(probe("pairs masked", batch, length, sizes.memory), pair_mask(draw, batch, length, keys())));
     out.push_back(
         with_mask(large_probe("masked large scores", batch, length, sizes.memory), pair_mask(draw, batch, length, keys())));
-    Array mask = pair_mask(draw, batch, length, keys());
-    for (Index j = 0; j < keys(); ++j) mask[keys() + j] = 0;  // row 1 of batch 0
+    const Array mask = empty_row_mask(draw, batch, length, keys());
     out.push_back(with_mask(probe("empty row", batch, length, sizes.memory), mask));
     return out;
   }
@@ -131,9 +130,7 @@ struct Layer {
     gradient.metadata["call"] = "gradient";
     gradient.inputs["dout"] = draw.array({1, 3, kind.output ? sizes.embed : width()});
     out.push_back(std::move(gradient));
-    Probe twice = out.front();
-    twice.metadata["name"] = "called twice", twice.metadata["call"] = "twice";
-    out.push_back(std::move(twice));
+    out.push_back(called_twice(out.front()));
     if (!kind.narrow && sizes.head_dim % 2 == 0 && sizes.head_dim > 2 && !kind.causal && sizes.heads == sizes.kv_heads &&
         width() == sizes.embed) {
       out.push_back(dropping("training"));
@@ -163,7 +160,6 @@ Task layer(const Kind& kind, std::string_view title, std::string_view teaches, s
   if (kind.merged) {
     task.arguments.push_back({"W_qkv", "E 3E"});
     task.arguments.push_back({"b_qkv", "3E"});
-    task.parts.push_back("merged");
   } else {
     task.arguments.push_back({"W_q", "E P"});
     if (kind.biases) task.arguments.push_back({"b_q", "P"});

@@ -58,9 +58,7 @@ std::vector<Probe> linear_probes(const Sizes& s, std::uint64_t seed) {
   probes.push_back(make("causal, large inputs", s.batch, keys, keys, true, 8));
   probes.push_back(make("one token", s.batch, 1, 1, false));
   probes.push_back(make("another batch", s.batch + 2, queries + 1, keys + 4, false));
-  Probe twice = probes.front();
-  twice.metadata["name"] = "called twice", twice.metadata["call"] = "twice";
-  probes.push_back(std::move(twice));
+  probes.push_back(called_twice(probes.front()));
   return probes;
 }
 

@@ -128,8 +128,8 @@ void update_step(Work& work) {
   for (const std::string name : kLmParameters) work[name] = work.at(name) - work.at("d_" + name) * rate;
 }
 
-/// NAME and after_NAME: parameters after the step. A step's rounding reaches the next step as it is: a step is the map 1 - lr H, whose size is near 1, while a product
-/// of absolute values, as Number makes it, would grow ten-thousandfold with every step.
+/// NAME and after_NAME: parameters after the step. A step's rounding reaches the next step as it is: a step is the map 1 - lr H, whose
+/// size is near 1, while a product of absolute values, as Number makes it, would grow ten-thousandfold with every step.
 void after_step(Work& work) {
   Number& loss = work["loss"][work.round];
   for (const std::string name : kLmParameters) {

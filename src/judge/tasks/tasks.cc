@@ -20,7 +20,7 @@ const std::vector<Task>& tasks() {
     move(functions, 1, 2);           // causal
     move(layers, 6, layers.size());  // mha gqa cross
     for (Task (*task)() : {cache_task, rope_task, flash_task, linear_task, backward_task, dropout_task, lm_task}) {
-      if (task().textbook.size() > 0) out.push_back(task());
+      out.push_back(task());
     }
     return out;
   }();
@@ -79,6 +79,12 @@ void check_probe(const Task& task, const Probe& probe) {
     throw OptionError("[judge] heads " + probe.text("heads") + " and kv_heads " + probe.text("kv_heads") +
                       " do not fit the probe's tensors");
   }
+}
+
+std::string task_names() {
+  std::string names;
+  for (const Task& task : tasks()) names.append(names.empty() ? "" : ", ").append(task.name);
+  return names;
 }
 
 Sizes default_sizes(std::string_view task) {
