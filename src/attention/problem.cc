@@ -84,6 +84,12 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
 }
 
 template <class T>
+void Problem<T>::prepare(Context& context, CallMemory& memory) {
+  memory.position = position.spread(*position_bias, q_len, kv_len, context);
+  mask.extent.summaries = memory.dense.make(mask.node, context);
+}
+
+template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                         const AttentionOptions& options, Context& context, Use use, CallMemory* memory) {
   const bool mask_later = use == Use::kMaskLater || use == Use::kWeightsMaskLater;
@@ -127,8 +133,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.position_bias = &options.position_bias;
   if (memory != nullptr) {
     check_position_bias<Accumulator<T>>(options.position_bias, p.num_heads, p.q_len, p.kv_len, function);
-    memory->position = p.position.spread(options.position_bias, p.q_len, p.kv_len, context);
-    if (!mask_later) p.mask.extent.summaries = memory->dense.make(p.mask.node, context);
+    p.prepare(context, *memory);
   }
   return p;
 }

@@ -21,6 +21,13 @@ namespace qkv::inline v0 {
 
 inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
 
+/// What a call prepares from its options before it starts.
+struct CallMemory {
+  ScratchLease position;  // the position bias, spread out
+  DenseSummaries dense;   // of the mask
+  std::optional<ShownKeys> shown;
+};
+
 template <class T>
 struct Problem {
   using Sum = Accumulator<T>;
@@ -65,6 +72,8 @@ struct Problem {
     return mask.keeps_all() ? TileMask{} : TileMask{mask_tile, mask_key_range, &mask, b, h, mask_next_key};
   }
   TileScores<T> scores(Index b, Index h) const;
+  /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.
+  void prepare(Context& context, CallMemory& memory);
 };
 
 enum class Use {
@@ -72,13 +81,6 @@ enum class Use {
   kWeights,           // v is not read and may be null
   kMaskLater,         // the mask and sizes of biases differ per sequence and are not checked here
   kWeightsMaskLater,  // both
-};
-
-/// What a call prepares from its options before it starts.
-struct CallMemory {
-  ScratchLease position;  // the position bias, spread out
-  DenseSummaries dense;   // of the mask
-  std::optional<ShownKeys> shown;
 };
 
 /// Checks q, k, v and the options. Throws ShapeError, OptionError. `memory` must live as long as the problem and stay where it

@@ -1,31 +1,55 @@
-// Forward attention of a dense and of a ragged batch: checks. Not: the work (forward_driver.h), calls on a cache
+// Forward attention of a dense and of a ragged batch: checks, once for a plan. Not: the work (forward_driver.h), calls on a cache
 // (cache/cached_forward.cc).
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/forward_driver.h"
 #include "core/overlap.h"
+#include "qkv/plan.h"
 
 namespace qkv::inline v0 {
 namespace {
 
+/// A call on dense tensors: checked when it is made, and then computed any number of times.
 template <class T>
-void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-             const AttentionOutputs<T>& outputs, const AttentionOptions& options, Context& context) {
-  constexpr const char* function = "attention_forward";
-  CallMemory memory;
-  const Use use = is_asked_for(outputs.out) ? Use::kOutput : Use::kWeights;
-  const Problem<T> p = make_problem(function, q, k, v, options, context, use, &memory);
-  check_asked_for(function, p, outputs, options);
-  check_sizes_of(function, p, outputs);
-  if (is_asked_for(outputs.weights)) {
-    check_sizes(function, "weights", outputs.weights, p.batch, p.num_heads, p.q_len, p.kv_len);
+class ForwardCall {
+ public:
+  /// Refers to outputs, options and context.
+  ForwardCall(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+              const AttentionOutputs<T>& outputs, const AttentionOptions& options, Context& context)
+      : outputs_(outputs),
+        options_(options),
+        context_(context),
+        p_(make_problem(function, q, k, v, options, context, is_asked_for(outputs.out) ? Use::kOutput : Use::kWeights,
+                        &memory_)) {
+    check_asked_for(function, p_, outputs, options);
+    check_sizes_of(function, p_, outputs);
+    if (is_asked_for(outputs.weights)) {
+      check_sizes(function, "weights", outputs.weights, p_.batch, p_.num_heads, p_.q_len, p_.kv_len);
+    }
+    const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}, {"weights", outputs.weights}};
+    const NamedBox inputs[] = {
+        {"q", q}, {"k", k}, {"v", v}, {"bias", p_.bias}, {"sinks", p_.sinks}, {"position_bias", position_table(p_)}};
+    check_outputs(function, boxes, inputs);
   }
-  const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}, {"weights", outputs.weights}};
-  const NamedBox inputs[] = {{"q", q},         {"k", k},           {"v", v},
-                             {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
-  check_outputs(function, boxes, inputs);
-  CaptureJob<T> capture(function, p, options.capture, context, false);
-  forward_batch(Batch<T>(p), outputs, capture.if_wanted(), context);
-}
+  ForwardCall(const ForwardCall&) = delete;
+  ForwardCall& operator=(const ForwardCall&) = delete;
+
+  void compute(const char* function) {
+    CaptureJob<T> capture(function, p_, options_.capture, context_, false);
+    forward_batch(Batch<T>(p_), outputs_, capture.if_wanted(), context_);
+  }
+  /// The same from what the tensors and the options hold now.
+  void compute_again(const char* function) {
+    p_.prepare(context_, memory_);
+    compute(function);
+  }
+
+ private:
+  const AttentionOutputs<T>& outputs_;
+  const AttentionOptions& options_;
+  Context& context_;
+  CallMemory memory_;
+  Problem<T> p_;
+};
 
 template <class T>
 void forward(const View<const T, 3>& q, const View<const T, 3>& k, const View<const T, 3>& v, const RaggedOutputs<T>& outputs,
@@ -56,10 +80,39 @@ void forward(const View<const T, 3>& q, const View<const T, 3>& k, const View<co
 
 }  // namespace
 
+template <class T>
+struct Plan<T>::Impl {
+  AttentionOutputs<T> outputs;
+  AttentionOptions options;
+  std::optional<ForwardCall<T>> call;  // refers to both
+};
+
+template <class T>
+Plan<T>::Plan(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+              const AttentionOutputs<T>& outputs, const AttentionOptions& options, Context& context)
+    : impl_(new Impl{outputs, options, {}}) {
+  impl_->call.emplace("plan_attention", q, k, v, impl_->outputs, impl_->options, context);
+}
+template <class T>
+Plan<T>::~Plan() = default;
+template <class T>
+Plan<T>::Plan(Plan&&) noexcept = default;
+template <class T>
+Plan<T>& Plan<T>::operator=(Plan&&) noexcept = default;
+template <class T>
+void Plan<T>::forward() {
+  impl_->call->compute_again("Plan::forward");
+}
+
 #define QKV_DEFINE(T)                                                                                                        \
   void attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const AttentionOutputs<T>& outputs,     \
                          const AttentionOptions& options, Context& context) {                                                \
-    forward<T>(q, k, v, outputs, options, context);                                                                          \
+    ForwardCall<T>("attention_forward", q, k, v, outputs, options, context).compute("attention_forward");                    \
+  }                                                                                                                          \
+  template class Plan<T>;                                                                                                    \
+  Plan<T> plan_attention(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const AttentionOutputs<T>& outputs,     \
+                         const AttentionOptions& options, Context& context) {                                                \
+    return {q, k, v, outputs, options, context};                                                                             \
   }                                                                                                                          \
   void attention_varlen_forward(View<const T, 3> q, View<const T, 3> k, View<const T, 3> v, const RaggedOutputs<T>& outputs, \
                                 const RaggedOffsets& offsets, const AttentionOptions& options, Context& context) {           \
