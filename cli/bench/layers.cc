@@ -203,7 +203,7 @@ BenchCase mha_case(const MhaShape& s, bool backward, double goal, double goal_ms
     if (backward) {
       prepared.run = [p, &context] {
         p->layer.forward_into(p->x, p->y, {.context = &context}, &p->saved);
-        p->layer.backward_into(p->dy, p->saved, p->dx, &context);
+        p->layer.backward_into(p->dy, p->saved, p->dx, context);
       };
     } else {
       prepared.run = [p, &context] { p->layer.forward_into(p->x, p->y, {.context = &context}, nullptr); };

@@ -115,7 +115,7 @@ Claim layer_agrees(const LayerWalk& walk, const BackwardWalk& back, Context& con
   layer->forward(walk.x, {.context = &context}, &saved);
   Tensor<float> dout(walk.out.sizes());
   std::ranges::copy(back.dout.span(), dout.data());
-  const Tensor<float> dx = layer->backward(dout, saved, &context);
+  const Tensor<float> dx = layer->backward(dout, saved, context);
   double apart = largest_difference(matrix_of(dx), back.dx);
   const StateDict gradients = layer->gradients();
   for (const auto& [name, of_loops] : {std::pair("query_proj.weight", &back.dw_q),

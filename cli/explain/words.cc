@@ -32,7 +32,7 @@ Tensor<float> mixture_by_gradient(nn::Layer& layer, const Tensor<float>& x, Cont
     layer.forward(x, {.context = &context}, &saved);
     Tensor<float> dy(x.sizes());
     dy.data()[i * x.size(2)] = 1;
-    const Tensor<float> dx = layer.backward(dy, saved, &context);
+    const Tensor<float> dx = layer.backward(dy, saved, context);
     for (Index j = 0; j < length; ++j) weights.data()[i * length + j] = dx.data()[j * x.size(2)];
   }
   return weights;

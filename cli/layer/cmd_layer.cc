@@ -121,7 +121,7 @@ Mask make_mask(const LayerCommandOptions& options, const nn::Layer& layer, Tenso
 /// Every parameter's gradient by its name in the file, and that of x.
 StateDict gradients(nn::Layer& layer, const Tensor<float>& dout, nn::Saved& saved, Context& context) {
   layer.zero_gradients();
-  const Tensor<float> dx = layer.backward(dout, saved, &context);
+  const Tensor<float> dx = layer.backward(dout, saved, context);
   StateDict result = layer.gradients();
   result.add("x", any_tensor(dx));
   return result;

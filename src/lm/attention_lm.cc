@@ -184,7 +184,7 @@ void AttentionLM::backward(Activations& activations, Context& context) {
       return;
     }
     if (!m.config.blocks) {
-      block.attention.backward_into(a.dh, l.attention, a.dbranch, &context);
+      block.attention.backward_into(a.dh, l.attention, a.dbranch, context);
       std::swap(a.dh, a.dbranch);
       continue;
     }
@@ -195,7 +195,7 @@ void AttentionLM::backward(Activations& activations, Context& context) {
     block.ln_2->backward(nn::as_rows(std::as_const(l.middle)), nn::as_rows(std::as_const(l.branch)), dbranch, context);
     add_to(a.dh, a.dbranch);
     // middle = h + attention(ln_1(h)):  dh = dmiddle + ln_1'(attention'(dmiddle))
-    block.attention.backward_into(a.dh, l.attention, l.branch, &context);
+    block.attention.backward_into(a.dh, l.attention, l.branch, context);
     block.ln_1->backward(nn::as_rows(a.layer_input(i)), nn::as_rows(std::as_const(l.branch)), dbranch, context);
     add_to(a.dh, a.dbranch);
   }

@@ -41,7 +41,7 @@ struct Decoder::Impl {
 /// Attention of rows x [1, n, E], which follow the layer's cached keys, over all positions so far. [1, n, E]
 Tensor<float> Decoder::Impl::attend(std::size_t layer, const Tensor<float>& x) {
   Tensor<float> y({1, x.size(1), model.config.embed_dim});
-  model.blocks[layer].attention.step(x, y, caches[layer], step, {}, &context);
+  model.blocks[layer].attention.step(x, y, caches[layer], step, {}, context);
   return y;
 }
 

@@ -5,13 +5,14 @@
 
 namespace qkv::test {
 
-inline void check_grouped_layer(const nn::LayerConfig& config, Index batch, Index length, Context* context = nullptr) {
+inline void check_grouped_layer(const nn::LayerConfig& config, Index batch, Index length,
+                                Context& context = Context::default_context()) {
   nn::GroupedQueryAttention layer(config);
   randomise(layer, 8);
   layer.train();
   Tensor<float> x = random_tensor({batch, length, config.embed_dim}, 11);
   const Tensor<float> dy = random_tensor({batch, length, config.embed_dim}, 12);
-  const nn::ForwardOptions options{.seed = 7, .positions = {.offset = 2}, .context = context};
+  const nn::ForwardOptions options{.seed = 7, .positions = {.offset = 2}, .context = &context};
   nn::Saved saved;
   layer.forward(x, options, &saved);
   const Tensor<float> dx = layer.backward(dy, saved, context);

@@ -17,13 +17,15 @@ struct Result {
   StateDict gradients;
 };
 
-Result run(nn::Layer& layer, const Tensor<float>& x, const Tensor<float>& dy, nn::ForwardOptions options = {}) {
+Result run(nn::Layer& layer, const Tensor<float>& x, const Tensor<float>& dy, nn::ForwardOptions options = {},
+           Context& context = Context::default_context()) {
   Result result;
   nn::Saved saved;
   layer.zero_gradients();
   options.weights = &result.weights;
+  options.context = &context;
   result.y = layer.forward(x, options, &saved);
-  result.dx = layer.backward(dy, saved, options.context);
+  result.dx = layer.backward(dy, saved, context);
   result.gradients = layer.gradients();
   return result;
 }
@@ -174,9 +176,7 @@ TEST_P(EveryForm, SameBitsForAnyNumberOfThreads) {
   for (int threads = 1; threads <= 8; ++threads) {
     Context context({.threads = threads});
     context.impl().region_flops = 0;  // parallel regions, however small the work
-    nn::ForwardOptions with = options();
-    with.context = &context;
-    Result now = run(*layer_, x, dy, with);
+    Result now = run(*layer_, x, dy, options(), context);
     if (first) {
       expect_same(*first, now);
       EXPECT_TRUE(same_bits(first->gradients, now.gradients));

@@ -186,7 +186,7 @@ TEST(GroupedQuery, SameBitsForAnyNumberOfThreads) {
       layer.train();
       nn::Saved saved;
       outputs.push_back(layer.forward(input(), {.seed = 7, .context = &context}, &saved));
-      gradients.push_back(layer.backward(output_gradient(), saved, &context));
+      gradients.push_back(layer.backward(output_gradient(), saved, context));
       parameters.push_back(layer.gradients());
       EXPECT_TRUE(same_bits(outputs.back(), outputs.front()));
       EXPECT_TRUE(same_bits(gradients.back(), gradients.front()));

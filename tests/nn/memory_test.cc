@@ -49,11 +49,11 @@ TEST(Memory, AGroupedLayerAllocatesNothingAfterTheFirstCall) {
   nn::Saved saved;
   expect_no_allocation_after_the_first(context, [&] {
     layer.forward_into(x, y, {.positions = {.offset = 3}, .context = &context}, &saved);
-    layer.backward_into(dy, saved, dx, &context);
+    layer.backward_into(dy, saved, dx, context);
   });
   KVCache cache({.num_kv_heads = 2, .head_dim = 6, .sequences = 2, .capacity = 2000});
   nn::StepMemory memory;
-  expect_no_allocation_after_the_first(context, [&] { layer.step(x, y, cache, memory, {}, &context); });
+  expect_no_allocation_after_the_first(context, [&] { layer.step(x, y, cache, memory, {}, context); });
 }
 
 }  // namespace

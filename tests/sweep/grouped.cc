@@ -33,7 +33,7 @@ bool run_grouped(Index n, Worst&) {
   config.causal = digits.next(2) == 1;
   if (digits.next(2) == 1) config.dropout = 0.25F, config.residual_dropout = 0.25F;
   SCOPED_TRACE("layer " + std::to_string(n));
-  for_each_isa(1, [&](Context& context) { check_grouped_layer(config, 2, 5, &context); });
+  for_each_isa(1, [&](Context& context) { check_grouped_layer(config, 2, 5, context); });
   return true;
 }
 

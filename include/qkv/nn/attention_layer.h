@@ -77,20 +77,21 @@ class QKV_API AttentionLayer : public Layer {
   const AttentionLayerConfig& config() const { return config_; }
 
   void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
-  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) override;
+  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
+                     Context& context = Context::default_context()) override;
 
   /// The two projections alone, for a cache of keys and values: x [B, T, E] -> q, k, v side by side [B, T, P], norms and rotary
   /// positions applied; and attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
-  void project(View<const float, 3> x, View<float, 3> projected, Context* context = nullptr,
+  void project(View<const float, 3> x, View<float, 3> projected, Context& context = Context::default_context(),
                const RotaryPositions& positions = {}) const;
-  void project_output(View<const float, 3> attended, View<float, 3> y, Context* context = nullptr) const;
+  void project_output(View<const float, 3> attended, View<float, 3> y, Context& context = Context::default_context()) const;
 
   /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences. Appends
   /// their keys and values (rotary positions continue from each sequence's length); each token attends to all keys up to its
   /// own that `mask` keeps. Prefill is a step of many tokens. No dropout, no backward. Every error before the append, such as
   /// CacheFullError, leaves the cache unchanged; after it only attention_forward's errors about the mask can be thrown.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask = {},
-            Context* context = nullptr) const;
+            Context& context = Context::default_context()) const;
 
   /// Copies the parameters of a layer of the same sizes; names stay. OptionError when only one of the two has a parameter.
   void copy_parameters(const AttentionLayer& from);
@@ -115,8 +116,8 @@ class QKV_API AttentionLayer : public Layer {
   void make_gradients();
   /// forward and backward in halves (src/nn/attention/projected_halves.h).
   void forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const;
-  View<const float, 3> backward_projected(View<const float, 3> dy, Saved& saved, Context* context);
-  void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx, Context* context);
+  View<const float, 3> backward_projected(View<const float, 3> dy, Saved& saved, Context& context);
+  void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx, Context& context);
   /// q, k or v (part 0, 1, 2) of projected [B, T, P], as [B, H, T, D].
   template <class T>
   View<T, 4> part_of(View<T, 3> projected, int part) const;

@@ -14,7 +14,8 @@ class QKV_API AveragePooling : public Layer {
   Index embed_dim() const override { return 0; }
   Index output_dim() const override { return 0; }
   void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
-  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) override;
+  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
+                     Context& context = Context::default_context()) override;
   std::vector<Parameter> parameters() override;
 
  protected:
@@ -30,7 +31,8 @@ class QKV_API FixedWeights : public Layer {
   Index embed_dim() const override { return 0; }
   Index output_dim() const override { return 0; }
   void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
-  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) override;
+  void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
+                     Context& context = Context::default_context()) override;
   std::vector<Parameter> parameters() override;  ///< w [T]
 
  protected:

@@ -68,11 +68,12 @@ class QKV_API Layer : public Module {
   /// y [B, T, output_dim] from x [B, T, E]. Saved is filled for backward when it is given.
   Tensor<float> forward(View<const float, 3> x, const ForwardOptions& options = {}, Saved* saved = nullptr) const;
   /// dx [B, T, E] from dy [B, T, output_dim]; parameter gradients += .
-  Tensor<float> backward(View<const float, 3> dy, Saved& saved, Context* context = nullptr);
+  Tensor<float> backward(View<const float, 3> dy, Saved& saved, Context& context = Context::default_context());
 
   /// The same into the caller's memory (last stride 1), which is overwritten. A null dx is not computed.
   virtual void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const = 0;
-  virtual void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context = nullptr) = 0;
+  virtual void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
+                             Context& context = Context::default_context()) = 0;
 
   /// Training mode turns dropout on. A new layer is in evaluation mode.
   void train(bool on = true) { training_ = on; }

@@ -125,7 +125,7 @@ void backward(nn::Layer& layer, nb::handle dy, SavedObject& saved, nb::handle dx
   const Array dya(kName, "dy", dy);
   const OptionalArray dxa(kName, "dx", dx);
   const Computation call;
-  layer.backward_into(dya, saved.value, dxa, call.context.get());
+  layer.backward_into(dya, saved.value, dxa, *call.context);
 }
 
 struct StepObject {
@@ -139,7 +139,7 @@ void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, St
   const Array xa(kName, "x", x), ya(kName, "y", y);
   const Mask none;
   const Computation call;
-  attention->step(xa, ya, cache, work.memory, mask == nullptr ? none : mask->mask, call.context.get());
+  attention->step(xa, ya, cache, work.memory, mask == nullptr ? none : mask->mask, *call.context);
 }
 
 nn::AttentionLayer& attention_layer(const char* function, nn::Layer& layer) {

@@ -129,7 +129,7 @@ void AttentionLayer::make_gradients() {
   k_norm_gradient_ = zeros_like(k_norm_);
 }
 
-void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, Context* context,
+void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, Context& context,
                              const RotaryPositions& positions) const {
   check<ShapeError>(x.size(2) == config_.embed_dim && projected.size(0) == x.size(0) && projected.size(1) == x.size(1) &&
                         projected.size(2) == projected_width(),
@@ -137,11 +137,11 @@ void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, C
                     "]: got ", x, " and ", projected);
   check_rows(config_.type, "x", x);
   check_rows(config_.type, "projected", projected);
-  linear_forward(x, {in_weight_, has_bias() ? in_bias_.data() : nullptr}, projected, context_or_default(context));
-  position(projected, positions, context_or_default(context));
+  linear_forward(x, {in_weight_, has_bias() ? in_bias_.data() : nullptr}, projected, context);
+  position(projected, positions, context);
 }
 
-void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3> y, Context* context) const {
+void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3> y, Context& context) const {
   check<ShapeError>(attended.size(2) == config_.width && y.size(0) == attended.size(0) && y.size(1) == attended.size(1) &&
                         y.size(2) == output_dim(),
                     config_.type, "attended must be [B, T, ", config_.width, "] and y [B, T, ", output_dim(), "]: got ",
@@ -149,7 +149,7 @@ void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3
   check_rows(config_.type, "attended", attended);
   check_rows(config_.type, "y", y);
   if (!has_output_projection()) return copy(attended, y);
-  linear_forward(attended, {out_weight_, has_output_bias() ? out_bias_.data() : nullptr}, y, context_or_default(context));
+  linear_forward(attended, {out_weight_, has_output_bias() ? out_bias_.data() : nullptr}, y, context);
 }
 
 AttentionOptions AttentionLayer::attention_options(const ForwardOptions& options) const {
@@ -219,11 +219,11 @@ void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& o
   if (options.weights != nullptr && options.applied != nullptr) {
     attention_forward(q, k, {}, {.weights = *options.applied, .kind = WeightsKind::kApplied}, saved.options, context);
   }
-  project_output(saved.attended, y, &context);
+  project_output(saved.attended, y, context);
   if (saved.residual.active()) apply_dropout(y, y, saved.residual, context);
 }
 
-void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context* context) {
+void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context& context) {
   check<OptionError>(saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(),
                      config_.type, "saved must come from this layer's forward: got x ", saved.x, ", projected ",
                      saved.projected);
@@ -232,19 +232,18 @@ void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<f
   check_rows(config_.type, "dx", dx);
   backward_projected(dy, saved, context);
   const View<float, 3> dprojected = saved.dprojected.view<3>().sliced(2, 0, projected_width());
-  unposition(dprojected, saved, context_or_default(context));
+  unposition(dprojected, saved, context);
   linear_backward(saved.x, dprojected, {in_weight_}, dx, {in_weight_gradient_, has_bias() ? in_bias_gradient_.data() : nullptr},
-                  context_or_default(context));
+                  context);
 }
 
-View<const float, 3> AttentionLayer::backward_projected(View<const float, 3> dy, Saved& saved, Context* context_pointer) {
+View<const float, 3> AttentionLayer::backward_projected(View<const float, 3> dy, Saved& saved, Context& context) {
   check<OptionError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
                      "saved must come from this layer's forward: got projected ", saved.projected);
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
   check<ShapeError>(dy.sizes() == View<float, 3>::Sizes{batch, length, output_dim()}, config_.type, "dy must be [", batch, ", ",
                     length, ", ", output_dim(), "]: got ", dy);
-  Context& context = context_or_default(context_pointer);
   if (saved.residual.active() || !has_plain_rows(dy)) {
     resize(saved.dy, std::array{batch, length, output_dim()});
     apply_dropout(dy, saved.dy, saved.residual, context);
@@ -270,7 +269,7 @@ View<const float, 3> AttentionLayer::backward_projected(View<const float, 3> dy,
 }
 
 void AttentionLayer::backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx,
-                                         Context* context) {
+                                         Context& context) {
   check<UnsupportedError>(!rotary_ && qk_norm() == QkNorm::kNone, config_.type,
                           "the gradient of project alone is not computed for a layer with norms or rotary positions");
   check<ShapeError>(x.size(2) == config_.embed_dim && dprojected.size(0) == x.size(0) && dprojected.size(1) == x.size(1) &&
@@ -282,7 +281,7 @@ void AttentionLayer::backward_projection(View<const float, 3> x, View<const floa
   check_rows(config_.type, "dprojected", dprojected);
   check_rows(config_.type, "dx", dx);
   linear_backward(x, dprojected, {in_weight_}, dx, {in_weight_gradient_, has_bias() ? in_bias_gradient_.data() : nullptr},
-                  context_or_default(context));
+                  context);
 }
 
 std::vector<Parameter> AttentionLayer::parameters() {

@@ -9,7 +9,7 @@
 namespace qkv::inline v0::nn {
 
 void AttentionLayer::step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask,
-                          Context* context) const {
+                          Context& context) const {
   const Index batch = x.size(0), length = x.size(1);
   const std::span<const Index> sequences = cache.sequences();
   check<ShapeError>(x.size(2) == config_.embed_dim && batch == static_cast<Index>(sequences.size()) &&
@@ -20,12 +20,11 @@ void AttentionLayer::step(View<const float, 3> x, View<float, 3> y, KVCache& cac
                     "the cache must have num_kv_heads ", config_.num_kv_heads, " and head_dim ", head_dim(), ": got ",
                     cache.config().num_kv_heads, " and ", cache.config().head_dim);
   check_rows(config_.type, "y", y);
-  Context& chosen = context != nullptr ? *context : Context::default_context();
   memory.positions.resize(sequences.size());
   std::ranges::transform(sequences, memory.positions.begin(), [&cache](Index sequence) { return cache.length(sequence); });
   resize(memory.projected, {batch, length, projected_width()});
   resize(memory.attended, {batch, length, config_.width});
-  project(x, memory.projected, &chosen, {.offsets = memory.positions});
+  project(x, memory.projected, context, {.offsets = memory.positions});
   const View<const float, 3> projected = memory.projected;
   const auto heads = [&](Index begin, Index count) {  // [B, count, n, D]
     return split_heads(projected.sliced(2, begin, begin + count * head_dim()), count);
@@ -33,8 +32,8 @@ void AttentionLayer::step(View<const float, 3> x, View<float, 3> y, KVCache& cac
   cache.append(heads(config_.width, num_kv_heads()), heads(config_.width + kv_width(), num_kv_heads()));
   const AttentionOptions options{.mask = last_sees_last_ & mask};
   attention_forward(heads(0, num_heads()), cache.key_value(), {.out = split_heads(memory.attended.view<3>(), num_heads())},
-                    options, chosen);
-  project_output(memory.attended, y, &chosen);
+                    options, context);
+  project_output(memory.attended, y, context);
 }
 
 }  // namespace qkv::inline v0::nn

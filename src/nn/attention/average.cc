@@ -101,7 +101,7 @@ void AveragePooling::forward_into(View<const float, 3> x, View<float, 3> y, cons
   forward_mixture(x, y, equal_shares(x.size(1)), options, saved);
 }
 
-void AveragePooling::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context*) {
+void AveragePooling::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context&) {
   check_backward(type_name(), dy, saved, dx);
   std::vector<double> received(static_cast<std::size_t>(dy.size(2)));
   for (Index b = 0; b < dx.size(0); ++b) {
@@ -133,7 +133,7 @@ void FixedWeights::forward_into(View<const float, 3> x, View<float, 3> y, const 
 }
 
 // y = sum_l w[l] x[l] / s, s = sum(w):  dw[j] += (x[j] - y) . received / s, summed in ascending b.
-void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context*) {
+void FixedWeights::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context&) {
   check_backward(type_name(), dy, saved, dx);
   const View<const float, 3> x = saved.x;
   const std::vector<double> shares = shares_of(w_);

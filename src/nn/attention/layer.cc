@@ -31,7 +31,7 @@ Tensor<float> Layer::forward(View<const float, 3> x, const ForwardOptions& optio
   return y;
 }
 
-Tensor<float> Layer::backward(View<const float, 3> dy, Saved& saved, Context* context) {
+Tensor<float> Layer::backward(View<const float, 3> dy, Saved& saved, Context& context) {
   check<OptionError>(saved.x.rank() == 3, name(), "saved must come from this layer's forward: got x ", saved.x);
   Tensor<float> dx(saved.x.sizes());
   backward_into(dy, saved, dx, context);

@@ -13,13 +13,13 @@ struct ProjectedHalves {
   }
   /// The gradient of saved.projected, a view of saved [B, T, P]; the output's parameter gradients += .
   static View<const float, 3> backward(AttentionLayer& layer, View<const float, 3> dy, Saved& saved, Context& context) {
-    return layer.backward_projected(dy, saved, &context);
+    return layer.backward_projected(dy, saved, context);
   }
   /// The gradient of project: dx [B, T, E] (null: not wanted), parameter gradients of q, k, v += . UnsupportedError for a layer
   /// with norms or rotary positions.
   static void backward_projection(AttentionLayer& layer, View<const float, 3> x, View<const float, 3> dprojected,
                                   View<float, 3> dx, Context& context) {
-    layer.backward_projection(x, dprojected, dx, &context);
+    layer.backward_projection(x, dprojected, dx, context);
   }
 };
 
