@@ -63,7 +63,7 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/qkv-config.cmake.in ${
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/package/qkv-config.cmake ${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake
-  ${PROJECT_SOURCE_DIR}/cmake/FindoneDNN.cmake DESTINATION ${package_dir})
+  DESTINATION ${package_dir})
 if(TARGET qkv_tool)
   # The tool finds shared libraries of its own prefix, wherever that was moved.
   file(RELATIVE_PATH libraries_from_tool "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${CMAKE_INSTALL_LIBDIR}")

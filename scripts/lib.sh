@@ -15,7 +15,6 @@ readonly build_needs='
 g++               | g++                         | the C++20 compiler
 cmake             | cmake                       | describes the build
 ninja-build       | ninja                       | runs the build
-libdnnl-dev       | <oneapi/dnnl/dnnl.hpp>      | oneDNN: bf16 products of linear maps
 nlohmann-json3-dev| <nlohmann/json.hpp>         | JSON: header of safetensors files, --json
 libpng-dev        | <png.h>                     | PNG: attention maps as pictures
 libcli11-dev      | <CLI/CLI.hpp>               | CLI11: options of the tool

@@ -52,6 +52,7 @@ inline KernelTable with_bf16_products(KernelTable avx512, const KernelTable& pro
   avx512.bf16.forward = products.bf16.forward;
   avx512.bf16.backward = products.bf16.backward;
   avx512.bf16.delta = products.bf16.delta;
+  avx512.layers.bf16_product = products.layers.bf16_product;
   avx512.peak.dot_bf16 = products.peak.dot_bf16;
   return avx512;
 }

@@ -8,6 +8,7 @@
 #include "kernels/attention/widened_rows.h"
 #include "kernels/decode/decode.h"
 #include "kernels/export.h"
+#include "kernels/layers/bf16_product.h"
 #include "kernels/layers/cross_entropy.h"
 #include "kernels/layers/embedding_rows.h"
 #include "kernels/layers/matrix_product.h"
@@ -105,7 +106,12 @@ constexpr Kernels<BFloat16> make_bf16_product_kernels() {
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(KernelTable, qkv_kernels) = {{}, {}, qkv::make_bf16_product_kernels(), {}, {}, {nullptr, nullptr, qkv::dot_peak}};
+QKV_EXPORT(KernelTable, qkv_kernels) = {{},
+                                        {},
+                                        qkv::make_bf16_product_kernels(),
+                                        {},
+                                        {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}},
+                                        {nullptr, nullptr, qkv::dot_peak}};
 #else
 namespace qkv {
 namespace {
@@ -142,7 +148,7 @@ constexpr Kernels<S> make_widened_kernels() {
 }
 
 constexpr LayerKernels make_layer_kernels() {
-  return {matrix_product_scratch, matrix_product, gather_rows, scatter_rows, cross_entropy};
+  return {{matrix_product_scratch, matrix_product}, {}, gather_rows, scatter_rows, cross_entropy};
 }
 
 }  // namespace

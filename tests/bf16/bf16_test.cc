@@ -173,5 +173,77 @@ TEST_P(Bf16Kernels, ReturnAConstantV) {
   }
 }
 
+/// The products of linear maps, C [rows, columns] = A B: forward, to the inputs and, with A transposed and added to sums, to the
+/// weights.
+struct LinearCase {
+  Index rows, columns, depth;
+  bool b_transposed, to_sums;
+};
+
+void check_product(const LinearCase& c) {
+  Random random(7);
+  const auto fill = [&](const std::vector<Index>& sizes) {
+    Tensor<BFloat16> tensor(sizes);
+    for (BFloat16& x : tensor.span()) x = BFloat16(static_cast<float>(random.symmetric()));
+    return tensor;
+  };
+  const Tensor<BFloat16> a = c.to_sums ? fill({c.depth, c.rows}) : fill({c.rows, c.depth});
+  const Tensor<BFloat16> b = c.b_transposed ? fill({c.columns, c.depth}) : fill({c.depth, c.columns});
+  Tensor<BFloat16> rounded({c.rows, c.columns});
+  Tensor<float> sums({c.rows, c.columns}), bias({c.columns}), a_sums({c.rows});
+  for (float& x : bias.span()) x = static_cast<float>(random.symmetric());
+  const MatrixProduct<BFloat16> product{.a = a.data(),
+                                        .b = b.data(),
+                                        .bias = c.b_transposed ? bias.data() : nullptr,
+                                        .c = c.to_sums ? nullptr : rounded.data(),
+                                        .sums = c.to_sums ? sums.data() : nullptr,
+                                        .rows = c.rows,
+                                        .columns = c.columns,
+                                        .depth = c.depth,
+                                        .a_row = c.to_sums ? 1 : c.depth,
+                                        .a_depth = c.to_sums ? c.rows : 1,
+                                        .b_row = c.b_transposed ? 1 : c.columns,
+                                        .b_column = c.b_transposed ? c.depth : 1,
+                                        .c_row = c.columns,
+                                        .a_sums = c.to_sums ? a_sums.data() : nullptr,
+                                        .all_rows = c.rows};
+  const ProductKernels<BFloat16>& kernels = kernel_tables(Isa::kAvx512).attention.layers.bf16_product;
+  std::vector<std::byte> memory(kernels.scratch_bytes(product) + 64);
+  void* aligned = memory.data();
+  std::size_t room = memory.size();
+  kernels.run(product, std::align(64, room - 64, aligned, room));
+  const auto wide = [](const Tensor<BFloat16>& t, Index i) { return static_cast<double>(static_cast<float>(t.data()[i])); };
+  // As expect_sum of tests/nn: rounding of `depth` terms in any order, at random signs; and one rounding to bf16.
+  const double eps = (2 * std::sqrt(static_cast<double>(c.depth)) + 4) * 0x1p-23;
+  for (Index i = 0; i < c.rows; ++i) {
+    double row_sum = 0, row_size = 0;
+    for (Index k = 0; k < c.depth; ++k) {
+      const double x = wide(a, c.to_sums ? k * c.rows + i : i * c.depth + k);
+      row_sum += x, row_size += std::abs(x);
+    }
+    if (c.to_sums) EXPECT_NEAR(static_cast<double>(a_sums.data()[i]), row_sum, eps * row_size);
+    for (Index j = 0; j < c.columns; ++j) {
+      double sum = c.b_transposed ? static_cast<double>(bias.data()[j]) : 0, size = std::abs(sum);
+      for (Index k = 0; k < c.depth; ++k) {
+        const double term = wide(a, c.to_sums ? k * c.rows + i : i * c.depth + k) *
+                            wide(b, c.b_transposed ? j * c.depth + k : k * c.columns + j);
+        sum += term, size += std::abs(term);
+      }
+      const double got = c.to_sums ? static_cast<double>(sums.data()[i * c.columns + j]) : wide(rounded, i * c.columns + j);
+      ASSERT_NEAR(got, sum, eps * size + (c.to_sums ? 0 : 0x1p-8 * std::abs(sum))) << i << " " << j;
+    }
+  }
+}
+
+TEST_P(Bf16Kernels, MultiplyAsLinearMaps) {
+  for (const Index rows : {1, 3, 8, 9, 40}) {
+    for (const auto& [columns, depth] : {std::pair<Index, Index>{1, 1}, {31, 33}, {70, 64}, {300, 515}}) {
+      check_product({rows, columns, depth, true, false});
+      check_product({rows, columns, depth, false, false});
+      check_product({rows, columns, depth, false, true});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace qkv::test

@@ -1,6 +1,5 @@
-// Linear: y = x W^T + b. f32 products run on our own packed kernel, whose sums have one order however the work is cut; bf16
-// products on oneDNN where the CPU has bf16 instructions, otherwise widened to f32 on the same kernel. Bit-identical for any
-// number of threads.
+// Linear: y = x W^T + b, on attention's micro-kernel, whose sums have one order however the work is cut; bf16 in pairs or tiles
+// where the CPU has instructions for them, otherwise widened to f32. Bit-identical for any number of threads.
 //
 // Shapes: M rows (tokens), K = in_features, N = out_features. The last axis of every view has stride 1.
 #pragma once

@@ -1,5 +1,5 @@
 """A linear map stored in bfloat16, without a module around it: sums in float32, y and dx rounded once, parameter gradients in
-float32. It uses the CPU's bf16 products if the package was built with oneDNN and the CPU has them, otherwise widened rows.
+float32. It uses the CPU's bf16 products where it has them, otherwise widened rows.
 
 Arrays of PyTorch (CPU), JAX, or NumPy with ml_dtypes' bfloat16; results are of the same library. float32: :class:`Linear`.
 """

@@ -65,7 +65,7 @@ struct Bf16Operands {
       }
     }
     if (t.dq == nullptr) return;
-    pair_up_rows(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim, w.k);
+    pair_up_rows(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim, t.scores.head_dim, w.k);
     for (int v = 0; v * kLanes < t.q_count; ++v) {
       const Span keys = spans.vector_keys[v];
       if (keys.empty()) continue;
@@ -101,7 +101,7 @@ struct Bf16Operands {
   void pack_rows(const BFloat16* rows, Index stride, Index width, std::uint32_t* panels, std::uint32_t* pairs) const {
     rows += t.q_begin * stride;
     pack_pairs(rows, stride, t.q_count, width, w.tile.panel, panels);
-    if (pairs != nullptr) pair_up_rows(rows, stride, t.q_count, width, pairs);
+    if (pairs != nullptr) pair_up_rows(rows, stride, t.q_count, width, width, pairs);
   }
 
   /// Row `key` rounded where `queries` see it, two vectors at a time; 0 in one that holds none of them.

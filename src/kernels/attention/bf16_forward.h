@@ -46,7 +46,7 @@ struct Bf16Rows : WidenedRows<BFloat16> {
     if constexpr (Terms<BFloat16>::kAmxTiles) {
       pair_up_columns(rows, t.v_stride, nj, t.v_head_dim, pairs.v_strides.column, pairs.v_pairs);
     } else {
-      pair_up_rows(rows, t.v_stride, nj, t.v_head_dim, pairs.v_pairs);
+      pair_up_rows(rows, t.v_stride, nj, t.v_head_dim, t.v_head_dim, pairs.v_pairs);
     }
     const bool may_hide = t.scores.mask.tile != nullptr || hides_by_value(t.scores);
     if (may_hide) WidenedRows<BFloat16>::take_values(f, j0, nj);

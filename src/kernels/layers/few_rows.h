@@ -15,14 +15,14 @@ constexpr int kFewColumns = Simd<float>::kLanes < 8 ? Simd<float>::kLanes : 8;
 
 /// kSplit: 1, 2 or all lanes, which one load can repeat over the lanes. 0: too many rows, or a depth that is not divisible. A
 /// function of the whole product, so that its parts are bit-identical.
-inline int few_rows_split(const MatrixProduct& t) {
+inline int few_rows_split(const MatrixProduct<float>& t) {
   constexpr int n = Simd<float>::kLanes;
-  if (t.all_rows > n || t.b_row != 1 || t.b_column == 1 || t.accumulate) return 0;
+  if (t.all_rows > n || t.b_row != 1 || t.b_column == 1 || t.c == nullptr) return 0;
   const int split = t.all_rows == 1 ? n : 2 * t.all_rows <= n ? 2 : 1;
   return t.depth % split == 0 ? split : 0;
 }
 
-inline Index few_rows_floats(const MatrixProduct& t, int split) { return t.depth / split * Simd<float>::kLanes; }
+inline Index few_rows_floats(const MatrixProduct<float>& t, int split) { return t.depth / split * Simd<float>::kLanes; }
 
 /// kSplit floats, repeated over the lanes.
 template <int kSplit>
@@ -57,7 +57,7 @@ inline void few_rows_block(const float* w, Index stride, const float* panel, Ind
 }
 
 template <int kSplit>
-inline void few_rows_product(const MatrixProduct& t, float* panel) {
+inline void few_rows_product(const MatrixProduct<float>& t, float* panel) {
   using V = typename Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;
   const Index steps = t.depth / kSplit;
@@ -99,7 +99,7 @@ inline void few_rows_product(const MatrixProduct& t, float* panel) {
 }
 
 /// `split` as few_rows_split gave it, above 0; panel of few_rows_floats.
-inline void few_rows(const MatrixProduct& t, int split, float* panel) {
+inline void few_rows(const MatrixProduct<float>& t, int split, float* panel) {
   constexpr int n = Simd<float>::kLanes;
   if (split == 1) return few_rows_product<1>(t, panel);
   if (split == 2) return few_rows_product<2>(t, panel);

@@ -1,6 +1,6 @@
 // The matrix product of linear layers, any size: attention's micro-kernel on operands that are packed into panels where they
 // are large or transposed in memory (their contiguous axis is not the one that vectors need). Not: threads
-// (nn/products/linear_products.h), other element types. Blocking as in Goto and van de Geijn 2008 (Anatomy of High-Performance Matrix
+// (nn/products/linear_products.h), products of bf16 (bf16_product.h). Blocking as in Goto and van de Geijn 2008 (Anatomy of High-Performance Matrix
 // Multiplication), with the roles of the caches exchanged: a block of A's rows stays in L1 while the panels of B stream from
 // L2.
 //
@@ -27,7 +27,7 @@ struct ProductBlocks {
   Index columns;  // of a block
   bool pack_a, pack_b;
 
-  explicit ProductBlocks(const MatrixProduct& t) {
+  explicit ProductBlocks(const MatrixProduct<float>& t) {
     const bool a_transposed = t.a_row == 1 && t.a_depth != 1;
     // 8 rows of 512 are 16 KiB of L1, 256 columns of 512 are 512 KiB of L2. A transposed A is packed once per block of columns,
     // so these are wider and the depth is smaller.
@@ -36,13 +36,13 @@ struct ProductBlocks {
     pack_a = a_transposed && t.depth * t.a_depth > 4 * kInPlaceFloats;
     pack_b = t.b_column != 1 || (t.rows > kPanel && t.depth * t.columns > kInPlaceFloats);
   }
-  Index b_floats(const MatrixProduct& t) const {
+  Index b_floats(const MatrixProduct<float>& t) const {
     return pack_b ? smaller(depth, t.depth) * round_up(smaller(columns, t.columns), kPanel) : 0;
   }
-  Index a_floats(const MatrixProduct& t) const { return pack_a ? smaller(depth, t.depth) * kPackedRows : 0; }
+  Index a_floats(const MatrixProduct<float>& t) const { return pack_a ? smaller(depth, t.depth) * kPackedRows : 0; }
 };
 
-inline std::size_t matrix_product_scratch(const MatrixProduct& t) {
+inline std::size_t matrix_product_scratch(const MatrixProduct<float>& t) {
   const ProductBlocks blocks(t);
   const int split = few_rows_split(t);
   const Index floats = split > 0 ? few_rows_floats(t, split) : blocks.b_floats(t) + blocks.a_floats(t);
@@ -67,7 +67,7 @@ inline void pack_side_by_side(const float* b, Index b_row, Index depth, Index co
 }
 
 /// Panels [columns / kPanel][depth][kPanel] of a block of B.
-inline void pack_columns(const MatrixProduct& t, const float* b, Index depth, Index columns, float* panels) {
+inline void pack_columns(const MatrixProduct<float>& t, const float* b, Index depth, Index columns, float* panels) {
   for (Index j = 0; j < columns; j += kPanel) {
     const Index width = smaller(kPanel, columns - j);
     float* panel = panels + j * depth;
@@ -134,10 +134,11 @@ inline void product_of_rows(Product<float> p, Index rows, Index columns, Index p
   }
 }
 
-inline void matrix_product(const MatrixProduct& t, void* scratch) {
+inline void matrix_product(const MatrixProduct<float>& t, void* scratch) {
   alignas(64) float on_stack[kStackFloats];
   float* const b_panels = matrix_product_scratch(t) == 0 ? on_stack : static_cast<float*>(scratch);
   if (const int split = few_rows_split(t); split > 0) return few_rows(t, split, b_panels);
+  float* const c = t.c != nullptr ? t.c : t.sums;
   const ProductBlocks blocks(t);
   float* const a_panel = b_panels + blocks.b_floats(t);
   const Index step = blocks.pack_a ? kPackedRows : kRows;
@@ -167,9 +168,9 @@ inline void matrix_product(const MatrixProduct& t, void* scratch) {
         }
         for (Index r = 0; r < rows; r += kRows) {
           p.a = a + r * t.a_row;
-          p.c = t.c + (i0 + r) * t.c_row + j0;
+          p.c = c + (i0 + r) * t.c_row + j0;
           const Index count = smaller<Index>(kRows, rows - r);
-          if (t.accumulate || k0 > 0) {
+          if (t.sums != nullptr || k0 > 0) {
             product_of_rows<Store::kAdd>(p, count, columns, panel);
           } else if (t.bias != nullptr) {
             product_of_rows<Store::kBias>(p, count, columns, panel);

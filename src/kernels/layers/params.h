@@ -1,4 +1,4 @@
-// What the kernels of layers are passed, as plain data: Linear, embedding and cross-entropy, in float. And their table.
+// What the kernels of layers are passed, as plain data: Linear, embedding and cross-entropy. And their table.
 #pragma once
 
 #include <cstddef>
@@ -7,17 +7,20 @@
 
 namespace qkv {
 
-/// C [rows, columns] = A B (+ bias), or C += A B, of a linear layer. Of each operand's two strides one is 1.
+/// C [rows, columns] = A B (+ bias), or sums += A B, of a linear layer, in T = float or BFloat16, summed in float. Of each operand's
+/// two strides one is 1.
+template <class T>
 struct MatrixProduct {
-  const float *a, *b, *bias;  // bias [columns] or null; not together with accumulate
-  float* c;
+  const T *a, *b;
+  const float* bias;  // [columns] or null; not together with sums
+  T* c;               // rounded once; null: sums are added to
+  float* sums;
   Index rows, columns, depth;
   Index a_row, a_depth;   // strides of A [rows, depth]
   Index b_row, b_column;  // strides of B [depth, columns]
-  Index c_row;
-  bool accumulate;
-  float* a_sums;   // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
-  Index all_rows;  // of the whole product, of which this may be a part
+  Index c_row;            // of c or sums
+  float* a_sums;          // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
+  Index all_rows;         // of the whole product, of which this may be a part
 };
 
 /// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]
@@ -52,9 +55,15 @@ struct CrossEntropyRows {
   float share;
 };
 
+template <class T>
+struct ProductKernels {
+  std::size_t (*scratch_bytes)(const MatrixProduct<T>&);
+  void (*run)(const MatrixProduct<T>&, void* scratch);
+};
+
 struct LayerKernels {
-  std::size_t (*product_scratch_bytes)(const MatrixProduct&);
-  void (*product)(const MatrixProduct&, void* scratch);
+  ProductKernels<float> product;
+  ProductKernels<BFloat16> bf16_product;  // null functions without instructions for pairs
   void (*gather)(const GatherRows&);
   void (*scatter)(const ScatterRows&);
   double (*cross_entropy)(const CrossEntropyRows&);  // the sum over rows with a target

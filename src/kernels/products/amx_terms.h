@@ -36,6 +36,7 @@ struct Terms<BFloat16> : PairTerms {
     const AmxTiles registers;                     // configured per product: a callback between two products may use tiles too
     p.b += column;
     p.c += column;
+    if constexpr (kStore == Store::kBias) p.factor += column;
     const auto next = [&](Index done) {
       p.a += done * p.a_row;
       p.c += done * p.c_row;
@@ -77,7 +78,8 @@ struct Terms<BFloat16> : PairTerms {
 #pragma GCC unroll 4
       for (int v = 0; v < kV; ++v) {
         constexpr Index n = kAmxTilePairs;
-        store_sum<float, kStore>(c + v * n, load<float>(&sums[r][v * n]), p.factor, kTail && v == kV - 1, tail);
+        store_sum<float, kStore>(c + v * n, load<float>(&sums[r][v * n]), kStore == Store::kBias ? p.factor + v * n : p.factor,
+                                 kTail && v == kV - 1, tail);
       }
     }
   }

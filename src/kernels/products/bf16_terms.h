@@ -57,9 +57,9 @@ inline void pack_pairs(const BFloat16* rows, Index stride, Index count, Index wi
   }
 }
 
-/// pairs[k][d] = rows 2 k and 2 k + 1 at column d, 0 past the last row.
-inline void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index width, std::uint32_t* pairs) {
-  for (Index j = 0; j < count; j += 2, pairs += width) {
+/// pairs[k][d] = rows 2 k and 2 k + 1 at column d < width, `row` words apart, 0 past the last row.
+inline void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* pairs) {
+  for (Index j = 0; j < count; j += 2, pairs += row) {
     const BFloat16 *lower = rows + j * stride, *upper = lower + stride;
     Index d = 0;
     for (; d + 16 <= width; d += 16) {

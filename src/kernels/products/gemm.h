@@ -194,7 +194,7 @@ inline void product_vectors(const Product<T>& p, Index rows, int first, int coun
 /// C [rows, columns]: any number of columns; memory past the last column is not touched.
 template <class T, Store kStore>
 inline void product(const Product<T>& p, Index rows, Index columns) {
-  constexpr int n = Simd<T>::kLanes;
+  constexpr int n = Simd<typename Terms<T>::Sum>::kLanes;
   Index column = 0;
   for (; column + kVectors * n <= columns; column += kVectors * n) product_rows<T, kVectors, kStore>(p, rows, column);
   if (column + n <= columns) {

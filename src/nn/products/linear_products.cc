@@ -6,11 +6,13 @@
 #include "core/threads/region.h"
 #include "core/threads/scratch.h"
 #include "dispatch/kernels.h"
+#include "nn/rows/row_blocks.h"
 
 namespace qkv::inline v0::nn {
 namespace {
 
-double flops_of(const MatrixProduct& p) {
+template <class T>
+double flops_of(const MatrixProduct<T>& p) {
   return 2.0 * static_cast<double>(p.rows) * static_cast<double>(p.columns) * static_cast<double>(p.depth);
 }
 
@@ -19,16 +21,27 @@ Index tiles_wanted(double flops, const Context& context) {
   return context.threads() == 1 || flops < context.impl().region_flops ? 1 : 2 * context.threads();
 }
 
-/// One product cut into tiles. An element's sum does not depend on the cut (kernels/layers/matrix_product.h).
+template <class T>
+const ProductKernels<T>& product_kernels(const Context& context) {
+  const LayerKernels& layers = kernel_tables(context.isa()).attention.layers;
+  if constexpr (std::is_same_v<T, float>) {
+    return layers.product;
+  } else {
+    return layers.bf16_product;
+  }
+}
+
+/// One product cut into tiles. An element's sum does not depend on the cut (kernels/layers/matrix_product.h, bf16_product.h).
+template <class T>
 struct TiledProduct {
-  MatrixProduct whole{};
-  const LayerKernels* kernels = nullptr;
+  MatrixProduct<T> whole{};
+  const ProductKernels<T>* kernels = nullptr;
   bool by_rows = true;
   Index tile = 0;  // rows or columns per tile
   Index tiles = 0;
 
-  TiledProduct(const MatrixProduct& product, Index wanted, const Context& context)
-      : whole(product), kernels(&kernel_tables(context.isa()).attention.layers) {
+  TiledProduct(const MatrixProduct<T>& product, Index wanted, const Context& context)
+      : whole(product), kernels(&product_kernels<T>(context)) {
     whole.all_rows = whole.rows;
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each tile packs
@@ -40,28 +53,35 @@ struct TiledProduct {
     tiles = (length + tile - 1) / tile;
   }
 
-  MatrixProduct part(Index index) const {
-    MatrixProduct p = whole;
+  MatrixProduct<T> part(Index index) const {
+    MatrixProduct<T> p = whole;
     const Index begin = index * tile;
     if (by_rows) {
       p.rows = std::min(tile, whole.rows - begin);
       p.a += begin * whole.a_row;
-      p.c += begin * whole.c_row;
+      move(p, begin * whole.c_row);
       if (p.a_sums != nullptr) p.a_sums += begin;
     } else {
       p.columns = std::min(tile, whole.columns - begin);
       p.b += begin * whole.b_column;
-      p.c += begin;
+      move(p, begin);
       if (p.bias != nullptr) p.bias += begin;
     }
     return p;
   }
-  std::size_t scratch_bytes() const { return tiles == 0 ? 0 : kernels->product_scratch_bytes(part(0)); }
-  void run(Index index, void* scratch) const { kernels->product(part(index), scratch); }
+  std::size_t scratch_bytes() const { return tiles == 0 ? 0 : kernels->scratch_bytes(part(0)); }
+  void run(Index index, void* scratch) const { kernels->run(part(index), scratch); }
+
+ private:
+  static void move(MatrixProduct<T>& p, Index elements) {
+    if (p.c != nullptr) p.c += elements;
+    if (p.sums != nullptr) p.sums += elements;
+  }
 };
 
 /// The tiles of up to two products as one region.
-void run_tiles(const std::array<const TiledProduct*, 2>& products, double flops, Context& context) {
+template <class T>
+void run_tiles(const std::array<const TiledProduct<T>*, 2>& products, double flops, Context& context) {
   const Index first = products[0]->tiles, all = first + products[1]->tiles;
   const std::size_t bytes = std::max(products[0]->scratch_bytes(), products[1]->scratch_bytes());
   const ScratchLease scratch = borrow_scratch(context, bytes * static_cast<std::size_t>(context.threads()));
@@ -77,85 +97,158 @@ View<T, 2> sequence(View<T, 3> x, Index b) {
   return {x.data() + b * x.stride(0), {x.size(1), x.size(2)}, {x.stride(1), x.stride(2)}};
 }
 
-}  // namespace
-
-void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<float, 2> y, Context& context) {
-  const MatrixProduct product{.a = x.data(),
-                              .b = weights.weight.data(),
-                              .bias = weights.bias,
-                              .c = y.data(),
-                              .rows = y.size(0),
-                              .columns = y.size(1),
-                              .depth = x.size(1),
-                              .a_row = row_stride(x),
-                              .a_depth = 1,
-                              .b_row = 1,
-                              .b_column = row_stride(weights.weight),
-                              .c_row = row_stride(y),
-                              .accumulate = false,
-                              .a_sums = nullptr,
-                              .all_rows = 0};
+template <class T>
+void forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context) {
+  const MatrixProduct<T> product{.a = x.data(),
+                                 .b = weights.weight.data(),
+                                 .bias = weights.bias,
+                                 .c = y.data(),
+                                 .sums = nullptr,
+                                 .rows = y.size(0),
+                                 .columns = y.size(1),
+                                 .depth = x.size(1),
+                                 .a_row = row_stride(x),
+                                 .a_depth = 1,
+                                 .b_row = 1,
+                                 .b_column = row_stride(weights.weight),
+                                 .c_row = row_stride(y),
+                                 .a_sums = nullptr,
+                                 .all_rows = 0};
   const double flops = flops_of(product);
-  const TiledProduct tiled(product, tiles_wanted(flops, context), context), none({}, 1, context);
-  run_tiles({&tiled, &none}, flops, context);
+  const TiledProduct<T> tiled(product, tiles_wanted(flops, context), context), none({}, 1, context);
+  run_tiles<T>({&tiled, &none}, flops, context);
 }
 
-void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights& weights, View<float, 2> dx,
-                     const LinearGradients& gradients, Context& context) {
+template <class T>
+void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& weights, View<T, 2> dx,
+              const LinearGradients& gradients, Context& context) {
   const Index m = dy.size(0);
   const Index n = dy.size(1);
   const Index k = weights.weight.size(1);
   if (m == 0) return;
-  const MatrixProduct to_weights{.a = dy.data(),
-                                 .b = x.data(),
-                                 .bias = nullptr,
-                                 .c = gradients.dweight.data(),
-                                 .rows = n,
-                                 .columns = k,
-                                 .depth = m,
-                                 .a_row = 1,
-                                 .a_depth = row_stride(dy),
-                                 .b_row = row_stride(x),
-                                 .b_column = 1,
-                                 .c_row = row_stride(gradients.dweight),
-                                 .accumulate = true,
-                                 .a_sums = gradients.dbias,
-                                 .all_rows = 0};
-  const MatrixProduct to_inputs{.a = dy.data(),
-                                .b = weights.weight.data(),
-                                .bias = nullptr,
-                                .c = dx.data(),
-                                .rows = dx.is_null() ? 0 : m,
-                                .columns = k,
-                                .depth = n,
-                                .a_row = row_stride(dy),
-                                .a_depth = 1,
-                                .b_row = row_stride(weights.weight),
-                                .b_column = 1,
-                                .c_row = row_stride(dx),
-                                .accumulate = false,
-                                .a_sums = nullptr,
-                                .all_rows = 0};
+  const MatrixProduct<T> to_weights{.a = dy.data(),
+                                    .b = x.data(),
+                                    .bias = nullptr,
+                                    .c = nullptr,
+                                    .sums = gradients.dweight.data(),
+                                    .rows = n,
+                                    .columns = k,
+                                    .depth = m,
+                                    .a_row = 1,
+                                    .a_depth = row_stride(dy),
+                                    .b_row = row_stride(x),
+                                    .b_column = 1,
+                                    .c_row = row_stride(gradients.dweight),
+                                    .a_sums = gradients.dbias,
+                                    .all_rows = 0};
+  const MatrixProduct<T> to_inputs{.a = dy.data(),
+                                   .b = weights.weight.data(),
+                                   .bias = nullptr,
+                                   .c = dx.data(),
+                                   .sums = nullptr,
+                                   .rows = dx.is_null() ? 0 : m,
+                                   .columns = k,
+                                   .depth = n,
+                                   .a_row = row_stride(dy),
+                                   .a_depth = 1,
+                                   .b_row = row_stride(weights.weight),
+                                   .b_column = 1,
+                                   .c_row = row_stride(dx),
+                                   .a_sums = nullptr,
+                                   .all_rows = 0};
   const double flops = flops_of(to_weights) + flops_of(to_inputs);
   const Index wanted = tiles_wanted(flops, context);
-  const TiledProduct dweight(to_weights, wanted, context), dinput(to_inputs, wanted, context);
-  run_tiles({&dweight, &dinput}, flops, context);
+  const TiledProduct<T> dweight(to_weights, wanted, context), dinput(to_inputs, wanted, context);
+  run_tiles<T>({&dweight, &dinput}, flops, context);
 }
 
-void linear_forward(View<const float, 3> x, const LinearWeights& weights, View<float, 3> y, Context& context) {
-  if (has_plain_rows(x) && has_plain_rows(y)) return linear_forward(plain_rows(x), weights, plain_rows(y), context);
-  for (Index b = 0; b < x.size(0); ++b) linear_forward(sequence(x, b), weights, sequence(y, b), context);
+template <class From, class To>
+void convert_rows(View<const From, 2> from, View<To, 2> to, Context& context) {
+  for_row_blocks(context, {from.size(0), from.size(1)}, [&](Index begin, Index end, Index) {
+    for (Index m = begin; m < end; ++m) {
+      const From* source = from.data() + m * from.stride(0);
+      To* target = to.data() + m * to.stride(0);
+      for (Index e = 0; e < from.size(1); ++e) target[e] = static_cast<To>(source[e]);
+    }
+  });
 }
 
-void linear_backward(View<const float, 3> x, View<const float, 3> dy, const LinearWeights& weights, View<float, 3> dx,
+/// Float copies of bf16 views in one allocation of scratch memory, for CPUs that cannot multiply pairs of bf16.
+class WideRows {
+ public:
+  WideRows(Index floats, Context& context)
+      : context_(context), lease_(borrow_scratch(context, static_cast<std::size_t>(floats) * sizeof(float))) {}
+
+  View<float, 2> room_for(View<const BFloat16, 2> rows) {
+    const View<float, 2> room(lease_.as<float>() + used_, rows.sizes());
+    used_ += rows.count();
+    return room;
+  }
+  View<const float, 2> widened(View<const BFloat16, 2> rows) {
+    const View<float, 2> wide = room_for(rows);
+    convert_rows(rows, wide, context_);
+    return wide;
+  }
+
+ private:
+  Context& context_;
+  ScratchLease lease_;
+  Index used_ = 0;
+};
+
+void forward_widened(View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
+  WideRows wide(x.count() + weights.weight.count() + y.count(), context);
+  const View<float, 2> sums = wide.room_for(y);
+  const View<const float, 2> weight = wide.widened(weights.weight);
+  forward<float>(wide.widened(x), {weight, weights.bias}, sums, context);
+  convert_rows<float, BFloat16>(sums, y, context);
+}
+
+void backward_widened(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const LinearWeights<BFloat16>& weights,
+                      View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
+  WideRows wide(x.count() + dy.count() + weights.weight.count() + dx.count(), context);
+  const View<const float, 2> wide_x = wide.widened(x), wide_dy = wide.widened(dy), weight = wide.widened(weights.weight);
+  const View<float, 2> sums = dx.is_null() ? View<float, 2>() : wide.room_for(dx);
+  backward<float>(wide_x, wide_dy, {weight, nullptr}, sums, gradients, context);
+  if (!dx.is_null()) convert_rows<float, BFloat16>(sums, dx, context);
+}
+
+}  // namespace
+
+void linear_forward(View<const float, 2> x, const LinearWeights<float>& weights, View<float, 2> y, Context& context) {
+  forward(x, weights, y, context);
+}
+void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights<float>& weights, View<float, 2> dx,
                      const LinearGradients& gradients, Context& context) {
-  if (has_plain_rows(x) && has_plain_rows(dy) && has_plain_rows(dx)) {
-    return linear_backward(plain_rows(x), plain_rows(dy), weights, plain_rows(dx), gradients, context);
-  }
-  for (Index b = 0; b < x.size(0); ++b) {
-    linear_backward(sequence(x, b), sequence(dy, b), weights, dx.is_null() ? View<float, 2>() : sequence(dx, b), gradients,
-                    context);
-  }
+  backward(x, dy, weights, dx, gradients, context);
 }
+
+void linear_forward(View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
+  has_bf16_products(context.isa()) ? forward(x, weights, y, context) : forward_widened(x, weights, y, context);
+}
+void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const LinearWeights<BFloat16>& weights,
+                     View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
+  has_bf16_products(context.isa()) ? backward(x, dy, weights, dx, gradients, context)
+                                   : backward_widened(x, dy, weights, dx, gradients, context);
+}
+
+#define QKV_DEFINE(T)                                                                                                     \
+  void linear_forward(View<const T, 3> x, const LinearWeights<T>& weights, View<T, 3> y, Context& context) {              \
+    if (has_plain_rows(x) && has_plain_rows(y)) return linear_forward(plain_rows(x), weights, plain_rows(y), context);    \
+    for (Index b = 0; b < x.size(0); ++b) linear_forward(sequence(x, b), weights, sequence(y, b), context);               \
+  }                                                                                                                       \
+  void linear_backward(View<const T, 3> x, View<const T, 3> dy, const LinearWeights<T>& weights, View<T, 3> dx,           \
+                       const LinearGradients& gradients, Context& context) {                                              \
+    if (has_plain_rows(x) && has_plain_rows(dy) && has_plain_rows(dx)) {                                                  \
+      return linear_backward(plain_rows(x), plain_rows(dy), weights, plain_rows(dx), gradients, context);                 \
+    }                                                                                                                     \
+    for (Index b = 0; b < x.size(0); ++b) {                                                                               \
+      linear_backward(sequence(x, b), sequence(dy, b), weights, dx.is_null() ? View<T, 2>() : sequence(dx, b), gradients, \
+                      context);                                                                                           \
+    }                                                                                                                     \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(BFloat16)
+#undef QKV_DEFINE
 
 }  // namespace qkv::inline v0::nn

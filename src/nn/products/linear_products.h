@@ -1,6 +1,6 @@
-// The three products of a linear map, cut into tiles over the context's threads. f32: our own kernel, whose sums no cut
-// changes; bf16: oneDNN, one call per tile, with tiles that depend on the shape alone. So results are bit-identical for any
-// number of threads. Not: checks (the layers' job), storage.
+// The three products of a linear map, cut into tiles over the context's threads. No cut changes a sum, so results are
+// bit-identical for any number of threads, and a row's for any number of rows beside it. Not: checks (the layers' job),
+// storage.
 //
 // Shapes: M rows (tokens), K inputs, N outputs. Views have last stride 1 and any row stride.
 #pragma once
@@ -12,8 +12,10 @@
 
 namespace qkv::inline v0::nn {
 
+/// T: float or BFloat16, whose sums are floats that are rounded once.
+template <class T>
 struct LinearWeights {
-  View<const float, 2> weight;  // [N, K]
+  View<const T, 2> weight;      // [N, K]
   const float* bias = nullptr;  // [N] or null
 };
 
@@ -22,27 +24,21 @@ struct LinearGradients {
   float* dbias = nullptr;  // [N] or null, added to
 };
 
-/// y [M, N] = x [M, K] weight^T + bias
-void linear_forward(View<const float, 2> x, const LinearWeights& weights, View<float, 2> y, Context& context);
-
-/// dx [M, K] = dy [M, N] weight (null: not wanted);  dweight += dy^T x;  dbias += sum over rows of dy. One parallel region.
-void linear_backward(View<const float, 2> x, View<const float, 2> dy, const LinearWeights& weights, View<float, 2> dx,
-                     const LinearGradients& gradients, Context& context);
-
-/// The same on bf16: sums in f32, y and dx rounded once, parameter gradients and bias in f32.
-struct Bf16Weights {
-  View<const BFloat16, 2> weight;  // [N, K]
-  const float* bias = nullptr;     // [N] or null
-};
-
-/// Which code computes: oneDNN where it has native bf16 products for this CPU, otherwise the f32 kernel on widened rows. Tests
-/// choose one.
-enum class Bf16Products { kAutomatic, kOneDnn, kWidened };
-
-void linear_forward(View<const BFloat16, 2> x, const Bf16Weights& weights, View<BFloat16, 2> y, Context& context,
-                    Bf16Products products = Bf16Products::kAutomatic);
-void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const Bf16Weights& weights, View<BFloat16, 2> dx,
-                     const LinearGradients& gradients, Context& context, Bf16Products products = Bf16Products::kAutomatic);
+/// linear_forward: y [M, N] = x [M, K] weight^T + bias.
+/// linear_backward: dx [M, K] = dy [M, N] weight (null: not wanted);  dweight += dy^T x;  dbias += sum over rows of dy. One
+/// parallel region.
+/// Over the tokens of [B, T, ...]: one product when the rows are evenly spaced, otherwise one per sequence.
+/// bf16 without instructions for its products (kernels/layers/params.h): the float products of widened rows.
+#define QKV_DECLARE(T)                                                                                          \
+  void linear_forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context);     \
+  void linear_forward(View<const T, 3> x, const LinearWeights<T>& weights, View<T, 3> y, Context& context);     \
+  void linear_backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& weights, View<T, 2> dx, \
+                       const LinearGradients& gradients, Context& context);                                     \
+  void linear_backward(View<const T, 3> x, View<const T, 3> dy, const LinearWeights<T>& weights, View<T, 3> dx, \
+                       const LinearGradients& gradients, Context& context);
+QKV_DECLARE(float)
+QKV_DECLARE(BFloat16)
+#undef QKV_DECLARE
 
 /// Whether all rows of a [B, T, E] have one stride and do not overlap: what one product over B * T rows needs.
 template <class T>
@@ -64,10 +60,5 @@ View<T, 2> plain_rows(View<T, 3> x) {
   const Index stride = x.size(1) > 1 ? x.stride(1) : x.size(0) > 1 ? x.stride(0) : x.size(2);
   return {x.data(), {x.size(0) * x.size(1), x.size(2)}, {stride, 1}};
 }
-
-/// The same over the tokens of [B, T, ...]: one product when the rows are evenly spaced, otherwise one per sequence.
-void linear_forward(View<const float, 3> x, const LinearWeights& weights, View<float, 3> y, Context& context);
-void linear_backward(View<const float, 3> x, View<const float, 3> dy, const LinearWeights& weights, View<float, 3> dx,
-                     const LinearGradients& gradients, Context& context);
 
 }  // namespace qkv::inline v0::nn

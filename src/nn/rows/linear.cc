@@ -64,7 +64,7 @@ void linear_forward(View<const BFloat16, 2> x, View<const BFloat16, 2> weight, V
   check_rows("linear_forward", "weight", weight);
   check_rows("linear_forward", "bias", bias);
   check_rows("linear_forward", "y", y);
-  linear_forward(x, Bf16Weights{weight, bias.data()}, y, context);
+  linear_forward(x, LinearWeights<BFloat16>{weight, bias.data()}, y, context);
 }
 
 void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<const BFloat16, 2> weight,
@@ -80,7 +80,7 @@ void linear_backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View
   check_rows("linear_backward", "dx", dx);
   check_rows("linear_backward", "dweight", dweight);
   check_rows("linear_backward", "dbias", dbias);
-  linear_backward(x, dy, Bf16Weights{weight, nullptr}, dx, {dweight, dbias.data()}, context);
+  linear_backward(x, dy, LinearWeights<BFloat16>{weight, nullptr}, dx, {dweight, dbias.data()}, context);
 }
 
 }  // namespace qkv::inline v0::nn
