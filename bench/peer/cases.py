@@ -187,10 +187,13 @@ def _layers():
         (1, 8, 64, 4, (8, 10)),
     ):
         shape = {"batch": batch, "q_len": length, "heads": heads, "head_dim": embed // heads, "quick": embed <= 512}
-        name = f"f32-b{batch}-t{length}-e{embed}-h{heads}"
+        name = f"b{batch}-t{length}-e{embed}-h{heads}"
         row = f"MHA layer B{batch} L{length} E{embed} H{heads}"
-        yield Case(f"mha-fwd-{name}", f"{row}, forward", "mha", ratios[0], **shape)
-        yield Case(f"mha-fwdbwd-{name}", f"{row}, forward + backward", "mha-train", ratios[1], **shape)
+        yield Case(f"mha-fwd-f32-{name}", f"{row}, forward", "mha", ratios[0], **shape)
+        yield Case(f"mha-fwdbwd-f32-{name}", f"{row}, forward + backward", "mha-train", ratios[1], **shape)
+        if length > 8:
+            yield Case(f"mha-fwd-bf16-{name}", f"{row}, bf16, forward", "mha", dtype="bf16", **shape)
+            yield Case(f"mha-fwdbwd-bf16-{name}", f"{row}, bf16, forward + backward", "mha-train", dtype="bf16", **shape)
     yield Case("lm-step", "toy language model, one step", "lm-step", 8)
     yield Case("lm-process", "toy language model, 800 steps as a process", "lm-process", 15)
 

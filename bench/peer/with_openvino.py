@@ -148,7 +148,11 @@ def _layer(case):
 
     weight, bias, out_weight, out_bias = draw(3, width, width), draw(3, width), draw(width, width), draw(width)
     x = random.uniform(-1, 1, (case.batch, case.q_len, width)).astype(np.float32)
-    node = ops.parameter(list(x.shape), openvino.Type.f32)
+    if case.dtype == "bf16":
+        x = _rounded(x)
+    element = {"f32": openvino.Type.f32, "bf16": openvino.Type.bf16}[case.dtype]
+    given = ops.parameter(list(x.shape), element)
+    node = given if case.dtype == "f32" else ops.convert(given, openvino.Type.f32)
     parts = []
     for n in range(3):
         part = ops.add(ops.matmul(node, ops.constant(weight[n]), False, False), ops.constant(bias[n]))
@@ -157,7 +161,8 @@ def _layer(case):
     attended = ops.transpose(ops.scaled_dot_product_attention(*parts), ops.constant(np.array([0, 2, 1, 3])))
     attended = ops.reshape(attended, ops.constant(np.array(x.shape)), False)
     y = ops.add(ops.matmul(attended, ops.constant(out_weight), False, False), ops.constant(out_bias))
-    run, output = _request(openvino.Model([y], [node]), [x])
+    y = y if case.dtype == "f32" else ops.convert(y, element)
+    run, output = _request(openvino.Model([y], [given]), [x], case.dtype)
     projected = [x @ weight[n].astype(np.float64) + bias[n] for n in range(3)]
     exact = [p.reshape(case.batch, case.q_len, heads, -1).transpose(0, 2, 1, 3) for p in projected]
     exact_attended = (textbook.weights_of(exact[0], exact[1]) @ exact[2]).transpose(0, 2, 1, 3).reshape(x.shape)

@@ -4,6 +4,7 @@ Forward runs in inference_mode; backward is torch.autograd.grad on a retained gr
 """
 
 import contextlib
+import copy
 import itertools
 import subprocess
 import sys
@@ -234,8 +235,11 @@ def _layer(case):
     x = x.detach().requires_grad_(train)
     dy = torch.rand(case.batch, case.q_len, case.embed_dim)
     exact = _layer_f64(layer, x)
-    calls = {"nn.MultiheadAttention": lambda: layer(x, x, x, need_weights=False)[0], "linear + SDPA": lambda: wrapped(x)}
     wrapped = SdpaLayer(layer)
+    calls = {"nn.MultiheadAttention": lambda: layer(x, x, x, need_weights=False)[0], "linear + SDPA": lambda: wrapped(x)}
+    if case.dtype == "bf16":
+        calls = _bf16_layers(layer, x)
+        dy = dy.bfloat16()
     for name, call in calls.items():
 
         def run(call=call):
@@ -246,6 +250,22 @@ def _layer(case):
                 return call()
 
         yield name, (run, textbook.difference(_numpy(call()), exact))
+
+
+def _bf16_layers(layer, x):
+    """Parameters in bf16, and in f32 under autocast; x and the output are bf16 in both."""
+    rounded = copy.deepcopy(layer).bfloat16()
+    own, around, cast = SdpaLayer(rounded), SdpaLayer(layer), x.detach().bfloat16().requires_grad_(x.requires_grad)
+
+    def autocast(call):
+        with torch.autocast("cpu", torch.bfloat16):
+            return call(cast)
+
+    return {
+        "nn.MultiheadAttention": lambda: rounded(cast, cast, cast, need_weights=False)[0],
+        "linear + SDPA": lambda: own(cast),
+        "linear + SDPA, autocast": lambda: autocast(around),
+    }
 
 
 def _layer_f64(layer, x):

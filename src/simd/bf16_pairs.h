@@ -62,6 +62,15 @@ inline U32 load_pairs(const BFloat16* p, Index count) {
   return reinterpret_cast<U32>(_mm512_maskz_loadu_epi16(static_cast<__mmask32>(~0u >> (32 - n)), p));
 }
 
+/// The same of floats, rounded.
+inline U32 load_pairs(const float* p, Index count) {
+  const auto part = [&](Index begin) {
+    return load_tail<float>(p + begin, static_cast<int>(larger<Index>(0, smaller<Index>(count - begin, 16))));
+  };
+  return count >= 32 ? round_in_order(load<float>(p), load<float>(p + 16))
+                     : round_in_order(part(0), count > 16 ? part(16) : F32{});
+}
+
 /// Lane i: number i of `lower` in the lower half, of `upper` in the upper one, for i < the count of each; 0 in the others.
 inline U32 pair_up(const BFloat16* lower, Index lower_count, const BFloat16* upper, Index upper_count) {
   const auto numbers = [](const BFloat16* p, Index count) {
@@ -70,6 +79,13 @@ inline U32 pair_up(const BFloat16* lower, Index lower_count, const BFloat16* upp
     return reinterpret_cast<U32>(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, p)));
   };
   return numbers(lower, lower_count) | numbers(upper, upper_count) << 16;
+}
+
+inline U32 pair_up(const float* lower, Index lower_count, const float* upper, Index upper_count) {
+  const auto numbers = [](const float* p, Index count) {
+    return count > 0 ? load_tail<float>(p, static_cast<int>(smaller<Index>(count, 16))) : F32{};
+  };
+  return round_pairs(numbers(lower, lower_count), numbers(upper, upper_count));
 }
 
 inline U32 load_u32(const std::uint32_t* p) {

@@ -194,6 +194,7 @@ void check_product(const LinearCase& c) {
   for (float& x : bias.span()) x = static_cast<float>(random.symmetric());
   const MatrixProduct<BFloat16> product{.a = a.data(),
                                         .b = b.data(),
+                                        .wide_b = nullptr,
                                         .bias = c.b_transposed ? bias.data() : nullptr,
                                         .c = c.to_sums ? nullptr : rounded.data(),
                                         .sums = c.to_sums ? sums.data() : nullptr,

@@ -9,7 +9,7 @@ import tree
 
 PAGE = tree.ROOT / "docs" / "concepts" / "limits.md"
 HEADING = "## Every UnsupportedError"
-THROWN = re.compile(r"(?:check<UnsupportedError>|throw UnsupportedError)\(")
+THROWN = re.compile(r"(?:check<UnsupportedError>|fail<UnsupportedError>|throw UnsupportedError)\(")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 FUNCTION = re.compile(r"^\[\w+\] ")  # of texts that name their function themselves
 

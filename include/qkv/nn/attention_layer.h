@@ -79,6 +79,10 @@ class QKV_API AttentionLayer : public Layer {
   void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const override;
   void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
                      Context& context = Context::default_context()) override;
+  void forward_into(View<const BFloat16, 3> x, View<BFloat16, 3> y, const ForwardOptions& options,
+                    Bf16Saved* saved) const override;
+  void backward_into(View<const BFloat16, 3> dy, Bf16Saved& saved, View<BFloat16, 3> dx,
+                     Context& context = Context::default_context()) override;
 
   /// The two projections alone, for a cache of keys and values: x [B, T, E] -> q, k, v side by side [B, T, P], norms and rotary
   /// positions applied; and attended [B, T, W] -> y [B, T, output_dim] (a copy without an output projection). No dropout.
@@ -115,8 +119,16 @@ class QKV_API AttentionLayer : public Layer {
   void initialise();
   void make_gradients();
   /// forward and backward in halves (src/nn/attention/projected_halves.h).
-  void forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const;
-  View<const float, 3> backward_projected(View<const float, 3> dy, Saved& saved, Context& context);
+  template <class T>
+  void forward_projected(View<T, 3> y, const ForwardOptions& options, SavedOf<T>& saved) const;
+  template <class T>
+  View<const T, 3> backward_projected(View<const T, 3> dy, SavedOf<T>& saved, Context& context);
+  template <class T>
+  void forward_of(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) const;
+  template <class T>
+  void backward_of(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context);
+  template <class T>
+  void output_of(View<const T, 3> attended, View<T, 3> y, Context& context) const;
   void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx, Context& context);
   /// q, k or v (part 0, 1, 2) of projected [B, T, P], as [B, H, T, D].
   template <class T>
@@ -125,11 +137,15 @@ class QKV_API AttentionLayer : public Layer {
   template <class T>
   View<T, 4> normed_rows(View<T, 3> columns, int part) const;
   /// The heads of q and k together: what the rotary positions rotate.
-  View<float, 4> turned_heads(View<float, 3> columns) const;
+  template <class T>
+  View<T, 4> turned_heads(View<T, 3> columns) const;
   /// Norms and rotary positions on projected [B, T, P], in place; and backward: the gradient [B, T, P] in place, norms' += .
-  void position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const;
-  void unposition(View<float, 3> dprojected, Saved& saved, Context& context);
-  void check_output(View<const float, 3> y, Index batch, Index length) const;
+  template <class T>
+  void position(View<T, 3> projected, const RotaryPositions& positions, Context& context) const;
+  template <class T>
+  void unposition(View<T, 3> dprojected, SavedOf<T>& saved, Context& context);
+  template <class T>
+  void check_output(View<const T, 3> y, Index batch, Index length) const;
   AttentionOptions attention_options(const ForwardOptions& options) const;
 
   AttentionLayerConfig config_;

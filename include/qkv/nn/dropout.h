@@ -12,5 +12,7 @@ namespace qkv::inline v0::nn {
 /// OptionError as for attention's dropout.
 QKV_API void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& dropout,
                            Context& context = Context::default_context());
+QKV_API void apply_dropout(View<const BFloat16, 3> x, View<BFloat16, 3> y, const Dropout& dropout,
+                           Context& context = Context::default_context());
 
 }  // namespace qkv::inline v0::nn

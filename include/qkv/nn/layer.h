@@ -28,20 +28,24 @@ struct ForwardOptions {
 
 /// What backward needs, filled by forward, owned by the caller; reused from step to step it does not allocate.
 /// The tensors may be read (a cache, a picture); dy and those after it are workspace.
-struct Saved {
-  Tensor<float> x;           // [B, T, E]
-  Tensor<float> projected;   // [B, T, W + 2 Wkv]: q, k, v side by side as attention reads them, W = heads * head_dim
-  Tensor<float> raw;         // [B, T, W + Wkv]: q and k before their norms, where they have any
-  Tensor<float> attended;    // [B, T, W], before the output projection
+/// T: float, or BFloat16 in a layer that computes on bf16.
+template <class T>
+struct SavedOf {
+  Tensor<T> x;               // [B, T, E]
+  Tensor<T> projected;       // [B, T, W + 2 Wkv]: q, k, v side by side as attention reads them, W = heads * head_dim
+  Tensor<T> raw;             // [B, T, W + Wkv]: q and k before their norms, where they have any
+  Tensor<T> attended;        // [B, T, W], before the output projection
   Tensor<float> lse;         // [B, H, T]
   AttentionOptions options;  // of the layer's attention
   RotaryPositions positions;
   Dropout residual;                // of the output
-  Tensor<float> dy;                // [B, T, output_dim] after dropout's backward
-  Tensor<float> dattended;         // [B, T, W]
-  Tensor<float> dprojected;        // [B, T, W + 2 Wkv]
+  Tensor<T> dy;                    // [B, T, output_dim] after dropout's backward
+  Tensor<T> dattended;             // [B, T, W]
+  Tensor<T> dprojected;            // [B, T, W + 2 Wkv]
   Tensor<float> dq_norm, dk_norm;  // partial sums of the norms' gradients
 };
+using Saved = SavedOf<float>;
+using Bf16Saved = SavedOf<BFloat16>;
 
 /// What q and k of a layer are normalised over before attention: x / sqrt(mean(x^2) + eps) * weight.
 enum class QkNorm {
@@ -74,6 +78,16 @@ class QKV_API Layer : public Module {
   virtual void forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const = 0;
   virtual void backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx,
                              Context& context = Context::default_context()) = 0;
+
+  /// The same on bf16: what is between projections and attention is bf16 too, sums are float and rounded once. Parameters stay
+  /// float and are rounded as products read them, so weights that hold bf16 numbers are read exactly; gradients of parameters
+  /// are float. UnsupportedError from a layer without projections.
+  Tensor<BFloat16> forward(View<const BFloat16, 3> x, const ForwardOptions& options = {}, Bf16Saved* saved = nullptr) const;
+  Tensor<BFloat16> backward(View<const BFloat16, 3> dy, Bf16Saved& saved, Context& context = Context::default_context());
+  virtual void forward_into(View<const BFloat16, 3> x, View<BFloat16, 3> y, const ForwardOptions& options,
+                            Bf16Saved* saved) const;
+  virtual void backward_into(View<const BFloat16, 3> dy, Bf16Saved& saved, View<BFloat16, 3> dx,
+                             Context& context = Context::default_context());
 
   /// Training mode turns dropout on. A new layer is in evaluation mode.
   void train(bool on = true) { training_ = on; }

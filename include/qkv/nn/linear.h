@@ -16,6 +16,8 @@ struct LinearOptions {
   std::uint64_t seed = 0;  ///< weight and bias: uniform +-1/sqrt(in_features), as PyTorch
 };
 
+struct LinearGradients;
+
 class QKV_API Linear : public Module {
  public:
   explicit Linear(const LinearOptions& options);
@@ -26,6 +28,12 @@ class QKV_API Linear : public Module {
   /// From dy [M, N] and the x [M, K] of forward: dx [M, K] = dy W (null view: not wanted); dW += dy^T x; db += column sums of
   /// dy.
   void backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx,
+                Context& context = Context::default_context());
+
+  /// The same on bf16: sums are float, y and dx rounded once; W stays float and is rounded as it is read. Gradients of W and b
+  /// are float.
+  void forward(View<const BFloat16, 2> x, View<BFloat16, 2> y, Context& context = Context::default_context()) const;
+  void backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<BFloat16, 2> dx,
                 Context& context = Context::default_context());
 
   std::vector<Parameter> parameters() override;
@@ -40,6 +48,12 @@ class QKV_API Linear : public Module {
   std::string_view type_name() const override;
 
  private:
+  template <class T>
+  void check_forward(const View<const T, 2>& x, const View<T, 2>& y) const;
+  template <class T>
+  void check_backward(const View<const T, 2>& x, const View<const T, 2>& dy, const View<T, 2>& dx) const;
+  LinearGradients own_gradients();
+
   Tensor<float> weight_, weight_gradient_;  // [N, K]
   Tensor<float> bias_, bias_gradient_;      // [N], empty without bias
 };

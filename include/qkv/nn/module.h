@@ -63,7 +63,9 @@ View<const T, 2> as_rows(const Tensor<T>& tensor) {
 /// Gives `tensor` these sizes. Keeps the memory and its contents when the number of elements is the same; zeros otherwise.
 /// Allocates nothing when the sizes are unchanged.
 QKV_API void resize(Tensor<float>& tensor, std::span<const Index> sizes);
-inline void resize(Tensor<float>& tensor, std::initializer_list<Index> sizes) {
+QKV_API void resize(Tensor<BFloat16>& tensor, std::span<const Index> sizes);
+template <class T>
+void resize(Tensor<T>& tensor, std::initializer_list<Index> sizes) {
   resize(tensor, std::span<const Index>(sizes.begin(), sizes.size()));
 }
 

@@ -2,10 +2,12 @@
 
     projected = x W_in^T + b_in;  attended = attention(q, k, v);  y = dropout(attended W_out^T + b_out)
 
-All are float32, self-attention (queries and keys are the same tokens), and share one implementation; they differ in
-names, defaults and sizes. Parameters start as torch.nn.Linear's, uniform +-1/sqrt(fan_in), from ``seed``. Dropout acts in
+All are self-attention (queries and keys are the same tokens) and share one implementation; they differ in names, defaults and
+sizes. x is float32 or bfloat16, and y as x. On bfloat16, what lies between projections and attention is bfloat16 too; sums are
+float32 and rounded once. Parameters and their gradients are float32; parameters are rounded as they are read, so those of a
+bfloat16 file are read exactly. Parameters start as torch.nn.Linear's, uniform +-1/sqrt(fan_in), from ``seed``. Dropout acts in
 training mode only.
-Not supported: cross-attention, other element types (``qkv.attention`` has both).
+Not supported: cross-attention, other element types (``qkv.attention`` has both); bfloat16 in ``step``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from .._options import build_mask
 from .._tensors import entries_of
 from ..kv_cache import KVCache
 from ..rotary import Rotary
-from ._module import Module, Saved, operand, require_f32
+from ._module import Module, Saved, operand, require_f32, require_f32_or_bf16
 
 __all__ = ["Layer", "load_layer"]
 
@@ -117,7 +119,8 @@ class Layer(Module):
         position_ids: Any = None,
         saved: Saved | None = None,
     ) -> Any:
-        """y [B, T, output_dim] of x [B, T, E] (or [T, E] -> [T, output_dim]), float32, NumPy, PyTorch (CPU) or JAX.
+        """y [B, T, output_dim] of x [B, T, E] (or [T, E] -> [T, output_dim]), float32 or bfloat16, NumPy, PyTorch (CPU) or
+        JAX.
 
         Args:
             mask: a :class:`qkv.Mask`. A key is attended only where every mask that is given, and the causal one, allows it.
@@ -139,7 +142,7 @@ class Layer(Module):
             y, or (y, weights).
         """
         function = f"{type(self).__name__}.forward"
-        require_f32(x, "x", function)
+        dtype = require_f32_or_bf16(x, "x", function)
         if len(x.shape) not in (2, 3):
             raise ValueError(f"[{function}] x must be [B, T, E] or [T, E]: got {list(x.shape)}")
         if weights not in (None, "all", "applied"):
@@ -155,9 +158,9 @@ class Layer(Module):
             mask, keep, drop, axes, key_lengths, window, causal, empty_row, seed, first_sequence, offset, offsets, position_ids
         )
         if saved is not None:
-            saved._fill(self, tuple(x.shape[:-1]), *borrowed)
+            saved._fill(self, tuple(x.shape[:-1]), dtype, *borrowed)
             saved._core = saved._core or _nn.Saved()
-        y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), "float32")
+        y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), dtype)
         seen = self._core.forward(
             operand(x, "x"), operand(y, "y"), call, weights or "", None if saved is None else saved._core
         )
@@ -169,14 +172,16 @@ class Layer(Module):
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:
         """Returns dx (None unless need_dx) of dy, in the shapes of x and y; adds to the gradients of the parameters."""
-        rows, *_ = saved._of(self)
+        rows, dtype, *_ = saved._of(self)
         function = f"{type(self).__name__}.backward"
-        require_f32(dy, "dy", function)
+        found = require_f32_or_bf16(dy, "dy", function)
+        if found != dtype:
+            raise TypeError(f"[{function}] dy must be {dtype}, as x was: got {found}")
         if tuple(dy.shape[:-1]) != rows:
             wanted = ", ".join(map(str, (*rows, self.output_dim or "E")))
             raise ValueError(f"[{function}] dy must be shaped as y was, [{wanted}]: got {list(dy.shape)}")
         width = self.embed_dim or dy.shape[-1]
-        dx = empty(dy, (*dy.shape[:-1], width), "float32") if need_dx else None
+        dx = empty(dy, (*dy.shape[:-1], width), dtype) if need_dx else None
         self._core.backward(operand(dy, "dy"), saved._core, None if dx is None else operand(dx, "dx"))
         return finish(dy, dx)
 

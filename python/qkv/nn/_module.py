@@ -139,6 +139,16 @@ def require_f32(x: Any, name: str, function: str) -> None:
         raise TypeError(f"[{function}] {name} must be float32, as the parameters are: got {dtype_name(x)}; {cast} makes it so")
 
 
+def require_f32_or_bf16(x: Any, name: str, function: str) -> str:
+    """Like require_array; also raises TypeError unless x is float32 or bfloat16. The name of its type."""
+    require_array(x, name, function)
+    found = dtype_name(x)
+    if found not in ("float32", "bfloat16"):
+        cast = f"{name}.float()" if _is_torch(x) else f"{name}.astype('float32')"
+        raise TypeError(f"[{function}] {name} must be float32 or bfloat16: got {found}; {cast} makes it so")
+    return found
+
+
 def rows(x: Any) -> Any:
     """[..., E] as [M, E]; copied only where the strides need it."""
     x = x if _is_torch(x) else np.asarray(x)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from .. import _nn
-from .._arrays import empty
-from ._module import Module, Saved, like, operand, require_f32, rows
+from .._arrays import dtype_name, empty
+from ._module import Module, Saved, like, operand, require_f32, require_f32_or_bf16, rows
 
 __all__ = ["MLP", "Embedding", "LayerNorm", "Linear", "cross_entropy"]
 
@@ -25,9 +25,11 @@ class _Rows(Module):
 
     def _check(self, array: Any, name: str, width: int, function: str) -> None:
         full = f"{type(self).__name__}.{function}"
-        require_f32(array, name, full)
+        self._require(array, name, full)
         if len(array.shape) < 1 or array.shape[-1] != width:
             raise ValueError(f"[{full}] {name} must be [..., {width}]: got {list(array.shape)}")
+
+    _require = staticmethod(require_f32)
 
     def _run_forward(self, x: Any, y: Any, saved: Saved | None) -> None:
         self._core.forward(operand(x, "x"), operand(y, "y"))
@@ -42,7 +44,7 @@ class _Rows(Module):
         flat = rows(x)
         if saved is not None:
             saved._fill(self, flat)
-        y = empty(x, (flat.shape[0], width_out), "float32")
+        y = empty(x, (flat.shape[0], width_out), dtype_name(x))
         self._run_forward(flat, y, saved)
         return like(x, y, (*x.shape[:-1], width_out))
 
@@ -53,7 +55,9 @@ class _Rows(Module):
         flat = rows(dy)
         if flat.shape[0] != x.shape[0]:
             raise ValueError(f"[{type(self).__name__}.backward] dy must have the {x.shape[0]} rows of x: got {flat.shape[0]}")
-        dx = empty(dy, (flat.shape[0], x.shape[1]), "float32") if need_dx or not isinstance(self, Linear) else None
+        if dtype_name(dy) != dtype_name(x):
+            raise TypeError(f"[{type(self).__name__}.backward] dy must be {dtype_name(x)}, as x was: got {dtype_name(dy)}")
+        dx = empty(dy, (flat.shape[0], x.shape[1]), dtype_name(x)) if need_dx or not isinstance(self, Linear) else None
         self._run_backward(x, flat, dx, saved)
         return like(dy, dx, (*dy.shape[:-1], x.shape[1])) if need_dx else None
 
@@ -61,8 +65,11 @@ class _Rows(Module):
 class Linear(_Rows):
     """y = x W^T + b. Parameters weight [out_features, in_features], bias [out_features], both uniform +-1/sqrt(in_features).
 
-    The result is bit-identical for any number of threads.
+    x is float32 or bfloat16, and y as x; W is rounded as it is read, and gradients of W and b are float32. The result is
+    bit-identical for any number of threads.
     """
+
+    _require = staticmethod(require_f32_or_bf16)
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True, seed: int = 0) -> None:
         self._core = _nn.Linear(in_features, out_features, bias, seed)

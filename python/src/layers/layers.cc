@@ -17,6 +17,7 @@ namespace {
 // What backward needs, and the arrays and numbers that it borrows.
 struct SavedObject {
   nn::Saved value;
+  nn::Bf16Saved bf16_value;  // of a call on bf16
   std::vector<std::shared_ptr<const Array>> borrowed;
   std::vector<Index> offsets;
 };
@@ -113,9 +114,17 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const Cal
   if (weights == "applied") options.applied = &seen;
   const std::shared_ptr<Context> with = context();
   options.context = with.get();
-  {
+  const bool is_bf16 = xa.type() == Type::kBF16;
+  if (is_bf16) {
+    const View<const BFloat16, 3> from = xa;
+    const View<BFloat16, 3> to = ya;
     const nb::gil_scoped_release released;
-    layer.forward_into(xa, ya, options, saved == nullptr ? nullptr : &saved->value);
+    layer.forward_into(from, to, options, saved == nullptr ? nullptr : &saved->bf16_value);
+  } else {
+    const View<const float, 3> from = xa;
+    const View<float, 3> to = ya;
+    const nb::gil_scoped_release released;
+    layer.forward_into(from, to, options, saved == nullptr ? nullptr : &saved->value);
   }
   return to_numpy(std::move(seen));
 }
@@ -124,8 +133,17 @@ void backward(nn::Layer& layer, nb::handle dy, SavedObject& saved, nb::handle dx
   constexpr const char* kName = "nn.Layer.backward";
   const Array dya(kName, "dy", dy);
   const OptionalArray dxa(kName, "dx", dx);
-  const Computation call;
-  layer.backward_into(dya, saved.value, dxa, *call.context);
+  if (dya.type() == Type::kBF16) {
+    const View<const BFloat16, 3> from = dya;
+    const View<BFloat16, 3> to = dxa;
+    const Computation call;
+    layer.backward_into(from, saved.bf16_value, to, *call.context);
+  } else {
+    const View<const float, 3> from = dya;
+    const View<float, 3> to = dxa;
+    const Computation call;
+    layer.backward_into(from, saved.value, to, *call.context);
+  }
 }
 
 struct StepObject {

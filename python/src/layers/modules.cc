@@ -33,19 +33,24 @@ Index count_of(const Modules& modules) {
 }
 
 // y = module(x) over rows [M, ...].
-template <class Rows>
-void rows_forward(const char* function, const Rows& module, nb::handle x, nb::handle y) {
-  const Array xa(function, "x", x), ya(function, "y", y);
+// T: the type of rows.
+template <class T, class Rows>
+void rows_forward(const char* function, const Rows& module, const Array& x, nb::handle y) {
+  const Array ya(function, "y", y);
+  const View<const T, 2> from = x;
+  const View<T, 2> to = ya;
   const Computation call;
-  module.forward(xa, ya, *call.context);
+  module.forward(from, to, *call.context);
 }
 
-template <class Rows>
-void rows_backward(const char* function, Rows& module, nb::handle x, nb::handle dy, nb::handle dx) {
-  const Array xa(function, "x", x), dya(function, "dy", dy);
+template <class T, class Rows>
+void rows_backward(const char* function, Rows& module, const Array& x, nb::handle dy, nb::handle dx) {
+  const Array dya(function, "dy", dy);
   const OptionalArray dxa(function, "dx", dx);
+  const View<const T, 2> rows = x, from = dya;
+  const View<T, 2> to = dxa;
   const Computation call;
-  module.backward(xa, dya, dxa, *call.context);
+  module.backward(rows, from, to, *call.context);
 }
 
 std::span<const std::int64_t> ids_of(const char* function, const Array& array) {
@@ -62,11 +67,18 @@ void bind_rows(nb::module_& m) {
            [](nn::Linear* self, Index in_features, Index out_features, bool bias, std::uint64_t seed) {
              new (self) nn::Linear(nn::LinearOptions{in_features, out_features, bias, seed});
            })
-      .def("forward", [](const nn::Linear& self, nb::handle x, nb::handle y) { rows_forward("Linear.forward", self, x, y); })
+      .def("forward",
+           [](const nn::Linear& self, nb::handle x, nb::handle y) {
+             const Array xa("Linear.forward", "x", x);
+             xa.type() == Type::kBF16 ? rows_forward<BFloat16>("Linear.forward", self, xa, y)
+                                      : rows_forward<float>("Linear.forward", self, xa, y);
+           })
       .def(
           "backward",
           [](nn::Linear& self, nb::handle x, nb::handle dy, nb::handle dx) {
-            rows_backward("Linear.backward", self, x, dy, dx);
+            const Array xa("Linear.backward", "x", x);
+            xa.type() == Type::kBF16 ? rows_backward<BFloat16>("Linear.backward", self, xa, dy, dx)
+                                     : rows_backward<float>("Linear.backward", self, xa, dy, dx);
           },
           nb::arg("x"), nb::arg("dy"), nb::arg("dx").none())
       .def_prop_ro("in_features", &nn::Linear::in_features)
@@ -78,9 +90,11 @@ void bind_rows(nb::module_& m) {
              new (self) nn::LayerNorm(nn::LayerNormOptions{embed_dim, eps, bias});
            })
       .def("forward",
-           [](const nn::LayerNorm& self, nb::handle x, nb::handle y) { rows_forward("LayerNorm.forward", self, x, y); })
+           [](const nn::LayerNorm& self, nb::handle x, nb::handle y) {
+             rows_forward<float>("LayerNorm.forward", self, Array("LayerNorm.forward", "x", x), y);
+           })
       .def("backward", [](nn::LayerNorm& self, nb::handle x, nb::handle dy, nb::handle dx) {
-        rows_backward("LayerNorm.backward", self, x, dy, dx);
+        rows_backward<float>("LayerNorm.backward", self, Array("LayerNorm.backward", "x", x), dy, dx);
       });
 }
 

@@ -1,4 +1,4 @@
-"""qkv.nn.linear and linear_backward, stored in bfloat16: against the product in float64, shapes, errors."""
+"""bfloat16: qkv.nn.linear and linear_backward against the product in float64; layers as the calls that they are made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import qkv
 from qkv import nn
 from support import expect_close, numbers
 
@@ -79,3 +80,53 @@ def test_errors() -> None:
     ):
         with pytest.raises(kind, match=words):
             call()
+
+
+def test_a_layer_is_the_calls_that_it_is_made_of() -> None:
+    torch = pytest.importorskip("torch")
+    layer = nn.SelfAttentionV3(48, dropout=0.0, causal=True, seed=3)
+    state = {name: torch.tensor(value) for name, value in layer.state_dict().items()}
+    x, dy = (torch.tensor(numbers(s, 2, 21, 48)).bfloat16() for s in (1, 2))
+    saved = nn.Saved()
+    y = layer(x, saved=saved)
+    dx = layer.backward(dy, saved)
+    assert y.dtype == dx.dtype == torch.bfloat16
+    weight, out_weight = (state[f"{name}.weight"].bfloat16() for name in ("proj", "output_proj"))
+    q, k, v = nn.linear(x, weight, state["proj.bias"]).split(48, dim=-1)
+    attended = qkv.attention(q, k, v, causal=True)
+    assert torch.equal(y, nn.linear(attended, out_weight, state["output_proj.bias"]))
+    dattended, dout, dout_bias = nn.linear_backward(attended, dy, out_weight)
+    np.testing.assert_array_equal(layer.grads["output_proj.weight"], dout)
+    np.testing.assert_array_equal(layer.grads["output_proj.bias"], dout_bias)
+    wide = nn.SelfAttentionV3.from_state_dict(layer.state_dict(), dropout=0.0, causal=True)
+    wide_saved = nn.Saved()
+    wide(x.float(), saved=wide_saved)
+    wide_dx = wide.backward(dy.float(), wide_saved)
+    assert (dx.float() - wide_dx).norm() <= 16 * 2.0**-9 * wide_dx.norm()  # as many roundings on the way there and back
+
+
+def test_types_of_a_layer() -> None:
+    layer, saved = nn.MultiHeadAttention(8, 2), nn.Saved()
+    y = layer(half(1, 3, 8), saved=saved)
+    assert y.dtype == BF16
+    with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
+        layer.backward(numbers(2, 3, 8), saved)
+    with pytest.raises(TypeError, match="x must be float32 or bfloat16: got float64"):
+        layer(numbers(1, 3, 8).astype(np.float64))
+    with pytest.raises(qkv.UnsupportedError, match=r"\[average\].*float"):
+        nn.AveragePooling()(half(1, 3, 8))
+
+
+def test_linear_rounds_its_weights() -> None:
+    linear, saved = nn.Linear(24, 7, seed=5), nn.Saved()
+    x, dy = half(1, 5, 24), half(2, 5, 7)
+    weight = linear.state_dict()["weight"].astype(BF16)
+    y = linear(x, saved=saved)
+    assert y.dtype == BF16
+    np.testing.assert_array_equal(y, nn.linear(x, weight, linear.state_dict()["bias"]))
+    dx = linear.backward(dy, saved)
+    expected_dx, dweight, _ = nn.linear_backward(x, dy, weight)
+    np.testing.assert_array_equal(dx, expected_dx)
+    np.testing.assert_array_equal(linear.grads["weight"], dweight)
+    with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
+        linear.backward(numbers(2, 5, 7), saved)

@@ -18,8 +18,8 @@ inline void store_rounded(BFloat16* row, F32 numbers, Index count) {
 
 #if !defined(QKV_AMX)
 /// Columns [column, column + 16) of kR rows of y; rows past the last repeat it and are not stored.
-template <int kR>
-inline void bf16_few_rows_block(const MatrixProduct<BFloat16>& t, Index column) {
+template <int kR, class Weight>
+inline void bf16_few_rows_block(const MatrixProduct<BFloat16>& t, const Weight* w, Index column) {
   constexpr int n = Simd<float>::kLanes;
   constexpr Index numbers = 2 * n;
   const Index width = smaller<Index>(n, t.columns - column);
@@ -27,13 +27,13 @@ inline void bf16_few_rows_block(const MatrixProduct<BFloat16>& t, Index column) 
   for (int r = 0; r < kR; ++r) x[r] = t.a + smaller<Index>(r, t.rows - 1) * t.a_row;
   F32 sums[kR];
   for (int r = 0; r < kR; ++r) sums[r] = F32{};
-  const BFloat16* w = t.b + column * t.b_column;
+  w += column * t.b_column;
   for (Index k = 0; k < t.depth; k += numbers, w += numbers) {
     const Index left = t.depth - k;
     F32 square[n];
     if (width == n && left >= numbers) {
 #pragma GCC unroll 16
-      for (int c = 0; c < n; ++c) __builtin_memcpy(&square[c], w + c * t.b_column, sizeof square[c]);
+      for (int c = 0; c < n; ++c) square[c] = as_f32(load_pairs(w + c * t.b_column, numbers));
     } else {
       for (int c = 0; c < n; ++c) square[c] = c < width ? as_f32(load_pairs(w + c * t.b_column, left)) : F32{};
     }
@@ -57,19 +57,21 @@ inline void bf16_few_rows_block(const MatrixProduct<BFloat16>& t, Index column) 
 }
 
 /// At most 8 rows.
-inline void bf16_few_rows(const MatrixProduct<BFloat16>& t) {
+template <class Weight>
+inline void bf16_few_rows(const MatrixProduct<BFloat16>& t, const Weight* w) {
   for (Index column = 0; column < t.columns; column += Simd<float>::kLanes) {
     if (t.rows > 4) {
-      bf16_few_rows_block<8>(t, column);
+      bf16_few_rows_block<8>(t, w, column);
     } else if (t.rows > 2) {
-      bf16_few_rows_block<4>(t, column);
+      bf16_few_rows_block<4>(t, w, column);
     } else {
-      bf16_few_rows_block<2>(t, column);
+      bf16_few_rows_block<2>(t, w, column);
     }
   }
 }
 #else
-inline void bf16_few_rows(const MatrixProduct<BFloat16>&) {}
+template <class Weight>
+inline void bf16_few_rows(const MatrixProduct<BFloat16>&, const Weight*) {}
 #endif
 
 inline bool is_few_bf16_rows(const MatrixProduct<BFloat16>& t) {

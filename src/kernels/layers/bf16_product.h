@@ -15,7 +15,7 @@ namespace {
 constexpr Index kBf16Panel = strip_lanes<float>();  // columns of a panel of B
 constexpr Index kBf16Rows = 16;                     // rows of C that are computed together, and of a panel of a transposed A
 constexpr Index kBf16Bytes = Index{1} << 19;        // of panels of B: they stay in L2
-constexpr Index kSumDepth = 256;  // wide blocks of columns: a transposed A is packed once for each
+constexpr Index kSumDepth = 256;                    // wide blocks of columns: a transposed A is packed once for each
 
 /// How a product is blocked: B in panels [columns / kBf16Panel][pairs of depth][kBf16Panel] of words, a transposed A in words.
 struct Bf16Blocks {
@@ -92,7 +92,7 @@ inline void bf16_product_of_rows(const MatrixProduct<BFloat16>& t, Product<BFloa
 }
 
 inline void bf16_product(const MatrixProduct<BFloat16>& t, void* scratch) {
-  if (is_few_bf16_rows(t)) return bf16_few_rows(t);
+  if (is_few_bf16_rows(t)) return t.wide_b != nullptr ? bf16_few_rows(t, t.wide_b) : bf16_few_rows(t, t.b);
   const Bf16Blocks blocks(t);
   Bf16Memory memory;
   memory.carve(static_cast<std::byte*>(scratch), blocks);
@@ -101,13 +101,15 @@ inline void bf16_product(const MatrixProduct<BFloat16>& t, void* scratch) {
     for (Index k0 = 0; k0 < t.depth; k0 += blocks.depth) {
       const Index depth = smaller(blocks.depth, t.depth - k0), pairs = pairs_of(depth);
       for (Index j = 0; j < columns; j += kBf16Panel) {
-        const BFloat16* const b = t.b + k0 * t.b_row + (j0 + j) * t.b_column;
-        const Index width = smaller(kBf16Panel, columns - j);
-        if (t.b_row == 1) {
-          pack_pairs(b, t.b_column, width, depth, kBf16Panel, memory.b + j * pairs);
-        } else {
-          pair_up_rows(b, t.b_row, depth, width, kBf16Panel, memory.b + j * pairs);
-        }
+        const Index first = k0 * t.b_row + (j0 + j) * t.b_column, width = smaller(kBf16Panel, columns - j);
+        const auto pack = [&](const auto* b) {
+          if (t.b_row == 1) {
+            pack_pairs(b, t.b_column, width, depth, kBf16Panel, memory.b + j * pairs);
+          } else {
+            pair_up_rows(b, t.b_row, depth, width, kBf16Panel, memory.b + j * pairs);
+          }
+        };
+        t.wide_b != nullptr ? pack(t.wide_b + first) : pack(t.b + first);
       }
       Product<BFloat16> p{.a = nullptr, .a_row = t.a_row, .a_depth = 2, .b = memory.b, .b_row = kBf16Panel, .depth = depth};
       for (Index i0 = 0; i0 < t.rows; i0 += kBf16Rows) {

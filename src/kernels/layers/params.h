@@ -12,8 +12,9 @@ namespace qkv {
 template <class T>
 struct MatrixProduct {
   const T *a, *b;
-  const float* bias;  // [columns] or null; not together with sums
-  T* c;               // rounded once; null: sums are added to
+  const float* wide_b;  // BFloat16 only, in the place of b: rounded as it is read
+  const float* bias;    // [columns] or null; not together with sums
+  T* c;                 // rounded once; null: sums are added to
   float* sums;
   Index rows, columns, depth;
   Index a_row, a_depth;   // strides of A [rows, depth]

@@ -41,7 +41,8 @@ struct PairStrides {
 
 /// panels[row / panel][k][row % panel] = numbers 2 k and 2 k + 1 of a row, 0 past the ends of rows and columns. The transpose
 /// moves words as floats but never computes with them.
-inline void pack_pairs(const BFloat16* rows, Index stride, Index count, Index width, Index panel, std::uint32_t* panels) {
+template <class Number>
+inline void pack_pairs(const Number* rows, Index stride, Index count, Index width, Index panel, std::uint32_t* panels) {
   constexpr int n = Simd<float>::kLanes;
   for (Index r0 = 0; r0 < count; r0 += n) {
     std::uint32_t* const lanes = panels + r0 / panel * panel * pairs_of(width) + r0 % panel;
@@ -57,7 +58,19 @@ inline void pack_pairs(const BFloat16* rows, Index stride, Index count, Index wi
   }
 }
 
-/// pairs[k][d] = rows 2 k and 2 k + 1 at column d < width, `row` words apart, 0 past the last row.
+/// pairs[k][d] = rows 2 k and 2 k + 1 of floats at column d < width, rounded, `row` words apart, 0 past the last row.
+inline void pair_up_rows(const float* rows, Index stride, Index count, Index width, Index row, std::uint32_t* pairs) {
+  for (Index j = 0; j < count; j += 2, pairs += row) {
+    const float *lower = rows + j * stride, *upper = lower + stride;
+    for (Index d = 0; d < width; d += 16) {
+      const U32 words = pair_up(lower + d, width - d, upper + d, j + 1 < count ? width - d : 0);
+      _mm512_mask_storeu_epi32(pairs + d, static_cast<__mmask16>((1u << smaller<Index>(16, width - d)) - 1u),
+                               reinterpret_cast<__m512i>(words));
+    }
+  }
+}
+
+/// The same of bf16.
 inline void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* pairs) {
   for (Index j = 0; j < count; j += 2, pairs += row) {
     const BFloat16 *lower = rows + j * stride, *upper = lower + stride;

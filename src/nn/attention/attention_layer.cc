@@ -28,6 +28,17 @@ Tensor<float> ones(Index count) {
 /// column would map to a few cache sets. Products with the transpose of such rows take 2 % less time.
 Index row_padding(Index columns) { return columns % 512 == 0 ? 16 : 0; }
 
+/// The weights of a projection as products of T read them.
+template <class T>
+LinearWeights<T> weights_of(const Tensor<float>& weight, const Tensor<float>& bias) {
+  const float* added = bias.count() == 0 ? nullptr : bias.data();
+  if constexpr (std::is_same_v<T, float>) {
+    return {weight, added};
+  } else {
+    return {{}, added, weight};
+  }
+}
+
 }  // namespace
 
 AttentionLayer::AttentionLayer(const AttentionLayerConfig& config) : config_(config), merged_(config.merged) {
@@ -95,29 +106,32 @@ View<T, 4> AttentionLayer::normed_rows(View<T, 3> columns, int part) const {
   return split_heads(columns.sliced(2, begin, end), heads);
 }
 
-View<float, 4> AttentionLayer::turned_heads(View<float, 3> columns) const {
+template <class T>
+View<T, 4> AttentionLayer::turned_heads(View<T, 3> columns) const {
   const Index turned = config_.width + kv_width();  // q and k: their heads are side by side
   return split_heads(columns.sliced(2, 0, turned), turned / head_dim());
 }
 
-void AttentionLayer::position(View<float, 3> projected, const RotaryPositions& positions, Context& context) const {
+template <class T>
+void AttentionLayer::position(View<T, 3> projected, const RotaryPositions& positions, Context& context) const {
   if (qk_norm() != QkNorm::kNone) {
-    const View<float, 4> q = normed_rows(projected, 0), k = normed_rows(projected, 1);
-    rms_norm_forward(q, q_norm_.data(), config_.norm_eps, q, context);
-    rms_norm_forward(k, k_norm_.data(), config_.norm_eps, k, context);
+    const View<T, 4> q = normed_rows(projected, 0), k = normed_rows(projected, 1);
+    rms_norm_forward<T>(q, q_norm_.data(), config_.norm_eps, q, context);
+    rms_norm_forward<T>(k, k_norm_.data(), config_.norm_eps, k, context);
   }
   if (rotary_) rotary_->forward(turned_heads(projected), turned_heads(projected), positions, context);
 }
 
-void AttentionLayer::unposition(View<float, 3> dprojected, Saved& saved, Context& context) {
+template <class T>
+void AttentionLayer::unposition(View<T, 3> dprojected, SavedOf<T>& saved, Context& context) {
   if (rotary_) rotary_->backward(turned_heads(dprojected), turned_heads(dprojected), saved.positions, context);
   if (qk_norm() == QkNorm::kNone) return;
-  const View<const float, 3> raw = saved.raw;
-  const View<float, 4> q = normed_rows(dprojected, 0), k = normed_rows(dprojected, 1);
-  rms_norm_backward(normed_rows(raw, 0), q, q_norm_.data(), config_.norm_eps, q, q_norm_gradient_.data(), saved.dq_norm,
-                    context);
-  rms_norm_backward(normed_rows(raw, 1), k, k_norm_.data(), config_.norm_eps, k, k_norm_gradient_.data(), saved.dk_norm,
-                    context);
+  const View<const T, 3> raw = saved.raw;
+  const View<T, 4> q = normed_rows(dprojected, 0), k = normed_rows(dprojected, 1);
+  rms_norm_backward<T>(normed_rows(raw, 0), q, q_norm_.data(), config_.norm_eps, q, q_norm_gradient_.data(), saved.dq_norm,
+                       context);
+  rms_norm_backward<T>(normed_rows(raw, 1), k, k_norm_.data(), config_.norm_eps, k, k_norm_gradient_.data(), saved.dk_norm,
+                       context);
 }
 
 void AttentionLayer::make_gradients() {
@@ -137,7 +151,7 @@ void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, C
                     "]: got ", x, " and ", projected);
   check_rows(config_.type, "x", x);
   check_rows(config_.type, "projected", projected);
-  linear_forward(x, {in_weight_, has_bias() ? in_bias_.data() : nullptr}, projected, context);
+  linear_forward(x, weights_of<float>(in_weight_, in_bias_), projected, context);
   position(projected, positions, context);
 }
 
@@ -148,8 +162,13 @@ void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3
                     attended, " and ", y);
   check_rows(config_.type, "attended", attended);
   check_rows(config_.type, "y", y);
+  output_of(attended, y, context);
+}
+
+template <class T>
+void AttentionLayer::output_of(View<const T, 3> attended, View<T, 3> y, Context& context) const {
   if (!has_output_projection()) return copy(attended, y);
-  linear_forward(attended, {out_weight_, has_output_bias() ? out_bias_.data() : nullptr}, y, context);
+  linear_forward(attended, weights_of<T>(out_weight_, out_bias_), y, context);
 }
 
 AttentionOptions AttentionLayer::attention_options(const ForwardOptions& options) const {
@@ -160,55 +179,59 @@ AttentionOptions AttentionLayer::attention_options(const ForwardOptions& options
   return inner;
 }
 
-void AttentionLayer::check_output(View<const float, 3> y, Index batch, Index length) const {
-  check<ShapeError>(y.sizes() == View<float, 3>::Sizes{batch, length, output_dim()}, config_.type, "y must be [", batch, ", ",
-                    length, ", ", output_dim(), "]: got ", y);
+template <class T>
+void AttentionLayer::check_output(View<const T, 3> y, Index batch, Index length) const {
+  check<ShapeError>(y.sizes() == typename View<T, 3>::Sizes{batch, length, output_dim()}, config_.type, "y must be [", batch,
+                    ", ", length, ", ", output_dim(), "]: got ", y);
   check_rows(config_.type, "y", y);
 }
 
-void AttentionLayer::forward_into(View<const float, 3> x, View<float, 3> y, const ForwardOptions& options, Saved* saved) const {
+template <class T>
+void AttentionLayer::forward_of(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) const {
   check<ShapeError>(x.size(2) == config_.embed_dim, config_.type, "x must be [B, T, ", config_.embed_dim, "]: got ", x);
-  check_output(y, x.size(0), x.size(1));
-  Saved local;
-  Saved& kept = saved != nullptr ? *saved : local;
+  check_output<T>(y, x.size(0), x.size(1));
+  SavedOf<T> local;
+  SavedOf<T>& kept = saved != nullptr ? *saved : local;
   if (saved != nullptr || !has_plain_rows(x)) {
     resize(kept.x, x.sizes());
-    copy(x, kept.x);
+    copy<T>(x, kept.x);
     x = kept.x;
   }
   resize(kept.projected, std::array{x.size(0), x.size(1), projected_width()});
   Context& context = context_or_default(options.context);
-  linear_forward(x, {in_weight_, has_bias() ? in_bias_.data() : nullptr}, kept.projected, context);
+  const View<T, 3> projected = kept.projected;
+  linear_forward(x, weights_of<T>(in_weight_, in_bias_), projected, context);
   if (saved != nullptr && qk_norm() != QkNorm::kNone) {
     const Index normed = config_.width + kv_width();
     resize(kept.raw, std::array{x.size(0), x.size(1), normed});
-    copy(View<const float, 3>(kept.projected).sliced(2, 0, normed), kept.raw);
+    copy<T>(projected.sliced(2, 0, normed), kept.raw);
   }
   kept.positions = options.positions;
-  position(kept.projected, options.positions, context);
+  position(projected, options.positions, context);
   forward_projected(y, options, kept);
 }
 
-void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& options, Saved& saved) const {
+template <class T>
+void AttentionLayer::forward_projected(View<T, 3> y, const ForwardOptions& options, SavedOf<T>& saved) const {
   check<ShapeError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
                     "saved.projected must be [B, T, ", projected_width(), "]: got ", saved.projected);
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
-  check_output(y, batch, length);
+  check_output<T>(y, batch, length);
   Context& context = context_or_default(options.context);
   resize(saved.attended, std::array{batch, length, config_.width});  // [B, T, W]
   resize(saved.lse, std::array{batch, config_.num_heads, length});   // [B, H, T]
   saved.options = attention_options(options);
   saved.residual = {static_cast<double>(config_.residual_dropout), options.seed, training(), options.first_sequence};
 
-  const auto q = part_of<const float>(saved.projected, 0);  // [B, H, T, W/H]
-  const auto k = part_of<const float>(saved.projected, 1);
-  const auto v = part_of<const float>(saved.projected, 2);
-  const View<float, 4> attended = split_heads(saved.attended.view<3>(), config_.num_heads);
+  const auto q = part_of<const T>(saved.projected, 0);  // [B, H, T, W/H]
+  const auto k = part_of<const T>(saved.projected, 1);
+  const auto v = part_of<const T>(saved.projected, 2);
+  const View<T, 3> attended = saved.attended;
   for (Tensor<float>* wanted : {options.weights, options.applied}) {
     if (wanted != nullptr) resize(*wanted, std::array{batch, config_.num_heads, length, length});
   }
-  AttentionOutputs<float> outputs{.out = attended, .lse = saved.lse};
+  AttentionOutputs<T> outputs{.out = split_heads(attended, config_.num_heads), .lse = saved.lse};
   if (options.weights != nullptr) {
     outputs.weights = *options.weights;
   } else if (options.applied != nullptr) {
@@ -219,54 +242,71 @@ void AttentionLayer::forward_projected(View<float, 3> y, const ForwardOptions& o
   if (options.weights != nullptr && options.applied != nullptr) {
     attention_forward(q, k, {}, {.weights = *options.applied, .kind = WeightsKind::kApplied}, saved.options, context);
   }
-  project_output(saved.attended, y, context);
+  check_rows(config_.type, "y", y);
+  output_of<T>(attended, y, context);
   if (saved.residual.active()) apply_dropout(y, y, saved.residual, context);
 }
 
-void AttentionLayer::backward_into(View<const float, 3> dy, Saved& saved, View<float, 3> dx, Context& context) {
+template <class T>
+void AttentionLayer::backward_of(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context) {
   check<OptionError>(saved.x.rank() == 3 && saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(),
                      config_.type, "saved must come from this layer's forward: got x ", saved.x, ", projected ",
                      saved.projected);
-  check<ShapeError>(dx.is_null() || dx.sizes() == saved.x.view<3>().sizes(), config_.type, "dx must be ", saved.x, ": got ",
-                    dx);
+  check<ShapeError>(dx.is_null() || dx.sizes() == View<const T, 3>(saved.x).sizes(), config_.type, "dx must be ", saved.x,
+                    ": got ", dx);
   check_rows(config_.type, "dx", dx);
   backward_projected(dy, saved, context);
-  const View<float, 3> dprojected = saved.dprojected.view<3>().sliced(2, 0, projected_width());
+  const View<T, 3> dprojected = View<T, 3>(saved.dprojected).sliced(2, 0, projected_width());
   unposition(dprojected, saved, context);
-  linear_backward(saved.x, dprojected, {in_weight_}, dx, {in_weight_gradient_, has_bias() ? in_bias_gradient_.data() : nullptr},
-                  context);
+  linear_backward(View<const T, 3>(saved.x), View<const T, 3>(dprojected), weights_of<T>(in_weight_, {}), dx,
+                  {in_weight_gradient_, has_bias() ? in_bias_gradient_.data() : nullptr}, context);
 }
 
-View<const float, 3> AttentionLayer::backward_projected(View<const float, 3> dy, Saved& saved, Context& context) {
+template <class T>
+View<const T, 3> AttentionLayer::backward_projected(View<const T, 3> dy, SavedOf<T>& saved, Context& context) {
   check<OptionError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
                      "saved must come from this layer's forward: got projected ", saved.projected);
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
-  check<ShapeError>(dy.sizes() == View<float, 3>::Sizes{batch, length, output_dim()}, config_.type, "dy must be [", batch, ", ",
-                    length, ", ", output_dim(), "]: got ", dy);
+  check<ShapeError>(dy.sizes() == typename View<T, 3>::Sizes{batch, length, output_dim()}, config_.type, "dy must be [", batch,
+                    ", ", length, ", ", output_dim(), "]: got ", dy);
   if (saved.residual.active() || !has_plain_rows(dy)) {
     resize(saved.dy, std::array{batch, length, output_dim()});
-    apply_dropout(dy, saved.dy, saved.residual, context);
+    apply_dropout(dy, View<T, 3>(saved.dy), saved.residual, context);
     dy = saved.dy;
   }
-  View<const float, 3> dattended = dy;  // [B, T, W]
+  View<const T, 3> dattended = dy;  // [B, T, W]
   if (has_output_projection()) {
     resize(saved.dattended, std::array{batch, length, config_.width});
-    linear_backward(saved.attended, dy, {out_weight_}, saved.dattended,
+    linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(out_weight_, {}), View<T, 3>(saved.dattended),
                     {out_weight_gradient_, has_output_bias() ? out_bias_gradient_.data() : nullptr}, context);
     dattended = saved.dattended;
   }
   const Index columns = projected_width();
   resize(saved.dprojected, std::array{batch, length, columns + row_padding(columns)});
-  const View<float, 3> dprojected = saved.dprojected.view<3>().sliced(2, 0, columns);  // [B, T, P]
-  const AttentionGradients<float> gradients{
-      .dq = part_of<float>(dprojected, 0), .dk = part_of<float>(dprojected, 1), .dv = part_of<float>(dprojected, 2)};
-  const View<const float, 3> attended = saved.attended;
-  attention_backward(part_of<const float>(saved.projected, 0), part_of<const float>(saved.projected, 1),
-                     part_of<const float>(saved.projected, 2), split_heads(attended, config_.num_heads), saved.lse,
+  const View<T, 3> dprojected = View<T, 3>(saved.dprojected).sliced(2, 0, columns);  // [B, T, P]
+  const AttentionGradients<T> gradients{
+      .dq = part_of<T>(dprojected, 0), .dk = part_of<T>(dprojected, 1), .dv = part_of<T>(dprojected, 2)};
+  const View<const T, 3> attended = saved.attended;
+  attention_backward(part_of<const T>(saved.projected, 0), part_of<const T>(saved.projected, 1),
+                     part_of<const T>(saved.projected, 2), split_heads(attended, config_.num_heads), saved.lse,
                      split_heads(dattended, config_.num_heads), gradients, saved.options, context);
   return dprojected;
 }
+
+#define QKV_DEFINE(T)                                                                                                   \
+  template void AttentionLayer::forward_projected(View<T, 3>, const ForwardOptions&, SavedOf<T>&) const;                \
+  template View<const T, 3> AttentionLayer::backward_projected(View<const T, 3>, SavedOf<T>&, Context&);                \
+  void AttentionLayer::forward_into(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) \
+      const {                                                                                                           \
+    forward_of(x, y, options, saved);                                                                                   \
+  }                                                                                                                     \
+  void AttentionLayer::backward_into(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context) {         \
+    backward_of(dy, saved, dx, context);                                                                                \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(BFloat16)
+#undef QKV_DEFINE
 
 void AttentionLayer::backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx,
                                          Context& context) {
@@ -280,8 +320,8 @@ void AttentionLayer::backward_projection(View<const float, 3> x, View<const floa
   check_rows(config_.type, "x", x);
   check_rows(config_.type, "dprojected", dprojected);
   check_rows(config_.type, "dx", dx);
-  linear_backward(x, dprojected, {in_weight_}, dx, {in_weight_gradient_, has_bias() ? in_bias_gradient_.data() : nullptr},
-                  context);
+  linear_backward(x, dprojected, weights_of<float>(in_weight_, {}), dx,
+                  {in_weight_gradient_, has_bias() ? in_bias_gradient_.data() : nullptr}, context);
 }
 
 std::vector<Parameter> AttentionLayer::parameters() {

@@ -31,7 +31,7 @@ void forward_mixture(View<const float, 3> x, View<float, 3> y, const std::vector
                      Saved* saved) {
   if (saved != nullptr) {
     resize(saved->x, {x.size(0), x.size(1), x.size(2)});
-    copy(x, saved->x);
+    copy<float>(x, saved->x);
   }
   std::vector<double> mixture(static_cast<std::size_t>(x.size(2)));
   for (Index b = 0; b < x.size(0); ++b) {

@@ -25,17 +25,27 @@ Mask mask_of(const Layer& layer, const Tensor<std::uint8_t>& dense, const Make& 
 Index Layer::num_heads() const { return 1; }
 bool Layer::masks_have_heads() const { return false; }
 
-Tensor<float> Layer::forward(View<const float, 3> x, const ForwardOptions& options, Saved* saved) const {
-  Tensor<float> y({x.size(0), x.size(1), output_dim() == 0 ? x.size(2) : output_dim()});
-  forward_into(x, y, options, saved);
-  return y;
-}
+#define QKV_DEFINE(T)                                                                                              \
+  Tensor<T> Layer::forward(View<const T, 3> x, const ForwardOptions& options, SavedOf<T>* saved) const {           \
+    Tensor<T> y({x.size(0), x.size(1), output_dim() == 0 ? x.size(2) : output_dim()});                             \
+    forward_into(x, y, options, saved);                                                                            \
+    return y;                                                                                                      \
+  }                                                                                                                \
+  Tensor<T> Layer::backward(View<const T, 3> dy, SavedOf<T>& saved, Context& context) {                            \
+    check<OptionError>(saved.x.rank() == 3, name(), "saved must come from this layer's forward: got x ", saved.x); \
+    Tensor<T> dx(saved.x.sizes());                                                                                 \
+    backward_into(dy, saved, dx, context);                                                                         \
+    return dx;                                                                                                     \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(BFloat16)
+#undef QKV_DEFINE
 
-Tensor<float> Layer::backward(View<const float, 3> dy, Saved& saved, Context& context) {
-  check<OptionError>(saved.x.rank() == 3, name(), "saved must come from this layer's forward: got x ", saved.x);
-  Tensor<float> dx(saved.x.sizes());
-  backward_into(dy, saved, dx, context);
-  return dx;
+void Layer::forward_into(View<const BFloat16, 3>, View<BFloat16, 3>, const ForwardOptions&, Bf16Saved*) const {
+  fail<UnsupportedError>(name(), "a layer without projections computes on float alone");
+}
+void Layer::backward_into(View<const BFloat16, 3>, Bf16Saved&, View<BFloat16, 3>, Context&) {
+  fail<UnsupportedError>(name(), "a layer without projections computes on float alone");
 }
 
 Mask Layer::keep(const Tensor<std::uint8_t>& dense) const {

@@ -97,15 +97,23 @@ void load_weight_and_bias(std::string_view type, const StateDict& state, std::st
   own.bias_gradient = own.bias.rank() == 0 ? Tensor<float>() : Tensor<float>(own.bias.sizes());
 }
 
-void resize(Tensor<float>& tensor, std::span<const Index> sizes) {
+namespace {
+
+template <class T>
+void resize_any(Tensor<T>& tensor, std::span<const Index> sizes) {
   if (std::ranges::equal(tensor.sizes(), sizes)) return;
   std::vector<Index> wanted(sizes.begin(), sizes.end());
   if (tensor.rank() != 0 && checked_count(sizes) == tensor.count()) {
     tensor.reshape(std::move(wanted));
   } else {
-    tensor = Tensor<float>(std::move(wanted));
+    tensor = Tensor<T>(std::move(wanted));
   }
 }
+
+}  // namespace
+
+void resize(Tensor<float>& tensor, std::span<const Index> sizes) { resize_any(tensor, sizes); }
+void resize(Tensor<BFloat16>& tensor, std::span<const Index> sizes) { resize_any(tensor, sizes); }
 
 Module::~Module() = default;
 

@@ -15,11 +15,12 @@ inline Tensor<float> zeros_like(const Tensor<float>& tensor) {
 inline Tensor<float> clone_of(const Tensor<float>& tensor) { return tensor.rank() == 0 ? Tensor<float>() : tensor.clone(); }
 
 /// to = from, [B, T, E]; any strides.
-inline void copy(View<const float, 3> from, View<float, 3> to) {
+template <class T>
+void copy(View<const T, 3> from, View<T, 3> to) {
   for (Index b = 0; b < from.size(0); ++b) {
     for (Index t = 0; t < from.size(1); ++t) {
-      const float* row = from.data() + b * from.stride(0) + t * from.stride(1);
-      float* target = to.data() + b * to.stride(0) + t * to.stride(1);
+      const T* row = from.data() + b * from.stride(0) + t * from.stride(1);
+      T* target = to.data() + b * to.stride(0) + t * to.stride(1);
       if (from.stride(2) == 1 && to.stride(2) == 1) {
         std::copy_n(row, from.size(2), target);
       } else {

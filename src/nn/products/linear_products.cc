@@ -63,7 +63,8 @@ struct TiledProduct {
       if (p.a_sums != nullptr) p.a_sums += begin;
     } else {
       p.columns = std::min(tile, whole.columns - begin);
-      p.b += begin * whole.b_column;
+      if (p.b != nullptr) p.b += begin * whole.b_column;
+      if (p.wide_b != nullptr) p.wide_b += begin * whole.b_column;
       move(p, begin);
       if (p.bias != nullptr) p.bias += begin;
     }
@@ -98,9 +99,15 @@ View<T, 2> sequence(View<T, 3> x, Index b) {
 }
 
 template <class T>
+Index weight_stride(const LinearWeights<T>& weights) {
+  return weights.wide.is_null() ? row_stride(weights.weight) : row_stride(weights.wide);
+}
+
+template <class T>
 void forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context) {
   const MatrixProduct<T> product{.a = x.data(),
                                  .b = weights.weight.data(),
+                                 .wide_b = weights.wide.data(),
                                  .bias = weights.bias,
                                  .c = y.data(),
                                  .sums = nullptr,
@@ -110,7 +117,7 @@ void forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, 
                                  .a_row = row_stride(x),
                                  .a_depth = 1,
                                  .b_row = 1,
-                                 .b_column = row_stride(weights.weight),
+                                 .b_column = weight_stride(weights),
                                  .c_row = row_stride(y),
                                  .a_sums = nullptr,
                                  .all_rows = 0};
@@ -124,10 +131,11 @@ void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& w
               const LinearGradients& gradients, Context& context) {
   const Index m = dy.size(0);
   const Index n = dy.size(1);
-  const Index k = weights.weight.size(1);
+  const Index k = weights.columns();
   if (m == 0) return;
   const MatrixProduct<T> to_weights{.a = dy.data(),
                                     .b = x.data(),
+                                    .wide_b = nullptr,
                                     .bias = nullptr,
                                     .c = nullptr,
                                     .sums = gradients.dweight.data(),
@@ -143,6 +151,7 @@ void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& w
                                     .all_rows = 0};
   const MatrixProduct<T> to_inputs{.a = dy.data(),
                                    .b = weights.weight.data(),
+                                   .wide_b = weights.wide.data(),
                                    .bias = nullptr,
                                    .c = dx.data(),
                                    .sums = nullptr,
@@ -151,7 +160,7 @@ void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& w
                                    .depth = n,
                                    .a_row = row_stride(dy),
                                    .a_depth = 1,
-                                   .b_row = row_stride(weights.weight),
+                                   .b_row = weight_stride(weights),
                                    .b_column = 1,
                                    .c_row = row_stride(dx),
                                    .a_sums = nullptr,
@@ -162,13 +171,13 @@ void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& w
   run_tiles<T>({&dweight, &dinput}, flops, context);
 }
 
-template <class From, class To>
-void convert_rows(View<const From, 2> from, View<To, 2> to, Context& context) {
+template <class From, class To, class Convert>
+void convert_rows(View<const From, 2> from, View<To, 2> to, Context& context, const Convert& convert) {
   for_row_blocks(context, {from.size(0), from.size(1)}, [&](Index begin, Index end, Index) {
     for (Index m = begin; m < end; ++m) {
       const From* source = from.data() + m * from.stride(0);
       To* target = to.data() + m * to.stride(0);
-      for (Index e = 0; e < from.size(1); ++e) target[e] = static_cast<To>(source[e]);
+      for (Index e = 0; e < from.size(1); ++e) target[e] = convert(source[e]);
     }
   });
 }
@@ -179,15 +188,22 @@ class WideRows {
   WideRows(Index floats, Context& context)
       : context_(context), lease_(borrow_scratch(context, static_cast<std::size_t>(floats) * sizeof(float))) {}
 
-  View<float, 2> room_for(View<const BFloat16, 2> rows) {
-    const View<float, 2> room(lease_.as<float>() + used_, rows.sizes());
-    used_ += rows.count();
+  View<float, 2> room_for(const View<float, 2>::Sizes& sizes) {
+    const View<float, 2> room(lease_.as<float>() + used_, sizes);
+    used_ += room.count();
     return room;
   }
   View<const float, 2> widened(View<const BFloat16, 2> rows) {
-    const View<float, 2> wide = room_for(rows);
-    convert_rows(rows, wide, context_);
+    const View<float, 2> wide = room_for(rows.sizes());
+    convert_rows<BFloat16, float>(rows, wide, context_, [](BFloat16 x) { return static_cast<float>(x); });
     return wide;
+  }
+  /// Weights, rounded to bf16 where they are floats.
+  View<const float, 2> widened(const LinearWeights<BFloat16>& weights) {
+    if (weights.wide.is_null()) return widened(weights.weight);
+    const View<float, 2> rounded = room_for(weights.wide.sizes());
+    convert_rows<float, float>(weights.wide, rounded, context_, [](float x) { return static_cast<float>(BFloat16(x)); });
+    return rounded;
   }
 
  private:
@@ -196,21 +212,23 @@ class WideRows {
   Index used_ = 0;
 };
 
+BFloat16 rounded(float x) { return BFloat16(x); }
+
 void forward_widened(View<const BFloat16, 2> x, const LinearWeights<BFloat16>& weights, View<BFloat16, 2> y, Context& context) {
-  WideRows wide(x.count() + weights.weight.count() + y.count(), context);
-  const View<float, 2> sums = wide.room_for(y);
-  const View<const float, 2> weight = wide.widened(weights.weight);
+  WideRows wide(x.count() + y.size(1) * x.size(1) + y.count(), context);
+  const View<float, 2> sums = wide.room_for(y.sizes());
+  const View<const float, 2> weight = wide.widened(weights);
   forward<float>(wide.widened(x), {weight, weights.bias}, sums, context);
-  convert_rows<float, BFloat16>(sums, y, context);
+  convert_rows<float, BFloat16>(sums, y, context, rounded);
 }
 
 void backward_widened(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, const LinearWeights<BFloat16>& weights,
                       View<BFloat16, 2> dx, const LinearGradients& gradients, Context& context) {
-  WideRows wide(x.count() + dy.count() + weights.weight.count() + dx.count(), context);
-  const View<const float, 2> wide_x = wide.widened(x), wide_dy = wide.widened(dy), weight = wide.widened(weights.weight);
-  const View<float, 2> sums = dx.is_null() ? View<float, 2>() : wide.room_for(dx);
+  WideRows wide(x.count() + dy.count() + dy.size(1) * x.size(1) + dx.count(), context);
+  const View<const float, 2> wide_x = wide.widened(x), wide_dy = wide.widened(dy), weight = wide.widened(weights);
+  const View<float, 2> sums = dx.is_null() ? View<float, 2>() : wide.room_for(dx.sizes());
   backward<float>(wide_x, wide_dy, {weight, nullptr}, sums, gradients, context);
-  if (!dx.is_null()) convert_rows<float, BFloat16>(sums, dx, context);
+  if (!dx.is_null()) convert_rows<float, BFloat16>(sums, dx, context, rounded);
 }
 
 }  // namespace

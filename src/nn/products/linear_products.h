@@ -15,8 +15,11 @@ namespace qkv::inline v0::nn {
 /// T: float or BFloat16, whose sums are floats that are rounded once.
 template <class T>
 struct LinearWeights {
-  View<const T, 2> weight;      // [N, K]
-  const float* bias = nullptr;  // [N] or null
+  View<const T, 2> weight;         // [N, K]
+  const float* bias = nullptr;     // [N] or null
+  View<const float, 2> wide = {};  // bf16 only, in the place of weight: rounded to bf16 as it is read
+
+  Index columns() const { return wide.is_null() ? weight.size(1) : wide.size(1); }
 };
 
 struct LinearGradients {

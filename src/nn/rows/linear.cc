@@ -20,17 +20,18 @@ Linear::Linear(const LinearOptions& options) {
   fill_uniform(bias_, linear_bound(options.in_features), options.seed, 1);
 }
 
-void Linear::forward(View<const float, 2> x, View<float, 2> y, Context& context) const {
+template <class T>
+void Linear::check_forward(const View<const T, 2>& x, const View<T, 2>& y) const {
   check<ShapeError>(x.size(1) == in_features(), "Linear::forward", "the last axis of x must be in_features: got x ", x,
                     ", weight ", weight_);
   check<ShapeError>(y.size(0) == x.size(0) && y.size(1) == out_features(), "Linear::forward",
                     "y must be [rows of x, out_features]: got y ", y, ", x ", x, ", weight ", weight_);
   check_rows("Linear::forward", "x", x);
   check_rows("Linear::forward", "y", y);
-  linear_forward(x, {weight_, has_bias() ? bias_.data() : nullptr}, y, context);
 }
 
-void Linear::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
+template <class T>
+void Linear::check_backward(const View<const T, 2>& x, const View<const T, 2>& dy, const View<T, 2>& dx) const {
   check<ShapeError>(x.size(1) == in_features() && dy.size(0) == x.size(0) && dy.size(1) == out_features(), "Linear::backward",
                     "x must be [M, in_features] and dy [M, out_features]: got x ", x, ", dy ", dy, ", weight ", weight_);
   check<ShapeError>(dx.is_null() || dx.sizes() == x.sizes(), "Linear::backward", "dx must have the sizes of x: got dx ", dx,
@@ -38,7 +39,25 @@ void Linear::backward(View<const float, 2> x, View<const float, 2> dy, View<floa
   check_rows("Linear::backward", "x", x);
   check_rows("Linear::backward", "dy", dy);
   check_rows("Linear::backward", "dx", dx);
-  linear_backward(x, dy, {weight_, nullptr}, dx, {weight_gradient_, has_bias() ? bias_gradient_.data() : nullptr}, context);
+}
+
+LinearGradients Linear::own_gradients() { return {weight_gradient_, has_bias() ? bias_gradient_.data() : nullptr}; }
+
+void Linear::forward(View<const float, 2> x, View<float, 2> y, Context& context) const {
+  check_forward(x, y);
+  linear_forward(x, LinearWeights<float>{weight_, has_bias() ? bias_.data() : nullptr}, y, context);
+}
+void Linear::forward(View<const BFloat16, 2> x, View<BFloat16, 2> y, Context& context) const {
+  check_forward(x, y);
+  linear_forward(x, LinearWeights<BFloat16>{{}, has_bias() ? bias_.data() : nullptr, weight_}, y, context);
+}
+void Linear::backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, Context& context) {
+  check_backward(x, dy, dx);
+  linear_backward(x, dy, LinearWeights<float>{weight_, nullptr}, dx, own_gradients(), context);
+}
+void Linear::backward(View<const BFloat16, 2> x, View<const BFloat16, 2> dy, View<BFloat16, 2> dx, Context& context) {
+  check_backward(x, dy, dx);
+  linear_backward(x, dy, LinearWeights<BFloat16>{{}, nullptr, weight_}, dx, own_gradients(), context);
 }
 
 std::vector<Parameter> Linear::parameters() {
