@@ -42,6 +42,8 @@ struct ForwardDriver {
   std::size_t worker_bytes = 0, state_bytes = 0;
   std::byte *state = nullptr, *workers = nullptr;
   Turn* turn = nullptr;
+  Index threads = 1;
+  bool fetches = false;  // rows of the next tile
 
   ForwardDriver(const Batch<T>& whole, const AttentionOutputs<T>& wanted, CaptureJob<T>* look, bool rows)
       : batch(whole), outputs(wanted), capture(look), wants_rows(rows) {}
@@ -144,9 +146,17 @@ struct ForwardDriver {
   }
 
   void run_tile(const ForwardPart& part, const ForwardJob<T>& job, Index number, std::byte* scratch) const {
-    const Index tiles = job.p.query_tiles(), head = number / tiles, heads = job.p.num_heads;
-    const Index t = tiles - 1 - number % tiles;  // late queries first: causal makes them cost most
-    job.run(batch.first_sequence(part.part) + head / heads, head % heads, t, scratch);
+    const Index tiles = job.p.query_tiles(), heads = job.p.num_heads, first = batch.first_sequence(part.part);
+    const auto place = [&](Index n) {  // late queries first: causal makes them cost most
+      return typename ForwardJob<T>::Place{first + n / tiles / heads, n / tiles % heads, tiles - 1 - n % tiles};
+    };
+    const Index later = number + threads;  // workers claim items in turn
+    if (fetches && later < part.num_items) {
+      const auto next = place(later);
+      job.run(place(number), &next, scratch);
+    } else {
+      job.run(place(number), nullptr, scratch);
+    }
   }
 };
 
@@ -199,6 +209,8 @@ void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, Ca
   if (capture != nullptr) capture->begin(capture_turns);
   Turn turn{0};
   driver.turn = &turn;
+  driver.threads = context.threads();
+  driver.fetches = !batch.is_ragged() && driver.dense_job && driver.dense_job->fetches();
   parallel_for_flops(context, driver.items, driver.flops, [&driver](Index item, int worker) { driver.run(item, worker); });
 }
 

@@ -5,6 +5,7 @@
 // (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
+#include "kernels/attention/ahead.h"
 #include "kernels/attention/forward_weights.h"
 #include "kernels/attention/softmax.h"
 #include "simd/log.h"
@@ -153,15 +154,15 @@ struct PlainProducts {
     const TileScores<T>& s = t.scores;
     return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-      product_vectors<T, Store::kSet>({.a = s.k + (j0 + range.lo) * s.k_stride,
-                                       .a_row = s.k_stride,
-                                       .a_depth = 1,
-                                       .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
-                                       .b_row = strip_lanes<T>(),
-                                       .c = scores + range.lo * strip_lanes<T>(),
-                                       .c_row = strip_lanes<T>(),
-                                       .depth = s.head_dim},
-                                      range.hi - range.lo, range.first, range.count);
+      product_vectors_ahead<T, Store::kSet>({.a = s.k + (j0 + range.lo) * s.k_stride,
+                                             .a_row = s.k_stride,
+                                             .a_depth = 1,
+                                             .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
+                                             .b_row = strip_lanes<T>(),
+                                             .c = scores + range.lo * strip_lanes<T>(),
+                                             .c_row = strip_lanes<T>(),
+                                             .depth = s.head_dim},
+                                            range.hi - range.lo, range.first, range.count, t.ahead);
     });
   }
   template <class T>
@@ -182,15 +183,15 @@ struct PlainProducts {
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
   template <Store kStore, class T>
   static void multiply(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) {
-    product_vectors<T, kStore>({.a = t.v + (j0 + range.lo) * t.v_stride,
-                                .a_row = 1,
-                                .a_depth = t.v_stride,
-                                .b = p + range.lo * strip_lanes<T>(),
-                                .b_row = strip_lanes<T>(),
-                                .c = out,
-                                .c_row = strip_lanes<T>(),
-                                .depth = range.hi - range.lo},
-                               t.v_head_dim, range.first, range.count);
+    product_vectors_ahead<T, kStore>({.a = t.v + (j0 + range.lo) * t.v_stride,
+                                      .a_row = 1,
+                                      .a_depth = t.v_stride,
+                                      .b = p + range.lo * strip_lanes<T>(),
+                                      .b_row = strip_lanes<T>(),
+                                      .c = out,
+                                      .c_row = strip_lanes<T>(),
+                                      .depth = range.hi - range.lo},
+                                     t.v_head_dim, range.first, range.count, t.ahead);
   }
 };
 
@@ -215,6 +216,8 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
   begin = begin / s.key_tile * s.key_tile;
+  const Index kept = s.mask.tile == nullptr ? end - begin : (end - begin) / 2;  // of a mask about half
+  begin_ahead(t.ahead, strips * (kept + t.v_head_dim) / kRows);
   const auto for_strips = [&](const auto& strip_work) {
     for (Index strip = 0; strip < strips; ++strip) strip_work(strip_range(t, strip));
   };

@@ -75,6 +75,21 @@ struct TileScores : ScoreParams<Accumulator<T>> {
   Index q_stride, k_stride;
 };
 
+/// Rows that a later call will read or write.
+struct RowsAhead {
+  const std::byte* row;
+  Index stride, bytes, count;  // between rows, of a row; rows
+};
+
+/// What a call fetches from memory while it multiplies, a few cache lines between two blocks of a product. Its progress is the
+/// kernel's.
+struct Ahead {
+  RowsAhead rows[4];  // Q, K, V and out
+  Index lines;        // of all rows
+  Index per_block = 0, line = 0;
+  int current = 0;
+};
+
 /// Forward of queries [q_begin, q_begin + q_count) of one (batch, head): all that does not depend on the storage type.
 template <class Sum>
 struct ForwardParams {
@@ -88,6 +103,7 @@ struct ForwardParams {
   // keys. Null: the weights take a second pass.
   Sum* exponentials;  // [Tk up to whole chunks][strip]
   Sum* chunk_shifts;  // [chunks][strip]: the shift that each chunk's exponentials were computed with
+  Ahead* ahead;       // null: nothing is fetched
 };
 
 /// Forward of a query tile.
