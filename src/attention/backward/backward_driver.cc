@@ -43,16 +43,19 @@ struct BackwardDriver {
   Turn* turns = nullptr;  // of tiles, of the bias, of sums
   std::byte* workers = nullptr;
   std::optional<BackwardJob<T>> dense_job{};  // shared by all items of a dense batch
+  Index threads;
+  bool fetches = false;  // rows of the next head
 
   BackwardDriver(const Batch<T>& whole, const BackwardInputs<T>& its_inputs, const AttentionGradients<T>& its_gradients,
-                 int threads)
+                 int num_threads)
       : batch(whole),
         inputs(its_inputs),
         gradients(its_gradients),
         longest(batch.longest()),
-        sums(longest, longest.key_ranges(), threads),
+        sums(longest, longest.key_ranges(), num_threads),
         bias(gradients.dbias, longest),
-        rows(batch.num_queries() * longest.num_heads) {
+        rows(batch.num_queries() * longest.num_heads),
+        threads(num_threads) {
     own_bytes.kernel = round_to_line(std::max(longest.kernels->backward_scratch_bytes(longest.head_dim, longest.v_head_dim),
                                               longest.kernels->forward_scratch_bytes(longest.head_dim, longest.v_head_dim)));
     own_bytes.bias = bytes_of_bias(bias.over_queries);
@@ -115,7 +118,9 @@ struct BackwardDriver {
       });
     }
     for (std::size_t range = 1; range < range_first.size(); ++range) range_first[range] += range_first[range - 1];
-    if (!batch.is_ragged() && live > 0) dense_job.emplace(job_of(parts[0], longest, gradients));
+    if (batch.is_ragged() || live == 0) return;
+    dense_job.emplace(job_of(parts[0], longest, gradients));
+    fetches = dense_job->fetches();
   }
 
   BackwardRows<T> rows_of(Index n, const Problem<T>& p) const {
@@ -148,7 +153,11 @@ struct BackwardDriver {
   /// Runs head `head`, counted over the heads of the part's sequences; `first` is the number of the first of these.
   void run(Index item, const BackwardJob<T>& job, Index first, Index head, Index range, int worker) const {
     const Index heads = job.p.num_kv_heads;
-    job.run(item, range, first + head / heads, head % heads,
+    const Index later = head + threads;  // workers claim items in turn
+    Ahead ahead;
+    const bool fetch = fetches && later < longest.batch * heads;
+    if (fetch) ahead = job.ahead_of(later / heads, later % heads);
+    job.run(item, range, first + head / heads, head % heads, fetch ? &ahead : nullptr,
             {own_bytes, workers + static_cast<std::size_t>(worker) * own_bytes.all()});
   }
 

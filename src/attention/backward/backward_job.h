@@ -98,7 +98,7 @@ struct BackwardJob {
 
   /// All query tiles of one head against one key range. `sequence` numbers (item, head of the group) for shared dbias;
   /// `first`: nothing has been added to dk and dv of the range.
-  void run_head(Index range, Index b, Index h, Index sequence, bool first, const OwnScratch<T>& own) const {
+  void run_head(Index range, Index b, Index h, Index sequence, bool first, Ahead* ahead, const OwnScratch<T>& own) const {
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
     BackwardTile<T> tile = tile_of(b, h, k_begin, k_count, own);
     tile.sets_keys = first && sets_in_place();
@@ -115,6 +115,7 @@ struct BackwardJob {
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
       const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin &&
                         mask_next_key(&p.mask, b, h, tile.q_begin, tile.q_count, k_begin) < k_begin + k_count;
+      tile.ahead = t + 1 == p.query_tiles() ? ahead : nullptr;
       run_tile(tile, range, b, h, live, own);
       if (share_bias) pass_turn(bias_turns[t], sequence);
       if (tile_turn != nullptr) pass_turn(*tile_turn, range);
@@ -139,8 +140,26 @@ struct BackwardJob {
     }
   }
 
-  /// Runs key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed.
-  void run(Index item, Index range, Index b, Index g, const OwnScratch<T>& own) const {
+  /// Whether heads come from memory and are one item each: then an item fetches the rows of the next one.
+  bool fetches() const {
+    const Index width = p.head_dim + p.v_head_dim;
+    const Index numbers = p.num_heads * p.q_len * (2 * width) + 2 * p.num_kv_heads * p.kv_len * width;
+    return !kRoundedAtEnd<T> && key_ranges() == 1 && p.batch * numbers * Index{sizeof(T)} > kFetchedBytes;
+  }
+  /// What kv head g of sequence b and the first query head of its group read and write.
+  Ahead ahead_of(Index b, Index g) const {
+    const Index h = g * p.group_size();
+    Ahead ahead;
+    for (const auto& view : {p.q, rows.dout, rows.out}) ahead.add(view, b, h, 0, p.q_len);
+    for (const auto& view : {p.k, p.v}) ahead.add(view, b, g, 0, p.kv_len);
+    ahead.add(gradients.dq, b, h, 0, p.q_len);
+    for (const auto& view : {gradients.dk, gradients.dv}) ahead.add(view, b, g, 0, p.kv_len);
+    return ahead;
+  }
+
+  /// Runs key range `range` of kv head g of sequence b. `item` is its number in the order in which items are claimed; `ahead` is
+  /// fetched meanwhile, or null.
+  void run(Index item, Index range, Index b, Index g, Ahead* ahead, const OwnScratch<T>& own) const {
     const Index head = head_number(b, g);
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
     const SumRows<T> keys = sums.keys(own.sums, k_begin), values = sums.values(own.sums, k_begin);
@@ -151,7 +170,8 @@ struct BackwardJob {
     }
     const Index group = p.group_size();
     if (group == 0 && sets_in_place()) zero_keys(b, g, k_begin, k_count);
-    for (Index r = 0; r < group; ++r) run_head(range, b, g * group + r, item * group + r, r == 0, own);
+    for (Index r = 0; r < group; ++r)
+      run_head(range, b, g * group + r, item * group + r, r == 0, r + 1 == group ? ahead : nullptr, own);
     if constexpr (kRoundedAtEnd<T>) {
       if (wants(gradients.dk)) sums.round(keys, gradients.dk, b, g, k_begin, k_count, gradients.accumulate);
       if (wants(gradients.dv)) sums.round(values, gradients.dv, b, g, k_begin, k_count, gradients.accumulate);

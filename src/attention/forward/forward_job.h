@@ -10,8 +10,7 @@
 
 namespace qkv::inline v0 {
 
-inline constexpr Index kFetchedBytes = Index{8} << 20;  // tensors of this size together stay in L3: a fetch would cost
-inline constexpr Index kFetchedKeys = 1024;             // K and V of a head: half a megabyte at D 64, so they stay in L2
+inline constexpr Index kFetchedKeys = 1024;  // K and V of a head: half a megabyte at D 64, so they stay in L2
 inline constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
 
 /// The state that all work items share.
@@ -62,22 +61,15 @@ struct ForwardJob {
   }
   /// What `next` reads and writes and `now` does not; K and V only where they may stay in the cache until then.
   Ahead ahead_of(const Place& now, const Place& next) const {
-    const auto rows_of = [](const auto& view, Index b, Index h, Index begin, Index count) {
-      constexpr Index size = sizeof(*view.data());
-      if (view.data() == nullptr || count == 0) return RowsAhead{};
-      const Index stride = view.stride(2) * size, bytes = view.size(3) * size;
-      const auto* const first = reinterpret_cast<const std::byte*>(&view(b, h, begin, 0));
-      // Rows that follow each other are one.
-      return stride == bytes ? RowsAhead{first, 0, bytes * count, 1} : RowsAhead{first, stride, bytes, count};
-    };
     const Index q_begin = next.t * p.query_tile, q_count = std::min(p.query_tile, p.q_len - q_begin);
     const Index head = next.h / p.group_size();
     const bool reads_kv = (now.b != next.b || now.h / p.group_size() != head) && p.kv_len <= kFetchedKeys;
     const Index keys = reads_kv ? p.kv_len : 0;
-    Ahead ahead{.rows = {rows_of(p.q, next.b, next.h, q_begin, q_count), rows_of(p.k, next.b, head, 0, keys),
-                         rows_of(p.v, next.b, head, 0, keys), rows_of(out, next.b, next.h, q_begin, q_count)},
-                .lines = 0};
-    for (const RowsAhead& rows : ahead.rows) ahead.lines += rows.count * ((rows.bytes + 63) / 64);
+    Ahead ahead;
+    ahead.add(p.q, next.b, next.h, q_begin, q_count);
+    ahead.add(p.k, next.b, head, 0, keys);
+    ahead.add(p.v, next.b, head, 0, keys);
+    ahead.add(out, next.b, next.h, q_begin, q_count);
     return ahead;
   }
 

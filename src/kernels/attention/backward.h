@@ -253,7 +253,8 @@ struct PlainOperands {
             .a_depth = w.row,
             .b = t.scores.k + b.j0 * t.scores.k_stride,
             .b_row = t.scores.k_stride,
-            .depth = b.nj};
+            .depth = b.nj,
+            .ahead = t.ahead};
   }
 
  private:
@@ -264,10 +265,17 @@ struct PlainOperands {
             .a_depth = 1,
             .b = panels + first * width,
             .b_row = w.panel,
-            .depth = width};
+            .depth = width,
+            .ahead = t.ahead};
   }
   Product<T> row_product(const T* weights, const T* rows, Index stride) const {
-    return {.a = weights, .a_row = w.row, .a_depth = 1, .b = rows + t.q_begin * stride, .b_row = stride, .depth = t.q_count};
+    return {.a = weights,
+            .a_row = w.row,
+            .a_depth = 1,
+            .b = rows + t.q_begin * stride,
+            .b_row = stride,
+            .depth = t.q_count,
+            .ahead = t.ahead};
   }
 };
 
@@ -293,6 +301,13 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
   }
   // NaN or infinity in dout reaches delta, in q the lse of any row that attends a key: search the rows only then.
   w.nonfinite = nonfinite && operands.queries_are_nonfinite();
+  if (t.ahead != nullptr) {
+    constexpr Index rows = kRows / 2;  // of a block of product_spans
+    const auto columns = [](Index width) { return (width + kWideLanes<T> - 1) / kWideLanes<T>; };
+    const Index of_keys = t.k_count * (2 * columns(t.q_count) + columns(t.v_head_dim) + columns(t.scores.head_dim));
+    const Index of_queries = t.q_count * columns(t.scores.head_dim) * ((t.k_count + kBackwardBlock - 1) / kBackwardBlock);
+    begin_ahead(t.ahead, (of_keys + of_queries) / (t.scores.mask.tile == nullptr ? rows : 2 * rows));
+  }
   for (Index j0 = t.k_begin; j0 < t.k_begin + t.k_count; j0 += kBackwardBlock) {
     BackwardBlock block{j0, smaller(kBackwardBlock, t.k_begin + t.k_count - j0), t.sets_dq && j0 == t.k_begin};
     backward_block(t, w, operands, block);

@@ -58,16 +58,17 @@ struct Bf16Rows : WidenedRows<BFloat16> {
     const float factor = panel_factor(f.scores);
     return score_tile(f.scores, r.i0, r.ni, j0, nj, scores, panels.bias, panels.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = factor * sum_d k[j, d] * q[lane, d]
-      product_vectors_ahead<BFloat16, Store::kScale>({.a = s.k + (j0 + range.lo) * s.k_stride,
-                                                      .a_row = s.k_stride,
-                                                      .a_depth = 2,
-                                                      .b = q_pairs(r),
-                                                      .b_row = strip_lanes<float>(),
-                                                      .c = scores + range.lo * strip_lanes<float>(),
-                                                      .c_row = strip_lanes<float>(),
-                                                      .depth = s.head_dim,
-                                                      .factor = &factor},
-                                                     range.hi - range.lo, range.first, range.count, f.ahead);
+      product_vectors<BFloat16, Store::kScale>({.a = s.k + (j0 + range.lo) * s.k_stride,
+                                                .a_row = s.k_stride,
+                                                .a_depth = 2,
+                                                .b = q_pairs(r),
+                                                .b_row = strip_lanes<float>(),
+                                                .c = scores + range.lo * strip_lanes<float>(),
+                                                .c_row = strip_lanes<float>(),
+                                                .depth = s.head_dim,
+                                                .factor = &factor,
+                                                .ahead = f.ahead},
+                                               range.hi - range.lo, range.first, range.count);
     });
   }
 
@@ -81,7 +82,7 @@ struct Bf16Rows : WidenedRows<BFloat16> {
       return;
     }
     // out[d, lane] += sum_j v[j, d] * p[j, lane]
-    product_vectors_ahead<BFloat16, Store::kAdd>(
+    product_vectors<BFloat16, Store::kAdd>(
         {.a = reinterpret_cast<const BFloat16*>(pairs.v_pairs + steps.begin * pairs.v_strides.pair),
          .a_row = 2 * pairs.v_strides.column,
          .a_depth = 2 * pairs.v_strides.pair,
@@ -89,8 +90,9 @@ struct Bf16Rows : WidenedRows<BFloat16> {
          .b_row = strip_lanes<float>(),
          .c = out,
          .c_row = strip_lanes<float>(),
-         .depth = 2 * (steps.end - steps.begin)},
-        t.v_head_dim, range.first, range.count, f.ahead);
+         .depth = 2 * (steps.end - steps.begin),
+         .ahead = f.ahead},
+        t.v_head_dim, range.first, range.count);
   }
   void add_kept_values(const ForwardTile<float>&, const ForwardScratch<float>&, const VectorRange& range, Index, Index,
                        const float* p, float* out) const {

@@ -5,7 +5,6 @@
 // (1805.02867); Dao 2023 (2307.08691), alg. 1.
 #pragma once
 
-#include "kernels/attention/ahead.h"
 #include "kernels/attention/forward_weights.h"
 #include "kernels/attention/softmax.h"
 #include "simd/log.h"
@@ -154,15 +153,16 @@ struct PlainProducts {
     const TileScores<T>& s = t.scores;
     return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-      product_vectors_ahead<T, Store::kSet>({.a = s.k + (j0 + range.lo) * s.k_stride,
-                                             .a_row = s.k_stride,
-                                             .a_depth = 1,
-                                             .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
-                                             .b_row = strip_lanes<T>(),
-                                             .c = scores + range.lo * strip_lanes<T>(),
-                                             .c_row = strip_lanes<T>(),
-                                             .depth = s.head_dim},
-                                            range.hi - range.lo, range.first, range.count, t.ahead);
+      product_vectors<T, Store::kSet>({.a = s.k + (j0 + range.lo) * s.k_stride,
+                                       .a_row = s.k_stride,
+                                       .a_depth = 1,
+                                       .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
+                                       .b_row = strip_lanes<T>(),
+                                       .c = scores + range.lo * strip_lanes<T>(),
+                                       .c_row = strip_lanes<T>(),
+                                       .depth = s.head_dim,
+                                       .ahead = t.ahead},
+                                      range.hi - range.lo, range.first, range.count);
     });
   }
   template <class T>
@@ -183,15 +183,16 @@ struct PlainProducts {
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
   template <Store kStore, class T>
   static void multiply(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) {
-    product_vectors_ahead<T, kStore>({.a = t.v + (j0 + range.lo) * t.v_stride,
-                                      .a_row = 1,
-                                      .a_depth = t.v_stride,
-                                      .b = p + range.lo * strip_lanes<T>(),
-                                      .b_row = strip_lanes<T>(),
-                                      .c = out,
-                                      .c_row = strip_lanes<T>(),
-                                      .depth = range.hi - range.lo},
-                                     t.v_head_dim, range.first, range.count, t.ahead);
+    product_vectors<T, kStore>({.a = t.v + (j0 + range.lo) * t.v_stride,
+                                .a_row = 1,
+                                .a_depth = t.v_stride,
+                                .b = p + range.lo * strip_lanes<T>(),
+                                .b_row = strip_lanes<T>(),
+                                .c = out,
+                                .c_row = strip_lanes<T>(),
+                                .depth = range.hi - range.lo,
+                                .ahead = t.ahead},
+                               t.v_head_dim, range.first, range.count);
   }
 };
 

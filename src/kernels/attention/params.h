@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/ahead.h"
 #include "qkv/types.h"
 
 namespace qkv {
@@ -75,21 +76,6 @@ struct TileScores : ScoreParams<Accumulator<T>> {
   Index q_stride, k_stride;
 };
 
-/// Rows that a later call will read or write.
-struct RowsAhead {
-  const std::byte* row;
-  Index stride, bytes, count;  // between rows, of a row; rows
-};
-
-/// What a call fetches from memory while it multiplies, a few cache lines between two blocks of a product. Its progress is the
-/// kernel's.
-struct Ahead {
-  RowsAhead rows[4];  // Q, K, V and out
-  Index lines;        // of all rows
-  Index per_block = 0, line = 0;
-  int current = 0;
-};
-
 /// Forward of queries [q_begin, q_begin + q_count) of one (batch, head): all that does not depend on the storage type.
 template <class Sum>
 struct ForwardParams {
@@ -128,6 +114,7 @@ struct BackwardParams {
   Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
   Index dbias_row_stride, dbias_column_stride;
   Sum* dposition;  // the same gradient summed by key - query: added to; null: not wanted
+  Ahead* ahead;    // null: nothing is fetched
 };
 
 /// Backward of a query tile against a key range.

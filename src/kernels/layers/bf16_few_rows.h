@@ -60,13 +60,7 @@ inline void bf16_few_rows_block(const MatrixProduct<BFloat16>& t, const Weight* 
 template <class Weight>
 inline void bf16_few_rows(const MatrixProduct<BFloat16>& t, const Weight* w) {
   for (Index column = 0; column < t.columns; column += Simd<float>::kLanes) {
-    if (t.rows > 4) {
-      bf16_few_rows_block<8>(t, w, column);
-    } else if (t.rows > 2) {
-      bf16_few_rows_block<4>(t, w, column);
-    } else {
-      bf16_few_rows_block<2>(t, w, column);
-    }
+    t.rows > 2 ? bf16_few_rows_block<8>(t, w, column) : bf16_few_rows_block<2>(t, w, column);
   }
 }
 #else

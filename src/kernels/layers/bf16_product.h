@@ -76,16 +76,14 @@ inline void bf16_product_of_rows(const MatrixProduct<BFloat16>& t, Product<BFloa
     }
     p.c = sums;
     p.c_row = kBf16Panel;
-    if (t.bias != nullptr) {
-      p.factor = t.bias + column + j;
-      product<BFloat16, Store::kBias>(p, rows, width);
-    } else {
-      product<BFloat16, Store::kSet>(p, rows, width);
-    }
+    product<BFloat16, Store::kSet>(p, rows, width);
     BFloat16* c = t.c + row * t.c_row + column + j;
     for (Index r = 0; r < rows; ++r, c += t.c_row) {
       for (Index v = 0; v < width; v += Simd<float>::kLanes) {
-        store_rounded(c + v, load<float>(sums + r * kBf16Panel + v), smaller<Index>(Simd<float>::kLanes, width - v));
+        const Index count = smaller<Index>(Simd<float>::kLanes, width - v);
+        F32 sum = load<float>(sums + r * kBf16Panel + v);
+        if (t.bias != nullptr) sum += load_tail<float>(t.bias + column + j + v, static_cast<int>(count));
+        store_rounded(c + v, sum, count);
       }
     }
   }

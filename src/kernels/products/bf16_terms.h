@@ -42,7 +42,8 @@ struct PairStrides {
 /// panels[row / panel][k][row % panel] = numbers 2 k and 2 k + 1 of a row, 0 past the ends of rows and columns. The transpose
 /// moves words as floats but never computes with them.
 template <class Number>
-inline void pack_pairs(const Number* rows, Index stride, Index count, Index width, Index panel, std::uint32_t* panels) {
+[[gnu::noinline]] void pack_pairs(const Number* rows, Index stride, Index count, Index width, Index panel,
+                                  std::uint32_t* panels) {
   constexpr int n = Simd<float>::kLanes;
   for (Index r0 = 0; r0 < count; r0 += n) {
     std::uint32_t* const lanes = panels + r0 / panel * panel * pairs_of(width) + r0 % panel;
@@ -59,7 +60,8 @@ inline void pack_pairs(const Number* rows, Index stride, Index count, Index widt
 }
 
 /// pairs[k][d] = rows 2 k and 2 k + 1 of floats at column d < width, rounded, `row` words apart, 0 past the last row.
-inline void pair_up_rows(const float* rows, Index stride, Index count, Index width, Index row, std::uint32_t* pairs) {
+[[gnu::noinline, maybe_unused]] void pair_up_rows(const float* rows, Index stride, Index count, Index width, Index row,
+                                                  std::uint32_t* pairs) {
   for (Index j = 0; j < count; j += 2, pairs += row) {
     const float *lower = rows + j * stride, *upper = lower + stride;
     for (Index d = 0; d < width; d += 16) {
@@ -71,7 +73,8 @@ inline void pair_up_rows(const float* rows, Index stride, Index count, Index wid
 }
 
 /// The same of bf16.
-inline void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index width, Index row, std::uint32_t* pairs) {
+[[gnu::noinline, maybe_unused]] void pair_up_rows(const BFloat16* rows, Index stride, Index count, Index width, Index row,
+                                                  std::uint32_t* pairs) {
   for (Index j = 0; j < count; j += 2, pairs += row) {
     const BFloat16 *lower = rows + j * stride, *upper = lower + stride;
     Index d = 0;

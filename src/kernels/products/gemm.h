@@ -4,6 +4,7 @@
 // blocks.
 #pragma once
 
+#include "kernels/ahead.h"
 #include "qkv/types.h"
 #include "simd/vec.h"
 
@@ -89,7 +90,29 @@ struct Product {
   Index c_row = 0;
   Index depth;  // numbers of A
   const Sum* factor = nullptr;
+  Ahead* ahead = nullptr;  // fetched between blocks; null: nothing
 };
+
+/// Spreads the lines over a call of `blocks` blocks.
+inline void begin_ahead(Ahead* ahead, Index blocks) {
+  if (ahead != nullptr) ahead->per_block = (ahead->lines + blocks - 1) / larger<Index>(blocks, 1);
+}
+
+/// The lines of one block, into L2. Not inline: products are everywhere.
+[[gnu::noinline, maybe_unused]] void fetch_ahead(Ahead& a) {
+  for (Index left = a.per_block; left > 0 && a.current < a.used;) {
+    RowsAhead& rows = a.rows[a.current];
+    const Index count = smaller(left, (rows.bytes - a.at + Ahead::kLine - 1) / Ahead::kLine);
+    const std::byte* line = rows.row + a.at;
+    for (Index n = 0; n < count; ++n, line += Ahead::kLine) __builtin_prefetch(line, 0, 2);
+    left -= count;
+    a.at += count * Ahead::kLine;
+    if (a.at < rows.bytes) break;
+    a.at = 0;
+    rows.row += rows.stride;
+    if (--rows.count == 0) ++a.current;
+  }
+}
 
 /// Stores one vector of C from its sum; with `partial` its first `tail` lanes only.
 template <class Sum, Store kStore>
@@ -166,10 +189,14 @@ inline void product_rows(const Product<T>& p, Index rows, Index column, int tail
     const auto* const b = p.b + column;
     const auto* const factor = kStore == Store::kBias ? p.factor + column : p.factor;
     auto* c = p.c + column;
+    Ahead* const ahead = p.ahead;
     const auto steps = [&](auto height) __attribute__((always_inline)) {
       constexpr int kR = decltype(height)::value;
       for (; rows >= kR; rows -= kR) {
         product_block<T, kR, kV, kStore, kTail>(a, a_row, a_depth, b, b_row, c, c_row, depth, factor, tail);
+        if constexpr (kR == high) {
+          if (ahead != nullptr) fetch_ahead(*ahead);
+        }
         a += kR * a_row;
         c += kR * c_row;
       }
