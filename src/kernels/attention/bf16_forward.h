@@ -72,7 +72,8 @@ struct Bf16Rows : WidenedRows<BFloat16> {
     });
   }
 
-  void add_values(const ForwardTile<float>& f, const VectorRange& range, Index j0, Index nj, const float* p, float* out) const {
+  void add_values(const ForwardTile<float>& f, const StripRange&, const VectorRange& range, Index j0, Index nj, const float* p,
+                  float* out) const {
     round_range(range, p);
     const PairSpan steps = whole_steps(range.lo, range.hi);
     // A key next to the range, in the same step of the product, may be NaN, and 0 * NaN is NaN.

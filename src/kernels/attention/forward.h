@@ -7,6 +7,7 @@
 
 #include "kernels/attention/forward_weights.h"
 #include "kernels/attention/softmax.h"
+#include "kernels/products/few_lanes.h"
 #include "simd/log.h"
 
 namespace qkv {
@@ -73,14 +74,14 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
     const VectorRange& range = tile.ranges.range[i];
     if constexpr (Rows::kSets) {
       if (sets) {
-        rows.set_values(t, range, j0, scores, out);
+        rows.set_values(t, r, range, j0, scores, out);
         continue;
       }
     }
     if (hides) {
       rows.add_kept_values(t, w, range, j0, nj, scores, out);
     } else {
-      rows.add_values(t, range, j0, nj, scores, out);
+      rows.add_values(t, r, range, j0, nj, scores, out);
     }
   }
 }
@@ -153,25 +154,31 @@ struct PlainProducts {
     const TileScores<T>& s = t.scores;
     return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-      product_vectors<T, Store::kSet>({.a = s.k + (j0 + range.lo) * s.k_stride,
-                                       .a_row = s.k_stride,
-                                       .a_depth = 1,
-                                       .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
-                                       .b_row = strip_lanes<T>(),
-                                       .c = scores + range.lo * strip_lanes<T>(),
-                                       .c_row = strip_lanes<T>(),
-                                       .depth = s.head_dim,
-                                       .ahead = t.ahead},
-                                      range.hi - range.lo, range.first, range.count);
+      const Product<T> p{.a = s.k + (j0 + range.lo) * s.k_stride,
+                         .a_row = s.k_stride,
+                         .a_depth = 1,
+                         .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
+                         .b_row = strip_lanes<T>(),
+                         .c = scores + range.lo * strip_lanes<T>(),
+                         .c_row = strip_lanes<T>(),
+                         .depth = s.head_dim,
+                         .ahead = t.ahead,
+                         .a_later = later_rows(t, s.k_stride)};
+      if (r.ni <= kFewLanes<T>) {
+        few_lanes_of_rows(p, range.hi - range.lo);
+      } else {
+        product_vectors<T, Store::kSet>(p, range.hi - range.lo, range.first, range.count);
+      }
     });
   }
   template <class T>
-  void set_values(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) const {
-    multiply<Store::kSet>(t, range, j0, p, out);
+  void set_values(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p, T* out) const {
+    multiply<Store::kSet>(t, r, range, j0, p, out);
   }
   template <class T>
-  void add_values(const ForwardTile<T>& t, const VectorRange& range, Index j0, Index, const T* p, T* out) const {
-    multiply<Store::kAdd>(t, range, j0, p, out);
+  void add_values(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, Index, const T* p,
+                  T* out) const {
+    multiply<Store::kAdd>(t, r, range, j0, p, out);
   }
   template <class T>
   void add_kept_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const VectorRange& range, Index j0, Index,
@@ -180,19 +187,29 @@ struct PlainProducts {
   }
 
  private:
+  /// Few queries wait for K and V: how far it is to the next chunk's rows.
+  template <class T>
+  static Index later_rows(const ForwardTile<T>& t, Index stride) {
+    return 2 * t.q_count <= Simd<T>::kLanes ? t.scores.key_tile * stride : 0;
+  }
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
   template <Store kStore, class T>
-  static void multiply(const ForwardTile<T>& t, const VectorRange& range, Index j0, const T* p, T* out) {
-    product_vectors<T, kStore>({.a = t.v + (j0 + range.lo) * t.v_stride,
-                                .a_row = 1,
-                                .a_depth = t.v_stride,
-                                .b = p + range.lo * strip_lanes<T>(),
-                                .b_row = strip_lanes<T>(),
-                                .c = out,
-                                .c_row = strip_lanes<T>(),
-                                .depth = range.hi - range.lo,
-                                .ahead = t.ahead},
-                               t.v_head_dim, range.first, range.count);
+  static void multiply(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p, T* out) {
+    const Product<T> values{.a = t.v + (j0 + range.lo) * t.v_stride,
+                            .a_row = 1,
+                            .a_depth = t.v_stride,
+                            .b = p + range.lo * strip_lanes<T>(),
+                            .b_row = strip_lanes<T>(),
+                            .c = out,
+                            .c_row = strip_lanes<T>(),
+                            .depth = range.hi - range.lo,
+                            .ahead = t.ahead,
+                            .a_later = later_rows(t, t.v_stride)};
+    if (2 * r.ni <= Simd<T>::kLanes) {
+      few_lanes_of_columns(values, t.v_head_dim, r.ni, kStore == Store::kSet);
+    } else {
+      product_vectors<T, kStore>(values, t.v_head_dim, range.first, range.count);
+    }
   }
 };
 

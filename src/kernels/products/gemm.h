@@ -91,6 +91,7 @@ struct Product {
   Index depth;  // numbers of A
   const Sum* factor = nullptr;
   Ahead* ahead = nullptr;  // fetched between blocks; null: nothing
+  Index a_later = 0;  // few_lanes.h alone: from A to what a later product reads in its place, fetched meanwhile; 0: nothing
 };
 
 /// Spreads the lines over a call of `blocks` blocks.
