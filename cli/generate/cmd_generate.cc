@@ -71,6 +71,7 @@ int run(const GenerateCommandOptions& options) {
 
   Context context(options.compute.context());
   Pace pace;
+  std::vector<double> log_probs;
   const lm::GenerateOptions generate{.tokens = options.tokens,
                                      .greedy = options.greedy,
                                      .temperature = options.temperature,
@@ -78,12 +79,17 @@ int run(const GenerateCommandOptions& options) {
                                      .allowed_ids = checkpoint.tokenizer.vocab_size(),
                                      .seed = options.seed,
                                      .cache = storage_of(options.cache),
-                                     .on_token = [&pace](Index) { pace.note(); }};
+                                     .on_token = [&](Index, double log_prob) {
+                                       pace.note();
+                                       log_probs.push_back(log_prob);
+                                     }};
   const std::vector<Index> ids = lm::generate(checkpoint.model, prompt, generate, context);
   const std::string continuation = checkpoint.tokenizer.decode(ids);
   if (options.json) {
     print_json({{"prompt", options.prompt},
                 {"continuation", continuation},
+                {"log_probs", log_probs},
+                {"bits", bits_name(context.bits())},
                 {"tokens", options.tokens},
                 {"seed", options.seed},
                 {"prompt_seconds", pace.prompt_seconds()},

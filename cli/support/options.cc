@@ -22,6 +22,7 @@ ContextOptions ComputeOptions::context() const {
   ContextOptions options;
   options.threads = threads;
   if (!isa.empty()) options.isa = parse_isa(isa);
+  if (!bits.empty()) options.bits = parse_bits(bits);
   return options;
 }
 
@@ -30,6 +31,8 @@ void add_compute_options(CLI::App& app, ComputeOptions& options, int threads) {
   const std::string usual = threads == 0 ? "all" : std::to_string(threads);
   add_integer(app, "--threads", options.threads, "Threads (default " + usual + ")", 1, 1024);
   app.add_option("--isa", options.isa, "Instruction set: " + isa_names() + " (default: the fastest here)")->type_name("NAME");
+  app.add_option("--bits", options.bits, "fast, or invariant: a row is the same alone and among others (default fast)")
+      ->type_name("NAME");
 }
 
 void add_json_option(CLI::App& app, bool& json) { app.add_flag("--json", json, "One JSON document on standard output"); }

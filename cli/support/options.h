@@ -13,10 +13,11 @@
 
 namespace qkv::cli {
 
-/// --threads N, --isa NAME.
+/// --threads N, --isa NAME, --bits NAME.
 struct ComputeOptions {
-  int threads = 0;  ///< 0: all that the process may use
-  std::string isa;  ///< empty: the fastest
+  int threads = 0;   ///< 0: all that the process may use
+  std::string isa;   ///< empty: the fastest
+  std::string bits;  ///< empty: the default
 
   ContextOptions context() const;
 };

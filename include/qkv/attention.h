@@ -16,6 +16,8 @@
 // does not say where its diagonal lies).
 // Sizes: B, H, Tq or Tk may be 0; D and Dv may not. Thread safety: any number of concurrent calls.
 // A non-finite number in a key or value that no kept pair reads contributes nothing; in one that is read it propagates.
+// Bits: the same for any number of threads and in any batch. With Bits::kInvariant a row of out and lse has, besides, the bits
+// that it has alone: any number of queries beside it, later keys that it does not see, a cache or views (docs/concepts/semantics.md).
 #pragma once
 
 #include <cstdint>
@@ -103,6 +105,7 @@ struct AttentionOptions {
   PositionBias position_bias{};                 ///< ALiBi, T5, relative; added to bias
   std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
   CaptureRequest capture{};                     ///< default: no capture; {look, seen} (capture.h)
+  Bits bits = Bits::kFast;                      ///< kInvariant also where the context says so
 };
 
 enum class WeightsKind {

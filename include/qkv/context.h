@@ -25,6 +25,16 @@ QKV_API const std::vector<Isa>& supported_isas();
 /// Throws OptionError that lists the valid names when the name is unknown or the CPU cannot run it.
 QKV_API Isa parse_isa(std::string_view name);
 
+/// What a row of a result has the same bits among.
+enum class Bits {
+  kFast,      ///< any number of threads, and repeated calls
+  kInvariant  ///< these, any number of rows, and any batch: a row alone is the same row among others (attention.h)
+};
+/// "fast", "invariant".
+QKV_API std::string_view bits_name(Bits bits);
+/// Throws OptionError that lists the valid names when the name is unknown.
+QKV_API Bits parse_bits(std::string_view name);
+
 /// Runs one body on several threads. Implement it to give qkv your application's threads.
 class QKV_API Executor {
  public:
@@ -44,6 +54,7 @@ QKV_API int available_threads();
 struct ContextOptions {
   int threads = 0;                       ///< 0: QKV_THREADS if set, otherwise available_threads().
   std::optional<Isa> isa{};              ///< none: QKV_ISA if set, otherwise the fastest supported.
+  std::optional<Bits> bits{};            ///< none: QKV_BITS if set, otherwise kFast.
   std::shared_ptr<Executor> executor{};  ///< none: a new pool of `threads`.
 };
 
@@ -56,11 +67,12 @@ class QKV_API Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  /// The context that calls use by default. Created at first use from QKV_THREADS and QKV_ISA.
+  /// The context that calls use by default. Created at first use from QKV_THREADS, QKV_ISA and QKV_BITS.
   static Context& default_context();
 
   int threads() const;
   Isa isa() const;
+  Bits bits() const;
 
   /// Calls body(item, worker) for every item in [0, items), which workers claim in ascending order, on at most threads()
   /// workers.

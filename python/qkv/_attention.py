@@ -106,6 +106,7 @@ def attention(
     sinks: Any = None,
     position_bias: PositionBias | None = None,
     score_mod: Any = None,
+    bits: str = "fast",
     return_lse: bool = False,
     weights: str | Capture | None = None,
     out: Any = None,
@@ -129,6 +130,8 @@ def attention(
             ``first_sequence``: the number that sequence 0 has in the pattern.
         empty_row: what a row without keys gives: "zero", "mean" (of all values) or "nan".
         sinks: [H], a learned logit per head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
+        bits: "invariant": a row of the result has the same bits alone and among any others, on a cache or not (also where
+            :func:`set_bits` says so). "fast": the same bits for any number of threads.
         return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log.
         weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; a :class:`Capture`: what
             it asks for.
@@ -157,7 +160,7 @@ def attention(
     options = build_options(
         len(shape), causal=causal, mask=mask, keep=keep, drop=drop, mask_axes=mask_axes, bias=bias, window=window,
         key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
-        empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod,
+        empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits,
     )  # fmt: skip
     result = empty(q, out_shape, dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]

@@ -145,6 +145,7 @@ def build_options(
     sinks: Any = None,
     position_bias: PositionBias | None = None,
     score_mod: ScoreMod | Callable[..., Any] | None = None,
+    bits: str = "fast",
 ) -> Any:
     """_core.Options of the keyword arguments that attention documents; None where all are defaults."""
     if dropout and seed is None:
@@ -172,6 +173,7 @@ def build_options(
         "sinks": None if sinks is None else operand(sinks, "sinks"),
         "position_bias": None if position_bias is None else position_bias._core,
         "score_mod": None if score_mod is None else score_mod._core,
+        "bits": None if bits == "fast" else bits,
     }
     given = {name: value for name, value in given.items() if value is not None}
     try:
@@ -183,5 +185,5 @@ def build_options(
     got = ", ".join(f"{name}={value!r}" for name, value in numbers.items() if value)
     raise TypeError(
         "[attention] scale, softcap and dropout must be numbers, seed and first_sequence whole ones below 2^64 from 0 "
-        f"on, empty_row a string: got {got or f'empty_row={empty_row!r}'}"
+        f"on, empty_row and bits strings: got {got or f'empty_row={empty_row!r}'}"
     )

@@ -1,4 +1,4 @@
-// Threads and instruction set of every call of this process.
+// Threads, instruction set and bits of every call of this process.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,13 +15,20 @@ namespace {
 std::shared_ptr<Context> current;
 std::mutex current_mutex;
 
-void set_context(int threads, Isa isa) {
-  ContextOptions options;
-  options.threads = threads;
-  options.isa = isa;
+void set_context(const ContextOptions& options) {
   auto made = std::make_shared<Context>(options);
   const std::lock_guard lock(current_mutex);
   current.swap(made);
+}
+
+/// What the context of every call has now.
+ContextOptions options_now() {
+  const std::shared_ptr<Context> now = context();
+  ContextOptions options;
+  options.threads = now->threads();
+  options.isa = now->isa();
+  options.bits = now->bits();
+  return options;
 }
 
 }  // namespace
@@ -39,13 +46,30 @@ void bind_context(nb::module_& m) {
       [](int threads) {
         if (threads < 1)
           throw nb::value_error(("[set_num_threads] n must be at least 1: got " + std::to_string(threads)).c_str());
-        set_context(threads, context()->isa());
+        ContextOptions options = options_now();
+        options.threads = threads;
+        set_context(options);
       },
       nb::arg("n"));
   m.def("available_threads", &available_threads);
   m.def("isa", [] { return std::string(isa_name(context()->isa())); });
   m.def(
-      "set_isa", [](const std::string& name) { set_context(context()->threads(), parse_isa(name)); }, nb::arg("name"));
+      "set_isa",
+      [](const std::string& name) {
+        ContextOptions options = options_now();
+        options.isa = parse_isa(name);
+        set_context(options);
+      },
+      nb::arg("name"));
+  m.def("bits", [] { return std::string(bits_name(context()->bits())); });
+  m.def(
+      "set_bits",
+      [](const std::string& name) {
+        ContextOptions options = options_now();
+        options.bits = parse_bits(name);
+        set_context(options);
+      },
+      nb::arg("name"));
   m.def("supported_isas", [] {
     std::vector<std::string> names;
     for (const Isa isa : supported_isas()) names.emplace_back(isa_name(isa));

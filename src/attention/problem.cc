@@ -75,7 +75,8 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
        .position = bias.is_null() ? nullptr : by_distance,
        .mod = score_mod == nullptr ? TileScoreMod<Sum>{} : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, h},
        .sink = sinks.is_null() ? nullptr : &sinks(h),
-       .sink_stride = sinks.stride(0)},
+       .sink_stride = sinks.stride(0),
+       .invariant = invariant},
       q.data() + b * q.stride(0) + h * q.stride(1),
       k.data() + b * k.stride(0) + h / group_size() * k.stride(1),
       q.stride(2),
@@ -124,7 +125,8 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   const std::uint32_t threshold = dropout_threshold(options.dropout.p, function);
   p.dropout_threshold = options.dropout.training ? threshold : 0;
   p.empty_row = options.empty_row;
-  p.kernels = &kernels_of<T>(context.isa());
+  p.invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
+  p.kernels = &kernels_of<T>(p.isa(context));
   p.key_tile = p.kernels->key_tile(p.head_dim, p.v_head_dim);
   p.query_tile = p.kernels->query_tile(p.head_dim, p.v_head_dim);
   p.backward_keys = p.kernels->backward_keys(p.head_dim, p.v_head_dim);

@@ -48,9 +48,14 @@ struct Problem {
   PositionVectors<Sum> position;      // the same as kernels read it
   const ScoreMod* score_mod;          // of the options; null: none
 
+  bool invariant;  // Bits::kInvariant
+  GroupMask group_mask;  // where the queries are those of all heads of a group (forward/group_rows.h)
+
   const KeyValue* cache;                 // where k and v are read from; null: the views
   const CacheKernels<T>* cache_kernels;  // the kernels that read the cache
 
+  /// The tables of kernels that forward takes.
+  Isa isa(const Context& context) const { return invariant ? without_bf16_products(context.isa()) : context.isa(); }
   Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
   std::size_t forward_scratch_bytes() const {
     return cache == nullptr ? kernels->forward_scratch_bytes(head_dim, v_head_dim)
@@ -71,7 +76,9 @@ struct Problem {
   }
   /// The mask of head h of sequence b; null functions: everything is kept.
   TileMask tile_mask(Index b, Index h) const {
-    return mask.keeps_all() ? TileMask{} : TileMask{mask_tile, mask_key_range, &mask, b, h, mask_next_key};
+    if (mask.keeps_all()) return {};
+    if (group_mask.mask != nullptr) return tile_mask_of(group_mask, b, h * (mask.extent.num_heads / num_heads));
+    return {mask_tile, mask_key_range, &mask, b, h, mask_next_key};
   }
   TileScores<T> scores(Index b, Index h) const;
   /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.

@@ -25,6 +25,8 @@ struct KernelTables {
 QKV_API const KernelTables& kernel_tables(Isa isa);  // nn, lm and the tool are outside this library
 
 constexpr bool has_bf16_products(Isa isa) { return isa == Isa::kAvx512Bf16 || isa == Isa::kAmx; }
+/// The one whose tables multiply bf16 as floats, as rows of a cache are multiplied.
+constexpr Isa without_bf16_products(Isa isa) { return has_bf16_products(isa) ? Isa::kAvx512 : isa; }
 
 /// The kernels of a table for elements of type T. Some tables have none for 16 bits.
 template <class T, class Table>

@@ -87,7 +87,8 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
   a.dropout_seed = dropout_seed;
   a.layers.resize(m.blocks.size());
   const std::array<Index, 3> sizes = a.sizes(m.config.embed_dim);
-  a.by_table = TableProjection::pays(m.config, a.batch, a.length);
+  // Projecting token and position apart rounds otherwise than projecting their sum, as a Decoder does.
+  a.by_table = context.bits() == Bits::kFast && TableProjection::pays(m.config, a.batch, a.length);
   if (a.by_table) {
     Tensor<float>& projected = a.layers.front().attention.projected;
     nn::resize(projected, a.sizes(m.blocks.front().attention.projected_width()));

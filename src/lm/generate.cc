@@ -137,6 +137,13 @@ Index draw(std::span<const float> logits, const GenerateOptions& options, Index 
 
 }  // namespace
 
+double log_probability(std::span<const float> logits, Index id) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return logits[static_cast<std::size_t>(id)] - largest - std::log(sum);
+}
+
 std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt, const GenerateOptions& options,
                             Context& context) {
   constexpr const char* kFunction = "generate";
@@ -153,7 +160,7 @@ std::vector<Index> generate(const AttentionLM& model, std::span<const Index> pro
   for (Index i = 0; i < options.tokens; ++i) {
     if (i > 0) decoder.append(ids.back());
     ids.push_back(draw(decoder.logits().first(static_cast<std::size_t>(allowed)), options, i));
-    if (options.on_token) options.on_token(ids.back());
+    if (options.on_token) options.on_token(ids.back(), log_probability(decoder.logits(), ids.back()));
   }
   return ids;
 }

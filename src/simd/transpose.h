@@ -89,7 +89,7 @@ inline bool pack_transposed_finite(const T* source, Index row_stride, Index rows
   return bits_where<T>(mark != mark) == 0;
 }
 
-/// target[r * row_stride + c] = lane_factor[r] * panel[c * width + r] for r < rows, c < columns. Returns the r, as
+/// target[r * row_stride + c] = lane_factor[r] * panel[c * width + r] for r < rows, c < columns; a zero is +0. Returns the r, as
 /// bits, where something written was NaN or infinite; rows <= 32.
 template <class T>
 inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, Index columns, const T* lane_factor, T* target,
@@ -106,7 +106,7 @@ inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, 
       load_square<T>(panel + c0 * width + r0, width, columns - c0, n, square);
 #pragma GCC unroll 16
       for (int c = 0; c < n; ++c) {
-        square[c] *= factor;
+        square[c] = fma(square[c], factor, V{});
         mark = fma(square[c], V{}, mark);
       }
       transpose_square<T>(square);

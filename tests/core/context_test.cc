@@ -85,6 +85,21 @@ TEST(Context, ReadsIsa) {
   for (const Isa isa : qkv::supported_isas()) EXPECT_NE(text.find(qkv::isa_name(isa)), std::string::npos) << text;
 }
 
+TEST(Context, ReadsBits) {
+  using qkv::Bits;
+  {
+    const Environment set("QKV_BITS", "invariant");
+    EXPECT_EQ(Context().bits(), Bits::kInvariant);
+    EXPECT_EQ(Context({.bits = Bits::kFast}).bits(), Bits::kFast);  // an option overrides the environment
+  }
+  {
+    const Environment set("QKV_BITS", nullptr);
+    EXPECT_EQ(Context().bits(), Bits::kFast);
+  }
+  for (const Bits bits : {Bits::kFast, Bits::kInvariant}) EXPECT_EQ(qkv::parse_bits(qkv::bits_name(bits)), bits);
+  EXPECT_EQ(error_of("QKV_BITS", "same"), "[Context] QKV_BITS: [bits] must be \"fast\" or \"invariant\": got \"same\"");
+}
+
 TEST(Isa, ScalarIsAlwaysThereAndOrderIsAscending) {
   const auto& isas = qkv::supported_isas();
   ASSERT_FALSE(isas.empty());

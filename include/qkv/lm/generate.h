@@ -48,9 +48,13 @@ struct GenerateOptions {
   Index top_k = 0;         ///< 0: all; otherwise draw from the k largest logits
   Index allowed_ids = -1;  ///< only ids below this may be drawn (excludes a mask symbol); -1: all
   std::uint64_t seed = 0;
-  CacheStorage cache = CacheStorage::kF32;  ///< storage type of cached keys and values
-  std::function<void(Index)> on_token{};
+  CacheStorage cache = CacheStorage::kF32;                    ///< storage type of cached keys and values
+  std::function<void(Index id, double log_prob)> on_token{};  ///< log_prob: of the model, whatever the temperature and top_k
 };
+
+/// log(softmax(logits)[id]), natural, computed in double: logits [V] of one position. With Bits::kInvariant those of a Decoder
+/// have the bits of AttentionLM::forward's, and so has this.
+QKV_API double log_probability(std::span<const float> logits, Index id);
 
 /// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or invalid options.
 QKV_API std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt,

@@ -151,7 +151,7 @@ void bind_training(nb::module_& m) {
 }
 
 // Called after every token: Ctrl-C ends a long generation.
-void check_signals(Index) {
+void check_signals(Index, double) {
   const nb::gil_scoped_acquire lock;
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }

@@ -4,7 +4,7 @@
 
 #include "attention/cache/cached_problem.h"
 #include "attention/forward/forward_checks.h"
-#include "attention/forward/forward_driver.h"
+#include "attention/forward/group_rows.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/scratch.h"
@@ -26,7 +26,7 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   Problem<T> p =
       make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kMaskLater, &memory);
   p.cache = &kv;
-  p.cache_kernels = &for_element<T>(kernel_tables(context.isa()).cache);
+  p.cache_kernels = &for_element<T>(kernel_tables(p.isa(context)).cache);
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}, &memory.shown.emplace(kv)};
   check_mask(options.mask, p.mask.extent, function);
@@ -57,7 +57,7 @@ void forward(const View<const T, 4>& q, const KeyValue& kv, const AttentionOutpu
   CallMemory memory;
   const Problem<T> p = make_cached_problem(function, q, kv, options, context, memory);
   check_results(function, p, q, outputs, options);
-  forward_batch<T>(Batch<T>(p), outputs, nullptr, context);
+  forward_dense<T>(p, outputs, nullptr, context);
 }
 
 constexpr const char* kCascade = "attention_forward_cascade";

@@ -70,7 +70,7 @@ CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const Captu
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;
-  kernels_ = &for_element<T>(kernel_tables(context.isa()).capture);
+  kernels_ = &for_element<T>(kernel_tables(p.isa(context)).capture);
   make_results();
 }
 

@@ -9,9 +9,11 @@ namespace qkv::inline v0 {
 /// Below this many keys the tiled kernel's start is cheaper.
 inline constexpr Index kDecodeMinKeys = 64;
 
-/// True for calls that decode computes. Decided by shape alone: neither threads nor outputs requested beside out change bits.
+/// True for calls that decode computes. Decided by shape and Bits alone: neither threads nor outputs requested beside out change
+/// bits. Decode sums a row otherwise than the tiled kernel.
 template <class T>
 bool decode_suits(const Problem<T>& p) {
+  if (p.invariant) return false;
   const Index rows = p.q_len * p.group_size();
   // On a cache, at any length: a sequence is then bit-identical alone and among longer ones.
   return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= (p.cache == nullptr ? kDecodeMinKeys : 1);

@@ -1,7 +1,7 @@
 // Forward attention of a dense and of a ragged batch: checks, once for a plan. Not: the work (forward_driver.h), calls on a cache
 // (cache/cached_forward.cc).
 #include "attention/forward/forward_checks.h"
-#include "attention/forward/forward_driver.h"
+#include "attention/forward/group_rows.h"
 #include "core/overlap.h"
 #include "qkv/plan.h"
 
@@ -35,7 +35,7 @@ class ForwardCall {
 
   void compute(const char* function) {
     CaptureJob<T> capture(function, p_, options_.capture, context_, false);
-    forward_batch(Batch<T>(p_), outputs_, capture.if_wanted(), context_);
+    forward_dense(p_, outputs_, capture.if_wanted(), context_);
   }
   /// The same from what the tensors and the options hold now.
   void compute_again(const char* function) {

@@ -164,6 +164,10 @@ struct ForwardDriver {
 template <class T>
 void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPlan& plan) {
   const std::string row_limit = std::to_string(kDecodeRowLimit), key_limit = std::to_string(kDecodeMinKeys);
+  if (batch.longest().invariant) {
+    plan.skipped.push_back("decode: sums a row otherwise than the tiled kernel, and the bits are to be invariant");
+    return;
+  }
   if (batch.is_ragged()) {
     const std::string few =
         "at most " + row_limit + " queries (Tq * H/Hkv) to a key/value head and at least " + key_limit + " keys";

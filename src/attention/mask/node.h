@@ -46,6 +46,13 @@ int mask_tile(const void* mask, Index b, Index h, Index i0, Index ni, Index j0, 
 void mask_key_range(const void* mask, Index b, Index h, Index i0, Index ni, Index* begin, Index* end);
 /// The first key from `key` on that any of the queries might attend in this head; kv_len: none.
 Index mask_next_key(const void* mask, Index b, Index h, Index i0, Index ni, Index key);
+/// A mask that is the same for all heads of a group, of rows [head][query]: row r is query r % q_len. At most 32 rows.
+struct GroupMask {
+  const BoundMask* mask;  // null: none
+  Index q_len;
+};
+/// The functions above for such rows; h: any head of the group.
+TileMask tile_mask_of(const GroupMask& mask, Index b, Index h);
 
 /// Queries [begin, end) that may attend any of keys [j0, j0 + nj), conservatively.
 void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end);

@@ -249,6 +249,30 @@ Index mask_next_key(const void* bound, Index b, Index h, Index i0, Index ni, Ind
   return from.j0;
 }
 
+TileMask tile_mask_of(const GroupMask& group, Index b, Index h) {
+  constexpr auto tile = [](const void* bound, Index batch, Index head, Index i0, Index ni, Index j0, Index nj,
+                           std::uint32_t* lane_masks) {
+    const GroupMask& rows = *static_cast<const GroupMask*>(bound);
+    const int answer = mask_tile(rows.mask, batch, head, 0, rows.q_len, j0, nj, lane_masks);
+    if (answer != kTilePartial) return answer;
+    std::uint64_t every_head = 0;  // a bit where a head's rows begin
+    for (Index row = 0; row < i0 + ni; row += rows.q_len) every_head |= std::uint64_t{1} << row;
+    const std::uint32_t queries = bit_range(0, rows.q_len), lanes = bit_range(0, ni);
+    for (Index j = 0; j < nj; ++j)
+      lane_masks[j] = static_cast<std::uint32_t>((lane_masks[j] & queries) * every_head >> i0) & lanes;
+    return answer;
+  };
+  constexpr auto key_range = [](const void* bound, Index batch, Index head, Index, Index, Index* begin, Index* end) {
+    const GroupMask& rows = *static_cast<const GroupMask*>(bound);
+    mask_key_range(rows.mask, batch, head, 0, rows.q_len, begin, end);
+  };
+  constexpr auto next_key = [](const void* bound, Index batch, Index head, Index, Index, Index key) {
+    const GroupMask& rows = *static_cast<const GroupMask*>(bound);
+    return mask_next_key(rows.mask, batch, head, 0, rows.q_len, key);
+  };
+  return {tile, key_range, &group, b, h, next_key};
+}
+
 void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index nj, Index* begin, Index* end) {
   const Pairs columns{mask.extent, b, h, 0, mask.extent.q_len, j0, nj};
   const Positions live = mask.node == nullptr ? Positions{0, mask.extent.q_len} : queries_of(*mask.node, columns);

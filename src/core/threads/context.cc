@@ -1,4 +1,4 @@
-// Context: reads QKV_THREADS and QKV_ISA, and deals the items of a region to workers. Not: the threads (thread_pool.cc).
+// Context: reads QKV_THREADS, QKV_ISA and QKV_BITS, and deals the items of a region to workers. Not: the threads (thread_pool.cc).
 #include "qkv/context.h"
 
 #include <algorithm>
@@ -54,15 +54,21 @@ int chosen_threads(const ContextOptions& options) {
   return options.executor ? limit : available_threads();
 }
 
+/// What the variable names, or `otherwise` where it is not set.
+template <class T>
+T from_environment(const char* variable, T otherwise, T (*parse)(std::string_view)) {
+  const auto name = environment(variable);
+  if (!name) return otherwise;
+  try {
+    return parse(*name);
+  } catch (const OptionError& error) {
+    fail<OptionError>("Context", variable, ": ", std::string_view(error.what()));
+  }
+}
+
 Isa chosen_isa(const ContextOptions& options) {
   if (options.isa) return parse_isa(isa_name(*options.isa));
-  const auto name = environment("QKV_ISA");
-  if (!name) return supported_isas().back();
-  try {
-    return parse_isa(*name);
-  } catch (const OptionError& error) {
-    fail<OptionError>("Context", "QKV_ISA: ", std::string_view(error.what()));
-  }
+  return from_environment("QKV_ISA", supported_isas().back(), parse_isa);
 }
 
 // One region: workers take items from one counter, so items are claimed in ascending order and an item may wait for a smaller
@@ -97,11 +103,21 @@ struct Unlock {
 
 }  // namespace
 
+std::string_view bits_name(Bits bits) { return bits == Bits::kFast ? "fast" : "invariant"; }
+
+Bits parse_bits(std::string_view name) {
+  for (const Bits bits : {Bits::kFast, Bits::kInvariant}) {
+    if (name == bits_name(bits)) return bits;
+  }
+  fail<OptionError>("bits", "must be \"fast\" or \"invariant\": got \"", name, "\"");
+}
+
 bool region_failed() { return failure_of_region != nullptr && failure_of_region->load(std::memory_order_relaxed); }
 
 Context::Context(ContextOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->threads = chosen_threads(options);
   impl_->isa = chosen_isa(options);
+  impl_->bits = options.bits ? *options.bits : from_environment("QKV_BITS", Bits::kFast, parse_bits);
   impl_->executor = options.executor ? std::move(options.executor) : make_thread_pool(impl_->threads);
 }
 
@@ -115,6 +131,7 @@ Context& Context::default_context() {
 
 int Context::threads() const { return impl_->threads; }
 Isa Context::isa() const { return impl_->isa; }
+Bits Context::bits() const { return impl_->bits; }
 void Context::trim() { impl_->scratch.trim(); }
 std::size_t Context::scratch_bytes() const { return impl_->scratch.held_bytes(); }
 

@@ -18,6 +18,7 @@ struct Context::Impl {
   std::shared_ptr<Executor> executor;
   int threads = 1;
   Isa isa = Isa::kScalar;
+  Bits bits = Bits::kFast;
   double region_flops =
       8e6;  // 80 us of one core: less work opens no region (docs/dev/performance.md). Tests of small shapes set 0.
   RegionLock region;

@@ -46,7 +46,7 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
   seen |= fresh;
   const int vectors = live_vectors<T>(r.ni);
   std::uint32_t by_maximum = w.by_maximum[r.strip];
-  if (first) {
+  if (first && !s.invariant) {
     if (!starts_quickly(live, r.ni, w.lane_mask, scores, row_max)) by_maximum = lanes;
   } else {
     by_maximum |= fresh;  // few keys may follow: equal scores must give exact weights
@@ -260,7 +260,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
     rows.begin_out(t, r);
     const std::uint32_t nonfinite = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
     if (nonfinite != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
-      start_strip(w, r.strip, nonfinite | w.by_maximum[r.strip]);
+      start_strip(w, r.strip, nonfinite);
       observer.start_strip(r);
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
       finish_strip(t, w, r);

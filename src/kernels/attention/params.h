@@ -66,6 +66,7 @@ struct ScoreParams {
   TileScoreMod<Sum> mod;  // after soft cap and bias, before the mask; a result of -inf is not kept
   const Sum* sink;  // [heads of the group], sink_stride apart: a logit in every row's softmax sum, without a value; null: none
   Index sink_stride;
+  bool invariant = false;  // a row's bits are those of the row alone: forward depends on no other lane's mask
 };
 
 /// The same with the rows of q and k.

@@ -105,11 +105,12 @@ struct VectorRanges {
   int count;
 };
 
-/// The live range, cut so that a vector of lanes is left out where none of its lanes attends: half of the work on a diagonal.
+/// The live range, cut so that a vector of lanes is left out where none of its lanes attends: half of the work on a diagonal. A
+/// cut is seen in the sums of a row, and depends on the masks of the rows beside it: `invariant` makes none.
 template <class T>
-inline VectorRanges vector_ranges(const LiveRange& live, int vectors, const std::uint32_t* lane_mask) {
+inline VectorRanges vector_ranges(const LiveRange& live, int vectors, const std::uint32_t* lane_mask, bool invariant) {
   const VectorRanges whole{{{live.lo, live.hi, 0, vectors}}, 1};
-  if (!live.masked || vectors != 2) return whole;
+  if (!live.masked || vectors != 2 || invariant) return whole;
   constexpr int n = Simd<T>::kLanes;
   Index lo[2], hi[2];
   for (int v = 0; v < 2; ++v) {
@@ -259,7 +260,7 @@ template <class T, class Multiply>
   if (biased) {
     live.masked |= load_added(s, i0, ni, j0, live, bias, lane_mask);
   }
-  const VectorRanges ranges = vector_ranges<T>(live, vectors, lane_mask);
+  const VectorRanges ranges = vector_ranges<T>(live, vectors, lane_mask, s.invariant);
   const V cap = splat<T>(s.softcap * score_unit(s));
   for (int i = 0; i < ranges.count; ++i) {
     const VectorRange& range = ranges.range[i];

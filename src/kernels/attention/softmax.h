@@ -30,7 +30,8 @@ inline std::uint32_t rounded_by_shift(typename Simd<T>::V shift, typename Simd<T
 }
 
 /// Exponentials are summed in two levels, this many keys at a time: one running sum of n equal terms drifts by up to eps n / 4,
-/// two levels keep 128 of them within 4 eps.
+/// two levels keep 128 of them within 4 eps. Counted from the chunk's first key, so that a row's sums do not depend on where
+/// the rows beside it begin.
 constexpr Index kKeysOfSum = 16;
 
 /// The cases of add_exponentials, each with all that the ones before it handle.
@@ -82,8 +83,8 @@ inline std::uint32_t add_exponentials(T* scores, const VectorRange& range, const
     outside[v] = U{};
   }
   auto observed = observer.template open<T, kCount>(range);
-  for (Index begin = range.lo; begin < range.hi; begin += kKeysOfSum) {
-    const Index end = smaller(begin + kKeysOfSum, range.hi);
+  for (Index begin = range.lo, end; begin < range.hi; begin = end) {
+    end = smaller((begin / kKeysOfSum + 1) * kKeysOfSum, range.hi);
     V some[kCount]{};
     for (Index j = begin; j < end; ++j) {
 #pragma GCC unroll 4

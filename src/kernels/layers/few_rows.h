@@ -1,6 +1,7 @@
 // y = x W^T for so few rows of x that transposing W would cost more than the product: W is read once, in place. Lanes hold the
 // rows of x; where these fill only a part of a vector, lane r * kSplit + i sums the terms of row r whose index is i modulo
-// kSplit. Not: W already transposed in memory (matrix_product.h).
+// kSplit. An invariant product keeps one lane a row and sums in matrix_product.h's blocks of depth: a row then has the bits that
+// it has among many. Not: W already transposed in memory (matrix_product.h).
 #pragma once
 
 #include "kernels/layers/params.h"
@@ -13,11 +14,15 @@ namespace {
 /// Columns of y that are computed at once: independent chains that hide the latency of an FMA.
 constexpr int kFewColumns = Simd<float>::kLanes < 8 ? Simd<float>::kLanes : 8;
 
+/// The depth of matrix_product.h's blocks, where A is not transposed.
+constexpr Index kDepthBlock = 512;
+
 /// kSplit: 1, 2 or all lanes, which one load can repeat over the lanes. 0: too many rows, or a depth that is not divisible. A
 /// function of the whole product, so that its parts are bit-identical.
 inline int few_rows_split(const MatrixProduct<float>& t) {
   constexpr int n = Simd<float>::kLanes;
   if (t.all_rows > n || t.b_row != 1 || t.b_column == 1 || t.c == nullptr) return 0;
+  if (t.invariant) return 1;
   const int split = t.all_rows == 1 ? n : 2 * t.all_rows <= n ? 2 : 1;
   return t.depth % split == 0 ? split : 0;
 }
@@ -56,6 +61,31 @@ inline void few_rows_block(const float* w, Index stride, const float* panel, Ind
   for (int j = 0; j < kColumns; ++j) sums[j] = acc[j];
 }
 
+/// sums[j] for columns j < width, 0 behind.
+template <int kSplit>
+inline void few_rows_columns(const float* w, Index stride, const float* panel, Index steps, int width,
+                             typename Simd<float>::V* sums) {
+  int j = 0;
+  for (; j + kFewColumns <= width; j += kFewColumns) {
+    few_rows_block<kSplit, kFewColumns>(w + j * stride, stride, panel, steps, sums + j);
+  }
+  for (; j < width; ++j) few_rows_block<kSplit, 1>(w + j * stride, stride, panel, steps, sums + j);
+  for (; j < Simd<float>::kLanes; ++j) sums[j] = typename Simd<float>::V{};
+}
+
+/// sums[j] += the sums of each further block of the depth. Not inline: of invariant products alone.
+template <int kSplit>
+[[gnu::noinline]] void add_few_rows_blocks(const float* w, Index stride, const float* panel, Index block, Index steps,
+                                           int width, typename Simd<float>::V* sums) {
+  constexpr int n = Simd<float>::kLanes;
+  typename Simd<float>::V some[n];
+  for (Index k0 = block; k0 < steps; k0 += block) {
+    few_rows_columns<kSplit>(w + k0 * kSplit, stride, panel + k0 * n, smaller(block, steps - k0), width, some);
+#pragma GCC unroll 16
+    for (int j = 0; j < n; ++j) sums[j] += some[j];
+  }
+}
+
 template <int kSplit>
 inline void few_rows_product(const MatrixProduct<float>& t, float* panel) {
   using V = typename Simd<float>::V;
@@ -76,18 +106,21 @@ inline void few_rows_product(const MatrixProduct<float>& t, float* panel) {
       }
     }
   }
+  const Index block = t.invariant ? kDepthBlock : steps;
   for (Index j0 = 0; j0 < t.columns; j0 += n) {
     const int width = static_cast<int>(smaller<Index>(n, t.columns - j0));
     const float* w = t.b + j0 * t.b_column;
     V square[n];
-    int j = 0;
-    for (; j + kFewColumns <= width; j += kFewColumns) {
-      few_rows_block<kSplit, kFewColumns>(w + j * t.b_column, t.b_column, panel, steps, square + j);
+    few_rows_columns<kSplit>(w, t.b_column, panel, smaller(block, steps), width, square);
+    V bias = t.bias == nullptr ? V{} : width == n ? load<float>(t.bias + j0) : load_tail<float>(t.bias + j0, width);
+    if (block < steps) {
+      for (int j = 0; t.bias != nullptr && j < width; ++j) square[j] += splat<float>(t.bias[j0 + j]);
+      bias = -V{};  // adding -0 changes nothing
+      add_few_rows_blocks<kSplit>(w, t.b_column, panel, block, steps, width, square);
+    } else if (t.invariant && t.bias == nullptr) {
+      bias = -V{};
     }
-    for (; j < width; ++j) few_rows_block<kSplit, 1>(w + j * t.b_column, t.b_column, panel, steps, square + j);
-    for (; j < n; ++j) square[j] = V{};
     transpose_square<float>(square);  // [lane][column]
-    const V bias = t.bias == nullptr ? V{} : width == n ? load<float>(t.bias + j0) : load_tail<float>(t.bias + j0, width);
     for (Index r = 0; r < t.rows; ++r) {
       V sum = square[r * kSplit];
 #pragma GCC unroll 16

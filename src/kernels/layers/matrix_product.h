@@ -1,8 +1,8 @@
 // The matrix product of linear layers, any size: attention's micro-kernel on operands that are packed into panels where they
 // are large or transposed in memory (their contiguous axis is not the one that vectors need). Not: threads
-// (nn/products/linear_products.h), products of bf16 (bf16_product.h). Blocking as in Goto and van de Geijn 2008 (Anatomy of High-Performance Matrix
-// Multiplication), with the roles of the caches exchanged: a block of A's rows stays in L1 while the panels of B stream from
-// L2.
+// (nn/products/linear_products.h), products of bf16 (bf16_product.h). Blocking as in Goto and van de Geijn 2008 (Anatomy of
+// High-Performance Matrix Multiplication), with the roles of the caches exchanged: a block of A's rows stays in L1 while the
+// panels of B stream from L2.
 //
 // Each element of C is a sum of blocks of depth in ascending order, each block one chain of FMAs. Where a block ends follows
 // from the whole product's shape and strides alone, so a product may be cut along rows and columns without a change of bits.
@@ -31,7 +31,7 @@ struct ProductBlocks {
     const bool a_transposed = t.a_row == 1 && t.a_depth != 1;
     // 8 rows of 512 are 16 KiB of L1, 256 columns of 512 are 512 KiB of L2. A transposed A is packed once per block of columns,
     // so these are wider and the depth is smaller.
-    depth = a_transposed ? 256 : 512;
+    depth = a_transposed ? 256 : kDepthBlock;
     columns = a_transposed ? 768 : 256;
     pack_a = a_transposed && t.depth * t.a_depth > 4 * kInPlaceFloats;
     pack_b = t.b_column != 1 || (t.rows > kPanel && t.depth * t.columns > kInPlaceFloats);

@@ -7,8 +7,8 @@
 
 namespace qkv {
 
-/// C [rows, columns] = A B (+ bias), or sums += A B, of a linear layer, in T = float or BFloat16, summed in float. Of each operand's
-/// two strides one is 1.
+/// C [rows, columns] = A B (+ bias), or sums += A B, of a linear layer, in T = float or BFloat16, summed in float. Of each
+/// operand's two strides one is 1.
 template <class T>
 struct MatrixProduct {
   const T *a, *b;
@@ -17,11 +17,12 @@ struct MatrixProduct {
   T* c;                 // rounded once; null: sums are added to
   float* sums;
   Index rows, columns, depth;
-  Index a_row, a_depth;   // strides of A [rows, depth]
-  Index b_row, b_column;  // strides of B [depth, columns]
-  Index c_row;            // of c or sums
-  float* a_sums;          // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
-  Index all_rows;         // of the whole product, of which this may be a part
+  Index a_row, a_depth;    // strides of A [rows, depth]
+  Index b_row, b_column;   // strides of B [depth, columns]
+  Index c_row;             // of c or sums
+  float* a_sums;           // [rows] or null: a_sums[i] += sum over depth of A[i, :]; needs a_row 1
+  Index all_rows;          // of the whole product, of which this may be a part
+  bool invariant = false;  // float only: a row of C has the same bits for any number of rows
 };
 
 /// rows[m, :] = table[ids[m], :] + other[other_ids[m], :], or += table[ids[m], :]

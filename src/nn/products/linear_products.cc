@@ -43,6 +43,7 @@ struct TiledProduct {
   TiledProduct(const MatrixProduct<T>& product, Index wanted, const Context& context)
       : whole(product), kernels(&product_kernels<T>(context)) {
     whole.all_rows = whole.rows;
+    whole.invariant = context.bits() == Bits::kInvariant;
     if (whole.rows == 0 || whole.columns == 0) return;
     // A tile packs the part of B that it reads: with cut columns all tiles together pack B once, with cut rows each tile packs
     // it again. An A whose column stride is not 1 is packed the other way round.

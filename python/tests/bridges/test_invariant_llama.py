@@ -1,0 +1,95 @@
+"""bits="invariant" in a small Llama of transformers: attention rows of generation are those of the whole sequence, and where
+the Linears run through qkv everything is, so that log-probabilities of generated tokens are the training forward's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("transformers")
+if not hasattr(tf, "AttentionMaskInterface"):
+    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+import qkv
+import qkv.transformers
+
+PROMPT, TOKENS = 9, 24
+
+
+@pytest.fixture
+def llama() -> Iterator[Any]:
+    qkv.transformers.register()
+    torch.manual_seed(0)
+    config = tf.LlamaConfig(
+        hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
+        vocab_size=61, pad_token_id=0, bos_token_id=1, eos_token_id=None, attn_implementation="qkv",
+    )  # fmt: skip
+    model = tf.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(10 if parameter.ndim > 1 else 1)  # attention is far from uniform
+    qkv.set_bits("invariant")
+    yield model
+    qkv.set_bits("fast")
+
+
+class LinearOfQkv(torch.nn.Module):
+    """A torch.nn.Linear, computed by qkv.nn.Linear."""
+
+    def __init__(self, linear: Any) -> None:
+        super().__init__()
+        self.layer = qkv.nn.Linear(linear.in_features, linear.out_features, bias=False)
+        self.layer.load_state_dict({"weight": linear.weight.detach().numpy()})
+
+    def forward(self, x: Any) -> Any:
+        rows = np.ascontiguousarray(x.detach().numpy()).reshape(-1, x.shape[-1])
+        return torch.from_numpy(np.asarray(self.layer(rows))).reshape(*x.shape[:-1], -1)
+
+
+def generated(model: Any) -> tuple[Any, list[Any]]:
+    """(ids [1, PROMPT + TOKENS], logits of each new token)."""
+    prompt = torch.arange(3, 3 + PROMPT)[None]
+    made = model.generate(
+        prompt, max_new_tokens=TOKENS, do_sample=False, return_dict_in_generate=True, output_logits=True
+    )
+    return made.sequences, [logits[0] for logits in made.logits]
+
+
+def test_where_linears_run_through_qkv_logits_are_the_whole_sequence_s(llama: Any) -> None:
+    for module in list(llama.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, torch.nn.Linear):
+                setattr(module, name, LinearOfQkv(child))
+    with torch.no_grad():
+        ids, logits = generated(llama)
+        whole = llama(ids).logits[0]
+    for step, row in enumerate(logits):
+        assert torch.equal(row, whole[PROMPT + step - 1]), f"token {step}"
+    log_probs = torch.stack(logits).double().log_softmax(-1)
+    assert torch.equal(log_probs, whole[PROMPT - 1 : -1].double().log_softmax(-1))
+
+
+def test_attention_rows_are_the_whole_sequence_s(llama: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the very q, k and v that generation met: PyTorch's own Linears round otherwise for one row."""
+    function = tf.AttentionInterface._global_mapping["qkv"]
+    seen: list[tuple[Any, Any, Any, Any]] = []
+
+    def watched(module: Any, query: Any, key: Any, value: Any, *rest: Any, **named: Any) -> Any:
+        result = function(module, query, key, value, *rest, **named)
+        if module.layer_idx == 1:
+            seen.append((query.clone(), key.clone(), value.clone(), result[0].clone()))
+        return result
+
+    monkeypatch.setitem(tf.AttentionInterface._global_mapping, "qkv", watched)
+    with torch.no_grad():
+        generated(llama)
+    assert len(seen) == TOKENS
+    queries = torch.cat([call[0] for call in seen], dim=2)  # [1, H, T, D]
+    _, keys, values, _ = seen[-1]
+    whole = qkv.torch.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True).transpose(1, 2)
+    rows = torch.cat([call[3] for call in seen], dim=1)  # [1, T, H, D]
+    assert torch.equal(rows, whole)

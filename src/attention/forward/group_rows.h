@@ -1,0 +1,74 @@
+// Few queries, with bits that no other row changes (Bits::kInvariant): the queries of all heads that share K and V become those
+// of one head, so that the tiled kernel reads K and V once. Not: few queries otherwise (decode.h).
+#pragma once
+
+#include "attention/capture/capture.h"
+#include "attention/forward/forward_driver.h"
+
+namespace qkv::inline v0 {
+
+/// Rows of a group that are worth it: lanes of a strip on the widest vectors.
+inline constexpr Index kGroupRows = 32;
+
+/// Whether rows [head][query] of [B, H, Tq, ..] lie at one stride.
+template <class T, int kRank>
+bool rows_follow(const View<T, kRank>& x) {
+  return x.size(2) == 1 || x.stride(1) == x.size(2) * x.stride(2);
+}
+
+/// Whether a group's heads differ in nothing but their rows, and only rows are wanted.
+template <class T>
+bool groups_rows(const Problem<T>& p, const AttentionOutputs<T>& outputs) {
+  const bool same = p.sinks.is_null() && p.position.zero == nullptr && p.score_mod == nullptr && p.dropout_threshold == 0 &&
+                    !mask_differs_by_head(p.mask) && outputs.weights.data() == nullptr;
+  const bool bias_follows = p.bias.is_null() || repeat_stride(p.bias, 1) == p.q_len * repeat_stride(p.bias, 2) || p.q_len == 1;
+  return p.invariant && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows && same && bias_follows &&
+         rows_follow(p.q) && (outputs.out.data() == nullptr || rows_follow(outputs.out)) &&
+         (outputs.lse.data() == nullptr || rows_follow(outputs.lse));
+}
+
+/// [B, H, Tq, width] as [B, Hkv, group * Tq, width]; null stays null.
+template <class T>
+View<T, 4> group_rows(const View<T, 4>& x, Index group) {
+  if (x.data() == nullptr) return x;
+  const Index row = x.size(2) == 1 ? x.stride(1) : x.stride(2);
+  return {x.data(),
+          {x.size(0), x.size(1) / group, group * x.size(2), x.size(3)},
+          {x.stride(0), group * x.stride(1), row, x.stride(3)}};
+}
+
+/// A group's heads as one: heads of the result are groups of p, which must outlive it.
+template <class T>
+Problem<T> group_rows(const Problem<T>& p) {
+  const Index group = p.group_size();
+  Problem<T> grouped = p;
+  grouped.q = group_rows(p.q, group);
+  grouped.num_heads = p.num_kv_heads;
+  grouped.q_len = group * p.q_len;
+  grouped.group_mask = {&p.mask, p.q_len};
+  if (!p.bias.is_null()) {  // an axis of size 1 repeats
+    const View<const Accumulator<T>, 4>& bias = p.bias;
+    const Index by_head = repeat_stride(bias, 1), by_row = p.q_len == 1 ? by_head : repeat_stride(bias, 2);
+    grouped.bias = {bias.data(),
+                    {p.batch, p.num_kv_heads, grouped.q_len, p.kv_len},
+                    {repeat_stride(bias, 0), group * by_head, by_row, repeat_stride(bias, 3)}};
+  }
+  return grouped;
+}
+
+/// forward_batch of a problem that is not ragged.
+template <class T>
+void forward_dense(const Problem<T>& p, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context) {
+  if (capture != nullptr || !groups_rows(p, outputs)) return forward_batch<T>(Batch<T>(p), outputs, capture, context);
+  const Problem<T> grouped = group_rows(p);
+  AttentionOutputs<T> rows{.out = group_rows(outputs.out, p.group_size())};
+  if (outputs.lse.data() != nullptr) {
+    const View<Accumulator<T>, 3>& lse = outputs.lse;
+    rows.lse = {lse.data(),
+                {p.batch, p.num_kv_heads, grouped.q_len},
+                {lse.stride(0), p.group_size() * lse.stride(1), lse.size(2) == 1 ? lse.stride(1) : lse.stride(2)}};
+  }
+  forward_batch<T>(Batch<T>(grouped), rows, nullptr, context);
+}
+
+}  // namespace qkv::inline v0

@@ -1,0 +1,319 @@
+// Bits::kInvariant: a row of out and lse has one set of bits, alone or among any others: token by token on any cache, in chunks,
+// in the whole sequence, in any batch, dense or ragged, with any number of threads. Not: Linear and layers (nn/invariant_test.cc).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "qkv/kv_cache.h"
+#include "qkv/varlen.h"
+#include "support/cases/caches.h"
+#include "support/checks/expect.h"
+#include "support/isas.h"
+#include "support/random.h"
+
+namespace qkv::test {
+namespace {
+
+template <class T>
+class Invariant : public testing::Test {};
+TYPED_TEST_SUITE(Invariant, StorageTypes);
+
+/// One sequence, and what its queries see of it: query i stands at position i.
+struct Row {
+  const char* name;
+  Index group, length, head_dim, v_head_dim;
+  Mask mask;
+  bool sinks = false, bias = false, alibi = false;
+  double softcap = 0;
+  bool wild = false;  // rows whose scores and values leave the safe range of the fast softmax
+};
+
+std::vector<Row> rows() {
+  const Mask causal = Mask::causal(Align::kBottomRight);
+  const auto window = [](Index keys) { return Mask::window(keys - 1, 0, Align::kBottomRight); };
+  return {
+      {"causal", 1, 300, 24, 20, causal},
+      {"causal, groups of 4", 4, 260, 16, 16, causal},
+      {"causal, groups of 3, narrow", 3, 150, 5, 3, causal},
+      {"causal, wide", 2, 140, 80, 72, causal},
+      {"window", 2, 330, 20, 12, window(37)},
+      {"window and first keys", 2, 300, 16, 16, causal & (window(50) | Mask::first(3))},
+      {"dilated", 1, 280, 16, 16, causal & Mask::dilated(3, Align::kBottomRight)},
+      {"soft cap, sinks", 2, 200, 12, 12, causal, true, false, false, 5},
+      {"bias by key", 4, 270, 16, 24, causal, false, true},
+      {"ALiBi", 2, 230, 16, 16, causal, false, false, true},
+      {"ALiBi and bias, window", 1, 300, 8, 8, window(70), false, true, true},
+      {"wild", 1, 300, 16, 16, causal, false, false, false, 0, true},
+      {"wild, groups, window", 2, 300, 16, 16, window(90), true, false, false, 0, true},
+  };
+}
+
+/// Row i of head h of the first sequence.
+template <class T>
+T* row_of(Tensor<T>& x, Index h, Index i) {
+  return x.data() + (h * x.size(2) + i) * x.size(3);
+}
+template <class T>
+const T* row_of(const Tensor<T>& x, Index h, Index i) {
+  return x.data() + (h * x.size(2) + i) * x.size(3);
+}
+
+/// Tokens [begin, end) of [B, H, T, width].
+template <class T>
+View<const T, 4> tokens(const Tensor<T>& x, Index begin, Index end) {
+  return View<const T, 4>(x).sliced(2, begin, end);
+}
+
+/// [1, heads, T, width] random numbers. Wild: some rows are larger, by a factor of up to `most`.
+template <class T>
+Tensor<T> random_rows(Index heads, Index length, Index width, std::uint64_t seed, bool wild, double most) {
+  Tensor<T> x({1, heads, length, width});
+  Random random(seed);
+  for (Index h = 0; h < heads; ++h) {
+    for (Index i = 0; i < length; ++i) {
+      const double factor = wild && random.below(5) == 0 ? std::pow(most, random.unit()) : 1;
+      for (Index d = 0; d < width; ++d) row_of(x, h, i)[d] = number_as<T>(factor * random.symmetric());
+    }
+  }
+  return x;
+}
+
+template <class T>
+struct Sequence {
+  using Sum = Accumulator<T>;
+  static constexpr Index kHeads = 2;  // of keys and values
+  Row row;
+  Tensor<T> q, k, v;
+  Tensor<Sum> sinks{{kHeads * row.group}}, bias{{1, 1, 1, row.length}};
+
+  explicit Sequence(const Row& r, std::uint64_t seed = 1)
+      : row(r),
+        q(random_rows<T>(kHeads * r.group, r.length, r.head_dim, seed, r.wild, 300)),
+        k(random_rows<T>(kHeads, r.length, r.head_dim, seed + 1, r.wild, 30)),
+        v(random_rows<T>(kHeads, r.length, r.v_head_dim, seed + 2, r.wild, 1e4)) {
+    Random random(seed + 3);
+    for (Sum& x : sinks.span()) x = static_cast<Sum>(random.symmetric());
+    for (Sum& x : bias.span()) x = random.below(9) == 0 ? -std::numeric_limits<Sum>::infinity() : Sum(random.symmetric());
+  }
+
+  /// Options of a call that sees the first `keys` keys.
+  AttentionOptions options(Index keys) const {
+    AttentionOptions o{.mask = row.mask, .softcap = row.softcap, .bits = Bits::kInvariant};
+    if (row.sinks) o.sinks = SinkView(View<const Sum, 1>(sinks));
+    if (row.bias) o.bias = BiasView(View<const Sum, 4>(bias.data(), {1, 1, 1, keys}));
+    if (row.alibi) o.position_bias = PositionBias::alibi(alibi_slopes(kHeads * row.group), Align::kBottomRight);
+    return o;
+  }
+};
+
+/// out and lse of queries [begin, end), on `keys_and_values`: two views or a KeyValue.
+template <class T>
+struct Rows {
+  Tensor<T> out;
+  Tensor<Accumulator<T>> lse;
+
+  template <class... KeysAndValues>
+  Rows(const Sequence<T>& s, Index begin, Index end, Context& context, const KeysAndValues&... keys_and_values)
+      : out({1, s.q.size(1), end - begin, s.row.v_head_dim}), lse({1, s.q.size(1), end - begin}) {
+    attention_forward(tokens(s.q, begin, end), keys_and_values..., {.out = out, .lse = lse}, s.options(end), context);
+  }
+};
+
+template <class T>
+Rows<T> dense_rows(const Sequence<T>& s, Index begin, Index end, Context& context) {
+  return Rows<T>(s, begin, end, context, tokens(s.k, 0, end), tokens(s.v, 0, end));
+}
+
+/// The same bits, or both NaN.
+template <class T>
+bool same_number(T a, T b) {
+  return std::memcmp(&a, &b, sizeof(T)) == 0 || (std::isnan(number_as<double>(a)) && std::isnan(number_as<double>(b)));
+}
+
+/// Expects that rows of `part`, which begin at query `begin` of `whole`, are the same.
+template <class T>
+void expect_rows(const Rows<T>& part, const Rows<T>& whole, Index begin) {
+  const Index heads = part.out.size(1), count = part.out.size(2), width = part.out.size(3);
+  int wrong = 0;
+  for (Index h = 0; h < heads; ++h) {
+    for (Index i = 0; i < count; ++i) {
+      const bool same =
+          std::equal(row_of(part.out, h, i), row_of(part.out, h, i) + width, row_of(whole.out, h, begin + i), same_number<T>) &&
+          same_number(part.lse.data()[h * count + i], whole.lse.data()[h * whole.out.size(2) + begin + i]);
+      if (!same && wrong++ < 3) ADD_FAILURE() << "head " << h << ", query " << begin + i << " of " << count;
+    }
+  }
+}
+
+TYPED_TEST(Invariant, ChunksOfAnySizeAreTheWhole) {
+  using T = TypeParam;
+  for (const Row& row : rows()) {
+    SCOPED_TRACE(row.name);
+    const Sequence<T> s(row);
+    for_each_isa(1, [&](Context& context) {
+      const Rows<T> whole = dense_rows(s, 0, row.length, context);
+      for (const Index chunk : {1, 7, 64, 131}) {
+        SCOPED_TRACE("chunks of " + std::to_string(chunk));
+        for (Index begin = 0; begin < row.length; begin += chunk) {
+          const Index end = std::min(begin + chunk, row.length);
+          expect_rows(dense_rows(s, begin, end, context), whole, begin);
+        }
+      }
+    });
+  }
+}
+
+TYPED_TEST(Invariant, EveryCacheIsTheWhole) {
+  using T = TypeParam;
+  for (const Row& row : rows()) {
+    SCOPED_TRACE(row.name);
+    const Sequence<T> s(row);
+    const Index last = row.length - 40;  // the rows that are computed one by one
+    for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages1, CacheKind::kPages16, CacheKind::kPages100}) {
+      SCOPED_TRACE(cache_name(kind));
+      for_each_isa(2, [&](Context& context) {
+        const Rows<T> whole = dense_rows(s, 0, row.length, context);
+        KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, row.head_dim, row.v_head_dim, row.length);
+        for (Index begin = 0, end; begin < row.length; begin = end) {
+          end = begin < last ? std::min(begin + 57, last) : begin + 1;
+          cache.append(tokens(s.k, begin, end), tokens(s.v, begin, end));
+          expect_rows(Rows<T>(s, begin, end, context, cache.key_value()), whole, begin);
+        }
+      });
+    }
+  }
+}
+
+/// A cache of bf16 holds what bf16 tensors hold.
+TEST(InvariantStorage, ABf16CacheIsTheRoundedWhole) {
+  for (const Row& row : rows()) {
+    SCOPED_TRACE(row.name);
+    Sequence<float> s(row);
+    for (Tensor<float>* x : {&s.k, &s.v}) {
+      for (float& number : x->span()) number = static_cast<float>(BFloat16(number));
+    }
+    for_each_isa(2, [&](Context& context) {
+      const Rows<float> whole = dense_rows(s, 0, row.length, context);
+      KVCache cache = empty_cache(CacheKind::kPages16, CacheStorage::kBF16, 1, 2, row.head_dim, row.v_head_dim, row.length);
+      for (Index begin = 0, end; begin < row.length; begin = end) {
+        end = std::min(begin + (begin % 3 == 0 ? 1 : 5), row.length);
+        cache.append(tokens(s.k, begin, end), tokens(s.v, begin, end));
+        expect_rows(Rows<float>(s, begin, end, context, cache.key_value()), whole, begin);
+      }
+    });
+  }
+}
+
+TYPED_TEST(Invariant, ARingIsTheWindow) {
+  using T = TypeParam;
+  const Row row{"ring", 2,  200,
+                16,     16, Mask::causal(Align::kBottomRight) & (Mask::window(39, -1, Align::kBottomRight) | Mask::first(2))};
+  const Sequence<T> s(row);
+  for_each_isa(2, [&](Context& context) {
+    const Rows<T> whole = dense_rows(s, 0, row.length, context);
+    KVCache ring = empty_cache(CacheKind::kRing, kStorageOf<T>, 1, 2, 16, 16, row.length, 40, 9, 2);
+    for (Index begin = 0, end; begin < row.length; begin = end) {
+      end = std::min(begin + (begin % 2 == 0 ? 1 : 9), row.length);
+      ring.append(tokens(s.k, begin, end), tokens(s.v, begin, end));
+      expect_rows(Rows<T>(s, begin, end, context, ring.key_value()), whole, begin);
+    }
+  });
+}
+
+/// Any rows that are not neighbours, each under its own row of a mask: what lies beside a row does not matter.
+TYPED_TEST(Invariant, AnyRowsTogetherAreEachAlone) {
+  using T = TypeParam;
+  constexpr Index kv_len = 300, count = 70;
+  const Row row{"dense", 2, kv_len, 16, 16, {}};
+  const Sequence<T> s(row);
+  Tensor<std::uint8_t> keep({1, 1, count, kv_len});
+  Random random(9);
+  for (Index i = 0; i < count; ++i) {
+    const Index begin = random.below(kv_len), end = begin + 1 + random.below(kv_len - begin), gap = 1 + random.below(4);
+    for (Index j = begin; j < end; ++j) row_of(keep, 0, i)[j] = random.below(gap) == 0;
+  }
+  const View<const T, 4> q = tokens(s.q, 0, count), k = s.k, v = s.v;
+  for_each_isa(2, [&](Context& context) {
+    const auto compute = [&](Index begin, Index end) {
+      const View<const std::uint8_t, 4> mask = tokens(keep, begin, end);
+      Tensor<T> out({1, 4, end - begin, 16});
+      attention_forward(View<const T, 4>(q.sliced(2, begin, end)), k, v, {.out = out},
+                        {.mask = Mask::keep(mask), .bits = Bits::kInvariant}, context);
+      return out;
+    };
+    const Tensor<T> whole = compute(0, count);
+    for (Index i = 0; i < count; ++i) {
+      const Tensor<T> alone = compute(i, i + 1);
+      for (Index h = 0; h < 4; ++h) {
+        EXPECT_EQ(std::memcmp(row_of(alone, h, 0), row_of(whole, h, i), 16 * sizeof(T)), 0) << "head " << h << " query " << i;
+      }
+    }
+  });
+}
+
+/// The pairwise list within the bounds of every other call.
+TYPED_TEST(Invariant, IsWithinTheBounds) {
+  using T = TypeParam;
+  Worst worst;
+  const std::vector<AttentionCase> all = pairwise_cases();
+  for (std::size_t n = 0; n < all.size(); n += 5) {
+    SCOPED_TRACE(all[n].name());
+    Problem<T> problem(all[n]);
+    problem.options.bits = Bits::kInvariant;
+    const Expectation<T> expectation(problem);
+    for_each_isa(2, [&](Context& context) {
+      Result<T> result(problem);
+      result.run_forward(problem, context);
+      EXPECT_TRUE(expectation.holds_forward(result, all[n].name() + " " + std::string(isa_name(context.isa())), worst));
+      EXPECT_TRUE(result.sentinels_intact());
+    });
+  }
+  worst.print("invariant");
+}
+
+TYPED_TEST(Invariant, RaggedBatchesAndThreadsAreEachAlone) {
+  using T = TypeParam;
+  for (const Row& row : rows()) {
+    if (row.bias || row.alibi) continue;  // differ per sequence
+    SCOPED_TRACE(row.name);
+    const Sequence<T> s(row);
+    const std::vector<Index> lengths = {1, 90, row.length, 64, 17};
+    std::vector<Index> offsets = {0};
+    for (const Index length : lengths) offsets.push_back(offsets.back() + length);
+    const Index total = offsets.back(), heads = s.q.size(1);
+    Tensor<T> q({total, heads, row.head_dim}), k({total, 2, row.head_dim}), v({total, 2, row.v_head_dim});
+    const auto take = [&](const Tensor<T>& from, Tensor<T>& to) {
+      for (std::size_t n = 0; n < lengths.size(); ++n) {
+        for (Index t = 0; t < lengths[n]; ++t) {
+          for (Index h = 0; h < from.size(1); ++h) {
+            for (Index d = 0; d < from.size(3); ++d)
+              to.data()[((offsets[n] + t) * from.size(1) + h) * from.size(3) + d] = row_of(from, h, t)[d];
+          }
+        }
+      }
+    };
+    take(s.q, q);
+    take(s.k, k);
+    take(s.v, v);
+    for_each_isa(3, [&](Context& context) {
+      Context one({.threads = 1, .isa = context.isa()});
+      Tensor<T> out({total, heads, row.v_head_dim});
+      attention_varlen_forward(View<const T, 3>(q), View<const T, 3>(k), View<const T, 3>(v), {.out = out}, {offsets, offsets},
+                               s.options(row.length), context);
+      for (std::size_t n = 0; n < lengths.size(); ++n) {
+        const Rows<T> alone = dense_rows(s, 0, lengths[n], one);
+        for (Index t = 0; t < lengths[n]; ++t) {
+          for (Index h = 0; h < heads; ++h) {
+            const T* const together = out.data() + ((offsets[n] + t) * heads + h) * row.v_head_dim;
+            EXPECT_TRUE(std::equal(together, together + row.v_head_dim, row_of(alone.out, h, t), same_number<T>))
+                << "sequence " << n << " token " << t << " head " << h;
+          }
+        }
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,116 @@
+// Bits::kInvariant in a context: a row of a Linear, a norm or a layer has one set of bits among any number of rows, and a step
+// over a cache those of the whole sequence. Not: attention (attention/invariant_test.cc), a whole model (lm/invariant_test.cc).
+#include <gtest/gtest.h>
+
+#include "nn/rows/rms_norm.h"
+#include "nn_support.h"
+#include "support/isas.h"
+
+namespace qkv {
+namespace {
+
+using test::random_tensor;
+
+/// body(context) for each instruction set, in bits that do not depend on the number of rows.
+template <class Body>
+void for_each_invariant(int threads, const Body& body) {
+  for (const Isa isa : test::tested_isas()) {
+    SCOPED_TRACE(std::string(isa_name(isa)));
+    Context context({.threads = threads, .isa = isa, .bits = Bits::kInvariant});
+    context.impl().region_flops = 0;
+    body(context);
+  }
+}
+
+template <class T>
+Tensor<T> converted(const Tensor<float>& x) {
+  Tensor<T> to(x.sizes());
+  for (Index n = 0; n < x.count(); ++n) to.data()[n] = T(x.data()[n]);
+  return to;
+}
+
+/// Rows of `whole`, from `row` on, are those of `part`.
+template <class T>
+void expect_rows(const Tensor<T>& part, const Tensor<T>& whole, Index row) {
+  const Index width = whole.size(1), count = part.size(0) * width;
+  EXPECT_EQ(std::memcmp(part.data(), whole.data() + row * width, static_cast<std::size_t>(count) * sizeof(T)), 0)
+      << part.size(0) << " rows from " << row << " on, width " << width;
+}
+
+/// Depths around a block of 512, with and without a bias.
+template <class T>
+void check_linear() {
+  for (const Index depth : {1, 20, 512, 513, 1100}) {
+    for (const bool bias : {false, true}) {
+      const nn::Linear linear({.in_features = depth, .out_features = 37, .bias = bias, .seed = 3});
+      const Tensor<T> x = converted<T>(random_tensor({70, depth}, 4));
+      for_each_invariant(2, [&](Context& context) {
+        Tensor<T> whole({70, 37});
+        linear.forward(View<const T, 2>(x), View<T, 2>(whole), context);
+        for (const Index rows : {1, 2, 3, 7, 8, 9, 15, 16, 17, 33, 64}) {
+          for (const Index begin : {Index{0}, 70 - rows}) {
+            Tensor<T> part({rows, 37});
+            linear.forward(View<const T, 2>(x).sliced(0, begin, begin + rows), View<T, 2>(part), context);
+            expect_rows(part, whole, begin);
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(InvariantRows, Linear) { check_linear<float>(); }
+TEST(InvariantRows, LinearInBf16) { check_linear<BFloat16>(); }
+
+TEST(InvariantRows, Norms) {
+  const nn::LayerNorm layer_norm({.embed_dim = 45});
+  const Tensor<float> x = random_tensor({70, 45}, 4);
+  const Tensor<float> weight = random_tensor({45}, 5);
+  for_each_invariant(2, [&](Context& context) {
+    const auto check = [&](const auto& norm) {
+      Tensor<float> whole({70, 45});
+      norm(View<const float, 2>(x), View<float, 2>(whole));
+      for (Index row = 0; row < 70; ++row) {
+        Tensor<float> alone({1, 45});
+        norm(View<const float, 2>(x).sliced(0, row, row + 1), View<float, 2>(alone));
+        expect_rows(alone, whole, row);
+      }
+    };
+    check([&](View<const float, 2> from, View<float, 2> to) { layer_norm.forward(from, to, context); });
+    check([&](View<const float, 2> from, View<float, 2> to) {
+      const std::array<Index, 4> sizes = {1, 1, from.size(0), from.size(1)};
+      nn::rms_norm_forward<float>(View<const float, 4>(from.data(), sizes), weight.data(), 1e-6,
+                                  View<float, 4>(to.data(), sizes), context);
+    });
+  });
+}
+
+TEST(InvariantLayer, StepsAreTheWholeSequence) {
+  constexpr Index kDim = 48, kLength = 150;
+  nn::GroupedQueryAttention layer({.embed_dim = kDim,
+                                   .num_heads = 4,
+                                   .num_kv_heads = 2,
+                                   .head_dim = 20,
+                                   .qk_norm = nn::QkNorm::kHead,
+                                   .rotary = RotaryOptions{},
+                                   .causal = true,
+                                   .seed = 4});
+  test::randomise(layer, 5);
+  const Tensor<float> x = random_tensor({1, kLength, kDim}, 6);
+  for_each_invariant(2, [&](Context& context) {
+    Tensor<float> whole({kLength, kDim});
+    layer.forward_into(x, View<float, 3>(whole.data(), {1, kLength, kDim}), {.context = &context}, nullptr);
+    KVCache cache({.num_kv_heads = 2, .head_dim = 20, .capacity = kLength}, context);
+    nn::StepMemory memory;
+    for (Index begin = 0, end; begin < kLength; begin = end) {
+      end = std::min(begin + (begin < 60 ? Index{7} : Index{1}), kLength);
+      Tensor<float> part({end - begin, kDim});
+      layer.step(View<const float, 3>(x).sliced(1, begin, end), View<float, 3>(part.data(), {1, end - begin, kDim}), cache,
+                 memory, {}, context);
+      expect_rows(part, whole, begin);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace qkv
