@@ -85,7 +85,9 @@ TEST(InvariantRows, Norms) {
   });
 }
 
-TEST(InvariantLayer, StepsAreTheWholeSequence) {
+/// In chunks and then token by token, over a cache of the layer's own type.
+template <class T>
+void check_steps(CacheStorage storage) {
   constexpr Index kDim = 48, kLength = 150;
   nn::GroupedQueryAttention layer({.embed_dim = kDim,
                                    .num_heads = 4,
@@ -96,21 +98,24 @@ TEST(InvariantLayer, StepsAreTheWholeSequence) {
                                    .causal = true,
                                    .seed = 4});
   test::randomise(layer, 5);
-  const Tensor<float> x = random_tensor({1, kLength, kDim}, 6);
+  const Tensor<T> x = converted<T>(random_tensor({1, kLength, kDim}, 6));
   for_each_invariant(2, [&](Context& context) {
-    Tensor<float> whole({kLength, kDim});
-    layer.forward_into(x, View<float, 3>(whole.data(), {1, kLength, kDim}), {.context = &context}, nullptr);
-    KVCache cache({.num_kv_heads = 2, .head_dim = 20, .capacity = kLength}, context);
-    nn::StepMemory memory;
+    Tensor<T> whole({kLength, kDim});
+    layer.forward_into(View<const T, 3>(x), View<T, 3>(whole.data(), {1, kLength, kDim}), {.context = &context}, nullptr);
+    KVCache cache({.num_kv_heads = 2, .head_dim = 20, .storage = storage, .capacity = kLength}, context);
+    nn::StepMemoryOf<T> memory;
     for (Index begin = 0, end; begin < kLength; begin = end) {
       end = std::min(begin + (begin < 60 ? Index{7} : Index{1}), kLength);
-      Tensor<float> part({end - begin, kDim});
-      layer.step(View<const float, 3>(x).sliced(1, begin, end), View<float, 3>(part.data(), {1, end - begin, kDim}), cache,
-                 memory, {}, context);
+      Tensor<T> part({end - begin, kDim});
+      layer.step(View<const T, 3>(x).sliced(1, begin, end), View<T, 3>(part.data(), {1, end - begin, kDim}), cache, memory, {},
+                 context);
       expect_rows(part, whole, begin);
     }
   });
 }
+
+TEST(InvariantLayer, StepsAreTheWholeSequence) { check_steps<float>(CacheStorage::kF32); }
+TEST(InvariantLayer, StepsInBf16AreTheWholeSequence) { check_steps<BFloat16>(CacheStorage::kBF16); }
 
 }  // namespace
 }  // namespace qkv

@@ -50,10 +50,13 @@ struct AttentionLayerConfig {
 class GroupedQueryAttention;
 
 /// Workspace of AttentionLayer::step, owned by the caller; reused from step to step it does not allocate.
-struct StepMemory {
-  Tensor<float> projected, attended;  // [B, n, P], [B, n, W]
-  std::vector<Index> positions;       // [B]: position of each sequence's first new token
+template <class T>
+struct StepMemoryOf {
+  Tensor<T> projected, attended;  // [B, n, P], [B, n, W]
+  std::vector<Index> positions;   // [B]: position of each sequence's first new token
 };
+using StepMemory = StepMemoryOf<float>;
+using Bf16StepMemory = StepMemoryOf<BFloat16>;
 
 class QKV_API AttentionLayer : public Layer {
  public:
@@ -89,12 +92,18 @@ class QKV_API AttentionLayer : public Layer {
   void project(View<const float, 3> x, View<float, 3> projected, Context& context = Context::default_context(),
                const RotaryPositions& positions = {}) const;
   void project_output(View<const float, 3> attended, View<float, 3> y, Context& context = Context::default_context()) const;
+  void project(View<const BFloat16, 3> x, View<BFloat16, 3> projected, Context& context = Context::default_context(),
+               const RotaryPositions& positions = {}) const;
+  void project_output(View<const BFloat16, 3> attended, View<BFloat16, 3> y,
+                      Context& context = Context::default_context()) const;
 
   /// The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim], B the cache's sequences. Appends
   /// their keys and values (rotary positions continue from each sequence's length); each token attends to all keys up to its
   /// own that `mask` keeps. Prefill is a step of many tokens. No dropout, no backward. Every error before the append, such as
   /// CacheFullError, leaves the cache unchanged; after it only attention_forward's errors about the mask can be thrown.
   void step(View<const float, 3> x, View<float, 3> y, KVCache& cache, StepMemory& memory, const Mask& mask = {},
+            Context& context = Context::default_context()) const;
+  void step(View<const BFloat16, 3> x, View<BFloat16, 3> y, KVCache& cache, Bf16StepMemory& memory, const Mask& mask = {},
             Context& context = Context::default_context()) const;
 
   /// Copies the parameters of a layer of the same sizes; names stay. OptionError when only one of the two has a parameter.
@@ -129,6 +138,13 @@ class QKV_API AttentionLayer : public Layer {
   void backward_of(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context);
   template <class T>
   void output_of(View<const T, 3> attended, View<T, 3> y, Context& context) const;
+  template <class T>
+  void project_of(View<const T, 3> x, View<T, 3> projected, Context& context, const RotaryPositions& positions) const;
+  template <class T>
+  void project_output_of(View<const T, 3> attended, View<T, 3> y, Context& context) const;
+  template <class T>
+  void step_of(View<const T, 3> x, View<T, 3> y, KVCache& cache, StepMemoryOf<T>& memory, const Mask& mask,
+               Context& context) const;
   void backward_projection(View<const float, 3> x, View<const float, 3> dprojected, View<float, 3> dx, Context& context);
   /// q, k or v (part 0, 1, 2) of projected [B, T, P], as [B, H, T, D].
   template <class T>

@@ -7,7 +7,7 @@ sizes. x is float32 or bfloat16, and y as x. On bfloat16, what lies between proj
 float32 and rounded once. Parameters and their gradients are float32; parameters are rounded as they are read, so those of a
 bfloat16 file are read exactly. Parameters start as torch.nn.Linear's, uniform +-1/sqrt(fan_in), from ``seed``. Dropout acts in
 training mode only.
-Not supported: cross-attention, other element types (``qkv.attention`` has both); bfloat16 in ``step``.
+Not supported: cross-attention, other element types (``qkv.attention`` has both).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .._options import build_mask
 from .._tensors import entries_of
 from ..kv_cache import KVCache
 from ..rotary import Rotary
-from ._module import Module, Saved, operand, require_f32, require_f32_or_bf16
+from ._module import Module, Saved, operand, require_f32_or_bf16
 
 __all__ = ["Layer", "load_layer"]
 
@@ -190,12 +190,13 @@ class Layer(Module):
         return KVCache(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim, sequences=sequences, **options)
 
     def step(self, x: Any, cache: KVCache, *, mask: Any = None) -> Any:
-        """The next n tokens of every sequence of a cache: x [B, n, E] -> y [B, n, output_dim]; prefill is a step with large n.
+        """The next n tokens of every sequence of a cache: x [B, n, E], float32 or bfloat16, -> y [B, n, output_dim] of the same
+        type; prefill is a step with large n.
 
         Their keys and values are appended; each token attends to all up to itself. No dropout is applied, no backward kept.
         """
-        require_f32(x, "x", f"{type(self).__name__}.step")
-        y = empty(x, (*x.shape[:-1], self.output_dim), "float32")
+        dtype = require_f32_or_bf16(x, "x", f"{type(self).__name__}.step")
+        y = empty(x, (*x.shape[:-1], self.output_dim), dtype)
         made = build_mask(4, mask=mask)
         self._core.step(
             operand(x, "x"), operand(y, "y"), cache._core, _nn.StepMemory(), None if made is None else made._core

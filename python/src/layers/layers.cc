@@ -148,6 +148,7 @@ void backward(nn::Layer& layer, nb::handle dy, SavedObject& saved, nb::handle dx
 
 struct StepObject {
   nn::StepMemory memory;
+  nn::Bf16StepMemory bf16_memory;  // of a step on bf16
 };
 
 void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, StepObject& work, const MaskObject* mask) {
@@ -156,8 +157,18 @@ void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, St
   if (attention == nullptr) throw UnsupportedError("[nn.Layer.step] this layer has no keys and values to cache");
   const Array xa(kName, "x", x), ya(kName, "y", y);
   const Mask none;
-  const Computation call;
-  attention->step(xa, ya, cache, work.memory, mask == nullptr ? none : mask->mask, *call.context);
+  const Mask& hides = mask == nullptr ? none : mask->mask;
+  if (xa.type() == Type::kBF16) {
+    const View<const BFloat16, 3> from = xa;
+    const View<BFloat16, 3> to = ya;
+    const Computation call;
+    attention->step(from, to, cache, work.bf16_memory, hides, *call.context);
+  } else {
+    const View<const float, 3> from = xa;
+    const View<float, 3> to = ya;
+    const Computation call;
+    attention->step(from, to, cache, work.memory, hides, *call.context);
+  }
 }
 
 nn::AttentionLayer& attention_layer(const char* function, nn::Layer& layer) {

@@ -117,6 +117,21 @@ def test_types_of_a_layer() -> None:
         nn.AveragePooling()(half(1, 3, 8))
 
 
+def test_steps_are_the_whole_sequence() -> None:
+    layer = nn.GroupedQueryAttention(48, 4, 2, causal=True, seed=3)
+    x = half(1, 1, 30, 48)
+    qkv.set_bits("invariant")
+    try:
+        cache, whole, begin = layer.cache(capacity=30, storage="bfloat16"), layer(x), 0
+        for count in (11, 1, 1, 7, *(1,) * 10):
+            y = layer.step(x[:, begin : begin + count], cache)
+            assert y.dtype == BF16
+            np.testing.assert_array_equal(y, whole[:, begin : begin + count])
+            begin += count
+    finally:
+        qkv.set_bits("fast")
+
+
 def test_linear_rounds_its_weights() -> None:
     linear, saved = nn.Linear(24, 7, seed=5), nn.Saved()
     x, dy = half(1, 5, 24), half(2, 5, 7)

@@ -28,17 +28,6 @@ Tensor<float> ones(Index count) {
 /// column would map to a few cache sets. Products with the transpose of such rows take 2 % less time.
 Index row_padding(Index columns) { return columns % 512 == 0 ? 16 : 0; }
 
-/// The weights of a projection as products of T read them.
-template <class T>
-LinearWeights<T> weights_of(const Tensor<float>& weight, const Tensor<float>& bias) {
-  const float* added = bias.count() == 0 ? nullptr : bias.data();
-  if constexpr (std::is_same_v<T, float>) {
-    return {weight, added};
-  } else {
-    return {{}, added, weight};
-  }
-}
-
 }  // namespace
 
 AttentionLayer::AttentionLayer(const AttentionLayerConfig& config) : config_(config), merged_(config.merged) {
@@ -141,28 +130,6 @@ void AttentionLayer::make_gradients() {
   out_bias_gradient_ = zeros_like(out_bias_);
   q_norm_gradient_ = zeros_like(q_norm_);
   k_norm_gradient_ = zeros_like(k_norm_);
-}
-
-void AttentionLayer::project(View<const float, 3> x, View<float, 3> projected, Context& context,
-                             const RotaryPositions& positions) const {
-  check<ShapeError>(x.size(2) == config_.embed_dim && projected.size(0) == x.size(0) && projected.size(1) == x.size(1) &&
-                        projected.size(2) == projected_width(),
-                    config_.type, "x must be [B, T, ", config_.embed_dim, "] and projected [B, T, ", projected_width(),
-                    "]: got ", x, " and ", projected);
-  check_rows(config_.type, "x", x);
-  check_rows(config_.type, "projected", projected);
-  linear_forward(x, weights_of<float>(in_weight_, in_bias_), projected, context);
-  position(projected, positions, context);
-}
-
-void AttentionLayer::project_output(View<const float, 3> attended, View<float, 3> y, Context& context) const {
-  check<ShapeError>(attended.size(2) == config_.width && y.size(0) == attended.size(0) && y.size(1) == attended.size(1) &&
-                        y.size(2) == output_dim(),
-                    config_.type, "attended must be [B, T, ", config_.width, "] and y [B, T, ", output_dim(), "]: got ",
-                    attended, " and ", y);
-  check_rows(config_.type, "attended", attended);
-  check_rows(config_.type, "y", y);
-  output_of(attended, y, context);
 }
 
 template <class T>
@@ -297,6 +264,8 @@ View<const T, 3> AttentionLayer::backward_projected(View<const T, 3> dy, SavedOf
 #define QKV_DEFINE(T)                                                                                                   \
   template void AttentionLayer::forward_projected(View<T, 3>, const ForwardOptions&, SavedOf<T>&) const;                \
   template View<const T, 3> AttentionLayer::backward_projected(View<const T, 3>, SavedOf<T>&, Context&);                \
+  template void AttentionLayer::position(View<T, 3>, const RotaryPositions&, Context&) const;                           \
+  template void AttentionLayer::output_of(View<const T, 3>, View<T, 3>, Context&) const;                                \
   void AttentionLayer::forward_into(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) \
       const {                                                                                                           \
     forward_of(x, y, options, saved);                                                                                   \

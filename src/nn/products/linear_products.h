@@ -1,5 +1,5 @@
 // The three products of a linear map, cut into tiles over the context's threads. No cut changes a sum, so results are
-// bit-identical for any number of threads, and a row's for any number of rows beside it. Not: checks (the layers' job),
+// bit-identical for any number of threads, and in bf16, or with Bits::kInvariant, a row's for any number of rows beside it. Not: checks (the layers' job),
 // storage.
 //
 // Shapes: M rows (tokens), K inputs, N outputs. Views have last stride 1 and any row stride.
@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "qkv/context.h"
+#include "qkv/tensor.h"
 #include "qkv/view.h"
 
 namespace qkv::inline v0::nn {
@@ -21,6 +22,17 @@ struct LinearWeights {
 
   Index columns() const { return wide.is_null() ? weight.size(1) : wide.size(1); }
 };
+
+/// Parameters [N, K] and [N] (empty: no bias), which are floats, as products of T read them.
+template <class T>
+LinearWeights<T> weights_of(const Tensor<float>& weight, const Tensor<float>& bias) {
+  const float* added = bias.count() == 0 ? nullptr : bias.data();
+  if constexpr (std::is_same_v<T, float>) {
+    return {weight, added};
+  } else {
+    return {{}, added, weight};
+  }
+}
 
 struct LinearGradients {
   View<float, 2> dweight;  // [N, K], added to
