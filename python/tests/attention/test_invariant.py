@@ -23,9 +23,7 @@ def invariant() -> Iterator[None]:
 
 def tensors(dtype: str = "float32") -> tuple[np.ndarray, ...]:
     numbers = np.random.default_rng(1)
-    return tuple(
-        numbers.standard_normal((1, heads, LENGTH, WIDTH)).astype(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)
-    )
+    return tuple(numbers.standard_normal((1, heads, LENGTH, WIDTH)).astype(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS))
 
 
 def decoded(storage: str | None, **options: str) -> np.ndarray:

@@ -53,9 +53,7 @@ class LinearOfQkv(torch.nn.Module):
 def generated(model: Any) -> tuple[Any, list[Any]]:
     """(ids [1, PROMPT + TOKENS], logits of each new token)."""
     prompt = torch.arange(3, 3 + PROMPT)[None]
-    made = model.generate(
-        prompt, max_new_tokens=TOKENS, do_sample=False, return_dict_in_generate=True, output_logits=True
-    )
+    made = model.generate(prompt, max_new_tokens=TOKENS, do_sample=False, return_dict_in_generate=True, output_logits=True)
     return made.sequences, [logits[0] for logits in made.logits]
 
 
