@@ -64,10 +64,16 @@ struct RotaryPositions {
 class QKV_API Rotary {
  public:
   explicit Rotary(Index head_dim, const RotaryOptions& options = {});
+  /// From tables of cosines and sines [positions, R / 2], which are copied and need not be those of angles (ONNX's
+  /// RotaryEmbedding, models that scale theirs). A call throws OptionError for a position that they do not have.
+  Rotary(Index head_dim, View<const float, 2> cosines, View<const float, 2> sines,
+         RotaryLayout layout = RotaryLayout::kHalfSplit);
+  Rotary(Index head_dim, View<const double, 2> cosines, View<const double, 2> sines,
+         RotaryLayout layout = RotaryLayout::kHalfSplit);
 
   Index head_dim() const { return head_dim_; }
-  Index rotary_dim() const { return 2 * static_cast<Index>(frequencies_.size()); }
-  /// Radians per position, [R / 2].
+  Index rotary_dim() const { return 2 * pairs_; }
+  /// Radians per position, [R / 2]; empty where there are tables.
   std::span<const double> frequencies() const { return frequencies_; }
   double attention_factor() const { return attention_factor_; }
 
@@ -81,7 +87,7 @@ class QKV_API Rotary {
   void forward(View<const Float16, 4> x, View<Float16, 4> y, const RotaryPositions& positions = {},
                Context& context = Context::default_context()) const;
 
-  /// Computes dx from dy: the inverse rotation, times the attention factor. dx may be dy itself.
+  /// Computes dx from dy: the inverse rotation, times the attention factor; with tables the transposed map. dx may be dy itself.
   void backward(View<const float, 4> dy, View<float, 4> dx, const RotaryPositions& positions = {},
                 Context& context = Context::default_context()) const;
   void backward(View<const double, 4> dy, View<double, 4> dx, const RotaryPositions& positions = {},
@@ -94,7 +100,9 @@ class QKV_API Rotary {
  private:
   Index head_dim_;
   RotaryLayout layout_;
-  std::vector<double> frequencies_;  // [R / 2]
+  Index pairs_;                      // R / 2
+  std::vector<double> frequencies_;  // [R / 2], or empty
+  std::vector<double> tables_;       // [positions, 2, R / 2]: cosines, sines; or empty
   double attention_factor_ = 1;
 };
 

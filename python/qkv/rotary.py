@@ -30,16 +30,34 @@ class Rotary:
         scaling: "none", "linear", "ntk", "yarn", "llama3", with factor, original_context and their own numbers (qkv/rotary.h).
     """
 
+    _tables: list[np.ndarray] | None = None
+
     def __init__(self, head_dim: int, **options: Any) -> None:
         self._arguments = (head_dim, options)
         self._options = rotary_options(options)
         self._core = _core.Rotary(head_dim, self._options)
 
+    @classmethod
+    def from_tables(cls, cosines: Any, sines: Any, *, head_dim: int = 0, interleaved: bool = False) -> Rotary:
+        """From tables [positions, R / 2], which need not be those of angles; head_dim 0: R. A position that they do not have is
+        an OptionError."""
+        tables = [np.ascontiguousarray(table, dtype=np.float64) for table in (cosines, sines)]
+        if tables[0].ndim != 2:
+            raise ValueError(f"[Rotary.from_tables] cosines and sines must be [positions, R / 2]: got {list(tables[0].shape)}")
+        made = cls.__new__(cls)
+        made._arguments = (head_dim or 2 * tables[0].shape[1], {"interleaved": interleaved})
+        made._tables = tables
+        made._core = _core.Rotary.from_tables(made._arguments[0], *tables, interleaved)
+        return made
+
     def __repr__(self) -> str:
+        if self._tables is not None:
+            shape = list(self._tables[0].shape)
+            return f"Rotary.from_tables({shape}, {shape}, head_dim={self._arguments[0]}, {self._arguments[1]})"
         return f"Rotary({', '.join([str(self._arguments[0]), *(f'{n}={v!r}' for n, v in self._arguments[1].items())])})"
 
     def __reduce__(self) -> Any:
-        return _made_again, self._arguments
+        return _made_again, (*self._arguments, self._tables)
 
     @property
     def frequencies(self) -> np.ndarray:
@@ -72,6 +90,6 @@ def rotary_options(options: Mapping[str, Any]) -> Any:
     return _core.RotaryOptions(**options)
 
 
-def _made_again(head_dim: int, options: dict[str, Any]) -> Rotary:
+def _made_again(head_dim: int, options: dict[str, Any], tables: list[np.ndarray] | None = None) -> Rotary:
     """What pickle calls."""
-    return Rotary(head_dim, **options)
+    return Rotary(head_dim, **options) if tables is None else Rotary.from_tables(*tables, head_dim=head_dim, **options)

@@ -130,6 +130,61 @@ TEST(Rotary, ScaledFrequencies) {
             0.5);
 }
 
+/// Cosines and sines of the angles as tables give the same bits; any numbers give a map whose backward is its transpose.
+TYPED_TEST(RotaryTyped, TablesAreTheirAngles) {
+  using T = TypeParam;
+  constexpr Index kPositions = 40, kPairs = 5, kDim = 12;
+  for (const RotaryLayout layout : {RotaryLayout::kHalfSplit, RotaryLayout::kInterleaved}) {
+    const Rotary by_angle(kDim, {.rotary_dim = 2 * kPairs, .layout = layout});
+    Tensor<double> cosines({kPositions, kPairs}), sines(cosines.sizes());
+    for (Index n = 0; n < cosines.count(); ++n) {
+      const double angle = static_cast<double>(n / kPairs) * by_angle.frequencies()[static_cast<std::size_t>(n % kPairs)];
+      cosines.data()[n] = std::cos(angle);
+      sines.data()[n] = std::sin(angle);
+    }
+    const Rotary by_table(kDim, View<const double, 2>(cosines), View<const double, 2>(sines), layout);
+    EXPECT_EQ(by_table.rotary_dim(), 2 * kPairs);
+    const Tensor<T> x = random_heads<T>({2, 3, 7, kDim});
+    const Index ids[] = {39, 0, 3, 3, 17, 20, 1};
+    for (const RotaryPositions& positions : {RotaryPositions{.offset = 33}, RotaryPositions{.ids = {ids, {1, 7}}}}) {
+      Tensor<T> expected(x.sizes()), got(x.sizes());
+      by_angle.forward(x, expected, positions);
+      by_table.forward(x, got, positions);
+      EXPECT_TRUE(same_bits(got, expected));
+      by_angle.backward(x, expected, positions);
+      by_table.backward(x, got, positions);
+      EXPECT_TRUE(same_bits(got, expected));
+    }
+    Tensor<T> y(x.sizes());
+    EXPECT_THROW(by_table.forward(x, y, {.offset = 34}), OptionError);
+    EXPECT_THROW(by_table.forward(x, y, {.offset = -1}), OptionError);
+    const View<const double, 2> narrow = View<const double, 2>(sines).sliced(1, 0, 4);
+    EXPECT_THROW(Rotary(kDim, View<const double, 2>(cosines), narrow), ShapeError);
+    EXPECT_THROW(Rotary(8, View<const double, 2>(cosines), View<const double, 2>(sines)), OptionError);
+  }
+}
+
+TEST(Rotary, TablesOfAnyNumbersHaveATranspose) {
+  Tensor<float> cosines({9, 4}), sines({9, 4});
+  for (Index n = 0; n < 36; ++n) {
+    cosines.data()[n] = static_cast<float>(n % 7) - 3;
+    sines.data()[n] = static_cast<float>(n % 5) / 2;
+  }
+  const Rotary rotary(8, View<const float, 2>(cosines), View<const float, 2>(sines));
+  const Tensor<double> x = random_heads<double>({1, 2, 9, 8});
+  Tensor<double> g(x.sizes()), y(x.sizes()), back(x.sizes());
+  for (Index n = 0; n < g.count(); ++n) g.data()[n] = std::sin(static_cast<double>(n));
+  rotary.forward(x, y);
+  rotary.backward(g, back);
+  double there = 0, again = 0, size = 0;
+  for (Index n = 0; n < g.count(); ++n) {
+    there += y.data()[n] * g.data()[n];
+    again += x.data()[n] * back.data()[n];
+    size += std::abs(y.data()[n] * g.data()[n]);
+  }
+  EXPECT_NEAR(there, again, 64 * std::numeric_limits<double>::epsilon() * size);
+}
+
 TEST(Rotary, RefusesWhatCannotBe) {
   EXPECT_THROW(Rotary(7), OptionError);
   EXPECT_THROW(Rotary(8, {.rotary_dim = 10}), OptionError);

@@ -295,6 +295,8 @@ def _rotary_options(rotary: Any) -> Any:
     if rotary is True:
         return core.RotaryOptions()
     if isinstance(rotary, Rotary):
+        if rotary._tables is not None:
+            raise core.UnsupportedError("[nn] a layer's rotary positions are angles: Rotary.from_tables is not supported in layers")
         return rotary._options
     if isinstance(rotary, Mapping):
         return core.RotaryOptions(**rotary)

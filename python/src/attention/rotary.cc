@@ -68,6 +68,12 @@ void bind_rotary(nb::module_& m) {
           nb::arg("high_frequency") = 4.0);
   nb::class_<Rotary>(m, "Rotary")
       .def(nb::init<Index, const RotaryOptions&>())
+      .def_static("from_tables",
+                  [](Index head_dim, nb::handle cosines, nb::handle sines, bool interleaved) {
+                    const Array ca("Rotary.from_tables", "cosines", cosines), sa("Rotary.from_tables", "sines", sines);
+                    return Rotary(head_dim, ca.input<double, 2>(), sa.input<double, 2>(),
+                                  interleaved ? RotaryLayout::kInterleaved : RotaryLayout::kHalfSplit);
+                  })
       .def_prop_ro("head_dim", &Rotary::head_dim)
       .def_prop_ro("rotary_dim", &Rotary::rotary_dim)
       .def_prop_ro("attention_factor", &Rotary::attention_factor)

@@ -1,6 +1,6 @@
-"""ONNX's own node tests of Attention, FlexAttention and LinearAttention (opset 23 and newer), from the generators in the onnx package,
-computed by qkv: inputs, expected outputs and tolerances are theirs. What does not apply is listed here, with the reason; a new test
-of theirs must be computed or listed. Not: RotaryEmbedding, whose cos and sin are random numbers, not angles (all 8).
+"""ONNX's own node tests of Attention, FlexAttention, LinearAttention and RotaryEmbedding (opset 23 and newer), from the generators in
+the onnx package, computed by qkv: inputs, expected outputs and tolerances are theirs. What does not apply is listed here, with the
+reason; a new test of theirs must be computed or listed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def cases() -> dict[str, Any]:
         from onnx.backend.test.case.node import collect_testcases
 
         every = collect_testcases()
-    wanted = ("Attention", "FlexAttention", "LinearAttention")
+    wanted = ("Attention", "FlexAttention", "LinearAttention", "RotaryEmbedding")
     return {c.name: c for c in every if len(c.model.graph.node) == 1 and c.model.graph.node[0].op_type in wanted}
 
 
@@ -131,10 +131,23 @@ def linear_attention(inputs: list[Any], attributes: dict[str, Any]) -> list[Any]
     return [y.swapaxes(1, 2).reshape(len(y), y.shape[2], -1), state.kv]
 
 
+def rotary_embedding(inputs: list[Any], attributes: dict[str, Any]) -> list[Any]:
+    x, cosines, sines, ids = inputs + [None] * (4 - len(inputs))
+    packed = x.ndim == 3
+    if packed:
+        x = heads_of(x, attributes["num_heads"])
+    if ids is None:  # cosines [B, T, R / 2]: a row for each token
+        ids = np.arange(len(x) * x.shape[2]).reshape(len(x), -1)
+        cosines, sines = (table.reshape(-1, table.shape[-1]) for table in (cosines, sines))
+    turn = qkv.Rotary.from_tables(cosines, sines, head_dim=x.shape[-1], interleaved=bool(attributes.get("interleaved", 0)))
+    y = turn(np.ascontiguousarray(x), ids=ids)
+    return [y.swapaxes(1, 2).reshape(len(y), y.shape[2], -1) if packed else y]
+
+
 def test_every_test_is_computed_or_listed() -> None:
     names = set(cases())
     assert set(NOT_APPLICABLE) <= names, "a test that is listed no longer exists"
-    assert len(names) >= 118  # of onnx 1.23.2
+    assert len(names) >= 126  # of onnx 1.23.2
 
 
 @pytest.mark.parametrize("name", sorted(set(cases()) - set(NOT_APPLICABLE)))
@@ -146,8 +159,10 @@ def test_node(name: str) -> None:
         got = attention(inputs, attributes)
         if attributes.get("qk_matmul_output_mode", 0) in SCORES_AS_OUTPUT:
             expected = expected[:3]
+    elif kind == "FlexAttention":
+        got = flex_attention(name, inputs, attributes)
     else:
-        got = flex_attention(name, inputs, attributes) if kind == "FlexAttention" else linear_attention(inputs, attributes)
+        got = (linear_attention if kind == "LinearAttention" else rotary_embedding)(inputs, attributes)
     assert any(x is not None for x in expected)
     for ours, theirs in zip(got, expected):
         if theirs is None:

@@ -87,22 +87,26 @@ struct Turning {
   View<const T, 4> x;
   View<T, 4> y;
   const RotaryPositions& positions;
-  std::span<const double> frequencies;
+  std::span<const double> frequencies, tables;
+  Index num_pairs;
   RotaryLayout layout;
   double attention_factor, direction;
   Sum* workers = nullptr;  // threads x (cosines, sines) [2, R / 2]
 
-  Index pairs() const { return static_cast<Index>(frequencies.size()); }
+  Index pairs() const { return num_pairs; }
 
   /// Rotates all heads of one token.
   void run(Index b, Index t, int worker) const {
     Sum* cosines = workers + worker * 2 * pairs();
     Sum* sines = cosines + pairs();
-    const auto position = static_cast<double>(position_of(positions, b, t));
+    const Index position = position_of(positions, b, t);
+    const double* const row = tables.data() + (tables.empty() ? 0 : 2 * pairs() * position);
     for (Index i = 0; i < pairs(); ++i) {
-      const double angle = position * frequencies[static_cast<std::size_t>(i)];
-      cosines[i] = static_cast<Sum>(attention_factor * std::cos(angle));
-      sines[i] = static_cast<Sum>(attention_factor * direction * std::sin(angle));
+      const double angle = tables.empty() ? static_cast<double>(position) * frequencies[static_cast<std::size_t>(i)] : 0;
+      const double cosine = tables.empty() ? std::cos(angle) : row[i];
+      const double sine = tables.empty() ? std::sin(angle) : row[pairs() + i];
+      cosines[i] = static_cast<Sum>(attention_factor * cosine);
+      sines[i] = static_cast<Sum>(attention_factor * direction * sine);
     }
     for (Index h = 0; h < x.size(1); ++h) {
       const T* from = &x(b, h, t, 0);
@@ -130,10 +134,25 @@ void check_views(const char* function, Index head_dim, const View<const T, 4>& x
   check_outputs(function, outputs, in_place ? std::span<const NamedBox>() : std::span<const NamedBox>(inputs));
 }
 
+/// Throws OptionError unless the tables have every token's position.
+void check_positions(const char* function, const RotaryPositions& positions, Index batch, Index length, Index rows) {
+  for (Index b = 0; b < batch; ++b) {
+    for (Index t = 0; t < length; ++t) {
+      const Index position = position_of(positions, b, t);
+      check<OptionError>(position >= 0 && position < rows, function, "positions must be in the tables' [0, ", rows, "): got ",
+                         position, " for token ", t, " of sequence ", b);
+    }
+  }
+}
+
 template <class T>
 void turn(const char* function, Index head_dim, Turning<T> turning, Context& context) {
   const View<const T, 4>& x = turning.x;
   check_views(function, head_dim, x, turning.y, turning.positions);
+  if (turning.frequencies.empty()) {
+    const Index rows = static_cast<Index>(turning.tables.size()) / (2 * turning.pairs());
+    check_positions(function, turning.positions, x.size(0), x.size(2), rows);
+  }
   const Index tokens = x.size(0) * x.size(2), length = x.size(2);
   if (tokens == 0 || x.size(1) == 0) return;
   const ScratchLease scratch =
@@ -156,7 +175,34 @@ double dynamic_ntk_factor(double factor, Index length, Index original_context) {
   return factor * static_cast<double>(length) / static_cast<double>(original_context) - (factor - 1);
 }
 
-Rotary::Rotary(Index head_dim, const RotaryOptions& options) : head_dim_(head_dim), layout_(options.layout) {
+namespace {
+
+/// [positions, 2, R / 2]. Throws ShapeError, OptionError.
+template <class T>
+std::vector<double> tables_of(Index head_dim, const View<const T, 2>& cosines, const View<const T, 2>& sines) {
+  check<ShapeError>(cosines.sizes() == sines.sizes() && cosines.size(0) >= 0 && cosines.size(1) >= 1, "Rotary",
+                    "cosines and sines must be [positions, R / 2], both: got ", cosines, " and ", sines);
+  check<OptionError>(2 * cosines.size(1) <= head_dim, "Rotary", "rotary_dim must be at most head_dim: got ",
+                     2 * cosines.size(1), " for ", head_dim);
+  std::vector<double> tables;
+  tables.reserve(static_cast<std::size_t>(2 * cosines.count()));
+  for (Index position = 0; position < cosines.size(0); ++position) {
+    for (const View<const T, 2>* table : {&cosines, &sines}) {
+      for (Index i = 0; i < table->size(1); ++i) tables.push_back(static_cast<double>((*table)(position, i)));
+    }
+  }
+  return tables;
+}
+
+}  // namespace
+
+Rotary::Rotary(Index head_dim, View<const float, 2> cosines, View<const float, 2> sines, RotaryLayout layout)
+    : head_dim_(head_dim), layout_(layout), pairs_(cosines.size(1)), tables_(tables_of(head_dim, cosines, sines)) {}
+Rotary::Rotary(Index head_dim, View<const double, 2> cosines, View<const double, 2> sines, RotaryLayout layout)
+    : head_dim_(head_dim), layout_(layout), pairs_(cosines.size(1)), tables_(tables_of(head_dim, cosines, sines)) {}
+
+Rotary::Rotary(Index head_dim, const RotaryOptions& options)
+    : head_dim_(head_dim), layout_(options.layout), pairs_((options.rotary_dim == 0 ? head_dim : options.rotary_dim) / 2) {
   const Index rotary_dim = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   check_options(head_dim, options, rotary_dim);
   for (Index pair = 0; pair < rotary_dim / 2; ++pair) frequencies_.push_back(frequency_of(pair, rotary_dim, options));
@@ -165,12 +211,14 @@ Rotary::Rotary(Index head_dim, const RotaryOptions& options) : head_dim_(head_di
   }
 }
 
-#define QKV_DEFINE(T)                                                                                                   \
-  void Rotary::forward(View<const T, 4> x, View<T, 4> y, const RotaryPositions& positions, Context& context) const {    \
-    turn<T>("Rotary::forward", head_dim_, {x, y, positions, frequencies_, layout_, attention_factor_, 1}, context);     \
-  }                                                                                                                     \
-  void Rotary::backward(View<const T, 4> dy, View<T, 4> dx, const RotaryPositions& positions, Context& context) const { \
-    turn<T>("Rotary::backward", head_dim_, {dy, dx, positions, frequencies_, layout_, attention_factor_, -1}, context); \
+#define QKV_DEFINE(T)                                                                                                          \
+  void Rotary::forward(View<const T, 4> x, View<T, 4> y, const RotaryPositions& positions, Context& context) const {           \
+    turn<T>("Rotary::forward", head_dim_, {x, y, positions, frequencies_, tables_, pairs_, layout_, attention_factor_, 1},     \
+            context);                                                                                                          \
+  }                                                                                                                            \
+  void Rotary::backward(View<const T, 4> dy, View<T, 4> dx, const RotaryPositions& positions, Context& context) const {        \
+    turn<T>("Rotary::backward", head_dim_, {dy, dx, positions, frequencies_, tables_, pairs_, layout_, attention_factor_, -1}, \
+            context);                                                                                                          \
   }
 QKV_FOR_EACH_ELEMENT(QKV_DEFINE)
 #undef QKV_DEFINE
