@@ -201,11 +201,13 @@ def double_backward(
     ddk: object | None,
     ddv: object | None,
     ddbias: object | None,
+    dlse: object | None,
     gq: object | None,
     gk: object | None,
     gv: object | None,
     gdout: object | None,
     gbias: object | None,
+    gdlse: object | None,
     options: Options | None,
 ) -> None: ...
 def varlen_forward(

@@ -12,13 +12,14 @@ __all__ = ["SecondGradients", "attention_double_backward", "attention_jvp"]
 
 
 class SecondGradients(NamedTuple):
-    """What attention_double_backward returns; gbias is None without a bias."""
+    """What attention_double_backward returns; gbias is None without a bias, gdlse without a dlse."""
 
     gq: Any
     gk: Any
     gv: Any
     gdout: Any
     gbias: Any = None
+    gdlse: Any = None
 
 
 def _optional(array: Any, name: str) -> Any:
@@ -56,18 +57,22 @@ def attention_double_backward(
     ddk: Any = None,
     ddv: Any = None,
     ddbias: Any = None,
+    dlse: Any = None,
     **options: Any,
 ) -> SecondGradients:
-    """Gradients of sum(dq * ddq) + sum(dk * ddk) + sum(dv * ddv) (+ sum(dbias * ddbias)) for q, k, v, dout and bias, where dq,
-    dk, dv, dbias are what attention_backward gives for dout. None is zero. Each has the shape of what it is a gradient of.
+    """Gradients of sum(dq * ddq) + sum(dk * ddk) + sum(dv * ddv) (+ sum(dbias * ddbias)) for q, k, v, dout, bias and dlse, where
+    dq, dk, dv, dbias are what attention_backward gives for dout and dlse [B, H, Tq]. None is zero. Each has the shape of what
+    it is a gradient of.
     """
     shape = check_inputs("attention_double_backward", q=q, k=k, v=v, out=out, dout=dout)
     made = [empty(q, tuple(a.shape), dtype_name(q)) for a in (q, k, v, dout)]
     bias = options.get("bias")
     gbias = None if bias is None else empty(q, tuple(bias.shape), dtype_name(q))
+    gdlse = None if dlse is None else empty(q, tuple(dlse.shape), dtype_name(q))
     _core.double_backward(
         operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), operand(lse, "lse"), operand(dout, "dout"),
         _optional(ddq, "ddq"), _optional(ddk, "ddk"), _optional(ddv, "ddv"), _optional(ddbias, "ddbias"),
-        *(operand(a, "gradient") for a in made), _optional(gbias, "gbias"), build_options(len(shape), **options),
+        _optional(dlse, "dlse"), *(operand(a, "gradient") for a in made), _optional(gbias, "gbias"), _optional(gdlse, "gdlse"),
+        build_options(len(shape), **options),
     )  # fmt: skip
-    return SecondGradients(*(finish(q, a) for a in made), finish(q, gbias))
+    return SecondGradients(*(finish(q, a) for a in made), finish(q, gbias), finish(q, gdlse))

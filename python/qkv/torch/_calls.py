@@ -182,6 +182,7 @@ def jvp(
 def double_backward(
     cotangents: tuple[Tensor | None, ...],
     dout: Tensor,
+    dlse: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -189,21 +190,22 @@ def double_backward(
     lse: Tensor,
     options: Any,
     bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
-    """gq, gk, gv, gdout, gbias from the cotangents of dq, dk, dv, dbias. float32 and float64; 16-bit tensors
-    are computed in float32."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """gq, gk, gv, gdout, gbias, gdlse (None without bias, dlse) from the cotangents of dq, dk, dv, dbias. float32 and float64;
+    16-bit tensors are computed in float32."""
     if q.dtype not in (torch.float32, torch.float64):
         wide = [None if c is None else c.float() for c in cotangents]
         made = double_backward(
-            tuple(wide), dout.float(), q.float(), k.float(), v.float(), out.float(), lse, options, bias
+            tuple(wide), dout.float(), dlse, q.float(), k.float(), v.float(), out.float(), lse, options, bias
         )  # fmt: skip
-        return (*(g.to(q.dtype) for g in made[:4]), made[4])
+        return (*(g.to(q.dtype) for g in made[:4]), *made[4:])
     dout = inner_contiguous(dout)
     held = [None if c is None else inner_contiguous(c) for c in cotangents]
     made = [torch.empty_like(x) for x in (q, k, v, dout)]
     gbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
+    gdlse = None if dlse is None else torch.empty(dlse.shape, dtype=dlse.dtype)
     _core.double_backward(
         memory(q), memory(k), memory(v), memory(out), memory(lse), memory(dout), *(memory(c) for c in held),
-        *(memory(g) for g in made), memory(gbias), options,
+        memory(dlse), *(memory(g) for g in made), memory(gbias), memory(gdlse), options,
     )  # fmt: skip
-    return (*made, gbias)
+    return (*made, gbias, gdlse)

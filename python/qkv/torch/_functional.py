@@ -53,5 +53,6 @@ class FunctionalBackward(Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors
-        gq, gk, gv, gdout, gbias = _operators.attention_double_backward(*cotangents, *tensors, *ctx.rules)
+        dout, *rest = tensors
+        gq, gk, gv, gdout, gbias, _ = _operators.attention_double_backward(*cotangents, dout, None, *rest, *ctx.rules)
         return gdout, None, gq, gk, gv, None if tensors[4] is None else gbias, *(None,) * 9

@@ -17,11 +17,6 @@ from torch.autograd.function import once_differentiable
 from . import _calls
 from ._calls import Rules
 
-_SECOND_ORDER_LSE = (
-    "[qkv.torch] gradients of gradients through lse are not computed: take the second derivative of out alone, or use "
-    "return_lse=False"
-)
-
 
 class Attend(Function):
     """(q, k, v, bias, keep, table, rules) -> out."""
@@ -47,7 +42,7 @@ class Attend(Function):
 
 
 class AttendWithLse(Function):
-    """(q, k, v, bias, keep, table, rules) -> (out, lse), both differentiable once."""
+    """(q, k, v, bias, keep, table, rules) -> (out, lse), both differentiable."""
 
     @staticmethod
     def forward(
@@ -124,24 +119,21 @@ class AttendBackward(Function):
         ctx: Any, dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None,
         table: Tensor | None, out: Tensor, lse: Tensor, rules: Rules, wanted: tuple[bool, ...],
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        _save(ctx, rules, dout, q, k, v, bias, keep, table, out, lse)
-        ctx.has_dlse = dlse is not None
+        _save(ctx, rules, dout, dlse, q, k, v, bias, keep, table, out, lse)
         return _first_order(dout, dlse, q, k, v, bias, keep, table, out, lse, rules, wanted)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
-        dout, q, k, v, bias, keep, table, out, lse = ctx.saved_tensors
-        if ctx.has_dlse:
-            raise NotImplementedError(_SECOND_ORDER_LSE)
+        dout, dlse, q, k, v, bias, keep, table, out, lse = ctx.saved_tensors
         if table is not None:
             raise NotImplementedError("[qkv.torch] gradients of gradients through a table of a position bias are not computed")
         if all(c is None for c in cotangents):
             return (None,) * 12
-        gq, gk, gv, gdout, gbias = _calls.double_backward(
-            cotangents[:4], dout, q, k, v, out, lse, ctx.rules.options(bias, keep, table), bias
+        gq, gk, gv, gdout, gbias, gdlse = _calls.double_backward(
+            cotangents[:4], dout, dlse, q, k, v, out, lse, ctx.rules.options(bias, keep, table), bias
         )
-        return gdout, None, gq, gk, gv, gbias, None, None, None, None, None, None
+        return gdout, gdlse, gq, gk, gv, gbias, None, None, None, None, None, None
 
 
 class AttendWithWeights(Function):

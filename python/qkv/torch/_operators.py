@@ -3,7 +3,7 @@ torch.func see one opaque node with a fake kernel, formulas and a batching rule;
 
     qkv::attention(q, k, v, bias, keep, seed, dropout_p, causal, scale, empty_row) -> (out, lse)
     qkv::attention_backward(...) -> (dq, dk, dv, dbias)       dbias is empty where it is not needed
-    qkv::attention_double_backward(...) -> (gq, gk, gv, gdout, gbias)
+    qkv::attention_double_backward(...) -> (gq, gk, gv, gdout, gbias, gdlse)    gbias, gdlse empty likewise
 
 seed: int64 [1], where dropout_p > 0: a tensor, so that drawing it stays in the graph.
 """
@@ -27,8 +27,8 @@ _library.define(
     tags=_tags,
 )
 _library.define(
-    f"attention_double_backward(Tensor? ddq, Tensor? ddk, Tensor? ddv, Tensor? ddbias, Tensor dout, {_TENSORS}, Tensor out, "
-    f"Tensor lse, {_RULES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"attention_double_backward(Tensor? ddq, Tensor? ddk, Tensor? ddv, Tensor? ddbias, Tensor dout, Tensor? dlse, {_TENSORS}, "
+    f"Tensor out, Tensor lse, {_RULES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=_tags,
 )
 
@@ -92,38 +92,34 @@ def _backward_fake(dout, dlse, q, k, v, bias, keep, seed, out, lse, dropout_p, c
 
 def _backward_setup(ctx, inputs, output):
     dout, dlse, q, k, v, bias, keep, seed, out, lse, *rules, _ = inputs
-    ctx.rules, ctx.has_dlse = rules, dlse is not None
-    ctx.save_for_backward(dout, q, k, v, bias, keep, seed, out, lse)
+    ctx.rules = rules
+    ctx.save_for_backward(dout, dlse, q, k, v, bias, keep, seed, out, lse)
     ctx.set_materialize_grads(False)
 
 
 def _backward_formula(ctx, ddq, ddk, ddv, ddbias):
-    from ._functions import _SECOND_ORDER_LSE
-
-    dout, q, k, v, bias, keep, seed, out, lse = ctx.saved_tensors
-    if ctx.has_dlse:
-        raise NotImplementedError(_SECOND_ORDER_LSE)
+    dout, dlse, q, k, v, bias, keep, seed, out, lse = ctx.saved_tensors
     if all(c is None for c in (ddq, ddk, ddv, ddbias)):
         return (None,) * 15
-    gq, gk, gv, gdout, gbias = attention_double_backward(
-        ddq, ddk, ddv, ddbias, dout, q, k, v, bias, keep, seed, out, lse, *ctx.rules
+    gq, gk, gv, gdout, gbias, gdlse = attention_double_backward(
+        ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, seed, out, lse, *ctx.rules
     )  # fmt: skip
-    return gdout, None, gq, gk, gv, None if bias is None else gbias, *(None,) * 9
+    return gdout, None if dlse is None else gdlse, gq, gk, gv, None if bias is None else gbias, *(None,) * 9
 
 
 # Double backward
 
 
-def _double_cpu(ddq, ddk, ddv, ddbias, dout, q, k, v, bias, keep, seed, out, lse, dropout_p, causal, scale, empty_row):
+def _double_cpu(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, seed, out, lse, dropout_p, causal, scale, empty_row):
     options = _options(bias, keep, seed, dropout_p, causal, scale, empty_row)
     ddbias = None if bias is None or ddbias is None or ddbias.shape != bias.shape else ddbias
-    made = _calls.double_backward((ddq, ddk, ddv, ddbias), dout, q, k, v, out, lse, options, bias)
-    return (*made[:4], lse.new_empty(0) if made[4] is None else made[4])
+    made = _calls.double_backward((ddq, ddk, ddv, ddbias), dout, dlse, q, k, v, out, lse, options, bias)
+    return (*made[:4], *(lse.new_empty(0) if x is None else x for x in made[4:]))
 
 
-def _double_fake(ddq, ddk, ddv, ddbias, dout, q, k, v, bias, keep, seed, out, lse, dropout_p, causal, scale, empty_row):
+def _double_fake(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, seed, out, lse, dropout_p, causal, scale, empty_row):
     like = [torch.empty_like(x) for x in (q, k, v, _calls.inner_contiguous(dout))]
-    return (*like, lse.new_empty(0) if bias is None else bias.new_empty(bias.shape))
+    return (*like, *(lse.new_empty(0) if x is None else x.new_empty(x.shape) for x in (bias, dlse)))
 
 
 # torch.func.vmap: one more batch axis is folded into B.

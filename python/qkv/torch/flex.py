@@ -69,7 +69,7 @@ def flex_attention(
         query: [B, Hq, L, E]. key: [B, H, S, E]. value: [B, H, S, Ev]; float32, float64, bfloat16 or float16, on the CPU.
         score_mod, block_mask: see the module's description. scale: default 1/sqrt(E).
         enable_gqa: query head h reads head h // (Hq // H).
-        return_lse: also return the natural logarithm of the sum of exponentials, [B, Hq, L]; differentiable (once).
+        return_lse: also return the natural logarithm of the sum of exponentials, [B, Hq, L]; differentiable.
         kernel_options: for other devices' kernels; ignored.
 
     Returns:

@@ -261,15 +261,16 @@ def test_second_derivatives_by_finite_differences() -> None:
     assert np.allclose((ends[0][0] - ends[1][0]) / (2 * step), tout, atol=1e-8)
     assert np.allclose((ends[0][1] - ends[1][1]) / (2 * step), tlse, atol=1e-8)
 
-    second = qkv.attention_double_backward(q, k, v, out, lse, dout, ddq=tq, ddk=tk, ddv=tv, softcap=3.0)
+    dlse = numbers(19, *lse.shape, dtype="float64")
+    second = qkv.attention_double_backward(q, k, v, out, lse, dout, ddq=tq, ddk=tk, ddv=tv, dlse=dlse, softcap=3.0)
 
-    def inner(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray) -> float:
+    def inner(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, dlse: np.ndarray) -> float:
         out, lse = qkv.attention(q, k, v, softcap=3.0, return_lse=True)
-        g = qkv.attention_backward(dout, q, k, v, out, lse, softcap=3.0)
+        g = qkv.attention_backward(dout, q, k, v, out, lse, dlse=dlse, softcap=3.0)
         return float((g.dq * tq).sum() + (g.dk * tk).sum() + (g.dv * tv).sum())
 
-    for n, gradient in enumerate((second.gq, second.gk, second.gv, second.gdout)):
-        inputs = [q, k, v, dout]
+    for n, gradient in enumerate((second.gq, second.gk, second.gv, second.gdout, second.gdlse)):
+        inputs = [q, k, v, dout, dlse]
         direction = numbers(20 + n, *inputs[n].shape, dtype="float64")
         moved = [[x + s * step * direction if m == n else x for m, x in enumerate(inputs)] for s in (1, -1)]
         assert np.isclose(

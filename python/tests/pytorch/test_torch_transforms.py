@@ -106,7 +106,9 @@ def test_operators_keep_their_contracts(masks: str) -> None:
     )
     cotangents = (dout.detach(), dout.detach(), dout.detach(), None if bias is None else torch.ones_like(bias))
     tensors = tuple(None if x is None else x.detach() for x in (dout, q, k, v, bias, keep))
-    torch.library.opcheck(_operators.attention_double_backward, (*cotangents, *tensors, None, out, lse, *rules))
+    for dlse in (None, numbers(10, *lse.shape)):
+        inputs = (*cotangents, tensors[0], dlse, *tensors[1:], None, out, lse, *rules)
+        torch.library.opcheck(_operators.attention_double_backward, inputs)
 
 
 def test_gradients_through_the_operator_are_those_of_eager_autograd() -> None:
