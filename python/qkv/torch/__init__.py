@@ -16,9 +16,11 @@ from .flex import Relative, SoftCap, flex_attention, mask_of
 from .multihead_attention import MultiheadAttention
 from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
+from .varlen import AuxRequest, varlen_attn, varlen_attn_out
 
 __all__ = [
     "ArgumentError",
+    "AuxRequest",
     "MultiheadAttention",
     "Relative",
     "SoftCap",
@@ -28,4 +30,6 @@ __all__ = [
     "is_enabled",
     "mask_of",
     "scaled_dot_product_attention",
+    "varlen_attn",
+    "varlen_attn_out",
 ]

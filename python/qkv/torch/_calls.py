@@ -39,6 +39,10 @@ else:
         return None if x is None else (x.data_ptr(), NAMES[x.dtype], x.shape, x.stride(), x)
 
 
+class ArgumentError(ValueError, RuntimeError):
+    """Arguments that do not fit; PyTorch raises RuntimeError for them, the rest of Python ValueError."""
+
+
 _WIDE = frozenset((torch.float32, torch.float64))
 
 

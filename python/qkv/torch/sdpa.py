@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from . import _calls, _operators
-from ._calls import NAMES, Rules, plain_rules
+from ._calls import NAMES, ArgumentError, Rules, plain_rules
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
@@ -28,10 +28,6 @@ _BOTH_MASKS = "[scaled_dot_product_attention] attn_mask and is_causal exclude ea
 _tracing = torch._C._get_tracing_state
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
-
-
-class ArgumentError(ValueError, RuntimeError):
-    """Arguments that do not fit; PyTorch raises RuntimeError for them, the rest of Python ValueError."""
 
 
 def scaled_dot_product_attention(

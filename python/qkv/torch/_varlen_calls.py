@@ -1,0 +1,231 @@
+"""Packed sequences on PyTorch tensors: memory in, memory out, on the kernels of qkv.attention_varlen. Not: operators
+(_varlen_operators.py), checks of types and shapes (varlen.py).
+
+q, out [total_q, H, D|Dv], k, v [total_k, Hkv, D|Dv] (pages: [pages, page_size, Hkv, D|Dv]), lse [H, total_q] of _calls.sum_dtype.
+Each function is passed PACKED tensors and then Rules. Tokens behind the last sequence: out 0, lse -inf, gradients 0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from . import _calls
+from ._calls import ArgumentError, inner_contiguous, memory
+
+#: The tensors of a call: q, k, v, cu_seq_q, cu_seq_k, seqused_k, block_table, seed.
+PACKED = 8
+
+
+class Rules(NamedTuple):
+    """What follows the tensors. left, right, bottom_right: the window within each sequence, and where its diagonal lies."""
+
+    max_q: int
+    max_k: int
+    left: int = -1
+    right: int = -1
+    bottom_right: bool = True
+    scale: float | None = None
+    dropout_p: float = 0.0
+
+
+def _offsets(cu: Tensor, name: str, total: int) -> list[int]:
+    """The numbers of cu_seq_q or cu_seq_k."""
+    numbers = cu.tolist()
+    if not numbers or numbers[0] != 0 or any(a > b for a, b in zip(numbers, numbers[1:])) or numbers[-1] > total:
+        shown = str(numbers if len(numbers) <= 8 else [*numbers[:4], "...", *numbers[-3:]]).replace("'", "")
+        raise ArgumentError(
+            f"[varlen_attn] {name} must start with 0, not decrease and end at no more than {total} tokens: got {shown}"
+        )
+    return numbers
+
+
+def _longest(offsets: list[int], most: int, name: str) -> None:
+    length = max((b - a for a, b in zip(offsets, offsets[1:])), default=0)
+    if length > most:
+        raise ArgumentError(f"[varlen_attn] {name} must be the longest sequence's length or more: got {most} for {length}")
+
+
+def _paged(k: Tensor, v: Tensor, block_table: Tensor, used: list[int]) -> tuple[Tensor, Tensor]:
+    """The tokens in use of [pages, page_size, Hkv, D], packed; a copy of O(total tokens)."""
+    page = k.shape[1]
+    rows = []
+    for b, count in enumerate(used):
+        pages = block_table[b, : -(-count // page)]
+        if count > page * block_table.shape[1] or (pages.numel() and not 0 <= pages.min() <= pages.max() < k.shape[0]):
+            raise ArgumentError(
+                f"[varlen_attn] block_table must name {-(-count // page)} of {k.shape[0]} pages for seqused_k[{b}] = {count}: got "
+                f"{pages.tolist()}"
+            )
+        rows.append((pages.long()[:, None] * page + torch.arange(page)).flatten()[:count])
+    index = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
+    return k.flatten(0, 1).index_select(0, index), v.flatten(0, 1).index_select(0, index)
+
+
+class _Call:
+    """One call on memory: its tensors, offsets and options."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, seqused: Tensor | None,
+                 table: Tensor | None, seed: Tensor | None, *rules: Any) -> None:  # fmt: skip
+        self.rules = Rules(*rules)
+        self.seed = 0 if seed is None else int(seed) & (2**64 - 1)
+        self.q_offsets = _offsets(cu_q, "cu_seq_q", q.shape[0])
+        self.used: list[int] | None = None if seqused is None else seqused.tolist()
+        if table is not None:
+            k, v = _paged(k, v, table, self.used or [])
+            self.k_offsets = [0, *torch.tensor(self.used or [0], dtype=torch.int64).cumsum(0).tolist()][: len(self.q_offsets)]
+            self.used = None
+        else:
+            self.k_offsets = _offsets(cu_k, "cu_seq_k", k.shape[0])  # type: ignore[arg-type]
+        _longest(self.q_offsets, self.rules.max_q, "max_q")
+        _longest(self.k_offsets, self.rules.max_k, "max_k")
+        self._check_used()
+        self.total_q, self.total_k = q.shape[0], k.shape[0]
+        last_q, last_k = self.q_offsets[-1], self.k_offsets[-1]
+        self.q, self.k, self.v = (inner_contiguous(x) for x in (q[:last_q], k[:last_k], v[:last_k]))
+
+    def _check_used(self) -> None:
+        lengths = [b - a for a, b in zip(self.k_offsets, self.k_offsets[1:])]
+        if self.used is not None and any(not 0 <= n <= length for n, length in zip(self.used, lengths)):
+            raise ArgumentError(f"[varlen_attn] seqused_k must be from 0 to the sequences' lengths {lengths}: got {self.used}")
+
+    def options(self) -> Any:
+        """Of the whole batch."""
+        r = self.rules
+        if self.used is None and not r.dropout_p:
+            return _plain_options(r.left, r.right, r.bottom_right, r.scale)
+        mask = _window(r.left, r.right, r.bottom_right)
+        if self.used is not None:
+            mask = _core.key_lengths(self.used)
+            if (r.left, r.right) != (-1, -1):
+                # The diagonal ends at the last key in use.
+                q_lens = (b - a for a, b in zip(self.q_offsets, self.q_offsets[1:]))
+                offsets = [n - m if r.bottom_right else 0 for n, m in zip(self.used, q_lens)]
+                mask = mask & _core.window_offsets(r.left, r.right, offsets)
+        return _core.Options(mask=mask, scale=r.scale, dropout=r.dropout_p, seed=self.seed)
+
+    def sequences(self) -> Iterator[tuple[slice, slice, Any]]:
+        """The rows of q, those of k that are in use, and the options of each sequence alone. Sequences without queries or keys
+        are left out."""
+        r = self.rules
+        options = _plain_options(r.left, r.right, r.bottom_right, r.scale)
+        for b in range(len(self.q_offsets) - 1):
+            first, last = self.k_offsets[b], self.k_offsets[b + 1]
+            last = last if self.used is None else first + self.used[b]
+            if r.dropout_p:
+                mask = _window(r.left, r.right, r.bottom_right)
+                options = _core.Options(mask=mask, scale=r.scale, dropout=r.dropout_p, seed=self.seed, first_sequence=b)
+            if self.q_offsets[b] < self.q_offsets[b + 1] and first < last:
+                yield slice(self.q_offsets[b], self.q_offsets[b + 1]), slice(first, last), options
+
+
+@functools.cache
+def _window(left: int, right: int, bottom_right: bool) -> Any:
+    align = "bottom_right" if bottom_right else "top_left"
+    if (left, right) == (-1, -1):
+        return None
+    return _core.causal(align) if (left, right) == (-1, 0) else _core.window(left, right, align)
+
+
+@functools.lru_cache(maxsize=256)
+def _plain_options(left: int, right: int, bottom_right: bool, scale: float | None) -> Any:
+    mask = _window(left, right, bottom_right)
+    return None if mask is None and scale is None else _core.Options(mask=mask, scale=scale)
+
+
+def new_lse(q: Tensor) -> Tensor:
+    """Memory for lse."""
+    return q.new_empty((q.shape[1], q.shape[0]), dtype=_calls.sum_dtype(q))
+
+
+def new_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory for out, lse."""
+    return q.new_empty((*q.shape[:2], v.shape[-1])), new_lse(q)
+
+
+def _compute(call: _Call, out: Tensor, lse: Tensor) -> None:
+    n = call.q_offsets[-1]
+    if n < call.total_q:
+        out[n:].zero_()
+        lse[:, n:].fill_(-torch.inf)
+    _core.varlen_forward(
+        memory(call.q), memory(call.k), memory(call.v), memory(out[:n]), memory(lse[:, :n].T), call.q_offsets, call.k_offsets,
+        call.options(),
+    )  # fmt: skip
+
+
+def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """out, lse."""
+    out, lse = new_results(arguments[0], arguments[2])
+    _compute(_Call(*arguments), out, lse)
+    return out, lse
+
+
+def forward_into(out: Tensor, *arguments: Any) -> Tensor:
+    """lse; writes out, whose last axis has stride 1."""
+    lse = new_lse(arguments[0])
+    _compute(_Call(*arguments), out, lse)
+    return lse
+
+
+def backward(dout: Tensor, dlse: Tensor | None, *arguments: Any) -> tuple[Tensor, ...]:
+    """dq, dk, dv. arguments: PACKED tensors, out, lse, Rules."""
+    tensors, (out, lse), rules = arguments[:PACKED], arguments[PACKED : PACKED + 2], arguments[PACKED + 2 :]
+    call = _Call(*tensors, *rules)
+    n, m = call.q_offsets[-1], call.k_offsets[-1]
+    dq, dk, dv = made = tuple(x.new_empty(x.shape) for x in tensors[:3])
+    for tail in (dq[n:], dk[m:], dv[m:]):
+        tail.zero_()
+    _core.varlen_backward(
+        memory(call.q), memory(call.k), memory(call.v), memory(inner_contiguous(out)[:n]), memory(lse[:, :n].T),
+        memory(inner_contiguous(dout)[:n]), memory(dq[:n]), memory(dk[:m]), memory(dv[:m]), None, None, None,
+        None if dlse is None else memory(dlse[:, :n].T), call.q_offsets, call.k_offsets, call.options(),
+    )  # fmt: skip
+    return made
+
+
+def _of(x: Tensor, rows: slice) -> Tensor:
+    """Tokens of one sequence, [1, heads, T, width]; of lse, [1, H, T]. A view."""
+    return x[None, :, rows] if x.dim() == 2 else x[rows].transpose(0, 1)[None]
+
+
+def _each(rows: slice, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    return tuple(None if x is None else _of(x, rows) for x in tensors)
+
+
+def double_backward(
+    ddq: Tensor | None, ddk: Tensor | None, ddv: Tensor | None, dout: Tensor, dlse: Tensor | None, *arguments: Any
+) -> tuple[Tensor, ...]:
+    """gq, gk, gv, gdout, gdlse (empty without dlse), one sequence after another."""
+    tensors, (out, lse), rules = arguments[:PACKED], arguments[PACKED : PACKED + 2], arguments[PACKED + 2 :]
+    call = _Call(*tensors, *rules)
+    gq, gk, gv, gdout = made = tuple(x.new_zeros(x.shape) for x in (*tensors[:3], dout))
+    gdlse = lse.new_zeros(0 if dlse is None else lse.shape)
+    for i, j, options in call.sequences():
+        u, g, glse, q, o, m = _each(i, ddq, dout, dlse, call.q, out, lse)
+        w, z, k, v = _each(j, ddk, ddv, call.k, call.v)
+        found = _calls.double_backward((u, w, z, None), g, glse, q, k, v, o, m, options, None)  # type: ignore[arg-type]
+        for x, rows, gradient in zip((gq, gk, gv, gdout), (i, j, j, i), found):
+            _of(x, rows).copy_(gradient)
+        if dlse is not None:
+            _of(gdlse, i).copy_(found[5])  # type: ignore[arg-type]
+    return (*made, gdlse)
+
+
+def jvp(tq: Tensor | None, tk: Tensor | None, tv: Tensor | None, *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Tangents of out and lse along those of q, k, v, one sequence after another; None is zero."""
+    tensors, lse, rules = arguments[:PACKED], arguments[PACKED], arguments[PACKED + 1 :]
+    call = _Call(*tensors, *rules)
+    tout, tlse = (x.zero_() for x in new_results(*tensors[:3:2]))
+    for i, j, options in call.sequences():
+        t, q, m = _each(i, tq, call.q, lse)
+        u, w, k, v = _each(j, tk, tv, call.k, call.v)
+        of_out, of_lse = _calls.jvp(q, k, v, m, (t, u, w, None), options)  # type: ignore[arg-type]
+        _of(tout, i).copy_(of_out)
+        _of(tlse, i).copy_(of_lse)
+    return tout, tlse

@@ -1,0 +1,189 @@
+"""varlen_attn with the signature and the meaning of torch.nn.attention.varlen (PyTorch 2.13), on the CPU and in every type, which
+PyTorch lacks there. Packed sequences, one behind the other; nothing is padded, memory is O(total tokens).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from . import _varlen_operators
+from ._calls import inner_contiguous
+from ._functional import PackedAttend
+from ._overrides import any_override, asked
+from ._varlen_calls import Rules
+from .sdpa import _FLOATS, ArgumentError, _functorch
+
+__all__ = ["AuxRequest", "varlen_attn", "varlen_attn_out"]
+
+
+class AuxRequest(NamedTuple):
+    """What else varlen_attn returns, as torch.nn.attention.varlen.AuxRequest, which it takes too."""
+
+    lse: bool = False
+
+
+def varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention within each of N packed sequences, each as if it were alone: to the bit, whatever the others are.
+
+    Args:
+        query: [total_q, Hq, D]. key: [total_k, H, D]. value: [total_k, H, Dv]; float32, float64, bfloat16 or float16, on the CPU.
+            With block_table, key and value are [pages, page_size, H, D|Dv].
+        cu_seq_q, cu_seq_k: [N + 1], int32 or int64: sequence n has queries [cu_seq_q[n], cu_seq_q[n + 1]) and keys likewise, the
+            first 0. Tokens behind the last belong to no sequence: their output is 0. cu_seq_k is not read with block_table.
+        max_q, max_k: the lengths of the longest sequences, or more.
+        return_aux: AuxRequest(lse=True): also return lse.
+        scale: default 1/sqrt(D).
+        window_size: (left, right), how many tokens on each side of its own a query may attend, -1 = unbounded; (-1, 0) is
+            causal. The last query of a sequence stands at its last key (bottom right).
+        enable_gqa: query head h reads key/value head h // (Hq // H).
+        seqused_k: [N], int32 or int64: how many of a sequence's keys are in use, from its first; the diagonal ends at the last of
+            them. Differentiable, unlike PyTorch's.
+        block_table: [N, pages of a sequence], int32 or int64: where sequence n's keys lie; needs seqused_k. The keys in use are
+            copied. For inference: no gradients.
+        num_splits: ignored; results never depend on other sequences, which is what PyTorch's num_splits=1 is for.
+
+    Returns:
+        [total_q, Hq, Dv] of query's type, or a tuple of it and lse [Hq, total_q], float32 (float64 for float64), natural
+        logarithm. A query that may attend nothing: 0, lse -inf.
+
+    Raises:
+        ArgumentError (a ValueError and RuntimeError): for shapes, offsets, lengths or pages that do not fit. TypeError: for other
+            element types. NotImplementedError: for gradients through block_table.
+
+    Differentiable in query, key, value (out and lse; gradients of gradients, forward mode); works under
+    torch.compile(fullgraph=True), torch.export, torch.func.grad and vmap. Dao 2022 (arXiv:2205.14135), varlen.
+    """
+    del num_splits
+    tensors = {"query": query, "key": key, "value": value}
+    options: dict[str, Any] = {
+        "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa, "seqused_k": seqused_k, "block_table": block_table
+    }  # fmt: skip
+    if any_override(query, key, value):
+        rest = (cu_seq_q, cu_seq_k, max_q, max_k)
+        done, result = asked(varlen_attn, tensors, *rest, return_aux=return_aux, **options)
+        if done:
+            return result
+    arguments = _arguments("varlen_attn", *tensors.values(), cu_seq_q, cu_seq_k, max_q, max_k, **options)
+    out, lse = attend(*arguments)
+    return (out, lse) if return_aux is not None and return_aux.lse else out
+
+
+def varlen_attn_out(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """:func:`varlen_attn` into `out` [total_q, Hq, Dv], of query's type, the last axis of stride 1; returns it. No gradients.
+
+    Raises:
+        NotImplementedError: where a gradient would be recorded. Otherwise as varlen_attn.
+    """
+    del num_splits
+    arguments = _arguments(
+        "varlen_attn_out", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size,
+        enable_gqa=enable_gqa, seqused_k=seqused_k, block_table=block_table,
+    )  # fmt: skip
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, query, key, value)):
+        raise NotImplementedError(
+            "[varlen_attn_out] gradients are not computed, as in PyTorch: call varlen_attn, or this under torch.no_grad()"
+        )
+    wanted = (*query.shape[:2], value.shape[-1])
+    if tuple(out.shape) != wanted or out.dtype is not query.dtype or not out.is_cpu or (out.stride(-1) != 1 and wanted[-1] > 1):
+        raise ArgumentError(
+            f"[varlen_attn_out] out must be {list(wanted)} of {query.dtype} on the CPU, its last axis of stride 1: got "
+            f"{list(out.shape)} of {out.dtype}, strides {out.stride()}"
+        )
+    lse = _varlen_operators.attention_out(out, *arguments)
+    return (out, lse) if return_aux is not None and return_aux.lse else out
+
+
+def attend(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The arguments of qkv::varlen_attention -> out, lse, by what differentiates or batches at the moment."""
+    functional = not torch.compiler.is_compiling() and (_functorch() is not None or forward_ad._current_level >= 0)
+    return (PackedAttend.apply if functional else _varlen_operators.attention)(*arguments)
+
+
+def _arguments(
+    function: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, max_q: int, max_k: int, *,
+    scale: float | None, window_size: tuple[int, int], enable_gqa: bool, seqused_k: Tensor | None, block_table: Tensor | None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """What the operators take, checked as far as shapes and types go."""
+
+    def fail(text: str) -> ArgumentError:
+        shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
+        return ArgumentError(f"[{function}] {text}: got {shapes}")
+
+    if q.dtype not in _FLOATS or k.dtype is not q.dtype or v.dtype is not q.dtype:
+        raise TypeError(
+            f"[{function}] query, key and value must have one type, float32, float64, bfloat16 or float16: got {q.dtype}, "
+            f"{k.dtype}, {v.dtype}; cast them, x.to(query.dtype)"
+        )
+    if any(x is not None and not x.is_cpu for x in (q, k, v, cu_q, cu_k, seqused_k, block_table)):
+        raise fail(f"tensors must lie in the CPU's memory (query is on {q.device}, key {k.device}, cu_seq_q {cu_q.device})")
+    axes = 3 if block_table is None else 4
+    if q.dim() != 3 or k.dim() != axes or v.dim() != axes:
+        text = "[tokens, heads, width]" if block_table is None else "with block_table: [pages, page_size, heads, width]"
+        raise fail(f"query must be [tokens, heads, width], key and value {text}")
+    if k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1]:
+        raise fail("key and value must have the same tokens and heads, query and key the same width")
+    heads, kv_heads = q.shape[1], k.shape[-2]
+    if not enable_gqa and heads != kv_heads:
+        raise fail("query and key must have the same number of heads (grouped heads: enable_gqa=True)")
+    if kv_heads == 0 or heads % kv_heads:
+        raise fail("the heads of key must divide those of query")
+    if len(window_size) != 2 or any(not isinstance(n, int) or n < -1 for n in window_size):
+        raise ArgumentError(f"[{function}] window_size must be two counts of tokens, -1 = unbounded: got {window_size}")
+    if block_table is not None and seqused_k is None:
+        raise ArgumentError(f"[{function}] block_table needs seqused_k: it does not say how many keys a sequence has")
+    if block_table is None and cu_k is None:
+        raise ArgumentError(
+            f"[{function}] cu_seq_k must be given unless there is a block_table; for self-attention it is cu_seq_q"
+        )
+    count = cu_q.shape[0] if cu_q.dim() == 1 else None
+    given = {
+        "cu_seq_q": (cu_q, (count,)), "cu_seq_k": (None if block_table is not None else cu_k, (count,)),
+        "seqused_k": (seqused_k, None if count is None else (count - 1,)),
+        "block_table": (block_table, None if block_table is None or count is None else (count - 1, block_table.shape[-1])),
+    }  # fmt: skip
+    for name, (x, shape) in given.items():
+        if x is not None and (x.dtype not in (torch.int32, torch.int64) or tuple(x.shape) != shape):
+            raise ArgumentError(
+                f"[{function}] {name} must be int32 or int64, one number for each sequence and cu_seq one more ([N + 1]): got "
+                f"{list(x.shape)} of {x.dtype}, with cu_seq_q {list(cu_q.shape)}"
+            )
+    inner = inner_contiguous
+    rules = Rules(max_q, max_k, *window_size, scale=scale)
+    return (inner(q), inner(k), inner(v), cu_q, cu_k, seqused_k, block_table, None, *rules)
