@@ -2,6 +2,7 @@
 
     qkv.torch.enable()                  # until qkv.torch.disable()
     with qkv.torch.enable(): ...        # until the end of the block
+    qkv.torch.enable(varlen=True)       # torch.nn.attention.varlen.varlen_attn and varlen_attn_out too
 
 nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, diffusers and everything
 that looks the function up in torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
@@ -12,7 +13,11 @@ other devices, nested tensors, Tensor subclasses except those of torch.nn.attent
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,11 +27,13 @@ from torch.overrides import handle_torch_function
 
 from ._overrides import any_override, is_causal_bias
 from .sdpa import _FLOATS, _PLAIN, scaled_dot_product_attention
+from .varlen import varlen_attn, varlen_attn_out
 
 __all__ = ["disable", "enable", "is_enabled"]
 
 _pytorchs = F.scaled_dot_product_attention
 _fast_path_was: list[bool] = []  # one entry while enabled
+_varlen_was: dict[str, Callable[..., Any]] = {}  # torch.nn.attention.varlen's own functions, while they are replaced
 _classes_asked = 0  # how many calls ask a tensor's class at this moment
 _lock = threading.Lock()
 
@@ -81,6 +88,28 @@ def _is_ours(x: Any) -> bool:
     return type(x) in _PLAIN and x is not None and x.is_cpu and not x.is_nested and x.dtype in _FLOATS
 
 
+def _instead(ours: Callable[..., Any], pytorchs: Callable[..., Any]) -> Callable[..., Any]:
+    """`ours` for tensors on the CPU, `pytorchs` otherwise."""
+
+    @functools.wraps(pytorchs)
+    def patched(*arguments: Any, **options: Any) -> Any:
+        tensors = [x for x in (*arguments, *options.values()) if isinstance(x, Tensor)]
+        on_cpu = all(x.is_cpu and type(x) in _PLAIN for x in tensors)
+        return (ours if on_cpu else pytorchs)(*arguments, **options)
+
+    return patched
+
+
+def _replace_varlen() -> None:
+    """The caller holds the lock."""
+    module = importlib.import_module("torch.nn.attention.varlen")
+    for ours in (varlen_attn, varlen_attn_out):
+        name = ours.__name__
+        if hasattr(module, name) and name not in _varlen_was:
+            _varlen_was[name] = getattr(module, name)
+            setattr(module, name, _instead(ours, _varlen_was[name]))
+
+
 class _Enabled:
     """What enable() returns: a context manager that disables at its end."""
 
@@ -91,9 +120,18 @@ class _Enabled:
         disable()
 
 
-def enable() -> _Enabled:
-    """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention. A second call changes nothing."""
+def enable(varlen: bool = False) -> _Enabled:
+    """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention. A second call changes nothing.
+
+    Args:
+        varlen: also in the place of torch.nn.attention.varlen.varlen_attn and varlen_attn_out, which PyTorch has on CUDA only.
+
+    Raises:
+        ImportError: for varlen=True where PyTorch has no torch.nn.attention.varlen (before 2.10).
+    """
     with _lock:
+        if varlen:
+            _replace_varlen()
         if not _fast_path_was:
             _fast_path_was.append(torch.backends.mha.get_fastpath_enabled())
             torch.backends.mha.set_fastpath_enabled(False)
@@ -102,11 +140,13 @@ def enable() -> _Enabled:
 
 
 def disable() -> None:
-    """Puts back PyTorch's function, and its fused inference path as it was. Does nothing unless enable() was called."""
+    """Puts back PyTorch's functions, and its fused inference path as it was. Does nothing unless enable() was called."""
     with _lock:
         if _fast_path_was:
             torch.backends.mha.set_fastpath_enabled(_fast_path_was.pop())
             _put_in_place()
+        for name in list(_varlen_was):
+            setattr(sys.modules["torch.nn.attention.varlen"], name, _varlen_was.pop(name))
 
 
 def is_enabled() -> bool:

@@ -165,3 +165,40 @@ def test_checkpoints() -> None:
 def _backward(out: Tensor, inputs: list[Tensor]) -> list[Tensor | None]:
     out.sin().sum().backward()  # what use_reentrant=True asks for
     return [x.grad for x in inputs]
+
+
+# The switch
+
+
+def test_enable_and_disable() -> None:
+    torch._dynamo.reset()
+    import torch.nn.attention.varlen as pytorchs
+
+    names = ("varlen_attn", "varlen_attn_out")
+    before = [getattr(pytorchs, name) for name in names]
+    q, k, v = leaves([5, 4], [5, 4], 4)
+    cu = offsets([5, 4])
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return pytorchs.varlen_attn(q, k, v, cu, cu, 5, 5, window_size=(-1, 0))
+
+    expected = qt.varlen_attn(q, k, v, cu, cu, 5, 5, window_size=(-1, 0))
+    with qt.enable():
+        assert pytorchs.varlen_attn is before[0]
+        with pytest.raises(RuntimeError):
+            call(q, k, v)  # PyTorch has none for the CPU
+        qt.enable(varlen=True)
+        qt.enable(varlen=True)  # twice is once
+        qt.enable()
+        out = call(q, k, v)
+        assert torch.equal(out, expected)
+        for a, b in zip(torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(expected.sum(), (q, k, v))):
+            assert torch.equal(a, b)
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(q, k, v), expected)
+        into = torch.empty_like(expected)
+        with torch.no_grad():
+            assert pytorchs.varlen_attn_out(into, q, k, v, cu, cu, 5, 5, window_size=(-1, 0)) is into
+        assert torch.equal(into, expected)
+        assert call(*(x.detach().to("meta") for x in (q, k, v))).device.type == "meta"  # another device: PyTorch's
+    assert [getattr(pytorchs, name) for name in names] == before and not qt.is_enabled()
