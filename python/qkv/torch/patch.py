@@ -8,7 +8,8 @@ nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.Transf
 that looks the function up in torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
 nn.TransformerEncoder layers, which bypasses the function, is switched off meanwhile. A TorchFunctionMode sees the call as it
 sees PyTorch's. Not affected: names that were imported before (from torch.nn.functional import scaled_dot_product_attention),
-other devices, nested tensors, Tensor subclasses except those of torch.nn.attention.bias; these stay PyTorch's.
+other devices, Tensor subclasses except those of torch.nn.attention.bias and nested tensors of jagged layout that nested.py
+computes; these stay PyTorch's.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function
 
 from ._overrides import any_override, is_causal_bias
+from .nested import is_jagged, jagged_attention, why_not
 from .sdpa import _FLOATS, _PLAIN, scaled_dot_product_attention
 from .varlen import varlen_attn, varlen_attn_out
 
@@ -55,8 +57,12 @@ def _patched(
         tensors = (query, key, value, attn_mask)
         if torch._C._is_torch_function_mode_enabled():
             return handle_torch_function(_patched, tensors, *tensors, dropout_p, is_causal, **options)
+        if is_jagged(query) and why_not(*tensors) is None:
+            return jagged_attention(*tensors, dropout_p, is_causal, **options)
         if not is_causal_bias(attn_mask) or any_override(query, key, value):
             return _ask_classes(*tensors, dropout_p, is_causal, **options)
+    elif torch.compiler.is_compiling() and query.is_nested and why_not(query, key, value, attn_mask) is None:
+        return jagged_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
     ours = _is_ours(query) and _is_ours(key) and _is_ours(value) and query.shape[-1] and value.shape[-1]
     if ours and (type(attn_mask) in _PLAIN or is_causal_bias(attn_mask)):
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)

@@ -19,6 +19,7 @@ from ._calls import NAMES, ArgumentError, Rules, plain_rules
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
+from .nested import is_jagged, jagged_attention
 
 __all__ = ["ArgumentError", "scaled_dot_product_attention"]
 
@@ -55,6 +56,8 @@ def scaled_dot_product_attention(
     Returns:
         [..., Hq, L, Ev], of query's type and memory layout. A row that may attend nothing is 0, as PyTorch gives it.
 
+    Nested tensors of layout torch.jagged, [B, H, j, D] each, are attention of each sequence alone; no attn_mask with them.
+
     Raises:
         ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices, or is_causal with attn_mask. TypeError: for
             other element types, or a tensor of a class with a __torch_function__ of its own.
@@ -63,11 +66,15 @@ def scaled_dot_product_attention(
     under torch.compile(fullgraph=True), autocast and torch.func.vmap.
     """
     if any_override(query, key, value, attn_mask):
+        if any(is_jagged(x) for x in (query, key, value)):
+            return jagged_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         tensors = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
         rest = {"scale": scale, "enable_gqa": enable_gqa}
         done, result = asked(scaled_dot_product_attention, tensors, dropout_p, is_causal, **rest)
         if done:
             return result
+    elif query.is_nested:  # torch.compile does not say that nested tensors have an override
+        return jagged_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     aligned = None
     if type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
         if is_causal:
