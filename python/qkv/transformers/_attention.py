@@ -12,6 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from .. import _attention as functional
 from .. import _core
 from .._options import build_options
+from ..masks import Mask
 from ..torch._calls import memory
 from . import _looking
 from ._masks import ModelMask, model_mask
@@ -84,6 +85,20 @@ def _masks(attention_mask: Any, kv_len: int) -> tuple[dict[str, Any], Tensor | N
     return {}, mask
 
 
+def _documents(cu_q: Tensor, cu_k: Tensor | None, query: Tensor, key: Tensor) -> Mask:
+    """The mask of what FlashAttention's models get as cu_seq_lens_q and cu_seq_lens_k: sequences packed in one row of tokens."""
+    lengths = query.shape[2], key.shape[2]
+    offsets = [x.tolist() for x in (cu_q, cu_q if cu_k is None else cu_k)]
+    if query.shape[0] != 1 or any(cu[-1] > length for cu, length in zip(offsets, lengths)):
+        raise ValueError(
+            "[qkv.transformers] cu_seq_lens_q and cu_seq_lens_k must be of sequences packed in a batch of one, without keys of a "
+            f"cache: got batch {query.shape[0]}, {lengths[0]} queries, {lengths[1]} keys, the last offsets "
+            f"{[cu[-1] for cu in offsets]}; use_cache=False, or position_ids that restart instead"
+        )
+    # Tokens behind the last sequence are padding: a sequence of their own.
+    return Mask.documents(*(cu if cu[-1] == length else [*cu, length] for cu, length in zip(offsets, lengths)))
+
+
 @torch.compiler.disable
 def attention_forward(
     module: nn.Module,
@@ -98,13 +113,16 @@ def attention_forward(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     cache: Any = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """One layer's attention as transformers calls it: query [B, H, Tq, D], key, value [B, Hkv, Tk, D] -> [B, Tq, H, Dv], None.
 
     attention_mask: None (causal if the module says so), what :func:`model_mask` returns, bool [B|1, H|1, Tq, Tk]
     (True = may attend) or float (added). dropout draws its seed from torch's generator. s_aux: sinks [H].
-    position_bias [B|1, H|1, Tq, Tk], added.
+    position_bias [B|1, H|1, Tq, Tk], added. cu_seq_lens_q, cu_seq_lens_k [sequences + 1]: a batch of one holds packed sequences,
+    which attend themselves only (FlashAttention's arguments, as DataCollatorWithFlattening makes them); beside every other mask.
     """
     if query.device.type != "cpu":
         raise ValueError(f'[qkv.transformers] attn_implementation="qkv" computes on the CPU: got tensors on {query.device}')
@@ -120,6 +138,9 @@ def attention_forward(
         options |= {"empty_row": "mean", **more}
     elif q_len > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         options["causal"] = "top_left"
+    if cu_seq_lens_q is not None:
+        packed = _documents(cu_seq_lens_q, cu_seq_lens_k, query, key)
+        options["mask"] = options["mask"] & packed if "mask" in options else packed
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     if position_bias is not None:
         position_bias = position_bias[..., :kv_len].to(wide)
