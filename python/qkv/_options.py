@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import boolean, integers, operand
+from ._recipes import recorded, reduced
 from .masks import Mask
 
 _ALIGNS = ("top_left", "bottom_right")
@@ -24,16 +25,21 @@ class PositionBias:
     def __init__(self, core: Any, text: str) -> None:
         self._core, self._text = core, text
 
+    def __reduce__(self) -> Any:
+        return reduced(self)
+
     def __repr__(self) -> str:
         return f"PositionBias.{self._text}"
 
     @classmethod
+    @recorded
     def alibi(cls, slopes: Sequence[float] | int, align: str = "square") -> PositionBias:
         """-slopes[h] * abs(d); a number of heads instead of slopes means the usual ones. Press 2022 (arXiv:2108.12409)."""
         values = _core.alibi_slopes(slopes) if isinstance(slopes, int) else [float(s) for s in slopes]
         return cls(_core.alibi(values, align), f"alibi({slopes!r}, {align!r})")
 
     @classmethod
+    @recorded
     def t5(cls, table: Any, *, max_distance: int = 128, bidirectional: bool = True, align: str = "square") -> PositionBias:
         """table[bucket(d), h], table [buckets, H]: Hugging Face's relative_attention_bias.weight. Raffel 2020 (1910.10683)."""
         core = _core.t5(operand(table, "table", _TABLE_WAYS), max_distance, bidirectional, align)
@@ -42,6 +48,7 @@ class PositionBias:
         )
 
     @classmethod
+    @recorded
     def relative(cls, table: Any, align: str = "square") -> PositionBias:
         """table[R + clamp(d, -R, R), h], table [2R + 1, H]. Shaw 2018 (1803.02155), on scores."""
         return cls(_core.relative(operand(table, "table", _TABLE_WAYS), align), f"relative({list(table.shape)}, {align!r})")

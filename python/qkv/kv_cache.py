@@ -51,12 +51,56 @@ class KVCache:
         page_size: int = 64,
         pages: int = 0,
     ) -> None:
-        self._core = _core.KVCache(
-            num_kv_heads=num_kv_heads, head_dim=head_dim, v_head_dim=v_head_dim, storage=storage, layout=layout,
-            sequences=sequences, max_sequences=max_sequences, capacity=capacity, window=window, max_append=max_append,
-            first=first, page_size=page_size, pages=pages,
-        )  # fmt: skip
+        self._config = {
+            "num_kv_heads": num_kv_heads, "head_dim": head_dim, "v_head_dim": v_head_dim, "storage": storage, "layout": layout,
+            "sequences": sequences, "max_sequences": max_sequences, "capacity": capacity, "window": window,
+            "max_append": max_append, "first": first, "page_size": page_size, "pages": pages,
+        }  # fmt: skip
+        self._core = _core.KVCache(**self._config)
         self.storage, self.layout = storage, layout
+
+    def __reduce__(self) -> Any:
+        """For pickle and copy.deepcopy: the tokens that are held, once for each sequence, so that pages of forks are shared no
+        longer. Raises UnsupportedError for int8, whose scales do not come back to the bit."""
+        if self.storage == "int8":
+            raise _core.UnsupportedError(
+                "[KVCache] a cache of int8 cannot be pickled or copied: quantising again would round its scales anew; append the "
+                "tokens to a new cache, or use storage bfloat16"
+            )
+        held = [(s, self.length(s), *self._held(s)) for s in self.sequences]
+        return KVCache._of_tokens, (self._config, held)
+
+    def _held(self, s: int) -> tuple[Any, Any]:
+        """k, v of the first tokens, where a ring pins them, and of the last."""
+        length, config = self.length(s), self._config
+        if self.layout != "ring":
+            return self.read(s, 0, 0), self.read(s)
+        for slots in range(config["window"] + config["max_append"] - 1, config["window"], -1):
+            begin = max(0, length - slots)
+            try:
+                return self.read(s, 0, min(config["first"], begin)), self.read(s, begin)
+            except _core.OptionError:
+                continue  # the ring was truncated: the oldest slots hold nothing of this sequence
+        begin = max(0, length - config["window"])
+        return self.read(s, 0, min(config["first"], begin)), self.read(s, begin)
+
+    @classmethod
+    def _of_tokens(cls, config: dict[str, Any], held: list[Any]) -> KVCache:
+        """held: of each sequence its number, its length, the k, v of the first tokens that a ring pins, and those of the last."""
+        cache = cls(**config)
+        while len(cache.sequences) < max((s + 1 for s, *_ in held), default=0):
+            cache.add_sequence()
+        for s in set(cache.sequences) - {s for s, *_ in held}:
+            cache.free(s)
+        at_once = config["max_append"] if config["layout"] == "ring" else 2**62
+        for s, length, pinned, last in held:
+            forgotten = length - pinned[0].shape[1] - last[0].shape[1]
+            gap = tuple(np.zeros((x.shape[0], min(forgotten, at_once), x.shape[2]), x.dtype) for x in last)
+            parts = [pinned, *(tuple(x[:, : forgotten - n] for x in gap) for n in range(0, forgotten, at_once)), last]
+            for k, v in parts:
+                for n in range(0, k.shape[1], at_once):
+                    cache.append(k[None, :, n : n + at_once], v[None, :, n : n + at_once], [s])
+        return cache
 
     def append(self, k: Any, v: Any, sequences: Sequence[int] | None = None) -> None:
         """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from . import _core, _html
 from ._arrays import boolean, integers
+from ._recipes import recorded, reduced
 
 __all__ = ["BlockMap", "Mask"]
 
@@ -24,6 +25,16 @@ class BlockMap:
 
     def __init__(self, core: Any) -> None:
         self._core = core
+
+    def __reduce__(self) -> Any:
+        c = self._core
+        sizes = (c.q_block, c.kv_block, c.q_blocks, c.kv_blocks, c.batch, c.num_heads)
+        return BlockMap._of_rows, (*sizes, c.row_begin, c.columns)
+
+    @classmethod
+    def _of_rows(cls, *parts: Any) -> BlockMap:
+        """Sizes of and counts of blocks, batch, heads, and the compressed rows."""
+        return cls(_core.block_map_of_rows(*parts))
 
     @classmethod
     def longformer(
@@ -95,20 +106,30 @@ def _core_of(mask: Any, sign: str) -> Any:
 class Mask:
     """A mask; see the module's description. ``Mask()`` keeps everything."""
 
-    __slots__ = ("_core",)
+    __slots__ = ("_core", "_recipe")
     __array_ufunc__ = None  # NumPy leaves array & mask to the mask
 
     def __init__(self, core: Any = None) -> None:
         self._core = _core.everything() if core is None else core
+        self._recipe: tuple[Any, ...] | None = ("_everything", (), {}) if core is None else None
+
+    def __reduce__(self) -> Any:
+        return reduced(self)
+
+    @classmethod
+    def _everything(cls) -> Mask:
+        return cls()
 
     # Leaves come in the order of docs/concepts/masks.md.
 
     @classmethod
+    @recorded
     def causal(cls, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
         """keep(b, i, j) = j <= i + offset; offset 0, Tk - Tq (bottom right), or ``offsets[b]``."""
         return cls(_core.causal(align) if offsets is None else _core.causal_offsets(integers(offsets)))
 
     @classmethod
+    @recorded
     def window(cls, left: int, right: int, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
         """keep(i, j) = c - left <= j <= c + right, c = i + offset. left and right count *other* tokens; -1 is unbounded."""
         if offsets is not None:
@@ -116,16 +137,19 @@ class Mask:
         return cls(_core.window(left, right, align))
 
     @classmethod
+    @recorded
     def sliding(cls, n: int, align: str = "square") -> Mask:
         """n keys, the query's own last: ``window(n - 1, 0)``."""
         return cls(_core.sliding(n, align))
 
     @classmethod
+    @recorded
     def dilated(cls, step: int, align: str = "square") -> Mask:
         """keep(i, j) = (j - i - offset) % step == 0."""
         return cls(_core.dilated(step, align))
 
     @classmethod
+    @recorded
     def chunked(cls, size: int, align: str = "square", *, starts: Sequence[int] | None = None) -> Mask:
         """keep(i, j): i + offset and j lie in the same chunk of ``size`` keys, counted from key 0 or ``starts[b]``."""
         if starts is not None:
@@ -133,41 +157,49 @@ class Mask:
         return cls(_core.chunked(size, align))
 
     @classmethod
+    @recorded
     def key_lengths(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, j) = j < lengths[b]: padding at the right. lengths [B]."""
         return cls(_core.key_lengths(integers(lengths)))
 
     @classmethod
+    @recorded
     def key_starts(cls, starts: Sequence[int]) -> Mask:
         """keep(b, j) = j >= starts[b]: padding at the left. starts [B]."""
         return cls(_core.key_starts(integers(starts)))
 
     @classmethod
+    @recorded
     def query_lengths(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, i) = i < lengths[b]; the rows of the other queries are empty. lengths [B]."""
         return cls(_core.query_lengths(integers(lengths)))
 
     @classmethod
+    @recorded
     def prefix(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, j) = j < lengths[b]: ``causal() | prefix(lengths)`` is the prefix language model. lengths [B]."""
         return cls(_core.prefix(integers(lengths)))
 
     @classmethod
+    @recorded
     def first(cls, n: int) -> Mask:
         """keep(j) = j < n: with a window, ``window(...) | first(n)``, these are StreamingLLM's sinks."""
         return cls(_core.first(n))
 
     @classmethod
+    @recorded
     def global_rows(cls, rows: Sequence[int]) -> Mask:
         """keep(i) = i is in ``rows``."""
         return cls(_core.global_rows(integers(rows)))
 
     @classmethod
+    @recorded
     def global_columns(cls, columns: Sequence[int]) -> Mask:
         """keep(j) = j is in ``columns``."""
         return cls(_core.global_columns(integers(columns)))
 
     @classmethod
+    @recorded
     def documents(cls, offsets: Sequence[int], k_offsets: Sequence[int] | None = None, *, inside: Mask | None = None) -> Mask:
         """Documents packed into one row of tokens: [offsets[d], offsets[d+1]) attends itself; ``inside`` holds in each."""
         first = integers(offsets)
@@ -175,6 +207,7 @@ class Mask:
         return cls(_core.documents(first, second, (inside or cls())._core))
 
     @classmethod
+    @recorded
     def document_ids(cls, q_ids: Any, k_ids: Any = None) -> Mask:
         """keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0. [T], the same for each sequence, or [B, T]."""
         q = np.ascontiguousarray(q_ids, dtype=np.int64)
@@ -184,21 +217,25 @@ class Mask:
         return cls(_core.document_ids_batch(q, k))
 
     @classmethod
+    @recorded
     def blocks(cls, block_map: BlockMap) -> Mask:
         """keep(b, h, i, j): the block of (i, j) is listed."""
         return cls(_core.blocks(block_map._core))
 
     @classmethod
+    @recorded
     def keep(cls, array: Any, axes: str | None = None) -> Mask:
         """Non-zero = may attend. [B|1, H|1, Tq|1, Tk|1], or fewer axes that are named: "bk", "qk", "bqk", "hqk"."""
         return cls(_core.keep(boolean(array, "keep"), axes, False))
 
     @classmethod
+    @recorded
     def drop(cls, array: Any, axes: str | None = None) -> Mask:
         """Non-zero = may not attend (PyTorch's key_padding_mask). Axes as in :meth:`keep`."""
         return cls(_core.drop(boolean(array, "drop"), axes, False))
 
     @classmethod
+    @recorded
     def mask_mod(cls, keep: Callable[[int, int, int, int], bool]) -> Mask:
         """keep(b, h, i, j) -> bool, called pair by pair from the kernels' threads: about a microsecond each. :meth:`of` is
         faster."""
@@ -211,10 +248,22 @@ class Mask:
         return cls.keep(np.broadcast_to(np.asarray(keep(b, h, i, j), dtype=bool), (batch, num_heads, q_len, kv_len)))
 
     def __and__(self, other: Mask) -> Mask:
-        return Mask(self._core & _core_of(other, "&"))
+        return self._joined(Mask(self._core & _core_of(other, "&")), "_both", other)
 
     def __or__(self, other: Mask) -> Mask:
-        return Mask(self._core | _core_of(other, "|"))
+        return self._joined(Mask(self._core | _core_of(other, "|")), "_any", other)
+
+    def _joined(self, made: Mask, name: str, other: Mask) -> Mask:
+        made._recipe = None if self._recipe is None or other._recipe is None else (name, (self, other), {})
+        return made
+
+    @classmethod
+    def _both(cls, a: Mask, b: Mask) -> Mask:
+        return a & b
+
+    @classmethod
+    def _any(cls, a: Mask, b: Mask) -> Mask:
+        return a | b
 
     __rand__, __ror__ = __and__, __or__
 

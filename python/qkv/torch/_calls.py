@@ -174,7 +174,11 @@ def backward(
 def jvp(
     q: Tensor, k: Tensor, v: Tensor, lse: Tensor, tangents: tuple[Tensor | None, ...], options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Tangents of out and lse along those of q, k, v, bias; None is zero."""
+    """Tangents of out and lse along those of q, k, v, bias; None is zero. 16-bit tensors are computed in float32."""
+    if q.dtype not in _WIDE:
+        wide = tuple(None if t is None else t.float() for t in tangents)
+        tout, tlse = jvp(q.float(), k.float(), v.float(), lse, wide, options)
+        return tout.to(q.dtype), tlse
     tout, tlse = empty_output(q, v), torch.empty_like(lse)
     held = [None if t is None else inner_contiguous(t) for t in tangents]
     _core.jvp(
@@ -197,7 +201,7 @@ def double_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """gq, gk, gv, gdout, gbias, gdlse (None without bias, dlse) from the cotangents of dq, dk, dv, dbias. float32 and float64;
     16-bit tensors are computed in float32."""
-    if q.dtype not in (torch.float32, torch.float64):
+    if q.dtype not in _WIDE:
         wide = [None if c is None else c.float() for c in cotangents]
         made = double_backward(
             tuple(wide), dout.float(), dlse, q.float(), k.float(), v.float(), out.float(), lse, options, bias

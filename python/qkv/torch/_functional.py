@@ -1,6 +1,5 @@
-"""Attention under torch.func (grad, vjp, vmap and their nestings): autograd.Functions in the form functorch wants, around the
-operators. Not: eager autograd (_functions.py; packed sequences: the operators themselves), torch.func.jvp of attention (PyTorch
-raises an error; torch.autograd.forward_ad works).
+"""Attention under torch.func (grad, vjp, jvp, vmap and their nestings): autograd.Functions in the form functorch wants, around the
+operators. Not: eager autograd (_functions.py; packed sequences: the operators themselves).
 """
 
 from __future__ import annotations
@@ -11,16 +10,12 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import _operators, _varlen_operators
+from ._functions import FORWARD_OVER_REVERSE
 from ._varlen_calls import PACKED, Rules
-
-FORWARD_OVER_REVERSE = (
-    "[qkv.torch] forward mode is not differentiated again, nor backward in forward mode: for second derivatives take backward "
-    "twice, torch.func.jacrev(torch.func.grad(f)) or create_graph=True"
-)
 
 
 class FunctionalAttend(Function):
-    """The arguments of qkv::attention -> (out, lse)."""
+    """The arguments of qkv::attention -> (out, lse); in forward mode too."""
 
     generate_vmap_rule = True
 
@@ -30,16 +25,22 @@ class FunctionalAttend(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        q, k, v, bias, keep, seed, *ctx.rules = inputs
-        ctx.save_for_backward(q, k, v, bias, keep, seed, *output)
-        ctx.mark_non_differentiable(output[1])
+        *tensors, dropout_p, causal, scale, empty_row = inputs
+        ctx.rules = dropout_p, causal, scale, empty_row
+        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_forward(*tensors, *output)
 
     @staticmethod
-    def backward(ctx: Any, dout: Tensor, _: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Any, ...]:
         tensors = ctx.saved_tensors
         need = tensors[3] is not None and ctx.needs_input_grad[3]
-        dq, dk, dv, dbias = FunctionalBackward.apply(dout, None, *tensors, *ctx.rules, need)
+        dq, dk, dv, dbias = FunctionalBackward.apply(dout, dlse, *tensors, *ctx.rules, need)
         return dq, dk, dv, dbias if need else None, *(None,) * 6
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        *tensors, _, lse = ctx.saved_tensors
+        return FunctionalTangents.apply(*tangents[:4], *tensors, lse, *ctx.rules)
 
 
 class FunctionalBackward(Function):
@@ -53,16 +54,43 @@ class FunctionalBackward(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        dout, _, q, k, v, bias, keep, seed, out, lse, *rules, _ = inputs
-        ctx.rules = rules
-        ctx.save_for_backward(dout, q, k, v, bias, keep, seed, out, lse)
+        *tensors, dropout_p, causal, scale, empty_row, _ = inputs
+        ctx.rules = dropout_p, causal, scale, empty_row
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
-        tensors = ctx.saved_tensors
-        dout, *rest = tensors
-        gq, gk, gv, gdout, gbias, _ = _operators.attention_double_backward(*cotangents, dout, None, *rest, *ctx.rules)
-        return gdout, None, gq, gk, gv, None if tensors[4] is None else gbias, *(None,) * 9
+        dout, dlse, *tensors = ctx.saved_tensors
+        made = _operators.attention_double_backward(*cotangents, dout, dlse, *tensors, *ctx.rules)
+        gq, gk, gv, gdout, gbias, gdlse = made
+        return gdout, None if dlse is None else gdlse, gq, gk, gv, None if tensors[3] is None else gbias, *(None,) * 9
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(FORWARD_OVER_REVERSE)
+
+
+class FunctionalTangents(Function):
+    """The arguments of qkv::attention_jvp -> (tout, tlse)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _operators.attention_jvp(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(FORWARD_OVER_REVERSE)
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(FORWARD_OVER_REVERSE)
 
 
 class PackedAttend(Function):
@@ -105,6 +133,7 @@ class PackedBackward(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.rules = inputs[PACKED + 4 :]
         ctx.save_for_backward(*inputs[: PACKED + 4])
+        ctx.save_for_forward(*inputs[: PACKED + 4])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:

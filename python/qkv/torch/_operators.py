@@ -4,6 +4,7 @@ torch.func see one opaque node with a fake kernel, formulas and a batching rule;
     qkv::attention(q, k, v, bias, keep, seed, dropout_p, causal, scale, empty_row) -> (out, lse)
     qkv::attention_backward(...) -> (dq, dk, dv, dbias)       dbias is empty where it is not needed
     qkv::attention_double_backward(...) -> (gq, gk, gv, gdout, gbias, gdlse)    gbias, gdlse empty likewise
+    qkv::attention_jvp(tq, tk, tv, tbias, ...) -> (tout, tlse)
 
 seed: int64 [1], where dropout_p > 0: a tensor, so that drawing it stays in the graph.
 """
@@ -31,10 +32,15 @@ _library.define(
     f"Tensor out, Tensor lse, {_RULES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=_tags,
 )
+_library.define(
+    f"attention_jvp(Tensor? tq, Tensor? tk, Tensor? tv, Tensor? tbias, {_TENSORS}, Tensor lse, {_RULES}) -> (Tensor, Tensor)",
+    tags=_tags,
+)
 
 attention = torch.ops.qkv.attention.default
 attention_backward = torch.ops.qkv.attention_backward.default
 attention_double_backward = torch.ops.qkv.attention_double_backward.default
+attention_jvp = torch.ops.qkv.attention_jvp.default
 
 
 def _options(bias, keep, seed, dropout_p, causal, scale, empty_row):
@@ -122,6 +128,18 @@ def _double_fake(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, seed, o
     return (*like, *(lse.new_empty(0) if x is None else x.new_empty(x.shape) for x in (bias, dlse)))
 
 
+# Forward mode
+
+
+def _jvp_cpu(tq, tk, tv, tbias, q, k, v, bias, keep, seed, lse, dropout_p, causal, scale, empty_row):
+    options = _options(bias, keep, seed, dropout_p, causal, scale, empty_row)
+    return _calls.jvp(q, k, v, lse, (tq, tk, tv, tbias), options)
+
+
+def _jvp_fake(tq, tk, tv, tbias, q, k, v, bias, keep, seed, lse, dropout_p, causal, scale, empty_row):
+    return _calls.empty_output(q, v), torch.empty_like(lse)
+
+
 # torch.func.vmap: one more batch axis is folded into B.
 
 
@@ -160,6 +178,7 @@ for _operator, _cpu, _fake in (
     (attention, _attention_cpu, _attention_fake),
     (attention_backward, _backward_cpu, _backward_fake),
     (attention_double_backward, _double_cpu, _double_fake),
+    (attention_jvp, _jvp_cpu, _jvp_fake),
 ):
     _library.impl(_operator, _cpu, "CPU")
     torch.library.register_fake(_operator, _fake, lib=_library)
@@ -168,3 +187,4 @@ torch.library.register_autograd(attention_backward, _backward_formula, setup_con
 torch.library.register_vmap(attention, _attention_vmap, lib=_library)
 torch.library.register_vmap(attention_backward, _looping(attention_backward), lib=_library)
 torch.library.register_vmap(attention_double_backward, _looping(attention_double_backward), lib=_library)
+torch.library.register_vmap(attention_jvp, _looping(attention_jvp), lib=_library)

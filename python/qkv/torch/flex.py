@@ -31,7 +31,7 @@ from . import _calls
 from ._calls import Rules
 from ._functions import Attend, AttendWithLse
 from ._overrides import require_plain
-from .sdpa import ArgumentError, _operands
+from .sdpa import ArgumentError, _functorch, _operands
 
 __all__ = ["Relative", "SoftCap", "flex_attention", "mask_of"]
 
@@ -102,8 +102,10 @@ def _attend(
             f"{list(query.shape)}, {list(key.shape)}, {list(value.shape)}"
         )
     rules, table = _rules_of(score_mod, Rules(scale=scale, mask=mask_of(block_mask, q.shape, k.shape)), q)
-    call = AttendWithLse if return_lse else Attend
-    return call.apply(q, k, v, None, None, table, rules)
+    if return_lse or _functorch() is not None:
+        results = AttendWithLse.apply(q, k, v, None, None, table, rules)
+        return results if return_lse else results[0]
+    return Attend.apply(q, k, v, None, None, table, rules)
 
 
 def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | None]:

@@ -125,8 +125,9 @@ def attend(
 
 
 def by_operator(*arguments: Any) -> Tensor:
-    """out of the arguments of qkv::attention, under whatever traces, batches or intercepts."""
-    plain = torch.compiler.is_compiling() or _functorch() is None
+    """out of the arguments of qkv::attention, under whatever traces, batches or intercepts. A registered operator drops tangents
+    without a word."""
+    plain = torch.compiler.is_compiling() or (_functorch() is None and forward_ad._current_level < 0)
     return (_operators.attention if plain else FunctionalAttend.apply)(*arguments)[0]
 
 

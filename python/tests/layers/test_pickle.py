@@ -1,4 +1,5 @@
-"""What goes into a file or another process: layers and models with their parameters, rotary positions, what to capture."""
+"""What goes into a file or another process: layers and models with their parameters, rotary positions, what to capture, masks,
+biases, caches."""
 
 from __future__ import annotations
 
@@ -74,3 +75,103 @@ def test_options() -> None:
     rotary, look = qkv.Rotary(8, base=500.0, interleaved=True), qkv.Capture(heads=(1,), top_k=2)
     assert np.array_equal(again(rotary).frequencies, rotary.frequencies) and repr(again(rotary)) == repr(rotary)
     assert again(look) == look
+
+
+DENSE = numbers(3, 1, 1, 6, 6) > 0
+MASKS: dict[str, Any] = {
+    "everything": lambda: qkv.Mask(),
+    "causal": lambda: qkv.Mask.causal(),
+    "offsets": lambda: qkv.Mask.causal(offsets=[1]) & qkv.Mask.window(2, 1, offsets=np.array([0])),
+    "joined": lambda: (qkv.Mask.sliding(3) | qkv.Mask.first(1)) & qkv.Mask.causal("bottom_right") & qkv.Mask.dilated(2),
+    "lengths": lambda: qkv.Mask.key_lengths([4]) & qkv.Mask.query_lengths([5]) & qkv.Mask.key_starts([1]),
+    "prefix": lambda: qkv.Mask.causal() | qkv.Mask.prefix([2]) | qkv.Mask.global_rows([3]) | qkv.Mask.global_columns([4]),
+    "chunked": lambda: qkv.Mask.chunked(2) | qkv.Mask.chunked(3, starts=[1]),
+    "documents": lambda: qkv.Mask.documents([0, 2, 6], inside=qkv.Mask.causal()) | qkv.Mask.document_ids(np.array([[1] * 6])),
+    "dense": lambda: qkv.Mask.keep(DENSE) | qkv.Mask.drop(DENSE[0, 0], "qk"),
+    "of a function": lambda: qkv.Mask.of(lambda b, h, i, j: (i + j) % 2 == 0, 6, 6),
+    "of a function of pairs": lambda: qkv.Mask.mask_mod(differs),
+    "blocks": lambda: qkv.Mask.blocks(qkv.BlockMap.longformer(6, block=2)),
+}
+
+
+def differs(b: int, h: int, i: int, j: int) -> bool:
+    return i != j
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("way", [again, copy.deepcopy, copy.copy])
+def test_masks(name: str, way: Any) -> None:
+    mask = MASKS[name]()
+    back = way(mask)
+    assert repr(back) == repr(mask)
+    assert np.array_equal(back.to_dense(6, 6), mask.to_dense(6, 6))
+    assert np.array_equal((again(back) & qkv.Mask.first(3)).to_dense(6, 6), (mask & qkv.Mask.first(3)).to_dense(6, 6))
+
+
+def test_a_mask_remembers_numbers_not_their_list() -> None:
+    lengths = [4]
+    mask = qkv.Mask.key_lengths(lengths)
+    lengths[0] = 1
+    assert again(mask).to_dense(6, 6).sum() == 24
+
+
+@pytest.mark.parametrize("way", [again, copy.deepcopy])
+def test_block_maps_and_position_biases(way: Any) -> None:
+    for blocks in (qkv.BlockMap.big_bird(256, num_heads=2, seed=3), qkv.BlockMap.from_mask(qkv.Mask.causal(), 200, 200)):
+        back = way(blocks)
+        heads = blocks._core.num_heads
+        assert repr(back) == repr(blocks)
+        both = [qkv.Mask.blocks(x).to_dense(200, 200, num_heads=heads) for x in (blocks, back)]
+        assert np.array_equal(*both)
+    q = numbers(4, 1, 2, 7, 8)
+    table = numbers(5, 9, 2)
+    for bias in (qkv.PositionBias.alibi(2), qkv.PositionBias.t5(table[:8], max_distance=16), qkv.PositionBias.relative(table)):
+        assert np.array_equal(qkv.attention(q, q, q, position_bias=way(bias)), qkv.attention(q, q, q, position_bias=bias))
+
+
+CACHES: dict[str, dict[str, Any]] = {
+    "contiguous": {"capacity": 16, "sequences": 2},
+    "bfloat16": {"capacity": 16, "storage": "bfloat16"},
+    "float64": {"capacity": 16, "storage": "float64"},
+    "ring": {"layout": "ring", "window": 4, "max_append": 2},
+    "ring with sinks": {"layout": "ring", "window": 4, "max_append": 2, "first": 3},
+    "paged": {"layout": "paged", "page_size": 4, "pages": 16, "sequences": 2, "max_sequences": 4},
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+@pytest.mark.parametrize("way", [again, copy.deepcopy])
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_caches(name: str, way: Any, steps: int) -> None:
+    dtype = "float64" if name == "float64" else "float32"
+    cache = qkv.KVCache(num_kv_heads=2, head_dim=4, v_head_dim=3, **CACHES[name])
+
+    def grow(n: int, seed: int, *caches: qkv.KVCache) -> None:
+        for one in caches:
+            batch = len(one.sequences)
+            one.append(numbers(seed, batch, 2, n, 4, dtype=dtype), numbers(seed + 1, batch, 2, n, 3, dtype=dtype))
+
+    for step in range(steps):
+        grow(2, step, cache)
+    if name == "paged":
+        cache.fork(0)
+        cache.free(1)
+    if steps == 5:
+        cache.truncate(0, 9)
+    back = way(cache)
+    assert repr(back) == repr(cache) and back.sequences == cache.sequences
+    for step in range(3):
+        grow(1, 20 + step, cache, back)
+        q = numbers(30 + step, len(cache.sequences), 4, 1, 4, dtype=dtype)
+        results = [qkv.attention(q, one, causal="bottom_right", return_lse=True) for one in (cache, back)]
+        assert all(np.array_equal(a, b) for a, b in zip(*results))
+    lengths = back.lengths
+    grow(1, 40, cache)
+    assert back.lengths == lengths  # tokens of its own
+
+
+def test_what_cannot_be_pickled_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="cache of int8 cannot be pickled"):
+        again(qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=4, storage="int8"))
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        again(qkv.Mask.mask_mod(lambda b, h, i, j: True))  # as pickle says of every lambda

@@ -1,0 +1,48 @@
+"""How an object of the extension was made, so that pickle and copy.deepcopy can make it again. Arrays that are only borrowed (dense
+masks, tables) are kept as they are; lists of numbers, which the extension copies, are copied."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+F = TypeVar("F", bound=Callable[..., Any])
+_BORROWED = frozenset(("keep", "drop", "t5", "relative"))
+
+
+def _kept(x: Any) -> Any:
+    """x, or a copy of its numbers where the caller may change them afterwards."""
+    if x is None or callable(x) or isinstance(x, (int, float, str)) or hasattr(x, "_core"):
+        return x
+    return np.array(x)
+
+
+def recorded(method: F) -> F:
+    """For a class method that makes an object: the object remembers its name and arguments."""
+
+    @functools.wraps(method)
+    def make(cls: Any, *arguments: Any, **options: Any) -> Any:
+        made = method(cls, *arguments, **options)
+        if method.__name__ not in _BORROWED:
+            arguments = tuple(_kept(x) for x in arguments)
+            options = {name: _kept(x) for name, x in options.items()}
+        made._recipe = (method.__name__, arguments, options)
+        return made
+
+    return make  # type: ignore[return-value]
+
+
+def make_again(cls: type, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What `recorded` remembered, made once more."""
+    return getattr(cls, name)(*arguments, **options)
+
+
+def reduced(made: Any) -> Any:
+    """__reduce__ of such an object. Raises TypeError where nothing was remembered."""
+    recipe = getattr(made, "_recipe", None)
+    if recipe is None:
+        raise TypeError(f"[{type(made).__name__}] it cannot be pickled: it was not made by a public function of its class")
+    return make_again, (type(made), *recipe)
