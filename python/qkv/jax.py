@@ -4,10 +4,10 @@
     loss = lambda q, k, v: qkv.jax.attention(q, k, v, causal=True).sum()
     jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(q, k, v)
 
-Works under jit, grad, value_and_grad, vjp, vmap, checkpoint and scan; float32, float64 (jax_enable_x64), bfloat16, float16.
-Letters and formula: qkv/_attention.py. Backward is qkv's own, O(T) memory; sums in float32 for 16-bit types. Not
-supported: forward mode (jvp, linearize, hessian), sharding over devices, devices other than CPUs (XLA then says that it has no
-such target).
+Works under jit, grad, value_and_grad, vjp, vmap, checkpoint, scan and shard_map over batch and heads; jvp and jacfwd with
+forward_mode=True; float32, float64 (jax_enable_x64), bfloat16, float16. Letters and formula: qkv/_attention.py. Backward is qkv's
+own, O(T) memory; sums in float32 for 16-bit types. Not supported: second derivatives, arrays that are sharded outside of shard_map
+(XLA gathers them), devices other than CPUs (XLA then says that it has no such target).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = ["attention", "dot_product_attention"]
 
 jax.ffi.register_ffi_target("qkv_attention_forward", _jax.forward_target(), platform="cpu")
 jax.ffi.register_ffi_target("qkv_attention_backward", _jax.backward_target(), platform="cpu")
+jax.ffi.register_ffi_target("qkv_attention_tangents", _jax.tangents_target(), platform="cpu")
 
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _ALIGN = {"square": 0, "top_left": 1, "bottom_right": 2}
@@ -82,6 +83,27 @@ def _sum_dtype(x: Any) -> Any:
     return x.dtype if x.dtype == jnp.float64 else jnp.float32
 
 
+def _vma(x: Any) -> frozenset[str]:
+    """The axes of jax.shard_map over which x differs from device to device."""
+    kind = jax.typeof(x) if hasattr(jax, "typeof") else None
+    axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)  # from JAX 0.10 on; vma before
+    return frozenset(getattr(kind, "vma", None) or ()) if axes is None else axes
+
+
+def _varying_alike(arrays: Any) -> Any:
+    """Within jax.shard_map: arrays that are the same on every device marked as different where any other is, so that JAX sums their
+    gradients over devices; a foreign call forgets the mark of its results."""
+    axes = frozenset().union(*(_vma(x) for x in jax.tree.leaves(arrays)))
+
+    def alike(x: Any) -> Any:
+        missing = tuple(sorted(axes - _vma(x)))
+        if not missing:
+            return x
+        return jax.lax.pcast(x, missing, to="varying") if hasattr(jax.lax, "pcast") else jax.lax.pvary(x, missing)
+
+    return jax.tree.map(alike, arrays) if axes else arrays
+
+
 def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
     tokens, heads = (1, 2) if static.tokens_first else (2, 1)
     results = (
@@ -89,7 +111,8 @@ def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...])
         jax.ShapeDtypeStruct((q.shape[0], q.shape[heads], q.shape[tokens]), _sum_dtype(q)),
     )
     call = jax.ffi.ffi_call("qkv_attention_forward", results, vmap_method="expand_dims")
-    return tuple(call(q, k, v, *(a for a in optional if a is not None), **static.attributes(optional)))
+    made = call(q, k, v, *(a for a in optional if a is not None), **static.attributes(optional))
+    return _varying_alike((q, *made))[1:]
 
 
 def _attention_fwd(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> Any:
@@ -107,10 +130,11 @@ def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
     made = [q, k, v, *([] if wants is None else [bias]), *([] if sinks is None else [sinks])]
     results = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made)
     call = jax.ffi.ffi_call("qkv_attention_backward", results, vmap_method="expand_dims")
-    dq, dk, dv, *rest = call(
+    gradients = call(
         q, k, v, out, lse, dout, dlse, *(a for a in optional if a is not None),
         wants_dbias=np.int64(wants is not None), **static.attributes(optional),
     )  # fmt: skip
+    dq, dk, dv, *rest = _varying_alike((q, *gradients))[1:]
     dbias = None if wants is None else rest[0]
     return dq, dk, dv, (dbias, None, None, None if sinks is None else rest[-1], None)
 
@@ -122,6 +146,33 @@ def _attention(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...
 
 _attention.defvjp(_attention_fwd, _attention_bwd, symbolic_zeros=True)
 _compiled = jax.jit(_attention, static_argnums=0)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _forward_mode(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _forward(static, q, k, v, optional)
+
+
+@partial(_forward_mode.defjvp, symbolic_zeros=True)
+def _forward_mode_jvp(static: _Static, primals: Any, tangents: Any) -> Any:
+    q, k, v, optional = primals
+    for name, array, tangent in zip(_OPTIONAL, optional, tangents[3], strict=True):
+        if array is not None and name in ("bias", "sinks") and not isinstance(tangent, SymbolicZero):
+            raise NotImplementedError(f"[qkv.jax.attention] forward mode is of q, k and v: a tangent of {name} is not computed")
+    out, lse = _forward(static, q, k, v, optional)
+    wide = _sum_dtype(q)  # the kernel is of float32 and float64
+    given = [jnp.zeros(x.shape, wide) if isinstance(t, SymbolicZero) else t.astype(wide) for x, t in zip(primals, tangents[:3])]
+    results = (jax.ShapeDtypeStruct(out.shape, wide), jax.ShapeDtypeStruct(lse.shape, wide))
+    call = jax.ffi.ffi_call("qkv_attention_tangents", results, vmap_method="expand_dims")
+    tout, tlse = call(
+        *(x.astype(wide) for x in (q, k, v)), lse, *_varying_alike((q, *given))[1:], *(a for a in optional if a is not None),
+        **static.attributes(optional),
+    )  # fmt: skip
+    tout, tlse = _varying_alike((q, tout, tlse))[1:]
+    return (out, lse), (tout.astype(out.dtype), tlse)
+
+
+_compiled_forward_mode = jax.jit(_forward_mode, static_argnums=0)
 
 
 def _mask_token(mask: Mask | None) -> int:
@@ -202,6 +253,7 @@ def attention(
     empty_row: str = "zero",
     return_lse: bool = False,
     tokens_first: bool = False,
+    forward_mode: bool = False,
 ) -> Any:
     """softmax(q k^T scale) v, differentiable in q, k, v, bias and sinks.
 
@@ -218,6 +270,8 @@ def attention(
             traced. Under vmap the sequences count on from call to call.
         empty_row: "zero", "mean" or "nan".  return_lse: also return lse [B, H, Tq], float32 (float64 for float64),
             differentiable too.
+        forward_mode: True: differentiable by jax.jvp and jax.jacfwd, in q, k and v, and not in reverse, which is the default: JAX
+            knows one rule of a function's own. Tangents are computed in float32 for 16-bit types.
 
     Returns:
         out, [B, H, Tq, Dv] (or [B, Tq, H, Dv]), or (out, lse).
@@ -260,7 +314,8 @@ def attention(
         mask=_mask_token(mask),
         tokens_first=tokens_first,
     )
-    out, lse = _compiled(static, q, k, v, optional)
+    q, k, v, optional = _varying_alike((q, k, v, optional))
+    out, lse = (_compiled_forward_mode if forward_mode else _compiled)(static, q, k, v, optional)
     return (out, lse) if return_lse else out
 
 

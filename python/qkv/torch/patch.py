@@ -24,6 +24,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import handle_torch_function
 
 from ._overrides import any_override, is_causal_bias
@@ -33,6 +35,7 @@ from .varlen import varlen_attn, varlen_attn_out
 
 __all__ = ["disable", "enable", "is_enabled"]
 
+_TRACED = frozenset((*_PLAIN, FakeTensor, FunctionalTensor))
 _pytorchs = F.scaled_dot_product_attention
 _fast_path_was: list[bool] = []  # one entry while enabled
 _varlen_was: dict[str, Callable[..., Any]] = {}  # torch.nn.attention.varlen's own functions, while they are replaced
@@ -64,7 +67,7 @@ def _patched(
     elif torch.compiler.is_compiling() and query.is_nested and why_not(query, key, value, attn_mask) is None:
         return jagged_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
     ours = _is_ours(query) and _is_ours(key) and _is_ours(value) and query.shape[-1] and value.shape[-1]
-    if ours and (type(attn_mask) in _PLAIN or is_causal_bias(attn_mask)):
+    if ours and (type(attn_mask) in _TRACED or is_causal_bias(attn_mask)):
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
     return _pytorchs(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
@@ -90,8 +93,8 @@ def _put_in_place() -> None:
 
 
 def _is_ours(x: Any) -> bool:
-    # Under torch.compile, types are those of the tensors that are traced.
-    return type(x) in _PLAIN and x is not None and x.is_cpu and not x.is_nested and x.dtype in _FLOATS
+    # Under torch.compile, types are those of the tensors that are traced; under torch.export and make_fx, what stands for them.
+    return type(x) in _TRACED and x is not None and x.is_cpu and not x.is_nested and x.dtype in _FLOATS
 
 
 def _instead(ours: Callable[..., Any], pytorchs: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +103,7 @@ def _instead(ours: Callable[..., Any], pytorchs: Callable[..., Any]) -> Callable
     @functools.wraps(pytorchs)
     def patched(*arguments: Any, **options: Any) -> Any:
         tensors = [x for x in (*arguments, *options.values()) if isinstance(x, Tensor)]
-        on_cpu = all(x.is_cpu and type(x) in _PLAIN for x in tensors)
+        on_cpu = all(x.device.type == "cpu" and type(x) in _TRACED for x in tensors)
         return (ours if on_cpu else pytorchs)(*arguments, **options)
 
     return patched

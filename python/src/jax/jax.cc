@@ -4,6 +4,7 @@
 //
 //   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]                      -> out lse
 //   backward: q k v out lse dout dlse [bias] [keep] [key_lengths] [sinks] [seed]    -> dq dk dv [dbias] [dsinks]
+//   tangents: q k v lse tq tk tv [bias] [keep] [key_lengths] [sinks] [seed]         -> tout tlse
 #include <nanobind/nanobind.h>
 
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "bindings.h"
 #include "jax/call.h"
 #include "qkv/attention.h"
+#include "qkv/derivatives.h"
 
 namespace qkv::python {
 
@@ -183,6 +185,28 @@ void backward(const CallFrame& frame) {
   }
 }
 
+// 16-bit types come as float32.
+template <class T>
+void tangents(const CallFrame& frame) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    constexpr int kRanks[] = {4, 4, 4, 3, 4, 4, 4};
+    const Call call(frame, 7, kRanks);
+    const Operand tout = result(frame, 0, 4), tlse = result(frame, 1, 3);
+    const std::shared_ptr<Context> context = shared_context();
+    for (Index n = 0; n < call.runs(); ++n) {
+      AttentionTangents<T> t;
+      t.q = call.heads<const T>(call.operand(4), n);
+      t.k = call.heads<const T>(call.operand(5), n);
+      t.v = call.heads<const T>(call.operand(6), n);
+      attention_jvp(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
+                    call.heads<const T>(call.operand(2), n), call.rows<const T>(call.operand(3), n), t, call.heads<T>(tout, n),
+                    call.rows<T>(tlse, n), call.options<T>(n), *context);
+    }
+  } else {
+    throw UnsupportedError("[qkv.jax] forward mode takes float32 and float64");
+  }
+}
+
 xla::Error* fail(const CallFrame& frame, xla::ErrorCode code, const char* message) {
   xla::ErrorCreateArgs args{sizeof(xla::ErrorCreateArgs), nullptr, message, code};
   return frame.api->error_create(&args);
@@ -237,6 +261,10 @@ xla::Error* backward_target(CallFrame* frame) {
   return guarded(frame, [&]<class T>() { backward<T>(*frame); });
 }
 
+xla::Error* tangents_target(CallFrame* frame) {
+  return guarded(frame, [&]<class T>() { tangents<T>(*frame); });
+}
+
 nb::capsule target(xla::Handler* handler) { return nb::capsule(reinterpret_cast<void*>(handler)); }
 
 }  // namespace
@@ -251,5 +279,6 @@ NB_MODULE(_jax, m) {
   shared_context = reinterpret_cast<std::shared_ptr<qkv::Context> (*)()>(nb::cast<nb::capsule>(core.attr("_context")).data());
   m.def("forward_target", [] { return target(&forward_target); });
   m.def("backward_target", [] { return target(&backward_target); });
+  m.def("tangents_target", [] { return target(&tangents_target); });
   m.def("keep_mask", [](const MaskObject& mask) { return mask_table().add(mask); });
 }
