@@ -102,6 +102,21 @@ def plain_rules(causal: bool | str, scale: float | None, empty_row: str = "zero"
     return Rules(causal, scale, empty_row=empty_row)
 
 
+def draw_seed() -> Tensor:
+    """63 bits of PyTorch's default generator, int64 [1]."""
+    return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64)
+
+
+def autocast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """As PyTorch casts the arguments of F.scaled_dot_product_attention: floats, but not float64, to autocast's type."""
+    to = torch.get_autocast_dtype("cpu")
+
+    def cast(x: Tensor) -> Tensor:
+        return x.to(to) if x.is_floating_point() and x.dtype is not torch.float64 else x
+
+    return cast(q), cast(k), cast(v), None if mask is None else cast(mask)
+
+
 def empty_output(q: Tensor, v: Tensor) -> Tensor:
     """Memory for out [B, H, Tq, Dv]."""
     return torch.empty_like(q) if v.shape[3] == q.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from . import _operators, _varlen_operators
-from ._functions import FORWARD_OVER_REVERSE
+from ._functions import FORWARD_OVER_REVERSE, _functorch
 from ._varlen_calls import PACKED, Rules
 
 
@@ -165,3 +166,9 @@ class PackedTangents(Function):
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise NotImplementedError(FORWARD_OVER_REVERSE)
+
+
+def attend_packed(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """The arguments of qkv::varlen_attention -> out, lse, by what differentiates or batches at the moment."""
+    functional = not torch.compiler.is_compiling() and (_functorch() is not None or forward_ad._current_level >= 0)
+    return (PackedAttend.apply if functional else _varlen_operators.attention)(*arguments)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._calls import NAMES, ArgumentError, inner_contiguous
+from ._calls import NAMES, ArgumentError, autocast, draw_seed, inner_contiguous
+from ._functional import attend_packed
 from ._varlen_calls import Rules
 
 _HOW = "[scaled_dot_product_attention] nested tensors: "
@@ -58,9 +59,6 @@ def jagged_attention(
     Raises:
         ArgumentError: for what :func:`why_not` names, or grouped heads without enable_gqa.
     """
-    from .sdpa import _autocast, draw_seed
-    from .varlen import attend
-
     reason = why_not(query, key, value, attn_mask)
     if reason is None and not enable_gqa and query.shape[1] != key.shape[1]:
         reason = "query and key must have the same number of heads (grouped heads: enable_gqa=True)"
@@ -69,11 +67,11 @@ def jagged_attention(
         raise ArgumentError(f"{_HOW}{reason}: got {shapes}")
     q, k, v = (x.values().transpose(0, 1) for x in (query, key, value))
     if torch.is_autocast_enabled("cpu"):
-        q, k, v, _ = _autocast(q, k, v, None)
+        q, k, v, _ = autocast(q, k, v, None)
     q, k, v = (inner_contiguous(x) for x in (q, k, v))
     window = (-1, 0) if is_causal else (-1, -1)
     rules = Rules(q.shape[0], k.shape[0], *window, bottom_right=False, scale=scale, dropout_p=float(dropout_p))
     seed = draw_seed() if dropout_p else None
-    out, _ = attend(q, k, v, query.offsets(), key.offsets(), None, None, seed, *rules)
+    out, _ = attend_packed(q, k, v, query.offsets(), key.offsets(), None, None, seed, *rules)
     longest = {"min_seqlen": query._maybe_min_seqlen, "max_seqlen": query._maybe_max_seqlen}
     return torch.nested.nested_tensor_from_jagged(out, query.offsets(), **longest).transpose(1, 2)

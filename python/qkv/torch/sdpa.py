@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from . import _calls, _operators
-from ._calls import NAMES, ArgumentError, Rules, plain_rules
+from ._calls import NAMES, ArgumentError, Rules, autocast, draw_seed, plain_rules
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
@@ -81,7 +81,7 @@ def scaled_dot_product_attention(
             raise ArgumentError(_BOTH_MASKS)
         aligned, attn_mask = attn_mask, None
     if torch.is_autocast_enabled("cpu"):
-        query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
+        query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     q, k, v, lead = _operands(query, key, value, enable_gqa)
     if attn_mask is None:
         bias = keep = None
@@ -144,21 +144,6 @@ def _differentiates(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> boo
     ):
         return True
     return forward_ad._current_level >= 0
-
-
-def draw_seed() -> Tensor:
-    """63 bits of PyTorch's default generator, int64 [1]."""
-    return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64)
-
-
-def _autocast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """As PyTorch casts the arguments of F.scaled_dot_product_attention: floats, but not float64, to autocast's type."""
-    to = torch.get_autocast_dtype("cpu")
-
-    def cast(x: Tensor) -> Tensor:
-        return x.to(to) if x.is_floating_point() and x.dtype is not torch.float64 else x
-
-    return cast(q), cast(k), cast(v), None if mask is None else cast(mask)
 
 
 def _fail(text: str, q: Tensor, k: Tensor, v: Tensor) -> ArgumentError:

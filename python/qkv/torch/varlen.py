@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import _varlen_operators
 from ._calls import inner_contiguous
-from ._functional import PackedAttend
+from ._functional import attend_packed
 from ._overrides import any_override, asked
 from ._varlen_calls import Rules
-from .sdpa import _FLOATS, ArgumentError, _functorch
+from .sdpa import _FLOATS, ArgumentError
 
 __all__ = ["AuxRequest", "varlen_attn", "varlen_attn_out"]
 
@@ -84,7 +83,7 @@ def varlen_attn(
         if done:
             return result
     arguments = _arguments("varlen_attn", *tensors.values(), cu_seq_q, cu_seq_k, max_q, max_k, **options)
-    out, lse = attend(*arguments)
+    out, lse = attend_packed(*arguments)
     return (out, lse) if return_aux is not None and return_aux.lse else out
 
 
@@ -128,12 +127,6 @@ def varlen_attn_out(
         )
     lse = _varlen_operators.attention_out(out, *arguments)
     return (out, lse) if return_aux is not None and return_aux.lse else out
-
-
-def attend(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The arguments of qkv::varlen_attention -> out, lse, by what differentiates or batches at the moment."""
-    functional = not torch.compiler.is_compiling() and (_functorch() is not None or forward_ad._current_level >= 0)
-    return (PackedAttend.apply if functional else _varlen_operators.attention)(*arguments)
 
 
 def _arguments(

@@ -13,6 +13,7 @@ import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
 from qkv.torch import _operators
+from qkv.torch._functional import attend_packed
 from support_torch import numbers
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -115,7 +116,7 @@ def test_dropout_under_vmap_is_refused() -> None:
         (lambda q: sdpa(q, q, q, dropout_p=0.5), many),
         (lambda x: layer(x, x, x, need_weights=False)[0], x),
         (
-            lambda q: qt.varlen.attend(q, packed, packed, cu, cu, None, None, torch.tensor([7]), *rules)[0],
+            lambda q: attend_packed(q, packed, packed, cu, cu, None, None, torch.tensor([7]), *rules)[0],
             torch.stack([packed] * 2),
         ),
     ):
