@@ -31,7 +31,9 @@ def _one_by_one(function: Any) -> Any:
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         each = [
-            function(*(x.select(d, n) if isinstance(d, int) else x for x, d in zip(arguments, in_dims)))
+            function(
+                *(_calls.inner_contiguous(x.select(d, n)) if isinstance(d, int) else x for x, d in zip(arguments, in_dims))
+            )
             for n in range(info.batch_size)
         ]
         whole = tuple(None if results[0] is None else torch.stack(results) for results in zip(*each))

@@ -92,6 +92,8 @@ def test_vmap(name: str) -> None:
         made = torch.func.vmap(function, in_dims=1)(many)
         for n in range(3):
             assert near(made[n], function(many[:, n].contiguous()))
+    last = torch.func.vmap(torch.func.grad(scalar(call)), in_dims=4)(torch.stack([Q, 2 * Q], 4))
+    assert near(last[1], torch.func.grad(scalar(call))(2 * Q))
 
 
 @calls
