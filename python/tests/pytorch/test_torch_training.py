@@ -66,6 +66,7 @@ def loss_of(out: Tensor) -> Tensor:
 
 def train(rank: int, world: int, file: str, results: Any) -> None:
     torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo asks for the address of this host's name
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
     model = nn.parallel.DistributedDataParallel(Layer())
     part = batch().chunk(world)[rank]
