@@ -14,7 +14,9 @@
 // A causal sum is computed in chunks of tokens: within a chunk by the quadratic form above, from chunk to chunk by the state.
 //
 // Shapes: B batch, H query heads, Hkv key/value heads (H % Hkv == 0; head h reads h / (H / Hkv)), Tq queries, Tk keys (equal
-// when causal), D width of q and k, F features (D unless the map says otherwise), Dv width of v. Views are strided; the last
+// when causal), D width of q and k, F features (D unless the map says otherwise), Dv width of v. Value groups (Gated DeltaNet,
+// Mamba-2): where q and k have Hk heads each, v may have any multiple Hv of them; head h of v then reads q and k of head
+// h / (Hv / Hk), and Hv stands for both H and Hkv below, except in q, k, dq and dk. Views are strided; the last
 // axis of q, k, v, out and their gradients has stride 1. Katharopoulos 2020 (arXiv:2006.16236): elu+1, the recurrence.
 // Choromanski 2021 (2009.14794): random features. Sun 2023 (2307.08621), RetNet: one decay per head. Dao and Gu 2024
 // (2405.21060), Mamba-2, and Yang 2024 (2312.06635), GLA with a scalar gate: one decay per head and token. Yang 2024
@@ -40,8 +42,9 @@ enum class FeatureMap {
   kIdentity,    ///< x: RetNet, Mamba-2, GLA, DeltaNet
   kRelu,        ///< max(x, 0)
   kEluPlusOne,  ///< x + 1 above 0, exp(x) below
-  kSoftmax      ///< exp(r.y - |y|^2 / 2) / sqrt(F), y = sqrt(scale) x, for each row r of `features`: phi(q).phi(k) has mean
+  kSoftmax,     ///< exp(r.y - |y|^2 / 2) / sqrt(F), y = sqrt(scale) x, for each row r of `features`: phi(q).phi(k) has mean
                 ///< exp(scale q.k)
+  kUnit         ///< x / sqrt(|x|^2 + 1e-6): Gated DeltaNet
 };
 
 /// How a causal sum is computed. The results agree within rounding; a call with one token and a state is always recurrent.

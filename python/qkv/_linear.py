@@ -66,7 +66,10 @@ def linear_attention(
 
     Args:
         q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], float32 or float64 (fewer axes as in :func:`qkv.attention`).
-        feature_map: "elu+1", "relu", "identity", or "softmax" with features [F, D] of :func:`random_features`.
+            Value groups: where q and k have as many heads, v may have any multiple of them, Hv = G H; head h of v reads head h // G
+            of q and k, and Hv takes the place of H and Hkv everywhere else.
+        feature_map: "elu+1", "relu", "identity", "unit" (x / sqrt(|x|^2 + 1e-6)), or "softmax" with features [F, D] of
+            :func:`random_features`.
         causal (Tq == Tk), normalized, scale; form: "chunked" or "recurrent".
         log_decay [B|1, Hkv|1, T|1]: logarithm of each token's decay (RetNet, Mamba-2, gated); beta [B|1, Hkv|1, T|1]: the delta
             rule.
@@ -79,12 +82,15 @@ def linear_attention(
     normalized = options.get("normalized", True)
     features = options.get("features")
     width = shape[-1] if features is None else features.shape[0]
-    out = empty(q, (*shape[:-1], v.shape[-1]), dtype_name(q))
-    normalizer = empty(q, shape[:-1], sum_dtype(q)) if return_normalizer and normalized else None
+    rows = shape[:-1]
+    if len(shape) > 2 and v.shape[-3] > k.shape[-3]:
+        rows = (*shape[:-3], v.shape[-3], shape[-2])
+    out = empty(q, (*rows, v.shape[-1]), dtype_name(q))
+    normalizer = empty(q, rows, sum_dtype(q)) if return_normalizer and normalized else None
     kv = z = None
     if return_state:
-        kv = empty(q, (*k.shape[:-2], width, v.shape[-1]), dtype_name(q))
-        z = empty(q, (*k.shape[:-2], width), dtype_name(q)) if normalized else None
+        kv = empty(q, (*v.shape[:-2], width, v.shape[-1]), dtype_name(q))
+        z = empty(q, (*v.shape[:-2], width), dtype_name(q)) if normalized else None
     _core.linear_forward(
         operand(q, "q"), operand(k, "k"), operand(v, "v"), operand(out, "out"), _optional(normalizer, "normalizer"),
         _optional(kv, "state.kv"), _optional(z, "state.z"), made,

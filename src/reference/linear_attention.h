@@ -55,8 +55,12 @@ class LinearHead {
   LinearHead(View<const N, 4> q, View<const N, 4> k, View<const N, 4> v, const LinearOptions<N>& options, Index b, Index g)
       : q_(q), k_(k), v_(v), o_(options), b_(b), g_(g) {}
 
-  Index group_size() const { return q_.size(1) / k_.size(1); }
-  Index head(Index r) const { return g_ * group_size() + r; }
+  Index group_size() const { return value_group() > 1 ? 1 : q_.size(1) / k_.size(1); }
+  Index head(Index r) const { return g_ * group_size() + r; }  // of out
+  /// Heads of v that share a head of q and k.
+  Index value_group() const { return v_.size(1) / k_.size(1); }
+  Index query_head(Index r) const { return head(r) / value_group(); }
+  Index key_head() const { return g_ / value_group(); }
   Index features() const { return o_.map == FeatureMap::kSoftmax ? o_.features.size(0) : q_.size(3); }
   Index width() const { return v_.size(3); }
 
@@ -77,7 +81,9 @@ class LinearHead {
         continue;
       }
       const N value = x(b_, h, t, f);
-      if (o_.map == FeatureMap::kRelu) {
+      if (o_.map == FeatureMap::kUnit) {
+        y.push_back(value / length_of(x, h, t));
+      } else if (o_.map == FeatureMap::kRelu) {
         y.push_back(value < N(0) ? N(0) : value);
       } else if (o_.map == FeatureMap::kEluPlusOne) {
         y.push_back(value > N(0) ? value + N(1) : exp(value));
@@ -88,10 +94,20 @@ class LinearHead {
     return y;
   }
 
-  /// dx = (d phi / dx)^T dphi
+  /// sqrt(|x|^2 + 1e-6)
+  N length_of(const View<const N, 4>& x, Index h, Index t) const {
+    using std::sqrt;
+    N sum = N(1e-6);
+    for (Index d = 0; d < x.size(3); ++d) sum += x(b_, h, t, d) * x(b_, h, t, d);
+    return sqrt(sum);
+  }
+
+  /// dx += (d phi / dx)^T dphi
   void phi_backward(const View<const N, 4>& x, Index h, Index t, const Row& dphi, const View<N, 4>& dx) const {
     using std::exp, std::sqrt;
     const Row y = phi(x, h, t);
+    N along = N(0);  // kUnit: phi.dphi
+    for (Index d = 0; o_.map == FeatureMap::kUnit && d < x.size(3); ++d) along += y[at(d)] * dphi[at(d)];
     for (Index d = 0; d < x.size(3); ++d) {
       const N value = x(b_, h, t, d);
       N& to = dx(b_, h, t, d);
@@ -99,12 +115,14 @@ class LinearHead {
         for (Index f = 0; f < features(); ++f) {
           to += dphi[at(f)] * y[at(f)] * (sqrt(softmax_scale()) * o_.features(f, d) - softmax_scale() * value);
         }
+      } else if (o_.map == FeatureMap::kUnit) {
+        to += (dphi[at(d)] - y[at(d)] * along) / length_of(x, h, t);
       } else if (o_.map == FeatureMap::kRelu) {
-        to = value > N(0) ? dphi[at(d)] : N(0);
+        to += value > N(0) ? dphi[at(d)] : N(0);
       } else if (o_.map == FeatureMap::kEluPlusOne) {
-        to = value > N(0) ? dphi[at(d)] : exp(value) * dphi[at(d)];
+        to += value > N(0) ? dphi[at(d)] : exp(value) * dphi[at(d)];
       } else {
-        to = dphi[at(d)];
+        to += dphi[at(d)];
       }
     }
   }
@@ -152,7 +170,7 @@ class LinearHead {
 
   /// S[t] = decay * S[t-1] + phi(k[t]) u[t]^T,  z[t] = decay * z[t-1] + phi(k[t])
   State step(const State& before, Index t) const {
-    const Row kf = phi(k_, g_, t), w = residual(before, kf, t);
+    const Row kf = phi(k_, key_head(), t), w = residual(before, kf, t);
     State after = before;
     for (Index f = 0; f < features(); ++f) {
       for (Index e = 0; e < width(); ++e) {
@@ -166,7 +184,7 @@ class LinearHead {
 
   /// out = scale * S^T phi(q) (/ n),  n = scale * z.phi(q)
   void read(const State& state, Index r, Index t, const View<N, 4>& out, const View<N, 3>& normalizer) const {
-    const Row qf = phi(q_, head(r), t);
+    const Row qf = phi(q_, query_head(r), t);
     N n = N(0);
     for (Index f = 0; f < features(); ++f) n += scale() * qf[at(f)] * state.z[at(f)];
     normalizer(b_, head(r), t) = n;
@@ -183,13 +201,20 @@ class LinearHead {
   Index b_, g_;
 };
 
-/// q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv]. Shapes are not checked.
+/// Heads of out: of q, or of v where they share those of q and k.
+template <class N>
+Index linear_heads(const View<const N, 4>& q, const View<const N, 4>& k, const View<const N, 4>& v) {
+  return v.size(1) > k.size(1) ? v.size(1) : q.size(1);
+}
+
+/// q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv] (or value groups). Shapes are not checked.
 template <class N>
 LinearForward<N> linear_attention_recurrent(View<const N, 4> q, View<const N, 4> k, View<const N, 4> v,
                                             const LinearOptions<N>& options) {
-  const Index batch = q.size(0), kv_heads = k.size(1), q_len = q.size(2), kv_len = k.size(2), width = v.size(3);
+  const Index batch = q.size(0), kv_heads = v.size(1), heads = linear_heads(q, k, v), q_len = q.size(2), kv_len = k.size(2),
+              width = v.size(3);
   const Index features = options.map == FeatureMap::kSoftmax ? options.features.size(0) : q.size(3);
-  LinearForward<N> result{Tensor<N>({batch, q.size(1), q_len, width}), Tensor<N>({batch, q.size(1), q_len}),
+  LinearForward<N> result{Tensor<N>({batch, heads, q_len, width}), Tensor<N>({batch, heads, q_len}),
                           Tensor<N>({batch, kv_heads, features, width}), Tensor<N>({batch, kv_heads, features})};
   const View<N, 4> out = result.out, kv = result.kv;
   const View<N, 3> normalizer = result.normalizer, z = result.z;
@@ -219,8 +244,9 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
                                             const LinearOptions<N>& options) {
   using Head = LinearHead<N>;
   using std::exp;
-  const Index batch = q.size(0), kv_heads = k.size(1), q_len = q.size(2), kv_len = k.size(2), width = v.size(3);
-  LinearForward<N> result{Tensor<N>({batch, q.size(1), q_len, width}), Tensor<N>({batch, q.size(1), q_len}), {}, {}};
+  const Index batch = q.size(0), kv_heads = v.size(1), heads = linear_heads(q, k, v), q_len = q.size(2), kv_len = k.size(2),
+              width = v.size(3);
+  LinearForward<N> result{Tensor<N>({batch, heads, q_len, width}), Tensor<N>({batch, heads, q_len}), {}, {}};
   const View<N, 4> out = result.out;
   const View<N, 3> normalizer = result.normalizer;
   for (Index b = 0; b < batch; ++b) {
@@ -228,7 +254,7 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
       const Head head(q, k, v, options, b, g);
       const auto first = head.initial();
       std::vector<typename Head::Row> keys;
-      for (Index j = 0; j < kv_len; ++j) keys.push_back(head.phi(k, g, j));
+      for (Index j = 0; j < kv_len; ++j) keys.push_back(head.phi(k, head.key_head(), j));
       // c[j+1] = exp(sum of log_decay over j+1 .. i): from key j to query i; c[0]: from the initial state
       const auto decays_to = [&](Index i) {
         typename Head::Row c(Head::at(std::max(i, kv_len - 1) + 2), N(1));
@@ -266,7 +292,7 @@ LinearForward<N> linear_attention_quadratic(View<const N, 4> q, View<const N, 4>
       for (Index r = 0; r < head.group_size(); ++r) {
         const Index h = head.head(r);
         for (Index i = 0; i < q_len; ++i) {
-          const typename Head::Row query = head.phi(q, h, i), c = decays_to(i);
+          const typename Head::Row query = head.phi(q, head.query_head(r), i), c = decays_to(i);
           const Index seen = options.causal ? i + 1 : kv_len;
           N n = head.scale() * c[0] * dot(query, first.z);
           for (Index e = 0; e < width; ++e) out(b, h, i, e) = head.scale() * c[0] * of_first(query, e);
@@ -292,7 +318,7 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
                                             View<const N, 4> dkv, View<const N, 3> dz, const LinearOptions<N>& options) {
   using Head = LinearHead<N>;
   const auto at = [](Index n) { return Head::at(n); };
-  const Index batch = q.size(0), kv_heads = k.size(1), q_len = q.size(2), kv_len = k.size(2), width = v.size(3);
+  const Index batch = q.size(0), kv_heads = v.size(1), q_len = q.size(2), kv_len = k.size(2), width = v.size(3);
   const LinearForward<N> forward = linear_attention_recurrent(q, k, v, options);
   const View<const N, 4> out = forward.out;
   const View<const N, 3> normalizer = forward.normalizer;
@@ -321,7 +347,7 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
         const Index h = head.head(r);
         const N n = normalizer(b, h, t);
         if (options.normalized && n == N(0)) return;
-        const typename Head::Row query = head.phi(q, h, t);
+        const typename Head::Row query = head.phi(q, head.query_head(r), t);
         typename Head::Row gradient, dquery(at(features), N(0));  // of the sum that n divides, and of n
         N dn = N(0);
         for (Index e = 0; e < width; ++e) {
@@ -336,7 +362,7 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
           dquery[at(f)] += head.scale() * state.z[at(f)] * dn;
           d.z[at(f)] += head.scale() * query[at(f)] * dn;
         }
-        head.phi_backward(q, h, t, dquery, dq);
+        head.phi_backward(q, head.query_head(r), t, dquery, dq);
       };
       for (Index t = q_len - 1; !options.causal && t >= 0; --t) {
         for (Index r = 0; r < head.group_size(); ++r) read_backward(states.back(), r, t);
@@ -344,7 +370,7 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
       for (Index t = kv_len - 1; t >= 0; --t) {
         for (Index r = 0; options.causal && r < head.group_size(); ++r) read_backward(states[at(t + 1)], r, t);
         const typename Head::State& before = states[at(t)];
-        const typename Head::Row key = head.phi(k, g, t), w = head.residual(before, key, t);
+        const typename Head::Row key = head.phi(k, head.key_head(), t), w = head.residual(before, key, t);
         typename Head::Row dkey = d.z;
         typename Head::State dbefore = d;
         N ddecay = N(0);
@@ -373,7 +399,7 @@ LinearBackward<N> linear_attention_backward(View<const N, 4> q, View<const N, 4>
           }
         }
         dlog_decay(b, g, t) = head.decay(t) * ddecay;
-        head.phi_backward(k, g, t, dkey, dk);
+        head.phi_backward(k, head.key_head(), t, dkey, dk);
         d = dbefore;
       }
       for (Index f = 0; f < features; ++f) {

@@ -39,6 +39,12 @@ std::vector<LinearCase> some_cases() {
     c.order = order, c.normalized = false, c.state = true;
     cases.push_back(c);
   }
+  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay}) {  // heads of v share q, k, dq and dk
+    LinearCase c;
+    c.num_heads = c.num_kv_heads = 3, c.value_group = 3, c.q_len = c.kv_len = 2100, c.head_dim = 6, c.v_head_dim = 5;
+    c.order = order, c.normalized = !c.delta(), c.state = true;
+    cases.push_back(c);
+  }
   const auto all = linear_pairwise_cases();
   for (std::size_t n = 0; n < all.size(); n += 4) cases.push_back(all[n]);
   return cases;

@@ -58,6 +58,11 @@ TEST(LinearErrors, ShapesThatDoNotFitAreBothNamed) {
   expect_parts(forward_text<ShapeError>([](Call& c) { c.k = Tensor<float>({2, 2, 5, 9}); }), {"[2, 4, 5, 8]", "[2, 2, 5, 9]"});
   expect_parts(forward_text<ShapeError>([](Call& c) { c.v = Tensor<float>({2, 2, 4, 6}); }), {"[2, 2, 5, 8]", "[2, 2, 4, 6]"});
   expect_parts(forward_text<ShapeError>([](Call& c) { c.q = Tensor<float>({2, 3, 5, 8}); }), {"[2, 3, 5, 8]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) { c.v = Tensor<float>({2, 4, 5, 6}); }), {"value groups", "[2, 4, 5, 6]"});
+  expect_parts(forward_text<ShapeError>([](Call& c) {
+                 c.q = Tensor<float>({2, 2, 5, 8}), c.v = Tensor<float>({2, 3, 5, 6});
+               }),
+               {"value groups", "[2, 3, 5, 6]"});
   expect_parts(forward_text<ShapeError>([](Call& c) {
                  c.out = Tensor<float>({2, 4, 5, 7});
                }),

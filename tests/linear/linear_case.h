@@ -16,10 +16,12 @@ namespace qkv::test {
 
 enum class Order { kFree, kCausal, kCausalDecay, kCausalHeadDecay, kForgetting, kDelta, kDeltaDecay };
 inline constexpr std::array kOrderNames = {"free", "causal", "decay", "headdecay", "forgetting", "delta", "deltadecay"};
-inline constexpr std::array kMapNames = {"identity", "relu", "elu", "softmax"};
+inline constexpr std::array kMapNames = {"identity", "relu", "elu", "softmax", "unit"};
 
 struct LinearCase {
-  Index batch = 1, num_heads = 1, num_kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, v_head_dim = 1;
+  Index batch = 1, num_heads = 1, num_kv_heads = 1;
+  Index value_group = 1;  // heads of v for each of q and k; num_heads and num_kv_heads are those of v
+  Index q_len = 1, kv_len = 1, head_dim = 1, v_head_dim = 1;
   FeatureMap map = FeatureMap::kEluPlusOne;
   Order order = Order::kCausal;
   bool normalized = true, state = false, scaled = false, recurrent = false;
@@ -33,9 +35,10 @@ struct LinearCase {
 
   std::string name() const {
     const auto number = [](const char* key, Index value) { return std::string(key) + std::to_string(value); };
-    std::string text = number("b", batch) + number("_h", num_heads) + number("_kv", num_kv_heads) + number("_tq", q_len) +
-                       number("_tk", kv_len) + number("_d", head_dim) + number("_dv", v_head_dim) + "_" +
-                       kMapNames[static_cast<std::size_t>(map)] + "_" + kOrderNames[static_cast<std::size_t>(order)];
+    std::string text = number("b", batch) + number("_h", num_heads) + number("_kv", num_kv_heads) +
+                       (value_group > 1 ? number("_group", value_group) : "") + number("_tq", q_len) + number("_tk", kv_len) +
+                       number("_d", head_dim) + number("_dv", v_head_dim) + "_" + kMapNames[static_cast<std::size_t>(map)] +
+                       "_" + kOrderNames[static_cast<std::size_t>(order)];
     if (normalized) text += "_normalized";
     if (state) text += "_state";
     if (scaled) text += "_scaled";
@@ -45,7 +48,7 @@ struct LinearCase {
   bool legal() const {
     if (delta() && normalized) return false;
     if (recurrent && !causal()) return false;
-    const bool same = num_heads == num_kv_heads && q_len == kv_len && head_dim == v_head_dim;
+    const bool same = num_heads == num_kv_heads && value_group == 1 && q_len == kv_len && head_dim == v_head_dim;
     return layout != Layout::kPacked || same;
   }
 };
@@ -53,16 +56,19 @@ struct LinearCase {
 /// Heads, lengths, widths, map, order, normalised, state, scale, form, layout.
 inline constexpr std::size_t kLinearOptions = 10;
 using LinearChoice = std::array<Index, kLinearOptions>;
-inline constexpr std::array<std::array<Index, 3>, 4> kLinearHeads = {{{1, 1, 1}, {2, 4, 2}, {1, 3, 1}, {2, 2, 2}}};
+/// Batch, heads, key/value heads, value group.
+inline constexpr std::array<std::array<Index, 4>, 5> kLinearHeads = {
+    {{1, 1, 1, 1}, {2, 4, 2, 1}, {1, 3, 1, 1}, {2, 2, 2, 1}, {2, 6, 6, 3}}};
 inline constexpr std::array<Index, 7> kLinearLengths = {1, 7, 63, 64, 65, 130, 203};
 inline constexpr std::array<std::array<Index, 2>, 6> kLinearWidths = {{{1, 1}, {3, 5}, {17, 9}, {8, 40}, {33, 33}, {64, 20}}};
 
-inline LinearChoice linear_values() { return {4, 7, 6, 4, 7, 2, 2, 2, 2, 5}; }
+inline LinearChoice linear_values() { return {5, 7, 6, 5, 7, 2, 2, 2, 2, 5}; }
 
 inline LinearCase linear_case(const LinearChoice& choice, std::uint64_t seed) {
   const auto at = [&](std::size_t n) { return static_cast<std::size_t>(choice[n]); };
   LinearCase c;
   c.batch = kLinearHeads[at(0)][0], c.num_heads = kLinearHeads[at(0)][1], c.num_kv_heads = kLinearHeads[at(0)][2];
+  c.value_group = kLinearHeads[at(0)][3];
   c.head_dim = kLinearWidths[at(2)][0], c.v_head_dim = kLinearWidths[at(2)][1];
   c.map = static_cast<FeatureMap>(choice[3]);
   c.order = static_cast<Order>(choice[4]);
@@ -141,6 +147,9 @@ inline std::vector<LinearCase> linear_edge_cases() {
   add(2, 2, 1, 0, 7, 8, 8, Order::kFree);
   add(2, 2, 1, 7, 0, 8, 8, Order::kFree).state = true;
   add(1, 1, 1, 3000, 1500, 4, 4, Order::kFree);
+  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay}) {
+    add(2, 4, 4, 1100, 1100, 5, 3, order).value_group = 2;
+  }
   add(1, 1, 1, 2100, 2100, 3, 2, Order::kForgetting);
   LinearCase& forgotten = add(1, 1, 1, 64, 64, 17, 9, Order::kForgetting);  // shows what an exponent of -40 rounds away
   forgotten.map = FeatureMap::kIdentity, forgotten.normalized = false;

@@ -53,8 +53,8 @@ struct LinearProblem {
 
   explicit LinearProblem(const LinearCase& linear_case)
       : c(linear_case),
-        qkv({{{c.batch, c.num_heads, c.q_len, c.head_dim},
-              {c.batch, c.num_kv_heads, c.kv_len, c.head_dim},
+        qkv({{{c.batch, c.num_heads / c.value_group, c.q_len, c.head_dim},
+              {c.batch, c.num_kv_heads / c.value_group, c.kv_len, c.head_dim},
               {c.batch, c.num_kv_heads, c.kv_len, c.v_head_dim}}},
             c.layout),
         dout({c.batch, c.num_heads, c.q_len, c.v_head_dim}, c.layout) {
@@ -64,7 +64,7 @@ struct LinearProblem {
     const double key_size = c.delta() ? 1.5 / std::sqrt(width) : 1.0, largest = 1 + key_size;
     const double beta_size = c.map == FeatureMap::kEluPlusOne ? 2 / (width * largest * largest) : 0.5;
     // A sum of weights of either sign may be arbitrarily near 0, and a quotient by it arbitrarily wrong.
-    const bool positive = c.normalized && c.map == FeatureMap::kIdentity;
+    const bool positive = c.normalized && (c.map == FeatureMap::kIdentity || c.map == FeatureMap::kUnit);
     fill(q(), random, 1.0, positive);
     fill(k(), random, key_size, positive);
     fill(v(), random, 1.0, false);

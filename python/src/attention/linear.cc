@@ -16,7 +16,8 @@ FeatureMap parse_feature_map(const std::string& name) {
                             {{"identity", FeatureMap::kIdentity},
                              {"relu", FeatureMap::kRelu},
                              {"elu+1", FeatureMap::kEluPlusOne},
-                             {"softmax", FeatureMap::kSoftmax}});
+                             {"softmax", FeatureMap::kSoftmax},
+                             {"unit", FeatureMap::kUnit}});
 }
 
 LinearForm parse_form(const std::string& name) {

@@ -223,6 +223,22 @@ def test_linear_attention_goes_on_from_its_state_and_differentiates() -> None:
         assert np.isclose((ends[0] - ends[1]) / (2 * step), (gradient * direction).sum(), rtol=1e-6), name
 
 
+def test_value_groups_are_repeated_heads_of_q_and_k() -> None:
+    q, k, _ = problem(11, 2, 2, 70, 70, 6, dtype="float64")
+    v, dout = numbers(12, 2, 6, 70, 5, dtype="float64"), numbers(13, 2, 6, 70, 5, dtype="float64")
+    beta, decay = abs(numbers(14, 2, 6, 70, dtype="float64")) / 4, -abs(numbers(15, 2, 6, 70, dtype="float64"))
+    options = {"feature_map": "unit", "causal": True, "normalized": False, "beta": beta, "log_decay": decay}
+    out, state = qkv.linear_attention(q, k, v, return_state=True, **options)
+    repeated = [np.repeat(x, 3, 1) for x in (q, k)]
+    expected, expected_state = qkv.linear_attention(*repeated, v, return_state=True, **options)
+    assert (out == expected).all() and (state.kv == expected_state.kv).all()
+    grouped = qkv.linear_attention_backward(dout, q, k, v, **options)
+    apart = qkv.linear_attention_backward(dout, *repeated, v, **options)
+    assert (grouped.dv == apart.dv).all() and (grouped.dbeta == apart.dbeta).all()
+    for name in ("dq", "dk"):
+        assert np.allclose(getattr(grouped, name), getattr(apart, name).reshape(2, 2, 3, 70, 6).sum(2), rtol=1e-12), name
+
+
 def test_linear_attentions_backward_says_what_it_needs() -> None:
     q, k, v = problem(7, 1, 2, 5, 5, 4)
     with pytest.raises(ValueError, match="return_normalizer=True"):

@@ -50,8 +50,8 @@ struct BackwardJob : LinearJob<T> {
     t.dout = at(dout, h);
     t.dout_head_stride = dout.stride(1);
     t.dout_stride = dout.stride(2);
-    t.dq = at(gradients.dq, h);
-    t.dk = at(gradients.dk, g);
+    t.dq = at(gradients.dq, p.q_head(g));
+    t.dk = at(gradients.dk, p.k_head(g));
     t.dv = at(gradients.dv, g);
     t.dq_head_stride = gradients.dq.stride(1);
     t.dq_stride = gradients.dq.stride(2);
@@ -59,7 +59,8 @@ struct BackwardJob : LinearJob<T> {
     t.dv_stride = gradients.dv.stride(2);
     if (decay_rows != nullptr) t.dlog_decay = decay_rows + item * p.kv_len;
     if (beta_rows != nullptr) t.dbeta = beta_rows + item * p.kv_len;
-    t.accumulate = gradients.accumulate;
+    t.accumulate_qk = gradients.accumulate || g % p.value_group > 0;
+    t.accumulate_v = gradients.accumulate;
     return t;
   }
   LinearAttentionGradient<T> segment_part(Index item, Index segment, Index length, int worker) const {
@@ -127,6 +128,14 @@ struct BackwardJob : LinearJob<T> {
     p.kernels->backward(t, this->kernel_scratch(worker));
   }
 
+  /// Runs body(number) for segment `number % segments` of every head of value group `number / segments`, in order: they add
+  /// to the same dq and dk.
+  template <class Body>
+  void for_value_group(Index number, Index segments, const Body& body) const {
+    const Index first = number / segments * p.value_group, segment = number % segments;
+    for (Index r = 0; r < p.value_group; ++r) body((first + r) * segments + segment);
+  }
+
   void queries(Index number, int worker) const {
     const Index segments = p.segments(p.q_len);
     LinearAttentionGradient<T> t = segment_part(number / segments, number % segments, p.q_len, worker);
@@ -143,7 +152,7 @@ struct BackwardJob : LinearJob<T> {
   void run(Context& context) {
     const Index heads = p.kv_heads(), segments = p.segments(p.kv_len), q_segments = p.segments(p.q_len);
     const double flops = p.flops(std::max(p.q_len, p.kv_len));
-    const bool at_once = p.causal && p.beta.is_null() && segments_at_once(heads, segments, p.threads, kSecondSum);
+    const bool at_once = p.causal && p.beta.is_null() && segments_at_once(p.value_groups(), segments, p.threads, kSecondSum);
     const Index num_dslots = at_once ? heads * segments : p.causal ? 0 : heads * q_segments;
     const Index num_slots = heads * segments;
     const auto carve_token_rows = [&](std::byte* base) {
@@ -178,9 +187,14 @@ struct BackwardJob : LinearJob<T> {
         for (Index s = 0; s < q_segments; ++s) pass_segment(dslot(item * q_segments + s), p.state_count(), dtotal(item));
         finish(item, dtotal(item));
       }
-      if (!gradients.dq.is_null()) region(num_dslots, 0.7, [&](Index number, int worker) { queries(number, worker); });
+      const auto groups = [&](Index count, const auto& body) {
+        region(p.value_groups() * count, 0.7, [&, count](Index number, int worker) {
+          for_value_group(number, count, [&](Index each) { body(each, worker); });
+        });
+      };
+      if (!gradients.dq.is_null()) groups(q_segments, [&](Index number, int worker) { queries(number, worker); });
       if (!gradients.dk.is_null() || !gradients.dv.is_null()) {
-        region(num_slots, 0.7, [&](Index number, int worker) { keys(number, worker); });
+        groups(segments, [&](Index number, int worker) { keys(number, worker); });
       }
     }
     add_tokens(gradients.dlog_decay, decay_rows);
@@ -194,7 +208,8 @@ struct BackwardJob : LinearJob<T> {
       for (Index item = 0; item < heads; ++item) this->pass_states(item, 0);
     }
     if (!at_once) {
-      region(heads, 3, [&](Index item, int worker) { run_head(item, worker); });
+      region(p.value_groups(), 3,
+             [&](Index group, int worker) { for_value_group(group, 1, [&](Index item) { run_head(item, worker); }); });
       return;
     }
     region(heads * segments, 0.5, [&](Index number, int worker) { sum_dsegment(number, p.kv_len, worker); });
@@ -207,7 +222,9 @@ struct BackwardJob : LinearJob<T> {
       }
       finish(item, dstate);
     }
-    region(heads * segments, 3, [&](Index number, int worker) { run_segment(number, worker); });
+    region(p.value_groups() * segments, 3, [&](Index number, int worker) {
+      for_value_group(number, segments, [&](Index each) { run_segment(each, worker); });
+    });
   }
 
   /// to (+)= rows, summed over the axes on which `to` repeats, in one order.
@@ -241,8 +258,8 @@ void check_gradients(const char* function, const LinearProblem<T>& p, const Line
     check<ShapeError>(normalizer.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len}, function,
                       "normalizer must be [B, H, Tq], as forward returned it: got ", normalizer, " for dout ", dout);
   }
-  if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
-  if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
+  if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.q.size(1), p.q_len, p.head_dim);
+  if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.k.size(1), p.kv_len, p.head_dim);
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
   check<ShapeError>(g.dlog_decay.is_null() || g.dlog_decay.sizes() == p.log_decay.sizes(), function,
                     "dlog_decay must have the sizes of log_decay: got ", g.dlog_decay, " for ", p.log_decay);

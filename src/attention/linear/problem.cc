@@ -20,6 +20,20 @@ void check_tokens(const char* function, const char* name, const View<const T, 3>
   }
 }
 
+/// v [B, Hkv, Tk, Dv], or with a multiple of the heads that q and k both have.
+template <class T>
+void check_values(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v) {
+  check<ShapeError>(v.size(3) >= 1, function, "v_head_dim must be at least 1: got v ", v);
+  check<ShapeError>(v.size(0) == k.size(0) && v.size(2) == k.size(2), function,
+                    "batch and length of v must equal those of k: got k ", k, ", v ", v);
+  const Index heads = k.size(1);
+  const bool grouped = heads > 0 && q.size(1) == heads && v.size(1) > 0 && v.size(1) % heads == 0;
+  check<ShapeError>(v.size(1) == heads || grouped, function,
+                    "heads of v must be those of k, or a multiple of them where q and k have as many (value groups): got q ", q,
+                    ", k ", k, ", v ", v);
+  check_last_stride(function, "v", v);
+}
+
 template <class T>
 void set_features(const char* function, const LinearAttentionOptions<T>& options, LinearProblem<T>& p) {
   const Index head_dim = p.head_dim;
@@ -47,6 +61,7 @@ void set_features(const char* function, const LinearAttentionOptions<T>& options
   features.map = softmax                                          ? kLinearSoftmax
                  : options.feature_map == FeatureMap::kRelu       ? kLinearRelu
                  : options.feature_map == FeatureMap::kEluPlusOne ? kLinearEluPlusOne
+                 : options.feature_map == FeatureMap::kUnit       ? kLinearUnit
                                                                   : kLinearIdentity;
 }
 
@@ -68,8 +83,8 @@ LinearAttentionSegment<T> LinearProblem<T>::part(Index item, Index begin, Index 
   const Index b = item / num_kv_heads, g = item % num_kv_heads;
   LinearAttentionSegment<T> s{};
   s.features = features;
-  s.q = q.data() + b * q.stride(0) + g * group_size() * q.stride(1);
-  s.k = k.data() + b * k.stride(0) + g * k.stride(1);
+  s.q = q.data() + b * q.stride(0) + q_head(g) * q.stride(1);
+  s.k = k.data() + b * k.stride(0) + k_head(g) * k.stride(1);
   s.v = v.data() + b * v.stride(0) + g * v.stride(1);
   s.q_head_stride = q.stride(1);
   s.q_stride = q.stride(2);
@@ -163,11 +178,13 @@ template <class T>
 LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
                                      const View<const T, 4>& v, const LinearAttentionOptions<T>& options,
                                      const Context& context) {
-  check_qkv(function, q, k, v, false);
+  check_qkv(function, q, k, v, true);
+  check_values(function, q, k, v);
   LinearProblem<T> p{};
   p.batch = q.size(0);
-  p.num_heads = q.size(1);
-  p.num_kv_heads = k.size(1);
+  p.num_kv_heads = v.size(1);
+  p.value_group = v.size(1) > k.size(1) ? v.size(1) / k.size(1) : 1;
+  p.num_heads = q.size(1) * p.value_group;
   p.q_len = q.size(2);
   p.kv_len = k.size(2);
   p.head_dim = q.size(3);

@@ -12,7 +12,9 @@ namespace qkv::inline v0 {
 
 template <class T>
 struct LinearProblem {
-  Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim;
+  Index batch, num_heads, num_kv_heads;  // num_heads of out, num_kv_heads of v and the states
+  Index value_group;                     // heads of v that share one head of q and k; where above 1, num_heads is num_kv_heads
+  Index q_len, kv_len, head_dim, v_head_dim;
   View<const T, 4> q, k, v;
   View<const T, 3> log_decay, beta;  // null: none
   LinearState<const T> initial;      // null: zeros
@@ -25,7 +27,10 @@ struct LinearProblem {
   int threads;
 
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
-  Index kv_heads() const { return batch * num_kv_heads; }  // of all sequences
+  Index kv_heads() const { return batch * num_kv_heads; }                 // of all sequences
+  Index value_groups() const { return kv_heads() / value_group; }         // likewise; item belongs to group item / value_group
+  Index k_head(Index g) const { return g / value_group; }                 // of state head g
+  Index q_head(Index g) const { return g * group_size() / value_group; }  // its first
   Index segments(Index length) const { return (length + segment - 1) / segment; }
   Index state_count() const { return features.count * (v_head_dim + 1); }
   /// Numbers of a state and of the decay of the one before, in whole cache lines.

@@ -110,7 +110,7 @@ inline void write_queries(const LinearAttentionGradient<T>& t, const LinearAtten
   const LinearAttentionSegment<T>& f = t.forward;
   feature_rows_backward(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
                         f.features.query_scale, w.shared.qf, w.dqf, t.dq + head * t.dq_head_stride + begin * t.dq_stride,
-                        t.dq_stride, t.accumulate);
+                        t.dq_stride, t.accumulate_qk);
 }
 
 /// kf must be phi(k) as it was, without decay.
@@ -120,12 +120,12 @@ inline void write_keys(const LinearAttentionGradient<T>& t, const LinearAttentio
   const LinearAttentionSegment<T>& f = t.forward;
   if (t.dk != nullptr) {
     feature_rows_backward(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf, w.dkf,
-                          t.dk + begin * t.dk_stride, t.dk_stride, t.accumulate);
+                          t.dk + begin * t.dk_stride, t.dk_stride, t.accumulate_qk);
   }
   if (t.dv == nullptr) return;
   for (Index j = 0; j < count; ++j) {
     T* row = t.dv + (begin + j) * t.dv_stride;
-    if (t.accumulate) {
+    if (t.accumulate_v) {
       add_row(T{1}, w.du + j * f.v_head_dim, row, f.v_head_dim);
     } else {
       set_row(T{1}, w.du + j * f.v_head_dim, row, f.v_head_dim);

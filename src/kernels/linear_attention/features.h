@@ -2,6 +2,7 @@
 // Choromanski 2021 (2009.14794), lemma 1: the positive random features of softmax.
 #pragma once
 
+#include <cmath>
 #include <numbers>
 
 #include "kernels/linear_attention/params.h"
@@ -137,12 +138,25 @@ inline void map_rows(const T* x, Index x_stride, Index rows, Index width, T scal
   }
 }
 
+/// 1 / sqrt(|x|^2 + 1e-6)
+template <class T>
+inline T unit_factor(const T* x, Index width) {
+  return T{1} / std::sqrt(dot_rows(x, x, width) + static_cast<T>(1e-6));
+}
+
 /// to[r, :] = scale * phi(x[r, :]), rows of `to` follow each other.
 template <class T>
 inline void feature_rows(const LinearAttentionFeatures<T>& f, const T* x, Index x_stride, Index rows, T scale, T* to) {
   if (f.map == kLinearIdentity) return map_rows<kLinearIdentity>(x, x_stride, rows, f.count, scale, to);
   if (f.map == kLinearRelu) return map_rows<kLinearRelu>(x, x_stride, rows, f.count, scale, to);
   if (f.map == kLinearEluPlusOne) return map_rows<kLinearEluPlusOne>(x, x_stride, rows, f.count, scale, to);
+  if (f.map == kLinearUnit) {
+    for (Index r = 0; r < rows; ++r, x += x_stride, to += f.count) {
+      const T factor = scale * unit_factor(x, f.count);
+      for_vectors<T>(f.count, [&](Index e, int lanes) { store_lanes(to + e, load_lanes(x + e, lanes) * factor, lanes); });
+    }
+    return;
+  }
   // to[r, m] = sum_d x[r, d] * rows[m, d]
   product<T, Store::kSet>({.a = x,
                            .a_row = x_stride,
@@ -183,12 +197,17 @@ inline void feature_rows_backward(const LinearAttentionFeatures<T>& f, const T* 
       });
       continue;
     }
+    // kLinearUnit: dx = factor scale dphi - factor^2 (phi.dphi) x
+    const bool unit = f.map == kLinearUnit;
+    const T factor = unit ? unit_factor(row, f.count) : T{1};
+    const V along = splat<T>(unit ? -factor * factor * dot_rows(value, gradient, f.count) : T{0});
     for_vectors<T>(f.count, [&](Index e, int lanes) {
       const V at = load_lanes(row + e, lanes);
-      V slope = splat<T>(scale);
+      V slope = splat<T>(scale * factor);
       if (f.map == kLinearRelu) slope = at > V{} ? slope : V{};
       if (f.map == kLinearEluPlusOne) slope = at > V{} ? slope : load_lanes(value + e, lanes);
-      const V g = slope * load_lanes(gradient + e, lanes);
+      V g = slope * load_lanes(gradient + e, lanes);
+      if (unit) g = fma(along, at, g);
       store_lanes(to + e, add ? load_lanes(to + e, lanes) + g : g, lanes);
     });
   }

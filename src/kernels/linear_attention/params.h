@@ -11,7 +11,7 @@
 
 namespace qkv {
 
-enum LinearMap : int { kLinearIdentity, kLinearRelu, kLinearEluPlusOne, kLinearSoftmax };
+enum LinearMap : int { kLinearIdentity, kLinearRelu, kLinearEluPlusOne, kLinearSoftmax, kLinearUnit };
 
 /// phi. For kLinearSoftmax: phi(x)[r] = exp(rows[r].x - half_norm |x|^2 - log_root), rows times sqrt(scale) already.
 template <class T>
@@ -49,7 +49,8 @@ struct LinearAttentionGradient {
   T *dq, *dk, *dv;  // [group][T, D], [T, D], [T, Dv]
   Index dq_head_stride, dq_stride, dk_stride, dv_stride;
   T *dlog_decay, *dbeta;  // [T]: set, not added to
-  bool accumulate;        // dq, dk, dv
+  bool accumulate_qk;     // dq, dk are added to
+  bool accumulate_v;      // dv is
   const T* dbase;         // gradient of the state after the segment
   T* dlocal;              // what the segment adds to it, then the same decay, as in local
 };
