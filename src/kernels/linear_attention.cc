@@ -1,6 +1,7 @@
 // The table of linear attention's kernels.
 #include "kernels/export.h"
 #include "kernels/linear_attention/backward.h"
+#include "kernels/linear_attention/step.h"
 
 namespace qkv {
 namespace {
@@ -22,6 +23,7 @@ constexpr LinearAttentionKernels<T> make_linear_attention_kernels() {
           linear_attention_forward_scratch_bytes<T>,
           linear_attention_backward_scratch_bytes<T>,
           linear_attention_forward<T>,
+          linear_attention_step<T>,
           linear_attention_read_state<T>,
           linear_attention_backward<T>,
           linear_attention_backward_queries<T>,

@@ -2,7 +2,7 @@
 // heads are few, one segment, after a region that sums each segment's own state and a pass over these sums. Not causal:
 // segments of keys are summed, added in order, and then read by segments of queries. All cases are bit-identical: a state is
 // always decay * (the state before the segment) + (the segment's own). Under the delta rule each segment needs the one before,
-// so that few heads are split by columns of v instead.
+// so that few heads are split by columns of v instead. One token is a step of its own.
 #include <algorithm>
 
 #include "attention/linear/job.h"
@@ -55,6 +55,26 @@ struct ForwardJob : LinearJob<T> {
     finish(item, base);
   }
 
+  /// One token of one head. A state whose rows do not lie in whole vectors goes through a slot.
+  void run_step(Index item, int worker) const {
+    const Index b = item / p.num_kv_heads, g = item % p.num_kv_heads;
+    LinearAttentionStep<T> s{out_part(item, 0, 1), this->worker_slot(worker, 0), this->worker_slot(worker, 0), p.v_head_dim,
+                             p.v_head_dim};
+    const auto direct = [&](const auto& view) { return !view.is_null() && (view.stride(3) == 1 || view.size(3) == 1); };
+    if (direct(p.initial.kv)) {
+      s.before = &p.initial.kv(b, g, 0, 0);
+      s.before_row = p.initial.kv.stride(2);
+    } else {
+      p.load_initial(item, this->worker_slot(worker, 0));
+    }
+    if (direct(final.kv)) {
+      s.after = &final.kv(b, g, 0, 0);
+      s.after_row = final.kv.stride(2);
+    }
+    p.kernels->step(s, this->kernel_scratch(worker));
+    if (!final.kv.is_null() && !direct(final.kv)) finish(item, s.after);
+  }
+
   /// The same call for columns [begin, end) of v, out and states: each column depends on the keys and on itself alone.
   ForwardJob columns(Index begin, Index end) const {
     ForwardJob part = *this;
@@ -96,6 +116,12 @@ struct ForwardJob : LinearJob<T> {
     };
     const double flops = p.flops(std::max(p.q_len, p.kv_len));
     const auto sums = [&](Index number, int worker) { this->sum_segment(number, worker); };
+    if (p.causal && p.kv_len == 1 && !p.normalized) {
+      const std::size_t rows = line_bytes<T>(p.features.count * (1 + p.group_size()));
+      const ScratchLease lease = this->borrow(context, 0, 0, rows);
+      region(heads, flops, [&](Index item, int worker) { run_step(item, worker); });
+      return;
+    }
     if (!p.causal) {
       const ScratchLease lease = this->borrow(context, heads * segments, heads, p.kernels->forward_scratch_bytes(p.sizes()));
       region(heads * segments, flops / 2, sums);

@@ -79,7 +79,7 @@ inline void add_queries(const LinearAttentionGradient<T>& t, const LinearAttenti
     decay_rows(f, w.shared.into, w.g, Dv, count, Dv);
     for (Index i = 0; i < count; ++i) w.dn[i] *= w.shared.into[i];
   }
-  add_outer(w.shared.qf, F, F, w.g, Dv, count, t.dlocal, Dv);
+  add_outer(w.shared.qf, F, F, w.g, Dv, count, t.dlocal, Dv, &w.shared.ahead);
   if (f.normalized) add_weighted_rows(w.dn, 1, w.shared.qf, F, count, t.dlocal + F * Dv, F);
 }
 
@@ -88,7 +88,7 @@ template <class T>
 inline void queries_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* z,
                              Index count) {
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
-  rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F);
+  rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F, &w.shared.ahead);
   if (f.normalized) rows_times<Store::kAdd>(w.dn, 1, 1, z, F, w.dqf, F, count, F);
 }
 
@@ -98,8 +98,8 @@ inline void keys_of_state(const LinearAttentionSegment<T>& f, const LinearAttent
                           const ChunkValues<T>& values, Index count) {
   constexpr T one = 1;
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
-  rows_times<Store::kSet>(w.shared.kf, F, F, dstate, Dv, w.du, Dv, count, Dv);
-  rows_times<Store::kSet>(values.rows, values.stride, Dv, w.dstate_turned, stride, w.dkf, F, count, F);
+  rows_times<Store::kSet>(w.shared.kf, F, F, dstate, Dv, w.du, Dv, count, Dv, &w.shared.ahead);
+  rows_times<Store::kSet>(values.rows, values.stride, Dv, w.dstate_turned, stride, w.dkf, F, count, F, &w.shared.ahead);
   if (f.normalized) rows_times<Store::kAdd>(&one, 0, 1, dstate + F * Dv, F, w.dkf, F, count, F);
 }
 
@@ -278,7 +278,7 @@ inline void chunk_dstate(const LinearAttentionGradient<T>& t, const LinearAttent
 template <class T>
 inline void keep_states(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w) {
   const LinearAttentionScratch<T>& c = w.shared;
-  const Index states = state_count(f);
+  const Index states = state_count(f), F = f.features.head_dim;
   for (Index e = 0; e < states; ++e) f.local[e] = 0;
   ExactSum<T> log_left;
   T* state = w.states;
@@ -286,6 +286,8 @@ inline void keep_states(const LinearAttentionSegment<T>& f, const LinearAttentio
     const Index count = smaller(f.chunk, f.end - begin);
     join_state(f.base, f.local, exp_of_one(log_left), states, state);
     if (begin + count == f.end) break;
+    fetch_rows(c, 2, begin + count, smaller(f.chunk, f.end - begin - count),
+               {{f.k, f.k_stride, F}, {f.v, f.v_stride, f.v_head_dim}});
     const ExactSum<T> log_whole = chunk_decays(f, c, begin, count);
     feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
     const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
@@ -307,6 +309,14 @@ void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratc
   for (Index chunk = chunks - 1; chunk >= 0; --chunk) {
     const Index begin = f.begin + chunk * f.chunk, count = smaller(f.chunk, f.end - begin);
     const ExactSum<T> log_whole = chunk_decays(f, w.shared, begin, count);
+    fetch_rows(w.shared, 4, begin - f.chunk, chunk == 0 ? 0 : f.chunk,
+               {{f.q, f.q_stride, f.features.head_dim},
+                {t.dout, t.dout_stride, f.v_head_dim},
+                {state_only ? nullptr : f.k, f.k_stride, f.features.head_dim},
+                {state_only ? nullptr : f.v, f.v_stride, f.v_head_dim},
+                {t.dq, t.dq_stride, f.features.head_dim},
+                {t.dk, t.dk_stride, f.features.head_dim},
+                {t.dv, t.dv_stride, f.v_head_dim}});
     if (state_only) {
       chunk_dstate(t, w, begin, count);
     } else {

@@ -4,6 +4,8 @@
 // where a chunk holds NaN or infinity, row by row, so that 0 * NaN does not reach an earlier token.
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/carver.h"
 #include "kernels/linear_attention/features.h"
 #include "simd/transpose.h"
@@ -27,6 +29,13 @@ Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
   return larger<Index>(1, smaller<Index>(16, (Index{1} << 20) / bytes));
 }
 
+/// Rows [T, width] of a tensor, or null.
+template <class T>
+struct LinearRows {
+  const T* first;
+  Index stride, width;
+};
+
 /// Scratch of a chunk. `width`: queries of a tile, up to whole vectors.
 template <class T>
 struct LinearAttentionScratch {
@@ -49,12 +58,30 @@ struct LinearAttentionScratch {
   T* u = carver.take<T>(s.delta ? s.chunk * Dv : 0);
   T* residual = carver.take<T>(s.delta ? s.chunk * Dv : 0);
   std::size_t bytes = carver.used();
+  mutable Ahead ahead{};  // rows of the next chunk, fetched between blocks of the products with the state
 
   LinearAttentionScratch(void* base, const LinearAttentionSizes& sizes) : carver(base), s(sizes) {
     if (base == nullptr) return;
     for (Index i = 0; i < width; ++i) lane[i] = static_cast<T>(i);
   }
 };
+
+/// Begins to fetch `count` rows from `begin` on of each tensor: rows lie pages apart in [B, T, H, D] memory, where the hardware
+/// does not fetch ahead. `products`: how many products with the state are passed `ahead` meanwhile.
+template <class T>
+inline void fetch_rows(const LinearAttentionScratch<T>& w, Index products, Index begin, Index count,
+                       std::initializer_list<LinearRows<T>> tensors) {
+  w.ahead = {};
+  if (count <= 0) return;
+  for (const LinearRows<T>& rows : tensors) {
+    if (rows.first == nullptr) continue;
+    const Index bytes = rows.width * static_cast<Index>(sizeof(T));
+    w.ahead.rows[w.ahead.used++] = {reinterpret_cast<const std::byte*>(rows.first + begin * rows.stride),
+                                    rows.stride * static_cast<Index>(sizeof(T)), bytes, count};
+    w.ahead.lines += count * ((bytes + Ahead::kLine - 1) / Ahead::kLine);
+  }
+  begin_ahead(&w.ahead, products * (w.s.chunk / kRows) * (1 + (w.Dv - 1) / strip_lanes<T>()));
+}
 
 template <class T>
 LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
@@ -237,17 +264,19 @@ inline void add_later(const T* tile, Index width, Index count, const T* b, Index
 /// c[r, :] (op) sum_d a[r, d] * b[d, :]
 template <Store kStore, class T>
 inline void rows_times(const T* a, Index a_row, Index depth, const T* b, Index b_row, T* c, Index c_row, Index rows,
-                       Index columns) {
-  product<T, kStore>({.a = a, .a_row = a_row, .a_depth = 1, .b = b, .b_row = b_row, .c = c, .c_row = c_row, .depth = depth},
-                     rows, columns);
+                       Index columns, Ahead* ahead = nullptr) {
+  product<T, kStore>(
+      {.a = a, .a_row = a_row, .a_depth = 1, .b = b, .b_row = b_row, .c = c, .c_row = c_row, .depth = depth, .ahead = ahead},
+      rows, columns);
 }
 
 /// to[d, :] += sum_r x[r, d] * y[r, :], a sum of outer products of rows: what keys and values add to a state.
 template <class T>
-inline void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row, Index count, T* to, Index columns) {
+inline void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row, Index count, T* to, Index columns,
+                      Ahead* ahead = nullptr) {
   product<T, Store::kAdd>(
-      {.a = x, .a_row = 1, .a_depth = x_row, .b = y, .b_row = y_row, .c = to, .c_row = columns, .depth = count}, width,
-      columns);
+      {.a = x, .a_row = 1, .a_depth = x_row, .b = y, .b_row = y_row, .c = to, .c_row = columns, .depth = count, .ahead = ahead},
+      width, columns);
 }
 
 /// to[:] += sum_r factor[r * stride] * rows[r, :]; a stride of 0 repeats.
@@ -268,7 +297,7 @@ inline void add_keys(const LinearAttentionSegment<T>& t, const LinearAttentionSc
     scale_row(t.local, state_count(t), w.into[count - 1]);
     decay_rows(t, w.after, w.kf, F, count, F);
   }
-  add_outer(w.kf, F, F, values, value_stride, count, t.local, Dv);
+  add_outer(w.kf, F, F, values, value_stride, count, t.local, Dv, &w.ahead);
   if (t.normalized) add_weighted_rows(&one, 0, w.kf, F, count, t.local + F * Dv, F);
 }
 

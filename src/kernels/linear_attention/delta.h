@@ -31,7 +31,7 @@ inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentio
   pack_transposed<T>(w.kf, F, count, F, T{1}, w.q_panel, w.width);
   triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.keys);
   mask_triangle<Triangle::kNegated>(t, w, count, w.keys);
-  rows_times<Store::kSet>(w.kf, F, F, state, Dv, w.residual, Dv, count, Dv);
+  rows_times<Store::kSet>(w.kf, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
   for (Index i = 0; i < count; ++i) {
     scale_row(w.residual + i * Dv, Dv, t.log_decay == nullptr ? T{-1} : -w.into[i]);
     add_row(T{1}, t.v + (begin + i) * t.v_stride, w.residual + i * Dv, Dv);

@@ -85,7 +85,8 @@ inline void out_of_state(const LinearAttentionSegment<T>& t, const LinearAttenti
                            .b_row = t.v_head_dim,
                            .c = out,
                            .c_row = t.out_stride,
-                           .depth = t.features.count},
+                           .depth = t.features.count,
+                           .ahead = &w.ahead},
                           count, t.v_head_dim);
 }
 
@@ -114,6 +115,11 @@ void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch)
   ExactSum<T> log_left;
   for (Index begin = t.begin; begin < t.end; begin += t.chunk) {
     const Index count = smaller(t.chunk, t.end - begin);
+    fetch_rows(w, t.q == nullptr ? 1 : 2, begin + count, smaller(t.chunk, t.end - begin - count),
+               {{t.k, t.k_stride, t.features.head_dim},
+                {t.v, t.v_stride, t.v_head_dim},
+                {t.q, t.q_stride, t.features.head_dim},
+                {t.q == nullptr ? nullptr : t.out, t.out_stride, t.v_head_dim}});
     const ExactSum<T> log_whole = chunk_decays(t, w, begin, count);
     feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
     if (t.q != nullptr || t.beta != nullptr) join_state(t.base, t.local, exp_of_one(log_left), states, w.state);

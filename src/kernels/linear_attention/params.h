@@ -40,6 +40,15 @@ struct LinearAttentionSegment {
   T* local;       // what the segment adds to it, then one number: the decay of base over the segment
 };
 
+/// One token: `token` has begin 0 and end 1, no base and no local; before and after [F][Dv] may be the same memory.
+template <class T>
+struct LinearAttentionStep {
+  LinearAttentionSegment<T> token;
+  const T* before;
+  T* after;
+  Index before_row, after_row;
+};
+
 /// Gradients of a segment. With `dq`, `dk` and `dv` null only dlocal is computed.
 template <class T>
 struct LinearAttentionGradient {
@@ -67,6 +76,7 @@ struct LinearAttentionKernels {
   std::size_t (*forward_scratch_bytes)(const LinearAttentionSizes&);
   std::size_t (*backward_scratch_bytes)(const LinearAttentionSizes&);
   void (*forward)(const LinearAttentionSegment<T>&, void* scratch);            // causal, or the state alone
+  void (*step)(const LinearAttentionStep<T>&, void* scratch);                  // scratch: F (1 + group size) numbers
   void (*read_state)(const LinearAttentionSegment<T>&, void* scratch);         // out of base alone, for queries [begin, end)
   void (*backward)(const LinearAttentionGradient<T>&, void* scratch);          // causal, or dlocal alone
   void (*backward_queries)(const LinearAttentionGradient<T>&, void* scratch);  // dq from base alone
