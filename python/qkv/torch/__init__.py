@@ -13,6 +13,7 @@ from .._needs import need
 need("qkv.torch", "torch")
 
 from .flex import Relative, SoftCap, flex_attention, mask_of
+from .linear import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 from .multihead_attention import MultiheadAttention
 from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
@@ -24,9 +25,11 @@ __all__ = [
     "MultiheadAttention",
     "Relative",
     "SoftCap",
+    "chunk_gated_delta_rule",
     "disable",
     "enable",
     "flex_attention",
+    "fused_recurrent_gated_delta_rule",
     "is_enabled",
     "mask_of",
     "scaled_dot_product_attention",

@@ -1,0 +1,148 @@
+"""The gated delta rule with flash-linear-attention's signatures, on qkv's kernels, for tensors on the CPU.
+
+    S[t] = exp(g[t]) S[t-1] + beta[t] k[t] (v[t] - exp(g[t]) S[t-1]^T k[t])^T        out[t] = scale S[t]^T q[t]
+
+Yang 2024 (arXiv:2412.06464). Forward and backward are bit-identical for any number of threads; a sequence of a pack has the bits
+that it has alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._calls import NAMES
+from ._linear_calls import Rules
+from ._linear_functions import scan
+from ._overrides import any_override, require_plain
+from .sdpa import ArgumentError
+
+__all__ = ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"]
+
+_FLOATS = frozenset(dtype for dtype in NAMES if dtype is not torch.bool)
+# What transformers passes to every layer, and how long a chunk of other kernels is: nothing that a result depends on.
+_HARMLESS = frozenset((
+    "chunk_size", "cu_seqlens_cpu", "cu_seq_lens_q", "cu_seq_lens_k", "is_causal", "max_length_q", "max_length_k",
+    "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits", "position_ids", "return_dict",
+    "use_cache",
+))  # fmt: skip
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The gated delta rule. Yang 2024 (arXiv:2412.06464), eq. 10.
+
+    Args:
+        q, k: [B, T, Hk, K], v: [B, T, Hv, V], float32, float64, bfloat16 or float16, on the CPU. Hv is a multiple of Hk: head h of
+            v reads head h // (Hv // Hk). Any strides; a last axis whose stride is not 1 is copied.
+        g: [B, T, Hv], logarithm of the decay, normally at most 0. beta: [B, T, Hv]; stable where beta |k|^2 < 2.
+        scale: multiplies q.k, default K ** -0.5.
+        initial_state: [N, Hv, K, V], the state before the first token (default zeros). N is B, or the number of packed sequences.
+        use_qk_l2norm_in_kernel: divides rows of q and k by sqrt(|x|^2 + 1e-6) first.
+        cu_seqlens: [N + 1] integers, where each sequence of a pack (B = 1) begins and the last ends.
+        kwargs: what transformers passes to all its layers is accepted and has no effect.
+
+    Returns:
+        out [B, T, Hv, V] of v's type, and the state after the last token [N, Hv, K, V] (float32; float64 for float64) or None
+        unless output_final_state. Sums are float32 for 16-bit tensors.
+
+    Raises:
+        ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices. TypeError: for element types, unknown arguments.
+
+    Differentiable once in all tensors; works under torch.compile(fullgraph=True).
+    """
+    return _delta_rule(
+        "chunk_gated_delta_rule", q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        cu_seqlens, kwargs,
+    )  # fmt: skip
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """As :func:`chunk_gated_delta_rule`, for the steps of generation. One token takes a pass over the state; more run in chunks."""
+    return _delta_rule(
+        "fused_recurrent_gated_delta_rule", q, k, v, g, beta, scale, initial_state, output_final_state,
+        use_qk_l2norm_in_kernel, cu_seqlens, kwargs,
+    )  # fmt: skip
+
+
+def _delta_rule(
+    name: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float | None, state: Tensor | None,
+    want_state: bool, unit: bool, cu_seqlens: Tensor | None, more: dict[str, Any],
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    if more:
+        check_known(name, more)
+    check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens)
+    rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)
+    return scan(q, k, v, g, beta, state, cu_seqlens, rules, want_state)
+
+
+def check_known(name: str, more: dict[str, Any], harmless: frozenset[str] = _HARMLESS) -> None:
+    """Raises TypeError for the first argument that would change a result. None and False ask for nothing."""
+    for key, value in more.items():
+        if key not in harmless and value is not None and value is not False:
+            raise TypeError(
+                f"[{name}] {key} is not computed here: got {key}={value!r}; leave it out, or use the original function"
+            )
+
+
+def check_tensors(
+    name: str, rows: dict[str, Tensor], tokens: dict[str, Tensor | None], state: Tensor | None, cu_seqlens: Tensor | None
+) -> None:
+    """Raises ArgumentError or TypeError unless rows (q, k, v), tokens [B, T, Hv], state and cu_seqlens fit each other."""
+    (q_name, q), (k_name, k), (v_name, v) = rows.items()
+    given = {**rows, **tokens, "initial_state": state}
+    if any_override(*given.values()):
+        require_plain(name, given)
+
+    def got() -> str:
+        return f"got {q_name} {list(q.shape)}, {k_name} {list(k.shape)}, {v_name} {list(v.shape)}"
+
+    if not (q.dtype is k.dtype is v.dtype and q.dtype in _FLOATS):
+        raise TypeError(
+            f"[{name}] {q_name}, {k_name} and {v_name} must all be float32, float64, bfloat16 or float16: got {q.dtype}, {k.dtype}, "
+            f"{v.dtype}; cast them, x.to({q_name}.dtype)"
+        )
+    if not q.dim() == k.dim() == v.dim() == 4:
+        raise ArgumentError(f"[{name}] {q_name}, {k_name} and {v_name} must be [B, T, H, D]: {got()}")
+    qs, vs = q.shape, v.shape
+    if qs != k.shape or qs[:2] != vs[:2]:
+        raise ArgumentError(f"[{name}] {q_name} and {k_name} must have one shape, and {v_name} their batch and length: {got()}")
+    if qs[2] == 0 or vs[2] % qs[2] or vs[2] == 0:
+        raise ArgumentError(f"[{name}] the heads of {v_name} must be a multiple of those of {q_name} and {k_name}: {got()}")
+    if cu_seqlens is not None and qs[0] != 1:
+        raise ArgumentError(f"[{name}] packed sequences (cu_seqlens) lie in one row, B = 1: {got()}")
+    for key, x in tokens.items():
+        if x is not None and x.shape != vs[:3]:
+            raise ArgumentError(f"[{name}] {key} must be [B, T, Hv] = {list(vs[:3])}: got {list(x.shape)}")
+    count = qs[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    if state is not None and state.shape != (count, vs[2], qs[3], vs[3]):
+        wanted = [count, vs[2], qs[3], vs[3]]
+        raise ArgumentError(f"[{name}] initial_state must be [N, Hv, K, V] = {wanted}: got {list(state.shape)}")
+    for key, x in given.items():
+        if x is not None and not x.is_cpu:
+            raise ArgumentError(f"[{name}] tensors must lie in the CPU's memory: got {key} on {x.device}; move it, {key}.cpu()")
