@@ -74,3 +74,23 @@ def compare(
             assert f.dtype is (m.dtype if m is not None else f.dtype), f"{n}: type {f.dtype}"
         expect_close(f, e, m, dtype, f"result {n}")
     return fast
+
+
+def delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None, scale: float | None, unit: bool
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule in flash-linear-attention's layout (qkv/torch/linear.py), token by token, in the type of the inputs, sums in float32 at least."""
+    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
+    group = v.shape[2] // q.shape[2]
+    q, k, v, g, beta = (x.to(dtype) for x in (q.repeat_interleave(group, 2), k.repeat_interleave(group, 2), v, g, beta))
+    if unit:
+        q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    s = torch.zeros(v.shape[0], v.shape[2], q.shape[3], v.shape[3], dtype=dtype) if state is None else state.to(dtype)
+    outs = []
+    for t in range(q.shape[1]):
+        s = s * g[:, t].exp()[..., None, None]
+        u = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", s, k[:, t]))
+        s = s + k[:, t, :, :, None] * u[:, :, None]
+        outs.append(scale * torch.einsum("bhkv,bhk->bhv", s, q[:, t]))
+    return torch.stack(outs, 1), s

@@ -5,6 +5,7 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv")    # or model.set_attn_implementation("qkv")
     seen = qkv.transformers.capture_attention(model, inputs)
     print(seen.table())
+    qkv.transformers.register(linear=True)     # the linear-attention layers of hybrid models too, until unregister()
 
 Forward, backward and generation of every model whose attention goes through transformers' AttentionInterface: grouped heads,
 causal and sliding windows, padding on either side, soft caps, sinks, additive position biases, dropout. Not supported: devices
@@ -17,9 +18,18 @@ from .._needs import need
 
 need("qkv.transformers", "transformers", "torch")
 
-from ._attention import attention_forward, register
+from ._attention import attention_forward, register, unregister
 from ._capture import AttentionCapture, capture_attention
 from ._looking import LayerCapture
 from ._masks import ModelMask, model_mask
 
-__all__ = ["AttentionCapture", "LayerCapture", "ModelMask", "attention_forward", "capture_attention", "model_mask", "register"]
+__all__ = [
+    "AttentionCapture",
+    "LayerCapture",
+    "ModelMask",
+    "attention_forward",
+    "capture_attention",
+    "model_mask",
+    "register",
+    "unregister",
+]

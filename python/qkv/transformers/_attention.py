@@ -16,14 +16,27 @@ from ..masks import Mask
 from ..torch._calls import memory
 from . import _looking
 from ._masks import ModelMask, model_mask
+from ._modelling import put_all, take_all
 
 NAME = "qkv"
 
 
-def register(name: str = NAME) -> None:
-    """Makes attn_implementation="qkv" known to transformers. A second call does no harm."""
+def register(name: str = NAME, *, linear: bool = False) -> None:
+    """Makes attn_implementation="qkv" known to transformers. A second call does no harm.
+
+    linear: also puts qkv's kernels into the linear-attention layers of every model, built before or after, until
+    :func:`unregister`: the gated delta rule (Qwen3-Next, Qwen3.5, OLMo-hybrid) and Mamba-2's scan, on the CPU; packed sequences
+    (cu_seq_lens_q or seq_idx) stay apart, in the convolutions beside them too.
+    """
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, model_mask)
+    if linear:
+        put_all()
+
+
+def unregister() -> None:
+    """Takes out what register(linear=True) put into modelling files. attn_implementation="qkv" stays known."""
+    take_all()
 
 
 class _Attend(torch.autograd.Function):

@@ -10,31 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import qkv.torch
-from support_torch import compare, numbers
+from support_torch import compare, delta_rule, numbers
 from torch import Tensor
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 LENGTHS = [1, 63, 64, 65, 200]
-
-
-def textbook(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None, scale: float | None, unit: bool
-) -> tuple[Tensor, Tensor]:
-    """The recurrence, token by token, in the type of the inputs, sums in float32 at least."""
-    dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
-    group = v.shape[2] // q.shape[2]
-    q, k, v, g, beta = (x.to(dtype) for x in (q.repeat_interleave(group, 2), k.repeat_interleave(group, 2), v, g, beta))
-    if unit:
-        q, k = (x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt() for x in (q, k))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    s = torch.zeros(v.shape[0], v.shape[2], q.shape[3], v.shape[3], dtype=dtype) if state is None else state.to(dtype)
-    outs = []
-    for t in range(q.shape[1]):
-        s = s * g[:, t].exp()[..., None, None]
-        u = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", s, k[:, t]))
-        s = s + k[:, t, :, :, None] * u[:, :, None]
-        outs.append(scale * torch.einsum("bhkv,bhk->bhv", s, q[:, t]))
-    return torch.stack(outs, 1), s
 
 
 def problem(seed: int, batch: int, length: int, heads: int, v_heads: int, width: int, v_width: int) -> list[Tensor]:
@@ -67,7 +47,7 @@ def test_values_and_gradients_are_the_recurrences(dtype: torch.dtype, length: in
         return out.to(final.dtype), final
 
     def theirs(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s: Tensor) -> Any:
-        out, final = textbook(q, k, v, g, beta, s if state else None, scale, unit)
+        out, final = delta_rule(q, k, v, g, beta, s if state else None, scale, unit)
         return out.to(q.dtype).to(final.dtype), final
 
     compare(ours, theirs, arguments, dtype)

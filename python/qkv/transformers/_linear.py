@@ -1,0 +1,169 @@
+"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Mamba-2's scan, and the convolutions
+beside them where sequences are packed. Not: where the functions are put in place (_modelling.py), softmax attention.
+
+Each function takes the original and returns what stands in its place: it computes what the original's PyTorch code computes, for
+tensors on the CPU, and leaves other devices and torch.export to the original.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..torch import ArgumentError, chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+from ..torch._calls import sum_dtype
+from ..torch._linear_calls import Rules
+from ..torch._linear_functions import scan
+
+Function = Callable[..., Any]
+
+
+def _ours(x: Tensor) -> bool:
+    return x.is_cpu and not torch.compiler.is_exporting()
+
+
+def _offsets(options: dict[str, Any], batch: int, cu_seqlens: Tensor | None = None) -> Tensor | None:
+    """Where packed sequences begin and the last ends, from what the model was passed; None: one sequence a row."""
+    cu_seqlens = options.get("cu_seq_lens_q") if cu_seqlens is None else cu_seqlens
+    seq_idx = options.get("seq_idx")
+    if cu_seqlens is not None or seq_idx is None:
+        return cu_seqlens
+    if batch != 1:
+        raise ArgumentError(
+            f"[qkv.transformers] packed sequences (seq_idx) lie in one row, B = 1: got seq_idx {list(seq_idx.shape)}; pass the rows "
+            "one by one"
+        )
+    changes = (seq_idx[0, 1:] != seq_idx[0, :-1]).nonzero()[:, 0] + 1
+    return F.pad(F.pad(changes, (1, 0)), (0, 1), value=seq_idx.shape[1])
+
+
+def _delta_rule(rule: Function, original: Function) -> Function:
+    @functools.wraps(original)
+    def replaced(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        chunk_size: int = 64,
+        initial_state: Tensor | None = None,
+        output_final_state: bool = False,
+        use_qk_l2norm_in_kernel: bool = False,
+        cu_seqlens: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        state = {"initial_state": initial_state, "output_final_state": output_final_state}
+        if not _ours(query):
+            more = {"cu_seqlens": cu_seqlens, "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel, **state, **kwargs}
+            return original(query, key, value, g=g, beta=beta, **more)
+        offsets = _offsets(kwargs, query.shape[0], cu_seqlens)
+        return rule(
+            query, key, value, g, beta, **state, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, cu_seqlens=offsets
+        )  # fmt: skip
+
+    return replaced
+
+
+def _convolution(original: Function) -> Function:
+    """causal_conv1d_fn: PyTorch's, on each packed sequence alone."""
+    pytorchs = inspect.unwrap(original)
+
+    @functools.wraps(original)
+    def replaced(
+        hidden_states: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None, **kwargs: Any
+    ) -> Tensor:
+        if not _ours(hidden_states):
+            return original(hidden_states, weight, bias, activation=activation, **kwargs)
+        offsets = _offsets(kwargs, hidden_states.shape[0])
+        if offsets is None:
+            return pytorchs(hidden_states, weight, bias, activation=activation)
+        ends = offsets.tolist()[1:]
+        before = hidden_states.shape[-1] - ends[-1]  # columns that a cache puts before the first sequence
+        begins = [0, *(before + end for end in ends[:-1])]
+        parts = [hidden_states[..., b : before + e] for b, e in zip(begins, ends) if before + e > b]
+        return torch.cat([pytorchs(part, weight, bias, activation=activation) for part in parts], -1)
+
+    return replaced
+
+
+def _step(original: Function) -> Function:
+    """causal_conv1d_update, and Mamba-2's step: PyTorch's."""
+    pytorchs = inspect.unwrap(original)
+
+    @functools.wraps(original)
+    def replaced(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return (pytorchs if _ours(hidden_states) else original)(hidden_states, *args, **kwargs)
+
+    return replaced
+
+
+def _chunk_scan(original: Function) -> Function:
+    """Mamba-2 (arXiv:2405.21060): linear attention of C on B with values dt x and decay exp(dt A); heads share B and C in groups."""
+
+    @functools.wraps(original)
+    def replaced(
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        chunk_size: int,
+        D: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        initial_states: Tensor | None = None,
+        dt_softplus: bool = False,
+        dt_limit: tuple[float, float] = (0.0, float("inf")),
+        return_final_states: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        if not _ours(hidden_states) or kwargs.get("z") is not None:
+            more = {"D": D, "dt_bias": dt_bias, "initial_states": initial_states, "dt_softplus": dt_softplus}
+            more |= {"dt_limit": dt_limit, "return_final_states": return_final_states}
+            return original(hidden_states, dt, A, B, C, chunk_size, **more, **kwargs)
+        if dt_bias is not None:
+            dt = dt + dt_bias.to(dt.dtype)
+        if dt_softplus:
+            dt = F.softplus(dt)
+        wide = sum_dtype(hidden_states)
+        dt = torch.clamp(dt, dt_limit[0], dt_limit[1]).to(wide)
+        x = hidden_states.to(wide)
+        state = None if initial_states is None else initial_states.transpose(-1, -2)
+        offsets = _offsets(kwargs, x.shape[0])
+        tensors = (C.to(wide), B.to(wide), x * dt[..., None], A.to(wide) * dt, None, state, offsets)
+        out, final = scan(*tensors, Rules(1.0, False), return_final_states)
+        if D is not None:
+            out = out + D[..., None] * x
+        return (out, final.transpose(-1, -2)) if return_final_states and final is not None else out
+
+    return replaced
+
+
+def _split_scan(original: Function) -> Function:
+    """Everything between two projections at once, which no CPU code computes: None sends the model to the functions above."""
+
+    @functools.wraps(original)
+    def replaced(zxbcdt: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return None if _ours(zxbcdt) else original(zxbcdt, *args, **kwargs)
+
+    return replaced
+
+
+#: What is replaced, by its name in the modelling files.
+REPLACEMENTS: dict[str, Callable[[Function], Function]] = {
+    "torch_chunk_gated_delta_rule": functools.partial(_delta_rule, chunk_gated_delta_rule),
+    "torch_recurrent_gated_delta_rule": functools.partial(_delta_rule, fused_recurrent_gated_delta_rule),
+    "mamba2_chunk_scan": _chunk_scan,
+    "mamba2_selective_state_update": _step,
+    "mamba2_split_conv1d_scan_combined": _split_scan,
+}
+#: Replaced beside them.
+BESIDE: dict[str, Callable[[Function], Function]] = {
+    "causal_conv1d_fn": _convolution,
+    "causal_conv1d_update": _step,
+}

@@ -1,0 +1,209 @@
+"""qkv.transformers.register(linear=True): logits, gradients and generated text of small random hybrid models against the same models
+in float64 and against transformers' own functions; packed sequences; what is put in place and taken out. Not: the operators
+(pytorch/test_torch_linear.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("transformers")
+if not hasattr(tf, "Qwen3NextConfig") or not hasattr(tf, "OlmoHybridConfig"):
+    pytest.skip("needs transformers with hybrid models", allow_module_level=True)
+import qkv.transformers
+from support_torch import delta_rule, expect_close, numbers
+from torch import Tensor, nn
+
+tf.logging.set_verbosity_error()
+
+TOKENS = {"vocab_size": 61, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8} | TOKENS
+SIZES |= {"intermediate_size": 48, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+SIZES |= {"linear_value_head_dim": 16}
+MOE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+MAMBA = {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "expand": 2, "state_size": 16, "n_groups": 2, "num_hidden_layers": 2}
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "qwen3_next": lambda: tf.Qwen3NextForCausalLM(tf.Qwen3NextConfig(**SIZES, **MOE)),
+    "qwen3_5": lambda: tf.Qwen3_5ForCausalLM(tf.Qwen3_5TextConfig(**SIZES)),
+    "qwen3_5_moe": lambda: tf.Qwen3_5MoeForCausalLM(tf.Qwen3_5MoeTextConfig(**SIZES, **MOE)),
+    "olmo_hybrid": lambda: tf.OlmoHybridForCausalLM(tf.OlmoHybridConfig(**SIZES)),
+    "mamba2": lambda: tf.Mamba2ForCausalLM(tf.Mamba2Config(**MAMBA, **TOKENS)),
+}
+
+
+@pytest.fixture(autouse=True)
+def taken_out() -> Iterator[None]:
+    yield
+    qkv.transformers.unregister()
+
+
+def model_of(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Random weights, the same numbers in every type."""
+    torch.manual_seed(0)
+    model = MODELS[name]().float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.copy_(torch.randn_like(parameter) * 0.3)
+            parameter.copy_(parameter.bfloat16())
+    if "num_experts" in model.config.to_dict():
+        model.set_experts_implementation("eager")  # the others know no float64
+    return model.to(dtype)
+
+
+def exact_delta_rule(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, initial_state: Any = None, **_: Any
+) -> Any:
+    return delta_rule(query, key, value, g, beta, initial_state, None, True)
+
+
+def exact_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, dt_bias: Tensor, **_: Any) -> Tensor:
+    """Mamba-2's recurrence. arXiv:2405.21060, eq. 2."""
+    dt = nn.functional.softplus(dt + dt_bias)
+    group = x.shape[2] // B.shape[2]
+    B, C = B.repeat_interleave(group, 2), C.repeat_interleave(group, 2)
+    state, outs = x.new_zeros(x.shape[0], x.shape[2], x.shape[3], B.shape[3]), []
+    for t in range(x.shape[1]):
+        state = state * (A * dt[:, t]).exp()[..., None, None]
+        state = state + (dt[:, t, :, None] * x[:, t])[..., None] * B[:, t, :, None]
+        outs.append(torch.einsum("bhpn,bhn->bhp", state, C[:, t]) + D[:, None] * x[:, t])
+    return torch.stack(outs, 1)
+
+
+def run(model: nn.Module, ids: Tensor, **more: Any) -> dict[str, Tensor]:
+    """Logits and every parameter's gradient."""
+    result = model(ids, labels=ids, use_cache=False, **more)
+    result.loss.backward()
+    return {"logits": result.logits, **{n: p.grad for n, p in model.named_parameters() if p.grad is not None}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_gradients_are_within_three_times_pytorchs_error(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = torch.randint(3, 61, (2, 75), generator=torch.Generator().manual_seed(1))
+    naive = run(model_of(name, dtype), ids)
+    model = model_of(name, dtype)
+    qkv.transformers.register(linear=True)  # after the model was built
+    fast = run(model, ids)
+    qkv.transformers.unregister()
+    truth = model_of(name, torch.float64)
+    module = sys.modules[type(truth).__module__]
+    for function, exact in (("torch_chunk_gated_delta_rule", exact_delta_rule), ("mamba2_chunk_scan", exact_scan)):
+        if hasattr(module, function):
+            monkeypatch.setattr(
+                module, function, (lambda *a, **k: (exact_delta_rule(*a, **k)[0], None)) if exact is exact_delta_rule else exact
+            )
+    exact = run(truth, ids)
+    assert fast.keys() == naive.keys() == exact.keys()
+    for key in exact:
+        expect_close(fast[key], exact[key], naive[key], dtype, f"{name} {key}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_generate_gives_the_same_ids(name: str) -> None:
+    model = model_of(name).eval()
+    ids = torch.randint(3, 61, (2, 70), generator=torch.Generator().manual_seed(1))
+    expected = model.generate(ids, max_new_tokens=24, do_sample=False)
+    qkv.transformers.register(linear=True)
+    assert torch.equal(model.generate(ids, max_new_tokens=24, do_sample=False), expected)
+
+
+def packed(lengths: list[int]) -> dict[str, Tensor]:
+    """What DataCollatorWithFlattening gives with return_flash_attn_kwargs and return_seq_idx."""
+    collate = tf.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
+    generator = torch.Generator().manual_seed(4)
+    batch = collate([{"input_ids": torch.randint(3, 61, (n,), generator=generator).tolist()} for n in lengths])
+    return {key: value for key, value in batch.items() if key != "labels"}
+
+
+@pytest.mark.parametrize("without", ["nothing", "seq_idx", "cu_seq_lens"])
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_sequences_stay_apart(name: str, without: str) -> None:
+    lengths = [1, 7, 64, 65]
+    batch = {key: value for key, value in packed(lengths).items() if not key.startswith(without)}
+    qkv.transformers.register(linear=True)
+    model, wide = (model_of(name, dtype).eval().base_model for dtype in (torch.float32, torch.float64))
+    with torch.no_grad():
+        whole = model(**batch, use_cache=False).last_hidden_state
+        begin = 0
+        for n in lengths:
+            ids = {"input_ids": batch["input_ids"][:, begin : begin + n]}
+            # PyTorch's Linear has other bits for other numbers of rows: within the bound, not equal.
+            naive, exact = (m(**ids, use_cache=False).last_hidden_state for m in (model, wide))
+            expect_close(whole[:, begin : begin + n], exact, naive, torch.float32, f"{name} {n}")
+            begin += n
+
+
+def test_a_packed_convolution_has_the_bits_of_each_sequence_alone() -> None:
+    from transformers.models.qwen3_next import modeling_qwen3_next as modelling
+
+    pytorchs = modelling.causal_conv1d_fn.__wrapped__
+    qkv.transformers.register(linear=True)
+    lengths = [1, 63, 64, 65, 200]
+    x, weight = numbers(1, 1, sum(lengths), 12, dtype=torch.float32).transpose(1, 2), numbers(2, 12, 4, dtype=torch.float32)
+    offsets = torch.tensor([0, *lengths]).cumsum(0).int()
+    seq_idx = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None]
+    for options in ({"cu_seq_lens_q": offsets}, {"seq_idx": seq_idx}, {"cu_seq_lens_q": offsets, "seq_idx": seq_idx}):
+        out = modelling.causal_conv1d_fn(x, weight, None, activation="silu", **options)
+        for begin, end in zip(offsets.tolist(), offsets.tolist()[1:]):
+            assert torch.equal(out[..., begin:end], pytorchs(x[..., begin:end], weight, None, activation="silu"))
+
+
+def test_what_is_put_in_place_is_taken_out() -> None:
+    from transformers.models.qwen3_next import modeling_qwen3_next as modelling
+
+    names = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", "causal_conv1d_fn", "causal_conv1d_update")
+    before = [getattr(modelling, name) for name in names]
+    qkv.transformers.register()
+    assert [getattr(modelling, name) for name in names] == before
+    qkv.transformers.register(linear=True)
+    qkv.transformers.register(linear=True)
+    assert all(getattr(modelling, name) is not function for name, function in zip(names, before))
+    qkv.transformers.unregister()
+    assert [getattr(modelling, name) for name in names] == before
+    qkv.transformers.unregister()
+
+
+def test_an_export_keeps_transformers_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.qwen3_5 import modeling_qwen3_5 as modelling
+
+    calls: list[str] = []
+    monkeypatch.setattr(modelling, "torch_chunk_gated_delta_rule", lambda *a, **k: calls.append("original"))
+    qkv.transformers.register(linear=True)
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    x = torch.zeros(1, 2, 1, 4)
+    modelling.torch_chunk_gated_delta_rule(x, x, x, g=x[..., 0], beta=x[..., 0])
+    qkv.transformers.unregister()
+    assert calls == ["original"]
+
+
+def test_a_fresh_process_says_nothing_of_falling_back() -> None:
+    """Registered before the modelling file is imported; without it, transformers says so once per process and function."""
+    program = textwrap.dedent(
+        """
+        import sys, torch, transformers as tf
+        if sys.argv[1] == "qkv":
+            import qkv.transformers
+            qkv.transformers.register(linear=True)
+        sizes = dict(hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=61)
+        linear = dict(linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8)
+        model = tf.Qwen3_5ForCausalLM(tf.Qwen3_5TextConfig(**sizes, **linear, intermediate_size=48))
+        model.generate(torch.arange(3, 9)[None], max_new_tokens=3, do_sample=False)
+        """
+    )
+    said = [
+        subprocess.run([sys.executable, "-c", program, who], capture_output=True, text=True, check=True).stderr
+        for who in ("qkv", "transformers")
+    ]
+    assert "falling back" not in said[0], said[0]
+    assert "falling back" in said[1]
