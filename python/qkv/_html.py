@@ -25,8 +25,7 @@ def grid(keep: np.ndarray, title: str) -> str:
     """bool [Tq, Tk] as squares: dark is kept."""
     cell = "width:12px;height:12px;min-width:12px;padding:0;border:1px solid #bbb;background:"
     rows = "".join(
-        "<tr>" + "".join(f'<td style="{cell}{"#3b528b" if kept else "transparent"}"></td>' for kept in row) + "</tr>"
-        for row in keep
+        "<tr>" + "".join(f'<td style="{cell}{"#3b528b" if kept else "transparent"}"></td>' for kept in row) + "</tr>" for row in keep
     )
     caption = f"<caption>{text(title)}</caption>" if title else ""
     return f'<table style="border-collapse:collapse;display:inline-table;margin:4px">{caption}<tbody>{rows}</tbody></table>'

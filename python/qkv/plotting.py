@@ -125,9 +125,7 @@ class Picture:
         layers, heads = self._weights.shape[:2]
         height = 660 if layers * heads == 1 else 770 + 95 * min(3, (heads - 1) // 8) + 60 * (layers > 1)  # until the page says
         page = html.escape(self.html().replace("</body>", f"<script>{_SAY_HEIGHT}</script>\n</body>"), quote=True)
-        frame = (
-            f'<iframe srcdoc="{page}" class="qkv-map" sandbox="allow-scripts" style="width:100%;height:{height}px;border:0">'
-        )
+        frame = f'<iframe srcdoc="{page}" class="qkv-map" sandbox="allow-scripts" style="width:100%;height:{height}px;border:0">'
         return f"{frame}</iframe><script>{_HEAR_HEIGHT}</script>"
 
     def __str__(self) -> str:

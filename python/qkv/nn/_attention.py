@@ -161,7 +161,9 @@ class Layer(Module):
             saved._fill(self, tuple(x.shape[:-1]), dtype, *borrowed)
             saved._core = saved._core or _nn.Saved()
         y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), dtype)
-        seen = self._core.forward(operand(x, "x"), operand(y, "y"), call, weights or "", None if saved is None else saved._core)
+        seen = self._core.forward(
+            operand(x, "x"), operand(y, "y"), call, weights or "", None if saved is None else saved._core
+        )
         if weights is None:
             return finish(x, y)
         if seen is None:
@@ -196,7 +198,9 @@ class Layer(Module):
         dtype = require_f32_or_bf16(x, "x", f"{type(self).__name__}.step")
         y = empty(x, (*x.shape[:-1], self.output_dim), dtype)
         made = build_mask(4, mask=mask)
-        self._core.step(operand(x, "x"), operand(y, "y"), cache._core, _nn.StepMemory(), None if made is None else made._core)
+        self._core.step(
+            operand(x, "x"), operand(y, "y"), cache._core, _nn.StepMemory(), None if made is None else made._core
+        )
         return finish(x, y)
 
     def _drops(self) -> bool:

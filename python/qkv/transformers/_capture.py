@@ -75,9 +75,7 @@ class AttentionCapture:
         if not rows:
             return "no statistics: capture_attention(..., capture=qkv.Capture(statistics=True)) asks for them"
         lines = ["layer  head" + "".join(f"{title:>{_wide(title)}}" for title, _ in _COLUMNS)]
-        lines += [
-            f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:{_wide(title)}.3f}" for title, _ in _COLUMNS) for r in rows
-        ]
+        lines += [f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:{_wide(title)}.3f}" for title, _ in _COLUMNS) for r in rows]
         return "\n".join(lines)
 
     def map(self, layer: int, head: int, *, sequence: int = 0) -> np.ndarray:

@@ -162,9 +162,7 @@ def train_steps(
             after = {name: value.reshape(tensors[name].shape) for name, value in after.items()}
     if any(loss is None for loss in losses):
         raise Stop(f"not filled in yet: {subject.name} returns no loss", "unfilled")
-    answers = {"loss": np.array(losses)} | {
-        f"after_{name}": array_of(value, subject.precision) for name, value in after.items()
-    }
+    answers = {"loss": np.array(losses)} | {f"after_{name}": array_of(value, subject.precision) for name, value in after.items()}
     return {"out": answers["loss"], **answers}
 
 
