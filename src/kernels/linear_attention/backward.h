@@ -19,18 +19,21 @@ struct LinearAttentionBackwardScratch {
   LinearAttentionScratch<T> shared;
   Carver carver;
   Index F = shared.F, Dv = shared.Dv, chunk = shared.s.chunk, width = shared.width, count = F * (Dv + 1);
-  T* states = carver.take<T>(count * linear_attention_segment_chunks<T>(F, Dv));  // [chunks of a segment][state]
-  T* state_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));            // S as [Dv][F]
-  T* dstate_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));           // dS as [Dv][F]
-  T* dstate = carver.take<T>(count);                                              // after the chunk: dS [F][Dv], dz [F]
-  T* g = carver.take<T>(chunk * Dv);                                              // [chunk][Dv]
-  T* dn = carver.take<T>(width);                                                  // [width]
-  T* g_panel = carver.take<T>(Dv * width);                                        // [Dv][width]
-  T* dscores = carver.take<T>(chunk * width);                                     // [chunk][width]
-  T* pairs = carver.take<T>(chunk * width);                                       // [chunk][width]: P dP, for the decay
-  T* du = carver.take<T>(chunk * Dv);                                             // [chunk][Dv]
-  T* dkf = carver.take<T>(chunk * F);                                             // [chunk][F]
-  T* dqf = carver.take<T>(chunk * F);                                             // [chunk][F]
+  Index chunks = linear_attention_segment_chunks<T>(F, Dv);              // of a segment
+  T* states = carver.take<T>(count * chunks);                            // [chunks][state]
+  Index solved_count = shared.s.delta ? chunk * (width + 2 * Dv) : 0;    // keys, u, residual (delta.h) of a chunk
+  T* solved = carver.take<T>(solved_count * chunks);                     // [chunks][solved_count]
+  T* state_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));   // S as [Dv][F]
+  T* dstate_turned = carver.take<T>(Dv * round_up(F, Simd<T>::kLanes));  // dS as [Dv][F]
+  T* dstate = carver.take<T>(count);                                     // after the chunk: dS [F][Dv], dz [F]
+  T* g = carver.take<T>(chunk * Dv);                                     // [chunk][Dv]
+  T* dn = carver.take<T>(width);                                         // [width]
+  T* g_panel = carver.take<T>(Dv * width);                               // [Dv][width]
+  T* dscores = carver.take<T>(chunk * width);                            // [chunk][width]
+  T* pairs = carver.take<T>(chunk * width);                              // [chunk][width]: P dP, for the decay
+  T* du = carver.take<T>(chunk * Dv);                                    // [chunk][Dv]
+  T* dkf = carver.take<T>(chunk * F);                                    // [chunk][F]
+  T* dqf = carver.take<T>(chunk * F);                                    // [chunk][F]
   T* seen = carver.take<T>(width);  // [width]: what reads the state before the chunk, for the decay
   T* kept = carver.take<T>(width);  // [width]: what the state after the chunk holds, for the decay
   T* sum = carver.take<T>(width);   // [width]
@@ -38,6 +41,14 @@ struct LinearAttentionBackwardScratch {
 
   LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& sizes)
       : shared(base, sizes), carver(base, shared.bytes) {}
+
+  /// Where the delta rule's system of a chunk of the segment is kept: keep_states() solves it, chunk_backward() reads it again.
+  void use_chunk(Index number) {
+    if (!shared.s.delta) return;
+    shared.keys = solved + number * solved_count;
+    shared.u = shared.keys + chunk * width;
+    shared.residual = shared.u + chunk * Dv;
+  }
 };
 
 /// to [Dv][F, up to whole vectors] = S [F][Dv] turned.
@@ -236,7 +247,8 @@ inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAtte
   const LinearAttentionScratch<T>& c = w.shared;
   const Index F = f.features.count, Dv = f.v_head_dim, states = state_count(f);
   feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
-  const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
+  const ChunkValues<T> values =
+      f.beta == nullptr ? ChunkValues<T>{f.v + begin * f.v_stride, f.v_stride} : ChunkValues<T>{c.u, f.v_head_dim};
   join_state(t.dbase, t.dlocal, exp_of_one(log_left), states, w.dstate);
   turn_state(state, F, Dv, w.state_turned);
   turn_state(w.dstate, F, Dv, w.dstate_turned);
@@ -274,9 +286,9 @@ inline void chunk_dstate(const LinearAttentionGradient<T>& t, const LinearAttent
   }
 }
 
-/// states[c] = the state before chunk c of the segment.
+/// states[c] = the state before chunk c of the segment; with the delta rule solved[c] = its system, solved.
 template <class T>
-inline void keep_states(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w) {
+inline void keep_states(const LinearAttentionSegment<T>& f, LinearAttentionBackwardScratch<T>& w) {
   const LinearAttentionScratch<T>& c = w.shared;
   const Index states = state_count(f), F = f.features.head_dim;
   for (Index e = 0; e < states; ++e) f.local[e] = 0;
@@ -285,12 +297,15 @@ inline void keep_states(const LinearAttentionSegment<T>& f, const LinearAttentio
   for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += states) {
     const Index count = smaller(f.chunk, f.end - begin);
     join_state(f.base, f.local, exp_of_one(log_left), states, state);
-    if (begin + count == f.end) break;
+    const bool last = begin + count == f.end;
+    if (last && f.beta == nullptr) break;
+    w.use_chunk((begin - f.begin) / f.chunk);
     fetch_rows(c, 2, begin + count, smaller(f.chunk, f.end - begin - count),
                {{f.k, f.k_stride, F}, {f.v, f.v_stride, f.v_head_dim}});
     const ExactSum<T> log_whole = chunk_decays(f, c, begin, count);
     feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
     const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
+    if (last) break;
     add_keys(f, c, values.rows, values.stride, count);
     log_left.add(log_whole);
   }
@@ -299,7 +314,7 @@ inline void keep_states(const LinearAttentionSegment<T>& f, const LinearAttentio
 template <class T>
 void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratch) {
   const LinearAttentionSegment<T>& f = t.forward;
-  const LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
+  LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
   const bool state_only = t.dq == nullptr && t.dk == nullptr && t.dv == nullptr && t.dlog_decay == nullptr &&
                           t.dbeta == nullptr && f.beta == nullptr;
   const Index states = state_count(f), chunks = (f.end - f.begin + f.chunk - 1) / f.chunk;
@@ -320,6 +335,7 @@ void linear_attention_backward(const LinearAttentionGradient<T>& t, void* scratc
     if (state_only) {
       chunk_dstate(t, w, begin, count);
     } else {
+      w.use_chunk(chunk);
       chunk_backward(t, w, w.states + chunk * states, log_left, begin, count);
     }
     log_left.add(log_whole);
