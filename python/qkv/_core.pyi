@@ -284,6 +284,7 @@ def linear_options(
     initial_kv: object | None,
     initial_z: object | None,
     form: str,
+    tokens_first: bool = False,
 ) -> LinearOptions: ...
 def linear_forward(
     q: object,

@@ -8,7 +8,7 @@ states, are float32 (float64 for float64). `unit`: rows of q and k are divided b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,18 +29,15 @@ class Rules(NamedTuple):
         """_core.LinearOptions of tensors that kernels read."""
         return _core.linear_options(
             "unit" if self.unit else "identity", None, True, False, self.scale, memory(log_decay), memory(beta), memory(state),
-            None, "chunked",
+            None, "chunked", True,
         )  # fmt: skip
 
 
 def wide(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """x in the type of sums, its last axis of stride 1; x itself where it is so already."""
-    return None if x is None else inner_contiguous(x.to(dtype))
-
-
-def heads_first(x: Tensor | None) -> Tensor | None:
-    """[B, T, H, ...] as [B, H, T, ...]."""
-    return None if x is None else x.transpose(1, 2)
+    if x is None or (x.dtype is dtype and x.is_contiguous()):
+        return x
+    return inner_contiguous(x.to(dtype))
 
 
 def places(offsets: Tensor | None, length: int) -> list[int] | None:
@@ -56,22 +53,14 @@ def places(offsets: Tensor | None, length: int) -> list[int] | None:
     return numbers
 
 
-def _sequences(offsets: list[int] | None) -> Iterator[tuple[slice, slice]]:
-    """Tokens of each call, and its states."""
-    if offsets is None:
-        yield slice(None), slice(None)
-        return
+def _sequences(offsets: list[int]) -> Iterator[tuple[slice, slice]]:
+    """Tokens of each sequence, and its state."""
     for n, (begin, end) in enumerate(zip(offsets, offsets[1:])):
         yield slice(begin, end), slice(n, n + 1)
 
 
-def _part(x: Tensor | None, tokens: slice) -> Tensor | None:
-    """Tokens of [B, H, T, ...]; the tensor itself where they are all."""
-    return x if x is None or tokens.stop is None else x[:, :, tokens]
-
-
-def _states(x: Tensor | None, which: slice) -> Tensor | None:
-    return x if x is None or which.stop is None else x[which]
+def _part(tensors: Sequence[Tensor | None], tokens: slice) -> list[Tensor | None]:
+    return [x if x is None else x[:, tokens] for x in tensors]
 
 
 def forward(
@@ -80,17 +69,19 @@ def forward(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """out [B, T, Hv, V] of v's type, and the state after the last token [N, Hv, K, V] or None."""
     dtype = sum_dtype(q)
-    read = [heads_first(wide(x, dtype)) for x in (q, k, v)]
-    tokens = [heads_first(x if x is None else x.to(dtype)) for x in (log_decay, beta)]
+    rows = [wide(q, dtype), wide(k, dtype), wide(v, dtype)]
+    tokens = [x if x is None or x.dtype is dtype else x.to(dtype) for x in (log_decay, beta)]
     state = wide(state, dtype)
-    out = v.new_empty(v.shape, dtype=dtype)
+    out = torch.empty(v.shape, dtype=dtype)
     sequences = v.shape[0] if offsets is None else len(offsets) - 1
-    final = v.new_empty((sequences, v.shape[2], k.shape[3], v.shape[3]), dtype=dtype) if want_state else None
-    for where, which in _sequences(offsets):
-        options = rules.options(*(_part(x, where) for x in tokens), _states(state, which))
-        _core.linear_forward(
-            *(memory(_part(x, where)) for x in (*read, heads_first(out))), None, memory(_states(final, which)), None, options
-        )
+    final = torch.empty((sequences, v.shape[2], k.shape[3], v.shape[3]), dtype=dtype) if want_state else None
+    if offsets is None:
+        options = rules.options(*tokens, state)
+        _core.linear_forward(*map(memory, rows), memory(out), None, memory(final), None, options)
+    for where, which in _sequences(offsets or []):
+        options = rules.options(*_part(tokens, where), None if state is None else state[which])
+        end = None if final is None else memory(final[which])
+        _core.linear_forward(*map(memory, _part((*rows, out), where)), None, end, None, options)
     return out if out.dtype is v.dtype else out.to(v.dtype), final
 
 
@@ -101,17 +92,23 @@ def backward(
     """dq, dk, dv, dlog_decay, dbeta, dstate, each where it is needed, of its tensor's type."""
     dtype = sum_dtype(q)
     inputs = (q, k, v, log_decay, beta, state)
-    read = [heads_first(wide(x, dtype)) for x in (q, k, v)]
-    tokens = [heads_first(x if x is None else x.to(dtype)) for x in (log_decay, beta)]
-    dout = heads_first(v.new_zeros(v.shape, dtype=dtype) if dout is None else wide(dout, dtype))
+    rows = [wide(x, dtype) for x in (q, k, v)]
+    tokens = [x if x is None else x.to(dtype) for x in (log_decay, beta)]
+    rows.append(torch.zeros(v.shape, dtype=dtype) if dout is None else wide(dout, dtype))
     state, dfinal = wide(state, dtype), wide(dfinal, dtype)
-    made = [x.new_empty(x.shape, dtype=dtype) if x is not None and wanted else None for x, wanted in zip(inputs, need)]
-    written = [heads_first(x) for x in made[:5]]
-    for where, which in _sequences(offsets):
-        options = rules.options(*(_part(x, where) for x in tokens), _states(state, which))
+    made = [torch.empty(x.shape, dtype=dtype) if x is not None and wanted else None for x, wanted in zip(inputs, need)]
+
+    def run(rows: Sequence[Any], tokens: Sequence[Any], written: Sequence[Any], states: Sequence[Any]) -> None:
+        before, dbefore, dafter = states
         _core.linear_backward(
-            *(memory(_part(x, where)) for x in read), None, None, memory(_part(dout, where)),
-            *(memory(_part(x, where)) for x in written), memory(_states(made[5], which)), None,
-            memory(_states(dfinal, which)), None, options,
+            *map(memory, rows[:3]), None, None, memory(rows[3]), *map(memory, written), memory(dbefore), None, memory(dafter),
+            None, rules.options(*tokens, before),
         )  # fmt: skip
+
+    states = (state, made[5], dfinal)
+    if offsets is None:
+        run(rows, tokens, made[:5], states)
+    for where, which in _sequences(offsets or []):
+        parts = (_part(x, where) for x in (rows, tokens, made[:5]))
+        run(*parts, [x if x is None else x[which] for x in states])
     return tuple(g if g is None or g.dtype is x.dtype else g.to(x.dtype) for g, x in zip(made, inputs))

@@ -31,11 +31,26 @@ struct LinearOptionsObject {
   bool causal, normalized;
   std::optional<double> scale;
   LinearForm form;
+  bool tokens_first;  // arrays are [B, T, H, ...]
   OptionalArray features, log_decay, beta, initial_kv, initial_z;
 
   template <class T>
   LinearAttentionOptions<T> views() const {
-    return {feature_map, features, causal, normalized, scale, log_decay, beta, {initial_kv, initial_z}, form};
+    return {feature_map,
+            features,
+            causal,
+            normalized,
+            scale,
+            of_heads<const T, 3>(log_decay),
+            of_heads<const T, 3>(beta),
+            {initial_kv, initial_z},
+            form};
+  }
+  /// The array as [B, H, T, ...].
+  template <class T, int Rank, class From>
+  View<T, Rank> of_heads(const From& array) const {
+    const View<T, Rank> view = array;
+    return tokens_first ? view.transposed(1, 2) : view;
   }
 };
 
@@ -46,7 +61,9 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handl
   const OptionalArray na(kName, "normalizer", normalizer), fa(kName, "final_kv", final_kv), za(kName, "final_z", final_z);
   with_wide_type(kName, qa, [&]<class T>() {
     const Computation call;
-    linear_attention_forward(qa, ka, va, oa, na, options.views<T>(), LinearState<T>{fa, za}, *call.context);
+    const auto in = [&](const Array& array) { return options.of_heads<const T, 4>(array); };
+    linear_attention_forward(in(qa), in(ka), in(va), options.of_heads<T, 4>(oa), na, options.views<T>(), LinearState<T>{fa, za},
+                             *call.context);
   });
 }
 
@@ -61,9 +78,16 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
       fza(kName, "dfinal_z", dfinal_z);
   with_wide_type(kName, qa, [&]<class T>() {
     const Computation call;
-    const LinearAttentionGradients<T> gradients{
-        .dq = dqa, .dk = dka, .dv = dva, .dlog_decay = dda, .dbeta = dba, .dinitial = {dia, dza}, .dfinal = {fka, fza}};
-    linear_attention_backward(qa, ka, va, oa, na, ga, gradients, options.views<T>(), *call.context);
+    const auto in = [&](const auto& array) { return options.of_heads<const T, 4>(array); };
+    const auto to = [&](const auto& array) { return options.of_heads<T, 4>(array); };
+    const LinearAttentionGradients<T> gradients{.dq = to(dqa),
+                                                .dk = to(dka),
+                                                .dv = to(dva),
+                                                .dlog_decay = options.of_heads<T, 3>(dda),
+                                                .dbeta = options.of_heads<T, 3>(dba),
+                                                .dinitial = {dia, dza},
+                                                .dfinal = {fka, fza}};
+    linear_attention_backward(in(qa), in(ka), in(va), in(oa), na, in(ga), gradients, options.views<T>(), *call.context);
   });
 }
 
@@ -74,13 +98,15 @@ void bind_linear(nb::module_& m) {
   m.def(
       "linear_options",
       [](const std::string& feature_map, nb::handle features, bool causal, bool normalized, std::optional<double> scale,
-         nb::handle log_decay, nb::handle beta, nb::handle initial_kv, nb::handle initial_z, const std::string& form) {
+         nb::handle log_decay, nb::handle beta, nb::handle initial_kv, nb::handle initial_z, const std::string& form,
+         bool tokens_first) {
         constexpr const char* kName = "linear_attention";
         return LinearOptionsObject{parse_feature_map(feature_map),
                                    causal,
                                    normalized,
                                    scale,
                                    parse_form(form),
+                                   tokens_first,
                                    {kName, "features", features},
                                    {kName, "log_decay", log_decay},
                                    {kName, "beta", beta},
@@ -89,7 +115,7 @@ void bind_linear(nb::module_& m) {
       },
       nb::arg("feature_map"), nb::arg("features").none(), nb::arg("causal"), nb::arg("normalized"), nb::arg("scale").none(),
       nb::arg("log_decay").none(), nb::arg("beta").none(), nb::arg("initial_kv").none(), nb::arg("initial_z").none(),
-      nb::arg("form"));
+      nb::arg("form"), nb::arg("tokens_first") = false);
   m.def("linear_forward", &forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("normalizer").none(),
         nb::arg("final_kv").none(), nb::arg("final_z").none(), nb::arg("options"));
   m.def("linear_backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out").none(),

@@ -15,6 +15,8 @@ namespace {
 
 /// The cost of the second sum of states: half of all work on states, compared with states and squares together.
 constexpr double kSecondSum = 0.3;
+/// What a step's number of the state, which is read twice and written once, costs in the time of multiply-adds.
+constexpr double kStepFlops = 16;
 /// The fewest columns of v that justify reading all keys again: a vector of the widest kind.
 constexpr Index kLeastColumns = 16;
 
@@ -119,7 +121,8 @@ struct ForwardJob : LinearJob<T> {
     if (p.causal && p.kv_len == 1 && !p.normalized) {
       const std::size_t rows = line_bytes<T>(p.features.count * (1 + p.group_size()));
       const ScratchLease lease = this->borrow(context, 0, 0, rows);
-      region(heads, flops, [&](Index item, int worker) { run_step(item, worker); });
+      const double states = static_cast<double>(heads * p.features.count * p.v_head_dim);
+      region(heads, kStepFlops * states, [&](Index item, int worker) { run_step(item, worker); });
       return;
     }
     if (!p.causal) {
