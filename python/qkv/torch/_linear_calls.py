@@ -8,6 +8,8 @@ states, are float32 (float64 for float64). `unit`: rows of q and k are divided b
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +19,10 @@ from torch import Tensor
 from .. import _core
 from ._calls import inner_contiguous, memory, sum_dtype
 from .sdpa import ArgumentError
+
+#: The most numbers that 16-bit tensors are widened to at a time, in memory that is kept for the next call.
+_WIDENED = 2**24
+_kept = threading.local()
 
 
 class Rules(NamedTuple):
@@ -38,6 +44,19 @@ def wide(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if x is None or (x.dtype is dtype and x.is_contiguous()):
         return x
     return inner_contiguous(x.to(dtype))
+
+
+def _workspace(*shapes: Sequence[int]) -> list[Tensor]:
+    """float32 tensors of these shapes. Fresh memory of this size is new to the system in every call, which costs more than the
+    conversions: what is not above the limit is kept by each thread."""
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = getattr(_kept, "flat", None)
+    if flat is None or flat.numel() < sum(sizes):
+        with torch.inference_mode(False):
+            flat = torch.empty(sum(sizes))
+        if flat.numel() <= _WIDENED:
+            _kept.flat = flat
+    return [part.view(shape) for part, shape in zip(flat[: sum(sizes)].split(sizes), shapes)]
 
 
 def places(offsets: Tensor | None, length: int) -> list[int] | None:
@@ -63,16 +82,19 @@ def _part(tensors: Sequence[Tensor | None], tokens: slice) -> list[Tensor | None
     return [x if x is None else x[:, tokens] for x in tensors]
 
 
-def forward(
+def _forward(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, state: Tensor | None,
     offsets: list[int] | None, rules: Rules, want_state: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """out [B, T, Hv, V] of v's type, and the state after the last token [N, Hv, K, V] or None."""
+    """out [B, T, Hv, V] of the type of sums, and the state after the last token [N, Hv, K, V] or None."""
     dtype = sum_dtype(q)
-    rows = [wide(q, dtype), wide(k, dtype), wide(v, dtype)]
+    if q.dtype is dtype:
+        rows, out = [wide(q, dtype), wide(k, dtype), wide(v, dtype)], torch.empty(v.shape, dtype=dtype)
+    else:
+        *rows, out = _workspace(q.shape, k.shape, v.shape, v.shape)
+        rows = [to.copy_(x) for to, x in zip(rows, (q, k, v))]
     tokens = [x if x is None or x.dtype is dtype else x.to(dtype) for x in (log_decay, beta)]
     state = wide(state, dtype)
-    out = torch.empty(v.shape, dtype=dtype)
     sequences = v.shape[0] if offsets is None else len(offsets) - 1
     final = torch.empty((sequences, v.shape[2], k.shape[3], v.shape[3]), dtype=dtype) if want_state else None
     if offsets is None:
@@ -82,21 +104,27 @@ def forward(
         options = rules.options(*_part(tokens, where), None if state is None else state[which])
         end = None if final is None else memory(final[which])
         _core.linear_forward(*map(memory, _part((*rows, out), where)), None, end, None, options)
-    return out if out.dtype is v.dtype else out.to(v.dtype), final
+    return out, final
 
 
-def backward(
+def _backward(
     dout: Tensor | None, dfinal: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None,
     state: Tensor | None, offsets: list[int] | None, rules: Rules, need: tuple[bool, ...],
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """dq, dk, dv, dlog_decay, dbeta, dstate, each where it is needed, of its tensor's type."""
+) -> list[Tensor | None]:  # fmt: skip
+    """dq, dk, dv, dlog_decay, dbeta, dstate, each where it is needed, of the type of sums."""
     dtype = sum_dtype(q)
     inputs = (q, k, v, log_decay, beta, state)
-    rows = [wide(x, dtype) for x in (q, k, v)]
+    dout = torch.zeros(v.shape, dtype=v.dtype) if dout is None else dout
+    made = [torch.empty(x.shape, dtype=dtype) if x is not None and wanted else None for x, wanted in zip(inputs[3:], need[3:])]
+    if q.dtype is dtype:
+        rows = [wide(x, dtype) for x in (q, k, v, dout)]
+        made = [torch.empty(x.shape, dtype=dtype) if wanted else None for x, wanted in zip(inputs[:3], need)] + made
+    else:
+        memories = _workspace(q.shape, k.shape, v.shape, v.shape, q.shape, k.shape, v.shape)
+        rows = [to.copy_(x) for to, x in zip(memories, (q, k, v, dout))]
+        made = [to if wanted else None for to, wanted in zip(memories[4:], need)] + made
     tokens = [x if x is None else x.to(dtype) for x in (log_decay, beta)]
-    rows.append(torch.zeros(v.shape, dtype=dtype) if dout is None else wide(dout, dtype))
     state, dfinal = wide(state, dtype), wide(dfinal, dtype)
-    made = [torch.empty(x.shape, dtype=dtype) if x is not None and wanted else None for x, wanted in zip(inputs, need)]
 
     def run(rows: Sequence[Any], tokens: Sequence[Any], written: Sequence[Any], states: Sequence[Any]) -> None:
         before, dbefore, dafter = states
@@ -111,4 +139,53 @@ def backward(
     for where, which in _sequences(offsets or []):
         parts = (_part(x, where) for x in (rows, tokens, made[:5]))
         run(*parts, [x if x is None else x[which] for x in states])
-    return tuple(g if g is None or g.dtype is x.dtype else g.to(x.dtype) for g, x in zip(made, inputs))
+    return made
+
+
+def _head_parts(q: Tensor, v: Tensor) -> list[tuple[slice, slice]]:
+    """Heads of q and of v that are computed together: those whose widened copies fit the workspace, or one for each thread."""
+    heads, group = q.shape[2], v.shape[2] // q.shape[2]
+    step = heads
+    if q.dtype not in (torch.float32, torch.float64):
+        each = q.shape[0] * q.shape[1] * (4 * q.shape[3] + 3 * group * v.shape[3])
+        step = max(_WIDENED // max(each, 1), -(-_core.num_threads() // max(q.shape[0], 1)), 1)
+    return [(slice(h, h + step), slice(h * group, (h + step) * group)) for h in range(0, heads, step)]
+
+
+def _of_heads(x: Tensor | None, axis: int, heads: slice) -> Tensor | None:
+    return None if x is None else x[:, :, heads] if axis == 2 else x[:, heads]
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, state: Tensor | None,
+    offsets: list[int] | None, rules: Rules, want_state: bool,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """out [B, T, Hv, V] of v's type, and the state after the last token [N, Hv, K, V] or None."""
+    if v.dtype is sum_dtype(v):
+        return _forward(q, k, v, log_decay, beta, state, offsets, rules, want_state)
+    out, finals = torch.empty(v.shape, dtype=v.dtype), []
+    for of_q, of_v in _head_parts(q, v):
+        places = (of_q, of_q, of_v, of_v, of_v)
+        tensors = [_of_heads(x, 2, heads) for x, heads in zip((q, k, v, log_decay, beta), places)]
+        out[:, :, of_v], final = _forward(*tensors, _of_heads(state, 1, of_v), offsets, rules, want_state)
+        finals.append(final)
+    return out, None if not want_state else finals[0] if len(finals) == 1 else torch.cat(finals, 1)
+
+
+def backward(
+    dout: Tensor | None, dfinal: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None,
+    state: Tensor | None, offsets: list[int] | None, rules: Rules, need: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """dq, dk, dv, dlog_decay, dbeta, dstate, each where it is needed, of its tensor's type."""
+    inputs = (q, k, v, log_decay, beta, state)
+    if all(x is None or x.dtype is sum_dtype(q) for x in inputs):
+        return tuple(_backward(dout, dfinal, *inputs, offsets, rules, need))
+    made = [torch.empty(x.shape, dtype=x.dtype) if x is not None and wanted else None for x, wanted in zip(inputs, need)]
+    for of_q, of_v in _head_parts(q, v):
+        places = ((2, of_q), (2, of_q), (2, of_v), (2, of_v), (2, of_v), (1, of_v))
+        tensors = [_of_heads(x, *place) for x, place in zip(inputs, places)]
+        parts = _backward(_of_heads(dout, 2, of_v), _of_heads(dfinal, 1, of_v), *tensors, offsets, rules, need)
+        for gradient, part, place in zip(made, parts, places):
+            if gradient is not None:
+                _of_heads(gradient, *place).copy_(part)
+    return tuple(made)
