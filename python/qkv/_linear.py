@@ -14,7 +14,10 @@ from ._arrays import check_inputs, dtype_name, empty, finish, sum_dtype
 
 __all__ = ["LinearGradients", "LinearState", "linear_attention", "linear_attention_backward", "random_features"]
 
-_WAYS = "qkv.torch has no linear attention: qkv.linear_attention_backward in a torch.autograd.Function gives gradients"
+_WAYS = (
+    "of linear attention, qkv.torch has the gated delta rule (qkv.torch.chunk_gated_delta_rule): for other forms, "
+    "qkv.linear_attention_backward in a torch.autograd.Function gives gradients"
+)
 operand = functools.partial(_arrays.operand, ways=_WAYS)
 
 
