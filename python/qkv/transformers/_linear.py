@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers.activations import ACT2FN
 
 from ..torch import ArgumentError, chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
 from ..torch._calls import sum_dtype
@@ -70,6 +71,19 @@ def _delta_rule(rule: Function, original: Function) -> Function:
     return replaced
 
 
+def _causal_convolution(pytorchs: Function, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    """The depthwise convolution of one row of sequences, x [B, C, T]. Models pass [B, T, C] memory: as an image of height 1 whose
+    channels lie innermost it needs no transposed copies, forward a tenth to a thirtieth of the time, and so do the layers behind it.
+    PyTorch's backward of that in 16 bits is slower than of its own."""
+    channels = x.shape[1]
+    trains = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    if x.stride(1) != 1 or x.dtype is not weight.dtype or (trains and x.dtype is not torch.float32) or x.shape[2] == 0:
+        return pytorchs(x, weight, bias, activation=activation)
+    padding = (0, weight.shape[1] - 1)
+    out = F.conv2d(x.unsqueeze(2), weight[:, None, None], bias, padding=padding, groups=channels)[:, :, 0, : x.shape[2]]
+    return out if activation is None else ACT2FN[activation](out)
+
+
 def _convolution(original: Function) -> Function:
     """causal_conv1d_fn: PyTorch's, on each packed sequence alone."""
     pytorchs = inspect.unwrap(original)
@@ -82,12 +96,13 @@ def _convolution(original: Function) -> Function:
             return original(hidden_states, weight, bias, activation=activation, **kwargs)
         offsets = _offsets(kwargs, hidden_states.shape[0])
         if offsets is None:
-            return pytorchs(hidden_states, weight, bias, activation=activation)
+            return _causal_convolution(pytorchs, hidden_states, weight, bias, activation)
         ends = offsets.tolist()[1:]
         before = hidden_states.shape[-1] - ends[-1]  # columns that a cache puts before the first sequence
         begins = [0, *(before + end for end in ends[:-1])]
         parts = [hidden_states[..., b : before + e] for b, e in zip(begins, ends) if before + e > b]
-        return torch.cat([pytorchs(part, weight, bias, activation=activation) for part in parts], -1)
+        outs = [_causal_convolution(pytorchs, part, weight, bias, activation) for part in parts]
+        return torch.cat([out.transpose(1, 2) for out in outs], 1).transpose(1, 2)
 
     return replaced
 

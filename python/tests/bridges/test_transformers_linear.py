@@ -18,7 +18,7 @@ tf = pytest.importorskip("transformers")
 if not hasattr(tf, "Qwen3NextConfig") or not hasattr(tf, "OlmoHybridConfig"):
     pytest.skip("needs transformers with hybrid models", allow_module_level=True)
 import qkv.transformers
-from support_torch import delta_rule, expect_close, numbers
+from support_torch import compare, delta_rule, expect_close, numbers
 from torch import Tensor, nn
 
 tf.logging.set_verbosity_error()
@@ -144,10 +144,27 @@ def test_packed_sequences_stay_apart(name: str, without: str) -> None:
             begin += n
 
 
-def test_a_packed_convolution_has_the_bits_of_each_sequence_alone() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("channels_innermost", [False, True])
+def test_the_convolution_is_transformers(dtype: torch.dtype, grad: bool, channels_innermost: bool) -> None:
     from transformers.models.qwen3_next import modeling_qwen3_next as modelling
 
     pytorchs = modelling.causal_conv1d_fn.__wrapped__
+    qkv.transformers.register(linear=True)
+    x, weight, bias = numbers(1, 2, 70, 12), numbers(2, 12, 4), numbers(3, 12)
+    x = x if channels_innermost else x.transpose(1, 2).contiguous().transpose(1, 2)
+    arguments = [t.requires_grad_(grad) for t in (x, weight, bias)]
+
+    def with_(function: Any) -> Any:
+        return lambda x, weight, bias: function(x.transpose(1, 2), weight, bias, activation="silu")
+
+    compare(with_(modelling.causal_conv1d_fn), with_(pytorchs), arguments, dtype)
+
+
+def test_a_packed_convolution_has_the_bits_of_each_sequence_alone() -> None:
+    from transformers.models.qwen3_next import modeling_qwen3_next as modelling
+
     qkv.transformers.register(linear=True)
     lengths = [1, 63, 64, 65, 200]
     x, weight = numbers(1, 1, sum(lengths), 12, dtype=torch.float32).transpose(1, 2), numbers(2, 12, 4, dtype=torch.float32)
@@ -156,7 +173,8 @@ def test_a_packed_convolution_has_the_bits_of_each_sequence_alone() -> None:
     for options in ({"cu_seq_lens_q": offsets}, {"seq_idx": seq_idx}, {"cu_seq_lens_q": offsets, "seq_idx": seq_idx}):
         out = modelling.causal_conv1d_fn(x, weight, None, activation="silu", **options)
         for begin, end in zip(offsets.tolist(), offsets.tolist()[1:]):
-            assert torch.equal(out[..., begin:end], pytorchs(x[..., begin:end], weight, None, activation="silu"))
+            alone = modelling.causal_conv1d_fn(x[..., begin:end], weight, None, activation="silu")
+            assert torch.equal(out[..., begin:end], alone)
 
 
 def test_what_is_put_in_place_is_taken_out() -> None:
