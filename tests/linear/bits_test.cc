@@ -201,6 +201,35 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
   }
 }
 
+/// A step reads and writes states in place where their rows are whole, otherwise through a copy.
+TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
+  using T = TypeParam;
+  LinearCase c;
+  c.batch = 2, c.num_heads = c.num_kv_heads = 4, c.value_group = 2, c.q_len = c.kv_len = 1, c.head_dim = 9, c.v_head_dim = 70;
+  c.order = Order::kDeltaDecay, c.normalized = false, c.state = true;
+  const LinearProblem<T> problem(c);
+  for_each_isa(2, [&](Context& context) {
+    LinearResult<T> expected(problem), result(problem);
+    expected.forward(problem, context);
+    Tensor<T> before({2, 4, 70, 9}), after({2, 4, 70, 9});
+    const auto turned = [](Tensor<T>& x) { return x.template view<4>().transposed(2, 3); };
+    const View<T, 4> from = turned(before);
+    for (Index b = 0; b < 2; ++b) {
+      for (Index h = 0; h < 4; ++h) {
+        for (Index f = 0; f < 9; ++f) {
+          for (Index e = 0; e < 70; ++e) from(b, h, f, e) = problem.options.initial.kv(b, h, f, e);
+        }
+      }
+    }
+    LinearAttentionOptions<T> options = problem.options;
+    options.initial.kv = from;
+    linear_attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, View<T, 3>(), options,
+                             {.kv = turned(after)}, context);
+    EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(expected.out.view)));
+    EXPECT_TRUE(same_bits(copy_as<T>(turned(after)), expected.kv));
+  });
+}
+
 TYPED_TEST(LinearBits, ASequenceInPartsIsTheWhole) {
   using T = TypeParam;
   for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDeltaDecay}) {
