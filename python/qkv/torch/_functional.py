@@ -72,14 +72,10 @@ class FunctionalBackward(Function):
         raise NotImplementedError(FORWARD_OVER_REVERSE)
 
 
-class FunctionalTangents(Function):
-    """The arguments of qkv::attention_jvp -> (tout, tlse)."""
+class _Tangents(Function):
+    """Forward mode's own results, which are not differentiated again."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        return _operators.attention_jvp(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -92,6 +88,14 @@ class FunctionalTangents(Function):
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise NotImplementedError(FORWARD_OVER_REVERSE)
+
+
+class FunctionalTangents(_Tangents):
+    """The arguments of qkv::attention_jvp -> (tout, tlse)."""
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _operators.attention_jvp(*args)
 
 
 class PackedAttend(Function):
@@ -146,26 +150,12 @@ class PackedBackward(Function):
         raise NotImplementedError(FORWARD_OVER_REVERSE)
 
 
-class PackedTangents(Function):
+class PackedTangents(_Tangents):
     """The arguments of qkv::varlen_attention_jvp -> (tout, tlse)."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(*args: Any) -> Any:
         return _varlen_operators.attention_jvp(*args)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(FORWARD_OVER_REVERSE)
-
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(FORWARD_OVER_REVERSE)
 
 
 def attend_packed(*arguments: Any) -> tuple[Tensor, Tensor]:
