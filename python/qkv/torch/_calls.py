@@ -43,6 +43,20 @@ class ArgumentError(ValueError, RuntimeError):
     """Arguments that do not fit; PyTorch raises RuntimeError for them, the rest of Python ValueError."""
 
 
+class ArgumentTypeError(TypeError, RuntimeError):
+    """Element types that do not fit; PyTorch raises RuntimeError for them, the rest of Python TypeError."""
+
+
+def wrong_types(function: str, **tensors: Tensor) -> ArgumentTypeError:
+    """For tensors that must have one of the four types, and the same."""
+    first, *_ = tensors
+    found = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')}" for name, x in tensors.items())
+    return ArgumentTypeError(
+        f"[{function}] {', '.join(tensors)} must have one element type, float32, float64, bfloat16 or float16: got {found}; cast "
+        f"them, x.to({first}.dtype)"
+    )
+
+
 _WIDE = frozenset((torch.float32, torch.float64))
 
 

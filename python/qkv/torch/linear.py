@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._calls import NAMES
+from ._calls import NAMES, wrong_types
 from ._linear_calls import Rules
 from ._linear_functions import scan
 from ._overrides import any_override, require_plain
@@ -123,10 +123,7 @@ def check_tensors(
         return f"got {q_name} {list(q.shape)}, {k_name} {list(k.shape)}, {v_name} {list(v.shape)}"
 
     if not (q.dtype is k.dtype is v.dtype and q.dtype in _FLOATS):
-        raise TypeError(
-            f"[{name}] {q_name}, {k_name} and {v_name} must all be float32, float64, bfloat16 or float16: got {q.dtype}, {k.dtype}, "
-            f"{v.dtype}; cast them, x.to({q_name}.dtype)"
-        )
+        raise wrong_types(name, **rows)
     if not q.dim() == k.dim() == v.dim() == 4:
         raise ArgumentError(f"[{name}] {q_name}, {k_name} and {v_name} must be [B, T, H, D]: {got()}")
     qs, vs = q.shape, v.shape

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from . import _calls, _operators
-from ._calls import NAMES, ArgumentError, Rules, autocast, draw_seed, plain_rules
+from ._calls import NAMES, ArgumentError, Rules, autocast, draw_seed, plain_rules, wrong_types
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
@@ -157,10 +157,7 @@ def _operands(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor
     four axes)."""
     dtype = q.dtype
     if dtype not in _FLOATS or k.dtype is not dtype or v.dtype is not dtype:
-        raise TypeError(
-            "[scaled_dot_product_attention] query, key and value must all be float32, float64, bfloat16 or float16: got "
-            f"{dtype}, {k.dtype}, {v.dtype}; cast them, x.to(query.dtype)"
-        )
+        raise wrong_types("scaled_dot_product_attention", query=q, key=k, value=v)
     if not (q.is_cpu and k.is_cpu and v.is_cpu):
         raise ArgumentError(
             f"[scaled_dot_product_attention] tensors must lie in the CPU's memory: got {q.device}, {k.device}, {v.device}; "

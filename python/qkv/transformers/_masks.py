@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from transformers import masking_utils
 
+from .._core import UnsupportedError
 from ..masks import Mask
 
 
@@ -43,6 +44,15 @@ class ModelMask:
     def contiguous(self) -> ModelMask:
         """Itself; generate() calls this."""
         return self
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        """A model that computes with its mask as with a tensor."""
+        raise UnsupportedError(
+            "[qkv.transformers] this model computes attention by itself and does not ask transformers' AttentionInterface (Bloom, "
+            'MPT): attn_implementation="qkv" cannot take its place; load it with attn_implementation="eager"'
+        )
+
+    to = __add__ = __radd__ = __mul__ = __rmul__ = __getitem__ = __invert__ = _refuse
 
     def to_dense(self) -> torch.Tensor:
         """The tensor that it stands for: bool [B, 1, Tq, Tk], True = may attend."""

@@ -397,3 +397,15 @@ def test_errors_say_what_to_do() -> None:
         qkv.transformers.attention_forward(torch.nn.Module(), q, q, q, torch.ones(1, 4))
     with pytest.raises(ValueError, match="of its own"):
         qkv.transformers.capture_attention(torch.nn.Linear(2, 2), {"input": torch.ones(1, 2)})
+
+
+@pytest.mark.parametrize("kind", ("Bloom", "Mpt"))
+def test_models_that_compute_attention_by_themselves_are_refused(kind: str) -> None:
+    sizes: dict[str, dict[str, Any]] = {
+        "Bloom": {"hidden_size": 32, "n_layer": 1, "n_head": 4, "vocab_size": 50},
+        "Mpt": {"d_model": 32, "n_layers": 1, "n_heads": 4, "vocab_size": 50},
+    }
+    config = getattr(tf, f"{kind}Config")(**sizes[kind])
+    model = getattr(tf, f"{kind}ForCausalLM")._from_config(config, attn_implementation="qkv")
+    with pytest.raises(qkv.UnsupportedError, match="computes attention by itself"):
+        model(torch.tensor([[1, 2, 3]]))

@@ -13,7 +13,7 @@ import qkv.torch
 from support_torch import compare, delta_rule, numbers
 from torch import Tensor
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+DTYPES = [torch.float32, k float64, torch.bfloat16, torch.float16]
 LENGTHS = [1, 63, 64, 65, 200]
 
 
@@ -120,7 +120,7 @@ def test_errors_say_what_was_expected() -> None:
     with pytest.raises(TypeError, match="gk is not computed here"):
         qkv.torch.fused_recurrent_gated_delta_rule(q, k, v, g, beta, gk=q)
     rule(q, k, v, g, beta, gk=None, head_first=False, position_ids=g, chunk_size=64)  # ask for nothing else
-    with pytest.raises(TypeError, match="float32, torch.float64"):
+    with pytest.raises(TypeError, match="float32, k float64"):
         rule(q.float(), k, v, g, beta)
     with pytest.raises(qkv.torch.ArgumentError, match=r"multiple.*\[2, 4, 3, 8\]"):
         rule(q, k, v[:, :, :3], g, beta)

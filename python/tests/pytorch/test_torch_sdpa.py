@@ -267,3 +267,11 @@ def test_masks_of_temporaries_live_as_long_as_they_are_used() -> None:
         rubbish = [torch.ones(1, 1, 64, 64, dtype=torch.uint8) for _ in range(3)]
         assert torch.equal(qkv.attention(q, q, q, mask=mask), expected)
         del rubbish
+
+
+@pytest.mark.parametrize("error", (TypeError, RuntimeError))
+def test_types_that_differ(error: type[Exception]) -> None:
+    """PyTorch's error for them is a RuntimeError, Python's a TypeError."""
+    q = numbers(1, 1, 2, 3, 4, dtype=torch.float32)
+    with pytest.raises(error, match=r"one element type.*query float32, key float64, value float32; cast them"):
+        qkv.torch.scaled_dot_product_attention(q, q.double(), q)
