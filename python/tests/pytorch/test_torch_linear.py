@@ -13,7 +13,7 @@ import qkv.torch
 from support_torch import compare, delta_rule, numbers
 from torch import Tensor
 
-DTYPES = [torch.float32, k float64, torch.bfloat16, torch.float16]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 LENGTHS = [1, 63, 64, 65, 200]
 
 
