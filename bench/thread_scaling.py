@@ -69,7 +69,13 @@ def draw(runs, rows, path):
 
     threads = [run["threads"] for run in runs]
     kinds = sorted({kind for _, kind, _ in rows})
-    figure, axes = pyplot.subplots(1, len(kinds), figsize=(2.6 * len(kinds) + 0.6, 3.2), squeeze=False, sharey=True)
+    columns = min(5, len(kinds))
+    rows_of_panels = -(-len(kinds) // columns)
+    figure, axes = pyplot.subplots(
+        rows_of_panels, columns, figsize=(2.3 * columns + 0.6, 2.6 * rows_of_panels + 0.4), squeeze=False, sharey=True
+    )
+    for axis in axes.flat[len(kinds) :]:
+        axis.set_visible(False)
     for axis, kind in zip(axes.flat, kinds):
         axis.plot(threads, [n / threads[0] for n in threads], color="#BBBBBB", linestyle=":", label="ideal")
         for who, (colour, marker) in LOOKS.items():
@@ -79,13 +85,15 @@ def draw(runs, rows, path):
                 axis.plot(threads, middle, color=colour, marker=marker, label=f"{NAMES.get(who, who)} ({len(lines)})")
         axis.set_title(kind, loc="left", fontsize=9)
         axis.set_xticks(threads)
-        axis.set_xlabel("threads")
         axis.grid(color="#DDDDDD", linewidth=0.6)
         axis.legend(frameon=False, fontsize=7)
-    axes[0, 0].set_ylabel(f"speed-up over {threads[0]} thread{'s' if threads[0] > 1 else ''}")
+    for axis in axes[:, 0]:
+        axis.set_ylabel(f"speed-up over {threads[0]} thread{'s' if threads[0] > 1 else ''}")
+    for axis in axes[-1, :]:
+        axis.set_xlabel("threads")
     figure.suptitle(f"{runs[0]['cpu']}: median speed-up (number of cases)", x=0.01, ha="left", fontsize=10)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
 
 
 def main():
