@@ -10,7 +10,7 @@ namespace qkv::inline v0 {
 /// Rows of a group that are worth it: lanes of a strip on the widest vectors.
 inline constexpr Index kGroupRows = 32;
 
-/// Whether rows [head][query] of [B, H, Tq, ..] lie at one stride.
+/// Whether rows [head][query] of [B, H, Tq, ..] lie at one stride. Those of a null view do.
 template <class T, int kRank>
 bool rows_follow(const View<T, kRank>& x) {
   return x.size(2) == 1 || x.stride(1) == x.size(2) * x.stride(2);
@@ -23,18 +23,18 @@ bool groups_rows(const Problem<T>& p, const AttentionOutputs<T>& outputs) {
                     !mask_differs_by_head(p.mask) && outputs.weights.data() == nullptr;
   const bool bias_follows = p.bias.is_null() || repeat_stride(p.bias, 1) == p.q_len * repeat_stride(p.bias, 2) || p.q_len == 1;
   return p.invariant && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows && same && bias_follows &&
-         rows_follow(p.q) && (outputs.out.data() == nullptr || rows_follow(outputs.out)) &&
-         (outputs.lse.data() == nullptr || rows_follow(outputs.lse));
+         rows_follow(p.q) && rows_follow(outputs.out) && rows_follow(outputs.lse);
 }
 
-/// [B, H, Tq, width] as [B, Hkv, group * Tq, width]; null stays null.
-template <class T>
-View<T, 4> group_rows(const View<T, 4>& x, Index group) {
-  if (x.data() == nullptr) return x;
-  const Index row = x.size(2) == 1 ? x.stride(1) : x.stride(2);
-  return {x.data(),
-          {x.size(0), x.size(1) / group, group * x.size(2), x.size(3)},
-          {x.stride(0), group * x.stride(1), row, x.stride(3)}};
+/// [B, H, Tq, ..] as [B, Hkv, group * Tq, ..]; null stays null.
+template <class T, int kRank>
+View<T, kRank> group_rows(const View<T, kRank>& x, Index group) {
+  auto sizes = x.sizes(), strides = x.strides();
+  if (sizes[2] == 1) strides[2] = strides[1];
+  sizes[1] /= group;
+  sizes[2] *= group;
+  strides[1] *= group;
+  return {x.data(), sizes, strides};
 }
 
 /// A group's heads as one: heads of the result are groups of p, which must outlive it.
@@ -61,13 +61,8 @@ template <class T>
 void forward_dense(const Problem<T>& p, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context) {
   if (capture != nullptr || !groups_rows(p, outputs)) return forward_batch<T>(Batch<T>(p), outputs, capture, context);
   const Problem<T> grouped = group_rows(p);
-  AttentionOutputs<T> rows{.out = group_rows(outputs.out, p.group_size())};
-  if (outputs.lse.data() != nullptr) {
-    const View<Accumulator<T>, 3>& lse = outputs.lse;
-    rows.lse = {lse.data(),
-                {p.batch, p.num_kv_heads, grouped.q_len},
-                {lse.stride(0), p.group_size() * lse.stride(1), lse.size(2) == 1 ? lse.stride(1) : lse.stride(2)}};
-  }
+  const Index group = p.group_size();
+  const AttentionOutputs<T> rows{.out = group_rows(outputs.out, group), .lse = group_rows(outputs.lse, group)};
   forward_batch<T>(Batch<T>(grouped), rows, nullptr, context);
 }
 
