@@ -57,6 +57,7 @@ def wrong_types(function: str, **tensors: Tensor) -> ArgumentTypeError:
     )
 
 
+FLOATS = frozenset(dtype for dtype in NAMES if dtype is not torch.bool)
 _WIDE = frozenset((torch.float32, torch.float64))
 
 

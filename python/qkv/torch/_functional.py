@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from . import _operators, _varlen_operators
-from ._functions import FORWARD_OVER_REVERSE, _functorch
+from ._functions import FORWARD_OVER_REVERSE, Tangents, _functorch
 from ._varlen_calls import PACKED, Rules
 
 
@@ -72,26 +72,10 @@ class FunctionalBackward(Function):
         raise NotImplementedError(FORWARD_OVER_REVERSE)
 
 
-class _Tangents(Function):
-    """Forward mode's own results, which are not differentiated again."""
+class FunctionalTangents(Tangents):
+    """The arguments of qkv::attention_jvp -> (tout, tlse)."""
 
     generate_vmap_rule = True
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(FORWARD_OVER_REVERSE)
-
-    @staticmethod
-    def jvp(ctx: Any, *_: Any) -> Any:
-        raise NotImplementedError(FORWARD_OVER_REVERSE)
-
-
-class FunctionalTangents(_Tangents):
-    """The arguments of qkv::attention_jvp -> (tout, tlse)."""
 
     @staticmethod
     def forward(*args: Any) -> Any:
@@ -150,8 +134,10 @@ class PackedBackward(Function):
         raise NotImplementedError(FORWARD_OVER_REVERSE)
 
 
-class PackedTangents(_Tangents):
+class PackedTangents(Tangents):
     """The arguments of qkv::varlen_attention_jvp -> (tout, tlse)."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(*args: Any) -> Any:

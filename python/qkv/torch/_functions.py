@@ -113,21 +113,12 @@ def _tangents(ctx: Any, tangents: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
     return AttendTangents.apply(*arguments) if _functorch() is not None else AttendTangents.forward(*arguments)
 
 
-class AttendTangents(Function):
-    """(tq, tk, tv, tbias, q, k, v, bias, keep, table, lse, rules) -> (tout, tlse)."""
-
-    @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        *tangents, q, k, v, bias, keep, table, lse, rules = arguments
-        return _calls.jvp(q, k, v, lse, tuple(tangents), rules.options(bias, keep, table))
+class Tangents(Function):
+    """Results of forward mode, which are not differentiated again."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         pass
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-        return _one_by_one(AttendTangents.apply)(info, in_dims, *arguments)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -136,6 +127,19 @@ class AttendTangents(Function):
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise NotImplementedError(FORWARD_OVER_REVERSE)
+
+
+class AttendTangents(Tangents):
+    """(tq, tk, tv, tbias, q, k, v, bias, keep, table, lse, rules) -> (tout, tlse)."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        *tangents, q, k, v, bias, keep, table, lse, rules = arguments
+        return _calls.jvp(q, k, v, lse, tuple(tangents), rules.options(bias, keep, table))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        return _one_by_one(AttendTangents.apply)(info, in_dims, *arguments)
 
 
 def _gradients(

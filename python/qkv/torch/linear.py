@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ._calls import NAMES, wrong_types
+from ._calls import FLOATS, ArgumentError, wrong_types
 from ._linear_calls import Rules
 from ._linear_functions import scan
 from ._overrides import any_override, require_plain
-from .sdpa import ArgumentError
 
 __all__ = ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"]
 
-_FLOATS = frozenset(dtype for dtype in NAMES if dtype is not torch.bool)
 # What transformers passes to every layer, and how long a chunk of other kernels is: nothing that a result depends on.
 _HARMLESS = frozenset((
     "chunk_size", "cu_seqlens_cpu", "cu_seq_lens_q", "cu_seq_lens_k", "is_causal", "max_length_q", "max_length_k",
@@ -122,7 +119,7 @@ def check_tensors(
     def got() -> str:
         return f"got {q_name} {list(q.shape)}, {k_name} {list(k.shape)}, {v_name} {list(v.shape)}"
 
-    if not (q.dtype is k.dtype is v.dtype and q.dtype in _FLOATS):
+    if not (q.dtype is k.dtype is v.dtype and q.dtype in FLOATS):
         raise wrong_types(name, **rows)
     if not q.dim() == k.dim() == v.dim() == 4:
         raise ArgumentError(f"[{name}] {q_name}, {k_name} and {v_name} must be [B, T, H, D]: {got()}")

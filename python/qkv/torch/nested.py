@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._calls import NAMES, ArgumentError, autocast, draw_seed, inner_contiguous
+from ._calls import FLOATS, ArgumentError, autocast, draw_seed, inner_contiguous
 from ._functional import attend_packed
 from ._varlen_calls import Rules
 
@@ -36,7 +36,7 @@ def why_not(query: Any, key: Any, value: Any, attn_mask: Any) -> str | None:
         return "sequences with holes between them (lengths=) are not supported: x.contiguous() packs them"
     if any(x.device.type != "cpu" for x in given):
         return "tensors must lie in the CPU's memory"
-    if any(x.dtype not in NAMES or x.dtype is torch.bool or x.dtype is not query.dtype for x in given):
+    if any(x.dtype not in FLOATS or x.dtype is not query.dtype for x in given):
         return "query, key and value must have one type, float32, float64, bfloat16 or float16"
     sizes = [tuple(x.values().shape) for x in given]  # [H, total, D]
     (heads, _, width), (kv_heads, kv_total, kv_width), (v_heads, v_total, v_width) = sizes

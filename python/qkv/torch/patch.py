@@ -28,9 +28,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import handle_torch_function
 
+from ._calls import FLOATS
 from ._overrides import any_override, is_causal_bias
 from .nested import is_jagged, jagged_attention, why_not
-from .sdpa import _FLOATS, _PLAIN, scaled_dot_product_attention
+from .sdpa import _PLAIN, scaled_dot_product_attention
 from .varlen import varlen_attn, varlen_attn_out
 
 __all__ = ["disable", "enable", "is_enabled"]
@@ -94,7 +95,7 @@ def _put_in_place() -> None:
 
 def _is_ours(x: Any) -> bool:
     # Under torch.compile, types are those of the tensors that are traced; under torch.export and make_fx, what stands for them.
-    return type(x) in _TRACED and x is not None and x.is_cpu and not x.is_nested and x.dtype in _FLOATS
+    return type(x) in _TRACED and x is not None and x.is_cpu and not x.is_nested and x.dtype in FLOATS
 
 
 def _instead(ours: Callable[..., Any], pytorchs: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from . import _calls, _operators
-from ._calls import NAMES, ArgumentError, Rules, autocast, draw_seed, plain_rules, wrong_types
+from ._calls import FLOATS, ArgumentError, Rules, autocast, draw_seed, plain_rules, wrong_types
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
@@ -23,7 +23,6 @@ from .nested import is_jagged, jagged_attention
 
 __all__ = ["ArgumentError", "scaled_dot_product_attention"]
 
-_FLOATS = frozenset(dtype for dtype in NAMES if dtype is not torch.bool)
 _PLAIN = frozenset((Tensor, Parameter, type(None)))
 _BOTH_MASKS = "[scaled_dot_product_attention] attn_mask and is_causal exclude each other: got both"
 _tracing = torch._C._get_tracing_state
@@ -156,7 +155,7 @@ def _operands(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor
     """q, k, v with four axes, last stride 1, and the axes in front of [L, Ev] that the result is folded back to (None: it has
     four axes)."""
     dtype = q.dtype
-    if dtype not in _FLOATS or k.dtype is not dtype or v.dtype is not dtype:
+    if dtype not in FLOATS or k.dtype is not dtype or v.dtype is not dtype:
         raise wrong_types("scaled_dot_product_attention", query=q, key=k, value=v)
     if not (q.is_cpu and k.is_cpu and v.is_cpu):
         raise ArgumentError(

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from . import _varlen_operators
-from ._calls import inner_contiguous
+from ._calls import FLOATS, ArgumentError, inner_contiguous, wrong_types
 from ._functional import attend_packed
 from ._overrides import any_override, asked
 from ._varlen_calls import Rules
-from .sdpa import _FLOATS, ArgumentError
 
 __all__ = ["AuxRequest", "varlen_attn", "varlen_attn_out"]
 
@@ -139,11 +138,8 @@ def _arguments(
         shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
         return ArgumentError(f"[{function}] {text}: got {shapes}")
 
-    if q.dtype not in _FLOATS or k.dtype is not q.dtype or v.dtype is not q.dtype:
-        raise TypeError(
-            f"[{function}] query, key and value must have one type, float32, float64, bfloat16 or float16: got {q.dtype}, "
-            f"{k.dtype}, {v.dtype}; cast them, x.to(query.dtype)"
-        )
+    if q.dtype not in FLOATS or k.dtype is not q.dtype or v.dtype is not q.dtype:
+        raise wrong_types(function, query=q, key=k, value=v)
     if any(x is not None and not x.is_cpu for x in (q, k, v, cu_q, cu_k, seqused_k, block_table)):
         raise fail(f"tensors must lie in the CPU's memory (query is on {q.device}, key {k.device}, cu_seq_q {cu_q.device})")
     axes = 3 if block_table is None else 4
