@@ -10,7 +10,8 @@ import dataclasses
 class Case:
     name: str  # name in `qkv bench`
     row: str  # row of the table of goals
-    kind: str  # forward, backward, fwdbwd, weights, decode, linear, linear-backward, mha, mha-train, lm-step, lm-process
+    kind: str  # forward, backward, fwdbwd, weights, decode, linear, linear-backward, mha, mha-train, lm-step, lm-process,
+    #            packed, packed-backward, hybrid, hybrid-backward
     ratio_goal: float = 0  # qkv's time against the fastest peer's; 0: none
     dtype: str = "f32"
     batch: int = 1
@@ -198,5 +199,17 @@ def _layers():
     yield Case("lm-process", "toy language model, 800 steps as a process", "lm-process", 15)
 
 
+def _forms():
+    """A table's rows (TabPFN); 16 packed sequences of 64 to 1,024 tokens; the gated delta rule of a hybrid model (Qwen3-Next)."""
+    table = {"batch": 20, "heads": 6, "q_len": 1000, "kv_len": 5000, "head_dim": 32, "quick": False}
+    yield Case("fwd-f32-d32-table", "forward, a table's rows, D 32", "forward", **table)
+    packed = {"batch": 16, "heads": 2, "q_len": 1024, "causal": True}
+    yield Case("ragged-fwd-f32-d64-b16", "packed sequences, forward", "packed", **packed)
+    yield Case("ragged-bwd-f32-d64-b16", "packed sequences, backward", "packed-backward", **packed)
+    gated = {"heads": 8, "q_len": 2048, "head_dim": 128, "causal": True}
+    yield Case("linattn-hybrid-d128-s2048", "gated delta rule, forward", "hybrid", 8, **gated)
+    yield Case("linattn-hybrid-d128-s2048-bwd", "gated delta rule, backward", "hybrid-backward", **gated)
+
+
 def all_cases():
-    return [*_forward_f32(), *_backward_f32(), *_bf16(), *_decode(), *_options(), *_linear(), *_layers()]
+    return [*_forward_f32(), *_backward_f32(), *_bf16(), *_decode(), *_options(), *_linear(), *_layers(), *_forms()]

@@ -14,7 +14,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from . import textbook, toy
+from . import pytorch_forms, textbook, toy
 
 NAME = "PyTorch"
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
@@ -47,6 +47,10 @@ def variants(case):
         "mha-train": _layer,
         "lm-step": _lm_step,
         "lm-process": _lm_process,
+        "packed": pytorch_forms.packed,
+        "packed-backward": pytorch_forms.packed,
+        "hybrid": pytorch_forms.hybrid,
+        "hybrid-backward": pytorch_forms.hybrid,
     }
     return dict(makers[case.kind](case))
 

@@ -108,7 +108,14 @@ std::vector<BenchCase> attention_cases(bool backward) {
 
 }  // namespace
 
-std::vector<BenchCase> forward_cases() { return attention_cases(false); }
+std::vector<BenchCase> forward_cases() {
+  std::vector<BenchCase> cases = attention_cases(false);
+  // Rows of a table that attend to the rows with known answers (TabPFN).
+  const AttentionShape table{.batch = 20, .num_heads = 6, .q_len = 1000, .kv_len = 5000, .head_dim = 32};
+  cases.push_back(make_case<float>(table, false, "f32", false));
+  cases.back().name = "fwd-f32-d32-table", cases.back().group = "forward", cases.back().goal = 0;
+  return cases;
+}
 std::vector<BenchCase> backward_cases() { return attention_cases(true); }
 
 std::vector<BenchCase> half_cases() {

@@ -16,8 +16,14 @@
 namespace qkv::cli {
 namespace {
 
-enum class Kind { kFree, kCausal, kDecay, kDelta };
-constexpr const char* kNames[] = {"full", "causal", "decay", "delta"};
+enum class Kind {
+  kFree,
+  kCausal,
+  kDecay,
+  kDelta,
+  kHybrid  ///< the delta rule with decay over keys and queries of length 1, as hybrid models call it (Qwen3-Next)
+};
+constexpr const char* kNames[] = {"full", "causal", "decay", "delta", "hybrid"};
 constexpr double kChunk = 64;
 constexpr Index kSmallLength = 160;
 
@@ -26,19 +32,21 @@ struct LinearShape {
   Index num_heads = 1, length = 0, head_dim = 64;
   bool backward = false;
 
+  bool decays() const { return kind == Kind::kDecay || kind == Kind::kHybrid; }
+  bool delta() const { return kind == Kind::kDelta || kind == Kind::kHybrid; }
   double flops() const {
     const double width = static_cast<double>(head_dim), tokens = static_cast<double>(num_heads * length);
     double each = 4 * width * width;
     if (kind != Kind::kFree) each += 2 * kChunk * width;
-    if (kind == Kind::kDelta) each += 2 * width * width + 2 * kChunk * width;
+    if (delta()) each += 2 * width * width + 2 * kChunk * width;
     return each * tokens * (backward ? 2.5 : 1);
   }
 };
 
 template <class T>
 struct LinearProblem {
-  Tensor<T> q, k, v, out, dout, dq, dk, dv;  // [1, H, T, D]
-  Tensor<T> normalizer, tokens, dtokens;     // [1, H, T]
+  Tensor<T> q, k, v, out, dout, dq, dk, dv;          // [1, H, T, D]
+  Tensor<T> normalizer, beta, decay, dbeta, ddecay;  // [1, H, T]
   LinearAttentionOptions<T> options;
   LinearAttentionGradients<T> gradients;
   View<T, 3> n;
@@ -50,23 +58,24 @@ struct LinearProblem {
     const auto fill = [&](Tensor<T>& x, double size) {
       for (T& value : x.span()) value = static_cast<T>(size * (2 * random.uniform() - 1));
     };
-    fill(q, 1), fill(k, s.kind == Kind::kDelta ? 1.5 / std::sqrt(static_cast<double>(s.head_dim)) : 1), fill(v, 1);
+    fill(q, 1), fill(k, s.delta() ? 1.5 / std::sqrt(static_cast<double>(s.head_dim)) : 1), fill(v, 1);
     options.causal = s.kind != Kind::kFree;
     options.normalized = s.kind == Kind::kFree || s.kind == Kind::kCausal;
-    if (!options.normalized) options.feature_map = FeatureMap::kIdentity;
+    if (!options.normalized) options.feature_map = s.kind == Kind::kHybrid ? FeatureMap::kUnit : FeatureMap::kIdentity;
     if (options.normalized && s.backward) normalizer = Tensor<T>(rows), n = normalizer;
-    if (!options.normalized) {
-      tokens = Tensor<T>(rows);
-      for (T& x : tokens.span()) x = static_cast<T>(s.kind == Kind::kDelta ? random.uniform() : -0.05 * random.uniform());
-      (s.kind == Kind::kDelta ? options.beta : options.log_decay) = tokens;
-    }
+    const auto tokens = [&](double from, double to) {
+      Tensor<T> x(rows);
+      for (T& value : x.span()) value = static_cast<T>(from + (to - from) * random.uniform());
+      return x;
+    };
+    if (s.delta()) options.beta = beta = tokens(0, 1);
+    if (s.decays()) options.log_decay = decay = tokens(-0.05, 0);
     if (!s.backward) return;
     dout = Tensor<T>(q.sizes()), dq = Tensor<T>(q.sizes()), dk = Tensor<T>(q.sizes()), dv = Tensor<T>(q.sizes());
     fill(dout, 1);
     gradients.dq = dq, gradients.dk = dk, gradients.dv = dv;
-    if (options.normalized) return;
-    dtokens = Tensor<T>(rows);
-    (s.kind == Kind::kDelta ? gradients.dbeta : gradients.dlog_decay) = dtokens;
+    if (s.delta()) gradients.dbeta = dbeta = Tensor<T>(rows);
+    if (s.decays()) gradients.dlog_decay = ddecay = Tensor<T>(rows);
   }
 
   void forward(Context& context) { linear_attention_forward(q, k, v, out, n, options, {}, context); }
@@ -76,7 +85,7 @@ struct LinearProblem {
 
   template <class N>
   struct Textbook {
-    Tensor<N> q, k, v, dout, tokens;
+    Tensor<N> q, k, v, dout, beta, decay;
     reference::LinearOptions<N> options;
 
     explicit Textbook(const LinearProblem& p)
@@ -85,10 +94,13 @@ struct LinearProblem {
           v(converted<N>(p.v.template view<4>())) {
       if (p.dout.count() > 0) dout = converted<N>(p.dout.template view<4>());
       options.map = p.options.feature_map, options.causal = p.options.causal, options.normalized = p.options.normalized;
-      if (p.tokens.count() == 0) return;
-      tokens = Tensor<N>(p.tokens.sizes());
-      std::ranges::transform(p.tokens.span(), tokens.data(), [](T x) { return static_cast<N>(x); });
-      (p.options.beta.is_null() ? options.log_decay : options.beta) = tokens;
+      const auto tokens = [](const Tensor<T>& from, Tensor<N>& to) {
+        to = Tensor<N>(from.sizes());
+        std::ranges::transform(from.span(), to.data(), [](T x) { return static_cast<N>(x); });
+        return to.template view<3>();
+      };
+      if (p.beta.count() > 0) options.beta = tokens(p.beta, beta);
+      if (p.decay.count() > 0) options.log_decay = tokens(p.decay, decay);
     }
     auto forward() const { return reference::linear_attention_recurrent<N>(q, k, v, options); }
     auto backward() const { return reference::linear_attention_backward<N>(q, k, v, dout, {}, {}, options); }
@@ -157,6 +169,7 @@ std::vector<BenchCase> linear_attention_cases() {
       }
     }
   }
+  for (const bool backward : {false, true}) cases.push_back(make_case({Kind::kHybrid, 8, 2048, 128, backward}, true));
   for (Index length = 2048; length <= 131072; length *= 4) {
     BenchCase one = make_case({.kind = Kind::kCausal, .length = length}, false);
     one.name = fmt::format("curve-linattn-s{}", length);
