@@ -110,7 +110,8 @@ struct AttentionOptions {
 
 enum class WeightsKind {
   kSoftmax,  ///< after softmax, before dropout: rows sum to 1 (0 where empty and kZero)
-  kApplied   ///< after dropout: what multiplied v
+  kApplied,  ///< after dropout: what multiplied v
+  kScores    ///< before softmax: s[i,j], after soft cap, biases and score_mod; -inf where not kept
 };
 
 /// What forward writes, each in full. A null view is not computed; the bits of out do not depend on which other outputs are

@@ -61,7 +61,7 @@ struct ForwardDriver {
             weights_only ? View<T, 4>{} : batch.queries(outputs.out, part.part),
             weights_only ? View<Sum, 3>{} : batch.query_numbers(outputs.lse, part.part),
             weights_of(p, part),
-            outputs.kind == WeightsKind::kApplied,
+            static_cast<Weights>(outputs.kind),
             capture};
   }
 

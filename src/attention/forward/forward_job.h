@@ -18,21 +18,21 @@ template <class T>
 struct ForwardJob {
   using Sum = Accumulator<T>;
   const Problem<T>& p;
-  View<T, 4> out;        // null: only weights
-  View<Sum, 3> lse;      // null: not wanted
-  View<Sum, 4> weights;  // null: not wanted
-  bool weights_applied;
+  View<T, 4> out;                           // null: only weights
+  View<Sum, 3> lse;                         // null: not wanted
+  View<Sum, 4> weights;                     // null: not wanted
+  Weights kind;                             // of weights
   CaptureJob<T>* capture;                   // null: nothing is captured
   std::size_t kernel_bytes, scratch_bytes;  // per worker: the kernel's, and with exponentials kept for weights
   std::size_t capture_bytes;                // per worker, after scratch_bytes
 
   ForwardJob(const Problem<T>& problem, const View<T, 4>& its_out, const View<Sum, 3>& its_lse, const View<Sum, 4>& its_weights,
-             bool applied, CaptureJob<T>* look)
+             Weights its_kind, CaptureJob<T>* look)
       : p(problem),
         out(its_out),
         lse(its_lse),
         weights(its_weights),
-        weights_applied(applied),
+        kind(its_kind),
         capture(look),
         kernel_bytes(p.forward_scratch_bytes()),
         scratch_bytes(kernel_bytes + kept_bytes()),
@@ -44,7 +44,7 @@ struct ForwardJob {
   /// Bytes per worker that save a second sweep over the keys; 0 if there is none to save or they would not stay in L2.
   std::size_t kept_bytes() const {
     // Under dropout the numbers that multiply v are not the weights wanted, or not bit-identical to softmax times factor.
-    if (out.data() == nullptr || weights.data() == nullptr || p.dropout_threshold != 0) return 0;
+    if (out.data() == nullptr || weights.data() == nullptr || p.dropout_threshold != 0 || kind == Weights::kScores) return 0;
     const auto bytes = static_cast<std::size_t>(chunks() * (p.key_tile + 1) * p.kernels->strip) * sizeof(Sum);
     return kernel_bytes + bytes <= kKeptLimitBytes ? bytes : 0;
   }
@@ -92,7 +92,7 @@ struct ForwardJob {
          .weights = wants_weights ? weights.data() + b * weights.stride(0) + h * weights.stride(1) : nullptr,
          .weights_row_stride = weights.stride(2),
          .weights_column_stride = weights.stride(3),
-         .weights_applied = weights_applied,
+         .kind = kind,
          .exponentials = nullptr,
          .chunk_shifts = nullptr,
          .ahead = next == nullptr ? nullptr : &ahead},
@@ -115,8 +115,9 @@ struct ForwardJob {
     }
     if (p.rows_can_be_empty()) {
       if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, row_lse, tile.out, tile.out_stride);
-      if (tile.weights != nullptr) {
-        fill_empty_weights(p, b, h, q_begin, q_count, row_lse, weights_applied, tile.weights, tile.weights_row_stride);
+      if (tile.weights != nullptr && kind != Weights::kScores) {
+        fill_empty_weights(p, b, h, q_begin, q_count, row_lse, kind == Weights::kApplied, tile.weights,
+                           tile.weights_row_stride);
       }
     }
     if (lse.data() == nullptr) return;

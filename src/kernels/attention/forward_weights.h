@@ -2,6 +2,8 @@
 // (forward.h), results from weights that are not stored (capture/sweep.h).
 #pragma once
 
+#include <numbers>
+
 #include "kernels/attention/strips.h"
 
 namespace qkv {
@@ -29,7 +31,7 @@ inline void keep_chunk(const ForwardTile<T>& t, const VectorRanges& ranges, Inde
   }
 }
 
-/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept, with the scores computed again.
+/// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept, with the scores computed again; or the scores, s2 ln 2.
 template <class T, class Rows>
 inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRange& r, Index j0,
                           Index nj) {
@@ -41,7 +43,8 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
   LiveRange live = rows.score(t, w, r, j0, nj, w.scores).live;
   if (!live.any) live = {true, false, 0, 0};
   mask_scores(w.scores, live, vectors, w.lane_mask);
-  const bool applied = t.weights_applied && s.dropout.threshold != 0;
+  const bool applied = t.kind == Weights::kApplied && s.dropout.threshold != 0, scores = t.kind == Weights::kScores;
+  const V hidden = scores ? splat<T>(-kInf<T>) : V{}, unit = splat<T>(std::numbers::ln2_v<T>);
   const V factor = splat<T>(applied ? kept_factor<T>(s.dropout) : T{1});
   V shift[kVectors], inverse[kVectors];
   for (int v = 0; v < vectors; ++v) {
@@ -53,7 +56,8 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
     const bool lives = j >= live.lo && j < live.hi;
     for (int v = 0; v < vectors; ++v) {
       T* place = w.scores + j * strip_lanes<T>() + v * n;
-      store<T>(place, lives ? exp2<T>(load<T>(place) - shift[v]) * inverse[v] : V{});
+      const V score = load<T>(place);
+      store<T>(place, !lives ? hidden : scores ? score * unit : exp2<T>(score - shift[v]) * inverse[v]);
     }
   }
   if (applied && live.lo < live.hi) {

@@ -77,6 +77,9 @@ struct TileScores : ScoreParams<Accumulator<T>> {
   Index q_stride, k_stride;
 };
 
+/// Which matrix is written: the softmax before or after dropout, or the scores that it is taken of.
+enum class Weights { kSoftmax, kApplied, kScores };
+
 /// Forward of queries [q_begin, q_begin + q_count) of one (batch, head): all that does not depend on the storage type.
 template <class Sum>
 struct ForwardParams {
@@ -85,7 +88,7 @@ struct ForwardParams {
   Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
   Sum* weights;             // [Tq, Tk] or null: also write the weights
   Index weights_row_stride, weights_column_stride;
-  bool weights_applied;  // after dropout
+  Weights kind;  // of weights
   // Where weights and v are given without dropout and a strip's exponentials fit in cache, they are kept in one pass over the
   // keys. Null: the weights take a second pass.
   Sum* exponentials;  // [Tk up to whole chunks][strip]
