@@ -1,5 +1,6 @@
 #include "mask/expression.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <functional>
@@ -52,6 +53,24 @@ Mask blocks(const Pattern& pattern) {
   return Mask::blocks(std::make_shared<const BlockMap>(block_map(pattern)));
 }
 
+/// A list for each query, or one for all.
+Mask listed_keys(const std::vector<std::vector<Index>>& lists, const Sizes& sizes) {
+  if (lists.size() != 1 && static_cast<Index>(lists.size()) != sizes.q_len) {
+    throw UsageError("keys takes one list or one for each of the " + std::to_string(sizes.q_len) + " queries: got " +
+                     std::to_string(lists.size()));
+  }
+  std::size_t longest = 0;
+  for (const std::vector<Index>& list : lists) longest = std::max(longest, list.size());
+  Tensor<std::int32_t> index({1, 1, sizes.q_len, static_cast<Index>(longest)});
+  std::ranges::fill(index.span(), -1);
+  for (Index i = 0; i < sizes.q_len; ++i) {
+    const std::vector<Index>& list = lists[lists.size() == 1 ? 0 : static_cast<std::size_t>(i)];
+    std::ranges::transform(list, &index.data()[i * static_cast<Index>(longest)],
+                           [](Index key) { return static_cast<std::int32_t>(std::clamp<Index>(key, -2, INT32_MAX)); });
+  }
+  return Mask::keys(index);
+}
+
 const std::vector<Leaf>& leaves() {
   using A = const Arguments&;
   using S = const Sizes&;
@@ -90,6 +109,8 @@ const std::vector<Leaf>& leaves() {
        }},
       {"document_ids", "document_ids(ID,...[; ID,...])", 1, 2, 1, kAny, -1, false,
        [](A a, S) { return Mask::document_ids(a.list(0), a.list(a.lists.size() - 1)); }},
+      {"keys", "keys(KEY,...[; KEY,...]...): a list for each query, or one for all; -1 for none", 1, kAny, 1, kAny, -1, false,
+       [](A a, S s) { return listed_keys(a.lists, s); }},
       {"longformer", "longformer(BLOCK,WINDOW[; GLOBAL,...])", 1, 2, 2, 2, -1, false,
        [](A a, S s) {
          LongformerBlocks pattern{.length = square_length("longformer", s), .block = a.number(0), .window_blocks = a.number(1)};

@@ -1,6 +1,6 @@
 // Mask: which query may attend which key. An immutable value, built from the functions below with `&` (both keep) and `|`
-// (either keeps). A mask selects pairs; nothing is added to scores. Lengths, offsets and ids are copied; dense tensors and
-// block maps are borrowed until the call that uses them returns. docs/concepts/masks.md shows every mask with a drawing.
+// (either keeps). A mask selects pairs; nothing is added to scores. Lengths, offsets, ids and lists of keys are copied; dense
+// tensors and block maps are borrowed until the call that uses them returns. docs/concepts/masks.md shows every mask with a drawing.
 //
 //   causal, Tq = Tk = 4    window(1, 0)    causal(kBottomRight)   causal(kTopLeft)
 //       1 0 0 0              1 0 0 0         Tq = 2, Tk = 4          Tq = 2, Tk = 4
@@ -113,6 +113,12 @@ class QKV_API Mask {
   static Mask blocks(const BlockMap& map);
   static Mask blocks(BlockMap&&) = delete;
   static Mask blocks(std::shared_ptr<const BlockMap> map);
+
+  /// keep(b, h, i, j) = index[b, h, i, :] lists j: each query reads its own keys, and calls cost what is listed
+  /// (docs/concepts/masks.md says when). index [B|1, H|Hkv|1, Tq, k], copied: keys in any order, each once, -1 for none. A list
+  /// of fewer heads than H serves H / heads query heads in turn. A key twice in a row, below -1, or not below Tk is an
+  /// OptionError.
+  static Mask keys(View<const std::int32_t, 4> index);
 
   /// Any other rule: the callback is called for each pair that the other parts leave open. block_map(mask, sizes) records the
   /// blocks in which it keeps anything.

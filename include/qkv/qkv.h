@@ -12,6 +12,7 @@
 #include "qkv/rotary.h"
 #include "qkv/state_dict.h"
 #include "qkv/tensor.h"
+#include "qkv/top_keys.h"
 #include "qkv/types.h"
 #include "qkv/varlen.h"
 #include "qkv/version.h"

@@ -24,6 +24,7 @@ from ._attention import (
     attention_weights,
     dropout_factors,
     merge_attention,
+    top_keys,
 )
 from ._core import (
     CacheFullError,
@@ -109,6 +110,7 @@ __all__ = [
     "set_isa",
     "set_num_threads",
     "supported_isas",
+    "top_keys",
 ]
 
 

@@ -213,6 +213,19 @@ def boolean(x: Any, name: str) -> Any:
     return array.view(np.uint8)
 
 
+def whole_numbers(x: Any, name: str) -> Any:
+    """An array of whole numbers as int32, without a copy where it is. TypeError: other numbers. ValueError: one too large."""
+    if _is_torch(x):
+        x = x.detach().cpu().numpy()
+    array = np.asarray(x)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold whole numbers: got {array.dtype}")
+    limits = np.iinfo(np.int32)
+    if array.dtype != np.int32 and array.size and not (limits.min <= array.min() and array.max() <= limits.max):
+        raise ValueError(f"{name} must fit int32: got {array.min()}..{array.max()}")
+    return array.astype(np.int32, copy=False)
+
+
 def integers(x: Any) -> list[int]:
     """A list of Python ints of any sequence or array of whole numbers."""
     if isinstance(x, int):

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import _core
 from ._arrays import (
     check_inputs,
@@ -26,11 +28,15 @@ from ._arrays import (
     heads_first,
     laid_out,
     operand,
+    require_float,
+    require_untraced,
     sum_dtype,
 )
+from ._core import OptionError, ShapeError
 from ._options import PositionBias, ScoreMod, build_options
 from .capture import Capture
 from .kv_cache import KVCache
+from .masks import Mask
 
 __all__ = [
     "Gradients",
@@ -42,6 +48,7 @@ __all__ = [
     "attention_weights",
     "dropout_factors",
     "merge_attention",
+    "top_keys",
 ]
 
 
@@ -56,6 +63,7 @@ class Gradients(NamedTuple):
     dposition_bias: Any = None
 
 
+_NO_GRADIENT = "the choice of keys has no gradient"
 DIFFERENTIABLE = ("q", "k", "v", "bias", "sinks", "position_bias")
 
 
@@ -274,8 +282,46 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
 
 def dropout_factors(shape: tuple[int, int, int, int], p: float, seed: int, *, first_sequence: int = 0) -> Any:
     """0 or 1/(1 - p) for every weight [B, H, Tq, Tk], float32: the pattern that attention(dropout=p, seed=seed) applies."""
-    import numpy as np
-
     factors = np.empty(shape, np.float32)
     _core.dropout_factors(p, seed, first_sequence, factors)
     return factors
+
+
+def top_keys(
+    q_index: Any, k_index: Any, weights: Any, k: int, *, causal: bool = False, offset: int | None = None, mask: Mask | None = None
+) -> Any:
+    """The k keys that an indexer scores highest for each query, for :meth:`Mask.keys`: int32 [B, 1, Tq, k], ascending, -1 for none.
+
+        score[b,i,j] = sum_h weights[b,h,i] * relu(q_index[b,h,i] . k_index[b,j])
+
+    The "lightning indexer" of DeepSeek's sparse attention (DeepSeek-V3.2-Exp, 2025, eq. 1). q_index [B, H, Tq, D], k_index
+    [B, Tk, D] or [B, 1, Tk, D], both float32, bfloat16 or float16; weights [B, H, Tq], widened to float32. Of equal scores the
+    lower key wins; a NaN counts as the largest. causal: key j <= i + offset, by default offset = Tk - Tq. mask: any mask of all
+    heads, joined to it by ``&``. Memory O(Tq k). Nothing is differentiated: the choice has no gradient.
+    ShapeError, OptionError, TypeError: what does not fit.
+    """
+    shape = check_inputs("top_keys", q_index=q_index)
+    if len(shape) != 4:
+        raise ShapeError(f"[top_keys] q_index must be [B, H, Tq, D]: got {list(shape)}")
+    keys = k_index[:, 0] if len(k_index.shape) == 4 and k_index.shape[1] == 1 else k_index
+    if len(keys.shape) != 3:
+        raise ShapeError(f"[top_keys] k_index must be [B, Tk, D] or [B, 1, Tk, D]: got {list(k_index.shape)}")
+    if dtype_name(q_index) == "float64":
+        raise TypeError("[top_keys] q_index must be float32, bfloat16 or float16: got float64; scores are float32 sums")
+    if offset is not None and not causal:
+        raise OptionError(f"[top_keys] offset places the diagonal of causal=True: got offset={offset} with causal=False")
+    chosen = mask if mask is not None else Mask()
+    if causal:
+        chosen = chosen & (Mask.causal("bottom_right") if offset is None else Mask.causal(offsets=[offset] * shape[0]))
+    require_float(weights, "weights", "top_keys")
+    require_untraced(weights, "weights", _NO_GRADIENT)
+    wide = weights.float() if hasattr(weights, "float") else np.asarray(weights, np.float32)
+    index = empty(q_index, (shape[0], 1, shape[2], k), "int32")
+    _core.top_keys(
+        operand(q_index, "q_index", _NO_GRADIENT),
+        operand(keys, "k_index", _NO_GRADIENT),
+        operand(wide, "weights", _NO_GRADIENT),
+        operand(index, "index"),
+        chosen._core,
+    )
+    return finish(q_index, index)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _core, _html
-from ._arrays import boolean, integers
+from ._arrays import boolean, integers, whole_numbers
 from ._recipes import recorded, reduced
 
 __all__ = ["BlockMap", "Mask"]
@@ -221,6 +221,16 @@ class Mask:
     def blocks(cls, block_map: BlockMap) -> Mask:
         """keep(b, h, i, j): the block of (i, j) is listed."""
         return cls(_core.blocks(block_map._core))
+
+    @classmethod
+    @recorded
+    def keys(cls, index: Any) -> Mask:
+        """keep(b, h, i, j): index[b, h, i, :] lists j. index [B|1, H|Hkv|1, Tq, k], whole numbers in any order, each once in a row,
+        -1 for none; copied. Few keys cost what is listed (docs/concepts/masks.md says when). ``qkv.top_keys`` makes such lists.
+
+        OptionError: a key twice in a row, below -1, or, at the call, not below Tk.
+        """
+        return cls(_core.keys(whole_numbers(index, "[Mask.keys] index")))
 
     @classmethod
     @recorded

@@ -8,6 +8,7 @@
 #include "attention/backward/backward_driver.h"
 #include "attention/cache/cached_problem.h"
 #include "attention/forward/forward_driver.h"
+#include "attention/listed.h"
 #include "core/cpu.h"
 #include "core/threads/callback_error.h"
 
@@ -66,6 +67,14 @@ void add_machine(const Context& context, AttentionPlan& plan) {
   }
 }
 
+/// Names the algorithm of calls that read listed keys alone; their flops are those of the tiles' kept pairs.
+template <class T>
+void name_lists(const Problem<T>& p, AttentionPlan& plan) {
+  if (!Listed<T>(p).applies()) return;
+  plan.skipped.push_back(plan.algorithm + ": reads all keys; the lists hold few of them");
+  plan.algorithm = "lists";
+}
+
 /// The part of a plan that all forms of a call share.
 template <class T>
 AttentionPlan plan_batch(const Batch<T>& batch, const AttentionOptions& options, const Context& context) {
@@ -86,6 +95,7 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   const Batch<T> batch(p);
   AttentionPlan plan = plan_batch(batch, options, context);
   plan_backward(batch, context, plan);
+  name_lists(p, plan);
   return plan;
 }
 
@@ -94,6 +104,7 @@ AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const Atten
   CallMemory memory;
   const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, memory);
   AttentionPlan plan = plan_batch(Batch<T>(p), options, context);
+  name_lists(p, plan);
   plan.backward_flops = 0;
   return plan;
 }

@@ -13,7 +13,8 @@ struct TypeName {
   const char* name;
 };
 constexpr TypeName kTypeNames[] = {{Type::kF32, "float32"}, {Type::kF64, "float64"}, {Type::kBF16, "bfloat16"},
-                                   {Type::kF16, "float16"}, {Type::kByte, "uint8"},  {Type::kInt64, "int64"}};
+                                   {Type::kF16, "float16"}, {Type::kByte, "uint8"},  {Type::kInt32, "int32"},
+                                   {Type::kInt64, "int64"}};
 
 std::string text(const char* function, const std::string& rest) { return "[" + std::string(function) + "] " + rest; }
 
@@ -33,6 +34,8 @@ Type type_of_format(const char* format, Py_ssize_t item_size) {
     case 'b':
     case 'B':
       return Type::kByte;
+    case 'i':
+      return item_size == 4 ? Type::kInt32 : Type::kOther;
     case 'l':
     case 'q':
       return item_size == 8 ? Type::kInt64 : Type::kOther;
@@ -49,6 +52,7 @@ Type type_of_dlpack(nb::dlpack::dtype dtype) {
   if (code == Code::Float && dtype.bits == 64) return Type::kF64;
   if (code == Code::Float && dtype.bits == 16) return Type::kF16;
   if (code == Code::Bfloat && dtype.bits == 16) return Type::kBF16;
+  if (code == Code::Int && dtype.bits == 32) return Type::kInt32;
   if (code == Code::Int && dtype.bits == 64) return Type::kInt64;
   if (dtype.bits == 8 && (code == Code::Bool || code == Code::UInt || code == Code::Int)) return Type::kByte;
   return Type::kOther;

@@ -20,7 +20,7 @@ namespace qkv::python {
 
 namespace nb = nanobind;
 
-enum class Type { kF32, kF64, kBF16, kF16, kByte, kInt64, kOther };
+enum class Type { kF32, kF64, kBF16, kF16, kByte, kInt32, kInt64, kOther };
 
 /// NumPy's name: "float32".
 const char* type_name(Type type);
@@ -34,6 +34,7 @@ constexpr Type type_of() {
   if constexpr (std::is_same_v<T, BFloat16>) return Type::kBF16;
   if constexpr (std::is_same_v<T, Float16>) return Type::kF16;
   if constexpr (std::is_same_v<T, std::uint8_t>) return Type::kByte;
+  if constexpr (std::is_same_v<T, std::int32_t>) return Type::kInt32;
   if constexpr (std::is_same_v<T, Index>) return Type::kInt64;
   return Type::kOther;
 }

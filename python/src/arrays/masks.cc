@@ -165,6 +165,10 @@ void bind_masks(nb::module_& m) {
     return plain(Mask::document_ids(q.input<Index, 2>(), k.input<Index, 2>()));
   });
   m.def("blocks", [=](const BlockMap& map) { return plain(Mask::blocks(std::make_shared<const BlockMap>(map))); });
+  m.def("keys", [=](nb::handle index) {
+    const Array array("Mask.keys", "index", index);
+    return plain(Mask::keys(array.input<std::int32_t, 4>()));
+  });
   m.def("mask_mod", &from_callback);
   m.def(
       "keep",

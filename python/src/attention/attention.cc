@@ -7,6 +7,7 @@
 
 #include "attention/options.h"
 #include "bindings.h"
+#include "qkv/top_keys.h"
 
 namespace qkv::python {
 
@@ -113,6 +114,23 @@ void merge(nb::sequence outs, nb::sequence lses, nb::handle out, nb::handle lse)
   });
 }
 
+void best_keys(nb::handle q_index, nb::handle k_index, nb::handle weights, nb::handle index, const MaskObject& mask) {
+  constexpr const char* kName = "top_keys";
+  const Array qa(kName, "q_index", q_index), ka(kName, "k_index", k_index), wa(kName, "weights", weights),
+      ia(kName, "index", index);
+  const auto run = [&]<class T>() {
+    const View<const T, 4> q = qa;
+    const View<const T, 3> k = ka;
+    const View<const float, 3> w = wa;
+    const View<std::int32_t, 4> best = ia;
+    const Computation call;
+    top_keys(q, k, w, best, {.mask = mask.mask}, *call.context);
+  };
+  if (qa.type() == Type::kBF16) return run.operator()<BFloat16>();
+  if (qa.type() == Type::kF16) return run.operator()<Float16>();
+  run.operator()<float>();
+}
+
 }  // namespace
 
 void bind_attention(nb::module_& m) {
@@ -125,6 +143,7 @@ void bind_attention(nb::module_& m) {
   m.def("weights", &weights, nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("applied"), nb::arg("options").none());
   m.def("plan", &plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options").none());
   m.def("merge", &merge);
+  m.def("top_keys", &best_keys);
   m.def("dropout_factors", [](double p, std::uint64_t seed, Index first_sequence, nb::handle factors) {
     const Array fa("dropout_factors", "factors", factors);
     dropout_factors({p, seed, true, first_sequence}, fa.output<float, 4>());

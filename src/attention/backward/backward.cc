@@ -1,5 +1,5 @@
 // Backward attention of a dense batch: its checks. Not: the work (backward_driver.h).
-#include "attention/backward/backward_driver.h"
+#include "attention/backward/listed_backward.h"
 #include "attention/backward/shared_gradients.h"
 #include "attention/capture/capture.h"
 #include "core/check.h"
@@ -39,7 +39,11 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &call_memory);
   check_gradients(function, p, gradients, out, lse, dout);
   CaptureJob<T> capture(function, p, options.capture, context, true);
-  backward_batch(Batch<T>(p), {out, lse, dout}, gradients, context);
+  if (const Listed<T> listed(p); backward_by_lists(p, listed)) {
+    backward_listed(p, listed, {out, lse, dout}, gradients, context);
+  } else {
+    backward_batch(Batch<T>(p), {out, lse, dout}, gradients, context);
+  }
   capture.run_backward({lse, dout}, context);
 }
 

@@ -30,6 +30,9 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}, &memory.shown.emplace(kv)};
   check_mask(options.mask, p.mask.extent, function);
+  if (const KeyLists* lists = key_lists_of(options.mask.node()); lists != nullptr) {
+    for (Index b = 0; b < p.batch; ++b) lists->check_length(b, kv.length(b), function);
+  }
   p.mask.extent.summaries = memory.dense.make(p.mask.node, context);
   check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
   check_cached_call(function, kv, p.q_len, options);

@@ -4,6 +4,7 @@
 
 #include "attention/capture/capture.h"
 #include "attention/forward/forward_driver.h"
+#include "attention/forward/listed_forward.h"
 
 namespace qkv::inline v0 {
 
@@ -59,6 +60,12 @@ Problem<T> group_rows(const Problem<T>& p) {
 /// forward_batch of a problem that is not ragged.
 template <class T>
 void forward_dense(const Problem<T>& p, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context) {
+  if (const Listed<T> listed(p); outputs.out.data() != nullptr && listed.applies()) {
+    forward_listed(p, listed, outputs.out, outputs.lse, context);
+    if (outputs.weights.data() == nullptr && capture == nullptr) return;
+    const AttentionOutputs<T> weights{.weights = outputs.weights, .kind = outputs.kind};
+    return forward_batch<T>(Batch<T>(p), weights, capture, context);
+  }
   if (capture != nullptr || !groups_rows(p, outputs)) return forward_batch<T>(Batch<T>(p), outputs, capture, context);
   const Problem<T> grouped = group_rows(p);
   const Index group = p.group_size();

@@ -50,6 +50,8 @@ MaskPartPtr make_dense(View<const std::uint8_t, 4> values, bool keep, std::optio
 void check_block(Index q_block, Index kv_block, const char* function);
 /// keep = the block of (i, j) is listed. Checks the map.
 MaskPartPtr make_blocks(std::shared_ptr<const BlockMap> map);
+/// keep = row (b, h, i) of index lists j. Copied.
+MaskPartPtr make_key_lists(View<const std::int32_t, 4> index);
 MaskPartPtr make_callback(MaskCallback keep);
 
 /// keep = any alternative keeps.

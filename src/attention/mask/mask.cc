@@ -129,6 +129,7 @@ Mask Mask::blocks(std::shared_ptr<const BlockMap> map) {
   check<OptionError>(map != nullptr, "Mask::blocks", "the block map must not be null");
   return Mask(node_of(make_blocks(std::move(map))));
 }
+Mask Mask::keys(View<const std::int32_t, 4> index) { return Mask(node_of(make_key_lists(index))); }
 Mask Mask::mask_mod(MaskCallback keep) {
   check<OptionError>(keep != nullptr, "Mask::mask_mod", "the callback must not be empty");
   return Mask(node_of(make_callback(std::move(keep))));

@@ -108,6 +108,8 @@ MaskCase MaskMaker::leaf(LeafKind kind) {
       return dense();
     case LeafKind::kBlocks:
       return blocks();
+    case LeafKind::kKeys:
+      return keys();
     case LeafKind::kMaskMod: {
       const Index a = 1 + random_.below(5), b = 1 + random_.below(5), modulus = 2 + random_.below(5);
       const auto keep = [=](Index s, Index h, Index i, Index j) { return (a * i + b * j + 3 * h + s) % modulus != 0; };
@@ -253,6 +255,37 @@ MaskCase MaskMaker::blocks() {
           },
           nullptr,
           {map}};
+}
+
+MaskCase MaskMaker::keys() {
+  const Index lists = random_.below(2) == 0 ? 1 : random_.below(2) == 0 && num_heads_ % 2 == 0 ? num_heads_ / 2 : num_heads_;
+  const Index batch = random_.below(2) == 0 ? 1 : batch_,
+              width = 1 + random_.below(random_.below(2) == 0 ? kv_len_ / 12 + 2 : kv_len_ + 1);
+  auto index = std::make_shared<Tensor<std::int32_t>>(std::vector<Index>{batch, std::max<Index>(lists, 1), q_len_, width});
+  std::vector<std::int32_t> order(count(kv_len_));
+  for (std::size_t n = 0; n < order.size(); ++n) order[n] = static_cast<std::int32_t>(n);
+  for (Index row = 0; row < index->count() / width; ++row) {
+    const Index style = random_.below(6), wanted = style == 0 ? 0 : style == 1 ? 1 : width;
+    Index listed = 0;
+    for (Index n = 0; n < width; ++n) {
+      std::int32_t& key = index->data()[row * width + n];
+      key = -1;
+      if (listed == std::min(wanted, kv_len_) || random_.below(8) == 0) continue;
+      std::swap(order[count(listed)], order[count(listed + random_.below(kv_len_ - listed))]);
+      key = order[count(listed++)];
+    }
+  }
+  const View<const std::int32_t, 4> view = *index;
+  const Index group = std::max<Index>(1, num_heads_ / std::max<Index>(lists, 1));
+  return {Mask::keys(view),
+          [=](Index b, Index h, Index i, Index j) {
+            for (Index n = 0; n < view.size(3); ++n) {
+              if (view(view.size(0) == 1 ? 0 : b, h / group, i, n) == j) return true;
+            }
+            return false;
+          },
+          nullptr,
+          {index}};
 }
 
 }  // namespace qkv::test

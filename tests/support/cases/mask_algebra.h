@@ -49,6 +49,7 @@ enum class LeafKind {
   kDocumentIdsEach,
   kDense,
   kBlocks,
+  kKeys,
   kMaskMod
 };
 inline constexpr int kNumLeaves = static_cast<int>(LeafKind::kMaskMod) + 1;
@@ -90,6 +91,9 @@ class MaskMaker {
   MaskCase dense();
 
   MaskCase blocks();
+
+  /// Lists in any order with gaps, rows without keys and with one; for one head, each, or pairs of them.
+  MaskCase keys();
 
   Index batch_, num_heads_, q_len_, kv_len_;
   bool lengths_;

@@ -176,6 +176,10 @@ MaskCase make_mask(MaskKind kind, Index batch, Index num_heads, Index q_len, Ind
                     both(axis_window(40, 40, Align::kTopLeft), maker.leaf(LeafKind::kDilated)));
     case MaskKind::kBlocks:
       return maker.leaf(LeafKind::kBlocks);
+    case MaskKind::kKeys:
+      return maker.leaf(LeafKind::kKeys);
+    case MaskKind::kKeysAndCausal:
+      return both(maker.leaf(LeafKind::kKeys), {Mask::causal(Align::kBottomRight), causal(bottom_right).keep});
     case MaskKind::kMaskMod:
       return maker.leaf(LeafKind::kMaskMod);
     case MaskKind::kExpression:

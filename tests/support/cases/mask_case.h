@@ -47,6 +47,8 @@ enum class MaskKind {
   kDocumentIds,
   kChunkedOrDilated,
   kBlocks,
+  kKeys,
+  kKeysAndCausal,
   kMaskMod,
   kExpression
 };
@@ -58,7 +60,7 @@ inline constexpr std::array kMaskNames = {
     "keephqk",       "drop",       "dropbk",        "dropqk",       "drophqk",          "dropall",
     "causalandlen",  "offsandlen", "windowandkeep", "threemasks",   "startsandqueries", "prefixlm",
     "streaming",     "globals",    "documents",     "documentgaps", "documentids",      "chunkedordilated",
-    "blocks",        "maskmod",    "expression"};
+    "blocks",        "keys",       "keysandcausal", "maskmod",      "expression"};
 static_assert(kMaskNames.size() == static_cast<std::size_t>(MaskKind::kExpression) + 1);
 
 inline std::string mask_name(MaskKind kind) { return kMaskNames[static_cast<std::size_t>(kind)]; }

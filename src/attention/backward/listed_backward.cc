@@ -1,0 +1,261 @@
+// A work item is a range of keys of one kv head. It goes through the queries in order: for the heads that share a list, the
+// listed rows of K and V are copied as rows of sums, the tiled kernel computes the block (a head in each lane), and its rows of
+// dk and dv are added where they belong. dk and dv belong to one item; dq is added in the order of ranges, a block of queries
+// at a time (turns.h). 16-bit gradients are summed in float: there is then one range, with float dk and dv for each worker.
+#include "attention/backward/listed_backward.h"
+
+#include <new>
+
+#include "attention/backward/backward_rows.h"
+#include "attention/backward/gradient_sums.h"
+#include "attention/backward/shared_gradients.h"
+#include "attention/backward/turns.h"
+#include "core/threads/region.h"
+#include "kernels/carver.h"
+
+namespace qkv::inline v0 {
+namespace {
+
+constexpr Index kTurnQueries = 64;
+constexpr Index kRangeNumbers = Index{1} << 18;  // of K and V: a range stays in the caches while all queries add to it
+
+template <class T>
+struct ListedBackward {
+  using Sum = Accumulator<T>;
+  const Problem<T>& p;
+  const Listed<T>& listed;
+  const AttentionGradients<T>& gradients;
+  BackwardRows<T> rows;
+  const Kernels<Sum>& kernels;
+  const CacheTable& cache;
+  Index range_keys, piece, block_rows;
+  Turn* turns = nullptr;  // [B, Hkv, blocks of queries]
+
+  ListedBackward(const Problem<T>& problem, const Listed<T>& its_lists, const BackwardInputs<T>& inputs,
+                 const AttentionGradients<T>& its_gradients, Context& context)
+      : p(problem),
+        listed(its_lists),
+        gradients(its_gradients),
+        rows{p, inputs.out, inputs.lse, inputs.dout, gradients.dlse},
+        kernels(kernels_of<Sum>(p.isa(context))),
+        cache(kernel_tables(p.isa(context)).cache),
+        range_keys(kRoundedAtEnd<T> ? p.kv_len : std::max<Index>(kTurnQueries, kRangeNumbers / (p.head_dim + p.v_head_dim))),
+        piece(kernels.backward_keys(p.head_dim, p.v_head_dim)),
+        block_rows(std::min(listed.block_heads(), kernels.query_tile(p.head_dim, p.v_head_dim))) {}
+
+  Index ranges() const { return (p.kv_len + range_keys - 1) / range_keys; }
+  Index query_blocks() const { return (p.q_len + kTurnQueries - 1) / kTurnQueries; }
+  Index heads() const { return p.batch * p.num_kv_heads; }
+  static bool wants(const View<T, 4>& view) { return view.data() != nullptr; }
+
+  /// A worker's memory.
+  struct Own {
+    std::byte* kernel;
+    Index *pages, *keys;
+    Sum *k, *v, *dk, *dv;               // [piece][D or Dv]
+    Sum *q, *dout, *dq;                 // [block][D or Dv]
+    Sum *delta, *lse2_high, *lse2_low;  // [block]
+    Sum *all_dk, *all_dv;               // 16-bit types: [Tk][D or Dv]
+  };
+  std::size_t carve(std::byte* base, Own& own) const {
+    Carver carver(base);
+    const Index d = p.head_dim, dv = p.v_head_dim;
+    own.kernel = carver.take<std::byte>(
+        static_cast<Index>(std::max({kernels.backward_scratch_bytes(d, dv), p.kernels->forward_scratch_bytes(d, dv),
+                                     p.kernels->backward_scratch_bytes(d, dv)})));
+    own.pages = carver.take<Index>(listed.longest());
+    own.keys = carver.take<Index>(listed.longest());
+    own.k = carver.take<Sum>(piece * d);
+    own.v = carver.take<Sum>(piece * dv);
+    own.dk = carver.take<Sum>(piece * d);
+    own.dv = carver.take<Sum>(piece * dv);
+    own.q = carver.take<Sum>(block_rows * d);
+    own.dout = carver.take<Sum>(block_rows * dv);
+    own.dq = carver.take<Sum>(block_rows * d);
+    own.delta = carver.take<Sum>(3 * block_rows);
+    own.lse2_high = own.delta + block_rows;
+    own.lse2_low = own.lse2_high + block_rows;
+    own.all_dk = carver.take<Sum>(kRoundedAtEnd<T> ? p.kv_len * d : 0);
+    own.all_dv = carver.take<Sum>(kRoundedAtEnd<T> ? p.kv_len * dv : 0);
+    return carver.used();
+  }
+
+  /// Heads [h0, h0 + count) of query i of sequence b as rows of sums.
+  void read_heads(const View<const T, 4>& x, Index b, Index h0, Index i, Index count, Sum* to) const {
+    constexpr Index page = 0;
+    CachedHead head{};
+    head.type = stored_type(storage_of<T>());
+    head.pages = &page;
+    head.num_pages = 1;
+    head.page_size = head.end = count;
+    cache.read(head, {&x(b, h0, i, 0), nullptr, 0, x.stride(1), 0}, 0, count, x.size(3), to);
+  }
+
+  /// What kernels need of the rows of one query tile.
+  void prepare(Index number, std::byte* kernel) const {
+    const Index tiles = p.query_tiles(), b = number / tiles / p.num_heads, h = number / tiles % p.num_heads;
+    BackwardTile<T> tile = rows.tile(b, h);
+    tile.q_begin = number % tiles * p.query_tile;
+    tile.q_count = std::min(p.query_tile, p.q_len - tile.q_begin);
+    rows.prepare(tile, b, h, kernel);
+  }
+
+  /// to (+)= from, a row each.
+  static void put(const Sum* from, Index width, bool add, Sum* to) {
+    for (Index d = 0; d < width; ++d) to[d] = add ? to[d] + from[d] : from[d];
+  }
+
+  /// Heads [h0, h0 + count), which share a list, of query i.
+  void run_query(Index b, Index h0, Index count, Index i, Index range, const Own& own) const {
+    const Index g = h0 / p.group_size();
+    const CachedHead head =
+        listed.rows(b, h0, i, range * range_keys, std::min(p.kv_len, (range + 1) * range_keys), own.pages, own.keys);
+    read_heads(p.q, b, h0, i, count, own.q);
+    read_heads(rows.dout, b, h0, i, count, own.dout);
+    for (Index r = 0; r < count; ++r) {
+      const Index row = rows.first_row(b, h0 + r) + i;
+      own.delta[r] = rows.delta[row];
+      own.lse2_high[r] = rows.lse2_high[row];
+      own.lse2_low[r] = rows.lse2_low[row];
+    }
+    if (head.end == 0) std::fill_n(own.dq, count * p.head_dim, Sum{0});
+    for (Index begin = 0; begin < head.end; begin += piece) {
+      const Index keys = std::min(piece, head.end - begin);
+      cache.read(head, head.k, begin, keys, p.head_dim, own.k);
+      cache.read(head, head.v, begin, keys, p.v_head_dim, own.v);
+      run_kernel(b, h0, count, keys, begin == 0, own);
+      for (Index n = 0; n < keys; ++n) {
+        const Index key = own.keys[begin + n];
+        if (wants(gradients.dk)) put(own.dk + n * p.head_dim, p.head_dim, true, dk_row(b, g, key, own));
+        if (wants(gradients.dv)) put(own.dv + n * p.v_head_dim, p.v_head_dim, true, dv_row(b, g, key, own));
+      }
+    }
+    if (!wants(gradients.dq)) return;
+    if constexpr (kRoundedAtEnd<T>) {
+      p.kernels->round(own.dq, count, p.head_dim, &gradients.dq(b, h0, i, 0), gradients.dq.stride(1), gradients.accumulate);
+    } else {
+      const bool add = gradients.accumulate || range > 0;
+      for (Index r = 0; r < count; ++r) put(own.dq + r * p.head_dim, p.head_dim, add, &gradients.dq(b, h0 + r, i, 0));
+    }
+  }
+  void run_kernel(Index b, Index h0, Index count, Index keys, bool first, const Own& own) const {
+    BackwardTile<Sum> tile{};
+    static_cast<ScoreParams<Sum>&>(tile.scores) = p.scores(b, h0);
+    tile.scores.mask = {};
+    tile.scores.kv_len = keys;
+    tile.scores.key_tile = kernels.key_tile(p.head_dim, p.v_head_dim);
+    tile.scores.q = own.q;
+    tile.scores.k = own.k;
+    tile.scores.q_stride = tile.scores.k_stride = p.head_dim;
+    tile.v = own.v;
+    tile.dout = own.dout;
+    tile.v_stride = tile.dout_stride = p.v_head_dim;
+    tile.lse2_high = own.lse2_high;
+    tile.lse2_low = own.lse2_low;
+    tile.delta = own.delta;
+    tile.v_head_dim = p.v_head_dim;
+    tile.q_count = count;
+    tile.k_count = keys;
+    tile.dq = wants(gradients.dq) ? own.dq : nullptr;
+    tile.dk = wants(gradients.dk) ? own.dk : nullptr;
+    tile.dv = wants(gradients.dv) ? own.dv : nullptr;
+    tile.dq_stride = tile.dk_stride = p.head_dim;
+    tile.dv_stride = p.v_head_dim;
+    tile.sets_dq = first;
+    tile.sets_keys = true;
+    kernels.backward(tile, own.kernel);
+  }
+  Sum* dk_row(Index b, Index g, Index key, const Own& own) const {
+    if constexpr (kRoundedAtEnd<T>) return own.all_dk + key * p.head_dim;
+    if constexpr (!kRoundedAtEnd<T>) return &gradients.dk(b, g, key, 0);
+  }
+  Sum* dv_row(Index b, Index g, Index key, const Own& own) const {
+    if constexpr (kRoundedAtEnd<T>) return own.all_dv + key * p.v_head_dim;
+    if constexpr (!kRoundedAtEnd<T>) return &gradients.dv(b, g, key, 0);
+  }
+
+  /// Before anything is added to the keys of a range.
+  void begin_keys(const View<T, 4>& gradient, Index b, Index g, Index begin, Index end, Sum* sums) const {
+    if (!wants(gradient)) return;
+    if constexpr (kRoundedAtEnd<T>) {
+      std::fill_n(sums, end * gradient.size(3), Sum{0});
+    } else if (!gradients.accumulate) {
+      for (Index key = begin; key < end; ++key) std::fill_n(&gradient(b, g, key, 0), gradient.size(3), T{});
+    }
+  }
+
+  void run(Index item, const Own& own) const {
+    const Index range = item / heads(), head = item % heads(), b = head / p.num_kv_heads, g = head % p.num_kv_heads;
+    const Index begin = range * range_keys, end = std::min(p.kv_len, begin + range_keys);
+    begin_keys(gradients.dk, b, g, begin, end, own.all_dk);
+    begin_keys(gradients.dv, b, g, begin, end, own.all_dv);
+    for (Index block = 0; block < query_blocks(); ++block) {
+      Turn& turn = turns[head * query_blocks() + block];
+      wait_for_turn(turn, range);
+      for (Index i = block * kTurnQueries; i < std::min(p.q_len, (block + 1) * kTurnQueries); ++i) {
+        for (Index first = g * p.group_size(); first < (g + 1) * p.group_size(); first += listed.block_heads()) {
+          for (Index h0 = first; h0 < first + listed.block_heads(); h0 += block_rows) {
+            run_query(b, h0, std::min(block_rows, first + listed.block_heads() - h0), i, range, own);
+          }
+        }
+      }
+      pass_turn(turn, range);
+    }
+    if constexpr (kRoundedAtEnd<T>) {
+      const bool add = gradients.accumulate;
+      const auto round = [&](const Sum* sums, const View<T, 4>& to) {
+        if (wants(to)) p.kernels->round(sums, p.kv_len, to.size(3), &to(b, g, 0, 0), to.stride(2), add);
+      };
+      round(own.all_dk, gradients.dk);
+      round(own.all_dv, gradients.dv);
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+void backward_listed(const Problem<T>& p, const Listed<T>& listed, const BackwardInputs<T>& inputs,
+                     const AttentionGradients<T>& gradients, Context& context) {
+  using Sum = Accumulator<T>;
+  ListedBackward<T> job(p, listed, inputs, gradients, context);
+  if (!gradients.accumulate) zero_all(gradients.dsinks);
+  const Index rows = p.batch * p.num_heads * p.q_len, num_turns = job.heads() * job.query_blocks();
+  typename ListedBackward<T>::Own own{};
+  const std::size_t own_bytes = job.carve(nullptr, own);
+  std::byte* workers = nullptr;
+  const auto carve = [&](std::byte* base) {
+    Carver carver(base);
+    job.rows.delta = carver.take<Sum>(3 * rows);
+    job.rows.lse2_high = job.rows.delta + rows;
+    job.rows.lse2_low = job.rows.lse2_high + rows;
+    job.turns = carver.take<Turn>(num_turns);
+    workers = carver.take<std::byte>(static_cast<Index>(own_bytes) * context.threads());
+    return carver.used();
+  };
+  const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
+  carve(scratch.data());
+  for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
+  const auto own_of = [&](int worker) {
+    typename ListedBackward<T>::Own of_worker{};
+    job.carve(workers + static_cast<std::size_t>(worker) * own_bytes, of_worker);
+    return of_worker;
+  };
+  parallel_for_flops(context, p.batch * p.num_heads * p.query_tiles(), kElementFlops * static_cast<double>(rows * p.v_head_dim),
+                     [&](Index tile, int worker) { job.prepare(tile, own_of(worker).kernel); });
+  const double flops =
+      static_cast<double>(listed.longest() * rows) * 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim);
+  parallel_for_flops(context, job.heads() * job.ranges(), flops,
+                     [&](Index item, int worker) { job.run(item, own_of(worker)); });
+  if (gradients.dsinks.is_null()) return;
+  add_sink_gradient(job.rows, 0, p.batch, gradients.dsinks,
+                    [&](Index row, Index) { return -static_cast<double>(job.rows.delta[row]); });
+}
+
+#define QKV_INSTANTIATE(T)                                                                                                   \
+  template void backward_listed(const Problem<T>&, const Listed<T>&, const BackwardInputs<T>&, const AttentionGradients<T>&, \
+                                Context&);
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
+#undef QKV_INSTANTIATE
+
+}  // namespace qkv::inline v0

@@ -1,0 +1,112 @@
+// A call whose mask lists each query's keys (Mask::keys): when only those are read, and as which rows kernels see them. A query's
+// listed rows of K and V are a cache of pages of one row, in the order of keys, for all query heads that share the list and the
+// key/value head. Not: forward (forward/listed_forward.cc), backward (backward/listed_backward.cc).
+#pragma once
+
+#include <numeric>
+
+#include "attention/mask/key_lists.h"
+#include "attention/problem.h"
+
+namespace qkv::inline v0 {
+
+template <class T>
+class Listed {
+ public:
+  /// Applies if options() are served and pays() is true. Refers to the problem.
+  explicit Listed(const Problem<T>& p) : p_(p), lists_(p.invariant ? nullptr : key_lists_of(p.mask.node)) {
+    if (lists_ == nullptr) return;
+    block_heads_ = std::gcd(p.group_size(), p.num_heads / lists_->heads());
+    filters_ = p.mask.node->parts.size() > 1 || (p.mask.shown != nullptr && !p.mask.shown->all());
+    applies_ = serves_options() && has_one_stride() && pays();
+  }
+
+  /// Decided by shapes, the longest list and options: neither threads nor outputs asked for change bits.
+  bool applies() const { return applies_; }
+  /// Heads that share a list and K and V: head h0 = block * block_heads() and those after it.
+  Index block_heads() const { return block_heads_; }
+  Index blocks() const { return p_.num_heads / block_heads_; }
+  Index longest() const { return lists_->longest(); }
+
+  /// The rows of K and V that query i of the heads from h0 on attends, among keys [begin, end). `pages`: memory of longest()
+  /// numbers, to which the result refers; keys[n] is set to the number of row n's key unless null.
+  CachedHead rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const {
+    const std::span<const std::int32_t> all = lists_->row(b, h0, p_.num_heads, i);
+    CachedHead head = head_of(b, h0 / p_.group_size());
+    Index count = 0;
+    for (auto key = std::lower_bound(all.begin(), all.end(), begin); key != all.end() && *key < end; ++key) {
+      if (filters_ && !mask_keeps(p_.mask, b, h0, i, *key)) continue;
+      if (keys != nullptr) keys[count] = *key;
+      pages[count++] = page_of(head, *key);
+    }
+    const auto by_row = [](CachedMatrix& m, bool cached) {
+      if (cached) m.page_stride = m.row_stride;
+      m.scale_page_stride = 1;
+    };
+    by_row(head.k, p_.cache != nullptr);
+    by_row(head.v, p_.cache != nullptr);
+    head.pages = pages;
+    head.num_pages = std::max<Index>(1, count);
+    head.page_size = 1;
+    head.pinned_begin = head.pinned_end = head.first = 0;
+    head.end = count;
+    return head;
+  }
+
+ private:
+  bool serves_options() const {
+    return p_.bias.is_null() && p_.position.zero == nullptr && p_.score_mod == nullptr && p_.dropout_threshold == 0;
+  }
+  /// Whether rows of all pages lie at multiples of one stride, so that a row is a page.
+  bool has_one_stride() const {
+    if (p_.cache == nullptr || p_.cache->parts().num_pages == 1) return true;
+    const KeyValue::Parts& c = p_.cache->parts();
+    const auto rows_of_page = [](const KeyValue::Matrix& m) {
+      return m.row_stride > 0 && m.page_stride % m.row_stride == 0 ? m.page_stride / m.row_stride : -1;
+    };
+    const Index rows = rows_of_page(c.k);
+    const auto scales_follow = [rows](const KeyValue::Matrix& m) { return m.scales == nullptr || m.scale_page_stride == rows; };
+    return rows > 0 && rows == rows_of_page(c.v) && scales_follow(c.k) && scales_follow(c.v);
+  }
+  /// Whether fewer keys are worth the loss of neighbours: a listed row is read for the heads of a block alone, where tiles read
+  /// it for many queries. The factors are measured (docs/dev/performance.md).
+  bool pays() const {
+    const bool few = p_.q_len * p_.group_size() <= kDecodeRowLimit;
+    const Index factor = few ? 2 : block_heads_ >= 8 ? 3 : block_heads_ >= 4 ? 5 : block_heads_ >= 2 ? 8 : 12;
+    return p_.kv_len >= 64 && lists_->longest() * factor <= p_.kv_len;
+  }
+  CachedHead head_of(Index b, Index g) const {
+    if (p_.cache != nullptr) {
+      CachedHead head = cached_head(*p_.cache, b, g);
+      if (head.num_pages == 1) to_page(head, head.pages[0]);
+      return head;
+    }
+    CachedHead head{};
+    head.type = stored_type(storage_of<T>());
+    head.k = {p_.k.data() + b * p_.k.stride(0) + g * p_.k.stride(1), nullptr, p_.k.stride(2), 0, 0};
+    head.v = {p_.v.data() + b * p_.v.stride(0) + g * p_.v.stride(1), nullptr, p_.v.stride(2), 0, 0};
+    return head;
+  }
+  /// Makes `page` page 0.
+  void to_page(CachedHead& head, Index page) const {
+    const auto bytes = static_cast<Index>(storage_bytes(p_.cache->storage()));
+    for (CachedMatrix* m : {&head.k, &head.v}) {
+      m->rows = static_cast<const std::byte*>(m->rows) + page * m->page_stride * bytes;
+      if (m->scales != nullptr) m->scales += page * m->scale_page_stride;
+    }
+  }
+  /// The page of one row that holds a key.
+  Index page_of(const CachedHead& head, Index key) const {
+    if (p_.cache == nullptr) return key;
+    if (key < head.pinned_end) return head.page_size + key;
+    const Index rows = head.num_pages == 1 ? 0 : head.k.page_stride / head.k.row_stride;
+    return head.pages[key / head.page_size % head.num_pages] * rows + key % head.page_size;
+  }
+
+  const Problem<T>& p_;
+  const KeyLists* lists_;
+  Index block_heads_ = 1;
+  bool filters_ = false, applies_ = false;
+};
+
+}  // namespace qkv::inline v0
