@@ -10,7 +10,7 @@
 #include "bench/judge.h"
 #include "core/random.h"
 #include "qkv/linear_attention.h"
-#include "reference/linear_attention.h"
+#include "reference/linear_backward.h"
 #include "support/converted.h"
 
 namespace qkv::cli {

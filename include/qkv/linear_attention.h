@@ -1,6 +1,6 @@
 // Linear attention forward and backward, O(T D Dv): softmax's exp(q.k) is replaced by a product of feature maps, so that keys
 // and values are summed once into a state of D x Dv numbers. Chunked, bit-identical for any number of threads. Not: softmax
-// attention (attention.h), masks other than causal, a decay per channel (the full form of GLA).
+// attention (attention.h), masks other than causal.
 //
 //   a[i,j]  = scale * phi(q[i]).phi(k[j])                          phi: FeatureMap, F features
 //   c[i,j]  = exp(log_decay[j+1] + ... + log_decay[i])             1 without decay; causal only
@@ -11,6 +11,7 @@
 // The same sums as a recurrence, which defines what a state holds:
 //   S[i]    = exp(log_decay[i]) * S[i-1] + phi(k[i]) u[i]^T        [F, Dv]     out[i] = scale * S[i]^T phi(q[i]) (/ n[i])
 //   z[i]    = exp(log_decay[i]) * z[i-1] + phi(k[i])               [F]         n[i]   = scale * z[i].phi(q[i])
+// A decay per channel (log_decay_channels) in place of exp(log_decay) is a diagonal matrix, which multiplies the rows of S.
 // A causal sum is computed in chunks of tokens: within a chunk by the quadratic form above, from chunk to chunk by the state.
 //
 // Shapes: B batch, H query heads, Hkv key/value heads (H % Hkv == 0; head h reads h / (H / Hkv)), Tq queries, Tk keys (equal
@@ -20,10 +21,12 @@
 // axis of q, k, v, out and their gradients has stride 1. Katharopoulos 2020 (arXiv:2006.16236): elu+1, the recurrence.
 // Choromanski 2021 (2009.14794): random features. Sun 2023 (2307.08621), RetNet: one decay per head. Dao and Gu 2024
 // (2405.21060), Mamba-2, and Yang 2024 (2312.06635), GLA with a scalar gate: one decay per head and token. Yang 2024
-// (2406.06484): the delta rule in chunks; Yang 2024 (2412.06464): with decay.
+// (2406.06484): the delta rule in chunks; Yang 2024 (2412.06464): with decay. Kimi Team 2025 (2510.26692), Kimi Delta
+// Attention: with a decay per channel; GLA's own gate is that without the delta rule.
 //
 // Errors: ShapeError (sizes, strides, an output that overlaps any other argument), OptionError (scale, a view that the chosen
-// form needs or cannot use), UnsupportedError (decay or delta rule without causal, delta rule with normalization). Sizes:
+// form needs or cannot use), UnsupportedError (decay or delta rule without causal, delta rule or decay per channel with
+// normalization). Sizes:
 // B, H, Tq or Tk may be 0; D, F and Dv may not. Thread safety: any number of concurrent calls. When causal, a non-finite
 // number in a token changes no result of an earlier token.
 #pragma once
@@ -74,6 +77,9 @@ struct LinearAttentionOptions {
   View<const T, 3> beta{};         ///< [B|1, Hkv|1, T|1]: the delta rule; needs |phi(k)|^2 beta < 2 to be stable
   LinearState<const T> initial{};  ///< the state before the first key; null: zeros
   LinearForm form = LinearForm::kChunked;
+  /// [B|1, Hkv|1, T|1, F], in place of log_decay: the logarithm of each channel's decay, normally at most 0. However strong the
+  /// decay is, nothing overflows: no power of a positive number is formed on the way. Last axis of stride 1.
+  View<const T, 4> log_decay_channels{};
 };
 
 /// Computes out [B,H,Tq,Dv] and, optionally, normalizer [B,H,Tq] (n above, which backward needs with normalization) and the
@@ -99,6 +105,7 @@ struct LinearAttentionGradients {
   LinearState<T> dinitial{};      ///< gradient of the initial state
   LinearState<const T> dfinal{};  ///< input, optional: gradient arriving at the final state
   bool accumulate = false;
+  View<T, 4> dlog_decay_channels{};  ///< in the shape of log_decay_channels, last axis of stride 1
 };
 
 /// Gradients of sum(out * dout) (+ sum(final * dfinal)), from the inputs and results of forward. With normalization it needs

@@ -74,8 +74,8 @@ def linear_attention(
         feature_map: "elu+1", "relu", "identity", "unit" (x / sqrt(|x|^2 + 1e-6)), or "softmax" with features [F, D] of
             :func:`random_features`.
         causal (Tq == Tk), normalized, scale; form: "chunked" or "recurrent".
-        log_decay [B|1, Hkv|1, T|1]: logarithm of each token's decay (RetNet, Mamba-2, gated); beta [B|1, Hkv|1, T|1]: the delta
-            rule.
+        log_decay [B|1, Hkv|1, T|1]: logarithm of each token's decay (RetNet, Mamba-2, gated), or with four axes, [B|1, Hkv|1, T|1, F],
+            of each channel's (Kimi Delta Attention, GLA; causal, not normalized). beta [B|1, Hkv|1, T|1]: the delta rule.
         state: the :class:`LinearState` before the first key; none: zeros.
     Returns:
         out [B, H, Tq, Dv], then the normaliser [B, H, Tq] (return_normalizer) and the state after the last key (return_state).

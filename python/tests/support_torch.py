@@ -79,7 +79,7 @@ def compare(
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None, scale: float | None, unit: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule in flash-linear-attention's layout (qkv/torch/linear.py), token by token, in the type of the inputs, sums in float32 at least."""
+    """The gated delta rule, or with g [B, T, Hv, K] Kimi Delta Attention, in flash-linear-attention's layout (qkv/torch/linear.py), token by token, in the type of the inputs, sums in float32 at least."""
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     group = v.shape[2] // q.shape[2]
     q, k, v, g, beta = (x.to(dtype) for x in (q.repeat_interleave(group, 2), k.repeat_interleave(group, 2), v, g, beta))
@@ -89,7 +89,7 @@ def delta_rule(
     s = torch.zeros(v.shape[0], v.shape[2], q.shape[3], v.shape[3], dtype=dtype) if state is None else state.to(dtype)
     outs = []
     for t in range(q.shape[1]):
-        s = s * g[:, t].exp()[..., None, None]
+        s = s * g[:, t].exp().reshape(*v.shape[:1], v.shape[2], -1, 1)
         u = beta[:, t, :, None] * (v[:, t] - torch.einsum("bhkv,bhk->bhv", s, k[:, t]))
         s = s + k[:, t, :, :, None] * u[:, :, None]
         outs.append(scale * torch.einsum("bhkv,bhk->bhv", s, q[:, t]))

@@ -27,22 +27,25 @@ Tensor<T> copy_of(const Tensor<T>& tensor) {
 /// Few heads and several segments, where threads share one sequence, and cases of the list.
 std::vector<LinearCase> some_cases() {
   std::vector<LinearCase> cases;
-  for (const Order order : {Order::kFree, Order::kCausal, Order::kCausalDecay, Order::kForgetting, Order::kDeltaDecay}) {
+  for (const Order order :
+       {Order::kFree, Order::kCausal, Order::kCausalDecay, Order::kForgetting, Order::kDeltaDecay, Order::kChannels}) {
     LinearCase c;
     c.num_heads = 2, c.q_len = c.kv_len = 3333, c.head_dim = 6, c.v_head_dim = 5;
-    c.order = order, c.normalized = !c.delta(), c.state = true;
+    c.order = order, c.normalized = c.may_normalize(), c.state = true;
     cases.push_back(c);
   }
-  for (const Order order : {Order::kDelta, Order::kDeltaDecay}) {  // threads share one head by its columns
+  for (const Order order :
+       {Order::kDelta, Order::kDeltaDecay, Order::kDeltaChannels, Order::kChannels}) {  // threads share one head by its columns
     LinearCase c;
     c.num_heads = 2, c.num_kv_heads = 1, c.q_len = c.kv_len = 700, c.head_dim = 20, c.v_head_dim = 83;
     c.order = order, c.normalized = false, c.state = true;
     cases.push_back(c);
   }
-  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay}) {  // heads of v share q, k, dq and dk
+  for (const Order order :
+       {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {  // heads of v share q, k, dq and dk
     LinearCase c;
     c.num_heads = c.num_kv_heads = 3, c.value_group = 3, c.q_len = c.kv_len = 2100, c.head_dim = 6, c.v_head_dim = 5;
-    c.order = order, c.normalized = !c.delta(), c.state = true;
+    c.order = order, c.normalized = c.may_normalize(), c.state = true;
     cases.push_back(c);
   }
   const auto all = linear_pairwise_cases();
@@ -72,10 +75,10 @@ TYPED_TEST(LinearBits, AnyNumberOfThreads) {
 
 TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
   using T = TypeParam;
-  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay}) {
+  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {
     LinearCase c;
     c.batch = 3, c.num_heads = 4, c.num_kv_heads = 2, c.q_len = c.kv_len = 1100, c.head_dim = 7, c.v_head_dim = 9;
-    c.order = order, c.normalized = !c.delta(), c.state = true, c.layout = Layout::kBthd;
+    c.order = order, c.normalized = c.may_normalize(), c.state = true, c.layout = Layout::kBthd;
     const LinearProblem<T> problem(c);
     for_each_isa(3, [&](Context& context) {
       LinearResult<T> whole(problem), alone(problem);
@@ -85,7 +88,8 @@ TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
         const auto null3 = [&](const Tensor<T>& tensor) { return part(LinearResult<T>::template view_or_null<3>(tensor)); };
         const auto null4 = [&](const Tensor<T>& tensor) { return part(LinearResult<T>::template view_or_null<4>(tensor)); };
         LinearAttentionOptions<T> options = problem.options;
-        options.log_decay = part(options.log_decay), options.beta = part(options.beta);
+        options.log_decay = part(options.log_decay), options.log_decay_channels = part(options.log_decay_channels);
+        options.beta = part(options.beta);
         options.initial = {.kv = part(options.initial.kv), .z = part(options.initial.z)};
         linear_attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), part(alone.out.view),
                                  null3(alone.normalizer), options, {.kv = null4(alone.kv), .z = null3(alone.z)}, context);
@@ -93,6 +97,7 @@ TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
         wanted.dq = part(alone.gradients.views[0]), wanted.dk = part(alone.gradients.views[1]);
         wanted.dv = part(alone.gradients.views[2]);
         wanted.dlog_decay = null3(alone.dlog_decay), wanted.dbeta = null3(alone.dbeta);
+        wanted.dlog_decay_channels = null4(alone.dchannels);
         wanted.dinitial = {.kv = null4(alone.dkv), .z = null3(alone.dz)};
         wanted.dfinal = {.kv = null4(problem.dkv), .z = null3(problem.dz)};
         linear_attention_backward(part(problem.q()), part(problem.k()), part(problem.v()), part(alone.out.view),
@@ -105,10 +110,10 @@ TYPED_TEST(LinearBits, ASequenceAloneIsItsPlaceInABatch) {
 
 TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
   using T = TypeParam;
-  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay}) {
+  for (const Order order : {Order::kFree, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {
     LinearCase c;
     c.batch = 2, c.num_heads = 2, c.q_len = c.kv_len = 130, c.head_dim = 7, c.v_head_dim = 9;
-    c.order = order, c.normalized = !c.delta(), c.state = true;
+    c.order = order, c.normalized = c.may_normalize(), c.state = true;
     const LinearProblem<T> problem(c);
     for_each_isa(2, [&](Context& context) {
       LinearResult<T> all(problem), one(problem);
@@ -117,7 +122,7 @@ TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
       EXPECT_TRUE(same_bits(copy_as<T>(one.out.view), copy_as<T>(all.out.view)));
       one.normalizer = copy_of(all.normalizer), one.kv = copy_of(all.kv), one.z = copy_of(all.z);
       const auto null3 = [](const Tensor<T>& tensor) { return LinearResult<T>::template view_or_null<3>(tensor); };
-      for (int output = 0; output < 6; ++output) {
+      for (int output = 0; output < 7; ++output) {
         LinearAttentionGradients<T> wanted;
         wanted.dfinal = {.kv = problem.dkv, .z = null3(problem.dz)};
         if (output == 0) wanted.dq = one.gradients.views[0];
@@ -125,6 +130,7 @@ TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
         if (output == 2) wanted.dv = one.gradients.views[2];
         if (output == 3) wanted.dlog_decay = null3(one.dlog_decay);
         if (output == 4) wanted.dbeta = null3(one.dbeta);
+        if (output == 6) wanted.dlog_decay_channels = LinearResult<T>::template view_or_null<4>(one.dchannels);
         if (output == 5) wanted.dinitial = {.kv = one.dkv, .z = null3(one.dz)};
         linear_attention_backward(problem.q(), problem.k(), problem.v(), one.out.view, null3(one.normalizer), problem.dout.view,
                                   wanted, problem.options, context);
@@ -136,10 +142,11 @@ TYPED_TEST(LinearBits, WhatIsNotAskedForChangesNothing) {
 
 TYPED_TEST(LinearBits, AccumulateAdds) {
   using T = TypeParam;
-  for (const Order order : {Order::kFree, Order::kCausalHeadDecay, Order::kDeltaDecay}) {
+  for (const Order order :
+       {Order::kFree, Order::kCausalHeadDecay, Order::kDeltaDecay, Order::kHeadChannels, Order::kDeltaChannels}) {
     LinearCase c;
     c.batch = 2, c.num_heads = 2, c.q_len = c.kv_len = 70, c.head_dim = 4, c.v_head_dim = 4;
-    c.order = order, c.normalized = !c.delta(), c.state = true;
+    c.order = order, c.normalized = c.may_normalize(), c.state = true;
     const LinearProblem<T> problem(c);
     for_each_isa(1, [&](Context& context) {
       LinearResult<T> once(problem), twice(problem);
@@ -185,7 +192,7 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
   const auto row = [](const View<T, 4>& view, Index t, double value) {
     for (Index e = 0; e < view.size(3); ++e) view(0, 0, t, e) = static_cast<T>(value);
   };
-  for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDelta}) {
+  for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDelta, Order::kChannels, Order::kDeltaChannels}) {
     for (const Index at : {0, 5, 63, 70, 129}) {
       LinearCase c;
       c.q_len = c.kv_len = 130, c.head_dim = 12, c.v_head_dim = 20, c.order = order, c.normalized = false;
@@ -204,39 +211,41 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
 /// A step reads and writes states in place where their rows are whole, otherwise through a copy.
 TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
   using T = TypeParam;
-  LinearCase c;
-  c.batch = 2, c.num_heads = c.num_kv_heads = 4, c.value_group = 2, c.q_len = c.kv_len = 1, c.head_dim = 9, c.v_head_dim = 70;
-  c.order = Order::kDeltaDecay, c.normalized = false, c.state = true;
-  const LinearProblem<T> problem(c);
-  for_each_isa(2, [&](Context& context) {
-    LinearResult<T> expected(problem), result(problem);
-    expected.forward(problem, context);
-    Tensor<T> before({2, 4, 70, 9}), after({2, 4, 70, 9});
-    const auto turned = [](Tensor<T>& x) { return x.template view<4>().transposed(2, 3); };
-    const View<T, 4> from = turned(before);
-    for (Index b = 0; b < 2; ++b) {
-      for (Index h = 0; h < 4; ++h) {
-        for (Index f = 0; f < 9; ++f) {
-          for (Index e = 0; e < 70; ++e) from(b, h, f, e) = problem.options.initial.kv(b, h, f, e);
+  for (const Order order : {Order::kDeltaDecay, Order::kDeltaChannels}) {
+    LinearCase c;
+    c.batch = 2, c.num_heads = c.num_kv_heads = 4, c.value_group = 2, c.q_len = c.kv_len = 1, c.head_dim = 9, c.v_head_dim = 70;
+    c.order = order, c.normalized = false, c.state = true;
+    const LinearProblem<T> problem(c);
+    for_each_isa(2, [&](Context& context) {
+      LinearResult<T> expected(problem), result(problem);
+      expected.forward(problem, context);
+      Tensor<T> before({2, 4, 70, 9}), after({2, 4, 70, 9});
+      const auto turned = [](Tensor<T>& x) { return x.template view<4>().transposed(2, 3); };
+      const View<T, 4> from = turned(before);
+      for (Index b = 0; b < 2; ++b) {
+        for (Index h = 0; h < 4; ++h) {
+          for (Index f = 0; f < 9; ++f) {
+            for (Index e = 0; e < 70; ++e) from(b, h, f, e) = problem.options.initial.kv(b, h, f, e);
+          }
         }
       }
-    }
-    LinearAttentionOptions<T> options = problem.options;
-    options.initial.kv = from;
-    linear_attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, View<T, 3>(), options,
-                             {.kv = turned(after)}, context);
-    EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(expected.out.view)));
-    EXPECT_TRUE(same_bits(copy_as<T>(turned(after)), expected.kv));
-  });
+      LinearAttentionOptions<T> options = problem.options;
+      options.initial.kv = from;
+      linear_attention_forward(problem.q(), problem.k(), problem.v(), result.out.view, View<T, 3>(), options,
+                               {.kv = turned(after)}, context);
+      EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(expected.out.view)));
+      EXPECT_TRUE(same_bits(copy_as<T>(turned(after)), expected.kv));
+    });
+  }
 }
 
 TYPED_TEST(LinearBits, ASequenceInPartsIsTheWhole) {
   using T = TypeParam;
-  for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDeltaDecay}) {
+  for (const Order order : {Order::kCausal, Order::kCausalDecay, Order::kDeltaDecay, Order::kDeltaChannels}) {
     for (const Index step : {1, 50, 200}) {
       LinearCase c;
       c.batch = 2, c.num_heads = 2, c.q_len = c.kv_len = 260, c.head_dim = 9, c.v_head_dim = 6;
-      c.order = order, c.normalized = !c.delta(), c.state = true;
+      c.order = order, c.normalized = c.may_normalize(), c.state = true;
       const LinearProblem<T> problem(c);
       for_each_isa(2, [&](Context& context) {
         LinearResult<T> whole(problem), parts(problem);
@@ -248,7 +257,8 @@ TYPED_TEST(LinearBits, ASequenceInPartsIsTheWhole) {
         options.initial = {.kv = state.kv, .z = state.z};  // updated in place
         for (Index t = 0; t < c.kv_len; t += step) {
           const auto part = [&](const auto& view) { return view.sliced(2, t, std::min(c.kv_len, t + step)); };
-          if (c.decays()) options.log_decay = part(problem.options.log_decay);
+          if (c.decays() && !c.channels()) options.log_decay = part(problem.options.log_decay);
+          if (c.channels()) options.log_decay_channels = part(problem.options.log_decay_channels);
           if (c.delta()) options.beta = part(problem.options.beta);
           linear_attention_forward(part(problem.q()), part(problem.k()), part(problem.v()), part(parts.out.view), View<T, 3>(),
                                    options, state, context);

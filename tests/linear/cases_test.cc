@@ -59,6 +59,36 @@ TYPED_TEST(Linear, ADecayIsThePowerOfItsWholeLogarithm) {
   }
 }
 
+/// Where every decay is strong, gradients of decays are tiny, and channels that keep everything have large ones. With
+/// positive numbers no term cancels another, so that each gradient is right to a few eps of itself.
+TYPED_TEST(Linear, TheGradientOfAStrongDecayKeepsItsDigits) {
+  using T = TypeParam;
+  LinearCase c;
+  c.q_len = c.kv_len = 40, c.head_dim = 19, c.v_head_dim = 7;
+  c.map = FeatureMap::kIdentity, c.order = Order::kChannels, c.normalized = false;
+  LinearProblem<T> problem(c);
+  Random random(5);
+  for (const View<T, 4>& view : {problem.q(), problem.k(), problem.v(), problem.dout.view}) {
+    for (Index t = 0; t < c.kv_len; ++t) {
+      for (Index d = 0; d < view.size(3); ++d) view(0, 0, t, d) = static_cast<T>(0.5 + random.unit());
+    }
+  }
+  Index n = 0;
+  for (T& x : problem.channels.span()) x = n++ % 5 == 0 ? T{0} : T{-20};
+  const auto exact = problem.template reference_input<long double>().backward().dchannels;
+  // Each sum has at most 40 * 7 terms for a pair; a term is a product of up to 40 decays and of 4 numbers.
+  const long double bound = (40 * 7 + 4 * 40) * std::numeric_limits<T>::epsilon();
+  for_each_isa(1, [&](Context& context) {
+    LinearResult<T> result(problem);
+    result.run(problem, context);
+    const T smallest = std::numeric_limits<T>::min();
+    for (Index e = 0; e < exact.count(); ++e) {
+      const long double want = exact.data()[e];
+      EXPECT_LE(std::abs(static_cast<long double>(result.dchannels.data()[e]) - want), bound * want + 40 * smallest) << e;
+    }
+  });
+}
+
 /// Largest |a - b| in units of the magnitude.
 double apart(const Tensor<long double>& a, const Tensor<long double>& b, const Tensor<Measured>& size) {
   double worst = 0;
@@ -120,6 +150,7 @@ TEST(LinearReference, GradientsAreFiniteDifferences) {
     each.head_dim = std::min<Index>(each.head_dim, 4), each.v_head_dim = std::min<Index>(each.v_head_dim, 3);
     each.layout = Layout::kBhtd;
     if (each.order == Order::kForgetting) each.order = Order::kCausalDecay;
+    if (each.order == Order::kForgettingChannels) each.order = Order::kDeltaChannels;
     SCOPED_TRACE(each.name());
     const LinearProblem<double> problem(each);
     auto in = problem.reference_input<long double>();
@@ -130,6 +161,8 @@ TEST(LinearReference, GradientsAreFiniteDifferences) {
     expect_slopes(in, in.beta, gradients.dbeta, random, "beta");
     const Tensor<long double> decay = reduced(gradients.dlog_decay, in.log_decay);
     expect_slopes(in, in.log_decay, decay, random, "log_decay");
+    const Tensor<long double> channels = reduced(gradients.dchannels, in.channels);
+    expect_slopes(in, in.channels, channels, random, "channels");
     expect_slopes(in, in.kv, gradients.dkv, random, "kv");
     expect_slopes(in, in.z, gradients.dz, random, "z");
     ++checked;

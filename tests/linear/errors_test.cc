@@ -111,6 +111,26 @@ TEST(LinearErrors, CombinationsThatAreNotComputedAreNamed) {
   expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.beta = c.tokens; }),
                {"delta rule", "causal"});
   expect_parts(forward_text<UnsupportedError>([](Call& c) { c.options.beta = c.tokens; }), {"delta rule", "normalised"});
+  const Tensor<float> channels({2, 2, 5, 8});
+  expect_parts(forward_text<UnsupportedError>([&](Call& c) { c.options.log_decay_channels = channels; }),
+               {"log_decay_channels", "normalised"});
+  expect_parts(forward_text<UnsupportedError>([&](Call& c) {
+                 c.options.causal = c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
+               }),
+               {"log_decay_channels", "causal"});
+  expect_parts(
+      forward_text<OptionError>([&](Call& c) { c.options.log_decay_channels = channels, c.options.log_decay = c.tokens; }),
+      {"log_decay_channels", "takes the place", "[2, 2, 5]", "[2, 2, 5, 8]"});
+  expect_parts(forward_text<ShapeError>([&](Call& c) {
+                 c.options.normalized = false, c.n = {};
+                 c.options.log_decay_channels = View<const float, 4>(channels.data(), {2, 2, 5, 7});
+               }),
+               {"log_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
+  expect_parts(backward_text<ShapeError>([&](Call& c) {
+                 c.options.normalized = false, c.n = {}, c.options.log_decay_channels = channels;
+                 c.gradients.dlog_decay_channels = c.dk.view<4>().sliced(3, 0, 7);
+               }),
+               {"dlog_decay_channels", "[2, 2, 5, 7]", "[2, 2, 5, 8]"});
   expect_parts(
       forward_text<UnsupportedError>([](Call& c) { c.options.causal = false, c.options.form = LinearForm::kRecurrent; }),
       {"kRecurrent", "causal"});

@@ -14,8 +14,22 @@
 
 namespace qkv::test {
 
-enum class Order { kFree, kCausal, kCausalDecay, kCausalHeadDecay, kForgetting, kDelta, kDeltaDecay };
-inline constexpr std::array kOrderNames = {"free", "causal", "decay", "headdecay", "forgetting", "delta", "deltadecay"};
+enum class Order {
+  kFree,
+  kCausal,
+  kCausalDecay,
+  kCausalHeadDecay,
+  kForgetting,
+  kDelta,
+  kDeltaDecay,
+  kChannels,
+  kHeadChannels,
+  kDeltaChannels,
+  kForgettingChannels
+};
+inline constexpr std::array kOrderNames = {
+    "free",       "causal",   "decay",        "headdecay",     "forgetting",        "delta",
+    "deltadecay", "channels", "headchannels", "deltachannels", "forgettingchannels"};
 inline constexpr std::array kMapNames = {"identity", "relu", "elu", "softmax", "unit"};
 
 struct LinearCase {
@@ -29,8 +43,15 @@ struct LinearCase {
   std::uint64_t seed = 1;
 
   bool causal() const { return order != Order::kFree; }
-  bool delta() const { return order == Order::kDelta || order == Order::kDeltaDecay; }
+  /// A decay per channel.
+  bool channels() const { return order >= Order::kChannels; }
+  bool delta() const {
+    return order == Order::kDelta || order == Order::kDeltaDecay || order == Order::kDeltaChannels ||
+           order == Order::kForgettingChannels;
+  }
   bool decays() const { return causal() && order != Order::kCausal && order != Order::kDelta; }
+  bool may_normalize() const { return !delta() && !channels(); }
+  bool forgets() const { return order == Order::kForgetting || order == Order::kForgettingChannels; }
   Index features() const { return map == FeatureMap::kSoftmax ? head_dim + 3 : head_dim; }
 
   std::string name() const {
@@ -46,7 +67,7 @@ struct LinearCase {
     return text + "_" + kLayoutNames[static_cast<std::size_t>(layout)];
   }
   bool legal() const {
-    if (delta() && normalized) return false;
+    if (normalized && !may_normalize()) return false;
     if (recurrent && !causal()) return false;
     const bool same = num_heads == num_kv_heads && value_group == 1 && q_len == kv_len && head_dim == v_head_dim;
     return layout != Layout::kPacked || same;
@@ -62,7 +83,7 @@ inline constexpr std::array<std::array<Index, 4>, 5> kLinearHeads = {
 inline constexpr std::array<Index, 7> kLinearLengths = {1, 7, 63, 64, 65, 130, 203};
 inline constexpr std::array<std::array<Index, 2>, 6> kLinearWidths = {{{1, 1}, {3, 5}, {17, 9}, {8, 40}, {33, 33}, {64, 20}}};
 
-inline LinearChoice linear_values() { return {5, 7, 6, 5, 7, 2, 2, 2, 2, 5}; }
+inline LinearChoice linear_values() { return {5, 7, 6, 5, 11, 2, 2, 2, 2, 5}; }
 
 inline LinearCase linear_case(const LinearChoice& choice, std::uint64_t seed) {
   const auto at = [&](std::size_t n) { return static_cast<std::size_t>(choice[n]); };
@@ -132,7 +153,7 @@ inline std::vector<LinearCase> linear_edge_cases() {
     LinearCase c;
     c.batch = b, c.num_heads = h, c.num_kv_heads = kv, c.q_len = tq, c.kv_len = tk, c.head_dim = d, c.v_head_dim = dv;
     c.order = order;
-    c.normalized = !c.delta();
+    c.normalized = c.may_normalize();
     c.seed = cases.size() + 100;
     cases.push_back(c);
     return cases.back();
@@ -155,6 +176,13 @@ inline std::vector<LinearCase> linear_edge_cases() {
   forgotten.map = FeatureMap::kIdentity, forgotten.normalized = false;
   forgotten.scaled = forgotten.recurrent = true;
   forgotten.seed = 10652;
+  for (const Order order : {Order::kChannels, Order::kForgettingChannels}) {
+    add(0, 2, 1, 5, 5, 8, 8, order);
+    add(2, 2, 1, 0, 0, 8, 8, order).state = true;
+    add(1, 2, 1, 600, 600, 5, 3, order).state = true;  // three segments
+    add(1, 1, 1, 40, 40, 111, 130, order);
+    add(2, 4, 4, 270, 270, 5, 3, order).value_group = 2;
+  }
   return cases;
 }
 

@@ -1,5 +1,5 @@
-// The reference's results of a problem of linear attention, and the bound on the distance from them (support/checks/bounds.h). Not:
-// the reference (reference/linear_attention.h), the problem (linear_problem.h).
+// The reference's results of a problem of linear attention, and the bound on the distance from them (support/checks/bounds.h).
+// Not: the reference (reference/linear_backward.h), the problem (linear_problem.h).
 #pragma once
 
 #include <map>
@@ -11,17 +11,22 @@
 
 namespace qkv::test {
 
-/// rows [B, Hkv, T] summed over the axes on which `like` has size 1.
+/// rows [B, Hkv, T] or [B, Hkv, T, F] summed over the axes but the last of four on which `like` has size 1.
 template <class N>
 Tensor<N> reduced(const Tensor<N>& rows, const Tensor<N>& like) {
   if (like.data() == nullptr) return rows.clone();
   Tensor<N> sum(like.sizes());
-  const View<const N, 3> from = rows;
-  const View<N, 3> to = sum;
+  const auto four = [](const Tensor<N>& x) {
+    return std::array{x.size(0), x.size(1), x.size(2), x.rank() > 3 ? x.size(3) : 1};
+  };
+  const View<const N, 4> from(rows.data(), four(rows));
+  const View<N, 4> to(sum.data(), four(sum));
   for (Index b = 0; b < from.size(0); ++b) {
     for (Index g = 0; g < from.size(1); ++g) {
       for (Index t = 0; t < from.size(2); ++t) {
-        to(to.size(0) > 1 ? b : 0, to.size(1) > 1 ? g : 0, to.size(2) > 1 ? t : 0) += from(b, g, t);
+        for (Index f = 0; f < from.size(3); ++f) {
+          to(to.size(0) > 1 ? b : 0, to.size(1) > 1 ? g : 0, to.size(2) > 1 ? t : 0, f) += from(b, g, t, f);
+        }
       }
     }
   }
@@ -42,6 +47,7 @@ std::vector<std::pair<std::string, Tensor<N>>> linear_textbook(const LinearRefer
   all.emplace_back("dk", std::move(backward.dk));
   all.emplace_back("dv", std::move(backward.dv));
   all.emplace_back("dlog_decay", reduced(backward.dlog_decay, input.log_decay));
+  all.emplace_back("dchannels", reduced(backward.dchannels, input.channels));
   all.emplace_back("dbeta", reduced(backward.dbeta, input.beta));
   all.emplace_back("dkv", std::move(backward.dkv));
   all.emplace_back("dz", std::move(backward.dz));

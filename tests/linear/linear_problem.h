@@ -9,7 +9,7 @@ namespace qkv::test {
 /// The reference's inputs, in the type N of its arithmetic.
 template <class N>
 struct LinearReferenceInput {
-  Tensor<N> q, k, v, dout, features, log_decay, beta, kv, z, dkv, dz;
+  Tensor<N> q, k, v, dout, features, log_decay, channels, beta, kv, z, dkv, dz;
   reference::LinearOptions<N> options;
 
   auto forward() const { return reference::linear_attention_recurrent<N>(q, k, v, options); }
@@ -44,7 +44,7 @@ struct LinearProblem {
   LinearCase c;
   Triple<T> qkv;
   Placed<T> dout;
-  Tensor<T> features, log_decay, beta, kv, z, dkv, dz;
+  Tensor<T> features, log_decay, channels, beta, kv, z, dkv, dz;
   LinearAttentionOptions<T> options;
 
   View<T, 4> q() const { return qkv.views[0]; }
@@ -102,13 +102,24 @@ struct LinearProblem {
 
   template <class N>
   LinearReferenceInput<N> reference_input() const {
-    LinearReferenceInput<N> in{lift<N>(q()),         lift<N>(k()),          lift<N>(v()),     lift<N>(dout.view),
-                               copy<N, 2>(features), copy<N, 3>(log_decay), copy<N, 3>(beta), copy<N, 4>(kv),
-                               copy<N, 3>(z),        copy<N, 4>(dkv),       copy<N, 3>(dz),   {}};
+    LinearReferenceInput<N> in{lift<N>(q()),
+                               lift<N>(k()),
+                               lift<N>(v()),
+                               lift<N>(dout.view),
+                               copy<N, 2>(features),
+                               copy<N, 3>(log_decay),
+                               copy<N, 4>(channels),
+                               copy<N, 3>(beta),
+                               copy<N, 4>(kv),
+                               copy<N, 3>(z),
+                               copy<N, 4>(dkv),
+                               copy<N, 3>(dz),
+                               {}};
     auto& o = in.options;
     o.map = c.map, o.causal = c.causal(), o.normalized = c.normalized, o.scale = options.scale;
     if (features.data() != nullptr) o.features = in.features;
     if (log_decay.data() != nullptr) o.log_decay = in.log_decay;
+    if (channels.data() != nullptr) o.channels = in.channels;
     if (beta.data() != nullptr) o.beta = in.beta;
     if (kv.data() != nullptr) o.kv = in.kv;
     if (z.data() != nullptr) o.z = in.z;
@@ -122,17 +133,25 @@ struct LinearProblem {
   }
 
   void make_decay(Random& random) {
-    const bool of_heads = c.order == Order::kCausalHeadDecay;
-    log_decay = of_heads ? Tensor<T>({1, c.num_kv_heads, 1}) : Tensor<T>({c.batch, c.num_kv_heads, c.kv_len});
-    for (T& x : log_decay.span()) {
+    const bool of_heads = c.order == Order::kCausalHeadDecay || c.order == Order::kHeadChannels;
+    std::vector<Index> sizes{of_heads ? 1 : c.batch, c.num_kv_heads, of_heads ? 1 : c.kv_len};
+    if (c.channels()) sizes.push_back(c.features());
+    Tensor<T>& made = c.channels() ? channels : log_decay;
+    made = Tensor<T>(sizes);
+    for (T& x : made.span()) {
       x = static_cast<T>(-0.3 * random.unit());
-      if (c.order != Order::kForgetting) continue;
+      if (!c.forgets()) continue;
       const Index kind = random.below(12);  // sometimes everything, or nearly so, is forgotten
       if (kind == 0) x = -std::numeric_limits<T>::infinity();
       if (kind == 1) x = -40;
       if (kind == 2) x = 0;
+      if (c.channels() && kind > 6) x = -20;
     }
-    options.log_decay = log_decay;
+    if (c.channels()) {
+      options.log_decay_channels = channels;
+    } else {
+      options.log_decay = log_decay;
+    }
   }
 
   static void fill(const View<T, 4>& view, Random& random, double size, bool positive) {
@@ -152,7 +171,7 @@ struct LinearProblem {
 template <class T>
 struct LinearResult {
   Placed<T> out;
-  Tensor<T> normalizer, kv, z, dlog_decay, dbeta, dkv, dz;
+  Tensor<T> normalizer, kv, z, dlog_decay, dchannels, dbeta, dkv, dz;
   Triple<T> gradients;
 
   explicit LinearResult(const LinearProblem<T>& p)
@@ -165,9 +184,10 @@ struct LinearResult {
       z = Tensor<T>({p.c.batch, p.c.num_kv_heads, p.c.features()});
       dz = Tensor<T>(z.sizes());
     }
-    if (p.c.decays()) dlog_decay = Tensor<T>(p.log_decay.sizes());
+    if (p.c.decays() && !p.c.channels()) dlog_decay = Tensor<T>(p.log_decay.sizes());
+    if (p.c.channels()) dchannels = Tensor<T>(p.channels.sizes());
     if (p.c.delta()) dbeta = Tensor<T>(p.beta.sizes());
-    for (Tensor<T>* each : {&normalizer, &kv, &z, &dlog_decay, &dbeta, &dkv, &dz}) {
+    for (Tensor<T>* each : {&normalizer, &kv, &z, &dlog_decay, &dchannels, &dbeta, &dkv, &dz}) {
       if (each->data() != nullptr) std::fill_n(each->data(), each->count(), kQuietNan<T>);
     }
   }
@@ -186,6 +206,7 @@ struct LinearResult {
     LinearAttentionGradients<T> wanted;
     wanted.dq = gradients.views[0], wanted.dk = gradients.views[1], wanted.dv = gradients.views[2];
     wanted.dlog_decay = view_or_null<3>(dlog_decay), wanted.dbeta = view_or_null<3>(dbeta);
+    wanted.dlog_decay_channels = view_or_null<4>(dchannels);
     wanted.dinitial = {.kv = dkv, .z = view_or_null<3>(dz)};
     if (p.c.state) wanted.dfinal = {.kv = p.dkv, .z = view_or_null<3>(p.dz)};
     wanted.accumulate = accumulate;
@@ -208,7 +229,7 @@ struct LinearResult {
     add("normalizer", normalizer), add("kv", kv), add("z", z);
     const char* const names[] = {"dq", "dk", "dv"};
     for (std::size_t n = 0; n < 3; ++n) all.emplace_back(names[n], copy_as<T>(gradients.views[n]));
-    add("dlog_decay", dlog_decay), add("dbeta", dbeta), add("dkv", dkv), add("dz", dz);
+    add("dlog_decay", dlog_decay), add("dchannels", dchannels), add("dbeta", dbeta), add("dkv", dkv), add("dz", dz);
     return all;
   }
 };

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "reference/linear_attention.h"
+#include "reference/linear_backward.h"
 
 namespace qkv::test {
 
@@ -36,7 +36,7 @@ inline Measured exp(Measured x) {
   const double y = std::exp(x.value);
   return {y, y * (1 + x.size)};
 }
-/// See reference/linear_attention.h.
+/// See reference/linear_head.h.
 inline Measured settled(Measured x) { return Measured(x.value); }
 
 }  // namespace qkv::test

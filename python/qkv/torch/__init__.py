@@ -13,7 +13,12 @@ from .._needs import need
 need("qkv.torch", "torch")
 
 from .flex import Relative, SoftCap, flex_attention, mask_of
-from .linear import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+from .linear import (
+    chunk_gated_delta_rule,
+    chunk_kimi_delta_attention,
+    fused_recurrent_gated_delta_rule,
+    recurrent_kimi_delta_attention,
+)
 from .multihead_attention import MultiheadAttention
 from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
@@ -26,12 +31,14 @@ __all__ = [
     "Relative",
     "SoftCap",
     "chunk_gated_delta_rule",
+    "chunk_kimi_delta_attention",
     "disable",
     "enable",
     "flex_attention",
     "fused_recurrent_gated_delta_rule",
     "is_enabled",
     "mask_of",
+    "recurrent_kimi_delta_attention",
     "scaled_dot_product_attention",
     "varlen_attn",
     "varlen_attn_out",

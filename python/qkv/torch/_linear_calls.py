@@ -1,9 +1,10 @@
 """Linear attention with decay and delta rule on PyTorch tensors: memory in, memory out. Not: autograd (_linear_functions.py), checks
 of shapes (linear.py).
 
-Tensors have flash-linear-attention's layout: q, k [B, T, Hk, K], v [B, T, Hv, V] of one type, log_decay and beta [B, T, Hv] or
-None, state [N, Hv, K, V] or None. offsets: None (N = B), or where each of N sequences begins and the last ends (B = 1). Sums, and
-states, are float32 (float64 for float64). `unit`: rows of q and k are divided by sqrt(|x|^2 + 1e-6).
+Tensors have flash-linear-attention's layout: q, k [B, T, Hk, K], v [B, T, Hv, V] of one type, log_decay [B, T, Hv], per channel
+[B, T, Hv, K], or None, beta [B, T, Hv] or None, state [N, Hv, K, V] or None. offsets: None (N = B), or where each of N sequences
+begins and the last ends (B = 1). Sums, and states, are float32 (float64 for float64). `unit`: rows of q and k are divided by
+sqrt(|x|^2 + 1e-6).
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ def wide(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if x is None or (x.dtype is dtype and x.is_contiguous()):
         return x
     return inner_contiguous(x.to(dtype))
+
+
+def _of_tokens(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Decays or beta in the type of sums; channels side by side."""
+    if x is None or (x.dtype is dtype and x.dim() == 3):
+        return x
+    return x.to(dtype) if x.dim() == 3 else wide(x, dtype)
 
 
 def _workspace(*shapes: Sequence[int]) -> list[Tensor]:
@@ -93,7 +101,7 @@ def _forward(
     else:
         *rows, out = _workspace(q.shape, k.shape, v.shape, v.shape)
         rows = [to.copy_(x) for to, x in zip(rows, (q, k, v))]
-    tokens = [x if x is None or x.dtype is dtype else x.to(dtype) for x in (log_decay, beta)]
+    tokens = [_of_tokens(x, dtype) for x in (log_decay, beta)]
     state = wide(state, dtype)
     sequences = v.shape[0] if offsets is None else len(offsets) - 1
     final = torch.empty((sequences, v.shape[2], k.shape[3], v.shape[3]), dtype=dtype) if want_state else None
@@ -123,7 +131,7 @@ def _backward(
         memories = _workspace(q.shape, k.shape, v.shape, v.shape, q.shape, k.shape, v.shape)
         rows = [to.copy_(x) for to, x in zip(memories, (q, k, v, dout))]
         made = [to if wanted else None for to, wanted in zip(memories[4:], need)] + made
-    tokens = [x if x is None else x.to(dtype) for x in (log_decay, beta)]
+    tokens = [_of_tokens(x, dtype) for x in (log_decay, beta)]
     state, dfinal = wide(state, dtype), wide(dfinal, dtype)
 
     def run(rows: Sequence[Any], tokens: Sequence[Any], written: Sequence[Any], states: Sequence[Any]) -> None:

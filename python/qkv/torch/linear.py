@@ -1,9 +1,9 @@
-"""The gated delta rule with flash-linear-attention's signatures, on qkv's kernels, for tensors on the CPU.
+"""The gated delta rule and Kimi Delta Attention with flash-linear-attention's arguments, on qkv's kernels, for tensors on the CPU.
 
-    S[t] = exp(g[t]) S[t-1] + beta[t] k[t] (v[t] - exp(g[t]) S[t-1]^T k[t])^T        out[t] = scale S[t]^T q[t]
+    S[t] = exp(g[t]) S[t-1] + beta[t] k[t] (v[t] - (exp(g[t]) S[t-1])^T k[t])^T        out[t] = scale S[t]^T q[t]
 
-Yang 2024 (arXiv:2412.06464). Forward and backward are bit-identical for any number of threads; a sequence of a pack has the bits
-that it has alone.
+Yang 2024 (arXiv:2412.06464): exp(g[t]) is a number. Kimi Team 2025 (arXiv:2510.26692): one for each row of S. Forward and backward
+are bit-identical for any number of threads; a sequence of a pack has the bits that it has alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from ._linear_calls import Rules
 from ._linear_functions import scan
 from ._overrides import any_override, require_plain
 
-__all__ = ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"]
+__all__ = [
+    "chunk_gated_delta_rule",
+    "chunk_kimi_delta_attention",
+    "fused_recurrent_gated_delta_rule",
+    "recurrent_kimi_delta_attention",
+]
 
 # What transformers passes to every layer, and how long a chunk of other kernels is: nothing that a result depends on.
 _HARMLESS = frozenset((
@@ -87,13 +92,58 @@ def fused_recurrent_gated_delta_rule(
     )  # fmt: skip
 
 
+def chunk_kimi_delta_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Kimi Delta Attention: the gated delta rule with a decay for each channel of k. Kimi Team 2025 (arXiv:2510.26692), eq. 1.
+
+    As :func:`chunk_gated_delta_rule`, but for g: [B, T, Hv, K], the logarithm of each channel's decay, normally at most 0; strong
+    decay (-20 a token) loses no accuracy and overflows nowhere. The gate's activation, softplus or sigmoid, is the caller's:
+    flash-linear-attention's use_gate_in_kernel is refused.
+    """
+    return _delta_rule(
+        "chunk_kimi_delta_attention", q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        cu_seqlens, kwargs, channels=True,
+    )  # fmt: skip
+
+
+def recurrent_kimi_delta_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """As :func:`chunk_kimi_delta_attention`, for the steps of generation. One token takes a pass over the state; more run in chunks."""
+    return _delta_rule(
+        "recurrent_kimi_delta_attention", q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
+        cu_seqlens, kwargs, channels=True,
+    )  # fmt: skip
+
+
 def _delta_rule(
     name: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float | None, state: Tensor | None,
-    want_state: bool, unit: bool, cu_seqlens: Tensor | None, more: dict[str, Any],
+    want_state: bool, unit: bool, cu_seqlens: Tensor | None, more: dict[str, Any], channels: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     if more:
         check_known(name, more)
-    check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens)
+    check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)
     return scan(q, k, v, g, beta, state, cu_seqlens, rules, want_state)
 
@@ -108,9 +158,15 @@ def check_known(name: str, more: dict[str, Any], harmless: frozenset[str] = _HAR
 
 
 def check_tensors(
-    name: str, rows: dict[str, Tensor], tokens: dict[str, Tensor | None], state: Tensor | None, cu_seqlens: Tensor | None
+    name: str,
+    rows: dict[str, Tensor],
+    tokens: dict[str, Tensor | None],
+    state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    channels: bool = False,
 ) -> None:
-    """Raises ArgumentError or TypeError unless rows (q, k, v), tokens [B, T, Hv], state and cu_seqlens fit each other."""
+    """Raises ArgumentError or TypeError unless rows (q, k, v), tokens [B, T, Hv], state and cu_seqlens fit each other. `channels`: g
+    is [B, T, Hv, K]."""
     (q_name, q), (k_name, k), (v_name, v) = rows.items()
     given = {**rows, **tokens, "initial_state": state}
     if any_override(*given.values()):
@@ -131,8 +187,10 @@ def check_tensors(
     if cu_seqlens is not None and qs[0] != 1:
         raise ArgumentError(f"[{name}] packed sequences (cu_seqlens) lie in one row, B = 1: {got()}")
     for key, x in tokens.items():
-        if x is not None and x.shape != vs[:3]:
-            raise ArgumentError(f"[{name}] {key} must be [B, T, Hv] = {list(vs[:3])}: got {list(x.shape)}")
+        wide = channels and key == "g"
+        wanted = [*vs[:3], qs[3]] if wide else [*vs[:3]]
+        if x is not None and [*x.shape] != wanted:
+            raise ArgumentError(f"[{name}] {key} must be [B, T, Hv{', K' * wide}] = {wanted}: got {list(x.shape)}")
     count = qs[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
     if state is not None and state.shape != (count, vs[2], qs[3], vs[3]):
         wanted = [count, vs[2], qs[3], vs[3]]

@@ -1,4 +1,4 @@
-"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Mamba-2's scan, and the convolutions
+"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba-2's scan, and the convolutions
 beside them where sequences are packed. Not: where the functions are put in place (_modelling.py), softmax attention.
 
 Each function takes the original and returns what stands in its place: it computes what the original's PyTorch code computes, for
@@ -17,7 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.activations import ACT2FN
 
-from ..torch import ArgumentError, chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+from ..torch import (
+    ArgumentError,
+    chunk_gated_delta_rule,
+    chunk_kimi_delta_attention,
+    fused_recurrent_gated_delta_rule,
+    recurrent_kimi_delta_attention,
+)
 from ..torch._calls import sum_dtype
 from ..torch._linear_calls import Rules
 from ..torch._linear_functions import scan
@@ -173,6 +179,8 @@ def _split_scan(original: Function) -> Function:
 REPLACEMENTS: dict[str, Callable[[Function], Function]] = {
     "torch_chunk_gated_delta_rule": functools.partial(_delta_rule, chunk_gated_delta_rule),
     "torch_recurrent_gated_delta_rule": functools.partial(_delta_rule, fused_recurrent_gated_delta_rule),
+    "chunk_kimi_delta_attention": functools.partial(_delta_rule, chunk_kimi_delta_attention),
+    "recurrent_kimi_delta_attention": functools.partial(_delta_rule, recurrent_kimi_delta_attention),
     "mamba2_chunk_scan": _chunk_scan,
     "mamba2_selective_state_update": _step,
     "mamba2_split_conv1d_scan_combined": _split_scan,

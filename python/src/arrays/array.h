@@ -118,6 +118,8 @@ class OptionalArray {
   OptionalArray(const char* function, const char* name, nb::handle object) {
     if (!object.is_none()) array_.emplace(function, name, object);
   }
+  /// Axes; 0 of None.
+  int rank() const { return array_ ? array_->rank() : 0; }
   template <class T, int Rank>
   operator View<T, Rank>() const {  // NOLINT(google-explicit-constructor)
     return array_ ? View<T, Rank>(*array_) : View<T, Rank>();

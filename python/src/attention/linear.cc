@@ -41,10 +41,16 @@ struct LinearOptionsObject {
             causal,
             normalized,
             scale,
-            of_heads<const T, 3>(log_decay),
+            decay<const T, 3>(log_decay),
             of_heads<const T, 3>(beta),
             {initial_kv, initial_z},
-            form};
+            form,
+            decay<const T, 4>(log_decay)};
+  }
+  /// Decays or their gradient: of tokens with Rank 3, per channel with Rank 4; null where the array has the other's axes.
+  template <class T, int Rank>
+  View<T, Rank> decay(const OptionalArray& array) const {
+    return (array.rank() == 4) == (Rank == 4) ? of_heads<T, Rank>(array) : View<T, Rank>();
   }
   /// The array as [B, H, T, ...].
   template <class T, int Rank, class From>
@@ -83,10 +89,11 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
     const LinearAttentionGradients<T> gradients{.dq = to(dqa),
                                                 .dk = to(dka),
                                                 .dv = to(dva),
-                                                .dlog_decay = options.of_heads<T, 3>(dda),
+                                                .dlog_decay = options.decay<T, 3>(dda),
                                                 .dbeta = options.of_heads<T, 3>(dba),
                                                 .dinitial = {dia, dza},
-                                                .dfinal = {fka, fza}};
+                                                .dfinal = {fka, fza},
+                                                .dlog_decay_channels = options.decay<T, 4>(dda)};
     linear_attention_backward(in(qa), in(ka), in(va), in(oa), na, in(ga), gradients, options.views<T>(), *call.context);
   });
 }

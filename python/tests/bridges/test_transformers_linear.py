@@ -5,6 +5,7 @@ in float64 and against transformers' own functions; packed sequences; what is pu
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -30,11 +31,21 @@ SIZES |= {"linear_value_head_dim": 16}
 MOE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
 MAMBA = {"hidden_size": 32, "num_heads": 8, "head_dim": 8, "expand": 2, "state_size": 16, "n_groups": 2, "num_hidden_layers": 2}
 
+# Kimi Delta Attention: a decay per channel.
+KIMI = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 48}
+KIMI |= {"moe_intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1, "kv_lora_rank": 16, "v_head_dim": 16}
+KIMI |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2} | TOKENS
+LAYERS = {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}
+KIMI_HEADS = {"linear_head_dim": 16, "linear_num_heads": 2}
+BAILING = {"head_dim": 16, "layer_group_size": 4, "num_mtp_layers": 0}
+
 MODELS: dict[str, Callable[[], Any]] = {
     "qwen3_next": lambda: tf.Qwen3NextForCausalLM(tf.Qwen3NextConfig(**SIZES, **MOE)),
     "qwen3_5": lambda: tf.Qwen3_5ForCausalLM(tf.Qwen3_5TextConfig(**SIZES)),
     "qwen3_5_moe": lambda: tf.Qwen3_5MoeForCausalLM(tf.Qwen3_5MoeTextConfig(**SIZES, **MOE)),
     "olmo_hybrid": lambda: tf.OlmoHybridForCausalLM(tf.OlmoHybridConfig(**SIZES)),
+    "kimi_linear": lambda: tf.KimiLinearForCausalLM(tf.KimiLinearConfig(**KIMI, **KIMI_HEADS, **LAYERS)),
+    "bailing_hybrid": lambda: tf.BailingHybridForCausalLM(tf.BailingHybridConfig(**KIMI, **BAILING, **LAYERS)),
     "mamba2": lambda: tf.Mamba2ForCausalLM(tf.Mamba2Config(**MAMBA, **TOKENS)),
 }
 
@@ -98,7 +109,8 @@ def test_logits_and_gradients_are_within_three_times_pytorchs_error(
     qkv.transformers.unregister()
     truth = model_of(name, torch.float64)
     module = sys.modules[type(truth).__module__]
-    for function, exact in (("torch_chunk_gated_delta_rule", exact_delta_rule), ("mamba2_chunk_scan", exact_scan)):
+    rules = ("torch_chunk_gated_delta_rule", "chunk_kimi_delta_attention")
+    for function, exact in ((rules[0], exact_delta_rule), (rules[1], exact_delta_rule), ("mamba2_chunk_scan", exact_scan)):
         if hasattr(module, function):
             monkeypatch.setattr(
                 module, function, (lambda *a, **k: (exact_delta_rule(*a, **k)[0], None)) if exact is exact_delta_rule else exact
@@ -177,10 +189,18 @@ def test_a_packed_convolution_has_the_bits_of_each_sequence_alone() -> None:
             assert torch.equal(out[..., begin:end], alone)
 
 
-def test_what_is_put_in_place_is_taken_out() -> None:
-    from transformers.models.qwen3_next import modeling_qwen3_next as modelling
-
-    names = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", "causal_conv1d_fn", "causal_conv1d_update")
+@pytest.mark.parametrize(
+    "model,functions",
+    [
+        ("qwen3_next", ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")),
+        ("kimi_linear", ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")),
+        ("glm5_next", ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention")),
+        ("mamba2", ("mamba2_chunk_scan", "mamba2_selective_state_update")),
+    ],
+)
+def test_what_is_put_in_place_is_taken_out(model: str, functions: tuple[str, ...]) -> None:
+    modelling = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    names = (*functions, "causal_conv1d_fn", "causal_conv1d_update")
     before = [getattr(modelling, name) for name in names]
     qkv.transformers.register()
     assert [getattr(modelling, name) for name in names] == before

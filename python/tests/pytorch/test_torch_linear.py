@@ -1,4 +1,4 @@
-"""qkv.torch's gated delta rule: values and gradients against a textbook recurrence in float64, packed sequences bit for bit, tracing,
+"""qkv.torch's gated delta rule and Kimi Delta Attention: values and gradients against a textbook recurrence in float64, packed sequences bit for bit, tracing,
 errors. Not: models (bridges/test_transformers_linear.py), the kernels' own cases (tests/linear).
 """
 
@@ -17,13 +17,23 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 LENGTHS = [1, 63, 64, 65, 200]
 
 
-def problem(seed: int, batch: int, length: int, heads: int, v_heads: int, width: int, v_width: int) -> list[Tensor]:
-    """q, k, v, g, beta, state; keys of a length at which the rule without normalisation is stable."""
+RULES = {
+    False: (qkv.torch.chunk_gated_delta_rule, qkv.torch.fused_recurrent_gated_delta_rule),
+    True: (qkv.torch.chunk_kimi_delta_attention, qkv.torch.recurrent_kimi_delta_attention),
+}
+channels = pytest.mark.parametrize("channels", [False, True])
+
+
+def problem(
+    seed: int, batch: int, length: int, heads: int, v_heads: int, width: int, v_width: int, channels: bool = False
+) -> list[Tensor]:
+    """q, k, v, g (of each channel if asked for), beta, state; keys of a length at which the rule without normalisation is stable."""
+    shape = (batch, length, v_heads, *([width] if channels else []))
     made = [
         numbers(seed, batch, length, heads, width),
         numbers(seed + 1, batch, length, heads, width) / (4 * width**0.5),
         numbers(seed + 2, batch, length, v_heads, v_width),
-        -numbers(seed + 3, batch, length, v_heads).abs(),
+        -numbers(seed + 3, *shape).abs(),
         numbers(seed + 4, batch, length, v_heads).abs().clamp(max=1),
         numbers(seed + 5, batch, v_heads, width, v_width),
     ]
@@ -33,12 +43,15 @@ def problem(seed: int, batch: int, length: int, heads: int, v_heads: int, width:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("length", [1, 5, 130])
 @pytest.mark.parametrize("group,unit,state", [(1, True, False), (3, True, True), (2, False, True)])
-def test_values_and_gradients_are_the_recurrences(dtype: torch.dtype, length: int, group: int, unit: bool, state: bool) -> None:
-    arguments = problem(7, 2, length, 2, 2 * group, 9, 7)
+@channels
+def test_values_and_gradients_are_the_recurrences(
+    dtype: torch.dtype, length: int, group: int, unit: bool, state: bool, channels: bool
+) -> None:
+    arguments = problem(7, 2, length, 2, 2 * group, 9, 7, channels)
     scale = None if unit else 0.3
 
     def ours(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s: Tensor) -> Any:
-        rule = qkv.torch.fused_recurrent_gated_delta_rule if length == 1 else qkv.torch.chunk_gated_delta_rule
+        rule = RULES[channels][length == 1]
         out, final = rule(
             q, k, v, g=g, beta=beta, scale=scale, initial_state=s if state else None, output_final_state=True,
             use_qk_l2norm_in_kernel=unit,
@@ -55,14 +68,16 @@ def test_values_and_gradients_are_the_recurrences(dtype: torch.dtype, length: in
 
 def run(tensors: list[Tensor], **options: Any) -> list[Tensor]:
     """out, final state, and the gradients of a fixed sum of both."""
-    out, final = qkv.torch.chunk_gated_delta_rule(*tensors[:5], initial_state=tensors[5], output_final_state=True, **options)
+    rule, _ = RULES[tensors[3].dim() == 4]
+    out, final = rule(*tensors[:5], initial_state=tensors[5], output_final_state=True, **options)
     grads = torch.autograd.grad(out.double().sum() + final.square().sum(), tensors)
     return [out, final, *grads]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_packed_sequence_has_the_bits_that_it_has_alone(dtype: torch.dtype) -> None:
-    pack = [x.detach().to(dtype) for x in problem(3, 1, sum(LENGTHS), 2, 4, 16, 8)]
+@channels
+def test_a_packed_sequence_has_the_bits_that_it_has_alone(dtype: torch.dtype, channels: bool) -> None:
+    pack = [x.detach().to(dtype) for x in problem(3, 1, sum(LENGTHS), 2, 4, 16, 8, channels)]
     pack[5] = numbers(9, len(LENGTHS), 4, 16, 8, dtype=torch.float32)
     pack = [x.requires_grad_() for x in pack]
     offsets = torch.tensor([0, *LENGTHS]).cumsum(0)
@@ -73,6 +88,33 @@ def test_a_packed_sequence_has_the_bits_that_it_has_alone(dtype: torch.dtype) ->
         for place, x in enumerate(run(alone, use_qk_l2norm_in_kernel=True)):
             of_state = place in (1, 7)
             assert torch.equal(x, whole[place][n : n + 1] if of_state else whole[place][:, begin:end]), (n, place)
+
+
+@pytest.mark.parametrize("length", [1, 3, 40])
+def test_a_strong_decay_of_channels_overflows_nowhere(length: int) -> None:
+    """-20 a token, beside channels that keep everything: exp(-G) of a chunk would be 1e139 after 16 tokens."""
+    arguments = problem(7, 1, length, 2, 2, 12, 8, True)
+    strong = torch.where(torch.arange(12) % 3 == 0, 0.0, -20.0).double()
+    arguments[3] = strong.expand(1, length, 2, 12).clone().requires_grad_()
+
+    def ours(*tensors: Tensor) -> Any:
+        out, final = qkv.torch.chunk_kimi_delta_attention(
+            *tensors[:5], initial_state=tensors[5], output_final_state=True, use_qk_l2norm_in_kernel=True
+        )
+        return out.to(final.dtype), final
+
+    for x in compare(ours, lambda *tensors: delta_rule(*tensors, None, True), arguments):
+        assert x is None or x.isfinite().all()
+
+
+def test_channels_lie_in_memory_of_any_order() -> None:
+    q, k, v, g, beta, _ = (x.detach().float() for x in problem(5, 2, 70, 2, 4, 16, 16, True))
+    out, _ = qkv.torch.chunk_kimi_delta_attention(q, k, v, g, beta)
+    turned = g.transpose(1, 3).contiguous().transpose(1, 3)
+    assert turned.stride(-1) != 1
+    assert torch.equal(qkv.torch.chunk_kimi_delta_attention(q, k, v, turned, beta)[0], out)
+    assert torch.equal(qkv.torch.chunk_kimi_delta_attention(q, k, v, g.half().float(), beta)[0], out)
+    assert torch.equal(qkv.torch.chunk_kimi_delta_attention(q, k, v, g.half(), beta)[0], out)
 
 
 def test_strides_are_read_and_a_step_goes_on_from_a_prefix() -> None:
@@ -95,8 +137,9 @@ def test_strides_are_read_and_a_step_goes_on_from_a_prefix() -> None:
     assert torch.allclose(torch.cat([first, last], 1), out, atol=1e-5) and torch.allclose(end, final, atol=1e-5)
 
 
-def test_traced_it_is_one_operator_with_the_same_bits() -> None:
-    tensors = [x.detach().float().requires_grad_() for x in problem(11, 1, 70, 2, 4, 8, 8)]
+@channels
+def test_traced_it_is_one_operator_with_the_same_bits(channels: bool) -> None:
+    tensors = [x.detach().float().requires_grad_() for x in problem(11, 1, 70, 2, 4, 8, 8, channels)]
     offsets = torch.tensor([0, 3, 70])
     tensors[5] = numbers(2, 2, 4, 8, 8, dtype=torch.float32).requires_grad_()
     compiled = torch.compile(run_packed, fullgraph=True, backend="aot_eager")
@@ -109,7 +152,8 @@ def test_traced_it_is_one_operator_with_the_same_bits() -> None:
 
 
 def run_packed(tensors: list[Tensor], offsets: Tensor) -> Any:
-    return qkv.torch.chunk_gated_delta_rule(
+    rule, _ = RULES[tensors[3].dim() == 4]
+    return rule(
         *tensors[:5], initial_state=tensors[5], output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=offsets
     )
 
@@ -120,6 +164,10 @@ def test_errors_say_what_was_expected() -> None:
     with pytest.raises(TypeError, match="gk is not computed here"):
         qkv.torch.fused_recurrent_gated_delta_rule(q, k, v, g, beta, gk=q)
     rule(q, k, v, g, beta, gk=None, head_first=False, position_ids=g, chunk_size=64)  # ask for nothing else
+    with pytest.raises(TypeError, match="use_gate_in_kernel is not computed here"):
+        qkv.torch.chunk_kimi_delta_attention(q, k, v, g, beta, use_gate_in_kernel=True)
+    with pytest.raises(qkv.torch.ArgumentError, match=r"g must be \[B, T, Hv, K\] = \[2, 4, 4, 8\]: got \[2, 4, 4\]"):
+        qkv.torch.recurrent_kimi_delta_attention(q, k, v, g, beta)
     with pytest.raises(TypeError, match="float32, k float64"):
         rule(q.float(), k, v, g, beta)
     with pytest.raises(qkv.torch.ArgumentError, match=r"multiple.*\[2, 4, 3, 8\]"):

@@ -23,7 +23,7 @@ struct BackwardJob : LinearJob<T> {
   View<const T, 3> normalizer;
   const LinearAttentionGradients<T>& gradients;
   T *dslots = nullptr, *dtotals = nullptr;
-  T *decay_rows = nullptr, *beta_rows = nullptr;  // [heads][T]; null: not wanted
+  T *decay_rows = nullptr, *beta_rows = nullptr;  // [heads][T], decays per channel [heads][T][F]; null: not wanted
 
   explicit BackwardJob(const LinearAttentionGradients<T>& wanted) : gradients(wanted) {}
 
@@ -57,7 +57,14 @@ struct BackwardJob : LinearJob<T> {
     t.dq_stride = gradients.dq.stride(2);
     t.dk_stride = gradients.dk.stride(2);
     t.dv_stride = gradients.dv.stride(2);
-    if (decay_rows != nullptr) t.dlog_decay = decay_rows + item * p.kv_len;
+    const View<T, 4>& channels = gradients.dlog_decay_channels;
+    if (decay_rows != nullptr) {
+      t.dlog_decay_stride = channels.is_null() ? 1 : p.features.count;
+      t.dlog_decay = decay_rows + item * p.kv_len * t.dlog_decay_stride;
+    } else if (!channels.is_null()) {
+      t.dlog_decay = at(channels, g);
+      t.dlog_decay_stride = channels.stride(2);
+    }
     if (beta_rows != nullptr) t.dbeta = beta_rows + item * p.kv_len;
     t.accumulate_qk = gradients.accumulate || g % p.value_group > 0;
     t.accumulate_v = gradients.accumulate;
@@ -76,7 +83,7 @@ struct BackwardJob : LinearJob<T> {
     store_state(dstate, item, p.num_kv_heads, gradients.accumulate, gradients.dinitial);
   }
 
-  /// The delta rule: slots of one head, each the state before its segment.
+  /// The delta rule, a decay per channel: slots of one head, each the state before its segment.
   void states_in_order(Index item, int worker) const {
     T *state = this->worker_slot(worker, 0), *local = this->worker_slot(worker, 1);
     const Index segments = p.segments(p.kv_len);
@@ -90,7 +97,7 @@ struct BackwardJob : LinearJob<T> {
       s.base = slot;
       s.local = local;
       p.kernels->forward(s, this->kernel_scratch(worker));
-      pass_segment(local, p.state_count(), state);
+      p.pass(local, state);
     }
   }
 
@@ -114,7 +121,7 @@ struct BackwardJob : LinearJob<T> {
       t.dbase = dbase;
       t.dlocal = dlocal;
       p.kernels->backward(t, this->kernel_scratch(worker));
-      pass_segment(dlocal, p.state_count(), dbase);
+      p.pass(dlocal, dbase);
     }
     finish(item, dbase);
   }
@@ -152,12 +159,13 @@ struct BackwardJob : LinearJob<T> {
   void run(Context& context) {
     const Index heads = p.kv_heads(), segments = p.segments(p.kv_len), q_segments = p.segments(p.q_len);
     const double flops = p.flops(std::max(p.q_len, p.kv_len));
-    const bool at_once = p.causal && p.beta.is_null() && segments_at_once(p.value_groups(), segments, p.threads, kSecondSum);
+    const bool at_once = p.causal && !p.in_order() && segments_at_once(p.value_groups(), segments, p.threads, kSecondSum);
     const Index num_dslots = at_once ? heads * segments : p.causal ? 0 : heads * q_segments;
     const Index num_slots = heads * segments;
     const auto carve_token_rows = [&](std::byte* base) {
       Carver carver(base);
       if (!gradients.dlog_decay.is_null()) decay_rows = carver.take<T>(heads * p.kv_len);
+      if (sum_channels()) decay_rows = carver.take<T>(heads * p.kv_len * p.features.count);
       if (!gradients.dbeta.is_null()) beta_rows = carver.take<T>(heads * p.kv_len);
       return carver.used();
     };
@@ -172,7 +180,7 @@ struct BackwardJob : LinearJob<T> {
     const auto region = [&](Index items, double share, const auto& body) {
       parallel_for_flops(context, items, share * flops + static_cast<double>(items) * kItemFlops, body);
     };
-    if (!p.beta.is_null()) {
+    if (p.in_order()) {
       region(heads, 0.6, [&](Index item, int worker) { states_in_order(item, worker); });
     } else {
       region(num_slots, 0.3, [&](Index number, int worker) { this->sum_segment(number, worker); });
@@ -197,14 +205,20 @@ struct BackwardJob : LinearJob<T> {
         groups(segments, [&](Index number, int worker) { keys(number, worker); });
       }
     }
-    add_tokens(gradients.dlog_decay, decay_rows);
-    add_tokens(gradients.dbeta, beta_rows);
+    const auto as_channels = [](const View<T, 3>& view) {
+      return view.is_null() ? View<T, 4>()
+                            : View<T, 4>(view.data(), {view.size(0), view.size(1), view.size(2), 1},
+                                         {view.stride(0), view.stride(1), view.stride(2), 1});
+    };
+    add_tokens(as_channels(gradients.dlog_decay), decay_rows);
+    add_tokens(as_channels(gradients.dbeta), beta_rows);
+    if (sum_channels()) add_tokens(gradients.dlog_decay_channels, decay_rows);
   }
 
   template <class Region>
   void run_causal(const Region& region, bool at_once) {
     const Index heads = p.kv_heads(), segments = p.segments(p.kv_len);
-    if (p.beta.is_null()) {
+    if (!p.in_order()) {
       for (Index item = 0; item < heads; ++item) this->pass_states(item, 0);
     }
     if (!at_once) {
@@ -227,23 +241,33 @@ struct BackwardJob : LinearJob<T> {
     });
   }
 
-  /// to (+)= rows, summed over the axes on which `to` repeats, in one order.
-  void add_tokens(const View<T, 3>& to, const T* rows) const {
+  /// Whether gradients of decays per channel are computed per token first: they repeat, or are added to.
+  bool sum_channels() const {
+    const View<T, 4>& to = gradients.dlog_decay_channels;
+    if (to.is_null()) return false;
+    return gradients.accumulate || to.size(0) != p.batch || to.size(1) != p.num_kv_heads || to.size(2) != p.kv_len;
+  }
+
+  /// to (+)= rows [heads][T][channels of `to`], summed over the axes on which `to` repeats, in one order.
+  void add_tokens(const View<T, 4>& to, const T* rows) const {
     if (to.is_null()) return;
-    const auto at = [&](Index b, Index g, Index i) -> T& {
-      return to(to.size(0) > 1 ? b : 0, to.size(1) > 1 ? g : 0, to.size(2) > 1 ? i : 0);
+    const Index width = to.size(3);
+    const auto at = [&](Index b, Index g, Index i) {
+      return &to(to.size(0) > 1 ? b : 0, to.size(1) > 1 ? g : 0, to.size(2) > 1 ? i : 0, 0);
     };
     if (!gradients.accumulate) {
       for (Index b = 0; b < to.size(0); ++b) {
         for (Index g = 0; g < to.size(1); ++g) {
-          for (Index i = 0; i < to.size(2); ++i) to(b, g, i) = 0;
+          for (Index i = 0; i < to.size(2); ++i) std::fill_n(&to(b, g, i, 0), width, T{});
         }
       }
     }
     for (Index b = 0; b < p.batch; ++b) {
       for (Index g = 0; g < p.num_kv_heads; ++g) {
-        const T* row = rows + (b * p.num_kv_heads + g) * p.kv_len;
-        for (Index i = 0; i < p.kv_len; ++i) at(b, g, i) += row[i];
+        for (Index i = 0; i < p.kv_len; ++i, rows += width) {
+          T* const sum = at(b, g, i);
+          for (Index f = 0; f < width; ++f) sum[f] += rows[f];
+        }
       }
     }
   }
@@ -263,6 +287,10 @@ void check_gradients(const char* function, const LinearProblem<T>& p, const Line
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
   check<ShapeError>(g.dlog_decay.is_null() || g.dlog_decay.sizes() == p.log_decay.sizes(), function,
                     "dlog_decay must have the sizes of log_decay: got ", g.dlog_decay, " for ", p.log_decay);
+  check<ShapeError>(g.dlog_decay_channels.is_null() || g.dlog_decay_channels.sizes() == p.channels.sizes(), function,
+                    "dlog_decay_channels must have the sizes of log_decay_channels: got ", g.dlog_decay_channels, " for ",
+                    p.channels);
+  if (!g.dlog_decay_channels.is_null()) check_last_stride(function, "dlog_decay_channels", g.dlog_decay_channels);
   check<ShapeError>(g.dbeta.is_null() || g.dbeta.sizes() == p.beta.sizes(), function, "dbeta must have the sizes of beta: got ",
                     g.dbeta, " for ", p.beta);
   check_state(function, "dinitial", g.dinitial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
@@ -271,6 +299,7 @@ void check_gradients(const char* function, const LinearProblem<T>& p, const Line
                               {"dk", g.dk},
                               {"dv", g.dv},
                               {"dlog_decay", g.dlog_decay},
+                              {"dlog_decay_channels", g.dlog_decay_channels},
                               {"dbeta", g.dbeta},
                               {"dinitial.kv", g.dinitial.kv},
                               {"dinitial.z", g.dinitial.z}};
@@ -281,6 +310,7 @@ void check_gradients(const char* function, const LinearProblem<T>& p, const Line
                              {"normalizer", normalizer},
                              {"dout", dout},
                              {"log_decay", p.log_decay},
+                             {"log_decay_channels", p.channels},
                              {"beta", p.beta},
                              {"features", p.feature_rows},
                              {"initial.kv", p.initial.kv},

@@ -1,8 +1,8 @@
 // Forward linear attention. Causal: a work item is one (batch, key/value head), its segments one after the other; or, if
 // heads are few, one segment, after a region that sums each segment's own state and a pass over these sums. Not causal:
 // segments of keys are summed, added in order, and then read by segments of queries. All cases are bit-identical: a state is
-// always decay * (the state before the segment) + (the segment's own). Under the delta rule each segment needs the one before,
-// so that few heads are split by columns of v instead. One token is a step of its own.
+// always decay * (the state before the segment) + (the segment's own). Under the delta rule, and with a decay per channel, each
+// segment needs the one before, so that few heads are split by columns of v instead. One token is a step of its own.
 #include <algorithm>
 
 #include "attention/linear/job.h"
@@ -52,7 +52,7 @@ struct ForwardJob : LinearJob<T> {
       s.base = base;
       s.local = local;
       p.kernels->forward(s, this->kernel_scratch(worker));
-      pass_segment(local, p.state_count(), base);
+      p.pass(local, base);
     }
     finish(item, base);
   }
@@ -91,7 +91,7 @@ struct ForwardJob : LinearJob<T> {
   /// The number of parts that columns are split into, so that few heads leave no thread idle.
   Index column_parts() const {
     const Index heads = p.kv_heads();
-    if (p.beta.is_null() || heads == 0 || heads >= p.threads) return 1;
+    if (!p.in_order() || heads == 0 || heads >= p.threads) return 1;
     return std::clamp<Index>((p.threads + heads - 1) / heads, 1, std::max<Index>(1, p.v_head_dim / kLeastColumns));
   }
 
@@ -119,7 +119,7 @@ struct ForwardJob : LinearJob<T> {
     const double flops = p.flops(std::max(p.q_len, p.kv_len));
     const auto sums = [&](Index number, int worker) { this->sum_segment(number, worker); };
     if (p.causal && p.kv_len == 1 && !p.normalized) {
-      const std::size_t rows = line_bytes<T>(p.features.count * (1 + p.group_size()));
+      const std::size_t rows = line_bytes<T>(p.features.count * (3 + p.group_size()));
       const ScratchLease lease = this->borrow(context, 0, 0, rows);
       const double states = static_cast<double>(heads * p.features.count * p.v_head_dim);
       region(heads, kStepFlops * states, [&](Index item, int worker) { run_step(item, worker); });
@@ -135,7 +135,7 @@ struct ForwardJob : LinearJob<T> {
       region(heads * p.segments(p.q_len), flops / 2, [&](Index number, int worker) { read(number, worker); });
       return;
     }
-    const bool at_once = p.beta.is_null() && segments_at_once(heads, segments, p.threads, kSecondSum);
+    const bool at_once = !p.in_order() && segments_at_once(heads, segments, p.threads, kSecondSum);
     const ScratchLease lease =
         this->borrow(context, at_once ? heads * segments : 0, 0, p.kernels->forward_scratch_bytes(p.sizes()));
     if (!at_once) {
@@ -177,6 +177,7 @@ void forward(const View<const T, 4>& q, const View<const T, 4>& k, const View<co
                              {"k", k},
                              {"v", v},
                              {"log_decay", p.log_decay},
+                             {"log_decay_channels", p.channels},
                              {"beta", p.beta},
                              {"features", p.feature_rows},
                              {"initial.kv", initial.kv},

@@ -20,6 +20,24 @@ void check_tokens(const char* function, const char* name, const View<const T, 3>
   }
 }
 
+template <class T>
+void check_channels(const char* function, const LinearProblem<T>& p) {
+  const View<const T, 4>& view = p.channels;
+  if (view.is_null()) return;
+  constexpr const char* name = "log_decay_channels";
+  check<OptionError>(p.log_decay.is_null(), function, name, " takes the place of log_decay: pass one of them, got log_decay ",
+                     p.log_decay, ", ", name, " ", view);
+  check<UnsupportedError>(p.causal, function, name, " needs a causal sum: without causal, tokens have no order");
+  check<UnsupportedError>(!p.normalized, function, "log_decay_channels has no normalised form: set normalized to false");
+  const std::array<Index, 4> wanted{p.batch, p.num_kv_heads, p.kv_len, p.features.count};
+  for (int axis = 0; axis < 4; ++axis) {
+    check<ShapeError>(view.size(axis) == wanted[static_cast<std::size_t>(axis)] || (axis < 3 && view.size(axis) == 1), function,
+                      name, " must have sizes [B|1, Hkv|1, T|1, F]: got ", view, " for ",
+                      [&] { return shape_text(wanted.data(), 4); });
+  }
+  check_last_stride(function, name, view);
+}
+
 /// v [B, Hkv, Tk, Dv], or with a multiple of the heads that q and k both have.
 template <class T>
 void check_values(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v) {
@@ -102,9 +120,21 @@ LinearAttentionSegment<T> LinearProblem<T>::part(Index item, Index begin, Index 
     stride = step(2);
   };
   at(log_decay, s.log_decay, s.decay_stride);
+  s.channels = !channels.is_null();
+  if (s.channels) {
+    const auto step = [&](int axis) { return channels.size(axis) == 1 ? 0 : channels.stride(axis); };
+    s.log_decay = channels.data() + b * step(0) + g * step(1);
+    s.decay_stride = step(2);
+  }
   at(beta, s.beta, s.beta_stride);
   s.normalized = normalized;
   return s;
+}
+
+template <class T>
+void LinearProblem<T>::pass(const T* slot, T* state) const {
+  if (channels.is_null()) return pass_segment(slot, state_count(), state);
+  std::copy_n(slot, state_count(), state);
 }
 
 template <class T>
@@ -194,6 +224,7 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
   p.v = v;
   p.log_decay = options.log_decay;
   p.beta = options.beta;
+  p.channels = options.log_decay_channels;
   p.initial = options.initial;
   p.causal = options.causal;
   p.normalized = options.normalized;
@@ -205,9 +236,10 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
   check<UnsupportedError>(p.causal || options.form == LinearForm::kChunked, function,
                           "LinearForm::kRecurrent needs a causal sum");
   set_features(function, options, p);
+  check_channels(function, p);
   check_state(function, "initial", p.initial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
   p.kernels = &for_element<T>(kernel_tables(context.isa()).linear_attention);
-  const Index own = p.kernels->chunk(p.features.count, p.v_head_dim);
+  const Index own = p.channels.is_null() ? p.kernels->chunk(p.features.count, p.v_head_dim) : kLinearChannelChunk;
   p.chunk = options.form == LinearForm::kRecurrent ? 1 : own;
   p.segment = p.chunk * p.kernels->segment_chunks(p.features.count, p.v_head_dim);
   p.threads = context.threads();

@@ -17,6 +17,7 @@ struct LinearProblem {
   Index q_len, kv_len, head_dim, v_head_dim;
   View<const T, 4> q, k, v;
   View<const T, 3> log_decay, beta;  // null: none
+  View<const T, 4> channels;         // log_decay per channel; null: none
   LinearState<const T> initial;      // null: zeros
   bool causal, normalized;
   LinearAttentionFeatures<T> features;
@@ -35,7 +36,13 @@ struct LinearProblem {
   Index state_count() const { return features.count * (v_head_dim + 1); }
   /// Numbers of a state and of the decay of the one before, in whole cache lines.
   Index slot_count() const { return static_cast<Index>(line_bytes<T>(state_count() + 1) / sizeof(T)); }
-  LinearAttentionSizes sizes() const { return {head_dim, features.count, v_head_dim, chunk, !beta.is_null()}; }
+  LinearAttentionSizes sizes() const {
+    return {head_dim, features.count, v_head_dim, chunk, !beta.is_null(), !channels.is_null()};
+  }
+  /// Whether each segment needs the state that the one before leaves, rather than its own sum alone.
+  bool in_order() const { return !beta.is_null() || !channels.is_null(); }
+  /// state [slot_count] after a segment from that before it and the kernel's result, which with a decay per channel is it.
+  void pass(const T* slot, T* state) const;
   /// Multiply-adds of tokens with a state and with the square of their chunk, times 2.
   double flops(Index length) const;
 

@@ -30,13 +30,15 @@ struct LinearAttentionBackwardScratch {
   T* dn = carver.take<T>(width);                                         // [width]
   T* g_panel = carver.take<T>(Dv * width);                               // [Dv][width]
   T* dscores = carver.take<T>(chunk * width);                            // [chunk][width]
-  T* pairs = carver.take<T>(chunk * width);                              // [chunk][width]: P dP, for the decay
-  T* du = carver.take<T>(chunk * Dv);                                    // [chunk][Dv]
-  T* dkf = carver.take<T>(chunk * F);                                    // [chunk][F]
-  T* dqf = carver.take<T>(chunk * F);                                    // [chunk][F]
-  T* seen = carver.take<T>(width);  // [width]: what reads the state before the chunk, for the decay
-  T* kept = carver.take<T>(width);  // [width]: what the state after the chunk holds, for the decay
-  T* sum = carver.take<T>(width);   // [width]
+  Index channels = shared.s.channels ? F : 0;
+  T* pairs = carver.take<T>(chunk * larger(width, channels));  // [chunk][width]: P dP, for the decay; or [chunk][F]
+  T* du = carver.take<T>(chunk * Dv);                          // [chunk][Dv]
+  T* dkf = carver.take<T>(chunk * F);                          // [chunk][F]
+  T* dqf = carver.take<T>(chunk * F);                          // [chunk][F]
+  Index rows = larger(width, chunk* channels);
+  T* seen = carver.take<T>(rows);  // [width] or [chunk][F]: what reads the state before the chunk, for the decay
+  T* kept = carver.take<T>(rows);  // likewise: what the state after the chunk holds, for the decay
+  T* sum = carver.take<T>(larger(width, channels));
   std::size_t bytes = carver.used();
 
   LinearAttentionBackwardScratch(void* base, const LinearAttentionSizes& sizes)
@@ -53,7 +55,7 @@ struct LinearAttentionBackwardScratch {
 
 /// to [Dv][F, up to whole vectors] = S [F][Dv] turned.
 template <class T>
-inline void turn_state(const T* from, Index features, Index v_head_dim, T* to) {
+[[gnu::noinline]] void turn_state(const T* from, Index features, Index v_head_dim, T* to) {
   pack_transposed<T>(from, v_head_dim, features, v_head_dim, T{1}, to, round_up(features, Simd<T>::kLanes));
 }
 
@@ -83,7 +85,8 @@ inline void take_gradient(const LinearAttentionGradient<T>& t, const LinearAtten
 
 /// dlocal += into qf g^T, for one head, after the chunk's decay of it. g and dn are decayed in place.
 template <class T>
-inline void add_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index count) {
+[[gnu::noinline]] void add_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
+                                   Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   const Index F = f.features.count, Dv = f.v_head_dim;
   if (f.log_decay != nullptr) {
@@ -105,8 +108,8 @@ inline void queries_of_state(const LinearAttentionSegment<T>& f, const LinearAtt
 
 /// dkf = dS u[j] + dz and du = dS^T kf[j], not decayed yet.
 template <class T>
-inline void keys_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w, const T* dstate,
-                          const ChunkValues<T>& values, Index count) {
+[[gnu::noinline]] void keys_of_state(const LinearAttentionSegment<T>& f, const LinearAttentionBackwardScratch<T>& w,
+                                     const T* dstate, const ChunkValues<T>& values, Index count) {
   constexpr T one = 1;
   const Index F = f.features.count, Dv = f.v_head_dim, stride = round_up(F, Simd<T>::kLanes);
   rows_times<Store::kSet>(w.shared.kf, F, F, dstate, Dv, w.du, Dv, count, Dv, &w.shared.ahead);
@@ -115,8 +118,8 @@ inline void keys_of_state(const LinearAttentionSegment<T>& f, const LinearAttent
 }
 
 template <class T>
-inline void write_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index head,
-                          Index begin, Index count) {
+[[gnu::noinline]] void write_queries(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
+                                     Index head, Index begin, Index count) {
   if (t.dq == nullptr) return;
   const LinearAttentionSegment<T>& f = t.forward;
   feature_rows_backward(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count,
@@ -126,8 +129,8 @@ inline void write_queries(const LinearAttentionGradient<T>& t, const LinearAtten
 
 /// kf must be phi(k) as it was, without decay.
 template <class T>
-inline void write_keys(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
-                       Index count) {
+[[gnu::noinline]] void write_keys(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
+                                  Index count) {
   const LinearAttentionSegment<T>& f = t.forward;
   if (t.dk != nullptr) {
     feature_rows_backward(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, w.shared.kf, w.dkf,
@@ -146,7 +149,7 @@ inline void write_keys(const LinearAttentionGradient<T>& t, const LinearAttentio
 
 /// to[r] += a[r, :].b[r, :]
 template <class T>
-inline void add_row_dots(const T* a, const T* b, Index count, Index width, T* to) {
+[[gnu::noinline]] void add_row_dots(const T* a, const T* b, Index count, Index width, T* to) {
   for (Index r = 0; r < count; ++r) to[r] += dot_rows(a + r * width, b + r * width, width);
 }
 

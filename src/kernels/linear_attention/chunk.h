@@ -57,6 +57,13 @@ struct LinearAttentionScratch {
   T* keys = carver.take<T>(s.delta ? s.chunk * width : 0);
   T* u = carver.take<T>(s.delta ? s.chunk * Dv : 0);
   T* residual = carver.take<T>(s.delta ? s.chunk * Dv : 0);
+  // A decay per channel: [chunk][F] each token's decay, that from the chunk's start to after it, that from after it to the
+  // chunk's end, and rows times one of these.
+  Index channel_count = s.channels ? s.chunk * F : 0;
+  T* gates = carver.take<T>(channel_count);
+  T* intos = carver.take<T>(channel_count);
+  T* afters = carver.take<T>(channel_count);
+  T* decayed = carver.take<T>(channel_count);
   std::size_t bytes = carver.used();
   mutable Ahead ahead{};  // rows of the next chunk, fetched between blocks of the products with the state
 
@@ -85,7 +92,7 @@ inline void fetch_rows(const LinearAttentionScratch<T>& w, Index products, Index
 
 template <class T>
 LinearAttentionSizes sizes_of(const LinearAttentionSegment<T>& t) {
-  return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta != nullptr};
+  return {t.features.head_dim, t.features.count, t.v_head_dim, t.chunk, t.beta != nullptr, t.channels};
 }
 template <class T>
 Index state_count(const LinearAttentionSegment<T>& t) {
@@ -141,7 +148,7 @@ inline void decay_rows(const LinearAttentionSegment<T>& t, const T* factor, T* r
 
 /// state = left * base + local
 template <class T>
-inline void join_state(const T* base, const T* local, T left, Index count, T* state) {
+[[gnu::noinline]] void join_state(const T* base, const T* local, T left, Index count, T* state) {
   for_vectors<T>(count, [&](Index e, int lanes) {
     store_lanes(state + e, fma(splat<T>(left), load_lanes(base + e, lanes), load_lanes(local + e, lanes)), lanes);
   });
@@ -228,8 +235,8 @@ inline bool rows_finite(const T* rows, Index stride, Index count, Index width) {
 
 /// c[i, :] += sum over j <= i of tile[j, i] * b[j, :]
 template <class T>
-inline void add_earlier(const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row, Index columns,
-                        Index step) {
+[[gnu::noinline]] void add_earlier(const T* tile, Index width, Index count, const T* b, Index b_row, T* c, Index c_row,
+                                   Index columns, Index step) {
   for (Index i = 0; i < count; i += step) {
     const Index rows = smaller(step, count - i);
     product<T, Store::kAdd>({.a = tile + i,
@@ -263,8 +270,8 @@ inline void add_later(const T* tile, Index width, Index count, const T* b, Index
 
 /// c[r, :] (op) sum_d a[r, d] * b[d, :]
 template <Store kStore, class T>
-inline void rows_times(const T* a, Index a_row, Index depth, const T* b, Index b_row, T* c, Index c_row, Index rows,
-                       Index columns, Ahead* ahead = nullptr) {
+[[gnu::noinline]] void rows_times(const T* a, Index a_row, Index depth, const T* b, Index b_row, T* c, Index c_row, Index rows,
+                                  Index columns, Ahead* ahead = nullptr) {
   product<T, kStore>(
       {.a = a, .a_row = a_row, .a_depth = 1, .b = b, .b_row = b_row, .c = c, .c_row = c_row, .depth = depth, .ahead = ahead},
       rows, columns);
@@ -272,8 +279,8 @@ inline void rows_times(const T* a, Index a_row, Index depth, const T* b, Index b
 
 /// to[d, :] += sum_r x[r, d] * y[r, :], a sum of outer products of rows: what keys and values add to a state.
 template <class T>
-inline void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row, Index count, T* to, Index columns,
-                      Ahead* ahead = nullptr) {
+[[gnu::noinline]] void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_row, Index count, T* to,
+                                 Index columns, Ahead* ahead = nullptr) {
   product<T, Store::kAdd>(
       {.a = x, .a_row = 1, .a_depth = x_row, .b = y, .b_row = y_row, .c = to, .c_row = columns, .depth = count, .ahead = ahead},
       width, columns);
@@ -281,7 +288,8 @@ inline void add_outer(const T* x, Index x_row, Index width, const T* y, Index y_
 
 /// to[:] += sum_r factor[r * stride] * rows[r, :]; a stride of 0 repeats.
 template <class T>
-inline void add_weighted_rows(const T* factor, Index stride, const T* rows, Index row_stride, Index count, T* to, Index width) {
+[[gnu::noinline]] void add_weighted_rows(const T* factor, Index stride, const T* rows, Index row_stride, Index count, T* to,
+                                         Index width) {
   product<T, Store::kAdd>(
       {.a = factor, .a_row = 0, .a_depth = stride, .b = rows, .b_row = row_stride, .c = to, .c_row = 0, .depth = count}, 1,
       width);

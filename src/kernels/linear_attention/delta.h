@@ -11,7 +11,7 @@ namespace {
 
 /// to[:] += factor * from[:]
 template <class T>
-inline void add_row(T factor, const T* from, T* to, Index width) {
+[[gnu::noinline]] void add_row(T factor, const T* from, T* to, Index width) {
   for_vectors<T>(width, [&](Index e, int lanes) {
     store_lanes(to + e, fma(splat<T>(factor), load_lanes(from + e, lanes), load_lanes(to + e, lanes)), lanes);
   });
@@ -19,23 +19,14 @@ inline void add_row(T factor, const T* from, T* to, Index width) {
 
 /// to[:] = factor * from[:]
 template <class T>
-inline void set_row(T factor, const T* from, T* to, Index width) {
+[[gnu::noinline]] void set_row(T factor, const T* from, T* to, Index width) {
   for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(to + e, load_lanes(from + e, lanes) * factor, lanes); });
 }
 
-/// Fills keys, residual (w above) and u from kf and the state before the chunk. q_panel is used.
+/// From residual, as far as it does not depend on the chunk's own u, and keys: residual (w above) and u.
 template <class T>
-inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin,
-                        Index count) {
-  const Index F = t.features.count, Dv = t.v_head_dim;
-  pack_transposed<T>(w.kf, F, count, F, T{1}, w.q_panel, w.width);
-  triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.keys);
-  mask_triangle<Triangle::kNegated>(t, w, count, w.keys);
-  rows_times<Store::kSet>(w.kf, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
-  for (Index i = 0; i < count; ++i) {
-    scale_row(w.residual + i * Dv, Dv, t.log_decay == nullptr ? T{-1} : -w.into[i]);
-    add_row(T{1}, t.v + (begin + i) * t.v_stride, w.residual + i * Dv, Dv);
-  }
+inline void substitute(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
+  const Index Dv = t.v_head_dim;
   for (Index i0 = 0; i0 < count; i0 += kRows) {
     const Index rows = smaller<Index>(kRows, count - i0);
     product<T, Store::kAdd>({.a = w.keys + i0,
@@ -53,6 +44,22 @@ inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentio
       set_row(t.beta[(begin + i) * t.beta_stride], residual, w.u + i * Dv, Dv);
     }
   }
+}
+
+/// Fills keys, residual (w above) and u from kf and the state before the chunk. q_panel is used.
+template <class T>
+inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index begin,
+                        Index count) {
+  const Index F = t.features.count, Dv = t.v_head_dim;
+  pack_transposed<T>(w.kf, F, count, F, T{1}, w.q_panel, w.width);
+  triangle_scores(w.kf, F, w.q_panel, w.width, F, count, w.keys);
+  mask_triangle<Triangle::kNegated>(t, w, count, w.keys);
+  rows_times<Store::kSet>(w.kf, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
+  for (Index i = 0; i < count; ++i) {
+    scale_row(w.residual + i * Dv, Dv, t.log_decay == nullptr ? T{-1} : -w.into[i]);
+    add_row(T{1}, t.v + (begin + i) * t.v_stride, w.residual + i * Dv, Dv);
+  }
+  substitute(t, w, begin, count);
 }
 
 /// From du [count][Dv], the gradient of u, to that of v, in place; dw, the gradient of the residual w, is the same. dbeta[i]

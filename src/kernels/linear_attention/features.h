@@ -34,7 +34,7 @@ inline typename Simd<T>::V exp_of(typename Simd<T>::V x) {
 /// few enough bits to be exact (Cody and Waite 1980), so that r is what rounding leaves of it at |r| < 1/2. Where x is not
 /// finite, low is anything.
 template <class T>
-inline typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V low) {
+[[gnu::noinline]] typename Simd<T>::V exp_of_sum(typename Simd<T>::V x, typename Simd<T>::V low) {
   using V = typename Simd<T>::V;
   constexpr bool is_float = sizeof(T) == 4;
   constexpr T upper = static_cast<T>(is_float ? 0x1.63p-1 : 0x1.62e42fee00000p-1);  // 9 and 32 bits of ln 2
@@ -104,7 +104,7 @@ inline T dot_rows(const T* a, const T* b, Index width) {
 
 /// row[d] *= factor
 template <class T>
-inline void scale_row(T* row, Index width, T factor) {
+[[gnu::noinline]] void scale_row(T* row, Index width, T factor) {
   for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(row + e, load_lanes(row + e, lanes) * factor, lanes); });
 }
 

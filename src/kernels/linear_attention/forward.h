@@ -16,8 +16,8 @@ struct ChunkValues {
 };
 
 template <class T>
-inline ChunkValues<T> chunk_values(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state,
-                                   Index begin, Index count) {
+[[gnu::noinline]] ChunkValues<T> chunk_values(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w,
+                                              const T* state, Index begin, Index count) {
   if (t.beta == nullptr) return {t.v + begin * t.v_stride, t.v_stride};
   solve_delta(t, w, state, begin, count);
   return {w.u, t.v_head_dim};
@@ -25,7 +25,7 @@ inline ChunkValues<T> chunk_values(const LinearAttentionSegment<T>& t, const Lin
 
 /// row[i] = n[i] = z.phi(q[i]) + sum_j scores[j, i]; q_panel is decayed already. Without scores count is 0.
 template <class T>
-inline void normalizers(const LinearAttentionScratch<T>& w, const T* z, Index features, Index count) {
+[[gnu::noinline]] void normalizers(const LinearAttentionScratch<T>& w, const T* z, Index features, Index count) {
   constexpr int n = Simd<T>::kLanes;
   rows_times<Store::kSet>(z, 0, features, w.q_panel, w.width, w.row, 0, 1, w.width);
   for (Index i = 0; i < w.width; i += n) {
@@ -36,8 +36,8 @@ inline void normalizers(const LinearAttentionScratch<T>& w, const T* z, Index fe
 }
 
 template <class T>
-inline void normalize_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin,
-                          Index count, T* out) {
+[[gnu::noinline]] void normalize_out(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head,
+                                     Index begin, Index count, T* out) {
   for (Index i = 0; i < count; ++i) {
     T* row = out + i * t.out_stride;
     if (w.row[i] == 0) {
@@ -53,8 +53,8 @@ inline void normalize_out(const LinearAttentionSegment<T>& t, const LinearAttent
 
 /// phi(q) of one head's tokens as rows qf and as q_panel.
 template <class T>
-inline void take_queries(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head, Index begin,
-                         Index count) {
+[[gnu::noinline]] void take_queries(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index head,
+                                    Index begin, Index count) {
   const LinearAttentionFeatures<T>& f = t.features;
   feature_rows(f, t.q + head * t.q_head_stride + begin * t.q_stride, t.q_stride, count, f.query_scale, w.qf);
   pack_transposed<T>(w.qf, f.count, count, f.count, T{1}, w.q_panel, w.width);
@@ -62,7 +62,7 @@ inline void take_queries(const LinearAttentionSegment<T>& t, const LinearAttenti
 
 /// q_panel[:, i] *= into[i]: queries as they meet the state before the chunk.
 template <class T>
-inline void decay_panel(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
+[[gnu::noinline]] void decay_panel(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
   if (t.log_decay == nullptr) return;
   constexpr int n = Simd<T>::kLanes;
   for (Index i = 0; i < count; i += n) {
@@ -76,8 +76,8 @@ inline void decay_panel(const LinearAttentionSegment<T>& t, const LinearAttentio
 
 /// out[i, :] = sum_d q_panel[d, i] * state[d, :]
 template <class T>
-inline void out_of_state(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state, Index count,
-                         T* out) {
+[[gnu::noinline]] void out_of_state(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* state,
+                                    Index count, T* out) {
   product<T, Store::kSet>({.a = w.q_panel,
                            .a_row = 1,
                            .a_depth = w.width,

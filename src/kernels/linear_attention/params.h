@@ -11,6 +11,9 @@
 
 namespace qkv {
 
+/// Tokens of a chunk with a decay per channel: its pairs are formed one by one, a decay for each of them and each channel.
+constexpr Index kLinearChannelChunk = 16;
+
 enum LinearMap : int { kLinearIdentity, kLinearRelu, kLinearEluPlusOne, kLinearSoftmax, kLinearUnit };
 
 /// phi. For kLinearSoftmax: phi(x)[r] = exp(rows[r].x - half_norm |x|^2 - log_root), rows times sqrt(scale) already.
@@ -35,9 +38,10 @@ struct LinearAttentionSegment {
   Index group_size, v_head_dim, begin, end, chunk;
   const T *log_decay, *beta;  // or null
   Index decay_stride, beta_stride;
+  bool channels;  // log_decay is [T, F], the decay of each channel of phi(k); chunk is at most kLinearChannelChunk
   bool normalized;
   const T* base;  // the state before the segment
-  T* local;       // what the segment adds to it, then one number: the decay of base over the segment
+  T* local;  // what the segment adds to it, then one number: the decay of base over the segment. Channels: the state after it
 };
 
 /// One token: `token` has begin 0 and end 1, no base and no local; before and after [F][Dv] may be the same memory.
@@ -57,16 +61,17 @@ struct LinearAttentionGradient {
   Index dout_head_stride, dout_stride;
   T *dq, *dk, *dv;  // [group][T, D], [T, D], [T, Dv]
   Index dq_head_stride, dq_stride, dk_stride, dv_stride;
-  T *dlog_decay, *dbeta;  // [T]: set, not added to
-  bool accumulate_qk;     // dq, dk are added to
-  bool accumulate_v;      // dv is
-  const T* dbase;         // gradient of the state after the segment
-  T* dlocal;              // what the segment adds to it, then the same decay, as in local
+  T *dlog_decay, *dbeta;  // [T], dlog_decay with channels [T, F]: set, not added to
+  Index dlog_decay_stride;
+  bool accumulate_qk;  // dq, dk are added to
+  bool accumulate_v;   // dv is
+  const T* dbase;      // gradient of the state after the segment
+  T* dlocal;           // what the segment adds to it, then the same decay, as in local. Channels: that of the state before it
 };
 
 struct LinearAttentionSizes {
   Index head_dim, features, v_head_dim, chunk;
-  bool delta;
+  bool delta, channels;
 };
 
 template <class T>
@@ -76,7 +81,7 @@ struct LinearAttentionKernels {
   std::size_t (*forward_scratch_bytes)(const LinearAttentionSizes&);
   std::size_t (*backward_scratch_bytes)(const LinearAttentionSizes&);
   void (*forward)(const LinearAttentionSegment<T>&, void* scratch);            // causal, or the state alone
-  void (*step)(const LinearAttentionStep<T>&, void* scratch);                  // scratch: F (1 + group size) numbers
+  void (*step)(const LinearAttentionStep<T>&, void* scratch);                  // scratch: F (3 + group size) numbers
   void (*read_state)(const LinearAttentionSegment<T>&, void* scratch);         // out of base alone, for queries [begin, end)
   void (*backward)(const LinearAttentionGradient<T>&, void* scratch);          // causal, or dlocal alone
   void (*backward_queries)(const LinearAttentionGradient<T>&, void* scratch);  // dq from base alone

@@ -1,0 +1,184 @@
+// Backward linear attention with a decay for each channel, chunks from last to first. With P of channels.h, D[j,i] =
+// g[i].u[j] its gradient, and with the delta rule E[j,i] = -u[j].dw[i],
+//   dqf[i] = into[i] (S g[i])              + sum_{j <= i} D[j,i] decay(j,i) kf[j]
+//   dkf[j] = after[j] (dS u[j])            + sum_{i >= j} D[j,i] decay(j,i) qf[i]
+//          - into[j] (S dw[j])             + sum_{i > j} E[j,i] decay(j,i) kf[i] + sum_{i < j} E[i,j] decay(i,j) kf[i]
+//   dS'    = whole dS + sum_i (into[i] qf[i]) g[i]^T - sum_i (into[i] kf[i]) dw[i]^T
+// and dlog_decay[t] sums all of it that crosses from before token t to t or beyond, channel by channel. (sum_{i >= t} of
+// qf dqf - kf dkf is the same number, and loses it in rounding where the decay is strong.)
+#pragma once
+
+#include "kernels/linear_attention/backward.h"
+#include "kernels/linear_attention/channels.h"
+
+namespace qkv {
+namespace {
+
+/// What the pairs of a tile, d[j, i] decay(j, i) with j < i (and j == i with `diagonal`), give to x[i] and kf[j]: dx += d decay
+/// kf, dkf += d decay x. crossed[t] (if not null) += their products over j < t <= i.
+template <class T>
+[[gnu::noinline]] void pairs_backward(const LinearAttentionScratch<T>& w, const T* tile, bool diagonal, const T* x, Index count,
+                                      T* dx, T* dkf, T* crossed) {
+  using V = typename Simd<T>::V;
+  const Index F = w.F;
+  for_vectors<T>(F, [&](Index e, int lanes) {
+    const auto at = [&](const T* rows, Index i) { return load_lanes(rows + i * F + e, lanes); };
+    const auto add = [&](T* rows, Index i, V value) { store_lanes(rows + i * F + e, at(rows, i) + value, lanes); };
+    V seen[kLinearChannelChunk];  // what token i and later ones see of token j, as it is at i
+    for (Index j = 0; j < count; ++j) {
+      const T* d = tile + j * w.width;
+      V later{}, key = at(w.kf, j);
+      for (Index i = count - 1; i > j; --i) {
+        seen[i] = fma(splat<T>(d[i]), at(x, i), later);
+        later = seen[i] * at(w.gates, i);
+      }
+      if (diagonal) {
+        later = fma(splat<T>(d[j]), at(x, j), later);
+        add(dx, j, splat<T>(d[j]) * key);
+      }
+      add(dkf, j, later);
+      for (Index i = j + 1; i < count; ++i) {
+        key *= at(w.gates, i);
+        add(dx, i, splat<T>(d[i]) * key);
+        if (crossed != nullptr) add(crossed, i, key * seen[i]);
+      }
+    }
+  });
+}
+
+/// to[n] += x[n] * y[n]
+template <class T>
+[[gnu::noinline]] void add_products(const T* x, const T* y, Index count, T* to) {
+  for_vectors<T>(count, [&](Index e, int lanes) {
+    store_lanes(to + e, fma(load_lanes(x + e, lanes), load_lanes(y + e, lanes), load_lanes(to + e, lanes)), lanes);
+  });
+}
+
+/// Scores and their gradients of one head, and what follows from them within the chunk.
+template <class T>
+inline void channel_head_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
+                                  const ChunkValues<T>& values, T* crossed, Index head, Index begin, Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index F = w.F, Dv = w.Dv;
+  feature_rows(f.features, f.q + head * f.q_head_stride + begin * f.q_stride, f.q_stride, count, f.features.query_scale, c.qf);
+  take_gradient(t, w, head, begin, count);
+  pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
+  pair_scores(c, c.qf, true, T{1}, count, c.scores);
+  triangle_scores(values.rows, values.stride, w.g_panel, c.width, Dv, count, w.dscores);
+  add_later(c.scores, c.width, count, w.g, Dv, w.du, Dv, Dv, triangle_step<T>(rows_finite(w.g, Dv, count, Dv)));
+  queries_of_state(f, w, static_cast<const T*>(nullptr), count);
+  multiply_rows(w.dqf, c.intos, count * F, w.dqf);
+  if (crossed != nullptr) add_products(c.qf, w.dqf, count * F, w.seen);
+  pairs_backward(c, w.dscores, true, c.qf, count, w.dqf, w.dkf, crossed);
+  multiply_rows(c.qf, c.intos, count * F, c.decayed);
+  add_outer(c.decayed, F, F, w.g, Dv, count, t.dlocal, Dv, &c.ahead);
+  write_queries(t, w, head, begin, count);
+}
+
+/// From du to the gradient of v (in du), and the gradients of keys, state, beta and decay through u.
+template <class T>
+inline void channel_delta_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, T* crossed,
+                                   Index begin, Index count) {
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index F = w.F, Dv = w.Dv, stride = round_up(F, Simd<T>::kLanes);
+  solve_delta_backward(t.forward, c, begin, count, w.du, t.dbeta == nullptr ? nullptr : t.dbeta + begin);
+  for (Index i = 0; i < count; ++i) set_row(T{-1}, w.du + i * Dv, w.g + i * Dv, Dv);
+  pack_transposed<T>(w.g, Dv, count, Dv, T{1}, w.g_panel, c.width);
+  triangle_scores(c.u, Dv, w.g_panel, c.width, Dv, count, w.dscores);
+  pairs_backward(c, w.dscores, false, c.kf, count, w.dkf, w.dkf, crossed);
+  rows_times<Store::kSet>(w.g, Dv, Dv, w.state_turned, stride, w.dqf, F, count, F, &c.ahead);
+  multiply_rows(w.dqf, c.intos, count * F, w.dqf);
+  if (crossed != nullptr) add_products(c.kf, w.dqf, count * F, w.seen);
+  add_row(T{1}, w.dqf, w.dkf, count * F);
+  multiply_rows(c.kf, c.intos, count * F, c.decayed);
+  add_outer(c.decayed, F, F, w.g, Dv, count, t.dlocal, Dv, &c.ahead);
+}
+
+/// dlog_decay[t] = crossed[t] + sum_{i >= t} seen[i] + sum_{j < t} kept[j] + through, as decay_gradient in backward.h.
+template <class T>
+inline void channel_decay_gradient(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w, Index begin,
+                                   Index count) {
+  using V = typename Simd<T>::V;
+  for_vectors<T>(w.F, [&](Index e, int lanes) {
+    const auto at = [&](const T* rows, Index i) { return load_lanes(rows + i * w.F + e, lanes); };
+    V seen{}, kept = load_lanes(w.sum + e, lanes);
+    for (Index i = count - 1; i >= 0; --i) {
+      seen += at(w.seen, i);
+      store_lanes(w.pairs + i * w.F + e, at(w.pairs, i) + seen, lanes);
+    }
+    for (Index j = 0; j < count; ++j) {
+      store_lanes(t.dlog_decay + (begin + j) * t.dlog_decay_stride + e, at(w.pairs, j) + kept, lanes);
+      kept += at(w.kept, j);
+    }
+  });
+}
+
+/// The gradients of one chunk; `state` is that before it; dlocal, the gradient of the state after it, becomes that of `state`.
+template <class T>
+inline void channel_chunk_backward(const LinearAttentionGradient<T>& t, const LinearAttentionBackwardScratch<T>& w,
+                                   const T* state, Index begin, Index count) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index F = w.F, Dv = w.Dv;
+  channel_decays(f, c, begin, count);
+  feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
+  const ChunkValues<T> values =
+      f.beta == nullptr ? ChunkValues<T>{f.v + begin * f.v_stride, f.v_stride} : ChunkValues<T>{c.u, Dv};
+  turn_state(state, F, Dv, w.state_turned);
+  turn_state(t.dlocal, F, Dv, w.dstate_turned);
+  multiply_rows(c.kf, c.afters, count * F, c.decayed);
+  rows_times<Store::kSet>(c.decayed, F, F, t.dlocal, Dv, w.du, Dv, count, Dv, &c.ahead);
+  rows_times<Store::kSet>(values.rows, values.stride, Dv, w.dstate_turned, round_up(F, Simd<T>::kLanes), w.dkf, F, count, F,
+                          &c.ahead);
+  multiply_rows(w.dkf, c.afters, count * F, w.dkf);
+  T* const crossed = t.dlog_decay == nullptr ? nullptr : w.pairs;
+  if (crossed != nullptr) {
+    const T* whole = c.intos + (count - 1) * F;
+    for (Index e = 0; e < count * F; ++e) w.seen[e] = crossed[e] = 0;
+    multiply_rows(c.kf, w.dkf, count * F, w.kept);
+    for (Index d = 0; d < F; ++d) w.sum[d] = whole[d] * dot_rows(state + d * Dv, t.dlocal + d * Dv, Dv);
+  }
+  decay_state(c, count, t.dlocal);
+  for (Index head = 0; head < f.group_size; ++head) channel_head_backward(t, w, values, crossed, head, begin, count);
+  if (f.beta != nullptr) channel_delta_backward(t, w, crossed, begin, count);
+  if (crossed != nullptr) channel_decay_gradient(t, w, begin, count);
+  write_keys(t, w, begin, count);
+}
+
+/// states[c] = the state before chunk c of the segment; with the delta rule solved[c] = its system, solved.
+template <class T>
+inline void keep_channel_states(const LinearAttentionSegment<T>& f, LinearAttentionBackwardScratch<T>& w) {
+  const LinearAttentionScratch<T>& c = w.shared;
+  const Index states = w.F * w.Dv;
+  T* state = w.states;
+  set_row(T{1}, f.base, state, states);
+  for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += w.count) {
+    const Index count = smaller(f.chunk, f.end - begin);
+    const bool last = begin + count == f.end;
+    if (last && f.beta == nullptr) break;
+    w.use_chunk((begin - f.begin) / f.chunk);
+    channel_decays(f, c, begin, count);
+    feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
+    const ChunkValues<T> values = channel_values(f, c, state, begin, count);
+    if (last) break;
+    set_row(T{1}, state, state + w.count, states);
+    next_state(c, values, count, state + w.count);
+  }
+}
+
+template <class T>
+void channels_backward(const LinearAttentionGradient<T>& t, void* scratch) {
+  const LinearAttentionSegment<T>& f = t.forward;
+  LinearAttentionBackwardScratch<T> w(scratch, sizes_of(f));
+  keep_channel_states(f, w);
+  set_row(T{1}, t.dbase, t.dlocal, w.F * w.Dv);
+  for (Index chunk = (f.end - f.begin + f.chunk - 1) / f.chunk - 1; chunk >= 0; --chunk) {
+    const Index begin = f.begin + chunk * f.chunk;
+    w.use_chunk(chunk);
+    channel_chunk_backward(t, w, w.states + chunk * w.count, begin, smaller(f.chunk, f.end - begin));
+  }
+}
+
+}  // namespace
+}  // namespace qkv
