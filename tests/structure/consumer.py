@@ -28,7 +28,7 @@ def run(*command, **options):
 
 def build_shared_core(arguments, options, tree):
     """Configures and builds the core alone as a shared library."""
-    off = [f"-DQKV_BUILD_{part}=OFF" for part in ("NN", "IO", "VIEW", "CLI", "TESTS", "EXAMPLES")]
+    off = [f"-DQKV_BUILD_{part}=OFF" for part in ("NN", "IO", "VIEW", "DIST", "CLI", "TESTS", "EXAMPLES")]
     run(arguments.cmake, "-S", arguments.source, "-B", tree, "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON", *off, *options)
     run(arguments.cmake, "--build", tree)
 

@@ -2,7 +2,7 @@
 
 import tree
 
-# A module is a folder. `public` is include/qkv/*.h; nn, io, lm, view stand for src/<name> and include/qkv/<name> together.
+# A module is a folder. `public` is include/qkv/*.h; nn, io, lm, view, dist stand for src/<name> and include/qkv/<name> together.
 ALLOWED = {
     "public": {"public"},
     "simd": {"simd"},
@@ -13,10 +13,11 @@ ALLOWED = {
     "reference": {"reference", "public"},
     "judge": {"judge", "public"},
     "nn": {"nn", "dispatch", "kernels", "core", "public"},
+    "dist": {"dist", "attention", "dispatch", "kernels", "core", "public"},
     "io": {"io", "core", "public"},
     "view": {"view", "core", "public"},
     "lm": {"lm", "nn", "io", "core", "public"},
-    "examples": {"examples", "public", "nn", "io", "view", "lm"},
+    "examples": {"examples", "public", "nn", "io", "view", "lm", "dist"},
 }
 # Single headers that a module may take from another beyond the table.
 # Kernels speak the 16-bit storage types: plain structures, of which they read the bits and call no member.

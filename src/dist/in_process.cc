@@ -1,0 +1,179 @@
+// One queue of whole messages per ordered pair of ranks. A sender's own poll copies its bytes into the queue, a receiver's own poll
+// copies them out: no thread ever touches another's memory, so a rank that ends early leaves nothing dangling.
+#include "qkv/dist/in_process.h"
+
+#include <atomic>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "core/check.h"
+
+namespace qkv::inline v0::dist {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+/// What all ranks share.
+struct Hub {
+  explicit Hub(int ranks)
+      : size(ranks),
+        queues(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)),
+        left(static_cast<std::size_t>(ranks)) {}
+  std::deque<Bytes>& queue(int from, int to) { return queues[static_cast<std::size_t>(from * size + to)]; }
+
+  const int size;
+  std::mutex mutex;
+  std::vector<std::deque<Bytes>> queues;
+  std::vector<std::optional<std::string>> left;  // by rank: why it left, empty when it was done
+};
+
+class Line final : public Transport {
+ public:
+  Line(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return hub_.size; }
+  Ticket send(int to, std::span<const std::byte> bytes) override {
+    require_rank("Transport::send", to);
+    sends_.push_back({next_, to, bytes});
+    open_.insert(next_);
+    return {next_++};
+  }
+  Ticket receive(int from, std::span<std::byte> bytes) override {
+    require_rank("Transport::receive", from);
+    receives_.push_back({next_, from, bytes});
+    open_.insert(next_);
+    return {next_++};
+  }
+  bool poll(Ticket ticket) override {
+    check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll", "the ticket must be of this transport: got ",
+                       ticket.id);
+    if (!error_.empty()) throw TransportError(error_);
+    move_on();
+    return !open_.contains(ticket.id);
+  }
+
+ private:
+  struct Send {
+    Index id;
+    int to;
+    std::span<const std::byte> bytes;
+  };
+  struct Receive {
+    Index id;
+    int from;
+    std::span<std::byte> bytes;
+  };
+
+  void require_rank(const char* function, int rank) const {
+    if (!error_.empty()) throw TransportError(error_);
+    check<OptionError>(rank >= 0 && rank < size(), function, "the rank must be in [0, size): got ", rank, ", size ", size());
+  }
+
+  void move_on() {
+    const std::lock_guard lock(hub_.mutex);
+    for (const Send& one : sends_) {
+      hub_.queue(rank_, one.to).emplace_back(one.bytes.begin(), one.bytes.end());
+      open_.erase(one.id);
+    }
+    sends_.clear();
+    std::vector<Receive> waiting;
+    std::unordered_set<int> blocked;  // a rank whose earlier message has not come keeps the later receives waiting
+    for (const Receive& one : receives_) {
+      auto& queue = hub_.queue(one.from, rank_);
+      if (queue.empty() || blocked.contains(one.from)) {
+        if (queue.empty() && hub_.left[static_cast<std::size_t>(one.from)]) break_off(one.from);
+        blocked.insert(one.from);
+        waiting.push_back(one);
+        continue;
+      }
+      const Bytes message = std::move(queue.front());
+      queue.pop_front();
+      if (message.size() != one.bytes.size()) {
+        error_ = "[Transport::receive] a message must have the length of its receive: rank " + std::to_string(one.from) +
+                 " sent " + std::to_string(message.size()) + " bytes, rank " + std::to_string(rank_) + " expects " +
+                 std::to_string(one.bytes.size());
+        throw TransportError(error_);
+      }
+      if (!message.empty()) std::memcpy(one.bytes.data(), message.data(), message.size());
+      open_.erase(one.id);
+    }
+    receives_ = std::move(waiting);
+  }
+
+  [[noreturn]] void break_off(int peer) {
+    const std::string& reason = *hub_.left[static_cast<std::size_t>(peer)];
+    error_ = "[Transport::poll] every rank must be there until the last message: rank " + std::to_string(peer) +
+             (reason.empty() ? " has returned and sent nothing more" : " has ended: " + reason);
+    throw TransportError(error_);
+  }
+
+  Hub& hub_;
+  const int rank_;
+  Index next_ = 0;
+  std::vector<Send> sends_;
+  std::vector<Receive> receives_;
+  std::unordered_set<Index> open_;
+  std::string error_;
+};
+
+}  // namespace
+
+struct InProcess::Impl {
+  explicit Impl(int ranks) : hub(ranks) {
+    for (int rank = 0; rank < ranks; ++rank) lines.push_back(std::make_unique<Line>(hub, rank));
+  }
+  Hub hub;
+  std::vector<std::unique_ptr<Line>> lines;
+};
+
+InProcess::InProcess(int ranks) {
+  check<OptionError>(ranks >= 1, "InProcess", "the number of ranks must be at least 1: got ", ranks);
+  impl_ = std::make_unique<Impl>(ranks);
+}
+InProcess::~InProcess() = default;
+
+int InProcess::size() const { return impl_->hub.size; }
+
+Transport& InProcess::rank(int rank) {
+  check<OptionError>(rank >= 0 && rank < size(), "InProcess::rank", "the rank must be in [0, size): got ", rank);
+  return *impl_->lines[static_cast<std::size_t>(rank)];
+}
+
+void InProcess::leave(int rank, const std::string& reason) {
+  const std::lock_guard lock(impl_->hub.mutex);
+  impl_->hub.left.at(static_cast<std::size_t>(rank)) = reason;
+}
+
+void run_in_process(int ranks, const std::function<void(Transport&)>& body) {
+  InProcess lines(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto run = [&](int rank) {
+    std::string reason;
+    try {
+      body(lines.rank(rank));
+    } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception();
+      reason = error.what();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception();
+      reason = "an exception";
+    }
+    lines.leave(rank, reason);
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 1; rank < ranks; ++rank) threads.emplace_back(run, rank);
+  run(0);
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace qkv::inline v0::dist
