@@ -1,0 +1,282 @@
+// The guard's thread owns `control`: it sends signs of life, hears those of the others, and writes one text when a rank is gone. The
+// owner's thread reads a flag.
+#include "qkv/dist/guarded.h"
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/check.h"
+
+namespace qkv::inline v0::dist {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+/// What travels on the control transport.
+struct Sign {
+  enum class Kind : std::uint32_t { kAlive = 1, kDone = 2, kFailed = 3 };
+  Kind kind = Kind::kAlive;
+  std::array<char, 252> text{};  // of kFailed, ends with 0
+};
+static_assert(sizeof(Sign) == 256);
+
+Sign failed_sign(const std::string& text) {
+  Sign sign{Sign::Kind::kFailed, {}};
+  text.copy(sign.text.data(), sign.text.size() - 1);
+  return sign;
+}
+
+/// Another rank, as the guard's thread sees it.
+struct Peer {
+  int rank = 0;
+  Sign in, out;
+  Ticket receiving, sending;
+  bool hears = false, speaks = false;  // whether a receive, a send is under way
+  bool done = false;                   // it has said so: nothing more comes
+  Clock::time_point heard;
+};
+
+void keep_for_ever(std::vector<Peer> peers) {
+  static std::mutex mutex;
+  static std::vector<std::vector<Peer>> kept;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(peers));
+}
+
+}  // namespace
+
+struct Guarded::Impl {
+  Impl(Transport& data_transport, Transport& control_transport, GuardOptions options)
+      : data(data_transport), control(control_transport), timeout(options.timeout) {
+    for (int rank = 0; rank < data.size(); ++rank) {
+      if (rank != data.rank()) peers.emplace_back().rank = rank;
+    }
+  }
+
+  enum class Wish { kWatch, kFinish, kFail };
+
+  void start() {
+    if (!peers.empty()) thread = std::thread([this] { run(); });
+  }
+
+  /// Ends the thread in one way or another; returns when it has ended.
+  void end(Wish how, const std::string& text) {
+    {
+      const std::lock_guard lock(mutex);
+      if (wish == Wish::kWatch) wish = how;
+      reason = text;
+    }
+    changed.notify_all();
+    if (thread.joinable()) thread.join();
+  }
+
+  void require_whole() const {
+    if (broken) throw TransportError(error);
+  }
+
+  /// One call of the data transport. What breaks it is told to the others before the exception frees the bytes of other
+  /// operations.
+  template <class Call>
+  auto guarded(Guarded& owner, const Call& call) {
+    require_whole();
+    try {
+      return call();
+    } catch (const TransportError& problem) {
+      owner.fail(problem.what());
+      throw;
+    }
+  }
+
+  /// The thread. The owner hears of a failure when the thread has told the others and has ended: from then on nobody calls an
+  /// adapter, which could write what still arrives into memory that the owner's exception has freed.
+  void run() {
+    try {
+      watch();
+      if (!error.empty()) tell(error);
+    } catch (const std::exception& problem) {
+      if (error.empty()) error = problem.what();
+    }
+    if (!error.empty()) broken = true;
+  }
+
+  void watch() {
+    const auto start = Clock::now();
+    for (Peer& peer : peers) {
+      peer.heard = start;
+      listen(peer);
+    }
+    auto last = start;
+    auto next_sign = start;
+    while (true) {
+      const Wish now_wished = wished();
+      if (now_wished == Wish::kFail) return tell(reason);
+      const auto now = Clock::now();
+      // A process that was stopped itself has heard nobody: that is not their fault.
+      if (now - last > timeout / 2) {
+        for (Peer& peer : peers) peer.heard = now;
+      }
+      last = now;
+      const bool due = now >= next_sign;
+      if (due) next_sign = now + std::chrono::duration_cast<Clock::duration>(timeout / 8);
+      bool all_done = now_wished == Wish::kFinish;
+      for (Peer& peer : peers) {
+        hear(peer, now);
+        speak(peer, due, now_wished);
+        all_done = all_done && peer.done && finished_speaking(peer);
+      }
+      if (all_done) return;
+      if (!error.empty()) return;
+      sleep(now_wished);
+    }
+  }
+
+  Wish wished() {
+    const std::lock_guard lock(mutex);
+    return wish;
+  }
+
+  void sleep(Wish now_wished) {
+    // A wish that comes wakes the thread; signs that come do not, so it looks for them.
+    const Seconds pause = now_wished == Wish::kWatch ? std::min(Seconds(timeout / 32), Seconds(0.02)) : Seconds(0.001);
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, pause, [&] { return wish != now_wished; });
+  }
+
+  void listen(Peer& peer) {
+    peer.receiving = control.receive(peer.rank, std::as_writable_bytes(std::span(&peer.in, 1)));
+    peer.hears = true;
+  }
+
+  void hear(Peer& peer, Clock::time_point now) {
+    while (peer.hears && control.poll(peer.receiving)) {
+      peer.hears = false;
+      peer.heard = now;
+      if (peer.in.kind == Sign::Kind::kFailed) {
+        peer.in.text.back() = 0;
+        error = peer.in.text.data();
+        return;
+      }
+      peer.done = peer.in.kind == Sign::Kind::kDone;
+      if (!peer.done) listen(peer);
+    }
+    if (!peer.done && now - peer.heard > timeout) {
+      const std::string who = "rank " + std::to_string(peer.rank) + " of " + std::to_string(data.size());
+      error = "[Guarded] every rank must give a sign of life within " + number_text(timeout.count()) +
+              " s (--timeout): " + who + " has ended, is stopped, or its connection is cut";
+    }
+  }
+
+  void speak(Peer& peer, bool due, Wish now_wished) {
+    if (peer.speaks && !control.poll(peer.sending)) return;
+    peer.speaks = false;
+    const bool last = now_wished == Wish::kFinish && peer.out.kind != Sign::Kind::kDone;
+    if (last) peer.out.kind = Sign::Kind::kDone;
+    if (!last && (!due || peer.out.kind == Sign::Kind::kDone)) return;
+    send(peer);
+  }
+
+  void send(Peer& peer) {
+    peer.sending = control.send(peer.rank, std::as_bytes(std::span(&peer.out, 1)));
+    peer.speaks = true;
+    if (control.poll(peer.sending)) peer.speaks = false;
+  }
+
+  bool finished_speaking(const Peer& peer) const { return peer.out.kind == Sign::Kind::kDone && !peer.speaks; }
+
+  /// Tells every rank that can be reached within a short time. Who cannot be told hears nothing more, which says the same.
+  void tell(const std::string& text) {
+    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::min(Seconds(timeout / 8), Seconds(0.5)));
+    std::size_t told = 0;
+    std::vector<bool> sent(peers.size(), false);
+    while (told < peers.size() && Clock::now() < until) {
+      told = 0;
+      for (std::size_t i = 0; i < peers.size(); ++i) {
+        Peer& peer = peers[i];
+        if (peer.speaks && control.poll(peer.sending)) peer.speaks = false;
+        if (!peer.speaks && !sent[i]) {
+          peer.out = failed_sign(text);
+          send(peer);
+          sent[i] = true;
+        }
+        told += sent[i] && !peer.speaks ? 1 : 0;
+      }
+      std::this_thread::sleep_for(Seconds(0.001));
+    }
+  }
+
+  Transport& data;
+  Transport& control;
+  const Seconds timeout;
+  std::vector<Peer> peers;
+  std::atomic<bool> broken{false};  // `error` is written before, by the thread, and read after
+  std::mutex mutex;
+  std::condition_variable changed;
+  Wish wish = Wish::kWatch;
+  std::string reason;  // of kFail
+  std::string error;   // why a rank is gone
+  std::thread thread;
+  bool ended = false;
+};
+
+Guarded::Guarded(Transport& data, Transport& control, GuardOptions options) {
+  check<OptionError>(data.rank() == control.rank() && data.size() == control.size(), "Guarded",
+                     "both transports must join the same ranks: got ranks ", data.rank(), " and ", control.rank(), ", sizes ",
+                     data.size(), " and ", control.size());
+  check<OptionError>(options.timeout > 0 && std::isfinite(options.timeout), "Guarded",
+                     "the timeout must be above 0 seconds: got ", options.timeout);
+  impl_ = std::make_unique<Impl>(data, control, options);
+  impl_->start();
+}
+
+Guarded::~Guarded() {
+  fail("it ended before the others");
+  // An adapter may still write what arrives for a receive that nobody waits for: those bytes stay.
+  if (impl_->broken) keep_for_ever(std::move(impl_->peers));
+}
+
+int Guarded::rank() const { return impl_->data.rank(); }
+int Guarded::size() const { return impl_->data.size(); }
+
+Ticket Guarded::send(int to, std::span<const std::byte> bytes) {
+  return impl_->guarded(*this, [&] { return impl_->data.send(to, bytes); });
+}
+
+Ticket Guarded::receive(int from, std::span<std::byte> bytes) {
+  return impl_->guarded(*this, [&] { return impl_->data.receive(from, bytes); });
+}
+
+bool Guarded::poll(Ticket ticket) {
+  return impl_->guarded(*this, [&] { return impl_->data.poll(ticket); });
+}
+
+void Guarded::finish() {
+  if (impl_->ended) return;
+  impl_->require_whole();
+  impl_->end(Impl::Wish::kFinish, {});
+  impl_->ended = true;
+  impl_->require_whole();
+}
+
+void Guarded::fail(const std::string& reason) noexcept {
+  if (impl_->ended) return;
+  impl_->ended = true;
+  try {
+    const std::string text = "[Guarded] every rank must work to the end: rank " + std::to_string(rank()) + " of " +
+                             std::to_string(size()) + " has ended: " + reason;
+    impl_->end(Impl::Wish::kFail, text);
+    if (!impl_->broken) impl_->error = text;
+    impl_->broken = true;
+  } catch (const std::exception&) {
+    // Nobody can be told; the silence says it.
+  }
+}
+
+}  // namespace qkv::inline v0::dist

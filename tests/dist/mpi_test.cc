@@ -1,0 +1,136 @@
+// MPI as a transport. Each test is both sides: started as always it runs itself under mpirun, there it is one of the ranks.
+#include "qkv/dist/mpi.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <vector>
+
+#include "qkv/dist/agree.h"
+#include "qkv/dist/guarded.h"
+
+namespace qkv::dist {
+namespace {
+
+bool is_rank() { return std::getenv("OMPI_COMM_WORLD_RANK") != nullptr; }
+bool has_mpirun() { return std::system("mpirun --version > /dev/null 2>&1") == 0; }
+
+/// Whether the ranks end MPI: mpirun calls it a failure when they do not.
+enum class End { kInOrder, kWithoutClose };
+
+/// Runs the current test as `ranks` ranks. Root and more ranks than processors are fine for a test.
+void run_ranks(int ranks, End end = End::kInOrder) {
+  if (!has_mpirun()) {
+    GTEST_SKIP() << "mpirun is not installed (Debian: openmpi-bin)";
+  }
+  const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string log = (std::filesystem::temp_directory_path() / ("qkv_mpi_test_" + std::to_string(::getpid()))).string();
+  const std::string command = "mpirun --allow-run-as-root --oversubscribe --bind-to none -n " + std::to_string(ranks) + " '" + self +
+                              "' --gtest_filter=" + info->test_suite_name() + "." + info->name() + " > " + log + " 2>&1";
+  const int code = std::system(command.c_str());
+  std::ifstream file(log);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_TRUE(code == 0 || end == End::kWithoutClose) << text;
+  EXPECT_EQ(text.find("FAILED"), std::string::npos) << text;
+  std::size_t passed = 0;
+  for (std::size_t at = 0; (at = text.find("PASSED", at)) != std::string::npos; ++at) ++passed;
+  EXPECT_EQ(passed, static_cast<std::size_t>(ranks)) << text;
+  std::filesystem::remove(log);
+}
+
+template <class T>
+std::span<std::byte> bytes_of(std::vector<T>& values) {
+  return std::as_writable_bytes(std::span(values));
+}
+
+/// Every rank sends every rank messages of several lengths, long ones in pieces.
+void exchange(Transport& transport, const std::vector<std::size_t>& counts) {
+  std::vector<std::vector<std::uint32_t>> out, in;
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    for (const std::size_t count : counts) {
+      out.emplace_back(count);
+      in.emplace_back(count, 0U);
+      std::iota(out.back().begin(), out.back().end(), static_cast<std::uint32_t>(transport.rank() * 100 + peer));
+    }
+  }
+  std::vector<Ticket> tickets;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const int peer = static_cast<int>(i / counts.size());
+    tickets.push_back(transport.receive(peer, bytes_of(in[i])));
+    tickets.push_back(transport.send(peer, bytes_of(out[i])));
+  }
+  wait(transport, tickets);
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    std::vector<std::uint32_t> expected(in[i].size());
+    std::iota(expected.begin(), expected.end(),
+              static_cast<std::uint32_t>(static_cast<int>(i / counts.size()) * 100 + transport.rank()));
+    ASSERT_EQ(in[i], expected) << "message " << i;
+  }
+}
+
+TEST(Mpi, MessagesOfEveryLengthInOrder) {
+  if (!is_rank()) return run_ranks(3);
+  Mpi mpi({.piece_bytes = 1 << 16});  // 0 bytes; below, at and above a piece; several pieces
+  EXPECT_NE(mpi.version().find("Open MPI"), std::string::npos);
+  exchange(mpi.data(), {0, 1, (1 << 14) - 1, 1 << 14, (1 << 14) + 1, 0, 1 << 18});
+  Guarded guarded(mpi.data(), mpi.control());
+  agree(guarded, {{"test", "the same"}});
+  exchange(guarded, {5, 100000});
+  guarded.finish();
+  mpi.close();
+}
+
+/// What rank 1 hears that expects another number of bytes than rank 0 sends it.
+std::string sent_and_expected(Transport& transport, std::size_t sent, std::size_t expected) {
+  std::vector<std::byte> out(sent), in(expected);
+  try {
+    if (transport.rank() == 0) wait(transport, transport.send(1, out));
+    if (transport.rank() == 1) wait(transport, transport.receive(0, in));
+    return "no error";
+  } catch (const TransportError& error) {
+    EXPECT_THROW(transport.send(0, {}), TransportError) << "and stays broken";
+    return error.what();
+  }
+}
+
+TEST(Mpi, ALengthThatDiffersIsAnError) {
+  if (!is_rank()) return run_ranks(2, End::kWithoutClose);
+  Mpi mpi({.piece_bytes = 8});
+  const std::string shorter = sent_and_expected(mpi.data(), 16, 20), longer = sent_and_expected(mpi.control(), 16, 15);
+  if (mpi.data().rank() == 0) return;
+  EXPECT_NE(shorter.find("sent 0 bytes, rank 1 expects 4"), std::string::npos) << shorter;  // of the last piece
+  EXPECT_NE(longer.find("sent more bytes, rank 1 expects 7"), std::string::npos) << longer;
+}
+
+TEST(Mpi, ALengthThatDiffersFromOnesOwnIsAnError) {
+  if (!is_rank()) return run_ranks(1, End::kWithoutClose);
+  Mpi mpi({.piece_bytes = 8});
+  std::vector<std::byte> bytes(20);
+  mpi.data().send(0, std::span(bytes).first(16));
+  EXPECT_THROW(mpi.data().receive(0, std::span(bytes).first(15)), TransportError);
+}
+
+TEST(Mpi, RefusesWhatIsNotOpenMpiByName) {
+  const auto text = [](const std::string& library) -> std::string {
+    try {
+      Mpi mpi({.library = library});
+      return "no error";
+    } catch (const UnsupportedError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_NE(text("libqkv_no_such_mpi.so").find("openmpi-bin"), std::string::npos) << text("libqkv_no_such_mpi.so");
+  EXPECT_EQ(text("libqkv_no_such_mpi.so").find('\n'), std::string::npos);
+  EXPECT_NE(text("libm.so.6").find("libm.so.6 is no MPI"), std::string::npos) << text("libm.so.6");
+  EXPECT_THROW(Mpi({.piece_bytes = 0}), OptionError);
+}
+
+}  // namespace
+}  // namespace qkv::dist
