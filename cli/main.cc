@@ -7,8 +7,11 @@
 #include <new>
 
 #include "core/escape.h"
+#include "qkv/dist/agree.h"
+#include "qkv/dist/transport.h"
 #include "qkv/error.h"
 #include "qkv/version.h"
+#include "ranks/launch.h"
 #include "support/command.h"
 #include "support/help.h"
 #include "support/signals.h"
@@ -37,7 +40,8 @@ int finish(int code) {
 
 int complain(const std::string& command, const std::string& text, int code) {
   std::fflush(stdout);
-  std::fputs(("qkv" + (command.empty() ? "" : " " + command) + ": " + one_line(text) + "\n").c_str(), stderr);
+  std::fputs(("qkv" + (command.empty() ? "" : " " + command) + ": " + rank_label() + one_line(text) + "\n").c_str(), stderr);
+  set_last_words({});
   return code;
 }
 
@@ -64,7 +68,11 @@ int guarded(const std::string& command, const std::function<int()>& run) {
     return finish(run());
   } catch (const UsageError& error) {
     return complain(command, error.what(), kWrongUse);
+  } catch (const dist::MismatchError& error) {
+    return leave_it_to_the_first() ? kWrongUse : complain(command, error.what(), kWrongUse);
   } catch (const IoError& error) {
+    return complain(command, error.what(), kFailed);
+  } catch (const dist::TransportError& error) {
     return complain(command, error.what(), kFailed);
   } catch (const Error& error) {
     return complain(command, error.what(), kWrongUse);
@@ -108,6 +116,8 @@ int main_of(int argc, char** argv) {
   }
   for (const auto& [one, run] : runs) {
     if (!one->parsed()) continue;
+    if (const std::string text = complaint_about_copies(*one); !text.empty())
+      return leave_it_to_the_first() ? kWrongUse : complain(one->get_name(), text, kWrongUse);
     return guarded(one->get_name(), [&] {
       require_file_names(*one);
       return run();

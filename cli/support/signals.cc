@@ -1,8 +1,10 @@
 #include "support/signals.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <deque>
 
 #include "core/unfinished_files.h"
 
@@ -13,7 +15,13 @@ namespace {
 std::atomic<bool> held{false};
 std::atomic<int> waiting{0};
 
+// The text stays: a handler may be reading it when another is set.
+std::atomic<const std::string*> last_words{nullptr};
+
 void end_by(int number) {
+  if (const std::string* const words = last_words; words != nullptr && number == SIGTERM) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, words->data(), words->size());
+  }
   remove_unfinished_files();
   ::signal(number, SIG_DFL);
   ::raise(number);
@@ -39,6 +47,11 @@ void handle_signals() {
     action.sa_flags = SA_NODEFER | SA_RESTART;
     ::sigaction(number, &action, nullptr);
   }
+}
+
+void set_last_words(const std::string& text) {
+  static std::deque<std::string> all;
+  last_words = text.empty() ? nullptr : &all.emplace_back(text);
 }
 
 SignalsHeld::SignalsHeld() { held = true; }

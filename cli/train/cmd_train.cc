@@ -5,12 +5,14 @@
 #include <filesystem>
 #include <numeric>
 
+#include "core/escape.h"
 #include "map/maps.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/json.h"
 #include "support/progress.h"
 #include "train/options.h"
+#include "train/parallel.h"
 #include "train/report.h"
 
 namespace qkv::cli {
@@ -78,16 +80,21 @@ void print_head(const TrainRun& run, const TrainCommandOptions& options, const C
   print_line();
 }
 
-int run(const TrainCommandOptions& options) {
+/// On one rank, or the only process. `ranks`: none there.
+int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
+  const bool speaks = ranks == nullptr || ranks->first();
   Outputs outputs;
   outputs.expect("--out", options.out, {".safetensors"});
   for (const std::string& path : options.maps) outputs.expect("--map", path, kMapEndings);
-  Context context(options.compute.context());
+  Context context(ranks != nullptr ? ranks->context() : options.compute.context());
   TrainRun run = make_run(options);
+  if (ranks != nullptr) share_batches(*ranks, run);
   lm::Trainer(run.model, run.train);  // impossible options are refused before anything is printed
 
-  if (!options.json) print_head(run, options, context);
-  const lm::TrainResult result = train(run, options.json, context);
+  if (!options.json && speaks) print_head(run, options, context);
+  const lm::TrainResult result = train(run, options.json || !speaks, context);
+  if (ranks != nullptr) require_same_model(*ranks, run);
+  if (!speaks) return 0;
   const TrainReport report = make_report(run, options, context);
   if (!options.out.empty()) {
     outputs.add_safetensors(options.out, lm::checkpoint_to_state(run.model, run.tokenizer, options.task, run.train.steps));
@@ -97,6 +104,7 @@ int run(const TrainCommandOptions& options) {
 
   if (options.json) {
     Json document = train_json(run, options, result, context);
+    if (ranks != nullptr) document["parallel"] = {{"method", options.parallel.method}, {"ranks", ranks->size()}};
     add_report(document, report);
     print_json(document);
     return 0;
@@ -113,6 +121,14 @@ int run(const TrainCommandOptions& options) {
   if (!options.out.empty()) wrote("model", options.out);
   for (const std::string& path : options.maps) wrote("map  ", path);
   return 0;
+}
+
+int run(const TrainCommandOptions& options) {
+  if (!options.parallel.any()) return run_one(options, nullptr);
+  if (options.parallel.method != "data") throw UsageError("--parallel must be data: got " + escaped(options.parallel.method));
+  int code = 0;
+  run_ranks("train", options.parallel, options.compute, [&](Ranks& ranks) { code = run_one(options, &ranks); });
+  return code;
 }
 
 std::function<int()> declare(CLI::App& app) {

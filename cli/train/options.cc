@@ -198,6 +198,7 @@ void add_train_options(CLI::App& app, TrainCommandOptions& options) {
   model.integer("--warmup", options.warmup, "Warm-up steps of the learning rate (default 0)");
   model.value("--clip", options.clip, "X", "Clip the gradient to this norm (default 0: off)");
   add_compute_options(app, options.compute);
+  add_parallel_options(app, options.parallel, "data (each rank has rows of the batch)");
 }
 
 TrainRun make_run(const TrainCommandOptions& options) {

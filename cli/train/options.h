@@ -8,6 +8,7 @@
 #include "qkv/lm/data.h"
 #include "qkv/lm/tokenizer.h"
 #include "qkv/lm/trainer.h"
+#include "ranks/ranks.h"
 #include "support/options.h"
 
 namespace qkv::cli {
@@ -31,6 +32,7 @@ struct TrainCommandOptions {
   std::string schedule = "constant";
   Index warmup = 0;
   ComputeOptions compute;
+  ParallelOptions parallel;
 };
 
 void add_train_options(CLI::App& app, TrainCommandOptions& options);

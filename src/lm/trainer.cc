@@ -45,8 +45,9 @@ double Trainer::step(const BatchSource& source, Context& context) {
   const Index step = steps_done();
   source.fill(step, batch_);
   model_.forward(batch_.inputs, activations_, derived_seed(options_.seed, Draw::kDropout, -1, step), context);
-  const double loss = model_.loss(batch_.targets, activations_, context);
+  double loss = model_.loss(batch_.targets, activations_, context);
   model_.backward(activations_, context);
+  if (options_.reduce) loss = options_.reduce(loss, batch_, parameters_);
   if (options_.clip_norm > 0) clip_global_norm(parameters_, options_.clip_norm);
   const double rate = options_.schedule.at(step, options_.steps);
   adam_.step(parameters_, rate);

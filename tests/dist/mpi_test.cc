@@ -32,8 +32,8 @@ void run_ranks(int ranks, End end = End::kInOrder) {
   const auto* info = testing::UnitTest::GetInstance()->current_test_info();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   const std::string log = (std::filesystem::temp_directory_path() / ("qkv_mpi_test_" + std::to_string(::getpid()))).string();
-  const std::string command = "mpirun --allow-run-as-root --oversubscribe --bind-to none -n " + std::to_string(ranks) + " '" + self +
-                              "' --gtest_filter=" + info->test_suite_name() + "." + info->name() + " > " + log + " 2>&1";
+  const std::string command = "mpirun --allow-run-as-root --oversubscribe --bind-to none -n " + std::to_string(ranks) + " '" +
+                              self + "' --gtest_filter=" + info->test_suite_name() + "." + info->name() + " > " + log + " 2>&1";
   const int code = std::system(command.c_str());
   std::ifstream file(log);
   const std::string text{std::istreambuf_iterator<char>(file), {}};

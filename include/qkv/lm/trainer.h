@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,11 @@ struct TrainOptions {
   Index steps = 800;
   LearningRateSchedule schedule{};
   AdamOptions adam{};
-  double clip_norm = 0;                              ///< 0: off
-  std::uint64_t seed = 0;                            ///< of dropout only; a batch source has its own
+  double clip_norm = 0;    ///< 0: off
+  std::uint64_t seed = 0;  ///< of dropout only; a batch source has its own
+  /// Where ranks divide a batch: called after backward with the loss and the gradients of this rank's rows; makes the gradients those
+  /// of the whole batch and returns its loss.
+  std::function<double(double loss, const Batch& batch, std::span<const nn::Parameter> parameters)> reduce{};
   std::function<void(const StepReport&)> on_step{};  ///< called after every step; an exception from it ends the run
 };
 

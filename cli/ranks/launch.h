@@ -1,0 +1,31 @@
+// What the launcher says of this process, without loading MPI: whether it is one of several ranks. Not: MPI (ranks.h).
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace qkv::cli {
+
+/// From the environment of Open MPI's mpirun (OMPI_COMM_WORLD_SIZE), or of a launcher that speaks PMI or PMIx.
+struct Launch {
+  bool launched = false;
+  int ranks = 1;  ///< 1 as well where the launcher does not say before MPI starts
+  int rank = 0;
+};
+Launch launch();
+
+/// What is wrong where mpirun started several copies of a command that would each do the whole work; otherwise empty. `info` may run
+/// so: it says what each rank sees.
+std::string complaint_about_copies(const CLI::App& command);
+
+/// "rank 2 of 4: " once this process has joined the others (ranks.h); otherwise empty.
+const std::string& rank_label();
+void set_rank_label(std::string label);
+
+/// On every rank but the first: gives the first time to say what all would say, since mpirun ends all when one has ended. True there.
+bool leave_it_to_the_first();
+
+}  // namespace qkv::cli
