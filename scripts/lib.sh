@@ -25,6 +25,7 @@ libgtest-dev      | <gtest/gtest.h>             | GoogleTest: the tests
 librapidcheck-dev | <rapidcheck.h>              | RapidCheck: property tests
 pkg-config        | pkg-config                  | the installed package is used through it too
 python3           | python3                     | the structure tests
+openmpi-bin       | mpirun                      | Open MPI: several ranks (25 MB; loaded at run time, nothing links it)
 ccache            | ccache                      | the kernels are built three times: static, shared, for Python
 '
 readonly python_needs='

@@ -47,7 +47,13 @@ void check_layout(const std::vector<HeaderEntry>& entries, std::uint64_t data_at
                "the file must end where its last tensor does: got " + std::to_string(data_bytes - covered) + " bytes more");
 }
 
-StateDict read_safetensors(const Source& source) {
+/// The header, checked; entries' bytes count from data_at.
+struct Opened {
+  Header header;
+  std::uint64_t data_at = 0;
+};
+
+Opened read_header(const Source& source) {
   source.check(source.size() >= kLengthBytes, source.size(),
                "a file begins with 8 bytes of length: got " + std::to_string(source.size()));
   const std::uint64_t header_bytes = little_endian(source.read(0, kLengthBytes));
@@ -57,9 +63,13 @@ StateDict read_safetensors(const Source& source) {
                "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
                    std::to_string(header_bytes));
   const std::uint64_t data_at = kLengthBytes + header_bytes;
-  Header header = parse_header(source.read_text(kLengthBytes, header_bytes), kLengthBytes, source);
-  check_layout(header.entries, data_at, source);
+  Opened opened{parse_header(source.read_text(kLengthBytes, header_bytes), kLengthBytes, source), data_at};
+  check_layout(opened.header.entries, data_at, source);
+  return opened;
+}
 
+StateDict read_safetensors(const Source& source) {
+  auto [header, data_at] = read_header(source);
   StateDict state;
   state.metadata = std::move(header.metadata);
   for (HeaderEntry& entry : header.entries) {
@@ -81,53 +91,44 @@ std::string json_string(const std::string& text) {
   }
 }
 
-std::string entry_text(const StateDict::Entry& entry, std::uint64_t begin) {
+std::string entry_text(const TensorPlace& tensor, std::uint64_t begin) {
   std::string sizes;
-  for (const Index size : entry.tensor.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
-  return json_string(entry.name) + ":{\"dtype\":\"" + std::string(dtype_name(entry.tensor.dtype)) + "\",\"shape\":[" + sizes +
-         "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(begin + entry.tensor.bytes.size()) + "]}";
+  for (const Index size : tensor.sizes) sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+  return json_string(tensor.name) + ":{\"dtype\":\"" + std::string(dtype_name(tensor.dtype)) + "\",\"shape\":[" + sizes +
+         "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(begin + tensor.bytes()) + "]}";
 }
 
 // Refuses what a reader would refuse.
-void check_writable(const StateDict& state) {
-  if (state.size() > kMaxTensors || state.metadata.size() > kMaxTensors) {
+void check_writable(const std::vector<TensorPlace>& tensors, std::size_t metadata) {
+  if (tensors.size() > kMaxTensors || metadata > kMaxTensors) {
     throw UnsupportedError("[write_safetensors] at most 65536 tensors and metadata keys are written: got " +
-                           std::to_string(state.size()) + " and " + std::to_string(state.metadata.size()));
+                           std::to_string(tensors.size()) + " and " + std::to_string(metadata));
   }
-  for (const auto& [name, tensor] : state.entries()) {
-    if (name == "__metadata__")
+  for (const TensorPlace& tensor : tensors) {
+    if (tensor.name == "__metadata__")
       throw OptionError("[write_safetensors] a tensor must not use the reserved name: got \"__metadata__\"");
-    check_tensor("write_safetensors", escaped(name), tensor);
   }
 }
 
 // The tensors by element size, largest first, equal ones in their order: each then starts at a multiple of its element size.
-std::vector<std::size_t> data_order(const std::vector<StateDict::Entry>& entries) {
-  std::vector<std::size_t> order(entries.size());
+std::vector<std::size_t> data_order(const std::vector<TensorPlace>& tensors) {
+  std::vector<std::size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return dtype_bytes(entries[a].tensor.dtype) > dtype_bytes(entries[b].tensor.dtype);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return dtype_bytes(tensors[a].dtype) > dtype_bytes(tensors[b].dtype); });
   return order;
 }
 
-// The JSON, padded with spaces to a multiple of 8 bytes so that the data is aligned.
-std::string header_text(const StateDict& state, const std::vector<std::size_t>& order) {
-  std::vector<std::uint64_t> begins(state.size());
-  std::uint64_t next = 0;
-  for (const std::size_t i : order) {
-    begins[i] = next;
-    next += state.entries()[i].tensor.bytes.size();
-  }
+// The JSON, padded with spaces to a multiple of 8 bytes so that the data is aligned. The tensors' `at` counts from the data.
+std::string header_text(const std::vector<TensorPlace>& tensors, const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
-  if (!state.metadata.empty()) {
+  if (!metadata.empty()) {
     text += "\"__metadata__\":{";
-    for (const auto& [key, value] : state.metadata)
+    for (const auto& [key, value] : metadata)
       text += (text.back() == '{' ? "" : ",") + json_string(key) + ":" + json_string(value);
     text += "}";
   }
-  for (std::size_t i = 0; i < state.size(); ++i)
-    text += (text.size() == 1 ? "" : ",") + entry_text(state.entries()[i], begins[i]);
+  for (const TensorPlace& tensor : tensors) text += (text.size() == 1 ? "" : ",") + entry_text(tensor, tensor.at);
   text += "}";
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kMaxHeaderBytes) {
@@ -143,19 +144,69 @@ StateDict parse_safetensors(std::span<const std::byte> bytes) { return read_safe
 
 StateDict load_safetensors(const std::filesystem::path& path) { return read_safetensors(Source("load_safetensors", path)); }
 
-std::vector<std::byte> write_safetensors(const StateDict& state) {
-  check_writable(state);
-  const std::vector<std::size_t> order = data_order(state.entries());
-  const std::string header = header_text(state, order);
-  std::size_t total = kLengthBytes + header.size();
-  for (const auto& entry : state.entries()) total += entry.tensor.bytes.size();
+std::uint64_t TensorPlace::bytes() const { return checked_bytes(sizes, dtype_bytes(dtype)).value_or(0); }
 
+struct SafetensorsParts::Impl {
+  explicit Impl(const std::filesystem::path& path) : source("load_safetensors", path) {
+    auto [header, data_at] = read_header(source);
+    for (HeaderEntry& entry : header.entries)
+      tensors.push_back({std::move(entry.name), entry.dtype, std::move(entry.sizes), data_at + entry.begin});
+  }
+  Source source;
+  std::vector<TensorPlace> tensors;
+};
+
+SafetensorsParts::SafetensorsParts(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {}
+SafetensorsParts::~SafetensorsParts() = default;
+SafetensorsParts::SafetensorsParts(SafetensorsParts&&) noexcept = default;
+SafetensorsParts& SafetensorsParts::operator=(SafetensorsParts&&) noexcept = default;
+
+const std::vector<TensorPlace>& SafetensorsParts::tensors() const { return impl_->tensors; }
+
+const TensorPlace* SafetensorsParts::find(std::string_view name) const {
+  const auto found = std::ranges::find(impl_->tensors, name, &TensorPlace::name);
+  return found == impl_->tensors.end() ? nullptr : &*found;
+}
+
+void SafetensorsParts::read(const TensorPlace& tensor, std::uint64_t from, std::span<std::byte> out) const {
+  if (from > tensor.bytes() || out.size() > tensor.bytes() - from) {
+    throw OptionError("[SafetensorsParts::read] a part must lie in its tensor of " + std::to_string(tensor.bytes()) +
+                      " bytes: got " + std::to_string(out.size()) + " from " + std::to_string(from));
+  }
+  impl_->source.read_into(tensor.at + from, out);
+}
+
+SafetensorsPlan plan_safetensors(std::vector<TensorPlace> tensors, const std::map<std::string, std::string>& metadata) {
+  check_writable(tensors, metadata.size());
+  std::uint64_t next = 0;
+  for (const std::size_t i : data_order(tensors)) {
+    tensors[i].at = next;
+    next += tensors[i].bytes();
+  }
+  const std::string header = header_text(tensors, metadata);
+  SafetensorsPlan plan;
+  for (std::uint64_t i = 0; i < kLengthBytes; ++i) plan.head.push_back(static_cast<std::byte>(header.size() >> (8 * i)));
+  const auto text = std::as_bytes(std::span(header));
+  plan.head.insert(plan.head.end(), text.begin(), text.end());
+  for (TensorPlace& tensor : tensors) tensor.at += plan.head.size();
+  plan.tensors = std::move(tensors);
+  plan.bytes = plan.head.size() + next;
+  return plan;
+}
+
+std::vector<std::byte> write_safetensors(const StateDict& state) {
+  std::vector<TensorPlace> places;
+  for (const auto& [name, tensor] : state.entries()) {
+    check_tensor("write_safetensors", escaped(name), tensor);
+    places.push_back({name, tensor.dtype, tensor.sizes, 0});
+  }
+  const SafetensorsPlan plan = plan_safetensors(std::move(places), state.metadata);
   std::vector<std::byte> out;
-  out.reserve(total);
-  for (std::uint64_t i = 0; i < kLengthBytes; ++i) out.push_back(static_cast<std::byte>(header.size() >> (8 * i)));
-  const auto append = [&](std::span<const std::byte> bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); };
-  append(std::as_bytes(std::span(header)));
-  for (const std::size_t i : order) append(state.entries()[i].tensor.bytes);
+  out.reserve(plan.bytes);
+  out.assign(plan.head.begin(), plan.head.end());
+  out.resize(plan.bytes);
+  for (std::size_t i = 0; i < plan.tensors.size(); ++i)
+    std::ranges::copy(state.entries()[i].tensor.bytes, out.begin() + static_cast<std::ptrdiff_t>(plan.tensors[i].at));
   return out;
 }
 

@@ -40,12 +40,15 @@ class Source {
   /// `count` bytes from `offset`; the caller has checked both against size().
   std::vector<std::byte> read(std::uint64_t offset, std::uint64_t count) const {
     std::vector<std::byte> out(count);
+    read_into(offset, out);
+    return out;
+  }
+  void read_into(std::uint64_t offset, std::span<std::byte> out) const {
     if (file_) {
       file_->read_at(offset, out);
     } else {
-      std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), count, out.begin());
+      std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(offset), out.size(), out.begin());
     }
-    return out;
   }
   std::string read_text(std::uint64_t offset, std::uint64_t count) const {
     const std::vector<std::byte> bytes = read(offset, count);

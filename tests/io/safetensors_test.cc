@@ -255,6 +255,40 @@ TEST(Safetensors, ReadsWhatPythonWrote) {
   EXPECT_EQ(state.at("empty").sizes, (std::vector<Index>{4, 0, 2}));
 }
 
+/// Parts of tensors are the bytes of the whole, and a plan is the file that is written, without its data.
+TEST(Safetensors, PartsAndPlansAreThoseOfTheWholeFile) {
+  StateDict state = small_state();
+  state.add("third", counting_tensor(DType::kF32, {2, 3}));
+  const auto path = std::filesystem::temp_directory_path() / "qkv_safetensors_parts.safetensors";
+  io::save_safetensors(path, state);
+  const io::SafetensorsParts parts(path);
+  std::filesystem::remove(path);  // it stays open
+  ASSERT_EQ(parts.tensors().size(), state.size());
+  EXPECT_EQ(parts.find("fourth"), nullptr);
+  for (const auto& [name, tensor] : state.entries()) {
+    const io::TensorPlace* const place = parts.find(name);
+    ASSERT_NE(place, nullptr);
+    EXPECT_EQ(place->sizes, tensor.sizes);
+    EXPECT_EQ(place->dtype, tensor.dtype);
+    ASSERT_EQ(place->bytes(), tensor.bytes.size());
+    for (std::uint64_t from = 0; from <= place->bytes(); ++from) {
+      std::vector<std::byte> part(place->bytes() - from);
+      parts.read(*place, from, part);
+      EXPECT_TRUE(std::ranges::equal(part, std::span(tensor.bytes).subspan(from)));
+      part.resize(part.size() + 1);
+      EXPECT_THROW(parts.read(*place, from, part), OptionError);
+    }
+  }
+  std::vector<io::TensorPlace> places;
+  for (const auto& [name, tensor] : state.entries()) places.push_back({name, tensor.dtype, tensor.sizes, 0});
+  const io::SafetensorsPlan plan = io::plan_safetensors(places, state.metadata);
+  std::vector<std::byte> file = plan.head;
+  file.resize(plan.bytes);
+  for (const io::TensorPlace& place : plan.tensors)
+    std::ranges::copy(state.at(place.name).bytes, file.begin() + static_cast<std::ptrdiff_t>(place.at));
+  EXPECT_EQ(file, io::write_safetensors(state));
+}
+
 RC_GTEST_PROP(SafetensorsProperty, AnyStateComesBack, ()) {
   StateDict state;
   const auto names = *rc::gen::unique<std::vector<std::string>>(rc::gen::string<std::string>());

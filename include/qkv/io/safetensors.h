@@ -6,7 +6,11 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "qkv/export.h"
@@ -26,5 +30,45 @@ QKV_API StateDict parse_safetensors(std::span<const std::byte> bytes);
 QKV_API std::vector<std::byte> write_safetensors(const StateDict& state);
 /// Atomic (file.h).
 QKV_API void save_safetensors(const std::filesystem::path& path, const StateDict& state);
+
+/// A tensor inside a file: its bytes begin `at` bytes after the start of the file, row-major.
+struct TensorPlace {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<Index> sizes;
+  std::uint64_t at = 0;
+
+  std::uint64_t bytes() const;  ///< all of it
+};
+
+/// A file whose header is read, and whose tensors are read in parts: a rank's share of what is too large for one.
+class QKV_API SafetensorsParts {
+ public:
+  /// Throws as load_safetensors.
+  explicit SafetensorsParts(const std::filesystem::path& path);
+  ~SafetensorsParts();
+  SafetensorsParts(SafetensorsParts&&) noexcept;
+  SafetensorsParts& operator=(SafetensorsParts&&) noexcept;
+
+  const std::vector<TensorPlace>& tensors() const;
+  /// None: null.
+  const TensorPlace* find(std::string_view name) const;
+  /// Fills `out` with bytes from `from` on, counted within the tensor. Throws OptionError past its end, IoError.
+  void read(const TensorPlace& tensor, std::uint64_t from, std::span<std::byte> out) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// What write_safetensors would write, without the data: the file's first bytes, where each tensor goes, and how long it is.
+struct SafetensorsPlan {
+  std::vector<std::byte> head;
+  std::vector<TensorPlace> tensors;  ///< as given, with `at`
+  std::uint64_t bytes = 0;           ///< of the whole file
+};
+/// Throws as write_safetensors.
+QKV_API SafetensorsPlan plan_safetensors(std::vector<TensorPlace> tensors,
+                                         const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace qkv::inline v0::io

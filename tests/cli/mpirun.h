@@ -1,0 +1,44 @@
+// Runs the tool as several ranks, as a person does. Not: one process (tool.h).
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+#include "cli/tool.h"
+
+namespace qkv::test {
+
+/// Tests that need mpirun; where it is not installed they are skipped by name.
+class RanksTest : public ToolTest {
+ protected:
+  void SetUp() override {
+    if (std::system("mpirun --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "mpirun is not installed (Debian: openmpi-bin)";
+  }
+
+  /// The shell's line that starts `ranks` ranks. Root and more ranks than processors are fine for a test; the temporary folder has a
+  /// short name, as Open MPI's sockets need.
+  static std::string mpirun(int ranks, const std::string& words, const std::string& flags = {}) {
+    return "OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none " + flags + " -n " +
+           std::to_string(ranks) + " '" QKV_TOOL "' " + words;
+  }
+
+  /// In the test's folder.
+  Outcome shell(const std::string& line) const {
+    const std::string command = "cd '" + path("").string() + "' && { " + line + "; } > .stdout 2> .stderr";
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(path(".stdout")), contents(path(".stderr"))};
+  }
+
+  /// Lines on standard error that the tool wrote itself, sorted.
+  static std::vector<std::string> own_lines(const Outcome& outcome) {
+    std::vector<std::string> lines;
+    std::istringstream text(outcome.err);
+    for (std::string line; std::getline(text, line);) {
+      if (line.starts_with("qkv ")) lines.push_back(line);
+    }
+    std::ranges::sort(lines);
+    return lines;
+  }
+};
+
+}  // namespace qkv::test

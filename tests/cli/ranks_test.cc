@@ -1,0 +1,135 @@
+// The tool as several ranks: what they must agree on, how they end when one does, what is left behind.
+#include <signal.h>
+
+#include <cmath>
+
+#include "cli/mpirun.h"
+
+namespace qkv::test {
+namespace {
+
+class Ranks : public RanksTest {};
+
+TEST_F(Ranks, CopiesThatWouldEachDoTheWholeWorkAreRefused) {
+  for (const char* command : {"train --steps 1", "explain", "attend --in a.safetensors --out b.safetensors"}) {
+    const Outcome outcome = shell(mpirun(3, command));
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    ASSERT_EQ(own_lines(outcome).size(), 1U) << outcome.err;
+    EXPECT_NE(own_lines(outcome)[0].find("mpirun started 3 copies"), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(shell(mpirun(2, "info")).code, 0) << "it says what each rank sees";
+  EXPECT_EQ(shell(mpirun(1, "train --steps 1 --json")).code, 0) << "one copy is no copy";
+}
+
+TEST_F(Ranks, WithoutMpirunParallelSaysHowToStart) {
+  expect_refused({"train", "--parallel", "data"}, {"mpirun -n 4 qkv train", "openmpi-bin"});
+  expect_refused({"train", "--timeout", "3"}, {"--parallel"});
+}
+
+TEST_F(Ranks, WithoutTheLibraryParallelSaysSoInOneLine) {
+  write("libmpi.so.40", "not a library");
+  const Outcome outcome =
+      run({"train", "--parallel", "data"}, {"OMPI_COMM_WORLD_SIZE=1", "LD_LIBRARY_PATH=" + path("").string()});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("apt-get install openmpi-bin"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Ranks, DataParallelTrainingHasTheLossesOfOneMachine) {
+  const std::string words = "train --steps 40 --task masked --batch 7 --json";
+  const auto losses = [&](const Outcome& outcome) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["losses"].get<std::vector<double>>();
+  };
+  const std::vector<double> alone = losses(shell("'" QKV_TOOL "' " + words));
+  EXPECT_EQ(losses(shell(mpirun(1, words + " --parallel data"))), alone) << "one rank: the same bits";
+  for (const int ranks : {2, 3}) {
+    const std::vector<double> shared = losses(shell(mpirun(ranks, words + " --parallel data --threads 1")));
+    EXPECT_EQ(losses(shell(mpirun(ranks, words + " --parallel data --threads 2"))), shared)
+        << "runs of as many ranks: the same bits";
+    ASSERT_EQ(shared.size(), alone.size());
+    for (std::size_t step = 0; step < alone.size(); ++step) {
+      // The first step differs by the order of the loss's sum alone; each step's gradient moves the weights by the learning rate at
+      // most, and of that only what rounding changed: 40 steps of f32 stay far within a relative 2^-12.
+      EXPECT_NEAR(shared[step], alone[step], std::abs(alone[step]) * 0x1p-12) << step;
+    }
+  }
+  EXPECT_EQ(shell(mpirun(3, "train --batch 2 --steps 1 --parallel data")).code, 2) << "fewer rows than ranks";
+}
+
+TEST_F(Ranks, ADifferenceIsOneLineAndCode2) {
+  const std::string tool = " '" QKV_TOOL "' train --parallel data ";
+  const auto two = [&](const std::string& first, const std::string& second) {
+    return shell("OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none -n 2" + tool + first +
+                 " : -n 1" + tool + second);
+  };
+  const Outcome steps = two("--steps 20", "--steps 21");
+  EXPECT_EQ(steps.code, 2) << steps.err;
+  ASSERT_EQ(own_lines(steps).size(), 1U) << steps.err;
+  EXPECT_NE(own_lines(steps)[0].find("the same steps: rank 0 has 20, rank 2 has 21"), std::string::npos) << steps.err;
+  const Outcome isa = two("--isa scalar", "--seed 1");  // one wish is for all; the weights differ
+  EXPECT_NE(own_lines(isa).at(0).find("the same first batch"), std::string::npos) << isa.err;
+}
+
+/// Ranks that train for hours; `signal` hits one of them; how long the others took, and what they said.
+struct Ended {
+  double seconds;
+  Outcome outcome;
+};
+
+class Failures : public RanksTest {
+ protected:
+  Ended hit_one(int signal, const std::string& flags) const {
+    // Each rank writes its number and process before it becomes the tool.
+    const std::string line =
+        "OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none " + flags +
+        " -n 3 sh -c 'echo $$ > pid$OMPI_COMM_WORLD_RANK; exec \"" QKV_TOOL
+        "\" train --steps 100000000 --parallel data --timeout 4 --out model.safetensors > log$OMPI_COMM_WORLD_RANK'";
+    Ended ended{};
+    std::chrono::steady_clock::time_point hit;
+    pid_t process = 0;
+    std::thread killer([&] {
+      for (int waited = 0; waited < 600 && contents(path("log0")).find("step 1 ") == std::string::npos; ++waited)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      process = static_cast<pid_t>(std::atoi(contents(path("pid1")).c_str()));
+      hit = std::chrono::steady_clock::now();
+      if (process > 0) ::kill(process, signal);
+    });
+    ended.outcome = shell(line);
+    killer.join();
+    ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - hit).count();
+    if (process > 0) ::kill(process, SIGKILL);  // one that was stopped
+    return ended;
+  }
+
+  void expect_clean_end(const Ended& ended) const {
+    EXPECT_LT(ended.seconds, 10) << ended.outcome.err;
+    const std::vector<std::string> names = files();
+    EXPECT_EQ(names, (std::vector<std::string>{"log0", "log1", "log2", "pid0", "pid1", "pid2"})) << "nothing half-written";
+  }
+};
+
+TEST_F(Failures, AKilledRankEndsAllOthers) {
+  const Ended ended = hit_one(SIGKILL, "");
+  EXPECT_NE(ended.outcome.code, 0);
+  EXPECT_EQ(own_lines(ended.outcome).size(), 2U) << ended.outcome.err;
+  expect_clean_end(ended);
+}
+
+TEST_F(Failures, AKilledRankEndsAllOthersWhereTheLauncherDoesNot) {
+  const Ended ended = hit_one(SIGKILL, "--enable-recovery");
+  const std::vector<std::string> lines = own_lines(ended.outcome);
+  ASSERT_EQ(lines.size(), 2U) << ended.outcome.err;
+  for (const std::string& line : lines) EXPECT_NE(line.find("rank 1 of 3 has ended, is stopped"), std::string::npos) << line;
+  expect_clean_end(ended);
+}
+
+TEST_F(Failures, AStoppedRankEndsAllOthers) {
+  const Ended ended = hit_one(SIGSTOP, "");
+  EXPECT_NE(ended.outcome.code, 0);
+  EXPECT_NE(ended.outcome.err.find("rank 1 of 3 has ended, is stopped"), std::string::npos) << ended.outcome.err;
+  expect_clean_end(ended);
+}
+
+}  // namespace
+}  // namespace qkv::test
