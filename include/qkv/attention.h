@@ -94,6 +94,18 @@ struct SinkView {
   View<const double, 1> f64;
 };
 
+/// Which part of a larger problem a call computes: rows [first_query, first_query + Tq) of `queries`, and heads [first_head,
+/// first_head + H) of `heads`, Tq and H being those of q. Masks, biases, sinks, position biases, callbacks and dropout are those
+/// of the whole problem, by global position, and the kernel is chosen from the whole problem's rows; so out, lse, weights and dq
+/// have the bits of the whole call (with a scale of 0, dq is zero of either sign), dk and dv too where all queries are here. Keys
+/// are never cut here: k and v have all Tk. Rows that begin or end inside a strip (a divisor of 32 rows), or whose problem has so
+/// few that it is decoded, cost a copy of the rows. dbias, dsinks and dposition_bias have the sizes of the whole and hold this
+/// part's share, zeros elsewhere. A key/value head that is here comes with all query heads that read it.
+struct Placement {
+  Index first_query = 0, queries = -1;  ///< -1: all queries are here
+  Index first_head = 0, heads = -1;     ///< -1: all heads are here
+};
+
 struct AttentionOptions {
   Mask mask{};                    ///< default: everything is kept
   BiasView bias{};                ///< default: none
@@ -106,6 +118,7 @@ struct AttentionOptions {
   std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
   CaptureRequest capture{};                     ///< default: no capture; {look, seen} (capture.h)
   Bits bits = Bits::kFast;                      ///< kInvariant also where the context says so
+  Placement place{};                            ///< default: the call is the whole problem; dense batches only
 };
 
 enum class WeightsKind {
@@ -153,6 +166,8 @@ struct AttentionGradients {
   View<Accumulator<T>, 2> dposition_bias{};  ///< [rows, H]: gradient of the table, or of ALiBi's slopes [1, H]
   View<const Accumulator<T>, 3> dlse{};      ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
+  /// dk and dv before they are rounded, for shares that are summed elsewhere; in place of dk and dv, never beside them.
+  View<Accumulator<T>, 4> dk_sums{}, dv_sums{};
 };
 
 /// Gradients of sum(out * dout) (+ sum(lse * dlse)), from the inputs and results of forward. Needs lse. Where k and v hold only

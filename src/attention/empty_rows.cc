@@ -98,8 +98,8 @@ void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* l
   using Sum = Accumulator<T>;
   if (p.empty_row == EmptyRow::kZero || p.kv_len == 0) return;
   const MeanWeight<T> weight(p, b, h, true);
-  for (Index i = 0; i < p.q_len; ++i) {
-    if (!is_empty(lse[i * lse_stride])) continue;
+  for (Index i = p.first_query; i < p.first_query + p.q_len; ++i) {
+    if (!is_empty(lse[(i - p.first_query) * lse_stride])) continue;
     for (Index j = k_begin; j < k_begin + k_count; ++j) {
       Sum* row = dv + j * dv_stride;
       if (p.empty_row == EmptyRow::kNaN) {

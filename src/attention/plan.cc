@@ -82,7 +82,7 @@ AttentionPlan plan_batch(const Batch<T>& batch, const AttentionOptions& options,
   plan_forward(batch, plan);
   add_machine(context, plan);
   const Problem<T>& longest = batch.longest();
-  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, longest.q_len, longest.kv_len);
+  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, longest.queries, longest.kv_len);
   plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
   return plan;
 }
@@ -127,8 +127,9 @@ void add_tiles(const Problem<T>& p, Index b, Index key_tile, AttentionPlan& plan
   double pairs = 0;
   for (Index h = 0; h < p.num_heads; ++h) {
     const TileMask mask = p.tile_mask(b, h);
-    for (Index i0 = 0; i0 < p.q_len; i0 += strip) {
-      pairs += live_pairs_of_strip(mask, i0, std::min(strip, p.q_len - i0), key_tile, p.length(b), plan);
+    const Index end = p.first_query + p.q_len;
+    for (Index i0 = p.first_query; i0 < end; i0 += strip) {
+      pairs += live_pairs_of_strip(mask, i0, std::min(strip, end - i0), key_tile, p.length(b), plan);
     }
     rethrow_callback_error();
   }

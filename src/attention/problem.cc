@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "attention/mask/key_lists.h"
 #include "attention/scores/score_mod.h"
 #include "core/check.h"
 #include "core/philox.h"
@@ -36,6 +37,23 @@ View<const Accumulator<T>, 1> sinks_of(const char* function, const SinkView& sin
   return logits;
 }
 
+/// Where the call lies in its problem. Throws ShapeError, and UnsupportedError for calls that cannot be placed.
+template <class T>
+void place(const char* function, const Placement& place, bool mask_later, Problem<T>& p) {
+  p.first_query = place.first_query;
+  p.queries = place.queries < 0 && place.first_query == 0 ? p.q_len : place.queries;
+  p.first_head = place.first_head;
+  p.heads = place.heads < 0 && place.first_head == 0 ? p.num_heads : place.heads;
+  check<ShapeError>(p.first_query >= 0 && p.first_query <= p.queries - p.q_len, function,
+                    "place must hold the rows of q: first_query + Tq must be at most queries: got first_query ",
+                    place.first_query, ", Tq ", p.q_len, ", queries ", place.queries);
+  check<ShapeError>(p.first_head >= 0 && p.first_head <= p.heads - p.num_heads, function,
+                    "place must hold the heads of q: first_head + H must be at most heads: got first_head ", place.first_head,
+                    ", H ", p.num_heads, ", heads ", place.heads);
+  check<UnsupportedError>(!mask_later || !p.placed(), function,
+                          "place is not supported for ragged batches and caches: compute each sequence on dense tensors");
+}
+
 }  // namespace
 
 template <class T>
@@ -50,12 +68,12 @@ void check_bias_sizes(const char* function, const char* sizes, const View<const 
 
 template <class T>
 TileScores<T> Problem<T>::scores(Index b, Index h) const {
-  const Sum* by_distance = position.zero == nullptr
-                               ? nullptr
-                               : position.zero + h * position.head_stride - position_offset(*position_bias, q_len, length(b));
+  const Sum* by_distance = position.zero == nullptr ? nullptr
+                                                    : position.zero + (first_head + h) * position.head_stride -
+                                                          position_offset(*position_bias, queries, length(b));
   TileBias<Sum> tile_bias{by_distance, -1, 1};
   if (!bias.is_null()) {
-    tile_bias = {bias.data() + b * repeat_stride(bias, 0) + h * repeat_stride(bias, 1), repeat_stride(bias, 2),
+    tile_bias = {bias.data() + b * repeat_stride(bias, 0) + (first_head + h) * repeat_stride(bias, 1), repeat_stride(bias, 2),
                  repeat_stride(bias, 3)};
   }
   TileDropout tile_dropout{};
@@ -73,11 +91,11 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
        .dropout = tile_dropout,
        .key_tile = key_tile,
        .position = bias.is_null() ? nullptr : by_distance,
-       .mod = score_mod == nullptr ? TileScoreMod<Sum>{} : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, h},
-       .sink = sinks.is_null() ? nullptr : &sinks(h),
+       .mod = score_mod == nullptr ? TileScoreMod<Sum>{} : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, first_head + h},
+       .sink = sinks.is_null() ? nullptr : &sinks(first_head + h),
        .sink_stride = sinks.stride(0),
        .invariant = invariant},
-      q.data() + b * q.stride(0) + h * q.stride(1),
+      whole_rows(q.data() + b * q.stride(0) + h * q.stride(1), q.stride(2)),
       k.data() + b * k.stride(0) + h / group_size() * k.stride(1),
       q.stride(2),
       k.stride(2),
@@ -86,7 +104,7 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
 
 template <class T>
 void Problem<T>::prepare(Context& context, CallMemory& memory) {
-  memory.position = position.spread(*position_bias, q_len, kv_len, context);
+  memory.position = position.spread(*position_bias, queries, kv_len, context);
   mask.extent.summaries = memory.dense.make(mask.node, context);
 }
 
@@ -102,6 +120,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.num_kv_heads = k.size(1);
   p.q_len = q.size(2);
   p.kv_len = k.size(2);
+  place(function, options.place, mask_later, p);
   p.head_dim = q.size(3);
   p.v_head_dim = unread ? 1 : v.size(3);
   p.q = q;
@@ -109,9 +128,11 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.v = v;
   p.bias = bias_of<T>(function, options.bias);
   if (!mask_later) {
-    p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}};
+    p.mask = {options.mask.node(), {p.batch, p.heads, p.queries, p.kv_len}};
     check_mask(options.mask, p.mask.extent, function);
-    check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
+    check<UnsupportedError>(!p.placed() || key_lists_of(p.mask.node) == nullptr, function,
+                            "place is not supported with a mask of listed keys: got ", options.mask.describe());
+    check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.heads, p.queries, p.kv_len});
   }
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));
   p.scale = static_cast<Accumulator<T>>(scale);
@@ -130,11 +151,11 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.key_tile = p.kernels->key_tile(p.head_dim, p.v_head_dim);
   p.query_tile = p.kernels->query_tile(p.head_dim, p.v_head_dim);
   p.backward_keys = p.kernels->backward_keys(p.head_dim, p.v_head_dim);
-  p.sinks = sinks_of<T>(function, options.sinks, p.num_heads);
+  p.sinks = sinks_of<T>(function, options.sinks, p.heads);
   p.score_mod = options.score_mod.get();
   p.position_bias = &options.position_bias;
   if (memory != nullptr) {
-    check_position_bias<Accumulator<T>>(options.position_bias, p.num_heads, p.q_len, p.kv_len, function);
+    check_position_bias<Accumulator<T>>(options.position_bias, p.heads, p.queries, p.kv_len, function);
     p.prepare(context, *memory);
   }
   return p;

@@ -1,6 +1,7 @@
 // One checked call of attention: sizes, options and strides turned into what is passed to kernels, head by head.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -49,6 +50,9 @@ struct Problem {
   const ScoreMod* score_mod;          // of the options; null: none
 
   bool invariant;  // Bits::kInvariant
+  // Placement: the views above are rows [first_query, +q_len) of `queries` and heads [first_head, +num_heads) of `heads`. Heads h
+  // are counted here, queries that kernels and masks see are counted in the whole problem.
+  Index first_query, queries, first_head, heads;
   GroupMask group_mask;  // where the queries are those of all heads of a group (forward/group_rows.h)
 
   const KeyValue* cache;                 // where k and v are read from; null: the views
@@ -63,7 +67,19 @@ struct Problem {
   }
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
+  /// Whether the call is a part of a larger problem.
+  bool placed() const { return q_len != queries || num_heads != heads; }
+  /// Where row 0 of the whole problem would lie, given the first row that is here; null stays null.
+  template <class E>
+  E* whole_rows(E* rows, Index stride) const {
+    return rows == nullptr ? nullptr : rows - first_query * stride;
+  }
   Index query_tiles() const { return (q_len + query_tile - 1) / query_tile; }
+  /// The rows of tile t, counted in the whole problem.
+  Positions tile(Index t) const {
+    const Index begin = t * query_tile;
+    return {first_query + begin, first_query + std::min(begin + query_tile, q_len)};
+  }
   double pairs() const {
     return static_cast<double>(batch * num_heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
   }
@@ -72,13 +88,13 @@ struct Problem {
   }
   std::uint32_t sequence_head(Index b, Index h) const {
     const auto whole = [](Index n) { return static_cast<std::uint64_t>(n); };  // modulo 2^64; only the low half counts
-    return static_cast<std::uint32_t>((whole(b) + whole(dropout.first_sequence)) * whole(num_heads) + whole(h));
+    return static_cast<std::uint32_t>((whole(b) + whole(dropout.first_sequence)) * whole(heads) + whole(first_head + h));
   }
   /// The mask of head h of sequence b; null functions: everything is kept.
   TileMask tile_mask(Index b, Index h) const {
     if (mask.keeps_all()) return {};
     if (group_mask.mask != nullptr) return tile_mask_of(group_mask, b, h * (mask.extent.num_heads / num_heads));
-    return {mask_tile, mask_key_range, &mask, b, h, mask_next_key};
+    return {mask_tile, mask_key_range, &mask, b, first_head + h, mask_next_key};
   }
   TileScores<T> scores(Index b, Index h) const;
   /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.

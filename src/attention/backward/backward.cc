@@ -1,12 +1,24 @@
 // Backward attention of a dense batch: its checks. Not: the work (backward_driver.h).
+#include <limits>
+
+#include "attention/backward/gradient_sums.h"
 #include "attention/backward/listed_backward.h"
 #include "attention/backward/shared_gradients.h"
 #include "attention/capture/capture.h"
+#include "attention/placed_rows.h"
 #include "core/check.h"
 #include "core/overlap.h"
 
 namespace qkv::inline v0 {
 namespace {
+
+template <class T>
+void check_sums(const char* function, const Problem<T>& p, const char* name, const View<T, 4>& rounded,
+                const View<Accumulator<T>, 4>& sums, Index width) {
+  if (sums.is_null()) return;
+  check<OptionError>(rounded.is_null(), function, name, " and ", name, "_sums must not both be given: got both");
+  check_sizes(function, name, sums, p.batch, p.num_kv_heads, p.kv_len, width);
+}
 
 template <class T>
 void check_gradients(const char* function, const Problem<T>& p, const AttentionGradients<T>& g, const View<const T, 4>& out,
@@ -21,13 +33,33 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
   if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
   if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
+  check_sums(function, p, "dk", g.dk, g.dk_sums, p.head_dim);
+  check_sums(function, p, "dv", g.dv, g.dv_sums, p.v_head_dim);
   check_shared_gradients(function, p, g.dbias, g.dsinks, g.dposition_bias);
-  const NamedBox outputs[] = {{"dq", g.dq},       {"dk", g.dk},         {"dv", g.dv},
-                              {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
+  const NamedBox outputs[] = {
+      {"dq", g.dq},           {"dk", g.dk},       {"dv", g.dv},         {"dk_sums", g.dk_sums},
+      {"dv_sums", g.dv_sums}, {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
   const NamedBox inputs[] = {
       {"q", p.q},   {"k", p.k},     {"v", p.v},       {"bias", p.bias},   {"out", out},
       {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
+}
+
+/// By a call on whole strips. The rows that are added have lse = inf, so that their weights are 0.
+template <class T>
+void backward_with(const StripRows& rows, const Problem<T>& p, const BackwardInputs<T>& inputs,
+                   const AttentionGradients<T>& gradients, const AttentionOptions& options, Context& context) {
+  using Sum = Accumulator<T>;
+  const Tensor<T> q = with_strip_rows(p.q, rows), out = with_strip_rows(inputs.out, rows),
+                  dout = with_strip_rows(inputs.dout, rows);
+  const Tensor<Sum> lse = with_strip_rows(inputs.lse, rows, std::numeric_limits<Sum>::infinity()),
+                    dlse = with_strip_rows(gradients.dlse, rows);
+  Tensor<T> dq = with_strip_rows(gradients.dq, rows);
+  AttentionGradients<T> wide = gradients;
+  if (gradients.dq.data() != nullptr) wide.dq = dq;
+  if (gradients.dlse.data() != nullptr) wide.dlse = dlse;
+  attention_backward(q, p.k, p.v, out, lse, dout, wide, options_of(options, p, rows), context);
+  take_rows_back(dq, rows, gradients.dq);
 }
 
 template <class T>
@@ -38,11 +70,22 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   CallMemory call_memory;
   const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &call_memory);
   check_gradients(function, p, gradients, out, lse, dout);
+  if (const StripRows rows = rows_of_backward(p); rows.added) {
+    backward_with(rows, p, {out, lse, dout}, gradients, options, context);
+    return;
+  }
   CaptureJob<T> capture(function, p, options.capture, context, true);
-  if (const Listed<T> listed(p); backward_by_lists(p, listed)) {
-    backward_listed(p, listed, {out, lse, dout}, gradients, context);
+  AttentionGradients<T> wanted = gradients;
+  if constexpr (!kRoundedAtEnd<T>) {  // sums are gradients
+    if (!gradients.dk_sums.is_null()) wanted.dk = gradients.dk_sums;
+    if (!gradients.dv_sums.is_null()) wanted.dv = gradients.dv_sums;
+  }
+  const Listed<T> listed(p);
+  const bool sums = !gradients.dk_sums.is_null() || !gradients.dv_sums.is_null();  // which only the tiles give
+  if (backward_by_lists(p, listed) && !sums) {
+    backward_listed(p, listed, {out, lse, dout}, wanted, context);
   } else {
-    backward_batch(Batch<T>(p), {out, lse, dout}, gradients, context);
+    backward_batch(Batch<T>(p), {out, lse, dout}, wanted, context);
   }
   capture.run_backward({lse, dout}, context);
 }

@@ -38,6 +38,7 @@ struct BackwardJob {
   Index head_number(Index b, Index g) const { return head_offset + b * p.num_kv_heads + g; }
   Index key_ranges() const { return p.key_ranges(); }
   bool wants(const View<T, 4>& view) const { return view.data() != nullptr; }
+  bool wants_sums(const View<Sum, 4>& view) const { return view.data() != nullptr; }
   bool sets_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
 
   BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count, const OwnScratch<T>& own) const {
@@ -49,7 +50,7 @@ struct BackwardJob {
         return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
       };
       const Index g = h / p.group_size();
-      tile.dq = at(gradients.dq, h);
+      tile.dq = p.whole_rows(at(gradients.dq, h), gradients.dq.stride(2));
       tile.dk = at(gradients.dk, g);
       tile.dv = at(gradients.dv, g);
       tile.dq_stride = gradients.dq.stride(2);
@@ -57,8 +58,8 @@ struct BackwardJob {
       tile.dv_stride = gradients.dv.stride(2);
     } else {
       const SumRows<T> keys = sums.keys(own.sums, k_begin), values = sums.values(own.sums, k_begin);
-      tile.dk = wants(gradients.dk) ? keys.data : nullptr;
-      tile.dv = wants(gradients.dv) ? values.data : nullptr;
+      tile.dk = wants(gradients.dk) || wants_sums(gradients.dk_sums) ? keys.data : nullptr;
+      tile.dv = wants(gradients.dv) || wants_sums(gradients.dv_sums) ? values.data : nullptr;
       tile.dk_stride = keys.stride;
       tile.dv_stride = values.stride;
     }
@@ -82,11 +83,12 @@ struct BackwardJob {
       if (position.wanted()) position.end_tile(tile, own.position);
       tile.sets_keys = false;
     } else if (tile.sets_dq && wants(gradients.dq)) {
-      zero_rows(gradients.dq, b, h, tile.q_begin, tile.q_count);
+      zero_rows(gradients.dq, b, h, tile.q_begin - p.first_query, tile.q_count);
     }
     if constexpr (kRoundedAtEnd<T>) {
       if (tile.dq == nullptr || range + 1 != key_ranges()) return;
-      sums.round({tile.dq, tile.dq_stride}, gradients.dq, b, h, tile.q_begin, tile.q_count, gradients.accumulate);
+      sums.round({tile.dq, tile.dq_stride}, gradients.dq, b, h, tile.q_begin, tile.q_count, gradients.accumulate,
+                 p.first_query);
     }
   }
 
@@ -100,21 +102,23 @@ struct BackwardJob {
   /// `first`: nothing has been added to dk and dv of the range.
   void run_head(Index range, Index b, Index h, Index sequence, bool first, Ahead* ahead, const OwnScratch<T>& own) const {
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
+    const Index whole_head = p.first_head + h;  // as masks and gradients of biases count it
     BackwardTile<T> tile = tile_of(b, h, k_begin, k_count, own);
     tile.sets_keys = first && sets_in_place();
-    if (bias.wanted()) bias.begin_tile(tile, own.bias, b, h);
+    if (bias.wanted()) bias.begin_tile(tile, own.bias, b, whole_head);
     if (position.wanted()) position.begin_item(own.position);
     Index live_begin, live_end;
-    mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
+    mask_query_range(p.mask, b, whole_head, k_begin, k_count, &live_begin, &live_end);
     const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
     for (Index t = 0; t < p.query_tiles(); ++t) {
-      tile.q_begin = t * p.query_tile;
-      tile.q_count = std::min(p.query_tile, p.q_len - tile.q_begin);
+      const Positions queries = p.tile(t);
+      tile.q_begin = queries.begin;
+      tile.q_count = queries.end - queries.begin;
       Turn* tile_turn = key_ranges() > 1 ? &tile_turns[first_turn(b, h) + t] : nullptr;
       if (tile_turn != nullptr) wait_for_turn(*tile_turn, range);
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
       const bool live = tile.q_begin < live_end && tile.q_begin + tile.q_count > live_begin &&
-                        mask_next_key(&p.mask, b, h, tile.q_begin, tile.q_count, k_begin) < k_begin + k_count;
+                        mask_next_key(&p.mask, b, whole_head, tile.q_begin, tile.q_count, k_begin) < k_begin + k_count;
       tile.ahead = t + 1 == p.query_tiles() ? ahead : nullptr;
       run_tile(tile, range, b, h, live, own);
       if (share_bias) pass_turn(bias_turns[t], sequence);
@@ -129,8 +133,8 @@ struct BackwardJob {
     if (adds_bias || position.wanted()) {
       Turn& turn = bias_turns[bias_tiles];
       wait_for_turn(turn, sequence);
-      if (adds_bias) bias.add_private(own.bias, b, h, k_begin, k_count);
-      if (position.wanted()) position.add(own.position, h);
+      if (adds_bias) bias.add_private(own.bias, b, whole_head, k_begin, k_count);
+      if (position.wanted()) position.add(own.position, whole_head);
       pass_turn(turn, sequence);
     }
     if (tile.dv != nullptr && p.rows_can_be_empty()) {
@@ -175,6 +179,8 @@ struct BackwardJob {
     if constexpr (kRoundedAtEnd<T>) {
       if (wants(gradients.dk)) sums.round(keys, gradients.dk, b, g, k_begin, k_count, gradients.accumulate);
       if (wants(gradients.dv)) sums.round(values, gradients.dv, b, g, k_begin, k_count, gradients.accumulate);
+      if (wants_sums(gradients.dk_sums)) sums.keep(keys, gradients.dk_sums, b, g, k_begin, k_count, gradients.accumulate);
+      if (wants_sums(gradients.dv_sums)) sums.keep(values, gradients.dv_sums, b, g, k_begin, k_count, gradients.accumulate);
       if (range + 1 == key_ranges()) sums.leave_slot(head);
     }
   }

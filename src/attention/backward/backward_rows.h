@@ -25,12 +25,12 @@ struct BackwardRows {
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
 
-  /// The tile of head h of sequence b; the caller sets queries, keys and gradients.
+  /// The tile of head h of sequence b; the caller sets queries (counted in the whole problem), keys and gradients.
   BackwardTile<T> tile(Index b, Index h) const {
     const auto at = [b](const auto& view, Index head) {
       return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
     };
-    const Index row = first_row(b, h);
+    const Index row = first_row(b, h) - p.first_query;
     return {
         {.lse2_high = lse2_high + row,
          .lse2_low = lse2_low + row,
@@ -55,7 +55,7 @@ struct BackwardRows {
          .ahead = nullptr},
         p.scores(b, h),
         at(p.v, h / p.group_size()),
-        at(dout, h),
+        p.whole_rows(at(dout, h), dout.stride(2)),
         p.v.stride(2),
         dout.stride(2),
     };
@@ -63,11 +63,12 @@ struct BackwardRows {
 
   /// Computes lse2 and, if there is a dout, delta of the tile's queries.
   void prepare(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
-    const Index row = first_row(b, h);
+    const Index row = first_row(b, h) - p.first_query;
     split_lse(p, lse, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
     if (t.dout == nullptr) return;
+    const T* its_out = out.data() + b * out.stride(0) + h * out.stride(1);
     const DeltaRows<T> rows{.dout = t.dout,
-                            .out = out.data() + b * out.stride(0) + h * out.stride(1),
+                            .out = p.whole_rows(its_out, out.stride(2)),
                             .dout_stride = t.dout_stride,
                             .out_stride = out.stride(2),
                             .v_head_dim = p.v_head_dim,
@@ -76,7 +77,7 @@ struct BackwardRows {
                             .delta = delta + row};
     p.kernels->delta(rows, scratch);
     if (dlse.data() == nullptr) return;
-    for (Index i = t.q_begin; i < t.q_begin + t.q_count; ++i) rows.delta[i] -= dlse(b, h, i);
+    for (Index i = t.q_begin; i < t.q_begin + t.q_count; ++i) rows.delta[i] -= dlse(b, h, i - p.first_query);
   }
 
   /// The same for every row of `count` sequences without keys: out is 0, and lse is the sink or -inf.
@@ -102,7 +103,7 @@ void add_sink_gradient(const BackwardRows<T>& rows, Index first, Index count, co
                        const OfRow& of_row) {
   const Problem<T>& p = rows.p;
   for (Index h = 0; h < p.num_heads; ++h) {
-    const double sink2 = static_cast<double>(p.sinks(h)) * std::numbers::log2e;
+    const double sink2 = static_cast<double>(p.sinks(p.first_head + h)) * std::numbers::log2e;
     double sum = 0;
     for (Index b = first; b < first + count; ++b) {
       for (Index row = rows.first_row(b, h), end = row + p.q_len; row < end; ++row) {
@@ -111,7 +112,8 @@ void add_sink_gradient(const BackwardRows<T>& rows, Index first, Index count, co
         sum += weight == 0 ? 0 : weight * of_row(row, h);
       }
     }
-    dsinks(h) = static_cast<Accumulator<T>>(static_cast<double>(dsinks(h)) + sum);
+    Accumulator<T>& whole = dsinks(p.first_head + h);
+    whole = static_cast<Accumulator<T>>(static_cast<double>(whole) + sum);
   }
 }
 

@@ -67,17 +67,28 @@ class GradientSums {
       Sum* tile = reinterpret_cast<Sum*>(worker) + p_.backward_keys * (p_.head_dim + p_.v_head_dim);
       return {tile - q_begin * p_.head_dim, p_.head_dim};
     }
-    return {shared_ + (head % slots_ * slot_rows() + h % p_.group_size() * p_.q_len) * p_.head_dim, p_.head_dim};
+    const Index row = head % slots_ * slot_rows() + h % p_.group_size() * p_.q_len - p_.first_query;
+    return {shared_ + row * p_.head_dim, p_.head_dim};
   }
 
   void clear(const SumRows<T>& sums, Index begin, Index count) const {
     std::fill_n(sums.data + begin * sums.stride, count * sums.stride, Sum{0});
   }
-  /// Rounds the sums into rows [begin, begin + count) of (b, h), or adds them to what is there.
-  void round(const SumRows<T>& sums, const View<T, 4>& gradient, Index b, Index h, Index begin, Index count,
-             bool accumulate) const {
-    p_.kernels->round(sums.data + begin * sums.stride, count, sums.stride, &gradient(b, h, begin, 0), gradient.stride(2),
-                      accumulate);
+  /// Rounds the sums into rows [begin, begin + count) of (b, h), or adds them to what is there. Rows of the sums are counted
+  /// from `shift` before those of the gradient.
+  void round(const SumRows<T>& sums, const View<T, 4>& gradient, Index b, Index h, Index begin, Index count, bool accumulate,
+             Index shift = 0) const {
+    p_.kernels->round(sums.data + begin * sums.stride, count, sums.stride, &gradient(b, h, begin - shift, 0),
+                      gradient.stride(2), accumulate);
+  }
+  /// The sums of rows [begin, begin + count) as they are, or added to what is there.
+  void keep(const SumRows<T>& sums, const View<Sum, 4>& gradient, Index b, Index h, Index begin, Index count,
+            bool accumulate) const {
+    for (Index row = begin; row < begin + count; ++row) {
+      const Sum* from = sums.data + row * sums.stride;
+      Sum* to = &gradient(b, h, row, 0);
+      for (Index d = 0; d < sums.stride; ++d) to[d] = accumulate ? to[d] + from[d] : from[d];
+    }
   }
 
  private:

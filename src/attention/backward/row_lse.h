@@ -23,7 +23,7 @@ void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, In
   using Wide = std::conditional_t<std::is_same_v<Sum, float>, double, long double>;
   bool recompute = false;
   for (Index i = q_begin; i < q_begin + q_count; ++i) {
-    const Sum value = lse(b, h, i);
+    const Sum value = lse(b, h, i - p.first_query);
     const Wide exact = static_cast<Wide>(value) * std::numbers::log2e_v<Wide>;
     high[i] = value == -std::numeric_limits<Sum>::infinity() ? -value : static_cast<Sum>(exact);
     low[i] = std::isfinite(value) ? static_cast<Sum>(exact - static_cast<Wide>(high[i])) : Sum{0};
@@ -41,7 +41,7 @@ void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, In
   tile.row_sum = row_sum;
   p.kernels->forward(tile, scratch);
   for (Index i = 0; i < q_count; ++i) {
-    const Sum given = lse(b, h, q_begin + i);
+    const Sum given = lse(b, h, q_begin - p.first_query + i);
     if (!std::isfinite(given) || std::abs(given) <= trusted || row_lse[i] != given) continue;
     const Wide exact = static_cast<Wide>(row_max[i]) + std::log2(static_cast<Wide>(row_sum[i]));
     high[q_begin + i] = static_cast<Sum>(exact);

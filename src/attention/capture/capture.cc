@@ -67,6 +67,7 @@ CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const Captu
                           bool backward)
     : p_(p) {
   if (request.what == nullptr || (request.what->of == CaptureOf::kGradient) != backward) return;
+  check<UnsupportedError>(!p.placed(), function, "place is not supported with a capture: capture where the whole problem is");
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;

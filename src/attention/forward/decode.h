@@ -14,7 +14,7 @@ inline constexpr Index kDecodeMinKeys = 64;
 template <class T>
 bool decode_suits(const Problem<T>& p) {
   if (p.invariant) return false;
-  const Index rows = p.q_len * p.group_size();
+  const Index rows = p.queries * p.group_size();  // of the whole problem: a part of its rows has the same bits
   // On a cache, at any length: a sequence is then bit-identical alone and among longer ones.
   return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= (p.cache == nullptr ? kDecodeMinKeys : 1);
 }

@@ -2,6 +2,7 @@
 // (cache/cached_forward.cc).
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/group_rows.h"
+#include "attention/placed_rows.h"
 #include "core/overlap.h"
 #include "qkv/plan.h"
 
@@ -34,6 +35,8 @@ class ForwardCall {
   ForwardCall& operator=(const ForwardCall&) = delete;
 
   void compute(const char* function) {
+    const StripRows rows = rows_of_forward(p_, is_asked_for(outputs_.out));
+    if (rows.added) return compute_with(rows);
     CaptureJob<T> capture(function, p_, options_.capture, context_, false);
     forward_dense(p_, outputs_, capture.if_wanted(), context_);
   }
@@ -44,6 +47,21 @@ class ForwardCall {
   }
 
  private:
+  /// By a call on whole strips.
+  void compute_with(const StripRows& rows) const {
+    const Tensor<T> q = with_strip_rows(p_.q, rows);
+    Tensor<T> out = with_strip_rows(outputs_.out, rows);
+    Tensor<Accumulator<T>> lse = with_strip_rows(outputs_.lse, rows), weights = with_strip_rows(outputs_.weights, rows);
+    AttentionOutputs<T> wide{.kind = outputs_.kind};
+    if (is_asked_for(outputs_.out)) wide.out = out;
+    if (is_asked_for(outputs_.lse)) wide.lse = lse;
+    if (is_asked_for(outputs_.weights)) wide.weights = weights;
+    attention_forward(q, p_.k, p_.v, wide, options_of(options_, p_, rows), context_);
+    take_rows_back(out, rows, outputs_.out);
+    take_rows_back(lse, rows, outputs_.lse);
+    take_rows_back(weights, rows, outputs_.weights);
+  }
+
   const AttentionOutputs<T>& outputs_;
   const AttentionOptions& options_;
   Context& context_;

@@ -176,7 +176,7 @@ void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPla
     return;
   }
   const Problem<T>& p = batch.longest();
-  const Index rows = p.q_len * p.group_size();
+  const Index rows = p.queries * p.group_size();
   const std::string queries = std::to_string(rows) + " queries (Tq * H/Hkv) to a key/value head";
   if (tiled > 0) {
     const bool many = rows > kDecodeRowLimit;

@@ -61,7 +61,8 @@ struct ForwardJob {
   }
   /// What `next` reads and writes and `now` does not; K and V only where they may stay in the cache until then.
   Ahead ahead_of(const Place& now, const Place& next) const {
-    const Index q_begin = next.t * p.query_tile, q_count = std::min(p.query_tile, p.q_len - q_begin);
+    const Positions queries = p.tile(next.t);
+    const Index q_begin = queries.begin - p.first_query, q_count = queries.end - queries.begin;
     const Index head = next.h / p.group_size();
     const bool reads_kv = (now.b != next.b || now.h / p.group_size() != head) && p.kv_len <= kFetchedKeys;
     const Index keys = reads_kv ? p.kv_len : 0;
@@ -78,8 +79,8 @@ struct ForwardJob {
     const Index b = now.b, h = now.h, t = now.t;
     Ahead ahead;
     if (next != nullptr) ahead = ahead_of(now, *next);
-    const Index q_begin = t * p.query_tile;
-    const Index q_count = std::min(p.query_tile, p.q_len - q_begin);
+    const Positions queries = p.tile(t);
+    const Index q_begin = queries.begin, q_count = queries.end - queries.begin, first = q_begin - p.first_query;
     Sum row_lse[kMaxQueryTile];
     const bool wants_out = out.data() != nullptr, wants_weights = weights.data() != nullptr;
     ForwardTile<T> tile{
@@ -89,7 +90,9 @@ struct ForwardJob {
          .lse = row_lse,
          .row_max2 = nullptr,
          .row_sum = nullptr,
-         .weights = wants_weights ? weights.data() + b * weights.stride(0) + h * weights.stride(1) : nullptr,
+         .weights = wants_weights
+                        ? p.whole_rows(weights.data() + b * weights.stride(0) + h * weights.stride(1), weights.stride(2))
+                        : nullptr,
          .weights_row_stride = weights.stride(2),
          .weights_column_stride = weights.stride(3),
          .kind = kind,
@@ -98,7 +101,7 @@ struct ForwardJob {
          .ahead = next == nullptr ? nullptr : &ahead},
         p.scores(b, h),
         wants_out ? p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1) : nullptr,
-        wants_out ? out.data() + b * out.stride(0) + h * out.stride(1) : nullptr,
+        wants_out ? p.whole_rows(out.data() + b * out.stride(0) + h * out.stride(1), out.stride(2)) : nullptr,
         p.v.stride(2),
         out.stride(2),
     };
@@ -121,7 +124,7 @@ struct ForwardJob {
       }
     }
     if (lse.data() == nullptr) return;
-    for (Index i = 0; i < q_count; ++i) lse(b, h, q_begin + i) = row_lse[i];
+    for (Index i = 0; i < q_count; ++i) lse(b, h, first + i) = row_lse[i];
   }
 };
 

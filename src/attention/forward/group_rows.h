@@ -23,8 +23,8 @@ bool groups_rows(const Problem<T>& p, const AttentionOutputs<T>& outputs) {
   const bool same = p.sinks.is_null() && p.position.zero == nullptr && p.score_mod == nullptr && p.dropout_threshold == 0 &&
                     !mask_differs_by_head(p.mask) && outputs.weights.data() == nullptr;
   const bool bias_follows = p.bias.is_null() || repeat_stride(p.bias, 1) == p.q_len * repeat_stride(p.bias, 2) || p.q_len == 1;
-  return p.invariant && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows && same && bias_follows &&
-         rows_follow(p.q) && rows_follow(outputs.out) && rows_follow(outputs.lse);
+  return p.invariant && !p.placed() && p.group_size() > 1 && p.q_len > 0 && p.q_len * p.group_size() <= kGroupRows && same &&
+         bias_follows && rows_follow(p.q) && rows_follow(outputs.out) && rows_follow(outputs.lse);
 }
 
 /// [B, H, Tq, ..] as [B, Hkv, group * Tq, ..]; null stays null.
@@ -44,8 +44,8 @@ Problem<T> group_rows(const Problem<T>& p) {
   const Index group = p.group_size();
   Problem<T> grouped = p;
   grouped.q = group_rows(p.q, group);
-  grouped.num_heads = p.num_kv_heads;
-  grouped.q_len = group * p.q_len;
+  grouped.num_heads = grouped.heads = p.num_kv_heads;
+  grouped.q_len = grouped.queries = group * p.q_len;
   grouped.group_mask = {&p.mask, p.q_len};
   if (!p.bias.is_null()) {  // an axis of size 1 repeats
     const View<const Accumulator<T>, 4>& bias = p.bias;

@@ -44,6 +44,7 @@ RaggedProblem<T>::RaggedProblem(const char* function, const View<const T, 3>& q,
     check_mask(options.mask, extent(b), function);
     check_position_bias<Accumulator<T>>(options.position_bias, shared.num_heads, q_len(b), kv_len(b), function);
   }
+  longest.queries = longest.q_len;
   summaries = memory.dense.make(options.mask.node(), context);
   memory.position = shared.position.spread(options.position_bias, longest.q_len, longest.kv_len, context);
   check_bias_sizes(function, "[B|1, H|1, longest Tq|1, longest Tk|1]", shared.bias,
@@ -54,7 +55,7 @@ template <class T>
 Problem<T> RaggedProblem<T>::sequence(Index b) const {
   Problem<T> p = shared;
   p.batch = batch;
-  p.q_len = q_len(b);
+  p.q_len = p.queries = q_len(b);
   p.kv_len = kv_len(b);
   p.q = queries(shared.q, b);
   p.k = keys(shared.k, b);

@@ -29,7 +29,7 @@ struct PositionGradient {
   }
   void end_tile(const BackwardTile<T>& tile, Sum* own) const {
     const Sum* diagonals = own + table.size(0);
-    const Index first = first_diagonal(tile) - position_offset(*p->position_bias, p->q_len, p->kv_len);
+    const Index first = first_diagonal(tile) - position_offset(*p->position_bias, p->queries, p->kv_len);
     for (Index n = 0; n < tile.q_count + tile.k_count - 1; ++n) {
       own[p->position.rows[first + n]] += static_cast<Sum>(p->position_bias->factor(first + n)) * diagonals[n];
     }

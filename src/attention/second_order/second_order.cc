@@ -28,7 +28,9 @@ Problem<T> second_order_problem(const char* function, const View<const T, 4>& q,
                           "score_mod is not supported here: its slope has no derivative");
   check<UnsupportedError>(options.capture.result == nullptr, function,
                           "capture is not supported here: give it to attention_forward or attention_backward");
-  return make_problem(function, q, k, v, options, context, Use::kOutput, &memory);
+  const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &memory);
+  check<UnsupportedError>(!p.placed(), function, "place is not supported here: compute where the whole problem is");
+  return p;
 }
 
 template <class T>
