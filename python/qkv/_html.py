@@ -29,3 +29,9 @@ def grid(keep: np.ndarray, title: str) -> str:
     )
     caption = f"<caption>{text(title)}</caption>" if title else ""
     return f'<table style="border-collapse:collapse;display:inline-table;margin:4px">{caption}<tbody>{rows}</tbody></table>'
+
+
+def framed(page: str, height: int = 760) -> str:
+    """A whole page inside of another: its scripts run, apart from the notebook's."""
+    style = f"width:100%;height:{height}px;border:0"
+    return f'<iframe srcdoc="{escape(page)}" sandbox="allow-scripts allow-downloads" style="{style}"></iframe>'

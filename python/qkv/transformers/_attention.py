@@ -14,7 +14,7 @@ from .. import _core
 from .._options import build_options
 from ..masks import Mask
 from ..torch._calls import memory
-from . import _looking
+from . import _looking, _relevance
 from ._masks import ModelMask, model_mask
 from ._modelling import put_all, take_all
 
@@ -51,6 +51,8 @@ class _Attend(torch.autograd.Function):
         _, lse = functional.attention(q, k, v, bias=bias, sinks=sinks, return_lse=True, out=out, **options)
         ctx.save_for_backward(q, k, v, bias, sinks, out, lse)
         ctx.options = options
+        ctx.deriver = _relevance.current()
+        ctx.number = None if ctx.deriver is None else ctx.deriver.number()
         return out
 
     @staticmethod
@@ -59,6 +61,13 @@ class _Attend(torch.autograd.Function):
         q, k, v, bias, sinks, out, lse = ctx.saved_tensors
         need = [name for name, wanted in zip(("q", "k", "v", "bias", "sinks"), ctx.needs_input_grad, strict=False) if wanted]
         dout = _rows(dout)
+        look = None if ctx.deriver is None else ctx.deriver.capture(ctx.number)
+        if look is not None:
+            gradients, seen = functional.attention_backward(
+                dout, q, k, v, out, lse, need=need, bias=bias, sinks=sinks, weights=look, **ctx.options
+            )
+            _relevance.relevant(ctx.deriver, ctx.number, seen)
+            return (*gradients[:5], None)
         gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, bias=bias, sinks=sinks, **ctx.options)
         return (*gradients[:5], None)
 

@@ -1,118 +1,34 @@
-"""A look at every layer and head of a Hugging Face model while it runs once. Not: the attention itself, pictures (qkv.plot)."""
+"""A look at every layer and head of a Hugging Face model while it runs. Not: the attention itself, pictures (qkv.plot), the page
+(_explore).
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import _html
-from ..capture import Capture, Captured
-from ..plotting import plot
+from .._explore.layer import Wanted
+from .._explore.seen import Run, Seen
+from .._progress import Progress
+from ..capture import Capture
 from ._attention import NAME, register
-from ._looking import Collector, LayerCapture, looking
-
-#: Columns of a table: title, field of Captured.
-_COLUMNS = (
-    ("entropy_nats", "entropy"),
-    ("max", "max_weight"),
-    ("self", "self_"),
-    ("previous", "previous"),
-    ("first", "first"),
-    ("distance", "distance"),
-)
+from ._looking import Collector, looking
+from ._relevance import derived
 
 
-def _wide(title: str) -> int:
-    return max(10, len(title) + 2)
+class AttentionCapture(Seen):
+    """Everything that capture_attention saw. outputs: what the model returned; tokens: bool [B, T], False = padding; None: not
+    known."""
 
-
-@dataclass(frozen=True)
-class AttentionCapture:
-    """Everything that capture_attention saw."""
-
-    layers: list[LayerCapture]
-    outputs: Any = field(repr=False)  #: what the model returned
-    tokens: np.ndarray | None = field(repr=False)  #: bool [B, T], False = padding; None: not known
-
-    def __getitem__(self, layer: int) -> Captured:
-        """What was seen of the layer with that index."""
-        for one in self.layers:
-            if one.index == layer:
-                return one.captured
-        raise IndexError(f"[capture_attention] layer {layer} was not looked at: there are {[one.index for one in self.layers]}")
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def statistics(self) -> list[dict[str, Any]]:
-        """One row per layer and head: means over the queries that are tokens, of all sequences.
-
-        entropy_nats, max (largest weight), self, previous, first (weight on the query's own key, the one before it, key 0),
-        distance (in tokens).
-        """
-        rows = []
-        for layer in self.layers:
-            if layer.captured.entropy is None:
-                continue
-            batch = layer.captured.entropy.shape[0]
-            live = np.ones((batch, layer.q_len), bool)
-            if self.tokens is not None and self.tokens.shape == live.shape:
-                live = self.tokens
-            for place, head in enumerate(layer.heads):
-                means = {title: float(getattr(layer.captured, name)[:, place][live].mean()) for title, name in _COLUMNS}
-                rows.append({"layer": layer.index, "head": head, **means})
-        return rows
-
-    def table(self) -> str:
-        """The statistics as text, one line per layer and head."""
-        rows = self.statistics()
-        if not rows:
-            return "no statistics: capture_attention(..., capture=qkv.Capture(statistics=True)) asks for them"
-        lines = ["layer  head" + "".join(f"{title:>{_wide(title)}}" for title, _ in _COLUMNS)]
-        lines += [f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:{_wide(title)}.3f}" for title, _ in _COLUMNS) for r in rows]
-        return "\n".join(lines)
-
-    def map(self, layer: int, head: int, *, sequence: int = 0) -> np.ndarray:
-        """Weights of one head, [rows, columns]: every weight where the map is as large as Tq x Tk, otherwise sums over blocks
-        of keys, averaged over blocks of queries (each row adds up to 1).
-        """
-        found = next((one for one in self.layers if one.index == layer), None)
-        if found is None or found.captured.map is None:
-            raise ValueError(f"[capture_attention] there is no map of layer {layer}: pass a Capture with map=(rows, columns)")
-        if head not in found.heads:
-            raise ValueError(f"[capture_attention] head {head} was not looked at: there are {list(found.heads)}")
-        sums = found.captured.map[sequence, found.heads.index(head)]
-        queries = np.bincount(np.arange(found.q_len) * sums.shape[0] // found.q_len, minlength=sums.shape[0])
-        return sums / queries[:, None]
-
-    def plot(
-        self, layer: int = 0, head: int | None = None, *, tokens: Sequence[str] | None = None, sequence: int = 0, **options: Any
-    ) -> Any:
-        """qkv.plot of one head's map, or (head None) of all of a layer; tokens label it where there is one per row and
-        column.
-        options: as in qkv.plot, such as path="map.png".
-        """
-        found = next((one for one in self.layers if one.index == layer), None)
-        heads = [head] if head is not None else [0] if found is None else list(found.heads)
-        weights = np.stack([self.map(layer, one, sequence=sequence) for one in heads])
-        if tokens is not None and not len(tokens) == weights.shape[1] == weights.shape[2]:
-            tokens = None
-        return plot(weights, tokens, **options)
-
-    def _repr_html_(self) -> str:
-        rows = self.statistics()
-        if not rows:
-            return f"<p>{_html.text(self.table())}</p>"
-        return _html.table(list(rows[0]), [list(row.values()) for row in rows])
-
-    def __repr__(self) -> str:
-        return f"AttentionCapture({len(self.layers)} layers)\n{self.table()}"
+    def __init__(self, runs: list[Run], outputs: Any, tokens: np.ndarray | None, **options: Any) -> None:
+        super().__init__(runs, **options)
+        self.outputs, self.tokens = outputs, tokens
 
 
 @contextlib.contextmanager
@@ -134,6 +50,35 @@ def _running_qkv(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def _image_of(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """First patch, height and width of the patches of a vision model's only input."""
+    pixels, config = inputs.get("pixel_values"), getattr(model, "config", None)
+    patch = getattr(config, "patch_size", None)
+    if not isinstance(pixels, Tensor) or pixels.ndim != 4 or patch is None or "input_ids" in inputs:
+        return None
+    rows, columns = (patch, patch) if isinstance(patch, int) else patch
+    prefix = 1 + int(getattr(config, "num_register_tokens", 0) or 0)
+    return prefix, pixels.shape[-2] // int(rows), pixels.shape[-1] // int(columns)
+
+
+def _sides(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Token numbers, and which are tokens, [B, T] by side."""
+    ids, live = {}, {}
+    for side, name, mask in (("", "input_ids", "attention_mask"), ("decoder", "decoder_input_ids", "decoder_attention_mask")):
+        for found, key in ((ids, name), (live, mask)):
+            x = inputs.get(key)
+            if isinstance(x, Tensor) and x.ndim == 2:
+                found[side] = x.detach().cpu().numpy().astype(bool if found is live else np.int64)
+    return ids, live
+
+
+def _cached(inputs: Mapping[str, Any], live: dict[str, np.ndarray]) -> None:
+    """Of a mask that covers the keys of a cache too, what belongs to this call's queries."""
+    ids = inputs.get("input_ids")
+    if isinstance(ids, Tensor) and "" in live and live[""].shape[1] > ids.shape[1]:
+        live[""] = live[""][:, -ids.shape[1] :]
+
+
 def capture_attention(
     model: nn.Module,
     inputs: Any,
@@ -141,34 +86,108 @@ def capture_attention(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] = (),
     capture: Capture | None = None,
+    exact: Sequence[tuple[int, int]] = (),
+    generate: Mapping[str, Any] | None = None,
+    relevance: int | str | None = None,
+    position: int = -1,
+    first: int | None = None,
+    whole: bool = True,
+    tokenizer: Any = None,
+    progress: bool | None = None,
 ) -> AttentionCapture:
     """Runs `model` once (eval mode, no gradients) and looks at its attention. Memory: never of the order Tq x Tk.
 
     Args:
         model: a Hugging Face model on the CPU, with any attn_implementation; its state is restored afterwards.
         inputs: its keyword arguments, as a tokenizer returns them ({"input_ids": ..., "attention_mask": ...}), or just
-            input_ids.
+            input_ids. past_key_values may be among them: queries then stand behind its keys.
         layers: which calls of attention within one forward, by number; in most models these are the layers. None: all.
         heads: query heads; none: all.
-        capture: what to look at (qkv.Capture, with its own heads); None: statistics, and maps of at most 64 x 64.
+        capture: what to look at (qkv.Capture, with its own heads); None: statistics, the kinds of the heads, and maps: every weight
+            up to 512 tokens, otherwise 128 x 128 blocks (``Captured.map`` has at most 64 x 64).
+        exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length.
+        generate: options of model.generate(), such as {"max_new_tokens": 20}: what is generated is looked at too, one sequence each
+            (no beams). `outputs` is then what generate() returned.
+        relevance: also weight times gradient of a token's logit at `position`: the token's number, or "predicted" (the likeliest).
+            Needs a model with logits, and the memory of a backward. It is what a small change of a weight would do to that logit.
+        first: how many of the first keys are set apart before a head's kind is said; None: 1, of images the class token and
+            registers.
+        whole: False: no single weights are kept, of short texts neither.
+        tokenizer: names the tokens in the page.
+        progress: a bar on standard error; None: where that is a terminal.
 
     Raises:
-        ValueError: if the model's attention does not go through transformers' AttentionInterface, or a layer does not exist.
+        ValueError: if the model's attention does not go through transformers' AttentionInterface, a layer or head does not exist, or
+            options exclude each other.
     """
     if capture is not None and heads:
         raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=...)")
-    if isinstance(inputs, Tensor):
-        inputs = {"input_ids": inputs}
-    collector = Collector({id(m): name for name, m in model.named_modules()}, layers, heads, capture)
-    with _running_qkv(model), torch.no_grad(), looking(collector):
-        outputs = model(**inputs)
-    if collector.calls == 0:
+    if generate is not None and relevance is not None:
+        raise ValueError("[capture_attention] relevance is of one forward: generate first, then pass the whole text as inputs")
+    if generate is not None and (generate.get("num_beams", 1) != 1 or generate.get("num_return_sequences", 1) != 1):
+        raise ValueError("[capture_attention] generate: one sequence each, num_beams=1 and num_return_sequences=1")
+    inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    image = _image_of(model, inputs)
+    apart = first if first is not None else image[0] if image else 1
+    grid = image[1:] if image else None
+    ids, live = _sides(model, inputs)
+    _cached(inputs, live)
+    wanted = Wanted(tuple(heads), capture, first=apart, grid=grid, whole=whole)
+    shown = sys.stderr.isatty() if progress is None else progress
+    config = getattr(model, "config", None)
+    total = (
+        sum(int(getattr(config, name, 0) or 0) for name in ("num_hidden_layers", "decoder_layers", "num_decoder_layers")) or 1
+    )
+    with Progress(total, shown=shown) as bar:
+        names = {id(m): name for name, m in model.named_modules()}
+        collector = Collector(names, layers, heads, capture, exact=exact, wanted=wanted, progress=bar if shown else None)
+        collector.ids, collector.live = ids, live
+        hook = model.register_forward_pre_hook(lambda *_: collector.begin())
+        try:
+            with _running_qkv(model), torch.no_grad(), looking(collector):
+                outputs = model(**inputs) if generate is None else model.generate(**inputs, **generate)
+                collector.finish()
+        finally:
+            hook.remove()
+    if collector.most_calls == 0:
         raise ValueError(
             f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface "
             "does not reach"
         )
-    if layers is not None and any(layer not in range(collector.calls) for layer in layers):
-        raise ValueError(f"[capture_attention] layers must lie in 0..{collector.calls - 1}: got {list(layers)}")
+    for what, numbers in (("layers", layers or ()), ("exact: layers", collector.exact)):
+        if any(layer not in range(collector.most_calls) for layer in numbers):
+            raise ValueError(f"[capture_attention] {what} must lie in 0..{collector.most_calls - 1}: got {list(numbers)}")
+    run = collector.runs[0] if collector.runs else Run([])
+    run.image = image
+    if generate is not None:
+        _name_answer(run, outputs)
+    if relevance is not None:
+        with _running_qkv(model):
+            run.relevance = derived(model, inputs, run.layers, relevance, position, _namer(tokenizer))
     mask = inputs.get("attention_mask")
     tokens = mask.to(torch.bool).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 2 else None
-    return AttentionCapture(collector.seen, outputs, tokens)
+    title = getattr(config, "_name_or_path", "") or type(model).__name__
+    return AttentionCapture(collector.runs or [run], outputs, tokens, title=title, names=_namer(tokenizer))
+
+
+def _name_answer(run: Run, outputs: Any) -> None:
+    """The numbers of prompt and answer; the last token was never a query."""
+    sequences = outputs if isinstance(outputs, Tensor) else getattr(outputs, "sequences", None)
+    if sequences is None:
+        return
+    crossing = any(layer.cross for layer in run.layers)
+    last = max((max(layer.offsets) + layer.q_len for layer in run.answers if not layer.cross), default=None)
+    if last is None:
+        last = max((layer.q_len for layer in run.layers if not layer.cross), default=0)
+    run.ids["decoder" if crossing else ""] = sequences[:, :last].cpu().numpy()
+
+
+def _namer(tokenizer: Any) -> Callable[[int], str] | None:
+    if tokenizer is None:
+        return None
+
+    def name(number: int) -> str:
+        text = tokenizer.decode([number])
+        return text if text and "\N{REPLACEMENT CHARACTER}" not in text else str(tokenizer.convert_ids_to_tokens(number))
+
+    return name

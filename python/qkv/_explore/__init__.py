@@ -1,0 +1,1 @@
+"""What captures know beyond numbers: which head does what, and the file from which the explorer's page is made. Needs NumPy only."""

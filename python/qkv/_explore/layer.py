@@ -1,0 +1,216 @@
+"""One look at one call of attention: statistics, maps, the kinds of its heads, and q, k, lse of the heads that are wanted exactly. Not:
+who calls (qkv.transformers, qkv.torch), files (file.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from .. import _attention as functional
+from ..capture import Capture, Captured
+from .formula import Formula, _numbers
+from .kinds import Kind, Sums
+
+WHOLE = 512  # queries and keys up to which every weight is kept
+SIDE = 128  # blocks on a side of a map of more
+SMALL = 64  # of Captured.map, unless another is asked for
+_CHECKED = 8  # rows of an exact head that are compared with the kernel's
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked at in one call. ids [B, Tk], live [B, Tq]: token numbers of the keys, and which queries are tokens; None: not
+    known. first: how many keys are set apart; grid: (height, width) of the patches behind them."""
+
+    heads: tuple[int, ...] = ()
+    capture: Capture | None = None  #: instead of the usual look
+    exact: tuple[int, ...] = ()
+    ids: np.ndarray | None = field(default=None, repr=False)
+    live: np.ndarray | None = field(default=None, repr=False)
+    first: int = 1
+    grid: tuple[int, int] | None = None
+    whole: bool = True  #: every weight, where there are few enough
+
+
+@dataclass
+class Exact:
+    """What a page recomputes weights from: q [B, n, Tq, D], k [B, m, Tk, D], lse [B, n, Tq], float32."""
+
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    q: np.ndarray = field(repr=False)
+    k: np.ndarray = field(repr=False)
+    lse: np.ndarray = field(repr=False)
+    error: float = 0.0  #: largest difference from the kernel's weights, relative to a weight, on a few rows
+
+
+@dataclass
+class Layer:
+    """What one call showed. Arrays are [B, heads, ...]; heads: those looked at."""
+
+    index: int
+    name: str
+    heads: tuple[int, ...]
+    num_heads: int
+    num_kv_heads: int
+    q_len: int
+    kv_len: int
+    cross: bool  #: queries and keys are of two texts
+    offsets: list[int]  #: [B]: the key at which query 0 stands
+    pages: list[tuple[dict[str, Any], dict[str, np.ndarray]]] = field(repr=False)  #: [B]: the page's formula and its tensors
+    captured: Captured = field(repr=False)
+    map: np.ndarray | None = field(default=None, repr=False)  #: means over a row's queries, float32
+    weights: np.ndarray | None = field(default=None, repr=False)  #: [B, heads, Tq, Tk] as bytes, see coded()
+    mean: np.ndarray | None = field(default=None, repr=False)  #: [B, Tq, Tk], over the heads, float32; beside weights
+    weights_error: float = 0.0
+    exact: Exact | None = None
+    kinds: list[Kind] | None = None  #: over all sequences
+    relevance: np.ndarray | None = field(default=None, repr=False)  #: [B, heads, R, C]
+    live: np.ndarray | None = field(default=None, repr=False)  #: [B, Tq]: which queries are tokens
+
+
+def coded(weights: np.ndarray) -> np.ndarray:
+    """Bytes: round(254 sqrt(w)), 255 is NaN (docs/explorer-file.md)."""
+    with np.errstate(invalid="ignore"):
+        roots = np.rint(254 * np.sqrt(np.clip(weights, 0, 1)))
+    return np.where(np.isnan(roots), 255, roots).astype(np.uint8)
+
+
+def decoded(codes: np.ndarray) -> np.ndarray:
+    """What bytes stand for, float32."""
+    values = np.square(np.arange(256, dtype=np.float32) / 254)
+    values[255] = np.nan
+    return values[codes]
+
+
+def block_means(sums: np.ndarray, q_len: int) -> np.ndarray:
+    """Sums over blocks [..., R, C] -> means over the queries of each row, float32."""
+    rows = sums.shape[-2]
+    counts = np.bincount(np.arange(q_len) * rows // q_len, minlength=rows)
+    return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
+
+
+def _merged(sums: np.ndarray, axis: int, length: int, size: int) -> np.ndarray:
+    """Blocks of an axis of `length` joined to `size` of them; there are `length`, or a multiple of size."""
+    now = sums.shape[axis]
+    if now == size:
+        return sums
+    block = np.arange(now) * size // now
+    return np.add.reduceat(sums, np.searchsorted(block, np.arange(size)), axis)
+
+
+def look(
+    index: int, name: str, q: Any, k: Any, v: Any, bias: Any, sinks: Any, out: Any, options: Mapping[str, Any], wanted: Wanted, *,
+    cross: bool = False,
+) -> Layer:  # fmt: skip
+    """Attention of one call, into out, and what it showed. Arguments as qkv.attention's: q [B, H, Tq, D], k [B, Hkv, Tk, D]."""
+    batch, num_heads, q_len, _ = q.shape
+    num_kv_heads, kv_len = k.shape[1], k.shape[2]
+    formula = Formula(q.shape, kv_len, options, bias, sinks, cross=cross)
+    capture = wanted.capture or _usual(formula, wanted)
+    heads = tuple(int(h) for h in capture.heads) or tuple(range(num_heads))
+    _, lse, captured = functional.attention(
+        q, k, v, bias=bias, sinks=sinks, out=out, return_lse=True, weights=capture, **options
+    )
+    offsets = [kv_len - q_len if formula.why else formula.offset(b) for b in range(batch)]
+    layer = Layer(index, name, heads, num_heads, num_kv_heads, q_len, kv_len, cross, offsets, [], captured, live=wanted.live)
+    if captured.map is not None and capture.of == "weights" and q_len and kv_len:
+        if wanted.capture is None and captured.map.shape[2:] == (q_len, kv_len) and wanted.whole:
+            layer.weights = coded(captured.map)
+            layer.weights_error = float(np.nanmax(abs(decoded(layer.weights) - captured.map), initial=0.0))
+            layer.mean = captured.map.mean(1).astype(np.float32)
+        if wanted.capture is None:
+            sizes = min(q_len, SMALL), min(kv_len, SMALL)
+            blocks = (min(q_len, SIDE), min(kv_len, SIDE)) if captured.map.shape[2:] != (q_len, kv_len) else sizes
+            small = _merged(_merged(captured.map, 2, q_len, sizes[0]), 3, kv_len, sizes[1])
+            layer.map = block_means(captured.map if blocks == captured.map.shape[2:] else small, q_len)
+            layer.captured = replace(captured, map=small)
+        else:
+            layer.map = block_means(captured.map, q_len)
+    if wanted.capture is None and formula.why is None and captured.entropy is not None:
+        layer.kinds = _kinds(layer, formula, q, k, lse, wanted)
+    if wanted.exact:
+        layer.exact = _exact(layer, formula, q, k, v, bias, sinks, lse, options, wanted.exact)
+    # Not the formula itself: it holds masks and biases of the call.
+    layer.pages = [formula.page(b, layer.exact.heads if layer.exact else ()) for b in range(batch)]
+    return layer
+
+
+def _usual(formula: Formula, wanted: Wanted) -> Capture:
+    q_len, kv_len = formula.q_len, formula.kv_len
+    side = WHOLE if max(q_len, kv_len) <= WHOLE and wanted.whole else SIDE
+    offsets: Sequence[int] = ()
+    if formula.why is None:
+        offsets = [formula.offset(b) for b in range(formula.batch)]
+        offsets = () if all(n == kv_len - q_len for n in offsets) else offsets
+    size = (min(q_len, side), min(kv_len, side)) if q_len and kv_len else None
+    return Capture(heads=wanted.heads, statistics=True, column_mass=True, map=size, offsets=offsets)
+
+
+def _of_heads(x: Any, heads: Sequence[int], count: int) -> Any:
+    return x if list(heads) == list(range(count)) else x[:, list(heads)]
+
+
+def _kinds(layer: Layer, formula: Formula, q: Any, k: Any, lse: Any, wanted: Wanted) -> list[Kind]:
+    sums = Sums(len(layer.heads), first=min(wanted.first, layer.kv_len), grid=wanted.grid)
+    group = layer.num_heads // layer.num_kv_heads
+    queries, lses = (_of_heads(x, layer.heads, layer.num_heads) for x in (q, lse))
+    keys = k if len(layer.heads) == layer.num_heads else k[:, [h // group for h in layer.heads]]
+    captured = layer.captured
+    if formula.bias is not None and formula.bias.shape[1] != 1 and len(layer.heads) != layer.num_heads:
+        formula = _with_bias(formula, formula.bias[:, list(layer.heads)])
+    for b in range(formula.batch):
+        live = None if wanted.live is None else wanted.live[b]
+        ids = None if wanted.ids is None else wanted.ids[b]
+        visible = [part.page["keys"][0] for part in formula.parts[b] if part.page and "keys" in part.page]
+        sums.add(
+            formula, lambda n, i, j: formula.weights(queries, keys, lses, n, i, j), b, captured.entropy[b], captured.sink[b],
+            start=max(visible, default=0), live=live, ids=ids,
+        )  # fmt: skip
+    return sums.kinds()
+
+
+def _with_bias(formula: Formula, bias: np.ndarray) -> Formula:
+    made = object.__new__(Formula)
+    made.__dict__.update(formula.__dict__, bias=bias)
+    return made
+
+
+def _exact(
+    layer: Layer, formula: Formula, q: Any, k: Any, v: Any, bias: Any, sinks: Any, lse: Any, options: Mapping[str, Any],
+    wanted: Sequence[int],
+) -> Exact:  # fmt: skip
+    group = layer.num_heads // layer.num_kv_heads
+    for head in wanted:
+        if not 0 <= head < layer.num_heads:
+            raise ValueError(f"[capture] exact: layer {layer.index} has heads 0..{layer.num_heads - 1}: got {head}")
+    heads = tuple(sorted(set(wanted)))
+    kv_heads = tuple(sorted({head // group for head in heads}))
+    taken = [np.array(_numbers(x), np.float32) for x in (q[:, list(heads)], k[:, list(kv_heads)], lse[:, list(heads)])]
+    exact = Exact(heads, kv_heads, *taken)
+    if formula.why is not None or not layer.q_len or not layer.kv_len:
+        return exact
+    rows = sorted({int(n) for n in np.linspace(0, layer.q_len - 1, _CHECKED)})
+    options = {**options, "dropout": 0.0}
+    _, seen = functional.attention(q, k, v, bias=bias, sinks=sinks, weights=Capture(heads=heads, rows=rows), **options)
+    i, j = np.repeat(rows, layer.kv_len), np.tile(np.arange(layer.kv_len), len(rows))
+    for b in range(formula.batch):
+        again = formula.weights(q, k, lse, b, i, j)[list(heads)].reshape(len(heads), len(rows), -1)
+        kernel = seen.rows[b]
+        alive = np.isfinite(exact.lse[b][:, rows])  # rows without keys are what empty_row says
+        with np.errstate(invalid="ignore"):
+            error = abs(again - kernel) / np.maximum(kernel, 1e-4)
+        exact.error = max(exact.error, float(error[alive].max(initial=0.0)))
+    if exact.error > 0.05:
+        warnings.warn(
+            f"layer {layer.index}: weights computed again from q, k and lse differ by {exact.error:.2g} from the kernel's; the page "
+            "does not show them as exact",
+            stacklevel=4,
+        )
+        formula.why = f"weights computed again from q, k and lse differ by {exact.error:.2g}"
+    return exact

@@ -1,0 +1,318 @@
+"""Everything that was seen of a model's attention: tables, kinds of heads, maps, and the explorer's page. Not: how it was seen
+(qkv.transformers, qkv.torch).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _html
+from ..capture import Captured
+from ..plotting import plot
+from .file import Text, View, made_of, stack_of
+from .layer import Layer
+from .page import page_of, write_file
+
+#: Columns of a table: title, field of Captured.
+_COLUMNS = (
+    ("entropy_nats", "entropy"),
+    ("max", "max_weight"),
+    ("self", "self_"),
+    ("previous", "previous"),
+    ("first", "first"),
+    ("distance", "distance"),
+)
+_NOTEBOOK_BYTES = 64 << 20  # of a page inside of a notebook
+ROLLOUT = (
+    "Rollout multiplies the layers' mean weights, half of each row kept for the residual stream (Abnar & Zuidema 2020, "
+    "arXiv:2005.00928): how tokens could mix, not what the model computed with them."
+)
+RELEVANCE = (
+    "Relevance is weight times gradient of one token's logit, positive parts (Chefer 2021, arXiv:2103.15679): what a small change of "
+    "a weight would do to that logit, not why the model chose it."
+)
+
+
+def _wide(title: str) -> int:
+    return max(10, len(title) + 2)
+
+
+@dataclass
+class Run:
+    """One forward of a model, and what was generated behind it. ids: token numbers [B, T] by the side they belong to, "" or
+    "decoder"; image: first patch, height, width."""
+
+    layers: list[Layer]
+    answers: list[Layer] = field(default_factory=list)
+    ids: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    image: tuple[int, int, int] | None = None
+    relevance: dict[str, Any] | None = None
+    name: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Seen:
+    """What a capture saw. In a notebook it shows the explorer's page."""
+
+    def __init__(self, runs: list[Run], *, title: str = "", names: Callable[[int], str] | None = None) -> None:
+        self.runs, self.title, self.names = runs, title, names
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The calls of the first run, in their order."""
+        return self.runs[0].layers if self.runs else []
+
+    def _layer(self, layer: int) -> Layer | None:
+        return next((one for one in self.layers if one.index == layer), None)
+
+    def __getitem__(self, layer: int) -> Captured:
+        """What was seen of the layer with that index."""
+        found = self._layer(layer)
+        if found is None:
+            raise IndexError(
+                f"[capture_attention] layer {layer} was not looked at: there are {[one.index for one in self.layers]}"
+            )
+        return found.captured
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def statistics(self) -> list[dict[str, Any]]:
+        """One row per layer and head: means over the queries that are tokens, of all sequences.
+
+        entropy_nats, max (largest weight), self, previous, first (weight on the query's own key, the one before it, key 0),
+        distance (in tokens).
+        """
+        rows = []
+        for layer in self.layers:
+            if layer.captured.entropy is None:
+                continue
+            live = _live(layer)
+            for place, head in enumerate(layer.heads):
+                means = {title: float(getattr(layer.captured, name)[:, place][live].mean()) for title, name in _COLUMNS}
+                rows.append({"layer": layer.index, "head": head, **means})
+        return rows
+
+    def kinds(self) -> list[dict[str, Any]]:
+        """One row per layer and head: kind (docs/explore.md), share (None of a mixed head), first (mass on the first keys),
+        entropy_nats (mean over the queries that are tokens), shares (of every kind that was asked for), name (the layer's), run."""
+        rows = []
+        for n, run in enumerate(self.runs):
+            for layer in run.layers:
+                live = _live(layer)
+                for place, head in enumerate(layer.heads):
+                    if layer.kinds is None:
+                        continue
+                    kind = layer.kinds[place]
+                    rows.append({
+                        "layer": layer.index, "head": head, "kind": kind.kind, "share": kind.share, "first": kind.first,
+                        "entropy_nats": float(layer.captured.entropy[:, place][live].mean()), "shares": dict(kind.shares),
+                        "name": layer.name, "run": n,
+                    })  # fmt: skip
+        return rows
+
+    def table(self) -> str:
+        """The statistics as text, one line per layer and head."""
+        rows = self.statistics()
+        if not rows:
+            return "no statistics: capture_attention(..., capture=qkv.Capture(statistics=True)) asks for them"
+        kinds = {(row["layer"], row["head"]): row["kind"] for row in self.kinds() if row["run"] == 0}
+        lines = ["layer  head" + "".join(f"{title:>{_wide(title)}}" for title, _ in _COLUMNS) + ("  kind" if kinds else "")]
+        for r in rows:
+            line = f"{r['layer']:5d} {r['head']:5d}" + "".join(f"{r[title]:{_wide(title)}.3f}" for title, _ in _COLUMNS)
+            lines.append(line + (f"  {kinds[r['layer'], r['head']]}" if kinds else ""))
+        return "\n".join(lines)
+
+    def map(self, layer: int, head: int, *, sequence: int = 0) -> np.ndarray:
+        """Weights of one head, [rows, columns]: every weight where the map is as large as Tq x Tk, otherwise sums over blocks
+        of keys, averaged over blocks of queries (each row adds up to 1).
+        """
+        found = self._layer(layer)
+        if found is None or found.captured.map is None:
+            raise ValueError(f"[capture_attention] there is no map of layer {layer}: pass a Capture with map=(rows, columns)")
+        if head not in found.heads:
+            raise ValueError(f"[capture_attention] head {head} was not looked at: there are {list(found.heads)}")
+        sums = found.captured.map[sequence, found.heads.index(head)]
+        queries = np.bincount(np.arange(found.q_len) * sums.shape[0] // found.q_len, minlength=sums.shape[0])
+        return sums / queries[:, None]
+
+    def plot(
+        self, layer: int = 0, head: int | None = None, *, tokens: Sequence[str] | None = None, sequence: int = 0, **options: Any
+    ) -> Any:
+        """qkv.plot of one head's map, or (head None) of all of a layer; tokens label it where there is one per row and
+        column.
+        options: as in qkv.plot, such as path="map.png".
+        """
+        found = self._layer(layer)
+        heads = [head] if head is not None else [0] if found is None else list(found.heads)
+        weights = np.stack([self.map(layer, one, sequence=sequence) for one in heads])
+        if tokens is not None and not len(tokens) == weights.shape[1] == weights.shape[2]:
+            tokens = None
+        return plot(weights, tokens, **options)
+
+    def rollout(self, *, residual: float = 0.5, sequence: int = 0, run: int = 0) -> np.ndarray:
+        """[T, T]: the product over the layers of residual I + (1 - residual) times the heads' mean weights, rows made to add up to 1.
+        How tokens could mix, not what the model computed with them. Abnar & Zuidema 2020 (arXiv:2005.00928).
+
+        Raises ValueError where not every weight was kept: more than 512 tokens, cross-attention, or chosen heads or layers.
+        """
+        return _rollout([layer for layer in self.runs[run].layers if not layer.cross], residual, sequence)
+
+    # The page.
+
+    def views(
+        self, *, rollout: bool = False, residual: float = 0.5, tokens: Mapping[str, Sequence[str]] | None = None
+    ) -> list[View]:
+        """What the page shows: a view per stack of layers, run and sequence."""
+        made: list[View] = []
+        for number, run in enumerate(self.runs):
+            made += _views(run, self.names, dict(tokens or {}), f"run {number}" if len(self.runs) > 1 else "")
+        if rollout:
+            shown = [view for view in made if not view.layers[0].cross]
+            for view in shown:
+                view.rollout = _rollout(view.layers, residual, view.sequence), residual
+        return made
+
+    def save(
+        self, path: str | os.PathLike[str], *, title: str | None = None, tokens: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+        weights: Sequence[tuple[int, int]] | None = None, rollout: bool = False,
+    ) -> None:  # fmt: skip
+        """Writes the explorer's page (.html), or the file from which `qkv map --qk` makes it (.safetensors, docs/explorer-file.md).
+
+        Args:
+            title: above the page.
+            tokens: names of the positions, where they are not known already; for an encoder-decoder {"": [...], "decoder": [...]}.
+            weights: (layer, head) of which every weight is stored; None: of all, up to 512 tokens.
+            rollout: also the attention rolled out over the layers (see :meth:`rollout`).
+
+        Raises ValueError for another ending, heads that are not there, and where only chosen heads were looked at.
+        """
+        ending = Path(path).suffix
+        if ending not in (".html", ".safetensors"):
+            raise ValueError(f"[save] the file must end in .html or .safetensors: got {os.fspath(path)}")
+        json, tensors = self._made(title=title, tokens=tokens, weights=weights, rollout=rollout)
+        if ending == ".html":
+            Path(path).write_text(page_of(json, tensors), encoding="utf-8")
+        else:
+            write_file(path, json, tensors)
+
+    def html(self, **options: Any) -> str:
+        """The explorer's page as text; options as in :meth:`save`."""
+        return page_of(*self._made(**options))
+
+    def _made(self, *, title: Any = None, tokens: Any = None, weights: Any = None, rollout: bool = False) -> tuple[Any, Any]:
+        if not any(run.layers for run in self.runs):
+            raise ValueError("[save] nothing was seen: no call of attention went through qkv; see docs/explore.md")
+        named = tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": list(tokens)}
+        views = self.views(rollout=rollout, tokens=named)
+        notes = [note for run in self.runs for note in run.notes]
+        notes += [RELEVANCE] * any(view.relevance is not None for view in views) + [ROLLOUT] * rollout
+        chosen: dict[int, list[int]] | None = None
+        if weights is not None:
+            chosen = {}
+            for layer, head in weights:
+                found = self._layer(layer)
+                if found is None or head not in found.heads:
+                    raise ValueError(f"[save] weights: there is no layer {layer} with a head {head}")
+                chosen.setdefault(layer, []).append(head)
+        return made_of(views, title or self.title or "attention", notes, chosen)
+
+    def _repr_html_(self) -> str:
+        rows = self.statistics()
+        if not rows:
+            return f"<p>{_html.text(self.table())}</p>"
+        try:
+            page = self.html()
+        except (ValueError, RuntimeError, OSError):
+            page = ""  # chosen heads only, or no tool: the table still shows them
+        if page and len(page) <= _NOTEBOOK_BYTES:
+            return _html.framed(page)
+        return _html.table(list(rows[0]), [list(row.values()) for row in rows])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.layers)} layers)\n{self.table()}"
+
+
+def _live(layer: Layer) -> np.ndarray:
+    batch = layer.captured.entropy.shape[0]
+    return np.ones((batch, layer.q_len), bool) if layer.live is None else layer.live
+
+
+def _rollout(layers: Sequence[Layer], residual: float, sequence: int) -> np.ndarray:
+    if not layers or any(one.mean is None or one.q_len != one.kv_len or one.q_len != layers[0].q_len for one in layers):
+        raise ValueError(
+            "[rollout] it needs every weight of every layer of one self-attention: up to 512 tokens, all heads, no cache; products of "
+            "maps by blocks would be something else"
+        )
+    length = layers[0].q_len
+    product = np.eye(length, dtype=np.float32)
+    for layer in layers:
+        mean = np.nan_to_num(layer.mean[sequence])  # type: ignore[index]
+        step = residual * np.eye(length, dtype=np.float32) + (1 - residual) * mean
+        product = (step / step.sum(1, keepdims=True)) @ product
+    return product
+
+
+def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequence[str]], prefix: str) -> list[View]:
+    crossing = {stack_of(layer.name) for layer in run.layers if layer.cross}
+    texts: dict[tuple[str, int], Text] = {}
+    made: list[View] = []
+    layers = [(layer, False) for layer in run.layers] + [(layer, True) for layer in run.answers]
+    batch = len(run.layers[0].pages) if run.layers else 0
+
+    def side_of(layer: Layer, keys: bool) -> str:
+        return "decoder" if stack_of(layer.name) in crossing and not (layer.cross and keys) else ""
+
+    lengths: dict[str, int] = {}
+    for layer, _ in layers:
+        lengths[side_of(layer, False)] = max(
+            lengths.get(side_of(layer, False), 0), layer.q_len + (0 if layer.cross else max(layer.offsets, default=0))
+        )
+        lengths[side_of(layer, True)] = max(lengths.get(side_of(layer, True), 0), layer.kv_len)
+
+    def text_of(side: str, b: int) -> Text:
+        if (side, b) not in texts:
+            length, ids = lengths[side], run.ids.get(side)
+            tokens = list(given[side]) if side in given else None
+            if tokens is not None and len(tokens) != length:
+                raise ValueError(
+                    f"[save] tokens must name the {length} positions{' of the decoder' * bool(side)}: got {len(tokens)}"
+                )
+            if tokens is None and ids is not None and ids.shape[1] == length:
+                tokens = [names(int(n)) if names else str(n) for n in ids[b if len(ids) > 1 else 0]]
+            text = Text(" ".join(x for x in (side or "text", prefix, f"{b}" if batch > 1 else "") if x), length, tokens)
+            answers = [min(one.offsets) for one in run.answers if not one.cross and side_of(one, False) == side]
+            text.answer = min(answers, default=None)
+            if run.image is not None and not side and length >= run.image[0] + run.image[1] * run.image[2]:
+                text.image = run.image
+            texts[side, b] = text
+        return texts[side, b]
+
+    for b in range(batch):
+        found: dict[Any, View] = {}
+        for layer, answer in layers:
+            stack = stack_of(layer.name)
+            key = (stack, layer.cross, answer)
+            if key not in found:
+                words = (
+                    run.name,
+                    stack,
+                    "cross" if layer.cross else "",
+                    "answer" if answer else "",
+                    prefix,
+                    f"sequence {b}" * (batch > 1),
+                )
+                view = View(
+                    " ".join(x for x in words if x), text_of(side_of(layer, False), b), text_of(side_of(layer, True), b), [], b
+                )
+                view.group, view.relevance = run.name, None if answer else run.relevance
+                found[key] = view
+            found[key].layers.append(layer)
+        made += found.values()
+    return made
