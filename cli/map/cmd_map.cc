@@ -1,10 +1,10 @@
-// `qkv map`: draws attention, from a trained model and a text or from a tensor of weights. Not: computing weights of given
-// q and k (attend --weights).
+// `qkv map`: draws attention, from a trained model and a text, from a tensor of weights, or from q and k (--qk: the explorer).
 #include <fmt/format.h>
 
 #include <optional>
 
 #include "core/escape.h"
+#include "map/explore.h"
 #include "map/look.h"
 #include "map/maps.h"
 #include "qkv/lm/attention_report.h"
@@ -21,7 +21,7 @@ namespace {
 constexpr const char* kDefaultText = "abababab";
 
 struct MapCommandOptions {
-  std::string file, weights, text, title, theme;  // theme empty: dark
+  std::string file, weights, qk, tokens, text, title, theme;  // theme empty: dark
   std::vector<std::string> out;
   std::optional<Index> sequence;
   MapStyle style;
@@ -103,7 +103,26 @@ Drawn make_map(const MapCommandOptions& options, const view::MapOptions& style) 
   return map_of_model(file, state, options, style);
 }
 
+/// --qk: the explorer's page. Options of pictures have no meaning there, and are refused.
+int run_explorer(const MapCommandOptions& options) {
+  const MapStyle& style = options.style;
+  if (!options.file.empty() || !options.weights.empty()) throw UsageError("give one file: a model, --weights or --qk");
+  if (!options.text.empty() || options.sequence || !options.theme.empty() || options.look.any() || !style.layers.empty() ||
+      !style.heads.empty() || !style.range.empty() || !style.scale.empty())
+    throw UsageError("--qk goes with --tokens, --title and --out: the page itself chooses heads, ranges and colours");
+  if (options.out.size() != 1) throw UsageError("--qk needs one --out PAGE.html");
+  Outputs outputs;
+  outputs.expect("--out", options.out.front(), {".html"});
+  Context context(options.compute.context());
+  outputs.add(options.out.front(), explorer_page(options.qk, options.tokens, options.title, context));
+  outputs.commit();
+  print_line("wrote " + one_line(options.out.front()));
+  return 0;
+}
+
 int run(const MapCommandOptions& options) {
+  if (!options.qk.empty()) return run_explorer(options);
+  if (!options.tokens.empty()) throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
   Outputs outputs;
   for (const std::string& path : options.out) outputs.expect("--out", path, kMapEndings);
   const view::MapOptions style = map_style(options.style);
@@ -138,6 +157,9 @@ std::function<int()> declare(CLI::App& app) {
   auto options = std::make_shared<MapCommandOptions>();
   app.add_option("FILE", options->file, "A model that qkv train wrote, or weights (.npy)")->type_name("FILE");
   app.add_option("--weights", options->weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy")->type_name("FILE");
+  app.add_option("--qk", options->qk, "q, k and lse of heads, .safetensors: the explorer's page, see docs/explorer-file.md")
+      ->type_name("FILE");
+  app.add_option("--tokens", options->tokens, "With --qk: its tokens, a JSON list of strings")->type_name("FILE");
   app.add_option("--text", options->text, "The text to look at (default abababab); with weights: labels")->type_name("TEXT");
   add_integer(app, "--sequence", options->sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
   app.add_option("--out", options->out, "A .png, .svg or .html; may be repeated (default: the terminal)")

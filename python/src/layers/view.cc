@@ -4,6 +4,8 @@
 
 #include "arrays/array.h"
 #include "layers/nn.h"
+#include "qkv/io/safetensors.h"
+#include "qkv/view/explorer.h"
 #include "qkv/view/heatmap.h"
 #include "qkv/view/html.h"
 #include "qkv/view/png.h"
@@ -59,6 +61,12 @@ nb::dict statistics(const MapObject& object, Index layer, Index head) {
   return d;
 }
 
+// docs/explorer-file.md, its full form.
+std::string explorer_page(const StateDict& file) {
+  const nb::gil_scoped_release released;
+  return view::render_explorer(file);
+}
+
 }  // namespace
 
 void bind_view(nb::module_& m) {
@@ -75,6 +83,10 @@ void bind_view(nb::module_& m) {
       .def("top_weight", [](const MapObject& object) { return view::top_weight(object.map, object.options.range); })
       .def("statistics", &statistics);
   m.def("attention_map", &make_map);
+  m.def("explorer_page", [](const nb::bytes& file) {
+    return explorer_page(io::parse_safetensors({static_cast<const std::byte*>(file.data()), file.size()}));
+  });
+  m.def("explorer_page", [](const std::string& path) { return explorer_page(io::load_safetensors(path)); });
   m.def("characters", [](const std::string& text) { return view::characters(text); });
   const auto numbers = [](const view::Rgb& c) { return std::vector<int>{c.red, c.green, c.blue}; };
   m.def("colour_map", [=] {

@@ -1,0 +1,37 @@
+// Strings and numbers as JSON. Not: reading JSON, which the page does.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "core/check.h"
+#include "view/text.h"
+
+namespace qkv::inline v0::view {
+
+/// A JSON string; bytes that are not UTF-8 become U+FFFD.
+inline std::string quote_json(std::string_view text) {
+  std::string out = "\"";
+  constexpr char kHex[] = "0123456789abcdef";
+  for (const Character& c : decode_utf8(text)) {
+    if (!c.valid) {
+      append_utf8(out, 0xFFFD);
+    } else if (c.code == '"' || c.code == '\\') {
+      out += '\\';
+      out += static_cast<char>(c.code);
+    } else if (c.code < 0x20) {
+      out += "\\u00";
+      out += kHex[c.code >> 4];
+      out += kHex[c.code & 15];
+    } else {
+      append_utf8(out, c.code);
+    }
+  }
+  return out + '"';
+}
+
+/// null where it is not finite.
+inline std::string json_number(double value) { return std::isfinite(value) ? number_text(value) : "null"; }
+
+}  // namespace qkv::inline v0::view

@@ -1,0 +1,48 @@
+// Weights that are stored, and maps by blocks, under the same face as an exact head; pooling of tiles to cells of a picture.
+// A cell is the mean over its queries of the sum of their weights on its keys: a share of attention, whatever its size.
+
+/// w [Tq, Tk]
+function storedHead(w, Tq, Tk) {
+  const tile = (i0, j0, rows, columns) => {
+    const out = new Float32Array(rows * columns);
+    for (let r = 0; r < rows; ++r) out.set(w.subarray((i0 + r) * Tk + j0, (i0 + r) * Tk + j0 + columns), r * columns);
+    return out;
+  };
+  return {Tq, Tk, kind: "weights", tile, weight: (i, j) => w[i * Tk + j], row: i => tile(i, 0, 1, Tk), column: j => tile(0, j, Tq, 1)};
+}
+
+/// map [R, C]: row and column give the share of the block in which a token lies.
+function blockHead(map, R, C, Tq, Tk) {
+  const rowOf = i => Math.floor(i * R / Tq), columnOf = j => Math.floor(j * C / Tk);
+  const weight = (i, j) => map[rowOf(i) * C + columnOf(j)];
+  return {Tq, Tk, kind: R === Tq && C === Tk ? "weights" : "map", map, R, C, weight,
+    tile: (i0, j0, rows, columns) => Float32Array.from({length: rows * columns}, (_, n) => weight(i0 + Math.floor(n / columns), j0 + n % columns)),
+    row: i => Float32Array.from({length: Tk}, (_, j) => weight(i, j)),
+    column: j => Float32Array.from({length: Tq}, (_, i) => weight(i, j))};
+}
+
+/// Adds a tile [rows, columns] at (i0, j0) to cells [height, width] of the region [q0, q1) x [k0, k1).
+function pool(cells, height, width, region, tile, i0, j0, rows, columns) {
+  const {q0, q1, k0, k1} = region, perRow = height / (q1 - q0), perColumn = width / (k1 - k0);
+  const low = Math.max(j0, k0), high = Math.min(j0 + columns, k1);
+  for (let i = Math.max(i0, q0); i < Math.min(i0 + rows, q1); ++i) {
+    const line = Math.floor((i - q0) * perRow) * width, from = (i - i0) * columns - j0;
+    for (let j = low; j < high; ++j) cells[line + Math.floor((j - k0) * perColumn)] += tile[from + j];
+  }
+}
+/// Sums -> means over the queries of each cell.
+function divide(cells, height, width, rows) {
+  const counts = new Float64Array(height);
+  for (let i = 0; i < rows; ++i) ++counts[Math.floor(i * height / rows)];
+  return cells.map((sum, n) => sum / counts[Math.floor(n / width)]);
+}
+
+/// The part of a map that a region sees, one number per cell [height, width].
+function cropMap(head, region, height, width) {
+  const out = new Float32Array(height * width), {q0, q1, k0, k1} = region;
+  for (let r = 0; r < height; ++r) {
+    const i = Math.min(head.Tq - 1, Math.floor(q0 + (r + .5) * (q1 - q0) / height));
+    for (let c = 0; c < width; ++c) out[r * width + c] = head.weight(i, Math.min(head.Tk - 1, Math.floor(k0 + (c + .5) * (k1 - k0) / width)));
+  }
+  return out;
+}

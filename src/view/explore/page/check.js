@@ -1,0 +1,77 @@
+// What the JSON of a file must be (docs/explorer-file.md): one sentence for what is not. Not: tensors' names, which qkv checks.
+const FORMULA = ["scale", "softcap", "offset", "causal", "prefix", "window", "chunk", "keys", "empty", "refused"];
+const KINDS = ["previous", "self", "first", "duplicate", "induction", "local", "diffuse", "mixed"];
+
+function demand(holds, sentence) { if (!holds) throw new Error(sentence); }
+const isCount = n => Number.isInteger(n) && n >= 0;
+const isFinite_ = x => typeof x === "number" && Number.isFinite(x);
+
+function checkText(t, n) {
+  const at = `text ${n}`;
+  demand(t && typeof t === "object", `${at} must be an object`);
+  demand(!t.tokens || Array.isArray(t.tokens) && t.tokens.every(x => typeof x === "string"), `${at}: tokens must be strings`);
+  t.length = t.tokens ? t.tokens.length : t.length;
+  demand(isCount(t.length), `${at}: without tokens it needs a length`);
+  demand(t.answer == null || isCount(t.answer) && t.answer <= t.length, `${at}: answer must be a position`);
+  if (t.image) {
+    const {start, height, width} = t.image;
+    demand(isCount(start) && isCount(height) && isCount(width) && start + height * width <= t.length, `${at}: its image must lie inside it`);
+  }
+}
+
+function checkFormula(f, at) {
+  if (!f) return;
+  for (const name of Object.keys(f)) demand(FORMULA.includes(name), `${at}: formula holds "${name}", which this page cannot compute`);
+  if (f.refused) return;
+  demand(isFinite_(f.scale), `${at}: formula needs a finite scale`);
+  demand(f.softcap == null || isFinite_(f.softcap) && f.softcap >= 0, `${at}: softcap must be 0 or more`);
+  for (const name of ["offset", "prefix", "chunk"]) demand(f[name] == null || Number.isInteger(f[name]), `${at}: ${name} must be an integer`);
+  demand(f.chunk == null || f.chunk > 0, `${at}: chunk must be 1 or more`);
+  demand(f.window == null || Array.isArray(f.window) && f.window.length === 2 && f.window.every(n => n === null || isCount(n)), `${at}: window must be [left, right]`);
+  demand(f.keys == null || Array.isArray(f.keys) && f.keys.length === 2 && f.keys.every(isCount), `${at}: keys must be [from, to]`);
+  demand(f.empty == null || f.empty === "zero" || f.empty === "mean", `${at}: empty must be zero or mean`);
+}
+
+/// shape(name): the sizes of a tensor of this layer, or null.
+function checkLayer(l, at, shape) {
+  for (const name of ["heads", "kv_heads", "q_len", "kv_len"]) demand(isCount(l[name]), `${at}: ${name} must be a number`);
+  demand(l.heads > 0 && l.kv_heads > 0 && l.heads % l.kv_heads === 0, `${at}: heads must be a multiple of kv_heads`);
+  checkFormula(l.formula, at);
+  const wanted = {map: [l.heads], mass: [l.heads], sinks: [l.heads], alibi: [l.heads], relative: [l.heads]};
+  const list = (name, below) => {
+    const given = l[name];
+    demand(given == null || Array.isArray(given) && given.every(h => isCount(h) && h < below), `${at}: ${name} must list heads below ${below}`);
+    return given ? given.length : 0;
+  };
+  const exact = list("exact", l.heads), kv = list("exact_kv", l.kv_heads);
+  const weights = l.weights ? list("weights", l.heads) : l.heads;
+  Object.assign(wanted, {weights: [weights, l.q_len, l.kv_len], documents_q: [l.q_len], documents_k: [l.kv_len], q: [exact, l.q_len],
+    q_lo: [exact, l.q_len], k: [kv, l.kv_len], k_lo: [kv, l.kv_len], lse: [exact, l.q_len]});
+  for (const [name, sizes] of Object.entries(wanted)) {
+    const got = shape(name);
+    demand(!got || sizes.every((n, a) => got[a] === n), `${at}: ${name} must begin with sizes ${sizes}: got ${got}`);
+  }
+  if (exact) {
+    for (const name of ["q", "k", "lse"]) demand(shape(name), `${at}: exact heads need ${name}`);
+    demand(l.formula, `${at}: exact heads need a formula`);
+    demand(shape("q")[2] === shape("k")[2], `${at}: q and k must have one width`);
+    for (const h of l.exact) demand(l.exact_kv.includes(Math.floor(h * l.kv_heads / l.heads)), `${at}: exact_kv lacks the key head of head ${h}`);
+  }
+  demand(!l.head_info || Array.isArray(l.head_info) && l.head_info.length === l.heads, `${at}: head_info must have one object per head`);
+  for (const info of l.head_info || []) demand(info.kind == null || KINDS.includes(info.kind), `${at}: kind must be one of ${KINDS.join(", ")}`);
+}
+
+function checkFile(file, shapeOf) {
+  demand(Array.isArray(file.texts) && Array.isArray(file.views) && file.views.length > 0, "the file needs texts and at least one view");
+  file.texts.forEach(checkText);
+  file.views.forEach((view, v) => {
+    for (const side of ["queries", "keys"]) demand(file.texts[view[side]], `view ${v}: ${side} must be the number of a text`);
+    demand(Array.isArray(view.layers) && view.layers.length > 0, `view ${v} needs layers`);
+    view.layers.forEach((l, n) => {
+      checkLayer(l, `view ${v}, layer ${n}`, name => shapeOf(`${v}/${n}/${name}`));
+      demand(l.q_len + (l.q_first || 0) <= file.texts[view.queries].length, `view ${v}, layer ${n}: q_len must lie within its text`);
+      demand(l.kv_len + (l.kv_first || 0) <= file.texts[view.keys].length, `view ${v}, layer ${n}: kv_len must lie within its text`);
+    });
+  });
+  return file;
+}

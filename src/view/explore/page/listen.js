@@ -1,0 +1,133 @@
+// What people do: pointer, wheel, keys, controls. Each ends in change(). Not: what follows from it (start.js).
+function cellAt(event) {
+  if (!geometry) return null;
+  const {left, top, width, height, region: r} = geometry.main, x = (event.offsetX - left) / width, y = (event.offsetY - top) / height;
+  if (x < 0 || x >= 1 || y < 0 || y >= 1) return null;
+  return {x, y, i: r.q0 + Math.floor(y * (r.q1 - r.q0)), j: r.k0 + Math.floor(x * (r.k1 - r.k0))};
+}
+function zoom(factor, x = .5, y = .5) {
+  const l = layerOf(state.view, state.layer), r = regionOf({Tq: l.q_len, Tk: l.kv_len});
+  setRegion(zoomRegion(r, factor, x, y, l.q_len, l.kv_len));
+}
+function setRegion(r) {
+  const l = layerOf(state.view, state.layer), isWhole = r && r.q1 - r.q0 === l.q_len && r.k1 - r.k0 === l.kv_len;
+  change({region: isWhole ? null : r});
+}
+/// 64 x 64 weights about the chosen pair, else about the middle.
+function zoomHere() {
+  const l = layerOf(state.view, state.layer), r = regionOf({Tq: l.q_len, Tk: l.kv_len});
+  const i = state.i >= 0 ? state.i : (r.q0 + r.q1) / 2, j = state.j >= 0 ? state.j : state.i >= 0 ? Math.min(state.i, l.kv_len - 1) : (r.k0 + r.k1) / 2;
+  setRegion(fitRegion({q0: i - 32, q1: i + 32, k0: j - 32, k1: j + 32}, l.q_len, l.kv_len));
+}
+function step(by) {
+  const l = layerOf(state.view, state.layer), layers = file.views[state.view].layers.length;
+  let at = state.head + by, layer = state.layer;
+  if (at < 0) { layer = (layer + layers - 1) % layers; at = layerOf(state.view, layer).heads - 1; } else if (at >= l.heads) { layer = (layer + 1) % layers; at = 0; }
+  change({layer, head: at});
+}
+function moveLayer(by) {
+  const n = file.views[state.view].layers.length;
+  change({layer: (state.layer + by + n) % n});
+}
+function moveToken(by, side = "i") {
+  const l = layerOf(state.view, state.layer), end = side === "i" ? l.q_len : l.kv_len;
+  change({[side]: Math.max(0, Math.min(end - 1, state[side] + by))}, "light");
+}
+function seek() {
+  const l = layerOf(state.view, state.layer), texts = namesOf(state.view, state.layer), isKey = state.way === "from" && !texts.isShared;
+  const all = findTokens(isKey ? l.kv_len : l.q_len, isKey ? texts.key : texts.query, el("search").value), now = isKey ? state.j : state.i;
+  el("count").textContent = el("search").value ? `${all.length} found` : "";
+  if (!all.length) return;
+  const next = all.find(n => n > now) ?? all[0];
+  pages.clear();
+  change(isKey ? {j: next} : {i: next, ...(state.way === "from" ? {j: next} : {})}, "light");
+  document.querySelector(`#panel [data-n="${next}"]`)?.scrollIntoView?.({block: "nearest"});
+}
+const ARROWS = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
+
+function onKey(event) {
+  const {target, key} = event, tag = target.tagName;
+  if (event.ctrlKey || event.altKey || event.metaKey || tag === "SELECT" || tag === "INPUT") return;
+  const done = () => event.preventDefault();
+  if (ARROWS[key]) {
+    const [down, right] = ARROWS[key];
+    if (target.getAttribute("role") === "tab") {
+      const all = [...document.querySelectorAll("#tabs button")], next = all[(all.indexOf(target) + (down || right) + all.length) % all.length];
+      next.click();
+      next.focus();
+    } else if (target.classList.contains("thumb")) walkThumbs(event);
+    else if (target === el("map")) down ? moveToken(down) : moveToken(right, "j");
+    else if (target.closest?.("#panel")) moveToken(down || right);
+    else if (right) step(right);
+    else moveLayer(down);
+    return done();
+  }
+  if (key === "+" || key === "=") zoom(.5);
+  else if (key === "-") zoom(2);
+  else if (key === "0") setRegion(null);
+  else if (key === "p") pinOne();
+  else if (key === "/") { el("search").focus(); } else return;
+  done();
+}
+function pinOne() { if (state.i >= 0) change({pins: state.pins.includes(state.i) ? state.pins.filter(n => n !== state.i) : [...state.pins, state.i].slice(-16)}, "light"); }
+
+function listen() {
+  const on = (id, what, then) => el(id).addEventListener(what, then), choose = id => on(id, "change", e => change({[id]: e.target.value}));
+  for (const id of ["range", "place", "theme", "sort", "statistic"]) choose(id);
+  on("view", "change", e => change({view: Number(e.target.value)}));
+  on("beside", "change", e => change({beside: Number(e.target.value)}));
+  on("diff", "change", e => change({diff: e.target.checked}));
+  on("to", "change", () => change({way: "to"}, "light"));
+  on("from", "change", () => change({way: "from"}, "light"));
+  on("before", "click", () => step(-1));
+  on("after", "click", () => step(1));
+  on("zoomIn", "click", () => zoom(.5));
+  on("zoomOut", "click", () => zoom(2));
+  on("zoomAll", "click", () => setRegion(null));
+  on("zoomHere", "click", zoomHere);
+  on("pin", "click", pinOne);
+  on("unpin", "click", () => change({pins: []}, "light"));
+  on("found", "click", seek);
+  on("search", "keydown", e => { if (e.key === "Enter") seek(); });
+  on("savePng", "click", savePng);
+  on("saveSvg", "click", saveSvg);
+  on("saveCsv", "click", saveCsv);
+  on("saveJson", "click", saveJson);
+  on("copy", "click", async () => {
+    history.replaceState(null, "", "#" + formatLink(state));
+    try { await navigator.clipboard.writeText(location.href); el("copy").textContent = "copied"; } catch { el("copy").textContent = "it is in the address bar"; }
+    setTimeout(() => { el("copy").textContent = "copy link"; }, 1500);
+  });
+  let grip = null;
+  on("map", "pointerdown", e => {
+    const at = cellAt(e);
+    if (at) { grip = {at, x: e.offsetX, y: e.offsetY, region: geometry.main.region, moved: false}; el("map").setPointerCapture(e.pointerId); }
+  });
+  on("map", "pointermove", e => {
+    if (grip && Math.hypot(e.offsetX - grip.x, e.offsetY - grip.y) > 4) {
+      grip.moved = true;
+      if (!state.region) return;
+      const r = grip.region, {width, height} = geometry.main, k = (grip.x - e.offsetX) / width * (r.k1 - r.k0), q = (grip.y - e.offsetY) / height * (r.q1 - r.q0), l = layerOf(state.view, state.layer);
+      return setRegion(fitRegion({q0: r.q0 + q, q1: r.q1 + q, k0: r.k0 + k, k1: r.k1 + k}, l.q_len, l.kv_len));
+    }
+    const at = cellAt(e);
+    if (at && !held() && (at.i !== state.i || at.j !== state.j)) change({i: at.i, j: at.j}, "light");
+  });
+  on("map", "pointerup", e => {
+    const at = cellAt(e);
+    if (grip && !grip.moved && at) change({i: at.i, j: at.j}, "light");
+    grip = null;
+  });
+  on("map", "dblclick", e => { const at = cellAt(e); if (at) zoom(.35, at.x, at.y); });
+  el("map").addEventListener("wheel", e => {
+    if (!e.ctrlKey && document.activeElement !== el("map")) return;  // the page scrolls until the map is chosen
+    const at = cellAt(e);
+    if (!at) return;
+    e.preventDefault();
+    zoom(e.deltaY < 0 ? .7 : 1 / .7, at.x, at.y);
+  }, {passive: false});
+  addEventListener("keydown", onKey);
+  addEventListener("hashchange", () => { state = parseLink(location.hash, file); drawOverview().catch(fail); render().catch(fail); });
+  addEventListener("resize", () => render().catch(fail));
+  systemDark.addEventListener("change", () => { drawOverview().catch(fail); render().catch(fail); });
+}

@@ -1,0 +1,131 @@
+// One head as a picture: blocks when all is shown, single weights when zoomed in; between them, tiles refine what is on the screen.
+const EDGE = {left: 46, top: 4, bottom: 30, right: 8}, MOST_TILES = 300, MOST_CELLS = 512;
+let geometry = null, refining = 0;
+
+const wholeRegion = head => ({q0: 0, q1: head.Tq, k0: 0, k1: head.Tk});
+const regionOf = head => state.region || wholeRegion(head);
+
+/// A region inside [0, Tq) x [0, Tk), moved and cut as needed; pure.
+function fitRegion(r, Tq, Tk) {
+  const fit = (low, high, end) => {
+    const size = Math.max(Math.min(2, end), Math.min(end, Math.round(high - low))), start = Math.max(0, Math.min(end - size, Math.round(low)));
+    return [start, start + size];
+  };
+  const [q0, q1] = fit(r.q0, r.q1, Tq), [k0, k1] = fit(r.k0, r.k1, Tk);
+  return {q0, q1, k0, k1};
+}
+/// Zoomed by `factor` about the cell at shares (x, y) of the region; pure.
+function zoomRegion(r, factor, x, y, Tq, Tk) {
+  const height = (r.q1 - r.q0) * factor, width = (r.k1 - r.k0) * factor;
+  const q = r.q0 + y * (r.q1 - r.q0), k = r.k0 + x * (r.k1 - r.k0);
+  return fitRegion({q0: q - y * height, q1: q + (1 - y) * height, k0: k - x * width, k1: k + (1 - x) * width}, Tq, Tk);
+}
+
+/// Cells of a region: {cells, height, width, what}. `refine` is called with better cells, some tiles at a time.
+function cellsOf(v, l, h, head, region, refine) {
+  const rows = region.q1 - region.q0, columns = region.k1 - region.k0;
+  const height = Math.min(rows, MOST_CELLS), width = Math.min(columns, MOST_CELLS), isWhole = height === rows && width === columns;
+  if (head.kind === "map") {
+    const [R, C] = [Math.min(height, head.R), Math.min(width, head.C)];
+    return {cells: cropMap(head, region, R, C), height: R, width: C, what: `blocks of ${Math.ceil(head.Tq / head.R)} \u00d7 ${Math.ceil(head.Tk / head.C)}: this file has no more of this head`};
+  }
+  const a0 = Math.floor(region.q0 / TILE), a1 = Math.ceil(region.q1 / TILE), b0 = Math.floor(region.k0 / TILE), b1 = Math.ceil(region.k1 / TILE);
+  const every = (a1 - a0) * (b1 - b0), name = head.kind === "exact" ? "every weight, exact" : "every weight, as stored";
+  const what = isWhole ? name : `cells of ${(rows / height).toFixed(1)} \u00d7 ${(columns / width).toFixed(1)} weights, ${head.kind === "exact" ? "exact" : "as stored"}`;
+  const add = (cells, a, b) => {
+    const t = tileOf(v, l, h, head, a, b);
+    pool(cells, height, width, region, t.data, a * TILE, b * TILE, t.rows, t.columns);
+  };
+  const sums = new Float64Array(height * width), done = () => isWhole ? Float32Array.from(sums) : Float32Array.from(divide(sums, height, width, rows));
+  if (every <= 9) {
+    for (let a = a0; a < a1; ++a) for (let b = b0; b < b1; ++b) add(sums, a, b);
+    return {cells: done(), height, width, what};
+  }
+  const rough = head.map ? {cells: cropMap(head.map, region, Math.min(height, head.map.R), Math.min(width, head.map.C)), height: Math.min(height, head.map.R), width: Math.min(width, head.map.C)} : null;
+  if (every > MOST_TILES && rough) return {...rough, what: `blocks of ${Math.ceil(head.Tq / head.map.R)} \u00d7 ${Math.ceil(head.Tk / head.map.C)}; zoom in, and they become weights`};
+  const order = [];
+  for (let a = a0; a < a1; ++a) for (let b = b0; b < b1; ++b) order.push([a, b]);
+  const turn = refining;
+  (function step() {
+    if (turn !== refining) return;
+    const until = performance.now() + 24;
+    while (order.length && performance.now() < until) add(sums, ...order.shift());
+    if (order.length) { setTimeout(step); return; }
+    refine({cells: done(), height, width, what});
+  })();
+  const empty = rough || {cells: new Float32Array(1), height: 1, width: 1};
+  return {...empty, what: `${what}: being computed`};
+}
+
+function sized(canvas, width, height) {
+  const r = devicePixelRatio || 1, g = canvas.getContext("2d");
+  canvas.width = Math.round(width * r);
+  canvas.height = Math.round(height * r);
+  canvas.style.width = width + "px";
+  canvas.style.height = height + "px";
+  g.scale(r, r);
+  return g;
+}
+/// Positions with room for a label, `apart` pixels between them.
+function ticks(from, to, pixels, apart) {
+  const each = pixels / (to - from);
+  let step = 1;
+  for (let d = 1; step * each < apart; d *= 10) for (const f of [1, 2, 5, 10]) { step = f * d; if (step * each >= apart) break; }
+  const out = [];
+  for (let i = Math.ceil(from / step) * step; i < to; i += step) out.push(i);
+  return out;
+}
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/// Draws cells with axes; returns where they lie.
+function drawCells(canvas, shown, region, top, of, texts) {
+  const count = (state.beside >= 0 ? (state.diff ? 3 : 2) : 1), room = Math.max(220, Math.min(620, (el("maps").clientWidth || 640) / count - 14));
+  const rows = region.q1 - region.q0, columns = region.k1 - region.k0, wide = room - EDGE.left - EDGE.right;
+  const cell = Math.min(wide / columns, 560 / rows, 40), tall = Math.max(40, rows === columns ? cell * columns : Math.min(560, Math.max(cell * rows, Math.min(wide, wide * rows / columns))));
+  const width = rows === columns ? cell * columns : wide, each = tall / rows, named = each >= 13 && width / columns >= 13;
+  const left = named ? 96 : EDGE.left, below = named ? 92 : EDGE.bottom;
+  const g = sized(canvas, left + width + EDGE.right, EDGE.top + tall + below);
+  const place = {left, top: EDGE.top, width, height: tall, region};
+  g.imageSmoothingEnabled = false;
+  g.drawImage(cellsImage(shown.cells, shown.height, shown.width, top, of), left, EDGE.top, width, tall);
+  g.strokeStyle = css("--line");
+  g.strokeRect(left - .5, EDGE.top - .5, width + 1, tall + 1);
+  g.fillStyle = css("--faint");
+  g.font = named ? "12px ui-monospace, monospace" : "11px system-ui, sans-serif";
+  g.textBaseline = "middle";
+  g.textAlign = "right";
+  const y = i => EDGE.top + (i + .5 - region.q0) / rows * tall, x = j => left + (j + .5 - region.k0) / columns * width;
+  for (const i of ticks(region.q0, region.q1, tall, named ? 13 : 30)) g.fillText(named ? label(texts.query(i), 11) : i, left - 5, y(i));
+  for (const j of ticks(region.k0, region.k1, width, named ? 13 : 48)) {
+    g.save();
+    g.translate(x(j), EDGE.top + tall + 6);
+    if (named) { g.rotate(-Math.PI / 2); g.fillText(label(texts.key(j), 11), 0, 0); } else { g.textAlign = "center"; g.fillText(j, 0, 6); }
+    g.restore();
+  }
+  const answer = (at, draw) => { if (at != null) { g.setLineDash([4, 3]); g.strokeStyle = css("--mark"); g.beginPath(); draw(at); g.stroke(); g.setLineDash([]); } };
+  answer(texts.queryAnswer > region.q0 && texts.queryAnswer < region.q1 ? y(texts.queryAnswer) - tall / rows / 2 : null, at => { g.moveTo(left, at); g.lineTo(left + width, at); });
+  answer(texts.keyAnswer > region.k0 && texts.keyAnswer < region.k1 ? x(texts.keyAnswer) - width / columns / 2 : null, at => { g.moveTo(at, EDGE.top); g.lineTo(at, EDGE.top + tall); });
+  g.fillStyle = css("--faint");
+  g.font = "11px system-ui, sans-serif";
+  g.textAlign = "center";
+  g.fillText("key", left + width / 2, EDGE.top + tall + below - 6);
+  g.save();
+  g.translate(8, EDGE.top + tall / 2);
+  g.rotate(-Math.PI / 2);
+  g.fillText("query", 0, 0);
+  g.restore();
+  return place;
+}
+/// Outlines of the chosen query's row and key's column, and of pinned rows.
+function drawMarks(canvas, place) {
+  const g = canvas.getContext("2d"), {left, top, width, height, region: r} = place, tall = height / (r.q1 - r.q0), wide = width / (r.k1 - r.k0);
+  g.lineWidth = 1.5;
+  const row = (i, ink) => {
+    if (i < r.q0 || i >= r.q1) return;
+    g.strokeStyle = ink;
+    g.strokeRect(left - 1, top + (i - r.q0) * tall - 1, width + 2, Math.max(1, tall) + 2);
+  };
+  for (const i of state.pins) row(i, css("--faint"));
+  if (state.i >= 0) row(state.i, css("--mark"));
+  if (state.j >= r.k0 && state.j < r.k1) g.strokeRect(left + (state.j - r.k0) * wide - 1, top - 1, Math.max(1, wide) + 2, height + 2);
+}

@@ -1,0 +1,74 @@
+// The best that the file has of one head: exact weights, stored weights, or a map by blocks. Not: what a weight is (formula.js).
+const opened = new Map();
+const layerOf = (v, l) => file.views[v].layers[l];
+const infoOf = (v, l, h) => (layerOf(v, l).head_info || [])[h] || {};
+
+/// Null where the file has nothing of this head.
+function openHead(v, l, h) {
+  const key = `${v}/${l}/${h}`;
+  if (!opened.has(key)) opened.set(key, open(v, l, h));
+  return opened.get(key);
+}
+async function open(v, l, h) {
+  const layer = layerOf(v, l), at = `${v}/${l}/`, {q_len: Tq, kv_len: Tk} = layer;
+  const isExact = (layer.exact || []).includes(h) && !layer.formula.refused;
+  if (isExact) return exactOf(layer, at, h);
+  const place = layer.weights ? layer.weights.indexOf(h) : h;
+  if (place >= 0 && has(at + "weights")) {
+    const w = await load(at + "weights");
+    return storedHead(w.data.subarray(place * Tq * Tk, (place + 1) * Tq * Tk), Tq, Tk);
+  }
+  if (!has(at + "map")) return null;
+  const map = await load(at + "map"), [, R, C] = map.sizes;
+  return blockHead(map.data.subarray(h * R * C, (h + 1) * R * C), R, C, Tq, Tk);
+}
+/// A tensor plus its low parts, where there are any.
+async function whole(name) {
+  const high = (await load(name)), low = await load(name + "_lo");
+  if (!low) return high;
+  return {sizes: high.sizes, data: high.data.map((x, n) => x + low.data[n])};
+}
+async function exactOf(layer, at, h) {
+  const q = await whole(at + "q"), k = await whole(at + "k"), lse = await load(at + "lse");
+  const {q_len: Tq, kv_len: Tk} = layer, D = q.sizes[2], place = layer.exact.indexOf(h);
+  const kv = layer.exact_kv.indexOf(Math.floor(h * layer.kv_heads / layer.heads));
+  const one = async (name, size, n) => { const t = await load(at + name); return t && t.data.subarray(n * size, (n + 1) * size); };
+  const slope = await one("alibi", 1, h), sink = await one("sinks", 1, h), width = has(at + "relative") ? sizesOf(at + "relative")[1] : 0;
+  const biases = has(at + "bias") ? sizesOf(at + "bias")[0] : 0;
+  const head = exactHead({D, Tq, Tk, q: q.data.subarray(place * Tq * D, (place + 1) * Tq * D), k: k.data.subarray(kv * Tk * D, (kv + 1) * Tk * D),
+    lse: lse.data.subarray(place * Tq, (place + 1) * Tq), f: layer.formula, slope: slope ? slope[0] : null,
+    table: await one("relative", width, h), bias: await one("bias", Tq * Tk, biases === 1 ? 0 : place),
+    docQ: await one("documents_q", Tq, 0), docK: await one("documents_k", Tk, 0)});
+  head.sinkShare = sink ? i => Math.exp(sink[0] - lse.data[place * Tq + i]) : null;
+  if (has(at + "map")) {
+    const map = await load(at + "map"), [, R, C] = map.sizes;
+    Object.assign(head, {map: blockHead(map.data.subarray(h * R * C, (h + 1) * R * C), R, C, Tq, Tk)});
+  }
+  return head;
+}
+
+/// Exact or stored tiles of 256 x 256, kept while there is room.
+const TILE = 256, tiles = new Map();
+function tileOf(v, l, h, head, a, b) {
+  const key = `${v}/${l}/${h}/${a}/${b}`;
+  let t = tiles.get(key);
+  if (!t) {
+    const rows = Math.min(TILE, head.Tq - a * TILE), columns = Math.min(TILE, head.Tk - b * TILE);
+    t = {rows, columns, data: head.tile(a * TILE, b * TILE, rows, columns)};
+    if (tiles.size >= 96) tiles.delete(tiles.keys().next().value);
+    tiles.set(key, t);
+  }
+  return t;
+}
+
+/// For tests and for the console: tile (i, j) of 256 x 256 weights as {rows, columns, data}; throws where they are not exact.
+const qkv = {
+  async tile(layer, head, i, j, view = 0) {
+    const source = await openHead(view, layer, head);
+    if (!source || source.kind !== "exact") throw new Error(layerOf(view, layer).formula?.refused || "q, k and lse of this head are not in the file");
+    const began = performance.now(), rows = Math.min(TILE, source.Tq - i * TILE), columns = Math.min(TILE, source.Tk - j * TILE);
+    const data = source.tile(i * TILE, j * TILE, rows, columns);
+    return {rows, columns, data: Array.from(data), milliseconds: performance.now() - began};
+  },
+};
+window.qkv = qkv;

@@ -1,0 +1,130 @@
+// Puts the page together: the state, what is drawn when it changes, and what changes it. Runs when every function is there.
+let file = null, state = null, rendering = 0;
+const el = id => document.getElementById(id), make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
+const PANELS = {text: drawText, lines: drawLines, why: drawWhy, picture: drawPicture, relevance: drawRelevance};
+
+function fillSelect(id, all, chosen) {
+  el(id).replaceChildren(...all.map(([value, textContent]) => make("option", {value, textContent})));
+  el(id).value = String(chosen);
+}
+function fail(error) {
+  el("wrong").hidden = false;
+  el("wrong").textContent = "This page cannot show its file: " + error.message;
+}
+
+/// Changes the state and draws what follows from it; how: "light" leaves the map's cells as they are.
+function change(to, how) {
+  const before = state;
+  state = {...state, ...to};
+  if ("view" in to) Object.assign(state, {layer: Math.min(state.layer, file.views[state.view].layers.length - 1)});
+  const l = layerOf(state.view, state.layer);
+  state.head = Math.min(state.head, l.heads - 1);
+  const was = layerOf(before.view, before.layer), isOther = state.view !== before.view || l.q_len !== was.q_len || l.kv_len !== was.kv_len;
+  if (isOther) Object.assign(state, {region: null, i: Math.min(state.i, l.q_len - 1), j: Math.min(state.j, l.kv_len - 1), pins: state.pins.filter(n => n < l.q_len)});
+  const link = formatLink(state);
+  clearTimeout(change.later);
+  change.later = setTimeout(() => history.replaceState(null, "", "#" + link), 120);  // browsers limit how often
+  if (state.view !== before.view || state.sort !== before.sort || state.kinds !== before.kinds || state.theme !== before.theme) drawOverview().catch(fail);
+  (how === "light" ? drawLight() : render()).catch(fail);
+}
+
+async function render() {
+  const turn = ++rendering, {view, layer, head: h} = state, head = await openHead(view, layer, h);
+  if (turn !== rendering) return;
+  document.documentElement.dataset.theme = state.theme;
+  markThumb();
+  drawControls();
+  if (!head) { el("name").textContent = nameOf(view, layer, h); el("facts").textContent = "the file holds nothing of this head"; el("stage").hidden = true; el("panel").replaceChildren(); return; }
+  el("stage").hidden = false;
+  ++refining;
+  drawFacts(head);
+  const region = fitRegion(regionOf(head), head.Tq, head.Tk), texts = namesOf(view, layer);
+  const show = shown => {
+    if (turn !== rendering) return;
+    const top = state.range === "unit" ? 1 : largestOf(shown.cells) || 1;
+    geometry = {main: drawCells(el("map"), shown, region, top, colour, texts), shown, top};
+    geometry.clean = copyOf(el("map"));
+    el("resolution").textContent = shown.what + ".";
+    el("map").setAttribute("aria-label", `map of ${nameOf(view, layer, h)}: queries ${region.q0} to ${region.q1 - 1}, keys ${region.k0} to ${region.k1 - 1}; ${shown.what}`);
+    drawScale(top);
+    drawMarks(el("map"), geometry.main);
+  };
+  show(cellsOf(view, layer, h, head, region, show));
+  await drawBeside(region, turn);
+  if (turn !== rendering) return;
+  drawAbout();
+  drawSelection(head, texts);
+  await drawRows(turn);
+  document.body.dataset.ready = formatLink(state) || "first";
+}
+async function drawLight() {
+  const turn = rendering, head = await openHead(state.view, state.layer, state.head);
+  if (turn !== rendering || !geometry || !head) return;
+  const g = el("map").getContext("2d");
+  g.save();
+  g.setTransform(1, 0, 0, 1, 0, 0);
+  g.clearRect(0, 0, el("map").width, el("map").height);
+  g.drawImage(geometry.clean, 0, 0);
+  g.restore();
+  drawMarks(el("map"), geometry.main);
+  drawSelection(head, namesOf(state.view, state.layer));
+}
+function copyOf(canvas) {
+  const c = make("canvas", {width: canvas.width, height: canvas.height});
+  c.getContext("2d").drawImage(canvas, 0, 0);
+  return c;
+}
+function drawSelection(head, texts) {
+  drawPair(head, texts);
+  drawPins(head, texts);
+  drawPanel(head, texts);
+}
+let shownPanel = null;
+function drawPanel(head, texts) {
+  if (head) shownPanel = {head, texts};
+  const panel = el("panel"), scrolled = [...panel.querySelectorAll(".tokens")].map(e => e.scrollTop);
+  panel.replaceChildren();
+  panel.dataset.turn = Number(panel.dataset.turn || 0) + 1;
+  const drawn = PANELS[state.tab](panel, shownPanel.head, shownPanel.texts);
+  if (drawn) drawn.catch(fail);
+  panel.querySelectorAll(".tokens").forEach((e, n) => { e.scrollTop = scrolled[n] || 0; });
+}
+
+function drawControls() {
+  const {views} = file;
+  el("viewBox").hidden = el("besideBox").hidden = views.length < 2;
+  fillSelect("view", views.map((v, n) => [n, viewName(v, n)]), state.view);
+  fillSelect("beside", [[-1, "nothing"], ...views.map((v, n) => [n, viewName(v, n)])], state.beside);
+  el("diffBox").hidden = state.beside < 0;
+  for (const id of ["range", "place", "theme"]) el(id).value = state[id];
+  el("diff").checked = state.diff;
+  el(state.way).checked = true;
+  for (const b of document.querySelectorAll("#tabs button")) {
+    const isIt = b.dataset.tab === state.tab;
+    b.setAttribute("aria-selected", isIt);
+    b.tabIndex = isIt ? 0 : -1;
+  }
+}
+const viewName = (v, n) => visible(`${v.group ? v.group + ": " : ""}${v.name || "view " + n}`, 50);
+
+function start() {
+  findElements();
+  loadJson().then(json => {
+    file = checkFile(json, name => has(name) ? sizesOf(name) : null);
+    document.title = el("title").textContent = visible(String(file.title || "attention"), 120);
+    state = parseLink(location.hash, file);
+    const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image), extra = [...elements.keys()].some(n => /(relevance|rollout)$/.test(n));
+    const names = {text: "text", lines: "lines", why: "why this weight", ...(images ? {picture: "picture"} : {}), ...(extra ? {relevance: "relevance"} : {})};
+    for (const [tab, textContent] of Object.entries(names)) {
+      const b = el("tabs").appendChild(make("button", {textContent, id: "tab-" + tab, onclick: () => { change({tab}, "light"); drawControls(); }}));
+      b.dataset.tab = tab;
+      b.setAttribute("role", "tab");
+      b.setAttribute("aria-controls", "panel");
+    }
+    if (!names[state.tab]) state.tab = "text";
+    listen();
+    drawOverview().catch(fail);
+    return render();
+  }).catch(fail);
+}
+addEventListener("DOMContentLoaded", start);

@@ -1,0 +1,82 @@
+// Tokens as running text: point at one, and the others are lit by what it looks at, or by who looks at it.
+const SHOWN = 1500;  // spans at once: more would make pointing slow
+
+const textOf = (v, side) => file.texts[file.views[v][side]];
+/// The names of a layer's positions.
+function namesOf(v, l) {
+  const view = file.views[v], layer = view.layers[l], q = file.texts[view.queries], k = file.texts[view.keys], q0 = layer.q_first || 0, k0 = layer.kv_first || 0;
+  const name = (t, n) => t.tokens ? t.tokens[n] : imageName(t, n);
+  return {query: i => name(q, i + q0), key: j => name(k, j + k0), queryAnswer: q.answer == null ? null : q.answer - q0, keyAnswer: k.answer == null ? null : k.answer - k0,
+    isShared: view.queries === view.keys && layer.q_len === layer.kv_len && q0 === k0};
+}
+function imageName(t, n) {
+  if (!t.image || n < t.image.start || n >= t.image.start + t.image.height * t.image.width) return t.image ? `token ${n}` : String(n);
+  const at = n - t.image.start;
+  return `${Math.floor(at / t.image.width)},${at % t.image.width}`;
+}
+
+/// What lights the tokens: {values, lit: "keys" | "queries", caption}.
+function lightOf(head) {
+  const rows = state.i >= 0 && !state.pins.includes(state.i) ? [...state.pins, state.i] : state.pins.length ? state.pins : [];
+  if (state.way === "from") {
+    const j = state.j >= 0 ? state.j : state.i;
+    return j >= 0 && j < head.Tk ? {values: head.column(j), lit: "queries", caption: `weights of all queries on key ${j}`} : null;
+  }
+  if (!rows.length) return null;
+  const values = new Float32Array(head.Tk);
+  for (const i of rows) head.row(i).forEach((w, j) => { values[j] += w / rows.length; });
+  return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `weights of query ${rows[0]}`};
+}
+
+function drawText(panel, head, texts) {
+  const lit = lightOf(head), top = lit ? (state.range === "unit" ? 1 : largestOf(lit.values)) : 1;
+  const strip = (title, count, name, answer, isQuery, isKey) => {
+    panel.append(make("h3", {textContent: title}));
+    const centre = isQuery && state.i >= 0 ? state.i : state.j >= 0 ? state.j : 0;
+    const start = count <= SHOWN ? 0 : Math.max(0, Math.min(count - SHOWN, pages.has(title) ? pages.get(title) : centre - SHOWN / 2 | 0)), end = Math.min(count, start + SHOWN);
+    if (count > SHOWN) {
+      const turn = by => () => { pages.set(title, Math.max(0, Math.min(count - SHOWN, start + by))); drawPanel(); };
+      const bar = panel.appendChild(make("div", {className: "bar"}));
+      bar.append(make("button", {textContent: "earlier", onclick: turn(-SHOWN), disabled: start === 0}), make("span", {className: "note", textContent: `positions ${start} to ${end - 1} of ${count}`}), make("button", {textContent: "later", onclick: turn(SHOWN), disabled: end === count}));
+    }
+    const box = panel.appendChild(make("div", {className: "tokens"})), values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
+    for (let n = start; n < end; ++n) {
+      const s = box.appendChild(make("span", {textContent: visible(name(n), 200)}));
+      s.dataset.n = n;
+      s.title = `position ${n}` + (values ? ", " + percent(values[n]) : "");
+      if (answer != null && n >= answer) s.classList.add("answer");
+      if (values) { const c = colour(values[n], top); s.style.background = rgb(c); s.style.color = inkOn(c); }
+      if (isQuery && n === state.i) s.classList.add("from");
+      if (isQuery && state.pins.includes(n)) s.classList.add("pinned");
+      if (isKey && n === state.j) s.classList.add("to");
+    }
+    const choose = n => change(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})}, "light");
+    box.onclick = e => { if (e.target.dataset.n) choose(Number(e.target.dataset.n)); };
+    box.onmouseover = e => { if (e.target.dataset.n && !held()) choose(Number(e.target.dataset.n)); };
+  };
+  if (texts.isShared) strip("text", head.Tk, texts.key, texts.keyAnswer, true, true);
+  else {
+    strip("queries", head.Tq, texts.query, texts.queryAnswer, true, false);
+    strip("keys", head.Tk, texts.key, texts.keyAnswer, false, true);
+  }
+  panel.append(make("p", {className: "note", textContent: (lit ? lit.caption + (head.kind === "map" ? ", by blocks" : "") + ". " : "Point at a token. ") + "A pinned token stays; arrow keys move by one."}));
+}
+const pages = new Map();
+/// Pointing changes nothing while a token is pinned: clicks do.
+const held = () => state.pins.length > 0;
+
+function drawPins(head, texts) {
+  const box = el("pins");
+  box.replaceChildren(...state.pins.map(i => {
+    const row = head.row(i), best = largest(row, 3), line = make("div", {className: "pinned-row"});
+    line.append(make("button", {textContent: "\u00d7", ariaLabel: `unpin query ${i}`, onclick: () => change({pins: state.pins.filter(n => n !== i)})}),
+      make("b", {textContent: `${i} ${label(texts.query(i), 24)}`}), make("span", {textContent: head.kind === "map" ? " by blocks only" : " looks at " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${percent(row[j])}`).join(", ")}));
+    return line;
+  }));
+}
+/// The positions whose token holds the sought text; pure but for its arguments.
+function findTokens(count, name, sought) {
+  const out = [], wanted = sought.toLowerCase();
+  for (let n = 0; wanted && n < count; ++n) if (name(n).toLowerCase().includes(wanted)) out.push(n);
+  return out;
+}
