@@ -150,6 +150,8 @@ class Formula:
                 made |= page
             else:
                 rest.append(part)
+        if not heads:
+            return made, {}
         if rest or self.bias is not None:
             planes = 1 if self.bias is None or self.bias.shape[1] == 1 else len(heads)
             if planes * self.q_len * self.kv_len * 4 > _BIAS_BYTES:

@@ -166,7 +166,7 @@ def _kinds(layer: Layer, formula: Formula, q: Any, k: Any, lse: Any, wanted: Wan
         formula = _with_bias(formula, formula.bias[:, list(layer.heads)])
     for b in range(formula.batch):
         live = None if wanted.live is None else wanted.live[b]
-        ids = None if wanted.ids is None else wanted.ids[b]
+        ids = None if wanted.ids is None else wanted.ids[b if len(wanted.ids) > 1 else 0]
         visible = [part.page["keys"][0] for part in formula.parts[b] if part.page and "keys" in part.page]
         sums.add(
             formula, lambda n, i, j: formula.weights(queries, keys, lses, n, i, j), b, captured.entropy[b], captured.sink[b],

@@ -1,6 +1,7 @@
 """qkv for PyTorch, on the CPU: attention that is differentiable, compiles, and can take the place of PyTorch's own.
 
     from qkv.torch import scaled_dot_product_attention, MultiheadAttention, flex_attention
+    with qkv.torch.capture() as seen: model(x)      # a look at every head of any model; seen.save("page.html")
     qkv.torch.enable()         # torch.nn.functional.scaled_dot_product_attention is qkv's on the CPU, until disable()
 
 There are no kernels for other devices (enable() leaves those to PyTorch).
@@ -19,6 +20,7 @@ from .linear import (
     fused_recurrent_gated_delta_rule,
     recurrent_kimi_delta_attention,
 )
+from .looking import TorchCapture, capture
 from .multihead_attention import MultiheadAttention
 from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
@@ -30,6 +32,8 @@ __all__ = [
     "MultiheadAttention",
     "Relative",
     "SoftCap",
+    "TorchCapture",
+    "capture",
     "chunk_gated_delta_rule",
     "chunk_kimi_delta_attention",
     "disable",

@@ -40,6 +40,8 @@ _TRACED = frozenset((*_PLAIN, FakeTensor, FunctionalTensor))
 _pytorchs = F.scaled_dot_product_attention
 _fast_path_was: list[bool] = []  # one entry while enabled
 _varlen_was: dict[str, Callable[..., Any]] = {}  # torch.nn.attention.varlen's own functions, while they are replaced
+_watching = threading.local()  # .watch: who looks at this thread's calls (looking.py)
+_watchers = 0  # in all threads
 _classes_asked = 0  # how many calls ask a tensor's class at this moment
 _lock = threading.Lock()
 
@@ -73,6 +75,22 @@ def _patched(
     return _pytorchs(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
+def _watched(*arguments: Any, **options: Any) -> Any:
+    """In place while anybody looks: this thread's watcher is passed the call, and the function that would have had it."""
+    function = _patched if _fast_path_was else _pytorchs
+    watch = getattr(_watching, "watch", None)
+    return function(*arguments, **options) if watch is None else watch(function, *arguments, **options)
+
+
+def watch_calls(watch: Callable[..., Any] | None) -> None:
+    """Passes this thread's calls to `watch`(function, *arguments, **options); None: not any more."""
+    global _watchers
+    before, _watching.watch = getattr(_watching, "watch", None), watch
+    with _lock:
+        _watchers += (watch is not None) - (before is not None)
+        _put_in_place()
+
+
 def _ask_classes(*arguments: Any, **options: Any) -> Any:
     """PyTorch's function, which asks the __torch_function__ of its arguments; under its own name meanwhile, since a class may
     ask whether it is called by torch.nn.functional.scaled_dot_product_attention."""
@@ -90,7 +108,8 @@ def _ask_classes(*arguments: Any, **options: Any) -> Any:
 
 def _put_in_place() -> None:
     """Sets torch.nn.functional's function as the state says. The caller holds the lock."""
-    F.scaled_dot_product_attention = _patched if _fast_path_was and not _classes_asked else _pytorchs
+    usual = _watched if _watchers else _patched if _fast_path_was else _pytorchs
+    F.scaled_dot_product_attention = _pytorchs if _classes_asked else usual
 
 
 def _is_ours(x: Any) -> bool:

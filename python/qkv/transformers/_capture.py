@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._explore.collector import Collector
 from .._explore.layer import Wanted
 from .._explore.seen import Run, Seen
 from .._progress import Progress
 from ..capture import Capture
 from ._attention import NAME, register
-from ._looking import Collector, looking
+from ._looking import looking
 from ._relevance import derived
 
 

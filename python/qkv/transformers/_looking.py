@@ -1,29 +1,19 @@
-"""Who looks at the attention of a running model, call by call, and puts together what several calls on one cache show. Not: what
-one call shows (_explore/layer.py), the results of a whole run (_capture.py).
+"""Who looks at the attention of a model that runs in this thread. Not: what is kept of a call (_explore), the results of a whole run
+(_capture.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from .._explore.layer import Layer, Wanted, look
-from .._explore.seen import Run
-from .._progress import Progress
-from ..capture import Capture
-from ..masks import Mask
+from .._explore.collector import Collector
+from .._explore.layer import Layer
 
 LayerCapture = Layer
 
 _state = threading.local()
-_CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
 
 
 def current() -> Collector | None:
@@ -39,155 +29,3 @@ def looking(collector: Collector) -> Iterator[None]:
         yield
     finally:
         _state.collector = outer
-
-
-class _Steps:
-    """The calls behind the first on one layer's cache: their queries, and the newest keys."""
-
-    def __init__(self) -> None:
-        self.queries: list[Tensor] = []  # [B, H, Tq, D] each
-        self.keys: Tensor | None = None  # [B, Hkv, Tk, D]
-        self.sinks: Tensor | None = None
-        self.options: Mapping[str, Any] = {}
-        self.page: dict[str, Any] = {}
-        self.first = 0
-        self.why: str | None = None
-
-
-class Collector:
-    """What the calls of one run or of several showed. `calls`: how many there were in the forward that runs."""
-
-    def __init__(
-        self, names: Mapping[int, str], layers: Sequence[int] | None, heads: Sequence[int], capture: Capture | None, *,
-        exact: Sequence[tuple[int, int]] = (), wanted: Wanted | None = None, progress: Progress | None = None,
-    ) -> None:  # fmt: skip
-        self.names, self.layers, self.capture = names, layers, capture
-        self.wanted = wanted or Wanted(heads=tuple(heads), capture=capture)
-        self.exact: dict[int, list[int]] = {}
-        for layer, head in exact:
-            self.exact.setdefault(int(layer), []).append(int(head))
-        self.calls = self.most_calls = 0
-        self.runs: list[Run] = []
-        self.ids: dict[str, np.ndarray] = {}  #: of the forward that runs, by side
-        self.live: dict[str, np.ndarray] = {}
-        self.progress = progress
-        self._steps: dict[int, _Steps] = {}
-        self._continues: bool | None = None
-
-    def begin(self) -> None:
-        """A forward of the model begins."""
-        self.calls, self._continues = 0, None
-
-    def look(
-        self, module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, out: Tensor,
-        options: Mapping[str, Any],
-    ) -> Tensor:  # fmt: skip
-        """Attention of one call, into out; what it showed is kept if the call is wanted."""
-        index, self.calls = self.calls, self.calls + 1
-        self.most_calls = max(self.most_calls, self.calls)
-        name = self.names.get(id(module), type(module).__name__ if module is not None else f"call.{index}")
-        cross = bool(_CROSS.search(name.rsplit(".", 1)[-1])) or bool(getattr(module, "is_cross_attention", False))
-        if self._continues is None:
-            self._begin_run(q, k, cross, options)
-        if self.progress is not None:
-            self.progress.update(min(self.calls, self.progress.total), f"{name}  {k.shape[2]} keys")
-        wanted_layer = self.layers is None or index in self.layers
-        if not wanted_layer or self._continues:
-            from .. import _attention as functional
-
-            functional.attention(q, k, v, bias=bias, sinks=sinks, out=out, **options)
-            if wanted_layer:
-                self._append(index, q, k, bias, sinks, options)
-            return out
-        side = "decoder" if "decoder" in self.ids and (cross or "decoder" in name) else ""
-        ids, live = self.ids.get(side), self.live.get(side)
-        wanted = Wanted(
-            self.wanted.heads, self.capture, tuple(self.exact.get(index, ())),
-            None if cross or ids is None or ids.shape[1] != k.shape[2] else ids,
-            None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
-            self.wanted.first if not side else 1, None if cross else self.wanted.grid, self.wanted.whole,
-        )  # fmt: skip
-        self.runs[-1].layers.append(look(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross))
-        return out
-
-    def _begin_run(self, q: Tensor, k: Tensor, cross: bool, options: Mapping[str, Any]) -> None:
-        """Whether the forward that begins appends to what was seen: it has keys that the one before left in a cache."""
-        before = self.runs[-1].layers if self.runs else []
-        again = bool(before) and before[0].cross == cross and q.shape[0] == len(before[0].pages)
-        self._continues = again and q.shape[2] < k.shape[2] and k.shape[2] >= before[0].kv_len
-        if not self._continues:
-            self.finish()
-            self.runs.append(Run([], ids=dict(self.ids)))
-
-    def _append(
-        self, index: int, q: Tensor, k: Tensor, bias: Tensor | None, sinks: Tensor | None, options: Mapping[str, Any]
-    ) -> None:
-        from .._explore.formula import Formula
-
-        steps = self._steps.setdefault(index, _Steps())
-        prompt = next((layer for layer in self.runs[-1].layers if layer.index == index), None)
-        formula = Formula(q.shape, k.shape[2], options, bias, sinks, cross=prompt is not None and prompt.cross)
-        steps.queries.append(q.detach())
-        steps.keys, steps.options, steps.sinks = k.detach(), options, sinks
-        steps.page = formula.page(0, ())[0]
-        if formula.why is not None or bias is not None:
-            steps.why = formula.why or "a bias of every pair"
-        elif len(steps.queries) == 1 and prompt is not None:
-            steps.first = prompt.q_len + min(prompt.offsets) if not prompt.cross else 0
-        if (
-            not formula.cross
-            and formula.why is None
-            and formula.offset(0) != steps.first + sum(x.shape[2] for x in steps.queries[:-1])
-        ):
-            steps.why = "a cache that keeps a window of keys only"
-
-    def finish(self) -> None:
-        """Puts together what calls on a cache showed: the queries of the answer on all keys."""
-        if not self._steps:
-            return
-        run, steps, self._steps = self.runs[-1], self._steps, {}
-        why: dict[str, list[str]] = {}
-        for index, one in steps.items():
-            prompt = next((layer for layer in run.layers if layer.index == index), None)
-            if prompt is None:
-                continue
-            if one.why is not None:
-                why.setdefault(one.why, []).append(prompt.name)
-                continue
-            run.answers.append(self._answer(prompt, one))
-        for reason, names in why.items():
-            run.notes.append(f"The answer is not shown in {len(names)} layers ({names[0]}, ...): they have {reason}.")
-
-    def _answer(self, prompt: Layer, steps: _Steps) -> Layer:
-        q, k = torch.cat(steps.queries, 2), steps.keys
-        batch, _, q_len, _ = q.shape
-        offsets = [steps.first] * batch
-        total = k.shape[2] if prompt.cross else steps.first + q_len  # a static cache has room for more keys
-        k = k[:, :, :total]
-        page, masks = steps.page, []
-        if page.get("causal") or not prompt.cross:
-            masks.append(Mask.causal(offsets=offsets))
-        if "window" in page:
-            masks.append(Mask.window(*(-1 if n is None else n for n in page["window"]), offsets=offsets))
-        masks += self._padding(batch, total)
-        options = {name: value for name, value in steps.options.items() if name in ("scale", "softcap", "empty_row")}
-        if masks and not prompt.cross:
-            mask = masks[0]
-            for other in masks[1:]:
-                mask = mask & other
-            options["mask"] = mask
-        exact = prompt.exact.heads if prompt.exact is not None else ()
-        wanted = Wanted(
-            self.wanted.heads, self.capture, exact, None, None, self.wanted.first, self.wanted.grid, self.wanted.whole
-        )
-        return look(
-            prompt.index, prompt.name, q, k, k, None, steps.sinks, torch.empty_like(q), options, wanted, cross=prompt.cross
-        )
-
-    def _padding(self, batch: int, total: int) -> list[Mask]:
-        live = self.live.get("")
-        if live is None or live.all() or len(live) != batch:
-            return []
-        kept = np.ones((batch, total), bool)
-        kept[:, : live.shape[1]] = live[:, :total]
-        return [Mask.keep(kept, "bk")]

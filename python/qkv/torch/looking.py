@@ -1,0 +1,211 @@
+"""A look at the attention of any PyTorch model on the CPU that calls scaled_dot_product_attention, one's own too.
+
+    with qkv.torch.capture() as seen:
+        model(x)
+    seen.save("page.html")
+
+PyTorch's function, that of this package and what enable() puts in its place are seen, under whatever name they were imported. Not: attention
+that a model computes by itself, nn.MultiheadAttention(need_weights=True), flex_attention, varlen_attn, what torch.compile has compiled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+
+from .._explore.collector import Collector, is_cross
+from .._explore.layer import Wanted
+from .._explore.seen import Seen
+from .._progress import Progress
+from ..capture import Capture
+from . import _calls, patch, sdpa
+from ._overrides import is_causal_bias
+
+__all__ = ["TorchCapture", "capture"]
+
+
+class TorchCapture(Seen):
+    """What was seen until now; a run is a forward of the outermost module. skipped: calls that could not be looked at, by reason."""
+
+    def __init__(self, collector: Collector) -> None:
+        super().__init__(collector.runs)
+        self.skipped: dict[str, int] = {}
+
+
+class _Mode(TorchFunctionMode):
+    """Passes every call of attention to `watch`."""
+
+    def __init__(self, watch: capture) -> None:
+        super().__init__()
+        self.watch = watch
+        self.functions = (patch._pytorchs, patch._patched, sdpa.scaled_dot_product_attention)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.watch._busy and any(func is one for one in self.functions):
+            return self.watch._call(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+
+class capture:  # noqa: N801, as torch.no_grad
+    """Looks at every call of scaled_dot_product_attention until the end of the block; the thread's own calls only.
+
+    Within the block attention is computed by qkv, as under enable(), with its gradients; looking changes none of them.
+
+    Args:
+        layers: which calls within one forward, by number. None: all.
+        heads: query heads; none: all.
+        what: a qkv.Capture of its own instead of statistics, kinds of heads and maps.
+        exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length.
+        ids: [B, T] or [T], the numbers of the tokens: duplicate and induction heads are known by them.
+        first: how many of the first keys are set apart before a head's kind is said.
+        whole: False: no single weights are kept, of short texts neither.
+        progress: a line per call on standard error; None: where that is a terminal.
+    """
+
+    def __init__(
+        self, *, layers: Sequence[int] | None = None, heads: Sequence[int] = (), what: Capture | None = None,
+        exact: Sequence[tuple[int, int]] = (), ids: Any = None, first: int = 1, whole: bool = True, progress: bool | None = False,
+    ) -> None:  # fmt: skip
+        if what is not None and heads:
+            raise ValueError("[capture] heads go into the Capture where there is one: qkv.Capture(heads=...)")
+        self._shown = sys.stderr.isatty() if progress is None else progress
+        wanted = Wanted(tuple(heads), what, first=first, whole=whole)
+        self._collector = Collector({}, layers, heads, what, exact=exact, wanted=wanted)
+        if ids is not None:
+            numbers = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids, np.int64)
+            self._collector.ids[""] = numbers[None] if numbers.ndim == 1 else numbers
+        self._modules: list[nn.Module] = []
+        self._undo: list[Any] = []
+        self._bar: Progress | None = None
+        self._busy = False
+        self.seen = TorchCapture(self._collector)
+
+    def __enter__(self) -> TorchCapture:
+        self._mode = _Mode(self)
+        self._undo = [
+            hooks.register_module_forward_pre_hook(self._enter_module),
+            hooks.register_module_forward_hook(self._leave_module, always_call=True),
+        ]
+        # PyTorch's fused layers for inference call no function of attention.
+        self._outer = getattr(patch._watching, "watch", None), torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        patch.watch_calls(self._call)
+        self._mode.__enter__()
+        return self.seen
+
+    def __exit__(self, *error: Any) -> None:
+        self._mode.__exit__(*error)
+        patch.watch_calls(self._outer[0])
+        torch.backends.mha.set_fastpath_enabled(self._outer[1])
+        for hook in self._undo:
+            hook.remove()
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+        if error[0] is None:
+            self._collector.finish()
+        last = self._collector.runs[-1] if self._collector.runs else None
+        if last is not None:
+            last.notes += [f"{count} calls were not looked at: {why}." for why, count in self.seen.skipped.items()]
+
+    def _enter_module(self, module: nn.Module, _: Any) -> None:
+        if not self._modules:
+            self._collector.begin()
+            self._collector.names = {id(m): name for name, m in module.named_modules()}
+            self.seen.title = self.seen.title or type(module).__name__
+            layers = sum(
+                isinstance(m, nn.MultiheadAttention) or "attention" in type(m).__name__.lower() for m in module.modules()
+            )
+            if self._shown and self._bar is None:
+                self._bar = self._collector.progress = Progress(max(layers, 1)).__enter__()
+        self._modules.append(module)
+
+    def _leave_module(self, module: nn.Module, *_: Any) -> None:
+        while self._modules and self._modules.pop() is not module:
+            pass
+
+    def _call(
+        self, function: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
+        scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """One call of attention, seen if it can be."""
+        arguments = (query, key, value, attn_mask, dropout_p, is_causal)
+        if self._busy:
+            return function(*arguments, scale=scale, enable_gqa=enable_gqa)
+        self._busy = True
+        try:
+            return self._seen(function, arguments, scale, enable_gqa)
+        finally:
+            self._busy = False
+
+    def _seen(self, function: Any, arguments: tuple[Any, ...], scale: float | None, enable_gqa: bool) -> Tensor:
+        query, key, value, attn_mask, dropout_p, is_causal = arguments
+        why = _why_not(query, key, value, attn_mask)
+        if why is not None:
+            self.seen.skipped[why] = self.seen.skipped.get(why, 0) + 1
+            return function(*arguments, scale=scale, enable_gqa=enable_gqa)
+        tensors = [x for x in (query, key, value, attn_mask) if isinstance(x, Tensor)]
+        apart = dropout_p > 0 or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+        out = None
+        if apart:
+            out = sdpa.scaled_dot_product_attention(*arguments, scale=scale, enable_gqa=enable_gqa)
+        with torch.no_grad():
+            seen = self._look(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+        return seen if out is None else out
+
+    def _look(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, is_causal: bool, scale: float | None, gqa: bool
+    ) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            given = mask if isinstance(mask, Tensor) and not is_causal_bias(mask) else None
+            query, key, value, given = _calls.autocast(query, key, value, given)
+            mask = given if given is not None else mask
+        q, k, v, lead = sdpa._operands(query, key, value, gqa)
+        options: dict[str, Any] = {"scale": scale}
+        bias = keep = None
+        if mask is not None and is_causal_bias(mask):
+            is_causal = sdpa._alignment(mask, q, k)  # type: ignore[assignment]
+        elif mask is not None:
+            if is_causal:
+                raise sdpa.ArgumentError(sdpa._BOTH_MASKS)
+            bias, keep = sdpa._masks(mask, q, k, lead)
+        if is_causal:
+            options["causal"] = "top_left" if is_causal is True else is_causal
+        if keep is not None:
+            options["keep"] = keep
+        if bias is not None:
+            bias = _calls.inner_contiguous(bias)
+        module = self._modules[-1] if self._modules else None
+        # Without a name that says so, other lengths in a first forward without any mask are another text's.
+        names, collector = self._collector.names, self._collector
+        other = q.shape[2] != k.shape[2] and mask is None and not is_causal and not collector.runs
+        cross = is_cross(module, names.get(id(module), "")) or other or names.get(id(module), "").endswith("multihead_attn")
+        out = collector.look(module, q, k, v, bias, None, _calls.empty_output(q, v), options, cross=cross)
+        return out if lead is None else out.reshape(*lead, *out.shape[-2:])
+
+
+def _why_not(query: Any, key: Any, value: Any, mask: Any) -> str | None:
+    """Why a call cannot be looked at; None: it can."""
+    for x in (query, key, value):
+        if type(x) not in sdpa._PLAIN or x is None:
+            return f"tensors of {type(x).__name__}"
+        if not x.is_cpu:
+            return f"tensors on {x.device.type}"
+        if x.is_nested:
+            return "nested tensors"
+        if x.dtype not in _calls.FLOATS:
+            return f"tensors of {x.dtype}"
+    if not sdpa.direct(query, key, value):
+        return "calls under torch.compile, torch.func or a tracer"
+    if type(mask) not in sdpa._PLAIN and not is_causal_bias(mask):
+        return f"a mask of {type(mask).__name__}"
+    return None if query.shape[-1] and value.shape[-1] else "tensors without a width"
