@@ -1,5 +1,5 @@
-"""``python -m qkv`` and the command ``qkv``: both run the C++ tool that is part of the package. No command line is written in
-Python."""
+"""``python -m qkv`` and the command ``qkv``: both run the C++ tool that is part of the package. One command is Python's, since it runs
+PyTorch's models: ``explore`` (_explore/command.py)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ TOOL = Path(__file__).parent / "bin" / ("qkv.exe" if os.name == "nt" else "qkv")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the tool with this process's arguments; returns its exit code: 0 done, 1 the work failed, 2 wrong usage or input."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["explore"]:
+        from ._explore.command import main as explore
+
+        return explore(given[1:])
     if not TOOL.is_file():
         print(
             f"qkv: the tool is missing: {TOOL}. Wheels carry it; `pip install .` from the sources builds it "

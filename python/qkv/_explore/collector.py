@@ -102,7 +102,7 @@ class Collector:
         """Whether the forward that begins appends to what was seen: it has keys that the one before left in a cache."""
         before = self.runs[-1].layers if self.runs else []
         again = bool(before) and before[0].cross == cross and q.shape[0] == len(before[0].pages)
-        self._continues = again and q.shape[2] < k.shape[2] and k.shape[2] >= before[0].kv_len
+        self._continues = again and q.shape[2] < k.shape[2]
         if not self._continues:
             self.finish()
             self.runs.append(Run([], ids=dict(self.ids)))

@@ -166,7 +166,8 @@ class Formula:
         written = np.zeros((planes, len(i)), np.float32)
         if self.bias is not None:
             values = self._bias(b, i, j)
-            written += np.where(values > _HIDDEN, values if planes == 1 else values[list(heads)], -np.inf)
+            chosen = values if len(values) == 1 else values[list(heads)]
+            written += np.where(chosen > _HIDDEN, chosen, -np.inf)
         for part in parts:
             written[:, ~part.keep(i, j)] = -np.inf
         return written.reshape(planes, self.q_len, self.kv_len)

@@ -61,7 +61,7 @@ class Sums:
 
     def __init__(self, heads: int, *, first: int = 1, grid: tuple[int, int] | None = None) -> None:
         self.heads, self.first, self.grid = heads, first, grid
-        self.queries = 0
+        self.queries = self.spread = 0  # queries with a key behind the first ones, with several
         self.apart, self.weighted, self.even = np.zeros((3, heads))
         self.of: dict[str, _Sums] = {}
 
@@ -90,6 +90,7 @@ class Sums:
         self.apart += (1 - rest).sum(1)
         left = entropy + _xlogx(on_first).sum(-1)  # - sum of w ln w over the rest
         several = others >= 2
+        self.spread += int(several.sum())
         self.weighted += np.where(several, np.maximum(left + _xlogx(rest), 0), 0).sum(1)
         self.even += np.where(several, rest * np.log(np.maximum(others, 2)), 0).sum(1)
         offset = formula.offset(b)
@@ -171,7 +172,7 @@ class Sums:
             shares[name] = share
             if said is None and share - chance >= THRESHOLD * (1 - chance):
                 said = name
-        if self.even[head] > 1e-3 * self.queries:
+        if self.spread >= _LEAST_ROWS and self.even[head] > 1e-3 * self.queries:
             shares["diffuse"] = float(self.weighted[head] / self.even[head])
             if said is None and shares["diffuse"] >= DIFFUSE:
                 said = "diffuse"

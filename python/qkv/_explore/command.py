@@ -1,0 +1,162 @@
+"""`python -m qkv explore`: arguments, errors in one line, what is printed and written. Not: loading models (models.py)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import models
+from .models import Refused
+from .seen import Seen
+
+_EXAMPLE = """\
+examples:
+  python -m qkv explore gpt2 --text "When Mary and John went to the store, John gave a drink to" --out page.html
+  python -m qkv explore ./qwen --file book.txt --exact 12:3,12:4 --out page.html     # these heads' every weight, at any length
+  python -m qkv explore ./bert --text "one text" --text "another" --json             # kinds of heads, two texts
+  python -m qkv explore ./vit --image cat.png --out page.html
+  python -m qkv explore model.safetensors --text abababab                            # a model that qkv train wrote
+
+kinds of heads: previous, self, duplicate, induction, local, diffuse, first, mixed; docs/explore.md says when a head is called so
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Refused(f"{message}; see: {self.prog} --help")
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    try:
+        return [(int(layer), int(head)) for layer, head in (pair.split(":") for pair in text.split(","))]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be LAYER:HEAD,LAYER:HEAD,... such as 12:3,12:4: got {text!r}") from None
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 on: got {text!r}")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m qkv explore", epilog=_EXAMPLE, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        description="Runs a model once, and shows where every head looks: a table, JSON, or one page that needs no network.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a folder or name that transformers loads, or a file that qkv train wrote")
+    source = parser.add_argument_group("what it reads")
+    source.add_argument("--text", action="append", default=[], help="may be repeated: texts side by side")
+    source.add_argument("--file", action="append", default=[], help="a text file (UTF-8); may be repeated")
+    source.add_argument("--image", action="append", default=[], help="a picture, or pixels [3, height, width] as .npy")
+    source.add_argument("--audio", action="append", default=[], help="16 kHz: a .wav of 16 bits, or samples [n] as .npy")
+    source.add_argument("--beside", metavar="MODEL", help="a second model on the same input")
+    source.add_argument("--answer", help="what an encoder-decoder's decoder reads; otherwise it is generated")
+    source.add_argument("--generate", metavar="N", type=_count, help="generate so many tokens (greedy), and look at them too")
+    shown = parser.add_argument_group("what is looked at")
+    shown.add_argument("--exact", metavar="L:H,..", type=_pairs, default=[], help="heads whose q, k and lse the page carries")
+    shown.add_argument(
+        "--weights", metavar="L:H,..", type=_pairs, help="heads whose every weight is stored (default: all, to 512 tokens)"
+    )
+    shown.add_argument(
+        "--relevance", metavar="TOKEN", help="also weight x gradient of this token's logit at the last position, or predicted"
+    )
+    shown.add_argument("--rollout", action="store_true", help="also attention rolled out over the layers (to 512 tokens)")
+    shown.add_argument(
+        "--first", metavar="N", type=_count, help="how many first keys are set apart (default 1; images: class and registers)"
+    )
+    add("--out", metavar="FILE", help="page.html, or the page's file, .safetensors (docs/explorer-file.md)")
+    add("--json", action="store_true", help="per layer and head: kind, share, mass on the first keys, entropy in nats")
+    add("--title", help="above the page")
+    add("--quiet", action="store_true", help="no progress on standard error")
+    return parser
+
+
+def _checked(options: Any) -> None:
+    inputs = {name: getattr(options, name) for name in ("text", "file", "image", "audio")}
+    given = [name for name, values in inputs.items() if values]
+    if not given:
+        raise Refused('nothing to read: give --text "...", --file F, --image F or --audio F')
+    kinds = {"text" if name == "file" else name for name in given}
+    if len(kinds) > 1:
+        raise Refused(f"one kind of input at a time: got {' and '.join('--' + name for name in given)}")
+    if options.out and Path(options.out).suffix not in (".html", ".safetensors"):
+        raise Refused(f"--out must end in .html or .safetensors: got {options.out}")
+    if options.out and not Path(options.out).absolute().parent.is_dir():
+        raise Refused(f"--out: there is no folder {Path(options.out).absolute().parent}")
+    if options.generate and options.relevance:
+        raise Refused("--generate and --relevance exclude each other: generate first, then pass the whole text")
+    for path in [*options.file, *options.image, *options.audio]:
+        if not Path(path).is_file():
+            raise Refused(f"there is no file {path}")
+
+
+def _table(seen: Seen) -> str:
+    rows = seen.kinds()
+    several = len(seen.runs) > 1
+    names: dict[str, int] = {row["name"]: len(row["name"]) for row in rows}
+    wide = max([5, *names.values()])
+    lines = [("run  " if several else "") + f"layer  {'name':<{wide}}  head  {'kind':<10}  share  first  entropy"]
+    for row in rows:
+        share = "     " if row["share"] is None else f"{row['share']:5.2f}"
+        numbers = f"{share}  {row['first']:5.2f}  {row['entropy_nats']:7.3f}"
+        line = f"{row['layer']:5d}  {row['name']:<{wide}}  {row['head']:4d}  {row['kind']:<10}  {numbers}"
+        lines.append((f"{row['run']:3d}  " if several else "") + line)
+    return "\n".join(lines)
+
+
+def _json(seen: Seen, models: Sequence[str]) -> str:
+    rows = [
+        {key: round(value, 6) if isinstance(value, float) else value for key, value in row.items() if key != "shares"}
+        | {"shares": {name: round(share, 6) for name, share in row["shares"].items()}}
+        for row in seen.kinds()
+    ]
+    return json.dumps(
+        {"models": list(models), "heads": rows, "notes": [note for run in seen.runs for note in run.notes]}, allow_nan=False
+    )
+
+
+def _run(arguments: Sequence[str]) -> None:
+    options = _parser().parse_args(arguments)
+    _checked(options)
+    models_given = [options.model, *([options.beside] if options.beside else [])]
+    seen = models.explore(options, models_given)
+    if options.out:
+        seen.save(options.out, title=options.title, weights=options.weights, rollout=options.rollout)
+    if options.json:
+        print(_json(seen, models_given))
+    elif options.out:
+        print(f"wrote {options.out}  {Path(options.out).stat().st_size / 1e6:.1f} MB")
+    else:
+        print(_table(seen))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0: done, 1: the work failed, 2: wrong usage or input."""
+    try:
+        _run(arguments)
+        sys.stdout.flush()
+    except Refused as refused:
+        return _said(str(refused), 2)
+    except (ImportError, ValueError, TypeError, NotImplementedError) as error:  # what the library says of its arguments
+        return _said(str(error), 2)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (OSError, RuntimeError, MemoryError) as error:
+        return _said(str(error) or type(error).__name__, 1)
+    except KeyboardInterrupt:
+        return _said("stopped", 130)
+    return 0
+
+
+def _said(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    print(f"qkv explore: {line if len(line) <= 600 else line[:600] + ' ...'}", file=sys.stderr)
+    return code

@@ -1,0 +1,317 @@
+"""What a capture of real architectures holds is what their eager attention gives: maps by blocks, every weight of short texts, and the
+weights that a page computes from q, k and lse. Bounds: error <= 2 error(eager, float32) + 4 eps A, against eager in float64; A is the weight
+with room for the rounding of its scores (support.py).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("transformers")
+if not hasattr(tf, "AttentionMaskInterface"):
+    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+import qkv
+import qkv.torch
+import qkv.transformers
+from explored_models import IMAGES, MODELS, PATCHES, T, eager_weights, inputs_of, model_of
+from qkv._explore.layer import Layer, block_means, decoded
+
+TEXTS = [name for name in MODELS if name not in IMAGES and name not in ("t5", "whisper")]
+EPSILON = float(np.finfo(np.float32).eps)
+
+
+def part_of(layer: Layer) -> str:
+    return "cross" if layer.cross else "decoder" if layer.name.startswith("decoder") else "self"
+
+
+def by_part(layers: list[Layer]) -> dict[str, list[Layer]]:
+    made: dict[str, list[Layer]] = {}
+    for layer in layers:
+        made.setdefault(part_of(layer), []).append(layer)
+    return made
+
+
+def blocks(weights: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Sums over blocks [..., rows, columns]."""
+    q_len, kv_len = weights.shape[-2:]
+    row, column = np.eye(rows)[np.arange(q_len) * rows // q_len], np.eye(columns)[np.arange(kv_len) * columns // kv_len]
+    return row.T @ weights @ column
+
+
+def room(layer: Layer, weights: np.ndarray) -> np.ndarray:
+    """A of weights [B, H, Tq, Tk], of a layer that was looked at with every head exact."""
+    held, group = layer.exact, layer.num_heads // layer.num_kv_heads
+    q, k = held.q.astype(np.float64), np.repeat(held.k.astype(np.float64), group, 1)
+    size = (1 + q.shape[-1] ** 0.5 / 4) * abs(layer.pages[0][0]["scale"]) * (abs(q) @ abs(k).swapaxes(-1, -2))
+    for b, (_, tensors) in enumerate(layer.pages):
+        if "bias" in tensors:
+            size[b] += np.where(np.isfinite(tensors["bias"]), abs(tensors["bias"]), 0)
+    return weights * (1 + (size + (weights * size).sum(-1, keepdims=True)) / 4)
+
+
+def expect_within(got: np.ndarray, exact: np.ndarray, naive: np.ndarray, a: np.ndarray, what: str, more: float = 0.0) -> None:
+    """more: of the bound, beside it."""
+    bound = 2 * abs(naive - exact).max() + 4 * EPSILON * a + more
+    error = abs(got - exact)
+    worst = np.unravel_index(np.argmax(error / bound), error.shape)
+    assert (error <= bound).all(), f"{what}{list(map(int, worst))}: error {error[worst]:.3g} > bound {bound[worst]:.3g}"
+
+
+ALL = [(layer, head) for layer in range(6) for head in range(4)]
+
+
+def every_head(name: str) -> list[tuple[int, int]]:
+    return ALL if name in ("t5", "whisper") else ALL[:8]
+
+
+def page_weights(formula: dict[str, Any], tensors: dict[str, np.ndarray], q: np.ndarray, k: np.ndarray, lse: np.ndarray, place: int) -> np.ndarray:  # fmt: skip
+    """One head's weights as docs/explorer-file.md says them, in float64: q [Tq, D], k [Tk, D], lse [Tq]."""
+    q, k, lse = (x.astype(np.float64) for x in (q, k, lse))
+    (i, j), offset = np.ogrid[: len(q), : len(k)], formula.get("offset", len(k) - len(q))
+    y = formula["scale"] * q @ k.T
+    if formula.get("softcap"):
+        y = formula["softcap"] * np.tanh(y / formula["softcap"])
+    if "bias" in tensors:
+        bias = tensors["bias"]
+        y = y + bias[place if len(bias) > 1 else 0]
+    seen = np.ones(y.shape, bool)
+    if formula.get("causal"):
+        seen &= j <= i + offset
+    if "window" in formula:
+        left, right = formula["window"]
+        seen &= (left is None or j >= i + offset - left) & (right is None or j <= i + offset + right)
+    if "keys" in formula:
+        seen &= (j >= formula["keys"][0]) & (j < formula["keys"][1])
+    if "documents_q" in tensors:
+        seen &= tensors["documents_q"][:, None] == tensors["documents_k"]
+    assert not set(formula) - {"scale", "softcap", "offset", "causal", "window", "keys", "empty"}, (
+        "a member this test does not know"
+    )
+    with np.errstate(over="ignore"):
+        weights = np.where(seen, np.exp(y - lse[:, None]), 0)
+    if formula.get("empty") == "mean":
+        weights = np.where(np.isneginf(lse)[:, None], 1 / len(k), weights)
+    return weights
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_maps_and_exact_weights_are_eagers(name: str, padded: bool) -> None:
+    if padded and name not in TEXTS:
+        pytest.skip("texts only have padding")
+    inputs = inputs_of(name, padded=padded)
+    exact, naive = eager_weights(name, inputs), eager_weights(name, inputs, torch.float32)
+    seen = qkv.transformers.capture_attention(model_of(name), inputs, exact=every_head(name))
+    coarse = qkv.transformers.capture_attention(model_of(name), inputs, capture=qkv.Capture(map=(4, 3)))
+    assert {part: len(layers) for part, layers in by_part(seen.layers).items()} == {part: len(w) for part, w in exact.items()}
+    live = inputs["attention_mask"].bool().numpy() if padded else None
+    for part, layers in by_part(seen.layers).items():
+        for n, layer in enumerate(layers):
+            true, rough = exact[part][n], naive[part][n]
+            what, a = f"{name} {part} {n}", room(layer, true)
+            expect_within(coarse[layer.index].map, *(blocks(x, 4, 3) for x in (true, rough, a)), f"{what} map of 4 x 3")
+            expect_within(seen[layer.index].map, true, rough, a, f"{what} map")
+            expect_within(decoded(layer.weights), true, rough, a, f"{what} bytes", layer.weights_error)
+            expect_within(layer.mean, true.mean(1), rough.mean(1), a.mean(1), f"{what} mean")
+            held = layer.exact
+            assert held.heads == (0, 1, 2, 3)
+            for b, (formula, tensors) in enumerate(layer.pages):
+                assert "refused" not in formula
+                for place, head in enumerate(held.heads):
+                    kv = held.kv_heads.index(head * layer.num_kv_heads // layer.num_heads)
+                    got = page_weights(formula, tensors, held.q[b, place], held.k[b, kv], held.lse[b, place], place)
+                    rows = slice(None) if live is None else live[b]  # eager fills rows of padding with something
+                    parts = (x[b, head][rows] for x in (true, rough, a))
+                    worst = 2 * abs(rough - true).max()  # of the whole tensor
+                    expect_within(got[rows], *parts, f"{what} from q, k, lse", worst)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma3", "vit", "t5"])
+def test_any_torch_model_is_seen(name: str) -> None:
+    """qkv.torch.capture sees transformers' own calls of scaled_dot_product_attention."""
+    inputs = inputs_of(name)
+    exact, naive = eager_weights(name, inputs), eager_weights(name, inputs, torch.float32)
+    model = model_of(name)
+    model.set_attn_implementation("sdpa")
+    with torch.no_grad(), qkv.torch.capture(exact=every_head(name)) as seen:
+        model(**inputs)
+    assert not seen.skipped and len(seen) == sum(len(layers) for layers in exact.values())
+    for part, layers in by_part(seen.layers).items():
+        for n, layer in enumerate(layers):
+            true = exact[part][n]
+            expect_within(layer.captured.map, true, naive[part][n], room(layer, true), f"{name} {part} {n}")
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_the_page_and_its_file(name: str, tmp_path: Path) -> None:
+    """Every architecture's file is one that qkv makes a page of; its texts and views are those of the model."""
+    seen = qkv.transformers.capture_attention(model_of(name), inputs_of(name), exact=[(1, 2)])
+    seen.save(tmp_path / "seen.safetensors")
+    seen.save(tmp_path / "page.html", rollout=name not in ("t5", "whisper"))
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>".upper()[:2])
+    file = qkv.io.load_safetensors(tmp_path / "seen.safetensors")
+    made = json.loads(file.metadata["explorer"])
+    crossing = name in ("t5", "whisper")
+    assert len(made["views"]) == (6 if crossing else 2)  # of two sequences
+    assert [view["kind"] for view in made["views"][:3]] == (["self", "self", "cross"] if crossing else ["self", "self"])
+    if name in IMAGES:
+        assert made["texts"][0]["image"] == {"start": IMAGES[name], "height": 3, "width": 3}
+        assert made["texts"][0]["length"] == IMAGES[name] + PATCHES
+    elif name in TEXTS:
+        assert made["texts"][0]["tokens"] == [str(int(n)) for n in inputs_of(name)["input_ids"][0]]
+    for view in made["views"]:
+        for n, layer in enumerate(view["layers"]):
+            assert len(layer["head_info"]) == layer["heads"] and all("kind" in info for info in layer["head_info"])
+            assert file[f"{made['views'].index(view)}/{n}/weights"].shape == (layer["heads"], layer["q_len"], layer["kv_len"])
+
+
+# Caches and generation.
+
+
+@pytest.mark.parametrize("options", [{}, {"cache_implementation": "static", "disable_compile": True}], ids=str)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "gpt-oss", "gemma2"])
+def test_what_is_generated_is_seen(name: str, padded: bool, options: dict[str, Any]) -> None:
+    model, inputs = model_of(name), inputs_of(name, padded=padded)
+    model.generation_config.eos_token_id = None
+    generate = {"max_new_tokens": 5, "do_sample": False, **options}
+    seen = qkv.transformers.capture_attention(model, inputs, generate=generate, exact=ALL[:8])
+    assert tuple(seen.outputs.shape) == (2, T + 5)
+    whole = {"input_ids": seen.outputs[:, :-1]}
+    if padded:
+        whole["attention_mask"] = torch.cat([inputs["attention_mask"], torch.ones(2, 4, dtype=torch.long)], 1)
+        whole["position_ids"] = (whole["attention_mask"].cumsum(1) - 1).clamp(min=0)  # as generate() counts them
+    exact, naive = eager_weights(name, whole)["self"], eager_weights(name, whole, torch.float32)["self"]
+    run = seen.runs[0]
+    windows = [layer for layer in range(2) if name in ("gpt-oss", "gemma2") and layer == 0]
+    assert [layer.index for layer in run.answers] == [layer for layer in range(2) if layer not in windows]
+    assert bool(run.notes) == bool(windows)
+    for layer in run.answers:
+        assert (layer.q_len, layer.kv_len, layer.offsets) == (4, T + 4, [T, T])
+        true, rough = (w[layer.index][:, :, T:] for w in (exact, naive))
+        expect_within(layer.captured.map, true, rough, room(layer, true), f"{name} {layer.index}")
+    for layer in run.layers:
+        true, rough = (w[layer.index][:, :, :T, :T] for w in (exact, naive))
+        rows = np.ones((2, T), bool) if not padded else inputs["attention_mask"].bool().numpy()
+        a = np.pad(true, [(0, 0)] * 3 + [(0, layer.kv_len - T)])  # a static cache has room for more keys
+        a = room(layer, a)[..., :T]
+        for b in range(2):
+            parts = (x[b][:, rows[b]] for x in (layer.captured.map[..., :T], true, rough, a))
+            expect_within(*parts, f"{name} prompt {layer.index}")
+    made, _ = seen._made()
+    assert made["texts"][0]["answer"] == T and len(made["texts"][0]["tokens"]) == T + 4
+
+
+def test_a_cache_that_was_filled_before() -> None:
+    model, inputs = model_of("llama"), inputs_of("llama")
+    exact, naive = (eager_weights("llama", inputs, dtype)["self"] for dtype in (torch.float64, torch.float32))
+    with torch.no_grad():
+        cache = model(inputs["input_ids"][:, :15], use_cache=True).past_key_values
+    later = {"input_ids": inputs["input_ids"][:, 15:], "past_key_values": cache}
+    seen = qkv.transformers.capture_attention(model, later, exact=ALL[:8])
+    for n, layer in enumerate(seen.layers):
+        assert layer.offsets == [15, 15]
+        true = exact[n][:, :, 15:]
+        expect_within(layer.captured.map, true, naive[n][:, :, 15:], room(layer, true), f"layer {n}")
+    made, _ = seen._made()
+    assert [layer["q_first"] for layer in made["views"][0]["layers"]] == [15, 15]
+
+
+def test_generation_under_qkv_torch_capture() -> None:
+    model, inputs = model_of("llama"), inputs_of("llama")
+    model.set_attn_implementation("sdpa")
+    model.generation_config.eos_token_id = None
+    with qkv.torch.capture(exact=ALL[:8]) as seen:
+        made = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    exact, naive = (
+        eager_weights("llama", {"input_ids": made[:, :-1]}, dtype)["self"] for dtype in (torch.float64, torch.float32)
+    )
+    assert len(seen.runs) == 1 and [layer.q_len for layer in seen.runs[0].answers] == [3, 3]
+    for layer in seen.runs[0].answers:
+        true, rough = (w[layer.index][:, :, T:] for w in (exact, naive))
+        expect_within(layer.captured.map, true, rough, room(layer, true), f"layer {layer.index}")
+
+
+# Relevance and rollout.
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt-oss"])
+def test_relevance_is_weight_times_gradient(name: str) -> None:
+    """Against PyTorch's gradients of eager's weights, in float64."""
+
+    def derived(dtype: Any) -> list[np.ndarray]:
+        model = model_of(name, dtype)
+        model.set_attn_implementation("eager")
+        kept: list[Any] = []
+
+        def hook(_: Any, __: Any, out: Any) -> None:
+            out[1].retain_grad()
+            kept.append(out[1])
+
+        for module in model.modules():
+            if type(module).__name__.endswith("Attention"):
+                module.register_forward_hook(hook)
+        from explored_models import exact_softmax
+
+        with exact_softmax():
+            logits = model(**inputs_of(name), output_attentions=True, use_cache=False).logits
+        logits[:, -2, 7].sum().backward()
+        return [np.maximum((w * w.grad).detach().double().numpy(), 0) for w in kept]
+
+    model = model_of(name)
+    seen = qkv.transformers.capture_attention(model, inputs_of(name), relevance=7, position=-2)
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    assert seen.runs[0].relevance == {"target": "7", "position": T - 2}
+    exact, naive = derived(torch.float64), derived(torch.float32)
+    for layer, true, rough in zip(seen.layers, exact, naive, strict=True):
+        bound = 3 * abs(rough - true).max() + 4 * EPSILON * abs(true).max()
+        assert abs(layer.relevance - true).max() <= bound, f"{name} {layer.index}"
+        assert true.max() > 0
+
+
+def test_rollout_is_the_product_of_means() -> None:
+    exact = eager_weights("bert", inputs_of("bert"))["self"]
+    want = np.eye(T)
+    for weights in exact:
+        want = (0.5 * np.eye(T) + 0.5 * weights[1].mean(0)) @ want
+    got = qkv.transformers.capture_attention(model_of("bert"), inputs_of("bert")).rollout(sequence=1)
+    # Rows of products of stochastic matrices: each of T terms of two products is rounded.
+    assert abs(got - want).max() <= 4 * T * EPSILON + 2 * max(
+        abs(a - b).max() for a, b in zip(exact, eager_weights("bert", inputs_of("bert"), torch.float32)["self"])
+    )
+
+
+def test_errors_say_what_to_do() -> None:
+    model, inputs = model_of("gpt2"), inputs_of("gpt2")
+    look = qkv.transformers.capture_attention
+    with pytest.raises(ValueError, match=r"exact: layer 1 has heads 0\.\.3: got 4"):
+        look(model, inputs, exact=[(1, 4)])
+    with pytest.raises(ValueError, match=r"exact: layers must lie in 0\.\.1: got \[7\]"):
+        look(model, inputs, exact=[(7, 0)])
+    with pytest.raises(ValueError, match="num_beams=1"):
+        look(model, inputs, generate={"num_beams": 2})
+    with pytest.raises(ValueError, match="generate first"):
+        look(model, inputs, generate={"max_new_tokens": 2}, relevance="predicted")
+    with pytest.raises(ValueError, match="load the model with a head"):
+        look(model_of("bert"), inputs_of("bert"), relevance="predicted")
+    seen = look(model, inputs)
+    with pytest.raises(ValueError, match="must end in .html or .safetensors"):
+        seen.save("page.pdf")
+    with pytest.raises(ValueError, match="there is no layer 0 with a head 9"):
+        seen.save("page.html", weights=[(0, 9)])
+    with pytest.raises(ValueError, match="must name the 23 positions: got 2"):
+        seen.html(tokens=["a", "b"])
+    with pytest.raises(ValueError, match="every head of a layer"):
+        look(model, inputs, heads=[1]).html()
+    long = torch.randint(3, 61, (1, 600))
+    llama = look(model_of("llama"), long)
+    assert llama.layers[0].weights is None and llama.layers[0].map.shape == (1, 4, 128, 128)
+    with pytest.raises(ValueError, match="up to 512 tokens"):
+        llama.rollout()
+    assert np.allclose(block_means(llama[0].map, 600).sum(-1), 1, atol=1e-5)
