@@ -3,6 +3,7 @@ Layers, the language model, files and pictures: the functions that qkv/*.py call
 """
 
 from collections.abc import Mapping, Sequence
+from typing import overload
 
 import qkv._core
 
@@ -216,6 +217,10 @@ def attention_map(
     arg8: bool,
     /,
 ) -> Map: ...
+@overload
+def explorer_page(arg: bytes, /) -> str: ...
+@overload
+def explorer_page(arg: str, /) -> str: ...
 def characters(arg: str, /) -> list[str]: ...
 def colour_map() -> list[list[int]]: ...
 

@@ -6,7 +6,7 @@ function drawFacts(head) {
   if (Number.isFinite(info.sink) && info.sink > 0) facts.push(`${percent(info.sink)} into the sink`);
   if (Number.isFinite(info.entropy)) facts.push(`entropy ${short(info.entropy)} nats`);
   facts.push(`${l.q_len} queries, ${l.kv_len} keys`);
-  if (l.kv_heads !== l.heads) facts.push(`shares its keys with ${l.heads / l.kv_heads - 1} other heads`);
+  if (l.kv_heads !== l.heads) facts.push(`${l.heads / l.kv_heads} heads share these keys`);
   el("name").textContent = nameOf(view, layer, h);
   el("facts").textContent = facts.join(" \u00b7 ");
 }
@@ -89,7 +89,7 @@ function drawAbout() {
     if (f.chunk) parts.push(`chunks of ${f.chunk}`);
     for (const name of ["alibi", "relative", "bias", "sinks"]) if (has(`${state.view}/${state.layer}/${name}`)) parts.push(name);
     lines.push(`Exact heads: ${l.exact.join(", ")}; weight = exp(score \u2212 lse) with ${parts.join(", ")}; q and k are stored as ${elements.get(`${state.view}/${state.layer}/q`).dataset.dtype}` +
-      `${has(`${state.view}/${state.layer}/q_lo`) ? " in two parts" : ""}${Number.isFinite(e.exact) ? `, largest relative error of a weight ${e.exact.toPrecision(2)}` : ""}.`);
+      `${has(`${state.view}/${state.layer}/q_lo`) ? " in two parts" : ""}${Number.isFinite(e.exact) ? `, largest relative error of a weight ${e.exact.toPrecision(2)}` : ", as they were given"}.`);
   }
   for (const name of ["weights", "map"]) {
     if (has(`${state.view}/${state.layer}/${name}`)) lines.push(`The ${name === "map" ? "maps by blocks" : "weights"} are stored as ${elements.get(`${state.view}/${state.layer}/${name}`).dataset.dtype}${Number.isFinite(e[name]) ? `, largest error of a weight ${e[name].toPrecision(2)}` : ""}.`);

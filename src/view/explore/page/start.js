@@ -82,12 +82,11 @@ function drawSelection(head, texts) {
 let shownPanel = null;
 function drawPanel(head, texts) {
   if (head) shownPanel = {head, texts};
-  const panel = el("panel"), scrolled = [...panel.querySelectorAll(".tokens")].map(e => e.scrollTop);
-  panel.replaceChildren();
+  const panel = el("panel");
+  if (state.tab !== "text") panel.replaceChildren();
   panel.dataset.turn = Number(panel.dataset.turn || 0) + 1;
   const drawn = PANELS[state.tab](panel, shownPanel.head, shownPanel.texts);
   if (drawn) drawn.catch(fail);
-  panel.querySelectorAll(".tokens").forEach((e, n) => { e.scrollTop = scrolled[n] || 0; });
 }
 
 function drawControls() {

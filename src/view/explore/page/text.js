@@ -28,38 +28,59 @@ function lightOf(head) {
   return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `weights of query ${rows[0]}`};
 }
 
+/// Spans are made once and lit again: one that was replaced under the pointer could not be clicked.
+let strips = [], stripsOf = "", drawnAt = -1;
 function drawText(panel, head, texts) {
-  const lit = lightOf(head), top = lit ? (state.range === "unit" ? 1 : largestOf(lit.values)) : 1;
-  const strip = (title, count, name, answer, isQuery, isKey) => {
-    panel.append(make("h3", {textContent: title}));
-    const centre = isQuery && state.i >= 0 ? state.i : state.j >= 0 ? state.j : 0;
-    const start = count <= SHOWN ? 0 : Math.max(0, Math.min(count - SHOWN, pages.has(title) ? pages.get(title) : centre - SHOWN / 2 | 0)), end = Math.min(count, start + SHOWN);
-    if (count > SHOWN) {
-      const turn = by => () => { pages.set(title, Math.max(0, Math.min(count - SHOWN, start + by))); drawPanel(); };
-      const bar = panel.appendChild(make("div", {className: "bar"}));
-      bar.append(make("button", {textContent: "earlier", onclick: turn(-SHOWN), disabled: start === 0}), make("span", {className: "note", textContent: `positions ${start} to ${end - 1} of ${count}`}), make("button", {textContent: "later", onclick: turn(SHOWN), disabled: end === count}));
+  const isAway = state.i !== drawnAt && state.i >= 0 && strips[0] && !strips[0].spans.has(state.i);
+  if (isAway) pages.clear();  // a choice elsewhere turns to its page; turning pages keeps the choice
+  drawnAt = state.i;
+  const key = [state.view, state.layer, isAway ? state.i : stripsOf.split("/")[2] ?? "", ...pages.values()].join("/");
+  if (key !== stripsOf || !panel.contains(strips[0]?.box)) {
+    panel.replaceChildren();
+    strips = [];
+    stripsOf = key;
+    if (texts.isShared) makeStrip(panel, "text", head.Tk, texts.key, texts.keyAnswer, true, true);
+    else {
+      makeStrip(panel, "queries", head.Tq, texts.query, texts.queryAnswer, true, false);
+      makeStrip(panel, "keys", head.Tk, texts.key, texts.keyAnswer, false, true);
     }
-    const box = panel.appendChild(make("div", {className: "tokens"})), values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
-    for (let n = start; n < end; ++n) {
-      const s = box.appendChild(make("span", {textContent: visible(name(n), 200)}));
-      s.dataset.n = n;
-      s.title = `position ${n}` + (values ? ", " + percent(values[n]) : "");
-      if (answer != null && n >= answer) s.classList.add("answer");
-      if (values) { const c = colour(values[n], top); s.style.background = rgb(c); s.style.color = inkOn(c); }
-      if (isQuery && n === state.i) s.classList.add("from");
-      if (isQuery && state.pins.includes(n)) s.classList.add("pinned");
-      if (isKey && n === state.j) s.classList.add("to");
-    }
-    const choose = n => change(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})}, "light");
-    box.onclick = e => { if (e.target.dataset.n) choose(Number(e.target.dataset.n)); };
-    box.onmouseover = e => { if (e.target.dataset.n && !held()) choose(Number(e.target.dataset.n)); };
-  };
-  if (texts.isShared) strip("text", head.Tk, texts.key, texts.keyAnswer, true, true);
-  else {
-    strip("queries", head.Tq, texts.query, texts.queryAnswer, true, false);
-    strip("keys", head.Tk, texts.key, texts.keyAnswer, false, true);
+    panel.append(make("p", {className: "note", id: "lit"}));
   }
-  panel.append(make("p", {className: "note", textContent: (lit ? lit.caption + (head.kind === "map" ? ", by blocks" : "") + ". " : "Point at a token. ") + "A pinned token stays; arrow keys move by one."}));
+  const lit = lightOf(head), top = lit ? (state.range === "unit" ? 1 : largestOf(lit.values)) : 1;
+  for (const {spans, isQuery, isKey} of strips) {
+    const values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
+    for (const [n, s] of spans) {
+      const c = values && colour(values[n], top);
+      s.style.background = c ? rgb(c) : "";
+      s.style.color = c ? inkOn(c) : "";
+      s.title = `position ${n}` + (values ? ", " + percent(values[n]) : "");
+      s.classList.toggle("from", isQuery && n === state.i);
+      s.classList.toggle("pinned", isQuery && state.pins.includes(n));
+      s.classList.toggle("to", isKey && n === state.j);
+    }
+  }
+  el("lit").textContent = (lit ? lit.caption + (head.kind === "map" ? ", by blocks" : "") + ". " : "Point at a token. ") + "A pinned token stays; arrow keys move by one.";
+}
+function makeStrip(panel, title, count, name, answer, isQuery, isKey) {
+  panel.append(make("h3", {textContent: title}));
+  const centre = isQuery && state.i >= 0 ? state.i : state.j >= 0 ? state.j : 0;
+  const start = count <= SHOWN ? 0 : Math.max(0, Math.min(count - SHOWN, pages.has(title) ? pages.get(title) : Math.floor(centre - SHOWN / 2))), end = Math.min(count, start + SHOWN);
+  if (count > SHOWN) {
+    const turn = by => () => { pages.set(title, Math.max(0, Math.min(count - SHOWN, start + by))); drawPanel(); };
+    const bar = panel.appendChild(make("div", {className: "bar"}));
+    bar.append(make("button", {textContent: "earlier", onclick: turn(-SHOWN), disabled: start === 0}), make("span", {className: "note", textContent: `positions ${start} to ${end - 1} of ${count}`}), make("button", {textContent: "later", onclick: turn(SHOWN), disabled: end === count}));
+  }
+  const box = panel.appendChild(make("div", {className: "tokens"})), spans = new Map();
+  for (let n = start; n < end; ++n) {
+    const s = box.appendChild(make("span", {textContent: visible(name(n), 200)}));
+    s.dataset.n = n;
+    if (answer != null && n >= answer) s.classList.add("answer");
+    spans.set(n, s);
+  }
+  const choose = n => change(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})}, "light");
+  box.onclick = e => { if (e.target.dataset.n) choose(Number(e.target.dataset.n)); };
+  box.onmouseover = e => { if (e.target.dataset.n && !held()) choose(Number(e.target.dataset.n)); };
+  strips.push({box, spans, isQuery, isKey});
 }
 const pages = new Map();
 /// Pointing changes nothing while a token is pinned: clicks do.

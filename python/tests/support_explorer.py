@@ -1,0 +1,150 @@
+"""Files of the explorer (docs/explorer-file.md), their pages, and a browser that forgives nothing. Not: what is asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import qkv.io
+from qkv import __main__ as tool
+
+#: What a model may be given: markup, script ends, entities, direction marks, control characters, long and astral text.
+HOSTILE = [
+    "<img src=x onerror=alert(1)>", "</script><script>alert(2)</script>", "&lt;b&gt;", "\u202egnirts\u202c", "\x00\x1b[31m", "\n", "\t", "", " ",
+    "'\"`${alert(3)}", "]]>", "<!--", "我\U0001f600", "\ufeff\u200b", "=1+1", "x" * 2000,
+]  # fmt: skip
+
+
+def chromium() -> Path:
+    """The browser of Debian's package; where it is missing, CI fails and everything else skips."""
+    path = Path(os.environ.get("QKV_CHROMIUM", "/usr/bin/chromium"))
+    if not path.exists():
+        said = f"{path} is missing: apt-get install chromium, or set QKV_CHROMIUM"
+        pytest.fail(said) if os.environ.get("CI") else pytest.skip(said)
+    return path
+
+
+class Browser:
+    """Chromium with one page open at a time. ``check()`` asserts that it asked for nothing and complained of nothing."""
+
+    def __init__(self, browser: Any) -> None:
+        self._browser, self.page, self.asked, self.said = browser, None, [], []
+
+    def open(self, path: Path, fragment: str = "", *, dark: bool = False, width: int = 1400, ready: bool = True) -> Any:
+        self.close()
+        context = self._browser.new_context(viewport={"width": width, "height": 950}, color_scheme="dark" if dark else "light", accept_downloads=True)
+        self.page = page = context.new_page()
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: (self.said.append("dialog " + dialog.message), dialog.dismiss()))
+        own = path.as_uri()
+
+        def route(asked: Any) -> None:
+            url = asked.request.url
+            if url.split("#")[0] == own or url.startswith("data:"):
+                asked.continue_()
+            else:
+                self.asked.append(url)
+                asked.abort()
+
+        page.route("**/*", route)
+        page.goto(own + ("#" + fragment if fragment else ""))
+        page.wait_for_selector("body[data-ready]" if ready else "#wrong:not([hidden])", timeout=60_000)
+        return page
+
+    def check(self) -> None:
+        assert self.asked == [] and self.said == []
+
+    def close(self) -> None:
+        if self.page is not None:
+            self.page.context.close()
+            self.page = None
+
+
+def browsers() -> Iterator[Browser]:
+    """For a fixture: starts Chromium, and checks at the end of each test."""
+    path = chromium()
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=str(path), args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        browser = Browser(running)
+        yield browser
+        browser.close()
+        running.close()
+
+
+def page_of(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], tokens: Any = None) -> Path:
+    """The page that the tool makes of a file, small or full."""
+    file, out = folder / "file.safetensors", folder / "page.html"
+    qkv.io.save_safetensors(file, tensors, metadata=metadata)
+    command = [str(tool.TOOL), "map", "--qk", str(file), "--out", str(out)]
+    if tokens is not None:
+        (folder / "tokens.json").write_text(json.dumps(tokens))
+        command += ["--tokens", str(folder / "tokens.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def refused(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], *options: str) -> str:
+    """What the tool says of a file that it does not take."""
+    file = folder / "refused.safetensors"
+    qkv.io.save_safetensors(file, tensors, metadata=metadata)
+    command = [str(tool.TOOL), "map", "--qk", str(file), "--out", str(folder / "refused.html"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not (folder / "refused.html").exists(), done
+    return done.stderr
+
+
+def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Two models on one text with an answer, and an image that looks at itself and at the text; every optional part once."""
+    rng = np.random.default_rng(7)
+    length, grid, tensors = 24, 3 * 4 + 2, {}
+    kinds = ["previous", "first", "mixed", "induction"]
+
+    def add(at: str, heads: int, queries: int, keys: int) -> np.ndarray:
+        w = rng.random((heads, queries, keys)).astype(np.float32) ** 6
+        w /= w.sum(-1, keepdims=True)
+        tensors[at + "weights"] = np.round(254 * np.sqrt(w)).astype(np.uint8)
+        tensors[at + "map"] = w
+        tensors[at + "mass"] = w.mean(1)
+        tensors[at + "rows/entropy"] = -(w * np.log(w + 1e-30)).sum(-1).astype(np.float32)
+        return w
+
+    def layer(name: str, queries: int, keys: int, **more: Any) -> dict[str, Any]:
+        info = [{"kind": kinds[h], "share": 0.5 + h / 10, "first": 0.1 * h, "entropy": 2 - h / 4} for h in range(4)]
+        return {"name": name, "heads": 4, "kv_heads": 2, "q_len": queries, "kv_len": keys, "head_info": info, "errors": {"weights": 0.004}, **more}
+
+    for v in range(2):
+        for n in range(2):
+            w = add(f"{v}/{n}/", 4, length, length)
+            tensors[f"{v}/{n}/relevance"] = np.maximum(w - 0.05, 0)
+        tensors[f"{v}/rollout"] = tensors[f"{v}/0/map"].mean(0)
+    add("2/0/", 4, grid, grid)
+    add("3/0/", 4, grid, length)
+    # Layer 0 of the first view has q, k and lse of one head: bf16 in two parts.
+    q, k = rng.standard_normal((1, length, 8)).astype(np.float32), rng.standard_normal((1, length, 8)).astype(np.float32)
+    tensors["0/0/q"], tensors["0/0/k"], tensors["0/0/lse"] = q, k, np.log(np.exp(q @ k.transpose(0, 2, 1) * 0.5).sum(-1)).astype(np.float32)
+    tokens = (HOSTILE + [f" word{n}" for n in range(length)])[:length]
+    self_layers = [layer("h.0", length, length), layer("h.1", length, length, formula={"refused": "this layer drops weights below 1 %"})]
+    file = {
+        "title": "two models <b>",
+        "notes": ["made by a test"],
+        "texts": [{"name": "text", "tokens": tokens, "answer": 20}, {"name": "image", "tokens": None, "length": grid, "image": {"start": 2, "height": 3, "width": 4}}],
+        "views": [
+            {"name": "one", "group": "model", "kind": "self", "queries": 0, "keys": 0, "relevance": {"target": tokens[-1]},
+             "layers": [layer("h.0", length, length, formula={"scale": 0.5}, exact=[1], exact_kv=[0]), self_layers[1]]},
+            {"name": "two", "kind": "self", "queries": 0, "keys": 0, "layers": self_layers},
+            {"name": "image", "kind": "self", "queries": 1, "keys": 1, "layers": [layer("i.0", grid, grid)]},
+            {"name": "cross", "kind": "cross", "queries": 1, "keys": 0, "layers": [layer("c.0", grid, length)]},
+        ],
+    }  # fmt: skip
+    if change is not None:
+        change(file)
+    return tensors, {"format": "qkv.explorer.1", "explorer": json.dumps(file)}
