@@ -108,11 +108,12 @@ std::string render_explorer(const StateDict& file) {
     data += element(entry.name, dtype_name(entry.tensor.dtype), sizes, entry.tensor.bytes, dtype_bytes(entry.tensor.dtype));
   }
   std::string html = inflate_gzip(embedded_explorer());
+  // From the end to the front: what is put in is not searched again.
+  put(html, "{{dark}}", colours(Theme::kDark));
+  put(html, "{{light}}", colours(Theme::kLight));
+  put(html, "{{data}}", data);
   put(html, "{{title}}",
       escape_xml(visible_line(title == file.metadata.end() ? "attention explorer" : title->second, kTitleLength)));
-  put(html, "{{light}}", colours(Theme::kLight));
-  put(html, "{{dark}}", colours(Theme::kDark));
-  put(html, "{{data}}", data);
   return html;
 }
 

@@ -46,7 +46,7 @@ function drawScale(top) {
   g.font = "11px system-ui, sans-serif";
   g.textBaseline = "top";
   for (const s of [0, .25, 1]) {
-    g.textAlign = "center";
+    g.textAlign = s === 0 ? "left" : s === 1 ? "right" : "center";
     g.fillText(percent(s * top), 8 + placed(s) * (width - 1), 17);
   }
 }

@@ -14,7 +14,10 @@ function visible(text, most) {
   return (all.length > most ? out + "\u2026" : out) || "\u2205";
 }
 /// One line for labels: spaces are shown.
-const label = (text, most = 16) => visible(text, most).replace(/ /g, "\u2423");
+function label(text, most = 16) {
+  const all = [...visible(text, most + 1).replace(/ /g, "\u2423")];
+  return all.length > most ? all.slice(0, most - 1).join("") + "\u2026" : all.join("");
+}
 
 /// Column mass, shares of the largest weights, ... : the places of the n largest.
 function largest(values, n) {

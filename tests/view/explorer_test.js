@@ -1,0 +1,149 @@
+// The explorer's pure functions without a browser: node tests/view/explorer_test.js. Also reads every script of the page for what
+// it must not hold. Expected weights come from a softmax written out here. Not: drawing, controls (python/tests/package/test_explorer.py).
+"use strict";
+const assert = require("node:assert"), fs = require("node:fs"), path = require("node:path"), vm = require("node:vm");
+
+const folder = path.join(__dirname, "../../src/view/explore/page"), scripts = fs.readdirSync(folder).filter(name => name.endsWith(".js")).sort();
+const sources = Object.fromEntries(scripts.map(name => [name, fs.readFileSync(path.join(folder, name), "utf8")]));
+const page = vm.createContext({Blob, structuredClone, TextDecoder});
+for (const name of ["numbers.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js"]) vm.runInContext(sources[name], page, {filename: name});
+// vm's own functions and constants are not properties of its context: read them by name.
+const of = name => vm.runInContext(name, page);
+
+let seed = 1;
+const random = () => { seed = (seed * 48271) % 2147483647; return seed / 2147483647 * 2 - 1; };
+const numbers = (n, scale = 1) => Float32Array.from({length: n}, () => scale * random());
+let cases = 0;
+function near(got, wanted, what) {
+  ++cases;
+  assert.ok(Math.abs(got - wanted) <= 1e-6 * Math.abs(wanted) + 1e-12, `${what}: got ${got}, wanted ${wanted}`);
+}
+
+// --- formula.js against the textbook: scores, what is seen, softmax.
+function textbook(s, sink) {
+  const {D, Tq, Tk, q, k, f} = s, offset = f.offset ?? Tk - Tq, w = [], lse = new Float64Array(Tq);
+  for (let i = 0; i < Tq; ++i) {
+    const y = Array.from({length: Tk}, (_, j) => {
+      let x = 0;
+      for (let d = 0; d < D; ++d) x += q[i * D + d] * k[j * D + d];
+      x *= f.scale;
+      if (f.softcap) x = f.softcap * Math.tanh(x / f.softcap);
+      const d = j - i - offset, at = i + offset;
+      if (s.slope !== null) x -= s.slope * Math.abs(d);
+      if (s.table) { const R = (s.table.length - 1) / 2; x += s.table[R + Math.min(R, Math.max(-R, d))]; }
+      if (s.bias) x += s.bias[i * Tk + j];
+      let sees = !f.causal || j <= at || j < (f.prefix || 0);
+      if (f.window && f.window[0] !== null) sees = sees && j >= at - f.window[0];
+      if (f.window && f.window[1] !== null) sees = sees && j <= at + f.window[1];
+      if (f.chunk) sees = sees && Math.floor(at / f.chunk) === Math.floor(j / f.chunk);
+      if (f.keys) sees = sees && j >= f.keys[0] && j < f.keys[1];
+      if (s.docQ) sees = sees && s.docQ[i] === s.docK[j];
+      return sees ? x : -Infinity;
+    });
+    const sum = y.reduce((all, x) => all + Math.exp(x), 0) + (sink === undefined ? 0 : Math.exp(sink));
+    lse[i] = Math.log(sum);
+    w.push(y.map(x => sum > 0 ? Math.exp(x) / sum : f.empty === "mean" ? 1 / Tk : 0));
+  }
+  return {w, lse};
+}
+const sizes = [[7, 7], [5, 12], [12, 5], [1, 9]], documents = n => Int32Array.from({length: n}, (_, i) => Math.floor(i / 3));
+const formulas = [{}, {softcap: 2}, {causal: true}, {causal: true, prefix: 3}, {window: [2, 0]}, {window: [null, 1]}, {window: [1, null], causal: true}, {chunk: 3},
+  {keys: [2, 5]}, {keys: [2, 5], empty: "mean", causal: true}, {offset: 0, causal: true}, {offset: 3, window: [0, 0]}, {causal: true, window: [3, 0], softcap: 1.5, prefix: 2}];
+for (const [Tq, Tk] of sizes) for (const D of [1, 4, 5]) for (const given of formulas) for (const extra of ["", "slope", "table", "bias", "documents", "sink"]) {
+  const s = {D, Tq, Tk, q: numbers(Tq * D, 2), k: numbers(Tk * D, 2), f: {scale: .7, ...given}, slope: extra === "slope" ? .3 : null, table: extra === "table" ? numbers(7) : null,
+    bias: extra === "bias" ? numbers(Tq * Tk) : null, docQ: extra === "documents" ? documents(Tq) : null, docK: extra === "documents" ? documents(Tk) : null};
+  const {w, lse} = textbook(s, extra === "sink" ? .4 : undefined);
+  s.lse = lse;
+  const head = of("exactHead")(s), whole = head.tile(0, 0, Tq, Tk), what = JSON.stringify([Tq, Tk, D, given, extra]);
+  for (let i = 0; i < Tq; ++i) {
+    const row = head.row(i);
+    for (let j = 0; j < Tk; ++j) {
+      near(head.weight(i, j), w[i][j], what);
+      assert.strictEqual(whole[i * Tk + j], Math.fround(head.weight(i, j)), what);
+      assert.strictEqual(row[j], whole[i * Tk + j], what);
+      assert.strictEqual(head.column(j)[i], whole[i * Tk + j], what);
+    }
+  }
+  const part = head.tile(Tq >> 1, Tk >> 1, Tq - (Tq >> 1), Tk - (Tk >> 1));
+  assert.strictEqual(part.at(-1), whole.at(-1), what);
+  const why = head.why(Tq - 1, Tk - 1);
+  near(why.products.reduce((a, b) => a + b, 0), why.scaled, what);
+  assert.strictEqual(why.weight, head.weight(Tq - 1, Tk - 1));
+}
+
+// --- numbers.js: every type, against its definition.
+const bits = new Float32Array(1), word = new Uint32Array(bits.buffer), planes = of("fromPlanes"), toNumbers = of("toNumbers");
+assert.deepStrictEqual([...planes(Uint8Array.of(1, 2, 3, 4, 5, 6), 2)], [1, 4, 2, 5, 3, 6]);
+for (const x of [0, 1, -2.5, 65504, 2 ** -24, 2 ** -14, Infinity]) {
+  const e = Math.abs(x) < 2 ** -14 ? -14 : Math.min(16, Math.floor(Math.log2(Math.abs(x)))), m = x === Infinity ? 0 : Math.abs(x) < 2 ** -14 ? Math.abs(x) * 2 ** 24 : (Math.abs(x) / 2 ** e - 1) * 1024;
+  const half = (x < 0 ? 32768 : 0) | (Math.abs(x) < 2 ** -14 ? 0 : e + 15) << 10 | m;
+  assert.strictEqual(toNumbers(new Uint8Array(Uint16Array.of(half).buffer), "F16", null)[0], x);
+  bits[0] = x;
+  const brain = word[0] >>> 16;
+  word[0] = brain << 16;
+  assert.strictEqual(toNumbers(new Uint8Array(Uint16Array.of(brain).buffer), "BF16", null)[0], bits[0]);
+}
+const coded = toNumbers(Uint8Array.of(0, 254, 127, 255), "U8", Float32Array.of(1, .5));
+assert.ok(coded[0] === 0 && coded[1] === 1 && Math.abs(coded[2] - .125) < 1e-7 && Number.isNaN(coded[3]));
+
+// --- blocks.js: pooled cells hold every weight once.
+const weights = numbers(30 * 50).map(Math.abs), stored = of("storedHead")(weights, 30, 50), cells = new Float64Array(7 * 9), region = {q0: 2, q1: 28, k0: 5, k1: 50};
+for (const [i0, rows] of [[0, 16], [16, 14]]) for (const [j0, columns] of [[0, 20], [20, 20], [40, 10]]) of("pool")(cells, 7, 9, region, stored.tile(i0, j0, rows, columns), i0, j0, rows, columns);
+let sum = 0;
+for (let i = 2; i < 28; ++i) for (let j = 5; j < 50; ++j) sum += weights[i * 50 + j];
+near(cells.reduce((a, b) => a + b, 0), sum, "pool");
+const means = of("divide")(cells, 7, 9, 26), counts = [4, 4, 4, 3, 4, 4, 3];
+counts.forEach((n, r) => near(means[r * 9], cells[r * 9] / Math.max(1, [...Array(26).keys()].filter(i => Math.floor(i * 7 / 26) === r).length), "divide"));
+
+// --- link.js: what is written is read; what is hostile falls back.
+const file = {views: [{layers: [{heads: 4, q_len: 20, kv_len: 30}, {heads: 2, q_len: 20, kv_len: 30}]}, {layers: [{heads: 4, q_len: 20, kv_len: 30}]}]};
+const first = of("FIRST"), plain = x => JSON.parse(JSON.stringify(x)), parse = text => plain(of("parseLink")(text, file));
+const state = {...plain(first), layer: 1, head: 1, i: 3, j: 29, pins: [2, 19], region: {q0: 0, q1: 5, k0: 2, k1: 30}, tab: "why", beside: 1, diff: true, kinds: ["self", "first"], sort: "entropy"};
+assert.deepStrictEqual(parse("#" + of("formatLink")(state)), state);
+assert.strictEqual(of("formatLink")(plain(first)), "");
+for (const bad of ["", "#", "layer=2&head=-1", "i=20&j=30", "pins=x,99,-1", "region=5,4,0,1", "region=0,21,0,1", "view=__proto__", "tab=constructor", "%", "layer=%zz", "sort=<script>", "i=1e3", "a=b=c&&&=&"]) {
+  assert.deepStrictEqual(parse(bad), plain(first), bad);
+}
+
+// --- words.js: nothing hidden, nothing that turns text, no formula in a spreadsheet.
+const visible = of("visible"), label = of("label");
+assert.strictEqual(visible("a\u202eb\u0000\n", 9), "aU+202EbU+0000\u21b5");
+assert.strictEqual(visible("", 5), "\u2205");
+assert.ok([...label("\u202e".repeat(50), 16)].length <= 16 && [...label("x".repeat(2000))].length === 16);
+assert.strictEqual(of("csvText")([["=1+1", "a\"b", 2]]), "\"'=1+1\",\"a\"\"b\",2\n");
+assert.strictEqual(of("escapeXml")("<a b='&'>"), "&#60;a b=&#39;&#38;&#39;&#62;");
+assert.deepStrictEqual([of("percent")(1), of("percent")(.1), of("percent")(0), of("percent")(NaN)], ["100 %", "10 %", "0", "NaN"]);
+assert.deepStrictEqual(plain(of("largest")(Float32Array.of(.1, .5, .2, .5, NaN), 3)), [1, 3, 2]);
+
+// --- check.js: a sentence for each broken rule.
+const shapes = {"0/0/map": [2, 4, 4], "0/0/q": [1, 8, 3], "0/0/k": [1, 8, 3], "0/0/lse": [1, 8]};
+const good = () => ({texts: [{tokens: null, length: 8}], views: [{queries: 0, keys: 0, layers: [{heads: 2, kv_heads: 1, q_len: 8, kv_len: 8, formula: {scale: 1}, exact: [1], exact_kv: [0]}]}]});
+const check = broken => of("checkFile")(broken, name => shapes[name] || null);
+check(good());
+const breaks = {
+  "formula holds": l => { l.formula.alpha = 1; }, "finite scale": l => { l.formula.scale = "1"; }, "softcap must": l => { l.formula.softcap = -1; }, "window must": l => { l.formula.window = [1]; },
+  "multiple of kv_heads": l => { l.kv_heads = 3; }, "must begin with sizes": l => { l.q_len = 7; }, "list heads below": l => { l.exact = [2]; }, "exact_kv lacks": l => { l.heads = 4; l.kv_heads = 2; l.exact = [3]; },
+  "one object per head": l => { l.head_info = [{}]; }, "kind must be": l => { l.head_info = [{kind: "x"}, {}]; }, "lie within its text": l => { l.q_first = 3; }, "must be a number": l => { l.heads = "2"; },
+};
+for (const [said, doIt] of Object.entries(breaks)) {
+  const broken = good();
+  doIt(broken.views[0].layers[0]);
+  if (said === "exact_kv lacks") { delete shapes["0/0/map"]; }
+  assert.throws(() => check(broken), error => error.message.includes(said), said);
+  shapes["0/0/map"] = [2, 4, 4];
+}
+assert.throws(() => check({texts: [], views: []}), /at least one view/);
+assert.throws(() => check({...good(), texts: [{tokens: [1]}]}), /must be strings/);
+
+// --- What no script of the page may hold: ways to turn text into markup or code, and ways to a network.
+for (const [name, text] of Object.entries(sources)) {
+  new vm.Script(text, {filename: name});
+  assert.ok(/^\/\/ /.test(text), `${name} begins with what it is`);
+  for (const banned of ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "fetch(", "XMLHttpRequest", "WebSocket", "import(", "sendBeacon", "localStorage", "console.", "debugger", "var "]) {
+    assert.ok(!text.includes(banned), `${name} holds ${banned}`);
+  }
+  for (const address of text.match(/https?:\/\/[^"'\s]+/g) || []) assert.ok(address === "http://www.w3.org/2000/svg", `${name} names ${address}`);
+  const lines = text.split("\n");
+  lines.forEach((line, n) => assert.ok(!/\s$/.test(line) && line.length <= 320, `${name}:${n + 1}: too long, or space at its end`));
+}
+console.log(`${cases} weights and sums, ${scripts.length} scripts`);
