@@ -80,6 +80,14 @@ def _cached(inputs: Mapping[str, Any], live: dict[str, np.ndarray]) -> None:
         live[""] = live[""][:, -ids.shape[1] :]
 
 
+def _calls(config: Any) -> int:
+    """About how many calls of attention one forward has: a decoder beside an encoder has two a layer."""
+    encoder, *decoders = (
+        int(getattr(config, name, 0) or 0) for name in ("num_hidden_layers", "decoder_layers", "num_decoder_layers")
+    )
+    return encoder + 2 * max(decoders) or 1
+
+
 def capture_attention(
     model: nn.Module,
     inputs: Any,
@@ -136,9 +144,7 @@ def capture_attention(
     wanted = Wanted(tuple(heads), capture, first=apart, grid=grid, whole=whole)
     shown = sys.stderr.isatty() if progress is None else progress
     config = getattr(model, "config", None)
-    total = (
-        sum(int(getattr(config, name, 0) or 0) for name in ("num_hidden_layers", "decoder_layers", "num_decoder_layers")) or 1
-    )
+    total = _calls(config)
     with Progress(total, shown=shown) as bar:
         names = {id(m): name for name, m in model.named_modules()}
         collector = Collector(names, layers, heads, capture, exact=exact, wanted=wanted, progress=bar if shown else None)
