@@ -144,6 +144,6 @@ for (const [name, text] of Object.entries(sources)) {
   }
   for (const address of text.match(/https?:\/\/[^"'\s]+/g) || []) assert.ok(address === "http://www.w3.org/2000/svg", `${name} names ${address}`);
   const lines = text.split("\n");
-  lines.forEach((line, n) => assert.ok(!/\s$/.test(line) && line.length <= 320, `${name}:${n + 1}: too long, or space at its end`));
+  lines.forEach((line, n) => assert.ok(!/\s$/.test(line) && line.length <= 200, `${name}:${n + 1}: too long, or space at its end`));
 }
 console.log(`${cases} weights and sums, ${scripts.length} scripts`);

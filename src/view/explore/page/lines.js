@@ -25,7 +25,8 @@ function drawLines(panel, head, texts) {
     for (const j of keys) {
       const share = weights[j] / top;
       if (!(share > .01)) continue;
-      svg.append(svgElement("line", {x1: 206, y1: y(n) - 4, x2: 434, y2: y(place.get(j)) - 4, "stroke-width": (.6 + 5 * share).toFixed(2), "stroke-opacity": (.15 + .85 * share).toFixed(3)}));
+      const ends = {x1: 206, y1: y(n) - 4, x2: 434, y2: y(place.get(j)) - 4};
+      svg.append(svgElement("line", {...ends, "stroke-width": (.6 + 5 * share).toFixed(2), "stroke-opacity": (.15 + .85 * share).toFixed(3)}));
     }
   });
   const word = (n, x, anchor, name, isQuery, at) => {
@@ -37,7 +38,8 @@ function drawLines(panel, head, texts) {
   };
   queries.forEach((n, at) => word(n, 200, "end", texts.query(n), true, at));
   keys.forEach((n, at) => word(n, 440, "start", texts.key(n), false, at));
-  panel.append(svg, make("p", {className: "note", textContent: `The widest line is ${percent(top)}; what is below a hundredth of it is left out.${i < 0 ? " Point at a query to see its lines alone." : ""}`}));
+  const hint = i < 0 ? " Point at a query to see its lines alone." : "";
+  panel.append(svg, make("p", {className: "note", textContent: `The widest line is ${percent(top)}; what is below a hundredth of it is left out.${hint}`}));
 }
 function svgElement(tag, attributes, text) {
   const e = document.createElementNS("http://www.w3.org/2000/svg", tag);

@@ -1,5 +1,5 @@
 // One head as a picture: blocks when all is shown, single weights when zoomed in; between them, tiles refine what is on the screen.
-const EDGE = {left: 58, top: 4, bottom: 30, right: 8}, MOST_TILES = 300, MOST_CELLS = 512;
+const EDGE = {left: 58, top: 4, bottom: 30, right: 8}, NAMED = 96, MOST_TILES = 300, MOST_CELLS = 512;
 let geometry = null, refining = 0;
 
 const wholeRegion = head => ({q0: 0, q1: head.Tq, k0: 0, k1: head.Tk});
@@ -27,7 +27,8 @@ function cellsOf(v, l, h, head, region, refine) {
   const height = Math.min(rows, MOST_CELLS), width = Math.min(columns, MOST_CELLS), isWhole = height === rows && width === columns;
   if (head.kind === "map") {
     const [R, C] = [Math.min(height, head.R), Math.min(width, head.C)];
-    return {cells: cropMap(head, region, R, C), height: R, width: C, what: `blocks of ${Math.ceil(head.Tq / head.R)} \u00d7 ${Math.ceil(head.Tk / head.C)}: this file has no more of this head`};
+    return {cells: cropMap(head, region, R, C), height: R, width: C,
+      what: `blocks of ${Math.ceil(head.Tq / head.R)} \u00d7 ${Math.ceil(head.Tk / head.C)}: this file has no more of this head`};
   }
   const a0 = Math.floor(region.q0 / TILE), a1 = Math.ceil(region.q1 / TILE), b0 = Math.floor(region.k0 / TILE), b1 = Math.ceil(region.k1 / TILE);
   const every = (a1 - a0) * (b1 - b0), name = head.kind === "exact" ? "every weight, exact" : "every weight, as stored";
@@ -41,8 +42,10 @@ function cellsOf(v, l, h, head, region, refine) {
     for (let a = a0; a < a1; ++a) for (let b = b0; b < b1; ++b) add(sums, a, b);
     return {cells: done(), height, width, what};
   }
-  const rough = head.map ? {cells: cropMap(head.map, region, Math.min(height, head.map.R), Math.min(width, head.map.C)), height: Math.min(height, head.map.R), width: Math.min(width, head.map.C)} : null;
-  if (every > MOST_TILES && rough) return {...rough, what: `blocks of ${Math.ceil(head.Tq / head.map.R)} \u00d7 ${Math.ceil(head.Tk / head.map.C)}; zoom in, and they become weights`};
+  const R = head.map ? Math.min(height, head.map.R) : 0, C = head.map ? Math.min(width, head.map.C) : 0;
+  const rough = head.map ? {cells: cropMap(head.map, region, R, C), height: R, width: C} : null;
+  if (every > MOST_TILES && rough) return {...rough,
+    what: `blocks of ${Math.ceil(head.Tq / head.map.R)} \u00d7 ${Math.ceil(head.Tk / head.map.C)}; zoom in, and they become weights`};
   const order = [];
   for (let a = a0; a < a1; ++a) for (let b = b0; b < b1; ++b) order.push([a, b]);
   const turn = refining;
@@ -80,10 +83,11 @@ const css = name => getComputedStyle(document.documentElement).getPropertyValue(
 /// Draws cells with axes; returns where they lie.
 function drawCells(canvas, shown, region, top, of, texts) {
   const count = state.beside >= 0 ? 2 : 1, room = Math.max(220, Math.min(620, (el("maps").clientWidth || 640) / count - 12));
-  const rows = region.q1 - region.q0, columns = region.k1 - region.k0, wide = room - EDGE.left - EDGE.right;
-  const cell = Math.min(wide / columns, 560 / rows, 40), tall = Math.max(40, rows === columns ? cell * columns : Math.min(560, Math.max(cell * rows, Math.min(wide, wide * rows / columns))));
+  const rows = region.q1 - region.q0, columns = region.k1 - region.k0, wide = room - NAMED - EDGE.right;
+  const cell = Math.min(wide / columns, 560 / rows, 40), likely = Math.min(560, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
+  const tall = Math.max(40, rows === columns ? cell * columns : likely);
   const width = rows === columns ? cell * columns : wide, each = tall / rows, named = each >= 11 && width / columns >= 11;
-  const left = named ? 96 : EDGE.left, below = named ? 92 : EDGE.bottom;
+  const left = named ? NAMED : EDGE.left, below = named ? 92 : EDGE.bottom;
   const g = sized(canvas, left + width + EDGE.right, EDGE.top + tall + below);
   const place = {left, top: EDGE.top, width, height: tall, region};
   g.imageSmoothingEnabled = false;
@@ -102,9 +106,21 @@ function drawCells(canvas, shown, region, top, of, texts) {
     if (named) { g.rotate(-Math.PI / 2); g.fillText(label(texts.key(j), 11), 0, 0); } else { g.textAlign = "center"; g.fillText(j, 0, 6); }
     g.restore();
   }
-  const answer = (at, draw) => { if (at != null) { g.setLineDash([4, 3]); g.strokeStyle = css("--mark"); g.beginPath(); draw(at); g.stroke(); g.setLineDash([]); } };
-  answer(texts.queryAnswer > region.q0 && texts.queryAnswer < region.q1 ? y(texts.queryAnswer) - tall / rows / 2 : null, at => { g.moveTo(left, at); g.lineTo(left + width, at); });
-  answer(texts.keyAnswer > region.k0 && texts.keyAnswer < region.k1 ? x(texts.keyAnswer) - width / columns / 2 : null, at => { g.moveTo(at, EDGE.top); g.lineTo(at, EDGE.top + tall); });
+  g.setLineDash([4, 3]);  // where the answer begins
+  g.strokeStyle = css("--mark");
+  g.beginPath();
+  if (texts.queryAnswer > region.q0 && texts.queryAnswer < region.q1) {
+    const at = y(texts.queryAnswer) - tall / rows / 2;
+    g.moveTo(left, at);
+    g.lineTo(left + width, at);
+  }
+  if (texts.keyAnswer > region.k0 && texts.keyAnswer < region.k1) {
+    const at = x(texts.keyAnswer) - width / columns / 2;
+    g.moveTo(at, EDGE.top);
+    g.lineTo(at, EDGE.top + tall);
+  }
+  g.stroke();
+  g.setLineDash([]);
   g.fillStyle = css("--faint");
   g.font = "11px system-ui, sans-serif";
   g.textAlign = "center";

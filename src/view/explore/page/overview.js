@@ -14,7 +14,7 @@ function numbersOf(view) {
   for (const l of view.layers) for (const info of l.head_info || []) for (const [n, x] of Object.entries(info)) if (typeof x === "number") names.add(n);
   return [...names];
 }
-const kindOf = info => info.kind ? info.kind + (Number.isFinite(info.share) ? " " + percent(info.share) : "") : "";
+const kindOf = info => info.kind ? info.kind + (Number.isFinite(info.share) ? " " + percent(info.share).replace(" ", "\u00a0") : "") : "";
 function nameOf(v, l, h) {
   const layer = layerOf(v, l);
   return `layer ${l}, head ${h}` + (layer.name && file.views[v].layers.length > 1 ? "" : layer.name ? ` of ${visible(layer.name, 40)}` : "");
@@ -23,7 +23,8 @@ function nameOf(v, l, h) {
 let drawing = 0;
 async function drawOverview() {
   const turn = ++drawing, view = file.views[state.view], box = el("heads"), buttons = [];
-  fillSelect("sort", [["layer", "layer, head"], ...numbersOf(view).map(n => [n, n === "first" ? "mass on the first keys" : n])], state.sort);
+  const numbers = numbersOf(view), sort = numbers.includes(state.sort) ? state.sort : "layer";
+  fillSelect("sort", [["layer", "layer, head"], ...numbers.map(n => [n, n === "first" ? "mass on the first keys" : n])], sort);
   const counts = new Map(KINDS.map(kind => [kind, 0]));
   for (const l of view.layers) for (const info of l.head_info || []) if (info.kind) counts.set(info.kind, counts.get(info.kind) + 1);
   el("kinds").replaceChildren(...KINDS.filter(kind => counts.get(kind)).map(kind => {
@@ -33,7 +34,7 @@ async function drawOverview() {
     return b;
   }));
   if (!el("kinds").firstChild) el("kinds").append(make("span", {className: "note", textContent: "this file names no kinds of heads"}));
-  const list = chosenHeads(view, state.sort, state.kinds), byLayer = state.sort === "layer";
+  const list = chosenHeads(view, sort, state.kinds), byLayer = sort === "layer";
   box.replaceChildren();
   let row = null, last = -1;
   for (const {layer, head, info} of list) {
@@ -43,7 +44,7 @@ async function drawOverview() {
       last = layer;
     }
     const b = row.appendChild(make("button", {className: "thumb"})), c = b.appendChild(make("canvas", {width: 56, height: 56}));
-    const number = !byLayer && Number.isFinite(info[state.sort]) ? short(info[state.sort]) : kindOf(info);
+    const number = !byLayer && Number.isFinite(info[sort]) ? short(info[sort]) : kindOf(info);
     b.append(make("span", {textContent: byLayer ? `${head}` : `${layer}.${head}`}), make("small", {textContent: number}));
     b.dataset.layer = layer;
     b.dataset.head = head;

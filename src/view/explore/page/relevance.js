@@ -1,7 +1,9 @@
 // Relevance beside the weights, and rollout, where the file has them; each with a sentence that says what it is and what not.
 const SENTENCES = {
-  relevance: "Relevance: each weight times the derivative of the target's logit with respect to it, where the product is positive. It says which weights the logit would follow if they changed a little; it does not say what caused the answer.",
-  rollout: "Rollout: the mean weights of all layers multiplied, with the residual path added to each. It follows where numbers could flow; it ignores values, layers between and signs.",
+  relevance: "Relevance: each weight times the derivative of the target's logit with respect to it, where the product is positive. " +
+    "It says which weights the logit would follow if they changed a little; it does not say what caused the answer.",
+  rollout: "Rollout: the mean weights of all layers multiplied, with the residual path added to each. " +
+    "It follows where numbers could flow; it ignores values, layers between and signs.",
 };
 async function drawRelevance(panel, head) {
   const view = file.views[state.view], at = `${state.view}/${state.layer}/relevance`, turn = panel.dataset.turn;

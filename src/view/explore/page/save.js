@@ -9,7 +9,9 @@ const fileName = ending => `attention-${state.view}-${state.layer}-${state.head}
 /// The numbers behind the tab, else behind the map: {rows, columns} of cells with their positions.
 function shownNumbers() {
   const {region} = geometry.main, {cells, height, width, what} = geometry.shown, step = (low, high, n, at) => Math.floor(low + at * (high - low) / n);
-  return {region, what, height, width, cells: Array.from(cells), queries: Array.from({length: height}, (_, r) => step(region.q0, region.q1, height, r)), keys: Array.from({length: width}, (_, c) => step(region.k0, region.k1, width, c))};
+  const queries = Array.from({length: height}, (_, r) => step(region.q0, region.q1, height, r));
+  const keys = Array.from({length: width}, (_, c) => step(region.k0, region.k1, width, c));
+  return {region, what, height, width, cells: Array.from(cells), queries, keys};
 }
 function savePng() { el("map").toBlob(blob => download(fileName("png"), "image/png", blob)); }
 
@@ -26,17 +28,25 @@ function saveSvg() {
 }
 function mapSvg(n, texts, top) {
   const size = 12, named = n.height <= 80 && n.width <= 80, left = named ? 120 : 50, out = [];
-  out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${left + n.width * size + 10}" height="${n.height * size + (named ? 130 : 50)}" font-family="monospace" font-size="10">`);
+  const width = n.width * size, height = n.height * size;
+  out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${left + width + 10}" height="${height + (named ? 130 : 50)}" font-family="monospace" font-size="10">`);
   if (n.height * n.width <= 8192) {
     for (let r = 0; r < n.height; ++r) for (let c = 0; c < n.width; ++c) {
       const w = n.cells[r * n.width + c];
-      out.push(`<rect x="${left + c * size}" y="${10 + r * size}" width="${size}" height="${size}" fill="${rgb(colour(w, top))}"><title>query ${n.queries[r]}, key ${n.keys[c]}: ${percent(w)}</title></rect>`);
+      out.push(`<rect x="${left + c * size}" y="${10 + r * size}" width="${size}" height="${size}" fill="${rgb(colour(w, top))}">` +
+        `<title>query ${n.queries[r]}, key ${n.keys[c]}: ${percent(w)}</title></rect>`);
     }
-  } else out.push(`<image x="${left}" y="10" width="${n.width * size}" height="${n.height * size}" preserveAspectRatio="none" style="image-rendering:pixelated" href="${cellsImage(n.cells, n.height, n.width, top).toDataURL()}"/>`);
-  const word = (x, y, text, turn) => out.push(`<text text-anchor="end" x="${x}" y="${y}"${turn ? ` transform="rotate(-90 ${x} ${y})"` : ""}>${escapeXml(text)}</text>`);
+  } else {
+    const picture = cellsImage(n.cells, n.height, n.width, top).toDataURL();
+    out.push(`<image x="${left}" y="10" width="${width}" height="${height}" preserveAspectRatio="none" style="image-rendering:pixelated" href="${picture}"/>`);
+  }
+  const word = (x, y, text, turn) =>
+    out.push(`<text text-anchor="end" x="${x}" y="${y}"${turn ? ` transform="rotate(-90 ${x} ${y})"` : ""}>${escapeXml(text)}</text>`);
   const every = count => Math.max(1, Math.ceil(count / 40));
-  for (let r = 0; r < n.height; r += named ? 1 : every(n.height)) word(left - 4, 19 + r * size, named ? label(texts.query(n.queries[r])) : String(n.queries[r]));
-  for (let c = 0; c < n.width; c += named ? 1 : every(n.width)) word(left + c * size + 9, 16 + n.height * size, named ? label(texts.key(n.keys[c])) : String(n.keys[c]), true);
+  for (let r = 0; r < n.height; r += named ? 1 : every(n.height))
+    word(left - 4, 19 + r * size, named ? label(texts.query(n.queries[r])) : String(n.queries[r]));
+  for (let c = 0; c < n.width; c += named ? 1 : every(n.width))
+    word(left + c * size + 9, 16 + n.height * size, named ? label(texts.key(n.keys[c])) : String(n.keys[c]), true);
   return out.join("\n") + "</svg>\n";
 }
 function saveCsv() {
@@ -46,6 +56,7 @@ function saveCsv() {
 }
 function saveJson() {
   const n = shownNumbers(), texts = namesOf(state.view, state.layer), {view, layer, head} = state;
-  const what = {title: file.title, view: file.views[view].name, layer, head, info: infoOf(view, layer, head), link: formatLink(state), ...n, query_tokens: n.queries.map(texts.query), key_tokens: n.keys.map(texts.key)};
+  const what = {title: file.title, view: file.views[view].name, layer, head, info: infoOf(view, layer, head), link: formatLink(state), ...n,
+    query_tokens: n.queries.map(texts.query), key_tokens: n.keys.map(texts.key)};
   download(fileName("json"), "application/json", JSON.stringify(what));
 }

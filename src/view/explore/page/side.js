@@ -24,14 +24,17 @@ function drawPair(head, texts) {
   const row = head.row(i);
   if (head.kind !== "map") {
     const list = box.appendChild(make("ol"));
-    for (const n of largest(row, 5)) if (row[n] > 0) list.appendChild(make("li", {textContent: `${percent(row[n])}  on ${n}  `})).append(make("b", {textContent: label(texts.key(n), 24)}));
+    for (const n of largest(row, 5).filter(at => row[at] > 0)) {
+      list.appendChild(make("li", {textContent: `${percent(row[n])}  on ${n}  `})).append(make("b", {textContent: label(texts.key(n), 24)}));
+    }
     if (texts.keyAnswer != null && texts.keyAnswer < head.Tk) {
       let prompt = 0, answer = 0;
       row.forEach((w, n) => { if (n < texts.keyAnswer) prompt += w; else answer += w; });
       add("p", `${percent(prompt)} on the prompt, ${percent(answer)} on the answer${texts.queryAnswer != null && i >= texts.queryAnswer ? "; this query is part of the answer" : ""}`);
     }
     if (head.sinkShare) add("p", `${percent(head.sinkShare(i))} into the sink`);
-    if (head.kind === "exact") add("p", `the row sums to ${(row.reduce((a, b) => a + b, 0) + (head.sinkShare ? head.sinkShare(i) : 0)).toFixed(6)}${head.sinkShare ? " with its sink" : ""}`).className = "note";
+    const sum = row.reduce((a, b) => a + b, 0) + (head.sinkShare ? head.sinkShare(i) : 0);
+    if (head.kind === "exact") add("p", `the row sums to ${sum.toFixed(6)}${head.sinkShare ? " with its sink" : ""}`).className = "note";
   }
 }
 
@@ -88,12 +91,15 @@ function drawAbout() {
     if (f.window) parts.push(`window ${f.window.map(n => n ?? "open").join(" and ")}`);
     if (f.chunk) parts.push(`chunks of ${f.chunk}`);
     for (const name of ["alibi", "relative", "bias", "sinks"]) if (has(`${state.view}/${state.layer}/${name}`)) parts.push(name);
-    lines.push(`Exact heads: ${l.exact.join(", ")}; weight = exp(score \u2212 lse) with ${parts.join(", ")}; q and k are stored as ${elements.get(`${state.view}/${state.layer}/q`).dataset.dtype}` +
-      `${has(`${state.view}/${state.layer}/q_lo`) ? " in two parts" : ""}${Number.isFinite(e.exact) ? `, largest relative error of a weight ${e.exact.toPrecision(2)}` : ", as they were given"}.`);
+    const at = `${state.view}/${state.layer}/q`, how = elements.get(at).dataset.dtype + (has(at + "_lo") ? " in two parts" : "");
+    lines.push(`Exact heads: ${l.exact.join(", ")}; weight = exp(score \u2212 lse) with ${parts.join(", ")}; q and k are stored as ${how}` +
+      `${Number.isFinite(e.exact) ? `, largest relative error of a weight ${e.exact.toPrecision(2)}` : ", as they were given"}.`);
   }
   for (const name of ["weights", "map"]) {
-    if (has(`${state.view}/${state.layer}/${name}`)) lines.push(`The ${name === "map" ? "maps by blocks" : "weights"} are stored as ${elements.get(`${state.view}/${state.layer}/${name}`).dataset.dtype}${Number.isFinite(e[name]) ? `, largest error of a weight ${e[name].toPrecision(2)}` : ""}.`);
+    const stored = elements.get(`${state.view}/${state.layer}/${name}`), what = name === "map" ? "maps by blocks" : "weights";
+    if (stored) lines.push(`The ${what} are stored as ${stored.dataset.dtype}${Number.isFinite(e[name]) ? `, largest error of a weight ${e[name].toPrecision(2)}` : ""}.`);
   }
-  lines.push("Attention says where numbers came from, not why the model answered as it did.", "Keys: arrows move by head and layer, or by token inside the text and the map; + and \u2212 zoom, p pins, / searches.");
+  lines.push("Attention says where numbers came from, not why the model answered as it did.",
+    "Keys: arrows move by head and layer, or by token inside the text and the map; + and \u2212 zoom, p pins, / searches.");
   el("about").replaceChildren(...lines.map(textContent => make("p", {className: "note", textContent})));
 }

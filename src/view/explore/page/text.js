@@ -64,11 +64,14 @@ function drawText(panel, head, texts) {
 function makeStrip(panel, title, count, name, answer, isQuery, isKey) {
   panel.append(make("h3", {textContent: title}));
   const centre = isQuery && state.i >= 0 ? state.i : state.j >= 0 ? state.j : 0;
-  const start = count <= SHOWN ? 0 : Math.max(0, Math.min(count - SHOWN, pages.has(title) ? pages.get(title) : Math.floor(centre - SHOWN / 2))), end = Math.min(count, start + SHOWN);
+  const wanted = pages.has(title) ? pages.get(title) : Math.floor(centre - SHOWN / 2);
+  const start = count <= SHOWN ? 0 : Math.max(0, Math.min(count - SHOWN, wanted)), end = Math.min(count, start + SHOWN);
   if (count > SHOWN) {
     const turn = by => () => { pages.set(title, Math.max(0, Math.min(count - SHOWN, start + by))); drawPanel(); };
     const bar = panel.appendChild(make("div", {className: "bar"}));
-    bar.append(make("button", {textContent: "earlier", onclick: turn(-SHOWN), disabled: start === 0}), make("span", {className: "note", textContent: `positions ${start} to ${end - 1} of ${count}`}), make("button", {textContent: "later", onclick: turn(SHOWN), disabled: end === count}));
+    bar.append(make("button", {textContent: "earlier", onclick: turn(-SHOWN), disabled: start === 0}),
+      make("span", {className: "note", textContent: `positions ${start} to ${end - 1} of ${count}`}),
+      make("button", {textContent: "later", onclick: turn(SHOWN), disabled: end === count}));
   }
   const box = panel.appendChild(make("div", {className: "tokens"})), spans = new Map();
   for (let n = start; n < end; ++n) {
@@ -90,8 +93,9 @@ function drawPins(head, texts) {
   const box = el("pins");
   box.replaceChildren(...state.pins.map(i => {
     const row = head.row(i), best = largest(row, 3), line = make("div", {className: "pinned-row"});
+    const looks = " looks at " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${percent(row[j])}`).join(", ");
     line.append(make("button", {textContent: "\u00d7", ariaLabel: `unpin query ${i}`, onclick: () => change({pins: state.pins.filter(n => n !== i)})}),
-      make("b", {textContent: `${i} ${label(texts.query(i), 24)}`}), make("span", {textContent: head.kind === "map" ? " by blocks only" : " looks at " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${percent(row[j])}`).join(", ")}));
+      make("b", {textContent: `${i} ${label(texts.query(i), 24)}`}), make("span", {textContent: head.kind === "map" ? " by blocks only" : looks}));
     return line;
   }));
 }

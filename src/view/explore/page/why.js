@@ -19,7 +19,8 @@ function drawWhy(panel, head, texts) {
   const n = w.products.length, wide = Math.max(4, Math.min(28, 760 / n)), top = Math.max(...w.products.map(Math.abs), 1e-30), half = 70;
   const svg = svgElement("svg", {viewBox: `0 0 ${n * wide + 8} ${2 * half + 16}`, width: n * wide + 8, height: 2 * half + 16, class: "bars", role: "img", "aria-label": "products per dimension"});
   w.products.forEach((p, d) => {
-    const tall = Math.abs(p) / top * half, bar = svgElement("rect", {x: 4 + d * wide, y: p > 0 ? half + 8 - tall : half + 8, width: wide - 1, height: Math.max(.5, tall), fill: rgb(difference(p > 0 ? 1 : -1, 1))});
+    const tall = Math.abs(p) / top * half, y = p > 0 ? half + 8 - tall : half + 8;
+    const bar = svgElement("rect", {x: 4 + d * wide, y, width: wide - 1, height: Math.max(.5, tall), fill: rgb(difference(p > 0 ? 1 : -1, 1))});
     bar.append(svgElement("title", {}, `dimension ${d}: ${short(p)}`));
     svg.append(bar);
   });
