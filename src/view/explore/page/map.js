@@ -28,7 +28,7 @@ function cellsOf(v, l, h, head, region, refine) {
   if (head.kind === "map") {
     const [R, C] = [Math.min(height, head.R), Math.min(width, head.C)];
     return {cells: cropMap(head, region, R, C), height: R, width: C,
-      what: `blocks of ${Math.ceil(head.Tq / head.R)} \u00d7 ${Math.ceil(head.Tk / head.C)}: this file has no more of this head`};
+      what: `blocks of ${Math.ceil(head.Tq / head.R)} \u00d7 ${Math.ceil(head.Tk / head.C)}${head.waits ? ", exact weights are being read" : ": this file has no more of this head"}`};
   }
   const a0 = Math.floor(region.q0 / TILE), a1 = Math.ceil(region.q1 / TILE), b0 = Math.floor(region.k0 / TILE), b1 = Math.ceil(region.k1 / TILE);
   const every = (a1 - a0) * (b1 - b0), name = head.kind === "exact" ? "every weight, exact" : "every weight, as stored";

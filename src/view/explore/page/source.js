@@ -1,13 +1,23 @@
 // The best that the file has of one head: exact weights, stored weights, or a map by blocks. Not: what a weight is (formula.js).
-const opened = new Map();
+const opened = new Map(), ready = new Set();
 const layerOf = (v, l) => file.views[v].layers[l];
 const infoOf = (v, l, h) => (layerOf(v, l).head_info || [])[h] || {};
 
 /// Null where the file has nothing of this head.
 function openHead(v, l, h) {
   const key = `${v}/${l}/${h}`;
-  if (!opened.has(key)) opened.set(key, open(v, l, h));
+  if (!opened.has(key)) opened.set(key, open(v, l, h).finally(() => ready.add(key)));
   return opened.get(key);
+}
+/// What can be shown at once: the blocks of a head whose q and k are still being decoded, otherwise openHead.
+async function openSoon(v, l, h) {
+  const at = `${v}/${l}/map`, layer = layerOf(v, l), isShort = layer.q_len * layer.kv_len <= 2 ** 20;
+  if (ready.has(`${v}/${l}/${h}`) || isShort || !(layer.exact || []).includes(h) || !has(at)) return openHead(v, l, h);
+  return Object.assign(await blocksOf(layer, at, h), {waits: true});
+}
+async function blocksOf(layer, at, h) {
+  const map = await load(at), [, R, C] = map.sizes;
+  return blockHead(map.data.subarray(h * R * C, (h + 1) * R * C), R, C, layer.q_len, layer.kv_len);
 }
 async function open(v, l, h) {
   const layer = layerOf(v, l), at = `${v}/${l}/`, {q_len: Tq, kv_len: Tk} = layer;
@@ -18,9 +28,7 @@ async function open(v, l, h) {
     const w = await load(at + "weights");
     return storedHead(w.data.subarray(place * Tq * Tk, (place + 1) * Tq * Tk), Tq, Tk);
   }
-  if (!has(at + "map")) return null;
-  const map = await load(at + "map"), [, R, C] = map.sizes;
-  return blockHead(map.data.subarray(h * R * C, (h + 1) * R * C), R, C, Tq, Tk);
+  return has(at + "map") ? blocksOf(layer, at + "map", h) : null;
 }
 /// A tensor plus its low parts, where there are any.
 async function whole(name) {
@@ -40,10 +48,7 @@ async function exactOf(layer, at, h) {
     table: await one("relative", width, h), bias: await one("bias", Tq * Tk, biases === 1 ? 0 : place),
     docQ: await one("documents_q", Tq, 0), docK: await one("documents_k", Tk, 0)});
   head.sinkShare = sink ? i => Math.exp(sink[0] - lse.data[place * Tq + i]) : null;
-  if (has(at + "map")) {
-    const map = await load(at + "map"), [, R, C] = map.sizes;
-    Object.assign(head, {map: blockHead(map.data.subarray(h * R * C, (h + 1) * R * C), R, C, Tq, Tk)});
-  }
+  if (has(at + "map")) head.map = await blocksOf(layer, at + "map", h);
   return head;
 }
 

@@ -29,8 +29,9 @@ function change(to, how) {
 }
 
 async function render() {
-  const turn = ++rendering, {view, layer, head: h} = state, head = await openHead(view, layer, h);
+  const turn = ++rendering, {view, layer, head: h} = state, head = await openSoon(view, layer, h);
   if (turn !== rendering) return;
+  const isReady = ready.has(`${view}/${layer}/${h}`);
   document.documentElement.dataset.theme = state.theme;
   markThumb();
   drawControls();
@@ -55,7 +56,12 @@ async function render() {
   drawAbout();
   drawSelection(head, texts);
   await drawRows(turn);
-  document.body.dataset.ready = formatLink(state) || "first";
+  if (isReady) document.body.dataset.ready = "";
+  else {
+    await new Promise(requestAnimationFrame);
+    await openHead(view, layer, h);
+    if (turn === rendering) await render();
+  }
 }
 async function drawLight() {
   const turn = rendering, head = await openHead(state.view, state.layer, state.head);
@@ -85,6 +91,7 @@ function drawPanel(head, texts) {
   const panel = el("panel");
   if (state.tab !== "text") panel.replaceChildren();
   panel.dataset.turn = Number(panel.dataset.turn || 0) + 1;
+  if (shownPanel.head.waits && state.tab !== "text") return void panel.append(make("p", {className: "note", textContent: "q and k are being read."}));
   const drawn = PANELS[state.tab](panel, shownPanel.head, shownPanel.texts);
   if (drawn) drawn.catch(fail);
 }
