@@ -59,7 +59,7 @@ class Browser:
         return page
 
     def check(self) -> None:
-        assert self.asked == [] and self.said == []
+        assert not self.asked and not self.said, (self.asked, self.said)
 
     def close(self) -> None:
         if self.page is not None:

@@ -71,6 +71,9 @@ for (const [Tq, Tk] of sizes) for (const D of [1, 4, 5]) for (const given of for
   assert.strictEqual(why.weight, head.weight(Tq - 1, Tk - 1));
 }
 
+const broken = of("exactHead")({D: 1, Tq: 2, Tk: 3, q: Float32Array.of(NaN, 1), k: numbers(3), lse: Float32Array.of(NaN, 1), f: {scale: 1, causal: true}, slope: null, table: null, bias: null, docQ: null, docK: null});
+assert.ok([...broken.row(0)].every(Number.isNaN) && Number.isNaN(broken.weight(0, 2)) && !broken.row(1).some(Number.isNaN));
+
 // --- numbers.js: every type, against its definition.
 const bits = new Float32Array(1), word = new Uint32Array(bits.buffer), planes = of("fromPlanes"), toNumbers = of("toNumbers");
 assert.deepStrictEqual([...planes(Uint8Array.of(1, 2, 3, 4, 5, 6), 2)], [1, 4, 2, 5, 3, 6]);

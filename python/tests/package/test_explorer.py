@@ -307,6 +307,33 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     assert page.evaluate("formatLink(state)") == ""
 
 
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 3000), (2000, 1), (9, 4), (4, 9)])
+def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, browser: Browser) -> None:
+    q, k = small(2, 2, 1, *sizes)
+    q[1, 0, 0] = np.nan
+    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"}))  # with 9 queries on 4 keys the first 5 see none
+    expected = qkv.attention_weights(q[None], k[None], mask=qkv.Mask.causal("bottom_right"))[0]
+    for head in (0, 1):
+        assert np.allclose(tile(page, 0, head, 0, 0)[0], expected[head, :TILE, :TILE], rtol=1e-3, atol=1e-30, equal_nan=True)
+        page.locator(f".thumb[data-head='{head}']").click()
+        page.locator("#map").focus()
+        for key in ("ArrowDown", "ArrowRight", "+", "-", "p", "p"):
+            page.keyboard.press(key)
+        for tab in ("lines", "why", "text"):
+            page.locator("#tab-" + tab).click()
+    assert page.locator("#pair").inner_text().startswith("query ")
+
+
+def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, browser: Browser) -> None:
+    tensors, metadata = full_file()
+    page = browser.open(page_of(tmp_path, tensors, metadata), "head=1&i=12&j=11&beside=1&diff=1", width=400)
+    for tab in ("text", "lines", "why", "relevance"):
+        page.locator("#tab-" + tab).click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab
+    page.emulate_media(media="print")
+    assert not page.locator("#overview").is_visible() and page.locator("#map").is_visible()
+
+
 def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, browser: Browser) -> None:
     def unknown(file: dict[str, Any]) -> None:
         file["views"][0]["layers"][0]["formula"]["temperature"] = 2

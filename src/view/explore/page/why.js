@@ -16,10 +16,10 @@ function drawWhy(panel, head, texts) {
   if (w.bias) line("bias by position", short(w.bias));
   line("lse of the query", short(w.lse), "log of the sum over all keys that it may see");
   line("weight", percent(w.weight), w.sees ? `exp(${short(w.capped + w.bias)} \u2212 ${short(w.lse)})` : "this key may not be seen by this query");
-  const n = w.products.length, wide = Math.max(4, Math.min(28, 760 / n)), top = Math.max(...w.products.map(Math.abs), 1e-30), half = 70;
+  const n = w.products.length, wide = Math.max(4, Math.min(28, 760 / n)), top = Math.max(...w.products.map(p => Math.abs(p) || 0), 1e-30), half = 70;
   const svg = svgElement("svg", {viewBox: `0 0 ${n * wide + 8} ${2 * half + 16}`, width: n * wide + 8, height: 2 * half + 16, class: "bars", role: "img", "aria-label": "products per dimension"});
   w.products.forEach((p, d) => {
-    const tall = Math.abs(p) / top * half, y = p > 0 ? half + 8 - tall : half + 8;
+    const tall = (Math.min(Math.abs(p), top) || 0) / top * half, y = p > 0 ? half + 8 - tall : half + 8;
     const bar = svgElement("rect", {x: 4 + d * wide, y, width: wide - 1, height: Math.max(.5, tall), fill: rgb(difference(p > 0 ? 1 : -1, 1))});
     bar.append(svgElement("title", {}, `dimension ${d}: ${short(p)}`));
     svg.append(bar);
