@@ -146,7 +146,7 @@ struct Part {
 TYPED_TEST(PlacedPart, RowsHaveTheBitsOfTheWhole) {
   using T = TypeParam;
   Worst worst;
-  for (const AttentionCase& each : placed_cases(8)) {
+  for (const AttentionCase& each : placed_cases(12)) {
     SCOPED_TRACE(each.name());
     const Problem<T> problem(each);
     const Expectation<T> expected(problem);

@@ -1,0 +1,93 @@
+// Attention over a sequence that is cut over ranks: every rank passes its own rows of q, k and v and gets its own rows of out,
+// with the bits that one machine gives wherever the order of sums allows it (docs/concepts/parallel.md has the table).
+//
+//   kAllGather   every rank gets all of k and v, and computes its own queries
+//                equal bits: out, lse, dq. dk, dv are sums over ranks, in order of ranks, in the type of sums: within rounding
+//   kUlysses     rows are exchanged for heads: every rank computes Hkv / P key/value heads with all rows, and gives them back
+//                equal bits: out, lse, dq, dk, dv. P must divide Hkv. Jacobs 2023 (arXiv:2309.14509)
+//
+// Gradients of biases, sinks and position biases are sums over ranks, the same on every rank.
+// Not: how bytes travel (transport.h), failures of ranks (guarded.h).
+#pragma once
+
+#include <vector>
+
+#include "qkv/attention.h"
+#include "qkv/dist/transport.h"
+
+namespace qkv::inline v0::dist {
+
+/// Which rows a rank holds.
+enum class Layout {
+  kContiguous,  ///< rank r holds the r-th of P pieces
+  kZigZag       ///< pieces r and 2 P - 1 - r of 2 P: under a causal mask every rank has about the same work
+};
+
+enum class Method { kAllGather, kUlysses };
+
+struct ContextParallelOptions {
+  Layout layout = Layout::kContiguous;
+  Method method = Method::kAllGather;
+  /// Rows are dealt in blocks of this many, at least 1. The default fits every instruction set; with other numbers rows at the
+  /// cuts cost a copy (AttentionOptions::place). 1 deals as evenly as possible.
+  Index block = 32;
+};
+
+/// Rows [begin, end) of the whole sequence.
+struct Rows {
+  Index begin = 0, end = 0;
+  Index count() const { return end - begin; }
+  friend bool operator==(const Rows&, const Rows&) = default;
+};
+
+/// The rows of `length` that rank `rank` of `ranks` holds, in ascending order; none where there are more ranks than blocks.
+/// Throws OptionError for negative lengths, no such rank, a block below 1.
+QKV_API std::vector<Rows> rows_of_rank(Layout layout, Index length, Index block, int rank, int ranks);
+
+/// One rank's end. All ranks make one with the same options and call the same functions in the same order; a rank whose shapes,
+/// options, version or instruction set differ is a MismatchError with the same text on every rank, before anything is computed
+/// (agree.h). Errors: MismatchError, TransportError, and those of attention_forward and attention_backward.
+///
+/// Tensors are those of attention.h with local rows: rows(T) one after the other. Biases, masks, sinks and AttentionOptions::place
+/// are of the whole problem; `place` must be left alone, captures are not supported (UnsupportedError). dbias, dsinks and
+/// dposition_bias have the sizes of the whole and are complete on every rank.
+class QKV_API ContextParallel {
+ public:
+  /// Refers to both.
+  explicit ContextParallel(Transport& transport, ContextParallelOptions options = {},
+                           Context& context = Context::default_context());
+
+  /// The rows of a sequence of `length` that this rank holds, in the order in which its tensors hold them.
+  std::vector<Rows> rows(Index length) const;
+
+  /// out and lse of this rank's queries, as attention_forward. Weights are not supported (UnsupportedError).
+  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out, View<float, 3> lse,
+               const AttentionOptions& options = {});
+  void forward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<double, 4> out,
+               View<double, 3> lse, const AttentionOptions& options = {});
+  void forward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<BFloat16, 4> out,
+               View<float, 3> lse, const AttentionOptions& options = {});
+  void forward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v, View<Float16, 4> out,
+               View<float, 3> lse, const AttentionOptions& options = {});
+
+  /// Gradients of this rank's rows, as attention_backward; out and lse are those that forward gave.
+  void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
+                View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
+                const AttentionOptions& options = {});
+  void backward(View<const double, 4> q, View<const double, 4> k, View<const double, 4> v, View<const double, 4> out,
+                View<const double, 3> lse, View<const double, 4> dout, const AttentionGradients<double>& gradients,
+                const AttentionOptions& options = {});
+  void backward(View<const BFloat16, 4> q, View<const BFloat16, 4> k, View<const BFloat16, 4> v, View<const BFloat16, 4> out,
+                View<const float, 3> lse, View<const BFloat16, 4> dout, const AttentionGradients<BFloat16>& gradients,
+                const AttentionOptions& options = {});
+  void backward(View<const Float16, 4> q, View<const Float16, 4> k, View<const Float16, 4> v, View<const Float16, 4> out,
+                View<const float, 3> lse, View<const Float16, 4> dout, const AttentionGradients<Float16>& gradients,
+                const AttentionOptions& options = {});
+
+ private:
+  Transport& transport_;
+  ContextParallelOptions options_;
+  Context& context_;
+};
+
+}  // namespace qkv::inline v0::dist

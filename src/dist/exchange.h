@@ -1,0 +1,227 @@
+// Tensors between ranks: numbers of rows, one message to each rank. "Local" tensors hold a rank's rows one after the other, whole
+// ones all rows of the sequence. Not: what goes where (context_parallel.cc), the lines (qkv/dist/transport.h).
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "qkv/dist/context_parallel.h"
+
+namespace qkv::inline v0::dist {
+
+/// The rows of every rank, and how many there are.
+struct Sequence {
+  std::vector<std::vector<Rows>> of_rank;
+  Index length = 0;
+
+  Index count(std::size_t rank) const {
+    Index n = 0;
+    for (const Rows& rows : of_rank[rank]) n += rows.count();
+    return n;
+  }
+};
+
+/// body(first element) for every row of width x.size(3).
+template <class E, class Body>
+void each_row(const View<E, 4>& x, const Body& body) {
+  for (Index b = 0; b < x.size(0); ++b) {
+    for (Index h = 0; h < x.size(1); ++h) {
+      for (Index i = 0; i < x.size(2); ++i) body(x.data() + b * x.stride(0) + h * x.stride(1) + i * x.stride(2));
+    }
+  }
+}
+
+/// [B, H, T] as [B, H, T, 1]; null stays null.
+template <class E>
+View<E, 4> with_width(const View<E, 3>& x) {
+  if (x.is_null()) return {};
+  return {x.data(), {x.size(0), x.size(1), x.size(2), 1}, {x.stride(0), x.stride(1), x.stride(2), 1}};
+}
+
+/// body(rows of x) for each piece of a rank: of a local tensor, and of a whole one.
+template <class E, class Body>
+void each_local_piece(const View<E, 4>& x, const std::vector<Rows>& rows, const Body& body) {
+  Index begin = 0;
+  for (const Rows& some : rows) {
+    body(x.sliced(2, begin, begin + some.count()));
+    begin += some.count();
+  }
+}
+template <class E, class Body>
+void each_whole_piece(const View<E, 4>& x, const std::vector<Rows>& rows, const Body& body) {
+  for (const Rows& some : rows) body(x.sliced(2, some.begin, some.end));
+}
+
+/// Appends the numbers of x to a message, and writes a message's numbers to x: set(number of x, number of the message).
+template <class E>
+void append(std::vector<std::remove_const_t<E>>& message, const View<E, 4>& x) {
+  each_row(x, [&](const E* row) { message.insert(message.end(), row, row + x.size(3)); });
+}
+template <class E, class Number, class Set>
+void take(const Number*& message, const View<E, 4>& x, const Set& set) {
+  each_row(x, [&](E* row) {
+    for (Index d = 0; d < x.size(3); ++d) set(row[d], *message++);
+  });
+}
+template <class E>
+void take(const E*& message, const View<E, 4>& x) {
+  each_row(x, [&](E* row) {
+    std::copy_n(message, x.size(3), row);
+    message += x.size(3);
+  });
+}
+
+/// One message to and from every rank. start() once `out` holds what goes to each rank and `in` has the size of what comes; both
+/// stay as they are until wait() returns.
+template <class E>
+class Exchange {
+ public:
+  explicit Exchange(Transport& transport)
+      : out(static_cast<std::size_t>(transport.size())), in(out.size()), transport_(transport) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  void start() {
+    const auto me = static_cast<std::size_t>(transport_.rank()), ranks = out.size();
+    for (std::size_t step = 1; step < ranks; ++step) {  // each begins with its neighbour
+      const std::size_t from = (me + ranks - step) % ranks;
+      tickets_.push_back(transport_.receive(static_cast<int>(from), std::as_writable_bytes(std::span(in[from]))));
+    }
+    for (std::size_t step = 1; step < ranks; ++step) {
+      const std::size_t to = (me + step) % ranks;
+      tickets_.push_back(transport_.send(static_cast<int>(to), std::as_bytes(out[to])));
+    }
+    std::ranges::copy(out[me], in[me].begin());
+  }
+  void wait() { dist::wait(transport_, tickets_); }
+
+  std::vector<std::span<const E>> out;  // by rank
+  std::vector<std::vector<E>> in;
+
+ private:
+  Transport& transport_;
+  std::vector<Ticket> tickets_;
+};
+
+/// All rows of a tensor [B, H, local T, width] on every rank: [B, H, T, width].
+template <class T>
+class GatherRows {
+ public:
+  GatherRows(Transport& transport, const View<const T, 4>& local, const Sequence& rows)
+      : rows_(rows), whole_({local.size(0), local.size(1), rows.length, local.size(3)}), exchange_(transport) {
+    each_local_piece(local, rows.of_rank[static_cast<std::size_t>(transport.rank())],
+                     [&](const View<const T, 4>& piece) { append(message_, piece); });
+    for (std::size_t rank = 0; rank < exchange_.out.size(); ++rank) {
+      exchange_.out[rank] = message_;
+      exchange_.in[rank].resize(static_cast<std::size_t>(local.size(0) * local.size(1) * rows.count(rank) * local.size(3)));
+    }
+    exchange_.start();
+  }
+  Tensor<T> wait() {
+    exchange_.wait();
+    for (std::size_t rank = 0; rank < exchange_.in.size(); ++rank) {
+      const T* message = exchange_.in[rank].data();
+      each_whole_piece(View<T, 4>(whole_), rows_.of_rank[rank], [&](const View<T, 4>& piece) { take(message, piece); });
+      exchange_.in[rank] = {};
+    }
+    return std::move(whole_);
+  }
+
+ private:
+  const Sequence& rows_;
+  Tensor<T> whole_;
+  std::vector<T> message_;
+  Exchange<T> exchange_;
+};
+
+/// The heads of rank r of a tensor: heads / ranks of them.
+template <class E>
+View<E, 4> heads_of(const View<E, 4>& x, std::size_t rank, std::size_t ranks) {
+  const Index share = x.size(1) / static_cast<Index>(ranks);
+  return x.sliced(1, share * static_cast<Index>(rank), share * static_cast<Index>(rank + 1));
+}
+
+/// Rows for heads: a tensor [B, H, local T, width] of all heads becomes [B, H / P, T, width] of this rank's.
+template <class T>
+class RowsForHeads {
+ public:
+  /// A null view gives a tensor without data.
+  RowsForHeads(Transport& transport, const View<const T, 4>& local, const Sequence& rows)
+      : rows_(rows), exchange_(transport), messages_(exchange_.out.size()) {
+    if (local.is_null()) return;
+    const std::size_t ranks = exchange_.out.size(), me = static_cast<std::size_t>(transport.rank());
+    const Index heads = local.size(1) / static_cast<Index>(ranks);
+    whole_ = Tensor<T>({local.size(0), heads, rows.length, local.size(3)});
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me],
+                       [&](const View<const T, 4>& piece) { append(messages_[rank], piece); });
+      exchange_.out[rank] = messages_[rank];
+      exchange_.in[rank].resize(static_cast<std::size_t>(local.size(0) * heads * rows.count(rank) * local.size(3)));
+    }
+    exchange_.start();
+  }
+  Tensor<T> wait() {
+    exchange_.wait();
+    for (std::size_t rank = 0; rank < exchange_.in.size() && whole_.rank() != 0; ++rank) {
+      const T* message = exchange_.in[rank].data();
+      each_whole_piece(View<T, 4>(whole_), rows_.of_rank[rank], [&](const View<T, 4>& piece) { take(message, piece); });
+      exchange_.in[rank] = {};
+    }
+    return std::move(whole_);
+  }
+
+ private:
+  const Sequence& rows_;
+  Tensor<T> whole_;
+  Exchange<T> exchange_;
+  std::vector<std::vector<T>> messages_;
+};
+
+/// The way back: a tensor [B, H / P, T, width] of this rank's heads is written to `local` [B, H, local T, width], all heads, by
+/// set(number of local, number that came).
+template <class T, class E, class Set>
+void heads_for_rows(Transport& transport, const View<const T, 4>& whole, const View<E, 4>& local, const Sequence& rows,
+                    const Set& set) {
+  Exchange<T> exchange(transport);
+  const std::size_t ranks = exchange.out.size(), me = static_cast<std::size_t>(transport.rank());
+  std::vector<std::vector<T>> messages(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    each_whole_piece(whole, rows.of_rank[rank], [&](const View<const T, 4>& piece) { append(messages[rank], piece); });
+    exchange.out[rank] = messages[rank];
+    exchange.in[rank].resize(static_cast<std::size_t>(whole.size(0) * whole.size(1) * rows.count(me) * whole.size(3)));
+  }
+  exchange.start();
+  exchange.wait();
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const T* message = exchange.in[rank].data();
+    each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me],
+                     [&](const View<E, 4>& piece) { take(message, piece, set); });
+  }
+}
+
+/// Shares of a sum go to the ranks that hold its rows: whole [B, H, T, width] of every rank, added in order of ranks. Returns the
+/// sums of this rank's rows, [B, H, local T, width].
+template <class Sum>
+Tensor<Sum> sum_to_owners(Transport& transport, const Tensor<Sum>& whole, const Sequence& rows) {
+  const View<const Sum, 4> all = whole;
+  Exchange<Sum> exchange(transport);
+  const std::size_t ranks = exchange.out.size(), me = static_cast<std::size_t>(transport.rank());
+  std::vector<std::vector<Sum>> messages(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    each_whole_piece(all, rows.of_rank[rank], [&](const View<const Sum, 4>& piece) { append(messages[rank], piece); });
+    exchange.out[rank] = messages[rank];
+    exchange.in[rank].resize(static_cast<std::size_t>(all.size(0) * all.size(1) * rows.count(me) * all.size(3)));
+  }
+  exchange.start();
+  exchange.wait();
+  Tensor<Sum> sums({all.size(0), all.size(1), rows.count(me), all.size(3)});
+  for (const std::vector<Sum>& from : exchange.in) {
+    const Sum* message = from.data();
+    each_local_piece(View<Sum, 4>(sums), rows.of_rank[me],
+                     [&](const View<Sum, 4>& piece) { take(message, piece, [](Sum& sum, Sum share) { sum += share; }); });
+  }
+  return sums;
+}
+
+}  // namespace qkv::inline v0::dist
