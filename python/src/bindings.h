@@ -26,6 +26,8 @@ void bind_cache(nb::module_& m);
 /// The context of every call: what set_num_threads and set_isa made, otherwise the library's default. A call holds its own
 /// pointer, so that another thread may set a new one meanwhile.
 std::shared_ptr<Context> context();
+/// In modules beside _core, first: context() is then _core's.
+void take_context();
 
 /// While it lives, the interpreter's lock is released. Made after the arrays of a call, whose owners need the lock.
 struct Computation {

@@ -22,6 +22,7 @@ from .linear import (
 )
 from .looking import TorchCapture, capture
 from .multihead_attention import MultiheadAttention
+from .parallel import context_parallel, parallel_attention, sequence_positions
 from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
 from .varlen import AuxRequest, varlen_attn, varlen_attn_out
@@ -36,14 +37,17 @@ __all__ = [
     "capture",
     "chunk_gated_delta_rule",
     "chunk_kimi_delta_attention",
+    "context_parallel",
     "disable",
     "enable",
     "flex_attention",
     "fused_recurrent_gated_delta_rule",
     "is_enabled",
     "mask_of",
+    "parallel_attention",
     "recurrent_kimi_delta_attention",
     "scaled_dot_product_attention",
+    "sequence_positions",
     "varlen_attn",
     "varlen_attn_out",
 ]

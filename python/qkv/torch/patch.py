@@ -82,13 +82,14 @@ def _watched(*arguments: Any, **options: Any) -> Any:
     return function(*arguments, **options) if watch is None else watch(function, *arguments, **options)
 
 
-def watch_calls(watch: Callable[..., Any] | None) -> None:
-    """Passes this thread's calls to `watch`(function, *arguments, **options); None: not any more."""
+def watch_calls(watch: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Passes this thread's calls to `watch`(function, *arguments, **options); None: not any more. Returns the watcher before."""
     global _watchers
     before, _watching.watch = getattr(_watching, "watch", None), watch
     with _lock:
         _watchers += (watch is not None) - (before is not None)
         _put_in_place()
+    return before
 
 
 def _ask_classes(*arguments: Any, **options: Any) -> Any:

@@ -1,0 +1,101 @@
+"""torch.distributed's ranks as a transport of qkv's: bytes from one rank to another, over any backend that sends CPU tensors (gloo,
+MPI). Not: what travels (qkv/dist), who starts the ranks (torchrun).
+
+gloo completes an operation only where somebody waits for it, so each direction to a peer has a thread that waits, in order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class Ranks:
+    """The transport of one process group. rank, size: this rank within the group, and how many there are."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self._tickets = itertools.count()
+        self._open: dict[int, Future[None] | None] = {}  # None: complete
+        self._waiting: dict[tuple[str, int], ThreadPoolExecutor] = {}
+        self._to_itself: list[Any] = []  # sent, not received yet
+
+    def send(self, to: int, memory: memoryview) -> int:
+        """Starts to send; the bytes stay the caller's until poll says True. Returns a ticket."""
+        if to == self.rank:
+            self._to_itself.append(bytes(memory))
+            return self._ticket(None)
+        return self._start("send", to, memory)
+
+    def receive(self, source: int, memory: memoryview) -> int:
+        """Starts to receive into these bytes. Returns a ticket."""
+        if source == self.rank:
+            memory[:] = self._to_itself.pop(0)
+            return self._ticket(None)
+        return self._start("receive", source, memory)
+
+    def poll(self, ticket: int) -> bool:
+        """Whether the operation is complete. Raises what torch.distributed raised."""
+        future = self._open.get(ticket)
+        if future is not None and not future.done():
+            return False
+        self._open.pop(ticket, None)
+        if future is not None:
+            future.result()
+        return True
+
+    def _ticket(self, future: Future[None] | None) -> int:
+        number = next(self._tickets)
+        if future is not None:
+            self._open[number] = future
+        return number
+
+    def _start(self, direction: str, peer: int, memory: memoryview) -> int:
+        if len(memory) == 0:  # both ends know the length
+            return self._ticket(None)
+        tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        world_rank = dist.get_global_rank(self.group, peer)
+        if direction == "send":
+            work = dist.isend(tensor, world_rank, self.group)
+        else:
+            work = dist.irecv(tensor, world_rank, self.group)
+        waits = self._waiting.get((direction, peer))
+        if waits is None:
+            waits = self._waiting[direction, peer] = ThreadPoolExecutor(1, f"qkv-{direction}-{peer}")
+        return self._ticket(waits.submit(_wait, work, direction, peer, tensor))
+
+
+def _wait(work: Any, direction: str, peer: int, _held: torch.Tensor) -> None:
+    try:
+        work.wait()
+    except RuntimeError as error:
+        way = "to" if direction == "send" else "from"
+        raise RuntimeError(f"rank {peer} is gone, or the connection to it: {direction} {way} it failed: {error}") from None
+
+
+_of_group: weakref.WeakKeyDictionary[ProcessGroup, Ranks] = weakref.WeakKeyDictionary()
+
+
+def ranks_of(function: str, group: ProcessGroup | None) -> Ranks:
+    """The transport of a group, None: the default one. RuntimeError without torch.distributed, ValueError for a rank outside."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            f"[{function}] torch.distributed is not initialised: call torch.distributed.init_process_group('gloo') first, in a "
+            "program that torchrun started"
+        )
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"[{function}] this process must be a rank of group: got {group!r}")
+    if group not in _of_group:
+        _of_group[group] = Ranks(group)
+    return _of_group[group]

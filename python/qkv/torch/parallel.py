@@ -1,0 +1,198 @@
+"""Attention over a sequence that torch.distributed's ranks share: each passes its own rows of q, k and v, and gets its own rows of
+the result, with the bits that one machine gives where the order of sums allows it (docs/concepts/parallel.md).
+
+    positions = qkv.torch.sequence_positions(T)                     # of the whole sequence, those that this rank holds
+    out = qkv.torch.parallel_attention(q, k, v, causal=True)        # q, k, v [B, H, len(positions), D]
+
+    with qkv.torch.context_parallel(method="ulysses"):              # scaled_dot_product_attention of a whole model
+        model(ids[:, positions], position_ids=positions[None])
+
+Not: heads and columns cut (tensor_parallel.py), how bytes travel (_ranks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from .. import _dist
+from ..masks import Mask
+from . import _calls, patch
+from ._calls import FLOATS, ArgumentError, Rules, draw_seed, wrong_types
+from ._ranks import Ranks, ranks_of
+from .sdpa import direct
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["context_parallel", "parallel_attention", "sequence_positions"]
+
+#: Rows are dealt to ranks in blocks of this many (qkv/dist/context_parallel.h).
+BLOCK = 32
+
+
+def sequence_positions(
+    length: int, group: ProcessGroup | None = None, *, layout: str = "contiguous", block: int = BLOCK
+) -> Tensor:
+    """The positions of a sequence of `length` that this rank holds, in the order in which its tensors hold them: int64 [T_local].
+
+    Use them to cut inputs, x[:, positions], and as position ids, so that rotary positions are those of the whole sequence.
+
+    Args:
+        layout: "contiguous" (rank r holds the r-th piece), or "zig-zag" (pieces r and 2P - 1 - r of 2P: the same work for every
+            rank under a causal mask). block: rows are dealt in blocks of this many; there may be ranks without rows.
+
+    Raises:
+        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block below 1.
+    """
+    ranks = ranks_of("sequence_positions", group)
+    pieces = _dist.rows_of_rank(layout, length, block, ranks.rank, ranks.size)
+    return torch.cat([torch.arange(begin, end) for begin, end in pieces] or [torch.arange(0)])
+
+
+class _Attend(Function):
+    """(q, k, v, bias, rules, cut) -> (out, lse); cut is a _dist.ContextParallel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rules: Rules, cut: Any
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = _calls.empty_output(q, v), _calls.empty_lse(q)
+        memory = _calls.memory
+        cut.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), rules.options(bias, None))
+        ctx.save_for_backward(q, k, v, bias, out, lse)
+        ctx.rules, ctx.cut = rules, cut
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, bias, out, lse = ctx.saved_tensors
+        # Ranks agree on what they compute, so every gradient is computed on every rank, wanted here or not.
+        dout = torch.zeros_like(out) if dout is None else _calls.inner_contiguous(dout)
+        dlse = torch.zeros_like(lse) if dlse is None else dlse
+        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+        dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
+        tensors = (_calls.memory(x) for x in (q, k, v, out, lse, dout, dq, dk, dv, dbias, dlse))
+        ctx.cut.backward(*tensors, ctx.rules.options(bias, None))
+        return dq, dk, dv, dbias, None, None
+
+
+def parallel_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    group: ProcessGroup | None = None,
+    *,
+    method: str = "all-gather",
+    layout: str = "contiguous",
+    block: int = BLOCK,
+    causal: bool | str = False,
+    mask: Mask | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    seed: int | None = None,
+    empty_row: str = "zero",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(q k^T scale + bias) v over the sequence of all ranks; collective: every rank of the group calls it, forward and
+    backward, with the same options.
+
+    Args:
+        q: [B, H, Tq_local, D], k: [B, Hkv, Tk_local, D], v: [B, Hkv, Tk_local, Dv]: this rank's rows (sequence_positions of Tq and
+            of Tk); float32, float64, bfloat16 or float16, on the CPU.
+        method: "all-gather": every rank gets all of k and v; out, lse and dq have one machine's bits, dk and dv are within rounding.
+            "ulysses": rows are exchanged for heads, all five have one machine's bits; the number of ranks must divide Hkv
+            (arXiv:2309.14509).
+        causal: True or "top_left", "bottom_right", by positions in the whole sequence. mask, bias [B|1, H|1, Tq|1, Tk|1]: of the
+            whole problem, the same on every rank; the gradient of bias is complete on every rank.
+        dropout: probability on the weights; the pattern is one machine's. seed: by default rank 0 draws it.
+
+    Returns:
+        out [B, H, Tq_local, Dv], and with return_lse lse [B, H, Tq_local].
+
+    Raises:
+        qkv.Error: with the same text on every rank, where shapes, options, versions or instruction sets of ranks differ, or a rank is
+            gone. ArgumentError, OptionError, TypeError: for arguments that cannot be right.
+
+    Differentiable once; not under torch.compile, torch.func or forward mode.
+    """
+    ranks = ranks_of("parallel_attention", group)
+    if not direct(q, k, v, bias):
+        raise NotImplementedError(
+            "[parallel_attention] tensors must be plain: torch.compile, torch.func and subclasses are not supported"
+        )
+    if any(x.dim() != 4 for x in (q, k, v)):
+        shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in (("q", q), ("k", k), ("v", v)))
+        raise ArgumentError(f"[parallel_attention] q, k and v must be [B, H, T_local, D]: got {shapes}")
+    if q.dtype not in FLOATS or not q.dtype == k.dtype == v.dtype:
+        raise wrong_types("parallel_attention", q=q, k=k, v=v)
+    if dropout > 0 and seed is None:
+        seed = _shared_seed(ranks)
+    rules = Rules(
+        "top_left" if causal is True else causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask
+    )  # fmt: skip
+    cut = _dist.ContextParallel(ranks, layout, method, block)
+    out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in (q, k, v)), bias, rules, cut)
+    return (out, lse) if return_lse else out
+
+
+def _shared_seed(ranks: Ranks) -> int:
+    seed = draw_seed()
+    dist.broadcast(seed, dist.get_global_rank(ranks.group, 0), ranks.group)
+    return int(seed)
+
+
+@contextmanager
+def context_parallel(
+    group: ProcessGroup | None = None, method: str = "all-gather", layout: str = "contiguous", block: int = BLOCK
+) -> Iterator[None]:
+    """Within the block, this thread's calls of torch.nn.functional.scaled_dot_product_attention are parallel_attention over the
+    ranks of the group: q, k, v hold this rank's rows, is_causal means the whole sequence. Collective.
+
+    Raises:
+        NotImplementedError: at a call with attn_mask, whose rows and columns would have to be those of the whole problem: pass
+            parallel_attention(mask=...) there.
+    """
+    ranks_of("context_parallel", group)
+
+    def attend(
+        _function: Any, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if attn_mask is not None:
+            raise NotImplementedError(
+                "[context_parallel] attn_mask is not supported: a mask of the whole sequence goes to parallel_attention(mask=...)"
+            )
+        if query.shape[1] != key.shape[1] and not enable_gqa:
+            raise ArgumentError(
+                f"[context_parallel] query has {query.shape[1]} heads, key {key.shape[1]}: pass enable_gqa=True"
+            )
+        return parallel_attention(
+            query,
+            key,
+            value,
+            group,
+            method=method,
+            layout=layout,
+            block=block,
+            causal=is_causal,
+            dropout=dropout_p,
+            scale=scale,
+        )  # type: ignore[return-value]
+
+    before = patch.watch_calls(attend)
+    try:
+        yield
+    finally:
+        patch.watch_calls(before)

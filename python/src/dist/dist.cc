@@ -1,0 +1,148 @@
+// The module qkv._dist: attention over a sequence that several ranks hold, on a transport that Python brings. Not: the
+// transports (qkv/torch/_ranks.py).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+
+#include "arrays/array.h"
+#include "attention/options.h"
+#include "bindings.h"
+#include "qkv/dist/context_parallel.h"
+
+namespace qkv::python {
+
+namespace {
+
+/// A transport of a Python object: rank, size, send(to, bytes) and receive(from, bytes) -> ticket, poll(ticket) -> bool. Called
+/// without the interpreter's lock.
+class PythonTransport final : public dist::Transport {
+ public:
+  explicit PythonTransport(nb::object object)
+      : object_(std::move(object)), rank_(nb::cast<int>(object_.attr("rank"))), size_(nb::cast<int>(object_.attr("size"))) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  dist::Ticket send(int to, std::span<const std::byte> bytes) override {
+    return start("send", to, const_cast<std::byte*>(bytes.data()), bytes.size(), PyBUF_READ);
+  }
+  dist::Ticket receive(int from, std::span<std::byte> bytes) override {
+    return start("receive", from, bytes.data(), bytes.size(), PyBUF_WRITE);
+  }
+  bool poll(dist::Ticket ticket) override {
+    return with_lock([&] { return nb::cast<bool>(object_.attr("poll")(ticket.id)); });
+  }
+
+ private:
+  dist::Ticket start(const char* method, int peer, std::byte* data, std::size_t size, int access) {
+    return with_lock([&] {
+      const auto memory =
+          nb::steal(PyMemoryView_FromMemory(reinterpret_cast<char*>(data), static_cast<Py_ssize_t>(size), access));
+      return dist::Ticket{nb::cast<Index>(object_.attr(method)(peer, memory))};
+    });
+  }
+  /// What Python raises ends the call as an error of the transport.
+  template <class Call>
+  static auto with_lock(const Call& call) {
+    const nb::gil_scoped_acquire lock;
+    try {
+      return call();
+    } catch (const nb::python_error& error) {
+      throw dist::TransportError(std::string("[transport] ") + nb::str(error.value()).c_str());
+    }
+  }
+
+  nb::object object_;
+  int rank_, size_;
+};
+
+template <class Value>
+Value named(const char* what, const std::string& name, const std::map<std::string, Value>& values) {
+  const auto found = values.find(name);
+  if (found != values.end()) return found->second;
+  std::string names;
+  for (const auto& [known, value] : values) names += (names.empty() ? "\"" : ", \"") + known + "\"";
+  throw OptionError("[context_parallel] " + std::string(what) + " must be one of " + names + ": got \"" + name + "\"");
+}
+
+dist::Layout layout_of(const std::string& name) {
+  return named<dist::Layout>("layout", name, {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}});
+}
+dist::Method method_of(const std::string& name) {
+  return named<dist::Method>("method", name, {{"all-gather", dist::Method::kAllGather}, {"ulysses", dist::Method::kUlysses}});
+}
+
+class ContextParallel {
+ public:
+  ContextParallel(nb::object transport, const std::string& layout, const std::string& method, Index block)
+      : transport_(std::move(transport)), cut_{.layout = layout_of(layout), .method = method_of(method), .block = block} {}
+
+  void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const OptionsObject* options) {
+    constexpr const char* kName = "parallel_attention";
+    const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse);
+    const AttentionOptions o = options_or_default(options);
+    with_float_type(kName, qa, [&]<class T>() {
+      const Computation call;
+      dist::ContextParallel(transport_, cut_, *call.context)
+          .forward(view<const T>(qa), view<const T>(ka), view<const T>(va), view<T>(oa), la, o);
+    });
+  }
+
+  void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dq,
+                nb::handle dk, nb::handle dv, nb::handle dbias, nb::handle dlse, const OptionsObject* options) {
+    constexpr const char* kName = "parallel_attention's backward";
+    const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse),
+        ga(kName, "dout", dout);
+    const OptionalArray dqa(kName, "dq", dq), dka(kName, "dk", dk), dva(kName, "dv", dv), dba(kName, "dbias", dbias),
+        dla(kName, "dlse", dlse);
+    const AttentionOptions o = options_or_default(options);
+    with_float_type(kName, qa, [&]<class T>() {
+      const Computation call;
+      const AttentionGradients<T> gradients{.dq = dqa, .dk = dka, .dv = dva, .dbias = dba, .dlse = dla};
+      dist::ContextParallel(transport_, cut_, *call.context)
+          .backward(view<const T>(qa), view<const T>(ka), view<const T>(va), view<const T>(oa), la, view<const T>(ga),
+                    gradients, o);
+    });
+  }
+
+ private:
+  template <class T>
+  static View<T, 4> view(const Array& array) {
+    return array;
+  }
+
+  PythonTransport transport_;
+  dist::ContextParallelOptions cut_;
+};
+
+std::vector<std::pair<Index, Index>> rows_of_rank(const std::string& layout, Index length, Index block, int rank, int ranks) {
+  std::vector<std::pair<Index, Index>> pairs;
+  for (const dist::Rows& rows : dist::rows_of_rank(layout_of(layout), length, block, rank, ranks)) {
+    pairs.emplace_back(rows.begin, rows.end);
+  }
+  return pairs;
+}
+
+}  // namespace
+
+}  // namespace qkv::python
+
+NB_MODULE(_dist, m) {
+  namespace nb = nanobind;
+  using namespace qkv::python;
+  nb::set_leak_warnings(false);  // what Python caches lives as long as the interpreter
+  m.doc() = "Attention over several ranks: the functions that qkv/torch/parallel.py calls.";
+  take_context();
+  nb::class_<ContextParallel>(m, "ContextParallel")
+      .def(nb::init<nb::object, const std::string&, const std::string&, qkv::Index>(), nb::arg("transport"), nb::arg("layout"),
+           nb::arg("method"), nb::arg("block"))
+      .def("forward", &ContextParallel::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
+           nb::arg("options").none())
+      .def("backward", &ContextParallel::backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
+           nb::arg("dout"), nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("dbias").none(),
+           nb::arg("dlse").none(), nb::arg("options").none());
+  m.def("rows_of_rank", &rows_of_rank, nb::arg("layout"), nb::arg("length"), nb::arg("block"), nb::arg("rank"),
+        nb::arg("ranks"));
+}

@@ -1,0 +1,207 @@
+"""qkv.torch.parallel_attention and context_parallel over gloo: processes that hold parts of a sequence, against one process that holds
+all of it. Bits where they are promised, otherwise PyTorch's computed bound. Not: the transports and methods themselves (tests/dist)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import qkv
+import qkv.torch as qt
+import torch.nn.functional as F
+from support_torch import expect_close, numbers
+from torch import Tensor
+
+if not torch.distributed.is_available():
+    pytest.skip("PyTorch without torch.distributed", allow_module_level=True)
+
+#: name: (Tq, Tk, heads, key/value heads, type, arguments of parallel_attention)
+CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
+    "plain": (130, 130, 6, 6, torch.float32, {}),
+    "causal": (130, 130, 6, 6, torch.float32, {"causal": True}),
+    "zig-zag": (200, 200, 6, 6, torch.float32, {"causal": True, "layout": "zig-zag"}),
+    "cross, grouped": (70, 301, 12, 6, torch.float32, {"causal": "bottom_right"}),
+    "even": (101, 101, 6, 6, torch.float32, {"causal": True, "block": 1}),
+    "fewer rows than ranks": (1, 40, 6, 6, torch.float32, {}),
+    "dropout": (97, 97, 6, 6, torch.float32, {"dropout": 0.3, "seed": 2**40 + 5}),
+    "window, soft cap, scale": (130, 130, 6, 6, torch.float64, {"mask": qkv.Mask.window(9, 0), "softcap": 5.0, "scale": 0.3}),
+    "bias": (66, 66, 6, 6, torch.float32, {"bias": True}),
+    "bf16": (130, 130, 6, 6, torch.bfloat16, {"causal": True}),
+    "f16": (130, 130, 6, 6, torch.float16, {}),
+}
+METHODS = ("all-gather", "ulysses")
+EQUAL = {"all-gather": ("out", "lse", "dq"), "ulysses": ("out", "lse", "dq", "dk", "dv")}
+RESULTS = ("out", "lse", "dq", "dk", "dv", "dbias")
+
+
+def inputs(name: str) -> tuple[list[Tensor], dict[str, Any]]:
+    """q, k, v, dout, dlse of the whole problem, and the arguments."""
+    q_len, kv_len, heads, kv_heads, dtype, arguments = CASES[name]
+    sizes = ((heads, q_len), (kv_heads, kv_len), (kv_heads, kv_len), (heads, q_len))
+    tensors = [numbers(n, 2, h, t, 16, dtype=dtype) for n, (h, t) in enumerate(sizes)]
+    sums = torch.float64 if dtype is torch.float64 else torch.float32
+    arguments = dict(arguments)
+    if arguments.get("bias"):
+        arguments["bias"] = numbers(8, 1, heads, q_len, kv_len, dtype=sums)
+    return [*tensors, numbers(9, 2, heads, q_len, dtype=sums)], arguments
+
+
+def attend(name: str, cut_q: Any, cut_k: Any, method: str) -> dict[str, Tensor]:
+    """This rank's results; the cuts take its rows."""
+    (q, k, v, dout, dlse), arguments = inputs(name)
+    own = [cut_q(q), cut_k(k), cut_k(v)]
+    leaves = [x.clone().requires_grad_() for x in own]
+    bias = arguments.pop("bias", None)
+    if bias is not None:
+        leaves.append(bias.requires_grad_())
+        arguments["bias"] = bias
+    out, lse = qt.parallel_attention(*leaves[:3], method=method, return_lse=True, **arguments)
+    gradients = torch.autograd.grad((out, lse), leaves, (cut_q(dout), cut_q(dlse)))
+    return dict(zip(RESULTS, (out.detach(), lse.detach(), *gradients)))
+
+
+def rank_of(rank: int, world: int, file: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    qkv.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo asks for the address of this host's name
+    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+    seen: dict[str, Any] = {}
+    for name, (q_len, kv_len, *_, arguments) in CASES.items():
+        layout = {key: arguments[key] for key in ("layout", "block") if key in arguments}
+        rows, keys = (qt.sequence_positions(n, **layout) for n in (q_len, kv_len))
+        seen[name] = {method: attend(name, lambda x: x[:, :, rows], lambda x: x[:, :, keys], method) for method in METHODS}
+        seen[name]["rows"], seen[name]["keys"] = rows, keys
+    q, k, v, *_ = inputs("causal")[0]
+    rows = qt.sequence_positions(q.shape[2])
+    own = [x[:, :, rows] for x in (q, k, v)]
+    with qt.context_parallel(method="ulysses"):
+        seen["within the block"] = F.scaled_dot_product_attention(*own, is_causal=True)
+        try:
+            F.scaled_dot_product_attention(*own, torch.ones(1, 1, dtype=torch.bool))
+        except NotImplementedError as error:
+            seen["attn_mask"] = str(error)
+    seen["after it"] = F.scaled_dot_product_attention(*own)
+    try:
+        qt.parallel_attention(*own, scale=0.25 + rank)
+    except qkv.Error as error:
+        seen["mismatch"] = str(error)
+    seen["drawn"] = qt.parallel_attention(*own, dropout=0.5)
+    torch.save(seen, f"{folder}/{rank}.pt")
+    torch.distributed.barrier()
+    os._exit(0)  # PyTorch's own end waits for itself now and then
+
+
+@pytest.fixture(scope="module", params=(1, 2, 3))
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank saw."""
+    folder, world = tmp_path_factory.mktemp("ranks"), request.param
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=rank_of, args=(n, world, str(folder / "store"), str(folder))) for n in range(world)]
+    for process in processes:
+        process.start()
+    try:
+        for process in processes:
+            process.join(180)
+            assert process.exitcode == 0
+    finally:
+        for process in processes:
+            process.kill()
+    return [torch.load(Path(folder) / f"{n}.pt", weights_only=False) for n in range(world)]
+
+
+def whole(parts: list[Tensor], positions: list[Tensor]) -> Tensor:
+    """The rows of all ranks in the order of the sequence."""
+    order = torch.cat(positions).argsort()
+    return torch.cat(parts, 2)[:, :, order]
+
+
+def alone(name: str) -> dict[str, Tensor]:
+    """One machine's results."""
+    (q, k, v, dout, dlse), arguments = inputs(name)
+    options = {key: value for key, value in arguments.items() if key not in ("layout", "block")}
+    if options.get("causal") is True:
+        options["causal"] = "top_left"
+    out, lse = qkv.attention(q, k, v, return_lse=True, **options)
+    need = ("q", "k", "v", "bias") if "bias" in options else ("q", "k", "v")
+    return dict(zip(RESULTS, (out, lse, *qkv.attention_backward(dout, q, k, v, out, lse, dlse=dlse, need=need, **options))))
+
+
+def exact(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The truth in float64, or the naive form in dtype, for what is promised within rounding."""
+    (q, k, v, dout, dlse), arguments = inputs(name)
+    bias = arguments.get("bias")
+
+    def textbook(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        scores = q @ k.mT * arguments.get("scale", 16**-0.5)
+        cap = arguments.get("softcap", 0.0)
+        scores = cap * torch.tanh(scores / cap) if cap else scores
+        scores = scores if bias is None else scores + bias
+        i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None, :]
+        keep = torch.ones(len(i), j.shape[1], dtype=torch.bool)
+        if arguments.get("causal"):
+            keep &= j <= i + (k.shape[2] - q.shape[2] if arguments["causal"] == "bottom_right" else 0)
+        if "mask" in arguments:
+            keep &= (j <= i) & (j >= i - 9)
+        scores = scores.masked_fill(~keep, -torch.inf)
+        return torch.cat(((scores.softmax(-1) @ v).flatten(), scores.logsumexp(-1).flatten()))
+
+    leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)] + ([] if bias is None else [bias.to(dtype).requires_grad_()])
+    result = textbook(*leaves[:3], leaves[3] if bias is not None else None)
+    upstream = torch.cat((dout.flatten(), dlse.flatten())).to(result.dtype)
+    return dict(zip(RESULTS[2:], torch.autograd.grad(result, leaves, upstream)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_give_what_one_machine_gives(seen: list[dict[str, Any]], name: str, method: str) -> None:
+    expected = alone(name)
+    rows, keys = ([rank[name][which] for rank in seen] for which in ("rows", "keys"))
+    for result, one in expected.items():
+        parts = [rank[name][method][result] for rank in seen]
+        if result == "dbias":
+            assert all(torch.equal(part, parts[0]) for part in parts)
+            got = parts[0]
+        else:
+            got = whole(parts, keys if result in ("dk", "dv") else rows)
+        if result in EQUAL[method] or len(seen) == 1 and result != "dbias":
+            assert torch.equal(got, one), f"{result}: other bits than one machine's"
+        elif "dropout" not in CASES[name][-1]:
+            dtype = CASES[name][4]
+            expect_close(got, exact(name, torch.float64)[result], exact(name, dtype)[result], dtype, result)
+
+
+def test_a_block_changes_scaled_dot_product_attention(seen: list[dict[str, Any]]) -> None:
+    q, k, v, *_ = inputs("causal")[0]
+    rows = [rank["causal"]["rows"] for rank in seen]
+    got = whole([rank["within the block"] for rank in seen], rows)
+    assert torch.equal(got, qkv.attention(q, k, v, causal=True))
+    assert "mask=" in seen[0]["attn_mask"]
+    for rank, own in zip(seen, rows):
+        local = [x[:, :, own] for x in (q, k, v)]
+        assert torch.equal(rank["after it"], F.scaled_dot_product_attention(*local))
+
+
+def test_ranks_that_differ_say_so_alike(seen: list[dict[str, Any]]) -> None:
+    if len(seen) == 1:
+        assert "mismatch" not in seen[0]
+        return
+    assert len({rank["mismatch"] for rank in seen}) == 1 and "scale" in seen[0]["mismatch"]
+
+
+def test_a_seed_that_is_not_given_is_shared(seen: list[dict[str, Any]]) -> None:
+    drawn = torch.cat([rank["drawn"] for rank in seen], 2)
+    assert (drawn == 0).float().mean() < 0.1  # sums over keys, half of which are dropped
+    assert torch.isfinite(drawn).all()
+
+
+def test_without_torch_distributed() -> None:
+    x = numbers(1, 1, 2, 4, 8, dtype=torch.float32)
+    with pytest.raises(RuntimeError, match=r"init_process_group\('gloo'\)"):
+        qt.parallel_attention(x, x, x)
