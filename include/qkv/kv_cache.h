@@ -116,14 +116,15 @@ struct KVCacheConfig {
   Index v_head_dim = 0;  ///< 0: equal to head_dim
   CacheStorage storage = CacheStorage::kF32;
   CacheLayout layout = CacheLayout::kContiguous;
-  Index sequences = 1;      ///< sequences at the start, numbered from 0, each empty
-  Index max_sequences = 0;  ///< largest number at once, forks included; 0: `sequences`
-  Index capacity = 0;       ///< contiguous: tokens per sequence
-  Index window = 0;         ///< ring: keys that a query sees, including its own
-  Index max_append = 1;     ///< ring: most tokens of one append, and queries of one call
-  Index first = 0;          ///< ring: number of first tokens that are never overwritten and that every query sees
-  Index page_size = 64;     ///< paged: tokens per page
-  Index pages = 0;          ///< paged: pages of all sequences together
+  Index sequences = 1;          ///< sequences at the start, numbered from 0, each empty
+  Index max_sequences = 0;      ///< largest number at once, forks included; 0: `sequences`
+  Index capacity = 0;           ///< contiguous: tokens per sequence
+  Index window = 0;             ///< ring: keys that a query sees, including its own
+  Index max_append = 1;         ///< ring: most tokens of one append, and queries of one call
+  Index first = 0;              ///< ring: number of first tokens that are never overwritten and that every query sees
+  Index page_size = 64;         ///< paged: tokens per page
+  Index pages = 0;              ///< paged: pages of all sequences together
+  bool values_in_keys = false;  ///< v is the first v_head_dim columns of k (latent attention): held once, append takes a null v
 };
 
 /// Not thread-safe: one writer, or any number of readers. Allocates everything when it is created and nothing afterwards.

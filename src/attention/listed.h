@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "attention/forward/decode.h"
 #include "attention/mask/key_lists.h"
 #include "attention/problem.h"
 
@@ -21,9 +22,13 @@ class Listed {
     applies_ = serves_options() && has_one_stride() && pays();
   }
 
-  /// Decided by shapes, the longest list and options: neither threads nor outputs asked for change bits.
+  /// Decided by shapes and options: neither threads, outputs asked for nor other sequences change bits.
   bool applies() const { return applies_; }
   /// Heads that share a list and K and V: head h0 = block * block_heads() and those after it.
+  /// Whether backward goes by the lists too. Its kernel uses a lane a head, so keys must be fewer; empty rows give nothing.
+  bool applies_backward() const {
+    return applies_ && p_.empty_row == EmptyRow::kZero && lists_->width() * 2 * factor() <= p_.kv_len;
+  }
   Index block_heads() const { return block_heads_; }
   Index blocks() const { return p_.num_heads / block_heads_; }
   Index longest() const { return lists_->longest(); }
@@ -69,12 +74,14 @@ class Listed {
     return rows > 0 && rows == rows_of_page(c.v) && scales_follow(c.k) && scales_follow(c.v);
   }
   /// Whether fewer keys are worth the loss of neighbours: a listed row is read for the heads of a block alone, where tiles read
-  /// it for many queries. The factors are measured (docs/dev/performance.md).
+  /// it for many queries. By sizes that a sequence has alone as in any batch: on a cache, whose sequences differ in length, not
+  /// by Tk. The factors are measured: forward of 2,048 to 8,192 queries on 4,096 and 8,192 keys, D 128, on Zen 5.
   bool pays() const {
     const bool few = p_.q_len * p_.group_size() <= kDecodeRowLimit;
-    const Index factor = few ? 2 : block_heads_ >= 8 ? 3 : block_heads_ >= 4 ? 5 : block_heads_ >= 2 ? 8 : 12;
-    return p_.kv_len >= 64 && lists_->longest() * factor <= p_.kv_len;
+    if (p_.cache != nullptr) return few || block_heads_ >= 4;
+    return p_.kv_len >= kDecodeMinKeys && lists_->width() * (few ? 2 : factor()) <= p_.kv_len;
   }
+  Index factor() const { return block_heads_ >= 8 ? 3 : block_heads_ >= 4 ? 5 : block_heads_ >= 2 ? 8 : 12; }
   CachedHead head_of(Index b, Index g) const {
     if (p_.cache != nullptr) {
       CachedHead head = cached_head(*p_.cache, b, g);

@@ -6,6 +6,7 @@
 #include "qkv/nn/dropout.h"
 #include "qkv/nn/embedding.h"
 #include "qkv/nn/grouped_query_attention.h"
+#include "qkv/nn/latent_attention.h"
 #include "qkv/nn/layer_norm.h"
 #include "qkv/nn/mlp.h"
 #include "qkv/nn/multi_head_attention.h"

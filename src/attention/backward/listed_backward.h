@@ -7,13 +7,7 @@
 
 namespace qkv::inline v0 {
 
-/// Whether backward goes by the lists: forward does, and empty rows give nothing.
-template <class T>
-bool backward_by_lists(const Problem<T>& p, const Listed<T>& listed) {
-  return listed.applies() && p.empty_row == EmptyRow::kZero;
-}
-
-/// The gradients of a problem to which `listed` applies. Bit-identical for any number of threads, and for a sequence alone or in
+/// The gradients of a problem with listed.applies_backward(). Bit-identical for any number of threads, and for a sequence alone or in
 /// a batch.
 template <class T>
 void backward_listed(const Problem<T>& p, const Listed<T>& listed, const BackwardInputs<T>& inputs,

@@ -62,7 +62,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     live.reserve(lengths.size());
     marks.reserve(lengths.size());
     make(k, config.head_dim);
-    make(v, config.v_head_dim);
+    if (!config.values_in_keys) make(v, config.v_head_dim);
     for (Index s = 0; s < config.sequences; ++s) start(s);
   }
 
@@ -106,6 +106,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   /// Rows [begin, begin + rows) of every head.
   void copy_rows(Index from, Index to, Index begin, Index rows) {
     for (const Matrix* m : {&k, &v}) {
+      if (m->rows == nullptr) continue;  // values in keys
       for (Index g = 0; g < config.num_kv_heads; ++g) {
         std::memcpy(m->rows.get() + row_offset(*m, to, g, begin), m->rows.get() + row_offset(*m, from, g, begin),
                     at(rows * m->width) * element_bytes);
@@ -172,7 +173,12 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
                         rows.stride(3));
     };
     check_sizes("k", k_rows, config.head_dim);
-    check_sizes("v", v_rows, config.v_head_dim);
+    if (config.values_in_keys) {
+      check<ShapeError>(v_rows.is_null(), kAppend, "v must be null, its numbers being columns of k (values_in_keys): got ",
+                        v_rows);
+    } else {
+      check_sizes("v", v_rows, config.v_head_dim);
+    }
     check<OptionError>(std::is_same_v<T, double> == (config.storage == CacheStorage::kF64), kAppend,
                        "double needs a cache of f64, and no other type may use one: got a cache of ",
                        storage_name(config.storage));
@@ -223,7 +229,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       const Index s = sequences[i], b = static_cast<Index>(i);
       make_room(s, n);
       store(k, s, k_rows.data() + b * k_rows.stride(0), k_rows.stride(1), k_rows.stride(2), n);
-      store(v, s, v_rows.data() + b * v_rows.stride(0), v_rows.stride(1), v_rows.stride(2), n);
+      if (v.rows != nullptr) store(v, s, v_rows.data() + b * v_rows.stride(0), v_rows.stride(1), v_rows.stride(2), n);
       lengths[at(s)] += n;
       if (is_ring()) firsts[at(s)] = std::max(firsts[at(s)], lengths[at(s)] - page_size);
     }
@@ -239,7 +245,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     KeyValue::Parts p;
     p.storage = config.storage;
     p.k = matrix(k);
-    p.v = matrix(v);
+    p.v = matrix(config.values_in_keys ? k : v);
     p.sequences = sequences.data();
     p.lengths = lengths.data();
     p.firsts = firsts.data();
@@ -269,9 +275,10 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
   check_sequence(function, s);
   const Index n = k_rows.size(1);
   check<ShapeError>(k_rows.sizes() == std::array{config.num_kv_heads, n, config.head_dim} &&
-                        v_rows.sizes() == std::array{config.num_kv_heads, n, config.v_head_dim},
+                        ((config.values_in_keys && v_rows.is_null()) ||
+                         v_rows.sizes() == std::array{config.num_kv_heads, n, config.v_head_dim}),
                     function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
-  check<ShapeError>(k_rows.stride(2) == 1 && v_rows.stride(2) == 1, function, "the last axes must have stride 1");
+  check<ShapeError>(k_rows.stride(2) == 1 && (v_rows.is_null() || v_rows.stride(2) == 1), function, "the last axes must have stride 1");
   check<OptionError>((std::is_same_v<T, double>) == (config.storage == CacheStorage::kF64), function,
                      "a cache of f64 is read into double, other caches into float: got a cache of ",
                      storage_name(config.storage));
@@ -286,7 +293,7 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
     const CachedHead head = cached_head(kv, 0, g);
     for (Index j = 0; j < n; ++j) {
       kernels.read(head, head.k, begin + j, 1, config.head_dim, &k_rows(g, j, 0));
-      kernels.read(head, head.v, begin + j, 1, config.v_head_dim, &v_rows(g, j, 0));
+      if (!v_rows.is_null()) kernels.read(head, head.v, begin + j, 1, config.v_head_dim, &v_rows(g, j, 0));
     }
   }
 }
@@ -310,8 +317,9 @@ Index KVCache::length(Index sequence) const {
 std::size_t KVCache::bytes() const {
   const KVCacheConfig& c = impl_->config;
   const Index rows = impl_->pages() * c.num_kv_heads * impl_->page_rows;
-  const std::size_t scales = c.storage == CacheStorage::kInt8 ? 2 * sizeof(float) : 0;
-  return Impl::at(rows) * (Impl::at(c.head_dim + c.v_head_dim) * impl_->element_bytes + scales);
+  const std::size_t matrices = c.values_in_keys ? 1 : 2, scales = c.storage == CacheStorage::kInt8 ? sizeof(float) : 0;
+  const Index width = c.head_dim + (c.values_in_keys ? 0 : c.v_head_dim);
+  return Impl::at(rows) * (Impl::at(width) * impl_->element_bytes + matrices * scales);
 }
 
 Index KVCache::add_sequence() {

@@ -27,6 +27,9 @@ inline KVCacheConfig checked(KVCacheConfig c) {
   check<OptionError>(c.num_kv_heads >= 1 && c.head_dim >= 1 && c.v_head_dim >= 1, function,
                      "num_kv_heads, head_dim and v_head_dim must be at least 1: got ", c.num_kv_heads, ", ", c.head_dim, ", ",
                      c.v_head_dim);
+  check<OptionError>(!c.values_in_keys || c.v_head_dim <= c.head_dim, function,
+                     "with values_in_keys v is the first columns of k, so v_head_dim must be at most head_dim: got ",
+                     c.v_head_dim, ", ", c.head_dim);
   check<OptionError>(c.sequences >= 0 && c.max_sequences >= std::max<Index>(1, c.sequences), function,
                      "max_sequences must be at least 1 and at least sequences: got ", c.max_sequences, " for ", c.sequences);
   if (c.layout == CacheLayout::kContiguous) {

@@ -14,6 +14,8 @@ class KeyLists final : public MaskPart {
   explicit KeyLists(const View<const std::int32_t, 4>& index);
 
   Index heads() const { return heads_; }
+  /// k: room for keys in a row of the index.
+  Index width() const { return width_; }
   /// Keys of the longest list.
   Index longest() const { return longest_; }
   /// The keys of query i of head h of num_heads, ascending.

@@ -140,7 +140,7 @@ void backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& w
                                     .bias = nullptr,
                                     .c = nullptr,
                                     .sums = gradients.dweight.data(),
-                                    .rows = n,
+                                    .rows = gradients.dweight.is_null() ? 0 : n,
                                     .columns = k,
                                     .depth = m,
                                     .a_row = 1,

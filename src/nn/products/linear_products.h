@@ -35,7 +35,7 @@ LinearWeights<T> weights_of(const Tensor<float>& weight, const Tensor<float>& bi
 }
 
 struct LinearGradients {
-  View<float, 2> dweight;  // [N, K], added to
+  View<float, 2> dweight;  // [N, K], added to; null: not wanted
   float* dbias = nullptr;  // [N] or null, added to
 };
 

@@ -1,0 +1,234 @@
+// The materialised form, forward and backward, and the parameters. Not: caches (latent_step.cc).
+#include "qkv/nn/latent_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "nn/attention/latent_rows.h"
+#include "nn/parameters/parameters.h"
+#include "nn/parameters/tensor_use.h"
+#include "nn/rows/check_rows.h"
+#include "qkv/attention.h"
+
+namespace qkv::inline v0::nn {
+namespace {
+
+constexpr const char* kType = "MultiHeadLatentAttention";
+
+Rotary rotary_of(const LatentAttentionConfig& c) {
+  check<OptionError>(c.qk_rope_head_dim >= 2 && c.qk_rope_head_dim % 2 == 0, kType,
+                     "qk_rope_head_dim must be even and at least 2: got ", c.qk_rope_head_dim);
+  return Rotary(c.qk_rope_head_dim, c.rotary);
+}
+
+}  // namespace
+
+MultiHeadLatentAttention::MultiHeadLatentAttention(const LatentAttentionConfig& config)
+    : config_(config), rotary_(rotary_of(config)) {
+  const LatentAttentionConfig& c = config_;
+  check<OptionError>(c.embed_dim >= 1 && c.num_heads >= 1 && c.kv_lora_rank >= 1 && c.qk_nope_head_dim >= 1 &&
+                         c.v_head_dim >= 1 && c.q_lora_rank >= 0,
+                     kType,
+                     "embed_dim, num_heads, kv_lora_rank, qk_nope_head_dim and v_head_dim must be at least 1, q_lora_rank 0 or "
+                     "more: got ",
+                     c.embed_dim, ", ", c.num_heads, ", ", c.kv_lora_rank, ", ", c.qk_nope_head_dim, ", ", c.v_head_dim, ", ",
+                     c.q_lora_rank);
+  check<OptionError>(c.norm_eps > 0 && std::isfinite(c.norm_eps), kType, "norm_eps must be a number above 0: got ", c.norm_eps);
+  std::uint32_t stream = 0;
+  const auto make = [&](Projection& p, Index rows, Index columns, bool bias) {
+    p.weight = Tensor<float>({rows, columns});
+    fill_uniform(p.weight, linear_bound(columns), c.seed, stream++);
+    p.weight_gradient = zeros_like(p.weight);
+    if (bias) {
+      p.bias = Tensor<float>({rows});
+      fill_uniform(p.bias, linear_bound(columns), c.seed, stream);
+      p.bias_gradient = zeros_like(p.bias);
+    }
+    ++stream;
+  };
+  const auto make_norm = [](Norm& norm, Index width) {
+    norm.weight = Tensor<float>({width});
+    std::ranges::fill(norm.weight.span(), 1.0F);
+    norm.gradient = zeros_like(norm.weight);
+  };
+  if (c.q_lora_rank == 0) {
+    make(q_, c.num_heads * q_width(), c.embed_dim, false);
+  } else {
+    make(q_a_, c.q_lora_rank, c.embed_dim, c.bias);
+    make_norm(q_norm_, c.q_lora_rank);
+    make(q_b_, c.num_heads * q_width(), c.q_lora_rank, false);
+  }
+  make(kv_a_, latent_width(), c.embed_dim, c.bias);
+  make_norm(kv_norm_, c.kv_lora_rank);
+  make(kv_b_, c.num_heads * kv_width(), c.kv_lora_rank, false);
+  make(o_, c.embed_dim, c.num_heads * c.v_head_dim, c.bias);
+}
+
+double MultiHeadLatentAttention::scale() const { return config_.scale.value_or(1 / std::sqrt(static_cast<double>(q_width()))); }
+
+void MultiHeadLatentAttention::check_call(View<const float, 3> x, View<const float, 3> y, const char* what) const {
+  check<ShapeError>(x.size(2) == config_.embed_dim && y.sizes() == x.sizes(), kType, what, " must be [B, T, ",
+                    config_.embed_dim, "], both: got ", x, " and ", y);
+  check_rows(kType, what, x);
+  check_rows(kType, what, y);
+}
+
+void MultiHeadLatentAttention::project(View<const float, 3> x, LatentSaved& saved, const RotaryPositions& positions,
+                                       Context& context) const {
+  const Index batch = x.size(0), length = x.size(1), rank = config_.kv_lora_rank, turned = config_.qk_rope_head_dim;
+  resize(saved.x, {batch, length, config_.embed_dim});
+  copy<float>(x, saved.x);
+  resize(saved.q, {batch, length, config_.num_heads * q_width()});
+  if (config_.q_lora_rank == 0) {
+    linear_forward(as_rows(std::as_const(saved.x)), weights_of<float>(q_.weight, q_.bias), as_rows(saved.q), context);
+  } else {
+    resize(saved.q_a, {batch, length, config_.q_lora_rank});
+    resize(saved.q_a_norm, saved.q_a.sizes());
+    linear_forward(as_rows(std::as_const(saved.x)), weights_of<float>(q_a_.weight, q_a_.bias), as_rows(saved.q_a), context);
+    rms_norm_forward<float>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), q_norm_.weight.data(),
+                            config_.norm_eps, columns_of(saved.q_a_norm, 1, 0, config_.q_lora_rank), context);
+    linear_forward(as_rows(std::as_const(saved.q_a_norm)), weights_of<float>(q_b_.weight, q_b_.bias), as_rows(saved.q),
+                   context);
+  }
+  const View<float, 4> q = columns_of(saved.q, config_.num_heads, config_.qk_nope_head_dim, turned);
+  rotary_.forward(q, q, positions, context);
+  resize(saved.kv_a, {batch, length, latent_width()});
+  resize(saved.latent, saved.kv_a.sizes());
+  linear_forward(as_rows(std::as_const(saved.x)), weights_of<float>(kv_a_.weight, kv_a_.bias), as_rows(saved.kv_a), context);
+  rms_norm_forward<float>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), kv_norm_.weight.data(), config_.norm_eps,
+                          columns_of(saved.latent, 1, 0, rank), context);
+  rotary_.forward(columns_of(std::as_const(saved.kv_a), 1, rank, turned), columns_of(saved.latent, 1, rank, turned), positions,
+                  context);
+}
+
+void MultiHeadLatentAttention::materialise(View<const float, 3> latent, Tensor<float>& kv, Tensor<float>& k,
+                                           Context& context) const {
+  const Index batch = latent.size(0), length = latent.size(1), heads = config_.num_heads;
+  resize(kv, {batch, length, heads * kv_width()});
+  resize(k, {batch, length, heads * q_width()});
+  const View<const float, 2> c(latent.data(), {batch * length, config_.kv_lora_rank}, {latent.stride(1), 1});
+  linear_forward(c, weights_of<float>(kv_b_.weight, kv_b_.bias), as_rows(kv), context);
+  for (Index row = 0; row < batch * length; ++row) {
+    const float* turned = latent.data() + row * latent_width() + config_.kv_lora_rank;
+    for (Index h = 0; h < heads; ++h) {
+      float* to = k.data() + (row * heads + h) * q_width();
+      std::copy_n(kv.data() + (row * heads + h) * kv_width(), config_.qk_nope_head_dim, to);
+      std::copy_n(turned, config_.qk_rope_head_dim, to + config_.qk_nope_head_dim);
+    }
+  }
+}
+
+void MultiHeadLatentAttention::forward(View<const float, 3> x, View<float, 3> y, LatentSaved& saved,
+                                       const LatentOptions& options, Context& context) const {
+  check_call(x, y, "x and y");
+  const Index batch = x.size(0), length = x.size(1), heads = config_.num_heads;
+  project(x, saved, options.positions, context);
+  materialise(saved.latent, saved.kv, saved.k, context);
+  resize(saved.attended, {batch, length, heads * config_.v_head_dim});
+  resize(saved.lse, {batch, heads, length});
+  saved.positions = options.positions;
+  saved.mask = options.causal.value_or(config_.causal) ? Mask::causal() & options.mask : options.mask;
+  attention_forward(columns_of(std::as_const(saved.q), heads, 0, q_width()),
+                    columns_of(std::as_const(saved.k), heads, 0, q_width()),
+                    columns_of(std::as_const(saved.kv), heads, config_.qk_nope_head_dim, config_.v_head_dim),
+                    {.out = columns_of(saved.attended, heads, 0, config_.v_head_dim), .lse = saved.lse},
+                    {.mask = saved.mask, .scale = scale()}, context);
+  linear_forward(View<const float, 3>(saved.attended), weights_of<float>(o_.weight, o_.bias), y, context);
+}
+
+void MultiHeadLatentAttention::backward(View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context) {
+  check<OptionError>(
+      saved.x.rank() == 3 && saved.lse.rank() == 3 && saved.k.rank() == 3 && saved.latent.size(2) == latent_width(), kType,
+      "saved must come from this layer's forward: got x ", saved.x);
+  check_call(dy, saved.x, "dy and x of forward");
+  check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), kType, "dx must have the sizes of dy: got ", dx, " for ", dy);
+  check_rows(kType, "dx", dx);
+  const Index heads = config_.num_heads, rank = config_.kv_lora_rank, turned = config_.qk_rope_head_dim;
+  const auto gradients_of = [](Projection& p) {
+    return LinearGradients{p.weight_gradient, p.bias_gradient.count() == 0 ? nullptr : p.bias_gradient.data()};
+  };
+  for (auto [to, like] :
+       {std::pair{&saved.dattended, &saved.attended}, std::pair{&saved.dq, &saved.q}, std::pair{&saved.dk, &saved.k},
+        std::pair{&saved.dkv, &saved.kv}, std::pair{&saved.dlatent, &saved.latent}, std::pair{&saved.dx, &saved.x}}) {
+    resize(*to, like->sizes());
+  }
+  linear_backward(View<const float, 3>(saved.attended), dy, weights_of<float>(o_.weight, {}), View<float, 3>(saved.dattended),
+                  gradients_of(o_), context);
+  attention_backward(columns_of(std::as_const(saved.q), heads, 0, q_width()),
+                     columns_of(std::as_const(saved.k), heads, 0, q_width()),
+                     columns_of(std::as_const(saved.kv), heads, config_.qk_nope_head_dim, config_.v_head_dim),
+                     columns_of(std::as_const(saved.attended), heads, 0, config_.v_head_dim), saved.lse,
+                     columns_of(std::as_const(saved.dattended), heads, 0, config_.v_head_dim),
+                     {.dq = columns_of(saved.dq, heads, 0, q_width()),
+                      .dk = columns_of(saved.dk, heads, 0, q_width()),
+                      .dv = columns_of(saved.dkv, heads, config_.qk_nope_head_dim, config_.v_head_dim)},
+                     {.mask = saved.mask, .scale = scale()}, context);
+  // k = [k_n | r]: r is shared by the heads, whose gradients are added in their order.
+  for (Index row = 0; row < saved.x.size(0) * saved.x.size(1); ++row) {
+    float* dr = saved.dlatent.data() + row * latent_width() + rank;
+    std::fill_n(dr, turned, 0.0F);
+    for (Index h = 0; h < heads; ++h) {
+      const float* dk = saved.dk.data() + (row * heads + h) * q_width();
+      std::copy_n(dk, config_.qk_nope_head_dim, saved.dkv.data() + (row * heads + h) * kv_width());
+      for (Index d = 0; d < turned; ++d) dr[d] += dk[config_.qk_nope_head_dim + d];
+    }
+  }
+  const auto c_of = [&](auto& latent) { return first_columns(as_rows(latent), rank); };
+  linear_backward(c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), weights_of<float>(kv_b_.weight, {}),
+                  c_of(saved.dlatent), gradients_of(kv_b_), context);
+  const View<float, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
+  rotary_.backward(dr, dr, saved.positions, context);
+  rms_norm_backward<float>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, kv_norm_.weight.data(), config_.norm_eps, dc,
+                           kv_norm_.gradient.data(), saved.dnorm, context);
+  const View<const float, 2> x = as_rows(std::as_const(saved.x));
+  const View<float, 2> rows = as_rows(saved.dx);
+  linear_backward(x, as_rows(std::as_const(saved.dlatent)), weights_of<float>(kv_a_.weight, {}), rows, gradients_of(kv_a_),
+                  context);
+  if (!dx.is_null()) copy<float>(saved.dx, dx);
+
+  const View<float, 4> dq = columns_of(saved.dq, heads, config_.qk_nope_head_dim, turned);
+  rotary_.backward(dq, dq, saved.positions, context);
+  if (config_.q_lora_rank == 0) {
+    linear_backward(x, as_rows(std::as_const(saved.dq)), weights_of<float>(q_.weight, {}), rows, gradients_of(q_), context);
+  } else {
+    resize(saved.dq_a, saved.q_a.sizes());
+    linear_backward(as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)),
+                    weights_of<float>(q_b_.weight, {}), as_rows(saved.dq_a), gradients_of(q_b_), context);
+    const View<float, 4> dq_a = columns_of(saved.dq_a, 1, 0, config_.q_lora_rank);
+    rms_norm_backward<float>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), dq_a, q_norm_.weight.data(),
+                             config_.norm_eps, dq_a, q_norm_.gradient.data(), saved.dnorm, context);
+    linear_backward(x, as_rows(std::as_const(saved.dq_a)), weights_of<float>(q_a_.weight, {}), rows, gradients_of(q_a_),
+                    context);
+  }
+  if (dx.is_null()) return;
+  for (Index b = 0; b < dx.size(0); ++b) {
+    for (Index t = 0; t < dx.size(1); ++t) {
+      const float* more = saved.dx.data() + (b * dx.size(1) + t) * dx.size(2);
+      float* to = &dx(b, t, 0);
+      for (Index e = 0; e < dx.size(2); ++e) to[e] += more[e];
+    }
+  }
+}
+
+std::vector<Parameter> MultiHeadLatentAttention::parameters() {
+  std::vector<Parameter> list;
+  const auto add = [&list](const std::string& name, Projection& p) {
+    list.push_back(parameter(name + ".weight", p.weight, p.weight_gradient));
+    if (p.bias.count() > 0) list.push_back(parameter(name + ".bias", p.bias, p.bias_gradient));
+  };
+  if (config_.q_lora_rank == 0) {
+    add("q_proj", q_);
+  } else {
+    add("q_a_proj", q_a_);
+    list.push_back(parameter("q_a_layernorm.weight", q_norm_.weight, q_norm_.gradient));
+    add("q_b_proj", q_b_);
+  }
+  add("kv_a_proj_with_mqa", kv_a_);
+  list.push_back(parameter("kv_a_layernorm.weight", kv_norm_.weight, kv_norm_.gradient));
+  add("kv_b_proj", kv_b_);
+  add("o_proj", o_);
+  return list;
+}
+
+}  // namespace qkv::inline v0::nn

@@ -1,0 +1,129 @@
+// Latent attention on a cache: new tokens against all that it holds, absorbed or materialised. Not: whole sequences
+// (latent_attention.cc).
+#include <algorithm>
+
+#include "core/check.h"
+#include "nn/attention/latent_rows.h"
+#include "nn/rows/check_rows.h"
+#include "qkv/attention.h"
+#include "qkv/nn/latent_attention.h"
+
+namespace qkv::inline v0::nn {
+namespace {
+
+constexpr const char* kType = "MultiHeadLatentAttention::step";
+
+/// Rows [M, width] of head h of [M, heads, row].
+template <class T>
+View<T, 2> head_rows(T* data, Index rows, Index heads, Index row, Index h, Index begin, Index width) {
+  return {data + h * row + begin, {rows, width}, {heads * row, 1}};
+}
+
+}  // namespace
+
+KVCacheConfig MultiHeadLatentAttention::cache_config(KVCacheConfig cache) const {
+  cache.num_kv_heads = 1;
+  cache.head_dim = latent_width();
+  cache.v_head_dim = config_.kv_lora_rank;
+  cache.values_in_keys = true;
+  return cache;
+}
+
+void MultiHeadLatentAttention::step(View<const float, 3> x, View<float, 3> y, KVCache& cache, LatentStepMemory& memory,
+                                    const Mask& mask, Form form, Context& context) const {
+  const std::span<const Index> sequences = cache.sequences();
+  const KVCacheConfig& c = cache.config();
+  const auto batch = static_cast<Index>(sequences.size());
+  const Index n = x.size(1), heads = config_.num_heads;
+  check_call(x, y, "x and y");
+  check<ShapeError>(x.size(0) == batch, kType, "x must be [sequences of the cache, n, E]: got ", x, " for ", batch,
+                    " sequences");
+  check<OptionError>(c.values_in_keys && c.num_kv_heads == 1 && c.head_dim == latent_width() &&
+                         c.v_head_dim == config_.kv_lora_rank && c.storage != CacheStorage::kF64,
+                     kType, "the cache must be made from cache_config(), and not of f64: got num_kv_heads ", c.num_kv_heads,
+                     ", head_dim ", c.head_dim, ", v_head_dim ", c.v_head_dim);
+  const bool ring = c.layout == CacheLayout::kRing;
+  check<OptionError>(!ring || form != Form::kMaterialised, kType,
+                     "a ring is read in the absorbed form alone, since it has no rows of tokens that it overwrote: pass kAuto "
+                     "or kAbsorbed");
+  memory.positions.resize(sequences.size());
+  std::ranges::transform(sequences, memory.positions.begin(), [&cache](Index s) { return cache.length(s); });
+  project(x, memory.rows, {.offsets = memory.positions}, context);
+  cache.append(columns_of(std::as_const(memory.rows.latent), 1, 0, latent_width()), {});
+  resize(memory.rows.attended, {batch, n, heads * config_.v_head_dim});
+  Index longest = 0;
+  for (const Index s : sequences) longest = std::max(longest, cache.length(s));
+  // Operations of a head: absorbed, queries are mapped and attend wide keys; materialised, keys are mapped.
+  const auto count = [](Index a, Index b) { return static_cast<double>(a) * static_cast<double>(b); };
+  const double map = count(config_.kv_lora_rank, kv_width());
+  const double absorbed = static_cast<double>(n) * map + count(n * longest, latent_width() + config_.kv_lora_rank);
+  const double materialised = static_cast<double>(longest) * map + count(n * longest, q_width() + config_.v_head_dim);
+  if (form == Form::kAuto) form = ring || absorbed <= materialised ? Form::kAbsorbed : Form::kMaterialised;
+  if (form == Form::kAbsorbed) {
+    attend_absorbed(cache, memory.rows.attended, memory, mask, context);
+  } else {
+    attend_materialised(cache, memory.rows.attended, memory, mask, context);
+  }
+  linear_forward(View<const float, 3>(memory.rows.attended), weights_of<float>(o_.weight, o_.bias), y, context);
+}
+
+void MultiHeadLatentAttention::attend_absorbed(const KVCache& cache, View<float, 3> attended, LatentStepMemory& memory,
+                                               const Mask& mask, Context& context) const {
+  const Index batch = attended.size(0), n = attended.size(1), heads = config_.num_heads, rank = config_.kv_lora_rank;
+  const Index rows = batch * n, turned = config_.qk_rope_head_dim, plain = config_.qk_nope_head_dim;
+  resize(memory.absorbed, {batch, n, heads, latent_width()});
+  resize(memory.latent_out, {batch, n, heads, rank});
+  const auto weight_of = [&](Index h, Index begin, Index count) {  // rows of W_kvb [H (Dn + Dv), R]
+    return View<const float, 2>(kv_b_.weight.data() + (h * kv_width() + begin) * rank, {count, rank});
+  };
+  for (Index h = 0; h < heads; ++h) {  // W_k^T q_n
+    linear_backward(View<const float, 2>(), head_rows(std::as_const(memory.rows.q).data(), rows, heads, q_width(), h, 0, plain),
+                    LinearWeights<float>{weight_of(h, 0, plain)},
+                    head_rows(memory.absorbed.data(), rows, heads, latent_width(), h, 0, rank), {}, context);
+  }
+  for (Index row = 0; row < rows * heads; ++row) {
+    std::copy_n(memory.rows.q.data() + row * q_width() + plain, turned, memory.absorbed.data() + row * latent_width() + rank);
+  }
+  const auto heads_of = [&](auto* data, Index width) {  // [B, H, n, width] of [B, n, H, width]
+    return View<std::remove_pointer_t<decltype(data)>, 4>(data, {batch, heads, n, width},
+                                                          {n * heads * width, width, heads * width, 1});
+  };
+  AttentionOptions options{.mask = n == 1 ? mask : Mask::causal(Align::kBottomRight) & mask, .scale = scale()};
+  View<const float, 4> q = heads_of(std::as_const(memory.absorbed).data(), latent_width());
+  View<float, 4> out = heads_of(memory.latent_out.data(), rank);
+  if (n == 1 && options.mask.keeps_everything()) {  // heads become queries, so that tiles share the keys among many of them
+    q = q.transposed(1, 2);
+    out = out.transposed(1, 2);
+  }
+  attention_forward(q, cache.key_value(), {.out = out}, options, context);
+  for (Index h = 0; h < heads; ++h) {  // W_v sum w c
+    linear_forward(head_rows(std::as_const(memory.latent_out).data(), rows, heads, rank, h, 0, rank),
+                   LinearWeights<float>{weight_of(h, plain, config_.v_head_dim)},
+                   head_rows(attended.data(), rows, heads, config_.v_head_dim, h, 0, config_.v_head_dim), context);
+  }
+}
+
+void MultiHeadLatentAttention::attend_materialised(const KVCache& cache, View<float, 3> attended, LatentStepMemory& memory,
+                                                   const Mask& mask, Context& context) const {
+  const std::span<const Index> sequences = cache.sequences();
+  const Index batch = attended.size(0), heads = config_.num_heads;
+  memory.lengths.resize(sequences.size());
+  std::ranges::transform(sequences, memory.lengths.begin(), [&cache](Index s) { return cache.length(s); });
+  const Index longest = batch == 0 ? 0 : *std::ranges::max_element(memory.lengths);
+  resize(memory.held, {batch, longest, latent_width()});
+  for (Index b = 0; b < batch; ++b) {
+    const auto at = static_cast<std::size_t>(b);
+    float* rows = memory.held.data() + b * longest * latent_width();
+    cache.read(sequences[at], 0, View<float, 3>(rows, {1, memory.lengths[at], latent_width()}), View<float, 3>());
+    std::fill(rows + memory.lengths[at] * latent_width(), rows + longest * latent_width(), 0.0F);
+  }
+  materialise(memory.held, memory.kv, memory.k, context);
+  const KeyValue kv = KeyValue::contiguous(
+      columns_of(std::as_const(memory.k), heads, 0, q_width()),
+      columns_of(std::as_const(memory.kv), heads, config_.qk_nope_head_dim, config_.v_head_dim), memory.lengths);
+  const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight) & mask, .scale = scale()};
+  attention_forward(columns_of(std::as_const(memory.rows.q), heads, 0, q_width()), kv,
+                    {.out = columns_of(memory.rows.attended, heads, 0, config_.v_head_dim)}, options, context);
+}
+
+}  // namespace qkv::inline v0::nn

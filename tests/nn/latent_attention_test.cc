@@ -1,0 +1,323 @@
+// MultiHeadLatentAttention against its formula in plain loops: forward, its derivative along a direction (dual numbers), steps on
+// caches in both forms. Not: equality with DeepSeek's models (python/tests/layers/test_latent_attention.py).
+#include "qkv/nn/latent_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "qkv/error.h"
+#include "support/random.h"
+
+namespace qkv::test {
+namespace {
+
+using nn::LatentAttentionConfig;
+using nn::MultiHeadLatentAttention;
+
+/// A number with its derivative along one direction.
+template <class C>
+struct Dual {
+  C v{}, d{};
+  Dual() = default;
+  Dual(C value) : v(value) {}  // NOLINT(google-explicit-constructor)
+  Dual(C value, C slope) : v(value), d(slope) {}
+  friend Dual operator+(Dual a, Dual b) { return {a.v + b.v, a.d + b.d}; }
+  friend Dual operator-(Dual a, Dual b) { return {a.v - b.v, a.d - b.d}; }
+  friend Dual operator*(Dual a, Dual b) { return {a.v * b.v, a.d * b.v + a.v * b.d}; }
+  friend Dual operator/(Dual a, Dual b) { return {a.v / b.v, (a.d - a.v / b.v * b.d) / b.v}; }
+};
+template <class C>
+Dual<C> exp(Dual<C> x) {
+  return {std::exp(x.v), x.d * std::exp(x.v)};
+}
+template <class C>
+Dual<C> sqrt(Dual<C> x) {
+  return {std::sqrt(x.v), x.d / (2 * std::sqrt(x.v))};
+}
+float exp(float x) { return std::exp(x); }
+double exp(double x) { return std::exp(x); }
+float sqrt(float x) { return std::sqrt(x); }
+double sqrt(double x) { return std::sqrt(x); }
+
+template <class N>
+using Numbers = std::vector<N>;
+template <class N>
+using Parameters = std::map<std::string, Numbers<N>>;
+
+/// The formula at the head of qkv/nn/latent_attention.h, causal, for one sequence x [T, E].
+template <class N>
+struct Textbook {
+  const LatentAttentionConfig& c;
+  const Parameters<N>& p;
+
+  Numbers<N> map(const Numbers<N>& x, Index rows, Index in, const std::string& name) const {
+    const Numbers<N>& w = p.at(name + ".weight");
+    const auto out = static_cast<Index>(w.size()) / in;
+    Numbers<N> y(static_cast<std::size_t>(rows * out));
+    for (Index m = 0; m < rows; ++m) {
+      for (Index o = 0; o < out; ++o) {
+        N sum{};
+        for (Index k = 0; k < in; ++k) sum = sum + at(x, m * in + k) * at(w, o * in + k);
+        if (p.contains(name + ".bias")) sum = sum + at(p.at(name + ".bias"), o);
+        y[static_cast<std::size_t>(m * out + o)] = sum;
+      }
+    }
+    return y;
+  }
+  static const N& at(const Numbers<N>& x, Index n) { return x[static_cast<std::size_t>(n)]; }
+  static N& at(Numbers<N>& x, Index n) { return x[static_cast<std::size_t>(n)]; }
+
+  void norm(Numbers<N>& x, Index rows, Index stride, Index width, const std::string& name) const {
+    for (Index m = 0; m < rows; ++m) {
+      N squares{};
+      for (Index d = 0; d < width; ++d) squares = squares + at(x, m * stride + d) * at(x, m * stride + d);
+      const N root = sqrt(squares / N(static_cast<float>(width)) + N(static_cast<float>(c.norm_eps)));
+      for (Index d = 0; d < width; ++d) at(x, m * stride + d) = at(x, m * stride + d) / root * at(p.at(name), d);
+    }
+  }
+  void rotate(Numbers<N>& x, Index row, Index position) const {
+    for (Index i = 0; i < c.qk_rope_head_dim / 2; ++i) {
+      const double angle = static_cast<double>(position) *
+                           std::pow(c.rotary.base, -2.0 * static_cast<double>(i) / static_cast<double>(c.qk_rope_head_dim));
+      const N cosine(static_cast<float>(std::cos(angle))), sine(static_cast<float>(std::sin(angle)));
+      const N a = at(x, row + 2 * i), b = at(x, row + 2 * i + 1);
+      at(x, row + 2 * i) = a * cosine - b * sine;
+      at(x, row + 2 * i + 1) = b * cosine + a * sine;
+    }
+  }
+  Numbers<N> forward(const Numbers<N>& x, Index length) const {
+    const Index dn = c.qk_nope_head_dim, dr = c.qk_rope_head_dim, dv = c.v_head_dim, rank = c.kv_lora_rank, h = c.num_heads;
+    Numbers<N> q;
+    if (c.q_lora_rank == 0) {
+      q = map(x, length, c.embed_dim, "q_proj");
+    } else {
+      Numbers<N> q_a = map(x, length, c.embed_dim, "q_a_proj");
+      norm(q_a, length, c.q_lora_rank, c.q_lora_rank, "q_a_layernorm.weight");
+      q = map(q_a, length, c.q_lora_rank, "q_b_proj");
+    }
+    Numbers<N> latent = map(x, length, c.embed_dim, "kv_a_proj_with_mqa");
+    norm(latent, length, rank + dr, rank, "kv_a_layernorm.weight");
+    Numbers<N> compressed;
+    for (Index t = 0; t < length; ++t) {
+      for (Index n = 0; n < h; ++n) rotate(q, (t * h + n) * (dn + dr) + dn, t);
+      rotate(latent, t * (rank + dr) + rank, t);
+      for (Index d = 0; d < rank; ++d) compressed.push_back(at(latent, t * (rank + dr) + d));
+    }
+    const Numbers<N> kv = map(compressed, length, rank, "kv_b_proj");
+    const N scale(static_cast<float>(1 / std::sqrt(static_cast<double>(dn + dr))));
+    Numbers<N> attended(static_cast<std::size_t>(length * h * dv));
+    for (Index i = 0; i < length; ++i) {
+      for (Index n = 0; n < h; ++n) {
+        Numbers<N> weights;
+        N sum{};
+        for (Index j = 0; j <= i; ++j) {
+          N score{};
+          for (Index d = 0; d < dn; ++d)
+            score = score + at(q, (i * h + n) * (dn + dr) + d) * at(kv, (j * h + n) * (dn + dv) + d);
+          for (Index d = 0; d < dr; ++d)
+            score = score + at(q, (i * h + n) * (dn + dr) + dn + d) * at(latent, j * (rank + dr) + rank + d);
+          weights.push_back(exp(score * scale));
+          sum = sum + weights.back();
+        }
+        for (Index j = 0; j <= i; ++j) {
+          for (Index d = 0; d < dv; ++d) {
+            N& to = at(attended, (i * h + n) * dv + d);
+            to = to + at(weights, j) / sum * at(kv, (j * h + n) * (dn + dv) + dn + d);
+          }
+        }
+      }
+    }
+    return map(attended, length, h * dv, "o_proj");
+  }
+};
+
+struct Layer {
+  LatentAttentionConfig config;
+  MultiHeadLatentAttention layer;
+  Index batch, length;
+  Tensor<float> x, dy;
+
+  Layer(const LatentAttentionConfig& c, Index its_batch, Index its_length)
+      : config(c), layer(c), batch(its_batch), length(its_length), x({batch, length, c.embed_dim}), dy(x.sizes()) {
+    Random random(7);
+    for (float& one : x.span()) one = static_cast<float>(random.symmetric());
+    for (float& one : dy.span()) one = static_cast<float>(random.symmetric());
+    for (nn::Parameter& one : layer.parameters()) {
+      if (one.sizes.size() == 1) {
+        for (float& w : one.value) w = static_cast<float>(0.5 + random.unit());
+      }
+    }
+  }
+
+  template <class N, class Make>
+  Numbers<N> textbook(const Make& make) {
+    Parameters<N> parameters;
+    for (const nn::Parameter& one : layer.parameters()) {
+      for (std::size_t n = 0; n < one.value.size(); ++n) parameters[one.name].push_back(make(one.value[n], n));
+    }
+    Numbers<N> all;
+    for (Index b = 0; b < batch; ++b) {
+      Numbers<N> rows;
+      for (Index n = 0; n < length * config.embed_dim; ++n) {
+        const auto at = static_cast<std::size_t>(b * length * config.embed_dim + n);
+        rows.push_back(make(x.data()[at], at + 1));
+      }
+      const Numbers<N> y = Textbook<N>{config, parameters}.forward(rows, length);
+      all.insert(all.end(), y.begin(), y.end());
+    }
+    return all;
+  }
+  template <class N>
+  Numbers<N> textbook() {
+    return textbook<N>([](float value, std::size_t) { return N(value); });
+  }
+};
+
+std::vector<LatentAttentionConfig> configs() {
+  LatentAttentionConfig small{.embed_dim = 24,
+                              .num_heads = 3,
+                              .kv_lora_rank = 20,
+                              .qk_nope_head_dim = 8,
+                              .qk_rope_head_dim = 6,
+                              .v_head_dim = 5,
+                              .seed = 1};
+  LatentAttentionConfig ranks = small, many = small;
+  ranks.q_lora_rank = 10;
+  ranks.bias = true;
+  many.num_heads = 20;  // more rows than decode takes
+  many.v_head_dim = 12;
+  return {small, ranks, many};
+}
+
+/// The largest error of plain loops in float, twice, and a few roundings of the largest number.
+double bound_of(const Numbers<double>& truth, const Numbers<float>& plain) {
+  double error = 0, largest = 0;
+  for (std::size_t n = 0; n < truth.size(); ++n) {
+    error = std::max(error, std::abs(truth[n] - static_cast<double>(plain[n])));
+    largest = std::max(largest, std::abs(truth[n]));
+  }
+  return 2 * error + 4 * static_cast<double>(std::numeric_limits<float>::epsilon()) * largest;
+}
+
+void expect_within(std::span<const float> got, const Numbers<double>& truth, double bound, const char* what) {
+  ASSERT_EQ(got.size(), truth.size());
+  double worst = 0;
+  for (std::size_t n = 0; n < truth.size(); ++n) worst = std::max(worst, std::abs(static_cast<double>(got[n]) - truth[n]));
+  std::printf("%s: error / bound %.3f\n", what, worst / bound);
+  EXPECT_LE(worst, bound) << what;
+}
+
+TEST(LatentAttention, ForwardIsTheFormula) {
+  for (const LatentAttentionConfig& config : configs()) {
+    Layer one(config, 2, 9);
+    nn::LatentSaved saved;
+    Tensor<float> y(one.x.sizes());
+    one.layer.forward(one.x, y, saved);
+    const Numbers<double> truth = one.textbook<double>();
+    expect_within(y.span(), truth, bound_of(truth, one.textbook<float>()), "forward");
+  }
+}
+
+TEST(LatentAttention, GradientsAreTheDerivative) {
+  for (const LatentAttentionConfig& config : configs()) {
+    Layer one(config, 2, 7);
+    nn::LatentSaved saved;
+    Tensor<float> y(one.x.sizes()), dx(one.x.sizes());
+    one.layer.forward(one.x, y, saved);
+    one.layer.zero_gradients();
+    one.layer.backward(one.dy, saved, dx);
+    for (int direction = 0; direction < 6; ++direction) {
+      const auto slope = [&](std::size_t n) { return std::cos(static_cast<double>(n) * 1.7 + direction); };
+      const auto along = [&]<class C>(C) {
+        const auto out = one.textbook<Dual<C>>(
+            [&](float value, std::size_t n) { return Dual<C>(static_cast<C>(value), static_cast<C>(slope(n))); });
+        C sum = 0;
+        for (std::size_t n = 0; n < out.size(); ++n) sum += static_cast<C>(one.dy.data()[n]) * out[n].d;
+        return static_cast<double>(sum);
+      };
+      double got = 0, magnitude = 0;
+      const auto add = [&](float gradient, std::size_t n) {
+        got += static_cast<double>(gradient) * slope(n);
+        magnitude += std::abs(static_cast<double>(gradient) * slope(n));
+      };
+      for (const nn::Parameter& each : one.layer.parameters()) {
+        for (std::size_t n = 0; n < each.gradient.size(); ++n) add(each.gradient[n], n);
+      }
+      for (std::size_t n = 0; n < dx.span().size(); ++n) add(dx.data()[n], n + 1);
+      const double truth = along(double{}), plain = along(float{});
+      EXPECT_LE(std::abs(got - truth),
+                3 * std::abs(plain - truth) + 4 * static_cast<double>(std::numeric_limits<float>::epsilon()) * magnitude)
+          << "direction " << direction;
+    }
+  }
+}
+
+TEST(LatentAttention, StepsOnCachesAreForward) {
+  using Form = MultiHeadLatentAttention::Form;
+  for (const LatentAttentionConfig& config : configs()) {
+    Layer one(config, 2, 30);
+    const Numbers<double> truth = one.textbook<double>();
+    const double bound = bound_of(truth, one.textbook<float>());
+    for (const Form form : {Form::kAuto, Form::kAbsorbed, Form::kMaterialised}) {
+      for (const bool pages : {false, true}) {
+        KVCache cache(one.layer.cache_config(
+            pages ? KVCacheConfig{.layout = CacheLayout::kPaged, .sequences = 2, .page_size = 4, .pages = 16}
+                  : KVCacheConfig{.sequences = 2, .capacity = 30}));
+        nn::LatentStepMemory memory;
+        Tensor<float> y(one.x.sizes());
+        for (Index done = 0; done < 30;) {
+          const Index n = std::min<Index>(30 - done, done == 0 ? 11 : done % 3 == 0 ? 4 : 1);
+          Tensor<float> part({2, n, config.embed_dim});
+          one.layer.step(View<const float, 3>(one.x).sliced(1, done, done + n), part, cache, memory, {}, form);
+          for (Index b = 0; b < 2; ++b) {
+            std::copy_n(&part.view<3>()(b, 0, 0), n * config.embed_dim, &y.view<3>()(b, done, 0));
+          }
+          done += n;
+        }
+        expect_within(y.span(), truth, bound, form == Form::kAbsorbed ? "absorbed" : "step");
+        EXPECT_EQ(cache.bytes(),
+                  static_cast<std::size_t>((pages ? 64 : 60) * (config.kv_lora_rank + config.qk_rope_head_dim)) * sizeof(float))
+            << "a token is held once";
+      }
+    }
+  }
+}
+
+TEST(LatentAttention, LoadsItsNames) {
+  Layer from(configs()[1], 1, 5);
+  LatentAttentionConfig other = configs()[1];
+  other.seed = 9;
+  Layer to(other, 1, 5);
+  to.layer.load_state_dict(from.layer.state_dict("self_attn."), "self_attn.");
+  nn::LatentSaved saved;
+  Tensor<float> a(from.x.sizes()), b(from.x.sizes());
+  from.layer.forward(from.x, a, saved);
+  to.layer.forward(from.x, b, saved);
+  EXPECT_TRUE(std::ranges::equal(a.span(), b.span()));
+  Layer without(configs()[0], 1, 5);
+  EXPECT_THROW(without.layer.load_state_dict(from.layer.state_dict()), OptionError) << "q_proj is missing";
+}
+
+TEST(LatentAttention, Errors) {
+  Layer one(configs()[0], 1, 4);
+  nn::LatentStepMemory memory;
+  Tensor<float> y(one.x.sizes());
+  KVCache other({.num_kv_heads = 1, .head_dim = 26, .v_head_dim = 20, .capacity = 8});
+  EXPECT_THROW(one.layer.step(one.x, y, other, memory), OptionError) << "values are not in keys";
+  KVCache ring(one.layer.cache_config({.layout = CacheLayout::kRing, .window = 3, .max_append = 4}));
+  EXPECT_THROW(one.layer.step(one.x, y, ring, memory, {}, MultiHeadLatentAttention::Form::kMaterialised), OptionError);
+  one.layer.step(one.x, y, ring, memory);
+  LatentAttentionConfig odd = configs()[0];
+  odd.qk_rope_head_dim = 5;
+  EXPECT_THROW(MultiHeadLatentAttention{odd}, OptionError);
+  KVCache shared(one.layer.cache_config({.capacity = 8}));
+  Tensor<float> k({1, 1, 2, 26}), v({1, 1, 2, 20});
+  EXPECT_THROW(shared.append(k, v), ShapeError) << "v is held in k";
+}
+
+}  // namespace
+}  // namespace qkv::test
