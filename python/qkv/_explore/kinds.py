@@ -66,23 +66,25 @@ class Sums:
         self.of: dict[str, _Sums] = {}
 
     def add(
-        self, formula: Formula, weights: Weights, b: int, entropy: np.ndarray, sink: np.ndarray, *, start: int = 0,
+        self, formula: Formula, weights: Weights, b: int, entropy: np.ndarray, sink: np.ndarray, *, start: int | np.ndarray = 0,
         live: np.ndarray | None = None, ids: np.ndarray | None = None, q_first: int | None = None,
     ) -> None:  # fmt: skip
-        """Sequence b of a call. entropy, sink [H, Tq]: statistics of the rows. start: its first key that is a token. live [Tq]: which
+        """Sequence b of a call. entropy, sink [H, Tq]: statistics of the rows. start: its first key that is a token, or
+        [Tq]: of each query's document. live [Tq]: which
         queries are tokens. ids [Tk]: tokens' numbers of the keys, of which the last Tq are the queries'."""
         rows = np.arange(formula.q_len) if live is None else np.flatnonzero(live)
         if len(rows) > QUERIES:
             rows = np.sort(np.random.default_rng(0).choice(rows, QUERIES, replace=False))
         counts = formula.count(b, rows)
-        apart = np.repeat(rows, self.first), np.tile(start + np.arange(self.first), len(rows))
+        starts = np.broadcast_to(start, formula.q_len)
+        apart = self._first_keys(rows, starts)
         seen = formula.keep(b, *apart).reshape(len(rows), self.first).sum(1)
         others = counts - seen
         chosen = others >= 1
         rows, others = rows[chosen], others[chosen]
         if not len(rows):
             return
-        apart = np.repeat(rows, self.first), np.tile(start + np.arange(self.first), len(rows))
+        apart = self._first_keys(rows, starts)
         on_first = weights(b, *apart).reshape(self.heads, len(rows), self.first)
         own_sink, entropy = sink[:, rows], entropy[:, rows]
         rest = np.clip(1 - on_first.sum(-1) - own_sink, 0, 1)
@@ -94,11 +96,14 @@ class Sums:
         self.weighted += np.where(several, np.maximum(left + _xlogx(rest), 0), 0).sum(1)
         self.even += np.where(several, rest * np.log(np.maximum(others, 2)), 0).sum(1)
         offset = formula.offset(b)
-        for name, pairs in self._asked(rows, offset, start, formula, ids):
-            self._add(name, formula, weights, b, rows, others, rest, start, pairs)
+        for name, pairs in self._asked(rows, offset, starts, formula, ids):
+            self._add(name, formula, weights, b, rows, others, rest, starts, pairs)
+
+    def _first_keys(self, rows: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.repeat(rows, self.first), (starts[rows, None] + np.arange(self.first)).ravel()
 
     def _asked(
-        self, rows: np.ndarray, offset: int, start: int, formula: Formula, ids: np.ndarray | None
+        self, rows: np.ndarray, offset: int, starts: np.ndarray, formula: Formula, ids: np.ndarray | None
     ) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
         """Of each kind the pairs that speak for it: places in rows, and keys."""
         if formula.cross:
@@ -115,10 +120,10 @@ class Sums:
             keys = keys + 1  # the token before key j is the query's
             apart = (keys != at[place]) & (keys != at[place] + 1)
             yield "induction", (place[apart], keys[apart])
-        near = self._neighbours(at, start)
+        near = self._neighbours(at, starts[rows])
         yield "local", (np.repeat(places, near.shape[1]), near.ravel())
 
-    def _neighbours(self, at: np.ndarray, start: int) -> np.ndarray:
+    def _neighbours(self, at: np.ndarray, start: np.ndarray) -> np.ndarray:
         """Keys around each position [n, keys]; -1: none."""
         if self.grid is None:
             return at[:, None] + np.arange(-LOCAL, LOCAL + 1)
@@ -127,10 +132,10 @@ class Sums:
         dy, dx = (d.ravel() for d in np.mgrid[-1:2, -1:2])
         rows, columns = y[:, None] + dy, x[:, None] + dx
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width) & (at >= start + self.first)[:, None]
-        return np.where(inside, start + self.first + rows * width + columns, -1)
+        return np.where(inside, start[:, None] + self.first + rows * width + columns, -1)
 
     def _add(
-        self, name: str, formula: Formula, weights: Weights, b: int, rows: np.ndarray, others: np.ndarray, rest: np.ndarray, start: int,
+        self, name: str, formula: Formula, weights: Weights, b: int, rows: np.ndarray, others: np.ndarray, rest: np.ndarray, starts: np.ndarray,
         pairs: tuple[np.ndarray, np.ndarray],
     ) -> None:  # fmt: skip
         place, keys = pairs
@@ -138,7 +143,7 @@ class Sums:
             share = _PAIRS / len(place)
             drawn = np.random.default_rng(1).random(len(rows)) < share
             place, keys = place[drawn[place]], keys[drawn[place]]
-        kept = (keys >= start + self.first) & formula.keep(b, rows[place], keys)
+        kept = (keys >= starts[rows[place]] + self.first) & formula.keep(b, rows[place], keys)
         place, keys = place[kept], keys[kept]
         targets = np.bincount(place, minlength=len(rows))
         having = (targets > 0) & (others >= 2) & (targets < others)

@@ -167,12 +167,24 @@ def _kinds(layer: Layer, formula: Formula, q: Any, k: Any, lse: Any, wanted: Wan
     for b in range(formula.batch):
         live = None if wanted.live is None else wanted.live[b]
         ids = None if wanted.ids is None else wanted.ids[b if len(wanted.ids) > 1 else 0]
-        visible = [part.page["keys"][0] for part in formula.parts[b] if part.page and "keys" in part.page]
         sums.add(
             formula, lambda n, i, j: formula.weights(queries, keys, lses, n, i, j), b, captured.entropy[b], captured.sink[b],
-            start=max(visible, default=0), live=live, ids=ids,
+            start=_starts(formula, b), live=live, ids=ids,
         )  # fmt: skip
     return sums.kinds()
+
+
+def _starts(formula: Formula, b: int) -> int | np.ndarray:
+    """The first key that is a token, of packed sequences [Tq]: that of each query's."""
+    parts = formula.parts[b]
+    start = max((part.page["keys"][0] for part in parts if part.page and "keys" in part.page), default=0)
+    documents = [part.ids for part in parts if part.ids is not None]
+    if not documents or formula.cross:
+        return start
+    of_queries, of_keys = documents[0]
+    order = np.argsort(of_keys, kind="stable")
+    found = np.searchsorted(of_keys[order], of_queries)
+    return np.maximum(order[np.minimum(found, len(order) - 1)], start)
 
 
 def _with_bias(formula: Formula, bias: np.ndarray) -> Formula:

@@ -15,7 +15,7 @@ from .file import FORMAT
 def write_file(path: str | os.PathLike[str], json: dict[str, Any], tensors: dict[str, Any]) -> None:
     """The explorer's file."""
     text = encoder.dumps(json, ensure_ascii=False, allow_nan=False)
-    io.save_safetensors(path, tensors, {"format": FORMAT, "explorer": text})
+    io.save_safetensors(path, tensors, {"format": FORMAT, "explorer": text, "title": json["title"]})
 
 
 def page_of(json: dict[str, Any], tensors: dict[str, Any]) -> str:

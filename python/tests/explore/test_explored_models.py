@@ -223,6 +223,41 @@ def test_a_cache_that_was_filled_before() -> None:
     assert [layer["q_first"] for layer in made["views"][0]["layers"]] == [15, 15]
 
 
+@pytest.mark.parametrize("how", ["position_ids", "cu_seq_lens"])
+def test_packed_sequences(how: str) -> None:
+    """A ragged batch, as DataCollatorWithFlattening packs it: each sequence's weights are those that it has alone."""
+    lengths, ids = (9, 14), inputs_of("llama")["input_ids"][:1]
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    inputs: dict[str, Any] = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+    if how == "cu_seq_lens":
+        cu = torch.tensor([0, lengths[0], T], dtype=torch.int32)
+        inputs |= {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": 14, "max_length_k": 14}
+    seen = qkv.transformers.capture_attention(model_of("llama"), inputs, exact=ALL[:8])
+    for first, behind in ((0, lengths[0]), (lengths[0], T)):
+        alone = {"input_ids": ids[:, first:behind]}
+        exact, naive = (eager_weights("llama", alone, dtype)["self"] for dtype in (torch.float64, torch.float32))
+        for n, layer in enumerate(seen.layers):
+            whole = [np.zeros((1, 4, T, T)) for _ in range(2)]
+            for x, weights in zip(whole, (exact, naive)):
+                x[:, :, first:behind, first:behind] = weights[n]
+            parts = (x[:, :, first:behind] for x in (layer.captured.map, *whole, room(layer, whole[0])))
+            expect_within(*parts, f"layer {n}, from {first}")
+            formula, tensors = layer.pages[0]
+            held = layer.exact
+            got = page_weights(formula, tensors, held.q[0, 1], held.k[0, 0], held.lse[0, 1], 1)[first:behind]
+            expect_within(
+                got,
+                whole[0][0, 1, first:behind],
+                whole[1][0, 1, first:behind],
+                room(layer, whole[0])[0, 1, first:behind],
+                "q, k, lse",
+            )
+    # The first key of either sequence is set apart, not the first of the row of tokens.
+    alone_too = [eager_weights("llama", {"input_ids": ids[:, a:b]})["self"][0] for a, b in ((0, lengths[0]), (lengths[0], T))]
+    apart = np.concatenate([weights[0, :, 1:, 0] for weights in alone_too], 1).mean(1)
+    np.testing.assert_allclose([kind.first for kind in seen.layers[0].kinds], apart, atol=1e-4)
+
+
 def test_generation_under_qkv_torch_capture() -> None:
     model, inputs = model_of("llama"), inputs_of("llama")
     model.set_attn_implementation("sdpa")

@@ -34,19 +34,27 @@ def test_captures_show_a_row_for_each_array() -> None:
     rows = [[cell.text for cell in row] for row in parsed(seen._repr_html_()).iter("tr")]
     assert rows[0] == ["seen", "shape", "smallest", "mean", "largest"]
     table = {row[0]: row[1:] for row in rows[1:]}
-    assert table["entropy"][0] == "[2, 3, 5]" and float(table["entropy"][2] or "") == pytest.approx(seen.entropy.mean(), abs=5e-4)
+    assert table["entropy"][0] == "[2, 3, 5]" and float(table["entropy"][2] or "") == pytest.approx(
+        seen.entropy.mean(), abs=5e-4
+    )
     assert {"self", "top_weights", "top_keys"} < set(table) and "map" not in table
 
 
-def test_captures_of_models_show_their_statistics() -> None:
+def test_captures_of_models_show_the_explorer() -> None:
+    """The page itself; the statistics where a page cannot be made, of chosen heads."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     import qkv.transformers
 
     config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=10)
-    seen = qkv.transformers.capture_attention(transformers.AutoModelForCausalLM.from_config(config), torch.arange(6)[None])
-    rows = [[cell.text for cell in row] for row in parsed(seen._repr_html_()).iter("tr")]
-    assert rows[0][:3] == ["layer", "head", "entropy_nats"] and len(rows) == 5
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    seen = qkv.transformers.capture_attention(model, torch.arange(6)[None])
+    frame = parsed(seen._repr_html_().replace(" sandbox=", " data-sandbox=")).find("iframe")
+    assert frame is not None and (frame.get("srcdoc") or "").split() == seen.html().split()  # XML joins an attribute's lines
+    assert "Content-Security-Policy" in seen.html()
+    one = qkv.transformers.capture_attention(model, torch.arange(6)[None], heads=[1])
+    rows = [[cell.text for cell in row] for row in parsed(one._repr_html_()).iter("tr")]
+    assert rows[0][:3] == ["layer", "head", "entropy_nats"] and len(rows) == 3
     assert "entropy_nats" in seen.table()
 
 
@@ -55,7 +63,9 @@ def test_captures_of_models_show_their_statistics() -> None:
     (("torch", "torch", "torch"), ("jax", "jax", "jax"), ("transformers", "transformers", "transformers torch"), ("transformers", "torch", "transformers torch")),
 )  # fmt: skip
 def test_a_library_that_is_not_there(part: str, library: str, install: str) -> None:
-    others = "import types; sys.modules.setdefault('transformers', types.ModuleType('transformers'));" if library == "torch" else ""
+    others = (
+        "import types; sys.modules.setdefault('transformers', types.ModuleType('transformers'));" if library == "torch" else ""
+    )
     program = f"import sys; sys.modules[{library!r}] = None; {others}\nimport qkv\nqkv.{part}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     said = done.stderr.splitlines()[-1]

@@ -1,0 +1,165 @@
+"""`python -m qkv explore`: what it prints and writes, its errors in one line, its exit codes. Not: downloaded models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("transformers")
+pytest.importorskip("tokenizers")
+if not hasattr(tf, "AttentionMaskInterface"):
+    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+import qkv
+from explored_models import model_of
+from qkv import __main__ as tool
+
+TEXT = "the cat sat on the mat and the dog sat on the cat"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: Any) -> Path:
+    """Folders as save_pretrained writes them, and a model of qkv train."""
+    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers.models import WordLevel
+
+    folder = tmp_path_factory.mktemp("models")
+    words = ["<pad>", "<s>", "</s>", "<unk>", *dict.fromkeys(TEXT.split())]
+    tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    t5 = tf.T5Config(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, vocab_size=61, decoder_start_token_id=0)
+    made = {name: model_of(name) for name in ("gpt2", "bert", "vit")} | {"t5": tf.T5ForConditionalGeneration(t5)}
+    for name, model in made.items():
+        model.save_pretrained(folder / name)
+        if name != "vit":
+            tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder / name)
+    toy = qkv.AttentionLM(task="previous", context=24)
+    toy.fit(steps=300, progress=False)
+    toy.save(folder / "toy.safetensors")
+    return folder
+
+
+def ran(capsys: Any, *arguments: object) -> tuple[int, str, str]:
+    code = tool.main(["explore", *map(str, arguments)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_table_json_page_and_file(models: Path, tmp_path: Path, capsys: Any) -> None:
+    code, out, err = ran(capsys, models / "gpt2", "--text", TEXT)
+    assert code == 0 and len(out.splitlines()) == 9 and out.split()[:6] == ["layer", "name", "head", "kind", "share", "first"]
+    assert "13 keys" in err  # progress
+    code, out, err = ran(capsys, models / "gpt2", "--text", TEXT, "--json", "--quiet")
+    told = json.loads(out)
+    assert code == 0 and err == "" and len(told["heads"]) == 8
+    assert set(told["heads"][0]) == {"layer", "head", "kind", "share", "first", "entropy_nats", "shares", "name", "run"}
+    page, file = tmp_path / "page.html", tmp_path / "page.safetensors"
+    code, out, _ = ran(
+        capsys, models / "gpt2", "--text", TEXT, "--out", page, "--exact", "0:1,1:2", "--weights", "0:0", "--title", "<b>"
+    )
+    assert code == 0 and out.startswith(f"wrote {page}") and "&lt;b&gt;" in page.read_text(encoding="utf-8")
+    code, _, _ = ran(capsys, models / "gpt2", "--text", TEXT, "--generate", 4, "--relevance", "cat", "--out", file)
+    assert code == 2
+    code, _, _ = ran(capsys, models / "gpt2", "--text", TEXT, "--relevance", "cat", "--rollout", "--out", file)
+    made = json.loads(qkv.io.load_safetensors(file).metadata["explorer"])
+    assert code == 0 and made["texts"][0]["tokens"] == TEXT.split()
+    assert made["views"][0]["relevance"] == {"target": "cat", "position": 12} and made["views"][0]["rollout"] == {
+        "residual": 0.5
+    }
+    assert any("Chefer" in note for note in made["notes"]) and any("Abnar" in note for note in made["notes"])
+
+
+def test_what_is_generated(models: Path, tmp_path: Path, capsys: Any) -> None:
+    code, _, _ = ran(capsys, models / "gpt2", "--text", TEXT, "--generate", 3, "--out", tmp_path / "a.safetensors")
+    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
+    assert code == 0 and made["texts"][0]["answer"] == 13 and len(made["views"]) == 2
+
+
+def test_two_texts_two_models(models: Path, tmp_path: Path, capsys: Any) -> None:
+    texts = ("--text", TEXT, "--text", "the dog sat")
+    code, _, _ = ran(
+        capsys, models / "gpt2", *texts, "--beside", models / "bert", "--out", tmp_path / "a.safetensors", "--quiet"
+    )
+    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
+    assert code == 0 and [view["group"] for view in made["views"]] == ["gpt2", "gpt2", "bert", "bert"]
+    assert [len(text["tokens"]) for text in made["texts"]] == [13, 3, 13, 3]
+
+
+def test_encoder_decoder_and_image(models: Path, tmp_path: Path, capsys: Any) -> None:
+    code, _, _ = ran(capsys, models / "t5", "--text", TEXT, "--answer", "the mat", "--out", tmp_path / "a.safetensors")
+    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
+    assert code == 0 and [view["kind"] for view in made["views"]] == ["self", "self", "cross"]
+    assert made["texts"][1]["tokens"] == ["<pad>", "the", "mat"]
+    np.save(tmp_path / "pixels.npy", np.random.default_rng(0).standard_normal((3, 24, 24)))
+    code, _, _ = ran(capsys, models / "vit", "--image", tmp_path / "pixels.npy", "--out", tmp_path / "b.html")
+    assert code == 0 and (tmp_path / "b.html").stat().st_size > 10_000
+
+
+def test_a_model_of_qkv_train(models: Path, capsys: Any) -> None:
+    code, out, _ = ran(capsys, models / "toy.safetensors", "--text", "cabzyxbaczyxabczbxay", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["heads"][0]["kind"] == "previous" and told["heads"][0]["share"] > 0.5
+    code, _, err = ran(capsys, models / "toy.safetensors", "--text", "abab", "--exact", "0:0")
+    assert code == 2 and "--exact is for models of transformers" in err
+
+
+ERRORS = {
+    (): "nothing to read",
+    ("--text", "a", "--bad"): "unrecognized arguments: --bad",
+    ("--text", "a", "--out", "page.pdf"): "--out must end in .html or .safetensors",
+    ("--text", "a", "--out", "nowhere/page.html"): "there is no folder",
+    ("--file", "nowhere.txt"): "there is no file nowhere.txt",
+    ("--text", "a", "--image", "b.png"): "one kind of input at a time: got --text and --image",
+    ("--text", "a", "--exact", "1-2"): "must be LAYER:HEAD",
+    ("--text", "a", "--exact", "9:0"): "exact: layers must lie in 0..1",
+    ("--text", "a", "--generate", "0"): "must be a whole number from 1 on",
+    ("--text", ""): "must not be empty",
+    ("--text", "a", "--relevance", "the cat"): "must be one token",
+    ("--text", "the " * 80): "gpt2 reads at most 64",
+}
+
+
+@pytest.mark.parametrize("arguments", ERRORS)
+def test_errors_are_one_line_that_says_what_to_do(models: Path, capsys: Any, arguments: tuple[str, ...]) -> None:
+    code, out, err = ran(capsys, models / "gpt2", "--quiet", *arguments)
+    assert code == 2 and out == "" and len(err.splitlines()) == 1 and err.startswith("qkv explore: ")
+    assert ERRORS[arguments] in err
+
+
+def test_errors_of_models_and_files(models: Path, tmp_path: Path, capsys: Any) -> None:
+    assert "there is no folder ./nowhere" in ran(capsys, "./nowhere", "--text", "a")[2]
+    assert "give --image F" in ran(capsys, models / "vit", "--text", "a")[2]
+    (tmp_path / "folder").mkdir()
+    code, _, err = ran(capsys, tmp_path / "folder", "--text", "a")
+    assert code == 2 and "AutoConfig cannot load" in err and len(err.splitlines()) == 1
+    (tmp_path / "latin.txt").write_bytes(b"\xe9\xe8")
+    assert "is not a text in UTF-8" in ran(capsys, models / "gpt2", "--file", tmp_path / "latin.txt")[2]
+
+
+def test_sound_is_read_at_one_rate(tmp_path: Path) -> None:
+    from qkv._explore.models import Refused, _sound
+
+    for name, rate in (("right.wav", 16000), ("wrong.wav", 44100)):
+        with wave.open(str(tmp_path / name), "wb") as file:
+            file.setnchannels(2)
+            file.setsampwidth(2)
+            file.setframerate(rate)
+            file.writeframes(np.array([[16384, -16384], [8192, 8192]], "<i2").tobytes())
+    np.testing.assert_array_equal(_sound(str(tmp_path / "right.wav")), np.float32([0.0, 0.25]))
+    with pytest.raises(Refused, match="16,000 Hz: got 16 bits at 44,100 Hz"):
+        _sound(str(tmp_path / "wrong.wav"))
+
+
+def test_as_a_process() -> None:
+    done = subprocess.run([sys.executable, "-m", "qkv", "explore", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "examples:" in done.stdout and "python -m qkv explore gpt2" in done.stdout
+    done = subprocess.run([sys.executable, "-m", "qkv", "explore", "x"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1

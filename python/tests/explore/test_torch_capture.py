@@ -1,0 +1,172 @@
+"""qkv.torch.capture: what it sees of any model, that it changes nothing, and what it says of calls that it cannot look at. Not: models of
+transformers (test_explored_models.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+import qkv
+import qkv.torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention as imported_before
+
+WORDS = 5
+
+
+class Attention(nn.Module):
+    """One's own, with grouped heads; calls: how it finds the function."""
+
+    def __init__(self, calls: str) -> None:
+        super().__init__()
+        self.q, self.kv, self.out, self.calls = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32), calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.q(x).unflatten(-1, (4, 8)).transpose(1, 2)
+        k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in self.kv(x).chunk(2, -1))
+        found = {"imported": imported_before, "qkv": qkv.torch.scaled_dot_product_attention}
+        function = found.get(self.calls, F.scaled_dot_product_attention)
+        return self.out(function(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2))
+
+
+class Model(nn.Module):
+    def __init__(self, calls: str = "F") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Attention(calls) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def number_of(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def weights_of(attention: Attention, x: Tensor) -> Tensor:
+    """The textbook, float64."""
+    x = x.double()
+    q = F.linear(x, attention.q.weight.double(), attention.q.bias.double()).unflatten(-1, (4, 8)).transpose(1, 2)
+    k = F.linear(x, attention.kv.weight.double(), attention.kv.bias.double())[..., :16].unflatten(-1, (2, 8)).transpose(1, 2)
+    scores = q @ k.repeat_interleave(2, 1).transpose(-1, -2) * 8**-0.5
+    return torch.where(torch.ones(x.shape[1], x.shape[1]).tril().bool(), scores, -torch.inf).softmax(-1)
+
+
+@pytest.mark.parametrize("calls", ["F", "imported", "qkv", "enabled"])
+def test_every_way_to_call_is_seen(calls: str) -> None:
+    model, x = Model(calls), number_of(1, 2, 20, 32)
+    with qkv.torch.enable():
+        want = model(x).detach()
+    if calls == "enabled":
+        qkv.torch.enable()
+    try:
+        with torch.no_grad(), qkv.torch.capture(exact=[(1, 3)], ids=torch.arange(20) % WORDS) as seen:
+            got = model(x)
+    finally:
+        qkv.torch.disable()
+    if calls != "imported":  # under enable() that name stays PyTorch's
+        assert torch.equal(got, want)
+    assert F.scaled_dot_product_attention is imported_before
+    assert [layer.name for layer in seen.layers] == ["blocks.0", "blocks.1", "blocks.2"] and seen.title == "Model"
+    exact = weights_of(model.blocks[0], x).detach().numpy()
+    # Scores of deviation below 1: float32 of both sides, a few units of 2^-24.
+    np.testing.assert_allclose(seen[0].map, exact, atol=2e-6)
+    assert set(seen.layers[1].kinds[0].shares) >= {"previous", "self", "duplicate", "induction"}
+    assert seen.layers[1].exact.heads == (3,) and seen.layers[1].exact.kv_heads == (1,)
+
+
+def test_gradients_stay() -> None:
+    x = number_of(2, 2, 20, 32)
+    results = []
+    for look in (False, True):
+        model = Model("F")
+        with qkv.torch.enable():
+            if look:
+                with qkv.torch.capture():
+                    out = model(x)
+            else:
+                out = model(x)
+        out.square().sum().backward()
+        results.append([out.detach(), *(parameter.grad for parameter in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_pytorchs_layers_and_masks() -> None:
+    x, y = number_of(3, 2, 12, 32), number_of(4, 2, 7, 32)
+    model = nn.Transformer(32, 4, 2, 2, dim_feedforward=48, batch_first=True).eval()
+    padding = torch.zeros(2, 12, dtype=torch.bool)
+    padding[1, 9:] = True
+    with torch.no_grad():
+        want = model(x, y, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+        with qkv.torch.capture() as seen:
+            got = model(x, y, src_key_padding_mask=padding, memory_key_padding_mask=padding)
+    np.testing.assert_allclose(got, want, atol=2e-5)
+    kinds = [(layer.cross, layer.q_len, layer.kv_len) for layer in seen.layers]
+    assert kinds == [(False, 12, 12)] * 2 + [(False, 7, 7), (True, 7, 12)] * 2
+    assert not seen.skipped and not seen.layers[0].captured.map[1, :, :, 9:].any()
+    assert [view.name for view in seen.views()][:3] == [
+        "encoder.layers sequence 0",
+        "decoder.layers sequence 0",
+        "decoder.layers cross sequence 0",
+    ]
+
+
+def test_runs_and_other_threads() -> None:
+    """A forward of the outermost module is a run; other threads are not looked at."""
+    model = Model()
+    with torch.no_grad(), qkv.torch.capture() as seen:
+        model(number_of(5, 1, 9, 32))
+        thread = threading.Thread(target=lambda: Model()(number_of(6, 1, 30, 32)))
+        thread.start()
+        thread.join()
+        model(number_of(7, 1, 11, 32))
+    assert [[layer.q_len for layer in run.layers] for run in seen.runs] == [[9] * 3, [11] * 3]
+    assert len(seen.views()) == 2
+    model(number_of(8, 1, 9, 32))  # behind the block
+    assert len(seen.runs) == 2
+
+
+def test_calls_that_cannot_be_looked_at_are_counted() -> None:
+    q = number_of(9, 1, 2, 4, 8)
+
+    class Other(Tensor):
+        pass
+
+    with qkv.torch.capture() as seen:
+        F.scaled_dot_product_attention(q, q, q)
+        F.scaled_dot_product_attention(*(q.to("meta") for _ in range(3)))
+        F.scaled_dot_product_attention(q.as_subclass(Other), q, q)
+    assert seen.skipped == {"tensors on meta": 1, "tensors of Other": 1} and len(seen) == 1
+    assert any("tensors on meta" in note for note in seen.runs[0].notes)
+
+
+def test_an_error_leaves_everything_as_it_was() -> None:
+    q = number_of(10, 1, 2, 4, 8)
+    with pytest.raises(ValueError, match="exclude each other"), qkv.torch.capture():
+        F.scaled_dot_product_attention(q, q, q, torch.ones(4, 4, dtype=torch.bool), is_causal=True)
+    assert F.scaled_dot_product_attention is imported_before and torch.backends.mha.get_fastpath_enabled()
+    with qkv.torch.capture() as seen:
+        pass
+    with pytest.raises(ValueError, match="nothing was seen"):
+        seen.html()
+    with pytest.raises(ValueError, match="heads go into the Capture"):
+        qkv.torch.capture(heads=[1], what=qkv.Capture(heads=[1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_types(dtype: Any) -> None:
+    q = number_of(11, 1, 2, 30, 16).to(dtype)
+    with qkv.torch.capture(exact=[(0, 0)]) as seen:
+        F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    scores = (q.double() @ q.double().transpose(-1, -2) / 4).masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf)
+    np.testing.assert_allclose(seen[0].map, scores.softmax(-1).numpy(), atol=1e-5)
+    assert seen.layers[0].exact.error < 1e-4 and seen.layers[0].kinds is not None
