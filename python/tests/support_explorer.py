@@ -47,7 +47,7 @@ class Browser:
 
         def route(asked: Any) -> None:
             url = asked.request.url
-            if url.split("#")[0] == own or url.startswith("data:"):
+            if url.split("#")[0] in (own, "about:srcdoc") or url.startswith("data:"):
                 asked.continue_()
             else:
                 self.asked.append(url)

@@ -5,6 +5,7 @@ network, hostile tokens stay text. Its pure functions are tested without a brows
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 from collections.abc import Iterator
@@ -273,7 +274,12 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     assert "at most" in page.locator("#diffName").inner_text()
     mine, other = page.evaluate("shownNumbers().cells"), (tensors["1/0/weights"][state("head")] / 254.0) ** 2
     assert f"at most {100 * np.abs(other.ravel() - mine).max():.3g} %" in page.locator("#diffName").inner_text().replace("\u00a0", " ")
+    use("tab-text")
+    assert page.locator("#panel .tokens").count() == 2
+    page.locator("#panel .tokens").nth(1).locator("span").nth(19).click()
+    assert state("i") == 19 and page.locator("#panel .tokens .from").count() == 2
     use("beside", "-1")
+    assert page.locator("#panel .tokens").count() == 1
 
     saved = {}
     for kind in ("Png", "Svg", "Csv", "Json"):
@@ -322,6 +328,16 @@ def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, br
         for tab in ("lines", "why", "text"):
             page.locator("#tab-" + tab).click()
     assert page.locator("#pair").inner_text().startswith("query ")
+
+
+def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) -> None:
+    frame = html.escape(page_of(tmp_path, *full_file()).read_text())
+    (tmp_path / "notebook.html").write_text(f'<body data-ready><iframe width=1200 height=900 sandbox="allow-scripts" srcdoc="{frame}"></iframe>')
+    inside = browser.open(tmp_path / "notebook.html").frame_locator("iframe")
+    inside.locator("#after").click()
+    inside.locator("#panel .tokens span").nth(18).hover()
+    browser.page.wait_for_timeout(300)  # by then a page of its own has its address
+    assert "layer 0, head 1" in inside.locator("#name").inner_text() and "query 18" in inside.locator("#pair").inner_text()
 
 
 def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, browser: Browser) -> None:

@@ -1,4 +1,5 @@
 // A second view beside the first: the same layer and head of another text or model, and where sizes agree their difference.
+let besideHead = null;
 async function drawBeside(region, turn) {
   const v = state.beside, shown = v >= 0;
   el("besideMap").hidden = !shown;
@@ -9,6 +10,7 @@ async function drawBeside(region, turn) {
   if (turn !== rendering) return;
   el("besideName").textContent = `${viewName(other, v)}, layer ${l}, head ${h}`;
   if (!head) { el("besideName").textContent += ": nothing in the file"; return; }
+  besideHead = {head, texts: namesOf(v, l)};
   const mine = layerOf(state.view, state.layer), isSame = head.Tq === mine.q_len && head.Tk === mine.kv_len, there = isSame ? region : wholeRegion(head);
   const draw = cells => {
     if (turn !== rendering) return;

@@ -94,7 +94,7 @@ function listen() {
   on("saveCsv", "click", saveCsv);
   on("saveJson", "click", saveJson);
   on("copy", "click", async () => {
-    history.replaceState(null, "", "#" + formatLink(state));
+    remember();
     try { await navigator.clipboard.writeText(location.href); el("copy").textContent = "copied"; } catch { el("copy").textContent = "it is in the address bar"; }
     setTimeout(() => { el("copy").textContent = "copy link"; }, 1500);
   });

@@ -1,5 +1,5 @@
 // One head as a picture: blocks when all is shown, single weights when zoomed in; between them, tiles refine what is on the screen.
-const EDGE = {left: 58, top: 4, bottom: 30, right: 8}, NAMED = 96, MOST_TILES = 300, MOST_CELLS = 512;
+const EDGE = {top: 4, bottom: 30, right: 8}, NAMED = 96, MOST_TILES = 300, MOST_CELLS = 512;
 let geometry = null, refining = 0;
 
 const wholeRegion = head => ({q0: 0, q1: head.Tq, k0: 0, k1: head.Tk});
@@ -87,7 +87,12 @@ function drawCells(canvas, shown, region, top, of, texts) {
   const cell = Math.min(wide / columns, 560 / rows, 40), likely = Math.min(560, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
   const tall = Math.max(40, rows === columns ? cell * columns : likely);
   const width = rows === columns ? cell * columns : wide, each = tall / rows, named = each >= 11 && width / columns >= 11;
-  const left = named ? NAMED : EDGE.left, below = named ? 92 : EDGE.bottom;
+  const rowLabels = ticks(region.q0, region.q1, tall, named ? 11 : 30).map(i => [i, named ? label(texts.query(i), 11) : String(i)]);
+  const columnLabels = ticks(region.k0, region.k1, width, named ? 11 : 48).map(j => [j, named ? label(texts.key(j), 11) : String(j)]);
+  const ruler = canvas.getContext("2d"), font = named ? "11px ui-monospace, monospace" : "11px system-ui, sans-serif";
+  ruler.font = font;
+  const widest = all => Math.min(NAMED - 24, Math.max(0, ...all.map(([, text]) => ruler.measureText(text).width)));
+  const left = Math.ceil(widest(rowLabels)) + 24, below = named ? Math.ceil(widest(columnLabels)) + 24 : EDGE.bottom;
   const g = sized(canvas, left + width + EDGE.right, EDGE.top + tall + below);
   const place = {left, top: EDGE.top, width, height: tall, region};
   g.imageSmoothingEnabled = false;
@@ -95,15 +100,15 @@ function drawCells(canvas, shown, region, top, of, texts) {
   g.strokeStyle = css("--line");
   g.strokeRect(left - .5, EDGE.top - .5, width + 1, tall + 1);
   g.fillStyle = css("--faint");
-  g.font = named ? "11px ui-monospace, monospace" : "11px system-ui, sans-serif";
+  g.font = font;
   g.textBaseline = "middle";
   g.textAlign = "right";
   const y = i => EDGE.top + (i + .5 - region.q0) / rows * tall, x = j => left + (j + .5 - region.k0) / columns * width;
-  for (const i of ticks(region.q0, region.q1, tall, named ? 11 : 30)) g.fillText(named ? label(texts.query(i), 11) : i, left - 5, y(i));
-  for (const j of ticks(region.k0, region.k1, width, named ? 11 : 48)) {
+  for (const [i, text] of rowLabels) g.fillText(text, left - 5, y(i));
+  for (const [j, text] of columnLabels) {
     g.save();
     g.translate(x(j), EDGE.top + tall + 6);
-    if (named) { g.rotate(-Math.PI / 2); g.fillText(label(texts.key(j), 11), 0, 0); } else { g.textAlign = "center"; g.fillText(j, 0, 6); }
+    if (named) { g.rotate(-Math.PI / 2); g.fillText(text, 0, 0); } else { g.textAlign = "center"; g.fillText(text, 0, 6); }
     g.restore();
   }
   g.setLineDash([4, 3]);  // where the answer begins

@@ -21,14 +21,17 @@ function change(to, how) {
   state.head = Math.min(state.head, l.heads - 1);
   const was = layerOf(before.view, before.layer), isOther = state.view !== before.view || l.q_len !== was.q_len || l.kv_len !== was.kv_len;
   if (isOther) Object.assign(state, {region: null, i: Math.min(state.i, l.q_len - 1), j: Math.min(state.j, l.kv_len - 1), pins: state.pins.filter(n => n < l.q_len)});
-  const link = formatLink(state);
   clearTimeout(change.later);
-  change.later = setTimeout(() => history.replaceState(null, "", "#" + link), 120);  // browsers limit how often
+  change.later = setTimeout(remember, 120);  // browsers limit how often
   if (state.view !== before.view || state.sort !== before.sort || state.kinds !== before.kinds || state.theme !== before.theme) drawOverview().catch(fail);
   (how === "light" ? drawLight() : render()).catch(fail);
 }
 
+/// Puts the state into the address; a page inside another one (a notebook) has none of its own.
+function remember() { try { history.replaceState(null, "", "#" + formatLink(state)); } catch { /* as if nobody wanted a link */ } }
+
 async function render() {
+  besideHead = null;
   const turn = ++rendering, {view, layer, head: h} = state, head = await openSoon(view, layer, h);
   if (turn !== rendering) return;
   const isReady = ready.has(`${view}/${layer}/${h}`);
@@ -92,7 +95,7 @@ function drawPanel(head, texts) {
   if (state.tab !== "text") panel.replaceChildren();
   panel.dataset.turn = Number(panel.dataset.turn || 0) + 1;
   if (shownPanel.head.waits && state.tab !== "text") return void panel.append(make("p", {className: "note", textContent: "q and k are being read."}));
-  const drawn = PANELS[state.tab](panel, shownPanel.head, shownPanel.texts);
+  const drawn = PANELS[state.tab](panel, shownPanel.head, shownPanel.texts, besideHead);
   if (drawn) drawn.catch(fail);
 }
 

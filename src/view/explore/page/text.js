@@ -17,7 +17,7 @@ function imageName(t, n) {
 
 /// What lights the tokens: {values, lit: "keys" | "queries", caption}.
 function lightOf(head) {
-  const rows = state.i >= 0 && !state.pins.includes(state.i) ? [...state.pins, state.i] : state.pins.length ? state.pins : [];
+  const rows = [...new Set([...state.pins, ...(state.i >= 0 ? [state.i] : [])])].filter(i => i < head.Tq);
   if (state.way === "from") {
     const j = state.j >= 0 ? state.j : state.i;
     return j >= 0 && j < head.Tk ? {values: head.column(j), lit: "queries", caption: `weights of all queries on key ${j}`} : null;
@@ -28,27 +28,32 @@ function lightOf(head) {
   return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `weights of query ${rows[0]}`};
 }
 
-/// Spans are made once and lit again: one that was replaced under the pointer could not be clicked.
+/// Spans are made once and lit again: one that was replaced under the pointer could not be clicked. `other`: the view beside.
 let strips = [], stripsOf = "", drawnAt = -1;
-function drawText(panel, head, texts) {
+function drawText(panel, head, texts, other) {
   const isAway = state.i !== drawnAt && state.i >= 0 && strips[0] && !strips[0].spans.has(state.i);
   if (isAway) pages.clear();  // a choice elsewhere turns to its page; turning pages keeps the choice
   drawnAt = state.i;
-  const key = [state.view, state.layer, isAway ? state.i : stripsOf.split("/")[2] ?? "", ...pages.values()].join("/");
+  const key = [state.view, state.layer, isAway ? state.i : stripsOf.split("/")[2] ?? "", other ? state.beside : "", ...pages.values()].join("/");
   if (key !== stripsOf || !panel.contains(strips[0]?.box)) {
     panel.replaceChildren();
     strips = [];
     stripsOf = key;
-    if (texts.isShared) makeStrip(panel, "text", head.Tk, texts.key, texts.keyAnswer, true, true);
-    else {
-      makeStrip(panel, "queries", head.Tq, texts.query, texts.queryAnswer, true, false);
-      makeStrip(panel, "keys", head.Tk, texts.key, texts.keyAnswer, false, true);
+    const row = panel.appendChild(make("div", {className: other ? "row halves" : ""}));
+    for (const [which, h, names, v] of [[0, head, texts, state.view], ...(other ? [[1, other.head, other.texts, state.beside]] : [])]) {
+      const part = row.appendChild(make("div")), title = other ? `${viewName(file.views[v], v)}: ` : "";
+      if (names.isShared) makeStrip(part, which, title + "text", h.Tk, names.key, names.keyAnswer, true, true);
+      else {
+        makeStrip(part, which, title + "queries", h.Tq, names.query, names.queryAnswer, true, false);
+        makeStrip(part, which, title + "keys", h.Tk, names.key, names.keyAnswer, false, true);
+      }
     }
     panel.append(make("p", {className: "note", id: "lit"}));
   }
-  const lit = lightOf(head), top = lit ? (state.range === "unit" ? 1 : largestOf(lit.values)) : 1;
-  for (const {spans, isQuery, isKey} of strips) {
-    const values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
+  const lights = [lightOf(head), other ? lightOf(other.head) : null];
+  const top = state.range === "unit" ? 1 : Math.max(1e-30, ...lights.map(lit => lit ? largestOf(lit.values) : 0));
+  for (const {which, spans, isQuery, isKey} of strips) {
+    const lit = lights[which], values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
     for (const [n, s] of spans) {
       const c = values && colour(values[n], top);
       s.style.background = c ? rgb(c) : "";
@@ -59,9 +64,10 @@ function drawText(panel, head, texts) {
       s.classList.toggle("to", isKey && n === state.j);
     }
   }
-  el("lit").textContent = (lit ? lit.caption + (head.kind === "map" ? ", by blocks" : "") + ". " : "Point at a token. ") + "A pinned token stays; arrow keys move by one.";
+  const by = head.kind === "map" ? ", by blocks" : "";
+  el("lit").textContent = (lights[0] ? lights[0].caption + by + ". " : "Point at a token. ") + "A pinned token stays; arrow keys move by one.";
 }
-function makeStrip(panel, title, count, name, answer, isQuery, isKey) {
+function makeStrip(panel, which, title, count, name, answer, isQuery, isKey) {
   panel.append(make("h3", {textContent: title}));
   const centre = isQuery && state.i >= 0 ? state.i : state.j >= 0 ? state.j : 0;
   const wanted = pages.has(title) ? pages.get(title) : Math.floor(centre - SHOWN / 2);
@@ -80,10 +86,11 @@ function makeStrip(panel, title, count, name, answer, isQuery, isKey) {
     if (answer != null && n >= answer) s.classList.add("answer");
     spans.set(n, s);
   }
-  const choose = n => change(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})}, "light");
+  const {q_len: Tq, kv_len: Tk} = layerOf(state.view, state.layer), isThere = n => n < (isQuery ? Tq : Tk);  // the view beside may be longer
+  const choose = n => isThere(n) && change(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})}, "light");
   box.onclick = e => { if (e.target.dataset.n) choose(Number(e.target.dataset.n)); };
   box.onmouseover = e => { if (e.target.dataset.n && !held()) choose(Number(e.target.dataset.n)); };
-  strips.push({box, spans, isQuery, isKey});
+  strips.push({which, box, spans, isQuery, isKey});
 }
 const pages = new Map();
 /// Pointing changes nothing while a token is pinned: clicks do.
