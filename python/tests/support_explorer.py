@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -21,13 +22,14 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def chromium() -> Path:
-    """The browser of Debian's package; where it is missing, CI fails and everything else skips."""
+def chromium() -> tuple[Path, Any]:
+    """The browser of Debian's package, and playwright; where one is missing, CI fails and everything else skips."""
     path = Path(os.environ.get("QKV_CHROMIUM", "/usr/bin/chromium"))
-    if not path.exists():
-        said = f"{path} is missing: apt-get install chromium, or set QKV_CHROMIUM"
+    playwright = importlib.import_module("playwright.sync_api") if importlib.util.find_spec("playwright") else None
+    if not path.exists() or playwright is None:
+        said = f"no browser for the explorer's page: {path} (apt-get install chromium, or set QKV_CHROMIUM) and pip's playwright are needed"
         pytest.fail(said) if os.environ.get("CI") else pytest.skip(said)
-    return path
+    return path, playwright
 
 
 class Browser:
@@ -38,7 +40,9 @@ class Browser:
 
     def open(self, path: Path, fragment: str = "", *, dark: bool = False, width: int = 1400, ready: bool = True) -> Any:
         self.close()
-        context = self._browser.new_context(viewport={"width": width, "height": 950}, color_scheme="dark" if dark else "light", accept_downloads=True)
+        context = self._browser.new_context(
+            viewport={"width": width, "height": 950}, color_scheme="dark" if dark else "light", accept_downloads=True
+        )
         self.page = page = context.new_page()
         page.on("console", lambda message: self.said.append(message.text))
         page.on("pageerror", lambda error: self.said.append(str(error)))
@@ -69,8 +73,7 @@ class Browser:
 
 def browsers() -> Iterator[Browser]:
     """For a fixture: starts Chromium, and checks at the end of each test."""
-    path = chromium()
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path, playwright = chromium()
     with playwright.sync_playwright() as started:
         running = started.chromium.launch(executable_path=str(path), args=["--no-sandbox"] if os.geteuid() == 0 else [])
         browser = Browser(running)
@@ -119,7 +122,16 @@ def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[d
 
     def layer(name: str, queries: int, keys: int, **more: Any) -> dict[str, Any]:
         info = [{"kind": kinds[h], "share": 0.5 + h / 10, "first": 0.1 * h, "entropy": 2 - h / 4} for h in range(4)]
-        return {"name": name, "heads": 4, "kv_heads": 2, "q_len": queries, "kv_len": keys, "head_info": info, "errors": {"weights": 0.004}, **more}
+        return {
+            "name": name,
+            "heads": 4,
+            "kv_heads": 2,
+            "q_len": queries,
+            "kv_len": keys,
+            "head_info": info,
+            "errors": {"weights": 0.004},
+            **more,
+        }
 
     for v in range(2):
         for n in range(2):
@@ -130,9 +142,16 @@ def full_file(change: Callable[[dict[str, Any]], None] | None = None) -> tuple[d
     add("3/0/", 4, grid, length)
     # Layer 0 of the first view has q, k and lse of one head: bf16 in two parts.
     q, k = rng.standard_normal((1, length, 8)).astype(np.float32), rng.standard_normal((1, length, 8)).astype(np.float32)
-    tensors["0/0/q"], tensors["0/0/k"], tensors["0/0/lse"] = q, k, np.log(np.exp(q @ k.transpose(0, 2, 1) * 0.5).sum(-1)).astype(np.float32)
+    tensors["0/0/q"], tensors["0/0/k"], tensors["0/0/lse"] = (
+        q,
+        k,
+        np.log(np.exp(q @ k.transpose(0, 2, 1) * 0.5).sum(-1)).astype(np.float32),
+    )
     tokens = (HOSTILE + [f" word{n}" for n in range(length)])[:length]
-    self_layers = [layer("h.0", length, length), layer("h.1", length, length, formula={"refused": "this layer drops weights below 1 %"})]
+    self_layers = [
+        layer("h.0", length, length),
+        layer("h.1", length, length, formula={"refused": "this layer drops weights below 1 %"}),
+    ]
     file = {
         "title": "two models <b>",
         "notes": ["made by a test"],

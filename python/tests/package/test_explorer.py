@@ -46,7 +46,15 @@ FORMS: dict[str, tuple[int, int, int, int, dict[str, str], dict[str, Any], list[
     "grouped causal": (4, 2, 600, 600, {"causal": "true"}, {"causal": True}, []),
     "cached": (2, 1, 40, 700, {"causal": "true", "scale": "0.3"}, {"causal": True, "scale": 0.3}, []),
     "soft cap": (2, 2, 300, 300, {"softcap": "5"}, {"softcap": 5.0}, []),
-    "window": (2, 2, 600, 600, {"causal": "true", "window": "37,0"}, {"mask": lambda: qkv.Mask.causal() & qkv.Mask.window(37, 0)}, []),
+    "window": (
+        2,
+        2,
+        600,
+        600,
+        {"causal": "true", "window": "37,0"},
+        {"mask": lambda: qkv.Mask.causal() & qkv.Mask.window(37, 0)},
+        [],
+    ),
     "two-sided window": (2, 2, 600, 600, {"window": "20,-1"}, {"mask": lambda: qkv.Mask.window(20, -1)}, []),
     "sinks": (2, 1, 300, 300, {"causal": "true"}, {"causal": True}, ["sinks"]),
     "alibi": (2, 2, 300, 520, {"causal": "true"}, {"causal": True}, ["alibi"]),
@@ -84,7 +92,9 @@ def test_tiles_equal_the_library(name: str, tmp_path: Path, browser: Browser) ->
     page = browser.open(page_of(tmp_path, tensors, metadata))
     rng, worst, slowest = np.random.default_rng(1), 0.0, 0.0
     for _ in range(6):  # 54 with the nine forms
-        head, i, j = (int(rng.integers(n)) for n in (len(expected), -(-expected.shape[1] // TILE), -(-expected.shape[2] // TILE)))
+        head, i, j = (
+            int(rng.integers(n)) for n in (len(expected), -(-expected.shape[1] // TILE), -(-expected.shape[2] // TILE))
+        )
         got, took = tile(page, 0, head, i, j)
         wanted = expected[head, i * TILE : (i + 1) * TILE, j * TILE : (j + 1) * TILE]
         assert got.shape == wanted.shape and np.all(got[wanted == 0] < 1e-30)  # hidden, or flushed to zero
@@ -164,7 +174,9 @@ def test_the_picture_has_the_colours_of_the_weights(dark: bool, tmp_path: Path, 
     page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {}), "range=unit", dark=dark)
     table = np.array(page.evaluate("isDark() ? [...maps.dark] : [...maps.light]")).reshape(-1, 3)
     assert dark or np.array_equal(table, np.array(_nn.colour_map()))
-    places = np.rint(np.sqrt(np.minimum(qkv.attention_weights(q[None], k[None])[0, 0], 1)) * (len(table) - 1)).astype(int).ravel()
+    places = (
+        np.rint(np.sqrt(np.minimum(qkv.attention_weights(q[None], k[None])[0, 0], 1)) * (len(table) - 1)).astype(int).ravel()
+    )
     shown = colours_of(page)
     near = [table[np.clip(places + by, 0, len(table) - 1)] for by in (-1, 0, 1)]  # a weight may lie on the edge of two colours
     assert np.all(np.any([(shown == one).all(-1) for one in near], axis=0))
@@ -206,7 +218,13 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     page.locator("#kinds button", has_text="induction").click()
     use("sort", "layer")
     page.locator(".thumb[data-layer='0'][data-head='1']").click()
-    for control, value in (("range", "unit"), ("place", "linear"), ("theme", "dark"), ("statistic", "mass"), ("theme", "light")):
+    for control, value in (
+        ("range", "unit"),
+        ("place", "linear"),
+        ("theme", "dark"),
+        ("statistic", "mass"),
+        ("theme", "light"),
+    ):
         use(control, value)
         assert state(control) == value
     use("zoomIn")
@@ -273,7 +291,9 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     page.wait_for_selector("#diffMap:not([hidden])")
     assert "at most" in page.locator("#diffName").inner_text()
     mine, other = page.evaluate("shownNumbers().cells"), (tensors["1/0/weights"][state("head")] / 254.0) ** 2
-    assert f"at most {100 * np.abs(other.ravel() - mine).max():.3g} %" in page.locator("#diffName").inner_text().replace("\u00a0", " ")
+    assert f"at most {100 * np.abs(other.ravel() - mine).max():.3g} %" in page.locator("#diffName").inner_text().replace(
+        "\u00a0", " "
+    )
     use("tab-text")
     assert page.locator("#panel .tokens").count() == 2
     page.locator("#panel .tokens").nth(1).locator("span").nth(19).click()
@@ -302,14 +322,18 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
 def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None:
     tensors, metadata = full_file()
     path = page_of(tmp_path, tensors, metadata)
-    page = browser.open(path, "layer=1&head=3&i=7&j=2&pins=7,9&region=4,20,0,16&tab=lines&way=from&range=unit&place=linear&theme=dark")
+    page = browser.open(
+        path, "layer=1&head=3&i=7&j=2&pins=7,9&region=4,20,0,16&tab=lines&way=from&range=unit&place=linear&theme=dark"
+    )
     state = page.evaluate("formatLink(state)")
     page.locator("#after").click()
     page.locator("#before").click()
     page.wait_for_timeout(300)
     page = browser.open(path, page.evaluate("location.hash.slice(1)"))
     assert page.evaluate("formatLink(state)") == state and page.evaluate("state.region.k1") == 16
-    page = browser.open(path, "layer=99&head=-2&i=1e9&j=%E0%A4&region=9,3,0,0&tab=__proto__&kinds=x&view=<b>&sort=%00&theme=javascript:1")
+    page = browser.open(
+        path, "layer=99&head=-2&i=1e9&j=%E0%A4&region=9,3,0,0&tab=__proto__&kinds=x&view=<b>&sort=%00&theme=javascript:1"
+    )
     assert page.evaluate("formatLink(state)") == ""
 
 
@@ -317,7 +341,9 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
 def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, browser: Browser) -> None:
     q, k = small(2, 2, 1, *sizes)
     q[1, 0, 0] = np.nan
-    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"}))  # with 9 queries on 4 keys the first 5 see none
+    page = browser.open(
+        page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"})
+    )  # with 9 queries on 4 keys the first 5 see none
     expected = qkv.attention_weights(q[None], k[None], mask=qkv.Mask.causal("bottom_right"))[0]
     for head in (0, 1):
         assert np.allclose(tile(page, 0, head, 0, 0)[0], expected[head, :TILE, :TILE], rtol=1e-3, atol=1e-30, equal_nan=True)
@@ -332,7 +358,9 @@ def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, br
 
 def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) -> None:
     frame = html.escape(page_of(tmp_path, *full_file()).read_text())
-    (tmp_path / "notebook.html").write_text(f'<body data-ready><iframe width=1200 height=900 sandbox="allow-scripts" srcdoc="{frame}"></iframe>')
+    (tmp_path / "notebook.html").write_text(
+        f'<body data-ready><iframe width=1200 height=900 sandbox="allow-scripts" srcdoc="{frame}"></iframe>'
+    )
     inside = browser.open(tmp_path / "notebook.html").frame_locator("iframe")
     inside.locator("#after").click()
     inside.locator("#panel .tokens span").nth(18).hover()
@@ -357,7 +385,10 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, browser: Browser) -> 
     def long(file: dict[str, Any]) -> None:
         file["views"][0]["layers"][0]["q_len"] = 25
 
-    for change, said in ((unknown, 'formula holds "temperature", which this page cannot compute'), (long, "must begin with sizes")):
+    for change, said in (
+        (unknown, 'formula holds "temperature", which this page cannot compute'),
+        (long, "must begin with sizes"),
+    ):
         page = browser.open(page_of(tmp_path, *full_file(change)), ready=False)
         assert said in page.locator("#wrong").inner_text()
     page = browser.open(page_of(tmp_path, *full_file()))
