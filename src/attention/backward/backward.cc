@@ -82,10 +82,8 @@ void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<c
   }
   const Listed<T> listed(p);
   const bool sums = !gradients.dk_sums.is_null() || !gradients.dv_sums.is_null();  // which only the tiles give
-  if (backward_by_lists(p, listed) && !sums) {
+  if (listed.applies_backward() && !sums) {
     backward_listed(p, listed, {out, lse, dout}, wanted, context);
-  if (const Listed<T> listed(p); listed.applies_backward()) {
-    backward_listed(p, listed, {out, lse, dout}, gradients, context);
   } else {
     backward_batch(Batch<T>(p), {out, lse, dout}, wanted, context);
   }
