@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._attention import (
     Gradients,
+    Placement,
     PositionBias,
     ScoreMod,
     attention,
@@ -81,6 +82,7 @@ __all__ = [
     "LinearState",
     "Mask",
     "OptionError",
+    "Placement",
     "PositionBias",
     "Rotary",
     "ScoreMod",

@@ -33,13 +33,14 @@ from ._arrays import (
     sum_dtype,
 )
 from ._core import OptionError, ShapeError
-from ._options import PositionBias, ScoreMod, build_options
+from ._options import Placement, PositionBias, ScoreMod, build_options
 from .capture import Capture
 from .kv_cache import KVCache
 from .masks import Mask
 
 __all__ = [
     "Gradients",
+    "Placement",
     "PositionBias",
     "ScoreMod",
     "attention",
@@ -92,6 +93,9 @@ def _results(*results: Any) -> Any:
     return given[0] if len(given) == 1 else given
 
 
+_KINDS = {"all": "softmax", "applied": "applied", "scores": "scores"}  # of weights, as _core names them
+
+
 def attention(
     q: Any,
     k: Any,
@@ -115,6 +119,7 @@ def attention(
     position_bias: PositionBias | None = None,
     score_mod: Any = None,
     bits: str = "fast",
+    place: Placement | None = None,
     return_lse: bool = False,
     weights: str | Capture | None = None,
     out: Any = None,
@@ -140,8 +145,10 @@ def attention(
         sinks: [H], a learned logit per head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
         bits: "invariant": a row of the result has the same bits alone and among any others, on a cache or not (also where
             :func:`set_bits` says so). "fast": the same bits for any number of threads.
+        place: a :class:`Placement`: q holds some rows or heads of a larger problem, whose bits they get.
         return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log.
-        weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; a :class:`Capture`: what
+        weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; "scores": what the softmax is
+            taken of, after soft cap, biases and score_mod, -inf where not attended; a :class:`Capture`: what
             it asks for.
         out: where to write, [B, H, Tq, Dv]; default: a new array.
         layout: "bhtd", or "bthd" of q, k, v and out [B, T, H, D] (or [T, H, D]); no copy is made for it. lse and weights stay
@@ -168,7 +175,7 @@ def attention(
     options = build_options(
         len(shape), causal=causal, mask=mask, keep=keep, drop=drop, mask_axes=mask_axes, bias=bias, window=window,
         key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
-        empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits,
+        empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits, place=place,
     )  # fmt: skip
     result = empty(q, out_shape, dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]
@@ -181,8 +188,8 @@ def attention(
             "pass k and v of cache.read(sequence) instead"
         )
     if weights is not None and looking is None:
-        if weights not in ("all", "applied"):
-            raise ValueError(f'[attention] weights must be None, "all", "applied" or a Capture: got {weights!r}')
+        if not isinstance(weights, str) or weights not in _KINDS:
+            raise ValueError(f'[attention] weights must be None, "all", "applied", "scores" or a Capture: got {weights!r}')
         all_weights = empty(q, (*rows, heads_first(k.shape, layout)[-2]), sum_dtype(q))
     lse_operand = None if lse is None else operand(lse, "lse")
     q_operand, out_operand = laid_out(q, "q", layout), laid_out(result, "out", layout)
@@ -191,7 +198,8 @@ def attention(
     else:
         _core.forward(
             q_operand, laid_out(k, "k", layout), laid_out(v, "v", layout), out_operand, lse_operand,
-            None if all_weights is None else operand(all_weights, "weights"), weights == "applied", options, looking,
+            None if all_weights is None else operand(all_weights, "weights"),
+            "softmax" if all_weights is None else _KINDS[weights], options, looking,  # type: ignore[index]
         )  # fmt: skip
     seen = None if looking is None else weights._seen(looking)  # type: ignore[union-attr]
     return _results(result if out is not None else finish(q, result), finish(q, lse), finish(q, all_weights), seen)
@@ -252,7 +260,7 @@ def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | No
     check_layout("attention_weights", layout, q, k)
     made = build_options(len(shape), **options)
     result = empty(q, (*heads_first(shape, layout)[:-1], heads_first(k.shape, layout)[-2]), sum_dtype(q))
-    _core.weights(laid_out(q, "q", layout), laid_out(k, "k", layout), operand(result, "weights"), applied, made)
+    _core.weights(laid_out(q, "q", layout), laid_out(k, "k", layout), operand(result, "weights"), "applied" if applied else "softmax", made)
     return finish(q, result)
 
 

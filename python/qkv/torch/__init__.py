@@ -25,6 +25,7 @@ from .multihead_attention import MultiheadAttention
 from .parallel import context_parallel, parallel_attention, sequence_positions
 from .patch import disable, enable, is_enabled
 from .sdpa import ArgumentError, scaled_dot_product_attention
+from .tensor_parallel import TensorParallelAttention, tensor_parallel
 from .varlen import AuxRequest, varlen_attn, varlen_attn_out
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "MultiheadAttention",
     "Relative",
     "SoftCap",
+    "TensorParallelAttention",
     "TorchCapture",
     "capture",
     "chunk_gated_delta_rule",
@@ -48,6 +50,7 @@ __all__ = [
     "recurrent_kimi_delta_attention",
     "scaled_dot_product_attention",
     "sequence_positions",
+    "tensor_parallel",
     "varlen_attn",
     "varlen_attn_out",
 ]

@@ -79,6 +79,7 @@ class Rules:
     mask: Any = None  #: qkv.Mask, beside causal
     table: Any = None  #: a maker of _core's position bias from `table` (flex.py)
     score_mod: Any = None  #: qkv.ScoreMod
+    place: tuple[int, int, int, int] | None = None  #: of qkv.Placement
 
     def options(self, bias: Tensor | None, keep: Tensor | None, table: Tensor | None = None) -> Any:
         """_core.Options, valid as long as the tensors live."""
@@ -102,7 +103,7 @@ class Rules:
         return _core.Options(
             mask=functools.reduce(lambda a, b: a & b, parts) if parts else None, bias=memory(bias), scale=self.scale,
             softcap=self.softcap, empty_row=self.empty_row, dropout=self.dropout, seed=self.seed, position_bias=position,
-            score_mod=None if self.score_mod is None else self.score_mod._core,
+            score_mod=None if self.score_mod is None else self.score_mod._core, place=self.place,
         )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def empty_lse(q: Tensor) -> Tensor:
 def forward(q: Tensor, k: Tensor, v: Tensor, options: Any) -> Tensor:
     """out alone."""
     out = empty_output(q, v)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, False, options, None)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, "softmax", options, None)
     return out
 
 
@@ -154,7 +155,7 @@ def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Ten
     """out, lse."""
     out = empty_output(q, v)
     lse = empty_lse(q)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), None, False, options, None)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), None, "softmax", options, None)
     return out, lse
 
 
@@ -163,7 +164,7 @@ def forward_with_weights(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple
     out = empty_output(q, v)
     lse = empty_lse(q)
     weights = torch.empty((*q.shape[:3], k.shape[2]), dtype=lse.dtype)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), memory(weights), True, options, None)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), memory(weights), "applied", options, None)
     return out, lse, weights
 
 

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -25,8 +24,8 @@ from torch.autograd.function import once_differentiable
 from .. import _dist
 from ..masks import Mask
 from . import _calls, patch
-from ._calls import FLOATS, ArgumentError, Rules, draw_seed, wrong_types
-from ._ranks import Ranks, ranks_of
+from ._calls import FLOATS, ArgumentError, Rules, wrong_types
+from ._ranks import ranks_of, shared_seed
 from .sdpa import direct
 
 if TYPE_CHECKING:
@@ -138,19 +137,13 @@ def parallel_attention(
     if q.dtype not in FLOATS or not q.dtype == k.dtype == v.dtype:
         raise wrong_types("parallel_attention", q=q, k=k, v=v)
     if dropout > 0 and seed is None:
-        seed = _shared_seed(ranks)
+        seed = shared_seed(ranks)
     rules = Rules(
         "top_left" if causal is True else causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask
     )  # fmt: skip
     cut = _dist.ContextParallel(ranks, layout, method, block)
     out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in (q, k, v)), bias, rules, cut)
     return (out, lse) if return_lse else out
-
-
-def _shared_seed(ranks: Ranks) -> int:
-    seed = draw_seed()
-    dist.broadcast(seed, dist.get_global_rank(ranks.group, 0), ranks.group)
-    return int(seed)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor
     microseconds."""
     out = _new_out(q, v)
     made = build_options(4, bias=bias, sinks=sinks, **options)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, False, made, None)
+    _core.forward(memory(q), memory(k), memory(v), memory(out), None, None, "softmax", made, None)
     return out
 
 

@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "arrays/choice.h"
 #include "attention/options.h"
 #include "bindings.h"
 #include "qkv/top_keys.h"
@@ -13,16 +14,21 @@ namespace qkv::python {
 
 namespace {
 
-void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle weights, bool applied,
-             const OptionsObject* options, CaptureObject* capture) {
+WeightsKind parse_kind(const std::string& name) {
+  return choice<WeightsKind>(
+      "[attention] kind", name,
+      {{"softmax", WeightsKind::kSoftmax}, {"applied", WeightsKind::kApplied}, {"scores", WeightsKind::kScores}});
+}
+
+void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle weights,
+             const std::string& kind, const OptionsObject* options, CaptureObject* capture) {
   constexpr const char* kName = "attention";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out);
   const OptionalArray la(kName, "lse", lse), wa(kName, "weights", weights);
   const AttentionOptions o = options_or_default(options, capture);
   with_float_type(kName, qa, [&]<class T>() {
     const Computation call;
-    const AttentionOutputs<T> outputs{
-        .out = oa, .lse = la, .weights = wa, .kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax};
+    const AttentionOutputs<T> outputs{.out = oa, .lse = la, .weights = wa, .kind = parse_kind(kind)};
     attention_forward(qa, ka, va, outputs, o, *call.context);
   });
 }
@@ -50,13 +56,13 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
   });
 }
 
-void weights(nb::handle q, nb::handle k, nb::handle weights, bool applied, const OptionsObject* options) {
+void weights(nb::handle q, nb::handle k, nb::handle weights, const std::string& kind, const OptionsObject* options) {
   constexpr const char* kName = "attention_weights";
   const Array qa(kName, "q", q), ka(kName, "k", k), wa(kName, "weights", weights);
   const AttentionOptions o = options_or_default(options);
   with_float_type(kName, qa, [&]<class T>() {
     const Computation call;
-    const AttentionOutputs<T> outputs{.weights = wa, .kind = applied ? WeightsKind::kApplied : WeightsKind::kSoftmax};
+    const AttentionOutputs<T> outputs{.weights = wa, .kind = parse_kind(kind)};
     attention_forward(qa, ka, {}, outputs, o, *call.context);
   });
 }
@@ -135,12 +141,12 @@ void best_keys(nb::handle q_index, nb::handle k_index, nb::handle weights, nb::h
 
 void bind_attention(nb::module_& m) {
   m.def("forward", &forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse").none(),
-        nb::arg("weights").none(), nb::arg("applied"), nb::arg("options").none(), nb::arg("capture").none());
+        nb::arg("weights").none(), nb::arg("kind"), nb::arg("options").none(), nb::arg("capture").none());
   m.def("backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dout"),
         nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("dbias").none(), nb::arg("dsinks").none(),
         nb::arg("dposition_bias").none(), nb::arg("dlse").none(), nb::arg("accumulate"), nb::arg("options").none(),
         nb::arg("capture").none());
-  m.def("weights", &weights, nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("applied"), nb::arg("options").none());
+  m.def("weights", &weights, nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("kind"), nb::arg("options").none());
   m.def("plan", &plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options").none());
   m.def("merge", &merge);
   m.def("top_keys", &best_keys);

@@ -29,7 +29,7 @@ NOT_APPLICABLE = {
     "test_linear_attention_explicit_scale": PER_CHANNEL,
     "test_linear_attention_fp16": PER_CHANNEL,
 }
-SCORES_AS_OUTPUT = (0, 1, 2)  # qk_matmul_output_mode: raw, biased, capped scores; qkv returns weights (3) only
+SCALED, CAPPED, BIASED, WEIGHTS = range(4)  # qk_matmul_output_mode: the scores after each step, and their softmax
 
 
 @functools.cache
@@ -98,7 +98,12 @@ def attention(inputs: list[Any], attributes: dict[str, Any]) -> list[Any]:
             options["bias"] = whole.astype(np.float32)
     if masks:
         options["mask"] = functools.reduce(lambda a, b: a & b, masks)
-    y, weights = qkv.attention(*(np.ascontiguousarray(x) for x in (q, k, v)), weights="all", **options)
+    q, k, v = (np.ascontiguousarray(x) for x in (q, k, v))
+    mode = attributes.get("qk_matmul_output_mode", SCALED)
+    y, weights = qkv.attention(q, k, v, weights="all" if mode == WEIGHTS else "scores", **options)
+    if mode in (SCALED, CAPPED):
+        before_bias = {name: options[name] for name in ("scale", "softcap")}
+        weights = qkv.attention(q, k, v, weights="scores", **before_bias)[1]
     return [y.swapaxes(1, 2).reshape(batch, q_len, -1) if packed else y, k, v, weights]
 
 
@@ -157,8 +162,6 @@ def test_node(name: str) -> None:
     kind = case.model.graph.node[0].op_type
     if kind == "Attention":
         got = attention(inputs, attributes)
-        if attributes.get("qk_matmul_output_mode", 0) in SCORES_AS_OUTPUT:
-            expected = expected[:3]
     elif kind == "FlexAttention":
         got = flex_attention(name, inputs, attributes)
     else:
