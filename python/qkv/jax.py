@@ -40,7 +40,7 @@ jax.ffi.register_ffi_target("qkv_attention_tangents", _jax.tangents_target(), pl
 _FLOATS = ("float32", "float64", "bfloat16", "float16")
 _ALIGN = {"square": 0, "top_left": 1, "bottom_right": 2}
 _EMPTY_ROW = {"zero": 0, "mean": 1, "nan": 2}
-_OPTIONAL = ("bias", "keep", "key_lengths", "sinks", "seed")  # in the order and with the bits of jax.cc
+_OPTIONAL = ("bias", "keep", "key_lengths", "sinks", "seed", "place")  # in the order and with the bits of jax.cc
 
 # What traced functions use of masks, for as long as the process lives: id(mask) -> (mask, its number in _jax).
 _masks: dict[int, tuple[Mask, int]] = {}
@@ -126,7 +126,7 @@ def _attention_fwd(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any,
 def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
     q, k, v, out, lse, optional, wants = residuals
     dout, dlse = (jnp.zeros(c.shape, c.dtype) if isinstance(c, SymbolicZero) else c for c in cotangents)
-    bias, _, _, sinks, _ = optional
+    bias, _, _, sinks, _, _ = optional
     made = [q, k, v, *([] if wants is None else [bias]), *([] if sinks is None else [sinks])]
     results = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made)
     call = jax.ffi.ffi_call("qkv_attention_backward", results, vmap_method="expand_dims")
@@ -136,7 +136,7 @@ def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
     )  # fmt: skip
     dq, dk, dv, *rest = _varying_alike((q, *gradients))[1:]
     dbias = None if wants is None else rest[0]
-    return dq, dk, dv, (dbias, None, None, None if sinks is None else rest[-1], None)
+    return dq, dk, dv, (dbias, None, None, None if sinks is None else rest[-1], None, None)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -197,7 +197,7 @@ def _seed_words(seed: Any) -> Any:
     return seed
 
 
-def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool) -> None:
+def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool, ranks: int) -> None:
     layout = "[B, T, H, D]" if tokens == 1 else "[B, H, T, D]"
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dtype.name not in _FLOATS:
@@ -217,7 +217,7 @@ def _check(q: Any, k: Any, v: Any, tokens: int, heads: int, square: bool) -> Non
         )
     if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
         raise ValueError(f"[qkv.jax.attention] heads of q must be a multiple of heads of k: got {shapes}")
-    if square and q.shape[tokens] != k.shape[tokens]:
+    if square and q.shape[tokens] * ranks != k.shape[tokens]:
         raise ValueError(
             f'[qkv.jax.attention] causal=True needs Tq == Tk, else say causal="top_left" or "bottom_right": got {shapes}'
         )
@@ -253,6 +253,7 @@ def attention(
     empty_row: str = "zero",
     return_lse: bool = False,
     tokens_first: bool = False,
+    axis_name: str | None = None,
     forward_mode: bool = False,
 ) -> Any:
     """softmax(q k^T scale) v, differentiable in q, k, v, bias and sinks.
@@ -270,6 +271,9 @@ def attention(
             traced. Under vmap the sequences count on from call to call.
         empty_row: "zero", "mean" or "nan".  return_lse: also return lse [B, H, Tq], float32 (float64 for float64),
             differentiable too.
+        axis_name: within jax.shard_map, the axis over whose devices the sequence is cut: q, k and v hold this device's tokens, of
+            equal number on every device; all keys and values are gathered. Masks and biases are of the whole sequence. out, lse and
+            dq have the bits of one device that holds all.
         forward_mode: True: differentiable by jax.jvp and jax.jacfwd, in q, k and v, and not in reverse, which is the default: JAX
             knows one rule of a function's own. Tangents are computed in float32 for 16-bit types.
 
@@ -282,10 +286,17 @@ def attention(
     """
     q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
     tokens, heads = (1, 2) if tokens_first else (2, 1)
+    place, ranks = None, 1
+    if axis_name is not None:
+        if forward_mode:
+            raise NotImplementedError("[qkv.jax.attention] forward_mode is not supported with axis_name")
+        ranks = jax.lax.psum(1, axis_name)  # a number already while the call is traced
+        k, v = (jax.lax.all_gather(x, axis_name, axis=tokens, tiled=True) for x in (k, v))
+        place = jnp.stack([jax.lax.axis_index(axis_name) * q.shape[tokens], q.shape[tokens] * ranks]).astype(jnp.int32)
     align = _diagonal(causal)
     left, right = (-1, -1) if window is None else (int(window[0]), int(window[1]))
     windowed = left >= 0 or right >= 0
-    _check(q, k, v, tokens, heads, align == "square" and (causal is True or windowed))
+    _check(q, k, v, tokens, heads, align == "square" and (causal is True or windowed), ranks)
     if min(left, right) < -1:
         raise ValueError(f"[qkv.jax.attention] window must be counts of other tokens, or -1: got {window}")
     if empty_row not in _EMPTY_ROW:
@@ -294,13 +305,14 @@ def attention(
         raise ValueError("[qkv.jax.attention] dropout needs a seed")
     if not (softcap >= 0 and math.isfinite(softcap)):
         raise ValueError(f"[qkv.jax.attention] softcap must be finite and at least 0: got {softcap}")
-    sizes = (q.shape[0], q.shape[heads], q.shape[tokens], k.shape[tokens])
+    sizes = (q.shape[0], q.shape[heads], q.shape[tokens] * ranks, k.shape[tokens])
     optional = (
         _operand(bias, "bias", _sum_dtype(q), sizes, "[B, H, Tq, Tk]"),
         _operand(keep, "keep", jnp.bool_, sizes, "[B, H, Tq, Tk]"),
         _operand(key_lengths, "key_lengths", jnp.int32, sizes[:1], "[B]"),
         _operand(sinks, "sinks", _sum_dtype(q), sizes[1:2], "[H]"),
         _seed_words(seed) if dropout else None,
+        place,
     )
     static = _Static(
         causal=bool(causal),

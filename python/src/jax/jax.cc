@@ -64,7 +64,7 @@ MaskTable& mask_table() {
   return *table;
 }
 
-enum Given : std::int64_t { kBias = 1, kKeep = 2, kKeyLengths = 4, kSinks = 8, kSeed = 16 };
+enum Given : std::int64_t { kBias = 1, kKeep = 2, kKeyLengths = 4, kSinks = 8, kSeed = 16, kPlace = 32 };
 
 // What both directions have: operands q, k, v, others, and the optional ones behind them.
 struct Call {
@@ -72,7 +72,7 @@ struct Call {
     given = attribute<std::int64_t>(frame, "given");
     for (int n = 0; n < own_operands; ++n) add(ranks[n]);
     bias = add_if(kBias, 4), keep = add_if(kKeep, 4), key_lengths = add_if(kKeyLengths, 1);
-    sinks = add_if(kSinks, 1), seed = add_if(kSeed, 1);
+    sinks = add_if(kSinks, 1), seed = add_if(kSeed, 1), place = add_if(kPlace, 1);
     leading = xla::leading_sizes(operands);
     for (const Index size : leading) calls *= size;
     tokens_first = attribute<std::int64_t>(frame, "tokens_first") != 0;
@@ -121,6 +121,10 @@ struct Call {
       // Sequences count on from call to call, as if they were one batch.
       made.dropout = {attribute<double>(frame, "dropout"), bits, true, n * batch};
     }
+    if (place > 0) {
+      const auto* rows = operand(place).data<std::int32_t>(n, leading);
+      made.place = {.first_query = rows[0], .queries = rows[1]};
+    }
     return made;
   }
 
@@ -133,7 +137,7 @@ struct Call {
   std::int64_t given = 0, mask_token = 0;
   Index calls = 1, batch = 0;
   bool tokens_first = false, folded = false;
-  int bias = 0, keep = 0, key_lengths = 0, sinks = 0, seed = 0;  // places among the operands; 0: not given
+  int bias = 0, keep = 0, key_lengths = 0, sinks = 0, seed = 0, place = 0;  // numbers of operands; 0: not given
 
  private:
   int add(int rank) {

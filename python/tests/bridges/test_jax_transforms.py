@@ -123,3 +123,45 @@ def test_shard_map_over_batch_and_heads() -> None:
             assert np.allclose(a, b, rtol=1e-12, atol=1e-13)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_a_sequence_over_devices_has_the_bits_of_one_device() -> None:
+    """Four devices, in a process of its own: out, lse and dq bit for bit; dk, dv and dbias are sums over devices."""
+    script = """
+    import os
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    import jax, numpy as np, qkv.jax
+    from jax.sharding import Mesh, PartitionSpec as P
+    jax.config.update("jax_enable_x64", True)
+    shard_map = jax.shard_map if hasattr(jax, "shard_map") else __import__("jax.experimental.shard_map").experimental.shard_map.shard_map
+    mesh = Mesh(np.array(jax.devices()), ("seq",))
+    draw = np.random.default_rng(1).standard_normal
+    own, all_of_it = P(None, None, "seq"), P()
+    for q_len, kv_len, causal, dropout in ((24, 24, True, 0.3), (8, 40, "bottom_right", 0.0), (4, 12, False, 0.0)):
+        q, k, v, bias = draw((2, 4, q_len, 8)), draw((2, 2, kv_len, 8)), draw((2, 2, kv_len, 8)), draw((1, 4, q_len, kv_len))
+
+        def local(q, k, v, bias, axis_name=None):
+            options = dict(causal=causal, bias=bias, dropout=dropout, seed=3)
+            return qkv.jax.attention(q, k, v, return_lse=True, axis_name=axis_name, **options)
+
+        cut = shard_map(lambda *x: local(*x, "seq"), mesh=mesh, in_specs=(own, own, own, all_of_it), out_specs=(own, own))
+        def loss(f):
+            def total(*x):
+                out, lse = f(*x)
+                return jax.numpy.sin(out).sum() + jax.numpy.cos(lse).sum()
+            return total
+        arrays = (q, k, v, bias)
+        for a, b in zip(jax.jit(cut)(*arrays), local(*arrays)):
+            assert np.array_equal(a, b)
+        made = jax.jit(jax.grad(loss(cut), (0, 1, 2, 3)))(*arrays)
+        expected = jax.jit(jax.grad(loss(local), (0, 1, 2, 3)))(*arrays)
+        assert np.array_equal(made[0], expected[0])
+        for a, b in zip(made[1:], expected[1:]):
+            assert np.allclose(a, b, rtol=1e-12, atol=1e-13)
+    try:
+        jax.eval_shape(shard_map(lambda q: qkv.jax.attention(q, q, q, axis_name="seq", forward_mode=True), mesh=mesh, in_specs=own, out_specs=own), q)
+        raise SystemExit("forward mode was not refused")
+    except NotImplementedError as error:
+        assert "axis_name" in str(error)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
