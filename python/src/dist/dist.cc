@@ -19,6 +19,17 @@ namespace {
 /// A transport of a Python object: rank, size, send(to, bytes) and receive(from, bytes) -> ticket, poll(ticket) -> bool. Called
 /// without the interpreter's lock.
 class PythonTransport final : public dist::Transport {
+  /// What Python raises ends the call as an error of the transport.
+  template <class Call>
+  static auto with_lock(const Call& call) {
+    const nb::gil_scoped_acquire lock;
+    try {
+      return call();
+    } catch (const nb::python_error& error) {
+      throw dist::TransportError(std::string("[transport] ") + nb::str(error.value()).c_str());
+    }
+  }
+
  public:
   explicit PythonTransport(nb::object object)
       : object_(std::move(object)), rank_(nb::cast<int>(object_.attr("rank"))), size_(nb::cast<int>(object_.attr("size"))) {}
@@ -43,17 +54,6 @@ class PythonTransport final : public dist::Transport {
       return dist::Ticket{nb::cast<Index>(object_.attr(method)(peer, memory))};
     });
   }
-  /// What Python raises ends the call as an error of the transport.
-  template <class Call>
-  static auto with_lock(const Call& call) {
-    const nb::gil_scoped_acquire lock;
-    try {
-      return call();
-    } catch (const nb::python_error& error) {
-      throw dist::TransportError(std::string("[transport] ") + nb::str(error.value()).c_str());
-    }
-  }
-
   nb::object object_;
   int rank_, size_;
 };
