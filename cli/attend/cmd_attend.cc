@@ -4,6 +4,7 @@
 #include "attend/capture.h"
 #include "attend/modifiers.h"
 #include "attend/options.h"
+#include "attend/parallel.h"
 #include "core/escape.h"
 #include "support/command.h"
 #include "support/files.h"
@@ -16,17 +17,12 @@ struct Inputs {
   std::optional<AnyTensor> q, k, v, dout, bias, keep, drop, sinks;
 };
 
-struct AllOptions : AttendOptions {
-  ModifierOptions modifiers;
-  CaptureOptions capture;
-};
-
 std::optional<AnyTensor> read_one(std::string_view option, const std::string& path) {
   if (path.empty()) return {};
   return load_npy(option, path);
 }
 
-Inputs read_inputs(const AllOptions& options) {
+Inputs read_inputs(const AllAttendOptions& options) {
   if (options.in.empty()) {
     if (options.q.empty() || options.k.empty() || options.v.empty()) {
       throw UsageError("give --q, --k and --v, or all tensors in one file with --in");
@@ -93,7 +89,7 @@ struct Wanted {
 };
 
 /// What is to be written, checked before the work.
-Wanted name_outputs(const AllOptions& options, bool has_dout, bool has_bias, Outputs& outputs) {
+Wanted name_outputs(const AllAttendOptions& options, bool has_dout, bool has_bias, Outputs& outputs) {
   Wanted wanted;
   wanted.to_safetensors = ending(options.out) == ".safetensors";
   outputs.expect("--out", options.out, {".npy", ".safetensors"});
@@ -124,7 +120,7 @@ Wanted name_outputs(const AllOptions& options, bool has_dout, bool has_bias, Out
 }
 
 template <class T>
-Results compute(const AllOptions& options, const Inputs& inputs, const Wanted& wanted, Look& look) {
+Results compute(const AllAttendOptions& options, const Inputs& inputs, const Wanted& wanted, Look& look) {
   const Tensor<T> q = typed<T>(place(options, "q", options.q), *inputs.q),
                   k = typed<T>(place(options, "k", options.k), *inputs.k),
                   v = typed<T>(place(options, "v", options.v), *inputs.v);
@@ -181,7 +177,7 @@ Results compute(const AllOptions& options, const Inputs& inputs, const Wanted& w
 }
 
 /// The files whose shapes may not fit together.
-std::string names_of_inputs(const AllOptions& options) {
+std::string names_of_inputs(const AllAttendOptions& options) {
   std::string names;
   for (const std::string& path : {options.in, options.q, options.k, options.v, options.dout, options.bias, options.keep,
                                   options.drop, options.modifiers.sinks, options.modifiers.t5, options.modifiers.relative}) {
@@ -190,7 +186,11 @@ std::string names_of_inputs(const AllOptions& options) {
   return names;
 }
 
-int run(const AllOptions& options) {
+int run(const AllAttendOptions& options) {
+  if (options.parallel.any()) {
+    run_ranks("attend", options.parallel, options.compute, [&](Ranks& ranks) { attend_on_ranks(options, ranks); });
+    return 0;
+  }
   if (!options.in.empty() && ending(options.in) != ".safetensors") throw UsageError("--in must be a .safetensors file");
   const Inputs inputs = read_inputs(options);
   Outputs outputs;
@@ -213,10 +213,11 @@ int run(const AllOptions& options) {
 }
 
 std::function<int()> declare(CLI::App& app) {
-  auto options = std::make_shared<AllOptions>();
+  auto options = std::make_shared<AllAttendOptions>();
   add_attend_options(app, *options);
   add_modifier_options(app, options->modifiers);
   add_capture_options(app, options->capture);
+  add_attend_parallel_options(app, *options);
   return [options] { return run(*options); };
 }
 

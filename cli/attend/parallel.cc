@@ -1,0 +1,247 @@
+#include "attend/parallel.h"
+
+#include <numeric>
+#include <optional>
+
+#include "core/escape.h"
+#include "qkv/io/safetensors.h"
+#include "ranks/methods.h"
+#include "ranks/shared_file.h"
+#include "support/files.h"
+#include "support/option_group.h"
+
+namespace qkv::cli {
+namespace {
+
+/// A tensor [B, H, T, D] of which a rank has some rows: each piece of bytes, by its place in the whole tensor and in the share.
+struct Cut {
+  Index batch, heads, length, width;
+  const std::vector<dist::Rows>& rows;
+  std::size_t element_bytes;
+
+  Index local_length() const {
+    return std::accumulate(rows.begin(), rows.end(), Index{0},
+                           [](Index sum, const dist::Rows& some) { return sum + some.count(); });
+  }
+  /// body(byte in the whole, byte in the share, number of bytes)
+  template <class Body>
+  void each(const Body& body) const {
+    const auto row_bytes = static_cast<std::uint64_t>(width) * element_bytes;
+    std::uint64_t share = 0;
+    for (Index head = 0; head < batch * heads; ++head) {
+      for (const dist::Rows& some : rows) {
+        const auto bytes = static_cast<std::uint64_t>(some.count()) * row_bytes;
+        body(static_cast<std::uint64_t>(head * length + some.begin) * row_bytes, share, bytes);
+        share += bytes;
+      }
+    }
+  }
+};
+
+/// The file's tensors, and the rows of them that this rank has.
+struct Reader {
+  const AllAttendOptions& options;
+  io::SafetensorsParts parts;
+
+  std::string place(const std::string& name) const { return "--in " + escaped(options.in) + ", " + name; }
+
+  const io::TensorPlace& tensor(const std::string& name) const {
+    const io::TensorPlace* const found = parts.find(name);
+    if (found == nullptr)
+      throw UsageError("--in " + escaped(options.in) + ": a tensor named " + name + " must be there (and q, k, v in all)");
+    if (found->sizes.size() != 4)
+      throw UsageError(place(name) + ": must have four axes [B, H, T, D]: got " + std::to_string(found->sizes.size()));
+    return *found;
+  }
+
+  std::optional<AnyTensor> whole(const std::string& name) const {
+    const io::TensorPlace* const found = parts.find(name);
+    if (found == nullptr) return {};
+    AnyTensor all;
+    all.dtype = found->dtype;
+    all.sizes = found->sizes;
+    all.bytes.resize(found->bytes());
+    parts.read(*found, 0, all.bytes);
+    return all;
+  }
+
+  /// This rank's rows, in type T.
+  template <class T>
+  Tensor<T> rows(const std::string& name, const std::vector<dist::Rows>& rows) const {
+    const io::TensorPlace& from = tensor(name);
+    const bool is_float =
+        from.dtype == DType::kF32 || from.dtype == DType::kF64 || from.dtype == DType::kF16 || from.dtype == DType::kBF16;
+    if (!is_float) throw UsageError(place(name) + ": must hold floats: got " + std::string(dtype_name(from.dtype)));
+    const Cut cut{from.sizes[0], from.sizes[1], from.sizes[2], from.sizes[3], rows, dtype_bytes(from.dtype)};
+    AnyTensor share;
+    share.dtype = from.dtype;
+    share.sizes = {cut.batch, cut.heads, cut.local_length(), cut.width};
+    share.bytes.resize(static_cast<std::size_t>(cut.batch * cut.heads * cut.local_length() * cut.width) * cut.element_bytes);
+    cut.each([&](std::uint64_t at, std::uint64_t to, std::uint64_t bytes) {
+      parts.read(from, at, std::span(share.bytes).subspan(to, bytes));
+    });
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return to_f32(share);
+    } else {
+      return to_f64(share);
+    }
+  }
+};
+
+/// What is written: its bytes here, how they are cut, or whole on the first rank.
+struct Result {
+  std::string name;
+  std::vector<Index> sizes;  ///< of the whole
+  std::span<const std::byte> bytes;
+  const std::vector<dist::Rows>* rows = nullptr;  ///< none: the first rank has it all
+};
+
+void write_results(const AllAttendOptions& options, const Ranks& ranks, DType dtype, const std::vector<Result>& results) {
+  std::vector<io::TensorPlace> places;
+  for (const Result& one : results) places.push_back({one.name, dtype, one.sizes, 0});
+  const io::SafetensorsPlan plan = io::plan_safetensors(std::move(places));
+  SharedFile file(ranks, options.out, plan.bytes);
+  if (ranks.first()) file.write(0, plan.head);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Result& one = results[i];
+    const std::uint64_t at = plan.tensors[i].at;
+    if (one.rows == nullptr) {
+      if (ranks.first()) file.write(at, one.bytes);
+      continue;
+    }
+    const Cut cut{one.sizes[0], one.sizes[1],      one.sizes[2], one.sizes.size() == 4 ? one.sizes[3] : 1,
+                  *one.rows,    dtype_bytes(dtype)};
+    cut.each([&](std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+      file.write(at + to, one.bytes.subspan(from, bytes));
+    });
+  }
+  file.commit();
+}
+
+template <class T>
+void attend(const AllAttendOptions& options, const Ranks& ranks, const Reader& reader) {
+  const std::vector<Index> q_sizes = reader.tensor("q").sizes, k_sizes = reader.tensor("k").sizes,
+                           v_sizes = reader.tensor("v").sizes;
+  Context context(ranks.context());
+  dist::ContextParallel parallel(
+      ranks.transport(),
+      {.layout = parse_layout(options.layout, !options.causal.empty()), .method = parse_method(options.parallel.method)},
+      context);
+  const std::vector<dist::Rows> queries = parallel.rows(q_sizes[2]), keys = parallel.rows(k_sizes[2]);
+  const Tensor<T> q = reader.rows<T>("q", queries), k = reader.rows<T>("k", keys), v = reader.rows<T>("v", keys);
+
+  // What is not cut: every rank has it whole.
+  std::optional<Tensor<std::uint8_t>> keep, drop;
+  std::optional<Tensor<T>> bias;
+  Mask mask = structural_mask(options, q_sizes[2], k_sizes[2]);
+  const auto any_keep = reader.whole("keep"), any_drop = reader.whole("drop"), any_bias = reader.whole("bias");
+  if (any_keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*any_keep)), options.mask_axes, true);
+  if (any_drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*any_drop)), options.mask_axes, false);
+  AttentionOptions attention = attention_options(options, std::move(mask));
+  if (any_bias) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      bias = to_f32(*any_bias);
+    } else {
+      bias = to_f64(*any_bias);
+    }
+    attention.bias = *bias;
+  }
+  Modifiers<T> modifiers(options.modifiers, reader.whole("sinks"), q_sizes[1], attention);
+
+  Tensor<T> out({q.size(0), q.size(1), q.size(2), v.size(3)}), lse({q.size(0), q.size(1), q.size(2)});
+  parallel.forward(q, k, v, out, lse, attention);
+
+  std::vector<Result> results;
+  const auto bytes_of = [](const Tensor<T>& tensor) { return std::as_bytes(tensor.span()); };
+  Tensor<T> dq, dk, dv, dbias;
+  if (reader.parts.find("dout") != nullptr) {
+    const Tensor<T> dout = reader.rows<T>("dout", queries);
+    dq = Tensor<T>(q.sizes());
+    dk = Tensor<T>(k.sizes());
+    dv = Tensor<T>(v.sizes());
+    AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
+    if (bias) {
+      dbias = Tensor<T>(bias->sizes());
+      gradients.dbias = dbias;
+    }
+    modifiers.want_gradients(attention, gradients);
+    parallel.backward(q, k, v, out, lse, dout, gradients, attention);
+    results.push_back({"dq", q_sizes, bytes_of(dq), &queries});
+    results.push_back({"dk", k_sizes, bytes_of(dk), &keys});
+    results.push_back({"dv", v_sizes, bytes_of(dv), &keys});
+    if (bias) results.push_back({"dbias", dbias.sizes(), bytes_of(dbias)});
+    if (modifiers.dsinks.data() != nullptr) results.push_back({"dsinks", modifiers.dsinks.sizes(), bytes_of(modifiers.dsinks)});
+    if (modifiers.dposition.data() != nullptr)
+      results.push_back({"dposition", modifiers.dposition.sizes(), bytes_of(modifiers.dposition)});
+  }
+  results.push_back({"out", {q_sizes[0], q_sizes[1], q_sizes[2], v_sizes[3]}, bytes_of(out), &queries});
+  results.push_back({"lse", {q_sizes[0], q_sizes[1], q_sizes[2]}, bytes_of(lse), &queries});
+  write_results(options, ranks, sizeof(T) == sizeof(float) ? DType::kF32 : DType::kF64, results);
+}
+
+/// What only one machine does, by name.
+void refuse_uncut(const AllAttendOptions& options) {
+  if (options.in.empty() || ending(options.in) != ".safetensors" || ending(options.out) != ".safetensors")
+    throw UsageError("--parallel needs one file for all tensors in and one out: --in FILE.safetensors --out FILE.safetensors");
+  const auto refuse = [](const std::string& option, const std::string& path) {
+    if (!path.empty()) throw UsageError(option + " is not read or written by ranks: leave it out, or put the tensor into --in");
+  };
+  refuse("--q", options.q);
+  refuse("--k", options.k);
+  refuse("--v", options.v);
+  refuse("--dout", options.dout);
+  refuse("--bias", options.bias);
+  refuse("--keep", options.keep);
+  refuse("--drop", options.drop);
+  refuse("--sinks", options.modifiers.sinks);
+  refuse("--lse", options.lse);
+  refuse("--dq", options.dq);
+  refuse("--dk", options.dk);
+  refuse("--dv", options.dv);
+  refuse("--dbias", options.dbias);
+  refuse("--dsinks", options.modifiers.dsinks);
+  refuse("--dposition", options.modifiers.dposition);
+  if (options.wants_weights || options.wants_applied)
+    throw UsageError("--weights and --applied are for one machine: leave out --parallel");
+  if (options.capture.any())
+    throw UsageError("captures are for one machine: leave out --parallel, or --stats, --map-out and --seen");
+}
+
+}  // namespace
+
+void add_attend_parallel_options(CLI::App& app, AllAttendOptions& options) {
+  add_parallel_options(app, options.parallel, kSequenceMethods);
+  const OptionGroup group(app, "Several ranks (mpirun -n N qkv ...)");
+  group
+      .value("--layout", options.layout, "NAME",
+             "Rows of a rank: contiguous, or zig-zag, which balances causal masks (its default)")
+      ->needs(app.get_option("--parallel"));
+}
+
+void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
+  refuse_uncut(options);
+  Outputs outputs;
+  outputs.expect("--out", options.out, {".safetensors"});
+  parse_method(options.parallel.method);
+  parse_layout(options.layout, false);
+  const Reader reader{options, about_file("--in", options.in, [&] { return io::SafetensorsParts(options.in); })};
+  std::string tensors;
+  for (const io::TensorPlace& tensor : reader.parts.tensors()) {
+    tensors += " " + escaped(tensor.name) + " " + std::string(dtype_name(tensor.dtype));
+    for (const Index size : tensor.sizes) tensors += " " + std::to_string(size);
+  }
+  ranks.agree({{"tensors in --in", tensors}, {"--out", options.out}});
+  const DType dtype = reader.tensor("q").dtype;
+  if (dtype != DType::kF32 && dtype != DType::kF64)
+    throw UsageError(reader.place("q") + ": must be f32 or f64, which the outputs then are: got " +
+                     std::string(dtype_name(dtype)));
+  about<ShapeError>("--in " + escaped(options.in), [&] {
+    if (dtype == DType::kF32) {
+      attend<float>(options, ranks, reader);
+    } else {
+      attend<double>(options, ranks, reader);
+    }
+  });
+}
+
+}  // namespace qkv::cli
