@@ -164,10 +164,10 @@ struct AttentionGradients {
   View<Accumulator<T>, 4> dbias{};           ///< in the (broadcast) shape of the bias: summed over the axes that repeat
   View<Accumulator<T>, 1> dsinks{};          ///< [H], needs sinks: -sum_bi exp(sink[h] - lse[b,h,i]) * delta[b,h,i]
   View<Accumulator<T>, 2> dposition_bias{};  ///< [rows, H]: gradient of the table, or of ALiBi's slopes [1, H]
-  View<const Accumulator<T>, 3> dlse{};      ///< input, optional: gradient arriving at lse [B, H, Tq]
-  bool accumulate = false;
   /// dk and dv before they are rounded, for shares that are summed elsewhere; in place of dk and dv, never beside them.
   View<Accumulator<T>, 4> dk_sums{}, dv_sums{};
+  View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
+  bool accumulate = false;
 };
 
 /// Gradients of sum(out * dout) (+ sum(lse * dlse)), from the inputs and results of forward. Needs lse. Where k and v hold only

@@ -15,6 +15,7 @@
 //       1 1 1 1              1 0 1 1                                  0 1 1 1               0 0 1 1
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -159,5 +160,11 @@ class QKV_API Mask {
 /// Writes the mask out: 1 where (b, h, i, j) is kept, otherwise 0. keep [B, H, Tq, Tk]. Throws what a call of these sizes would
 /// throw.
 QKV_API void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep);
+
+/// Whether any query of [q_begin, q_end) might attend any key of [k_begin, k_end), in any sequence and head; sizes are [B, H, Tq,
+/// Tk]. False is a promise, true is none: dense masks and callbacks are not read. What must be there for these queries, be it
+/// tiles of memory or rows that lie on other machines. Throws ShapeError or OptionError where the mask does not fit the sizes.
+QKV_API bool mask_may_keep(const Mask& mask, const std::array<Index, 4>& sizes, Index q_begin, Index q_end, Index k_begin,
+                           Index k_end);
 
 }  // namespace qkv::inline v0

@@ -19,6 +19,7 @@ struct ParallelCall {
   const AttentionOptions& options;
   View<const T, 4> q, k, v;  // local
   Sequence queries, keys;
+  std::vector<std::vector<Rows>> needed = {};  // by rank: the keys that its queries may attend
 
   std::size_t rank() const { return static_cast<std::size_t>(transport.rank()); }
 
@@ -36,9 +37,11 @@ struct ParallelCall {
         function, "place must be left alone: it follows from the ranks' rows");
     check<UnsupportedError>(options.capture.what == nullptr, function,
                             "captures are not supported: capture on one machine, by attention_forward");
-    check<UnsupportedError>(cut.method != Method::kUlysses || k.size(1) % transport.size() == 0, function,
-                            "Ulysses gives each of ", transport.size(), " ranks the same number of key/value heads: got ",
-                            k.size(1), "; take Method::kAllGather, or a number of ranks that divides them");
+    check<UnsupportedError>(
+        cut.method != Method::kUlysses || k.size(1) % transport.size() == 0, function,
+        "Ulysses gives each rank the same number of key/value heads: take Method::kAllGather, or a number of ranks that "
+        "divides them: got ",
+        k.size(1), " heads, ", transport.size(), " ranks");
   }
   void check_beside_q(const char* name, const std::array<Index, 4>& sizes, Index width) const {
     const std::array<Index, 4> wanted{q.size(0), q.size(1), q.size(2), width};
@@ -68,11 +71,10 @@ struct ParallelCall {
     share_lengths();
   }
 
-  /// The options of this rank's rows [begin, ..) of all queries.
-  AttentionOptions options_at(const Rows& rows) const {
+  /// The options of some of this rank's rows of all queries, and of heads from first_head on.
+  AttentionOptions options_at(const Rows& rows, Index first_head) const {
     AttentionOptions placed = options;
-    placed.place.first_query = rows.begin;
-    placed.place.queries = queries.length;
+    placed.place = {rows.begin, queries.length, first_head, q.size(1)};
     return placed;
   }
   /// The options of this rank's heads.
@@ -95,6 +97,26 @@ struct ParallelCall {
     exchange.wait();
     queries = sequence_of("q", exchange.in, 0);
     keys = sequence_of("k", exchange.in, 1);
+    for (const std::vector<Rows>& rows : queries.of_rank) needed.push_back(keys_of(rows));
+  }
+  /// By the mask's verdicts on blocks of keys. The two fills of empty rows read every value.
+  std::vector<Rows> keys_of(const std::vector<Rows>& rows) const {
+    constexpr Index block = 128;
+    if (options.mask.keeps_everything() || options.empty_row != EmptyRow::kZero) return keys.all();
+    const std::array<Index, 4> sizes{q.size(0), q.size(1), queries.length, keys.length};
+    std::vector<Rows> live;
+    for (Index begin = 0; begin < keys.length; begin += block) {
+      const Index end = std::min(begin + block, keys.length);
+      bool any = false;
+      for (const Rows& some : rows) any = any || mask_may_keep(options.mask, sizes, some.begin, some.end, begin, end);
+      if (!any) continue;
+      if (!live.empty() && live.back().end == begin) {
+        live.back().end = end;
+      } else {
+        live.push_back({begin, end});
+      }
+    }
+    return live;
   }
   Sequence sequence_of(const char* name, const std::vector<std::vector<Index>>& lengths, std::size_t which) const {
     Sequence whole;

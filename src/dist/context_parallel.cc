@@ -1,8 +1,11 @@
 // The methods: what is sent, and what each rank computes. Not: the messages (exchange.h), checks (call.h).
 #include "qkv/dist/context_parallel.h"
 
+#include <optional>
+
 #include "dist/call.h"
 #include "dist/shared_gradients.h"
+#include "dist/under_way.h"
 
 namespace qkv::inline v0::dist {
 namespace {
@@ -32,14 +35,64 @@ auto rounded(bool accumulate) {
   };
 }
 
+/// Keys and values of heads [begin, end) of k, on their way to this rank.
+template <class T>
+struct KeysUnderWay {
+  GatherRows<T> k, v;
+  KeysUnderWay(const ParallelCall<T>& call, Index begin, Index end)
+      : k(call.transport, call.k.sliced(1, begin, end), call.keys, call.needed),
+        v(call.transport, call.v.sliced(1, begin, end), call.keys, call.needed) {}
+  bool poll() { return static_cast<int>(k.poll()) + static_cast<int>(v.poll()) == 2; }
+};
+
+/// Key/value heads that are computed together: one, so that the next one travels meanwhile and two are held at most. All where
+/// nothing travels, and where gradients of biases are wanted, whose size a step costs.
+template <class T>
+Index heads_of_step(const ParallelCall<T>& call, bool at_once) {
+  return at_once || call.transport.size() == 1 ? call.k.size(1) : 1;
+}
+
+/// body(first key/value head, k, v) for each step, while those of the next one travel, and what `also` polls; then after(head),
+/// which may use the transport.
+template <class T, class Also, class Body, class After>
+void each_step_of_heads(const ParallelCall<T>& call, Index step, const Also& also, const Body& body, const After& after) {
+  const Index heads = call.k.size(1);
+  std::optional<KeysUnderWay<T>> next(std::in_place, call, 0, step);
+  for (Index g = 0; g < heads; g += step) {
+    const Tensor<T> k = next->k.wait(), v = next->v.wait();
+    next.reset();
+    if (g + step < heads) next.emplace(call, g + step, g + 2 * step);
+    if (call.transport.size() == 1) {
+      body(g, k, v);
+    } else {
+      UnderWay others([&] { return static_cast<int>(!next || next->poll()) + static_cast<int>(also()) == 2; });
+      body(g, k, v);
+      others.finish();
+    }
+    after(g);
+  }
+}
+
+/// Heads of q that read key/value heads [g, g + step).
+template <class E, int kRank>
+View<E, kRank> query_heads(const View<E, kRank>& x, Index g, Index step, Index group) {
+  return x.is_null() ? x : x.sliced(1, g * group, (g + step) * group);
+}
+
 template <class T>
 void forward_by_rows(const ParallelCall<T>& call, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse) {
-  GatherRows<T> k(call.transport, call.k, call.keys), v(call.transport, call.v, call.keys);
-  const Tensor<T> all_k = k.wait(), all_v = v.wait();
-  each_piece(call.queries.of_rank[call.rank()], [&](const Rows& rows, Index begin, Index end) {
-    const AttentionOutputs<T> outputs{.out = rows_between(out, begin, end), .lse = rows_between(lse, begin, end)};
-    attention_forward(rows_between(call.q, begin, end), all_k, all_v, outputs, call.options_at(rows), call.context);
-  });
+  const Index step = heads_of_step(call, false), group = call.q.size(1) / call.k.size(1);
+  const auto nothing = [] { return true; };
+  each_step_of_heads(
+      call, step, nothing,
+      [&](Index g, const Tensor<T>& k, const Tensor<T>& v) {
+        each_piece(call.queries.of_rank[call.rank()], [&](const Rows& rows, Index begin, Index end) {
+          const auto mine = [&](const auto& x) { return query_heads(rows_between(x, begin, end), g, step, group); };
+          attention_forward(mine(call.q), k, v, {.out = mine(out), .lse = mine(lse)}, call.options_at(rows, g * group),
+                            call.context);
+        });
+      },
+      [](Index) {});
 }
 
 template <class T>
@@ -63,43 +116,73 @@ struct ForwardResults {
   View<const Accumulator<T>, 3> lse;
 };
 
+/// Shares of dk and dv of some heads, on their way to the ranks that hold the rows.
+template <class T>
+struct SharesUnderWay {
+  using Sum = Accumulator<T>;
+  std::optional<SumToOwners<Sum>> dk, dv;
+  Index first_head, heads;
+
+  SharesUnderWay(const ParallelCall<T>& call, const Tensor<Sum>& k_share, const Tensor<Sum>& v_share, Index g, Index step)
+      : first_head(g), heads(step) {
+    if (k_share.rank() == 4) dk.emplace(call.transport, k_share, call.keys, call.needed);
+    if (v_share.rank() == 4) dv.emplace(call.transport, v_share, call.keys, call.needed);
+  }
+  bool poll() { return static_cast<int>(!dk || dk->poll()) + static_cast<int>(!dv || dv->poll()) == 2; }
+  void finish(const AttentionGradients<T>& gradients) {
+    const auto write = [&](std::optional<SumToOwners<Sum>>& shares, const View<T, 4>& gradient, const View<Sum, 4>& sums) {
+      if (!shares) return;
+      const Tensor<Sum> total = shares->wait();
+      const Sum* numbers = total.data();
+      if (sums.is_null()) {
+        take(numbers, gradient.sliced(1, first_head, first_head + heads), rounded<T>(gradients.accumulate));
+      } else {
+        take(numbers, sums.sliced(1, first_head, first_head + heads), rounded<Sum>(gradients.accumulate));
+      }
+    };
+    write(dk, gradients.dk, gradients.dk_sums);
+    write(dv, gradients.dv, gradients.dv_sums);
+  }
+};
+
 template <class T>
 void backward_by_rows(const ParallelCall<T>& call, const ForwardResults<T>& results, const AttentionGradients<T>& gradients) {
   using Sum = Accumulator<T>;
-  GatherRows<T> k(call.transport, call.k, call.keys), v(call.transport, call.v, call.keys);
-  const Tensor<T> all_k = k.wait(), all_v = v.wait();
   const bool wants_k = !gradients.dk.is_null() || !gradients.dk_sums.is_null(),
              wants_v = !gradients.dv.is_null() || !gradients.dv_sums.is_null();
-  Tensor<Sum> dk(wants_k ? all_k.sizes() : std::vector<Index>{0}), dv(wants_v ? all_v.sizes() : std::vector<Index>{0});
-  RankShares<T> shares(gradients);
-  each_piece(call.queries.of_rank[call.rank()], [&](const Rows& rows, Index begin, Index end) {
-    Tensor<Sum> piece_dk(dk.sizes()), piece_dv(dv.sizes());
-    AttentionGradients<T> wanted;
-    wanted.dq = rows_between(gradients.dq, begin, end);
-    if (wants_k) wanted.dk_sums = piece_dk;
-    if (wants_v) wanted.dv_sums = piece_dv;
-    wanted.dlse = rows_between(gradients.dlse, begin, end);
-    wanted.accumulate = gradients.accumulate;
-    shares.add(wanted, [&](const AttentionGradients<T>& of_piece) {
-      attention_backward(rows_between(call.q, begin, end), all_k, all_v, rows_between(results.out, begin, end),
-                         rows_between(results.lse, begin, end), rows_between(results.dout, begin, end), of_piece,
-                         call.options_at(rows), call.context);
+  RankShares<T> shared(gradients);
+  const Index step = heads_of_step(call, shared.any()), group = call.q.size(1) / call.k.size(1);
+  std::optional<SharesUnderWay<T>> shares;
+  Tensor<Sum> dk, dv;  // this rank's shares of a step
+  const auto poll_shares = [&] { return !shares || shares->poll(); };
+  const auto compute = [&](Index g, const Tensor<T>& k, const Tensor<T>& v) {
+    const auto zeros = [](bool wanted, const Tensor<T>& x) { return wanted ? Tensor<Sum>(x.sizes()) : Tensor<Sum>(); };
+    dk = zeros(wants_k, k), dv = zeros(wants_v, v);
+    bool first = true;
+    each_piece(call.queries.of_rank[call.rank()], [&](const Rows& rows, Index begin, Index end) {
+      Tensor<Sum> more_dk = first ? Tensor<Sum>() : zeros(wants_k, k), more_dv = first ? Tensor<Sum>() : zeros(wants_v, v);
+      const auto mine = [&](const auto& x) { return query_heads(rows_between(x, begin, end), g, step, group); };
+      AttentionGradients<T> wanted;
+      wanted.dq = mine(gradients.dq);
+      if (wants_k) wanted.dk_sums = first ? dk : more_dk;
+      if (wants_v) wanted.dv_sums = first ? dv : more_dv;
+      wanted.dlse = mine(gradients.dlse);
+      wanted.accumulate = gradients.accumulate;
+      shared.add(wanted, [&](const AttentionGradients<T>& of_piece) {
+        attention_backward(mine(call.q), k, v, mine(results.out), mine(results.lse), mine(results.dout), of_piece,
+                           call.options_at(rows, g * group), call.context);
+      });
+      for (Index n = 0; n < more_dk.count(); ++n) dk.data()[n] += more_dk.data()[n];
+      for (Index n = 0; n < more_dv.count(); ++n) dv.data()[n] += more_dv.data()[n];
+      first = false;
     });
-    for (Index n = 0; n < dk.count(); ++n) dk.data()[n] += piece_dk.data()[n];
-    for (Index n = 0; n < dv.count(); ++n) dv.data()[n] += piece_dv.data()[n];
-  });
-  const auto give_back = [&](const Tensor<Sum>& share, const View<T, 4>& gradient, const View<Sum, 4>& sums) {
-    const Tensor<Sum> total = sum_to_owners(call.transport, share, call.keys);
-    const Sum* numbers = total.data();
-    if (sums.is_null()) {
-      take(numbers, gradient, rounded<T>(gradients.accumulate));
-    } else {
-      take(numbers, sums, rounded<Sum>(gradients.accumulate));
-    }
   };
-  if (wants_k) give_back(dk, gradients.dk, gradients.dk_sums);
-  if (wants_v) give_back(dv, gradients.dv, gradients.dv_sums);
-  shares.finish(call.transport);
+  each_step_of_heads(call, step, poll_shares, compute, [&](Index g) {
+    if (shares) shares->finish(gradients);
+    shares.emplace(call, dk, dv, g, step);
+  });
+  if (shares) shares->finish(gradients);
+  shared.finish(call.transport);
 }
 
 template <class T>

@@ -15,6 +15,7 @@ struct Sequence {
   std::vector<std::vector<Rows>> of_rank;
   Index length = 0;
 
+  std::vector<Rows> all() const { return {{0, length}}; }
   Index count(std::size_t rank) const {
     Index n = 0;
     for (const Rows& rows : of_rank[rank]) n += rows.count();
@@ -39,18 +40,34 @@ View<E, 4> with_width(const View<E, 3>& x) {
   return {x.data(), {x.size(0), x.size(1), x.size(2), 1}, {x.stride(0), x.stride(1), x.stride(2), 1}};
 }
 
-/// body(rows of x) for each piece of a rank: of a local tensor, and of a whole one.
+/// body(rows of x) for each piece that is in both lists: x is a local tensor of `rows`, or a whole one.
 template <class E, class Body>
-void each_local_piece(const View<E, 4>& x, const std::vector<Rows>& rows, const Body& body) {
+void each_local_piece(const View<E, 4>& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted, const Body& body) {
   Index begin = 0;
-  for (const Rows& some : rows) {
-    body(x.sliced(2, begin, begin + some.count()));
-    begin += some.count();
+  for (const Rows& mine : rows) {
+    for (const Rows& some : wanted) {
+      const Index from = std::max(mine.begin, some.begin), to = std::min(mine.end, some.end);
+      if (from < to) body(x.sliced(2, begin + from - mine.begin, begin + to - mine.begin));
+    }
+    begin += mine.count();
   }
 }
 template <class E, class Body>
-void each_whole_piece(const View<E, 4>& x, const std::vector<Rows>& rows, const Body& body) {
-  for (const Rows& some : rows) body(x.sliced(2, some.begin, some.end));
+void each_whole_piece(const View<E, 4>& x, const std::vector<Rows>& rows, const std::vector<Rows>& wanted, const Body& body) {
+  for (const Rows& mine : rows) {
+    for (const Rows& some : wanted) {
+      const Index from = std::max(mine.begin, some.begin), to = std::min(mine.end, some.end);
+      if (from < to) body(x.sliced(2, from, to));
+    }
+  }
+}
+/// How many rows are in both.
+inline Index count_both(const std::vector<Rows>& rows, const std::vector<Rows>& wanted) {
+  Index n = 0;
+  for (const Rows& mine : rows) {
+    for (const Rows& some : wanted) n += std::max<Index>(0, std::min(mine.end, some.end) - std::max(mine.begin, some.begin));
+  }
+  return n;
 }
 
 /// Appends the numbers of x to a message, and writes a message's numbers to x: set(number of x, number of the message).
@@ -81,6 +98,13 @@ class Exchange {
       : out(static_cast<std::size_t>(transport.size())), in(out.size()), transport_(transport) {}
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
+  /// What was started ends before its bytes go away, also where this rank's work has thrown.
+  ~Exchange() {
+    try {
+      wait();
+    } catch (const Error&) {  // the transport has failed, and touches no bytes any more
+    }
+  }
 
   void start() {
     const auto me = static_cast<std::size_t>(transport_.rank()), ranks = out.size();
@@ -94,7 +118,15 @@ class Exchange {
     }
     std::ranges::copy(out[me], in[me].begin());
   }
-  void wait() { dist::wait(transport_, tickets_); }
+  void wait() {
+    dist::wait(transport_, tickets_);
+    tickets_.clear();
+  }
+  /// Moves messages on; whether all are done.
+  bool poll() {
+    std::erase_if(tickets_, [&](const Ticket ticket) { return transport_.poll(ticket); });
+    return tickets_.empty();
+  }
 
   std::vector<std::span<const E>> out;  // by rank
   std::vector<std::vector<E>> in;
@@ -104,25 +136,34 @@ class Exchange {
   std::vector<Ticket> tickets_;
 };
 
-/// All rows of a tensor [B, H, local T, width] on every rank: [B, H, T, width].
+/// Rows of a tensor [B, H, local T, width] on the ranks that need them: [B, H, T, width], zeros in rows that are not needed.
+/// needed[r]: the rows that rank r needs, in ascending order.
 template <class T>
 class GatherRows {
  public:
-  GatherRows(Transport& transport, const View<const T, 4>& local, const Sequence& rows)
-      : rows_(rows), whole_({local.size(0), local.size(1), rows.length, local.size(3)}), exchange_(transport) {
-    each_local_piece(local, rows.of_rank[static_cast<std::size_t>(transport.rank())],
-                     [&](const View<const T, 4>& piece) { append(message_, piece); });
+  GatherRows(Transport& transport, const View<const T, 4>& local, const Sequence& rows,
+             const std::vector<std::vector<Rows>>& needed)
+      : rows_(rows),
+        mine_(needed[static_cast<std::size_t>(transport.rank())]),
+        whole_({local.size(0), local.size(1), rows.length, local.size(3)}),
+        messages_(static_cast<std::size_t>(transport.size())),
+        exchange_(transport) {
+    const auto me = static_cast<std::size_t>(transport.rank());
     for (std::size_t rank = 0; rank < exchange_.out.size(); ++rank) {
-      exchange_.out[rank] = message_;
-      exchange_.in[rank].resize(static_cast<std::size_t>(local.size(0) * local.size(1) * rows.count(rank) * local.size(3)));
+      each_local_piece(local, rows.of_rank[me], needed[rank],
+                       [&](const View<const T, 4>& piece) { append(messages_[rank], piece); });
+      exchange_.out[rank] = messages_[rank];
+      const Index count = count_both(rows.of_rank[rank], mine_);
+      exchange_.in[rank].resize(static_cast<std::size_t>(local.size(0) * local.size(1) * count * local.size(3)));
     }
     exchange_.start();
   }
+  bool poll() { return exchange_.poll(); }
   Tensor<T> wait() {
     exchange_.wait();
     for (std::size_t rank = 0; rank < exchange_.in.size(); ++rank) {
       const T* message = exchange_.in[rank].data();
-      each_whole_piece(View<T, 4>(whole_), rows_.of_rank[rank], [&](const View<T, 4>& piece) { take(message, piece); });
+      each_whole_piece(View<T, 4>(whole_), rows_.of_rank[rank], mine_, [&](const View<T, 4>& piece) { take(message, piece); });
       exchange_.in[rank] = {};
     }
     return std::move(whole_);
@@ -130,9 +171,10 @@ class GatherRows {
 
  private:
   const Sequence& rows_;
+  const std::vector<Rows>& mine_;
   Tensor<T> whole_;
-  std::vector<T> message_;
-  Exchange<T> exchange_;
+  std::vector<std::vector<T>> messages_;
+  Exchange<T> exchange_;  // last: it reads the messages
 };
 
 /// The heads of rank r of a tensor: heads / ranks of them.
@@ -148,13 +190,13 @@ class RowsForHeads {
  public:
   /// A null view gives a tensor without data.
   RowsForHeads(Transport& transport, const View<const T, 4>& local, const Sequence& rows)
-      : rows_(rows), exchange_(transport), messages_(exchange_.out.size()) {
+      : rows_(rows), messages_(static_cast<std::size_t>(transport.size())), exchange_(transport) {
     if (local.is_null()) return;
     const std::size_t ranks = exchange_.out.size(), me = static_cast<std::size_t>(transport.rank());
     const Index heads = local.size(1) / static_cast<Index>(ranks);
     whole_ = Tensor<T>({local.size(0), heads, rows.length, local.size(3)});
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me],
+      each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me], rows.all(),
                        [&](const View<const T, 4>& piece) { append(messages_[rank], piece); });
       exchange_.out[rank] = messages_[rank];
       exchange_.in[rank].resize(static_cast<std::size_t>(local.size(0) * heads * rows.count(rank) * local.size(3)));
@@ -165,7 +207,8 @@ class RowsForHeads {
     exchange_.wait();
     for (std::size_t rank = 0; rank < exchange_.in.size() && whole_.rank() != 0; ++rank) {
       const T* message = exchange_.in[rank].data();
-      each_whole_piece(View<T, 4>(whole_), rows_.of_rank[rank], [&](const View<T, 4>& piece) { take(message, piece); });
+      each_whole_piece(View<T, 4>(whole_), rows_.of_rank[rank], rows_.all(),
+                       [&](const View<T, 4>& piece) { take(message, piece); });
       exchange_.in[rank] = {};
     }
     return std::move(whole_);
@@ -174,8 +217,8 @@ class RowsForHeads {
  private:
   const Sequence& rows_;
   Tensor<T> whole_;
-  Exchange<T> exchange_;
   std::vector<std::vector<T>> messages_;
+  Exchange<T> exchange_;  // last: it reads the messages
 };
 
 /// The way back: a tensor [B, H / P, T, width] of this rank's heads is written to `local` [B, H, local T, width], all heads, by
@@ -183,11 +226,12 @@ class RowsForHeads {
 template <class T, class E, class Set>
 void heads_for_rows(Transport& transport, const View<const T, 4>& whole, const View<E, 4>& local, const Sequence& rows,
                     const Set& set) {
-  Exchange<T> exchange(transport);
-  const std::size_t ranks = exchange.out.size(), me = static_cast<std::size_t>(transport.rank());
+  const auto ranks = static_cast<std::size_t>(transport.size()), me = static_cast<std::size_t>(transport.rank());
   std::vector<std::vector<T>> messages(ranks);
+  Exchange<T> exchange(transport);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    each_whole_piece(whole, rows.of_rank[rank], [&](const View<const T, 4>& piece) { append(messages[rank], piece); });
+    each_whole_piece(whole, rows.of_rank[rank], rows.all(),
+                     [&](const View<const T, 4>& piece) { append(messages[rank], piece); });
     exchange.out[rank] = messages[rank];
     exchange.in[rank].resize(static_cast<std::size_t>(whole.size(0) * whole.size(1) * rows.count(me) * whole.size(3)));
   }
@@ -195,33 +239,51 @@ void heads_for_rows(Transport& transport, const View<const T, 4>& whole, const V
   exchange.wait();
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const T* message = exchange.in[rank].data();
-    each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me],
+    each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me], rows.all(),
                      [&](const View<E, 4>& piece) { take(message, piece, set); });
   }
 }
 
-/// Shares of a sum go to the ranks that hold its rows: whole [B, H, T, width] of every rank, added in order of ranks. Returns the
-/// sums of this rank's rows, [B, H, local T, width].
+/// Shares of a sum go to the ranks that hold its rows: whole [B, H, T, width] of every rank, added in order of ranks. A rank has
+/// shares of the rows that it needs, as above.
 template <class Sum>
-Tensor<Sum> sum_to_owners(Transport& transport, const Tensor<Sum>& whole, const Sequence& rows) {
-  const View<const Sum, 4> all = whole;
-  Exchange<Sum> exchange(transport);
-  const std::size_t ranks = exchange.out.size(), me = static_cast<std::size_t>(transport.rank());
-  std::vector<std::vector<Sum>> messages(ranks);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    each_whole_piece(all, rows.of_rank[rank], [&](const View<const Sum, 4>& piece) { append(messages[rank], piece); });
-    exchange.out[rank] = messages[rank];
-    exchange.in[rank].resize(static_cast<std::size_t>(all.size(0) * all.size(1) * rows.count(me) * all.size(3)));
+class SumToOwners {
+ public:
+  SumToOwners(Transport& transport, const View<const Sum, 4>& whole, const Sequence& rows,
+              const std::vector<std::vector<Rows>>& needed)
+      : rows_(rows.of_rank[static_cast<std::size_t>(transport.rank())]),
+        needed_(needed),
+        sums_({whole.size(0), whole.size(1), rows.count(static_cast<std::size_t>(transport.rank())), whole.size(3)}),
+        messages_(static_cast<std::size_t>(transport.size())),
+        exchange_(transport) {
+    const std::vector<Rows>& mine = needed[static_cast<std::size_t>(transport.rank())];
+    for (std::size_t rank = 0; rank < messages_.size(); ++rank) {
+      each_whole_piece(whole, rows.of_rank[rank], mine,
+                       [&](const View<const Sum, 4>& piece) { append(messages_[rank], piece); });
+      exchange_.out[rank] = messages_[rank];
+      const Index count = count_both(rows_, needed[rank]);
+      exchange_.in[rank].resize(static_cast<std::size_t>(whole.size(0) * whole.size(1) * count * whole.size(3)));
+    }
+    exchange_.start();
   }
-  exchange.start();
-  exchange.wait();
-  Tensor<Sum> sums({all.size(0), all.size(1), rows.count(me), all.size(3)});
-  for (const std::vector<Sum>& from : exchange.in) {
-    const Sum* message = from.data();
-    each_local_piece(View<Sum, 4>(sums), rows.of_rank[me],
-                     [&](const View<Sum, 4>& piece) { take(message, piece, [](Sum& sum, Sum share) { sum += share; }); });
+  bool poll() { return exchange_.poll(); }
+  /// The sums of this rank's rows, [B, H, local T, width].
+  Tensor<Sum> wait() {
+    exchange_.wait();
+    for (std::size_t rank = 0; rank < messages_.size(); ++rank) {
+      const Sum* message = exchange_.in[rank].data();
+      each_local_piece(View<Sum, 4>(sums_), rows_, needed_[rank],
+                       [&](const View<Sum, 4>& piece) { take(message, piece, [](Sum& sum, Sum share) { sum += share; }); });
+    }
+    return std::move(sums_);
   }
-  return sums;
-}
+
+ private:
+  const std::vector<Rows>& rows_;
+  const std::vector<std::vector<Rows>>& needed_;
+  Tensor<Sum> sums_;
+  std::vector<std::vector<Sum>> messages_;
+  Exchange<Sum> exchange_;  // last: it reads the messages
+};
 
 }  // namespace qkv::inline v0::dist

@@ -20,6 +20,8 @@ class RankShares {
     position_ = sum_of(wanted.dposition_bias);
   }
 
+  bool any() const { return bias_.count() + sinks_.count() + position_.count() > 0; }
+
   /// compute(gradients with these outputs) adds a piece's shares.
   template <class Compute>
   void add(AttentionGradients<T> gradients, const Compute& compute) {

@@ -219,6 +219,28 @@ TYPED_TEST(PlacedPart, HeadsHaveTheBitsOfTheWhole) {
   EXPECT_GT(compared, 10);
 }
 
+TEST(PlacedPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {
+  int promises = 0;
+  for (const AttentionCase& each : pairwise_cases()) {
+    if (each.bias != BiasKind::kNone && each.bias != BiasKind::kHeads) continue;
+    SCOPED_TRACE(each.name());
+    const Problem<float> problem(each);
+    for (Index i = 0; i < each.q_len; i += 40) {
+      for (Index j = 0; j < each.kv_len; j += 30) {
+        const Index i_end = std::min(i + 40, each.q_len), j_end = std::min(j + 30, each.kv_len);
+        if (mask_may_keep(problem.options.mask, {each.batch, each.num_heads, each.q_len, each.kv_len}, i, i_end, j, j_end))
+          continue;
+        ++promises;
+        for (Index b = 0; b < each.batch; ++b)
+          for (Index h = 0; h < each.num_heads; ++h)
+            for (Index row = i; row < i_end; ++row)
+              for (Index key = j; key < j_end; ++key) ASSERT_FALSE(problem.kept(b, h, row, key));
+      }
+    }
+  }
+  EXPECT_GT(promises, 100);
+}
+
 TEST(PlacedPart, WhatDoesNotFitIsRefusedByName) {
   Tensor<float> q({1, 2, 40, 8}), k({1, 1, 40, 8}), out(q.sizes());
   const auto call = [&](const Placement& place, CaptureRequest capture = {}) {

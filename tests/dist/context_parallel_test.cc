@@ -5,10 +5,8 @@
 
 #include <mutex>
 
-#include "qkv/dist/agree.h"
 #include "qkv/dist/in_process.h"
 #include "support/checks/expect.h"
-#include "support/errors.h"
 #include "support/isas.h"
 
 namespace qkv::test {
@@ -325,62 +323,6 @@ TEST(CutSequence, AccumulateAdds) {
       }
     });
   }
-}
-
-TEST(CutSequence, ADifferenceIsTheSameErrorOnEveryRank) {
-  Tensor<float> q({1, 2, 32, 8}), narrow_q({1, 2, 32, 4}), out({1, 2, 32, 8});
-  const auto error_of = [&](const auto& call) {
-    std::vector<std::string> texts(3);
-    dist::run_in_process(3, [&](Transport& transport) {
-      Context context({.threads = 1, .executor = nullptr});
-      Tensor<float> own_out({1, 2, 32, 8});
-      texts[static_cast<std::size_t>(transport.rank())] =
-          text_of<Error>([&] { call(transport, context, own_out, transport.rank() == 1); });
-    });
-    EXPECT_EQ(texts[0], texts[1]);
-    EXPECT_EQ(texts[0], texts[2]);
-    return texts[0];
-  };
-  const auto forward = [&](Transport& transport, Context& context, Tensor<float>& to, ContextParallelOptions cut,
-                           const AttentionOptions& options, const Tensor<float>& x) {
-    ContextParallel(transport, cut, context).forward(x, x, q, to, {}, options);
-  };
-  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {}, {.softcap = other ? 5.0 : 0.0}, q);
-               }),
-               {"softcap", "rank 0 has 0", "rank 1 has 5"});
-  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {}, {.mask = other ? Mask::causal() : Mask()}, q);
-               }),
-               {"mask", "everything", "causal"});
-  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {}, {}, other ? narrow_q : q);
-               }),
-               {"the same q", "f32 [1, 2, T, 8]", "f32 [1, 2, T, 4]"});
-  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 forward(t, c, to, {.layout = other ? kZigZag : kContiguous}, {}, q);
-               }),
-               {"layout", "zig-zag"});
-  expect_parts(error_of([&](Transport& t, Context&, Tensor<float>& to, bool other) {
-                 Context own({.threads = 1, .isa = other ? Isa::kScalar : supported_isas().back(), .executor = nullptr});
-                 forward(t, own, to, {}, {}, q);
-               }),
-               {"instruction set", "scalar"});
-  // Wrong on every rank alike, or in lengths: still no wait without end.
-  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
-                 forward(t, c, to, {.method = Method::kUlysses}, {}, q);
-               }),
-               {"Ulysses", "3 ranks", "got 2", "kAllGather"});
-  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
-                 forward(t, c, to, {}, {.place = {.queries = 96}}, q);
-               }),
-               {"place"});
-  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
-                 const Tensor<float> less({1, 2, 31, 8});
-                 Tensor<float> less_out({1, 2, 31, 8});
-                 ContextParallel(t, {}, c).forward(other ? less : q, q, q, other ? less_out : to, {}, {});
-               }),
-               {"rows(T)", "rank 1 must hold 32", "got 31"});
 }
 
 }  // namespace

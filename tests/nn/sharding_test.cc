@@ -44,7 +44,7 @@ void expect_shards_are_the_whole(nn::AttentionLayer& whole, Index parts) {
   constexpr Index batch = 2, length = 9;
   const Index width = whole.embed_dim();
   const Tensor<float> x = random_tensor({batch, length, width}, 1), dy = random_tensor({batch, length, width}, 2);
-  const nn::ForwardOptions options{.positions = {.offset = 4}};
+  const nn::ForwardOptions options{.seed = 7, .positions = {.offset = 4}};
   nn::Saved saved;
   whole.zero_gradients();
   const Tensor<float> y = whole.forward(x, options, &saved), dx = whole.backward(dy, saved);
@@ -107,6 +107,19 @@ TEST(Sharding, SumOfShardsIsTheWhole) {
   for (const Index parts : {1, 2}) expect_shards_are_the_whole(normed, parts);
   nn::MultiHeadAttention mha({.embed_dim = 24, .num_heads = 6, .causal = true});
   for (const Index parts : {2, 3, 6}) expect_shards_are_the_whole(mha, parts);
+}
+
+/// Heads are numbered in the whole layer, so the same weights are dropped; the output's dropout is the same in every shard.
+TEST(Sharding, ShardsDropWhatTheWholeDrops) {
+  nn::GroupedQueryAttention layer({.embed_dim = 24,
+                                   .num_heads = 8,
+                                   .num_kv_heads = 2,
+                                   .head_dim = 6,
+                                   .dropout = 0.4F,
+                                   .residual_dropout = 0.2F,
+                                   .causal = true});
+  layer.train(true);
+  for (const Index parts : {2, 4}) expect_shards_are_the_whole(layer, parts);
 }
 
 /// More shards than key/value heads: several hold a copy of one, and its gradients add up.

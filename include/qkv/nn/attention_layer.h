@@ -45,6 +45,7 @@ struct AttentionLayerConfig {
   float residual_dropout = 0;
   Init init = Init::kLinear;
   std::uint64_t seed = 0;
+  Index first_head = 0, whole_heads = 0;  ///< of a shard: its place among the heads of the whole, for dropout; 0: it is whole
 };
 
 class GroupedQueryAttention;

@@ -13,8 +13,9 @@ namespace qkv::inline v0::nn {
 
 /// Shard `part` of `parts` of a layer with an output projection: its H / parts query heads and the key/value heads that they
 /// read. parts divides H, and divides Hkv or is a multiple of it (then shards share a key/value head, each with a copy). Only
-/// part 0 has the output's bias. Norms over each head are copied. No dropout: each shard numbers its heads from 0. OptionError
-/// when parts does not divide; UnsupportedError for norms over the whole vector, which no shard holds.
+/// part 0 has the output's bias. Norms over each head are copied. Dropout drops what it drops in the whole, given the same seed: on
+/// weights by the whole's heads, on the output in every shard's part of it; capture of a shard whose weights are dropped is an
+/// UnsupportedError. OptionError when parts does not divide; UnsupportedError for norms over the whole vector, which no shard holds.
 QKV_API GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts);
 
 /// Adds the gradients of the shard's parameters to theirs in the whole layer: summed over all parts, its backward.

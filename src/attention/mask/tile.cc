@@ -280,6 +280,24 @@ void mask_query_range(const BoundMask& mask, Index b, Index h, Index j0, Index n
   *begin = std::min(live.begin, *end);
 }
 
+bool mask_may_keep(const Mask& mask, const std::array<Index, 4>& sizes, Index q_begin, Index q_end, Index k_begin,
+                   Index k_end) {
+  const BoundMask bound{mask.node(), {sizes[0], sizes[1], sizes[2], sizes[3]}};
+  check_mask(mask, bound.extent, "mask_may_keep");
+  if (q_begin >= q_end || k_begin >= k_end) return false;
+  if (bound.keeps_all()) return true;
+  const Index heads = mask_differs_by_head(bound) ? sizes[1] : std::min<Index>(sizes[1], 1);
+  for (Index b = 0; b < sizes[0]; ++b) {
+    for (Index h = 0; h < heads; ++h) {
+      Index live_begin, live_end;
+      mask_key_range(&bound, b, h, q_begin, q_end - q_begin, &live_begin, &live_end);
+      if (k_end <= live_begin || k_begin >= live_end) continue;
+      if (mask_verdict(bound, b, h, q_begin, q_end - q_begin, k_begin, k_end - k_begin) != kTileEmpty) return true;
+    }
+  }
+  return false;
+}
+
 void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
   const BoundMask bound{mask.node(), {keep.size(0), keep.size(1), keep.size(2), keep.size(3)}};
   check_mask(mask, bound.extent, "mask_to_dense");

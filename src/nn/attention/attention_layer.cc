@@ -143,6 +143,10 @@ AttentionOptions AttentionLayer::attention_options(const ForwardOptions& options
   inner.mask = options.causal.value_or(config_.causal) ? causal_ & options.mask : options.mask;
   inner.empty_row = options.empty_row.value_or(config_.empty_row);
   inner.dropout = {static_cast<double>(config_.dropout), options.seed, training(), options.first_sequence};
+  if (inner.dropout.active() && config_.whole_heads > 0) {
+    inner.place.first_head = config_.first_head;
+    inner.place.heads = config_.whole_heads;
+  }
   return inner;
 }
 

@@ -1,0 +1,134 @@
+// What ranks send for a sequence that is cut over them, and what they say when they do not want the same.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "qkv/dist/context_parallel.h"
+#include "qkv/dist/in_process.h"
+#include "support/errors.h"
+
+namespace qkv::test {
+namespace {
+
+using dist::ContextParallel;
+using dist::ContextParallelOptions;
+using dist::Method;
+using dist::Transport;
+
+/// Counts the bytes that a rank sends to others.
+class Counting final : public Transport {
+ public:
+  explicit Counting(Transport& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  dist::Ticket send(int to, std::span<const std::byte> bytes) override {
+    sent += static_cast<Index>(bytes.size());
+    return inner_.send(to, bytes);
+  }
+  dist::Ticket receive(int from, std::span<std::byte> bytes) override { return inner_.receive(from, bytes); }
+  bool poll(dist::Ticket ticket) override { return inner_.poll(ticket); }
+
+  Index sent = 0;
+
+ private:
+  Transport& inner_;
+};
+
+// A window reaches into the piece before at most, a document not at all: their keys alone travel.
+TEST(CutTraffic, OnlyKeysThatMayBeAttendedTravel) {
+  constexpr Index length = 2048, width = 16;
+  constexpr int ranks = 4;
+  const auto bytes_of = [&](const Mask& mask, EmptyRow empty_row, Method method = Method::kAllGather) {
+    std::array<Index, ranks> sent{};
+    dist::run_in_process(ranks, [&](Transport& inner) {
+      Counting transport(inner);
+      Context context({.threads = 1, .executor = nullptr});
+      ContextParallel cp(transport, {.method = method}, context);
+      const Index rows = length / ranks;
+      Tensor<BFloat16> x({1, ranks, rows, width}), out(x.sizes());
+      cp.forward(x, x, x, out, {}, {.mask = mask, .empty_row = empty_row});
+      sent[static_cast<std::size_t>(transport.rank())] = transport.sent;
+    });
+    return sent;
+  };
+  constexpr Index whole = Index{ranks} * length / ranks * width * 2 * 2;  // K and V of a rank's rows as bf16, in bytes
+  constexpr Index agreement = 4096;                                       // at most, of texts and lengths
+  const auto near = [&](Index sent, Index payload) { return sent >= payload && sent <= payload + agreement; };
+  for (const Index sent : bytes_of({}, EmptyRow::kZero)) EXPECT_TRUE(near(sent, 3 * whole)) << sent;
+  // Rank r is read by itself and later ranks.
+  const auto causal = bytes_of(Mask::causal(), EmptyRow::kZero);
+  for (std::size_t r = 0; r < ranks; ++r)
+    EXPECT_TRUE(near(causal[r], static_cast<Index>(3 - r) * whole)) << r << ": " << causal[r];
+  // Of each rank the last block of 128 keys, by the next one.
+  const auto window = bytes_of(Mask::window(100, 0), EmptyRow::kZero);
+  for (std::size_t r = 0; r < 3; ++r) EXPECT_TRUE(near(window[r], whole * 128 / 512)) << r << ": " << window[r];
+  EXPECT_TRUE(near(window[3], 0)) << window[3];
+  const std::vector<Index> begins{0, 256, 512, 1024, 1536, 2048};
+  const Mask documents = Mask::documents(begins);
+  for (const Index sent : bytes_of(documents, EmptyRow::kZero)) EXPECT_TRUE(near(sent, 0)) << sent;
+  // A mean over all values reads all values.
+  for (const Index sent : bytes_of(documents, EmptyRow::kMean)) EXPECT_TRUE(near(sent, 3 * whole)) << sent;
+  // Ulysses: of q, k and v the heads of the three other ranks, then out back.
+  for (const Index sent : bytes_of({}, EmptyRow::kZero, Method::kUlysses))
+    EXPECT_TRUE(near(sent, 3 * 2 * whole / ranks)) << sent;
+}
+
+TEST(CutTraffic, ADifferenceIsTheSameErrorOnEveryRank) {
+  Tensor<float> q({1, 2, 32, 8}), narrow_q({1, 2, 32, 4}), out({1, 2, 32, 8});
+  const auto error_of = [&](const auto& call) {
+    std::vector<std::string> texts(3);
+    dist::run_in_process(3, [&](Transport& transport) {
+      Context context({.threads = 1, .executor = nullptr});
+      Tensor<float> own_out({1, 2, 32, 8});
+      texts[static_cast<std::size_t>(transport.rank())] =
+          text_of<Error>([&] { call(transport, context, own_out, transport.rank() == 1); });
+    });
+    EXPECT_EQ(texts[0], texts[1]);
+    EXPECT_EQ(texts[0], texts[2]);
+    return texts[0];
+  };
+  const auto forward = [&](Transport& transport, Context& context, Tensor<float>& to, ContextParallelOptions cut,
+                           const AttentionOptions& options, const Tensor<float>& x) {
+    ContextParallel(transport, cut, context).forward(x, x, q, to, {}, options);
+  };
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
+                 forward(t, c, to, {}, {.softcap = other ? 5.0 : 0.0}, q);
+               }),
+               {"softcap", "rank 0 has 0", "rank 1 has 5"});
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
+                 forward(t, c, to, {}, {.mask = other ? Mask::causal() : Mask()}, q);
+               }),
+               {"mask", "everything", "causal"});
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
+                 forward(t, c, to, {}, {}, other ? narrow_q : q);
+               }),
+               {"the same q", "f32 [1, 2, T, 8]", "f32 [1, 2, T, 4]"});
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
+                 forward(t, c, to, {.layout = other ? dist::Layout::kZigZag : dist::Layout::kContiguous}, {}, q);
+               }),
+               {"layout", "zig-zag"});
+  expect_parts(error_of([&](Transport& t, Context&, Tensor<float>& to, bool other) {
+                 Context own({.threads = 1, .isa = other ? Isa::kScalar : supported_isas().back(), .executor = nullptr});
+                 forward(t, own, to, {}, {}, q);
+               }),
+               {"instruction set", "scalar"});
+  // Wrong on every rank alike, or in lengths: still no wait without end.
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
+                 forward(t, c, to, {.method = Method::kUlysses}, {}, q);
+               }),
+               {"Ulysses", "got 2 heads, 3 ranks", "kAllGather"});
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool) {
+                 forward(t, c, to, {}, {.place = {.queries = 96}}, q);
+               }),
+               {"place"});
+  expect_parts(error_of([&](Transport& t, Context& c, Tensor<float>& to, bool other) {
+                 const Tensor<float> less({1, 2, 31, 8});
+                 Tensor<float> less_out({1, 2, 31, 8});
+                 ContextParallel(t, {}, c).forward(other ? less : q, q, q, other ? less_out : to, {}, {});
+               }),
+               {"rows(T)", "rank 1 must hold 32", "got 31"});
+}
+
+}  // namespace
+}  // namespace qkv::test
