@@ -48,12 +48,12 @@ GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts
                               .num_kv_heads = cut.num_kv_heads,
                               .head_dim = cut.head_dim,
                               .bias = whole.has_bias(),
-                              .dropout = config.dropout,
-                              .residual_dropout = config.residual_dropout,
                               .output_bias = whole.has_output_bias() && part == 0,
                               .qk_norm = whole.qk_norm(),
                               .norm_eps = config.norm_eps,
                               .rotary = config.rotary,
+                              .dropout = config.dropout,
+                              .residual_dropout = config.residual_dropout,
                               .causal = config.causal,
                               .empty_row = config.empty_row});
   made.config_.first_head = cut.first_head;
