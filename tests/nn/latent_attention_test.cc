@@ -53,6 +53,7 @@ template <class N>
 struct Textbook {
   const LatentAttentionConfig& c;
   const Parameters<N>& p;
+  Index window = 1000;  // keys that a query sees, its own last
 
   Numbers<N> map(const Numbers<N>& x, Index rows, Index in, const std::string& name) const {
     const Numbers<N>& w = p.at(name + ".weight");
@@ -114,7 +115,7 @@ struct Textbook {
       for (Index n = 0; n < h; ++n) {
         Numbers<N> weights;
         N sum{};
-        for (Index j = 0; j <= i; ++j) {
+        for (Index j = std::max<Index>(0, i - window + 1); j <= i; ++j) {
           N score{};
           for (Index d = 0; d < dn; ++d)
             score = score + at(q, (i * h + n) * (dn + dr) + d) * at(kv, (j * h + n) * (dn + dv) + d);
@@ -123,10 +124,10 @@ struct Textbook {
           weights.push_back(exp(score * scale));
           sum = sum + weights.back();
         }
-        for (Index j = 0; j <= i; ++j) {
+        for (Index j = std::max<Index>(0, i - window + 1); j <= i; ++j) {
           for (Index d = 0; d < dv; ++d) {
             N& to = at(attended, (i * h + n) * dv + d);
-            to = to + at(weights, j) / sum * at(kv, (j * h + n) * (dn + dv) + dn + d);
+            to = to + at(weights, j - std::max<Index>(0, i - window + 1)) / sum * at(kv, (j * h + n) * (dn + dv) + dn + d);
           }
         }
       }
@@ -154,7 +155,7 @@ struct Layer {
   }
 
   template <class N, class Make>
-  Numbers<N> textbook(const Make& make) {
+  Numbers<N> textbook(const Make& make, Index window = 1000) {
     Parameters<N> parameters;
     for (const nn::Parameter& one : layer.parameters()) {
       for (std::size_t n = 0; n < one.value.size(); ++n) parameters[one.name].push_back(make(one.value[n], n));
@@ -166,14 +167,14 @@ struct Layer {
         const auto at = static_cast<std::size_t>(b * length * config.embed_dim + n);
         rows.push_back(make(x.data()[at], at + 1));
       }
-      const Numbers<N> y = Textbook<N>{config, parameters}.forward(rows, length);
+      const Numbers<N> y = Textbook<N>{config, parameters, window}.forward(rows, length);
       all.insert(all.end(), y.begin(), y.end());
     }
     return all;
   }
   template <class N>
-  Numbers<N> textbook() {
-    return textbook<N>([](float value, std::size_t) { return N(value); });
+  Numbers<N> plain(Index window = 1000) {
+    return textbook<N>([](float value, std::size_t) { return N(value); }, window);
   }
 };
 
@@ -217,8 +218,8 @@ TEST(LatentAttention, ForwardIsTheFormula) {
     nn::LatentSaved saved;
     Tensor<float> y(one.x.sizes());
     one.layer.forward(one.x, y, saved);
-    const Numbers<double> truth = one.textbook<double>();
-    expect_within(y.span(), truth, bound_of(truth, one.textbook<float>()), "forward");
+    const Numbers<double> truth = one.plain<double>();
+    expect_within(y.span(), truth, bound_of(truth, one.plain<float>()), "forward");
   }
 }
 
@@ -260,8 +261,8 @@ TEST(LatentAttention, StepsOnCachesAreForward) {
   using Form = MultiHeadLatentAttention::Form;
   for (const LatentAttentionConfig& config : configs()) {
     Layer one(config, 2, 30);
-    const Numbers<double> truth = one.textbook<double>();
-    const double bound = bound_of(truth, one.textbook<float>());
+    const Numbers<double> truth = one.plain<double>();
+    const double bound = bound_of(truth, one.plain<float>());
     for (const Form form : {Form::kAuto, Form::kAbsorbed, Form::kMaterialised}) {
       for (const bool pages : {false, true}) {
         KVCache cache(one.layer.cache_config(
@@ -285,6 +286,23 @@ TEST(LatentAttention, StepsOnCachesAreForward) {
       }
     }
   }
+}
+
+TEST(LatentAttention, ARingIsAWindow) {
+  Layer one(configs()[2], 2, 30);
+  const Numbers<double> truth = one.plain<double>(6);
+  KVCache ring(one.layer.cache_config({.layout = CacheLayout::kRing, .sequences = 2, .window = 6, .max_append = 3}));
+  nn::LatentStepMemory memory;
+  Tensor<float> y(one.x.sizes());
+  for (Index done = 0; done < 30; done += done % 4 == 0 ? 1 : 3) {
+    const Index n = done % 4 == 0 ? 1 : 3;
+    Tensor<float> part({2, std::min(n, 30 - done), one.config.embed_dim});
+    one.layer.step(View<const float, 3>(one.x).sliced(1, done, done + part.size(1)), part, ring, memory);
+    for (Index b = 0; b < 2; ++b) {
+      std::copy_n(&part.view<3>()(b, 0, 0), part.size(1) * one.config.embed_dim, &y.view<3>()(b, done, 0));
+    }
+  }
+  expect_within(y.span(), truth, bound_of(truth, one.plain<float>(6)), "ring");
 }
 
 TEST(LatentAttention, LoadsItsNames) {

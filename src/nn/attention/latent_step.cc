@@ -88,14 +88,27 @@ void MultiHeadLatentAttention::attend_absorbed(const KVCache& cache, View<float,
     return View<std::remove_pointer_t<decltype(data)>, 4>(data, {batch, heads, n, width},
                                                           {n * heads * width, width, heads * width, 1});
   };
-  AttentionOptions options{.mask = n == 1 ? mask : Mask::causal(Align::kBottomRight) & mask, .scale = scale()};
-  View<const float, 4> q = heads_of(std::as_const(memory.absorbed).data(), latent_width());
-  View<float, 4> out = heads_of(memory.latent_out.data(), rank);
-  if (n == 1 && options.mask.keeps_everything()) {  // heads become queries, so that tiles share the keys among many of them
-    q = q.transposed(1, 2);
-    out = out.transposed(1, 2);
+  const View<const float, 4> q = heads_of(std::as_const(memory.absorbed).data(), latent_width());
+  const View<float, 4> out = heads_of(memory.latent_out.data(), rank);
+  if (!mask.keeps_everything() || cache.config().layout == CacheLayout::kRing) {  // what each query sees goes by its position
+    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight) & mask, .scale = scale()};
+    attention_forward(q, cache.key_value(), {.out = out}, options, context);
+  } else {  // a token at a time, whose heads become queries: they see the same keys, and tiles share these among many of them
+    KeyValue::Parts parts = cache.key_value().parts();
+    const std::span<const Index> sequences = cache.sequences();
+    memory.lengths.resize(sequences.empty() ? 0 : static_cast<std::size_t>(sequences.back()) + 1);
+    parts.lengths = memory.lengths.data();
+    for (Index t = 0; t < n; ++t) {
+      parts.max_length = 0;
+      for (const Index s : sequences) {
+        const Index seen = cache.length(s) - (n - 1 - t);
+        memory.lengths[static_cast<std::size_t>(s)] = seen;
+        parts.max_length = std::max(parts.max_length, seen);
+      }
+      attention_forward(q.sliced(2, t, t + 1).transposed(1, 2), KeyValue(parts),
+                        {.out = out.sliced(2, t, t + 1).transposed(1, 2)}, {.scale = scale()}, context);
+    }
   }
-  attention_forward(q, cache.key_value(), {.out = out}, options, context);
   for (Index h = 0; h < heads; ++h) {  // W_v sum w c
     linear_forward(head_rows(std::as_const(memory.latent_out).data(), rows, heads, rank, h, 0, rank),
                    LinearWeights<float>{weight_of(h, plain, config_.v_head_dim)},
