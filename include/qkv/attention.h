@@ -225,7 +225,7 @@ QKV_API void merge_attention_backward(std::span<const View<const Float16, 4>> ou
 
 /// Describes what a call would do, without doing it.
 struct AttentionPlan {
-  /// "tiled"; "decode": few queries, many keys; "none": nothing to compute. For a ragged batch whose sequences differ in this
+  /// "tiled"; "decode": few queries, many keys; "lists": listed keys alone; "none". For a ragged batch whose sequences differ in this
   /// it is "tiled and decode", and the sizes below are those of the tiled sequences.
   std::string algorithm;
   Isa isa = Isa::kScalar;

@@ -54,7 +54,9 @@ def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
                 f"where the memory is meant: {name}.as_subclass(torch.Tensor)"
             )
     elif _is_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer):
-        raise TypeError(f"{name} must be an array: got {type(x).__name__}, inside jax.jit, grad or vmap; there: qkv.jax.attention")
+        raise TypeError(
+            f"{name} must be an array: got {type(x).__name__}, inside jax.jit, grad or vmap; there: qkv.jax.attention"
+        )
 
 
 @functools.cache

@@ -296,7 +296,14 @@ def dropout_factors(shape: tuple[int, int, int, int], p: float, seed: int, *, fi
 
 
 def top_keys(
-    q_index: Any, k_index: Any, weights: Any, k: int, *, causal: bool = False, offset: int | None = None, mask: Mask | None = None
+    q_index: Any,
+    k_index: Any,
+    weights: Any,
+    k: int,
+    *,
+    causal: bool = False,
+    offset: int | None = None,
+    mask: Mask | None = None,
 ) -> Any:
     """The k keys that an indexer scores highest for each query, for :meth:`Mask.keys`: int32 [B, 1, Tq, k], ascending, -1 for none.
 

@@ -17,7 +17,7 @@ def _kept(x: Any) -> Any:
     """x, or a copy of its numbers where the caller may change them afterwards."""
     if x is None or callable(x) or isinstance(x, (int, float, str)) or hasattr(x, "_core"):
         return x
-    return np.array(x)
+    return np.asarray(x).copy()
 
 
 def recorded(method: F) -> F:

@@ -28,6 +28,7 @@ class KVCache:
         layout: "contiguous" (capacity: tokens per sequence), "ring" (window: keys that a query sees; max_append: tokens of one
             append; first: tokens that are never overwritten and that every query sees too: StreamingLLM's sinks) or "paged"
             (page_size: tokens per page; pages: how many all sequences share).
+        values_in_keys: v is the first v_head_dim columns of k and held once (latent attention): ``append(k)``.
         sequences: how many there are from the start; max_sequences: how many there may be at once, forks included.
 
     Not thread-safe: one writer, or any number of readers. All memory is allocated in the constructor. Without room for new
@@ -50,11 +51,13 @@ class KVCache:
         first: int = 0,
         page_size: int = 64,
         pages: int = 0,
+        values_in_keys: bool = False,
     ) -> None:
         self._config = {
             "num_kv_heads": num_kv_heads, "head_dim": head_dim, "v_head_dim": v_head_dim, "storage": storage, "layout": layout,
             "sequences": sequences, "max_sequences": max_sequences, "capacity": capacity, "window": window,
             "max_append": max_append, "first": first, "page_size": page_size, "pages": pages,
+            "values_in_keys": values_in_keys,
         }  # fmt: skip
         self._core = _core.KVCache(**self._config)
         self.storage, self.layout = storage, layout
@@ -99,11 +102,19 @@ class KVCache:
             parts = [pinned, *(tuple(x[:, : forgotten - n] for x in gap) for n in range(0, forgotten, at_once)), last]
             for k, v in parts:
                 for n in range(0, k.shape[1], at_once):
-                    cache.append(k[None, :, n : n + at_once], v[None, :, n : n + at_once], [s])
+                    values = None if config.get("values_in_keys") else v[None, :, n : n + at_once]
+                    cache.append(k[None, :, n : n + at_once], values, [s])
         return cache
 
-    def append(self, k: Any, v: Any, sequences: Sequence[int] | None = None) -> None:
-        """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]."""
+    def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:
+        """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]; of a cache with
+        values in keys, k alone."""
+        if (v is None) != self._config["values_in_keys"]:
+            held = "v must be None, its numbers being columns of k" if v is not None else "v must be given"
+            raise _core.OptionError(f"[KVCache.append] {held}: got values_in_keys={self._config['values_in_keys']}")
+        if v is None:
+            self._core.append(operand(k, "k"), None, None if sequences is None else integers(sequences))
+            return
         if dtype_name(k) != dtype_name(v):
             raise TypeError(f"[KVCache.append] k and v must have one element type: got {dtype_name(k)}, {dtype_name(v)}")
         self._core.append(operand(k, "k"), operand(v, "v"), None if sequences is None else integers(sequences))

@@ -15,7 +15,7 @@ template <class T>
 class Listed {
  public:
   /// Applies if options() are served and pays() is true. Refers to the problem.
-  explicit Listed(const Problem<T>& p) : p_(p), lists_(p.invariant ? nullptr : key_lists_of(p.mask.node)) {
+  [[gnu::noinline]] explicit Listed(const Problem<T>& p) : p_(p), lists_(p.invariant ? nullptr : key_lists_of(p.mask.node)) {
     if (lists_ == nullptr) return;
     block_heads_ = std::gcd(p.group_size(), p.num_heads / lists_->heads());
     filters_ = p.mask.node->parts.size() > 1 || (p.mask.shown != nullptr && !p.mask.shown->all());
@@ -35,7 +35,7 @@ class Listed {
 
   /// The rows of K and V that query i of the heads from h0 on attends, among keys [begin, end). `pages`: memory of longest()
   /// numbers, to which the result refers; keys[n] is set to the number of row n's key unless null.
-  CachedHead rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const {
+  [[gnu::noinline]] CachedHead rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const {
     const std::span<const std::int32_t> all = lists_->row(b, h0, p_.num_heads, i);
     CachedHead head = head_of(b, h0 / p_.group_size());
     Index count = 0;

@@ -23,6 +23,7 @@ from ._forms import (
     SelfAttentionV4,
     SingleHeadAttention,
 )
+from ._latent import MultiHeadLatentAttention
 from ._module import Module, Saved
 from ._optimizer import Adam, clip_grad_norm
 from ._rows import MLP, Embedding, LayerNorm, Linear, cross_entropy
@@ -39,6 +40,7 @@ __all__ = [
     "Linear",
     "Module",
     "MultiHeadAttention",
+    "MultiHeadLatentAttention",
     "Saved",
     "SelfAttention",
     "SelfAttentionV1",

@@ -31,7 +31,8 @@ CacheLayout parse_layout(const std::string& name) {
 
 void append(KVCache& cache, nb::handle k, nb::handle v, const std::optional<Numbers>& sequences) {
   constexpr const char* kName = "KVCache.append";
-  const Array ka(kName, "k", k), va(kName, "v", v);
+  const Array ka(kName, "k", k);
+  const OptionalArray va(kName, "v", v);
   with_float_type(kName, ka, [&]<class T>() {
     if (sequences) {
       cache.append(*sequences, ka.input<T, 4>(), va);
@@ -74,16 +75,17 @@ void bind_cache(nb::module_& m) {
           "__init__",
           [](KVCache* self, Index num_kv_heads, Index head_dim, Index v_head_dim, const std::string& storage,
              const std::string& layout, Index sequences, Index max_sequences, Index capacity, Index window, Index max_append,
-             Index first, Index page_size, Index pages) {
-            new (self) KVCache(KVCacheConfig{num_kv_heads, head_dim, v_head_dim, parse_storage(storage), parse_layout(layout),
-                                             sequences, max_sequences, capacity, window, max_append, first, page_size, pages},
-                               *context());
+             Index first, Index page_size, Index pages, bool values_in_keys) {
+            new (self) KVCache(
+                KVCacheConfig{num_kv_heads, head_dim, v_head_dim, parse_storage(storage), parse_layout(layout), sequences,
+                              max_sequences, capacity, window, max_append, first, page_size, pages, values_in_keys},
+                *context());
           },
           nb::kw_only(), nb::arg("num_kv_heads"), nb::arg("head_dim"), nb::arg("v_head_dim") = 0,
           nb::arg("storage") = "float32", nb::arg("layout") = "contiguous", nb::arg("sequences") = 1,
           nb::arg("max_sequences") = 0, nb::arg("capacity") = 0, nb::arg("window") = 0, nb::arg("max_append") = 1,
-          nb::arg("first") = 0, nb::arg("page_size") = 64, nb::arg("pages") = 0)
-      .def("append", &append, nb::arg("k"), nb::arg("v"), nb::arg("sequences").none())
+          nb::arg("first") = 0, nb::arg("page_size") = 64, nb::arg("pages") = 0, nb::arg("values_in_keys") = false)
+      .def("append", &append, nb::arg("k"), nb::arg("v").none(), nb::arg("sequences").none())
       .def("read", &read)
       .def("forward", &forward, nb::arg("q"), nb::arg("sequences").none(), nb::arg("shared"), nb::arg("out"),
            nb::arg("lse").none(), nb::arg("options").none(), nb::arg("capture").none())

@@ -17,6 +17,7 @@ namespace qkv::python {
 
 void bind_modules(nb::module_& m);
 void bind_layers(nb::module_& m);
+void bind_latent(nb::module_& m);
 void bind_lm(nb::module_& m);
 void bind_io(nb::module_& m);
 void bind_view(nb::module_& m);

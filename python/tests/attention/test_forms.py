@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support import numbers, problem
 
 i, j = np.ogrid[:6, :6]
+KEYS = [[n in row for n in range(6)] for row in ([5, 0], [1], [], [2, 4], [3, 0], [1, 2])]
 MASKS = {
     "causal": (qkv.Mask.causal(), j <= i),
     "causal offsets": (qkv.Mask.causal(offsets=[2]), j <= i + 2),
@@ -30,6 +31,7 @@ MASKS = {
     "documents inside": (qkv.Mask.documents([0, 2, 6], inside=qkv.Mask.causal()), ((i < 2) == (j < 2)) & (j <= i)),
     "document ids": (qkv.Mask.document_ids([0, 1, 0, 1, 0, 1]), i % 2 == j % 2),
     "blocks": (qkv.Mask.blocks(qkv.BlockMap.from_mask(qkv.Mask.causal(), 6, 6, q_block=2, kv_block=2)), j // 2 <= i // 2),
+    "keys": (qkv.Mask.keys([[[[5, 0], [1, -1], [-1, -1], [2, 4], [3, 0], [1, 2]]]]), np.array(KEYS, bool)),
     "mask_mod": (qkv.Mask.mask_mod(lambda b, h, i, j: (i * j) % 3 == 0), (i * j) % 3 == 0),
     "of": (qkv.Mask.of(lambda b, h, i, j: (i + j) % 2 == 0, 6, 6), (i + j) % 2 == 0),
     "and, or": (qkv.Mask.causal() & qkv.Mask.window(2, 0) | qkv.Mask.first(1), ((j <= i) & (j >= i - 2)) | (j < 1)),

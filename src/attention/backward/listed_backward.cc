@@ -28,6 +28,7 @@ struct ListedBackward {
   BackwardRows<T> rows;
   const Kernels<Sum>& kernels;
   const CacheTable& cache;
+  const LayerKernels& layers;
   Index range_keys, piece, block_rows;
   Turn* turns = nullptr;  // [B, Hkv, blocks of queries]
 
@@ -39,6 +40,7 @@ struct ListedBackward {
         rows{p, inputs.out, inputs.lse, inputs.dout, gradients.dlse},
         kernels(kernels_of<Sum>(p.isa(context))),
         cache(kernel_tables(p.isa(context)).cache),
+        layers(kernel_tables(p.isa(context)).attention.layers),
         range_keys(kRoundedAtEnd<T> ? p.kv_len : std::max<Index>(kTurnQueries, kRangeNumbers / (p.head_dim + p.v_head_dim))),
         piece(kernels.backward_keys(p.head_dim, p.v_head_dim)),
         block_rows(std::min(listed.block_heads(), kernels.query_tile(p.head_dim, p.v_head_dim))) {}
@@ -124,11 +126,8 @@ struct ListedBackward {
       cache.read(head, head.k, begin, keys, p.head_dim, own.k);
       cache.read(head, head.v, begin, keys, p.v_head_dim, own.v);
       run_kernel(b, h0, count, keys, begin == 0, own);
-      for (Index n = 0; n < keys; ++n) {
-        const Index key = own.keys[begin + n];
-        if (wants(gradients.dk)) put(own.dk + n * p.head_dim, p.head_dim, true, dk_row(b, g, key, own));
-        if (wants(gradients.dv)) put(own.dv + n * p.v_head_dim, p.v_head_dim, true, dv_row(b, g, key, own));
-      }
+      if (wants(gradients.dk)) scatter(own.dk, p.head_dim, keys, own.keys + begin, key_sums(gradients.dk, b, g, own.all_dk));
+      if (wants(gradients.dv)) scatter(own.dv, p.v_head_dim, keys, own.keys + begin, key_sums(gradients.dv, b, g, own.all_dv));
     }
     if (!wants(gradients.dq)) return;
     if constexpr (kRoundedAtEnd<T>) {
@@ -165,13 +164,18 @@ struct ListedBackward {
     tile.sets_keys = true;
     kernels.backward(tile, own.kernel);
   }
-  Sum* dk_row(Index b, Index g, Index key, const Own& own) const {
-    if constexpr (kRoundedAtEnd<T>) return own.all_dk + key * p.head_dim;
-    if constexpr (!kRoundedAtEnd<T>) return &gradients.dk(b, g, key, 0);
+  /// Where dk or dv of a head is summed.
+  SumRows<T> key_sums(const View<T, 4>& gradient, Index b, Index g, Sum* sums) const {
+    if constexpr (kRoundedAtEnd<T>) return {sums, gradient.size(3)};
+    if constexpr (!kRoundedAtEnd<T>) return {&gradient(b, g, 0, 0), gradient.stride(2)};
   }
-  Sum* dv_row(Index b, Index g, Index key, const Own& own) const {
-    if constexpr (kRoundedAtEnd<T>) return own.all_dv + key * p.v_head_dim;
-    if constexpr (!kRoundedAtEnd<T>) return &gradients.dv(b, g, key, 0);
+  /// Row keys[n] of `to` += row n of `from`.
+  void scatter(const Sum* from, Index width, Index count, const Index* keys, const SumRows<T>& to) const {
+    if constexpr (std::is_same_v<Sum, float>) {
+      layers.scatter({from, width, keys, to.data, to.stride, count, width});
+    } else {
+      for (Index n = 0; n < count; ++n) put(from + n * width, width, true, to.data + keys[n] * to.stride);
+    }
   }
 
   /// Before anything is added to the keys of a range.

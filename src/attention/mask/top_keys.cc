@@ -49,10 +49,29 @@ struct Best {
   }
 };
 
-template <class T>
+/// A view of numbers of any type; strides count numbers.
+template <int kRank>
+struct Numbers : View<const std::byte, kRank> {
+  StoredType type;
+  Index bytes;
+
+  template <class T>
+  explicit Numbers(const View<const T, kRank>& x)
+      : View<const std::byte, kRank>(reinterpret_cast<const std::byte*>(x.data()), x.sizes(), x.strides()),
+        type(stored_type(storage_of<T>())),
+        bytes(sizeof(T)) {}
+  template <class... Places>
+  const std::byte* at(Places... places) const {
+    Index number = 0;
+    int axis = 0;
+    ((number += places * this->stride(axis++)), ...);
+    return this->data() + number * bytes;
+  }
+};
+
 struct TopKeys {
-  const View<const T, 4>& q;
-  const View<const T, 3>& k;
+  const Numbers<4>& q;
+  const Numbers<3>& k;
   const View<const float, 3>& weights;
   const View<std::int32_t, 4>& index;
   BoundMask mask;
@@ -101,11 +120,11 @@ struct TopKeys {
     return carver.used();
   }
 
-  /// Rows [first, first + number) of a matrix as floats.
-  void read(const T* rows, Index stride, Index number, Index width, float* to) const {
+  /// `number` rows as floats.
+  void read(const std::byte* rows, Index stride, Index number, Index width, float* to) const {
     constexpr Index page = 0;
     CachedHead head{};
-    head.type = stored_type(storage_of<T>());
+    head.type = q.type;
     head.pages = &page;
     head.num_pages = 1;
     head.page_size = head.end = number;
@@ -117,7 +136,7 @@ struct TopKeys {
     std::uint32_t lane_masks[kBlockKeys];
     const int verdict = mask.keeps_all() ? kTileFull : mask_tile(&mask, b, 0, i0, number, j0, nj, lane_masks);
     if (verdict == kTileEmpty) return;
-    read(&k(b, j0, 0), k.stride(1), nj, q.size(3), own.keys);
+    read(k.at(b, j0), k.stride(1), nj, q.size(3), own.keys);
     const Index heads = q.size(1);
     product.run(product_of(own.rows, own.keys, q.size(3), heads * number, nj, own.scores), own.product);
     for (Index i = 0; i < number; ++i) {
@@ -140,7 +159,7 @@ struct TopKeys {
     const Index number = std::min(queries, q.size(2) - i0);
     for (Index i = 0; i < number; ++i) best[i] = {own.lists + i * 2 * count(), count()};
     for (Index h = 0; h < q.size(1); ++h) {
-      read(&q(b, h, i0, 0), q.stride(2), number, q.size(3), own.rows + h * number * q.size(3));
+      read(q.at(b, h, i0), q.stride(2), number, q.size(3), own.rows + h * number * q.size(3));
     }
     for (Index j0 = begin; j0 < end; j0 += kBlockKeys) {
       if (!mask.keeps_all()) j0 = std::max(j0, mask_next_key(&mask, b, 0, i0, number, j0) / kBlockKeys * kBlockKeys);
@@ -156,9 +175,8 @@ struct TopKeys {
   }
 };
 
-template <class T>
-void run(const View<const T, 4>& q, const View<const T, 3>& k, const View<const float, 3>& weights,
-         const View<std::int32_t, 4>& index, const TopKeysOptions& options, Context& context) {
+void run(const Numbers<4>& q, const Numbers<3>& k, const View<const float, 3>& weights, const View<std::int32_t, 4>& index,
+         const TopKeysOptions& options, Context& context) {
   const Index batch = q.size(0), q_len = q.size(2), kv_len = k.size(1), best_k = index.size(3);
   check<ShapeError>(k.size(0) == batch && k.size(2) == q.size(3), kFunction,
                     "k_index must be [B, Tk, D] for q_index [B, H, Tq, D]: got q_index ", q, ", k_index ", k);
@@ -173,26 +191,24 @@ void run(const View<const T, 4>& q, const View<const T, 3>& k, const View<const 
   check<ShapeError>(q.size(1) >= 1 && q.size(3) >= 1, kFunction, "q_index must have heads and a width: got ", q);
   check<OptionError>(kv_len <= std::numeric_limits<std::int32_t>::max(), kFunction, "keys must be numbered by int32: got ",
                      kv_len);
-  const NamedBox outputs[] = {{"index", index}}, inputs[] = {{"q_index", q}, {"k_index", k}, {"weights", weights}};
-  check_outputs(kFunction, outputs, inputs);
   const BoundMask bound{options.mask.node(), {batch, 1, q_len, kv_len}};
   check_mask(options.mask, bound.extent, kFunction);
   const KernelTables& tables = kernel_tables(context.isa());
-  TopKeys<T> job{q,
-                 k,
-                 weights,
-                 index,
-                 bound,
-                 tables.cache,
-                 tables.attention.layers.product,
-                 std::clamp<Index>(kBlockRows / q.size(1), 1, 32)};
+  TopKeys job{q,
+              k,
+              weights,
+              index,
+              bound,
+              tables.cache,
+              tables.attention.layers.product,
+              std::clamp<Index>(kBlockRows / q.size(1), 1, 32)};
   job.queries = std::min(job.queries, std::max<Index>(1, q_len));
   const Index items = batch * job.blocks();
   if (items == 0) return;
   DenseSummaries dense;
   job.mask.extent.summaries = dense.make(options.mask.node(), context);
   const Index parts = items < 2 * context.threads() ? std::max<Index>(1, (kv_len + kPartKeys - 1) / kPartKeys) : 1;
-  typename TopKeys<T>::Own own{};
+  TopKeys::Own own{};
   const std::size_t own_bytes = job.carve(nullptr, own);
   Scored* found = nullptr;  // [items][parts][queries][k], with more than one part
   Index* found_count = nullptr;
@@ -211,7 +227,7 @@ void run(const View<const T, 4>& q, const View<const T, 3>& k, const View<const 
       static_cast<double>(batch * q_len) * static_cast<double>(kv_len) * static_cast<double>(q.size(1) * (2 * q.size(3) + 4));
   const Index part_keys = parts > 1 ? kPartKeys : kv_len;
   parallel_for_flops(context, items * parts, flops, [&](Index number, int worker) {
-    typename TopKeys<T>::Own mine{};
+    TopKeys::Own mine{};
     job.carve(workers + static_cast<std::size_t>(worker) * own_bytes, mine);
     Best best[32];
     const Index item = number / parts, part = number % parts, b = item / job.blocks(), i0 = item % job.blocks() * job.queries;
@@ -246,12 +262,21 @@ void run(const View<const T, 4>& q, const View<const T, 3>& k, const View<const 
   }
 }
 
+/// Throws ShapeError if the result overlaps what it is made from.
+template <class T>
+void check_index(const View<const T, 4>& q, const View<const T, 3>& k, const View<const float, 3>& weights,
+                 const View<std::int32_t, 4>& index) {
+  const NamedBox outputs[] = {{"index", index}}, inputs[] = {{"q_index", q}, {"k_index", k}, {"weights", weights}};
+  check_outputs(kFunction, outputs, inputs);
+}
+
 }  // namespace
 
 #define QKV_DEFINE(T)                                                                                                          \
   void top_keys(View<const T, 4> q_index, View<const T, 3> k_index, View<const float, 3> weights, View<std::int32_t, 4> index, \
                 const TopKeysOptions& options, Context& context) {                                                             \
-    run<T>(q_index, k_index, weights, index, options, context);                                                                \
+    check_index(q_index, k_index, weights, index);                                                                             \
+    run(Numbers<4>(q_index), Numbers<3>(k_index), weights, index, options, context);                                           \
   }
 QKV_DEFINE(float)
 QKV_DEFINE(BFloat16)
