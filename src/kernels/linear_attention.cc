@@ -34,6 +34,7 @@ constexpr LinearAttentionKernels<T> make_linear_attention_kernels() {
           linear_attention_backward_scratch_bytes<T>,
           linear_attention_any_forward<T>,
           linear_attention_step<T>,
+          linear_attention_turn<T>,
           linear_attention_read_state<T>,
           linear_attention_any_backward<T>,
           linear_attention_backward_queries<T>,

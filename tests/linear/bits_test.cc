@@ -211,21 +211,24 @@ TYPED_TEST(LinearBits, NoTokenSeesOneThatItMayNot) {
 /// A step reads and writes states in place where their rows are whole, otherwise through a copy.
 TYPED_TEST(LinearBits, AStepReadsStatesOfAnyStrides) {
   using T = TypeParam;
-  for (const Order order : {Order::kDeltaDecay, Order::kDeltaChannels}) {
+  for (const auto& [order, width, v_width] : {std::tuple<Order, Index, Index>{Order::kDeltaDecay, 9, 70},
+                                              {Order::kDeltaChannels, 9, 70},
+                                              {Order::kDeltaDecay, 32, 48}}) {
     LinearCase c;
-    c.batch = 2, c.num_heads = c.num_kv_heads = 4, c.value_group = 2, c.q_len = c.kv_len = 1, c.head_dim = 9, c.v_head_dim = 70;
+    c.batch = 2, c.num_heads = c.num_kv_heads = 4, c.value_group = 2, c.q_len = c.kv_len = 1, c.head_dim = width,
+    c.v_head_dim = v_width;
     c.order = order, c.normalized = false, c.state = true;
     const LinearProblem<T> problem(c);
-    for_each_isa(2, [&](Context& context) {
+    for_each_isa(2, [&, width = width, v_width = v_width](Context& context) {
       LinearResult<T> expected(problem), result(problem);
       expected.forward(problem, context);
-      Tensor<T> before({2, 4, 70, 9}), after({2, 4, 70, 9});
+      Tensor<T> before({2, 4, v_width, width}), after({2, 4, v_width, width});
       const auto turned = [](Tensor<T>& x) { return x.template view<4>().transposed(2, 3); };
       const View<T, 4> from = turned(before);
       for (Index b = 0; b < 2; ++b) {
         for (Index h = 0; h < 4; ++h) {
-          for (Index f = 0; f < 9; ++f) {
-            for (Index e = 0; e < 70; ++e) from(b, h, f, e) = problem.options.initial.kv(b, h, f, e);
+          for (Index f = 0; f < width; ++f) {
+            for (Index e = 0; e < v_width; ++e) from(b, h, f, e) = problem.options.initial.kv(b, h, f, e);
           }
         }
       }

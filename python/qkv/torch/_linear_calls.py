@@ -115,6 +115,17 @@ def _forward(
     return out, final
 
 
+def step(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, state: Tensor, rules: Rules) -> Tensor:
+    """out [B, 1, Hv, V] of one token of each row. All tensors have the type of sums; state [B, Hv, K, V], of any strides, becomes the
+    one after the token."""
+    out = torch.empty(v.shape, dtype=v.dtype)
+    q, k, v = (inner_contiguous(x) for x in (q, k, v))
+    _core.linear_forward(
+        *map(memory, (q, k, v, out)), None, memory(state), None, rules.options(log_decay, None, state)
+    )  # fmt: skip
+    return out
+
+
 def _backward(
     dout: Tensor | None, dfinal: Tensor | None, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None,
     state: Tensor | None, offsets: list[int] | None, rules: Rules, need: tuple[bool, ...],

@@ -1,4 +1,4 @@
-"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba-2's scan, and the convolutions
+"""The linear-attention layers of transformers' models on qkv's kernels: the gated delta rule, Kimi's, Mamba-2's scan and step, and the convolutions
 beside them where sequences are packed. Not: where the functions are put in place (_modelling.py), softmax attention.
 
 Each function takes the original and returns what stands in its place: it computes what the original's PyTorch code computes, for
@@ -25,8 +25,9 @@ from ..torch import (
     recurrent_kimi_delta_attention,
 )
 from ..torch._calls import sum_dtype
-from ..torch._linear_calls import Rules
+from ..torch._linear_calls import Rules, step
 from ..torch._linear_functions import scan
+from ..torch.sdpa import direct
 
 Function = Callable[..., Any]
 
@@ -113,13 +114,76 @@ def _convolution(original: Function) -> Function:
     return replaced
 
 
-def _step(original: Function) -> Function:
-    """causal_conv1d_update, and Mamba-2's step: PyTorch's."""
+def _convolution_step(original: Function) -> Function:
+    """causal_conv1d_update: of one token a sum of a few products, which PyTorch's convolution takes several times as long for."""
     pytorchs = inspect.unwrap(original)
 
     @functools.wraps(original)
-    def replaced(hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return (pytorchs if _ours(hidden_states) else original)(hidden_states, *args, **kwargs)
+    def replaced(
+        hidden_states: Tensor, conv_state: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+    ) -> Tensor:
+        arguments = (hidden_states, conv_state, weight, bias)
+        if not _ours(hidden_states):
+            return original(*arguments, activation=activation)
+        if hidden_states.shape[2] != 1 or not _plain(*arguments):
+            return pytorchs(*arguments, activation=activation)
+        seen = torch.cat([conv_state, hidden_states], -1)
+        conv_state.copy_(seen[..., -conv_state.shape[-1] :])
+        seen = seen[..., -weight.shape[-1] :]
+        if weight.dtype in (torch.float32, torch.float64):
+            out = torch.linalg.vecdot(seen.to(weight.dtype), weight)
+        else:
+            out = (seen.to(weight.dtype).float() * weight).sum(-1)
+        out = (out if bias is None else out + bias).to(weight.dtype)[..., None]
+        return (out if activation is None else ACT2FN[activation](out)).to(hidden_states.dtype)
+
+    return replaced
+
+
+def _plain(*tensors: Tensor | None) -> bool:
+    """Whether nothing is differentiated or traced."""
+    return direct(*tensors) and not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+
+
+def _repeats(x: Tensor | None, *axes: int) -> bool:
+    """Whether x holds one number along these axes."""
+    return x is None or all(x.shape[axis] == 1 or x.stride(axis) == 0 for axis in axes)
+
+
+def _selective_step(original: Function) -> Function:
+    """Mamba-2's step: one token of :func:`_chunk_scan`, the state [B, H, P, N] updated in place. Models repeat dt, A and dt_bias over
+    the channels of a head; where they do not, PyTorch's code computes it."""
+    pytorchs = inspect.unwrap(original)
+
+    @functools.wraps(original)
+    def replaced(
+        state: Tensor,
+        hidden_states: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None = None,
+        dt_bias: Tensor | None = None,
+        dt_softplus: bool = False,
+        z: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        tensors = (state, hidden_states, dt, A, B, C, D, dt_bias)
+        if not (_ours(state) and _plain(*tensors, z) and _repeats(dt, 2) and _repeats(A, 1, 2) and _repeats(dt_bias, 1)):
+            return (pytorchs if _ours(state) else original)(*tensors, dt_softplus=dt_softplus, z=z, **kwargs)
+        wide = sum_dtype(state)
+        dt = dt[..., 0] if dt_bias is None else dt[..., 0] + dt_bias[:, 0].to(dt.dtype)
+        dt = (F.softplus(dt) if dt_softplus else dt).to(wide)
+        x, sums = hidden_states.to(wide), state.to(wide)
+        decay = (dt * A[:, 0, 0].to(wide))[:, None]
+        rows = (C.to(wide)[:, None], B.to(wide)[:, None], (x * dt[..., None])[:, None])
+        out = step(*rows, decay, sums.transpose(-1, -2), Rules(1.0, False))[:, 0]
+        if sums is not state:
+            state.copy_(sums)
+        if D is not None:
+            out = out + x * D
+        return (out if z is None else out * F.silu(z)).to(hidden_states.dtype)
 
     return replaced
 
@@ -182,11 +246,11 @@ REPLACEMENTS: dict[str, Callable[[Function], Function]] = {
     "chunk_kimi_delta_attention": functools.partial(_delta_rule, chunk_kimi_delta_attention),
     "recurrent_kimi_delta_attention": functools.partial(_delta_rule, recurrent_kimi_delta_attention),
     "mamba2_chunk_scan": _chunk_scan,
-    "mamba2_selective_state_update": _step,
+    "mamba2_selective_state_update": _selective_step,
     "mamba2_split_conv1d_scan_combined": _split_scan,
 }
 #: Replaced beside them.
 BESIDE: dict[str, Callable[[Function], Function]] = {
     "causal_conv1d_fn": _convolution,
-    "causal_conv1d_update": _step,
+    "causal_conv1d_update": _convolution_step,
 }

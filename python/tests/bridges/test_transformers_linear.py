@@ -39,6 +39,26 @@ LAYERS = {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}
 KIMI_HEADS = {"linear_head_dim": 16, "linear_num_heads": 2}
 BAILING = {"head_dim": 16, "layer_group_size": 4, "num_mtp_layers": 0}
 
+# Mamba-2 beside attention.
+SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+SMALL |= TOKENS
+BLOCKS = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 16}
+GRANITE = {"layer_types": ["mamba", "attention"], "shared_intermediate_size": 48, "num_local_experts": 0}
+NEMOTRON = {
+    "layers_block_type": ["mamba", "attention"],
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+}
+ZAMBA = {
+    "layers_block_type": ["mamba", "hybrid"],
+    "n_mamba_heads": 4,
+    "mamba_headdim": 16,
+    "mamba_ngroups": 2,
+    "mamba_d_state": 16,
+}
+
 MODELS: dict[str, Callable[[], Any]] = {
     "qwen3_next": lambda: tf.Qwen3NextForCausalLM(tf.Qwen3NextConfig(**SIZES, **MOE)),
     "qwen3_5": lambda: tf.Qwen3_5ForCausalLM(tf.Qwen3_5TextConfig(**SIZES)),
@@ -47,6 +67,11 @@ MODELS: dict[str, Callable[[], Any]] = {
     "kimi_linear": lambda: tf.KimiLinearForCausalLM(tf.KimiLinearConfig(**KIMI, **KIMI_HEADS, **LAYERS)),
     "bailing_hybrid": lambda: tf.BailingHybridForCausalLM(tf.BailingHybridConfig(**KIMI, **BAILING, **LAYERS)),
     "mamba2": lambda: tf.Mamba2ForCausalLM(tf.Mamba2Config(**MAMBA, **TOKENS)),
+    "bamba": lambda: tf.BambaForCausalLM(tf.BambaConfig(**SMALL, **BLOCKS, attn_layer_indices=[1])),
+    "falcon_h1": lambda: tf.FalconH1ForCausalLM(tf.FalconH1Config(**SMALL, **BLOCKS, mamba_d_ssm=64)),
+    "granitemoehybrid": lambda: tf.GraniteMoeHybridForCausalLM(tf.GraniteMoeHybridConfig(**SMALL, **BLOCKS, **GRANITE)),
+    "nemotron_h": lambda: tf.NemotronHForCausalLM(tf.NemotronHConfig(**SMALL, **NEMOTRON)),
+    "zamba2": lambda: tf.Zamba2ForCausalLM(tf.Zamba2Config(**SMALL, **ZAMBA)),
 }
 
 
@@ -139,7 +164,9 @@ def packed(lengths: list[int]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("without", ["nothing", "seq_idx", "cu_seq_lens"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if name != "granitemoehybrid"]
+)  # its attention is passed no position ids
 def test_packed_sequences_stay_apart(name: str, without: str) -> None:
     lengths = [1, 7, 64, 65]
     batch = {key: value for key, value in packed(lengths).items() if not key.startswith(without)}
@@ -172,6 +199,66 @@ def test_the_convolution_is_transformers(dtype: torch.dtype, grad: bool, channel
         return lambda x, weight, bias: function(x.transpose(1, 2), weight, bias, activation="silu")
 
     compare(with_(modelling.causal_conv1d_fn), with_(pytorchs), arguments, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("biased,before", [(True, 3), (False, 4)])
+def test_a_step_of_the_convolution_is_transformers(dtype: torch.dtype, biased: bool, before: int) -> None:
+    from transformers.models.qwen3_next import modeling_qwen3_next as modelling
+
+    pytorchs = modelling.causal_conv1d_update.__wrapped__
+    qkv.transformers.register(linear=True)
+    x, state, weight, bias = numbers(1, 2, 12, 1), numbers(2, 2, 12, before), numbers(3, 12, 4), numbers(4, 12)
+
+    def with_(function: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        held = state.to(dtype, copy=True)
+        return function(x.to(dtype), held, weight.to(dtype), bias.to(dtype) if biased else None, activation="silu"), held
+
+    fast, naive = with_(modelling.causal_conv1d_update, dtype), with_(pytorchs, dtype)
+    assert fast[0].dtype is dtype and torch.equal(fast[1], naive[1])
+    expect_close(fast[0], with_(pytorchs, torch.float64)[0], naive[0], dtype, "out")
+
+
+def exact_step(s: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, bias: Tensor, z: Any) -> Any:
+    """One token of Mamba-2's recurrence, all channels with their own numbers. arXiv:2405.21060, eq. 2."""
+    dt = nn.functional.softplus(dt + bias)[..., None]
+    B, C = (y.repeat_interleave(x.shape[1] // y.shape[1], 1)[:, :, None] for y in (B, C))
+    s = s * (dt * A).exp() + dt * x[..., None] * B
+    out = (s * C).sum(-1) + D * x
+    return out if z is None else out * nn.functional.silu(z), s
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [(16, 32), (64, 16), (5, 7)])
+@pytest.mark.parametrize("narrow,gated,per_head", [(False, False, True), (True, True, True), (False, True, False)])
+def test_mamba_2s_step_is_the_recurrences(
+    dtype: torch.dtype, sizes: tuple[int, int], narrow: bool, gated: bool, per_head: bool
+) -> None:
+    """`narrow`: a state of the model's type; without `per_head` every channel has its own dt, which is left to PyTorch's code."""
+    from transformers.models.mamba2 import modeling_mamba2 as modelling
+
+    pytorchs = modelling.mamba2_selective_state_update.__wrapped__
+    qkv.transformers.register(linear=True)
+    width, states = sizes
+    made = [numbers(1, 2, 4, width, states), numbers(2, 2, 4, width), numbers(3, 2, 4, 1 if per_head else width)]
+    made += [-numbers(4, 4, 1, 1).abs(), numbers(5, 2, 2, states), numbers(6, 2, 2, states), numbers(7, 4, 1), numbers(8, 4, 1)]
+    made = [x.half().bfloat16().double() for x in made]
+    z = numbers(9, 2, 4, width).bfloat16().double() if gated else None
+
+    def with_(function: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        wide = dtype if narrow or dtype is torch.float64 else torch.float32
+        state, x, dt, A, B, C, D, bias = (t.to(wide if n in (0, 3) else dtype) for n, t in enumerate(made))
+        arguments = (x, dt.expand(2, 4, width), A.expand(4, width, states), B, C, D.expand(4, width))
+        bias, gate = bias.expand(4, width), None if z is None else z.to(dtype)
+        if function is exact_step:
+            return exact_step(state, *arguments, bias, gate)
+        state = state.clone()
+        return function(state, *arguments, z=gate, dt_bias=bias, dt_softplus=True), state
+
+    fast, naive = (with_(f, dtype) for f in (modelling.mamba2_selective_state_update, pytorchs))
+    for f, n, exact, what in zip(fast, naive, with_(exact_step, torch.float64), ("out", "state")):
+        assert f.dtype is n.dtype and f.shape == n.shape
+        expect_close(f, exact, n, f.dtype, what)
 
 
 def test_a_packed_convolution_has_the_bits_of_each_sequence_alone() -> None:

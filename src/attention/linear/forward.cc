@@ -57,6 +57,13 @@ struct ForwardJob : LinearJob<T> {
     finish(item, base);
   }
 
+  /// A state [F, Dv] that lies as [Dv, F] (Mamba-2's caches), both in whole vectors of any kind.
+  template <class E>
+  bool turned(const View<E, 4>& kv) const {
+    constexpr Index whole = 64 / sizeof(T);
+    return !kv.is_null() && kv.stride(2) == 1 && p.features.count % whole == 0 && p.v_head_dim % whole == 0;
+  }
+
   /// One token of one head. A state whose rows do not lie in whole vectors goes through a slot.
   void run_step(Index item, int worker) const {
     const Index b = item / p.num_kv_heads, g = item % p.num_kv_heads;
@@ -66,6 +73,9 @@ struct ForwardJob : LinearJob<T> {
     if (direct(p.initial.kv)) {
       s.before = &p.initial.kv(b, g, 0, 0);
       s.before_row = p.initial.kv.stride(2);
+    } else if (turned(p.initial.kv)) {
+      p.kernels->turn(&p.initial.kv(b, g, 0, 0), p.initial.kv.stride(3), p.v_head_dim, p.features.count,
+                      this->worker_slot(worker, 0), p.v_head_dim);
     } else {
       p.load_initial(item, this->worker_slot(worker, 0));
     }
@@ -74,7 +84,12 @@ struct ForwardJob : LinearJob<T> {
       s.after_row = final.kv.stride(2);
     }
     p.kernels->step(s, this->kernel_scratch(worker));
-    if (!final.kv.is_null() && !direct(final.kv)) finish(item, s.after);
+    if (final.kv.is_null() || direct(final.kv)) return;
+    if (turned(final.kv)) {
+      p.kernels->turn(s.after, p.v_head_dim, p.features.count, p.v_head_dim, &final.kv(b, g, 0, 0), final.kv.stride(3));
+    } else {
+      finish(item, s.after);
+    }
   }
 
   /// The same call for columns [begin, end) of v, out and states: each column depends on the keys and on itself alone.

@@ -80,8 +80,10 @@ struct LinearAttentionKernels {
   Index (*segment_chunks)(Index features, Index v_head_dim);
   std::size_t (*forward_scratch_bytes)(const LinearAttentionSizes&);
   std::size_t (*backward_scratch_bytes)(const LinearAttentionSizes&);
-  void (*forward)(const LinearAttentionSegment<T>&, void* scratch);            // causal, or the state alone
-  void (*step)(const LinearAttentionStep<T>&, void* scratch);                  // scratch: F (3 + group size) numbers
+  void (*forward)(const LinearAttentionSegment<T>&, void* scratch);  // causal, or the state alone
+  void (*step)(const LinearAttentionStep<T>&, void* scratch);        // scratch: F (3 + group size) numbers
+  /// to[c * to_row + r] = from[r * from_row + c]; rows are whole vectors of any kind, a multiple of 64 bytes of T.
+  void (*turn)(const T* from, Index from_row, Index rows, Index columns, T* to, Index to_row);
   void (*read_state)(const LinearAttentionSegment<T>&, void* scratch);         // out of base alone, for queries [begin, end)
   void (*backward)(const LinearAttentionGradient<T>&, void* scratch);          // causal, or dlocal alone
   void (*backward_queries)(const LinearAttentionGradient<T>&, void* scratch);  // dq from base alone

@@ -96,5 +96,11 @@ void linear_attention_step(const LinearAttentionStep<T>& s, void* scratch) {
   }
 }
 
+/// A state whose columns lie in rows, or back.
+template <class T>
+void linear_attention_turn(const T* from, Index from_row, Index rows, Index columns, T* to, Index to_row) {
+  pack_transposed<T>(from, from_row, rows, columns, T{1}, to, to_row);
+}
+
 }  // namespace
 }  // namespace qkv
