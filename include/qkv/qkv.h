@@ -3,6 +3,7 @@
 
 #include "qkv/attention.h"
 #include "qkv/context.h"
+#include "qkv/convert.h"
 #include "qkv/derivatives.h"
 #include "qkv/error.h"
 #include "qkv/kv_cache.h"

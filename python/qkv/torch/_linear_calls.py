@@ -23,6 +23,7 @@ from .sdpa import ArgumentError
 
 #: The most numbers that 16-bit tensors are widened to at a time, in memory that is kept for the next call.
 _WIDENED = 2**24
+_NARROW = (torch.bfloat16, torch.float16)
 _kept = threading.local()
 
 
@@ -51,7 +52,18 @@ def _of_tokens(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Decays or beta in the type of sums; channels side by side."""
     if x is None or (x.dtype is dtype and x.dim() == 3):
         return x
-    return x.to(dtype) if x.dim() == 3 else wide(x, dtype)
+    if x.dim() == 3:
+        return x.to(dtype)
+    return wide(x, dtype) if x.dtype is dtype else copied(torch.empty(x.shape, dtype=dtype), x)
+
+
+def copied(to: Tensor, x: Tensor) -> Tensor:
+    """`to`, which becomes x. Between 16 bits and float32 on qkv's threads: PyTorch's, once woken, spin beside them for a while."""
+    if x.dim() == 4 and x.stride(3) == 1 == to.stride(3) and (x.dtype in _NARROW) != (to.dtype in _NARROW):
+        if torch.float32 in (x.dtype, to.dtype):
+            _core.convert(memory(x), memory(to))
+            return to
+    return to.copy_(x)
 
 
 def _workspace(*shapes: Sequence[int]) -> list[Tensor]:
@@ -100,7 +112,7 @@ def _forward(
         rows, out = [wide(q, dtype), wide(k, dtype), wide(v, dtype)], torch.empty(v.shape, dtype=dtype)
     else:
         *rows, out = _workspace(q.shape, k.shape, v.shape, v.shape)
-        rows = [to.copy_(x) for to, x in zip(rows, (q, k, v))]
+        rows = [copied(to, x) for to, x in zip(rows, (q, k, v))]
     tokens = [_of_tokens(x, dtype) for x in (log_decay, beta)]
     state = wide(state, dtype)
     sequences = v.shape[0] if offsets is None else len(offsets) - 1
@@ -140,7 +152,7 @@ def _backward(
         made = [torch.empty(x.shape, dtype=dtype) if wanted else None for x, wanted in zip(inputs[:3], need)] + made
     else:
         memories = _workspace(q.shape, k.shape, v.shape, v.shape, q.shape, k.shape, v.shape)
-        rows = [to.copy_(x) for to, x in zip(memories, (q, k, v, dout))]
+        rows = [copied(to, x) for to, x in zip(memories, (q, k, v, dout))]
         made = [to if wanted else None for to, wanted in zip(memories[4:], need)] + made
     tokens = [_of_tokens(x, dtype) for x in (log_decay, beta)]
     state, dfinal = wide(state, dtype), wide(dfinal, dtype)
@@ -186,7 +198,8 @@ def forward(
     for of_q, of_v in _head_parts(q, v):
         places = (of_q, of_q, of_v, of_v, of_v)
         tensors = [_of_heads(x, 2, heads) for x, heads in zip((q, k, v, log_decay, beta), places)]
-        out[:, :, of_v], final = _forward(*tensors, _of_heads(state, 1, of_v), offsets, rules, want_state)
+        sums, final = _forward(*tensors, _of_heads(state, 1, of_v), offsets, rules, want_state)
+        copied(out[:, :, of_v], sums)
         finals.append(final)
     return out, None if not want_state else finals[0] if len(finals) == 1 else torch.cat(finals, 1)
 
@@ -200,11 +213,14 @@ def backward(
     if all(x is None or x.dtype is sum_dtype(q) for x in inputs):
         return tuple(_backward(dout, dfinal, *inputs, offsets, rules, need))
     made = [torch.empty(x.shape, dtype=x.dtype) if x is not None and wanted else None for x, wanted in zip(inputs, need)]
-    for of_q, of_v in _head_parts(q, v):
+    heads = _head_parts(q, v)
+    for of_q, of_v in heads:
         places = ((2, of_q), (2, of_q), (2, of_v), (2, of_v), (2, of_v), (1, of_v))
         tensors = [_of_heads(x, *place) for x, place in zip(inputs, places)]
         parts = _backward(_of_heads(dout, 2, of_v), _of_heads(dfinal, 1, of_v), *tensors, offsets, rules, need)
-        for gradient, part, place in zip(made, parts, places):
-            if gradient is not None:
-                _of_heads(gradient, *place).copy_(part)
+        for n, (gradient, part, place) in enumerate(zip(made, parts, places)):
+            if gradient is not None and n > 2 and len(heads) == 1 and part.dtype is gradient.dtype:
+                made[n] = part  # a tensor of its own, not the workspace
+            elif gradient is not None:
+                copied(_of_heads(gradient, *place), part)
     return tuple(made)

@@ -5,6 +5,7 @@
 #include "arrays/array.h"
 #include "arrays/choice.h"
 #include "bindings.h"
+#include "qkv/convert.h"
 #include "qkv/linear_attention.h"
 
 namespace qkv::python {
@@ -129,6 +130,16 @@ void bind_linear(nb::module_& m) {
         nb::arg("normalizer").none(), nb::arg("dout"), nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(),
         nb::arg("dlog_decay").none(), nb::arg("dbeta").none(), nb::arg("dinitial_kv").none(), nb::arg("dinitial_z").none(),
         nb::arg("dfinal_kv").none(), nb::arg("dfinal_z").none(), nb::arg("options"));
+  m.def("convert", [](nb::handle from, nb::handle to) {
+    const Array fa("convert", "from", from), ta("convert", "to", to);
+    const Computation call;
+    const auto between = [&]<class S>() {
+      if (fa.type() == Type::kF32) return convert(fa.input<float, 4>(), ta.output<S, 4>(), *call.context);
+      convert(fa.input<S, 4>(), ta.output<float, 4>(), *call.context);
+    };
+    const Type narrow = fa.type() == Type::kF32 ? ta.type() : fa.type();
+    narrow == Type::kF16 ? between.operator()<Float16>() : between.operator()<BFloat16>();
+  });
   m.def("random_features", [](std::uint64_t seed, nb::handle features) {
     const Array fa("random_features", "features", features);
     with_wide_type("random_features", fa, [&]<class T>() { random_features(seed, fa.output<T, 2>()); });
