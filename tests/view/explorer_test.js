@@ -5,8 +5,8 @@ const assert = require("node:assert"), fs = require("node:fs"), path = require("
 
 const folder = path.join(__dirname, "../../src/view/explore/page"), scripts = fs.readdirSync(folder).filter(name => name.endsWith(".js")).sort();
 const sources = Object.fromEntries(scripts.map(name => [name, fs.readFileSync(path.join(folder, name), "utf8")]));
-const page = vm.createContext({Blob, structuredClone, TextDecoder});
-for (const name of ["numbers.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js"]) vm.runInContext(sources[name], page, {filename: name});
+const page = vm.createContext({Blob, Response, DecompressionStream, atob, structuredClone, TextDecoder});
+for (const name of ["numbers.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js"]) vm.runInContext(sources[name], page, {filename: name});
 // vm's own functions and constants are not properties of its context: read them by name.
 const of = name => vm.runInContext(name, page);
 
@@ -87,6 +87,8 @@ for (const x of [0, 1, -2.5, 65504, 2 ** -24, 2 ** -14, Infinity]) {
   assert.strictEqual(toNumbers(new Uint8Array(Uint16Array.of(brain).buffer), "BF16", null)[0], bits[0]);
 }
 const coded = toNumbers(Uint8Array.of(0, 254, 127, 255), "U8", Float32Array.of(1, .5));
+const wide = toNumbers(new Uint8Array(Uint16Array.of(0, 65534, 65535).buffer), "U16", null);
+assert.ok(wide[0] === 0 && wide[1] === 1 && Number.isNaN(wide[2]));
 assert.ok(coded[0] === 0 && coded[1] === 1 && Math.abs(coded[2] - .125) < 1e-7 && Number.isNaN(coded[3]));
 
 // --- blocks.js: pooled cells hold every weight once.
@@ -149,4 +151,8 @@ for (const [name, text] of Object.entries(sources)) {
   const lines = text.split("\n");
   lines.forEach((line, n) => assert.ok(!/\s$/.test(line) && line.length <= 200, `${name}:${n + 1}: too long, or space at its end`));
 }
+// --- store.js: base64 without the browser's own decoder, zlib.
+const bytes = Uint8Array.from({length: 1000}, (_, n) => n * n % 251), zipped = require("node:zlib").deflateSync(bytes).toString("base64");
+of("inflate")(of("fromBase64")(zipped)).then(back => assert.deepStrictEqual([...back], [...bytes])).catch(error => { console.error(error); process.exit(1); });
+
 console.log(`${cases} weights and sums, ${scripts.length} scripts`);

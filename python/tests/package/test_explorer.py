@@ -104,6 +104,62 @@ def test_tiles_equal_the_library(name: str, tmp_path: Path, browser: Browser) ->
     assert worst < 1e-3
 
 
+def test_chosen_heads_in_two_parts_with_every_term_of_the_formula(tmp_path: Path, browser: Browser) -> None:
+    """Heads 4 and 1 of 6 on key heads 2 and 0 of 3: each tensor is read at the place of its head."""
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    heads, kv_heads, length, width, exact, exact_kv = 6, 3, 70, 12, [4, 1], [2, 0]
+    q, k = small(11, heads, kv_heads, length, length, width)
+    alibi, relative, sinks, bias = (
+        abs(numbers(1, heads)),
+        numbers(2, heads, 11),
+        numbers(3, heads),
+        numbers(4, 2, length, length),
+    )
+    documents, at = (np.arange(length) // 29).astype(np.int32), np.arange(length)
+    distance = at[None] - at[:, None]
+    sees = ((distance <= 0) | (at < 5)[None]) & (distance >= -40) & (at >= 2)[None] & (documents[:, None] == documents[None])
+    parts: dict[str, np.ndarray] = {}
+    wanted, lse = [], []
+    for name, whole, which in (("q", q, exact), ("k", k, exact_kv)):
+        high = whole[which].astype(bfloat16)
+        parts["0/0/" + name], parts[f"0/0/{name}_lo"] = high, (whole[which] - high.astype(np.float32)).astype(bfloat16)
+    for n, head in enumerate(exact):
+        both = [parts["0/0/" + x].astype(np.float64) + parts[f"0/0/{x}_lo"].astype(np.float64) for x in "qk"]
+        score = 3 * np.tanh(0.4 * both[0][n] @ both[1][exact_kv.index(head // 2)].T / 3)
+        score += -alibi[head] * abs(distance) + relative[head, 5 + np.clip(distance, -5, 5)] + bias[n]
+        score[~sees] = -np.inf
+        lse.append(np.log(np.exp(score).sum(-1) + np.exp(np.float64(sinks[head]))))
+        wanted.append(np.exp(score - lse[-1][:, None]))
+    tensors = parts | {
+        "0/0/lse": np.array(lse, np.float32),
+        "0/0/alibi": alibi,
+        "0/0/relative": relative,
+        "0/0/sinks": sinks,
+        "0/0/bias": bias,
+    }
+    tensors |= {"0/0/documents_q": documents, "0/0/documents_k": documents}
+    formula = {"scale": 0.4, "softcap": 3, "causal": True, "prefix": 5, "window": [40, None], "keys": [2, length]}
+    layer = {
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "q_len": length,
+        "kv_len": length,
+        "exact": exact,
+        "exact_kv": exact_kv,
+        "formula": formula,
+    }
+    view = {"name": "v", "kind": "self", "queries": 0, "keys": 0, "layers": [layer]}
+    file = {"texts": [{"tokens": None, "length": length}], "views": [view]}
+    page = browser.open(page_of(tmp_path, tensors, {"format": "qkv.explorer.1", "explorer": json.dumps(file)}), "head=4")
+    for n, head in enumerate(exact):
+        assert np.allclose(tile(page, 0, head, 0, 0)[0], wanted[n], rtol=1e-4, atol=1e-30)
+    page.locator("#map").focus()
+    page.keyboard.press("ArrowDown")
+    assert "into the sink" in page.locator("#pair").inner_text() and "sums to 1.0000" in page.locator("#pair").inner_text()
+    page.locator(".thumb[data-head='0']").click()
+    assert page.locator("#facts").inner_text() == "the file holds nothing of this head"
+
+
 def test_hostile_tokens_stay_text(tmp_path: Path, browser: Browser) -> None:
     q, k = small(1, 2, 2, len(HOSTILE), len(HOSTILE))
     page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"title": "</title><script>alert(0)</script>"}, HOSTILE))

@@ -9,9 +9,9 @@
 
 namespace qkv::inline v0::view {
 
-std::string deflate_bytes(std::span<const std::byte> bytes) {
+std::string deflate_bytes(std::span<const std::byte> bytes, int level) {
   z_stream stream{};
-  if (deflateInit(&stream, 6) != Z_OK) throw std::bad_alloc();
+  if (deflateInit(&stream, level) != Z_OK) throw std::bad_alloc();
   std::string out;
   std::array<char, 65536> piece;
   int status = Z_OK;

@@ -7,8 +7,8 @@
 
 namespace qkv::inline v0::view {
 
-/// RFC 1950. Throws std::bad_alloc.
-std::string deflate_bytes(std::span<const std::byte> bytes);
+/// RFC 1950, level 1 to 9. Throws std::bad_alloc.
+std::string deflate_bytes(std::span<const std::byte> bytes, int level);
 
 /// The text of a gzip file that the build made; empty where it is broken.
 std::string inflate_gzip(std::span<const unsigned char> bytes);

@@ -73,10 +73,12 @@ std::span<const std::byte> bytes_of(std::string_view text) { return std::as_byte
 /// <script type="application/octet-stream" class="data" ...>: no browser runs it, and nothing in base64 ends it.
 std::string element(const std::string& name, std::string_view dtype, const std::string& sizes, std::span<const std::byte> bytes,
                     std::size_t width) {
+  // The mantissas of floats do not deflate: on q and k level 6 takes 2.5 times as long for a hundredth of the size.
+  const int level = width > 2 ? 1 : 6;
   const std::string planes = width > 1 ? byte_planes(bytes, width) : std::string();
   return "<script type=\"application/octet-stream\" class=\"data\" data-name=\"" + escape_xml(name) + "\" data-dtype=\"" +
          std::string(dtype) + "\" data-sizes=\"" + sizes + "\">" +
-         encode_base64(deflate_bytes(width > 1 ? bytes_of(planes) : bytes)) + "</script>\n";
+         encode_base64(deflate_bytes(width > 1 ? bytes_of(planes) : bytes, level)) + "</script>\n";
 }
 
 std::string colours(Theme theme) {

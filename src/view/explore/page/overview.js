@@ -36,6 +36,7 @@ async function drawOverview() {
   if (!el("kinds").firstChild) el("kinds").append(make("span", {className: "note", textContent: "this file names no kinds of heads"}));
   const list = chosenHeads(view, sort, state.kinds), byLayer = sort === "layer";
   box.replaceChildren();
+  box.classList.toggle("many", view.layers.some(l => l.heads > 8));
   let row = null, last = -1;
   for (const {layer, head, info} of list) {
     if (!row || byLayer && layer !== last) {

@@ -93,6 +93,7 @@ function drawPanel(head, texts) {
   if (head) shownPanel = {head, texts};
   const panel = el("panel");
   if (state.tab !== "text") panel.replaceChildren();
+  panel.setAttribute("aria-labelledby", "tab-" + state.tab);
   panel.dataset.turn = Number(panel.dataset.turn || 0) + 1;
   if (shownPanel.head.waits && state.tab !== "text") return void panel.append(make("p", {className: "note", textContent: "q and k are being read."}));
   const drawn = PANELS[state.tab](panel, shownPanel.head, shownPanel.texts, besideHead);
