@@ -387,6 +387,9 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     page.wait_for_timeout(300)
     page = browser.open(path, page.evaluate("location.hash.slice(1)"))
     assert page.evaluate("formatLink(state)") == state and page.evaluate("state.region.k1") == 16
+    page.evaluate("location.hash = '#layer=0&head=2&tab=why'")  # as a person edits the address
+    page.wait_for_selector("#tab-why[aria-selected=true]")
+    assert page.evaluate("formatLink(state)") == "head=2&tab=why"
     page = browser.open(
         path, "layer=99&head=-2&i=1e9&j=%E0%A4&region=9,3,0,0&tab=__proto__&kinds=x&view=<b>&sort=%00&theme=javascript:1"
     )

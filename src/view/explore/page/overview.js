@@ -44,7 +44,7 @@ async function drawOverview() {
       row = box.appendChild(make("div", {className: "thumbs"}));
       last = layer;
     }
-    const b = row.appendChild(make("button", {className: "thumb"})), c = b.appendChild(make("canvas", {width: 56, height: 56}));
+    const b = row.appendChild(make("button", {className: "thumb"})), c = b.appendChild(make("canvas", {width: 56, height: 62}));
     const number = !byLayer && Number.isFinite(info[sort]) ? short(info[sort]) : kindOf(info);
     b.append(make("span", {textContent: byLayer ? `${head}` : `${layer}.${head}`}), make("small", {textContent: number}));
     b.dataset.layer = layer;
@@ -76,6 +76,10 @@ async function drawThumb(canvas, v, l, h) {
   const picture = cellsImage(cells, R, C, Math.min(1, largestOf(cells)));
   g.imageSmoothingEnabled = R > 56 || C > 56;
   g.drawImage(picture, 0, 0, 56, 56);
+  if (!has(`${v}/${l}/mass`)) return;
+  const mass = await load(`${v}/${l}/mass`), n = mass.sizes[1], line = mass.data.subarray(h * n, (h + 1) * n);
+  g.imageSmoothingEnabled = n > 56;
+  g.drawImage(cellsImage(line, 1, n, largestOf(line)), 0, 57, 56, 5);
 }
 function markThumb() {
   for (const b of document.querySelectorAll(".thumb")) {
