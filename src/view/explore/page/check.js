@@ -51,6 +51,8 @@ function checkLayer(l, at, shape) {
     const got = shape(name);
     demand(!got || sizes.every((n, a) => got[a] === n), `${at}: ${name} must begin with sizes ${sizes}: got ${got}`);
   }
+  demand(!shape("relative") || shape("relative")[1] % 2 === 1, `${at}: relative must have 2 R + 1 columns`);
+  demand(!shape("relevance") || [1, l.heads].includes(shape("relevance")[0]), `${at}: relevance must have 1 or ${l.heads} heads`);
   if (exact) {
     for (const name of ["q", "k", "lse"]) demand(shape(name), `${at}: exact heads need ${name}`);
     demand(l.formula, `${at}: exact heads need a formula`);
