@@ -8,7 +8,7 @@ The mass on the first keys (a sink, and a learned one) is set apart: what follow
     diffuse = sum_i r_i H_i / sum_i r_i ln n_i, H_i the entropy of the rest divided by r_i, n_i the keys it may lie on
 
 A kind is said where its score (of "first" and "diffuse": its share) reaches a threshold; of several the simplest explanation, in the order
-of KINDS. Otherwise a head is mixed. Of more than 4,096 queries, 4,096 are drawn; their weights are exact. Olsson 2022
+of KINDS. Otherwise a head is mixed. Of more than 2,048 queries, 2,048 are drawn; their weights are exact. Olsson 2022
 (arXiv:2209.11895) for induction and previous-token heads, Wang 2022 (2211.00593) for duplicate-token heads, Xiao 2023
 (2309.17453) for sinks.
 """
@@ -28,8 +28,8 @@ THRESHOLD = 0.5  # of a score
 FIRST = 0.9  # of the mass on the first keys: what is left is too little to speak of
 DIFFUSE = 0.95  # of the entropy over ln n; scores of variance 1 over 500 keys have 0.92
 LOCAL = 8  # keys on either side
-QUERIES = 4096
-_PAIRS = 1 << 19  # of one kind and sequence
+QUERIES = 2048
+_PAIRS = 1 << 18  # of one kind and sequence
 _LEAST_ROWS = 4  # queries that must have such a pair
 
 Weights = Callable[[int, np.ndarray, np.ndarray], np.ndarray]  # sequence, i[n], j[n] -> [H, n]

@@ -14,7 +14,7 @@ import numpy as np
 from .. import _attention as functional
 from ..capture import Capture, Captured
 from .formula import Formula, _numbers
-from .kinds import Kind, Sums
+from .kinds import Kind, Sums, Weights
 
 WHOLE = 512  # queries and keys up to which every weight is kept
 SIDE = 128  # blocks on a side of a map of more
@@ -113,12 +113,18 @@ def look(
     num_kv_heads, kv_len = k.shape[1], k.shape[2]
     formula = Formula(q.shape, kv_len, options, bias, sinks, cross=cross)
     capture = wanted.capture or _usual(formula, wanted)
+    # The rows that exact heads are compared with come along, where every such head is looked at.
+    usual = wanted.capture is None and set(wanted.exact) <= set(wanted.heads or range(num_heads))
+    if usual and wanted.exact:
+        capture = replace(capture, rows=_checked_rows(q_len))
     heads = tuple(int(h) for h in capture.heads) or tuple(range(num_heads))
     _, lse, captured = functional.attention(
         q, k, v, bias=bias, sinks=sinks, out=out, return_lse=True, weights=capture, **options
     )
     offsets = [kv_len - q_len if formula.why else formula.offset(b) for b in range(batch)]
     layer = Layer(index, name, heads, num_heads, num_kv_heads, q_len, kv_len, cross, offsets, [], captured, live=wanted.live)
+    if usual and wanted.exact:
+        layer.captured = replace(captured, rows=None)
     if captured.map is not None and capture.of == "weights" and q_len and kv_len:
         if wanted.capture is None and captured.map.shape[2:] == (q_len, kv_len) and wanted.whole:
             layer.weights = coded(captured.map)
@@ -129,13 +135,13 @@ def look(
             blocks = (min(q_len, SIDE), min(kv_len, SIDE)) if captured.map.shape[2:] != (q_len, kv_len) else sizes
             small = _merged(_merged(captured.map, 2, q_len, sizes[0]), 3, kv_len, sizes[1])
             layer.map = block_means(captured.map if blocks == captured.map.shape[2:] else small, q_len)
-            layer.captured = replace(captured, map=small)
+            layer.captured = replace(layer.captured, map=small)
         else:
             layer.map = block_means(captured.map, q_len)
     if wanted.capture is None and formula.why is None and captured.entropy is not None:
-        layer.kinds = _kinds(layer, formula, q, k, lse, wanted)
+        layer.kinds = _kinds(layer, captured, formula, q, k, lse, wanted)
     if wanted.exact:
-        layer.exact = _exact(layer, formula, q, k, v, bias, sinks, lse, options, wanted.exact)
+        layer.exact = _exact(layer, formula, q, k, v, bias, sinks, lse, options, wanted.exact, captured.rows if usual else None)
     # Not the formula itself: it holds masks and biases of the call.
     layer.pages = [formula.page(b, layer.exact.heads if layer.exact else ()) for b in range(batch)]
     return layer
@@ -152,26 +158,44 @@ def _usual(formula: Formula, wanted: Wanted) -> Capture:
     return Capture(heads=wanted.heads, statistics=True, column_mass=True, map=size, offsets=offsets)
 
 
+def _checked_rows(q_len: int) -> list[int]:
+    return sorted({int(n) for n in np.linspace(0, q_len - 1, _CHECKED)}) if q_len else []
+
+
 def _of_heads(x: Any, heads: Sequence[int], count: int) -> Any:
     return x if list(heads) == list(range(count)) else x[:, list(heads)]
 
 
-def _kinds(layer: Layer, formula: Formula, q: Any, k: Any, lse: Any, wanted: Wanted) -> list[Kind]:
+def _kinds(layer: Layer, captured: Captured, formula: Formula, q: Any, k: Any, lse: Any, wanted: Wanted) -> list[Kind]:
     sums = Sums(len(layer.heads), first=min(wanted.first, layer.kv_len), grid=wanted.grid)
-    group = layer.num_heads // layer.num_kv_heads
-    queries, lses = (_of_heads(x, layer.heads, layer.num_heads) for x in (q, lse))
-    keys = k if len(layer.heads) == layer.num_heads else k[:, [h // group for h in layer.heads]]
-    captured = layer.captured
     if formula.bias is not None and formula.bias.shape[1] != 1 and len(layer.heads) != layer.num_heads:
         formula = _with_bias(formula, formula.bias[:, list(layer.heads)])
+    if captured.map is not None and captured.map.shape[2:] == (layer.q_len, layer.kv_len):
+        weights = _stored(captured.map)
+    else:
+        weights = _pairs_of(layer, formula, q, k, lse)
     for b in range(formula.batch):
         live = None if wanted.live is None else wanted.live[b]
         ids = None if wanted.ids is None else wanted.ids[b if len(wanted.ids) > 1 else 0]
         sums.add(
-            formula, lambda n, i, j: formula.weights(queries, keys, lses, n, i, j), b, captured.entropy[b], captured.sink[b],
+            formula, weights, b, captured.entropy[b], captured.sink[b],
             start=_starts(formula, b), live=live, ids=ids,
         )  # fmt: skip
     return sums.kinds()
+
+
+def _stored(weights: np.ndarray) -> Weights:
+    """Pairs of what is all there, [B, heads, Tq, Tk]."""
+    kv_len = weights.shape[3]
+    return lambda n, i, j: np.where((j >= 0) & (j < kv_len), weights[n][:, i, np.clip(j, 0, kv_len - 1)], 0.0)
+
+
+def _pairs_of(layer: Layer, formula: Formula, q: Any, k: Any, lse: Any) -> Weights:
+    """Weights of single pairs, of the heads that are looked at."""
+    group = layer.num_heads // layer.num_kv_heads
+    queries, lses = (_of_heads(x, layer.heads, layer.num_heads) for x in (q, lse))
+    keys = k if len(layer.heads) == layer.num_heads else k[:, [h // group for h in layer.heads]]
+    return lambda n, i, j: formula.weights(queries, keys, lses, n, i, j)
 
 
 def _starts(formula: Formula, b: int) -> int | np.ndarray:
@@ -195,8 +219,9 @@ def _with_bias(formula: Formula, bias: np.ndarray) -> Formula:
 
 def _exact(
     layer: Layer, formula: Formula, q: Any, k: Any, v: Any, bias: Any, sinks: Any, lse: Any, options: Mapping[str, Any],
-    wanted: Sequence[int],
+    wanted: Sequence[int], own_rows: np.ndarray | None,
 ) -> Exact:  # fmt: skip
+    """own_rows [B, heads, rows, Tk]: the kernel's weights of _checked_rows, where they were captured already."""
     group = layer.num_heads // layer.num_kv_heads
     for head in wanted:
         if not 0 <= head < layer.num_heads:
@@ -207,13 +232,17 @@ def _exact(
     exact = Exact(heads, kv_heads, *taken)
     if formula.why is not None or not layer.q_len or not layer.kv_len:
         return exact
-    rows = sorted({int(n) for n in np.linspace(0, layer.q_len - 1, _CHECKED)})
-    options = {**options, "dropout": 0.0}
-    _, seen = functional.attention(q, k, v, bias=bias, sinks=sinks, weights=Capture(heads=heads, rows=rows), **options)
+    rows = _checked_rows(layer.q_len)
+    if own_rows is None:
+        options = {**options, "dropout": 0.0}
+        _, seen = functional.attention(q, k, v, bias=bias, sinks=sinks, weights=Capture(heads=heads, rows=rows), **options)
+        own_rows = seen.rows
+    else:
+        own_rows = own_rows[:, [layer.heads.index(head) for head in heads]]
     i, j = np.repeat(rows, layer.kv_len), np.tile(np.arange(layer.kv_len), len(rows))
     for b in range(formula.batch):
         again = formula.weights(q, k, lse, b, i, j)[list(heads)].reshape(len(heads), len(rows), -1)
-        kernel = seen.rows[b]
+        kernel = own_rows[b]
         alive = np.isfinite(exact.lse[b][:, rows])  # rows without keys are what empty_row says
         with np.errstate(invalid="ignore"):
             error = abs(again - kernel) / np.maximum(kernel, 1e-4)
