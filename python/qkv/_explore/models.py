@@ -64,6 +64,8 @@ def _toy(path: str, text: str) -> Seen:
     model = AttentionLM.from_file(path)
     if not text:
         raise Refused("--text must not be empty")
+    if len(text) > model.config["context"]:
+        raise Refused(f"the text has {len(text)} characters, {path} reads at most {model.config['context']}: shorten it")
     weights = np.asarray(model.attention_map(text, layer=None).weights, np.float32)
     weights = weights[None] if weights.ndim == 3 else weights  # [layers, heads, T, T]
     ids = np.array([[ord(character) for character in text]])

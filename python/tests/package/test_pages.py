@@ -1,4 +1,4 @@
-"""Every block of Python in the README, in docs/python.md and in docs/layers.md runs, from the top of its page to the bottom."""
+"""Every block of Python in the README, in docs/python.md, docs/layers.md and docs/explore.md runs, from the top of its page to the bottom."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LIBRARIES = ("torch", "jax", "transformers")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/layers.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/layers.md", "docs/explore.md"])
 def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
