@@ -19,6 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ._explore.command import main as explore
 
         return explore(given[1:])
+    if given[:1] in (["--help"], ["-h"]) and TOOL.is_file():
+        done = subprocess.run([str(TOOL), *given], check=False)
+        print("  explore                     Every head of a Hugging Face model in one page (python -m qkv explore --help)")
+        return done.returncode
     if not TOOL.is_file():
         print(
             f"qkv: the tool is missing: {TOOL}. Wheels carry it; `pip install .` from the sources builds it "

@@ -167,16 +167,14 @@ def _both(model: Any, tokenizer: Any, inputs: dict[str, Any], options: Any) -> S
     """An encoder-decoder: the decoder reads --answer, or what it generates itself."""
     import torch
 
-    start = model.config.decoder_start_token_id
-    if start is None:
-        start = model.generation_config.decoder_start_token_id
-    if options.answer is not None:
-        answer = tokenizer(text_target=options.answer, return_tensors="pt")["input_ids"]
-        decoder = torch.cat([torch.tensor([[start]]), answer], 1)
-    else:
-        with torch.no_grad():
-            decoder = model.generate(**inputs, max_new_tokens=options.generate or _ANSWER, do_sample=False, num_beams=1)
-        decoder = decoder[:, :-1] if decoder.shape[1] > 1 else decoder
+    if options.answer is None and options.relevance:
+        raise Refused("--relevance of an encoder-decoder needs --answer: what its decoder reads")
+    if options.answer is None:
+        generate = {"max_new_tokens": options.generate or _ANSWER, "do_sample": False, "num_beams": 1}
+        return _captured(model, inputs, options, tokenizer=tokenizer, generate=generate)
+    start = model.generation_config.decoder_start_token_id
+    answer = tokenizer(text_target=options.answer, return_tensors="pt")["input_ids"]
+    decoder = torch.cat([torch.tensor([[model.config.decoder_start_token_id if start is None else start]]), answer], 1)
     return _captured(model, {**inputs, "decoder_input_ids": decoder}, options, tokenizer=tokenizer)
 
 

@@ -52,6 +52,7 @@ class Run:
     answers: list[Layer] = field(default_factory=list)
     ids: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     image: tuple[int, int, int] | None = None
+    answer: int | None = None  #: of an encoder-decoder, the first position that the model generated
     relevance: dict[str, Any] | None = None
     name: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -288,7 +289,7 @@ def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequen
                 tokens = [names(int(n)) if names else str(n) for n in ids[b if len(ids) > 1 else 0]]
             text = Text(" ".join(x for x in (side or "text", prefix, f"{b}" if batch > 1 else "") if x), length, tokens)
             answers = [min(one.offsets) for one in run.answers if not one.cross and side_of(one, False) == side]
-            text.answer = min(answers, default=None)
+            text.answer = min(answers, default=run.answer if side else None)
             if run.image is not None and not side and length >= run.image[0] + run.image[1] * run.image[2]:
                 text.image = run.image
             texts[side, b] = text

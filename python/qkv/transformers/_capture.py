@@ -116,7 +116,8 @@ def capture_attention(
             up to 512 tokens, otherwise 128 x 128 blocks (``Captured.map`` has at most 64 x 64).
         exact: (layer, head) whose q, k and lse are kept, so that the page shows every weight at any length.
         generate: options of model.generate(), such as {"max_new_tokens": 20}: what is generated is looked at too, one sequence each
-            (no beams). `outputs` is then what generate() returned.
+            (no beams). `outputs` is then what generate() returned; of an encoder-decoder, which reads its answer once more, what the
+            model returned.
         relevance: also weight times gradient of a token's logit at `position`: the token's number, or "predicted" (the likeliest).
             Needs a model with logits, and the memory of a backward. It is what a small change of a weight would do to that logit.
         first: how many of the first keys are set apart before a head's kind is said; None: 1, of images the class token and
@@ -139,6 +140,11 @@ def capture_attention(
     image = _image_of(model, inputs)
     apart = first if first is not None else image[0] if image else 1
     grid = image[1:] if image else None
+    made = None
+    if generate is not None and getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        # Its encoder runs outside of the model's forward: the answer is read once more instead, all at once.
+        made = _generated(model, inputs, generate)
+        inputs["decoder_input_ids"], generate = made, None
     ids, live = _sides(model, inputs)
     _cached(inputs, live)
     wanted = Wanted(tuple(heads), capture, first=apart, grid=grid, whole=whole)
@@ -168,6 +174,7 @@ def capture_attention(
     run.image = image
     if generate is not None:
         _name_answer(run, outputs)
+    run.answer = None if made is None else 1
     if relevance is not None:
         with _running_qkv(model):
             run.relevance = derived(model, inputs, run.layers, relevance, position, _namer(tokenizer))
@@ -175,6 +182,17 @@ def capture_attention(
     tokens = mask.to(torch.bool).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 2 else None
     title = getattr(config, "_name_or_path", "") or type(model).__name__
     return AttentionCapture(collector.runs or [run], outputs, tokens, title=title, names=_namer(tokenizer))
+
+
+def _generated(model: nn.Module, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
+    """What an encoder-decoder's decoder read while it generated: all but the last token, [B, T]."""
+    with _running_qkv(model), torch.no_grad():
+        made = model.generate(**inputs, **generate)
+    sequences = made if isinstance(made, Tensor) else made.sequences
+    start = model.generation_config.decoder_start_token_id
+    if start is not None and not bool((sequences[:, 0] == start).all()):
+        sequences = torch.cat([torch.full_like(sequences[:, :1], start), sequences], 1)
+    return sequences[:, :-1] if sequences.shape[1] > 1 else sequences
 
 
 def _name_answer(run: Run, outputs: Any) -> None:

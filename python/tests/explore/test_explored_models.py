@@ -211,6 +211,22 @@ def test_what_is_generated_is_seen(name: str, padded: bool, options: dict[str, A
     assert made["texts"][0]["answer"] == T and len(made["texts"][0]["tokens"]) == T + 4
 
 
+@pytest.mark.parametrize("name", ["t5", "whisper"])
+def test_what_an_encoder_decoder_generates_is_seen(name: str) -> None:
+    torch.manual_seed(0)
+    config, inputs = model_of(name).config, inputs_of(name)
+    del inputs["decoder_input_ids"]
+    kind = tf.T5ForConditionalGeneration if name == "t5" else tf.WhisperForConditionalGeneration
+    model = kind(config).eval()
+    model.generation_config.eos_token_id = None
+    seen = qkv.transformers.capture_attention(model, inputs, generate={"max_new_tokens": 5, "do_sample": False})
+    made, _ = seen._made()
+    assert [view["kind"] for view in made["views"]] == ["self", "self", "cross"] * 2
+    text = made["texts"][1]
+    assert text["answer"] == 1 and len(text["tokens"]) == 5 and text["tokens"][0] == str(config.decoder_start_token_id)
+    assert seen.outputs.logits.shape[:2] == (2, 5)
+
+
 def test_a_cache_that_was_filled_before() -> None:
     model, inputs = model_of("llama"), inputs_of("llama")
     exact, naive = (eager_weights("llama", inputs, dtype)["self"] for dtype in (torch.float64, torch.float32))
