@@ -64,6 +64,9 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/qkv-config.cmake.in ${
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/package/qkv-config.cmake ${PROJECT_BINARY_DIR}/package/qkv-config-version.cmake
   DESTINATION ${package_dir})
+if(TARGET qkv_view AND QKV_IS_STATIC AND QKV_TEXT STREQUAL "pango")
+  install(FILES ${PROJECT_SOURCE_DIR}/cmake/FindPango.cmake DESTINATION ${package_dir})
+endif()
 if(TARGET qkv_tool)
   # The tool finds shared libraries of its own prefix, wherever that was moved.
   file(RELATIVE_PATH libraries_from_tool "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${CMAKE_INSTALL_LIBDIR}")

@@ -10,19 +10,23 @@ export PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
 jobs=$(nproc 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 
-# package | a program, or a header in <>, that shows it is there | what it is for
+# package | a program, a header in <> or a package of pkg-config after =, that shows it is there | what it is for
 readonly build_needs='
 g++               | g++                         | the C++20 compiler
 cmake             | cmake                       | describes the build
 ninja-build       | ninja                       | runs the build
 nlohmann-json3-dev| <nlohmann/json.hpp>         | JSON: header of safetensors files, --json
-libpng-dev        | <png.h>                     | PNG: attention maps as pictures
+zlib1g-dev        | <zlib.h>                    | zlib: compressed pictures
+libpango1.0-dev   | =pangocairo                 | Pango, Cairo: text of PNG and PDF in any script
+fonts-wqy-microhei| :                           | a font with Chinese, Japanese and Korean for pictures
 libcli11-dev      | <CLI/CLI.hpp>               | CLI11: options of the tool
 libfmt-dev        | <fmt/core.h>                | {fmt}: text of the tool
 '
 readonly test_needs='
 libgtest-dev      | <gtest/gtest.h>             | GoogleTest: the tests
 librapidcheck-dev | <rapidcheck.h>              | RapidCheck: property tests
+libpng-dev        | <png.h>                     | libpng: the tests read PNG back
+poppler-utils     | pdftotext                   | poppler: the tests read PDF back
 pkg-config        | pkg-config                  | the installed package is used through it too
 python3           | python3                     | the structure tests
 openmpi-bin       | mpirun                      | Open MPI: several ranks (25 MB; loaded at run time, nothing links it)
@@ -48,10 +52,12 @@ is_debian() {
   ) && command -v apt-get dpkg-query >/dev/null
 }
 
-# is_there PACKAGE PROBE: asks the package database on Debian, otherwise looks for the program or header itself.
+# is_there PACKAGE PROBE: asks the package database on Debian, otherwise looks for the thing itself (":" is always there).
 is_there() {
   if is_debian; then
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+  elif [ "${2#=}" != "$2" ]; then
+    pkg-config --exists "${2#=}" 2>/dev/null
   elif [ "${2#<}" = "$2" ]; then
     command -v "$2" >/dev/null
   else

@@ -50,7 +50,7 @@ void expect_maps(const Options& options, const std::vector<std::string>& names, 
   std::error_code error;
   std::filesystem::create_directories(options.out, error);
   if (error) throw UsageError("--out " + escaped(options.out) + ": " + error.message() + ": name a folder that can be written");
-  for (const std::string& name : names) outputs.expect("--out", map_path(options.out, name));
+  for (const std::string& name : names) expect_map(outputs, "--out", map_path(options.out, name));
 }
 
 void print_experiment(const Experiment& experiment) {

@@ -57,7 +57,7 @@ void add_capture_options(CLI::App& app, CaptureOptions& options) {
   look.value("--block-map", options.block_map, "N[,N]",
              "Block sums, a map of N x N (rows, columns), into --map-out or "
              "--seen");
-  look.file("--map-out", options.map_out, "The block map: .npy [B, H, N, N], or a picture .png, .svg, .html");
+  look.file("--map-out", options.map_out, "The block map: .npy [B, H, N, N], or a picture .png, .svg, .pdf, .html");
   look.file("--seen", options.seen, "Everything that was captured, one .safetensors");
   look.value("--look-heads", options.heads, "N,N,...", "Capture these heads only");
   look.value("--of", options.of, "WHAT",
@@ -87,7 +87,7 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
   outputs.expect("--seen", options.seen, {".safetensors"});
   std::vector<std::string> endings = kMapEndings;
   endings.push_back(".npy");
-  outputs.expect("--map-out", options.map_out, endings);
+  expect_map(outputs, "--map-out", options.map_out, endings);
   const bool anywhere = !options.seen.empty();
   if (!options.any() && (!options.heads.empty() || options.of != "weights"))
     throw UsageError("--look-heads and --of need something to look at: add --stats, --map-out or --seen");

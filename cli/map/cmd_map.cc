@@ -25,6 +25,7 @@ struct MapCommandOptions {
   std::vector<std::string> out;
   std::optional<Index> sequence;
   MapStyle style;
+  MapPixels pixels;
   MapLookOptions look;
   ComputeOptions compute;
 };
@@ -124,7 +125,8 @@ int run(const MapCommandOptions& options) {
   if (!options.qk.empty()) return run_explorer(options);
   if (!options.tokens.empty()) throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
   Outputs outputs;
-  for (const std::string& path : options.out) outputs.expect("--out", path, kMapEndings);
+  for (const std::string& path : options.out) expect_map(outputs, "--out", path);
+  const view::PixelOptions pixels = map_pixels(options.pixels, options.out);
   const view::MapOptions style = map_style(options.style);
   if (!options.theme.empty() && options.theme != "dark" && options.theme != "light") {
     throw UsageError("--theme must be dark or light: got " + escaped(options.theme));
@@ -138,7 +140,7 @@ int run(const MapCommandOptions& options) {
         "--title, --range and --scale are for a picture: there is none with --stats, --top-k and --json without --out");
   Drawn drawn = make_map(options, style);
   if (!options.title.empty()) drawn.map.title = options.title;
-  for (const std::string& path : options.out) add_map(outputs, path, drawn.map, style);
+  for (const std::string& path : options.out) add_map(outputs, path, drawn.map, style, pixels);
   outputs.commit();
   if (options.look.json) {
     print_json(looks_json(drawn.looks, drawn.text));
@@ -162,19 +164,20 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--tokens", options->tokens, "With --qk: its tokens, a JSON list of strings")->type_name("FILE");
   app.add_option("--text", options->text, "The text to look at (default abababab); with weights: labels")->type_name("TEXT");
   add_integer(app, "--sequence", options->sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
-  app.add_option("--out", options->out, "A .png, .svg or .html; may be repeated (default: the terminal)")
+  app.add_option("--out", options->out, "A .png, .svg, .pdf or .html; may be repeated (default: the terminal)")
       ->type_name("FILE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--title", options->title, "Title above the picture")->type_name("TEXT");
   app.add_option("--theme", options->theme, "Colours of the terminal: dark or light (default dark)")->type_name("NAME");
   add_map_style(app, options->style);
+  add_map_pixels(app, options->pixels);
   add_map_look_options(app, options->look);
   add_compute_options(app, options->compute);
   return [options] { return run(*options); };
 }
 
-const bool added = add_command({"map", "Draw attention: terminal, PNG, SVG, one offline HTML page",
+const bool added = add_command({"map", "Draw attention: terminal, PNG, SVG, PDF, one offline HTML page",
                                 "qkv map model.safetensors --text abababab --out map.html", declare});
 
 }  // namespace

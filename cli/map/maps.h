@@ -1,16 +1,19 @@
 // Attention maps as the commands draw them: into files by ending, or onto the terminal. Not: the drawing (qkv/view).
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "qkv/view/heatmap.h"
+#include "qkv/view/png.h"
 #include "support/files.h"
 #include "support/options.h"
 
 namespace qkv::cli {
 
-inline const std::vector<std::string> kMapEndings = {".png", ".svg", ".html"};
+inline const std::vector<std::string> kMapEndings = {".png", ".svg", ".pdf", ".html"};
 
 struct MapStyle {
   std::string layers, heads;  ///< "0,2"; empty: all
@@ -19,7 +22,21 @@ struct MapStyle {
 void add_map_style(CLI::App& app, MapStyle& style);
 view::MapOptions map_style(const MapStyle& style);
 
-/// Adds the picture that the ending of `path` names.
-void add_map(Outputs& outputs, const std::string& path, const view::AttentionMap& map, const view::MapOptions& options = {});
+/// Pixels of the .png files of one option, --pixel-ratio.
+struct MapPixels {
+  std::optional<double> ratio;
+};
+void add_map_pixels(CLI::App& app, MapPixels& pixels);
+/// UsageError when the ratio is not one, or none of `paths` is a .png.
+view::PixelOptions map_pixels(const MapPixels& pixels, const std::vector<std::string>& paths);
+
+/// Outputs::expect of a picture; UsageError where this build cannot draw it.
+void expect_map(Outputs& outputs, std::string_view option, const std::string& path,
+                const std::vector<std::string>& endings = kMapEndings);
+
+/// Adds the picture that the ending of `path` names. The first .png or .pdf with characters that no installed font has warns of
+/// them on standard error, by name.
+void add_map(Outputs& outputs, const std::string& path, const view::AttentionMap& map, const view::MapOptions& options = {},
+             const view::PixelOptions& pixels = {});
 
 }  // namespace qkv::cli

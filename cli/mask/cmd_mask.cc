@@ -77,7 +77,7 @@ view::AttentionMap map_of(const Tensor<std::uint8_t>& drawn, const std::string& 
 int run(MaskOptions o) {
   if (o.kv_len == 0) o.kv_len = o.q_len;
   Outputs outputs;
-  outputs.expect("--out", o.out, kMapEndings);
+  expect_map(outputs, "--out", o.out);
   if (!o.mask_axes.empty() && o.keep.empty() && o.drop.empty()) throw UsageError("--mask-axes needs --keep or --drop");
   Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len);
   Tensor<std::uint8_t> keep, drop;
@@ -151,7 +151,7 @@ std::function<int()> declare(CLI::App& app) {
   dense("--drop", options->drop, "FILE", "Also zero in this .npy");
   dense("--mask-axes", options->mask_axes, "AXES", "Axes of a smaller array: bk, qk, bqk, hqk");
   app.add_flag("--draw", options->draw, "Rows of 0s and 1s: a row is a query, a column a key");
-  app.add_option("--out", options->out, "The mask as a picture: .png, .svg or .html")->type_name("FILE");
+  app.add_option("--out", options->out, "The mask as a picture: .png, .svg, .pdf or .html")->type_name("FILE");
   add_json_option(app, options->json);
   add_compute_options(app, options->compute);
   return [options] { return run(*options); };

@@ -85,7 +85,7 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   const bool speaks = ranks == nullptr || ranks->first();
   Outputs outputs;
   outputs.expect("--out", options.out, {".safetensors"});
-  for (const std::string& path : options.maps) outputs.expect("--map", path, kMapEndings);
+  for (const std::string& path : options.maps) expect_map(outputs, "--map", path);
   Context context(ranks != nullptr ? ranks->context() : options.compute.context());
   TrainRun run = make_run(options);
   if (ranks != nullptr) share_batches(*ranks, run);

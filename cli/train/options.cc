@@ -171,7 +171,7 @@ void add_train_options(CLI::App& app, TrainCommandOptions& options) {
 
   const OptionGroup show(app, "What comes out");
   show.file("--out", options.out, "The trained model, .safetensors");
-  show.value("--map", options.maps, "FILE", "Draw the sample's attention: .png, .svg or .html; may be repeated")
+  show.value("--map", options.maps, "FILE", "Draw the sample's attention: .png, .svg, .pdf or .html; may be repeated")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   show.value("--sample", options.sample, "TEXT", "Text whose attention is drawn (default abababab)");

@@ -62,12 +62,10 @@ print(seen)
 share = model.shares("abababab")[0]
 print(", ".join(f"{kind} {100 * share[kind]['mean']:.0f} %" for kind in ("self", "previous", "first", "same")))
 
-# %% Pictures: PNG, SVG, one offline page; a notebook displays `seen` directly.
+# %% Pictures: SVG, one offline page, with matplotlib PNG and PDF; a notebook displays `seen` directly.
 folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 if folder is not None:
-    for ending in ("png", "svg", "html"):
-        seen.plot(path=folder / f"map.{ending}")
-    figure = seen.plot().figure
-    if figure is not None:
-        figure.savefig(folder / "figure.png", dpi=120)
+    picture = seen.plot()
+    for ending in ("svg", "html") if picture.figure is None else ("svg", "html", "png", "pdf"):
+        picture.save(folder / f"map.{ending}")
     print("wrote", ", ".join(sorted(p.name for p in folder.iterdir())))

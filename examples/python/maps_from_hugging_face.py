@@ -1,6 +1,6 @@
 """Attention maps of a Hugging Face model without output_attentions=True: statistics of every head, and a picture.
 
-    pip install 'qkv[transformers]' && python maps_from_hugging_face.py [map.png]
+    pip install 'qkv[transformers]' && python maps_from_hugging_face.py [map.svg]
 
 A small GPT-2 with random weights, so nothing is downloaded; it is trained for a few seconds with qkv's backward. For weights
 of your own: AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv") and a tokenizer's output as inputs.
@@ -56,6 +56,6 @@ best = [
 ]
 print(f"the last character {sample[-1]!r} attends", ", ".join(best))
 
-path = sys.argv[1] if len(sys.argv) > 1 else "map.png"
+path = sys.argv[1] if len(sys.argv) > 1 else "map.svg"
 seen.plot(layer=sharpest["layer"], tokens=list(sample), path=path, title=f"layer {sharpest['layer']}")
 print("wrote", path)

@@ -1,4 +1,4 @@
-"""Tables for notebooks, as HTML. Not: pictures (plotting.py)."""
+"""Tables for notebooks, as HTML. Not: pictures (plotting)."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ namespace {
 constexpr int kLargestCell = 56;         // room for "100" at scale 2 and a margin
 constexpr int kShortestCell = 14;        // of the shorter axis, when the other one is long
 constexpr int kEmptyPanel = 112;         // a panel without rows or columns has room to say so
-constexpr std::size_t kLabelChars = 12;  // longer tokens end in an ellipsis
-constexpr double kMaxPixels = 48e6;      // of all panels together; longer sequences are pooled
-constexpr Index kMaxCells = 4096;        // along one axis of a panel
+constexpr std::size_t kLabelChars = 12;  // longer tokens end in an ellipsis,
+constexpr int kLabelColumns = 24;    // and so do wider ones: 12 characters of Chinese fit, 12 times U+0000 does not
+constexpr double kMaxPixels = 48e6;  // of all panels together; longer sequences are pooled
+constexpr Index kMaxCells = 4096;    // along one axis of a panel
 
 /// Pixels that the longer side of a panel should take, by the number of panels.
 int panel_target(std::size_t panels) {
@@ -67,7 +68,7 @@ void label_axis(Axis& axis, const std::vector<std::string>& tokens, bool is_hori
   axis.text_scale = axis.cell >= 2 * line ? 2 : axis.cell > line ? 1 : kTextScale;
   if (!tokens.empty() && axis.pool == 1 && axis.cell > line) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      axis.ticks.push_back({static_cast<Index>(i), visible_label(tokens[i], kLabelChars)});
+      axis.ticks.push_back({static_cast<Index>(i), picture_label(tokens[i])});
     }
   } else {
     const std::string last = std::to_string(std::max<Index>(0, axis.count - 1));
@@ -95,6 +96,10 @@ int grid_width(const Layout& out, Index num_layers, int panel_width, int panel_h
 }
 
 }  // namespace
+
+std::string picture_label(std::string_view token) { return visible_label(token, kLabelChars, kLabelColumns); }
+
+std::string picture_title(std::string_view title) { return visible_line(title, kTitleChars); }
 
 std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& options) {
   const auto chosen = [](const std::vector<Index>& wanted, Index count, const char* what) {
@@ -160,7 +165,7 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
   const int bar_text = text_width("100.0%", kTextScale) + kLabelDistance;
   const int note = out.rows.pool > 1 ? kLineHeight : 0;
   out.width = out.bar.x + out.bar.width + bar_text + kMargin;
-  out.width = std::max(out.width, 2 * kMargin + text_width(visible_line(map.title, kTitleChars), kTextScale));
+  out.width = std::max(out.width, 2 * kMargin + text_width(picture_title(map.title), kTextScale));
   out.height = std::max(grid_bottom + out.columns.gutter + kLineHeight + note, bar_bottom) + kMargin;
   return out;
 }

@@ -61,6 +61,7 @@ inline constexpr int kMargin = 24;
 inline constexpr int kGap = 28;         // between panels
 inline constexpr int kLineHeight = 26;  // of a line of text at scale 2
 inline constexpr int kTextScale = 2;
+inline constexpr int kFontSize = 9;       // pixels at scale 1; a monospaced font advances by about 0.6 of it
 inline constexpr int kLabelDistance = 8;  // between a panel and its labels
 inline constexpr int kBarWidth = 20;
 inline constexpr std::size_t kTitleChars = 100;  // a longer title ends in an ellipsis

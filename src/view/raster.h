@@ -1,6 +1,7 @@
-// Pixels of palette entries and their PNG bytes. Not: text, layout.
+// Pixels of palette entries: the cells of a panel. Not: text, layout.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -8,23 +9,15 @@
 
 namespace qkv::inline v0::view {
 
+/// The cells of a panel, without what is around them.
 struct Raster {
-  Raster(int width_pixels, int height_pixels)
-      : width(width_pixels),
-        height(height_pixels),
-        pixels(static_cast<std::size_t>(width_pixels) * static_cast<std::size_t>(height_pixels), kPaper) {}
-
-  /// Clips to the picture.
-  void fill(const Box& box, Paint paint);
-
-  int width, height;
+  int width = 0, height = 0;
   std::vector<Paint> pixels;  // [height, width]
 };
 
-/// The cells of a panel, with their upper left corner at the origin.
-void raster_cells(Raster& raster, const Box& origin, const AttentionMap& map, const MapOptions& options, const Layout& layout,
-                  const Panel& panel);
+Raster raster_cells(const AttentionMap& map, const MapOptions& options, const Layout& layout, const Panel& panel);
 
+/// An 8-bit palette PNG.
 std::vector<std::byte> encode_png(const Raster& raster);
 
 }  // namespace qkv::inline v0::view

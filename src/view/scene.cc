@@ -123,7 +123,7 @@ Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layou
 
 void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout) {
   canvas.fill({0, 0, layout.width, layout.height}, kPaper);
-  const std::string title = visible_line(map.title, kTitleChars);
+  const std::string title = picture_title(map.title);
   if (!title.empty()) canvas.text({kMargin, kMargin + kLineHeight / 2, title, Anchor::kStart, kTextScale, kInk, false});
   for (const Panel& panel : layout.panels) {
     const Box& box = panel.cells;

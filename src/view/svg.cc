@@ -9,8 +9,6 @@
 namespace qkv::inline v0::view {
 namespace {
 
-constexpr int kFontSize = 9;  // pixels at scale 1; a monospaced font advances by about 0.6 of it
-
 std::string hex(Rgb c) { return "#" + hex_digits(c); }
 
 class SvgCanvas final : public Canvas {
@@ -21,7 +19,7 @@ class SvgCanvas final : public Canvas {
     out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" xmlns:xlink=\"http://www.w3.org/1999/xlink\" width=\"" + width +
            "\" height=\"" + height + "\" viewBox=\"0 0 " + width + " " + height +
            "\" font-family=\"DejaVu Sans Mono, Menlo, Consolas, monospace\">\n<title>" +
-           escape_xml(map.title.empty() ? "attention map" : visible_line(map.title, kTitleChars)) + "</title>\n";
+           escape_xml(map.title.empty() ? "attention map" : picture_title(map.title)) + "</title>\n";
     const Index cells = static_cast<Index>(layout.panels.size()) * layout.rows.num_cells() * layout.columns.num_cells();
     is_vector_ = layout.rows.pool == 1 && cells <= kMaxSvgCells;
   }
@@ -72,8 +70,7 @@ class SvgCanvas final : public Canvas {
   }
 
   void embed(const Panel& panel) {
-    Raster raster(panel.cells.width, panel.cells.height);
-    raster_cells(raster, {}, map_, options_, layout_, panel);
+    const Raster raster = raster_cells(map_, options_, layout_, panel);
     const std::vector<std::byte> png = encode_png(raster);
     const std::string_view bytes(reinterpret_cast<const char*>(png.data()), png.size());
     out_ += "<image x=\"" + std::to_string(panel.cells.x) + "\" y=\"" + std::to_string(panel.cells.y) + "\" width=\"" +

@@ -75,28 +75,33 @@ int sequence_length(unsigned char lead) {
   return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
 }
 
-std::string visible(std::string_view text, std::size_t max_characters, bool mark_spaces) {
+std::string visible(const Character& c, bool mark_spaces) {
+  if (!c.valid) return "\\x" + hexadecimal(static_cast<std::uint32_t>(c.code), 2);
+  if (c.code != '\n' && c.code != '\t' && is_in(kInvisible, c.code)) return code_point_text(c.code);
   std::string out;
-  std::size_t count = 0;
+  append_utf8(out, c.code == '\n'                 ? kVisibleNewline
+                   : c.code == '\t'               ? kVisibleTab
+                   : c.code == ' ' && mark_spaces ? kVisibleSpace
+                                                  : c.code);
+  return out;
+}
+
+std::string visible(std::string_view text, std::size_t max_characters, int max_columns, bool mark_spaces) {
+  std::string out;
+  std::size_t count = 0, fitting = 0;  // bytes of `out` that leave room for the ellipsis
+  int columns = 0;
   const std::vector<Character> all = decode_utf8(text);
   for (const Character& c : all) {
-    if (++count == max_characters && all.size() > max_characters) {
+    const std::string next = visible(c, mark_spaces);
+    columns += display_width(next);
+    const bool is_too_long = ++count == max_characters && all.size() > max_characters;
+    if (is_too_long || columns > max_columns) {
+      if (columns > max_columns) out.resize(fitting);
       append_utf8(out, kEllipsis);
       break;
     }
-    if (!c.valid) {
-      out += "\\x" + hexadecimal(static_cast<std::uint32_t>(c.code), 2);
-    } else if (c.code == ' ') {
-      append_utf8(out, mark_spaces ? kVisibleSpace : U' ');
-    } else if (c.code == '\n') {
-      append_utf8(out, kVisibleNewline);
-    } else if (c.code == '\t') {
-      append_utf8(out, kVisibleTab);
-    } else if (is_in(kInvisible, c.code)) {
-      out += code_point_text(c.code);
-    } else {
-      append_utf8(out, c.code);
-    }
+    out += next;
+    if (columns < max_columns) fitting = out.size();
   }
   return out;
 }
@@ -141,11 +146,13 @@ void append_utf8(std::string& out, char32_t code) {
   put(0x80 | (code & 0x3F));
 }
 
-std::string visible_label(std::string_view text, std::size_t max_characters) {
-  return text.empty() ? "\"\"" : visible(text, max_characters, true);
+std::string visible_label(std::string_view text, std::size_t max_characters, int max_columns) {
+  return text.empty() ? "\"\"" : visible(text, max_characters, max_columns, true);
 }
 
-std::string visible_line(std::string_view text, std::size_t max_characters) { return visible(text, max_characters, false); }
+std::string visible_line(std::string_view text, std::size_t max_characters) {
+  return visible(text, max_characters, INT_MAX, false);
+}
 
 std::string ascii_label(std::string_view visible_text) {
   std::string out;

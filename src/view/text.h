@@ -1,6 +1,7 @@
 // Tokens as labels: hostile or invisible text becomes visible, and is escaped for each format. Not: tokenizing, fonts.
 #pragma once
 
+#include <climits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,9 @@ void append_utf8(std::string& out, char32_t code);
 
 /// The text with every character visible on one line: space as U+2423, line feed as U+21B5, tab as U+21E5, other control
 /// characters, direction marks and invisible characters as U+XXXX, bytes that are not UTF-8 as \xNN, the empty text as two
-/// quotes. At most `max_characters`, the last then an ellipsis. No control characters, so no terminal escape sequences.
-std::string visible_label(std::string_view text, std::size_t max_characters);
+/// quotes. At most `max_characters`, the last then an ellipsis. No control characters, so no terminal escape sequences. An
+/// ellipsis also ends what would take more than `max_columns` of a terminal.
+std::string visible_label(std::string_view text, std::size_t max_characters, int max_columns = INT_MAX);
 
 /// A title on one line: visible_label, but spaces stay.
 std::string visible_line(std::string_view text, std::size_t max_characters);

@@ -8,7 +8,8 @@ import sys
 
 import tree
 
-HIDDEN = {"CLI11": "libcli11-dev", "fmt": "libfmt-dev", "nlohmann_json": "nlohmann-json3-dev", "PNG": "libpng-dev"}
+HIDDEN = {"CLI11": "libcli11-dev", "fmt": "libfmt-dev", "nlohmann_json": "nlohmann-json3-dev", "ZLIB": "zlib1g-dev",
+          "Pango": "libpango1.0-dev"}
 
 
 def configure(cmake, compiler, work, hidden, *options):

@@ -123,6 +123,10 @@ TEST(VisibleLabel, ShowsWhatCannotBeSeen) {
   EXPECT_EQ(visible_label("", 9), "\"\"");
   EXPECT_EQ(visible_label("abcdef", 4), "abc\xe2\x80\xa6");
   EXPECT_EQ(visible_label("abcd", 4), "abcd");
+  EXPECT_EQ(visible_label("\xff\xff\xff", 9, 12), "\\xFF\\xFF\\xFF");
+  EXPECT_EQ(visible_label("\xff\xff\xff\xff", 9, 12), "\\xFF\\xFF\xe2\x80\xa6");
+  EXPECT_EQ(visible_label("\xe6\x88\x91\xe6\x88\x91z", 9, 5), "\xe6\x88\x91\xe6\x88\x91z");
+  EXPECT_EQ(visible_label("\xe6\x88\x91\xe6\x88\x91z", 9, 4), "\xe6\x88\x91\xe2\x80\xa6");
   for (const std::string& token : hostile_tokens()) {
     const std::string visible = visible_label(token, 100);
     for (const Character& c : decode_utf8(visible)) {

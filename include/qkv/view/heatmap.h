@@ -36,6 +36,12 @@ QKV_API AttentionMap make_map(View<const float, 4> weights,  // [L, H, Tq, Tk]
 /// The characters of a UTF-8 text, one label each; a byte that is not UTF-8 is a label of its own.
 QKV_API std::vector<std::string> characters(std::string_view text);
 
+/// A token as PNG, SVG and PDF label it, on one line: spaces, ends of lines and what is invisible become visible, bytes that are
+/// not UTF-8 \xNN; cut with an ellipsis after 12 characters or 24 columns.
+QKV_API std::string picture_label(std::string_view token);
+/// A title likewise, of at most 100 characters; spaces stay.
+QKV_API std::string picture_title(std::string_view title);
+
 /// Throws ShapeError unless weights is [L, H, Tq, Tk] with L, H >= 1 and each label list is empty or as long as its axis, and
 /// OptionError when a weight is negative or infinite. NaN is valid. Every render function calls it.
 QKV_API void check_map(const AttentionMap& map);

@@ -1,13 +1,16 @@
-// Pictures of attention: bytes of PNG, SVG, one HTML page, text for a terminal.
+// Pictures of attention: bytes of PNG, PDF, SVG, one HTML page, text for a terminal.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "arrays/array.h"
 #include "layers/nn.h"
 #include "qkv/io/safetensors.h"
 #include "qkv/view/explorer.h"
+#include "qkv/view/fonts.h"
 #include "qkv/view/heatmap.h"
 #include "qkv/view/html.h"
+#include "qkv/view/pdf.h"
 #include "qkv/view/png.h"
 #include "qkv/view/svg.h"
 #include "qkv/view/terminal.h"
@@ -40,13 +43,32 @@ MapObject make_map(nb::handle weights, Labels query_tokens, Labels key_tokens, s
   return made;
 }
 
-nb::bytes png(const MapObject& object) {
+/// What `render` makes, while other Python threads run.
+template <class Render>
+nb::bytes bytes_of(Render render) {
   std::vector<std::byte> bytes;
   {
     const nb::gil_scoped_release released;
-    bytes = view::render_png(object.map, object.options);
+    bytes = render();
   }
   return nb::bytes(bytes.data(), bytes.size());
+}
+
+nb::bytes png(const MapObject& object, double pixel_ratio) {
+  return bytes_of([&] { return view::render_png(object.map, object.options, {.pixel_ratio = pixel_ratio}); });
+}
+
+nb::bytes pdf(const MapObject& object) {
+  return bytes_of([&] { return view::render_pdf(object.map, object.options); });
+}
+
+/// (character, its code point, its script) of each that no installed font has.
+std::vector<std::tuple<std::string, int, std::string>> missing(const MapObject& object) {
+  std::vector<std::tuple<std::string, int, std::string>> all;
+  for (const view::MissingCharacter& one : view::missing_characters(object.map, object.options)) {
+    all.emplace_back(one.text, static_cast<int>(one.code), one.script);
+  }
+  return all;
 }
 
 nb::dict statistics(const MapObject& object, Index layer, Index head) {
@@ -72,6 +94,8 @@ std::string explorer_page(const StateDict& file) {
 void bind_view(nb::module_& m) {
   nb::class_<MapObject>(m, "Map")
       .def("png", &png)
+      .def("pdf", &pdf)
+      .def("missing", &missing)
       .def("svg", [](const MapObject& object) { return view::render_svg(object.map, object.options); })
       .def("html", [](const MapObject& object) { return view::render_html(object.map, {.map = object.options}); })
       .def("terminal",
@@ -88,12 +112,15 @@ void bind_view(nb::module_& m) {
   });
   m.def("explorer_page", [](const std::string& path) { return explorer_page(io::load_safetensors(path)); });
   m.def("characters", [](const std::string& text) { return view::characters(text); });
+  m.def("picture_label", [](const std::string& token) { return view::picture_label(token); });
+  m.def("picture_title", [](const std::string& title) { return view::picture_title(title); });
   const auto numbers = [](const view::Rgb& c) { return std::vector<int>{c.red, c.green, c.blue}; };
   m.def("colour_map", [=] {
     std::vector<std::vector<int>> colours;
     for (const view::Rgb& c : view::colour_map(view::Theme::kLight)) colours.push_back(numbers(c));
     return colours;
   });
+  m.attr("DRAWS_TEXT") = view::draws_text();
   m.attr("NAN_COLOUR") = nb::cast(numbers(view::kNanColour));
 }
 

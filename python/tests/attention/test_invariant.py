@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
 import qkv
 
 LENGTH, HEADS, KV_HEADS, WIDTH = 150, 4, 2, 24

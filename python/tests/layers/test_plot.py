@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import importlib.util
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 import qkv
 from qkv.plotting import AttentionMap, Picture
 from support import numbers
+
+DRAWS = qkv.plotting._nn.DRAWS_TEXT or importlib.util.find_spec("matplotlib") is not None
 
 
 def causal_weights(*heads: int, length: int = 6) -> np.ndarray:
@@ -51,7 +55,10 @@ def test_a_batch_is_not_layers(framework: str) -> None:
 
 def test_files(tmp_path: Path) -> None:
     w = causal_weights(2)
-    for ending, start in ((".png", b"\x89PNG\r\n\x1a\n"), (".svg", b"<svg"), (".html", b"<!DOCTYPE html>")):
+    starts = {".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
+    if DRAWS:
+        starts |= {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-1."}
+    for ending, start in starts.items():
         path = tmp_path / ("map" + ending)
         picture = qkv.plot(w, "attend", path=path)
         assert path.read_bytes().startswith(start)
@@ -59,8 +66,51 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.png"):
         qkv.plot(w, path=tmp_path / "map.jpg")
     with pytest.raises(OSError, match="nowhere"):
-        qkv.plot(w, path=tmp_path / "nowhere" / "map.png")
-    assert len(list(tmp_path.iterdir())) == 6
+        qkv.plot(w, path=tmp_path / "nowhere" / "map.svg")
+    assert len(list(tmp_path.iterdir())) == 2 * len(starts)
+
+
+needs_pixels = pytest.mark.skipif(not DRAWS, reason="neither Pango nor matplotlib draws PNG")
+
+
+def width_of(png: bytes) -> int:
+    return int.from_bytes(png[16:20], "big")
+
+
+@needs_pixels
+def test_pixels(tmp_path: Path) -> None:
+    """A file of more pixels, and the same one each time."""
+    picture = qkv.plot(causal_weights(2), "attend")
+    assert picture.png() == picture.png(1) and picture.pdf() == picture.pdf()
+    picture.save(tmp_path / "map.png", pixel_ratio=2)
+    # Each width is rounded to whole pixels.
+    assert abs(width_of((tmp_path / "map.png").read_bytes()) - 2 * width_of(picture.png())) <= 2
+    for wrong in (0.5, 9, float("nan")):
+        with pytest.raises(ValueError, match=r"1 \.\. 8"):
+            picture.png(wrong)
+    with pytest.raises(ValueError, match="pixel_ratio is for .png"):
+        picture.save(tmp_path / "map.svg", pixel_ratio=2)
+
+
+@needs_pixels
+def test_hostile_text_is_text() -> None:
+    """Neither formulas nor markup; long, invisible and empty tokens are labels as qkv draws them."""
+    tokens = ["$\\frac{", "\\$", "<b>", "a\nb\0\x1b", "\u202e" * 2000, "W" * 2000, "", "$x$"]
+    picture = qkv.plot(causal_weights(length=8), tokens, title="$\\frac{ \n" + "x" * 2000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fonts that lack what shows spaces
+        assert picture.png().startswith(b"\x89PNG") and picture.pdf().startswith(b"%PDF")
+        assert width_of(picture.png()) < 3000
+
+
+@needs_pixels
+def test_characters_that_no_font_has() -> None:
+    """U+0378 is no character: the warning names it once for a picture."""
+    picture = qkv.plot(causal_weights(length=3), ["a", "\u0378", "\u0378"])
+    for draw in (picture.png, picture.pdf):
+        with pytest.warns(UserWarning, match=r"U\+0378.*boxes") as seen:
+            draw()
+        assert len(seen) == 1
 
 
 def test_svg_holds_the_weights() -> None:
@@ -75,7 +125,8 @@ def test_notebooks() -> None:
     picture = qkv.plot(causal_weights(2), "attend", title='<"a" & b>')
     page = picture._repr_html_()
     assert page.startswith("<iframe srcdoc=") and page.count('"') == len(re.findall(r'\w+="[^"]*"', page)) * 2
-    assert picture._repr_png_().startswith(b"\x89PNG")
+    if DRAWS:
+        assert picture._repr_png_().startswith(b"\x89PNG")
     # The frame's page says its height, the notebook's page listens; neither needs the other to be shown.
     assert "parent.postMessage({qkvHeight:" in page and "</iframe><script>addEventListener('message'" in page
     assert 'class="qkv-map"' in page and "qkvHeight" not in picture.html()
@@ -107,8 +158,8 @@ def test_what_a_head_does() -> None:
 def test_arrays_of_other_libraries() -> None:
     torch = pytest.importorskip("torch")
     w = causal_weights(2)
-    assert qkv.plot(torch.tensor(w)).png() == qkv.plot(w).png() == qkv.plot(w.astype(np.float64)).png()
-    assert isinstance(qkv.plot(torch.tensor(w, requires_grad=True).bfloat16()).png(), bytes)
+    assert qkv.plot(torch.tensor(w)).svg() == qkv.plot(w).svg() == qkv.plot(w.astype(np.float64)).svg()
+    assert isinstance(qkv.plot(torch.tensor(w, requires_grad=True).bfloat16()).svg(), str)
 
 
 def test_errors() -> None:
@@ -119,7 +170,7 @@ def test_errors() -> None:
         (lambda: qkv.plot(w, "abc"), ValueError, "3"),
         (lambda: qkv.plot(w, range="all"), ValueError, "unit"),
         (lambda: qkv.plot(w, scale="log"), ValueError, "sqrt"),
-        (lambda: qkv.plot(w, heads=[2]).png(), ValueError, "2"),
+        (lambda: qkv.plot(w, heads=[2]).svg(), ValueError, "2"),
         (lambda: qkv.plot(np.array(["a"])), TypeError, "numbers"),
     ):
         with pytest.raises(kind, match=words):
@@ -154,4 +205,22 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
     picture = qkv.plot(causal_weights())
     assert picture.figure is None
-    assert picture.png().startswith(b"\x89PNG")
+    if qkv.plotting._nn.DRAWS_TEXT:
+        assert picture.png().startswith(b"\x89PNG")
+        return
+    for draw in (picture.png, picture.pdf):
+        with pytest.raises(ImportError, match=r"pip install 'qkv\[plot\]', or write .svg or .html"):
+            draw()
+    assert picture._repr_png_() is None and picture.svg().startswith("<svg")
+
+
+def test_the_core_says_what_it_lacks() -> None:
+    """A package without Pango: the core refuses in one line, and the package draws with matplotlib."""
+    core = qkv.plot(causal_weights())._core
+    if qkv.plotting._nn.DRAWS_TEXT:
+        assert core.png(1.0).startswith(b"\x89PNG")
+        return
+    for draw in (lambda: core.png(1.0), core.pdf):
+        with pytest.raises(qkv.UnsupportedError, match=r"without Pango: write .svg or .html; .*qkv\[plot\].*QKV_TEXT=pango"):
+            draw()
+    assert core.missing() == []

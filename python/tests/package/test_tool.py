@@ -31,7 +31,7 @@ def test_runs() -> None:
 @needs_tool
 def test_exit_codes() -> None:
     assert run("no-such-command").returncode == 2
-    done = run("map", "nowhere.safetensors", "--out", "map.png")
+    done = run("map", "nowhere.safetensors", "--out", "map.svg")
     assert done.returncode == 2 and "nowhere.safetensors" in done.stderr and len(done.stderr.splitlines()) == 1
 
 

@@ -1,5 +1,6 @@
-"""Pictures of attention: rows are queries, columns keys, colour the weight. PNG, SVG and one offline HTML page are drawn by qkv
-itself; a matplotlib figure needs matplotlib. The weights come from ``qkv.attention(..., weights="all")``.
+"""Pictures of attention: rows are queries, columns keys, colour the weight. SVG and one offline HTML page are drawn by qkv itself;
+PNG and PDF too where it was built with Pango, otherwise by matplotlib (``pip install 'qkv[plot]'``), as figures always are. The
+weights come from ``qkv.attention(..., weights="all")``.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ import functools
 import html
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from . import _nn
+from .. import _nn
+from . import figure as _figure
 
 __all__ = ["AttentionMap", "Picture", "plot"]
 
@@ -67,15 +70,44 @@ class AttentionMap:
 
 
 class Picture:
-    """A map that shows itself: ``figure`` for matplotlib, ``png()``, ``svg()``, ``html()``, ``save(path)``; ``print(picture)``
-    in a terminal; in a notebook, as it is."""
+    """A map that shows itself: ``figure`` for matplotlib, ``png()``, ``pdf()``, ``svg()``, ``html()``, ``save(path)``;
+    ``print(picture)`` in a terminal; in a notebook, as it is."""
 
     def __init__(self, core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]], options: dict[str, Any]) -> None:
         self._core, self._weights, self._labels, self._options = core, weights, labels, options
 
-    def png(self) -> bytes:
-        """An 8-bit palette PNG: one panel per head, labels, colour bar."""
-        return self._core.png()
+    def png(self, pixel_ratio: float = 1.0) -> bytes:
+        """A PNG: one panel per head, labels, colour bar. Warns of characters that no installed font has.
+
+        Args:
+            pixel_ratio: 1 to 8: 2 for dense screens, 3 for print; the file says its dots per inch, so that its size stays.
+        Raises:
+            ValueError: for another pixel_ratio.
+            ImportError: where neither Pango was built in nor matplotlib is installed.
+        """
+        if not 1 <= pixel_ratio <= 8:
+            raise ValueError(f"[plot] pixel_ratio must be in 1 .. 8: got {pixel_ratio!r}")
+        return self._drawn("png", float(pixel_ratio))
+
+    def pdf(self) -> bytes:
+        """One page of PDF, lines and text as vectors, its fonts inside. Warns and raises as :meth:`png`."""
+        return self._drawn("pdf", 1.0)
+
+    def _drawn(self, kind: str, pixel_ratio: float) -> bytes:
+        if _nn.DRAWS_TEXT:
+            missing = [(text, code) for text, code, _ in self._core.missing()]
+            drawn = self._core.png(pixel_ratio) if kind == "png" else self._core.pdf()
+        elif (figure := self._new_figure()) is None:  # not self.figure: its layout moves a little each time it is drawn
+            raise ImportError(
+                "[plot] PNG and PDF need matplotlib here: pip install 'qkv[plot]', or write .svg or .html", name="matplotlib"
+            )
+        else:
+            drawn, missing = _figure.saved(figure, kind, pixel_ratio)
+        if missing:
+            names = ", ".join(f"{text} (U+{code:04X})" for text, code in missing[:4])
+            more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+            warnings.warn(f"[plot] no installed font has {names}{more}: the picture shows boxes", stacklevel=3)
+        return drawn
 
     def svg(self) -> str:
         """SVG 1.1 with real text and a tooltip on every cell."""
@@ -94,13 +126,16 @@ class Picture:
         unicode = "utf" in (sys.stdout.encoding or "").lower()
         return self._core.terminal(colour, unicode, columns)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes .png, .svg or .html, whole or not at all. Raises IoError (an OSError)."""
+    def save(self, path: str | os.PathLike[str], *, pixel_ratio: float = 1.0) -> None:
+        """Writes .png, .svg, .pdf or .html, whole or not at all. pixel_ratio: of a .png. Raises IoError (an OSError)."""
         name = os.fspath(path)
         ending = os.path.splitext(name)[1].lower()
-        if ending not in (".png", ".svg", ".html"):
-            raise ValueError(f"[plot] path must end in .png, .svg or .html: got {name!r}")
-        drawn = {".png": self.png, ".svg": self.svg, ".html": self.html}[ending]()
+        if ending not in (".png", ".svg", ".pdf", ".html"):
+            raise ValueError(f"[plot] path must end in .png, .svg, .pdf or .html: got {name!r}")
+        if pixel_ratio != 1 and ending != ".png":
+            raise ValueError(f"[plot] pixel_ratio is for .png: got {pixel_ratio!r} for {name!r}")
+        png = functools.partial(self.png, pixel_ratio)
+        drawn = {".png": png, ".svg": self.svg, ".pdf": self.pdf, ".html": self.html}[ending]()
         _nn.write_file(name, drawn if isinstance(drawn, bytes) else drawn.encode())
 
     def statistics(self, layer: int = 0, head: int = 0) -> dict[str, float]:
@@ -111,15 +146,21 @@ class Picture:
     @functools.cached_property
     def figure(self) -> Any:
         """A matplotlib.figure.Figure with the same panels; None where matplotlib is not installed."""
+        return self._new_figure()
+
+    def _new_figure(self) -> Any:
         try:
-            return _figure(self)
+            return _figure.figure(self._core, self._weights, self._labels, self._options)
         except ModuleNotFoundError as error:
             if error.name is None or error.name.split(".")[0] != "matplotlib":
                 raise
             return None
 
-    def _repr_png_(self) -> bytes:
-        return self.png()
+    def _repr_png_(self) -> bytes | None:
+        try:
+            return self.png()
+        except ImportError:
+            return None  # the notebook shows the page
 
     def _repr_html_(self) -> str:
         layers, heads = self._weights.shape[:2]
@@ -157,7 +198,7 @@ def plot(
             ``sequence``), any array; or an :class:`AttentionMap`.
         tokens: labels of the rows, and of the columns unless key_tokens is given or Tk != Tq; a str: its characters.
         sequence: which sequence of weights [B, H, Tq, Tk] is drawn.
-        path: also write the picture there: .png, .svg or .html.
+        path: also write the picture there: .png, .svg, .pdf or .html.
         layers, heads: which, in this order; none: all.
         range: "unit" (weight 1 has the last colour, so pictures can be compared) or "max" (the largest weight has it).
         scale: "sqrt" (1 % is still visible) or "linear".  numbers: percent in cells, where they fit.
@@ -217,62 +258,3 @@ def _labels(tokens: Sequence[str] | str | None) -> list[str]:
     if tokens is None:
         return []
     return _nn.characters(tokens) if isinstance(tokens, str) else [str(token) for token in tokens]
-
-
-def _figure(picture: Picture) -> Any:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap, PowerNorm
-    from matplotlib.figure import Figure
-
-    weights, (rows, columns), options = picture._weights, picture._labels, picture._options
-    layers, heads = (
-        options["layers"] or list(np.arange(weights.shape[0])),
-        options["heads"] or list(np.arange(weights.shape[1])),
-    )
-    panels = [(layer, head) for layer in layers for head in heads]
-    across = min(len(heads), 4)
-    down = -(-len(panels) // across)
-    queries, keys = weights.shape[2:]
-    cell = min(0.42, 6 / max(queries, keys)) if across == 1 else min(0.36, 3 / max(queries, keys))
-    size = (across * (keys * cell + 0.45) + 1.1, down * (queries * cell + 0.9) + (0.3 if options["title"] else 0))
-    figure = Figure(figsize=size, layout="compressed")
-    colours = ListedColormap(np.array(_nn.colour_map()) / 255, name="qkv").with_extremes(bad=np.array(_nn.NAN_COLOUR) / 255)
-    norm = PowerNorm(0.5 if options["scale"] == "sqrt" else 1.0, 0, picture._core.top_weight())
-    axes = figure.subplots(down, across, squeeze=False).ravel()
-    for place, axis in enumerate(axes):
-        if place >= len(panels):
-            axis.set_visible(False)
-            continue
-        layer, head = panels[place]
-        panel = weights[layer, head]
-        axis.imshow(panel, cmap=colours, norm=norm, interpolation="nearest", aspect="equal")
-        if len(panels) > 1:
-            axis.set_title(f"head {head}" if len(layers) == 1 else f"layer {layer}, head {head}", fontsize=9)
-        _ticks(axis.xaxis, columns, keys)
-        _ticks(axis.yaxis, rows, queries)
-        axis.tick_params(length=0, labelsize=8)
-        if place % across == 0:
-            axis.set_ylabel("query", fontsize=8)
-        if place + across >= len(panels):
-            axis.set_xlabel("key", fontsize=8)
-        if options["numbers"] and cell >= 0.3:
-            _percents(axis, panel, norm)
-    figure.colorbar(ScalarMappable(norm, colours), ax=list(axes), label="weight", fraction=0.05)
-    if options["title"]:
-        figure.suptitle(options["title"], fontsize=10)
-    return figure
-
-
-def _ticks(axis: Any, labels: list[str], count: int) -> None:
-    step = max(1, count // 32)
-    places = list(np.arange(0, count, step))
-    axis.set_ticks(places, [labels[p].replace("$", r"\$") if labels else str(p) for p in places])
-
-
-def _percents(axis: Any, panel: np.ndarray, norm: Any) -> None:
-    for i, j in np.ndindex(panel.shape):
-        if np.isfinite(panel[i, j]) and panel[i, j] >= 0.005:
-            dark = norm(panel[i, j]) > 0.5
-            axis.text(
-                j, i, f"{100 * panel[i, j]:.0f}", ha="center", va="center", fontsize=7, color="white" if dark else "black"
-            )

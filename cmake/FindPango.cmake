@@ -1,0 +1,8 @@
+# Pango with Cairo, by pkg-config: the target PkgConfig::QKV_PANGO. A static qkv::view that draws text installs this file too.
+include(FindPackageHandleStandardArgs)
+find_package(PkgConfig QUIET)
+if(PkgConfig_FOUND)
+  # 1.44 keeps distances that do not depend on pixels.
+  pkg_check_modules(QKV_PANGO QUIET IMPORTED_TARGET GLOBAL pangocairo>=1.44)
+endif()
+find_package_handle_standard_args(Pango REQUIRED_VARS QKV_PANGO_LIBRARIES VERSION_VAR QKV_PANGO_VERSION)

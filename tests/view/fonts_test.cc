@@ -1,0 +1,42 @@
+// What a build says of its own text, with Pango or without.
+#include "qkv/view/fonts.h"
+
+#include <gtest/gtest.h>
+
+#include "maps.h"
+#include "qkv/error.h"
+#include "qkv/view/pdf.h"
+#include "qkv/view/png.h"
+
+namespace qkv::view {
+namespace {
+
+TEST(Fonts, ABuildDrawsOrSaysWhatToDo) {
+  const AttentionMap map = causal_map(1, 1, 3);
+  for (const auto& render : {+[](const AttentionMap& m) { return render_png(m).size(); },
+                             +[](const AttentionMap& m) { return render_pdf(m).size(); }}) {
+    if (draws_text()) {
+      EXPECT_GT(render(map), 0u);
+      continue;
+    }
+    try {
+      render(map);
+      ADD_FAILURE() << "drawn without Pango";
+    } catch (const UnsupportedError& error) {
+      const std::string text = error.what();
+      for (const char* word : {".svg", "qkv[plot]", "-DQKV_TEXT=pango", "libpango1.0-dev"}) {
+        EXPECT_NE(text.find(word), std::string::npos) << text;
+      }
+      EXPECT_EQ(text.find('\n'), std::string::npos);
+    }
+  }
+}
+
+TEST(Fonts, MissingCharactersChecksTheMap) {
+  AttentionMap negative = causal_map(1, 1, 2);
+  negative.weights.data()[0] = -1;
+  EXPECT_THROW(missing_characters(negative), OptionError);
+}
+
+}  // namespace
+}  // namespace qkv::view
