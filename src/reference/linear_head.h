@@ -21,7 +21,7 @@ struct LinearOptions {
   bool causal = false, normalized = true;
   std::optional<double> scale;
   View<const N, 3> log_decay, beta;  ///< [B|1, Hkv|1, T|1] or null
-  View<const N, 4> channels;         ///< a decay per channel: log_decay [B|1, Hkv|1, T|1, F] or null
+  View<const N, 4> channels{};       ///< a decay per channel: log_decay [B|1, Hkv|1, T|1, F] or null
   View<const N, 4> kv;               ///< initial state [B, Hkv, F, Dv] or null
   View<const N, 3> z;                ///< [B, Hkv, F] or null
 };

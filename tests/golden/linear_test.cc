@@ -59,9 +59,19 @@ class LinearGolden : public testing::TestWithParam<std::string> {
 
   template <class N>
   LinearReferenceInput<N> input() const {
-    LinearReferenceInput<N> in{tensor<N>("q"),        tensor<N>("k"),         tensor<N>("v"),    tensor<N>("dout"),
-                               tensor<N>("features"), tensor<N>("log_decay"), tensor<N>("beta"), tensor<N>("kv"),
-                               tensor<N>("z"),        tensor<N>("dkv"),       tensor<N>("dz"),   {}};
+    LinearReferenceInput<N> in{tensor<N>("q"),
+                               tensor<N>("k"),
+                               tensor<N>("v"),
+                               tensor<N>("dout"),
+                               tensor<N>("features"),
+                               tensor<N>("log_decay"),
+                               {},
+                               tensor<N>("beta"),
+                               tensor<N>("kv"),
+                               tensor<N>("z"),
+                               tensor<N>("dkv"),
+                               tensor<N>("dz"),
+                               {}};
     in.options = {.map = feature_map(),
                   .features = view<2>(in.features),
                   .causal = file_.number("causal") != 0,

@@ -195,21 +195,22 @@ def test_linear_attention_is_its_square(feature_map: str, causal: bool) -> None:
     assert np.allclose(qkv.linear_attention(q, k, v, **options), expected, rtol=1e-9, atol=1e-11)
 
 
-def test_linear_attention_goes_on_from_its_state_and_differentiates() -> None:
+@pytest.mark.parametrize("channels", [False, True])
+def test_linear_attention_goes_on_from_its_state_and_differentiates(channels: bool) -> None:
     q, k, v = problem(7, 1, 2, 30, 30, 6, dtype="float64")
-    decay = -abs(numbers(8, 1, 2, 30, dtype="float64"))
+    decay = -abs(numbers(8, *((1, 2, 30, 6) if channels else (1, 2, 30)), dtype="float64"))
     whole = qkv.linear_attention(q, k, v, causal=True, log_decay=decay, normalized=False)
     head, state = qkv.linear_attention(
         q[:, :, :11],
         k[:, :, :11],
         v[:, :, :11],
         causal=True,
-        log_decay=decay[..., :11].copy(),
+        log_decay=decay[:, :, :11].copy(),
         normalized=False,
         return_state=True,
     )
     tail = qkv.linear_attention(
-        q[:, :, 11:], k[:, :, 11:], v[:, :, 11:], causal=True, log_decay=decay[..., 11:].copy(), normalized=False, state=state
+        q[:, :, 11:], k[:, :, 11:], v[:, :, 11:], causal=True, log_decay=decay[:, :, 11:].copy(), normalized=False, state=state
     )
     assert np.allclose(np.concatenate([head, tail], 2), whole, atol=1e-12)
     dout = numbers(9, *whole.shape, dtype="float64")
