@@ -82,6 +82,12 @@ def browsers() -> Iterator[Browser]:
         running.close()
 
 
+def settled(page: Any) -> Any:
+    """The page when all that follows from the last action is drawn."""
+    page.wait_for_selector("body[data-ready]", timeout=60_000)
+    return page
+
+
 def page_of(folder: Path, tensors: dict[str, np.ndarray], metadata: dict[str, str], tokens: Any = None) -> Path:
     """The page that the tool makes of a file, small or full."""
     file, out = folder / "file.safetensors", folder / "page.html"

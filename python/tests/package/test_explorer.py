@@ -18,7 +18,7 @@ import qkv
 import qkv.io
 from qkv import _nn
 from support import numbers
-from support_explorer import HOSTILE, Browser, browsers, full_file, page_of, refused
+from support_explorer import HOSTILE, Browser, browsers, full_file, page_of, refused, settled
 
 TILE = 256
 
@@ -155,9 +155,12 @@ def test_chosen_heads_in_two_parts_with_every_term_of_the_formula(tmp_path: Path
         assert np.allclose(tile(page, 0, head, 0, 0)[0], wanted[n], rtol=1e-4, atol=1e-30)
     page.locator("#map").focus()
     page.keyboard.press("ArrowDown")
-    assert "into the sink" in page.locator("#pair").inner_text() and "sums to 1.0000" in page.locator("#pair").inner_text()
+    assert (
+        "into the sink" in settled(page).locator("#pair").inner_text()
+        and "sums to 1.0000" in settled(page).locator("#pair").inner_text()
+    )
     page.locator(".thumb[data-head='0']").click()
-    assert page.locator("#facts").inner_text() == "the file holds nothing of this head"
+    assert settled(page).locator("#facts").inner_text() == "the file holds nothing of this head"
 
 
 def test_hostile_tokens_stay_text(tmp_path: Path, browser: Browser) -> None:
@@ -184,31 +187,31 @@ def test_a_map_sharpens_down_to_single_weights(tmp_path: Path, browser: Browser)
     page.wait_for_selector("#resolution:text('cells of 3.9')", timeout=30_000)  # refined from blocks while nobody waits
     page.locator("#map").click(position={"x": 200, "y": 400})
     page.locator("#zoomHere").click()
-    assert page.locator("#resolution").inner_text() == "every weight, exact."
+    assert settled(page).locator("#resolution").inner_text() == "every weight, exact."
     cells = page.evaluate("() => { const n = shownNumbers(); return [n.region, n.cells]; }")
     region, values = cells[0], np.array(cells[1])
     wanted = expected[0, region["q0"] : region["q1"], region["k0"] : region["k1"]]
     assert wanted.shape == (64, 64) and np.allclose(values.reshape(64, 64), wanted, rtol=1e-3, atol=1e-12)
     page.locator("#zoomOut").click()
-    assert page.evaluate("state.region.q1 - state.region.q0") == 128
+    assert settled(page).evaluate("state.region.q1 - state.region.q0") == 128
     page.keyboard.press("0")
-    assert page.evaluate("state.region") is None
+    assert settled(page).evaluate("state.region") is None
     page.locator("#map").hover(position={"x": 200, "y": 400})
     page.mouse.wheel(0, -200)  # the map is not chosen: the page scrolls
-    assert page.evaluate("state.region") is None
+    assert settled(page).evaluate("state.region") is None
     page.locator("#map").focus()
     page.locator("#map").hover(position={"x": 200, "y": 300})
     page.mouse.wheel(0, -200)
-    assert page.evaluate("state.region.q1 - state.region.q0") == 1400
-    before = page.evaluate("state.region.k0")
+    assert settled(page).evaluate("state.region.q1 - state.region.q0") == 1400
+    before = settled(page).evaluate("state.region.k0")
     box = page.locator("#map").bounding_box()
     page.mouse.move(box["x"] + 300, box["y"] + 300)
     page.mouse.down()
     page.mouse.move(box["x"] + 250, box["y"] + 300, steps=4)
     page.mouse.up()
-    assert page.evaluate("state.region.k0") > before
+    assert settled(page).evaluate("state.region.k0") > before
     page.locator("#map").dblclick(position={"x": 300, "y": 200})
-    assert page.evaluate("state.region.q1 - state.region.q0") < 700
+    assert settled(page).evaluate("state.region.q1 - state.region.q0") < 700
 
 
 def colours_of(page: Any) -> np.ndarray:
@@ -245,7 +248,7 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     used: set[str] = set()
 
     def state(name: str) -> Any:
-        return page.evaluate(f"state.{name}")
+        return settled(page).evaluate(f"state.{name}")
 
     def use(control: str, value: Any = None) -> None:
         used.add(control)
@@ -254,9 +257,10 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
             locator.click()
         else:
             locator.select_option(value)
+        settled(page)
 
     use("after")
-    assert state("head") == 1 and "layer 0, head 1" in page.locator("#name").inner_text()
+    assert state("head") == 1 and "layer 0, head 1" in settled(page).locator("#name").inner_text()
     use("before")
     use("before")
     assert (state("layer"), state("head")) == (1, 3)
@@ -293,14 +297,14 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     assert state("region") is None
 
     page.locator("#panel .tokens span").nth(18).hover()
-    assert state("i") == 18 and "query 18" in page.locator("#pair").inner_text()
+    assert state("i") == 18 and "query 18" in settled(page).locator("#pair").inner_text()
     use("pin")
     page.locator("#panel .tokens span").nth(5).hover()
     assert state("i") == 18  # pointing changes nothing while a token is pinned
     page.locator("#panel .tokens span").nth(21).click()
     use("pin")
     assert state("pins") == [18, 21] and page.locator(".pinned-row").count() == 2
-    assert "on the answer; this query is part of the answer" in page.locator("#pair").inner_text()
+    assert "on the answer; this query is part of the answer" in settled(page).locator("#pair").inner_text()
     page.locator(".pinned-row button").first.click()
     assert state("pins") == [21]
     use("unpin")
@@ -312,7 +316,7 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     page.keyboard.press("/")
     page.keyboard.type("WORD3")
     page.keyboard.press("Enter")
-    assert state("i") == HOSTILE.index("x" * 2000) + 4 and page.locator("#count").inner_text() == "1 found"
+    assert state("i") == HOSTILE.index("x" * 2000) + 4 and settled(page).locator("#count").inner_text() == "1 found"
     used.add("search")
     use("found")
     use("from")
@@ -345,11 +349,11 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     used.add("diff")
     page.locator("#diff").check()
     page.wait_for_selector("#diffMap:not([hidden])")
-    assert "at most" in page.locator("#diffName").inner_text()
+    assert "at most" in settled(page).locator("#diffName").inner_text()
     mine, other = page.evaluate("shownNumbers().cells"), (tensors["1/0/weights"][state("head")] / 254.0) ** 2
-    assert f"at most {100 * np.abs(other.ravel() - mine).max():.3g} %" in page.locator("#diffName").inner_text().replace(
-        "\u00a0", " "
-    )
+    assert f"at most {100 * np.abs(other.ravel() - mine).max():.3g} %" in settled(page).locator(
+        "#diffName"
+    ).inner_text().replace("\u00a0", " ")
     use("tab-text")
     assert page.locator("#panel .tokens").count() == 2
     page.locator("#panel .tokens").nth(1).locator("span").nth(19).click()
@@ -381,19 +385,19 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     page = browser.open(
         path, "layer=1&head=3&i=7&j=2&pins=7,9&region=4,20,0,16&tab=lines&way=from&range=unit&place=linear&theme=dark"
     )
-    state = page.evaluate("formatLink(state)")
+    state = settled(page).evaluate("formatLink(state)")
     page.locator("#after").click()
     page.locator("#before").click()
     page.wait_for_timeout(300)
     page = browser.open(path, page.evaluate("location.hash.slice(1)"))
-    assert page.evaluate("formatLink(state)") == state and page.evaluate("state.region.k1") == 16
+    assert settled(page).evaluate("formatLink(state)") == state and settled(page).evaluate("state.region.k1") == 16
     page.evaluate("location.hash = '#layer=0&head=2&tab=why'")  # as a person edits the address
     page.wait_for_selector("#tab-why[aria-selected=true]")
-    assert page.evaluate("formatLink(state)") == "head=2&tab=why"
+    assert settled(page).evaluate("formatLink(state)") == "head=2&tab=why"
     page = browser.open(
         path, "layer=99&head=-2&i=1e9&j=%E0%A4&region=9,3,0,0&tab=__proto__&kinds=x&view=<b>&sort=%00&theme=javascript:1"
     )
-    assert page.evaluate("formatLink(state)") == ""
+    assert settled(page).evaluate("formatLink(state)") == ""
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 3000), (2000, 1), (9, 4), (4, 9)])
@@ -412,7 +416,7 @@ def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, br
             page.keyboard.press(key)
         for tab in ("lines", "why", "text"):
             page.locator("#tab-" + tab).click()
-    assert page.locator("#pair").inner_text().startswith("query ")
+    assert settled(page).locator("#pair").inner_text().startswith("query ")
 
 
 def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) -> None:
@@ -454,7 +458,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, browser: Browser) -> 
     assert "drops weights below 1 %" in page.evaluate("qkv.tile(1, 0, 0, 0).catch(error => error.message)")
     assert "not in the file" in page.evaluate("qkv.tile(0, 0, 0, 0).catch(error => error.message)")
     page.locator(".thumb[data-layer='1'][data-head='0']").click()
-    assert "No exact weights in this layer: this layer drops weights below 1 %" in page.locator("#about").inner_text()
+    assert "No exact weights in this layer: this layer drops weights below 1 %" in settled(page).locator("#about").inner_text()
 
 
 def test_the_tool_refuses_what_it_would_have_to_ignore(tmp_path: Path) -> None:

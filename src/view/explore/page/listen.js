@@ -127,7 +127,7 @@ function listen() {
     zoom(e.deltaY < 0 ? .7 : 1 / .7, at.x, at.y);
   }, {passive: false});
   addEventListener("keydown", onKey);
-  addEventListener("hashchange", () => { state = parseLink(location.hash, file); drawOverview().catch(fail); render().catch(fail); });
-  addEventListener("resize", () => render().catch(fail));
-  systemDark.addEventListener("change", () => { drawOverview().catch(fail); render().catch(fail); });
+  addEventListener("hashchange", () => { state = parseLink(location.hash, file); drawOverview().catch(fail); follow(render()); });
+  addEventListener("resize", () => follow(render()));
+  systemDark.addEventListener("change", () => { drawOverview().catch(fail); follow(render()); });
 }

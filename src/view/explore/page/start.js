@@ -24,7 +24,15 @@ function change(to, how) {
   clearTimeout(change.later);
   change.later = setTimeout(remember, 120);  // browsers limit how often
   if (state.view !== before.view || state.sort !== before.sort || state.kinds !== before.kinds || state.theme !== before.theme) drawOverview().catch(fail);
-  (how === "light" ? drawLight() : render()).catch(fail);
+  follow(how === "light" ? drawLight() : render());
+}
+
+/// The body is marked as ready when all that follows from the state is drawn: tests wait for it.
+let pending = 0;
+function follow(drawn) {
+  ++pending;
+  document.body.removeAttribute("data-ready");
+  drawn.catch(fail).finally(() => { if (--pending === 0) document.body.dataset.ready = ""; });
 }
 
 /// Puts the state into the address; a page inside another one (a notebook) has none of its own.
@@ -38,8 +46,12 @@ async function render() {
   document.documentElement.dataset.theme = state.theme;
   markThumb();
   drawControls();
-  if (!head) { el("name").textContent = nameOf(view, layer, h); el("facts").textContent = "the file holds nothing of this head"; el("stage").hidden = true; el("panel").replaceChildren(); return; }
-  el("stage").hidden = false;
+  el("stage").hidden = !head;
+  if (!head) {
+    el("name").textContent = nameOf(view, layer, h);
+    el("facts").textContent = "the file holds nothing of this head";
+    return el("panel").replaceChildren();
+  }
   ++refining;
   drawFacts(head);
   const region = fitRegion(regionOf(head), head.Tq, head.Tk), texts = namesOf(view, layer);
@@ -59,12 +71,10 @@ async function render() {
   drawAbout();
   drawSelection(head, texts);
   await drawRows(turn);
-  if (isReady) document.body.dataset.ready = "";
-  else {
-    await new Promise(requestAnimationFrame);
-    await openHead(view, layer, h);
-    if (turn === rendering) await render();
-  }
+  if (isReady) return;
+  await new Promise(requestAnimationFrame);
+  await openHead(view, layer, h);
+  if (turn === rendering) await render();
 }
 async function drawLight() {
   const turn = rendering, head = await openHead(state.view, state.layer, state.head);
@@ -134,7 +144,7 @@ function start() {
     if (!names[state.tab]) state.tab = "text";
     listen();
     drawOverview().catch(fail);
-    return render();
+    follow(render());
   }).catch(fail);
 }
 addEventListener("DOMContentLoaded", start);
