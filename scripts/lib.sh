@@ -35,6 +35,8 @@ ccache            | ccache                      | the kernels are built three ti
 readonly python_needs='
 python3-venv      | python3                     | the Python package is tested in an environment of its own
 python3-dev       | python3-config              | headers of Python: the extension modules
+'
+readonly browser_needs='
 chromium          | chromium                    | a browser: the page of the explorer is tested in it
 '
 
