@@ -10,6 +10,13 @@
 
 namespace qkv::inline v0::dist {
 
+/// What backward needs of forward, and the gradient that arrives. Local.
+template <class T>
+struct ForwardResults {
+  View<const T, 4> out, dout;
+  View<const Accumulator<T>, 3> lse;
+};
+
 template <class T>
 struct ParallelCall {
   const char* function;
@@ -77,10 +84,11 @@ struct ParallelCall {
     placed.place = {rows.begin, queries.length, first_head, q.size(1)};
     return placed;
   }
-  /// The options of this rank's heads.
-  AttentionOptions options_of_heads() const {
+  /// The options of a part of this rank's heads.
+  AttentionOptions options_of_heads(const HeadPart& of) const {
     AttentionOptions placed = options;
-    placed.place.first_head = q.size(1) / transport.size() * transport.rank();
+    const Index share = q.size(1) / transport.size();
+    placed.place.first_head = share * transport.rank() + share / of.parts * of.part;
     placed.place.heads = q.size(1);
     return placed;
   }

@@ -177,35 +177,40 @@ class GatherRows {
   Exchange<T> exchange_;  // last: it reads the messages
 };
 
-/// The heads of rank r of a tensor: heads / ranks of them.
+/// Which heads of a tensor are exchanged at once: of each rank's heads / ranks, one part of `parts`.
+struct HeadPart {
+  Index part, parts;
+};
 template <class E>
-View<E, 4> heads_of(const View<E, 4>& x, std::size_t rank, std::size_t ranks) {
-  const Index share = x.size(1) / static_cast<Index>(ranks);
-  return x.sliced(1, share * static_cast<Index>(rank), share * static_cast<Index>(rank + 1));
+View<E, 4> heads_of(const View<E, 4>& x, std::size_t rank, std::size_t ranks, const HeadPart& of) {
+  const Index share = x.size(1) / static_cast<Index>(ranks), count = share / of.parts;
+  const Index begin = share * static_cast<Index>(rank) + count * of.part;
+  return x.sliced(1, begin, begin + count);
 }
 
-/// Rows for heads: a tensor [B, H, local T, width] of all heads becomes [B, H / P, T, width] of this rank's.
+/// Rows for heads: some of each rank's heads of a tensor [B, H, local T, width]. A rank gets its own ones, [B, heads, T, width].
 template <class T>
 class RowsForHeads {
  public:
   /// A null view gives a tensor without data.
-  RowsForHeads(Transport& transport, const View<const T, 4>& local, const Sequence& rows)
+  RowsForHeads(Transport& transport, const View<const T, 4>& local, const Sequence& rows, const HeadPart& of)
       : rows_(rows), messages_(static_cast<std::size_t>(transport.size())), exchange_(transport) {
     if (local.is_null()) return;
-    const std::size_t ranks = exchange_.out.size(), me = static_cast<std::size_t>(transport.rank());
-    const Index heads = local.size(1) / static_cast<Index>(ranks);
+    const std::size_t ranks = messages_.size(), me = static_cast<std::size_t>(transport.rank());
+    const Index heads = local.size(1) / static_cast<Index>(ranks) / of.parts;
     whole_ = Tensor<T>({local.size(0), heads, rows.length, local.size(3)});
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me], rows.all(),
+      each_local_piece(heads_of(local, rank, ranks, of), rows.of_rank[me], rows.all(),
                        [&](const View<const T, 4>& piece) { append(messages_[rank], piece); });
       exchange_.out[rank] = messages_[rank];
       exchange_.in[rank].resize(static_cast<std::size_t>(local.size(0) * heads * rows.count(rank) * local.size(3)));
     }
     exchange_.start();
   }
+  bool poll() { return exchange_.poll(); }
   Tensor<T> wait() {
     exchange_.wait();
-    for (std::size_t rank = 0; rank < exchange_.in.size() && whole_.rank() != 0; ++rank) {
+    for (std::size_t rank = 0; rank < messages_.size() && whole_.rank() != 0; ++rank) {
       const T* message = exchange_.in[rank].data();
       each_whole_piece(View<T, 4>(whole_), rows_.of_rank[rank], rows_.all(),
                        [&](const View<T, 4>& piece) { take(message, piece); });
@@ -221,28 +226,44 @@ class RowsForHeads {
   Exchange<T> exchange_;  // last: it reads the messages
 };
 
-/// The way back: a tensor [B, H / P, T, width] of this rank's heads is written to `local` [B, H, local T, width], all heads, by
-/// set(number of local, number that came).
-template <class T, class E, class Set>
-void heads_for_rows(Transport& transport, const View<const T, 4>& whole, const View<E, 4>& local, const Sequence& rows,
-                    const Set& set) {
-  const auto ranks = static_cast<std::size_t>(transport.size()), me = static_cast<std::size_t>(transport.rank());
-  std::vector<std::vector<T>> messages(ranks);
-  Exchange<T> exchange(transport);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    each_whole_piece(whole, rows.of_rank[rank], rows.all(),
-                     [&](const View<const T, 4>& piece) { append(messages[rank], piece); });
-    exchange.out[rank] = messages[rank];
-    exchange.in[rank].resize(static_cast<std::size_t>(whole.size(0) * whole.size(1) * rows.count(me) * whole.size(3)));
+/// The way back: this rank's [B, heads, T, width] of those heads, to the rows of all ranks. Null: nothing.
+template <class T>
+class HeadsForRows {
+ public:
+  HeadsForRows(Transport& transport, const View<const T, 4>& whole, const Sequence& rows, const HeadPart& of)
+      : rows_(rows),
+        me_(static_cast<std::size_t>(transport.rank())),
+        of_(of),
+        messages_(static_cast<std::size_t>(transport.size())),
+        exchange_(transport) {
+    if (whole.is_null()) return;
+    for (std::size_t rank = 0; rank < messages_.size(); ++rank) {
+      each_whole_piece(whole, rows.of_rank[rank], rows.all(),
+                       [&](const View<const T, 4>& piece) { append(messages_[rank], piece); });
+      exchange_.out[rank] = messages_[rank];
+      exchange_.in[rank].resize(static_cast<std::size_t>(whole.size(0) * whole.size(1) * rows.count(me_) * whole.size(3)));
+    }
+    exchange_.start();
   }
-  exchange.start();
-  exchange.wait();
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const T* message = exchange.in[rank].data();
-    each_local_piece(heads_of(local, rank, ranks), rows.of_rank[me], rows.all(),
-                     [&](const View<E, 4>& piece) { take(message, piece, set); });
+  bool poll() { return exchange_.poll(); }
+  /// set(number of local, number that came) for those heads of local [B, H, local T, width].
+  template <class E, class Set>
+  void wait(const View<E, 4>& local, const Set& set) {
+    exchange_.wait();
+    for (std::size_t rank = 0; rank < messages_.size() && !local.is_null(); ++rank) {
+      const T* message = exchange_.in[rank].data();
+      each_local_piece(heads_of(local, rank, messages_.size(), of_), rows_.of_rank[me_], rows_.all(),
+                       [&](const View<E, 4>& piece) { take(message, piece, set); });
+    }
   }
-}
+
+ private:
+  const Sequence& rows_;
+  std::size_t me_;
+  HeadPart of_;
+  std::vector<std::vector<T>> messages_;
+  Exchange<T> exchange_;  // last: it reads the messages
+};
 
 /// Shares of a sum go to the ranks that hold its rows: whole [B, H, T, width] of every rank, added in order of ranks. A rank has
 /// shares of the rows that it needs, as above.
