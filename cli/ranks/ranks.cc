@@ -80,6 +80,10 @@ void run_ranks(const std::string& command, const ParallelOptions& options, const
   if (!(options.timeout > 0) || !std::isfinite(options.timeout))
     throw UsageError("--timeout must be a number of seconds above 0");
   dist::Mpi mpi;
+  if (const int started = launch().ranks; started > 1 && mpi.data().size() != started) {
+    throw UsageError("the launcher must speak to Open MPI (mpirun, or srun --mpi=pmix): it started " + std::to_string(started) +
+                     " ranks, of which MPI sees " + std::to_string(mpi.data().size()));
+  }
   const std::string label = "rank " + std::to_string(mpi.data().rank()) + " of " + std::to_string(mpi.data().size()) + ": ";
   set_rank_label(label);
   set_last_words("qkv " + command + ": " + label + "was asked to stop: another rank has ended, or mpirun was stopped\n");
