@@ -68,9 +68,7 @@ void add_machine(const Context& context, AttentionPlan& plan) {
 }
 
 /// Names the algorithm of calls that read listed keys alone; their flops are those of the tiles' kept pairs.
-template <class T>
-void name_lists(const Problem<T>& p, AttentionPlan& plan) {
-  if (!Listed<T>(p).applies()) return;
+void name_lists(AttentionPlan& plan) {
   plan.skipped.push_back(plan.algorithm + ": reads all keys; the lists hold few of them");
   plan.algorithm = "lists";
 }
@@ -95,7 +93,7 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   const Batch<T> batch(p);
   AttentionPlan plan = plan_batch(batch, options, context);
   plan_backward(batch, context, plan);
-  name_lists(p, plan);
+  if (Listed<T>(p).applies()) name_lists(plan);
   return plan;
 }
 
@@ -104,7 +102,7 @@ AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const Atten
   CallMemory memory;
   const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, memory);
   AttentionPlan plan = plan_batch(Batch<T>(p), options, context);
-  name_lists(p, plan);
+  if (Listed<T>(p).applies()) name_lists(plan);
   plan.backward_flops = 0;
   return plan;
 }
