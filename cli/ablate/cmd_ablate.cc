@@ -9,6 +9,7 @@
 #include "ablate/ablate.h"
 #include "core/escape.h"
 #include "map/maps.h"
+#include "qkv/view/fonts.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/integer_option.h"
@@ -41,7 +42,7 @@ std::vector<std::string> chosen(const Options& options) {
 }
 
 std::string map_path(const std::string& folder, const std::string& name) {
-  return (std::filesystem::path(folder) / (name + ".png")).string();
+  return (std::filesystem::path(folder) / (name + (view::draws_text() ? ".png" : ".svg"))).string();
 }
 
 /// The folder is made when it is missing; every picture is named before the work begins.
@@ -110,7 +111,8 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("EXPERIMENT", options->names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
   add_integer(app, "--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)", 1, 1000000);
   add_integer(app, "--seed", options->ablate.seed, "Seed of everything random (default 0)");
-  app.add_option("--out", options->out, "Folder for maps as PNG, one per experiment; created if missing")->type_name("DIR");
+  app.add_option("--out", options->out, "Folder for maps as PNG (SVG without Pango), one per experiment; created if missing")
+      ->type_name("DIR");
   add_compute_options(app, options->compute);
   add_json_option(app, options->json);
   return [options] { return run(*options); };

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import qkv
 from qkv import __main__ as tool
+from qkv import _nn
 
 needs_tool = pytest.mark.skipif(not tool.TOOL.is_file(), reason="the tool is not in the package")
 
@@ -33,6 +34,19 @@ def test_exit_codes() -> None:
     assert run("no-such-command").returncode == 2
     done = run("map", "nowhere.safetensors", "--out", "map.svg")
     assert done.returncode == 2 and "nowhere.safetensors" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@needs_tool
+def test_pictures_without_pango(tmp_path: Path) -> None:
+    """The package's tool draws what needs no fonts, and says in one line what draws the others."""
+    np.save(tmp_path / "w.npy", np.eye(3, dtype=np.float32))
+    assert run("map", str(tmp_path / "w.npy"), "--out", str(tmp_path / "map.svg")).returncode == 0
+    if _nn.DRAWS_TEXT:
+        pytest.skip("this package was built with Pango")
+    for ending in ("png", "pdf"):
+        done = run("map", str(tmp_path / "w.npy"), "--out", str(tmp_path / f"map.{ending}"))
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+        assert "without Pango" in done.stderr and "qkv[plot]" in done.stderr and ".svg" in done.stderr
 
 
 @needs_tool
