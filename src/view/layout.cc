@@ -10,13 +10,13 @@
 namespace qkv::inline v0::view {
 namespace {
 
-constexpr int kLargestCell = 56;         // room for "100" at scale 2 and a margin
+constexpr int kLargestCell = 56;         // room for "100" in large text and a margin
 constexpr int kShortestCell = 14;        // of the shorter axis, when the other one is long
 constexpr int kEmptyPanel = 112;         // a panel without rows or columns has room to say so
 constexpr std::size_t kLabelChars = 12;  // longer tokens end in an ellipsis,
-constexpr int kLabelColumns = 24;    // and so do wider ones: 12 characters of Chinese fit, 12 times U+0000 does not
-constexpr double kMaxPixels = 48e6;  // of all panels together; longer sequences are pooled
-constexpr Index kMaxCells = 4096;    // along one axis of a panel
+constexpr int kLabelColumns = 24;        // and so do wider ones: 12 characters of Chinese fit, 12 times U+0000 does not
+constexpr double kMaxPixels = 48e6;      // of all panels together; longer sequences are pooled
+constexpr Index kMaxCells = 4096;        // along one axis of a panel
 
 /// Pixels that the longer side of a panel should take, by the number of panels.
 int panel_target(std::size_t panels) {
@@ -64,21 +64,22 @@ std::vector<Tick> numbered_ticks(const Axis& axis, int pixels) {
 
 /// Tokens where each label fits its position, otherwise numbers where they fit.
 void label_axis(Axis& axis, const std::vector<std::string>& tokens, bool is_horizontal, const TextWidth& text_width) {
-  const int line = 9;  // pixels of a line of text at scale 1
-  axis.text_scale = axis.cell >= 2 * line ? 2 : axis.cell > line ? 1 : kTextScale;
-  if (!tokens.empty() && axis.pool == 1 && axis.cell > line) {
+  const bool has_room = axis.cell > kSmallText;  // for a label at every position
+  axis.text_size = has_room ? std::clamp(4 * axis.cell / 5, kSmallText, kLargeText) : kLargeText;
+  if (!tokens.empty() && axis.pool == 1 && has_room) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       axis.ticks.push_back({static_cast<Index>(i), picture_label(tokens[i])});
     }
   } else {
     const std::string last = std::to_string(std::max<Index>(0, axis.count - 1));
-    const int apart = is_horizontal ? text_width(last, axis.text_scale) + line : 3 * line * axis.text_scale / 2;
+    const int down = has_room ? 5 * axis.text_size / 4 : 3 * axis.text_size / 2;
+    const int apart = is_horizontal ? text_width(last, axis.text_size) + kSmallText : down;
     axis.ticks = numbered_ticks(axis, apart);
   }
   int widest = 0;
-  for (const Tick& tick : axis.ticks) widest = std::max(widest, text_width(tick.text, axis.text_scale));
-  axis.upward = is_horizontal && !tokens.empty() && axis.pool == 1 && axis.cell > line && widest > axis.cell;
-  axis.gutter = is_horizontal && !axis.upward ? line * axis.text_scale : widest;
+  for (const Tick& tick : axis.ticks) widest = std::max(widest, text_width(tick.text, axis.text_size));
+  axis.upward = is_horizontal && !tokens.empty() && axis.pool == 1 && has_room && widest > axis.cell;
+  axis.gutter = is_horizontal && !axis.upward ? axis.text_size : widest;
   if (!axis.ticks.empty()) axis.gutter += kLabelDistance;
 }
 
@@ -142,7 +143,7 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
     label_axis(out.columns, map.key_tokens, true, text_width);
   }
   int name_width = 0;
-  for (const Panel& panel : out.panels) name_width = std::max(name_width, text_width(panel.name, kTextScale));
+  for (const Panel& panel : out.panels) name_width = std::max(name_width, text_width(panel.name, kLargeText));
   const int panel_width = is_empty ? kEmptyPanel : out.columns.length(),
             panel_height = is_empty ? kEmptyPanel : out.rows.length();
   const int pitch_x = std::max(panel_width, name_width) + kGap, pitch_y = panel_height + kGap + kLineHeight;
@@ -162,10 +163,10 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
   const int grid_bottom = top + (down - 1) * pitch_y + panel_height;
   out.bar = {grid_right + kGap, top, kBarWidth, std::clamp(grid_bottom - top, 120, 360)};
   const int bar_bottom = out.bar.y + out.bar.height + (out.has_nan ? 2 * kLineHeight : 0);
-  const int bar_text = text_width("100.0%", kTextScale) + kLabelDistance;
+  const int bar_text = text_width("100.0%", kLargeText) + kLabelDistance;
   const int note = out.rows.pool > 1 ? kLineHeight : 0;
   out.width = out.bar.x + out.bar.width + bar_text + kMargin;
-  out.width = std::max(out.width, 2 * kMargin + text_width(picture_title(map.title), kTextScale));
+  out.width = std::max(out.width, 2 * kMargin + text_width(picture_title(map.title), kLargeText));
   out.height = std::max(grid_bottom + out.columns.gutter + kLineHeight + note, bar_bottom) + kMargin;
   return out;
 }

@@ -34,7 +34,7 @@ struct Axis {
   Index count = 0;      // positions
   int cell = 1;         // pixels per position, or per block of `pool` positions
   Index pool = 1;       // positions in one cell
-  int text_scale = 2;   // size of the labels
+  int text_size = 18;   // pixels of the labels' font
   bool upward = false;  // labels are rotated to read upward
   int gutter = 0;       // pixels that the labels take beside the panel
   std::vector<Tick> ticks;
@@ -54,14 +54,14 @@ struct Layout {
   float top = 1;  // weight of the last colour
 };
 
-/// Pixels that text of this scale takes along its line.
-using TextWidth = std::function<int(std::string_view visible, int scale)>;
+/// Pixels that text in a font of this size takes along its line.
+using TextWidth = std::function<int(std::string_view visible, int size)>;
 
 inline constexpr int kMargin = 24;
 inline constexpr int kGap = 28;         // between panels
-inline constexpr int kLineHeight = 26;  // of a line of text at scale 2
-inline constexpr int kTextScale = 2;
-inline constexpr int kFontSize = 9;       // pixels at scale 1; a monospaced font advances by about 0.6 of it
+inline constexpr int kLineHeight = 26;  // of a line of large text
+inline constexpr int kSmallText = 9;    // pixels of the font; a monospaced one advances by about 0.6 of it
+inline constexpr int kLargeText = 18;
 inline constexpr int kLabelDistance = 8;  // between a panel and its labels
 inline constexpr int kBarWidth = 20;
 inline constexpr std::size_t kTitleChars = 100;  // a longer title ends in an ellipsis

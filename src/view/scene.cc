@@ -23,28 +23,28 @@ void draw_axes(Canvas& canvas, const Layout& layout, const Panel& panel) {
   if (panel.has_row_labels) {
     for (const Tick& tick : rows.ticks) {
       canvas.text(
-          {box.x - kLabelDistance, box.y + rows.centre(tick.position), tick.text, Anchor::kEnd, rows.text_scale, kInk, false});
+          {box.x - kLabelDistance, box.y + rows.centre(tick.position), tick.text, Anchor::kEnd, rows.text_size, kInk, false});
     }
-    const int scale = box.height < 3 * kLineHeight ? 1 : kTextScale;
+    const int size = box.height < 3 * kLineHeight ? kSmallText : kLargeText;
     canvas.text(
-        {box.x - rows.gutter - kLineHeight / 2 - 2, box.y + box.height / 2, "query", Anchor::kMiddle, scale, kFaintInk, true});
+        {box.x - rows.gutter - kLineHeight / 2 - 2, box.y + box.height / 2, "query", Anchor::kMiddle, size, kFaintInk, true});
   }
   if (panel.has_key_labels) {
     const int below = box.y + box.height + kLabelDistance;
     for (const Tick& tick : columns.ticks) {
       const int x = box.x + columns.centre(tick.position);
-      const int y = columns.upward ? below : below + 4 * columns.text_scale;
-      canvas.text({x, y, tick.text, columns.upward ? Anchor::kEnd : Anchor::kMiddle, columns.text_scale, kInk, columns.upward});
+      const int y = columns.upward ? below : below + 4 * columns.text_size / 9;
+      canvas.text({x, y, tick.text, columns.upward ? Anchor::kEnd : Anchor::kMiddle, columns.text_size, kInk, columns.upward});
     }
     const int caption = box.y + box.height + columns.gutter + kLineHeight / 2;
-    canvas.text({box.x + box.width / 2, caption, "key", Anchor::kMiddle, kTextScale, kFaintInk, false});
+    canvas.text({box.x + box.width / 2, caption, "key", Anchor::kMiddle, kLargeText, kFaintInk, false});
   }
 }
 
 void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout,
                   const Panel& panel) {
   const int cell = std::min(layout.rows.cell, layout.columns.cell);
-  const int scale = cell >= 42 ? 2 : 1;  // "100" takes 18 pixels at scale 1
+  const int size = std::clamp(3 * cell / 7, kSmallText, kLargeText);  // "100" takes three quarters of the cell
   if (options.numbers == CellNumbers::kNever || cell < 24 || layout.rows.pool > 1) return;
   const auto colours = palette();
   const View<const float, 4> weights = map.weights.view<4>();
@@ -56,7 +56,7 @@ void draw_numbers(Canvas& canvas, const AttentionMap& map, const MapOptions& opt
       const Paint paint = is_dark(colours[under]) ? kInkOnDark : kInk;
       const std::string number = percent_text(w);
       canvas.text({panel.cells.x + layout.columns.centre(j), panel.cells.y + layout.rows.centre(i), number, Anchor::kMiddle,
-                   scale, paint, false});
+                   size, paint, false});
     }
   }
 }
@@ -77,7 +77,7 @@ void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
   const auto tick = [&](double weight) {
     const std::string text = significant(100 * weight, 3) + "%";
     canvas.fill({bar.x + bar.width, place(weight / top), 4, 1}, kLine);
-    canvas.text({text_x, place(weight / top), text, Anchor::kStart, kTextScale, kInk, false});
+    canvas.text({text_x, place(weight / top), text, Anchor::kStart, kLargeText, kInk, false});
   };
   tick(0);
   tick(top);
@@ -90,12 +90,12 @@ void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
       above = place(weight / top);
     }
   }
-  canvas.text({bar.x, bar.y - kLineHeight, "weight", Anchor::kStart, kTextScale, kFaintInk, false});
+  canvas.text({bar.x, bar.y - kLineHeight, "weight", Anchor::kStart, kLargeText, kFaintInk, false});
   if (layout.has_nan) {
     const Box swatch{bar.x, bar.y + bar.height + kLineHeight - bar.width / 2, bar.width, bar.width};
     canvas.fill(swatch, kNan);
     outline(canvas, swatch);
-    canvas.text({text_x, swatch.y + swatch.height / 2, "NaN", Anchor::kStart, kTextScale, kInk, false});
+    canvas.text({text_x, swatch.y + swatch.height / 2, "NaN", Anchor::kStart, kLargeText, kInk, false});
   }
 }
 
@@ -124,15 +124,15 @@ Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layou
 void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, const Layout& layout) {
   canvas.fill({0, 0, layout.width, layout.height}, kPaper);
   const std::string title = picture_title(map.title);
-  if (!title.empty()) canvas.text({kMargin, kMargin + kLineHeight / 2, title, Anchor::kStart, kTextScale, kInk, false});
+  if (!title.empty()) canvas.text({kMargin, kMargin + kLineHeight / 2, title, Anchor::kStart, kLargeText, kInk, false});
   for (const Panel& panel : layout.panels) {
     const Box& box = panel.cells;
-    canvas.text({box.x, box.y - kLineHeight / 2, panel.name, Anchor::kStart, kTextScale, kInk, false});
+    canvas.text({box.x, box.y - kLineHeight / 2, panel.name, Anchor::kStart, kLargeText, kInk, false});
     outline(canvas, box);
     draw_axes(canvas, layout, panel);
     if (map.q_len() == 0 || map.kv_len() == 0) {
       const std::string_view why = map.q_len() == 0 ? "no queries" : "no keys";
-      canvas.text({box.x + box.width / 2, box.y + box.height / 2, why, Anchor::kMiddle, 1, kFaintInk, false});
+      canvas.text({box.x + box.width / 2, box.y + box.height / 2, why, Anchor::kMiddle, kSmallText, kFaintInk, false});
     } else {
       canvas.cells(panel);
       draw_numbers(canvas, map, options, layout, panel);
@@ -142,7 +142,7 @@ void draw(Canvas& canvas, const AttentionMap& map, const MapOptions& options, co
   if (layout.rows.pool > 1) {
     const std::string side = std::to_string(layout.rows.pool);
     const std::string note = "each pixel: the largest of " + side + " x " + side + " weights";
-    canvas.text({kMargin, layout.height - kMargin, note, Anchor::kStart, kTextScale, kFaintInk, false});
+    canvas.text({kMargin, layout.height - kMargin, note, Anchor::kStart, kLargeText, kFaintInk, false});
   }
 }
 

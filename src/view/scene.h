@@ -21,7 +21,7 @@ struct Label {
   int x = 0, y = 0;
   std::string_view text;  // visible, in UTF-8
   Anchor anchor = Anchor::kStart;
-  int scale = kTextScale;
+  int size = kLargeText;  // of the font
   Paint paint = kInk;
   bool upward = false;
 };

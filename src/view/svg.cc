@@ -27,9 +27,8 @@ class SvgCanvas final : public Canvas {
   void fill(const Box& box, Paint paint) override { out_ += rectangle(box, paint) + "/>\n"; }
 
   void text(const Label& label) override {
-    const int size = kFontSize * label.scale;
     const std::string x = std::to_string(label.x), y = std::to_string(label.y);
-    out_ += "<text x=\"" + x + "\" y=\"" + y + "\" dy=\".36em\" font-size=\"" + std::to_string(size) + "\" fill=\"" +
+    out_ += "<text x=\"" + x + "\" y=\"" + y + "\" dy=\".36em\" font-size=\"" + std::to_string(label.size) + "\" fill=\"" +
             hex(colours_[label.paint]) + "\"";
     if (label.anchor != Anchor::kStart)
       out_ += label.anchor == Anchor::kMiddle ? " text-anchor=\"middle\"" : " text-anchor=\"end\"";
@@ -90,7 +89,7 @@ class SvgCanvas final : public Canvas {
 
 std::string render_svg(const AttentionMap& map, const MapOptions& options) {
   check_map(map);
-  const TextWidth text_width = [](std::string_view text, int scale) { return display_width(text) * 6 * scale; };
+  const TextWidth text_width = [](std::string_view text, int size) { return display_width(text) * 2 * size / 3; };
   const Layout layout = lay_out(map, options, text_width);
   SvgCanvas canvas(map, options, layout);
   draw(canvas, map, options, layout);

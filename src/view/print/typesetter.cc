@@ -8,7 +8,7 @@ namespace {
 
 // Those of svg.cc; fontconfig replaces what is not installed. Monospaced: columns of labels align, and 1 is not l.
 constexpr const char* kFamilies = "DejaVu Sans Mono, Menlo, Consolas, monospace";
-constexpr int kApart = 2;              // units at scale 1 that the layout keeps free beside a text: neighbours do not touch
+constexpr int kApart = 5;              // 1 / 5 of the font's size is kept free beside a text: neighbours do not touch
 constexpr double kHalfCapital = 0.36;  // of the font's size: from the base line to the middle of a capital
 
 struct FreeDescription {
@@ -35,43 +35,43 @@ Typesetter::Typesetter()
   pango_layout_set_single_paragraph_mode(line_.get(), TRUE);
 }
 
-void Typesetter::set(std::string_view visible, int scale) const {
+void Typesetter::set(std::string_view visible, int size) const {
   const std::unique_ptr<PangoFontDescription, FreeDescription> font(pango_font_description_new());
   pango_font_description_set_family_static(font.get(), kFamilies);
-  pango_font_description_set_absolute_size(font.get(), static_cast<double>(kFontSize * scale) * PANGO_SCALE);
+  pango_font_description_set_absolute_size(font.get(), static_cast<double>(size) * PANGO_SCALE);
   pango_layout_set_font_description(line_.get(), font.get());
   pango_layout_set_text(line_.get(), visible.data(), static_cast<int>(visible.size()));
 }
 
-int Typesetter::width(std::string_view visible, int scale) const {
-  set(visible, scale);
+int Typesetter::width(std::string_view visible, int size) const {
+  set(visible, size);
   int units = 0;
   pango_layout_get_size(line_.get(), &units, nullptr);
   return (units + PANGO_SCALE - 1) / PANGO_SCALE;
 }
 
 TextWidth Typesetter::text_width() const {
-  return [this](std::string_view visible, int scale) { return width(visible, scale) + kApart * scale; };
+  return [this](std::string_view visible, int size) { return width(visible, size) + size / kApart; };
 }
 
 void Typesetter::draw(cairo_t* cairo, const Label& label) const {
   cairo_save(cairo);
   cairo_translate(cairo, label.x, label.y);
   if (label.upward) cairo_rotate(cairo, -std::numbers::pi / 2);
-  set(label.text, label.scale);
+  set(label.text, label.size);
   pango_cairo_update_layout(cairo, line_.get());
   int units = 0;
   pango_layout_get_size(line_.get(), &units, nullptr);
   const double length = static_cast<double>(units) / PANGO_SCALE;
   const double back = label.anchor == Anchor::kStart ? 0 : label.anchor == Anchor::kMiddle ? length / 2 : length;
-  const double base_line = std::round(kHalfCapital * kFontSize * label.scale);  // on whole pixels, where it is sharp
+  const double base_line = std::round(kHalfCapital * label.size);  // on whole pixels, where it is sharp
   cairo_move_to(cairo, -back, base_line - static_cast<double>(pango_layout_get_baseline(line_.get())) / PANGO_SCALE);
   pango_cairo_show_layout(cairo, line_.get());
   cairo_restore(cairo);
 }
 
 void Typesetter::append_missing(std::string_view visible, std::vector<char32_t>& out) const {
-  set(visible, kTextScale);
+  set(visible, kLargeText);
   if (pango_layout_get_unknown_glyphs_count(line_.get()) == 0) return;
   const std::unique_ptr<PangoLayoutIter, FreeRuns> runs(pango_layout_get_iter(line_.get()));
   do {

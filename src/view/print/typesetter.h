@@ -17,7 +17,7 @@ class Typesetter {
   Typesetter();
 
   /// Units of the layout that the text takes along its line, rounded up.
-  int width(std::string_view visible, int scale) const;
+  int width(std::string_view visible, int size) const;
   /// The same and a little more, for the layout. Not for longer than this object.
   TextWidth text_width() const;
 
@@ -31,7 +31,7 @@ class Typesetter {
   struct Unref {
     void operator()(void* object) const { g_object_unref(object); }
   };
-  void set(std::string_view visible, int scale) const;
+  void set(std::string_view visible, int size) const;
 
   std::unique_ptr<PangoContext, Unref> context_;
   std::unique_ptr<PangoLayout, Unref> line_;  // of the text that was set last

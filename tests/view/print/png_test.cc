@@ -175,8 +175,8 @@ TEST(Png, LongAndHostileLabelsStayShort) {
   for (const char* text : {"W", "我", "\x80", "\u0301", "\u202e", "<b>", "😀", "ﷺ"}) tokens.push_back(repeated(text));
   const AttentionMap map = causal_map(1, 1, std::ssize(tokens), tokens, tokens.back());
   const Layout layout = layout_of(map, {});
-  EXPECT_LT(layout.rows.gutter, 24 * 2 * kFontSize);  // 24 columns; no character of them is wider than the font's size
-  EXPECT_LT(layout.columns.gutter, 24 * 2 * kFontSize);
+  EXPECT_LT(layout.rows.gutter, 24 * kLargeText);  // 24 columns; no character of them is wider than the font's size
+  EXPECT_LT(layout.columns.gutter, 24 * kLargeText);
   const Pixels picture = decode(render_png(map));
   EXPECT_EQ(picture.width, layout.width);
 }

@@ -12,25 +12,26 @@ namespace {
 
 TEST(Typesetter, LinesAreAsLongAsTheirCharacters) {
   const Typesetter typesetter;
-  EXPECT_EQ(typesetter.width("", 2), 0);
-  const int ten = typesetter.width("0123456789", 2);
-  EXPECT_NEAR(typesetter.width("01234567890123456789", 2), 2 * ten, 1);
-  EXPECT_NEAR(2 * typesetter.width("0123456789", 1), ten, 1);
-  EXPECT_LE(ten, 10 * 2 * kFontSize);
+  EXPECT_EQ(typesetter.width("", kLargeText), 0);
+  const int ten = typesetter.width("0123456789", kLargeText);
+  EXPECT_NEAR(typesetter.width("01234567890123456789", kLargeText), 2 * ten, 1);
+  EXPECT_NEAR(2 * typesetter.width("0123456789", kSmallText), ten, 1);
+  EXPECT_LE(ten, 10 * kLargeText);
 }
 
 /// What it draws is the text itself: no tag, no entity.
 TEST(Typesetter, MarkupIsText) {
   const Typesetter typesetter;
   for (const char* text : {"<b>x</b>", "&lt;&gt;", "<big>8", "<span size='9000'>", "&#x1F600;", "</"}) {
-    EXPECT_EQ(typesetter.width(text, 2), typesetter.width(std::string(std::string_view(text).size(), '0'), 2)) << text;
+    EXPECT_EQ(typesetter.width(text, kLargeText), typesetter.width(std::string(std::string_view(text).size(), '0'), kLargeText))
+        << text;
   }
 }
 
 TEST(Typesetter, HostileTextIsDrawn) {
   const Typesetter typesetter;
   for (const std::string& token : hostile_tokens()) {
-    EXPECT_GT(typesetter.width(visible_label(token, 100), 2), 0);
+    EXPECT_GT(typesetter.width(visible_label(token, 100), kLargeText), 0);
   }
 }
 
