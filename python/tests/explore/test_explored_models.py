@@ -6,9 +6,6 @@ with room for the rounding of its scores (support.py).
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -369,44 +366,3 @@ def test_errors_say_what_to_do() -> None:
     with pytest.raises(ValueError, match="up to 512 tokens"):
         llama.rollout()
     assert np.allclose(block_means(llama[0].map, 600).sum(-1), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize("sharp", [1.0, 6.0])
-def test_pages_of_short_texts_are_small(sharp: float, tmp_path: Path) -> None:
-    """Two of BERT base's twelve layers at 512 tokens, with attention spread and pointed: a sixth of 12 MB for maps of all heads and every
-    weight of one in twelve, a sixth of 40 MB for every weight."""
-    torch.manual_seed(0)
-    model = tf.BertModel(tf.BertConfig(num_hidden_layers=2)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "query" in name or "key" in name:
-                parameter *= sharp
-    seen = qkv.transformers.capture_attention(model, torch.randint(0, 30000, (1, 512)))
-    seen.save(tmp_path / "some.html", weights=[(0, 3), (1, 5)])
-    seen.save(tmp_path / "all.html")
-    assert (tmp_path / "some.html").stat().st_size < 12e6 / 6
-    assert (tmp_path / "all.html").stat().st_size < 40e6 / 6
-    print(*(f"{(tmp_path / name).stat().st_size / 1e6:.2f} MB" for name in ("some.html", "all.html")))
-
-
-def test_capture_of_a_long_text_takes_little_memory() -> None:
-    """Above the same forward without a capture: far less than one head's weights."""
-    script = """
-    import resource, sys, torch, transformers, qkv.transformers
-    config = transformers.Qwen2Config(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64, vocab_size=50)
-    model = transformers.Qwen2Model(config).eval()
-    qkv.transformers.register()
-    model.set_attn_implementation("qkv")
-    tokens = torch.randint(0, 50, (1, 8192))
-    look = lambda ids: qkv.transformers.capture_attention(model, ids, exact=[(1, 2)])
-    look(tokens[:, :600])
-    with torch.no_grad():
-        model(input_ids=tokens)
-    peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    before = peak()
-    seen = look(tokens)
-    assert seen.layers[1].kinds is not None and seen.layers[1].map.shape == (1, 4, 128, 128)
-    print(peak() - before)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
-    assert int(done.stdout) * 1024 < 8192 * 8192 * 4 / 4
