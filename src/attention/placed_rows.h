@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 
 #include "attention/forward/decode.h"
 #include "qkv/tensor.h"
@@ -37,54 +39,52 @@ StripRows rows_of_backward(const Problem<T>& p) {
   return strip_rows(p, p.scale >= 0 ? p.kernels->strip : p.query_tile);
 }
 
-/// The call's options with the place of these rows.
+/// The options with the place of these rows.
+AttentionOptions placed(const AttentionOptions& options, const Placement& place);
 template <class T>
 AttentionOptions options_of(const AttentionOptions& options, const Problem<T>& p, const StripRows& rows) {
-  AttentionOptions wide = options;
-  wide.place = {p.first_query - rows.before, p.queries, p.first_head, p.heads};
-  return wide;
+  return placed(options, {p.first_query - rows.before, p.queries, p.first_head, p.heads});
 }
 
-/// to = from, of the same sizes.
-template <class E, class Number>
-void copy_rows(const View<E, 4>& from, const View<Number, 4>& to) {
-  for (Index b = 0; b < from.size(0); ++b) {
-    for (Index h = 0; h < from.size(1); ++h) {
-      for (Index i = 0; i < from.size(2); ++i) {
-        for (Index d = 0; d < from.size(3); ++d) to(b, h, i, d) = from(b, h, i, d);
-      }
-    }
-  }
-}
-template <class E, class Number>
-void copy_rows(const View<E, 3>& from, const View<Number, 3>& to) {
-  for (Index b = 0; b < from.size(0); ++b) {
-    for (Index h = 0; h < from.size(1); ++h) {
-      for (Index i = 0; i < from.size(2); ++i) to(b, h, i) = from(b, h, i);
-    }
-  }
+/// Rows [B, H, T] of any type, in bytes: one copy of the code for all types.
+struct RowBytes {
+  std::byte* data;
+  std::array<Index, 3> sizes, strides;
+  Index width;
+};
+void copy_rows(const RowBytes& from, const RowBytes& to);
+template <class E, int kRank>
+RowBytes row_bytes(const View<E, kRank>& x) {
+  constexpr Index size = sizeof(E);
+  const auto at = reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<E>*>(x.data()));
+  return {at,
+          {x.size(0), x.size(1), x.size(2)},
+          {x.stride(0) * size, x.stride(1) * size, x.stride(2) * size},
+          kRank == 3 ? size : x.size(kRank - 1) * size};
 }
 
 /// A copy of x [B, H, Tq, ..] for the rows of whole strips, with `fill` in those that are not the call's. Null stays without
 /// data.
 template <class E, int kRank>
-Tensor<std::remove_const_t<E>> with_strip_rows(const View<E, kRank>& x, const StripRows& rows,
-                                               std::remove_const_t<E> fill = std::remove_const_t<E>{}) {
-  using Number = std::remove_const_t<E>;
+[[gnu::noinline]] Tensor<E> copy_with_strip_rows(const View<const E, kRank>& x, const StripRows& rows, E fill) {
   if (x.data() == nullptr) return {};
   auto sizes = x.sizes();
   sizes[2] = rows.count;
-  Tensor<Number> copy(std::vector<Index>(sizes.begin(), sizes.end()));
+  Tensor<E> copy(std::vector<Index>(sizes.begin(), sizes.end()));
   std::ranges::fill(copy.span(), fill);
-  copy_rows(x, View<Number, kRank>(copy).sliced(2, rows.before, rows.before + x.size(2)));
+  copy_rows(row_bytes(x), row_bytes(View<E, kRank>(copy).sliced(2, rows.before, rows.before + x.size(2))));
   return copy;
+}
+template <class E, int kRank, class Number = std::remove_const_t<E>>
+Tensor<Number> with_strip_rows(const View<E, kRank>& x, const StripRows& rows, Number fill = Number{}) {
+  return copy_with_strip_rows<Number, kRank>(x, rows, fill);
 }
 
 /// The call's rows of a copy into x; nothing where x is null.
 template <class E, int kRank>
 void take_rows_back(const Tensor<E>& copy, const StripRows& rows, const View<E, kRank>& x) {
   if (x.data() == nullptr) return;
-  copy_rows(View<const E, kRank>(copy).sliced(2, rows.before, rows.before + x.size(2)), x);
+  copy_rows(row_bytes(View<const E, kRank>(copy).sliced(2, rows.before, rows.before + x.size(2))), row_bytes(x));
 }
 
 }  // namespace qkv::inline v0

@@ -37,21 +37,21 @@ View<const Accumulator<T>, 1> sinks_of(const char* function, const SinkView& sin
   return logits;
 }
 
-/// Where the call lies in its problem. Throws ShapeError, and UnsupportedError for calls that cannot be placed.
-template <class T>
-void place(const char* function, const Placement& place, bool mask_later, Problem<T>& p) {
-  p.first_query = place.first_query;
-  p.queries = place.queries < 0 && place.first_query == 0 ? p.q_len : place.queries;
-  p.first_head = place.first_head;
-  p.heads = place.heads < 0 && place.first_head == 0 ? p.num_heads : place.heads;
-  check<ShapeError>(p.first_query >= 0 && p.first_query <= p.queries - p.q_len, function,
+/// Where a call of q_len rows and num_heads heads lies in its problem. Throws ShapeError, and UnsupportedError for calls that
+/// cannot be placed.
+Placement checked_place(const char* function, const Placement& place, Index q_len, Index num_heads, bool mask_later) {
+  Placement p = place;
+  if (place.queries < 0 && place.first_query == 0) p.queries = q_len;
+  if (place.heads < 0 && place.first_head == 0) p.heads = num_heads;
+  check<ShapeError>(p.first_query >= 0 && p.first_query <= p.queries - q_len, function,
                     "place must hold the rows of q: first_query + Tq must be at most queries: got first_query ",
-                    place.first_query, ", Tq ", p.q_len, ", queries ", place.queries);
-  check<ShapeError>(p.first_head >= 0 && p.first_head <= p.heads - p.num_heads, function,
+                    place.first_query, ", Tq ", q_len, ", queries ", place.queries);
+  check<ShapeError>(p.first_head >= 0 && p.first_head <= p.heads - num_heads, function,
                     "place must hold the heads of q: first_head + H must be at most heads: got first_head ", place.first_head,
-                    ", H ", p.num_heads, ", heads ", place.heads);
-  check<UnsupportedError>(!mask_later || !p.placed(), function,
+                    ", H ", num_heads, ", heads ", place.heads);
+  check<UnsupportedError>(!mask_later || (p.queries == q_len && p.heads == num_heads), function,
                           "place is not supported for ragged batches and caches: compute each sequence on dense tensors");
+  return p;
 }
 
 }  // namespace
@@ -120,7 +120,11 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.num_kv_heads = k.size(1);
   p.q_len = q.size(2);
   p.kv_len = k.size(2);
-  place(function, options.place, mask_later, p);
+  const Placement place = checked_place(function, options.place, p.q_len, p.num_heads, mask_later);
+  p.first_query = place.first_query;
+  p.queries = place.queries;
+  p.first_head = place.first_head;
+  p.heads = place.heads;
   p.head_dim = q.size(3);
   p.v_head_dim = unread ? 1 : v.size(3);
   p.q = q;

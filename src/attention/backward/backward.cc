@@ -47,8 +47,9 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
 
 /// By a call on whole strips. The rows that are added have lse = inf, so that their weights are 0.
 template <class T>
-void backward_with(const StripRows& rows, const Problem<T>& p, const BackwardInputs<T>& inputs,
-                   const AttentionGradients<T>& gradients, const AttentionOptions& options, Context& context) {
+[[gnu::noinline]] void backward_with(const StripRows& rows, const Problem<T>& p, const BackwardInputs<T>& inputs,
+                                     const AttentionGradients<T>& gradients, const AttentionOptions& options,
+                                     Context& context) {
   using Sum = Accumulator<T>;
   const Tensor<T> q = with_strip_rows(p.q, rows), out = with_strip_rows(inputs.out, rows),
                   dout = with_strip_rows(inputs.dout, rows);
@@ -63,9 +64,10 @@ void backward_with(const StripRows& rows, const Problem<T>& p, const BackwardInp
 }
 
 template <class T>
-void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v, const View<const T, 4>& out,
-              const View<const Accumulator<T>, 3>& lse, const View<const T, 4>& dout, const AttentionGradients<T>& gradients,
-              const AttentionOptions& options, Context& context) {
+[[gnu::noinline]] void backward(const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
+                                const View<const T, 4>& out, const View<const Accumulator<T>, 3>& lse,
+                                const View<const T, 4>& dout, const AttentionGradients<T>& gradients,
+                                const AttentionOptions& options, Context& context) {
   constexpr const char* function = "attention_backward";
   CallMemory call_memory;
   const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &call_memory);

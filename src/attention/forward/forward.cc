@@ -14,8 +14,9 @@ template <class T>
 class ForwardCall {
  public:
   /// Refers to outputs, options and context.
-  ForwardCall(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
-              const AttentionOutputs<T>& outputs, const AttentionOptions& options, Context& context)
+  [[gnu::noinline]] ForwardCall(const char* function, const View<const T, 4>& q, const View<const T, 4>& k,
+                                const View<const T, 4>& v, const AttentionOutputs<T>& outputs, const AttentionOptions& options,
+                                Context& context)
       : outputs_(outputs),
         options_(options),
         context_(context),
@@ -34,7 +35,7 @@ class ForwardCall {
   ForwardCall(const ForwardCall&) = delete;
   ForwardCall& operator=(const ForwardCall&) = delete;
 
-  void compute(const char* function) {
+  [[gnu::noinline]] void compute(const char* function) {
     const StripRows rows = rows_of_forward(p_, is_asked_for(outputs_.out));
     if (rows.added) return compute_with(rows);
     CaptureJob<T> capture(function, p_, options_.capture, context_, false);
@@ -48,7 +49,7 @@ class ForwardCall {
 
  private:
   /// By a call on whole strips.
-  void compute_with(const StripRows& rows) const {
+  [[gnu::noinline]] void compute_with(const StripRows& rows) const {
     const Tensor<T> q = with_strip_rows(p_.q, rows);
     Tensor<T> out = with_strip_rows(outputs_.out, rows);
     Tensor<Accumulator<T>> lse = with_strip_rows(outputs_.lse, rows), weights = with_strip_rows(outputs_.weights, rows);
