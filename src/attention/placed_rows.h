@@ -46,13 +46,12 @@ AttentionOptions options_of(const AttentionOptions& options, const Problem<T>& p
   return placed(options, {p.first_query - rows.before, p.queries, p.first_head, p.heads});
 }
 
-/// Rows [B, H, T] of any type, in bytes: one copy of the code for all types.
+/// Rows [B, H, T] of any type, in bytes.
 struct RowBytes {
-  std::byte* data;
-  std::array<Index, 3> sizes, strides;
-  Index width;
+  std::byte* data = nullptr;
+  std::array<Index, 3> sizes{}, strides{};
+  Index width = 0;
 };
-void copy_rows(const RowBytes& from, const RowBytes& to);
 template <class E, int kRank>
 RowBytes row_bytes(const View<E, kRank>& x) {
   constexpr Index size = sizeof(E);
@@ -63,28 +62,26 @@ RowBytes row_bytes(const View<E, kRank>& x) {
           kRank == 3 ? size : x.size(kRank - 1) * size};
 }
 
-/// A copy of x [B, H, Tq, ..] for the rows of whole strips, with `fill` in those that are not the call's. Null stays without
-/// data.
-template <class E, int kRank>
-[[gnu::noinline]] Tensor<E> copy_with_strip_rows(const View<const E, kRank>& x, const StripRows& rows, E fill) {
-  if (x.data() == nullptr) return {};
-  auto sizes = x.sizes();
-  sizes[2] = rows.count;
-  Tensor<E> copy(std::vector<Index>(sizes.begin(), sizes.end()));
-  std::ranges::fill(copy.span(), fill);
-  copy_rows(row_bytes(x), row_bytes(View<E, kRank>(copy).sliced(2, rows.before, rows.before + x.size(2))));
-  return copy;
-}
-template <class E, int kRank, class Number = std::remove_const_t<E>>
-Tensor<Number> with_strip_rows(const View<E, kRank>& x, const StripRows& rows, Number fill = Number{}) {
-  return copy_with_strip_rows<Number, kRank>(x, rows, fill);
-}
+/// A copy of rows among those of whole strips, zeros or `fill` (of `size` bytes) in the rows that are added. One code for all
+/// types, because few calls need it. A null view gives null views.
+class StripCopy {
+ public:
+  StripCopy(const RowBytes& rows, const StripRows& strips, const void* fill = nullptr, std::size_t size = 1);
+  /// The call's rows, into `rows`; nothing where that is null.
+  void take_back(const RowBytes& rows) const;
+  /// As E, in the sizes of `like` but for the rows.
+  template <class E, int kRank>
+  View<std::remove_const_t<E>, kRank> view(const View<E, kRank>& like) {
+    using Number = std::remove_const_t<E>;
+    if (memory_.data() == nullptr) return {};
+    auto sizes = like.sizes();
+    sizes[2] = memory_.size(2);
+    return {reinterpret_cast<Number*>(memory_.data()), sizes};
+  }
 
-/// The call's rows of a copy into x; nothing where x is null.
-template <class E, int kRank>
-void take_rows_back(const Tensor<E>& copy, const StripRows& rows, const View<E, kRank>& x) {
-  if (x.data() == nullptr) return;
-  copy_rows(row_bytes(View<const E, kRank>(copy).sliced(2, rows.before, rows.before + x.size(2))), row_bytes(x));
-}
+ private:
+  Tensor<std::byte> memory_;
+  RowBytes own_;  // the call's rows in it
+};
 
 }  // namespace qkv::inline v0

@@ -13,8 +13,8 @@ namespace qkv::inline v0 {
 namespace {
 
 template <class T>
-void check_sums(const char* function, const Problem<T>& p, const char* name, const View<T, 4>& rounded,
-                const View<Accumulator<T>, 4>& sums, Index width) {
+[[gnu::noinline]] void check_sums(const char* function, const Problem<T>& p, const char* name, const View<T, 4>& rounded,
+                                  const View<Accumulator<T>, 4>& sums, Index width) {
   if (sums.is_null()) return;
   check<OptionError>(rounded.is_null(), function, name, " and ", name, "_sums must not both be given: got both");
   check_sizes(function, name, sums, p.batch, p.num_kv_heads, p.kv_len, width);
@@ -51,16 +51,16 @@ template <class T>
                                      const AttentionGradients<T>& gradients, const AttentionOptions& options,
                                      Context& context) {
   using Sum = Accumulator<T>;
-  const Tensor<T> q = with_strip_rows(p.q, rows), out = with_strip_rows(inputs.out, rows),
-                  dout = with_strip_rows(inputs.dout, rows);
-  const Tensor<Sum> lse = with_strip_rows(inputs.lse, rows, std::numeric_limits<Sum>::infinity()),
-                    dlse = with_strip_rows(gradients.dlse, rows);
-  Tensor<T> dq = with_strip_rows(gradients.dq, rows);
+  const Sum infinity = std::numeric_limits<Sum>::infinity();
+  StripCopy q(row_bytes(p.q), rows), out(row_bytes(inputs.out), rows), dout(row_bytes(inputs.dout), rows),
+      lse(row_bytes(inputs.lse), rows, &infinity, sizeof(Sum)), dlse(row_bytes(gradients.dlse), rows),
+      dq(row_bytes(gradients.dq), rows);
   AttentionGradients<T> wide = gradients;
-  if (gradients.dq.data() != nullptr) wide.dq = dq;
-  if (gradients.dlse.data() != nullptr) wide.dlse = dlse;
-  attention_backward(q, p.k, p.v, out, lse, dout, wide, options_of(options, p, rows), context);
-  take_rows_back(dq, rows, gradients.dq);
+  wide.dq = dq.view(gradients.dq);
+  wide.dlse = dlse.view(gradients.dlse);
+  attention_backward(q.view(p.q), p.k, p.v, out.view(inputs.out), lse.view(inputs.lse), dout.view(inputs.dout), wide,
+                     options_of(options, p, rows), context);
+  dq.take_back(row_bytes(gradients.dq));
 }
 
 template <class T>

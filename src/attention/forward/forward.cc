@@ -50,17 +50,14 @@ class ForwardCall {
  private:
   /// By a call on whole strips.
   [[gnu::noinline]] void compute_with(const StripRows& rows) const {
-    const Tensor<T> q = with_strip_rows(p_.q, rows);
-    Tensor<T> out = with_strip_rows(outputs_.out, rows);
-    Tensor<Accumulator<T>> lse = with_strip_rows(outputs_.lse, rows), weights = with_strip_rows(outputs_.weights, rows);
-    AttentionOutputs<T> wide{.kind = outputs_.kind};
-    if (is_asked_for(outputs_.out)) wide.out = out;
-    if (is_asked_for(outputs_.lse)) wide.lse = lse;
-    if (is_asked_for(outputs_.weights)) wide.weights = weights;
-    attention_forward(q, p_.k, p_.v, wide, options_of(options_, p_, rows), context_);
-    take_rows_back(out, rows, outputs_.out);
-    take_rows_back(lse, rows, outputs_.lse);
-    take_rows_back(weights, rows, outputs_.weights);
+    StripCopy q(row_bytes(p_.q), rows), out(row_bytes(outputs_.out), rows), lse(row_bytes(outputs_.lse), rows),
+        weights(row_bytes(outputs_.weights), rows);
+    const AttentionOutputs<T> wide{out.view(outputs_.out), lse.view(outputs_.lse), weights.view(outputs_.weights),
+                                   outputs_.kind};
+    attention_forward(q.view(p_.q), p_.k, p_.v, wide, options_of(options_, p_, rows), context_);
+    out.take_back(row_bytes(outputs_.out));
+    lse.take_back(row_bytes(outputs_.lse));
+    weights.take_back(row_bytes(outputs_.weights));
   }
 
   const AttentionOutputs<T>& outputs_;
