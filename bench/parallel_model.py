@@ -8,8 +8,9 @@ The model, for causal attention of T tokens, H query heads on G key/value heads 
 send W bytes/s each way, elements of e bytes:
 
     work        1/2 * 3.5 * 4 H T^2 D / (P F)                      zig-zag: all ranks alike; backward is 2.5 times forward
-    all-gather  a rank gets the k, v of the others twice, and gives back dk, dv (4 bytes) of the rows it does not own:
-                2 * 2 G (T/P) (P-1) D e + 2 G (T/P) (P-1) D 4 bytes in each direction, one head after the other behind the work:
+    all-gather  zig-zag, rank r has pieces r and 2P-1-r of 2P, and needs those up to its last. The last rank sends most: both of its
+                pieces of k, v to everyone, twice, and it gives back dk, dv (4 bytes a number) of the first piece of everyone:
+                2 * 2 G (T/P) (P-1) D e + 2 G (T/P) (P-1) D 4/2 bytes, one head after the other behind the work:
                 time = max(work, messages) + messages of one head
     ulysses     (P-1)/P of its rows of q, k, v, out; then of q, k, v, out, dout, lse, dq, dk, dv: waits for all of it; P divides G:
                 time = work + messages
@@ -22,11 +23,11 @@ import json
 
 
 def bytes_of(method, tokens, heads, kv_heads, width, ranks, element):
-    """Bytes that a rank sends, forward and backward."""
+    """Bytes that the rank sends that sends most, forward and backward."""
     rows = tokens / ranks
     if method == "all-gather":
         one_way = 2 * kv_heads * rows * (ranks - 1) * width
-        return 2 * one_way * element + one_way * 4
+        return 2 * one_way * element + one_way * 4 / 2
     each = rows * (ranks - 1) / ranks * width * element
     forward = (2 * heads + 2 * kv_heads) * each
     backward = (4 * heads + 4 * kv_heads) * each + heads * rows * (ranks - 1) / ranks * 4
