@@ -32,7 +32,7 @@ QKV_API std::vector<std::byte> write_safetensors(const StateDict& state);
 QKV_API void save_safetensors(const std::filesystem::path& path, const StateDict& state);
 
 /// A tensor inside a file: its bytes begin `at` bytes after the start of the file, row-major.
-struct TensorPlace {
+struct QKV_API TensorPlace {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<Index> sizes;
