@@ -135,7 +135,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
     p.mask = {options.mask.node(), {p.batch, p.heads, p.queries, p.kv_len}};
     check_mask(options.mask, p.mask.extent, function);
     check<UnsupportedError>(!p.placed() || key_lists_of(p.mask.node) == nullptr, function,
-                            "place is not supported with a mask of listed keys: got ", options.mask.describe());
+                            "place is not supported with a mask of listed keys: got ", [&] { return options.mask.describe(); });
     check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.heads, p.queries, p.kv_len});
   }
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));

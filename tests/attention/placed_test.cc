@@ -15,12 +15,17 @@ class PlacedPart : public testing::Test {};
 using PlacedTypes = StorageTypes;
 TYPED_TEST_SUITE(PlacedPart, PlacedTypes);
 
-/// Cases without a cache, every `step`-th, and some whose rows lie in many strips.
+/// Refused with a place: such calls go by the lists, which a part would not.
+bool lists_keys(const AttentionCase& each) {
+  return Problem<float>(each).options.mask.describe().find("keys[") != std::string::npos;
+}
+
+/// Cases without a cache and lists of keys, every `step`-th, and some whose rows lie in many strips.
 std::vector<AttentionCase> placed_cases(std::size_t step) {
   std::vector<AttentionCase> some;
   const std::vector<AttentionCase> all = pairwise_cases();
   for (std::size_t n = 0; n < all.size(); n += step) {
-    if (all[n].cache == CacheKind::kNone) some.push_back(all[n]);
+    if (all[n].cache == CacheKind::kNone && !lists_keys(all[n])) some.push_back(all[n]);
   }
   for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kNone}) {
     some.push_back({.batch = 2,
@@ -217,6 +222,18 @@ TYPED_TEST(PlacedPart, HeadsHaveTheBitsOfTheWhole) {
     });
   }
   EXPECT_GT(compared, 10);
+}
+
+TEST(PlacedPart, ListsOfKeysAreRefused) {
+  const std::int32_t listed[] = {0, 1};
+  Tensor<float> q({1, 1, 2, 4}), k({1, 1, 2, 4}), out({1, 1, 2, 4});
+  const AttentionOptions options{.mask = Mask::keys(View<const std::int32_t, 4>(listed, {1, 1, 2, 1})),
+                                 .place = {.first_query = 0, .queries = 4}};
+  EXPECT_THROW(attention_forward(q, k, k, {.out = out}, options), Error);  // two rows are listed, four would be there
+  const std::int32_t all[] = {0, 1, 0, 1};
+  const AttentionOptions placed{.mask = Mask::keys(View<const std::int32_t, 4>(all, {1, 1, 4, 1})),
+                                .place = {.first_query = 0, .queries = 4}};
+  EXPECT_THROW(attention_forward(q, k, k, {.out = out}, placed), UnsupportedError);
 }
 
 TEST(PlacedPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {
