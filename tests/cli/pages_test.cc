@@ -85,7 +85,7 @@ class Pages : public ToolTest {
     const std::vector<Index> sizes{2, 4, 6, 8};
     for (const char* name : {"q.npy", "k.npy", "v.npy", "g.npy"}) draw(name, sizes);
     draw_file("in.safetensors", {{"q", sizes}, {"k", sizes}, {"v", sizes}});
-    if (page == "map") {
+    if (page == "map" || page == "README") {
       draw_file("qk.safetensors", {{"q", {4, 3, 8}}, {"k", {2, 3, 8}}});
       std::ofstream(path("tokens.json")) << R"(["The", " cat", " sat"])";
     }
