@@ -49,51 +49,6 @@ class MLP(Module):
     def forward(self, arg0: object, arg1: object, arg2: MlpSaved, /) -> None: ...
     def backward(self, arg0: object, arg1: object, arg2: object, arg3: MlpSaved, /) -> None: ...
 
-class LatentSaved:
-    def __init__(self) -> None: ...
-
-class LatentStepMemory:
-    def __init__(self) -> None: ...
-
-class MultiHeadLatentAttention(Module):
-    def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        q_lora_rank: int,
-        kv_lora_rank: int,
-        qk_nope_head_dim: int,
-        qk_rope_head_dim: int,
-        v_head_dim: int,
-        bias: bool,
-        norm_eps: float,
-        scale: float | None,
-        rotary: qkv._core.RotaryOptions,
-        causal: bool,
-        seed: int,
-    ) -> None: ...
-    def forward(
-        self,
-        x: object,
-        y: object,
-        saved: LatentSaved,
-        mask: qkv._core.Mask | None,
-        causal: bool | None,
-        offset: int,
-        offsets: Sequence[int],
-        ids: object | None,
-    ) -> None: ...
-    def backward(self, dy: object, saved: LatentSaved, dx: object | None) -> None: ...
-    def step(
-        self,
-        x: object,
-        y: object,
-        cache: qkv._core.KVCache,
-        memory: LatentStepMemory,
-        mask: qkv._core.Mask | None,
-        form: str,
-    ) -> None: ...
-
 class Adam:
     def __init__(self, arg0: Sequence[Module], arg1: float, arg2: float, arg3: float, arg4: float, /) -> None: ...
     def step(self, arg0: Sequence[Module], arg1: float, /) -> None: ...
@@ -170,6 +125,45 @@ class Layer(Module):
 
 def make_layer(arg0: str, arg1: LayerConfig, /) -> Layer: ...
 def load_layer(arg0: str, arg1: object, arg2: LayerConfig, /) -> Layer: ...
+
+class LatentSaved:
+    def __init__(self) -> None: ...
+
+class LatentStepMemory:
+    def __init__(self) -> None: ...
+
+class MultiHeadLatentAttention(Module):
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        q_lora_rank: int,
+        kv_lora_rank: int,
+        qk_nope_head_dim: int,
+        qk_rope_head_dim: int,
+        v_head_dim: int,
+        bias: bool,
+        norm_eps: float,
+        scale: float | None,
+        rotary: qkv._core.RotaryOptions,
+        causal: bool,
+        seed: int,
+    ) -> None: ...
+    def forward(
+        self,
+        x: object,
+        y: object,
+        saved: LatentSaved,
+        mask: qkv._core.Mask | None,
+        causal: bool | None,
+        offset: int,
+        offsets: Sequence[int],
+        ids: object | None,
+    ) -> None: ...
+    def backward(self, dy: object, saved: LatentSaved, dx: object | None) -> None: ...
+    def step(
+        self, x: object, y: object, cache: qkv._core.KVCache, memory: LatentStepMemory, mask: qkv._core.Mask | None, form: str
+    ) -> None: ...
 
 class AttentionLM(Module):
     pass

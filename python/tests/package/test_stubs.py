@@ -28,7 +28,7 @@ def stubbed(body: list[ast.stmt]) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["_core", "_nn"])
+@pytest.mark.parametrize("name", ["_core", "_dist", "_nn"])
 def test_names(name: str) -> None:
     module = importlib.import_module(f"qkv.{name}")
     found = stubbed(ast.parse((PACKAGE / f"{name}.pyi").read_text(encoding="utf-8")).body)
