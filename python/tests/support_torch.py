@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 EPSILON = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 
@@ -20,6 +22,17 @@ def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tenso
     """Normal numbers that every floating type holds exactly, so that all types compute on the same inputs."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float32).to(torch.float16).to(torch.bfloat16).to(dtype)
+
+
+def leaf(seed: int, *shape: int) -> Tensor:
+    """Numbers that require their gradient."""
+    return numbers(seed, *shape).requires_grad_()
+
+
+def theirs(*arguments: object, **options: object) -> Tensor:
+    """PyTorch's scaled_dot_product_attention by its math path."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(*arguments, **options)  # type: ignore[arg-type]
 
 
 def cast(x: Any, dtype: torch.dtype) -> Any:

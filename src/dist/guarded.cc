@@ -82,7 +82,7 @@ struct Guarded::Impl {
     if (broken) throw TransportError(error);
   }
 
-  /// One call of the data transport. What breaks it is told to the others before the exception frees the bytes of other
+  /// One call of the data transport. The others hear what breaks it before the exception frees the bytes of other
   /// operations.
   template <class Call>
   auto guarded(Guarded& owner, const Call& call) {

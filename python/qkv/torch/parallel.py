@@ -138,9 +138,7 @@ def parallel_attention(
         raise wrong_types("parallel_attention", q=q, k=k, v=v)
     if dropout > 0 and seed is None:
         seed = shared_seed(ranks)
-    rules = Rules(
-        "top_left" if causal is True else causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask
-    )  # fmt: skip
+    rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
     cut = _dist.ContextParallel(ranks, layout, method, block)
     out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in (q, k, v)), bias, rules, cut)
     return (out, lse) if return_lse else out

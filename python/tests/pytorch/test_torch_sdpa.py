@@ -11,23 +11,12 @@ torch = pytest.importorskip("torch")
 
 import qkv
 import qkv.torch as qt
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_torch import compare, numbers
+from support_torch import compare, leaf, numbers, theirs
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-
-def theirs(*arguments: object, **options: object) -> Tensor:
-    with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(*arguments, **options)  # type: ignore[arg-type]
-
-
-def leaf(seed: int, *shape: int) -> Tensor:
-    return numbers(seed, *shape).requires_grad_()
 
 
 def both(arguments: list[Tensor | None], dtype: torch.dtype = torch.float32, **options: object) -> list[Tensor | None]:

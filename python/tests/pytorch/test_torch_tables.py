@@ -12,21 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import qkv.torch as qt
-import torch.nn.functional as F
-from support_torch import compare, numbers
+from support_torch import compare, leaf, numbers, theirs
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-
-
-def theirs(*arguments: object, **options: object) -> Tensor:
-    with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(*arguments, **options)  # type: ignore[arg-type]
-
-
-def leaf(seed: int, *shape: int) -> Tensor:
-    return numbers(seed, *shape).requires_grad_()
 
 
 # Lengths on both sides of PyTorch's blocks of 32, 256 and 512; shapes of masks that repeat; a mask of booleans or of numbers.
