@@ -12,17 +12,14 @@ HOUSE = ("include", "src", "cli", "python", "tests")
 MOST_FILES = 25
 # Data lies beside the tests that read it; each file of it is a case, none is code.
 DATA = re.compile(r"(^|/)(data|corpus)(/|$)")
+OUTPUTS = {".pdf", ".png", ".svg", ".html", ".npy", ".safetensors"}
 ROOM = re.compile(r"^ {4}([\w./-]+)/ {1,}(\S.*)$")
 
 
 def rooms_of_page():
-    """{folder: sentence} as the page says."""
-    rooms = {}
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        match = ROOM.match(line)
-        if match:
-            rooms[match.group(1)] = match.group(2)
-    return rooms
+    """The folders of the page, in its order."""
+    matches = map(ROOM.match, PAGE.read_text(encoding="utf-8").splitlines())
+    return [match.group(1) for match in matches if match]
 
 
 def files_by_folder():
@@ -35,11 +32,18 @@ def files_by_folder():
     return counts
 
 
+def is_output(file):
+    """A file in the root as a run writes it, which .gitignore does not know."""
+    return file.suffix in OUTPUTS and f"/{file.name}" not in (tree.ROOT / ".gitignore").read_text(encoding="utf-8").split()
+
+
 def main():
     page, counts = rooms_of_page(), files_by_folder()
     problems = [f"{folder}/: {count} files, at most {MOST_FILES}" for folder, count in counts.items() if count > MOST_FILES]
     problems += [f"{folder}/: has no sentence in docs/dev/house.md" for folder in sorted(set(counts) - set(page))]
-    problems += [f"docs/dev/house.md: no folder {room}/ with files" for room in sorted(page) if room not in counts]
+    problems += [f"docs/dev/house.md: no folder {room}/ with files" for room in page if room not in counts]
+    problems += [f"docs/dev/house.md: {room}/ is there twice" for room in sorted(set(page)) if page.count(room) > 1]
+    problems += [f"{file.name}: what a run wrote does not belong in the root" for file in tree.ROOT.iterdir() if is_output(file)]
     if not counts:
         problems.append("no folders found: the test looks in the wrong place")
     tree.finish(problems, f"{len(counts)} rooms, the fullest of {max(counts.values(), default=0)} files")
