@@ -13,7 +13,7 @@ import numpy as np
 
 from ._arrays import _is_torch
 
-__all__ = ["entries_of", "tensors_of"]
+__all__ = ["code_of", "entries_of", "tensors_of"]
 
 _CODES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
@@ -22,6 +22,14 @@ _CODES = {
 _NAMES = {code: name for name, code in _CODES.items()}
 
 Entry = tuple[str, str, tuple[int, ...], Any]
+
+
+def code_of(dtype: Any) -> str:
+    """What safetensors calls an element type: a name, or NumPy's or PyTorch's type."""
+    name = dtype if isinstance(dtype, str) else str(dtype)[6:] if str(dtype).startswith("torch.") else np.dtype(dtype).name
+    if name not in _CODES:
+        raise TypeError(f"dtype must be one of {', '.join(_CODES)}: got {dtype!r}")
+    return _CODES[name]
 
 
 def entry_of(name: str, tensor: Any) -> Entry:

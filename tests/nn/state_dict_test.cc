@@ -316,5 +316,33 @@ TEST(OwnNames, OfEachForm) {
   }
 }
 
+TEST(OwnNames, InSixteenBitsRoundedOnce) {
+  const auto layer = made("mha");
+  test::randomise(*layer, 3);
+  for (const nn::Parameter& one : layer->parameters()) std::ranges::copy(one.value, one.gradient.begin());
+  const auto holds = [&](DType dtype, auto element) {
+    using T = decltype(element);
+    StateDict exact;  // of what T can hold
+    for (const nn::Parameter& one : layer->parameters()) {
+      Tensor<float> values(one.sizes);
+      std::ranges::transform(one.value, values.span().begin(), [](float x) { return static_cast<float>(static_cast<T>(x)); });
+      exact.add("a." + one.name, any_tensor(values));
+    }
+    const std::array<StateDict, 2> own = {layer->state_dict("a.", dtype), layer->gradients("a.", dtype)};
+    for (const StateDict& state : own) {
+      EXPECT_EQ(state.at("a.q_proj.weight").dtype, dtype);
+      EXPECT_EQ(state.at("a.q_proj.weight").bytes.size(), dtype_bytes(dtype) * kDim * kDim);
+      const auto reads = made("mha");
+      reads->load_state_dict(state, "a.");
+      EXPECT_TRUE(same_bits(reads->state_dict("a."), exact));
+    }
+  };
+  holds(DType::kF32, float{});
+  holds(DType::kBF16, BFloat16{});
+  holds(DType::kF16, Float16{});
+  EXPECT_EQ(test::error_of<OptionError>([&] { layer->gradients({}, DType::kI8); }),
+            "[Module::gradients] dtype must be F32, BF16 or F16: got I8");
+}
+
 }  // namespace
 }  // namespace qkv

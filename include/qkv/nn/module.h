@@ -33,9 +33,10 @@ class QKV_API Module {
   /// parameter and what was expected, and leaves the module unchanged.
   virtual void load_state_dict(const StateDict& state, std::string_view prefix = {});
 
-  /// Copies under the names (and in the merged or separate form) that were loaded, or the module's own if nothing was loaded.
-  StateDict state_dict(std::string_view prefix = {}) const;
-  StateDict gradients(std::string_view prefix = {}) const;
+  /// Copies under the names (and in the merged or separate form) that were loaded, or the module's own if nothing was loaded; as
+  /// F32, or rounded once to BF16 or F16, as a model of 16 bits keeps them. Throws OptionError for another type.
+  StateDict state_dict(std::string_view prefix = {}, DType dtype = DType::kF32) const;
+  StateDict gradients(std::string_view prefix = {}, DType dtype = DType::kF32) const;
 
   void zero_gradients();
   Index parameter_count() const;

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _arrays
 from .._arrays import _is_torch, dtype_name, finish
-from .._tensors import entries_of, tensors_of
+from .._tensors import code_of, entries_of, tensors_of
 from ..io import load_safetensors, save_safetensors
 
 __all__ = ["Module", "Saved"]
@@ -63,12 +63,17 @@ class Module:
 
     _core: Any
 
-    def state_dict(self, prefix: str = "", *, framework: str = "numpy") -> dict[str, Any]:
+    def state_dict(self, prefix: str = "", *, framework: str = "numpy", dtype: str = "float32") -> dict[str, Any]:
         """Copies of all parameters by name ("q_proj.weight"): by the names that were loaded, otherwise the module's own.
 
-        framework: "numpy" or "torch". PyTorch's layouts: weight [out_features, in_features].
+        framework: "numpy" or "torch". dtype: "float32", or "bfloat16" or "float16", rounded once. PyTorch's layouts: weight
+        [out_features, in_features].
         """
-        return tensors_of(self._core.state_dict(prefix), framework)
+        return tensors_of(self._core.state_dict(prefix, code_of(dtype)), framework)
+
+    def gradients(self, prefix: str = "", *, framework: str = "numpy", dtype: str = "float32") -> dict[str, Any]:
+        """Copies of the gradients of all parameters, as :meth:`state_dict` copies the parameters."""
+        return tensors_of(self._core.gradients(prefix, code_of(dtype)), framework)
 
     def load_state_dict(self, state: Mapping[str, Any], prefix: str = "") -> None:
         """Loads every parameter from a dict of NumPy, PyTorch or JAX arrays; names that do not start with ``prefix`` are
@@ -81,8 +86,8 @@ class Module:
 
     @property
     def grads(self) -> dict[str, np.ndarray]:
-        """Copies of the gradients of all parameters, by the names of :meth:`state_dict`."""
-        return tensors_of(self._core.gradients(""))
+        """``gradients()``: float32 NumPy arrays, by the names of :meth:`state_dict`."""
+        return self.gradients()
 
     def zero_grad(self) -> None:
         """Every gradient becomes 0."""

@@ -184,8 +184,14 @@ void bind_adam(nb::module_& m) {
 
 void bind_modules(nb::module_& m) {
   nb::class_<nn::Module>(m, "Module")
-      .def("state_dict", [](const nn::Module& self, const std::string& prefix) { return entries_of(self.state_dict(prefix)); })
-      .def("gradients", [](const nn::Module& self, const std::string& prefix) { return entries_of(self.gradients(prefix)); })
+      .def("state_dict",
+           [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {
+             return entries_of(self.state_dict(prefix, parse_dtype("state_dict", dtype)));
+           })
+      .def("gradients",
+           [](const nn::Module& self, const std::string& prefix, const std::string& dtype) {
+             return entries_of(self.gradients(prefix, parse_dtype("gradients", dtype)));
+           })
       .def("load_state_dict",
            [](nn::Module& self, nb::handle entries, const std::string& prefix) {
              self.load_state_dict(state_dict_from("load_state_dict", entries), prefix);

@@ -40,6 +40,7 @@ inline nb::object to_numpy(Tensor<float>&& tensor) {
 
 // A state dict in Python is a list of (name, dtype, sizes, bytes): dtype as safetensors writes it, bytes an array of uint8 [n].
 StateDict state_dict_from(const char* function, nb::handle entries);
+DType parse_dtype(const char* function, const std::string& name);  // TypeError for one that is not there
 nb::list entries_of(const StateDict& state);
 AnyTensor any_tensor_from(const char* function, nb::handle name, nb::handle dtype, nb::handle sizes, nb::handle bytes);
 nb::tuple entry_of(const std::string& name, AnyTensor&& tensor);

@@ -11,16 +11,16 @@ namespace {
 constexpr DType kTypes[] = {DType::kBool, DType::kU8,  DType::kI8,  DType::kI16,  DType::kU16, DType::kI32, DType::kU32,
                             DType::kI64,  DType::kU64, DType::kF16, DType::kBF16, DType::kF32, DType::kF64};
 
+std::string text_of(nb::handle object) { return nb::borrow<nb::str>(object).c_str(); }
+
+}  // namespace
+
 DType parse_dtype(const char* function, const std::string& name) {
   for (const DType type : kTypes) {
     if (dtype_name(type) == name) return type;
   }
   throw nb::type_error(("[" + std::string(function) + "] unknown element type " + name).c_str());
 }
-
-std::string text_of(nb::handle object) { return nb::borrow<nb::str>(object).c_str(); }
-
-}  // namespace
 
 AnyTensor any_tensor_from(const char* function, nb::handle name, nb::handle dtype, nb::handle sizes, nb::handle bytes) {
   AnyTensor made;

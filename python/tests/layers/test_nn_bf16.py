@@ -145,3 +145,29 @@ def test_linear_rounds_its_weights() -> None:
     np.testing.assert_array_equal(linear.grads["weight"], dweight)
     with pytest.raises(TypeError, match="dy must be bfloat16, as x was: got float32"):
         linear.backward(numbers(2, 5, 7), saved)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_parameters_and_gradients_rounded_once(framework: str) -> None:
+    torch = pytest.importorskip("torch")
+    layer = nn.MultiHeadAttention(24, 4)
+    x, saved = numbers(1, 2, 5, 24), nn.Saved()
+    layer.backward(np.ones_like(layer(x, saved=saved)), saved)
+    for wide, narrow in (
+        (layer.state_dict(), layer.state_dict(dtype="bfloat16", framework=framework)),
+        (layer.grads, layer.gradients(dtype="bfloat16", framework=framework)),
+    ):
+        assert list(wide) == list(narrow)
+        for name, values in wide.items():
+            got = torch.as_tensor(narrow[name].astype(np.float32)) if framework == "numpy" else narrow[name]
+            assert torch.equal(got.bfloat16(), torch.tensor(values).bfloat16()), name
+    reads = nn.MultiHeadAttention(24, 4)
+    reads.load_state_dict(layer.state_dict(dtype="bfloat16", framework=framework))
+    assert (
+        reads.state_dict(dtype="bfloat16")["q_proj.weight"].tobytes()
+        == np.asarray(layer.state_dict(dtype=BF16)["q_proj.weight"]).tobytes()
+    )
+    with pytest.raises(ValueError, match="must be F32, BF16 or F16: got I8"):
+        layer.gradients(dtype="int8")
+    with pytest.raises(TypeError, match="dtype must be one of"):
+        layer.gradients(dtype="bf16")

@@ -1,7 +1,6 @@
 #include "qkv/nn/module.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/check.h"
 #include "nn/parameters/parameters.h"
@@ -11,18 +10,34 @@ namespace {
 
 std::string load_function(std::string_view type) { return std::string(type) + "::load_state_dict"; }
 
-/// A copy of a parameter's values or gradient under its name.
-void add_copy(StateDict& state, std::string_view prefix, const Parameter& parameter, std::span<const float> values) {
-  AnyTensor copy;
-  copy.dtype = DType::kF32;
-  copy.sizes = parameter.sizes;
-  copy.bytes.resize(values.size_bytes());
-  if (!values.empty()) std::memcpy(copy.bytes.data(), values.data(), values.size_bytes());
-  state.add(std::string(prefix) + parameter.name, std::move(copy));
+template <class T>
+std::vector<std::byte> bytes_as(std::span<const float> values) {
+  std::vector<T> rounded(values.size());
+  std::ranges::transform(values, rounded.begin(), [](float x) { return static_cast<T>(x); });
+  const auto bytes = std::as_bytes(std::span(rounded));
+  return {bytes.begin(), bytes.end()};
 }
 
 /// parameters() returns writable views; the const functions here only read them.
-std::vector<Parameter> readable(const Module& module) { return const_cast<Module&>(module).parameters(); }
+std::vector<Parameter> views_of(const Module& module) { return const_cast<Module&>(module).parameters(); }
+
+/// Copies of all parameters, or of their gradients.
+StateDict copies(const Module& module, std::string_view function, std::span<float> Parameter::*values, std::string_view prefix,
+                 DType dtype) {
+  check<OptionError>(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16, function,
+                     "dtype must be F32, BF16 or F16: got ", dtype_name(dtype));
+  StateDict state;
+  for (const Parameter& one : views_of(module)) {
+    AnyTensor copy;
+    copy.dtype = dtype;
+    copy.sizes = one.sizes;
+    copy.bytes = dtype == DType::kF32    ? bytes_as<float>(one.*values)
+                 : dtype == DType::kBF16 ? bytes_as<BFloat16>(one.*values)
+                                         : bytes_as<Float16>(one.*values);
+    state.add(std::string(prefix) + one.name, std::move(copy));
+  }
+  return state;
+}
 
 }  // namespace
 
@@ -128,16 +143,12 @@ void Module::load_state_dict(const StateDict& state, std::string_view prefix) {
   }
 }
 
-StateDict Module::state_dict(std::string_view prefix) const {
-  StateDict state;
-  for (const Parameter& one : readable(*this)) add_copy(state, prefix, one, one.value);
-  return state;
+StateDict Module::state_dict(std::string_view prefix, DType dtype) const {
+  return copies(*this, "Module::state_dict", &Parameter::value, prefix, dtype);
 }
 
-StateDict Module::gradients(std::string_view prefix) const {
-  StateDict state;
-  for (const Parameter& one : readable(*this)) add_copy(state, prefix, one, one.gradient);
-  return state;
+StateDict Module::gradients(std::string_view prefix, DType dtype) const {
+  return copies(*this, "Module::gradients", &Parameter::gradient, prefix, dtype);
 }
 
 void Module::zero_gradients() {
@@ -146,7 +157,7 @@ void Module::zero_gradients() {
 
 Index Module::parameter_count() const {
   Index count = 0;
-  for (const Parameter& one : readable(*this)) count += static_cast<Index>(one.value.size());
+  for (const Parameter& one : views_of(*this)) count += static_cast<Index>(one.value.size());
   return count;
 }
 
