@@ -22,6 +22,27 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(qkv_warnings INTERFACE -Wno-restrict)
 endif()
 
+# qkv_unity(target EXCEPT regex...): where QKV_UNITY is on, up to 8 sources of a folder are compiled as one file, so that headers
+# which cost each file seconds (CLI11, GoogleTest) are read once. Except those that match: names of their own meet others there.
+function(qkv_unity target)
+  cmake_parse_arguments(ARG "" "" "EXCEPT" ${ARGN})
+  if(NOT QKV_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(regex ${ARG_EXCEPT})
+    list(FILTER sources EXCLUDE REGEX "${regex}")
+  endforeach()
+  foreach(source ${sources})
+    get_filename_component(path "${source}" DIRECTORY)
+    get_filename_component(folder "${path}" NAME)
+    math(EXPR number_${folder} "${number_${folder}} + 1")
+    math(EXPR batch "(${number_${folder}} - 1) / 8")
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${batch}")
+  endforeach()
+endfunction()
+
 # The components that were built, dependencies first; QkvInstall.cmake reads it.
 set_property(GLOBAL PROPERTY QKV_COMPONENTS "")
 

@@ -110,7 +110,7 @@ build_release() {
   done
   shift
   mkdir -p build/release
-  cmake --preset release "$@" >"$log" 2>&1 || { cat "$log" >&2; fail "the configure step failed (log: $log)"; }
+  cmake --preset release -DQKV_UNITY=ON "$@" >"$log" 2>&1 || { cat "$log" >&2; fail "the configure step failed (log: $log)"; }
   cmake --build --preset release --target "${targets[@]}" || fail "the build failed"
 }
 

@@ -11,7 +11,7 @@
 namespace qkv::cli {
 namespace {
 
-constexpr Index kDraws = 16, kLength = 32, kWidest = 4096, kWidestLinear = 1024;
+constexpr Index kDraws = 16, kKeys = 32, kWidest = 4096, kWidestLinear = 1024;
 constexpr Index kWidths[] = {4, 16, 64, 256, 1024, 4096};
 
 struct Estimate {
@@ -67,7 +67,7 @@ Sharpness sharpness_of(const Tensor<float>& weights) {
 }
 
 Tensor<float> drawn(std::uint64_t seed, std::uint32_t stream, Index width) {
-  Tensor<float> x({kDraws, 1, kLength, width});
+  Tensor<float> x({kDraws, 1, kKeys, width});
   Random random(seed, stream);
   for (float& value : x.span()) value = static_cast<float>(random.normal());
   return x;
@@ -79,7 +79,7 @@ Estimate variance_of_linear(std::uint64_t seed, Index width, Context& context) {
   Tensor<float> q(x.sizes()), k(x.sizes());
   for (Index r = 0; r < kDraws; ++r) {
     const auto rows = [&](auto& tensor) {
-      return View<std::remove_pointer_t<decltype(tensor.data())>, 2>(tensor.data() + r * kLength * width, {kLength, width});
+      return View<std::remove_pointer_t<decltype(tensor.data())>, 2>(tensor.data() + r * kKeys * width, {kKeys, width});
     };
     const std::uint64_t one = seed * 2 * kDraws + 2 * static_cast<std::uint64_t>(r);
     nn::Linear({.in_features = width, .out_features = width, .seed = one}).forward(rows(x), rows(q), context);
@@ -104,7 +104,7 @@ struct Row {
 
 std::vector<Row> measure(std::uint64_t seed, Context& context) {
   const Tensor<float> q_all = drawn(seed, 0, kWidest), k_all = drawn(seed, 1, kWidest);
-  Tensor<float> weights({kDraws, 1, kLength, kLength});
+  Tensor<float> weights({kDraws, 1, kKeys, kKeys});
   std::vector<Row> rows;
   for (const Index width : kWidths) {
     const auto q = View<const float, 4>(q_all).sliced(3, 0, width), k = View<const float, 4>(k_all).sliced(3, 0, width);
@@ -152,7 +152,7 @@ std::vector<Claim> claims_of(const std::vector<Row>& rows) {
       {fmt::format(
            "Without the scale softmax picks one key as D grows: the largest of {} weights goes from {:.2f} to {:.2f}, and "
            "sum w(1-w), through which gradients pass, from {:.2f} to {:.3f}.",
-           kLength, narrow.bare.largest, wide.bare.largest, narrow.bare.alive, wide.bare.alive),
+           kKeys, narrow.bare.largest, wide.bare.largest, narrow.bare.alive, wide.bare.alive),
        falls && wide.bare.largest > 0.9 && wide.bare.alive < narrow.bare.alive / 10, ""},
       {fmt::format("The scale keeps it alive: sum w(1-w) stays between {:.2f} and {:.2f} at every D.", lowest_alive,
                    highest_alive),
@@ -189,7 +189,7 @@ Experiment ablate_scale(const AblateOptions& options, Context& context) {
                     {"linear_variance_over_width", row.has_linear ? Json(row.linear.mean) : Json()},
                     {"linear_standard_error", row.has_linear ? Json(row.linear.error) : Json()}});
   }
-  experiment.numbers = {{"keys", kLength}, {"draws", kDraws}, {"widths", list}};
+  experiment.numbers = {{"keys", kKeys}, {"draws", kDraws}, {"widths", list}};
   return experiment;
 }
 

@@ -9,8 +9,6 @@
 namespace qkv::cli {
 namespace {
 
-constexpr double kMemoryBytes = 512.0 * 1024 * 1024;  // what the peak of reading reads
-
 template <class T>
 Prepared prepare(const AttentionShape& shape, Context& context) {
   const double cache_bytes =
@@ -38,7 +36,7 @@ BenchCase make_case(const AttentionShape& shape, const std::string& type, double
           .prepare = [shape](Context& context) { return prepare<T>(shape, context); }};
 }
 
-AttentionShape shape_of(Index batch, Index q_len, Index kv_len) {
+AttentionShape decode_shape(Index batch, Index q_len, Index kv_len) {
   return {.batch = batch,
           .num_heads = 32,
           .num_kv_heads = 8,
@@ -52,12 +50,12 @@ AttentionShape shape_of(Index batch, Index q_len, Index kv_len) {
 
 std::vector<BenchCase> decode_cases() {
   std::vector<BenchCase> cases;
-  cases.push_back(make_case<float>(shape_of(1, 1, 32768), "f32", 0.90, true));
-  cases.push_back(make_case<BFloat16>(shape_of(1, 1, 32768), "bf16", 0.90, true));
-  cases.push_back(make_case<float>(shape_of(16, 1, 512), "f32", 0.70, true));
-  cases.push_back(make_case<BFloat16>(shape_of(16, 1, 512), "bf16", 0.70, false));
-  cases.push_back(make_case<float>(shape_of(1, 4, 32768), "f32", 0.70, false));
-  cases.push_back(make_case<BFloat16>(shape_of(1, 4, 32768), "bf16", 0.70, false));
+  cases.push_back(make_case<float>(decode_shape(1, 1, 32768), "f32", 0.90, true));
+  cases.push_back(make_case<BFloat16>(decode_shape(1, 1, 32768), "bf16", 0.90, true));
+  cases.push_back(make_case<float>(decode_shape(16, 1, 512), "f32", 0.70, true));
+  cases.push_back(make_case<BFloat16>(decode_shape(16, 1, 512), "bf16", 0.70, false));
+  cases.push_back(make_case<float>(decode_shape(1, 4, 32768), "f32", 0.70, false));
+  cases.push_back(make_case<BFloat16>(decode_shape(1, 4, 32768), "bf16", 0.70, false));
   return cases;
 }
 

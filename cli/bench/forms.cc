@@ -14,8 +14,7 @@
 namespace qkv::cli {
 namespace {
 
-constexpr double kMemoryBytes = 512.0 * 1024 * 1024;  // what the peak of reading reads
-constexpr double kWithinPlain = 1.1;                  // of what the pages, or the sequences one by one, cost without them
+constexpr double kWithinPlain = 1.1;  // of what the pages, or the sequences one by one, cost without them
 constexpr Index kPage = 64;
 
 struct Stored {

@@ -9,6 +9,8 @@
 
 namespace qkv::cli {
 
+inline constexpr Index kSmallLength = 160;  ///< tokens of a problem that the textbook computes beside it
+
 /// How far a result is from the textbook in f64, and how far it may be.
 struct Judgement {
   double error = 0, bound = 0;

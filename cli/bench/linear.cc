@@ -25,7 +25,6 @@ enum class Kind {
 };
 constexpr const char* kNames[] = {"full", "causal", "decay", "delta", "hybrid"};
 constexpr double kChunk = 64;
-constexpr Index kSmallLength = 160;
 
 struct LinearShape {
   Kind kind = Kind::kCausal;

@@ -12,7 +12,7 @@
 namespace qkv::cli {
 namespace {
 
-constexpr double kWithinPlain = 1.25, kWithinForward = 1.5;
+constexpr double kOptionWithinPlain = 1.25, kWithinForward = 1.5;
 constexpr double kWithinOneSweep = 1.2, kWithinTwoSweeps = 1.6;  // of a capture
 
 /// Kept pairs of queries and keys, all heads.
@@ -48,7 +48,7 @@ BenchCase option_case(const std::string& name, const AttentionShape& shape, cons
           .shape = shape.text() + " " + words,
           .quick = true,
           .limit = Limit::kPlain,
-          .goal = 1 / kWithinPlain,
+          .goal = 1 / kOptionWithinPlain,
           .prepare = [shape](Context& context) { return prepare_option(shape, context); }};
 }
 

@@ -148,12 +148,12 @@ Compared compare(const Ranks& ranks, const std::string& name, const Tensor<float
   return result;
 }
 
-struct Measured {
+struct MeasuredRanks {
   double one_ms = 0, ms = 0, messages_ms = 0, bytes = 0;
   std::vector<Compared> compared;
 };
 
-Json json_of(const ParallelBenchOptions& o, const Ranks& ranks, const Context& context, const Measured& m) {
+Json json_of(const ParallelBenchOptions& o, const Ranks& ranks, const Context& context, const MeasuredRanks& m) {
   Json tensors;
   bool equal = true;
   for (const Compared& one : m.compared) {
@@ -240,7 +240,7 @@ void bench_on_ranks(const ParallelBenchOptions& given, bool json, const Ranks& r
       .q = rows_of(whole.q, rows), .k = rows_of(whole.k, rows), .v = rows_of(whole.v, rows), .dout = rows_of(whole.dout, rows)};
   mine.size_results();
 
-  Measured measured;
+  MeasuredRanks measured;
   std::vector<double> one, all, messages;
   for (int run = 0; run < options.runs; ++run) {
     if (ranks.first()) {

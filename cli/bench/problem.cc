@@ -13,7 +13,6 @@ namespace qkv::cli {
 namespace {
 
 constexpr double kDropout = 0.1;
-constexpr Index kSmallLength = 160;
 
 std::vector<Index> lengths_of(const AttentionShape& s) {
   std::vector<Index> lengths;

@@ -9,6 +9,8 @@
 
 namespace qkv::cli {
 
+inline constexpr double kMemoryBytes = 512.0 * 1024 * 1024;  ///< what the peak of reading reads
+
 /// What a problem has besides q, k, v and causal.
 enum class Extra {
   kNone,

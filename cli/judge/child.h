@@ -67,6 +67,8 @@ class Child {
   std::string unread_;
 };
 
+inline constexpr std::size_t kLastLines = 6;  ///< of what a program said that are shown
+
 /// The last lines of a file that a command wrote; empty when there are none.
 std::string last_lines(const std::filesystem::path& path, std::size_t count);
 

@@ -25,8 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using judge::Finding;
 
-constexpr int kAlternatives = 8;       // readings of ambiguous parameters that are tried
-constexpr std::size_t kLastLines = 6;  // of standard error that are shown
+constexpr int kAlternatives = 8;  // readings of ambiguous parameters that are tried
 
 fs::path interpreter(const std::string& asked) {
   if (!asked.empty()) {

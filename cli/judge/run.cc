@@ -16,7 +16,6 @@ namespace fs = std::filesystem;
 using judge::Finding;
 
 constexpr int kUnfilled = 3;
-constexpr std::size_t kLastLines = 6;
 
 void replace_all(std::string& text, const std::string& mark, const std::string& value) {
   for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + value.size()))
