@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import qkv.io
 from qkv import __main__ as tool
+from support import numbers
 
 #: What a model may be given: markup, script ends, entities, direction marks, control characters, long and astral text.
 HOSTILE = [
@@ -80,6 +81,15 @@ def browsers() -> Iterator[Browser]:
         yield browser
         browser.close()
         running.close()
+
+
+def small(seed: int, heads: int, kv_heads: int, q_len: int, kv_len: int, width: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    return 2 * numbers(seed, heads, q_len, width), 2 * numbers(seed + 1, kv_heads, kv_len, width)
+
+
+def tile(page: Any, layer: int, head: int, i: int, j: int) -> tuple[np.ndarray, float]:
+    got = page.evaluate("([l, h, i, j]) => qkv.tile(l, h, i, j)", [layer, head, i, j])
+    return np.array(got["data"]).reshape(got["rows"], got["columns"]), got["milliseconds"]
 
 
 def settled(page: Any) -> Any:

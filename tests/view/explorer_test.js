@@ -1,5 +1,5 @@
 // The explorer's pure functions without a browser: node tests/view/explorer_test.js. Also reads every script of the page for what
-// it must not hold. Expected weights come from a softmax written out here. Not: drawing, controls (python/tests/package/test_explorer.py).
+// it must not hold. Expected weights come from a softmax written out here. Not: drawing, controls (python/tests/package/test_explorer*.py).
 "use strict";
 const assert = require("node:assert"), fs = require("node:fs"), path = require("node:path"), vm = require("node:vm");
 
@@ -100,6 +100,15 @@ near(cells.reduce((a, b) => a + b, 0), sum, "pool");
 const means = of("divide")(cells, 7, 9, 26), counts = [4, 4, 4, 3, 4, 4, 3];
 counts.forEach((n, r) => near(means[r * 9], cells[r * 9] / Math.max(1, [...Array(26).keys()].filter(i => Math.floor(i * 7 / 26) === r).length), "divide"));
 
+// --- blocks.js: the difference of two heads, and all cells of one.
+const other = of("storedHead")(numbers(30 * 50).map(Math.abs), 30, 50), delta = of("differenceHead")(stored, other);
+near(delta.weight(3, 7), other.weight(3, 7) - weights[3 * 50 + 7], "difference");
+assert.deepStrictEqual([delta.row(3)[7], delta.column(7)[3]], Array(2).fill(Math.fround(other.weight(3, 7) - weights[3 * 50 + 7])));
+assert.strictEqual(of("differenceHead")(stored, of("storedHead")(weights, 50, 30)), null);
+const byBlocks = (R, C) => of("blockHead")(numbers(R * C), R, C, 30, 50);
+assert.ok(of("differenceHead")(byBlocks(3, 5), byBlocks(3, 5)) && !of("differenceHead")(byBlocks(3, 5), byBlocks(5, 5)) && !of("differenceHead")(stored, byBlocks(3, 5)));
+near(of("pooled")(stored, 5, 10)[13], [...Array(6)].reduce((all, _, r) => all + [...Array(5)].reduce((x, _, c) => x + weights[(6 + r) * 50 + 15 + c], 0), 0) / 6, "pooled");
+
 // --- link.js: what is written is read; what is hostile falls back.
 const file = {views: [{layers: [{heads: 4, q_len: 20, kv_len: 30}, {heads: 2, q_len: 20, kv_len: 30}]}, {layers: [{heads: 4, q_len: 20, kv_len: 30}]}]};
 const first = of("FIRST"), plain = x => JSON.parse(JSON.stringify(x)), parse = text => plain(of("parseLink")(text, file));
@@ -117,7 +126,7 @@ assert.strictEqual(visible("", 5), "\u2205");
 assert.ok([...label("\u202e".repeat(50), 16)].length <= 16 && [...label("x".repeat(2000))].length === 16);
 assert.strictEqual(of("csvText")([["=1+1", "a\"b", 2]]), "\"'=1+1\",\"a\"\"b\",2\n");
 assert.strictEqual(of("escapeXml")("<a b='&'>"), "&#60;a b=&#39;&#38;&#39;&#62;");
-assert.deepStrictEqual([of("percent")(1), of("percent")(.1), of("percent")(0), of("percent")(NaN)], ["100 %", "10 %", "0", "NaN"]);
+assert.deepStrictEqual([of("percent")(1), of("percent")(.1), of("percent")(0), of("percent")(NaN), of("percent")(-.25)], ["100 %", "10 %", "0", "NaN", "\u221225 %"]);
 assert.deepStrictEqual(plain(of("largest")(Float32Array.of(.1, .5, .2, .5, NaN), 3)), [1, 3, 2]);
 
 // --- check.js: a sentence for each broken rule.

@@ -1,5 +1,6 @@
-"""The explorer's page in Chromium: what it computes equals the library, every control does what it says, nothing is asked of a
-network, hostile tokens stay text. Its pure functions are tested without a browser by tests/view/explorer_test.js.
+"""The explorer's page in Chromium: every control does what it says, a link leads back, nothing is asked of a network. Its pure functions are
+tested without a browser by tests/view/explorer_test.js. Not: its weights (test_explorer_tiles.py), its pictures (test_explorer_pictures.py),
+its file (test_explorer_file.py).
 """
 
 from __future__ import annotations
@@ -8,176 +9,12 @@ import csv
 import html
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import qkv
-import qkv.io
-from qkv import _nn
-from support import numbers
-from support_explorer import HOSTILE, Browser, browsers, full_file, page_of, refused, settled
-
-TILE = 256
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[Browser]:
-    yield from browsers()
-
-
-@pytest.fixture
-def browser(started: Browser) -> Iterator[Browser]:
-    started.asked.clear()
-    started.said.clear()
-    yield started
-    started.check()
-
-
-def small(seed: int, heads: int, kv_heads: int, q_len: int, kv_len: int, width: int = 16) -> tuple[np.ndarray, np.ndarray]:
-    return 2 * numbers(seed, heads, q_len, width), 2 * numbers(seed + 1, kv_heads, kv_len, width)
-
-
-#: name: (heads, kv heads, Tq, Tk, metadata, options of qkv.attention_weights, tensors beside q and k)
-FORMS: dict[str, tuple[int, int, int, int, dict[str, str], dict[str, Any], list[str]]] = {
-    "plain": (2, 2, 300, 700, {}, {}, []),
-    "grouped causal": (4, 2, 600, 600, {"causal": "true"}, {"causal": True}, []),
-    "cached": (2, 1, 40, 700, {"causal": "true", "scale": "0.3"}, {"causal": True, "scale": 0.3}, []),
-    "soft cap": (2, 2, 300, 300, {"softcap": "5"}, {"softcap": 5.0}, []),
-    "window": (
-        2,
-        2,
-        600,
-        600,
-        {"causal": "true", "window": "37,0"},
-        {"mask": lambda: qkv.Mask.causal() & qkv.Mask.window(37, 0)},
-        [],
-    ),
-    "two-sided window": (2, 2, 600, 600, {"window": "20,-1"}, {"mask": lambda: qkv.Mask.window(20, -1)}, []),
-    "sinks": (2, 1, 300, 300, {"causal": "true"}, {"causal": True}, ["sinks"]),
-    "alibi": (2, 2, 300, 520, {"causal": "true"}, {"causal": True}, ["alibi"]),
-    "relative": (2, 2, 300, 300, {}, {}, ["relative"]),
-}
-
-
-def form(name: str) -> tuple[dict[str, np.ndarray], dict[str, str], np.ndarray]:
-    """Tensors and metadata of the small form, and the library's weights [H, Tq, Tk]."""
-    heads, kv_heads, q_len, kv_len, metadata, options, extra = FORMS[name]
-    q, k = small(len(name), heads, kv_heads, q_len, kv_len)
-    tensors, options = {"q": q, "k": k}, {n: x() if callable(x) else x for n, x in options.items()}
-    if q_len != kv_len and "causal" in options:
-        options["mask"] = qkv.Mask.causal("bottom_right")
-        del options["causal"]
-    if "sinks" in extra:
-        tensors["sinks"] = options["sinks"] = numbers(3, heads)
-    if "alibi" in extra:
-        tensors["alibi"] = np.array([0.5, 0.02], np.float32)
-        options["position_bias"] = qkv.PositionBias.alibi(tensors["alibi"], align="bottom_right")
-    if "relative" in extra:
-        tensors["relative"] = numbers(4, heads, 2 * 9 + 1)
-        options["position_bias"] = qkv.PositionBias.relative(np.ascontiguousarray(tensors["relative"].T))
-    return tensors, metadata, qkv.attention_weights(q[None], k[None], **options)[0]
-
-
-def tile(page: Any, layer: int, head: int, i: int, j: int) -> tuple[np.ndarray, float]:
-    got = page.evaluate("([l, h, i, j]) => qkv.tile(l, h, i, j)", [layer, head, i, j])
-    return np.array(got["data"]).reshape(got["rows"], got["columns"]), got["milliseconds"]
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_tiles_equal_the_library(name: str, tmp_path: Path, browser: Browser) -> None:
-    tensors, metadata, expected = form(name)
-    page = browser.open(page_of(tmp_path, tensors, metadata))
-    rng, worst, slowest = np.random.default_rng(1), 0.0, 0.0
-    for _ in range(6):  # 54 with the nine forms
-        head, i, j = (
-            int(rng.integers(n)) for n in (len(expected), -(-expected.shape[1] // TILE), -(-expected.shape[2] // TILE))
-        )
-        got, took = tile(page, 0, head, i, j)
-        wanted = expected[head, i * TILE : (i + 1) * TILE, j * TILE : (j + 1) * TILE]
-        assert got.shape == wanted.shape and np.all(got[wanted == 0] < 1e-30)  # hidden, or flushed to zero
-        worst = max(worst, float(np.max(np.abs(got - wanted) / np.maximum(wanted, 1e-30), initial=0, where=wanted > 1e-30)))
-        slowest = max(slowest, took)
-    print(f"{name}: largest relative error {worst:.1e}, slowest tile {slowest:.0f} ms")
-    assert worst < 1e-3
-
-
-def test_chosen_heads_in_two_parts_with_every_term_of_the_formula(tmp_path: Path, browser: Browser) -> None:
-    """Heads 4 and 1 of 6 on key heads 2 and 0 of 3: each tensor is read at the place of its head."""
-    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    heads, kv_heads, length, width, exact, exact_kv = 6, 3, 70, 12, [4, 1], [2, 0]
-    q, k = small(11, heads, kv_heads, length, length, width)
-    alibi, relative, sinks, bias = (
-        abs(numbers(1, heads)),
-        numbers(2, heads, 11),
-        numbers(3, heads),
-        numbers(4, 2, length, length),
-    )
-    documents, at = (np.arange(length) // 29).astype(np.int32), np.arange(length)
-    distance = at[None] - at[:, None]
-    sees = ((distance <= 0) | (at < 5)[None]) & (distance >= -40) & (at >= 2)[None] & (documents[:, None] == documents[None])
-    parts: dict[str, np.ndarray] = {}
-    wanted, lse = [], []
-    for name, whole, which in (("q", q, exact), ("k", k, exact_kv)):
-        high = whole[which].astype(bfloat16)
-        parts["0/0/" + name], parts[f"0/0/{name}_lo"] = high, (whole[which] - high.astype(np.float32)).astype(bfloat16)
-    for n, head in enumerate(exact):
-        both = [parts["0/0/" + x].astype(np.float64) + parts[f"0/0/{x}_lo"].astype(np.float64) for x in "qk"]
-        score = 3 * np.tanh(0.4 * both[0][n] @ both[1][exact_kv.index(head // 2)].T / 3)
-        score += -alibi[head] * abs(distance) + relative[head, 5 + np.clip(distance, -5, 5)] + bias[n]
-        score[~sees] = -np.inf
-        lse.append(np.log(np.exp(score).sum(-1) + np.exp(np.float64(sinks[head]))))
-        wanted.append(np.exp(score - lse[-1][:, None]))
-    tensors = parts | {
-        "0/0/lse": np.array(lse, np.float32),
-        "0/0/alibi": alibi,
-        "0/0/relative": relative,
-        "0/0/sinks": sinks,
-        "0/0/bias": bias,
-    }
-    tensors |= {"0/0/documents_q": documents, "0/0/documents_k": documents}
-    formula = {"scale": 0.4, "softcap": 3, "causal": True, "prefix": 5, "window": [40, None], "keys": [2, length]}
-    layer = {
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "q_len": length,
-        "kv_len": length,
-        "exact": exact,
-        "exact_kv": exact_kv,
-        "formula": formula,
-    }
-    view = {"name": "v", "kind": "self", "queries": 0, "keys": 0, "layers": [layer]}
-    file = {"texts": [{"tokens": None, "length": length}], "views": [view]}
-    page = browser.open(page_of(tmp_path, tensors, {"format": "qkv.explorer.1", "explorer": json.dumps(file)}), "head=4")
-    for n, head in enumerate(exact):
-        assert np.allclose(tile(page, 0, head, 0, 0)[0], wanted[n], rtol=1e-4, atol=1e-30)
-    page.locator("#map").focus()
-    page.keyboard.press("ArrowDown")
-    assert (
-        "into the sink" in settled(page).locator("#pair").inner_text()
-        and "sums to 1.0000" in settled(page).locator("#pair").inner_text()
-    )
-    page.locator(".thumb[data-head='0']").click()
-    assert settled(page).locator("#facts").inner_text() == "the file holds nothing of this head"
-
-
-def test_hostile_tokens_stay_text(tmp_path: Path, browser: Browser) -> None:
-    q, k = small(1, 2, 2, len(HOSTILE), len(HOSTILE))
-    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {"title": "</title><script>alert(0)</script>"}, HOSTILE))
-    assert page.locator("img").count() == 0 and page.locator("script:not(.data)").count() == 1
-    shown = page.locator("#panel .tokens span").all_inner_texts()
-    assert shown[0] == HOSTILE[0] and shown[1] == HOSTILE[1] and "U+202E" in shown[3] and "U+0000" in shown[4]
-    assert len(shown[-1]) <= 201 and page.title().startswith("</title>")
-    page.locator("#tab-lines").click()
-    assert HOSTILE[0][:4] in "".join(page.locator(".lines text").all_text_contents())
-    for i in range(len(HOSTILE)):
-        page.locator("#map").press("ArrowDown")
-    with page.expect_download() as waiting:
-        page.locator("#saveCsv").click()
-    rows = list(csv.reader(io.StringIO(Path(waiting.value.path()).read_text())))
-    assert rows[1 + HOSTILE.index("=1+1")][1] == "'=1+1"  # no formula in a spreadsheet
+from support_explorer import HOSTILE, Browser, full_file, page_of, settled, small
 
 
 def test_a_map_sharpens_down_to_single_weights(tmp_path: Path, browser: Browser) -> None:
@@ -188,7 +25,7 @@ def test_a_map_sharpens_down_to_single_weights(tmp_path: Path, browser: Browser)
     page.locator("#map").click(position={"x": 200, "y": 400})
     page.locator("#zoomHere").click()
     assert settled(page).locator("#resolution").inner_text() == "every weight, exact."
-    cells = page.evaluate("() => { const n = shownNumbers(); return [n.region, n.cells]; }")
+    cells = page.evaluate("() => { const n = numbersOfMap(geometry); return [n.region, n.cells]; }")
     region, values = cells[0], np.array(cells[1])
     wanted = expected[0, region["q0"] : region["q1"], region["k0"] : region["k1"]]
     assert wanted.shape == (64, 64) and np.allclose(values.reshape(64, 64), wanted, rtol=1e-3, atol=1e-12)
@@ -212,34 +49,6 @@ def test_a_map_sharpens_down_to_single_weights(tmp_path: Path, browser: Browser)
     assert settled(page).evaluate("state.region.k0") > before
     page.locator("#map").dblclick(position={"x": 300, "y": 200})
     assert settled(page).evaluate("state.region.q1 - state.region.q0") < 700
-
-
-def colours_of(page: Any) -> np.ndarray:
-    """[Tq, Tk, 3]: the colour in the middle of each cell of the map that is shown whole."""
-    data, width, at, rows, columns = page.evaluate("""() => {
-      const c = document.querySelector("#map"), {left, top, width, height, region: r} = geometry.main, s = devicePixelRatio;
-      const pixels = [...c.getContext("2d").getImageData(0, 0, c.width, c.height).data];
-      return [pixels, c.width, [left * s, top * s, width * s, height * s], r.q1 - r.q0, r.k1 - r.k0];
-    }""")
-    pixels = np.array(data).reshape(-1, width, 4)
-    y = (at[1] + (np.arange(rows) + 0.5) * at[3] / rows).astype(int)
-    x = (at[0] + (np.arange(columns) + 0.5) * at[2] / columns).astype(int)
-    return pixels[y[:, None], x, :3].reshape(-1, 3)
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_picture_has_the_colours_of_the_weights(dark: bool, tmp_path: Path, browser: Browser) -> None:
-    q, k = small(6, 1, 1, 20, 20)
-    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {}), "range=unit", dark=dark)
-    table = np.array(page.evaluate("isDark() ? [...maps.dark] : [...maps.light]")).reshape(-1, 3)
-    assert dark or np.array_equal(table, np.array(_nn.colour_map()))
-    places = (
-        np.rint(np.sqrt(np.minimum(qkv.attention_weights(q[None], k[None])[0, 0], 1)) * (len(table) - 1)).astype(int).ravel()
-    )
-    shown = colours_of(page)
-    near = [table[np.clip(places + by, 0, len(table) - 1)] for by in (-1, 0, 1)]  # a weight may lie on the edge of two colours
-    assert np.all(np.any([(shown == one).all(-1) for one in near], axis=0))
-    assert np.mean((shown == near[1]).all(-1)) > 0.9
 
 
 def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> None:
@@ -332,6 +141,8 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     assert np.allclose([float(t.split(": ")[1]) for t in titles], expected, rtol=1e-3)
     page.locator("#tab-why").press("ArrowRight")
     assert state("tab") == "picture"
+    page.locator("#tab-picture").press("ArrowRight")
+    assert state("tab") == "answer"
     use("tab-relevance")
     page.wait_for_selector("#panel figure:nth-child(3) canvas")
     assert page.locator("#panel canvas").count() == 3 and "does not say what caused" in page.locator("#panel").inner_text()
@@ -350,14 +161,18 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     page.locator("#diff").check()
     page.wait_for_selector("#diffMap:not([hidden])")
     assert "at most" in settled(page).locator("#diffName").inner_text()
-    mine, other = page.evaluate("shownNumbers().cells"), (tensors["1/0/weights"][state("head")] / 254.0) ** 2
+    mine, other = page.evaluate("numbersOfMap(geometry).cells"), (tensors["1/0/weights"][state("head")] / 254.0) ** 2
     assert f"at most {100 * np.abs(other.ravel() - mine).max():.3g} %" in settled(page).locator(
         "#diffName"
     ).inner_text().replace("\u00a0", " ")
     use("tab-text")
-    assert page.locator("#panel .tokens").count() == 2
+    assert page.locator("#panel .tokens").count() == 3  # the difference too
     page.locator("#panel .tokens").nth(1).locator("span").nth(19).click()
-    assert state("i") == 19 and page.locator("#panel .tokens .from").count() == 2
+    assert state("i") == 19 and page.locator("#panel .tokens .from").count() == 3
+    use("tab-answer")
+    assert page.locator("#panel tbody tr").count() == 2 * 4  # tokens 20 to 23, in both views
+    use("tab-text")
+    page.locator("#diff").uncheck()
     use("beside", "-1")
     assert page.locator("#panel .tokens").count() == 1
 
@@ -377,6 +192,63 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     unnamed = page.evaluate("""[...document.querySelectorAll('button, select, input, canvas:not(.thumb canvas)')]
         .filter(e => !(e.ariaLabel || e.textContent.trim() || e.labels?.length || e.closest('[hidden]'))).map(e => e.outerHTML)""")
     assert unnamed == []
+
+
+def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser) -> None:
+    tensors, metadata = full_file()
+    page = browser.open(page_of(tmp_path, tensors, metadata), "head=1&i=12&j=11&beside=1&diff=1")
+    w = (tensors["1/0/weights"][1] / 254.0) ** 2
+
+    def parts(tab: str) -> list[str]:
+        page.locator("#tab-" + tab).click()
+        return settled(page).locator("#panel .halves > div").all_inner_texts()
+
+    mine, other, delta = parts("lines")
+    assert mine.startswith("model: one") and other.startswith("two, layer 0, head 1") and delta.startswith("difference")
+    strokes = [
+        set(page.locator("#panel .halves > div").nth(n).locator("line").evaluate_all("all => all.map(e => e.style.stroke)"))
+        for n in range(3)
+    ]
+    assert strokes[:2] == [{""}, {""}] and strokes[2] == {"rgb(0, 90, 181)", "rgb(200, 80, 0)"}
+    why = parts("why")
+    assert len(why) == 2 and "scale q\u00b7k" in why[0] and "does not hold" in why[1]  # the second view has no q and k
+    relevance = parts("relevance")
+    assert len(relevance) == 2 and page.locator("#panel figure canvas").count() == 6
+    assert "for \u2423word7" in relevance[0] and "relevance of this head\n" in relevance[1]
+    rows = [
+        part.locator("tbody tr").nth(1).all_inner_texts()[0]
+        for part in (parts("answer"), page.locator("#panel .halves > div").all())[1]
+    ]
+    best = sorted(range(24), key=lambda j: -w[21, j])[0]
+    assert f"{100 * w[21, best]:.3g} %" in rows[1] and f"{100 * w[21, :20].sum():.3g} %" in rows[1], rows[1]
+    page.locator("#panel .halves > div").nth(1).locator("tbody tr").nth(1).locator("td:last-child button").first.click()
+    assert settled(page).evaluate("[state.i, state.j]") == [21, best]
+    saved = {}
+    for kind in ("Svg", "Csv", "Json"):
+        with page.expect_download() as waiting:
+            page.locator("#save" + kind).click()
+        saved[kind] = Path(waiting.value.path()).read_text()
+    told, rows = json.loads(saved["Json"]), list(csv.reader(io.StringIO(saved["Csv"])))
+    assert [map["name"] for map in told["beside"]] == ["two, layer 0, head 1", "difference"] and saved["Svg"].count("<svg") == 4
+    assert np.allclose(told["beside"][0]["cells"], w.ravel()) and np.allclose(
+        told["beside"][1]["cells"], w.ravel() - told["cells"]
+    )
+    assert len(rows) == 3 * 26 and rows[52] == ["difference"]
+    page.locator("#view").select_option("2")
+    page.locator("#beside").select_option("3")
+    settled(page).locator("#tab-picture").click()
+    assert (
+        settled(page).locator("#panel .patches").count() == 3
+    )  # queries and keys of the image; queries of the cross-attention
+    page.locator("#tab-answer").click()
+    assert "hold no generated answer" in settled(page).locator("#panel").inner_text()
+    page.locator("#panel .halves > div").nth(1)
+    page.locator("#beside").select_option("0")  # 24 positions beside 14
+    for tab in ("text", "lines", "why", "relevance", "picture"):
+        page.locator("#tab-" + tab).click()
+    page.locator("#tab-lines").click()
+    settled(page).locator("#panel .halves > div").nth(1).locator("text[data-n='20']").first.click()
+    assert settled(page).evaluate("state.i") < 14  # the first view has no such query
 
 
 def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None:
@@ -400,25 +272,6 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     assert settled(page).evaluate("formatLink(state)") == ""
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 3000), (2000, 1), (9, 4), (4, 9)])
-def test_odd_sizes_empty_rows_and_nan(sizes: tuple[int, int], tmp_path: Path, browser: Browser) -> None:
-    q, k = small(2, 2, 1, *sizes)
-    q[1, 0, 0] = np.nan
-    page = browser.open(
-        page_of(tmp_path, {"q": q, "k": k}, {"causal": "true"})
-    )  # with 9 queries on 4 keys the first 5 see none
-    expected = qkv.attention_weights(q[None], k[None], mask=qkv.Mask.causal("bottom_right"))[0]
-    for head in (0, 1):
-        assert np.allclose(tile(page, 0, head, 0, 0)[0], expected[head, :TILE, :TILE], rtol=1e-3, atol=1e-30, equal_nan=True)
-        page.locator(f".thumb[data-head='{head}']").click()
-        page.locator("#map").focus()
-        for key in ("ArrowDown", "ArrowRight", "+", "-", "p", "p"):
-            page.keyboard.press(key)
-        for tab in ("lines", "why", "text"):
-            page.locator("#tab-" + tab).click()
-    assert settled(page).locator("#pair").inner_text().startswith("query ")
-
-
 def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) -> None:
     frame = html.escape(page_of(tmp_path, *full_file()).read_text())
     (tmp_path / "notebook.html").write_text(
@@ -429,69 +282,3 @@ def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) ->
     inside.locator("#panel .tokens span").nth(18).hover()
     browser.page.wait_for_timeout(300)  # by then a page of its own has its address
     assert "layer 0, head 1" in inside.locator("#name").inner_text() and "query 18" in inside.locator("#pair").inner_text()
-
-
-def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, browser: Browser) -> None:
-    tensors, metadata = full_file()
-    page = browser.open(page_of(tmp_path, tensors, metadata), "head=1&i=12&j=11&beside=1&diff=1", width=400)
-    for tab in ("text", "lines", "why", "relevance"):
-        page.locator("#tab-" + tab).click()
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab
-    page.emulate_media(media="print")
-    assert not page.locator("#overview").is_visible() and page.locator("#map").is_visible()
-
-
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, browser: Browser) -> None:
-    def unknown(file: dict[str, Any]) -> None:
-        file["views"][0]["layers"][0]["formula"]["temperature"] = 2
-
-    def long(file: dict[str, Any]) -> None:
-        file["views"][0]["layers"][0]["q_len"] = 25
-
-    for change, said in (
-        (unknown, 'formula holds "temperature", which this page cannot compute'),
-        (long, "must begin with sizes"),
-    ):
-        page = browser.open(page_of(tmp_path, *full_file(change)), ready=False)
-        assert said in page.locator("#wrong").inner_text()
-    page = browser.open(page_of(tmp_path, *full_file()))
-    assert "drops weights below 1 %" in page.evaluate("qkv.tile(1, 0, 0, 0).catch(error => error.message)")
-    assert "not in the file" in page.evaluate("qkv.tile(0, 0, 0, 0).catch(error => error.message)")
-    page.locator(".thumb[data-layer='1'][data-head='0']").click()
-    assert "No exact weights in this layer: this layer drops weights below 1 %" in settled(page).locator("#about").inner_text()
-
-
-def test_the_tool_refuses_what_it_would_have_to_ignore(tmp_path: Path) -> None:
-    q, k = small(1, 2, 2, 5, 5)
-    lse = np.zeros((2, 5), np.float32)
-    for tensors, metadata, said in (
-        ({"q": q, "k": k, "v": k}, {}, "must be q, k, lse"),
-        ({"q": q}, {}, "must hold a tensor k"),
-        ({"q": q, "k": k}, {"temperature": "2"}, "temperature"),
-        ({"q": q, "k": k}, {"causal": "yes"}, "must be true or false"),
-        ({"q": q, "k": k}, {"window": "3"}, "LEFT,RIGHT"),
-        ({"q": q, "k": k}, {"scale": "nan"}, "finite"),
-        ({"q": q, "k": k, "lse": lse}, {}, "lse must follow from q, k and the metadata"),
-        ({"q": q[:1], "k": k}, {}, "multiple"),
-        ({"q": q, "k": k[:, :, :3].copy()}, {}, "one width"),
-        ({"q": q.astype(np.float64), "k": k}, {}, "F32, F16 or BF16"),
-        ({"0/0/q": q}, {"format": "qkv.explorer.2", "explorer": "{}"}, "qkv.explorer.1"),
-        ({"0/0/surprise": q}, {"format": "qkv.explorer.1", "explorer": "{}"}, "0/0/surprise"),
-        ({"0/0/map": q[0].copy()}, {"format": "qkv.explorer.1", "explorer": "{}"}, "must have 3 axes"),
-    ):  # fmt: skip
-        assert said in refused(tmp_path, tensors, metadata), said
-    assert "one for each of 5" in refused(tmp_path, {"q": q, "k": k}, {}, "--tokens", write(tmp_path, ["a"]))
-    assert "list of strings" in refused(tmp_path, {"q": q, "k": k}, {}, "--tokens", write(tmp_path, [1]))
-    assert "--tokens" in refused(tmp_path, {"q": q, "k": k}, {}, "--text", "abc")
-
-
-def write(folder: Path, tokens: Any) -> str:
-    (folder / "t.json").write_text(json.dumps(tokens))
-    return str(folder / "t.json")
-
-
-def test_the_package_makes_the_same_page(tmp_path: Path) -> None:
-    tensors, metadata = full_file()
-    path = page_of(tmp_path, tensors, metadata)
-    file = tmp_path / "file.safetensors"
-    assert _nn.explorer_page(str(file)) == _nn.explorer_page(file.read_bytes()) == path.read_text()

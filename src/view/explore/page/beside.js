@@ -1,5 +1,25 @@
-// A second view beside the first: the same layer and head of another text or model, and where sizes agree their difference.
+// A second view beside the first: the same layer and head of another text or model, and where sizes agree their difference. What a panel
+// draws of a view is a side: {head, texts, view, layer, number: of the head, name, of: its colours}.
 let besideHead = null;
+
+/// The first view, the one beside it, and their difference where it is asked for and there is one.
+function sidesOf(first) {
+  if (!besideHead) return [first];
+  const delta = state.diff ? differenceHead(first.head, besideHead.head) : null;
+  return [first, besideHead, ...(delta ? [{...first, head: delta, name: "difference", of: difference}] : [])];
+}
+/// A panel with a part for each side; withDifference: also of what is no head of its own.
+function eachSide(draw, withDifference = false) {
+  return async (panel, sides) => {
+    const shown = sides.filter(side => withDifference || side.of === colour), row = panel.appendChild(make("div", {className: shown.length > 1 ? "row halves" : ""}));
+    await Promise.all(shown.map(side => {
+      const part = row.appendChild(make("div"));
+      if (shown.length > 1) part.append(make("h3", {textContent: side.name}));
+      return draw(part, side, shown);
+    }));
+  };
+}
+
 async function drawBeside(region, turn) {
   const v = state.beside, shown = v >= 0;
   el("besideMap").hidden = !shown;
@@ -8,26 +28,36 @@ async function drawBeside(region, turn) {
   if (!shown) return;
   const other = file.views[v], l = Math.min(state.layer, other.layers.length - 1), h = Math.min(state.head, other.layers[l].heads - 1), head = await openHead(v, l, h);
   if (turn !== rendering) return;
-  el("besideName").textContent = `${viewName(other, v)}, layer ${l}, head ${h}`;
-  if (!head) { el("besideName").textContent += ": nothing in the file"; return; }
-  besideHead = {head, texts: namesOf(v, l)};
+  const name = `${viewName(other, v)}, layer ${l}, head ${h}`, texts = namesOf(v, l);
+  el("besideName").textContent = head ? name : name + ": nothing in the file";
+  el("map2").hidden = !head;
+  if (!head) { el("diffMap").hidden = true; return; }
+  besideHead = {head, texts, view: v, layer: l, number: h, name, of: colour};
   const mine = layerOf(state.view, state.layer), isSame = head.Tq === mine.q_len && head.Tk === mine.kv_len, there = isSame ? region : wholeRegion(head);
   const draw = cells => {
     if (turn !== rendering) return;
-    const top = state.range === "unit" ? 1 : Math.max(largestOf(cells.cells), geometry.top) || 1;
-    drawCells(el("map2"), cells, there, top, colour, namesOf(v, l));
-    el("map2").setAttribute("aria-label", `map of ${el("besideName").textContent}`);
-    if (state.diff) drawDifference(isSame, cells, region);
+    geometry.beside = {shown: cells, region: there, texts, name, of: colour, isSame};
+    drawCompared();
   };
   draw(cellsOf(v, l, h, head, there, draw));
 }
-function drawDifference(isSame, cells, region) {
-  const {shown} = geometry, fits = isSame && shown.height === cells.height && shown.width === cells.width;
+/// Both maps on one scale of colours, and their difference.
+function drawCompared() {
+  const {shown, region, beside} = geometry;
+  beside.top = state.range === "unit" ? 1 : Math.max(largestOf(shown.cells), largestOf(beside.shown.cells)) || 1;
+  if (beside.top !== geometry.top) drawMain(shown, region, beside.top);
+  beside.main = drawCells(el("map2"), beside.shown, beside.region, beside.top, colour, beside.texts);
+  el("map2").setAttribute("aria-label", `map of ${beside.name}`);
+  if (state.diff) drawDifference();
+}
+function drawDifference() {
+  const {shown, region, texts, beside: {shown: cells, isSame}} = geometry, fits = isSame && shown.height === cells.height && shown.width === cells.width;
   el("diffName").textContent = fits ? "difference: orange where the second has more" : isSame ? "difference: the two are stored at different sizes, zoom in" : "no difference: the lengths differ";
   el("map3").hidden = !fits;
   if (!fits) return;
   const delta = shown.cells.map((w, n) => cells.cells[n] - w), top = largestOf(delta.map(Math.abs)) || 1;
   el("diffName").textContent += `, at most ${percent(top)}`;
-  drawCells(el("map3"), {cells: delta, height: shown.height, width: shown.width}, region, top, difference, namesOf(state.view, state.layer));
+  geometry.difference = {shown: {...shown, cells: delta}, region, texts, name: "difference", of: difference, top};
+  geometry.difference.main = drawCells(el("map3"), geometry.difference.shown, region, top, difference, texts);
   el("map3").setAttribute("aria-label", el("diffName").textContent);
 }

@@ -37,6 +37,21 @@ function divide(cells, height, width, rows) {
   return cells.map((sum, n) => sum / counts[Math.floor(n / width)]);
 }
 
+/// All weights of a head that is not too long as cells [height, width].
+function pooled(head, height, width) {
+  const sums = new Float64Array(height * width), {Tq, Tk} = head;
+  pool(sums, height, width, {q0: 0, q1: Tq, k0: 0, k1: Tk}, head.tile(0, 0, Tq, Tk), 0, 0, Tq, Tk);
+  return Float32Array.from(divide(sums, height, width, Tq));
+}
+
+/// The second head minus the first, under their face; null where they cannot be compared: other lengths, or other blocks.
+function differenceHead(a, b) {
+  const byBlocks = x => x.kind === "map", isAlike = a.Tq === b.Tq && a.Tk === b.Tk && byBlocks(a) === byBlocks(b) && (!byBlocks(a) || a.R === b.R && a.C === b.C);
+  const minus = (x, y) => x.map((w, n) => w - y[n]);
+  return isAlike ? {Tq: a.Tq, Tk: a.Tk, kind: byBlocks(a) ? "map" : "difference", weight: (i, j) => b.weight(i, j) - a.weight(i, j),
+    row: i => minus(b.row(i), a.row(i)), column: j => minus(b.column(j), a.column(j))} : null;
+}
+
 /// The part of a map that a region sees, one number per cell [height, width].
 function cropMap(head, region, height, width) {
   const out = new Float32Array(height * width), {q0, q1, k0, k1} = region;

@@ -9,37 +9,46 @@ function chosenPositions(count, centre, best, near = NEAR) {
   return [...out].sort((a, b) => a - b);
 }
 
-function drawLines(panel, head, texts) {
+/// What of a side is drawn: {queries, keys} in their places, the rows of those queries that have lines, and the largest weight.
+function linesOf({head}) {
+  const i = state.i < head.Tq ? state.i : -1, pins = state.pins.filter(n => n < head.Tq), isLong = head.Tk > 3 * NEAR;
+  const best = i < 0 ? [] : largest(head.row(i).map(Math.abs), BEST).filter(j => head.weight(i, j) !== 0);
+  const queries = chosenPositions(head.Tq, Math.max(0, i), pins), keys = chosenPositions(head.Tk, isLong ? best[0] ?? 0 : 0, best, 6);
+  const from = i < 0 && !pins.length ? queries : [...new Set([...pins, ...(i < 0 ? [] : [i])])], rows = new Map(from.map(q => [q, head.row(q)]));
+  return {i, queries, keys, rows, top: Math.max(1e-30, ...[...rows.values()].map(row => keys.reduce((most, j) => Math.max(most, Math.abs(row[j]) || 0), 0)))};
+}
+
+function drawLines(panel, side, sides) {
+  const {head, texts} = side;
   if (head.kind === "map") return void panel.append(make("p", {className: "note", textContent: "This head is stored by blocks only: lines between tokens need its weights, or its q, k and lse."}));
-  const i = state.i, row = i >= 0 ? head.row(i) : null, best = row ? largest(row, BEST) : [];
-  const queries = chosenPositions(head.Tq, Math.max(0, i), state.pins), keys = chosenPositions(head.Tk, head.Tk > 3 * NEAR ? best[0] ?? 0 : 0, best.filter(j => row[j] > 0), 6);
-  const height = Math.max(queries.length, keys.length) * LINE_HEIGHT + 30, y = n => 34 + n * LINE_HEIGHT;
-  const svg = svgElement("svg", {viewBox: `0 0 640 ${height}`, width: 640, height, class: "lines", role: "img", "aria-label": "lines from queries to the keys that they look at"});
-  const from = i >= 0 && !state.pins.length ? [i] : state.pins.length ? [...new Set([...state.pins, ...(i >= 0 ? [i] : [])])] : queries;
-  const place = new Map(keys.map((j, n) => [j, n])), rows = new Map(queries.filter(q => from.includes(q)).map(q => [q, head.row(q)]));
-  const top = Math.max(1e-30, ...[...rows.values()].map(weights => keys.reduce((most, j) => Math.max(most, weights[j] || 0), 0)));
-  svg.append(svgElement("text", {x: 200, y: 14, "text-anchor": "end", class: "head"}, "queries"), svgElement("text", {x: 440, y: 14, class: "head"}, "keys"));
+  const {i, queries, keys, rows, top: own} = linesOf(side), alike = sides.filter(other => other.of === side.of && other.head.kind !== "map");
+  const top = Math.max(own, ...alike.map(other => linesOf(other).top));  // one scale for what is compared
+  const height = Math.max(queries.length, keys.length) * LINE_HEIGHT + 30, y = n => 34 + n * LINE_HEIGHT, place = new Map(keys.map((j, n) => [j, n]));
+  const [width, room, most] = sides.length > 1 ? [400, 124, 15] : [640, 200, 22], right = width - room;
+  const svg = svgElement("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "lines", role: "img", "aria-label": "lines from queries to the keys that they look at"});
+  svg.append(svgElement("text", {x: room, y: 14, "text-anchor": "end", class: "head"}, "queries"), svgElement("text", {x: right, y: 14, class: "head"}, "keys"));
   queries.forEach((q, n) => {
     const weights = rows.get(q);
     if (!weights) return;
     for (const j of keys) {
-      const share = weights[j] / top;
+      const share = Math.abs(weights[j]) / top;
       if (!(share > .01)) continue;
-      const ends = {x1: 206, y1: y(n) - 4, x2: 434, y2: y(place.get(j)) - 4};
-      svg.append(svgElement("line", {...ends, "stroke-width": (.6 + 5 * share).toFixed(2), "stroke-opacity": (.15 + .85 * share).toFixed(3)}));
+      const ends = {x1: room + 6, y1: y(n) - 4, x2: right - 6, y2: y(place.get(j)) - 4};
+      const ink = side.of === difference ? {style: `stroke:${rgb(difference(Math.sign(weights[j]), 1))}`} : {};
+      svg.append(svgElement("line", {...ends, ...ink, "stroke-width": (.6 + 5 * share).toFixed(2), "stroke-opacity": (.15 + .85 * share).toFixed(3)}));
     }
   });
   const word = (n, x, anchor, name, isQuery, at) => {
     const chosen = isQuery ? n === i || state.pins.includes(n) : n === state.j;
-    const t = svgElement("text", {x, y: y(at), "text-anchor": anchor, class: chosen ? "chosen" : "", "data-n": n}, label(name, 22) + (head.Tk > 3 * NEAR ? `  ${n}` : ""));
-    t.onclick = () => change(isQuery ? {i: n} : {j: n}, "light");
-    t.onmouseenter = () => { if (isQuery && !held() && state.i !== n && head.Tq <= 3 * NEAR) change({i: n}, "light"); };
+    const t = svgElement("text", {x, y: y(at), "text-anchor": anchor, class: chosen ? "chosen" : "", "data-n": n}, label(name, most) + (head.Tk > 3 * NEAR ? `  ${n}` : ""));
+    t.onclick = () => chooseToken(isQuery ? {i: n} : {j: n});
+    t.onmouseenter = () => { if (isQuery && !held() && state.i !== n && head.Tq <= 3 * NEAR) chooseToken({i: n}); };
     svg.append(t);
   };
-  queries.forEach((n, at) => word(n, 200, "end", texts.query(n), true, at));
-  keys.forEach((n, at) => word(n, 440, "start", texts.key(n), false, at));
+  queries.forEach((n, at) => word(n, room, "end", texts.query(n), true, at));
+  keys.forEach((n, at) => word(n, right, "start", texts.key(n), false, at));
   const hint = i < 0 ? " Point at a query to see its lines alone." : "";
-  panel.append(svg, make("p", {className: "note", textContent: `The widest line is ${percent(top)}; what is below a hundredth of it is left out.${hint}`}));
+  panel.append(svg, make("p", {className: "note", textContent: `A line as wide as can be is ${percent(top)}; what is below a hundredth of it is left out.${hint}`}));
 }
 function svgElement(tag, attributes, text) {
   const e = document.createElementNS("http://www.w3.org/2000/svg", tag);

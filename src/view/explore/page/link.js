@@ -1,5 +1,5 @@
 // What is looked at <-> the address's fragment. A fragment is as hostile as any input: what is out of range falls back.
-const TABS = ["text", "lines", "why", "picture", "relevance"];
+const TABS = ["text", "lines", "why", "picture", "answer", "relevance"];
 const FIRST = {view: 0, layer: 0, head: 0, i: -1, j: -1, pins: [], region: null, tab: "text", beside: -1, diff: false, kinds: [], sort: "layer",
   range: "max", place: "sqrt", way: "to", theme: "auto", statistic: "entropy"};
 

@@ -5,8 +5,8 @@ const SENTENCES = {
   rollout: "Rollout: the mean weights of all layers multiplied, with the residual path added to each. " +
     "It follows where numbers could flow; it ignores values, layers between and signs.",
 };
-async function drawRelevance(panel, head) {
-  const view = file.views[state.view], at = `${state.view}/${state.layer}/relevance`, turn = panel.dataset.turn;
+async function drawRelevance(panel, {head, view: v, layer, number}) {
+  const view = file.views[v], at = `${v}/${layer}/relevance`, turn = el("panel").dataset.turn;
   const draw = (tensor, n, title, sentence) => {
     const [R, C] = tensor.sizes.slice(-2), cells = tensor.data.subarray(n * R * C, (n + 1) * R * C);
     const figure = make("figure"), canvas = make("canvas"), caption = make("figcaption", {textContent: title});
@@ -18,17 +18,16 @@ async function drawRelevance(panel, head) {
     row.append(figure);
     if (sentence) panel.append(make("p", {className: "note", textContent: sentence}));
   };
-  const relevance = await load(at), rollout = await load(`${state.view}/rollout`), row = make("div", {className: "row"});
-  if (panel.dataset.turn !== turn) return;
+  const relevance = await load(at), rollout = await load(`${v}/rollout`), row = make("div", {className: "row"});
+  if (el("panel").dataset.turn !== turn) return;
   panel.append(row);
-  if (!relevance && !rollout) return void row.append(make("p", {className: "note", textContent: "This file holds no relevance and no rollout."}));
+  if (!relevance && !rollout && !view.rollout?.refused) return void row.append(make("p", {className: "note", textContent: "The file holds no relevance and no rollout of this view."}));
   if (relevance) {
-    const R = Math.min(head.Tq, 256), C = Math.min(head.Tk, 256), what = view.relevance || {};
-    const raw = head.map || (head.kind === "map" ? head : null);
-    const cells = raw ? {sizes: [1, raw.R, raw.C], data: raw.map} : {sizes: [1, R, C], data: cropMap(head, wholeRegion(head), R, C)};
-    draw(cells, 0, "weights of this head");
+    const [R, C] = relevance.sizes.slice(-2), what = view.relevance || {}, blocks = head.kind === "exact" ? head.map : head.R ? head : null;
+    draw(blocks ? {sizes: [blocks.R, blocks.C], data: blocks.map} : {sizes: [R, C], data: pooled(head, R, C)}, 0, "weights of this head");
     const shared = relevance.sizes[0] === 1;
-    draw(relevance, shared ? 0 : state.head, (shared ? "relevance, all heads" : "relevance of this head") + (what.target ? ` for ${label(String(what.target), 24)}` : ""), SENTENCES.relevance);
+    draw(relevance, shared ? 0 : number, (shared ? "relevance, all heads" : "relevance of this head") + (what.target ? ` for ${label(String(what.target), 24)}` : ""), SENTENCES.relevance);
   }
   if (rollout) draw(rollout, 0, "rollout over the layers", SENTENCES.rollout);
+  if (view.rollout?.refused) panel.append(make("p", {className: "note", textContent: `No rollout: ${view.rollout.refused}`}));
 }

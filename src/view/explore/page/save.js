@@ -6,38 +6,48 @@ function download(name, type, content) {
 }
 const fileName = ending => `attention-${state.view}-${state.layer}-${state.head}.${ending}`;
 
-/// The numbers behind the tab, else behind the map: {rows, columns} of cells with their positions.
-function shownNumbers() {
-  const {region} = geometry.main, {cells, height, width, what} = geometry.shown, step = (low, high, n, at) => Math.floor(low + at * (high - low) / n);
+/// What is shown as maps: the first view, the one beside it, their difference.
+const shownMaps = () => [{...geometry, name: viewName(file.views[state.view], state.view)}, ...[geometry.beside, geometry.difference].filter(Boolean)];
+
+/// The numbers behind a map: cells with their positions.
+function numbersOfMap({region, shown: {cells, height, width, what}}) {
+  const step = (low, high, n, at) => Math.floor(low + at * (high - low) / n);
   const queries = Array.from({length: height}, (_, r) => step(region.q0, region.q1, height, r));
   const keys = Array.from({length: width}, (_, c) => step(region.k0, region.k1, width, c));
   return {region, what, height, width, cells: Array.from(cells), queries, keys};
 }
-function savePng() { el("map").toBlob(blob => download(fileName("png"), "image/png", blob)); }
-
-/// The map's cells as rectangles where they are few, otherwise as an image; the lines of the tab "lines" as they are.
-function saveSvg() {
-  const tab = document.querySelector("#panel svg");
-  if (tab) {
-    const copy = tab.cloneNode(true), style = svgElement("style", {}, "text{font:12px monospace}line{stroke:#4b3f8f}");
-    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-    copy.prepend(style);
-    return download(fileName("svg"), "image/svg+xml", new XMLSerializer().serializeToString(copy));
-  }
-  download(fileName("svg"), "image/svg+xml", mapSvg(shownNumbers(), namesOf(state.view, state.layer), geometry.top));
+function savePng() {
+  const maps = ["map", "map2", "map3"].map(el).filter(c => c.offsetParent), whole = make("canvas", {width: maps.reduce((sum, c) => sum + c.width, 0), height: Math.max(...maps.map(c => c.height))});
+  const g = whole.getContext("2d");
+  g.fillStyle = css("--card");
+  g.fillRect(0, 0, whole.width, whole.height);
+  maps.reduce((x, c) => { g.drawImage(c, x, 0); return x + c.width; }, 0);
+  whole.toBlob(blob => download(fileName("png"), "image/png", blob));
 }
-function mapSvg(n, texts, top) {
+
+/// The lines of the tab "lines" as they are, otherwise the maps: cells as rectangles where they are few, otherwise as an image.
+function saveSvg() {
+  const tabs = [...document.querySelectorAll("#panel svg")], style = "text{font:12px monospace}line{stroke:#4b3f8f}";
+  const parts = tabs.length ? tabs.map(svg => [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height, new XMLSerializer().serializeToString(svg)])
+    : shownMaps().map(map => mapSvg(numbersOfMap(map), map.texts, map.top, map.of));
+  let x = 0;
+  const placed = parts.map(([width, , svg]) => { x += width; return `<g transform="translate(${x - width} 0)">${svg}</g>`; });
+  const begin = `<svg xmlns="http://www.w3.org/2000/svg" width="${x}" height="${Math.max(...parts.map(([, height]) => height))}">`;
+  download(fileName("svg"), "image/svg+xml", `${begin}${tabs.length ? `<style>${style}</style>` : ""}${placed.join("\n")}</svg>\n`);
+}
+/// [width, height, markup]
+function mapSvg(n, texts, top, of) {
   const size = 12, named = n.height <= 80 && n.width <= 80, left = named ? 120 : 50, out = [];
-  const width = n.width * size, height = n.height * size;
-  out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${left + width + 10}" height="${height + (named ? 130 : 50)}" font-family="monospace" font-size="10">`);
+  const width = n.width * size, height = n.height * size, all = [left + width + 10, height + (named ? 130 : 50)];
+  out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${all[0]}" height="${all[1]}" font-family="monospace" font-size="10">`);
   if (n.height * n.width <= 8192) {
     for (let r = 0; r < n.height; ++r) for (let c = 0; c < n.width; ++c) {
       const w = n.cells[r * n.width + c];
-      out.push(`<rect x="${left + c * size}" y="${10 + r * size}" width="${size}" height="${size}" fill="${rgb(colour(w, top))}">` +
+      out.push(`<rect x="${left + c * size}" y="${10 + r * size}" width="${size}" height="${size}" fill="${rgb(of(w, top))}">` +
         `<title>query ${n.queries[r]}, key ${n.keys[c]}: ${percent(w)}</title></rect>`);
     }
   } else {
-    const picture = cellsImage(n.cells, n.height, n.width, top).toDataURL();
+    const picture = cellsImage(n.cells, n.height, n.width, top, of).toDataURL();
     out.push(`<image x="${left}" y="10" width="${width}" height="${height}" preserveAspectRatio="none" style="image-rendering:pixelated" href="${picture}"/>`);
   }
   const word = (x, y, text, turn) =>
@@ -47,16 +57,23 @@ function mapSvg(n, texts, top) {
     word(left - 4, 19 + r * size, named ? label(texts.query(n.queries[r])) : String(n.queries[r]));
   for (let c = 0; c < n.width; c += named ? 1 : every(n.width))
     word(left + c * size + 9, 16 + n.height * size, named ? label(texts.key(n.keys[c])) : String(n.keys[c]), true);
-  return out.join("\n") + "</svg>\n";
+  return [...all, out.join("\n") + "</svg>"];
 }
+/// One table per map, its name before it where there are several.
 function saveCsv() {
-  const n = shownNumbers(), texts = namesOf(state.view, state.layer), isEach = n.height === n.region.q1 - n.region.q0 && n.width === n.region.k1 - n.region.k0;
-  const head = ["query", "token", ...n.keys.map(j => isEach ? `${j} ${texts.key(j)}` : `from ${j}`)];
-  download(fileName("csv"), "text/csv", csvText([head, ...n.queries.map((i, r) => [i, isEach ? texts.query(i) : `from ${i}`, ...n.cells.slice(r * n.width, (r + 1) * n.width)])]));
+  const maps = shownMaps();
+  const rows = maps.flatMap(map => {
+    const n = numbersOfMap(map), {texts} = map, isEach = n.height === n.region.q1 - n.region.q0 && n.width === n.region.k1 - n.region.k0;
+    return [...(maps.length > 1 ? [[map.name]] : []), ["query", "token", ...n.keys.map(j => isEach ? `${j} ${texts.key(j)}` : `from ${j}`)],
+      ...n.queries.map((i, r) => [i, isEach ? texts.query(i) : `from ${i}`, ...n.cells.slice(r * n.width, (r + 1) * n.width)])];
+  });
+  download(fileName("csv"), "text/csv", csvText(rows));
 }
 function saveJson() {
-  const n = shownNumbers(), texts = namesOf(state.view, state.layer), {view, layer, head} = state;
-  const what = {title: file.title, view: file.views[view].name, layer, head, info: infoOf(view, layer, head), link: formatLink(state), ...n,
-    query_tokens: n.queries.map(texts.query), key_tokens: n.keys.map(texts.key)};
+  const {view, layer, head} = state, [first, ...more] = shownMaps().map(map => {
+    const n = numbersOfMap(map);
+    return {name: map.name, ...n, query_tokens: n.queries.map(map.texts.query), key_tokens: n.keys.map(map.texts.key)};
+  });
+  const what = {title: file.title, view: file.views[view].name, layer, head, info: infoOf(view, layer, head), link: formatLink(state), ...first, ...(more.length ? {beside: more} : {})};
   download(fileName("json"), "application/json", JSON.stringify(what));
 }

@@ -1,7 +1,7 @@
 // Puts the page together: the state, what is drawn when it changes, and what changes it. Runs when every function is there.
 let file = null, state = null, rendering = 0;
 const el = id => document.getElementById(id), make = (tag, properties = {}) => Object.assign(document.createElement(tag), properties);
-const PANELS = {text: drawText, lines: drawLines, why: drawWhy, picture: drawPicture, relevance: drawRelevance};
+const PANELS = {text: drawText, lines: eachSide(drawLines, true), why: eachSide(drawWhy), picture: eachSide(drawPicture, true), answer: eachSide(drawAnswer), relevance: eachSide(drawRelevance)};
 
 function fillSelect(id, all, chosen) {
   el(id).replaceChildren(...all.map(([value, textContent]) => make("option", {value, textContent})));
@@ -55,15 +55,11 @@ async function render() {
   ++refining;
   drawFacts(head);
   const region = fitRegion(regionOf(head), head.Tq, head.Tk), texts = namesOf(view, layer);
+  if (geometry) geometry.beside = geometry.difference = null;
   const show = shown => {
     if (turn !== rendering) return;
-    const top = state.range === "unit" ? 1 : largestOf(shown.cells) || 1;
-    geometry = {main: drawCells(el("map"), shown, region, top, colour, texts), shown, top};
-    geometry.clean = copyOf(el("map"));
-    el("resolution").textContent = shown.what + ".";
-    el("map").setAttribute("aria-label", `map of ${nameOf(view, layer, h)}: queries ${region.q0} to ${region.q1 - 1}, keys ${region.k0} to ${region.k1 - 1}; ${shown.what}`);
-    drawScale(top);
-    drawMarks(el("map"), geometry.main);
+    drawMain(shown, region, state.range === "unit" ? 1 : largestOf(shown.cells) || 1);
+    if (geometry.beside) drawCompared();
   };
   show(cellsOf(view, layer, h, head, region, show));
   await drawBeside(region, turn);
@@ -75,6 +71,16 @@ async function render() {
   await new Promise(requestAnimationFrame);
   await openHead(view, layer, h);
   if (turn === rendering) await render();
+}
+/// The map of the first view, whose largest weight shown gets the colour of `top`.
+function drawMain(shown, region, top) {
+  const {view, layer, head: h} = state, texts = namesOf(view, layer);
+  geometry = {...geometry, main: drawCells(el("map"), shown, region, top, colour, texts), shown, region, texts, of: colour, top};
+  geometry.clean = copyOf(el("map"));
+  el("resolution").textContent = shown.what + ".";
+  el("map").setAttribute("aria-label", `map of ${nameOf(view, layer, h)}: queries ${region.q0} to ${region.q1 - 1}, keys ${region.k0} to ${region.k1 - 1}; ${shown.what}`);
+  drawScale(top);
+  drawMarks(el("map"), geometry.main);
 }
 async function drawLight() {
   const turn = rendering, head = await openHead(state.view, state.layer, state.head);
@@ -100,13 +106,13 @@ function drawSelection(head, texts) {
 }
 let shownPanel = null;
 function drawPanel(head, texts) {
-  if (head) shownPanel = {head, texts};
+  if (head) shownPanel = {head, texts, view: state.view, layer: state.layer, number: state.head, name: viewName(file.views[state.view], state.view), of: colour};
   const panel = el("panel");
   if (state.tab !== "text") panel.replaceChildren();
   panel.setAttribute("aria-labelledby", "tab-" + state.tab);
   panel.dataset.turn = Number(panel.dataset.turn || 0) + 1;
   if (shownPanel.head.waits && state.tab !== "text") return void panel.append(make("p", {className: "note", textContent: "q and k are being read."}));
-  const drawn = PANELS[state.tab](panel, shownPanel.head, shownPanel.texts, besideHead);
+  const drawn = PANELS[state.tab](panel, sidesOf(shownPanel));
   if (drawn) drawn.catch(fail);
 }
 
@@ -133,8 +139,11 @@ function start() {
     file = checkFile(json, name => has(name) ? sizesOf(name) : null);
     document.title = el("title").textContent = visible(String(file.title || "attention"), 120);
     state = parseLink(location.hash, file);
-    const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image), extra = [...elements.keys()].some(n => /(relevance|rollout)$/.test(n));
-    const names = {text: "text", lines: "lines", why: "why this weight", ...(images ? {picture: "picture"} : {}), ...(extra ? {relevance: "relevance"} : {})};
+    const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image);
+    const extra = file.views.some(v => v.rollout) || [...elements.keys()].some(n => /(relevance|rollout)$/.test(n));
+    const isAnswered = file.texts.some(t => t.answer != null);
+    const names = {text: "text", lines: "lines", why: "why this weight", ...(images ? {picture: "picture"} : {}), ...(isAnswered ? {answer: "answer"} : {}),
+      ...(extra ? {relevance: "relevance"} : {})};
     for (const [tab, textContent] of Object.entries(names)) {
       const b = el("tabs").appendChild(make("button", {textContent, id: "tab-" + tab, onclick: () => { change({tab}, "light"); drawControls(); }}));
       b.dataset.tab = tab;

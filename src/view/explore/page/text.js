@@ -28,34 +28,34 @@ function lightOf(head) {
   return {values, lit: "keys", caption: rows.length > 1 ? `mean of ${rows.length} queries` : `weights of query ${rows[0]}`};
 }
 
-/// Spans are made once and lit again: one that was replaced under the pointer could not be clicked. `other`: the view beside.
+/// Spans are made once and lit again: one that was replaced under the pointer could not be clicked.
 let strips = [], stripsOf = "", drawnAt = -1;
-function drawText(panel, head, texts, other) {
+function drawText(panel, sides) {
   const isAway = state.i !== drawnAt && state.i >= 0 && strips[0] && !strips[0].spans.has(state.i);
   if (isAway) pages.clear();  // a choice elsewhere turns to its page; turning pages keeps the choice
   drawnAt = state.i;
-  const key = [state.view, state.layer, isAway ? state.i : stripsOf.split("/")[2] ?? "", other ? state.beside : "", ...pages.values()].join("/");
+  const key = [state.view, state.layer, isAway ? state.i : stripsOf.split("/")[2] ?? "", ...sides.map(side => side.name), ...pages.values()].join("/");
   if (key !== stripsOf || !panel.contains(strips[0]?.box)) {
     panel.replaceChildren();
     strips = [];
     stripsOf = key;
-    const row = panel.appendChild(make("div", {className: other ? "row halves" : ""}));
-    for (const [which, h, names, v] of [[0, head, texts, state.view], ...(other ? [[1, other.head, other.texts, state.beside]] : [])]) {
-      const part = row.appendChild(make("div")), title = other ? `${viewName(file.views[v], v)}: ` : "";
+    const row = panel.appendChild(make("div", {className: sides.length > 1 ? "row halves" : ""}));
+    sides.forEach(({head: h, texts: names, name}, which) => {
+      const part = row.appendChild(make("div")), title = sides.length > 1 ? `${name}: ` : "";
       if (names.isShared) makeStrip(part, which, title + "text", h.Tk, names.key, names.keyAnswer, true, true);
       else {
         makeStrip(part, which, title + "queries", h.Tq, names.query, names.queryAnswer, true, false);
         makeStrip(part, which, title + "keys", h.Tk, names.key, names.keyAnswer, false, true);
       }
-    }
+    });
     panel.append(make("p", {className: "note", id: "lit"}));
   }
-  const lights = [lightOf(head), other ? lightOf(other.head) : null];
-  const top = state.range === "unit" ? 1 : Math.max(1e-30, ...lights.map(lit => lit ? largestOf(lit.values) : 0));
+  const lights = sides.map(side => lightOf(side.head)), topOf = of => Math.max(1e-30, ...lights.map((lit, n) => lit && sides[n].of === of ? largestOf(lit.values.map(Math.abs)) : 0));
+  const tops = new Map([[colour, state.range === "unit" ? 1 : topOf(colour)], [difference, topOf(difference)]]);
   for (const {which, spans, isQuery, isKey} of strips) {
-    const lit = lights[which], values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
+    const lit = lights[which], {of} = sides[which], values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
     for (const [n, s] of spans) {
-      const c = values && colour(values[n], top);
+      const c = values && of(values[n], tops.get(of));
       s.style.background = c ? rgb(c) : "";
       s.style.color = c ? inkOn(c) : "";
       s.title = `position ${n}` + (values ? ", " + percent(values[n]) : "");
@@ -64,7 +64,7 @@ function drawText(panel, head, texts, other) {
       s.classList.toggle("to", isKey && n === state.j);
     }
   }
-  const by = head.kind === "map" ? ", by blocks" : "";
+  const by = sides[0].head.kind === "map" ? ", by blocks" : "";
   el("lit").textContent = (lights[0] ? lights[0].caption + by + ". " : "Point at a token. ") + "A pinned token stays; arrow keys move by one.";
 }
 function makeStrip(panel, which, title, count, name, answer, isQuery, isKey) {
@@ -86,13 +86,17 @@ function makeStrip(panel, which, title, count, name, answer, isQuery, isKey) {
     if (answer != null && n >= answer) s.classList.add("answer");
     spans.set(n, s);
   }
-  const {q_len: Tq, kv_len: Tk} = layerOf(state.view, state.layer), isThere = n => n < (isQuery ? Tq : Tk);  // the view beside may be longer
-  const choose = n => isThere(n) && change(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})}, "light");
+  const choose = n => chooseToken(isQuery && (state.way === "to" || !isKey) ? {i: n} : {j: n, ...(isQuery ? {i: n} : {})});
   box.onclick = e => { if (e.target.dataset.n) choose(Number(e.target.dataset.n)); };
   box.onmouseover = e => { if (e.target.dataset.n && !held()) choose(Number(e.target.dataset.n)); };
   strips.push({which, box, spans, isQuery, isKey});
 }
 const pages = new Map();
+/// A choice that is made in any of the views: what the first one has no position for changes nothing.
+function chooseToken(to) {
+  const {q_len, kv_len} = layerOf(state.view, state.layer);
+  if ((to.i ?? 0) < q_len && (to.j ?? 0) < kv_len) change(to, "light");
+}
 /// Pointing changes nothing while a token is pinned: clicks do.
 const held = () => state.pins.length > 0;
 

@@ -1,9 +1,11 @@
 // Why this weight: the products per dimension of one query and one key, and every step from their sum to the weight.
-function drawWhy(panel, head, texts) {
+function drawWhy(panel, {head, texts, view, layer}) {
   const say = text => panel.append(make("p", {className: "note", textContent: text}));
   if (head.kind !== "exact") return say("This needs q, k and lse of the head, which this file does not hold.");
   if (state.i < 0 || state.j < 0) return say("Choose a query and a key: click a cell of the map, or a token and then another under \u201cwho looks at it\u201d.");
-  const {i, j} = state, w = head.why(i, j), f = layerOf(state.view, state.layer).formula;
+  const {i, j} = state, f = layerOf(view, layer).formula;
+  if (i >= head.Tq || j >= head.Tk) return say(`This view has ${head.Tq} queries and ${head.Tk} keys: no such pair.`);
+  const w = head.why(i, j);
   panel.append(make("h3", {textContent: `query ${i} ${label(texts.query(i), 24)}, key ${j} ${label(texts.key(j), 24)}`}));
   const table = panel.appendChild(make("table")), line = (name, value, note) => {
     const r = table.insertRow();

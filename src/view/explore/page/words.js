@@ -1,5 +1,5 @@
 // Numbers and tokens as text. Tokens are hostile: what hides or turns text is written out, and they only ever become text nodes.
-const percent = w => Number.isNaN(w) ? "NaN" : w === 0 ? "0" : w < 1e-4 ? (100 * w).toExponential(1) + " %" : +(100 * w).toPrecision(3) + " %";
+const percent = w => Number.isNaN(w) ? "NaN" : w < 0 ? "\u2212" + percent(-w) : w === 0 ? "0" : w < 1e-4 ? (100 * w).toExponential(1) + " %" : +(100 * w).toPrecision(3) + " %";
 const short = x => Number.isFinite(x) ? String(+x.toPrecision(4)) : String(x);
 
 /// Controls, direction marks, zero-width and unassigned characters as U+XXXX; at most `most` characters.

@@ -1,0 +1,151 @@
+"""What the explorer's page looks like in Chromium: colours on a screenshot are those of the weights, wherever the page shows them, light and
+dark, wide and narrow, on paper too. Not: controls (test_explorer.py).
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import qkv
+from qkv import _nn
+from support_explorer import Browser, full_file, page_of, small
+
+
+def screenshot(page: Any) -> np.ndarray:
+    """The whole page as a person sees it, [height, width, 3]."""
+    image = pytest.importorskip("PIL.Image")
+    return np.asarray(image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")).astype(int)
+
+
+#: The boxes [left, top, width, height] on the sheet of what is drawn from data.
+BOXES = """() => {
+  const box = e => { const r = e.getBoundingClientRect(); return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };
+  const map = (id, place) => {
+    const c = document.getElementById(id), [x, y, width] = box(c), s = width / parseFloat(c.style.width);
+    return [x + s * place.left, y + s * place.top, s * place.width, s * place.height];
+  };
+  const first = e => { const [r] = e.getClientRects(); return [r.left + scrollX, r.top + scrollY, r.width, r.height]; };
+  return {main: map("map", geometry.main), beside: geometry.beside && map("map2", geometry.beside.main), difference: geometry.difference && map("map3", geometry.difference.main),
+    thumbs: [...document.querySelectorAll(".thumb canvas")].map(box), scale: box(document.getElementById("scale")), tokens: [...document.querySelectorAll("#panel .tokens")].map(t => [...t.children].map(first)),
+    patches: [...document.querySelectorAll("#panel .patches")].map(box), figures: [...document.querySelectorAll("#panel figure canvas")].map(box),
+    lines: [...document.querySelectorAll("#panel line")].map(e => [...first(e), Number(e.getAttribute("stroke-opacity"))]),
+    sections: [...document.querySelectorAll("header, section")].map(box), wide: document.documentElement.scrollWidth <= innerWidth, accent: css("--accent")};
+}"""
+
+
+class Sheet:
+    """A screenshot, and where on it what is drawn."""
+
+    def __init__(self, page: Any) -> None:
+        self.shot, self.at = screenshot(page), page.evaluate(BOXES)
+        table, self.dark = page.evaluate("[isDark() ? [...maps.dark] : [...maps.light], isDark()]")
+        self.table = np.array(table).reshape(-1, 3)
+
+    def pixels(self, box: list[float], rows: int, columns: int) -> np.ndarray:
+        """In the middle of each cell of a box, [rows, columns, 3]."""
+        x, y = (
+            (box[0] + (np.arange(columns) + 0.5) * box[2] / columns).astype(int),
+            box[1] + (np.arange(rows) + 0.5) * box[3] / rows,
+        )
+        return self.shot[y.astype(int)[:, None], x]
+
+    def grounds(self, strip: int) -> np.ndarray:
+        """Behind each token of a strip, above its letters [n, 3]."""
+        return np.array([self.shot[int(y) + 1, int(x + w / 2)] for x, y, w, _ in self.at["tokens"][strip]])
+
+    def expect(self, got: np.ndarray, values: np.ndarray, top: float, what: str) -> None:
+        """Colours of weights on the scale from 0 to top, by square roots. A weight may lie on the edge of two of the map's colours."""
+        places = np.rint(np.sqrt(np.clip(values / top, 0, 1)) * (len(self.table) - 1)).astype(int)
+        near = [abs(self.table[np.clip(places + by, 0, len(self.table) - 1)] - got).max(-1) for by in (-1, 0, 1)]
+        assert (np.min(near, axis=0) == 0).all() and (near[1] == 0).mean() > 0.9, f"{what}: {got[np.min(near, axis=0) > 0][:3]}"
+
+    def expect_difference(self, got: np.ndarray, values: np.ndarray, top: float, what: str) -> None:
+        """From blue over the ground to orange; a level of a channel may be rounded either way."""
+        ground, below, above = (
+            ([28, 28, 34], [90, 170, 255], [255, 150, 60]) if self.dark else ([250, 250, 252], [0, 90, 181], [200, 80, 0])
+        )
+        share = np.sqrt(np.minimum(abs(values) / top, 1))[..., None]
+        want = np.array(ground) + share * (np.where(values[..., None] < 0, below, above) - np.array(ground))
+        assert abs(got - want).max() <= 1, f"{what}: {abs(got - want).max()}"
+
+
+def decoded(tensors: dict[str, np.ndarray], name: str) -> np.ndarray:
+    return np.float32(tensors[name] / 254.0) ** 2
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (1400, True), (760, True), (400, False)])
+def test_a_screenshot_has_the_colours_of_the_data(width: int, dark: bool, tmp_path: Path, browser: Browser) -> None:
+    """Maps of two views and their difference, thumbnails, tokens, patches, relevance, lines: each cell where it belongs, covered by nothing."""
+    tensors, metadata = full_file()
+    path = page_of(tmp_path, tensors, metadata)
+    q, k, lse = (tensors["0/0/" + name][0].astype(np.float64) for name in ("q", "k", "lse"))
+    mine, other = np.exp(0.5 * q @ k.T - lse[:, None]), decoded(tensors, "1/0/weights")[1]
+    top = max(mine.max(), other.max())
+
+    def sheet(link: str) -> Sheet:
+        return Sheet(browser.open(path, link, dark=dark, width=width))
+
+    both = sheet("head=1&i=12&j=11&beside=1&diff=1")
+    for name, weights in (("main", mine), ("beside", other)):
+        got, weights = (
+            np.delete(np.delete(x, [11, 12, 13], 0), [10, 11, 12], 1) for x in (both.pixels(both.at[name], 24, 24), weights)
+        )
+        both.expect(got, weights, top, name)  # row 12 and column 11 have outlines, wider than a narrow map's cells
+    both.expect_difference(both.pixels(both.at["difference"], *mine.shape), other - mine, abs(other - mine).max(), "difference")
+    for n, box in enumerate(both.at["thumbs"]):
+        if width > 820 or n < 4:  # below, the heads scroll
+            cells = tensors[f"0/{n // 4}/map"][n % 4]
+            got = both.pixels([*box[:3], box[3] * 56 / 62], *cells.shape)
+            both.expect(got[1:-1, 1:-1], cells[1:-1, 1:-1], min(1, cells.max()), f"thumbnail {n}")  # its corners are round
+    x, y = (int(n) for n in both.at["scale"][:2])
+    both.expect(both.shot[y + 4, x + 8 : x + 228], np.square(np.arange(220) / 219), 1, "scale")
+    lit = [mine[12], other[12]]
+    for which, row in enumerate(lit):
+        got = both.grounds(which)
+        apart = np.arange(len(row)) != 11  # key 11 has an outline, and so has query 12
+        apart[12] = False
+        both.expect(got[apart], row[apart], max(x.max() for x in lit), f"tokens {which}")
+    got = both.grounds(2)
+    both.expect_difference(got[apart], (lit[1] - lit[0])[apart], abs(lit[1] - lit[0]).max(), "tokens of the difference")
+    assert both.at["wide"]
+    for n, (x, y, w, h) in enumerate(both.at["sections"]):
+        for u, v, s, t in both.at["sections"][:n]:
+            assert x >= u + s or u >= x + w or y >= v + t or v >= y + h, f"section {n} lies on another one"
+
+    image = sheet("view=2&i=7&tab=picture")
+    row = decoded(tensors, "2/0/weights")[0][7]
+    image.expect(image.pixels(image.at["patches"][1], 3, 4), row[2:].reshape(3, 4), row.max(), "patches")
+
+    relevance = sheet("head=2&tab=relevance")
+    for box, cells in zip(
+        relevance.at["figures"], (decoded(tensors, "0/0/weights")[2], tensors["0/0/relevance"][2], tensors["0/rollout"])
+    ):
+        relevance.expect(relevance.pixels(box, *cells.shape), cells, cells.max(), "relevance")
+
+    lines = sheet("head=1&i=12&tab=lines")
+    x, y, w, h, _ = max(lines.at["lines"], key=lambda line: line[4])
+    middle = lines.shot[int(y + h / 2), int(x + w / 2)]
+    accent = np.array([int(lines.at["accent"][n : n + 2], 16) for n in (1, 3, 5)])
+    assert abs(middle - accent).max() <= 2, (middle, accent)
+
+
+def test_colours_are_those_of_the_library(tmp_path: Path, browser: Browser) -> None:
+    q, k = small(6, 1, 1, 20, 20)
+    page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {}), "range=unit")
+    sheet = Sheet(page)
+    assert np.array_equal(sheet.table, np.array(_nn.colour_map()))
+    sheet.expect(sheet.pixels(sheet.at["main"], 20, 20), qkv.attention_weights(q[None], k[None])[0, 0], 1, "range of 100 %")
+
+
+def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, browser: Browser) -> None:
+    tensors, metadata = full_file()
+    page = browser.open(page_of(tmp_path, tensors, metadata), "head=1&i=12&j=11&beside=1&diff=1", width=400)
+    for tab in ("text", "lines", "why", "relevance"):
+        page.locator("#tab-" + tab).click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab
+    page.emulate_media(media="print")
+    assert not page.locator("#overview").is_visible() and page.locator("#map").is_visible()
