@@ -4,6 +4,11 @@ behind them are those of whole rows of weights. Not: heads of trained models.
 
 from __future__ import annotations
 
+import base64
+import json
+import re
+import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,7 @@ import qkv
 from qkv._explore.formula import Formula
 from qkv._explore.kinds import Sums
 from qkv._explore.layer import Layer, Wanted, look
+from support_explorer import page_of
 
 T, WORDS, STRONG = 160, 40, 12.0
 NAMES = ("previous", "self", "duplicate", "induction", "local", "diffuse", "first", "random")
@@ -72,6 +78,27 @@ def test_built_heads_are_named(sink: float, causal: bool) -> None:
             assert kind.share >= 0.5
         if sink and name != "first":
             np.testing.assert_allclose(kind.first, sink, atol=0.01)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sink", [0.0, 0.8])
+def test_the_tools_page_says_the_same(sink: float, causal: bool, tmp_path: Path) -> None:
+    """`qkv map --qk` names the heads in C++: kinds, shares and masses are those of a running model."""
+    q, k = built(causal, sink)
+    kinds = seen(q, k, causal=causal).kinds
+    page = page_of(
+        tmp_path, {"q": q[0], "k": k[0]}, {"scale": "1", "causal": "true" if causal else "false"}, [str(n) for n in IDS]
+    ).read_text(encoding="utf-8")
+    packed = re.search(r'data-name="explorer"[^>]*>([^<]*)<', page)[1]
+    heads = json.loads(zlib.decompress(base64.b64decode(packed)))["views"][0]["layers"][0]["head_info"]
+    assert [head["kind"] for head in heads] == [kind.kind for kind in kinds] == [*NAMES[:-1], "mixed"]
+    for head, kind in zip(heads, kinds):
+        shares = {name.removesuffix(" share"): x for name, x in head.items() if name.endswith(" share")} | {
+            "first": head["first"]
+        }
+        assert set(shares) == set(kind.shares) and ("share" in head) == (kind.share is not None)
+        for name, share in kind.shares.items():  # float32 weights there, q and k in float64 here
+            np.testing.assert_allclose(shares[name], share, rtol=1e-4, atol=1e-5, err_msg=f"{name} of {kind.kind}")
 
 
 def test_random_heads_are_mixed() -> None:

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <unordered_map>
 
 #include "core/check.h"
 #include "qkv/attention.h"
 #include "qkv/view/explorer.h"
 #include "view/explore/json.h"
+#include "view/explore/kinds.h"
 #include "view/explore/small_form.h"
 
 namespace qkv::inline v0::view {
@@ -62,17 +64,22 @@ constexpr std::pair<const char*, Tensor<double> RowStatistics::*> kStatistics[] 
     {"previous", &RowStatistics::previous}, {"first", &RowStatistics::first},        {"distance", &RowStatistics::distance},
     {"sink", &RowStatistics::sink}};
 
-std::string head_info(const RowStatistics& statistics, Index num_heads) {
+std::string head_info(const RowStatistics& statistics, const std::vector<HeadKind>& kinds) {
+  constexpr std::string_view kMeans[] = {"entropy", "largest", "distance", "sink"};
   std::string out = "[";
-  for (Index h = 0; h < num_heads; ++h) {
-    std::string one;
+  for (Index h = 0; h < static_cast<Index>(kinds.size()); ++h) {
+    const HeadKind& kind = kinds[static_cast<std::size_t>(h)];
+    std::string one = "\"kind\":" + quote_json(kind.kind) + ",\"first\":" + json_number(kind.first);
+    if (kind.share) one += ",\"share\":" + json_number(*kind.share);
+    for (const auto& [name, share] : kind.shares)
+      one += "," + quote_json(std::string(name) + " share") + ":" + json_number(share);
     for (const auto& [name, member] : kStatistics) {
       const Tensor<double>& all = statistics.*member;
-      if (all.count() == 0) continue;
+      if (all.count() == 0 || std::ranges::find(kMeans, name) == std::end(kMeans)) continue;
       double sum = 0;
       const Index count = all.size(2);
       for (Index i = 0; i < count; ++i) sum += all.data()[h * count + i];
-      one += (one.empty() ? "" : ",") + quote_json(name) + ":" + json_number(sum / static_cast<double>(count));
+      one += "," + quote_json(name) + ":" + json_number(sum / static_cast<double>(count));
     }
     out += (h > 0 ? ",{" : "{") + one + "}";
   }
@@ -117,7 +124,8 @@ double check_lse(const Tensor<float>& given, const Tensor<float>& computed, Inde
 /// What forward saw and computed.
 struct Seen {
   CaptureResult capture;
-  Tensor<float> lse;  // [1, H, Tq]
+  Tensor<float> lse;   // [1, H, Tq]
+  Tensor<float> q, k;  // as the file's, in f32
 };
 
 Seen look_at(const SmallForm& f, Context& context) {
@@ -142,9 +150,9 @@ Seen look_at(const SmallForm& f, Context& context) {
                      .map_rows = std::min(kMapSize, f.q_len()),
                      .map_columns = std::min(kMapSize, f.kv_len()),
                      .offsets = offsets};
-  Seen seen{{}, Tensor<float>({1, f.num_heads(), f.q_len()})};
+  Seen seen{{}, Tensor<float>({1, f.num_heads(), f.q_len()}), to_f32(*f.q), to_f32(*f.k)};
   options.capture = {look, seen.capture};
-  const Tensor<float> q = to_f32(*f.q), k = to_f32(*f.k), v({1, f.num_kv_heads(), f.kv_len(), 1});
+  const Tensor<float>&q = seen.q, &k = seen.k, v({1, f.num_kv_heads(), f.kv_len(), 1});
   Tensor<float> out({1, f.num_heads(), f.q_len(), 1});  // lse comes with out: values of width 1 cost least
   attention_forward(View<const float, 4>(q.data(), {1, f.num_heads(), f.q_len(), f.head_dim()}),
                     View<const float, 4>(k.data(), {1, f.num_kv_heads(), f.kv_len(), f.head_dim()}), v,
@@ -152,8 +160,43 @@ Seen look_at(const SmallForm& f, Context& context) {
   return seen;
 }
 
+/// exp(softcap(scale q.k) + bias - lse), of a key that is seen.
+double weight_of(const SmallForm& f, const Seen& seen, Index h, Index i, Index j) {
+  const Index width = f.head_dim(), distance = j - i - f.offset;
+  const float* q = seen.q.data() + (h * f.q_len() + i) * width;
+  const float* k = seen.k.data() + (h / (f.num_heads() / f.num_kv_heads()) * f.kv_len() + j) * width;
+  double x = 0;
+  for (Index d = 0; d < width; ++d) x += static_cast<double>(q[d]) * static_cast<double>(k[d]);
+  x *= f.scale;
+  if (f.softcap > 0) x = f.softcap * std::tanh(x / f.softcap);
+  if (f.alibi.rank() > 0) x -= static_cast<double>(f.alibi.data()[h]) * std::abs(static_cast<double>(distance));
+  if (f.relative.rank() > 0) {
+    const Index reach = f.relative.size(1) / 2;
+    x += static_cast<double>(f.relative.data()[h * f.relative.size(1) + reach + std::clamp(distance, -reach, reach)]);
+  }
+  return std::exp(x - static_cast<double>(seen.lse.data()[h * f.q_len() + i]));
+}
+
+/// tokens: of the keys, among which the queries' are; empty: not known.
+std::vector<HeadKind> kinds_of(const SmallForm& f, const Seen& seen, bool same_text, const std::vector<std::string>& tokens) {
+  std::unordered_map<std::string, Index> numbers;
+  std::vector<Index> ids;
+  for (const std::string& token : tokens)
+    ids.push_back(numbers.try_emplace(token, static_cast<Index>(ids.size())).first->second);
+  const auto keys = [&f](Index i) {
+    Index begin = 0, end = f.kv_len();
+    if (f.causal) end = std::min(end, i + f.offset + 1);
+    if (f.window && f.window->first >= 0) begin = std::max(begin, i + f.offset - f.window->first);
+    if (f.window && f.window->second >= 0) end = std::min(end, i + f.offset + f.window->second + 1);
+    return std::pair(begin, std::max(begin, end));
+  };
+  return kinds_of_heads({f.num_heads(), f.q_len(), f.kv_len(), f.offset, same_text, seen.capture.statistics.entropy,
+                         seen.capture.statistics.sink, std::move(ids), keys,
+                         [&](Index h, Index i, Index j) { return weight_of(f, seen, h, i, j); }});
+}
+
 /// The JSON of the full form.
-std::string describe(const SmallForm& f, const RowStatistics& statistics, const std::string& errors,
+std::string describe(const SmallForm& f, const Seen& seen, const std::string& errors,
                      const std::vector<std::string>& query_tokens, const std::vector<std::string>& key_tokens) {
   const bool one_text = f.q_len() == f.kv_len() && query_tokens == key_tokens;
   const auto count = [](Index n) { return std::to_string(n); };
@@ -164,7 +207,8 @@ std::string describe(const SmallForm& f, const RowStatistics& statistics, const 
          ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[{\"name\":" + quote_json(f.name) +
          ",\"heads\":" + count(f.num_heads()) + ",\"kv_heads\":" + count(f.num_kv_heads()) + ",\"q_len\":" + count(f.q_len()) +
          ",\"kv_len\":" + count(f.kv_len()) + ",\"formula\":" + formula_json(f) + ",\"exact\":" + numbers_below(f.num_heads()) +
-         ",\"exact_kv\":" + numbers_below(f.num_kv_heads()) + ",\"head_info\":" + head_info(statistics, f.num_heads()) +
+         ",\"exact_kv\":" + numbers_below(f.num_kv_heads()) +
+         ",\"head_info\":" + head_info(seen.capture.statistics, kinds_of(f, seen, one_text || f.causal, key_tokens)) +
          ",\"errors\":{" + errors + "}}]}]}";
 }
 
@@ -203,7 +247,7 @@ StateDict explorer_of_heads(const StateDict& heads, const std::vector<std::strin
   add("relative", f.relative);
   file.metadata["format"] = "qkv.explorer.1";
   file.metadata["title"] = f.title;
-  file.metadata["explorer"] = describe(f, seen.capture.statistics, errors, query_tokens, key_tokens);
+  file.metadata["explorer"] = describe(f, seen, errors, query_tokens, key_tokens);
   return file;
 }
 
