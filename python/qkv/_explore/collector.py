@@ -29,11 +29,11 @@ def is_cross(module: nn.Module | None, name: str) -> bool:
 
 
 class _Steps:
-    """The calls behind the first on one layer's cache: their queries, and the newest keys."""
+    """The calls behind the first on one layer's cache: their queries, and the keys that they saw."""
 
     def __init__(self) -> None:
         self.queries: list[Tensor] = []  # [B, H, Tq, D] each
-        self.keys: Tensor | None = None  # [B, Hkv, Tk, D]
+        self.keys: list[tuple[int, Tensor]] = []  # position of the first, [B, Hkv, n, D]
         self.sinks: Tensor | None = None
         self.options: Mapping[str, Any] = {}
         self.page: dict[str, Any] = {}
@@ -54,6 +54,7 @@ class Collector:
         for layer, head in exact:
             self.exact.setdefault(int(layer), []).append(int(head))
         self.calls = self.most_calls = 0
+        self.start: int | None = None  #: where the first query of the first forward stands, where it has keys of a cache
         self.runs: list[Run] = []
         self.ids: dict[str, np.ndarray] = {}  #: of the forward that runs, by side
         self.live: dict[str, np.ndarray] = {}
@@ -95,7 +96,10 @@ class Collector:
             None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
             self.wanted.first if not side else 1, None if cross else self.wanted.grid, self.wanted.whole,
         )  # fmt: skip
-        self.runs[-1].layers.append(look(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross))
+        layer = look(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross)
+        if self.start is not None and not cross:  # of a cache that keeps a window of keys, key 0 is not the text's
+            layer.key_first = max(0, self.start - min(layer.offsets))
+        self.runs[-1].layers.append(layer)
         return out
 
     def _begin_run(self, q: Tensor, k: Tensor, cross: bool, options: Mapping[str, Any]) -> None:
@@ -105,7 +109,7 @@ class Collector:
         self._continues = again and q.shape[2] < k.shape[2]
         if not self._continues:
             self.finish()
-            self.runs.append(Run([], ids=dict(self.ids)))
+            self.runs.append(Run([], ids=dict(self.ids), first=self.start or 0))
 
     def _append(
         self, index: int, q: Tensor, k: Tensor, bias: Tensor | None, sinks: Tensor | None, options: Mapping[str, Any]
@@ -113,19 +117,32 @@ class Collector:
         steps = self._steps.setdefault(index, _Steps())
         prompt = next((layer for layer in self.runs[-1].layers if layer.index == index), None)
         formula = Formula(q.shape, k.shape[2], options, bias, sinks, cross=prompt is not None and prompt.cross)
+        steps.options, steps.sinks = options, sinks
+        steps.page = page = formula.page(0, ())[0]
+        if not steps.queries and prompt is not None and not prompt.cross:
+            steps.first = prompt.key_first + prompt.q_len + min(prompt.offsets)
+        at = steps.first + sum(x.shape[2] for x in steps.queries)  # of the call's first query
         steps.queries.append(q.detach())
-        steps.keys, steps.options, steps.sinks = k.detach(), options, sinks
-        steps.page = formula.page(0, ())[0]
-        if formula.why is not None or bias is not None:
-            steps.why = formula.why or "a bias of every pair"
-        elif len(steps.queries) == 1 and prompt is not None:
-            steps.first = prompt.q_len + min(prompt.offsets) if not prompt.cross else 0
-        if (
-            not formula.cross
-            and formula.why is None
-            and formula.offset(0) != steps.first + sum(x.shape[2] for x in steps.queries[:-1])
-        ):
-            steps.why = "a cache that keeps a window of keys only"
+        if formula.cross:
+            steps.keys = [(0, k.detach())]
+            return
+        unknown = sorted(set(page) - {"scale", "softcap", "empty", "offset", "causal", "window", "chunk", "keys", "refused"})
+        if formula.why is not None or bias is not None or unknown:
+            steps.why = (
+                formula.why
+                or ("a bias of every pair" if bias is not None else f"a mask with {unknown[0]}") + " is not put together"
+            )
+            return
+        offset = formula.offset(0)
+        behind, left = at - offset, page.get("window", [None])[0]  # the position of key 0
+        if behind == 0 and left is None:
+            steps.keys = [(0, k.detach())]  # the newest keys are all
+        elif left is not None and 0 <= behind <= max(0, at - left):
+            # A cache that keeps a window of keys: each call adds its own. What lies before the first call's window nobody sees.
+            new = k if not steps.keys else k[:, :, offset : offset + q.shape[2]]
+            steps.keys.append((behind if not steps.keys else at, new.detach().clone()))
+        else:
+            steps.why = "the cache drops keys which the mask does not"
 
     def finish(self) -> None:
         """Puts together what calls on a cache showed: the queries of the answer on all keys."""
@@ -142,19 +159,27 @@ class Collector:
                 continue
             run.answers.append(self._answer(prompt, one))
         for reason, names in why.items():
-            run.notes.append(f"The answer is not shown in {len(names)} layers ({names[0]}, ...): they have {reason}.")
+            run.notes.append(f"The answer is not shown in {len(names)} layers ({names[0]}, ...): {reason}.")
 
     def _answer(self, prompt: Layer, steps: _Steps) -> Layer:
-        q, k = torch.cat(steps.queries, 2), steps.keys
+        q = torch.cat(steps.queries, 2)
         batch, _, q_len, _ = q.shape
         offsets = [steps.first] * batch
-        total = k.shape[2] if prompt.cross else steps.first + q_len  # a static cache has room for more keys
-        k = k[:, :, :total]
+        total = steps.keys[0][1].shape[2] if prompt.cross else steps.first + q_len
+        if len(steps.keys) == 1 and steps.keys[0][0] == 0:
+            k = steps.keys[0][1][:, :, :total]  # a static cache has room for more keys
+        else:
+            newest = steps.keys[-1][1]
+            k = newest.new_zeros(batch, newest.shape[1], total, newest.shape[3])
+            for first, keys in steps.keys:
+                k[:, :, first : first + keys.shape[2]] = keys[:, :, : total - first]
         page, masks = steps.page, []
         if page.get("causal") or not prompt.cross:
             masks.append(Mask.causal(offsets=offsets))
         if "window" in page:
             masks.append(Mask.window(*(-1 if n is None else n for n in page["window"]), offsets=offsets))
+        if "chunk" in page:
+            masks.append(Mask.chunked(page["chunk"], "bottom_right"))
         masks += self._padding(batch, total)
         options = {name: value for name, value in steps.options.items() if name in ("scale", "softcap", "empty_row")}
         if masks and not prompt.cross:

@@ -60,6 +60,7 @@ class View:
     group: str | None = None
     relevance: dict[str, Any] | None = None
     rollout: tuple[np.ndarray, float] | None = field(default=None, repr=False)  #: [R, C], and the residual's share
+    no_rollout: str | None = None  #: why there is none, where it was asked for
 
 
 def stack_of(name: str) -> str:
@@ -131,7 +132,7 @@ def _layer(layer: Layer, b: int, view: View, prefix: str, tensors: dict[str, np.
         "formula": formula, "head_info": _head_info(layer, b),
     }  # fmt: skip
     for name, length, text in (("q_first", layer.q_len, view.queries), ("kv_first", layer.kv_len, view.keys)):
-        at = layer.offsets[b] if name == "q_first" and not layer.cross else 0
+        at = 0 if layer.cross else layer.key_first + (layer.offsets[b] if name == "q_first" else 0)
         if at + length <= text.length and at:
             made[name] = at
     errors: dict[str, float] = {}
@@ -194,6 +195,8 @@ def made_of(
         if view.rollout is not None:
             tensors[f"{n}/rollout"] = coded(view.rollout[0])
             made["rollout"] = {"residual": view.rollout[1]}
+        elif view.no_rollout is not None:
+            made["rollout"] = {"refused": view.no_rollout}
         described.append(made)
     json = {"title": title, "notes": list(notes), "texts": [text.json() for text in texts], "views": described}
     return json, tensors

@@ -72,6 +72,7 @@ class Layer:
     kinds: list[Kind] | None = None  #: over all sequences
     relevance: np.ndarray | None = field(default=None, repr=False)  #: [B, heads, R, C]
     live: np.ndarray | None = field(default=None, repr=False)  #: [B, Tq]: which queries are tokens
+    key_first: int = 0  #: the text's position of key 0: beyond 0 where a cache keeps a window of keys
 
 
 def coded(weights: np.ndarray) -> np.ndarray:

@@ -173,8 +173,10 @@ def _both(model: Any, tokenizer: Any, inputs: dict[str, Any], options: Any) -> S
         generate = {"max_new_tokens": options.generate or _ANSWER, "do_sample": False, "num_beams": 1}
         return _captured(model, inputs, options, tokenizer=tokenizer, generate=generate)
     start = model.generation_config.decoder_start_token_id
-    answer = tokenizer(text_target=options.answer, return_tensors="pt")["input_ids"]
-    decoder = torch.cat([torch.tensor([[model.config.decoder_start_token_id if start is None else start]]), answer], 1)
+    start = model.config.decoder_start_token_id if start is None else start
+    answer = tokenizer(text_target=options.answer)["input_ids"]
+    answer = answer[:-1] if answer and answer[-1] == tokenizer.eos_token_id else answer  # the end is written, never read
+    decoder = torch.tensor([answer if answer[:1] == [start] else [start, *answer]])
     return _captured(model, {**inputs, "decoder_input_ids": decoder}, options, tokenizer=tokenizer)
 
 
@@ -212,8 +214,12 @@ def _heard(tf: Any, name: str, config: Any, options: Any) -> list[Seen]:
         raise Refused(f"{name} ({config.model_type}) reads sound: give --audio F")
     model, processor = _loaded(tf.AutoModelForSpeechSeq2Seq, name), _loaded(tf.AutoProcessor, name)
     seen = []
+    most = getattr(processor.feature_extractor, "n_samples", None)
     for path in options.audio:
-        features = processor(_sound(path), sampling_rate=16000, return_tensors="pt")["input_features"]
+        samples = _sound(path)
+        if most is not None and len(samples) > most:
+            raise Refused(f"--audio {path} has {len(samples) / 16000:.1f} s, {name} hears {most / 16000:g} s at once: cut it")
+        features = processor(samples, sampling_rate=16000, return_tensors="pt")["input_features"]
         seen.append(_both(model, processor.tokenizer, {"input_features": features}, options))
     return seen
 

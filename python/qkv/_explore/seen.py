@@ -55,6 +55,7 @@ class Run:
     answer: int | None = None  #: of an encoder-decoder, the first position that the model generated
     relevance: dict[str, Any] | None = None
     name: str | None = None
+    first: int = 0  #: the position of ids[:, 0]: a cache holds what is before
     notes: list[str] = field(default_factory=list)
 
 
@@ -177,7 +178,10 @@ class Seen:
         if rollout:
             shown = [view for view in made if not view.layers[0].cross]
             for view in shown:
-                view.rollout = _rollout(view.layers, residual, view.sequence), residual
+                try:
+                    view.rollout = _rollout(view.layers, residual, view.sequence), residual
+                except ValueError as error:  # the page says so in its place
+                    view.no_rollout = str(error).removeprefix("[rollout] ")
         return made
 
     def save(
@@ -190,7 +194,7 @@ class Seen:
             title: above the page.
             tokens: names of the positions, where they are not known already; for an encoder-decoder {"": [...], "decoder": [...]}.
             weights: (layer, head) of which every weight is stored; None: of all, up to 512 tokens.
-            rollout: also the attention rolled out over the layers (see :meth:`rollout`).
+            rollout: also the attention rolled out over the layers (see :meth:`rollout`); the page says why where there is none.
 
         Raises ValueError for another ending, heads that are not there, and where only chosen heads were looked at.
         """
@@ -213,7 +217,9 @@ class Seen:
         named = tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": list(tokens)}
         views = self.views(rollout=rollout, tokens=named)
         notes = [note for run in self.runs for note in run.notes]
-        notes += [RELEVANCE] * any(view.relevance is not None for view in views) + [ROLLOUT] * rollout
+        notes += [RELEVANCE] * any(view.relevance is not None for view in views) + [ROLLOUT] * any(
+            view.rollout is not None for view in views
+        )
         chosen: dict[int, list[int]] | None = None
         if weights is not None:
             chosen = {}
@@ -273,9 +279,10 @@ def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequen
     lengths: dict[str, int] = {}
     for layer, _ in layers:
         lengths[side_of(layer, False)] = max(
-            lengths.get(side_of(layer, False), 0), layer.q_len + (0 if layer.cross else max(layer.offsets, default=0))
+            lengths.get(side_of(layer, False), 0),
+            layer.q_len + (0 if layer.cross else layer.key_first + max(layer.offsets, default=0)),
         )
-        lengths[side_of(layer, True)] = max(lengths.get(side_of(layer, True), 0), layer.kv_len)
+        lengths[side_of(layer, True)] = max(lengths.get(side_of(layer, True), 0), layer.key_first + layer.kv_len)
 
     def text_of(side: str, b: int) -> Text:
         if (side, b) not in texts:
@@ -285,8 +292,13 @@ def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequen
                 raise ValueError(
                     f"[save] tokens must name the {length} positions{' of the decoder' * bool(side)}: got {len(tokens)}"
                 )
-            if tokens is None and ids is not None and ids.shape[1] == length:
-                tokens = [names(int(n)) if names else str(n) for n in ids[b if len(ids) > 1 else 0]]
+            first = 0 if side else run.first
+            cached = (first or run.answers) and ids is not None and first + ids.shape[1] <= length
+            if tokens is None and ids is not None and (cached or ids.shape[1] == length):
+                tokens = [f"({n})" for n in range(length)]  # before: in the cache; behind: room of a static one
+                tokens[first : first + ids.shape[1]] = [
+                    names(int(n)) if names else str(n) for n in ids[b if len(ids) > 1 else 0]
+                ]
             text = Text(" ".join(x for x in (side or "text", prefix, f"{b}" if batch > 1 else "") if x), length, tokens)
             answers = [min(one.offsets) for one in run.answers if not one.cross and side_of(one, False) == side]
             text.answer = min(answers, default=run.answer if side else None)

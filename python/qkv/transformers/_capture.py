@@ -155,6 +155,9 @@ def capture_attention(
         names = {id(m): name for name, m in model.named_modules()}
         collector = Collector(names, layers, heads, capture, exact=exact, wanted=wanted, progress=bar if shown else None)
         collector.ids, collector.live = ids, live
+        past = inputs.get("past_key_values")
+        if past is not None and not getattr(config, "is_encoder_decoder", False):
+            collector.start = int(past.get_seq_length())
         hook = model.register_forward_pre_hook(lambda *_: collector.begin())
         try:
             with _running_qkv(model), torch.no_grad(), looking(collector):
@@ -185,14 +188,22 @@ def capture_attention(
 
 
 def _generated(model: nn.Module, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:
-    """What an encoder-decoder's decoder read while it generated: all but the last token, [B, T]."""
-    with _running_qkv(model), torch.no_grad():
-        made = model.generate(**inputs, **generate)
-    sequences = made if isinstance(made, Tensor) else made.sequences
-    start = model.generation_config.decoder_start_token_id
-    if start is not None and not bool((sequences[:, 0] == start).all()):
-        sequences = torch.cat([torch.full_like(sequences[:, :1], start), sequences], 1)
-    return sequences[:, :-1] if sequences.shape[1] > 1 else sequences
+    """What an encoder-decoder's decoder read while it generated, [B, T]: what generate() returns lacks the start in some models."""
+    read: list[Tensor] = []
+
+    def hear(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        cache = kwargs.get("past_key_values")
+        if cache is None or cache.get_seq_length() == 0:  # Whisper first asks for the language
+            read.clear()
+        read.append(kwargs["input_ids"] if "input_ids" in kwargs else args[0])
+
+    hook = model.get_decoder().register_forward_pre_hook(hear, with_kwargs=True)
+    try:
+        with _running_qkv(model), torch.no_grad():
+            model.generate(**inputs, **generate)
+    finally:
+        hook.remove()
+    return torch.cat(read, 1)
 
 
 def _name_answer(run: Run, outputs: Any) -> None:
@@ -204,7 +215,7 @@ def _name_answer(run: Run, outputs: Any) -> None:
     last = max((max(layer.offsets) + layer.q_len for layer in run.answers if not layer.cross), default=None)
     if last is None:
         last = max((layer.q_len for layer in run.layers if not layer.cross), default=0)
-    run.ids["decoder" if crossing else ""] = sequences[:, :last].cpu().numpy()
+    run.ids["decoder" if crossing else ""], run.first = sequences[:, :last].cpu().numpy(), 0
 
 
 def _namer(tokenizer: Any) -> Callable[[int], str] | None:

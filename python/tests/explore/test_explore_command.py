@@ -103,6 +103,33 @@ def test_encoder_decoder_and_image(models: Path, tmp_path: Path, capsys: Any) ->
     assert code == 0 and (tmp_path / "b.html").stat().st_size > 10_000
 
 
+def test_sound(tmp_path: Path, capsys: Any) -> None:
+    """Whisper whole: a feature extractor of one second, a tokenizer of letters, random weights."""
+    pieces = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>", *"abcde", "\u0120"]
+    tokenizer = tf.WhisperTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, merges=[])
+    features = tf.WhisperFeatureExtractor(feature_size=8, chunk_length=1)
+    tf.WhisperProcessor(feature_extractor=features, tokenizer=tokenizer).save_pretrained(tmp_path)
+    numbers = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, "decoder_start_token_id": 1, "vocab_size": len(pieces)}
+    config = model_of("whisper").config.to_dict() | numbers | {"max_source_positions": 50}
+    model = tf.WhisperForConditionalGeneration(tf.WhisperConfig(**config))
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(tmp_path)
+    np.save(tmp_path / "sound.npy", np.sin(np.arange(12_000) / 9).astype(np.float32))
+    sound = ("--audio", tmp_path / "sound.npy", "--out", tmp_path / "a.safetensors", "--quiet")
+    code, _, err = ran(capsys, tmp_path, *sound, "--answer", "abba")
+    assert (code, err) == (0, "")
+    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
+    assert [view["kind"] for view in made["views"]] == ["self", "self", "cross"]
+    assert made["texts"][0]["length"] == 50 and made["texts"][1]["tokens"] == [*(pieces[n] for n in (1, 4)), *"abba"]
+    code, _, err = ran(capsys, tmp_path, *sound, "--generate", 3)
+    made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
+    assert (code, err) == (0, "") and made["texts"][1]["answer"] == 1 and len(made["texts"][1]["tokens"]) == 3
+    assert ran(capsys, tmp_path, "--audio", tmp_path / "sound.npy", "--out", tmp_path / "page.html")[0] == 0
+    np.save(tmp_path / "long.npy", np.zeros(40_000, np.float32))
+    code, _, err = ran(capsys, tmp_path, "--audio", tmp_path / "long.npy")
+    assert code == 2 and "has 2.5 s" in err and "hears 1 s at once" in err
+
+
 def test_a_model_of_qkv_train(models: Path, capsys: Any) -> None:
     code, out, _ = ran(capsys, models / "toy.safetensors", "--text", "cabzyxbaczyxabczbxay", "--json")
     told = json.loads(out)
