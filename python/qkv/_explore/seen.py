@@ -173,8 +173,10 @@ class Seen:
     ) -> list[View]:
         """What the page shows: a view per stack of layers, run and sequence."""
         made: list[View] = []
-        for number, run in enumerate(self.runs):
-            made += _views(run, self.names, dict(tokens or {}), f"run {number}" if len(self.runs) > 1 else "")
+        for run in self.runs:
+            same = [id(other) for other in self.runs if other.name == run.name]
+            text = f"{'run' if run.name is None else 'text'} {same.index(id(run))}" if len(same) > 1 else ""
+            made += _views(run, self.names, dict(tokens or {}), text)
         if rollout:
             shown = [view for view in made if not view.layers[0].cross]
             for view in shown:
@@ -299,7 +301,7 @@ def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequen
                 tokens[first : first + ids.shape[1]] = [
                     names(int(n)) if names else str(n) for n in ids[b if len(ids) > 1 else 0]
                 ]
-            text = Text(" ".join(x for x in (side or "text", prefix, f"{b}" if batch > 1 else "") if x), length, tokens)
+            text = Text(" ".join(x for x in (side or "text" * (not prefix), prefix, f"{b}" if batch > 1 else "") if x), length, tokens)
             answers = [min(one.offsets) for one in run.answers if not one.cross and side_of(one, False) == side]
             text.answer = min(answers, default=run.answer if side else None)
             if run.image is not None and not side and length >= run.image[0] + run.image[1] * run.image[2]:
@@ -313,14 +315,7 @@ def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequen
             stack = stack_of(layer.name)
             key = (stack, layer.cross, answer)
             if key not in found:
-                words = (
-                    run.name,
-                    stack,
-                    "cross" if layer.cross else "",
-                    "answer" if answer else "",
-                    prefix,
-                    f"sequence {b}" * (batch > 1),
-                )
+                words = (stack, "cross" * layer.cross, "answer" * answer, prefix, f"sequence {b}" * (batch > 1))
                 view = View(
                     " ".join(x for x in words if x), text_of(side_of(layer, False), b), text_of(side_of(layer, True), b), [], b
                 )

@@ -204,7 +204,7 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
         return settled(page).locator("#panel .halves > div").all_inner_texts()
 
     mine, other, delta = parts("lines")
-    assert mine.startswith("model: one") and other.startswith("two, layer 0, head 1") and delta.startswith("difference")
+    assert mine.startswith("model: one") and other.startswith("two\n") and delta.startswith("difference")
     strokes = [
         set(page.locator("#panel .halves > div").nth(n).locator("line").evaluate_all("all => all.map(e => e.style.stroke)"))
         for n in range(3)
@@ -229,7 +229,7 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
             page.locator("#save" + kind).click()
         saved[kind] = Path(waiting.value.path()).read_text()
     told, rows = json.loads(saved["Json"]), list(csv.reader(io.StringIO(saved["Csv"])))
-    assert [map["name"] for map in told["beside"]] == ["two, layer 0, head 1", "difference"] and saved["Svg"].count("<svg") == 4
+    assert [map["name"] for map in told["beside"]] == ["two", "difference"] and saved["Svg"].count("<svg") == 4
     assert np.allclose(told["beside"][0]["cells"], w.ravel()) and np.allclose(
         told["beside"][1]["cells"], w.ravel() - told["cells"]
     )

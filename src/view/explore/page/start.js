@@ -131,7 +131,11 @@ function drawControls() {
     b.tabIndex = isIt ? 0 : -1;
   }
 }
-const viewName = (v, n) => visible(`${v.group ? v.group + ": " : ""}${v.name || "view " + n}`, 50);
+/// What tells views apart stands at either end of their names.
+function viewName(v, n) {
+  const all = [...`${v.group ? v.group + ": " : ""}${v.name || "view " + n}`];
+  return visible(all.length > 50 ? all.slice(0, 24).join("") + "\u2026" + all.slice(-25).join("") : all.join(""), 50);
+}
 
 function start() {
   findElements();
