@@ -1,0 +1,96 @@
+"""What qkv.transformers.capture_attention sees, against the weights of transformers' eager attention."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import numpy as np
+import pytest
+import qkv
+import qkv.transformers
+from transformers_models import inputs_of, model_of, torch
+
+
+def eager_weights(name: str, inputs: dict[str, Any]) -> list[np.ndarray]:
+    model = model_of(name)
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        return [w.double().numpy() for w in model(**inputs, output_attentions=True).attentions]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "vit"])
+def test_capture_sees_eagers_weights(name: str) -> None:
+    inputs = inputs_of(name)
+    weights = eager_weights(name, inputs)
+    model = model_of(name)
+    model.set_attn_implementation("sdpa")
+    model.train()
+    seen = qkv.transformers.capture_attention(model, inputs)
+    assert model.config._attn_implementation == "sdpa" and all(m.training for m in model.modules())
+    assert len(seen) == len(weights) == 2
+    rows = {(row["layer"], row["head"]): row for row in seen.statistics()}
+    assert len(rows) == 8
+    for layer, w in enumerate(weights):
+        entropy = -(w * np.log(np.maximum(w, 1e-300))).sum(-1)
+        t = w.shape[-1]
+        for head in range(4):
+            # float32 on both sides; the weights' own comparison has its bound in test_attention.py
+            np.testing.assert_allclose(seen.map(layer, head, sequence=1), w[1, head], atol=2e-5)
+            row = rows[layer, head]
+            np.testing.assert_allclose(row["entropy_nats"], entropy[:, head].mean(), atol=2e-5)
+            np.testing.assert_allclose(row["self"], w[:, head, np.arange(t), np.arange(t)].mean(), atol=2e-5)
+            np.testing.assert_allclose(row["first"], w[:, head, :, 0].mean(), atol=2e-5)
+            np.testing.assert_allclose(row["max"], w[:, head].max(-1).mean(), atol=2e-5)
+    assert seen.table().count("\n") == 8
+
+
+def test_capture_of_some_layers_and_heads() -> None:
+    inputs = inputs_of("llama", "right")
+    weights = eager_weights("llama", inputs)
+    seen = qkv.transformers.capture_attention(
+        model_of("llama"), inputs, layers=[1], capture=qkv.Capture(heads=[3, 0], rows=[5], statistics=True)
+    )
+    assert len(seen) == 1 and seen.layers[0].name == "model.layers.1.self_attn" and seen.layers[0].heads == (3, 0)
+    np.testing.assert_allclose(seen[1].rows[:, :, 0], weights[1][:, [3, 0], 5], atol=2e-5)
+    coarse = qkv.transformers.capture_attention(model_of("llama"), inputs, capture=qkv.Capture(heads=[2], map=(4, 3)))
+    blocks = [weights[0][0, 2][:, columns].sum(-1) for columns in (slice(0, 4), slice(4, 8), slice(8, 11))]
+    want_map = [[part[rows].mean() for part in blocks] for rows in (slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 11))]
+    np.testing.assert_allclose(coarse.map(0, 2), want_map, atol=2e-5)
+    assert coarse.plot(layer=0).svg().startswith("<svg")
+    live = inputs["attention_mask"].bool().numpy()  # rows of padding do not count
+    want = np.concatenate([weights[1][b, 3][live[b]].max(-1) for b in range(2)]).mean()
+    np.testing.assert_allclose(seen.statistics()[0]["max"], want, atol=2e-5)
+    with pytest.raises(IndexError, match="layer 0"):
+        seen[0]
+    with pytest.raises(ValueError, match="head 1"):
+        qkv.transformers.capture_attention(model_of("llama"), inputs, heads=[2]).map(0, 1)
+    with pytest.raises(ValueError, match=r"layers must lie in 0\.\.1"):
+        qkv.transformers.capture_attention(model_of("llama"), inputs, layers=[2])
+
+
+def test_capture_gives_the_models_own_output() -> None:
+    inputs = inputs_of("gemma2", "left")
+    model = model_of("gemma2")
+    model.set_attn_implementation("qkv")
+    with torch.no_grad():
+        want = model(**inputs).logits
+    assert torch.equal(qkv.transformers.capture_attention(model, inputs).outputs.logits, want)
+
+
+def test_capture_takes_no_memory_of_the_order_of_length_squared() -> None:
+    script = """
+    import resource, torch, transformers, qkv.transformers
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=11, n_positions=8192, bos_token_id=1, eos_token_id=1)
+    model = transformers.GPT2Model(config)
+    peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    qkv.transformers.capture_attention(model, torch.ones(1, 64, dtype=torch.long))
+    before = peak()
+    seen = qkv.transformers.capture_attention(model, torch.randint(0, 11, (1, 8192)))
+    assert seen.layers[0].captured.map.shape == (1, 2, 64, 64)
+    print(peak() - before)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) * 1024 < 8192 * 8192 * 4 / 4  # a quarter of the scores of one head

@@ -1,0 +1,146 @@
+"""Small random models of transformers, and what they compute: logits and gradients against eager attention in float64. Not: tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+tf = pytest.importorskip("transformers")
+if not hasattr(tf, "AttentionMaskInterface"):
+    pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
+import qkv.transformers
+
+qkv.transformers.register()
+tf.logging.set_verbosity_error()
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 61}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+GROUPED = {**SIZES, **TOKENS, "num_key_value_heads": 2}
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "bert": lambda: tf.BertModel(tf.BertConfig(**SIZES, pad_token_id=0)),
+    "gpt2": lambda: tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=61, n_positions=64, **TOKENS)),
+    "llama": lambda: tf.LlamaForCausalLM(tf.LlamaConfig(**GROUPED)),
+    "qwen2": lambda: tf.Qwen2ForCausalLM(tf.Qwen2Config(**GROUPED)),
+    "qwen3": lambda: tf.Qwen3ForCausalLM(tf.Qwen3Config(**GROUPED, head_dim=8)),
+    "mistral": lambda: tf.MistralForCausalLM(tf.MistralConfig(**GROUPED, sliding_window=5)),
+    "gemma2": lambda: tf.Gemma2ForCausalLM(
+        tf.Gemma2Config(**GROUPED, head_dim=8, sliding_window=4, attn_logit_softcapping=1.0)
+    ),
+    "gpt-oss": lambda: tf.GptOssForCausalLM(
+        tf.GptOssConfig(**GROUPED, head_dim=8, sliding_window=4, num_local_experts=2, num_experts_per_tok=1)
+    ),
+    "llama4": lambda: tf.Llama4ForCausalLM(
+        tf.Llama4TextConfig(**GROUPED, head_dim=8, attention_chunk_size=4, num_local_experts=2, intermediate_size_mlp=48)
+    ),
+    "t5": lambda: tf.T5EncoderModel(tf.T5Config(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, vocab_size=61)),
+    "vit": lambda: tf.ViTModel(
+        tf.ViTConfig(**{k: n for k, n in SIZES.items() if k != "vocab_size"}, image_size=24, patch_size=8),
+        add_pooling_layer=False,
+    ),
+}
+T = 11
+
+
+def model_of(name: str, dtype: Any = torch.float32, seed: int = 0) -> Any:
+    """Random weights, large enough that attention is far from uniform; the same numbers in every type."""
+    torch.manual_seed(seed)
+    model = MODELS[name]().float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * (0.5 if parameter.ndim > 1 else 0.2) + (parameter.ndim == 1) * 1.0)
+    if name == "gpt-oss":
+        model.set_experts_implementation("eager")  # the others know no float64
+    return model.to(dtype)
+
+
+def inputs_of(name: str, padding: str = "none") -> dict[str, Any]:
+    torch.manual_seed(1)
+    if name == "vit":
+        return {"pixel_values": torch.randn(2, 3, 24, 24)}
+    mask = torch.ones(2, T, dtype=torch.long)
+    if padding == "right":
+        mask[1, 7:] = 0
+    elif padding == "left":
+        mask[0, :4] = 0
+    elif padding == "holes":
+        mask[0, [2, 3, 6]] = 0
+    ids = torch.randint(3, 61, (2, T))
+    return {"input_ids": ids} if padding == "none" else {"input_ids": ids, "attention_mask": mask}
+
+
+@contextlib.contextmanager
+def exact_softmax() -> Iterator[None]:
+    """transformers' eager attention asks for softmax in float32 of float64 scores too: here it stays float64."""
+    kept = torch.nn.functional.softmax
+    torch.nn.functional.softmax = lambda x, dim=-1, dtype=None: kept(x, dim=dim)
+    try:
+        yield
+    finally:
+        torch.nn.functional.softmax = kept
+
+
+def term_sum(x: Any) -> float:
+    """The largest column sum of absolute values: x [..., features]."""
+    return float(x.abs().flatten(0, -2).sum(0).max())
+
+
+def product_sum(dout: Any, x: Any) -> float:
+    """The largest of sum_t |dout[t, n] x[t, m]|: what a weight's gradient adds up, every term made positive."""
+    if dout is None:
+        return 0.0
+    return float((dout.abs().flatten(0, -2).T @ x.abs().flatten(0, -2)).max())
+
+
+def run(name: str, dtype: Any, implementation: str, inputs: dict[str, Any], gradients: bool = False) -> dict[str, np.ndarray]:
+    model = model_of(name, dtype)
+    model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == implementation
+    inputs = {key: x.to(dtype) if x.is_floating_point() else x for key, x in inputs.items()}
+    arrived: dict[str, float] = {}  # at a layer's bias: the sum of all terms made positive (softmax makes key biases' sum 0)
+    came: dict[str, Any] = {}  # what a layer was given: its weight's gradient is a sum over tokens too
+    for key, layer in model.named_modules():
+        if not gradients or getattr(layer, "bias", None) is None:
+            continue
+        layer.register_full_backward_hook(
+            lambda _, __, dout, key=key: arrived.update({f"A d {key}.bias": 0.0 if dout[0] is None else term_sum(dout[0])})
+        )
+        if isinstance(layer, (torch.nn.Linear, tf.pytorch_utils.Conv1D)):
+            layer.register_forward_pre_hook(lambda _, x, key=key: came.update({key: x[0].detach()}))
+            layer.register_full_backward_hook(
+                lambda _, __, dout, key=key: arrived.update({f"A d {key}.weight": product_sum(dout[0], came[key])})
+            )
+    with exact_softmax() if dtype == torch.float64 else contextlib.nullcontext(), torch.set_grad_enabled(gradients):
+        out = model(**inputs, use_cache=False)[0] if name not in ("vit", "bert", "t5") else model(**inputs)[0]
+        results = {"out": out.detach().double().numpy()}
+        if gradients:
+            torch.manual_seed(2)
+            dout = torch.randn(out.shape, dtype=torch.float64).to(dtype)
+            if "attention_mask" in inputs:  # as a loss does: what stands at padding does not count
+                dout = dout * inputs["attention_mask"][:, :, None]
+            (out * dout).sum().backward()
+            results |= {f"d {key}": p.grad.double().numpy() for key, p in model.named_parameters() if p.grad is not None}
+            results |= {key: np.array(size) for key, size in arrived.items()}
+    return results
+
+
+def expect_equal(name: str, inputs: dict[str, Any], gradients: bool = False) -> None:
+    """error(qkv, float32) <= 2 error(eager, float32) + 4 eps A, 3 for gradients; A: the largest sum of the terms made positive, where known."""
+    exact = run(name, torch.float64, "eager", inputs, gradients)
+    naive = run(name, torch.float32, "eager", inputs, gradients)
+    fast = run(name, torch.float32, "qkv", inputs, gradients)
+    assert fast.keys() == exact.keys()
+    for key, value in fast.items():
+        if key.startswith("A d "):
+            continue
+        factor = 3 if key.startswith("d ") else 2
+        error, naive_error = (float(abs(x[key] - exact[key]).max()) for x in (fast, naive))
+        size = max(float(abs(exact[key]).max()), float(exact.get(f"A {key}", 0)))
+        bound = factor * naive_error + 4 * np.finfo(np.float32).eps * size
+        assert error <= bound, f"{name} {key}: error {error:.3g} > bound {bound:.3g} (eager {naive_error:.3g})"
+        assert np.isfinite(value).all()
