@@ -213,6 +213,16 @@ def double_backward(
     gdlse: object | None,
     options: Options | None,
 ) -> None: ...
+def paged_forward(
+    q: object,
+    k: object,
+    v: object,
+    table: object,
+    lengths: Sequence[int],
+    out: object,
+    lse: object,
+    options: Options | None,
+) -> None: ...
 def varlen_forward(
     q: object,
     k: object,

@@ -8,6 +8,7 @@ Each function is passed PACKED tensors and then Rules. Tokens behind the last se
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -51,37 +52,28 @@ def _longest(offsets: list[int], most: int, name: str) -> None:
         raise ArgumentError(f"[varlen_attn] {name} must be the longest sequence's length or more: got {most} for {length}")
 
 
-def _paged(k: Tensor, v: Tensor, block_table: Tensor, used: list[int]) -> tuple[Tensor, Tensor]:
-    """The tokens in use of [pages, page_size, Hkv, D], packed; a copy of O(total tokens)."""
-    page = k.shape[1]
-    rows = []
+def _check_pages(k: Tensor, block_table: Tensor, used: list[int], max_k: int) -> None:
+    pages, page = k.shape[:2]
     for b, count in enumerate(used):
-        pages = block_table[b, : -(-count // page)]
-        if count > page * block_table.shape[1] or (pages.numel() and not 0 <= pages.min() <= pages.max() < k.shape[0]):
+        _longest([0, count], max_k, "max_k")
+        named = block_table[b, : -(-count // page)]
+        if not 0 <= count <= page * block_table.shape[1] or (count and not 0 <= named.min() <= named.max() < pages):
             raise ArgumentError(
-                f"[varlen_attn] block_table must name {-(-count // page)} of {k.shape[0]} pages for seqused_k[{b}] = {count}: got "
-                f"{pages.tolist()}"
+                f"[varlen_attn] block_table must name {-(-count // page)} of {pages} pages for seqused_k[{b}] = {count}: got "
+                f"{named.tolist()}"
             )
-        rows.append((pages.long()[:, None] * page + torch.arange(page)).flatten()[:count])
-    index = torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
-    return k.flatten(0, 1).index_select(0, index), v.flatten(0, 1).index_select(0, index)
 
 
 class _Call:
     """One call on memory: its tensors, offsets and options."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, seqused: Tensor | None,
-                 table: Tensor | None, seed: Tensor | None, *rules: Any) -> None:  # fmt: skip
+                 _: Tensor | None, seed: Tensor | None, *rules: Any) -> None:  # fmt: skip
         self.rules = Rules(*rules)
         self.seed = 0 if seed is None else int(seed) & (2**64 - 1)
         self.q_offsets = _offsets(cu_q, "cu_seq_q", q.shape[0])
         self.used: list[int] | None = None if seqused is None else seqused.tolist()
-        if table is not None:
-            k, v = _paged(k, v, table, self.used or [])
-            self.k_offsets = [0, *torch.tensor(self.used or [0], dtype=torch.int64).cumsum(0).tolist()][: len(self.q_offsets)]
-            self.used = None
-        else:
-            self.k_offsets = _offsets(cu_k, "cu_seq_k", k.shape[0])  # type: ignore[arg-type]
+        self.k_offsets = _offsets(cu_k, "cu_seq_k", k.shape[0])  # type: ignore[arg-type]
         _longest(self.q_offsets, self.rules.max_q, "max_q")
         _longest(self.k_offsets, self.rules.max_k, "max_k")
         self._check_used()
@@ -159,17 +151,49 @@ def _compute(call: _Call, out: Tensor, lse: Tensor) -> None:
     )  # fmt: skip
 
 
+def _compute_paged(
+    out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, _: Any, seqused: Tensor, table: Tensor, __: Any,
+    *rules: Any,
+) -> None:  # fmt: skip
+    """On pages, read where they lie: one call for neighbours with the same number of queries."""
+    r = Rules(*rules)
+    q_offsets, used = _offsets(cu_q, "cu_seq_q", q.shape[0]), seqused.tolist()
+    _longest(q_offsets, r.max_q, "max_q")
+    _check_pages(k, table, used, r.max_k)
+    out[q_offsets[-1] :].zero_()
+    lse[:, q_offsets[-1] :].fill_(-torch.inf)
+    options, table = _plain_options(r.left, r.right, True, r.scale), table.long().contiguous().numpy()
+    pages = [x.transpose(1, 2) for x in (k, v)]  # [pages, Hkv, page_size, width]
+    begin = 0
+    for length, run in itertools.groupby(b - a for a, b in zip(q_offsets, q_offsets[1:])):
+        first, begin = begin, begin + len(list(run))
+        if length == 0:
+            continue
+        rows = slice(q_offsets[first], q_offsets[begin])
+        queries, results = (x[rows].unflatten(0, (-1, length)).transpose(1, 2) for x in (q, out))  # [B, H, length, width]
+        numbers = lse[:, rows].unflatten(1, (-1, length)).transpose(0, 1)
+        of_run = (table[first:begin], used[first:begin])
+        _core.paged_forward(memory(queries), *map(memory, pages), *of_run, memory(results), memory(numbers), options)
+
+
+def _compute_any(out: Tensor, lse: Tensor, *arguments: Any) -> None:
+    if arguments[6] is None:
+        _compute(_Call(*arguments), out, lse)
+    else:
+        _compute_paged(out, lse, *arguments)
+
+
 def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     """out, lse."""
     out, lse = new_results(arguments[0], arguments[2])
-    _compute(_Call(*arguments), out, lse)
+    _compute_any(out, lse, *arguments)
     return out, lse
 
 
 def forward_into(out: Tensor, *arguments: Any) -> Tensor:
     """lse; writes out, whose last axis has stride 1."""
     lse = new_lse(arguments[0])
-    _compute(_Call(*arguments), out, lse)
+    _compute_any(out, lse, *arguments)
     return lse
 
 

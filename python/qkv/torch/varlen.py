@@ -56,8 +56,8 @@ def varlen_attn(
         enable_gqa: query head h reads key/value head h // (Hq // H).
         seqused_k: [N], int32 or int64: how many of a sequence's keys are in use, from its first; the diagonal ends at the last of
             them. Differentiable, unlike PyTorch's.
-        block_table: [N, pages of a sequence], int32 or int64: where sequence n's keys lie; needs seqused_k. The keys in use are
-            copied. For inference: no gradients.
+        block_table: [N, pages of a sequence], int32 or int64: where sequence n's keys lie; needs seqused_k. Pages are read
+            where they lie. For inference: no gradients.
         num_splits: ignored; results never depend on other sequences, which is what PyTorch's num_splits=1 is for.
 
     Returns:

@@ -67,9 +67,25 @@ void forward(const KVCache& cache, nb::handle q, const std::optional<Numbers>& s
   });
 }
 
+// On pages of the caller: k [P, Hkv, page, D], v [P, Hkv, page, Dv], table [B, M] of int64.
+void paged_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle table, const Numbers& lengths, nb::handle out,
+                   nb::handle lse, const OptionsObject* options) {
+  constexpr const char* kName = "attention";
+  const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), ta(kName, "table", table), oa(kName, "out", out),
+      la(kName, "lse", lse);
+  const AttentionOptions o = options_or_default(options);
+  with_float_type(kName, qa, [&]<class T>() {
+    const KeyValue kv = KeyValue::paged(ka.input<T, 4>(), va.input<T, 4>(), ta.input<Index, 2>(), lengths);
+    const Computation call;
+    attention_forward(qa, kv, AttentionOutputs<T>{oa, la}, o, *call.context);
+  });
+}
+
 }  // namespace
 
 void bind_cache(nb::module_& m) {
+  m.def("paged_forward", &paged_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("table"), nb::arg("lengths"),
+        nb::arg("out"), nb::arg("lse"), nb::arg("options").none());
   nb::class_<KVCache>(m, "KVCache")
       .def(
           "__init__",

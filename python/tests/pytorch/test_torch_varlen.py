@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 from packed import DV, LENGTHS, D, H, leaves, offsets, ours
-from support_torch import compare, numbers
+from support_torch import compare, expect_close, numbers
 from torch import Tensor
 
 pytorchs = pytest.importorskip("torch.nn.attention.varlen")
@@ -132,25 +132,35 @@ def test_keys_behind_those_in_use_are_not_read() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("window", ((-1, -1), (-1, 0), (3, 0)), ids=str)
 def test_pages(window: tuple[int, int], dtype: torch.dtype) -> None:
-    used, page = [7, 0, 9, 4], 4
-    q, k, v = (x.detach().to(dtype) for x in leaves([2, 1, 3, 1], used))
-    table = torch.full((4, 3), -1, dtype=torch.int32)
+    lengths, used, page = [2, 1, 1, 3, 0], [7, 0, 9, 4, 2], 4
+    q, k, v = (x.detach().to(dtype) for x in leaves(lengths, used))
+    table = torch.full((5, 3), -1, dtype=torch.int32)
     pools = [torch.full((9, page, *x.shape[1:]), torch.nan, dtype=dtype) for x in (k, v)]
-    free = [8, 2, 5, 0, 7, 1]
+    free = [8, 2, 5, 0, 7, 1, 3]
     for n, rows in enumerate(torch.arange(sum(used)).split(used)):
         for m, part in enumerate(rows.split(page) if len(rows) else ()):
             table[n, m] = free.pop()
             for pool, x in zip(pools, (k, v)):
                 pool[table[n, m], : len(part)] = x[part]
-    cu = offsets([2, 1, 3, 1])
+    cu = offsets(lengths)
     given = {"window_size": window, "enable_gqa": True, "seqused_k": torch.tensor(used), "block_table": table}
+    theirs = alone((lengths, used), window)
+    exact, naive = theirs(*(x.double() for x in (q, k, v))), theirs(q, k, v)
+    aux = qt.AuxRequest(lse=True)
     for cu_k in (None, offsets(used)):
-        out = qt.varlen_attn(q, *pools, cu, cu_k, 3, 9, **given)
-        assert torch.equal(out, ours(([2, 1, 3, 1], used), False, window_size=window)(q, k, v))
+        made = qt.varlen_attn(q, *pools, cu, cu_k, 3, 9, return_aux=aux, **given)
+        for fast, *rest in zip(made, exact, naive):
+            expect_close(fast, *rest, dtype, "pages")
+    for n, rows in enumerate(torch.arange(len(q)).split(lengths)):  # whatever the others are
+        own = given | {"seqused_k": torch.tensor(used[n : n + 1]), "block_table": table[n : n + 1]}
+        out, lse = qt.varlen_attn(q[rows], *pools, offsets(lengths[n : n + 1]), None, 3, 9, return_aux=aux, **own)
+        assert torch.equal(out, made[0][rows]) and torch.equal(lse, made[1][:, rows])
     with pytest.raises(NotImplementedError, match="block_table is for inference"):
         qt.varlen_attn(q.clone().requires_grad_(), *pools, cu, None, 3, 9, **given).sum().backward()
     with pytest.raises(ValueError, match=r"must name 2 of 9 pages for seqused_k\[0\] = 7: got"):
-        qt.varlen_attn(q, *pools, cu, None, 3, 9, **{**given, "block_table": table + 4})
+        qt.varlen_attn(q, *pools, cu, None, 3, 9, **{**given, "block_table": table + 6})
+    with pytest.raises(ValueError, match="max_k must be the longest"):
+        qt.varlen_attn(q, *pools, cu, None, 3, 8, **given)
 
 
 def test_the_signature_and_the_shapes_are_pytorchs() -> None:
