@@ -14,6 +14,7 @@ from .._needs import need
 need("qkv.torch", "torch")
 
 from .flex import Relative, SoftCap, flex_attention, mask_of
+from .latent import latent_attention
 from .linear import (
     chunk_gated_delta_rule,
     chunk_kimi_delta_attention,
@@ -45,6 +46,7 @@ __all__ = [
     "flex_attention",
     "fused_recurrent_gated_delta_rule",
     "is_enabled",
+    "latent_attention",
     "mask_of",
     "parallel_attention",
     "recurrent_kimi_delta_attention",

@@ -177,7 +177,7 @@ class capture:  # noqa: N801, as torch.no_grad
         elif mask is not None:
             if is_causal:
                 raise sdpa.ArgumentError(sdpa._BOTH_MASKS)
-            bias, keep = sdpa._masks(mask, q, k, lead)
+            bias, keep = sdpa.split_mask(mask, q, k, lead)
         if is_causal:
             options["causal"] = "top_left" if is_causal is True else is_causal
         if keep is not None:

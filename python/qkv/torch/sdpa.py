@@ -89,7 +89,7 @@ def scaled_dot_product_attention(
     else:
         if is_causal:
             raise ArgumentError(_BOTH_MASKS)
-        bias, keep = _masks(attn_mask, q, k, lead)
+        bias, keep = split_mask(attn_mask, q, k, lead)
     out = attend(q, k, v, bias, keep, dropout_p, is_causal, scale)
     return out if lead is None else out.reshape(*lead, *out.shape[-2:])
 
@@ -106,12 +106,13 @@ def attend(
 ) -> Tensor:
     """Four axes each, masks as _calls.py takes them -> out. Chooses between kernels, eager autograd and operators.
 
-    is_causal: True (top left), or "bottom_right" without bias and keep.
+    is_causal: True (top left), or "bottom_right".
     """
     if not direct(q, k, v, bias, keep):
         if is_causal == "bottom_right":  # the operators know only the top left
             q_len, kv_len = q.shape[2], k.shape[2]
-            is_causal, keep = False, torch.ones(1, 1, q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
+            seen = torch.ones(1, 1, q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
+            is_causal, keep = False, seen if keep is None else keep & seen
         seed = draw_seed() if dropout_p > 0.0 else None
         return by_operator(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")
     if dropout_p > 0.0:
@@ -221,8 +222,10 @@ def _alignment(bias: Any, q: Tensor, k: Tensor) -> bool | str:
         raise ArgumentError(f"[scaled_dot_product_attention] attn_mask {error}") from None
 
 
-def _masks(mask: Tensor, q: Tensor, k: Tensor, lead: tuple[int, ...] | None) -> tuple[Tensor | None, Tensor | None]:
-    """(bias, None) or (None, keep), [B|1, H|1, L|1, S|1]."""
+def split_mask(
+    mask: Tensor, q: Tensor, k: Tensor, lead: tuple[int, ...] | None = None
+) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+    """attn_mask as (bias, None) or (None, keep), [B|1, H|1, L|1, S|1]. lead: axes that are folded into B."""
     if mask.dtype is not torch.bool and mask.dtype is not q.dtype and mask.dtype is not torch.float32:
         raise TypeError(
             "[scaled_dot_product_attention] attn_mask must be bool (True = may attend), of query's type or float32: got "

@@ -19,6 +19,7 @@ from .._needs import need
 need("qkv.transformers", "transformers", "torch")
 
 from ._attention import attention_forward, register, unregister
+from ._cache import growing_cache
 from ._capture import AttentionCapture, capture_attention
 from ._looking import LayerCapture
 from ._masks import ModelMask, model_mask
@@ -29,6 +30,7 @@ __all__ = [
     "ModelMask",
     "attention_forward",
     "capture_attention",
+    "growing_cache",
     "model_mask",
     "register",
     "unregister",

@@ -14,7 +14,7 @@ from .. import _core
 from .._options import build_options
 from ..masks import Mask
 from ..torch._calls import memory
-from . import _looking, _relevance
+from . import _latent, _looking, _relevance
 from ._masks import ModelMask, model_mask
 from ._modelling import put_all, take_all
 
@@ -24,18 +24,21 @@ NAME = "qkv"
 def register(name: str = NAME, *, linear: bool = False) -> None:
     """Makes attn_implementation="qkv" known to transformers. A second call does no harm.
 
+    Models with DeepSeek's latent attention that choose it decode in the absorbed form, which reads what their cache holds and
+    computes no keys and values of all heads (see :func:`qkv.torch.latent_attention`); until :func:`unregister`.
+
     linear: also puts qkv's kernels into the linear-attention layers of every model, built before or after, until
     :func:`unregister`: the gated delta rule (Qwen3-Next, Qwen3.5, OLMo-hybrid) and Mamba-2's scan, on the CPU; packed sequences
     (cu_seq_lens_q or seq_idx) stay apart, in the convolutions beside them too.
     """
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, model_mask)
-    if linear:
-        put_all()
+    _latent.names.add(name)
+    put_all(linear=linear)
 
 
 def unregister() -> None:
-    """Takes out what register(linear=True) put into modelling files. attn_implementation="qkv" stays known."""
+    """Takes out what register() put into modelling files. attn_implementation="qkv" stays known."""
     take_all()
 
 
@@ -137,6 +140,7 @@ def attention_forward(
     cache: Any = None,
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
+    indices: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """One layer's attention as transformers calls it: query [B, H, Tq, D], key, value [B, Hkv, Tk, D] -> [B, Tq, H, Dv], None.
@@ -145,6 +149,7 @@ def attention_forward(
     (True = may attend) or float (added). dropout draws its seed from torch's generator. s_aux: sinks [H].
     position_bias [B|1, H|1, Tq, Tk], added. cu_seq_lens_q, cu_seq_lens_k [sequences + 1]: a batch of one holds packed sequences,
     which attend themselves only (FlashAttention's arguments, as DataCollatorWithFlattening makes them); beside every other mask.
+    indices [B, Tq, n]: the keys that a query may attend, as DeepSeek's sparse attention chooses them; beside every other mask.
     """
     if query.device.type != "cpu":
         raise ValueError(f'[qkv.transformers] attn_implementation="qkv" computes on the CPU: got tensors on {query.device}')
@@ -152,6 +157,11 @@ def attention_forward(
         raise NotImplementedError("[qkv.transformers] continuous batching's paged cache is not read; use generate()")
     del kwargs  # sliding_window and positions: the mask has them already
     q_len, kv_len = query.shape[2], key.shape[2]
+    if isinstance(key, _latent.LatentKeys):
+        plain = not dropout and not softcap and s_aux is None and position_bias is None and cu_seq_lens_q is None
+        if plain and (attention_mask is not None or q_len == 1) and key.absorbs(q_len):
+            return key.attend(query, attention_mask, indices, scaling).transpose(1, 2), None
+        key, value = key.expanded()
     options: dict[str, Any] = {"scale": scaling, "softcap": softcap or 0.0}
     bias = None
     if attention_mask is not None:
@@ -163,6 +173,9 @@ def attention_forward(
     if cu_seq_lens_q is not None:
         packed = _documents(cu_seq_lens_q, cu_seq_lens_k, query, key)
         options["mask"] = options["mask"] & packed if "mask" in options else packed
+    if indices is not None and indices.shape[2] < kv_len:
+        listed = Mask.keys(indices[:, None])
+        options["mask"] = options["mask"] & listed if "mask" in options else listed
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     if position_bias is not None:
         position_bias = position_bias[..., :kv_len].to(wide)

@@ -52,7 +52,13 @@ class ModelMask:
             'MPT): attn_implementation="qkv" cannot take its place; load it with attn_implementation="eager"'
         )
 
-    to = __add__ = __radd__ = __mul__ = __rmul__ = __getitem__ = __invert__ = _refuse
+    to = __add__ = __radd__ = __mul__ = __rmul__ = __invert__ = _refuse
+
+    def __getitem__(self, key: Any) -> Any:
+        """The dense mask without its axis of heads, which the indexers of sparse attention ask for; nothing else."""
+        if isinstance(key, tuple) and len(key) > 1 and isinstance(key[1], int):
+            return self.to_dense()[key]
+        return self._refuse()
 
     def to_dense(self) -> torch.Tensor:
         """The tensor that it stands for: bool [B, 1, Tq, Tk], True = may attend."""

@@ -1,5 +1,6 @@
-"""Functions of transformers' modelling files, put in place and taken out: module globals, which the layers look up at each call, so
-that models built before take part. Files that are imported later are changed as they are. Not: the functions (_linear.py).
+"""Functions of transformers' modelling files, put in place and taken out: module globals and methods, which the layers look up at each
+call, so that models built before take part. Files that are imported later are changed as they are. Not: the functions (_linear.py,
+_latent.py).
 """
 
 from __future__ import annotations
@@ -8,26 +9,38 @@ import importlib.machinery
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
+from ._latent import expand_later
 from ._linear import BESIDE, REPLACEMENTS
 
 _MODELLING = re.compile(r"transformers(_modules)?\..*\bmodeling_\w+")
-_originals: dict[tuple[str, str], tuple[ModuleType, Callable[..., Any]]] = {}
+_originals: dict[tuple[str, str, str], tuple[ModuleType | type, Callable[..., Any]]] = {}
+_linear_too = False
 _lock = threading.Lock()
 
 
+def _replaceable(module: ModuleType) -> Iterator[tuple[ModuleType | type, str, Callable[..., Any]]]:
+    """(module or class, name in it, what makes a replacement of it)."""
+    for held in list(vars(module).values()):
+        if isinstance(held, type) and held.__module__ == module.__name__ and "expand_kv" in vars(held):
+            yield held, "expand_kv", expand_later
+    if _linear_too and any(name in vars(module) for name in REPLACEMENTS):
+        for name, make in (REPLACEMENTS | BESIDE).items():
+            yield module, name, make
+
+
 def _put(module: ModuleType) -> None:
-    if not _MODELLING.fullmatch(module.__name__) or not any(name in vars(module) for name in REPLACEMENTS):
+    if not _MODELLING.fullmatch(module.__name__):
         return
     with _lock:
-        for name, make in (REPLACEMENTS | BESIDE).items():
-            original = vars(module).get(name)
-            if callable(original) and (module.__name__, name) not in _originals:
-                _originals[module.__name__, name] = (module, original)
-                setattr(module, name, make(original))
+        for owner, name, make in _replaceable(module):
+            original, key = vars(owner).get(name), (module.__name__, owner.__name__, name)
+            if callable(original) and key not in _originals:
+                _originals[key] = (owner, original)
+                setattr(owner, name, make(original))
 
 
 class _Later:
@@ -47,8 +60,11 @@ class _Later:
         return spec
 
 
-def put_all() -> None:
-    """Puts the replacements into every modelling file, now or when it is imported. A second call changes nothing."""
+def put_all(*, linear: bool) -> None:
+    """Puts the replacements into every modelling file, now or when it is imported: those of latent attention, and with `linear` those
+    of linear attention. A second call takes nothing back."""
+    global _linear_too
+    _linear_too = _linear_too or linear
     if _Later not in sys.meta_path:
         sys.meta_path.insert(0, _Later)  # type: ignore[arg-type]
     for module in list(sys.modules.values()):
@@ -58,9 +74,11 @@ def put_all() -> None:
 
 def take_all() -> None:
     """Puts the originals back."""
+    global _linear_too
+    _linear_too = False
     if _Later in sys.meta_path:
         sys.meta_path.remove(_Later)  # type: ignore[arg-type]
     with _lock:
-        for (_, name), (module, original) in _originals.items():
-            setattr(module, name, original)
+        for (*_, name), (owner, original) in _originals.items():
+            setattr(owner, name, original)
         _originals.clear()

@@ -1,0 +1,71 @@
+"""transformers' DynamicCache without a copy of all keys and values at every token. Not: sliding layers, which hold few, and static
+caches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+__all__ = ["growing_cache"]
+
+
+def growing_cache(config: Any) -> DynamicCache:
+    """A DynamicCache for a model of this config, whose layers write new tokens behind those they hold, in memory that grows by half
+    when it is full: ``model.generate(ids, past_key_values=growing_cache(model.config))``.
+
+    transformers' own makes a new tensor of all tokens at each. c and r of latent attention become columns of one tensor, which the
+    absorbed form reads in place. Layers of another kind than DynamicLayer (sliding, linear, indexed) stay as they are. Where
+    gradients are recorded a layer does what transformers' does.
+    """
+    cache = DynamicCache(config=config)
+    cache.layers = [_GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+class _GrowingLayer(DynamicLayer):
+    """keys, values [B, H, T, D|Dv]: the first T rows of memory for more."""
+
+    _memory: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
+            return super().update(key_states, value_states, *args, **kwargs)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        held = self.get_seq_length()
+        total = held + key_states.shape[2]
+        new = (key_states, value_states)
+        if not self._fits(total, new):
+            old = (self.keys, self.values)
+            self._memory = _new_memory(*new, max(total, held + held // 2, 64))
+            if held:
+                for to, x in zip(self._memory, old):
+                    to[:, :, :held] = x
+        assert self._memory is not None
+        for to, x in zip(self._memory, new):
+            to[:, :, held:total] = x
+        self.keys, self.values = (to[:, :, :total] for to in self._memory)
+        return self.keys, self.values
+
+    def _fits(self, total: int, new: tuple[Tensor, Tensor]) -> bool:
+        """Whether what is held lies in memory that has room: crop leaves it there, a reordered batch does not."""
+        return self._memory is not None and all(
+            to.shape[:2] == x.shape[:2]
+            and to.shape[2] >= total
+            and to.data_ptr() == old.data_ptr()
+            and (not to.is_inference() or torch.is_inference_mode_enabled())
+            for to, x, old in zip(self._memory, new, (self.keys, self.values))
+        )
+
+
+def _new_memory(keys: Tensor, values: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Memory for `rows` tokens; one head whose keys and values differ in width (c and r) lies side by side."""
+    batch, heads, _, width = keys.shape
+    value_width = values.shape[3]
+    if heads == 1 and width != value_width:
+        return keys.new_empty(batch, 1, rows, width + value_width).split((width, value_width), 3)  # type: ignore[return-value]
+    return keys.new_empty(batch, heads, rows, width), values.new_empty(batch, heads, rows, value_width)

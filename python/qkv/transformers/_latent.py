@@ -1,0 +1,86 @@
+"""Latent attention (DeepSeek V2 and V3, and every model with their expand_kv): between a layer's cache and its attention stand c and
+r of each token alone, and the attention takes the form with fewer operations. Not: training, which materialises keys and values as
+the models do; where the method is put in place (_modelling.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..torch.latent import cheaper_form, latent_attention
+from ..torch.sdpa import direct
+from . import _looking
+from ._masks import ModelMask
+
+#: The names under which attention_forward is registered.
+names: set[str] = set()
+
+
+class LatentKeys:
+    """The keys and values of all heads that nobody has computed yet: c [B, 1, Tk, R] and r [B, 1, Tk, Dr] of a layer."""
+
+    def __init__(self, layer: Any, latent: Tensor, rope: Tensor, expand: Callable[..., tuple[Tensor, Tensor]]) -> None:
+        self.layer, self.latent, self.rope, self._expand = layer, latent, rope, expand
+        width = layer.qk_nope_head_dim + layer.qk_rope_head_dim
+        self.shape = (latent.shape[0], layer.num_heads, latent.shape[2], width)  # of the keys
+
+    def expanded(self) -> tuple[Tensor, Tensor]:
+        """Keys [B, H, Tk, Dn + Dr] and values [B, H, Tk, Dv]."""
+        return self._expand(self.layer, self.latent, self.rope)
+
+    def absorbs(self, q_len: int) -> bool:
+        """Whether q_len queries take fewer operations on c itself."""
+        at = self.layer
+        sizes = (at.kv_lora_rank, at.qk_nope_head_dim, at.qk_rope_head_dim, at.v_head_dim)
+        return cheaper_form(q_len, self.latent.shape[2], *sizes) == "absorbed"
+
+    def attend(self, query: Tensor, mask: ModelMask | Tensor | None, indices: Tensor | None, scale: float | None) -> Tensor:
+        """out [B, H, Tq, Dv], absorbed. indices [B, Tq, n]: the keys of each query."""
+        latent, rope = self.latent[:, 0], self.rope[:, 0]
+        keep = mask.to_dense() if isinstance(mask, ModelMask) else mask
+        keep = None if keep is None else keep[..., : latent.shape[1]]
+        if indices is not None and indices.shape[2] >= latent.shape[1]:
+            indices = None  # all of them
+        if indices is not None and query.shape[2] == 1:  # only what is listed is read
+            at = indices[:, 0].long()
+            latent, rope = (torch.stack([x[i] for x, i in zip(rows, at)]) for rows in (latent, rope))
+            keep = None if keep is None else keep.expand(len(at), -1, 1, -1).gather(3, at[:, None, None])
+        elif indices is not None:
+            listed = listed_keys(indices, latent.shape[1])
+            keep = listed if keep is None else keep & listed
+        if keep is not None and keep.dtype == torch.bool and bool(keep.all()):
+            keep = None
+        return latent_attention(query, latent, rope, self.layer.kv_b_proj.weight, keep, scale=scale, form="absorbed")
+
+
+def listed_keys(indices: Tensor, kv_len: int) -> Tensor:
+    """bool [B, 1, Tq, Tk], True = in indices [B, Tq, n]."""
+    keep = torch.zeros(*indices.shape[:2], kv_len, dtype=torch.bool)
+    return keep.scatter_(2, indices.long(), True)[:, None]
+
+
+def expand_later(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Any]:
+    """expand_kv of a model whose attention is ours: computes nothing yet."""
+
+    @functools.wraps(original)
+    def replaced(self: nn.Module, kv_nope: Tensor, k_rot: Tensor) -> Any:
+        differentiates = torch.is_grad_enabled() and any(x.requires_grad for x in (kv_nope, k_rot, self.kv_b_proj.weight))
+        if (
+            self.config._attn_implementation in names
+            and kv_nope.is_cpu
+            and not differentiates
+            and direct(kv_nope, k_rot)
+            and type(self.kv_b_proj) is nn.Linear
+            and self.kv_b_proj.bias is None
+            and _looking.current() is None
+        ):
+            keys = LatentKeys(self, kv_nope, k_rot, original)
+            return keys, keys
+        return original(self, kv_nope, k_rot)
+
+    return replaced

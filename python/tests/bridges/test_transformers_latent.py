@@ -1,0 +1,162 @@
+"""qkv.transformers on models with DeepSeek's latent attention: logits, gradients and generated text against eager attention, whichever
+cache; that decoding is absorbed. Not: the function itself (pytorch/test_torch_latent.py), layers of qkv.nn
+(layers/test_latent_attention.py).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import qkv.transformers
+from qkv.transformers import _latent
+from support_torch import expect_close
+from transformers_models import TOKENS, exact_softmax, inputs_of, tf, torch
+
+if not hasattr(tf, "DeepseekV3Config"):
+    pytest.skip("needs transformers with latent attention", allow_module_level=True)
+
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 61,
+} | TOKENS
+SIZES |= {"intermediate_size": 48, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 10}
+MOE = {"moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+MOE |= {"first_k_dense_replace": 1, "n_shared_experts": 1}
+SPARSE = {"index_topk": 4, "index_n_heads": 2, "index_head_dim": 16, "q_lora_rank": 20}
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "deepseek_v2": lambda: tf.DeepseekV2ForCausalLM(tf.DeepseekV2Config(**SIZES, **MOE, q_lora_rank=None)),
+    "deepseek_v3": lambda: tf.DeepseekV3ForCausalLM(tf.DeepseekV3Config(**SIZES, **MOE, q_lora_rank=20)),
+    "deepseek_v32": lambda: tf.DeepseekV32ForCausalLM(tf.DeepseekV32Config(**SIZES, **MOE, **SPARSE)),
+    "glm4_moe_lite": lambda: tf.Glm4MoeLiteForCausalLM(tf.Glm4MoeLiteConfig(**SIZES, **MOE, q_lora_rank=20)),
+    "minicpm3": lambda: tf.MiniCPM3ForCausalLM(tf.MiniCPM3Config(**SIZES, q_lora_rank=20)),
+}
+
+
+@pytest.fixture(autouse=True)
+def put_in() -> Iterator[None]:
+    qkv.transformers.register()
+    yield
+    qkv.transformers.register()
+
+
+@pytest.fixture
+def absorbed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many queries each absorbed call had."""
+    seen: list[int] = []
+    attend = _latent.LatentKeys.attend
+    monkeypatch.setattr(_latent.LatentKeys, "attend", lambda self, q, *rest: seen.append(q.shape[2]) or attend(self, q, *rest))
+    return seen
+
+
+def model_of(name: str, implementation: str, dtype: Any = torch.float32) -> Any:
+    torch.manual_seed(0)
+    model = MODELS[name]().float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1)).bfloat16())
+    model.set_experts_implementation("eager") if hasattr(model, "set_experts_implementation") else None
+    model.set_attn_implementation(implementation)
+    return model.to(dtype)
+
+
+def run(name: str, implementation: str, dtype: Any, padding: str) -> dict[str, Any]:
+    """Logits and gradients."""
+    model, inputs = model_of(name, implementation, dtype), inputs_of(name, padding)
+    context = exact_softmax() if dtype == torch.float64 else torch.enable_grad()
+    with context:
+        logits = model(**inputs, use_cache=False).logits
+        weight = inputs.get("attention_mask", torch.ones(2, 1))[..., None]
+        (logits * weight * torch.linspace(-1, 1, 61)).square().sum().backward()
+    return {"logits": logits * weight, **{key: p.grad for key, p in model.named_parameters() if p.grad is not None}}
+
+
+@pytest.mark.parametrize("padding", ["none", "left"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_gradients_are_eagers(name: str, padding: str) -> None:
+    exact = run(name, "eager", torch.float64, padding)
+    naive, fast = (run(name, which, torch.float32, padding) for which in ("eager", "qkv"))
+    assert fast.keys() == exact.keys()
+    for key in exact:
+        expect_close(fast[key], exact[key], naive[key], torch.float32, f"{name} {key}")
+
+
+CACHES: dict[str, dict[str, Any]] = {
+    "dynamic": {}, "growing": {}, "static": {"cache_implementation": "static", "disable_compile": True}, "none": {"use_cache": False},
+    "beams": {"num_beams": 2}, "growing beams": {"num_beams": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("padding", ["none", "left"])
+@pytest.mark.parametrize("name", MODELS)
+def test_generate_is_eagers(name: str, padding: str, kind: str, absorbed: list[int]) -> None:
+    texts = []
+    for implementation in ("eager", "qkv"):
+        model = model_of(name, implementation)
+        options = dict(CACHES[kind])
+        if kind.startswith("growing"):
+            options["past_key_values"] = qkv.transformers.growing_cache(model.config)
+        texts.append(model.generate(**inputs_of(name, padding), max_new_tokens=12, do_sample=False, **options))
+    assert texts[0].shape[1] > 14
+    assert torch.equal(*texts)
+    assert (1 in absorbed) == (kind != "none")
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v3"])
+def test_steps_on_a_cache_are_the_whole_sequences(name: str, absorbed: list[int]) -> None:
+    """Of one, two and three tokens, on both caches, with one that was copied and cropped."""
+    ids = torch.randint(3, 61, (2, 40), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        exact = model_of(name, "eager", torch.float64)(ids, use_cache=False).logits
+        naive = model_of(name, "eager")(ids, use_cache=False).logits
+        model = model_of(name, "qkv")
+        for cache in (tf.DynamicCache(config=model.config), qkv.transformers.growing_cache(model.config)):
+            absorbed.clear()
+            steps, begin = [], 0
+            for length in (30, 1, 2, 1, 3, 1, 2):
+                part = ids[:, begin : begin + length]
+                steps.append(model(part, past_key_values=cache, use_cache=True).logits)
+                begin += length
+                if begin == 33:
+                    cache.crop(-1)
+                    cache = copy.deepcopy(cache)
+                    model(ids[:, 32:33], past_key_values=cache)
+            expect_close(torch.cat(steps, 1), exact, naive, torch.float32, name)
+            assert 1 in absorbed
+
+
+def test_a_growing_cache_writes_behind_what_it_holds() -> None:
+    model = model_of("deepseek_v3", "qkv")
+    cache = qkv.transformers.growing_cache(model.config)
+    with torch.no_grad():
+        model(torch.randint(3, 61, (1, 8)), past_key_values=cache)
+        before = cache.layers[0].keys
+        model(torch.randint(3, 61, (1, 1)), past_key_values=cache)
+    held = cache.layers[0]
+    assert held.keys.data_ptr() == before.data_ptr() and held.keys.shape[2] == 9
+    assert held.values.data_ptr() == held.keys.data_ptr() + 24 * 4  # c and r: columns of one tensor
+    llama = tf.LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48, vocab_size=61)
+    model = tf.LlamaForCausalLM._from_config(llama, attn_implementation="qkv").eval()
+    ids = torch.randint(3, 61, (1, 5))
+    made = [model.generate(ids, max_new_tokens=90, do_sample=False, pad_token_id=0, eos_token_id=None, past_key_values=cache)
+            for cache in (None, qkv.transformers.growing_cache(llama))]  # fmt: skip
+    assert made[0].shape == (1, 95) and torch.equal(*made)
+
+
+def test_unregister_and_other_implementations_compute_keys_and_values(absorbed: list[int]) -> None:
+    inputs = inputs_of("deepseek_v3")
+    model = model_of("deepseek_v3", "sdpa")
+    model.generate(**inputs, max_new_tokens=3, do_sample=False)
+    model.set_attn_implementation("qkv")
+    qkv.transformers.unregister()
+    without = model.generate(**inputs, max_new_tokens=3, do_sample=False)
+    assert not absorbed
+    qkv.transformers.register()
+    assert torch.equal(model.generate(**inputs, max_new_tokens=3, do_sample=False), without) and absorbed
