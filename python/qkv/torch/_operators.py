@@ -167,7 +167,8 @@ def _looping(operator):
     """A batching rule that calls the operator once per element."""
 
     def rule(info, in_dims, *args):
-        each = [operator(*(x if d is None else x.select(d, n) for x, d in zip(args, in_dims))) for n in range(info.batch_size)]
+        given = [None if not isinstance(x, torch.Tensor) else d for x, d in zip(args, in_dims)]  # a list has a list of them
+        each = [operator(*(x if d is None else x.select(d, n) for x, d in zip(args, given))) for n in range(info.batch_size)]
         stacked = tuple(torch.stack(results) for results in zip(*each))
         return stacked, (0,) * len(stacked)
 

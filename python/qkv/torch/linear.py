@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ._calls import FLOATS, ArgumentError, wrong_types
+from ._calls import FLOATS, ArgumentError, autocast, wrong_types
 from ._linear_calls import Rules
 from ._linear_functions import scan
 from ._overrides import any_override, require_plain
@@ -64,7 +65,8 @@ def chunk_gated_delta_rule(
     Raises:
         ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices. TypeError: for element types, unknown arguments.
 
-    Differentiable once in all tensors; works under torch.compile(fullgraph=True).
+    Differentiable once in all tensors; works under torch.compile(fullgraph=True), torch.func.grad and vmap. Under autocast q, k and v
+    of different types are cast to its type.
     """
     return _delta_rule(
         "chunk_gated_delta_rule", q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
@@ -143,6 +145,8 @@ def _delta_rule(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     if more:
         check_known(name, more)
+    if torch.is_autocast_enabled("cpu") and not q.dtype is k.dtype is v.dtype:
+        q, k, v, _ = autocast(q, k, v, None)
     check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)
     return scan(q, k, v, g, beta, state, cu_seqlens, rules, want_state)
@@ -184,6 +188,10 @@ def check_tensors(
         raise ArgumentError(f"[{name}] {q_name} and {k_name} must have one shape, and {v_name} their batch and length: {got()}")
     if qs[2] == 0 or vs[2] % qs[2] or vs[2] == 0:
         raise ArgumentError(f"[{name}] the heads of {v_name} must be a multiple of those of {q_name} and {k_name}: {got()}")
+    if cu_seqlens is not None and (cu_seqlens.dim() != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64)):
+        raise ArgumentError(
+            f"[{name}] cu_seqlens must be [N + 1] of int32 or int64: got {list(cu_seqlens.shape)} of {cu_seqlens.dtype}"
+        )
     if cu_seqlens is not None and qs[0] != 1:
         raise ArgumentError(f"[{name}] packed sequences (cu_seqlens) lie in one row, B = 1: {got()}")
     for key, x in tokens.items():

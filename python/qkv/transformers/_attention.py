@@ -13,7 +13,7 @@ from .. import _attention as functional
 from .. import _core
 from .._options import build_options
 from ..masks import Mask
-from ..torch._calls import memory
+from ..torch._calls import autocast, memory
 from . import _latent, _looking, _relevance
 from ._masks import ModelMask, model_mask
 from ._modelling import put_all, take_all
@@ -162,6 +162,8 @@ def attention_forward(
         if plain and (attention_mask is not None or q_len == 1) and key.absorbs(q_len):
             return key.attend(query, attention_mask, indices, scaling).transpose(1, 2), None
         key, value = key.expanded()
+    if torch.is_autocast_enabled("cpu"):  # as F.scaled_dot_product_attention: norms give float32 beside Linear's 16 bits
+        query, key, value, _ = autocast(query, key, value, None)
     options: dict[str, Any] = {"scale": scaling, "softcap": softcap or 0.0}
     bias = None
     if attention_mask is not None:

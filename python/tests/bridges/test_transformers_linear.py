@@ -155,6 +155,22 @@ def test_generate_gives_the_same_ids(name: str) -> None:
     assert torch.equal(model.generate(ids, max_new_tokens=24, do_sample=False), expected)
 
 
+@pytest.mark.parametrize("name", ["qwen3_next", "bailing_hybrid", "bamba"])
+def test_under_autocast_norms_may_leave_other_types(name: str) -> None:
+    ids = torch.randint(3, 61, (2, 75), generator=torch.Generator().manual_seed(1))
+    logits = []
+    for model in (model_of(name, torch.float64), model_of(name), model_of(name)):
+        if len(logits) == 2:
+            qkv.transformers.register(linear=True)
+            model.set_attn_implementation("qkv")
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=len(logits) > 0):
+            logits.append(model(ids, use_cache=False).logits)
+    exact, naive, fast = logits
+    fast.float().square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    expect_close(fast, exact, naive, torch.bfloat16, name)
+
+
 def packed(lengths: list[int]) -> dict[str, Tensor]:
     """What DataCollatorWithFlattening gives with return_flash_attn_kwargs and return_seq_idx."""
     collate = tf.DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 import qkv.torch
 from support_torch import compare, delta_rule, numbers
 from torch import Tensor
+from torch.autograd import forward_ad
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 LENGTHS = [1, 63, 64, 65, 200]
@@ -180,3 +181,44 @@ def test_errors_say_what_was_expected() -> None:
         rule(q, k, v, g, beta, cu_seqlens=torch.tensor([0, 4]))
     with pytest.raises(qkv.torch.ArgumentError, match=r"end with T = 4: got \[0, 5\]"):
         rule(*(x[:1] for x in (q, k, v, g, beta)), cu_seqlens=torch.tensor([0, 5]))
+    for wrong in (torch.tensor(4), torch.tensor([0.0, 4.0])):
+        with pytest.raises(qkv.torch.ArgumentError, match=r"cu_seqlens must be \[N \+ 1\] of int32 or int64"):
+            rule(*(x[:1] for x in (q, k, v, g, beta)), cu_seqlens=wrong)
+
+
+@channels
+def test_under_torch_func(channels: bool) -> None:
+    """grad and vmap are autograd's, to the bit; forward mode and gradients of gradients say that they are not computed."""
+    tensors = [x.detach().float() for x in problem(11, 1, 70, 2, 4, 8, 8, channels)]
+    rule, _ = RULES[channels]
+
+    def loss(*tensors: Tensor) -> Tensor:
+        out, final = rule(*tensors[:5], initial_state=tensors[5], output_final_state=True)
+        return out.sum() + final.square().sum()
+
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    expected = torch.autograd.grad(loss(*leaves), leaves)
+    every = tuple(range(6))
+    assert all(map(torch.equal, torch.func.grad(loss, every)(*tensors), expected))
+    several = [torch.stack([x, x.flip(1)]) for x in tensors[:3]]
+    each = torch.vmap(torch.func.grad(loss, every), (0, 0, 0, None, None, None))(*several, *tensors[3:])
+    for n in range(2):
+        alone = torch.func.grad(loss, every)(*(x[n] for x in several), *tensors[3:])
+        assert all(torch.equal(x[n], y) for x, y in zip(each, alone))
+    with pytest.raises(NotImplementedError, match="differentiated once, in reverse mode"):
+        torch.func.jvp(lambda q: loss(q, *tensors[1:]), (tensors[0],), (tensors[1],))
+    with pytest.raises(NotImplementedError, match="differentiated once, in reverse mode"):
+        torch.func.grad(lambda q: torch.func.grad(loss)(q, *tensors[1:]).sum())(tensors[0])
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="differentiated once, in reverse mode"):
+        loss(forward_ad.make_dual(tensors[0], tensors[1]), *tensors[1:])
+
+
+def test_autocast_casts_what_differs() -> None:
+    q, k, v, g, beta, _ = (x.detach().float() for x in problem(11, 1, 70, 2, 4, 8, 8))
+    rule = qkv.torch.chunk_gated_delta_rule
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(rule(q, k, v, g, beta)[0], rule(q.clone(), k, v, g, beta)[0])
+        mixed, _ = rule(q, k, v.bfloat16(), g, beta)
+    assert torch.equal(mixed, rule(q.bfloat16(), k.bfloat16(), v.bfloat16(), g, beta)[0])
+    with pytest.raises(TypeError, match="one element type"):
+        rule(q, k, v.bfloat16(), g, beta)
