@@ -1,38 +1,15 @@
 // `qkv layer`: any layer of the ladder with a PyTorch state_dict, so that a class written by hand can be compared with it.
 // Not: training, attention without parameters (attend).
 #include <algorithm>
-#include <optional>
 
 #include "core/escape.h"
+#include "layer/layer_options.h"
 #include "qkv/nn/layer.h"
 #include "support/command.h"
-#include "support/files.h"
 #include "support/integer_option.h"
-#include "support/options.h"
 #include "support/rotary_option.h"
 
 namespace qkv::cli {
-namespace {
-
-struct LayerCommandOptions {
-  std::string name, state, x, out, weights, applied, dout, grads;
-  std::string keep, drop, mask_axes, empty_row;
-  std::optional<bool> causal;
-  Index heads = 0, kv_heads = 0;  // 0: not given
-  std::optional<std::string> rope;
-  std::optional<double> norm_eps;
-  std::optional<float> dropout, residual_dropout;
-  std::uint64_t seed = 0;
-  ComputeOptions compute;
-
-  bool training() const { return dropout || residual_dropout; }
-};
-
-std::string all_names() {
-  std::string names;
-  for (const std::string_view one : nn::layer_names()) names += (names.empty() ? "" : ", ") + std::string(one);
-  return names;
-}
 
 Tensor<float> load_bte(std::string_view option, const std::string& path) {
   Tensor<float> tensor = to_f32(load_npy(option, path));
@@ -42,17 +19,30 @@ Tensor<float> load_bte(std::string_view option, const std::string& path) {
   return tensor;
 }
 
+namespace {
+
+constexpr std::string_view kLatent = "latent";
+
+std::string all_names() {
+  std::string names;
+  for (const std::string_view one : nn::layer_names()) names += std::string(one) + ", ";
+  return names + std::string(kLatent);
+}
+
 /// Refuses what is wrong already before any file is read.
 void check_usage(const LayerCommandOptions& options) {
-  if (std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
+  const bool latent = options.name == kLatent, grouped = options.name == "grouped-query";
+  if (!latent && std::ranges::find(nn::layer_names(), options.name) == std::end(nn::layer_names()))
     throw UsageError("NAME must be one of " + all_names() + ": got " + escaped(options.name));
-  const bool grouped = options.name == "grouped-query";
-  if (options.name != "mha" && !grouped && options.heads > 1) {
-    throw UsageError("--heads is for mha and grouped-query only: " + options.name + " has one head, got " +
+  if (options.name != "mha" && !grouped && !latent && options.heads > 1) {
+    throw UsageError("--heads is for mha, grouped-query and latent only: " + options.name + " has one head, got " +
                      std::to_string(options.heads));
   }
-  if (!grouped && (options.kv_heads != 0 || options.rope || options.norm_eps))
-    throw UsageError("--kv-heads, --rope and --norm-eps are for grouped-query only: got " + options.name);
+  if (!grouped && options.kv_heads != 0) throw UsageError("--kv-heads is for grouped-query only: got " + options.name);
+  if (!grouped && !latent && (options.rope || options.norm_eps))
+    throw UsageError("--rope and --norm-eps are for grouped-query and latent only: got " + options.name);
+  if (latent && (options.training() || !options.empty_row.empty() || !options.weights.empty() || !options.applied.empty()))
+    throw UsageError("latent has no dropout, --empty-row, --weights or --applied: leave them out");
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
   if (drops && (options.name == "average" || options.name == "fixed-weights"))
     throw UsageError("--dropout and --residual-dropout are for layers that compute their weights: got " + options.name);
@@ -129,6 +119,7 @@ StateDict gradients(nn::Layer& layer, const Tensor<float>& dout, nn::Saved& save
 
 int run(const LayerCommandOptions& options) {
   check_usage(options);
+  if (options.name == kLatent) return run_latent(options);
   Outputs outputs;
   outputs.expect("--out", options.out, {".npy"});
   outputs.expect("--weights", options.weights, {".npy"});
@@ -174,15 +165,17 @@ std::function<int()> declare(CLI::App& app) {
   file("--state", options->state, "Parameters: a PyTorch state_dict saved as .safetensors");
   file("--x", options->x, "Input [B, T, E], .npy")->required();
   file("--out", options->out, "Output [B, T, E], .npy")->required();
-  add_integer(app, "--heads", options->heads, "Heads, required for mha and grouped-query", 1);
+  add_integer(app, "--heads", options->heads, "Heads, required for mha and grouped-query; of latent the file's", 1);
   add_integer(app, "--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: the file's)", 1);
   app.add_option_function<std::string>(
          "--rope", [options](const std::string& text) { options->rope = text; },
-         "Rotary positions of grouped-query: base=10000,layout=half,... (default: none)")
+         "Rotary positions of grouped-query and latent: base=10000,layout=half,... (default: none; of latent interleaved)")
       ->type_name("KEY=VALUE,...")
       ->expected(0, 1)
       ->default_str("");
-  app.add_option("--norm-eps", options->norm_eps, "Epsilon of grouped-query's norms of q and k (default 1e-6)")->type_name("X");
+  app.add_option("--norm-eps", options->norm_eps,
+                 "Epsilon of grouped-query's norms of q and k, of latent's norms (default 1e-6)")
+      ->type_name("X");
   file("--keep", options->keep, "Non-zero: may attend; [B, Tk], [B, Tq, Tk], four axes; a square one needs --mask-axes");
   file("--drop", options->drop, "Non-zero: may not attend");
   app.add_option("--mask-axes", options->mask_axes, "Axes of the mask: bk, qk, bqk, hqk (default: by their number)")

@@ -133,6 +133,13 @@ def autocast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tens
     return cast(q), cast(k), cast(v), None if mask is None else cast(mask)
 
 
+def autocast_where_mixed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For functions that PyTorch's autocast does not know: tensors of one type stay as they are, others are cast."""
+    if q.dtype is k.dtype is v.dtype or not torch.is_autocast_enabled("cpu"):
+        return q, k, v
+    return autocast(q, k, v, None)[:3]
+
+
 def empty_output(q: Tensor, v: Tensor) -> Tensor:
     """Memory for out [B, H, Tq, Dv]."""
     return torch.empty_like(q) if v.shape[3] == q.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._calls import FLOATS, ArgumentError, autocast, wrong_types
+from ._calls import FLOATS, ArgumentError, autocast_where_mixed, wrong_types
 from ._linear_calls import Rules
 from ._linear_functions import scan
 from ._overrides import any_override, require_plain
@@ -145,8 +145,7 @@ def _delta_rule(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     if more:
         check_known(name, more)
-    if torch.is_autocast_enabled("cpu") and not q.dtype is k.dtype is v.dtype:
-        q, k, v, _ = autocast(q, k, v, None)
+    q, k, v = autocast_where_mixed(q, k, v)
     check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)
     return scan(q, k, v, g, beta, state, cu_seqlens, rules, want_state)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _varlen_operators
-from ._calls import FLOATS, ArgumentError, inner_contiguous, wrong_types
+from ._calls import FLOATS, ArgumentError, autocast_where_mixed, inner_contiguous, wrong_types
 from ._functional import attend_packed
 from ._overrides import any_override, asked
 from ._varlen_calls import Rules
@@ -69,7 +69,8 @@ def varlen_attn(
             element types. NotImplementedError: for gradients through block_table.
 
     Differentiable in query, key, value (out and lse; gradients of gradients, forward mode); works under
-    torch.compile(fullgraph=True), torch.export, torch.func.grad and vmap. Dao 2022 (arXiv:2205.14135), varlen.
+    torch.compile(fullgraph=True), torch.export, torch.func.grad and vmap. Under autocast query, key and value of different types are
+    cast to its type. Dao 2022 (arXiv:2205.14135), varlen.
     """
     del num_splits
     tensors = {"query": query, "key": key, "value": value}
@@ -138,6 +139,7 @@ def _arguments(
         shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
         return ArgumentError(f"[{function}] {text}: got {shapes}")
 
+    q, k, v = autocast_where_mixed(q, k, v)
     if q.dtype not in FLOATS or k.dtype is not q.dtype or v.dtype is not q.dtype:
         raise wrong_types(function, query=q, key=k, value=v)
     if any(x is not None and not x.is_cpu for x in (q, k, v, cu_q, cu_k, seqused_k, block_table)):

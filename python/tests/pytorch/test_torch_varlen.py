@@ -177,6 +177,15 @@ def test_the_signature_and_the_shapes_are_pytorchs() -> None:
     assert torch.equal(qt.varlen_attn(q, k, v, cu, cu, 5, 5, num_splits=1), qt.varlen_attn(q, k, v, cu, cu, 99, 5))
 
 
+def test_autocast_casts_what_differs() -> None:
+    q, k, v = (x.detach().float() for x in leaves([5, 4], [5, 4], H))
+    cu = offsets([5, 4])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = qt.varlen_attn(q, k, v.bfloat16(), cu, cu, 5, 5)
+        assert qt.varlen_attn(q, k, v, cu, cu, 5, 5).dtype is torch.float32
+    assert torch.equal(mixed, qt.varlen_attn(q.bfloat16(), k.bfloat16(), v.bfloat16(), cu, cu, 5, 5))
+
+
 def test_into_a_given_tensor() -> None:
     q, k, v = (x.detach() for x in leaves([5, 4], [5, 4]))
     cu = offsets([5, 4])
