@@ -31,6 +31,8 @@ struct BackwardDriver {
   const BackwardInputs<T>& inputs;
   const AttentionGradients<T>& gradients;
   const Problem<T>& longest;
+  const CarriedRanges<T>* carried;
+  Index first_range, num_ranges;  // of this call; of a ragged batch, of the longest sequence
   GradientSums<T> sums;
   BiasGradient<T> bias;
   OwnBytes own_bytes{};
@@ -47,12 +49,15 @@ struct BackwardDriver {
   bool fetches = false;  // rows of the next head
 
   BackwardDriver(const Batch<T>& whole, const BackwardInputs<T>& its_inputs, const AttentionGradients<T>& its_gradients,
-                 int num_threads)
+                 int num_threads, const CarriedRanges<T>* its_carried)
       : batch(whole),
         inputs(its_inputs),
         gradients(its_gradients),
         longest(batch.longest()),
-        sums(longest, longest.key_ranges(), num_threads),
+        carried(its_carried),
+        first_range(carried == nullptr ? 0 : carried->begin),
+        num_ranges(carried == nullptr ? longest.key_ranges() : carried->end - carried->begin),
+        sums(longest, longest.key_ranges(), num_threads, carried == nullptr ? nullptr : carried->dq),
         bias(gradients.dbias, longest),
         rows(batch.num_queries() * longest.num_heads),
         threads(num_threads) {
@@ -83,9 +88,14 @@ struct BackwardDriver {
       const Index ranges = longest.key_ranges() + 1;
       range_first = {carver.take<Index>(ranges), static_cast<std::size_t>(ranges)};
     }
-    delta = carver.take<Sum>(3 * rows);
+    delta = carver.take<Sum>(carried == nullptr ? 3 * rows : 0);
     lse2_high = delta + rows;
     lse2_low = lse2_high + rows;
+    if (carried != nullptr) {
+      delta = carried->delta;
+      lse2_high = carried->lse2_high;
+      lse2_low = carried->lse2_low;
+    }
     turns = carver.take<Turn>(num_turns());
     sums.place(carver.take<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
     workers = base + carver.used();
@@ -111,7 +121,7 @@ struct BackwardDriver {
         const Index heads = batch.num_sequences(part.part) * p.num_kv_heads;
         part.first_item = items;
         part.first_turn = first_turn;
-        items += heads * p.key_ranges();
+        items += heads * (batch.is_ragged() ? p.key_ranges() : num_ranges);
         first_turn += turns_of(p, batch.num_sequences(part.part));
         if (!batch.is_ragged()) return;
         for (Index range = 0; range < p.key_ranges(); ++range) range_first[static_cast<std::size_t>(range) + 1] += heads;
@@ -147,7 +157,8 @@ struct BackwardDriver {
             turns + num_tile_turns,
             part.first_turn - first * p.num_heads * p.query_tiles(),
             (&part - parts.data() - first) * p.num_kv_heads,
-            longest.query_tiles()};
+            longest.query_tiles(),
+            carried != nullptr};
   }
 
   /// Runs head `head`, counted over the heads of the part's sequences; `first` is the number of the first of these.
@@ -163,9 +174,9 @@ struct BackwardDriver {
 
   void run(Index item, int worker) const {
     if (!batch.is_ragged()) {
-      const Index ranges = longest.key_ranges(), heads = longest.batch * longest.num_kv_heads;
-      const Index range = kRoundedAtEnd<T> ? item % ranges : item / heads;
-      run(item, *dense_job, 0, kRoundedAtEnd<T> ? item / ranges : item % heads, range, worker);
+      const Index heads = longest.batch * longest.num_kv_heads;
+      const Index range = first_range + (kRoundedAtEnd<T> ? item % num_ranges : item / heads);
+      run(item, *dense_job, 0, kRoundedAtEnd<T> ? item / num_ranges : item % heads, range, worker);
       return;
     }
     const BackwardPart* part = nullptr;
@@ -227,14 +238,15 @@ struct BackwardDriver {
 
 template <class T>
 void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, const AttentionGradients<T>& gradients,
-                    Context& context) {
-  BackwardDriver<T> driver(batch, inputs, gradients, context.threads());
+                    Context& context, const CarriedRanges<T>* carried) {
+  BackwardDriver<T> driver(batch, inputs, gradients, context.threads(), carried);
   driver.clear();
   if (batch.parts() == 0) return;
   const std::size_t worker_bytes = driver.own_bytes.all() * static_cast<std::size_t>(context.threads());
   const ScratchLease scratch = borrow_scratch(context, driver.carve(nullptr) + worker_bytes);
   driver.carve(scratch.data());
-  for (Index t = 0; t < driver.num_turns(); ++t) new (&driver.turns[t]) Turn(0);
+  for (Index t = 0; t < driver.num_turns(); ++t)
+    new (&driver.turns[t]) Turn(t < driver.num_tile_turns ? driver.first_range : 0);
   driver.deal_out();
   const Problem<T>& longest = driver.longest;
   double pairs = 0;
@@ -251,14 +263,15 @@ void plan_backward(const Batch<T>& batch, const Context& context, AttentionPlan&
   if (batch.parts() == 0) return;
   const BackwardInputs<T> no_inputs{};
   const AttentionGradients<T> none{};
-  BackwardDriver<T> driver(batch, no_inputs, none, context.threads());
+  BackwardDriver<T> driver(batch, no_inputs, none, context.threads(), nullptr);
   driver.own_bytes.bias = driver.bytes_of_bias(sums_over_queries<T>(driver.longest.bias, driver.longest));
   plan.backward_scratch_bytes = driver.own_bytes.all();
   plan.backward_shared_bytes = driver.carve(nullptr);
 }
 
-#define QKV_INSTANTIATE(T)                                                                                         \
-  template void backward_batch(const Batch<T>&, const BackwardInputs<T>&, const AttentionGradients<T>&, Context&); \
+#define QKV_INSTANTIATE(T)                                                                                        \
+  template void backward_batch(const Batch<T>&, const BackwardInputs<T>&, const AttentionGradients<T>&, Context&, \
+                               const CarriedRanges<T>*);                                                          \
   template void plan_backward(const Batch<T>&, const Context&, AttentionPlan&);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE

@@ -14,10 +14,19 @@ struct BackwardInputs {
   View<const T, 4> dout;              // [B, H, Tq, Dv]
 };
 
+/// Some key ranges of a dense problem, of several calls by ascending ranges (carried_backward.h). dq is complete after the last of
+/// them, dk_sums and dv_sums are added to.
+template <class T>
+struct CarriedRanges {
+  Index begin, end;
+  Accumulator<T>*delta, *lse2_high, *lse2_low;  // [B, H, Tq] each: already known
+  Accumulator<T>* dq;  // 16-bit types with more than one range: [B, H, Tq, D], kept from call to call; otherwise not read
+};
+
 /// In a ragged batch all tensors of tokens are one sequence, [1, H, total, ...].
 template <class T>
 void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, const AttentionGradients<T>& gradients,
-                    Context& context);
+                    Context& context, const CarriedRanges<T>* carried = nullptr);
 
 /// Scratch of a call that wants every gradient, with dbias if there is a bias.
 template <class T>

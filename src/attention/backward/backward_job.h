@@ -33,6 +33,7 @@ struct BackwardJob {
   Turn *tile_turns, *bias_turns;   // shared: [B, H, query tiles]; [query tiles + 1]
   Index turn_offset, head_offset;  // where a ragged sequence begins in arrays of the batch
   Index bias_tiles;                // query tiles of its longest sequence
+  bool carried;                    // one of several calls (CarriedRanges)
 
   Index first_turn(Index b, Index h) const { return turn_offset + (b * p.num_heads + h) * p.query_tiles(); }
   Index head_number(Index b, Index g) const { return head_offset + b * p.num_kv_heads + g; }
@@ -75,7 +76,7 @@ struct BackwardJob {
       tile.dq_stride = queries.stride;
       if (tile.dq != nullptr && range == 0) sums.clear(queries, tile.q_begin, tile.q_count);
     }
-    if (range == 0) rows.prepare(tile, b, h, own.kernel);
+    if (range == 0 && !carried) rows.prepare(tile, b, h, own.kernel);
     tile.sets_dq = range == 0 && sets_in_place();
     if (live) {
       if (position.wanted()) tile.dposition = position.begin_tile(tile, own.position);
@@ -104,7 +105,7 @@ struct BackwardJob {
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
     const Index whole_head = p.first_head + h;  // as masks and gradients of biases count it
     BackwardTile<T> tile = tile_of(b, h, k_begin, k_count, own);
-    tile.sets_keys = first && sets_in_place();
+    tile.sets_keys = first && sets_in_place() && !carried;
     if (bias.wanted()) bias.begin_tile(tile, own.bias, b, whole_head);
     if (position.wanted()) position.begin_item(own.position);
     Index live_begin, live_end;
@@ -179,8 +180,9 @@ struct BackwardJob {
     if constexpr (kRoundedAtEnd<T>) {
       if (wants(gradients.dk)) sums.round(keys, gradients.dk, b, g, k_begin, k_count, gradients.accumulate);
       if (wants(gradients.dv)) sums.round(values, gradients.dv, b, g, k_begin, k_count, gradients.accumulate);
-      if (wants_sums(gradients.dk_sums)) sums.keep(keys, gradients.dk_sums, b, g, k_begin, k_count, gradients.accumulate);
-      if (wants_sums(gradients.dv_sums)) sums.keep(values, gradients.dv_sums, b, g, k_begin, k_count, gradients.accumulate);
+      const bool adds = gradients.accumulate || carried;
+      if (wants_sums(gradients.dk_sums)) sums.keep(keys, gradients.dk_sums, b, g, k_begin, k_count, adds);
+      if (wants_sums(gradients.dv_sums)) sums.keep(values, gradients.dv_sums, b, g, k_begin, k_count, adds);
       if (range + 1 == key_ranges()) sums.leave_slot(head);
     }
   }

@@ -65,7 +65,10 @@ struct BackwardRows {
   void prepare(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
     const Index row = first_row(b, h) - p.first_query;
     split_lse(p, lse, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
-    if (t.dout == nullptr) return;
+    if (t.dout != nullptr) prepare_delta(t, b, h, scratch);
+  }
+  void prepare_delta(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
+    const Index row = first_row(b, h) - p.first_query;
     const T* its_out = out.data() + b * out.stride(0) + h * out.stride(1);
     const DeltaRows<T> rows{.dout = t.dout,
                             .out = p.whole_rows(its_out, out.stride(2)),

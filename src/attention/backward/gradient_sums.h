@@ -31,17 +31,20 @@ class GradientSums {
  public:
   using Sum = Accumulator<T>;
 
-  GradientSums(const Problem<T>& p, Index key_ranges, int threads) : p_(p), key_ranges_(key_ranges) {
-    if (kRoundedAtEnd<T> && key_ranges > 1) slots_ = std::min<Index>(threads, p.batch * p.num_kv_heads);
+  /// `carried`: dq of every head, kept from call to call (backward_driver.h); null: slots.
+  GradientSums(const Problem<T>& p, Index key_ranges, int threads, Sum* carried)
+      : p_(p), key_ranges_(key_ranges), carried_(carried) {
+    const Index heads = p.batch * p.num_kv_heads;
+    if (kRoundedAtEnd<T> && key_ranges > 1) slots_ = carried == nullptr ? std::min<Index>(threads, heads) : heads;
   }
 
-  std::size_t shared_bytes() const { return line_bytes<Sum>(slots_ * slot_rows() * p_.head_dim); }
+  std::size_t shared_bytes() const { return line_bytes<Sum>(carried_ == nullptr ? slots_ * slot_rows() * p_.head_dim : 0); }
   Index num_turns() const { return slots_; }
   std::size_t worker_bytes() const {
     return kRoundedAtEnd<T> ? line_bytes<Sum>(p_.backward_keys * (p_.head_dim + p_.v_head_dim) + tile_rows() * p_.head_dim) : 0;
   }
   void place(std::byte* shared, Turn* turns) {
-    shared_ = reinterpret_cast<Sum*>(shared);
+    shared_ = carried_ == nullptr ? reinterpret_cast<Sum*>(shared) : carried_;
     turns_ = turns;
   }
 
@@ -97,6 +100,7 @@ class GradientSums {
 
   const Problem<T>& p_;
   Index key_ranges_, slots_ = 0;
+  Sum* carried_;
   Sum* shared_ = nullptr;  // [slots][group][Tq][D]
   Turn* turns_ = nullptr;  // [slots]
 };

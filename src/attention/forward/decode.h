@@ -10,13 +10,15 @@ namespace qkv::inline v0 {
 inline constexpr Index kDecodeMinKeys = 64;
 
 /// True for calls that decode computes. Decided by shape and Bits alone: neither threads nor outputs requested beside out change
-/// bits. Decode sums a row otherwise than the tiled kernel.
+/// bits. Decode sums a row otherwise than the tiled kernel. `rows`: queries of the whole problem that share a key/value head, so
+/// that a part of its rows has the same bits.
+inline bool decode_suits(Index rows, Index kv_len, bool invariant, Index min_keys = kDecodeMinKeys) {
+  return !invariant && rows >= 1 && rows <= kDecodeRowLimit && kv_len >= min_keys;
+}
 template <class T>
 bool decode_suits(const Problem<T>& p) {
-  if (p.invariant) return false;
-  const Index rows = p.queries * p.group_size();  // of the whole problem: a part of its rows has the same bits
   // On a cache, at any length: a sequence is then bit-identical alone and among longer ones.
-  return rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= (p.cache == nullptr ? kDecodeMinKeys : 1);
+  return decode_suits(p.queries * p.group_size(), p.kv_len, p.invariant, p.cache == nullptr ? kDecodeMinKeys : 1);
 }
 
 /// How one call is split. Parts of the keys are computed by any thread and merged in the order of keys.

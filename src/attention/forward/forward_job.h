@@ -74,16 +74,10 @@ struct ForwardJob {
     return ahead;
   }
 
-  /// Runs a tile; `own` is scratch of worker_bytes(). `next`: what this worker will probably run then, or null.
-  void run(const Place& now, const Place* next, std::byte* own) const {
-    const Index b = now.b, h = now.h, t = now.t;
-    Ahead ahead;
-    if (next != nullptr) ahead = ahead_of(now, *next);
-    const Positions queries = p.tile(t);
-    const Index q_begin = queries.begin, q_count = queries.end - queries.begin, first = q_begin - p.first_query;
-    Sum row_lse[kMaxQueryTile];
+  /// Queries [q_begin, +q_count) of (b, h), counted in the whole problem. row_lse: [q_count].
+  ForwardTile<T> tile_of(Index b, Index h, Index q_begin, Index q_count, Sum* row_lse) const {
     const bool wants_out = out.data() != nullptr, wants_weights = weights.data() != nullptr;
-    ForwardTile<T> tile{
+    return {
         {.v_head_dim = p.v_head_dim,
          .q_begin = q_begin,
          .q_count = q_count,
@@ -98,13 +92,37 @@ struct ForwardJob {
          .kind = kind,
          .exponentials = nullptr,
          .chunk_shifts = nullptr,
-         .ahead = next == nullptr ? nullptr : &ahead},
+         .ahead = nullptr},
         p.scores(b, h),
         wants_out ? p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1) : nullptr,
         wants_out ? p.whole_rows(out.data() + b * out.stride(0) + h * out.stride(1), out.stride(2)) : nullptr,
         p.v.stride(2),
         out.stride(2),
     };
+  }
+  /// What is left of a tile that the kernel has computed: rows without keys, and lse.
+  void take_rows(const ForwardTile<T>& tile, Index b, Index h) const {
+    const Index q_begin = tile.q_begin, q_count = tile.q_count;
+    if (p.rows_can_be_empty()) {
+      if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, tile.lse, tile.out, tile.out_stride);
+      if (tile.weights != nullptr && kind != Weights::kScores) {
+        fill_empty_weights(p, b, h, q_begin, q_count, tile.lse, kind == Weights::kApplied, tile.weights,
+                           tile.weights_row_stride);
+      }
+    }
+    if (lse.data() == nullptr) return;
+    for (Index i = 0; i < q_count; ++i) lse(b, h, q_begin - p.first_query + i) = tile.lse[i];
+  }
+
+  /// Runs a tile; `own` is scratch of worker_bytes(). `next`: what this worker will probably run then, or null.
+  void run(const Place& now, const Place* next, std::byte* own) const {
+    const Index b = now.b, h = now.h;
+    Ahead ahead;
+    if (next != nullptr) ahead = ahead_of(now, *next);
+    const Positions queries = p.tile(now.t);
+    Sum row_lse[kMaxQueryTile];
+    ForwardTile<T> tile = tile_of(b, h, queries.begin, queries.end - queries.begin, row_lse);
+    if (next != nullptr) tile.ahead = &ahead;
     if (scratch_bytes > kernel_bytes) {
       tile.exponentials = reinterpret_cast<Sum*>(own + kernel_bytes);
       tile.chunk_shifts = tile.exponentials + chunks() * p.key_tile * p.kernels->strip;
@@ -116,15 +134,7 @@ struct ForwardJob {
     } else {
       p.cache_kernels->forward(tile, cached_head(*p.cache, b, h / p.group_size()), own);
     }
-    if (p.rows_can_be_empty()) {
-      if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, row_lse, tile.out, tile.out_stride);
-      if (tile.weights != nullptr && kind != Weights::kScores) {
-        fill_empty_weights(p, b, h, q_begin, q_count, row_lse, kind == Weights::kApplied, tile.weights,
-                           tile.weights_row_stride);
-      }
-    }
-    if (lse.data() == nullptr) return;
-    for (Index i = 0; i < q_count; ++i) lse(b, h, first + i) = row_lse[i];
+    take_rows(tile, b, h);
   }
 };
 

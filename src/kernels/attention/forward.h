@@ -225,15 +225,33 @@ struct OwnRows : PlainProducts {
   void end_out(const ForwardTile<T>&, const StripRange&) const {}
 };
 
+/// The scratch of a tile, or what is carried in its place.
+template <class T>
+inline ForwardScratch<T> with_carried(ForwardScratch<T> w, const CarriedRows<T>* carried) {
+  if (carried == nullptr) return w;
+  w.out_panels = carried->out;
+  w.row_max = carried->row_max;
+  w.row_sum = carried->row_sum;
+  w.seen = carried->seen;
+  w.by_maximum = carried->by_maximum;
+  return w;
+}
+
 /// Forward of one query tile. `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
 /// multiplies. The result is bit-identical with any observer.
 template <class T, class Rows, class Observer = NoObserver>
-inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Rows& rows, const Observer& observer = {}) {
+inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, const Rows& rows, const Observer& observer = {}) {
   TileScores<T>& s = t.scores;
+  const CarriedRows<T>* const carried = t.carried;
+  const ForwardScratch<T> w = with_carried(scratch, carried);
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
   begin = begin / s.key_tile * s.key_tile;
+  if (carried != nullptr) {
+    begin = larger(begin, carried->k_begin);
+    end = smaller(end, carried->k_end);
+  }
   const Index kept = s.mask.tile == nullptr ? end - begin : (end - begin) / 2;  // of a mask about half
   begin_ahead(t.ahead, strips * (kept + t.v_head_dim) / kRows);
   const auto for_strips = [&](const auto& strip_work) {
@@ -253,13 +271,15 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
   };
   for_strips([&](const StripRange& r) {
     rows.pack_queries(t, w, r);
-    start_strip(w, r.strip, 0);
+    if (carried == nullptr) start_strip(w, r.strip, 0);
     observer.start_strip(r);
   });
   const auto finish = [&](const StripRange& r) {
     rows.begin_out(t, r);
     const std::uint32_t nonfinite = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
-    if (nonfinite != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
+    if (carried != nullptr) {
+      carried->overflown[r.strip] = nonfinite;
+    } else if (nonfinite != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
       start_strip(w, r.strip, nonfinite);
       observer.start_strip(r);
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
@@ -279,6 +299,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& w, const Row
   for_live_chunks([&](Index j0, Index nj) {
     for_strips([&](const StripRange& r) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
   });
+  if (carried != nullptr && carried->overflown == nullptr) return;
   for_strips(finish);
   if (t.weights == nullptr) return;
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {

@@ -80,6 +80,19 @@ struct TileScores : ScoreParams<Accumulator<T>> {
 /// Which matrix is written: the softmax before or after dropout, or the scores that it is taken of.
 enum class Weights { kSoftmax, kApplied, kScores };
 
+/// A query tile that meets its keys in several calls, by ascending keys: what one call leaves for the next. Starts as row_max
+/// -inf, row_sum 0, seen 0, by_maximum the lanes that may not take the fast path (softmax.h). Bits are those of one call on all
+/// keys.
+template <class Sum>
+struct CarriedRows {
+  Index k_begin, k_end;              // this call's keys: whole chunks, but for the last ones. No other row of k and v is read
+  Sum *out, *row_max, *row_sum;      // [strips][Dv][strip], [strips][strip] twice: not yet divided, as in ForwardScratch
+  std::uint32_t *seen, *by_maximum;  // [strips]
+  // [strips]: null: keys follow, and out and lse are not written. Otherwise the tile ends here, and gets the lanes whose out holds
+  // NaN or infinity: where there are any, the strip is computed once more from the start, with these lanes by_maximum.
+  std::uint32_t* overflown;
+};
+
 /// Forward of queries [q_begin, q_begin + q_count) of one (batch, head): all that does not depend on the storage type.
 template <class Sum>
 struct ForwardParams {
@@ -91,9 +104,10 @@ struct ForwardParams {
   Weights kind;  // of weights
   // Where weights and v are given without dropout and a strip's exponentials fit in cache, they are kept in one pass over the
   // keys. Null: the weights take a second pass.
-  Sum* exponentials;  // [Tk up to whole chunks][strip]
-  Sum* chunk_shifts;  // [chunks][strip]: the shift that each chunk's exponentials were computed with
-  Ahead* ahead;       // null: nothing is fetched
+  Sum* exponentials;                          // [Tk up to whole chunks][strip]
+  Sum* chunk_shifts;                          // [chunks][strip]: the shift that each chunk's exponentials were computed with
+  Ahead* ahead;                               // null: nothing is fetched
+  const CarriedRows<Sum>* carried = nullptr;  // null: all keys in this call. Without weights, exponentials and ahead
 };
 
 /// Forward of a query tile.

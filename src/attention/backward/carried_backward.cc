@@ -1,0 +1,175 @@
+#include "attention/backward/carried_backward.h"
+
+#include "attention/backward/backward_rows.h"
+#include "attention/backward/gradient_sums.h"
+#include "attention/backward/shared_gradients.h"
+#include "attention/forward/forward_sweep.h"
+#include "core/overlap.h"
+
+namespace qkv::inline v0 {
+
+template <class T>
+struct CarriedBackward<T>::Impl {
+  using Tile = typename ForwardSweep<T>::Tile;
+  static constexpr const char* kFunction = "attention_backward";
+  Context& context;
+  BackwardInputs<T> inputs;
+  AttentionGradients<T> gradients;
+  View<T, 4> dq;  // the caller's
+  std::optional<CarriedProblem<T>> problem;
+  std::optional<StripCopy> wide_q, wide_out, wide_dout, wide_lse, wide_dlse, wide_dq;  // where rows are no whole strips
+  ScratchLease memory;
+  CarriedRanges<T> ranges{};
+  std::optional<ForwardJob<T>> maxima_job;
+  std::optional<ForwardSweep<T>> maxima;
+
+  Impl(const View<const T, 4>& q, const KeySizes& keys, const BackwardInputs<T>& its_inputs,
+       const AttentionGradients<T>& its_gradients, const AttentionOptions& options, Context& its_context)
+      : context(its_context), inputs(its_inputs), dq(its_gradients.dq) {
+    gradients.dq = dq;
+    gradients.dlse = its_gradients.dlse;
+    gradients.accumulate = its_gradients.accumulate;
+    problem.emplace(kFunction, q, keys, options, context);
+    const NamedBox boxes[] = {{"dq", dq}};
+    std::vector<NamedBox> read = boxes_beside(q, problem->p);
+    for (const NamedBox& box :
+         {NamedBox{"out", inputs.out}, {"lse", inputs.lse}, {"dout", inputs.dout}, {"dlse", gradients.dlse}})
+      read.push_back(box);
+    check_outputs(kFunction, boxes, read);
+    if (const StripRows rows = rows_of_backward(problem->p); rows.added) widen(q, keys, rows, options);
+    const Problem<T>& p = problem->p;
+    const Index numbers = p.batch * p.num_heads * p.q_len;
+    const auto carve = [&](std::byte* base) {
+      Carver carver(base);
+      ranges.delta = carver.take<Sum>(numbers);
+      ranges.lse2_high = carver.take<Sum>(numbers);
+      ranges.lse2_low = carver.take<Sum>(numbers);
+      ranges.dq = carver.take<Sum>(kRoundedAtEnd<T> ? numbers * p.head_dim : 0);
+      return carver.used();
+    };
+    memory = borrow_scratch(context, carve(nullptr));
+    carve(memory.data());
+    prepare_rows();
+  }
+
+  /// Rows that are added have lse = inf, so that their weights are 0.
+  void widen(const View<const T, 4>& q, const KeySizes& keys, const StripRows& rows, const AttentionOptions& options) {
+    const Sum infinity = std::numeric_limits<Sum>::infinity();
+    wide_q.emplace(row_bytes(q), rows);
+    wide_out.emplace(row_bytes(inputs.out), rows);
+    wide_dout.emplace(row_bytes(inputs.dout), rows);
+    wide_lse.emplace(row_bytes(inputs.lse), rows, &infinity, sizeof(Sum));
+    wide_dlse.emplace(row_bytes(gradients.dlse), rows);
+    wide_dq.emplace(row_bytes(dq), rows);
+    inputs = {wide_out->view(inputs.out), wide_lse->view(inputs.lse), wide_dout->view(inputs.dout)};
+    gradients.dlse = wide_dlse->view(gradients.dlse);
+    gradients.dq = wide_dq->view(dq);
+    const AttentionOptions placed = options_of(options, problem->p, rows);
+    problem.emplace(kFunction, View<const T, 4>(wide_q->view(q)), keys, placed, context);
+  }
+
+  BackwardRows<T> rows() const {
+    return {problem->p, inputs.out, inputs.lse, inputs.dout, gradients.dlse, ranges.delta, ranges.lse2_high, ranges.lse2_low};
+  }
+  void prepare_rows() {
+    const Problem<T>& p = problem->p;
+    const BackwardRows<T> of = rows();
+    const std::vector<Tile> tiles = all_tiles(p);
+    const std::size_t bytes = round_to_line(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim));
+    const ScratchLease scratch = borrow_scratch(context, bytes * static_cast<std::size_t>(context.threads()));
+    const double flops = kElementFlops * static_cast<double>(p.batch * p.num_heads * p.q_len * p.v_head_dim);
+    parallel_for_flops(context, static_cast<Index>(tiles.size()), flops, [&](Index item, int worker) {
+      const Tile& now = tiles[static_cast<std::size_t>(item)];
+      BackwardTile<T> tile = of.tile(now.b, now.h);
+      tile.q_begin = now.queries.begin;
+      tile.q_count = now.count();
+      const Index row = of.first_row(now.b, now.h) - p.first_query;
+      split_given_lse(p, inputs.lse, now.b, now.h, tile.q_begin, tile.q_count, ranges.lse2_high + row, ranges.lse2_low + row);
+      of.prepare_delta(tile, now.b, now.h, scratch.data() + static_cast<std::size_t>(worker) * bytes);
+    });
+  }
+
+  void begin_maxima() {
+    const Problem<T>& p = problem->p;
+    std::vector<Tile> tiles = all_tiles(p);
+    std::erase_if(tiles, [&](const Tile& tile) {
+      for (Index i = tile.queries.begin; i < tile.queries.end; ++i) {
+        if (is_coarse(inputs.lse(tile.b, tile.h, i - p.first_query))) return false;
+      }
+      return true;
+    });
+    maxima_job.emplace(p, View<T, 4>{}, View<Sum, 3>{}, View<Sum, 4>{}, Weights::kSoftmax, nullptr);
+    maxima.emplace(*maxima_job, std::move(tiles), p.query_tile, context);
+  }
+  void end_maxima() {
+    const BackwardRows<T> of = rows();
+    maxima->finish([&](const Tile& now, const ForwardTile<T>& tile, const std::uint32_t*) {
+      const Index row = of.first_row(now.b, now.h) - problem->p.first_query;
+      split_sums(problem->p, inputs.lse, now.b, now.h, tile, ranges.lse2_high + row, ranges.lse2_low + row);
+    });
+    maxima.reset();
+  }
+
+  void add(const KeyChunk<T>& chunk, const View<Sum, 4>& dk, const View<Sum, 4>& dv, const AttentionGradients<T>& shared) {
+    problem->read(chunk);
+    const Problem<T>& p = problem->p;
+    check_shared_gradients(kFunction, p, shared.dbias, shared.dsinks, shared.dposition_bias);
+    const bool last = chunk.end() == p.kv_len;
+    AttentionGradients<T> wanted = gradients;
+    wanted.dk_sums = CarriedProblem<T>::of_all(dk, chunk.begin, p.kv_len);
+    wanted.dv_sums = CarriedProblem<T>::of_all(dv, chunk.begin, p.kv_len);
+    if constexpr (!kRoundedAtEnd<T>) {  // sums are gradients
+      wanted.dk = wanted.dk_sums;
+      wanted.dv = wanted.dv_sums;
+    }
+    wanted.dbias = shared.dbias;
+    wanted.dposition_bias = shared.dposition_bias;
+    if (last) wanted.dsinks = shared.dsinks;
+    ranges.begin = chunk.begin / p.backward_keys;
+    ranges.end = (chunk.end() + p.backward_keys - 1) / p.backward_keys;
+    backward_batch(Batch<T>(p), inputs, wanted, context, &ranges);
+    if (last && wide_dq) wide_dq->take_back(row_bytes(dq));
+  }
+};
+
+template <class Sum>
+bool lse_is_coarse(const View<const Sum, 3>& lse) {
+  for (Index b = 0; b < lse.size(0); ++b) {
+    for (Index h = 0; h < lse.size(1); ++h) {
+      for (Index i = 0; i < lse.size(2); ++i) {
+        if (is_coarse(lse(b, h, i))) return true;
+      }
+    }
+  }
+  return false;
+}
+
+template <class T>
+CarriedBackward<T>::CarriedBackward(const View<const T, 4>& q, const KeySizes& keys, const BackwardInputs<T>& inputs,
+                                    const AttentionGradients<T>& gradients, const AttentionOptions& options, Context& context)
+    : impl_(std::make_unique<Impl>(q, keys, inputs, gradients, options, context)) {}
+template <class T>
+CarriedBackward<T>::~CarriedBackward() = default;
+template <class T>
+void CarriedBackward<T>::add_maxima(const KeyChunk<T>& chunk) {
+  if (!impl_->maxima) impl_->begin_maxima();
+  impl_->problem->read({chunk.k, {}, chunk.begin});
+  impl_->maxima->add(chunk.begin, chunk.end());
+}
+template <class T>
+void CarriedBackward<T>::end_maxima() {
+  if (impl_->maxima) impl_->end_maxima();
+}
+template <class T>
+void CarriedBackward<T>::add(const KeyChunk<T>& chunk, const View<Sum, 4>& dk, const View<Sum, 4>& dv,
+                             const AttentionGradients<T>& shared) {
+  impl_->add(chunk, dk, dv, shared);
+}
+
+#define QKV_INSTANTIATE(T) template class CarriedBackward<T>;
+QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
+#undef QKV_INSTANTIATE
+template QKV_API bool lse_is_coarse(const View<const float, 3>&);
+template QKV_API bool lse_is_coarse(const View<const double, 3>&);
+
+}  // namespace qkv::inline v0

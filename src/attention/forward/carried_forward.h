@@ -1,0 +1,37 @@
+// Forward attention of some queries whose keys arrive in chunks: the bits of attention_forward on all keys at once, in memory
+// that does not grow with the keys. Not: where chunks come from (dist/by_ring.h).
+#pragma once
+
+#include <memory>
+
+#include "attention/carried.h"
+
+namespace qkv::inline v0 {
+
+/// Whether CarriedForward computes a call of these sizes: not what decode does, nor a mean over all values.
+template <class T>
+bool carries_forward(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
+                     const Context& context);
+
+template <class T>
+class QKV_API CarriedForward {
+ public:
+  /// Arguments as attention_forward has them, but for the keys; lse may be null. The options are copied; outputs, q and context
+  /// must live as long.
+  CarriedForward(const View<const T, 4>& q, const KeySizes& keys, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse,
+                 const AttentionOptions& options, Context& context);
+  ~CarriedForward();
+
+  /// The next keys, by carried_step. Some may be left out that no query attends.
+  void add(const KeyChunk<T>& chunk);
+  /// After the last ones: writes out and lse. True where rows overflowed: then all keys must be added once more, and the next
+  /// finish() gives false. (Weights above 1 may overflow where the formula's would not; then they are taken relative to the
+  /// row's maximum.)
+  bool finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace qkv::inline v0
