@@ -32,8 +32,9 @@ inline void add_claims(std::vector<Claim>& claims, const ContextParallelOptions&
                        const Context& context) {
   const auto add = [&](const char* name, const std::string& value) { claims.push_back({name, value}); };
   add("layout", cut.layout == Layout::kContiguous ? "contiguous" : "zig-zag");
-  add("method", cut.method == Method::kAllGather ? "all-gather" : "ulysses");
+  add("method", cut.method == Method::kAllGather ? "all-gather" : cut.method == Method::kUlysses ? "ulysses" : "ring");
   add("block", std::to_string(cut.block));
+  if (cut.method == Method::kRing) add("chunk", std::to_string(cut.chunk));
   add("instruction set", std::string(isa_name(context.isa())));
   const bool invariant = o.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
   add("bits", std::string(bits_name(invariant ? Bits::kInvariant : Bits::kFast)));

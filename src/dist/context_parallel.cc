@@ -2,7 +2,7 @@
 #include "qkv/dist/context_parallel.h"
 
 #include "dist/by_heads.h"
-#include "dist/by_rows.h"
+#include "dist/by_ring.h"
 
 namespace qkv::inline v0::dist {
 namespace {
@@ -37,6 +37,8 @@ void forward(ParallelCall<T> call, const View<T, 4>& out, const View<Accumulator
   });
   if (call.cut.method == Method::kUlysses) {
     forward_by_heads(call, out, lse);
+  } else if (goes_round(call)) {
+    forward_by_ring(call, out, lse);
   } else {
     forward_by_rows(call, out, lse);
   }
@@ -57,6 +59,8 @@ void backward(ParallelCall<T> call, const ForwardResults<T>& results, const Atte
              [&] { check_gradients(call, results, g); });
   if (call.cut.method == Method::kUlysses) {
     backward_by_heads(call, results, g);
+  } else if (call.cut.method == Method::kRing && call.transport.size() > 1) {
+    backward_by_ring(call, results, g);
   } else {
     backward_by_rows(call, results, g);
   }
@@ -67,6 +71,7 @@ void backward(ParallelCall<T> call, const ForwardResults<T>& results, const Atte
 ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions options, Context& context)
     : transport_(transport), options_(options), context_(context) {
   check<OptionError>(options.block >= 1, "dist::ContextParallel", "block must be at least 1: got ", options.block);
+  check<OptionError>(options.chunk >= 1, "dist::ContextParallel", "chunk must be at least 1: got ", options.chunk);
 }
 
 #define QKV_DEFINE(T)                                                                                                   \

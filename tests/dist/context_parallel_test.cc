@@ -108,8 +108,9 @@ void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions&
 
 /// A message for the log.
 std::string name_of(int ranks, const ContextParallelOptions& cut) {
-  return std::to_string(ranks) + " ranks, " + (cut.method == Method::kUlysses ? "ulysses" : "all-gather") + ", " +
-         (cut.layout == kZigZag ? "zig-zag" : "contiguous") + ", block " + std::to_string(cut.block);
+  const char* method = cut.method == Method::kUlysses ? "ulysses" : cut.method == Method::kRing ? "ring" : "all-gather";
+  return std::to_string(ranks) + " ranks, " + method + ", " + (cut.layout == kZigZag ? "zig-zag" : "contiguous") + ", block " +
+         std::to_string(cut.block);
 }
 
 template <class T>
@@ -158,6 +159,8 @@ void expect_cut_is_whole(const AttentionCase& each, const std::vector<ContextPar
 const std::vector<ContextParallelOptions> kCuts = {{.layout = kContiguous, .method = Method::kAllGather},
                                                    {.layout = kZigZag, .method = Method::kAllGather},
                                                    {.layout = kContiguous, .method = Method::kAllGather, .block = 1},
+                                                   {.layout = kZigZag, .method = Method::kRing, .chunk = 1},
+                                                   {.layout = kContiguous, .method = Method::kRing, .block = 1, .chunk = 1},
                                                    {.layout = kZigZag, .method = Method::kUlysses},
                                                    {.layout = kContiguous, .method = Method::kUlysses, .block = 1}};
 
@@ -224,6 +227,33 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
   }
 }
 
+// Keys of 128 and more numbers: a chunk is 64 to 128 of them, so that chunks have several owners and masks skip some. Logits
+// whose exponentials overflow meet all keys twice.
+TYPED_TEST(CutSequence, RingInManyChunks) {
+  Worst worst;
+  for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kDocuments, MaskKind::kNone}) {
+    for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits}) {
+      if (fill == Fill::kHugeLogits && mask != MaskKind::kCausalBottomRight) continue;
+      const AttentionCase each{.batch = 1,
+                               .num_heads = 4,
+                               .num_kv_heads = 2,
+                               .q_len = mask == MaskKind::kDocuments ? 390 : 205,
+                               .kv_len = 390,
+                               .head_dim = 128,
+                               .v_head_dim = 136,
+                               .mask = mask,
+                               .dropout = 0.1,
+                               .fill = fill,
+                               .sinks = SinkKind::kSome};
+      expect_cut_is_whole<TypeParam>(each,
+                                     {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
+                                      {.layout = kZigZag, .method = Method::kRing, .chunk = 300}},
+                                     {2, 4}, tested_isas().back(), worst);
+    }
+  }
+  EXPECT_GT(worst.compared(), 100);
+}
+
 // exp(lse) is infinite in f32 where lse is above 88: logits of about +-1e4, and sinks.
 TYPED_TEST(CutSequence, LogitsWhoseExponentialsOverflow) {
   Worst worst;
@@ -238,6 +268,28 @@ TYPED_TEST(CutSequence, LogitsWhoseExponentialsOverflow) {
                            .fill = Fill::kHugeLogits,
                            .sinks = SinkKind::kSome};
   expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
+}
+
+// Weights of 2^16 times values of 1e35 overflow in the rows of one rank alone: all ranks pass the keys on a second time.
+TEST(CutSequence, RingRowsThatOverflow) {
+  constexpr Index length = 390, half = 196, width = 128;
+  Tensor<float> q({1, 2, length, width}), k({1, 1, length, width}), v(k.sizes()), out(q.sizes()), lse({1, 2, length});
+  std::ranges::fill(k.span(), 1.0F);
+  std::ranges::fill(v.span(), 1e35F);
+  std::fill_n(q.data() + half * width, (length - half) * width, 1.0F);  // of the first head
+  Context context({.threads = 1, .executor = nullptr});
+  attention_forward(q, k, v, {.out = out, .lse = lse}, {}, context);
+  dist::run_in_process(2, [&](Transport& transport) {
+    Context own({.threads = 1, .executor = nullptr});
+    ContextParallel cp(transport, {.method = Method::kRing, .block = half, .chunk = 1}, own);
+    const auto rows = cp.rows(length);
+    const Tensor<float> my_q = local_of(View<const float, 4>(q), rows), my_k = local_of(View<const float, 4>(k), rows),
+                        my_v = local_of(View<const float, 4>(v), rows);
+    Tensor<float> my_out(my_q.sizes()), my_lse({1, 2, my_q.size(2)});
+    cp.forward(my_q, my_k, my_v, my_out, my_lse, {});
+    EXPECT_TRUE(same_bits(my_out, local_of(View<const float, 4>(out), rows)));
+    EXPECT_TRUE(std::ranges::all_of(my_out.span(), [](float x) { return std::isfinite(x); }));
+  });
 }
 
 // Stale keys of the first step in backward: other keys and values, the same objects; results must be the new ones.
@@ -297,7 +349,7 @@ TEST(CutSequence, AccumulateAdds) {
     attention_backward(problem.q(), problem.k(), problem.v(), out_of_one, lse_of_one, problem.dout.view, wanted,
                        problem.options, context);
   }
-  for (const Method method : {Method::kAllGather, Method::kUlysses}) {
+  for (const Method method : {Method::kAllGather, Method::kUlysses, Method::kRing}) {
     dist::run_in_process(2, [&](Transport& transport) {
       Context own({.threads = 1, .executor = nullptr});
       ContextParallel cp(transport, {.method = method}, own);
@@ -319,7 +371,7 @@ TEST(CutSequence, AccumulateAdds) {
       for (int n = 0; n < 4; ++n) {  // a sum that is added once doubles exactly; rows of dq are added to by every range of keys
         Tensor<float> doubled(once[n].sizes());
         for (Index i = 0; i < once[n].count(); ++i) doubled.data()[i] = 2 * once[n].data()[i];
-        if (n == 0 && method == Method::kAllGather) doubled = local_of(View<const float, 4>(dq_of_one), q_rows);
+        if (n == 0 && method != Method::kUlysses) doubled = local_of(View<const float, 4>(dq_of_one), q_rows);
         EXPECT_TRUE(same_bits(twice[n], doubled)) << n;
       }
     });

@@ -69,9 +69,45 @@ TEST(CutTraffic, OnlyKeysThatMayBeAttendedTravel) {
   for (const Index sent : bytes_of(documents, EmptyRow::kZero)) EXPECT_TRUE(near(sent, 0)) << sent;
   // A mean over all values reads all values.
   for (const Index sent : bytes_of(documents, EmptyRow::kMean)) EXPECT_TRUE(near(sent, 3 * whole)) << sent;
+  // A ring passes each row on once: to the next rank but that of its owner, or no further than it is needed.
+  for (const Index sent : bytes_of({}, EmptyRow::kZero, Method::kRing)) EXPECT_TRUE(near(sent, 3 * whole)) << sent;
+  const auto ring = bytes_of(Mask::causal(), EmptyRow::kZero, Method::kRing);
+  for (std::size_t r = 0; r < ranks; ++r)
+    EXPECT_TRUE(near(ring[r], static_cast<Index>(r == 3 ? 0 : r + 1) * whole)) << r << ": " << ring[r];
   // Ulysses: of q, k and v the heads of the three other ranks, then out back.
   for (const Index sent : bytes_of({}, EmptyRow::kZero, Method::kUlysses))
     EXPECT_TRUE(near(sent, 3 * 2 * whole / ranks)) << sent;
+}
+
+// A ring passes on what others need until they have what they can have; then they learn that this rank is gone.
+TEST(CutTraffic, ACallbackThatThrowsOnOneRankEndsAll) {
+  for (const Method method : {Method::kAllGather, Method::kUlysses, Method::kRing}) {
+    const auto run = [&](bool forward, int thrower) {
+      dist::run_in_process(3, [&](Transport& transport) {
+        Context context({.threads = 1, .executor = nullptr});
+        ContextParallel cp(transport, {.method = method, .chunk = 1}, context);
+        const bool throws = transport.rank() == thrower;
+        AttentionOptions options;
+        options.score_mod = score_mod(
+            [throws](auto s, Index, Index, Index, Index key) {
+              if (throws && key > 300) throw OptionError("mine");
+              return s;
+            },
+            [](auto, Index, Index, Index, Index) { return 1; });
+        const auto rows = cp.rows(700);
+        const Index count = rows[0].count();
+        Tensor<float> mine({1, 3, count, 128}), out(mine.sizes()), my_lse({1, 3, count}), dq(mine.sizes()), dk(mine.sizes());
+        if (forward) return cp.forward(mine, mine, mine, out, my_lse, options);
+        AttentionGradients<float> wanted;
+        wanted.dq = dq, wanted.dk = dk;
+        cp.backward(mine, mine, mine, out, my_lse, mine, wanted, options);
+      });
+    };
+    for (int thrower = 0; thrower < 3; ++thrower) {
+      EXPECT_EQ(text_of<OptionError>([&] { run(true, thrower); }), "mine");
+      EXPECT_EQ(text_of<OptionError>([&] { run(false, thrower); }), "mine");
+    }
+  }
 }
 
 TEST(CutTraffic, ADifferenceIsTheSameErrorOnEveryRank) {

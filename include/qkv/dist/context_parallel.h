@@ -5,6 +5,9 @@
 //                equal bits: out, lse, dq. dk, dv are sums over ranks, in order of ranks, in the type of sums: within rounding
 //   kUlysses     rows are exchanged for heads: every rank computes Hkv / P key/value heads with all rows, and gives them back
 //                equal bits: out, lse, dq, dk, dv. P must divide Hkv. Jacobs 2023 (arXiv:2309.14509)
+//   kRing        chunks of keys visit every rank, passed on from neighbour to neighbour, by ascending keys: a rank holds two of them
+//                equal bits: out, lse, dq. dk, dv are sums over ranks in the type of sums: within rounding
+//                Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889), but for the order
 //
 // Gradients of biases, sinks and position biases are sums over ranks, the same on every rank.
 // Not: how bytes travel (transport.h), failures of ranks (guarded.h).
@@ -23,7 +26,7 @@ enum class Layout {
   kZigZag       ///< pieces r and 2 P - 1 - r of 2 P: under a causal mask every rank has about the same work
 };
 
-enum class Method { kAllGather, kUlysses };
+enum class Method { kAllGather, kUlysses, kRing };
 
 struct ContextParallelOptions {
   Layout layout = Layout::kContiguous;
@@ -31,6 +34,9 @@ struct ContextParallelOptions {
   /// Rows are dealt in blocks of this many, at least 1. The default fits every instruction set; with other numbers rows at the
   /// cuts cost a copy (AttentionOptions::place). 1 deals as evenly as possible.
   Index block = 32;
+  /// Ring: keys that travel at once, at least 1; rounded down to a multiple that the kernels take, at least one. A rank holds two
+  /// such chunks of a key/value head.
+  Index chunk = 4096;
 };
 
 /// Rows [begin, end) of the whole sequence.
