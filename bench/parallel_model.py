@@ -12,6 +12,10 @@ send W bytes/s each way, elements of e bytes:
                 pieces of k, v to everyone, twice, and it gives back dk, dv (4 bytes a number) of the first piece of everyone:
                 2 * 2 G (T/P) (P-1) D e + 2 G (T/P) (P-1) D 4/2 bytes, one head after the other behind the work:
                 time = max(work, messages) + messages of one head
+    ring        zig-zag, chunks by ascending keys: all ranks work on the same chunk. While it is among the first half of the keys, a
+                rank has up to two pieces to compute, afterwards one: 3P-1 of what are 2P where all ranks are busy. Each chunk is
+                passed on by all ranks that need it but the last, twice; dk, dv (4 bytes a number) come back the same way:
+                time = max(work (3P-1)/2P, messages) + P-1 transfers of the first chunk
     ulysses     (P-1)/P of its rows of q, k, v, out; then of q, k, v, out, dout, lse, dq, dk, dv: waits for all of it; P divides G:
                 time = work + messages
 
@@ -21,6 +25,8 @@ Latency, the file system and memory are left out. It is arithmetic, not a measur
 import argparse
 import json
 
+CHUNK = 4096  # keys (qkv/dist/context_parallel.h)
+
 
 def bytes_of(method, tokens, heads, kv_heads, width, ranks, element):
     """Bytes that the rank sends that sends most, forward and backward."""
@@ -28,6 +34,17 @@ def bytes_of(method, tokens, heads, kv_heads, width, ranks, element):
     if method == "all-gather":
         one_way = 2 * kv_heads * rows * (ranks - 1) * width
         return 2 * one_way * element + one_way * 4 / 2
+    if method == "ring":
+        sent, returned = [0] * ranks, [0] * ranks  # pieces
+        for piece in range(2 * ranks):
+            owner = min(piece, 2 * ranks - 1 - piece)
+            needing = [(owner + n) % ranks for n in range(ranks) if piece <= 2 * ranks - 1 - (owner + n) % ranks]
+            for rank in needing[:-1]:
+                sent[rank] += 1
+            for rank in needing[1:]:
+                returned[rank] += 1
+        numbers = 2 * kv_heads * rows / 2 * width
+        return max(2 * one * numbers * element + other * numbers * 4 for one, other in zip(sent, returned))
     each = rows * (ranks - 1) / ranks * width * element
     forward = (2 * heads + 2 * kv_heads) * each
     backward = (4 * heads + 4 * kv_heads) * each + heads * rows * (ranks - 1) / ranks * 4
@@ -47,6 +64,9 @@ def seconds(method, tokens, heads, kv_heads, width, ranks, element, flops_per_s,
     messages = bytes_of(method, tokens, heads, kv_heads, width, ranks, element) / bytes_per_s
     if method == "all-gather":
         return max(work, messages) + messages / kv_heads, work, messages
+    if method == "ring":
+        start = (ranks - 1) * 2 * CHUNK * width * element / bytes_per_s
+        return max(work * (3 * ranks - 1) / (2 * ranks), messages) + start, work, messages
     return work + messages, work, messages
 
 
@@ -56,7 +76,7 @@ def table(options):
           f"{options.gflops:g} GFLOP/s and {options.gbit:g} Gbit/s a rank; causal, forward and backward; modelled, not measured")
     print(f"{'ranks':>6}  {'method':<10} {'seconds':>9} {'of ideal':>8} {'GB sent':>8}  limited by")
     for ranks in (8, 16, 32, 64, 128, 256, 512, 1024):
-        for method in ("all-gather", "ulysses"):
+        for method in ("all-gather", "ring", "ulysses"):
             shape = (options.tokens, options.heads, options.kv_heads, options.dim, ranks, options.element)
             found = seconds(method, *shape, options.gflops * 1e9, options.gbit / 8 * 1e9)
             if found is None:

@@ -5,8 +5,9 @@
 namespace qkv::cli {
 
 dist::Method parse_method(const std::string& text) {
-  return named<dist::Method>("--parallel", text,
-                             {{"all-gather", dist::Method::kAllGather}, {"ulysses", dist::Method::kUlysses}});
+  return named<dist::Method>(
+      "--parallel", text,
+      {{"all-gather", dist::Method::kAllGather}, {"ring", dist::Method::kRing}, {"ulysses", dist::Method::kUlysses}});
 }
 
 dist::Layout parse_layout(const std::string& text, bool causal) {

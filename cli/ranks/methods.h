@@ -7,7 +7,8 @@
 
 namespace qkv::cli {
 
-inline constexpr const char* kSequenceMethods = "all-gather, ulysses (heads; P divides the key/value heads)";
+inline constexpr const char* kSequenceMethods =
+    "all-gather, ring (keys a chunk at a time), ulysses (heads; P divides the key/value heads)";
 
 /// UsageError that lists them.
 dist::Method parse_method(const std::string& text);

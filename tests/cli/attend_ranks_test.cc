@@ -52,23 +52,27 @@ TEST_F(AttendRanks, ForwardIsTheSameFile) {
       EXPECT_TRUE(shared(ranks, words + " --parallel all-gather --layout contiguous") == whole) << ranks << " ranks, " << words;
     }
     EXPECT_TRUE(shared(2, words + " --parallel ulysses") == whole) << words;
+    EXPECT_TRUE(shared(3, words + " --parallel ring") == whole) << words;
   }
   EXPECT_EQ(files(), (std::vector<std::string>{"alone.safetensors", "in.safetensors", "shared.safetensors"}));
 }
 
-TEST_F(AttendRanks, BackwardIsTheSameFileByUlyssesAndHasEqualDqByAllGather) {
+TEST_F(AttendRanks, BackwardIsTheSameFileByUlyssesAndHasEqualDqOtherwise) {
   make_input<double>(130, 130, true);
   const std::string whole = alone("--causal --softcap 3");
   EXPECT_TRUE(shared(2, "--causal --softcap 3 --parallel ulysses") == whole);
-  const std::string gathered = shared(3, "--causal --softcap 3 --parallel all-gather");
-  EXPECT_EQ(gathered.size(), whole.size());
-  const StateDict one = io::load_safetensors(path("alone.safetensors")), all = io::load_safetensors(path("shared.safetensors"));
-  for (const char* name : {"out", "lse", "dq"}) EXPECT_EQ(one.at(name).bytes, all.at(name).bytes) << name;
-  for (const char* name : {"dk", "dv"}) {
-    const Tensor<double> expected = to_f64(one.at(name)), got = to_f64(all.at(name));
-    // A sum of 130 terms of a magnitude below 1 each, times 8 columns, in two orders: each within n eps of the sum of magnitudes.
-    const double bound = 2 * 130 * 130 * std::numeric_limits<double>::epsilon();
-    for (Index i = 0; i < expected.count(); ++i) ASSERT_NEAR(got.data()[i], expected.data()[i], bound) << name << i;
+  const StateDict one = io::load_safetensors(path("alone.safetensors"));
+  for (const char* method : {"all-gather", "ring"}) {
+    SCOPED_TRACE(method);
+    EXPECT_EQ(shared(3, std::string("--causal --softcap 3 --parallel ") + method).size(), whole.size());
+    const StateDict all = io::load_safetensors(path("shared.safetensors"));
+    for (const char* name : {"out", "lse", "dq"}) EXPECT_EQ(one.at(name).bytes, all.at(name).bytes) << name;
+    for (const char* name : {"dk", "dv"}) {
+      const Tensor<double> expected = to_f64(one.at(name)), got = to_f64(all.at(name));
+      // A sum of 130 terms of a magnitude below 1 each, times 8 columns, in two orders: each within n eps of the sum of magnitudes.
+      const double bound = 2 * 130 * 130 * std::numeric_limits<double>::epsilon();
+      for (Index i = 0; i < expected.count(); ++i) ASSERT_NEAR(got.data()[i], expected.data()[i], bound) << name << i;
+    }
   }
 }
 
@@ -83,7 +87,7 @@ TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
     EXPECT_TRUE(found) << fragment << "\n" << outcome.err;
   };
   const std::string files_of = "--in in.safetensors --out shared.safetensors ";
-  refused(2, files_of + "--parallel spiral", "--parallel must be one of all-gather, ulysses");
+  refused(2, files_of + "--parallel spiral", "--parallel must be one of all-gather, ring, ulysses");
   refused(2, files_of + "--parallel ulysses --weights", "--weights and --applied are for one machine");
   refused(2, files_of + "--parallel ulysses --stats s.json", "captures are for one machine");
   refused(2, "--q q.npy --k k.npy --v v.npy --out out.npy --parallel ulysses", "--in FILE.safetensors");

@@ -111,6 +111,7 @@ def parallel_attention(
         q: [B, H, Tq_local, D], k: [B, Hkv, Tk_local, D], v: [B, Hkv, Tk_local, Dv]: this rank's rows (sequence_positions of Tq and
             of Tk); float32, float64, bfloat16 or float16, on the CPU.
         method: "all-gather": every rank gets all of k and v; out, lse and dq have one machine's bits, dk and dv are within rounding.
+            "ring": the same bits; keys visit the ranks a chunk at a time, so that no rank holds all of them (arXiv:2310.01889).
             "ulysses": rows are exchanged for heads, all five have one machine's bits; the number of ranks must divide Hkv
             (arXiv:2309.14509).
         causal: True or "top_left", "bottom_right", by positions in the whole sequence. mask, bias [B|1, H|1, Tq|1, Tk|1]: of the

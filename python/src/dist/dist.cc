@@ -71,7 +71,9 @@ dist::Layout layout_of(const std::string& name) {
   return named<dist::Layout>("layout", name, {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}});
 }
 dist::Method method_of(const std::string& name) {
-  return named<dist::Method>("method", name, {{"all-gather", dist::Method::kAllGather}, {"ulysses", dist::Method::kUlysses}});
+  return named<dist::Method>(
+      "method", name,
+      {{"all-gather", dist::Method::kAllGather}, {"ring", dist::Method::kRing}, {"ulysses", dist::Method::kUlysses}});
 }
 
 class ContextParallel {

@@ -35,8 +35,8 @@ CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
     "bf16": (130, 130, 6, 6, torch.bfloat16, {"causal": True}),
     "f16": (130, 130, 6, 6, torch.float16, {}),
 }
-METHODS = ("all-gather", "ulysses")
-EQUAL = {"all-gather": ("out", "lse", "dq"), "ulysses": ("out", "lse", "dq", "dk", "dv")}
+METHODS = ("all-gather", "ring", "ulysses")
+EQUAL = {"all-gather": ("out", "lse", "dq"), "ring": ("out", "lse", "dq"), "ulysses": ("out", "lse", "dq", "dk", "dv")}
 RESULTS = ("out", "lse", "dq", "dk", "dv", "dbias")
 
 
