@@ -26,16 +26,22 @@ def _numbers(x: Any) -> np.ndarray:
     return (x if str(x.dtype) == "torch.float64" else x.float()).cpu().numpy()
 
 
+def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """x [heads, T, D] -> [heads, n, D]. np.take copies all of an array that is not contiguous; models' queries lie as [T, heads, D]."""
+    turned = x.transpose(1, 0, 2)
+    return np.take(turned, rows, axis=0).transpose(1, 0, 2) if turned.flags.c_contiguous else np.take(x, rows, axis=1)
+
+
 def _taken(x: Any, rows: np.ndarray) -> np.ndarray:
     """x [heads, T, D] -> [heads, n, D]. Reading the memory of a PyTorch tensor with NumPy takes a tenth of PyTorch's own time."""
     if isinstance(x, np.ndarray):
-        return np.take(x, rows, axis=1)
+        return _rows(x, rows)
     import torch
 
     if x.dtype is torch.bfloat16:  # the upper half of a float32, which NumPy has no name for
-        halves = np.take(x.detach().view(torch.int16).numpy(), rows, axis=1)
+        halves = _rows(x.detach().view(torch.int16).numpy(), rows)
         return (halves.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    taken = np.take(x.detach().numpy(), rows, axis=1)
+    taken = _rows(x.detach().numpy(), rows)
     return taken.astype(np.float32) if taken.dtype == np.float16 else taken
 
 

@@ -133,6 +133,16 @@ def test_a_screenshot_has_the_colours_of_the_data(width: int, dark: bool, tmp_pa
     assert abs(middle - accent).max() <= 2, (middle, accent)
 
 
+def test_relevance_beside_a_head_that_is_stored_by_blocks(tmp_path: Path, browser: Browser) -> None:
+    tensors, metadata = full_file()
+    del tensors["0/1/weights"]
+    for name in ("map", "relevance"):
+        tensors["0/1/" + name] = tensors["0/1/" + name].reshape(4, 8, 3, 8, 3).mean(2).sum(3)
+    sheet = Sheet(browser.open(page_of(tmp_path, tensors, metadata), "layer=1&head=2&tab=relevance"))
+    for box, cells in zip(sheet.at["figures"], (tensors["0/1/map"][2], tensors["0/1/relevance"][2])):
+        sheet.expect(sheet.pixels(box, 8, 8), cells, cells.max(), "blocks")
+
+
 def test_colours_are_those_of_the_library(tmp_path: Path, browser: Browser) -> None:
     q, k = small(6, 1, 1, 20, 20)
     page = browser.open(page_of(tmp_path, {"q": q, "k": k}, {}), "range=unit")
