@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import qkv
 from qkv import _nn
-from support_explorer import Browser, full_file, page_of, small
+from support_explorer import Browser, full_file, page_of, settled, small
 
 
 def screenshot(page: Any) -> np.ndarray:
@@ -154,6 +154,12 @@ def test_colours_are_those_of_the_library(tmp_path: Path, browser: Browser) -> N
 def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, browser: Browser) -> None:
     tensors, metadata = full_file()
     page = browser.open(page_of(tmp_path, tensors, metadata), "head=1&i=12&j=11&beside=1&diff=1", width=400)
+    page.locator("#overview").evaluate("e => e.style.maxHeight = '150px'")  # as with many layers
+    page.locator("#before").click()
+    page.locator("#before").click()  # to the last head
+    settled(page).wait_for_timeout(50)
+    inside = """() => { const [a, b] = ["#overview", ".thumb[aria-current]"].map(x => document.querySelector(x).getBoundingClientRect()); return a.top <= b.top && b.bottom <= a.bottom; }"""
+    assert page.evaluate("state.layer") == 1 and page.evaluate(inside)
     for tab in ("text", "lines", "why", "relevance"):
         page.locator("#tab-" + tab).click()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab

@@ -24,7 +24,7 @@ function drawLines(panel, side, sides) {
   const {i, queries, keys, rows, top: own} = linesOf(side), alike = sides.filter(other => other.of === side.of && other.head.kind !== "map");
   const top = Math.max(own, ...alike.map(other => linesOf(other).top));  // one scale for what is compared
   const height = Math.max(queries.length, keys.length) * LINE_HEIGHT + 30, y = n => 34 + n * LINE_HEIGHT, place = new Map(keys.map((j, n) => [j, n]));
-  const [width, room, most] = sides.length > 1 ? [400, 124, 15] : [640, 200, 22], right = width - room;
+  const [width, room, most] = sides.length > 1 || panel.clientWidth < 600 ? [400, 124, 15] : [640, 200, 22], right = width - room;
   const svg = svgElement("svg", {viewBox: `0 0 ${width} ${height}`, width, height, class: "lines", role: "img", "aria-label": "lines from queries to the keys that they look at"});
   svg.append(svgElement("text", {x: room, y: 14, "text-anchor": "end", class: "head"}, "queries"), svgElement("text", {x: right, y: 14, class: "head"}, "keys"));
   queries.forEach((q, n) => {

@@ -85,9 +85,15 @@ function markThumb() {
   for (const b of document.querySelectorAll(".thumb")) {
     const isIt = Number(b.dataset.layer) === state.layer && Number(b.dataset.head) === state.head;
     if (isIt) b.setAttribute("aria-current", "true"); else b.removeAttribute("aria-current");
+    if (isIt) reveal(b);
     b.tabIndex = isIt ? 0 : -1;
   }
   if (!document.querySelector(".thumb[tabindex='0']")) document.querySelector(".thumb")?.setAttribute("tabindex", "0");
+}
+/// Scrolls the heads, not the page.
+function reveal(thumb) {
+  const all = el("overview"), here = thumb.getBoundingClientRect(), box = all.getBoundingClientRect();
+  if (here.top < box.top || here.bottom > box.bottom) all.scrollTop += (here.top + here.bottom - box.top - box.bottom) / 2;
 }
 /// Arrow keys walk over thumbnails as they lie on the screen.
 function walkThumbs(event) {
