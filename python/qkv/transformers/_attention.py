@@ -15,7 +15,7 @@ from .._options import build_options
 from ..masks import Mask
 from ..torch._calls import autocast, memory
 from . import _latent, _looking, _relevance
-from ._masks import ModelMask, model_mask
+from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import put_all, take_all
 
 NAME = "qkv"
@@ -124,7 +124,7 @@ def _documents(cu_q: Tensor, cu_k: Tensor | None, query: Tensor, key: Tensor) ->
     return Mask.documents(*(cu if cu[-1] == length else [*cu, length] for cu, length in zip(offsets, lengths)))
 
 
-@torch.compiler.disable
+@outside_of_graphs
 def attention_forward(
     module: nn.Module,
     query: Tensor,

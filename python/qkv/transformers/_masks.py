@@ -9,6 +9,7 @@ the whole mask a dense one, never wrong.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,24 @@ from transformers import masking_utils
 
 from .._core import UnsupportedError
 from ..masks import Mask
+
+GRAPHS = (
+    '[qkv.transformers] attn_implementation="qkv" is not traced (torch.export, torch.compile(fullgraph=True), torch.func): load the '
+    'model with attn_implementation="sdpa" and call it under qkv.torch.enable(), whose attention is an operator of the graph'
+)
+
+
+def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which torch.compile calls as it is; NotImplementedError where that cannot be."""
+    options = {"reason": GRAPHS} if "reason" in inspect.signature(torch.compiler.disable).parameters else {}
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_exporting() or torch._C._functorch.peek_interpreter_stack() is not None:
+            raise NotImplementedError(GRAPHS)
+        return function(*args, **kwargs)
+
+    return torch.compiler.disable(called, **options)
 
 
 @dataclass(frozen=True)
@@ -148,6 +167,7 @@ def _padding(attention_mask: torch.Tensor | None, place: _Place) -> Mask | None:
     return Mask.keep(kept, "bk")
 
 
+@outside_of_graphs
 def model_mask(
     batch_size: int,
     q_length: int,

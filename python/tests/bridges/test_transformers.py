@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import qkv
+import qkv.torch
 import qkv.transformers
 from transformers_models import MODELS, T, expect_equal, inputs_of, model_of, run, tf, torch
 
@@ -123,3 +124,33 @@ def test_models_that_compute_attention_by_themselves_are_refused(kind: str) -> N
     model = getattr(tf, f"{kind}ForCausalLM")._from_config(config, attn_implementation="qkv")
     with pytest.raises(qkv.UnsupportedError, match="computes attention by itself"):
         model(torch.tensor([[1, 2, 3]]))
+
+
+def test_graphs_are_those_of_sdpa_under_enable() -> None:
+    """What attn_implementation="qkv" refuses, and its message names: the same numbers from "sdpa" under qkv.torch.enable()."""
+    model, ids = model_of("llama"), inputs_of("llama")["input_ids"]
+    model.set_attn_implementation("qkv")
+    expected = model(ids, use_cache=False).logits
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters: Any) -> Any:
+        return torch.func.functional_call(model, parameters, (ids,), {"use_cache": False}).logits.square().sum()
+
+    def results() -> list[Any]:
+        torch._dynamo.reset()
+        return [
+            lambda: torch.export.export(model, (ids,), {"use_cache": False}).module()(ids, use_cache=False).logits,
+            lambda: torch.compile(model, fullgraph=True, backend="aot_eager")(ids, use_cache=False).logits,
+            lambda: torch.func.grad(loss)(parameters)["lm_head.weight"],
+        ]
+
+    for graph in results():
+        with pytest.raises((NotImplementedError, RuntimeError), match="under qkv.torch.enable"):
+            graph()
+    assert torch.equal(torch.compile(model, backend="aot_eager")(ids, use_cache=False).logits, expected)  # in pieces
+    model.set_attn_implementation("sdpa")
+    with qkv.torch.enable():
+        *logits, gradient = (graph() for graph in results())
+        torch.testing.assert_close(gradient, torch.autograd.grad(loss(parameters), parameters["lm_head.weight"])[0])
+    for made in logits:
+        torch.testing.assert_close(made, expected)
