@@ -28,7 +28,7 @@ double mean_of_last(const std::vector<double>& losses) {
                           static_cast<double>(count);
 }
 
-lm::TrainResult train(TrainRun& run, bool quiet, Context& context) {
+lm::TrainResult train(TrainRun& run, lm::AttentionLM& model, bool quiet, Context& context) {
   Progress progress(run.train.steps, quiet);
   run.train.on_step = [&](const lm::StepReport& report) {
     const Index step = report.step + 1;
@@ -39,7 +39,7 @@ lm::TrainResult train(TrainRun& run, bool quiet, Context& context) {
     }
     progress.update(step, words);
   };
-  lm::Trainer trainer(run.model, run.train);
+  lm::Trainer trainer(model, run.train);
   return trainer.run(run.source, context);
 }
 
@@ -88,12 +88,14 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   for (const std::string& path : options.maps) expect_map(outputs, "--map", path);
   Context context(ranks != nullptr ? ranks->context() : options.compute.context());
   TrainRun run = make_run(options);
-  if (ranks != nullptr) share_batches(*ranks, run);
-  lm::Trainer(run.model, run.train);  // impossible options are refused before anything is printed
+  std::optional<SharedTraining> shared;
+  if (ranks != nullptr) shared.emplace(*ranks, run, options.parallel.method, context);
+  lm::AttentionLM& model = shared ? shared->model() : run.model;
+  lm::Trainer(model, run.train);  // impossible options are refused before anything is printed
 
   if (!options.json && speaks) print_head(run, options, context);
-  const lm::TrainResult result = train(run, options.json || !speaks, context);
-  if (ranks != nullptr) require_same_model(*ranks, run);
+  const lm::TrainResult result = train(run, model, options.json || !speaks, context);
+  if (shared) shared->finish();
   if (!speaks) return 0;
   const TrainReport report = make_report(run, options, context);
   if (!options.out.empty()) {
@@ -125,7 +127,7 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
 
 int run(const TrainCommandOptions& options) {
   if (!options.parallel.any()) return run_one(options, nullptr);
-  if (options.parallel.method != "data") throw UsageError("--parallel must be data: got " + escaped(options.parallel.method));
+  require_method(options.parallel.method);
   int code = 0;
   run_ranks("train", options.parallel, options.compute, [&](Ranks& ranks) { code = run_one(options, &ranks); });
   return code;

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "core/escape.h"
+#include "ranks/methods.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/option_group.h"
@@ -198,7 +199,8 @@ void add_train_options(CLI::App& app, TrainCommandOptions& options) {
   model.integer("--warmup", options.warmup, "Warm-up steps of the learning rate (default 0)");
   model.value("--clip", options.clip, "X", "Clip the gradient to this norm (default 0: off)");
   add_compute_options(app, options.compute);
-  add_parallel_options(app, options.parallel, "data (each rank has rows of the batch)");
+  add_parallel_options(app, options.parallel,
+                       std::string("data (rows of the batch), heads (of every layer), ") + kSequenceMethods);
 }
 
 TrainRun make_run(const TrainCommandOptions& options) {

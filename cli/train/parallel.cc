@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <cmath>
 
 #include "qkv/dist/reduce.h"
+#include "ranks/methods.h"
 #include "support/command.h"
 
 namespace qkv::cli {
@@ -32,39 +32,43 @@ std::string hash_of(const lm::BatchSource& source) {
   return hash_of(std::as_bytes(batch.inputs.span())) + hash_of(std::as_bytes(batch.targets.span()));
 }
 
-/// The loss of the whole batch; the parameters' gradients become its gradients. A rank's loss is the mean over its targets, so it
-/// counts as many times as the rank has targets.
-double reduce_step(dist::Transport& transport, double loss, const lm::Batch& batch, std::span<const nn::Parameter> parameters,
-                   std::vector<float>& flat) {
-  const auto targets = std::ranges::count_if(batch.targets.span(), [](Index target) { return target != lm::kNoTarget; });
-  const double mine = static_cast<double>(targets);
-  std::array<double, 2> sums{targets == 0 ? 0 : loss * mine, mine};
-  dist::reduce_sum(transport, sums);
-  const double all = std::max(1.0, sums[1]);
-  flat.clear();
-  for (const nn::Parameter& parameter : parameters) {
-    for (const float gradient : parameter.gradient)
-      flat.push_back(targets == 0 ? 0.0F : static_cast<float>(static_cast<double>(gradient) * (mine / all)));
-  }
+/// Sums over ranks, of all numbers at once: gradients, or values of which one rank has each and the others 0.
+void reduce_all(dist::Transport& transport, std::span<const nn::Parameter> parameters,
+                std::span<float> nn::Parameter::*numbers) {
+  std::vector<float> flat;
+  for (const nn::Parameter& parameter : parameters)
+    flat.insert(flat.end(), (parameter.*numbers).begin(), (parameter.*numbers).end());
   dist::reduce_sum(transport, flat);
   auto from = flat.begin();
   for (const nn::Parameter& parameter : parameters) {
-    std::copy_n(from, parameter.gradient.size(), parameter.gradient.begin());
-    from += static_cast<std::ptrdiff_t>(parameter.gradient.size());
+    std::copy_n(from, (parameter.*numbers).size(), (parameter.*numbers).begin());
+    from += std::ssize(parameter.*numbers);
   }
-  return sums[0] / all;
+}
+
+/// The loss and the gradients of the whole batch, of every rank's share of them.
+auto sum_of_shares(dist::Transport& transport) {
+  return [&transport](double loss, std::span<const nn::Parameter> parameters) {
+    dist::reduce_sum(transport, std::span(&loss, 1));
+    reduce_all(transport, parameters, &nn::Parameter::gradient);
+    return loss;
+  };
 }
 
 }  // namespace
 
-void share_batches(const Ranks& ranks, TrainRun& run) {
-  const lm::BatchShape shape = run.source.shape();
-  if (shape.batch < ranks.size()) {
-    throw UsageError("--batch must be at least the number of ranks for --parallel data: got " + std::to_string(shape.batch) +
-                     " rows, " + std::to_string(ranks.size()) + " ranks");
+void require_method(const std::string& method) {
+  if (method == "data" || method == "heads") return;
+  try {
+    parse_method(method);
+  } catch (const UsageError& error) {
+    throw UsageError(std::string("--parallel may be data or heads; otherwise ") + error.what());
   }
-  if (run.model.config().dropout > 0)
-    throw UsageError("--parallel data trains without dropout: its random numbers count the rows of one machine's batch");
+}
+
+SharedTraining::SharedTraining(const Ranks& ranks, TrainRun& run, const std::string& method, Context& context)
+    : ranks_(ranks), run_(run) {
+  const lm::BatchShape shape = run.source.shape();
   const lm::TrainOptions& train = run.train;
   ranks.agree({{"batch and context", fmt::format("{} x {}", shape.batch, shape.context)},
                {"first batch", hash_of(run.source)},
@@ -72,15 +76,75 @@ void share_batches(const Ranks& ranks, TrainRun& run) {
                {"steps", std::to_string(train.steps)},
                {"learning rate", fmt::format("{} {} {}", train.schedule.rate, train.schedule.warmup_steps,
                                              static_cast<int>(train.schedule.kind))},
-               {"weight decay and clipping", fmt::format("{} {}", train.adam.weight_decay, train.clip_norm)}});
-  const Index begin = shape.batch * ranks.rank() / ranks.size(), end = shape.batch * (ranks.rank() + 1) / ranks.size();
-  run.source = run.source.rows(begin, end - begin);
-  run.train.reduce = [&transport = ranks.transport(), flat = std::vector<float>()](
-                         double loss, const lm::Batch& batch, std::span<const nn::Parameter> parameters) mutable {
-    return reduce_step(transport, loss, batch, parameters, flat);
+               {"weight decay and clipping", fmt::format("{} {}", train.adam.weight_decay, train.clip_norm)},
+               {"dropout and its seed", fmt::format("{} {}", run.model.config().dropout, train.seed)}});
+  if (method == "data") {
+    share_sequences();
+  } else if (method == "heads") {
+    share_heads();
+  } else {
+    share_tokens(method, context);
+  }
+}
+
+void SharedTraining::share_sequences() {
+  const lm::BatchShape shape = run_.source.shape();
+  if (shape.batch < ranks_.size()) {
+    throw UsageError("--batch must be at least the number of ranks for --parallel data: got " + std::to_string(shape.batch) +
+                     " rows, " + std::to_string(ranks_.size()) + " ranks");
+  }
+  const Index begin = shape.batch * ranks_.rank() / ranks_.size(), end = shape.batch * (ranks_.rank() + 1) / ranks_.size();
+  run_.train.share = {shape.batch, shape.context, begin, end - begin};
+  run_.train.reduce = sum_of_shares(ranks_.transport());
+}
+
+void SharedTraining::share_tokens(const std::string& method, Context& context) {
+  const lm::BatchShape shape = run_.source.shape();
+  const Index ranks = ranks_.size();
+  dist::ContextParallelOptions cut{.layout = parse_layout({}, run_.model.config().causal), .method = parse_method(method)};
+  cut.block = std::clamp<Index>(shape.context / (2 * ranks), 1, cut.block);
+  if (shape.context < ranks) {
+    throw UsageError("--context must be at least the number of ranks for --parallel " + method + ": got " +
+                     std::to_string(shape.context) + " characters, " + std::to_string(ranks) + " ranks");
+  }
+  if (cut.method == dist::Method::kUlysses) require_heads("ulysses");
+  tokens_.emplace(ranks_.transport(), cut, shape.context, context);
+  run_.train.share = {shape.batch, shape.context, 0, shape.batch, &*tokens_};
+  run_.train.reduce = sum_of_shares(ranks_.transport());
+}
+
+void SharedTraining::share_heads() {
+  require_heads("heads");
+  dist::Transport& transport = ranks_.transport();
+  shard_.emplace(
+      run_.model.shard(ranks_.rank(), ranks_.size(), [&transport](std::span<float> x) { dist::reduce_sum(transport, x); }));
+  run_.train.norm = [this, all = run_.model.parameters()](std::span<const nn::Parameter> parameters) {
+    std::vector<nn::Parameter> own;  // what is whole on every rank counts once
+    for (const nn::Parameter& parameter : parameters) {
+      const bool whole = std::ranges::any_of(all, [&](const nn::Parameter& one) { return one.name == parameter.name; });
+      if (!whole || ranks_.first()) own.push_back(parameter);
+    }
+    double squares = std::pow(lm::global_norm(own), 2);
+    dist::reduce_sum(ranks_.transport(), std::span(&squares, 1));
+    return std::sqrt(squares);
   };
 }
 
-void require_same_model(const Ranks& ranks, TrainRun& run) { ranks.agree({{"trained weights", hash_of(run.model)}}); }
+void SharedTraining::require_heads(const std::string& method) const {
+  const Index heads = run_.model.config().num_kv_heads;
+  if (heads % ranks_.size() == 0) return;
+  throw UsageError("--parallel " + method + " needs a number of ranks that divides the key/value heads: got " +
+                   std::to_string(ranks_.size()) + " ranks, " + std::to_string(heads) + " heads (--heads, --kv-heads)");
+}
+
+void SharedTraining::finish() {
+  if (shard_) {
+    const std::vector<nn::Parameter> parameters = run_.model.parameters();
+    for (const nn::Parameter& parameter : parameters) std::ranges::fill(parameter.value, 0.0F);
+    run_.model.take_shard(*shard_, ranks_.rank(), ranks_.size());
+    reduce_all(ranks_.transport(), parameters, &nn::Parameter::value);
+  }
+  ranks_.agree({{"trained weights", hash_of(run_.model)}});
+}
 
 }  // namespace qkv::cli

@@ -1,16 +1,41 @@
-// `qkv train --parallel data`: every rank has the whole model and some rows of each batch; gradients are summed over ranks.
+// `qkv train --parallel`: what each rank computes of a step, and how the ranks' gradients become one. data: sequences of the batch;
+// all-gather, ulysses, ring: tokens of each sequence; heads: of every layer, with their parameters.
 #pragma once
+
+#include <optional>
 
 #include "ranks/ranks.h"
 #include "train/options.h"
+#include "train/sequence_part.h"
 
 namespace qkv::cli {
 
-/// Cuts the run's batches: this rank trains on its rows, and each step's loss and gradients are those of the whole batch. Weights,
-/// batches and options must be the same on all ranks: MismatchError. UsageError when there are fewer rows than ranks, or dropout.
-void share_batches(const Ranks& ranks, TrainRun& run);
+/// UsageError for a word of --parallel that says nothing here.
+void require_method(const std::string& method);
 
-/// MismatchError when the ranks' parameters differ in a bit, which they never should.
-void require_same_model(const Ranks& ranks, TrainRun& run);
+/// One run on one rank. Weights, batches and options must be the same on all ranks: MismatchError. UsageError where ranks and sizes
+/// do not fit.
+class SharedTraining {
+ public:
+  /// Refers to all of them. Each step's loss and gradients become those of the whole batch: in run.train.
+  SharedTraining(const Ranks& ranks, TrainRun& run, const std::string& method, Context& context);
+
+  /// What this rank trains: the run's model, or its heads of it.
+  lm::AttentionLM& model() { return shard_ ? *shard_ : run_.model; }
+  /// Collective, after training: the run's model is complete on every rank. MismatchError when the ranks' weights then differ in a bit,
+  /// which they never should.
+  void finish();
+
+ private:
+  void share_sequences();
+  void share_tokens(const std::string& method, Context& context);
+  void share_heads();
+  void require_heads(const std::string& method) const;
+
+  const Ranks& ranks_;
+  TrainRun& run_;
+  std::optional<TokensOfRank> tokens_;
+  std::optional<lm::AttentionLM> shard_;
+};
 
 }  // namespace qkv::cli

@@ -15,6 +15,11 @@
 namespace qkv::inline v0::lm {
 namespace {
 
+/// Positions of a share's tokens in their sequences; empty: 0, 1, ...
+std::span<const Index> tokens_of(const BatchShare& share) {
+  return share.part == nullptr ? std::span<const Index>() : share.part->positions();
+}
+
 /// What one layer's forward keeps for backward. Plain layers use `attention` and `out` alone.
 struct LayerActivations {
   nn::Saved attention;
@@ -28,6 +33,7 @@ struct LayerActivations {
 }  // namespace
 
 struct AttentionLM::Activations::Impl {
+  BatchShare share;
   Index batch = 0, length = 0;        // B, T
   std::vector<Index> ids, positions;  // [B * T]
   std::vector<Index> targets;         // [B * T]
@@ -44,9 +50,15 @@ struct AttentionLM::Activations::Impl {
   const Tensor<float>& head_input() const { return last.count() != 0 ? last : layers.back().out; }
   const Tensor<float>& layer_input(std::size_t layer) const { return layer == 0 ? embedded : layers[layer - 1].out; }
   std::array<Index, 3> sizes(Index width) const { return {batch, length, width}; }
+  std::span<const Index> tokens() const { return tokens_of(share); }
 };
 
-AttentionLM::Activations::Activations() : impl_(std::make_unique<Impl>()) {}
+AttentionLM::Activations::Activations(const BatchShare& share) : impl_(std::make_unique<Impl>()) {
+  check<OptionError>(share.first_sequence >= 0 && share.sequences >= 0 && share.first_sequence + share.sequences <= share.batch,
+                     "AttentionLM::Activations", "the sequences must lie in a batch of ", share.batch, ": got ",
+                     share.sequences, " from ", share.first_sequence);
+  impl_->share = share;
+}
 AttentionLM::Activations::~Activations() = default;
 AttentionLM::Activations::Activations(Activations&&) noexcept = default;
 AttentionLM::Activations& AttentionLM::Activations::operator=(Activations&&) noexcept = default;
@@ -56,19 +68,23 @@ View<const float, 3> AttentionLM::Activations::logits() const { return std::as_c
 namespace {
 
 /// Copies ids and numbers their positions; checks sizes and ids.
-void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, std::vector<Index>& tokens,
+void read_ids(const AttentionLMConfig& config, View<const Index, 2> ids, const BatchShare& share, std::vector<Index>& tokens,
               std::vector<Index>& positions) {
   constexpr const char* kFunction = "AttentionLM::forward";
   const Index batch = ids.size(0), length = ids.size(1);
   check<ShapeError>(batch >= 1 && length >= 1 && length <= config.context, kFunction,
                     "ids must be [B, T] with 1 <= T <= context: got ", ids, " for context ", config.context);
+  const std::span<const Index> held = tokens_of(share);
+  check<ShapeError>(
+      share.batch == 0 || (batch == share.sequences && length == (held.empty() ? share.length : std::ssize(held))), kFunction,
+      "ids must be those of this rank's share of the batch: got ", ids);
   tokens.resize(static_cast<std::size_t>(batch * length));
   positions.resize(tokens.size());
   std::size_t at = 0;
   for (Index b = 0; b < batch; ++b) {
     for (Index i = 0; i < length; ++i, ++at) {
       tokens[at] = ids(b, i);
-      positions[at] = i;
+      positions[at] = held.empty() ? i : held[static_cast<std::size_t>(i)];
       check<OptionError>(tokens[at] >= 0 && tokens[at] < config.vocab_size, kFunction, "ids must be in [0, ", config.vocab_size,
                          "): got ", tokens[at], " at [", b, ", ", i, "]");
     }
@@ -81,18 +97,20 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
                           Context& context) const {
   const Impl& m = *impl_;
   Activations::Impl& a = *activations.impl_;
-  read_ids(m.config, ids, a.ids, a.positions);
+  read_ids(m.config, ids, a.share, a.ids, a.positions);
   a.batch = ids.size(0);
   a.length = ids.size(1);
   a.dropout_seed = dropout_seed;
   a.layers.resize(m.blocks.size());
   const std::array<Index, 3> sizes = a.sizes(m.config.embed_dim);
   // Projecting token and position apart rounds otherwise than projecting their sum, as a Decoder does.
-  a.by_table = context.bits() == Bits::kFast && TableProjection::pays(m.config, a.batch, a.length);
+  const Index whole_batch = a.share.batch == 0 ? a.batch : a.share.batch,
+              whole_length = a.share.batch == 0 ? a.length : a.share.length;
+  a.by_table = context.bits() == Bits::kFast && !m.sum && TableProjection::pays(m.config, whole_batch, whole_length);
   if (a.by_table) {
     Tensor<float>& projected = a.layers.front().attention.projected;
     nn::resize(projected, a.sizes(m.blocks.front().attention.projected_width()));
-    a.table.forward(m, a.ids, a.positions, projected, context);
+    a.table.forward(m, a.ids, a.positions, whole_length, projected, context);
   } else {
     nn::resize(a.embedded, sizes);
     m.embed(a.ids, a.positions, nn::as_rows(a.embedded), context);
@@ -106,6 +124,8 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
     nn::ForwardOptions options;
     options.causal = m.config.causal;
     options.seed = m.training ? m.attention_seed(dropout_seed, layer) : 0;
+    options.first_sequence = a.share.first_sequence;
+    options.part = a.share.part;
     options.context = &context;
     nn::resize(l.out, sizes);
     if (i == 0 && a.by_table) {
@@ -114,15 +134,17 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
     }
     if (!m.config.blocks) {
       block.attention.forward_into(h, l.out, options, &l.attention);
+      m.sum_over_parts(l.out);
       continue;
     }
     for (Tensor<float>* t : {&l.normed_1, &l.normed_2, &l.middle, &l.branch}) nn::resize(*t, sizes);
     block.ln_1->forward(nn::as_rows(h), nn::as_rows(l.normed_1), context);
     block.attention.forward_into(l.normed_1, l.middle, options, &l.attention);
+    m.sum_over_parts(l.middle);
     add_to(l.middle, h);
     block.ln_2->forward(nn::as_rows(std::as_const(l.middle)), nn::as_rows(l.normed_2), context);
     block.mlp->forward(nn::as_rows(std::as_const(l.normed_2)), nn::as_rows(l.out), l.mlp, context);
-    nn::apply_dropout(l.out, l.out, m.mlp_dropout(dropout_seed, layer), context);
+    nn::apply_dropout(l.out, l.out, m.mlp_dropout(dropout_seed, layer, a.share.first_sequence), context, a.tokens());
     add_to(l.out, l.middle);
   }
 
@@ -140,7 +162,7 @@ Tensor<float> AttentionLM::logits(View<const Index, 2> ids, Context& context) co
   return std::move(activations.impl_->logits);
 }
 
-double AttentionLM::loss(View<const Index, 2> targets, Activations& activations, Context& context) const {
+double AttentionLM::loss(View<const Index, 2> targets, Activations& activations, Context& context, Index all) const {
   constexpr const char* kFunction = "AttentionLM::loss";
   Activations::Impl& a = *activations.impl_;
   const Index vocab = impl_->config.vocab_size;
@@ -158,9 +180,9 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
       *place++ = target;
     }
   }
-  check<OptionError>(any, kFunction, "at least one position must have a target: got none");
+  check<OptionError>(any || all > 0, kFunction, "at least one position must have a target: got none");
   nn::resize(a.dlogits, a.sizes(vocab));
-  return nn::cross_entropy(nn::as_rows(std::as_const(a.logits)), a.targets, nn::as_rows(a.dlogits), context);
+  return nn::cross_entropy(nn::as_rows(std::as_const(a.logits)), a.targets, nn::as_rows(a.dlogits), context, all);
 }
 
 void AttentionLM::backward(Activations& activations, Context& context) {
@@ -186,17 +208,20 @@ void AttentionLM::backward(Activations& activations, Context& context) {
     }
     if (!m.config.blocks) {
       block.attention.backward_into(a.dh, l.attention, a.dbranch, context);
+      m.sum_over_parts(a.dbranch);
       std::swap(a.dh, a.dbranch);
       continue;
     }
     // out = middle + dropout(mlp(ln_2(middle))):  dmiddle = dh + ln_2'(mlp'(dropout'(dh)))
-    nn::apply_dropout(a.dh, a.dbranch, m.mlp_dropout(a.dropout_seed, static_cast<Index>(i)), context);
+    nn::apply_dropout(a.dh, a.dbranch, m.mlp_dropout(a.dropout_seed, static_cast<Index>(i), a.share.first_sequence), context,
+                      a.tokens());
     const View<float, 2> dbranch = nn::as_rows(a.dbranch);
     block.mlp->backward(nn::as_rows(std::as_const(l.normed_2)), dbranch, nn::as_rows(l.branch), l.mlp, context);
     block.ln_2->backward(nn::as_rows(std::as_const(l.middle)), nn::as_rows(std::as_const(l.branch)), dbranch, context);
     add_to(a.dh, a.dbranch);
     // middle = h + attention(ln_1(h)):  dh = dmiddle + ln_1'(attention'(dmiddle))
     block.attention.backward_into(a.dh, l.attention, l.branch, context);
+    m.sum_over_parts(l.branch);
     block.ln_1->backward(nn::as_rows(a.layer_input(i)), nn::as_rows(std::as_const(l.branch)), dbranch, context);
     add_to(a.dh, a.dbranch);
   }

@@ -116,19 +116,6 @@ BatchSource BatchSource::previous(Index alphabet, BatchShape shape, std::uint64_
   return source;
 }
 
-BatchSource BatchSource::rows(Index first, Index count) const {
-  check<OptionError>(first >= 0 && count >= 1 && first + count <= shape_.batch, "BatchSource::rows",
-                     "rows must lie in a batch of ", shape_.batch, ": got ", count, " from ", first);
-  BatchSource share(kind_, {count, shape_.context}, seed_);
-  share.steps_ = steps_;
-  share.vocab_size_ = vocab_size_;
-  share.mask_id_ = mask_id_;
-  share.first_row_ = first_row_ + first;
-  share.ids_ = ids_;
-  if (given_.rank() > 0) share.given_ = given_.clone();
-  return share;
-}
-
 void BatchSource::fill_row(Index step, Index row, std::span<Index> inputs, std::span<Index> targets) const {
   const auto random = [&](Draw purpose) { return Random(derived_seed(seed_, purpose, step, row)); };
   switch (kind_) {
@@ -165,8 +152,7 @@ void BatchSource::fill(Index step, Batch& batch) const {
     batch.inputs = Tensor<Index>({shape_.batch, shape_.context});
     batch.targets = Tensor<Index>({shape_.batch, shape_.context});
   }
-  for (Index row = 0; row < shape_.batch; ++row)
-    fill_row(step, first_row_ + row, row_of(batch.inputs, row), row_of(batch.targets, row));
+  for (Index row = 0; row < shape_.batch; ++row) fill_row(step, row, row_of(batch.inputs, row), row_of(batch.targets, row));
 }
 
 }  // namespace qkv::inline v0::lm

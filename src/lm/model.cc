@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "lm/draw.h"
+#include "qkv/nn/sharding.h"
 
 namespace qkv::inline v0::lm {
 namespace {
@@ -102,8 +103,11 @@ std::uint64_t AttentionLM::Impl::attention_seed(std::uint64_t seed, Index layer)
   return derived_seed(seed, Draw::kDropout, 2 * layer);
 }
 
-Dropout AttentionLM::Impl::mlp_dropout(std::uint64_t seed, Index layer) const {
-  return {.p = config.dropout, .seed = derived_seed(seed, Draw::kDropout, 2 * layer + 1), .training = training};
+Dropout AttentionLM::Impl::mlp_dropout(std::uint64_t seed, Index layer, Index first_sequence) const {
+  return {.p = config.dropout,
+          .seed = derived_seed(seed, Draw::kDropout, 2 * layer + 1),
+          .training = training,
+          .first_sequence = first_sequence};
 }
 
 AttentionLM::AttentionLM(const AttentionLMConfig& config, std::uint64_t seed) : impl_(std::make_unique<Impl>(config, seed)) {}
@@ -119,6 +123,36 @@ AttentionLM AttentionLM::clone() const {
   }
   copy.train(impl_->training);
   return copy;
+}
+
+AttentionLM AttentionLM::shard(Index part, Index parts, std::function<void(std::span<float>)> sum) const {
+  check<OptionError>(parts >= 1 && impl_->config.num_kv_heads % parts == 0, "AttentionLM::shard",
+                     "parts must divide the key/value heads: got ", parts, " for ", impl_->config.num_kv_heads);
+  AttentionLM made = clone();
+  Impl& own = *made.impl_;
+  for (Block& block : own.blocks) block.attention = nn::AttentionLayer(nn::shard(block.attention, part, parts));
+  own.sum = std::move(sum);
+  own.parameters.clear();
+  own.collect_parameters();
+  return made;
+}
+
+void AttentionLM::take_shard(const AttentionLM& shard, Index part, Index parts) {
+  Impl& whole = *impl_;
+  const Impl& from = *shard.impl_;
+  check<ShapeError>(from.blocks.size() == whole.blocks.size(), "AttentionLM::take_shard",
+                    "the shard must have the layers of the model: got ", from.blocks.size(), " for ", whole.blocks.size());
+  if (part == 0) {
+    std::map<std::string_view, std::span<const float>> values;
+    for (const nn::Parameter& parameter : from.parameters) values[parameter.name] = parameter.value;
+    for (const nn::Parameter& parameter : whole.parameters) {
+      const auto found = values.find(parameter.name);
+      if (found != values.end() && found->second.size() == parameter.value.size())
+        std::ranges::copy(found->second, parameter.value.begin());
+    }
+  }
+  for (std::size_t layer = 0; layer < whole.blocks.size(); ++layer)
+    nn::take_shard(whole.blocks[layer].attention, from.blocks[layer].attention, part, parts);
 }
 
 const AttentionLMConfig& AttentionLM::config() const { return impl_->config; }

@@ -1,7 +1,9 @@
 // The parts of AttentionLM, for forward, backward and the decoder. Not: the public interface.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "qkv/lm/attention_lm.h"
@@ -25,21 +27,24 @@ struct AttentionLM::Impl {
 
   AttentionLMConfig config;
   bool training = false;
-  nn::Embedding tok;                 // [V, E]
-  std::optional<nn::Embedding> pos;  // [context, E]; none where positions are rotary
+  std::function<void(std::span<float>)> sum;  // over the parts of a model that is sharded; none: it is whole
+  nn::Embedding tok;                          // [V, E]
+  std::optional<nn::Embedding> pos;           // [context, E]; none where positions are rotary
   std::vector<Block> blocks;
   std::optional<nn::LayerNorm> ln_f;
   nn::Linear head;                        // [V, E]
   std::vector<nn::Parameter> parameters;  // all of the above, by full name
 
   /// The residual dropout of the MLP of layer `layer`, and the seed of its attention's dropouts.
-  Dropout mlp_dropout(std::uint64_t seed, Index layer) const;
+  Dropout mlp_dropout(std::uint64_t seed, Index layer, Index first_sequence) const;
   std::uint64_t attention_seed(std::uint64_t seed, Index layer) const;
   /// h [n, E] of tokens at positions: the first layer's input. And its backward: embeddings' gradients += .
   void embed(std::span<const Index> ids, std::span<const Index> positions, View<float, 2> h, Context& context) const;
   void embed_backward(std::span<const Index> ids, std::span<const Index> positions, View<const float, 2> dh, Context& context);
-
- private:
+  /// x, of the heads that this model has, becomes that of all heads.
+  void sum_over_parts(Tensor<float>& x) const {
+    if (sum) sum(x.span());
+  }
   void collect_parameters();
 };
 

@@ -92,15 +92,19 @@ double global_norm(std::span<const nn::Parameter> parameters) {
   return std::sqrt(sum);
 }
 
+void clip_to_norm(std::span<const nn::Parameter> parameters, double norm, double max_norm) {
+  check<OptionError>(max_norm > 0, "clip_to_norm", "max_norm must be above 0: got ", max_norm);
+  if (!(norm > max_norm)) return;
+  const auto factor = static_cast<float>(max_norm / (norm + 1e-6));
+  for (const nn::Parameter& parameter : parameters) {
+    for (float& g : parameter.gradient) g *= factor;
+  }
+}
+
 double clip_global_norm(std::span<const nn::Parameter> parameters, double max_norm) {
   check<OptionError>(max_norm > 0, "clip_global_norm", "max_norm must be above 0: got ", max_norm);
   const double norm = global_norm(parameters);
-  if (norm > max_norm) {
-    const auto factor = static_cast<float>(max_norm / (norm + 1e-6));
-    for (const nn::Parameter& parameter : parameters) {
-      for (float& g : parameter.gradient) g *= factor;
-    }
-  }
+  clip_to_norm(parameters, norm, max_norm);
   return norm;
 }
 

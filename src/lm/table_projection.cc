@@ -26,9 +26,9 @@ View<float, 2> gradient_rows(nn::Embedding& embedding, std::span<float> gradient
 }  // namespace
 
 void TableProjection::forward(const AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
-                              Tensor<float>& projected, Context& context) {
+                              Index length, Tensor<float>& projected, Context& context) {
   const nn::AttentionLayer& layer = model.blocks.front().attention;
-  const Index length = projected.size(1), columns = projected.size(2);
+  const Index columns = projected.size(2);
   nn::resize(tok, {model.config.vocab_size, columns});
   nn::resize(pos, {length, columns});
   layer.project(as_sequence(first_rows(model.tok, tok.size(0))), as_sequence(tok.view<2>()), context);
@@ -39,8 +39,8 @@ void TableProjection::forward(const AttentionLM::Impl& model, std::span<const In
 void TableProjection::backward(AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
                                View<const float, 3> dprojected, Context& context) {
   nn::AttentionLayer& layer = model.blocks.front().attention;
-  const Index length = dprojected.size(1), columns = dprojected.size(2);
-  const View<const float, 2> rows(dprojected.data(), {dprojected.size(0) * length, columns}, {dprojected.stride(1), 1});
+  const Index columns = dprojected.size(2);
+  const View<const float, 2> rows(dprojected.data(), {std::ssize(ids), columns}, {dprojected.stride(1), 1});
   nn::resize(dtok, tok.sizes());
   nn::resize(dpos, pos.sizes());
   for (Tensor<float>* sums : {&dtok, &dpos}) std::ranges::fill(sums->span(), 0.0F);

@@ -19,8 +19,8 @@ struct TableProjection {
     return !config.blocks && config.positions == PositionKind::kLearned && config.vocab_size + length < batch * length;
   }
 
-  /// projected [B, T, P] of the tokens `ids` [B * T] at `positions` [B * T].
-  void forward(const AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,
+  /// projected [B, T, P] of the tokens `ids` [B * T] at `positions` [B * T], all below `length`.
+  void forward(const AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions, Index length,
                Tensor<float>& projected, Context& context);
   /// From dprojected [B, T, P]: the parameter gradients of the projection += , those of both embeddings overwritten.
   void backward(AttentionLM::Impl& model, std::span<const Index> ids, std::span<const Index> positions,

@@ -1,6 +1,7 @@
 // Trainer: steps, one by one, and their loop.
 #include "qkv/lm/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -22,6 +23,24 @@ class TrainingMode {
   AttentionLM& model_;
 };
 
+/// The sequences and tokens of a share.
+void take_share(const Batch& whole, const BatchShare& share, Batch& own) {
+  const bool every = share.part == nullptr;
+  const std::span<const Index> positions = every ? std::span<const Index>() : share.part->positions();
+  const Index length = every ? share.length : std::ssize(positions);
+  check<ShapeError>(whole.inputs.size(0) == share.batch && whole.inputs.size(1) == share.length, "Trainer", "batches must be [",
+                    share.batch, ", ", share.length, "], as the ranks share them: got ", whole.inputs);
+  const auto take = [&](const Tensor<Index>& from, Tensor<Index>& to) {
+    if (to.count() != share.sequences * length) to = Tensor<Index>({share.sequences, length});
+    for (Index b = 0; b < share.sequences; ++b) {
+      const Index* row = from.data() + (share.first_sequence + b) * share.length;
+      for (Index i = 0; i < length; ++i) to.data()[b * length + i] = row[every ? i : positions[static_cast<std::size_t>(i)]];
+    }
+  };
+  take(whole.inputs, own.inputs);
+  take(whole.targets, own.targets);
+}
+
 const TrainOptions& checked(const TrainOptions& options) {
   const LearningRateSchedule& s = options.schedule;
   check<OptionError>(options.steps >= 0 && s.warmup_steps >= 0, "Trainer", "steps and warmup_steps must not be negative: got ",
@@ -38,17 +57,24 @@ Trainer::Trainer(AttentionLM& model, TrainOptions options)
     : model_(model),
       parameters_(model.parameters()),
       options_(checked(options)),
-      adam_(model.parameter_count(), options_.adam) {}
+      adam_(model.parameter_count(), options_.adam),
+      activations_(options_.share) {}
 
 double Trainer::step(const BatchSource& source, Context& context) {
   const TrainingMode training(model_);
   const Index step = steps_done();
   source.fill(step, batch_);
-  model_.forward(batch_.inputs, activations_, derived_seed(options_.seed, Draw::kDropout, -1, step), context);
-  double loss = model_.loss(batch_.targets, activations_, context);
+  const bool whole = options_.share.batch == 0;
+  if (!whole) take_share(batch_, options_.share, own_);
+  const Batch& batch = whole ? batch_ : own_;
+  const auto targets = std::ranges::count_if(batch_.targets.span(), [](Index target) { return target != kNoTarget; });
+  model_.forward(batch.inputs, activations_, derived_seed(options_.seed, Draw::kDropout, -1, step), context);
+  double loss = model_.loss(batch.targets, activations_, context, whole ? 0 : targets);
   model_.backward(activations_, context);
-  if (options_.reduce) loss = options_.reduce(loss, batch_, parameters_);
-  if (options_.clip_norm > 0) clip_global_norm(parameters_, options_.clip_norm);
+  if (options_.reduce) loss = options_.reduce(loss, parameters_);
+  if (options_.clip_norm > 0) {
+    clip_to_norm(parameters_, options_.norm ? options_.norm(parameters_) : global_norm(parameters_), options_.clip_norm);
+  }
   const double rate = options_.schedule.at(step, options_.steps);
   adam_.step(parameters_, rate);
   if (options_.on_step) options_.on_step({step, options_.steps, loss, rate});

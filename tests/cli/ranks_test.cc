@@ -42,27 +42,75 @@ TEST_F(Ranks, WithoutTheLibraryParallelSaysSoInOneLine) {
   EXPECT_NE(outcome.err.find("apt-get install openmpi-bin"), std::string::npos) << outcome.err;
 }
 
-TEST_F(Ranks, DataParallelTrainingHasTheLossesOfOneMachine) {
-  const std::string words = "train --steps 40 --task masked --batch 7 --json";
-  const auto losses = [&](const Outcome& outcome) {
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    return nlohmann::json::parse(outcome.out)["losses"].get<std::vector<double>>();
-  };
-  const std::vector<double> alone = losses(shell("'" QKV_TOOL "' " + words));
-  EXPECT_EQ(losses(shell(mpirun(1, words + " --parallel data"))), alone) << "one rank: the same bits";
-  // What another order of the same f32 sums changes: the scalar kernels add in one. Three batches of rows are one more such order.
-  const std::vector<double> other = losses(shell("'" QKV_TOOL "' " + words + " --isa scalar"));
-  double bound = 0;
-  for (std::size_t step = 0; step < alone.size(); ++step) bound = std::max(bound, 8 * std::abs(other.at(step) - alone[step]));
-  if (bound == 0) return;  // a machine that runs the scalar kernels alone has no other order to compare with
-  for (const int ranks : {2, 3}) {
-    const std::vector<double> shared = losses(shell(mpirun(ranks, words + " --parallel data --threads 1")));
-    EXPECT_EQ(losses(shell(mpirun(ranks, words + " --parallel data --threads 2"))), shared)
-        << "runs of as many ranks: the same bits";
-    ASSERT_EQ(shared.size(), alone.size());
-    for (std::size_t step = 0; step < alone.size(); ++step) EXPECT_NEAR(shared[step], alone[step], bound) << step;
+/// The losses of `ranks` ranks, or of one machine where there is no method.
+std::vector<double> losses_of(const Outcome& outcome) {
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  if (outcome.code != 0) return {};
+  return nlohmann::json::parse(outcome.out)["losses"].get<std::vector<double>>();
+}
+
+// Two models: a plain one, whose first projections come from tables, and one with everything that ranks must count in the whole: rotary
+// positions, dropout, norms, clipping. 36 tokens a rank are more than any SIMD register has lanes.
+TEST_F(Ranks, SharedTrainingHasTheLossesOfOneMachine) {
+  for (const std::string& words :
+       {std::string("train --steps 12 --task masked --batch 4 --heads 6 --dim 24 --context 27 --json"),
+        std::string("train --steps 6 --batch 4 --heads 6 --dim 24 --layers 2 --blocks --positions rotary "
+                    "--dropout 0.1 --clip 0.5 --weight-decay 0.1 --context 27 --json")}) {
+    SCOPED_TRACE(words);
+    const std::vector<double> alone = losses_of(shell("'" QKV_TOOL "' " + words));
+    // What another order of the same f32 sums changes: the scalar kernels add in one. Ranks add in one more.
+    const std::vector<double> other = losses_of(shell("'" QKV_TOOL "' " + words + " --isa scalar"));
+    double bound = 0;
+    for (std::size_t step = 0; step < alone.size(); ++step) bound = std::max(bound, 8 * std::abs(other.at(step) - alone[step]));
+    // The mean of equal numbers: at most 4 x 27 of them, not negative, added in f64 in another order.
+    const double first_bound = 4 * (4 * 27) * 0x1p-53 * (alone.at(0) + 1);
+    for (const std::string method : {"data", "all-gather", "ulysses", "heads"}) {
+      if (method != "heads") {
+        EXPECT_EQ(losses_of(shell(mpirun(1, words + " --parallel " + method))), alone) << method << ": one rank, the same bits";
+      }
+      for (const int ranks : {2, 3}) {
+        SCOPED_TRACE(method + ", " + std::to_string(ranks) + " ranks");
+        const std::string line = words + " --parallel " + method;
+        const std::vector<double> shared = losses_of(shell(mpirun(ranks, line + " --threads 1")));
+        ASSERT_EQ(shared.size(), alone.size());
+        if (ranks == 3) {
+          EXPECT_EQ(losses_of(shell(mpirun(ranks, line + " --threads 2"))), shared) << "runs of as many ranks: the same bits";
+        }
+        if (method != "heads") {
+          EXPECT_NEAR(shared[0], alone[0], first_bound) << "the same logits, bit for bit";
+        }
+        if (bound == 0) continue;  // a machine that runs the scalar kernels alone has no other order to compare with
+        for (std::size_t step = 0; step < alone.size(); ++step) EXPECT_NEAR(shared[step], alone[step], bound) << step;
+      }
+    }
   }
-  EXPECT_EQ(shell(mpirun(3, "train --batch 2 --steps 1 --parallel data")).code, 2) << "fewer rows than ranks";
+}
+
+TEST_F(Ranks, WhatTheyTrainedGenerates) {
+  for (const std::string method : {"all-gather", "heads"}) {
+    const std::string words = "train --steps 30 --heads 2 --json --out " + method + ".safetensors --parallel " + method;
+    const Outcome outcome = shell(mpirun(2, words));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const nlohmann::json report = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(report["parallel"]["method"], method);
+    EXPECT_EQ(report["parallel"]["ranks"], 2);
+    const Outcome text = run({"generate", "--model", method + ".safetensors", "--prompt", "ab", "--tokens", "5", "--greedy"});
+    EXPECT_EQ(text.code, 0) << text.err;
+    EXPECT_EQ(text.out.substr(0, 2), "ab") << text.out;
+  }
+}
+
+TEST_F(Ranks, TrainingThatDoesNotFitTheRanksIsRefused) {
+  for (const auto& [words, part] : {std::pair("--batch 2 --parallel data", "--batch must be at least the number of ranks"),
+                                    {"--context 2 --text short --parallel all-gather", "--context must be at least"},
+                                    {"--heads 4 --parallel ulysses", "divides the key/value heads: got 3 ranks, 4 heads"},
+                                    {"--heads 4 --parallel heads", "divides the key/value heads: got 3 ranks, 4 heads"},
+                                    {"--parallel tensors", "all-gather"}}) {
+    write("short", "abcabc");
+    const Outcome outcome = shell(mpirun(3, std::string("train --steps 1 ") + words));
+    EXPECT_EQ(outcome.code, 2) << words;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+  }
 }
 
 TEST_F(Ranks, ADifferenceIsOneLineAndCode2) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "qkv/context.h"
 #include "qkv/export.h"
 #include "qkv/nn/module.h"
+#include "qkv/nn/sequence_part.h"
 #include "qkv/rotary.h"
 #include "qkv/tensor.h"
 #include "qkv/view.h"
@@ -55,6 +57,14 @@ struct LayerTrace {
   Tensor<float> weights;  ///< [B, H, T, T]
 };
 
+/// The part of every batch that one of several ranks computes: some of its sequences, of each all tokens or those of `part`. Logits have
+/// the bits that they have in the whole; losses and gradients add up over ranks to the whole's.
+struct BatchShare {
+  Index batch = 0, length = 0;              ///< B and T of the whole batch; 0: this is all of it
+  Index first_sequence = 0, sequences = 0;  ///< this rank's
+  nn::SequencePart* part = nullptr;         ///< its tokens of each sequence; none: all
+};
+
 /// Parameters, state_dict() and load_state_dict() as in every nn::Module. Names: tok.weight pos.weight attn.W_q.weight
 /// attn.W_k.weight attn.W_v.weight attn.W_o.weight head.weight head.bias (several plain layers: attn.0.W_q.weight ...);
 /// nanoGPT's with blocks. With rotary positions there is no pos.weight (transformer.wpe.weight).
@@ -72,6 +82,12 @@ class QKV_API AttentionLM : public nn::Module {
   const AttentionLMConfig& config() const;
   /// Turns the causal mask of a trained model on or off: for experiments.
   void set_causal(bool causal);
+  /// Tensor parallelism (qkv/nn/sharding.h): the model with part `part` of the heads of every layer, and everything else whole. `sum`
+  /// makes its numbers the sums over all parts: called once a layer in forward and once in backward. parts must divide the key/value
+  /// heads: OptionError. Only forward, loss and backward are meaningful.
+  AttentionLM shard(Index part, Index parts, std::function<void(std::span<float>)> sum) const;
+  /// Takes back the parameters of part `part`: its heads, and from part 0 everything else.
+  void take_shard(const AttentionLM& shard, Index part, Index parts);
   /// Training mode turns dropout on. A new model is in evaluation mode.
   void train(bool on = true);
 
@@ -84,7 +100,8 @@ class QKV_API AttentionLM : public nn::Module {
   /// One per concurrent computation.
   class QKV_API Activations {
    public:
-    Activations();
+    /// Throws OptionError for sequences that are not in the batch.
+    explicit Activations(const BatchShare& share = {});
     ~Activations();
     Activations(Activations&&) noexcept;
     Activations& operator=(Activations&&) noexcept;
@@ -102,8 +119,10 @@ class QKV_API AttentionLM : public nn::Module {
                Context& context = Context::default_context()) const;
   Tensor<float> logits(View<const Index, 2> ids, Context& context = Context::default_context()) const;
 
-  /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward.
-  double loss(View<const Index, 2> targets, Activations& activations, Context& context = Context::default_context()) const;
+  /// Mean cross-entropy of the last forward over the targets [B, T] that are not kNoTarget; keeps dlogits for backward. `all`: the
+  /// number of targets of the whole batch, where this is a share of it; 0: those here.
+  double loss(View<const Index, 2> targets, Activations& activations, Context& context = Context::default_context(),
+              Index all = 0) const;
   /// Overwrites every gradient with that of the last loss.
   void backward(Activations& activations, Context& context = Context::default_context());
 

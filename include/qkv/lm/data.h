@@ -44,9 +44,6 @@ class QKV_API BatchSource {
   /// the target is the replaced character, kNoTarget elsewhere.
   static BatchSource masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed);
 
-  /// The same batches, of which only the rows [first, first + count) are made: one rank's share of a batch that ranks divide. Throws
-  /// OptionError when there are not so many.
-  BatchSource rows(Index first, Index count) const;
   /// Fills the batch of a step; allocates only when the shape changes. Throws OptionError past the last given step.
   void fill(Index step, Batch& batch) const;
   BatchShape shape() const { return shape_; }
@@ -67,7 +64,6 @@ class QKV_API BatchSource {
   Index steps_ = -1;
   Index vocab_size_ = 0;
   Index mask_id_ = -1;
-  Index first_row_ = 0;
   std::vector<Index> ids_;
   Tensor<Index> given_;  // [steps, B, T + 1] or [steps, B]
 };

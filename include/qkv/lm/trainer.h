@@ -31,9 +31,12 @@ struct TrainOptions {
   AdamOptions adam{};
   double clip_norm = 0;    ///< 0: off
   std::uint64_t seed = 0;  ///< of dropout only; a batch source has its own
-  /// Where ranks divide a batch: called after backward with the loss and the gradients of this rank's rows; makes the gradients those
-  /// of the whole batch and returns its loss.
-  std::function<double(double loss, const Batch& batch, std::span<const nn::Parameter> parameters)> reduce{};
+  /// Where ranks divide a batch: this rank's share of it, and what is called after backward with this rank's loss and gradients: makes
+  /// the gradients those of the whole batch and returns its loss.
+  BatchShare share{};
+  std::function<double(double loss, std::span<const nn::Parameter> parameters)> reduce{};
+  /// Where ranks divide the parameters (AttentionLM::shard): the norm of all gradients, for clipping; none: global_norm.
+  std::function<double(std::span<const nn::Parameter> parameters)> norm{};
   std::function<void(const StepReport&)> on_step{};  ///< called after every step; an exception from it ends the run
 };
 
@@ -62,7 +65,7 @@ class QKV_API Trainer {
   std::vector<nn::Parameter> parameters_;
   TrainOptions options_;
   Adam adam_;
-  Batch batch_;
+  Batch batch_, own_;  // the whole, and this rank's share of it
   AttentionLM::Activations activations_;
 };
 

@@ -122,10 +122,13 @@ class QKV_API AttentionLayer : public Layer {
 
  private:
   friend QKV_API GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts);
-  friend QKV_API void add_shard_gradients(AttentionLayer& whole, const GroupedQueryAttention& shard, Index part, Index parts);
+  friend QKV_API void add_shard_gradients(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts);
+  friend QKV_API void take_shard(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts);
 
   friend struct ProjectedHalves;
 
+  /// Adds the shard's gradients to this layer's, or takes its parameters.
+  void merge_shard(const AttentionLayer& shard, Index part, Index parts, const char* function, bool gradients);
   void initialise();
   void make_gradients();
   /// forward and backward in halves (src/nn/attention/projected_halves.h).

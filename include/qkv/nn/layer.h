@@ -10,6 +10,7 @@
 
 #include "qkv/attention.h"
 #include "qkv/nn/module.h"
+#include "qkv/nn/sequence_part.h"
 #include "qkv/rotary.h"
 
 namespace qkv::inline v0::nn {
@@ -23,7 +24,8 @@ struct ForwardOptions {
   Tensor<float>* weights = nullptr;        ///< filled when not null: [B, H, T, T] after softmax, before dropout
   Tensor<float>* applied = nullptr;        ///< filled when not null: [B, H, T, T] after dropout
   RotaryPositions positions = {};          ///< of layers with rotary positions; what it borrows must outlive backward
-  Context* context = nullptr;              ///< none: the default one
+  SequencePart* part = nullptr;  ///< the tokens are a part of their sequences, which has their positions; must outlive backward
+  Context* context = nullptr;    ///< none: the default one
 };
 
 /// What backward needs, filled by forward, owned by the caller; reused from step to step it does not allocate.
@@ -38,6 +40,7 @@ struct SavedOf {
   Tensor<float> lse;         // [B, H, T]
   AttentionOptions options;  // of the layer's attention
   RotaryPositions positions;
+  SequencePart* part = nullptr;
   Dropout residual;                // of the output
   Tensor<T> dy;                    // [B, T, output_dim] after dropout's backward
   Tensor<T> dattended;             // [B, T, W]

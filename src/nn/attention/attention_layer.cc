@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/philox.h"
+#include "nn/attention/whole_or_part.h"
 #include "nn/parameters/parameters.h"
 #include "nn/parameters/synonyms.h"
 #include "nn/parameters/tensor_use.h"
@@ -161,6 +162,7 @@ template <class T>
 void AttentionLayer::forward_of(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) const {
   check<ShapeError>(x.size(2) == config_.embed_dim, config_.type, "x must be [B, T, ", config_.embed_dim, "]: got ", x);
   check_output<T>(y, x.size(0), x.size(1));
+  check_part<T>(config_.type, options, x.size(1));
   SavedOf<T> local;
   SavedOf<T>& kept = saved != nullptr ? *saved : local;
   if (saved != nullptr || !has_plain_rows(x)) {
@@ -177,8 +179,8 @@ void AttentionLayer::forward_of(View<const T, 3> x, View<T, 3> y, const ForwardO
     resize(kept.raw, std::array{x.size(0), x.size(1), normed});
     copy<T>(projected.sliced(2, 0, normed), kept.raw);
   }
-  kept.positions = options.positions;
-  position(projected, options.positions, context);
+  kept.positions = positions_of(options);
+  position(projected, kept.positions, context);
   forward_projected(y, options, kept);
 }
 
@@ -189,10 +191,12 @@ void AttentionLayer::forward_projected(View<T, 3> y, const ForwardOptions& optio
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
   check_output<T>(y, batch, length);
+  check_part<T>(config_.type, options, length);
   Context& context = context_or_default(options.context);
   resize(saved.attended, std::array{batch, length, config_.width});  // [B, T, W]
   resize(saved.lse, std::array{batch, config_.num_heads, length});   // [B, H, T]
   saved.options = attention_options(options);
+  saved.part = options.part;
   saved.residual = {static_cast<double>(config_.residual_dropout), options.seed, training(), options.first_sequence};
 
   const auto q = part_of<const T>(saved.projected, 0);  // [B, H, T, W/H]
@@ -209,13 +213,13 @@ void AttentionLayer::forward_projected(View<T, 3> y, const ForwardOptions& optio
     outputs.weights = *options.applied;
     outputs.kind = WeightsKind::kApplied;
   }
-  attention_forward(q, k, v, outputs, saved.options, context);
+  forward_attention<T>(saved.part, q, k, v, outputs, saved.options, context);
   if (options.weights != nullptr && options.applied != nullptr) {
     attention_forward(q, k, {}, {.weights = *options.applied, .kind = WeightsKind::kApplied}, saved.options, context);
   }
   check_rows(config_.type, "y", y);
   output_of<T>(attended, y, context);
-  if (saved.residual.active()) apply_dropout(y, y, saved.residual, context);
+  if (saved.residual.active()) apply_dropout(y, y, saved.residual, context, tokens_of(saved.part));
 }
 
 template <class T>
@@ -243,7 +247,7 @@ View<const T, 3> AttentionLayer::backward_projected(View<const T, 3> dy, SavedOf
                     ", ", length, ", ", output_dim(), "]: got ", dy);
   if (saved.residual.active() || !has_plain_rows(dy)) {
     resize(saved.dy, std::array{batch, length, output_dim()});
-    apply_dropout(dy, View<T, 3>(saved.dy), saved.residual, context);
+    apply_dropout(dy, View<T, 3>(saved.dy), saved.residual, context, tokens_of(saved.part));
     dy = saved.dy;
   }
   View<const T, 3> dattended = dy;  // [B, T, W]
@@ -259,9 +263,9 @@ View<const T, 3> AttentionLayer::backward_projected(View<const T, 3> dy, SavedOf
   const AttentionGradients<T> gradients{
       .dq = part_of<T>(dprojected, 0), .dk = part_of<T>(dprojected, 1), .dv = part_of<T>(dprojected, 2)};
   const View<const T, 3> attended = saved.attended;
-  attention_backward(part_of<const T>(saved.projected, 0), part_of<const T>(saved.projected, 1),
-                     part_of<const T>(saved.projected, 2), split_heads(attended, config_.num_heads), saved.lse,
-                     split_heads(dattended, config_.num_heads), gradients, saved.options, context);
+  backward_attention<T>(saved.part, part_of<const T>(saved.projected, 0), part_of<const T>(saved.projected, 1),
+                        part_of<const T>(saved.projected, 2), split_heads(attended, config_.num_heads), saved.lse,
+                        split_heads(dattended, config_.num_heads), gradients, saved.options, context);
   return dprojected;
 }
 

@@ -15,6 +15,7 @@ void check_call(std::string_view name, View<const float, 3> x, View<const float,
   check<ShapeError>(x.sizes() == y.sizes(), name, "y must have the sizes of x: got y ", y, ", x ", x);
   check<OptionError>(options.mask.keeps_everything() && !options.causal.value_or(false), name, "this layer takes no mask: got ",
                      [&] { return options.mask.keeps_everything() ? "causal" : options.mask.describe(); });
+  check<UnsupportedError>(options.part == nullptr, name, "this layer averages whole sequences: leave out options.part");
 }
 
 /// mixture[e] = sum over j of share[j] * x[b, j, e]

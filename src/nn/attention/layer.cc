@@ -22,6 +22,8 @@ Mask mask_of(const Layer& layer, const Tensor<std::uint8_t>& dense, const Make& 
 
 }  // namespace
 
+SequencePart::~SequencePart() = default;
+
 Index Layer::num_heads() const { return 1; }
 bool Layer::masks_have_heads() const { return false; }
 

@@ -74,29 +74,43 @@ GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts
   return made;
 }
 
-void add_shard_gradients(AttentionLayer& whole, const GroupedQueryAttention& shard, Index part, Index parts) {
-  const Cut cut = cut_of(whole, part, parts);
-  check<ShapeError>(shard.embed_dim() == whole.embed_dim() && shard.num_heads() == cut.num_heads &&
-                        shard.num_kv_heads() == cut.num_kv_heads && shard.head_dim() == cut.head_dim &&
-                        shard.has_bias() == whole.has_bias() && shard.qk_norm() == whole.qk_norm() &&
-                        shard.has_output_bias() == (whole.has_output_bias() && part == 0),
-                    "add_shard_gradients", "the shard must be part ", part, " of ", parts, " of the layer: got ",
-                    shard.in_weight_, " for ", whole.in_weight_);
-  const auto add = [](const float* from, Index count, float* to) {
-    std::transform(from, from + count, to, to, [](float a, float b) { return a + b; });
+void AttentionLayer::merge_shard(const AttentionLayer& shard, Index part, Index parts, const char* function, bool gradients) {
+  const Cut cut = cut_of(*this, part, parts);
+  check<ShapeError>(
+      shard.embed_dim() == embed_dim() && shard.num_heads() == cut.num_heads && shard.num_kv_heads() == cut.num_kv_heads &&
+          shard.head_dim() == cut.head_dim && shard.has_bias() == has_bias() && shard.qk_norm() == qk_norm() &&
+          shard.has_output_bias() == (has_output_bias() && part == 0),
+      function, "the shard must be part ", part, " of ", parts, " of the layer: got ", shard.in_weight_, " for ", in_weight_);
+  const auto merge = [gradients](const float* from, Index count, float* to) {
+    for (Index n = 0; n < count; ++n) to[n] = gradients ? to[n] + from[n] : from[n];
   };
-  const Index width = whole.embed_dim();
-  for_each_row_range(whole, cut, [&](Index to, Index from, Index rows) {
-    add(shard.in_weight_gradient_.data() + from * width, rows * width, whole.in_weight_gradient_.data() + to * width);
-    if (whole.has_bias()) add(shard.in_bias_gradient_.data() + from, rows, whole.in_bias_gradient_.data() + to);
+  using Part = Tensor<float> AttentionLayer::*;
+  const auto pick = [gradients](Part value, Part gradient) { return gradients ? gradient : value; };
+  const Part in_weight = pick(&AttentionLayer::in_weight_, &AttentionLayer::in_weight_gradient_),
+             in_bias = pick(&AttentionLayer::in_bias_, &AttentionLayer::in_bias_gradient_),
+             out_weight = pick(&AttentionLayer::out_weight_, &AttentionLayer::out_weight_gradient_);
+  const Index rows_width = embed_dim();
+  for_each_row_range(*this, cut, [&](Index to, Index from, Index rows) {
+    merge((shard.*in_weight).data() + from * rows_width, rows * rows_width, (this->*in_weight).data() + to * rows_width);
+    if (has_bias()) merge((shard.*in_bias).data() + from, rows, (this->*in_bias).data() + to);
   });
-  for (Index row = 0; row < width; ++row) {
-    add(shard.out_weight_gradient_.data() + row * shard.width(), shard.width(),
-        whole.out_weight_gradient_.data() + row * whole.width() + cut.first_head * cut.head_dim);
+  for (Index row = 0; row < rows_width; ++row) {
+    merge((shard.*out_weight).data() + row * shard.width(), shard.width(),
+          (this->*out_weight).data() + row * width() + cut.first_head * cut.head_dim);
   }
-  add(shard.out_bias_gradient_.data(), shard.out_bias_gradient_.count(), whole.out_bias_gradient_.data());
-  add(shard.q_norm_gradient_.data(), shard.q_norm_gradient_.count(), whole.q_norm_gradient_.data());
-  add(shard.k_norm_gradient_.data(), shard.k_norm_gradient_.count(), whole.k_norm_gradient_.data());
+  for (const Part whole : {pick(&AttentionLayer::out_bias_, &AttentionLayer::out_bias_gradient_),
+                           pick(&AttentionLayer::q_norm_, &AttentionLayer::q_norm_gradient_),
+                           pick(&AttentionLayer::k_norm_, &AttentionLayer::k_norm_gradient_)}) {
+    merge((shard.*whole).data(), (shard.*whole).count(), (this->*whole).data());
+  }
+}
+
+void add_shard_gradients(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts) {
+  whole.merge_shard(shard, part, parts, "add_shard_gradients", true);
+}
+
+void take_shard(AttentionLayer& whole, const AttentionLayer& shard, Index part, Index parts) {
+  whole.merge_shard(shard, part, parts, "take_shard", false);
 }
 
 }  // namespace qkv::inline v0::nn

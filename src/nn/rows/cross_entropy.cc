@@ -7,7 +7,7 @@
 namespace qkv::inline v0::nn {
 
 double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> targets, View<float, 2> dlogits,
-                     Context& context) {
+                     Context& context, Index all) {
   constexpr const char* kFunction = "cross_entropy";
   check<ShapeError>(logits.size(0) == static_cast<Index>(targets.size()) && dlogits.sizes() == logits.sizes(), kFunction,
                     "logits and dlogits must be [number of targets, V]: got ", logits, " and ", dlogits, " for ",
@@ -20,7 +20,8 @@ double cross_entropy(View<const float, 2> logits, std::span<const std::int64_t> 
                        ") or -1 for none: got ", target);
     counted += target >= 0 ? 1 : 0;
   }
-  check<OptionError>(counted > 0, kFunction, "at least one row must have a target: got none of ", targets.size());
+  check<OptionError>(counted > 0 || all > 0, kFunction, "at least one row must have a target: got none of ", targets.size());
+  if (all > 0) counted = all;
   const double sum =
       kernel_tables(context.isa())
           .attention.layers.cross_entropy({logits.data(), logits.stride(0), targets.data(), dlogits.data(), dlogits.stride(0),

@@ -1,0 +1,117 @@
+// A layer whose tokens are a part of their sequences: positions and dropout count in the whole, and attention is the part's.
+#include <gtest/gtest.h>
+
+#include "nn_support.h"
+#include "qkv/nn/average.h"
+
+namespace qkv {
+namespace {
+
+using test::random_tensor;
+
+void assign(const View<const float, 3>& from, const View<float, 3>& to) {
+  for (Index a = 0; a < to.size(0); ++a) {
+    for (Index b = 0; b < to.size(1); ++b) {
+      for (Index c = 0; c < to.size(2); ++c) to(a, b, c) = from(a, b, c);
+    }
+  }
+}
+void assign(const View<const float, 4>& from, const View<float, 4>& to) {
+  for (Index a = 0; a < to.size(0); ++a) {
+    for (Index b = 0; b < to.size(1); ++b) {
+      for (Index c = 0; c < to.size(2); ++c) {
+        for (Index d = 0; d < to.size(3); ++d) to(a, b, c, d) = from(a, b, c, d);
+      }
+    }
+  }
+}
+
+/// Row i of the part is row order[i] of the whole, along an axis; `back`: the whole of a part.
+template <int kRank>
+Tensor<float> reordered(const View<const float, kRank>& x, int axis, const std::vector<Index>& order, bool back) {
+  Tensor<float> made(std::vector<Index>(x.sizes().begin(), x.sizes().end()));
+  const View<float, kRank> all = made;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const auto here = static_cast<Index>(i);
+    const Index from = back ? here : order[i], to = back ? order[i] : here;
+    assign(x.sliced(axis, from, from + 1), all.sliced(axis, to, to + 1));
+  }
+  return made;
+}
+
+/// All tokens, in another order: what a rank would hold if it were alone.
+class Shuffled final : public nn::SequencePart {
+ public:
+  explicit Shuffled(std::vector<Index> order) : order_(std::move(order)) {}
+  std::span<const Index> positions() const override { return order_; }
+  void forward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<float, 4> out, View<float, 3> lse,
+               const AttentionOptions& options) override {
+    Tensor<float> whole_out({out.size(0), out.size(1), out.size(2), out.size(3)}),
+        whole_lse({lse.size(0), lse.size(1), lse.size(2)});
+    attention_forward(whole(q), whole(k), whole(v), {.out = whole_out, .lse = whole_lse}, options);
+    assign(part(View<const float, 4>(whole_out)), out);
+    assign(part(View<const float, 3>(whole_lse)), lse);
+  }
+  void backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v, View<const float, 4> out,
+                View<const float, 3> lse, View<const float, 4> dout, const AttentionGradients<float>& gradients,
+                const AttentionOptions& options) override {
+    Tensor<float> dq = whole(q), dk = whole(k), dv = whole(v);
+    attention_backward(whole(q), whole(k), whole(v), whole(out), whole(lse), whole(dout), {.dq = dq, .dk = dk, .dv = dv},
+                       options);
+    assign(part(View<const float, 4>(dq)), gradients.dq);
+    assign(part(View<const float, 4>(dk)), gradients.dk);
+    assign(part(View<const float, 4>(dv)), gradients.dv);
+  }
+
+ private:
+  template <int kRank>
+  Tensor<float> whole(const View<const float, kRank>& x) const {
+    return reordered(x, 2, order_, true);
+  }
+  template <int kRank>
+  Tensor<float> part(const View<const float, kRank>& x) const {
+    return reordered(x, 2, order_, false);
+  }
+  std::vector<Index> order_;
+};
+
+TEST(SequencePart, RowsAreThoseOfTheWhole) {
+  nn::GroupedQueryAttention layer({.embed_dim = 24,
+                                   .num_heads = 4,
+                                   .num_kv_heads = 2,
+                                   .bias = true,
+                                   .qk_norm = nn::QkNorm::kHead,
+                                   .rotary = RotaryOptions{},
+                                   .dropout = 0.3F,
+                                   .residual_dropout = 0.2F,
+                                   .causal = true});
+  layer.train(true);
+  Shuffled part({7, 8, 9, 0, 1, 2, 3, 4, 5, 6});
+  const std::vector<Index> order(part.positions().begin(), part.positions().end());
+  const Tensor<float> x = random_tensor({2, 10, 24}, 1), dy = random_tensor({2, 10, 24}, 2);
+  nn::Saved saved, part_saved;
+  const Tensor<float> y = layer.forward(x, {.seed = 3, .first_sequence = 5}, &saved), dx = layer.backward(dy, saved);
+  const auto mine = [&](const Tensor<float>& whole) { return reordered<3>(whole, 1, order, false); };
+  nn::ForwardOptions options{.seed = 3, .first_sequence = 5};
+  options.part = &part;
+  EXPECT_TRUE(test::same_bits(layer.forward(mine(x), options, &part_saved), mine(y)));
+  EXPECT_TRUE(test::same_bits(layer.backward(mine(dy), part_saved), mine(dx)));
+}
+
+TEST(SequencePart, RefusesWhatItCannotMean) {
+  nn::MultiHeadAttention layer({.embed_dim = 8, .num_heads = 2});
+  Shuffled part({1, 0, 2});
+  nn::ForwardOptions options;
+  options.part = &part;
+  const Tensor<float> x = random_tensor({1, 3, 8}, 1), longer = random_tensor({1, 4, 8}, 1);
+  EXPECT_THROW(layer.forward(longer, options), ShapeError);
+  EXPECT_THROW(nn::AveragePooling(nn::LayerConfig{}).forward(x, options), UnsupportedError);
+  Tensor<BFloat16> narrow({1, 3, 8});
+  EXPECT_THROW(layer.forward(narrow, options), UnsupportedError);
+  Tensor<float> weights;
+  options.weights = &weights;
+  EXPECT_THROW(layer.forward(x, options), UnsupportedError);
+}
+
+}  // namespace
+}  // namespace qkv
