@@ -166,7 +166,7 @@ void CarriedBackward<T>::add(const KeyChunk<T>& chunk, const View<Sum, 4>& dk, c
   impl_->add(chunk, dk, dv, shared);
 }
 
-#define QKV_INSTANTIATE(T) template class CarriedBackward<T>;
+#define QKV_INSTANTIATE(T) template class QKV_API CarriedBackward<T>;
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 template QKV_API bool lse_is_coarse(const View<const float, 3>&);

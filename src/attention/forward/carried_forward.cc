@@ -94,7 +94,7 @@ bool CarriedForward<T>::finish() {
 }
 
 #define QKV_INSTANTIATE(T)                                                                                        \
-  template class CarriedForward<T>;                                                                               \
+  template class QKV_API CarriedForward<T>;                                                                       \
   template QKV_API bool carries_forward(const View<const T, 4>&, const KeySizes&, Index, const AttentionOptions&, \
                                         const Context&);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
