@@ -175,7 +175,8 @@ class Seen:
         made: list[View] = []
         for run in self.runs:
             same = [id(other) for other in self.runs if other.name == run.name]
-            text = f"{'run' if run.name is None else 'text'} {same.index(id(run))}" if len(same) > 1 else ""
+            what = "run" if run.name is None else "image" if run.image else "text"
+            text = f"{what} {same.index(id(run))}" if len(same) > 1 else ""
             made += _views(run, self.names, dict(tokens or {}), text)
         if rollout:
             shown = [view for view in made if not view.layers[0].cross]
@@ -301,7 +302,9 @@ def _views(run: Run, names: Callable[[int], str] | None, given: dict[str, Sequen
                 tokens[first : first + ids.shape[1]] = [
                     names(int(n)) if names else str(n) for n in ids[b if len(ids) > 1 else 0]
                 ]
-            text = Text(" ".join(x for x in (side or "text" * (not prefix), prefix, f"{b}" if batch > 1 else "") if x), length, tokens)
+            text = Text(
+                " ".join(x for x in (side or "text" * (not prefix), prefix, f"{b}" if batch > 1 else "") if x), length, tokens
+            )
             answers = [min(one.offsets) for one in run.answers if not one.cross and side_of(one, False) == side]
             text.answer = min(answers, default=run.answer if side else None)
             if run.image is not None and not side and length >= run.image[0] + run.image[1] * run.image[2]:

@@ -90,6 +90,7 @@ def test_two_texts_two_models(models: Path, tmp_path: Path, capsys: Any) -> None
     )
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
     assert code == 0 and [view["group"] for view in made["views"]] == ["gpt2", "gpt2", "bert", "bert"]
+    assert [view["name"].split()[-2:] for view in made["views"]] == [["text", "0"], ["text", "1"]] * 2
     assert [len(text["tokens"]) for text in made["texts"]] == [13, 3, 13, 3]
 
 
@@ -101,6 +102,10 @@ def test_encoder_decoder_and_image(models: Path, tmp_path: Path, capsys: Any) ->
     np.save(tmp_path / "pixels.npy", np.random.default_rng(0).standard_normal((3, 24, 24)))
     code, _, _ = ran(capsys, models / "vit", "--image", tmp_path / "pixels.npy", "--out", tmp_path / "b.html")
     assert code == 0 and (tmp_path / "b.html").stat().st_size > 10_000
+    pictures = ("--image", tmp_path / "pixels.npy") * 2
+    code, _, _ = ran(capsys, models / "vit", *pictures, "--out", tmp_path / "c.safetensors", "--quiet")
+    made = json.loads(qkv.io.load_safetensors(tmp_path / "c.safetensors").metadata["explorer"])
+    assert code == 0 and [view["name"].split()[-2:] for view in made["views"]] == [["image", "0"], ["image", "1"]]
 
 
 def test_sound(tmp_path: Path, capsys: Any) -> None:

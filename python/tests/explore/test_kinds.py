@@ -61,15 +61,31 @@ def built(causal: bool, sink: float) -> tuple[np.ndarray, np.ndarray]:
     return q, k
 
 
-def seen(q: np.ndarray, k: np.ndarray, *, ids: np.ndarray | None = IDS, **options: Any) -> Layer:
+def learned(q: np.ndarray, k: np.ndarray, causal: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same heads beside a learned sink of mass 0.8: a feature makes each row's sum of exponentials 1, the sink's is 4."""
+    scores = np.einsum("bhid,bhjd->bhij", q.astype(np.float64), k.astype(np.float64))
+    if causal:
+        scores = np.where(np.tri(T, dtype=bool), scores, -np.inf)
+    own = -np.log(np.exp(scores).sum(-1, keepdims=True))
+    q, k = (np.concatenate([x, y], -1).astype(np.float32) for x, y in ((q, own), (k, np.ones_like(own))))
+    return q, k, np.full(q.shape[1], np.log(4), np.float32)
+
+
+def seen(
+    q: np.ndarray, k: np.ndarray, sinks: np.ndarray | None = None, *, ids: np.ndarray | None = IDS, **options: Any
+) -> Layer:
     wanted = Wanted(ids=None if ids is None else ids[None])
-    return look(0, "layer.0", q, k, k, None, None, None, {"scale": 1.0, **options}, wanted)
+    return look(0, "layer.0", q, k, k, None, sinks, None, {"scale": 1.0, **options}, wanted)
+
+
+def heads_of(sink: float | str, causal: bool) -> tuple[np.ndarray, ...]:
+    return learned(*built(causal, 0.0), causal) if sink == "learned" else built(causal, float(sink))
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("sink", [0.0, 0.8])
-def test_built_heads_are_named(sink: float, causal: bool) -> None:
-    layer = seen(*built(causal, sink), causal=causal)
+@pytest.mark.parametrize("sink", [0.0, 0.8, "learned"])
+def test_built_heads_are_named(sink: float | str, causal: bool) -> None:
+    layer = seen(*heads_of(sink, causal), causal=causal)
     assert [kind.kind for kind in layer.kinds] == [*NAMES[:-1], "mixed"]
     for name, kind in zip(NAMES, layer.kinds):
         if name == "random":
@@ -77,18 +93,18 @@ def test_built_heads_are_named(sink: float, causal: bool) -> None:
         else:
             assert kind.share >= 0.5
         if sink and name != "first":
-            np.testing.assert_allclose(kind.first, sink, atol=0.01)
+            np.testing.assert_allclose(kind.first, 0.8, atol=0.01)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("sink", [0.0, 0.8])
-def test_the_tools_page_says_the_same(sink: float, causal: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sink", [0.0, 0.8, "learned"])
+def test_the_tools_page_says_the_same(sink: float | str, causal: bool, tmp_path: Path) -> None:
     """`qkv map --qk` names the heads in C++: kinds, shares and masses are those of a running model."""
-    q, k = built(causal, sink)
-    kinds = seen(q, k, causal=causal).kinds
-    page = page_of(
-        tmp_path, {"q": q[0], "k": k[0]}, {"scale": "1", "causal": "true" if causal else "false"}, [str(n) for n in IDS]
-    ).read_text(encoding="utf-8")
+    q, k, *sinks = heads_of(sink, causal)
+    kinds = seen(q, k, *sinks, causal=causal).kinds
+    tensors = {"q": q[0], "k": k[0]} | ({"sinks": sinks[0]} if sinks else {})
+    metadata = {"scale": "1", "causal": "true" if causal else "false"}
+    page = page_of(tmp_path, tensors, metadata, [str(n) for n in IDS]).read_text(encoding="utf-8")
     packed = re.search(r'data-name="explorer"[^>]*>([^<]*)<', page)[1]
     heads = json.loads(zlib.decompress(base64.b64decode(packed)))["views"][0]["layers"][0]["head_info"]
     assert [head["kind"] for head in heads] == [kind.kind for kind in kinds] == [*NAMES[:-1], "mixed"]
