@@ -119,6 +119,11 @@ def test_a_screenshot_has_the_colours_of_the_data(width: int, dark: bool, tmp_pa
     image = sheet("view=2&i=7&tab=picture")
     row = decoded(tensors, "2/0/weights")[0][7]
     image.expect(image.pixels(image.at["patches"][1], 3, 4), row[2:].reshape(3, 4), row.max(), "patches")
+    pair = sheet("view=2&i=7&tab=picture&beside=2&diff=1&head=1")  # a view beside itself: no difference, one scale
+    row = decoded(tensors, "2/0/weights")[1][7]
+    for n in (1, 3):
+        pair.expect(pair.pixels(pair.at["patches"][n], 3, 4), row[2:].reshape(3, 4), row.max(), f"patches {n}")
+    pair.expect_difference(pair.pixels(pair.at["patches"][5], 3, 4), np.zeros((3, 4)), 1, "patches of the difference")
 
     relevance = sheet("head=2&tab=relevance")
     for box, cells in zip(

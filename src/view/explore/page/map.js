@@ -82,7 +82,7 @@ const css = name => getComputedStyle(document.documentElement).getPropertyValue(
 
 /// Draws cells with axes; returns where they lie.
 function drawCells(canvas, shown, region, top, of, texts) {
-  const count = state.beside < 0 ? 1 : state.diff ? 3 : 2, room = Math.max(220, Math.min(620, (el("maps").clientWidth || 640) / count - 12));
+  const across = el("maps").clientWidth || 640, count = state.beside < 0 ? 1 : state.diff && across > 900 ? 3 : 2, room = Math.max(220, Math.min(620, across / count - 12));
   const rows = region.q1 - region.q0, columns = region.k1 - region.k0, wide = room - NAMED - EDGE.right;
   const cell = Math.min(wide / columns, 560 / rows, 40), likely = Math.min(560, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
   const tall = Math.max(40, rows === columns ? cell * columns : likely);

@@ -1,17 +1,23 @@
 // Images: the patch grid of queries or keys; the class token, registers and other tokens apart from it.
 const PATCH = 22;
 
-function drawPicture(panel, {head, texts, view, layer: l, of}) {
-  const keys = textOf(view, "keys"), queries = textOf(view, "queries"), layer = layerOf(view, l);
+function drawPicture(panel, {head, texts, view, layer: l, of}, sides) {
+  const keys = textOf(view, "keys"), queries = textOf(view, "queries"), layer = layerOf(view, l), isFrom = state.way === "from" && queries.image;
   if (!keys.image && !queries.image) return void panel.append(make("p", {className: "note", textContent: "Neither queries nor keys of this view are an image."}));
-  const row = state.i >= 0 && state.i < head.Tq ? head.row(state.i) : null, lit = state.way === "from" && state.j >= 0 && state.j < head.Tk ? head.column(state.j) : null;
-  if (queries.image) grid(panel, "queries: choose a patch", queries.image, layer.q_first || 0, head.Tq, texts.query, state.way === "from" ? lit : null, n => chooseToken({i: n}), state.i, of);
-  if (keys.image) grid(panel, row ? `keys: what query ${state.i} looks at` : "keys", keys.image, layer.kv_first || 0, head.Tk, texts.key, row, n => chooseToken({j: n}), state.j, of);
+  const rowOf = x => state.i >= 0 && state.i < x.Tq ? x.row(state.i) : null, columnOf = x => isFrom && state.j >= 0 && state.j < x.Tk ? x.column(state.j) : null;
+  // One scale for what is compared.
+  const topOf = values => state.range === "unit" ? 1 : Math.max(1e-30, ...sides.filter(x => x.of === of).map(x => values(x.head)).map(all => all ? largestOf(all.map(Math.abs)) : 0));
+  if (queries.image) {
+    grid(panel, "queries: choose a patch", queries.image, layer.q_first || 0, head.Tq, texts.query, columnOf(head), topOf(columnOf), n => chooseToken({i: n}), state.i, of);
+  }
+  if (keys.image) {
+    const title = rowOf(head) ? `keys: what query ${state.i} looks at` : "keys";
+    grid(panel, title, keys.image, layer.kv_first || 0, head.Tk, texts.key, rowOf(head), topOf(rowOf), n => chooseToken({j: n}), state.j, of);
+  }
 }
 /// `first`: the text's position of the layer's position 0.
-function grid(panel, title, image, first, count, name, values, choose, chosen, of) {
+function grid(panel, title, image, first, count, name, values, top, choose, chosen, of) {
   const {start, height, width} = image, inside = n => n + first >= start && n + first < start + height * width;
-  const top = values ? (state.range === "unit" ? 1 : largestOf(values.map(Math.abs))) : 1;
   panel.append(make("h3", {textContent: title}));
   const apart = panel.appendChild(make("div", {className: "tokens"}));
   let mass = 0;
