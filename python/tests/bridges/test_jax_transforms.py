@@ -165,3 +165,15 @@ def test_a_sequence_over_devices_has_the_bits_of_one_device() -> None:
         assert "axis_name" in str(error)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+def test_what_is_not_computed_is_refused() -> None:
+    """As docs/concepts/limits.md says: a second derivative, forward mode without forward_mode=True, a serialised program."""
+    x = jnp.ones((1, 2, 8, 4))
+    loss = lambda q: qkv.jax.attention(q, x, x).sum()
+    with pytest.raises(ValueError, match="qkv_attention_forward.* cannot be differentiated"):
+        jax.grad(lambda q: jax.grad(loss)(q).sum())(x)
+    with pytest.raises(TypeError, match="custom_vjp"):
+        jax.jvp(loss, (x,), (x,))
+    with pytest.raises(ValueError, match="no compatibility guarantees"):
+        jax.export.export(jax.jit(loss))(jax.ShapeDtypeStruct(x.shape, x.dtype)).serialize()

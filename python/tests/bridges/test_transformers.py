@@ -126,6 +126,15 @@ def test_models_that_compute_attention_by_themselves_are_refused(kind: str) -> N
         model(torch.tensor([[1, 2, 3]]))
 
 
+def test_falcon_has_no_such_implementation_and_weights_are_not_returned() -> None:
+    falcon = tf.FalconConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=50)
+    with pytest.raises(KeyError, match="qkv"):
+        tf.FalconForCausalLM._from_config(falcon, attn_implementation="qkv")(torch.tensor([[1, 2]]))
+    bert = model_of("bert")
+    bert.set_attn_implementation("qkv")
+    assert bert(torch.tensor([[1, 2]]), output_attentions=True).attentions == ()
+
+
 def test_graphs_are_those_of_sdpa_under_enable() -> None:
     """What attn_implementation="qkv" refuses, and its message names: the same numbers from "sdpa" under qkv.torch.enable()."""
     model, ids = model_of("llama"), inputs_of("llama")["input_ids"]

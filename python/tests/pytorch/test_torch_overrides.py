@@ -176,3 +176,11 @@ def test_proxies_of_fx() -> None:
     q, k, v = (x.detach() for x in leaves(3, 5))
     traced = torch.fx.symbolic_trace(Layer())
     assert torch.equal(traced(q, k, v), Layer()(q, k, v))
+
+
+def test_scripting_is_refused_while_enabled_and_of_our_modules() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, dropout=0.0)
+    with qt.enable(), pytest.raises(Exception, match="keyword-only arguments with defaults"):
+        torch.jit.script(layer)
+    with pytest.raises(RuntimeError):
+        torch.jit.script(qt.MultiheadAttention(8, 2))
