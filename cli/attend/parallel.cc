@@ -123,17 +123,18 @@ void attend(const AllAttendOptions& options, const Ranks& ranks, const Reader& r
   const std::vector<Index> q_sizes = reader.tensor("q").sizes, k_sizes = reader.tensor("k").sizes,
                            v_sizes = reader.tensor("v").sizes;
   Context context(ranks.context());
-  dist::ContextParallel parallel(
-      ranks.transport(),
-      {.layout = parse_layout(options.layout, !options.causal.empty()), .method = parse_method(options.parallel.method)},
-      context);
+  Mask mask = structural_mask(options, q_sizes[2], k_sizes[2]);
+  dist::ContextParallel parallel(ranks.transport(),
+                                 {.layout = parse_layout(options.layout, !options.causal.empty()),
+                                  .method = parse_method(options.parallel.method),
+                                  .mask = mask},
+                                 context);
   const std::vector<dist::Rows> queries = parallel.rows(q_sizes[2]), keys = parallel.rows(k_sizes[2]);
   const Tensor<T> q = reader.rows<T>("q", queries), k = reader.rows<T>("k", keys), v = reader.rows<T>("v", keys);
 
   // What is not cut: every rank has it whole.
   std::optional<Tensor<std::uint8_t>> keep, drop;
   std::optional<Tensor<T>> bias;
-  Mask mask = structural_mask(options, q_sizes[2], k_sizes[2]);
   const auto any_keep = reader.whole("keep"), any_drop = reader.whole("drop"), any_bias = reader.whole("bias");
   if (any_keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*any_keep)), options.mask_axes, true);
   if (any_drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*any_drop)), options.mask_axes, false);
@@ -214,7 +215,7 @@ void add_attend_parallel_options(CLI::App& app, AllAttendOptions& options) {
   const OptionGroup group(app, "Several ranks (mpirun -n N qkv ...)");
   group
       .value("--layout", options.layout, "NAME",
-             "Rows of a rank: contiguous, or zig-zag, which balances causal masks (its default)")
+             "Rows of a rank: contiguous, zig-zag (default if causal), by-mask (the same work under any mask)")
       ->needs(app.get_option("--parallel"));
 }
 
@@ -223,7 +224,7 @@ void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
   Outputs outputs;
   outputs.expect("--out", options.out, {".safetensors"});
   parse_method(options.parallel.method);
-  parse_layout(options.layout, false);
+  const dist::Layout layout = parse_layout(options.layout, false);
   const Reader reader{options, about_file("--in", options.in, [&] { return io::SafetensorsParts(options.in); })};
   std::string tensors;
   for (const io::TensorPlace& tensor : reader.parts.tensors()) {
@@ -231,6 +232,11 @@ void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
     for (const Index size : tensor.sizes) tensors += " " + std::to_string(size);
   }
   ranks.agree({{"tensors in --in", tensors}, {"--out", options.out}});
+  const std::vector<Index>&q_sizes = reader.tensor("q").sizes, &k_sizes = reader.tensor("k").sizes;
+  if (layout == dist::Layout::kByMask && q_sizes[2] != k_sizes[2]) {
+    throw UsageError("--layout by-mask is for attention of a sequence to itself: got " + std::to_string(q_sizes[2]) +
+                     " queries, " + std::to_string(k_sizes[2]) + " keys");
+  }
   const DType dtype = reader.tensor("q").dtype;
   if (dtype != DType::kF32 && dtype != DType::kF64)
     throw UsageError(reader.place("q") + ": must be f32 or f64, which the outputs then are: got " +

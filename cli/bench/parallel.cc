@@ -226,9 +226,11 @@ void bench_on_ranks(const ParallelBenchOptions& given, bool json, const Ranks& r
                                        options.runs, options.layout)}});
   Counting transport(ranks.transport());
   Context context(ranks.context());
-  dist::ContextParallel parallel(
-      transport, {.layout = parse_layout(options.layout, true), .method = parse_method(options.parallel.method)}, context);
   const AttentionOptions attention{.mask = Mask::causal()};
+  dist::ContextParallel parallel(
+      transport,
+      {.layout = parse_layout(options.layout, true), .method = parse_method(options.parallel.method), .mask = attention.mask},
+      context);
   const std::vector<dist::Rows> rows = parallel.rows(length);
 
   Problem whole{.q = random_tensor(options.heads, length, options.head_dim, 0),

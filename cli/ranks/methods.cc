@@ -12,7 +12,9 @@ dist::Method parse_method(const std::string& text) {
 
 dist::Layout parse_layout(const std::string& text, bool causal) {
   if (text.empty()) return causal ? dist::Layout::kZigZag : dist::Layout::kContiguous;
-  return named<dist::Layout>("--layout", text, {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}});
+  return named<dist::Layout>(
+      "--layout", text,
+      {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}, {"by-mask", dist::Layout::kByMask}});
 }
 
 }  // namespace qkv::cli

@@ -8,7 +8,9 @@
 namespace qkv::cli {
 
 inline constexpr const char* kSequenceMethods =
-    "all-gather, ring (keys a chunk at a time), ulysses (heads; P divides the key/value heads)";
+    "all-gather, ring (keys a chunk at a time; dk, dv of both within rounding), ulysses (heads, all bits of one machine; P "
+    "divides the "
+    "key/value heads)";
 
 /// UsageError that lists them.
 dist::Method parse_method(const std::string& text);

@@ -109,8 +109,8 @@ void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions&
 /// A message for the log.
 std::string name_of(int ranks, const ContextParallelOptions& cut) {
   const char* method = cut.method == Method::kUlysses ? "ulysses" : cut.method == Method::kRing ? "ring" : "all-gather";
-  return std::to_string(ranks) + " ranks, " + method + ", " + (cut.layout == kZigZag ? "zig-zag" : "contiguous") + ", block " +
-         std::to_string(cut.block);
+  const char* layout = cut.layout == kZigZag ? "zig-zag" : cut.layout == kContiguous ? "contiguous" : "by mask";
+  return std::to_string(ranks) + " ranks, " + method + ", " + layout + ", block " + std::to_string(cut.block);
 }
 
 template <class T>
@@ -164,6 +164,12 @@ const std::vector<ContextParallelOptions> kCuts = {{.layout = kContiguous, .meth
                                                    {.layout = kZigZag, .method = Method::kUlysses},
                                                    {.layout = kContiguous, .method = Method::kUlysses, .block = 1}};
 
+/// Rows dealt in pieces that lie far apart.
+ContextParallelOptions by_mask(Method method, Index length) {
+  const Mask uneven = Mask::documents(std::vector<Index>{0, length / 9, length / 8, length / 2, length}) & Mask::causal();
+  return {.layout = dist::Layout::kByMask, .method = method, .block = 8, .chunk = 1, .mask = uneven};
+}
+
 TYPED_TEST(CutSequence, IsTheWholeInEveryCase) {
   Worst worst;
   std::size_t n = 0;
@@ -192,6 +198,10 @@ TYPED_TEST(CutSequence, IsTheWholeForOneToFourRanks) {
                                .mask = mask,
                                .dropout = kv_heads == 3 ? 0.0 : 0.2};
       expect_cut_is_whole<TypeParam>(each, kCuts, {1, 2, 3, 4}, tested_isas().back(), worst);
+      if (mask == MaskKind::kDocuments)
+        expect_cut_is_whole<TypeParam>(
+            each, {by_mask(Method::kAllGather, 260), by_mask(Method::kUlysses, 260), by_mask(Method::kRing, 260)}, {2, 3},
+            tested_isas().back(), worst);
     }
   }
   EXPECT_GT(worst.compared(), 100);
@@ -215,7 +225,7 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
         for (const Index block : {1, 32}) {
           std::vector<int> seen(static_cast<std::size_t>(length));
           for (int rank = 0; rank < ranks; ++rank) {
-            for (const Rows& rows : dist::rows_of_rank(layout, length, block, rank, ranks)) {
+            for (const Rows& rows : dist::rows_of_rank({.layout = layout, .block = block}, length, rank, ranks)) {
               EXPECT_LT(rows.begin, rows.end);
               for (Index i = rows.begin; i < rows.end; ++i) ++seen[static_cast<std::size_t>(i)];
             }

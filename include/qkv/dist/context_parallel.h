@@ -23,7 +23,8 @@ namespace qkv::inline v0::dist {
 /// Which rows a rank holds.
 enum class Layout {
   kContiguous,  ///< rank r holds the r-th of P pieces
-  kZigZag       ///< pieces r and 2 P - 1 - r of 2 P: under a causal mask every rank has about the same work
+  kZigZag,      ///< pieces r and 2 P - 1 - r of 2 P: under a causal mask every rank has about the same work
+  kByMask       ///< about the same work for every rank under ContextParallelOptions::mask
 };
 
 enum class Method { kAllGather, kUlysses, kRing };
@@ -37,6 +38,10 @@ struct ContextParallelOptions {
   /// Ring: keys that travel at once, at least 1; rounded down to a multiple that the kernels take, at least one. A rank holds two
   /// such chunks of a key/value head.
   Index chunk = 4096;
+  /// Of kByMask: what the rows are dealt by, the mask of self-attention of one sequence and head; calls may have others. The first cut
+  /// in which no rank keeps more than 17/16 of the mean number of pairs (query, key): contiguous, zig-zag, then 4, 8, 16, ... pieces a
+  /// rank, dealt by their pairs, of as many rows for every rank or a piece more. Where none has, the best of them.
+  Mask mask = {};
 };
 
 /// Rows [begin, end) of the whole sequence.
@@ -47,8 +52,8 @@ struct Rows {
 };
 
 /// The rows of `length` that rank `rank` of `ranks` holds, in ascending order; none where there are more ranks than blocks.
-/// Throws OptionError for negative lengths, no such rank, a block below 1.
-QKV_API std::vector<Rows> rows_of_rank(Layout layout, Index length, Index block, int rank, int ranks);
+/// Throws OptionError for negative lengths, no such rank, a block below 1; for kByMask what the mask throws for [1, 1, length, length].
+QKV_API std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index length, int rank, int ranks);
 
 /// One rank's end. All ranks make one with the same options and call the same functions in the same order; a rank whose shapes,
 /// options, version or instruction set differ is a MismatchError with the same text on every rank, before anything is computed

@@ -38,22 +38,28 @@ BLOCK = 32
 
 
 def sequence_positions(
-    length: int, group: ProcessGroup | None = None, *, layout: str = "contiguous", block: int = BLOCK
+    length: int, group: ProcessGroup | None = None, *, layout: str | Mask = "contiguous", block: int = BLOCK
 ) -> Tensor:
     """The positions of a sequence of `length` that this rank holds, in the order in which its tensors hold them: int64 [T_local].
 
     Use them to cut inputs, x[:, positions], and as position ids, so that rotary positions are those of the whole sequence.
 
     Args:
-        layout: "contiguous" (rank r holds the r-th piece), or "zig-zag" (pieces r and 2P - 1 - r of 2P: the same work for every
-            rank under a causal mask). block: rows are dealt in blocks of this many; there may be ranks without rows.
+        layout: "contiguous" (rank r holds the r-th piece), "zig-zag" (pieces r and 2P - 1 - r of 2P: the same work for every rank
+            under a causal mask), or a Mask of self-attention, under which every rank then has about the same work; parallel_attention
+            and context_parallel must get the same. block: rows are dealt in blocks of this many; there may be ranks without rows.
 
     Raises:
-        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block below 1.
+        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block below 1. ShapeError: for a
+            mask that is not of this length, or not of every sequence and head.
     """
     ranks = ranks_of("sequence_positions", group)
-    pieces = _dist.rows_of_rank(layout, length, block, ranks.rank, ranks.size)
+    pieces = _dist.rows_of_rank(_plain(layout), length, block, ranks.rank, ranks.size)
     return torch.cat([torch.arange(begin, end) for begin, end in pieces] or [torch.arange(0)])
+
+
+def _plain(layout: str | Mask) -> Any:
+    return layout._core if isinstance(layout, Mask) else layout
 
 
 class _Attend(Function):
@@ -92,7 +98,7 @@ def parallel_attention(
     group: ProcessGroup | None = None,
     *,
     method: str = "all-gather",
-    layout: str = "contiguous",
+    layout: str | Mask = "contiguous",
     block: int = BLOCK,
     causal: bool | str = False,
     mask: Mask | None = None,
@@ -140,14 +146,14 @@ def parallel_attention(
     if dropout > 0 and seed is None:
         seed = shared_seed(ranks)
     rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
-    cut = _dist.ContextParallel(ranks, layout, method, block)
+    cut = _dist.ContextParallel(ranks, _plain(layout), method, block)
     out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in (q, k, v)), bias, rules, cut)
     return (out, lse) if return_lse else out
 
 
 @contextmanager
 def context_parallel(
-    group: ProcessGroup | None = None, method: str = "all-gather", layout: str = "contiguous", block: int = BLOCK
+    group: ProcessGroup | None = None, method: str = "all-gather", layout: str | Mask = "contiguous", block: int = BLOCK
 ) -> Iterator[None]:
     """Within the block, this thread's calls of torch.nn.functional.scaled_dot_product_attention are parallel_attention over the
     ranks of the group: q, k, v hold this rank's rows, is_causal means the whole sequence. Collective.

@@ -67,8 +67,14 @@ Value named(const char* what, const std::string& name, const std::map<std::strin
   throw OptionError("[context_parallel] " + std::string(what) + " must be one of " + names + ": got \"" + name + "\"");
 }
 
-dist::Layout layout_of(const std::string& name) {
-  return named<dist::Layout>("layout", name, {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}});
+/// A name, or the mask by whose pairs rows are dealt.
+dist::ContextParallelOptions cut_of(nb::handle layout, Index block) {
+  if (nb::isinstance<MaskObject>(layout))
+    return {.layout = dist::Layout::kByMask, .block = block, .mask = nb::cast<const MaskObject&>(layout).mask};
+  const auto name = nb::cast<std::string>(layout);
+  return {.layout = named<dist::Layout>("layout", name,
+                                        {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}}),
+          .block = block};
 }
 dist::Method method_of(const std::string& name) {
   return named<dist::Method>(
@@ -78,8 +84,10 @@ dist::Method method_of(const std::string& name) {
 
 class ContextParallel {
  public:
-  ContextParallel(nb::object transport, const std::string& layout, const std::string& method, Index block)
-      : transport_(std::move(transport)), cut_{.layout = layout_of(layout), .method = method_of(method), .block = block} {}
+  ContextParallel(nb::object transport, nb::object layout, const std::string& method, Index block)
+      : transport_(std::move(transport)), cut_(cut_of(layout, block)), layout_(std::move(layout)) {
+    cut_.method = method_of(method);
+  }
 
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const OptionsObject* options) {
     constexpr const char* kName = "parallel_attention";
@@ -117,11 +125,12 @@ class ContextParallel {
 
   PythonTransport transport_;
   dist::ContextParallelOptions cut_;
+  nb::object layout_;  // a mask may borrow arrays
 };
 
-std::vector<std::pair<Index, Index>> rows_of_rank(const std::string& layout, Index length, Index block, int rank, int ranks) {
+std::vector<std::pair<Index, Index>> rows_of_rank(nb::handle layout, Index length, Index block, int rank, int ranks) {
   std::vector<std::pair<Index, Index>> pairs;
-  for (const dist::Rows& rows : dist::rows_of_rank(layout_of(layout), length, block, rank, ranks)) {
+  for (const dist::Rows& rows : dist::rows_of_rank(cut_of(layout, block), length, rank, ranks)) {
     pairs.emplace_back(rows.begin, rows.end);
   }
   return pairs;
@@ -138,7 +147,7 @@ NB_MODULE(_dist, m) {
   m.doc() = "Attention over several ranks: the functions that qkv/torch/parallel.py calls.";
   take_context();
   nb::class_<ContextParallel>(m, "ContextParallel")
-      .def(nb::init<nb::object, const std::string&, const std::string&, qkv::Index>(), nb::arg("transport"), nb::arg("layout"),
+      .def(nb::init<nb::object, nb::object, const std::string&, qkv::Index>(), nb::arg("transport"), nb::arg("layout"),
            nb::arg("method"), nb::arg("block"))
       .def("forward", &ContextParallel::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
            nb::arg("options").none())
