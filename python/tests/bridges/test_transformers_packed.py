@@ -14,8 +14,8 @@ if not hasattr(tf, "AttentionMaskInterface"):
     pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
 import qkv.transformers
 from support_torch import expect_close
-from test_transformers import exact_softmax, model_of
 from torch import Tensor
+from transformers_models import exact_softmax, model_of
 
 LENGTHS = (5, 1, 9, 2, 17)
 COLLATORS = {
