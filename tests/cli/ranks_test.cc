@@ -64,7 +64,7 @@ TEST_F(Ranks, SharedTrainingHasTheLossesOfOneMachine) {
     for (std::size_t step = 0; step < alone.size(); ++step) bound = std::max(bound, 8 * std::abs(other.at(step) - alone[step]));
     // The mean of equal numbers: at most 4 x 27 of them, not negative, added in f64 in another order.
     const double first_bound = 4 * (4 * 27) * 0x1p-53 * (alone.at(0) + 1);
-    for (const std::string method : {"data", "all-gather", "ulysses", "heads"}) {
+    for (const std::string method : {"data", "all-gather", "ring", "ulysses", "heads"}) {
       if (method != "heads") {
         EXPECT_EQ(losses_of(shell(mpirun(1, words + " --parallel " + method))), alone) << method << ": one rank, the same bits";
       }
