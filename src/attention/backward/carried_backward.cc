@@ -44,7 +44,7 @@ struct CarriedBackward<T>::Impl {
       ranges.delta = carver.take<Sum>(numbers);
       ranges.lse2_high = carver.take<Sum>(numbers);
       ranges.lse2_low = carver.take<Sum>(numbers);
-      ranges.dq = carver.take<Sum>(kRoundedAtEnd<T> ? numbers * p.head_dim : 0);
+      ranges.dq = carver.take<Sum>(kRoundedAtEnd<T> ? std::max<Index>(1, numbers * p.head_dim) : 0);
       return carver.used();
     };
     memory = borrow_scratch(context, carve(nullptr));
