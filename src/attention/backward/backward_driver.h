@@ -20,7 +20,7 @@ template <class T>
 struct CarriedRanges {
   Index begin, end;
   Accumulator<T>*delta, *lse2_high, *lse2_low;  // [B, H, Tq] each: already known
-  Accumulator<T>* dq;                           // 16-bit types: [B, H, Tq, D], kept from call to call, never null; others: null
+  Accumulator<T>* dq;  // 16-bit types: [B, H, Tq, D], kept from call to call, never null; others: not read
 };
 
 /// In a ragged batch all tensors of tokens are one sequence, [1, H, total, ...].
