@@ -68,8 +68,7 @@ TEST_F(Options, RotaryPositionsTurnAsTold) {
   Words again{"train", "--init", "y.safetensors", "--steps", "1"};
   again.insert(again.end(), yarn.begin(), yarn.end());
   output(again);  // the file stores the same
-  expect_refused({"train", "--init", "y.safetensors", "--rope", "base=500"},
-                 {"--rope", "other rotary options", "y.safetensors"});
+  expect_refused({"train", "--init", "y.safetensors", "--rope", "base=500"}, {"--rope", "other rotary options", "y.safetensors"});
   EXPECT_EQ(output({"generate", "--model", "y.safetensors", "--prompt", "abc", "--tokens", "40"}).size(), 3U + 40 + 1);
   expect_refused({"train", "--rope", "base=100"}, {"--rope needs --positions rotary"});
   expect_refused({"train", "--positions", "rotary", "--rope", "offset=3"}, {"--rope offset"});
