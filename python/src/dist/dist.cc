@@ -37,20 +37,21 @@ class PythonTransport final : public dist::Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   dist::Ticket send(int to, std::span<const std::byte> bytes) override {
-    return start("send", to, const_cast<std::byte*>(bytes.data()), bytes.size(), PyBUF_READ);
+    // Nobody writes there; torch.frombuffer would warn about memory that may not be written.
+    return start("send", to, const_cast<std::byte*>(bytes.data()), bytes.size());
   }
   dist::Ticket receive(int from, std::span<std::byte> bytes) override {
-    return start("receive", from, bytes.data(), bytes.size(), PyBUF_WRITE);
+    return start("receive", from, bytes.data(), bytes.size());
   }
   bool poll(dist::Ticket ticket) override {
     return with_lock([&] { return nb::cast<bool>(object_.attr("poll")(ticket.id)); });
   }
 
  private:
-  dist::Ticket start(const char* method, int peer, std::byte* data, std::size_t size, int access) {
+  dist::Ticket start(const char* method, int peer, std::byte* data, std::size_t size) {
     return with_lock([&] {
       const auto memory =
-          nb::steal(PyMemoryView_FromMemory(reinterpret_cast<char*>(data), static_cast<Py_ssize_t>(size), access));
+          nb::steal(PyMemoryView_FromMemory(reinterpret_cast<char*>(data), static_cast<Py_ssize_t>(size), PyBUF_WRITE));
       return dist::Ticket{nb::cast<Index>(object_.attr(method)(peer, memory))};
     });
   }
