@@ -1,23 +1,48 @@
 """torch.distributed's ranks as a transport of qkv's: bytes from one rank to another, over any backend that sends CPU tensors (gloo,
 MPI). Not: what travels (qkv/dist), who starts the ranks (torchrun).
 
-gloo completes an operation only where somebody waits for it, so each direction to a peer has a thread that waits, in order.
+gloo completes an operation only where somebody waits for it, so each direction to a peer has a thread that waits, in order. A rank that
+is gone is an error in seconds (_watch.py).
 """
 
 from __future__ import annotations
 
 import itertools
+import queue
+import threading
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from ._calls import draw_seed
+from ._watch import Gone, Watch
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+
+class _Waits:
+    """Waits for operations, in order. A daemon, which an operation that never ends does not keep from ending with its process."""
+
+    def __init__(self, name: str) -> None:
+        self._works: queue.SimpleQueue[tuple[Future[None], tuple[Any, ...]]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, *work: Any) -> Future[None]:
+        future: Future[None] = Future()
+        self._works.put((future, work))
+        return future
+
+    def _run(self) -> None:
+        while True:
+            future, work = self._works.get()
+            try:
+                future.set_result(_wait(*work))
+            except RuntimeError as error:
+                future.set_exception(error)
 
 
 class Ranks:
@@ -29,8 +54,13 @@ class Ranks:
         self.size = dist.get_world_size(group)
         self._tickets = itertools.count()
         self._open: dict[int, Future[None] | None] = {}  # None: complete
-        self._waiting: dict[tuple[str, int], ThreadPoolExecutor] = {}
+        self._waiting: dict[tuple[str, int], _Waits] = {}
         self._to_itself: list[Any] = []  # sent, not received yet
+        world = [dist.get_global_rank(group, rank) for rank in range(self.size)]
+        mine = world.pop(self.rank)
+        store = dist.distributed_c10d._get_default_store()
+        store = store.clone() if hasattr(store, "clone") else store  # a connection of its own
+        self._watch = Watch(dist.PrefixStore("qkv", store), mine, world)
 
     def send(self, to: int, memory: memoryview) -> int:
         """Starts to send; the bytes stay the caller's until poll says True. Returns a ticket."""
@@ -50,6 +80,7 @@ class Ranks:
         """Whether the operation is complete. Raises what torch.distributed raised."""
         future = self._open.get(ticket)
         if future is not None and not future.done():
+            self._watch.check()
             return False
         self._open.pop(ticket, None)
         if future is not None:
@@ -73,8 +104,8 @@ class Ranks:
             work = dist.irecv(tensor, world_rank, self.group)
         waits = self._waiting.get((direction, peer))
         if waits is None:
-            waits = self._waiting[direction, peer] = ThreadPoolExecutor(1, f"qkv-{direction}-{peer}")
-        return self._ticket(waits.submit(_wait, work, direction, peer, tensor))
+            waits = self._waiting[direction, peer] = _Waits(f"qkv-{direction}-{peer}")
+        return self._ticket(waits.submit(work, direction, peer, tensor))
 
 
 def _wait(work: Any, direction: str, peer: int, _held: torch.Tensor) -> None:
@@ -82,7 +113,7 @@ def _wait(work: Any, direction: str, peer: int, _held: torch.Tensor) -> None:
         work.wait()
     except RuntimeError as error:
         way = "to" if direction == "send" else "from"
-        raise RuntimeError(f"rank {peer} is gone, or the connection to it: {direction} {way} it failed: {error}") from None
+        raise Gone(f"rank {peer} is gone, or the connection to it: {direction} {way} it failed: {error}") from None
 
 
 _of_group: weakref.WeakKeyDictionary[ProcessGroup, Ranks] = weakref.WeakKeyDictionary()
