@@ -8,9 +8,7 @@
 namespace qkv::cli {
 
 inline constexpr const char* kSequenceMethods =
-    "all-gather, ring (keys a chunk at a time; dk, dv of both within rounding), ulysses (heads, all bits of one machine; P "
-    "divides the "
-    "key/value heads)";
+    "all-gather, ring (dk, dv within rounding), ulysses (P divides key/value heads)";
 
 /// UsageError that lists them.
 dist::Method parse_method(const std::string& text);

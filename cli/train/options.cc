@@ -4,7 +4,6 @@
 #include <charconv>
 
 #include "core/escape.h"
-#include "ranks/methods.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/option_group.h"
@@ -200,7 +199,7 @@ void add_train_options(CLI::App& app, TrainCommandOptions& options) {
   model.value("--clip", options.clip, "X", "Clip the gradient to this norm (default 0: off)");
   add_compute_options(app, options.compute);
   add_parallel_options(app, options.parallel,
-                       std::string("data (rows of the batch), heads (of every layer), ") + kSequenceMethods);
+                       "data (rows of the batch), all-gather, ring, ulysses (tokens), heads (of layers)");
 }
 
 TrainRun make_run(const TrainCommandOptions& options) {
