@@ -94,13 +94,13 @@ INSTANTIATE_TEST_SUITE_P(Shapes, LinearShapes,
                            return std::to_string(shape.m) + "x" + std::to_string(shape.k) + "x" + std::to_string(shape.n);
                          });
 
-void check_bits_for_any_number_of_threads(const Shape& shape) {
+void check_bits_for_any_number_of_threads(const Shape& shape, Isa isa) {
   const auto [m, k, n] = shape;
   const Tensor<float> x = random_tensor({m, k}, 1), dy = random_tensor({m, n}, 2);
   Tensor<float> first_y, first_dx;
   StateDict first_gradients;
   for (int threads = 1; threads <= 8; ++threads) {
-    Context context({.threads = threads});
+    Context context({.threads = threads, .isa = isa});
     context.impl().region_flops = 0;  // parallel regions, however small the work
     nn::Linear linear({.in_features = k, .out_features = n, .seed = 4});
     Tensor<float> y({m, n}), dx({m, k});
@@ -118,9 +118,12 @@ void check_bits_for_any_number_of_threads(const Shape& shape) {
 }
 
 TEST(Linear, SameBitsForAnyNumberOfThreads) {
-  check_bits_for_any_number_of_threads({777, 96, 130});
-  check_bits_for_any_number_of_threads({270, 790, 260});  // cut along columns with few threads, along rows with many
-  check_bits_for_any_number_of_threads({9, 300, 2100});
+  for (const Isa isa : test::tested_isas()) {
+    SCOPED_TRACE(isa_name(isa));
+    check_bits_for_any_number_of_threads({777, 96, 130}, isa);
+    check_bits_for_any_number_of_threads({270, 790, 260}, isa);  // cut along columns with few threads, along rows with many
+    check_bits_for_any_number_of_threads({9, 300, 2100}, isa);
+  }
 }
 
 Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) {

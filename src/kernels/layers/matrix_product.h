@@ -93,25 +93,27 @@ inline void pack_rows(const float* a, Index a_depth, Index depth, Index rows, fl
   }
 }
 
-/// sums[r] += sum over k of a[k][r] of a transposed A: the bias gradient. Chains of `depth` terms.
+/// sums[r] += sum over k of a[k][r] of a transposed A: the bias gradient. Two chains of depth / 2 terms, in whichever place of a
+/// block a row stands: a block begins where the cut of the product says.
 inline void add_row_sums(const float* a, Index a_depth, Index depth, Index rows, float* sums) {
   using V = Simd<float>::V;
   constexpr int n = Simd<float>::kLanes;
-  Index r = 0;
-  for (; r + n <= rows; r += n) {
+  const auto add = [&](Index r, const auto& read) {
     V even{}, odd{};
     Index k = 0;
     for (; k + 2 <= depth; k += 2) {
-      even += load<float>(a + k * a_depth + r);
-      odd += load<float>(a + (k + 1) * a_depth + r);
+      even += read(a + k * a_depth + r);
+      odd += read(a + (k + 1) * a_depth + r);
     }
-    if (k < depth) even += load<float>(a + k * a_depth + r);
-    store<float>(sums + r, load<float>(sums + r) + (even + odd));
-  }
+    if (k < depth) even += read(a + k * a_depth + r);
+    return even + odd;
+  };
+  Index r = 0;
+  for (; r + n <= rows; r += n)
+    store<float>(sums + r, load<float>(sums + r) + add(r, [](const float* x) { return load<float>(x); }));
   if (r == rows) return;
-  V sum{};
   const int tail = static_cast<int>(rows - r);
-  for (Index k = 0; k < depth; ++k) sum += load_tail<float>(a + k * a_depth + r, tail);
+  const V sum = add(r, [tail](const float* x) { return load_tail<float>(x, tail); });
   store_tail<float>(sums + r, load_tail<float>(sums + r, tail) + sum, tail);
 }
 
