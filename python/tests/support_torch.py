@@ -2,7 +2,7 @@
 form) and on qkv, values and gradients, and a bound computed from the three. Not: the textbook's own bound (support.py).
 
 A chain of layers has no written A (support.py); the bound here is error(fast) <= 3 * error(naive) + 8 eps * max(1, max|truth|),
-error(naive) the largest of the tensor. Gradients likewise.
+error(naive) the largest of the tensor. Gradients likewise. In float64 the naive form is the truth; its error is float32's, scaled.
 """
 
 from __future__ import annotations
@@ -74,12 +74,28 @@ def expect_close(fast: Tensor | None, exact: Tensor | None, naive: Tensor | None
     assert error <= bound, f"{what}: error {error:.3g} > bound {bound:.3g}"
 
 
+def beside(truth: Sequence[Tensor | None], narrow: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """float64 has no wider type beside it: a naive result whose distance from truth is float32's, times 2^-29, the ratio of their
+    epsilons."""
+    ratio = EPSILON[torch.float64] / EPSILON[torch.float32]
+
+    def moved(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+        if x is None or y is None or not x.is_floating_point():
+            return x
+        away = (y.double() - x) * ratio
+        return x + torch.where(away.isfinite(), away, 0.0)
+
+    return [moved(x, y) for x, y in zip(truth, narrow)]
+
+
 def compare(
     ours: Callable[..., Any], theirs: Callable[..., Any], arguments: Sequence[Any], dtype: torch.dtype = torch.float32
 ) -> list[Tensor | None]:
     """Results and gradients of ours in dtype against theirs in float64. Returns ours."""
     exact = run(theirs, arguments, torch.float64)
-    naive = run(theirs, arguments, dtype) if dtype is not torch.float64 else exact
+    naive = (
+        run(theirs, arguments, dtype) if dtype is not torch.float64 else beside(exact, run(theirs, arguments, torch.float32))
+    )
     fast = run(ours, arguments, dtype)
     assert len(fast) == len(exact)
     for n, (f, e, m) in enumerate(zip(fast, exact, naive)):
@@ -92,7 +108,8 @@ def compare(
 def delta_rule(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor | None, scale: float | None, unit: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule, or with g [B, T, Hv, K] Kimi Delta Attention, in flash-linear-attention's layout (qkv/torch/linear.py), token by token, in the type of the inputs, sums in float32 at least."""
+    """The gated delta rule, or with g [B, T, Hv, K] Kimi Delta Attention, in flash-linear-attention's layout (qkv/torch/linear.py), token by
+    token, in the type of the inputs, sums in float32 at least."""
     dtype = torch.float64 if q.dtype is torch.float64 else torch.float32
     group = v.shape[2] // q.shape[2]
     q, k, v, g, beta = (x.to(dtype) for x in (q.repeat_interleave(group, 2), k.repeat_interleave(group, 2), v, g, beta))
