@@ -33,7 +33,8 @@ Index carried_step(Index head_dim, Index v_head_dim, const AttentionOptions& opt
   return std::lcm(kernels.key_tile(head_dim, v_head_dim), kernels.backward_keys(head_dim, v_head_dim));
 }
 
-/// The problem of such a call: sizes are those of all keys, and k and v point to where row 0 would lie, given a chunk.
+/// The problem of such a call: sizes are those of all keys, and k and v point to where row 0 would lie, given a chunk. Before, v is
+/// any address: rows that need no chunk are empty rows, which are written where v is wanted.
 template <class T>
 struct CarriedProblem {
   AttentionOptions options;  // the problem refers to it
@@ -44,7 +45,7 @@ struct CarriedProblem {
                  Context& context)
       : options(its_options),
         p(make_problem(function, q, View<const T, 4>(nullptr, {q.size(0), keys.heads, keys.length, q.size(3)}),
-                       View<const T, 4>(nullptr, {q.size(0), keys.heads, keys.length, keys.v_head_dim}), options, context,
+                       View<const T, 4>(q.data(), {q.size(0), keys.heads, keys.length, keys.v_head_dim}), options, context,
                        Use::kOutput, &memory)) {}
   CarriedProblem(const CarriedProblem&) = delete;
   CarriedProblem& operator=(const CarriedProblem&) = delete;

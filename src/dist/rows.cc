@@ -95,7 +95,9 @@ RowsOfRanks heaviest_first(const Blocks& blocks, Index pieces, int ranks, const 
 RowsOfRanks by_mask(const Blocks& blocks, const Mask& mask, int ranks) {
   const Work work(mask, blocks.length);
   RowsOfRanks best = contiguous(blocks, ranks);
-  const auto balanced = [&] { return work.of_heaviest(best) * 16 * ranks <= work.total() * 17; };
+  const auto balanced = [&] {  // doubles: pairs times 17 may pass 2^63
+    return static_cast<double>(work.of_heaviest(best)) * 16 * ranks <= static_cast<double>(work.total()) * 17;
+  };
   const auto offer = [&](RowsOfRanks other) {
     if (work.of_heaviest(other) < work.of_heaviest(best)) best = std::move(other);
   };

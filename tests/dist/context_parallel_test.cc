@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <mutex>
 
 #include "qkv/dist/in_process.h"
@@ -81,6 +82,7 @@ void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions&
     const Tensor<Sum> dlse = local_of(wide(View<const Sum, 3>(problem.dlse)), q_rows);
     Tensor<T> out(dout.sizes()), dq(q.sizes()), dk(k.sizes()), dv(v.sizes());
     Tensor<Sum> lse(dlse.sizes()), dbias, dsinks, dposition;
+    for (Tensor<T>* x : {&out, &dq, &dk, &dv}) std::ranges::fill(x->span(), static_cast<T>(std::nanf("")));
     cp.forward(q, k, v, out, narrow<Sum>(lse), problem.options);
     AttentionGradients<T> wanted;
     wanted.dq = dq, wanted.dk = dk, wanted.dv = dv, wanted.dlse = narrow<const Sum>(dlse);
@@ -278,6 +280,28 @@ TYPED_TEST(CutSequence, LogitsWhoseExponentialsOverflow) {
                            .fill = Fill::kHugeLogits,
                            .sinks = SinkKind::kSome};
   expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
+}
+
+// Rank 0 of the two needs no key: nothing travels to it, and its rows are written all the same. And no rank has a key.
+TYPED_TEST(CutSequence, RowsWithoutKeys) {
+  using Sum = Accumulator<TypeParam>;
+  for (const Index keys : {Index{256}, Index{0}}) {
+    for (const Index block : {Index{32}, Index{1}}) {
+      for (const Method method : {Method::kRing, Method::kAllGather}) {
+        dist::run_in_process(2, [&](Transport& transport) {
+          Context context({.threads = 1, .executor = nullptr});
+          ContextParallel cp(transport, {.method = method, .block = block}, context);
+          const auto count = [](const std::vector<Rows>& rows) { return rows.empty() ? 0 : rows[0].count(); };
+          const Index mine = count(cp.rows(256)), my_keys = count(cp.rows(keys));
+          Tensor<TypeParam> q({2, 2, mine, 16}), k({2, 2, my_keys, 16}), out(q.sizes());
+          Tensor<Sum> lse({2, 2, mine});
+          std::ranges::fill(out.span(), static_cast<TypeParam>(std::nanf("")));
+          cp.forward(q, k, k, out, lse, {.mask = Mask::causal(std::vector<Index>(2, -128))});
+          for (const TypeParam x : out.span()) EXPECT_EQ(static_cast<Sum>(x), 0);
+        });
+      }
+    }
+  }
 }
 
 // Weights of 2^16 times values of 1e35 overflow in the rows of one rank alone: all ranks pass the keys on a second time.
