@@ -55,6 +55,8 @@ def _longest(offsets: list[int], most: int, name: str) -> None:
 def _check_pages(k: Tensor, block_table: Tensor, used: list[int], max_k: int) -> None:
     pages, page = k.shape[:2]
     for b, count in enumerate(used):
+        if count < 0:
+            raise ArgumentError(f"[varlen_attn] seqused_k must be at least 0: got {count} in place {b}")
         _longest([0, count], max_k, "max_k")
         named = block_table[b, : -(-count // page)]
         if not 0 <= count <= page * block_table.shape[1] or (count and not 0 <= named.min() <= named.max() < pages):

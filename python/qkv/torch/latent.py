@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from ._calls import FLOATS, ArgumentError, autocast, inner_contiguous, wrong_types
 from ._overrides import any_override, require_plain
@@ -130,6 +131,7 @@ def _joined(latent: Tensor, rope: Tensor) -> Tensor:
     rank = latent.shape[2]
     if (
         direct(latent, rope)
+        and forward_ad._current_level < 0  # one tensor's strides would not carry the other's tangent
         and not (torch.is_grad_enabled() and (latent.requires_grad or rope.requires_grad))
         and latent.dtype is rope.dtype
         and latent.stride() == rope.stride()

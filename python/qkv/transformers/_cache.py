@@ -18,8 +18,8 @@ def growing_cache(config: Any) -> DynamicCache:
     when it is full: ``model.generate(ids, past_key_values=growing_cache(model.config))``.
 
     transformers' own makes a new tensor of all tokens at each. c and r of latent attention become columns of one tensor, which the
-    absorbed form reads in place. Layers of another kind than DynamicLayer (sliding, linear, indexed) stay as they are. Where
-    gradients are recorded a layer does what transformers' does.
+    absorbed form reads in place. Layers of another kind than DynamicLayer (sliding, linear, indexed) stay as they are. In grad
+    mode a layer does what transformers' does: generate() runs without.
     """
     cache = DynamicCache(config=config)
     cache.layers = [_GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
@@ -32,7 +32,7 @@ class _GrowingLayer(DynamicLayer):
     _memory: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        if torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad):
+        if torch.is_grad_enabled():  # a node of autograd may have saved what was returned before
             return super().update(key_states, value_states, *args, **kwargs)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -51,8 +51,17 @@ class _GrowingLayer(DynamicLayer):
         self.keys, self.values = (to[:, :, :total] for to in self._memory)
         return self.keys, self.values
 
+    def crop(self, *args: Any, **kwargs: Any) -> None:
+        super().crop(*args, **kwargs)
+        self._memory = None  # what was returned before keeps its rows
+
+    def __copy__(self) -> _GrowingLayer:
+        fork = object.__new__(type(self))
+        fork.__dict__.update(self.__dict__, _memory=None)  # two caches write no common rows
+        return fork
+
     def _fits(self, total: int, new: tuple[Tensor, Tensor]) -> bool:
-        """Whether what is held lies in memory that has room: crop leaves it there, a reordered batch does not."""
+        """Whether what is held lies in memory that has room: of a reordered batch it does not."""
         return self._memory is not None and all(
             to.shape[:2] == x.shape[:2]
             and to.shape[2] >= total

@@ -134,8 +134,8 @@ def capture_attention(
         raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=...)")
     if generate is not None and relevance is not None:
         raise ValueError("[capture_attention] relevance is of one forward: generate first, then pass the whole text as inputs")
-    if generate is not None and (generate.get("num_beams", 1) != 1 or generate.get("num_return_sequences", 1) != 1):
-        raise ValueError("[capture_attention] generate: one sequence each, num_beams=1 and num_return_sequences=1")
+    if generate is not None:
+        _require_one_sequence(model, generate)
     inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
     image = _image_of(model, inputs)
     apart = first if first is not None else image[0] if image else 1
@@ -185,6 +185,20 @@ def capture_attention(
     tokens = mask.to(torch.bool).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 2 else None
     title = getattr(config, "_name_or_path", "") or type(model).__name__
     return AttentionCapture(collector.runs or [run], outputs, tokens, title=title, names=_namer(tokenizer))
+
+
+def _require_one_sequence(model: nn.Module, generate: Mapping[str, Any]) -> None:
+    """Raises ValueError where queries would be those of several answers, or of tokens that are taken back."""
+    config = getattr(model, "generation_config", None)
+    given = {name: generate.get(name, getattr(config, name, None)) for name in ("num_beams", "num_return_sequences")}
+    if any(number not in (None, 1) for number in given.values()):
+        raise ValueError(
+            "[capture_attention] generate: one sequence each, num_beams=1 and num_return_sequences=1: got "
+            + ", ".join(f"{name}={number}" for name, number in given.items())
+        )
+    for name in ("assistant_model", "prompt_lookup_num_tokens"):
+        if generate.get(name, getattr(config, name, None)) is not None:
+            raise ValueError(f"[capture_attention] generate: no {name}: it reads tokens that the answer does not keep")
 
 
 def _generated(model: nn.Module, inputs: Mapping[str, Any], generate: Mapping[str, Any]) -> Tensor:

@@ -69,14 +69,18 @@ def expand_later(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
 
     @functools.wraps(original)
     def replaced(self: nn.Module, kv_nope: Tensor, k_rot: Tensor) -> Any:
-        differentiates = torch.is_grad_enabled() and any(x.requires_grad for x in (kv_nope, k_rot, self.kv_b_proj.weight))
+        linear = self.kv_b_proj
+        differentiates = torch.is_grad_enabled() and any(x.requires_grad for x in (kv_nope, k_rot, linear.weight))
         if (
             self.config._attn_implementation in names
             and kv_nope.is_cpu
             and not differentiates
-            and direct(kv_nope, k_rot)
-            and type(self.kv_b_proj) is nn.Linear
-            and self.kv_b_proj.bias is None
+            and direct(kv_nope, k_rot, linear.weight)
+            and type(linear) is nn.Linear
+            and linear.bias is None
+            and not linear._forward_hooks  # nor whatever else changes what the layer computes: only its weight is read
+            and not linear._forward_pre_hooks
+            and "forward" not in vars(linear)
             and _looking.current() is None
         ):
             keys = LatentKeys(self, kv_nope, k_rot, original)

@@ -160,3 +160,41 @@ def test_unregister_and_other_implementations_compute_keys_and_values(absorbed: 
     assert not absorbed
     qkv.transformers.register()
     assert torch.equal(model.generate(**inputs, max_new_tokens=3, do_sample=False), without) and absorbed
+
+
+def test_what_a_growing_cache_returned_keeps_its_rows() -> None:
+    """Behind crop, in a shallow copy, and where autograd saved it."""
+    model = model_of("deepseek_v3", "qkv")
+    ids = torch.randint(3, 61, (1, 14), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        cache = qkv.transformers.growing_cache(model.config)
+        model(ids[:, :8], past_key_values=cache)
+        fork = copy.copy(cache)
+        fork.layers = [copy.copy(layer) for layer in cache.layers]
+        held = cache.layers[0].keys
+        before = held.clone()
+        cache.crop(-3)
+        model(ids[:, 8:11], past_key_values=cache)
+        assert torch.equal(held, before)
+        model(ids[:, 11:], past_key_values=fork)
+        assert torch.equal(held, before) and fork.layers[0].keys.shape[2] == 11 and cache.layers[0].keys.shape[2] == 8
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(".q_b_proj." in name)
+    first = model(ids[:, :8], past_key_values=qkv.transformers.growing_cache(model.config))
+    (first.logits.sum() + model(ids[:, 8:], past_key_values=first.past_key_values).logits.sum()).backward()
+
+
+def test_what_changes_a_projection_is_obeyed_at_every_token(absorbed: list[int]) -> None:
+    """A hook on kv_b_proj, of which a step would read the weight alone."""
+    ids = torch.randint(3, 61, (1, 10), generator=torch.Generator().manual_seed(6))
+    logits = []
+    for implementation in ("eager", "qkv"):
+        model = model_of("deepseek_v3", implementation)
+        for layer in model.model.layers:
+            layer.self_attn.kv_b_proj.register_forward_hook(lambda module, given, out: out * 2)
+        cache = tf.DynamicCache(config=model.config)
+        with torch.no_grad():
+            model(ids[:, :9], past_key_values=cache)
+            logits.append(model(ids[:, 9:], past_key_values=cache).logits)
+    assert not absorbed
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)

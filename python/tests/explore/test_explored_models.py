@@ -352,6 +352,11 @@ def test_errors_say_what_to_do() -> None:
         look(model, inputs, exact=[(7, 0)])
     with pytest.raises(ValueError, match="num_beams=1"):
         look(model, inputs, generate={"num_beams": 2})
+    with pytest.raises(ValueError, match="no prompt_lookup_num_tokens"):
+        look(model, inputs, generate={"prompt_lookup_num_tokens": 3})
+    model.generation_config.num_beams = 3  # a model's own default
+    with pytest.raises(ValueError, match="num_beams=3"):
+        look(model, inputs, generate={"max_new_tokens": 3})
     with pytest.raises(ValueError, match="generate first"):
         look(model, inputs, generate={"max_new_tokens": 2}, relevance="predicted")
     with pytest.raises(ValueError, match="load the model with a head"):

@@ -13,6 +13,7 @@ import qkv.torch
 from qkv.torch import latent as module
 from support_torch import compare, numbers, theirs
 from torch import Tensor
+from torch.autograd import forward_ad
 
 B, H, R, DN, DR, DV = 2, 3, 24, 10, 6, 7
 forms = pytest.mark.parametrize("form", ["absorbed", "materialised"])
@@ -133,3 +134,16 @@ def test_errors() -> None:
             qkv.torch.latent_attention(*arguments, **options)
     with pytest.raises(TypeError, match="one element type"):
         qkv.torch.latent_attention(q, c.double(), r, weight)
+
+
+def test_forward_mode_of_columns_of_one_tensor() -> None:
+    """Tangents of c and r, which lie side by side: the absorbed form's are the materialised form's."""
+    memory, tangent = numbers(1, B, 19, R + DR), numbers(2, B, 19, R + DR)
+    query, weight = numbers(3, B, H, 2, DN + DR), numbers(4, H * (DN + DV), R)
+    got = []
+    for form in ("absorbed", "materialised"):
+        with forward_ad.dual_level():
+            pairs = zip(memory.split((R, DR), 2), tangent.split((R, DR), 2))
+            c, r = (forward_ad.make_dual(x, t) for x, t in pairs)
+            got.append(forward_ad.unpack_dual(qkv.torch.latent_attention(query, c, r, weight, form=form)).tangent)
+    torch.testing.assert_close(*got)
