@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from . import models
 from .models import Refused
+from .page import finite
 from .seen import Seen
 
 _EXAMPLE = """\
@@ -117,9 +118,8 @@ def _json(seen: Seen, models: Sequence[str]) -> str:
         | {"shares": {name: round(share, 6) for name, share in row["shares"].items()}}
         for row in seen.kinds()
     ]
-    return json.dumps(
-        {"models": list(models), "heads": rows, "notes": [note for run in seen.runs for note in run.notes]}, allow_nan=False
-    )
+    notes = [note for run in seen.runs for note in run.notes]
+    return json.dumps(finite({"models": list(models), "heads": rows, "notes": notes}), allow_nan=False)
 
 
 def _run(arguments: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as encoder
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -12,9 +13,18 @@ from .. import _nn, io
 from .file import FORMAT
 
 
+def finite(x: Any) -> Any:
+    """None in place of NaN and infinity, which JSON does not have: of a model that gives NaN, everything else is shown."""
+    if isinstance(x, dict):
+        return {key: finite(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [finite(value) for value in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
 def write_file(path: str | os.PathLike[str], json: dict[str, Any], tensors: dict[str, Any]) -> None:
     """The explorer's file."""
-    text = encoder.dumps(json, ensure_ascii=False, allow_nan=False)
+    text = encoder.dumps(finite(json), ensure_ascii=False, allow_nan=False)
     io.save_safetensors(path, tensors, {"format": FORMAT, "explorer": text, "title": json["title"]})
 
 

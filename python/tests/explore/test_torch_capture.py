@@ -170,3 +170,21 @@ def test_types(dtype: Any) -> None:
     scores = (q.double() @ q.double().transpose(-1, -2) / 4).masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf)
     np.testing.assert_allclose(seen[0].map, scores.softmax(-1).numpy(), atol=1e-5)
     assert seen.layers[0].exact.error < 1e-4 and seen.layers[0].kinds is not None
+
+
+@pytest.mark.parametrize("name", ["page.html", "file.safetensors"])
+def test_a_nan_is_shown_where_it_is(name: str, tmp_path: Any) -> None:
+    """One query of one head; its row is NaN, everything else is saved."""
+    q = torch.randn(1, 2, 6, 8, generator=torch.Generator().manual_seed(1))
+    k = q.clone()
+    q[0, 1, 3, 2] = torch.nan
+    with qkv.torch.capture() as seen:
+        F.scaled_dot_product_attention(q, k, k, is_causal=True)
+    seen.save(tmp_path / name)
+    assert (tmp_path / name).stat().st_size > 1000
+    if name == "file.safetensors":
+        from safetensors import safe_open
+
+        with safe_open(tmp_path / name, "np") as file:
+            text = file.metadata()["explorer"]
+        assert "NaN" not in text and "null" in text
