@@ -9,7 +9,7 @@
 namespace qkv::inline v0 {
 
 template <class T>
-struct CarriedBackward<T>::Impl {
+struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
   using Tile = typename ForwardSweep<T>::Tile;
   static constexpr const char* kFunction = "attention_backward";
   Context& context;

@@ -9,7 +9,7 @@
 namespace qkv::inline v0 {
 
 template <class T>
-struct CarriedForward<T>::Impl {
+struct [[gnu::visibility("hidden")]] CarriedForward<T>::Impl {
   using Sum = Accumulator<T>;
   using Tile = typename ForwardSweep<T>::Tile;
   static constexpr const char* kFunction = "attention_forward";
