@@ -7,7 +7,8 @@ error(naive) the largest of the tensor. Gradients likewise. In float64 the naive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,17 @@ def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tenso
 def leaf(seed: int, *shape: int) -> Tensor:
     """Numbers that require their gradient."""
     return numbers(seed, *shape).requires_grad_()
+
+
+@contextlib.contextmanager
+def exact_softmax() -> Iterator[None]:
+    """transformers' eager attention asks for softmax in float32 of float64 scores too: here it stays float64."""
+    kept = torch.nn.functional.softmax
+    torch.nn.functional.softmax = lambda x, dim=-1, dtype=None: kept(x, dim=dim)
+    try:
+        yield
+    finally:
+        torch.nn.functional.softmax = kept
 
 
 def theirs(*arguments: object, **options: object) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import qkv.transformers
 from qkv.transformers import _latent
-from support_torch import expect_close
-from transformers_models import TOKENS, exact_softmax, inputs_of, tf, torch
+from support_torch import exact_softmax, expect_close
+from transformers_models import TOKENS, inputs_of, tf, torch
 
 if not hasattr(tf, "DeepseekV3Config"):
     pytest.skip("needs transformers with latent attention", allow_module_level=True)

@@ -13,9 +13,9 @@ tf = pytest.importorskip("transformers")
 if not hasattr(tf, "AttentionMaskInterface"):
     pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
 import qkv.transformers
-from support_torch import expect_close
+from support_torch import exact_softmax, expect_close
 from torch import Tensor
-from transformers_models import exact_softmax, model_of
+from transformers_models import model_of
 
 LENGTHS = (5, 1, 9, 2, 17)
 COLLATORS = {

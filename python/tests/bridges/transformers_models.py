@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ tf = pytest.importorskip("transformers")
 if not hasattr(tf, "AttentionMaskInterface"):
     pytest.skip("needs transformers with AttentionMaskInterface", allow_module_level=True)
 import qkv.transformers
+from support_torch import exact_softmax
 
 qkv.transformers.register()
 tf.logging.set_verbosity_error()
@@ -73,17 +74,6 @@ def inputs_of(name: str, padding: str = "none") -> dict[str, Any]:
         mask[0, [2, 3, 6]] = 0
     ids = torch.randint(3, 61, (2, T))
     return {"input_ids": ids} if padding == "none" else {"input_ids": ids, "attention_mask": mask}
-
-
-@contextlib.contextmanager
-def exact_softmax() -> Iterator[None]:
-    """transformers' eager attention asks for softmax in float32 of float64 scores too: here it stays float64."""
-    kept = torch.nn.functional.softmax
-    torch.nn.functional.softmax = lambda x, dim=-1, dtype=None: kept(x, dim=dim)
-    try:
-        yield
-    finally:
-        torch.nn.functional.softmax = kept
 
 
 def term_sum(x: Any) -> float:

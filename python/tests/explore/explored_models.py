@@ -5,12 +5,13 @@ downloaded weights.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import transformers as tf
+from support_torch import exact_softmax
 
 tf.logging.set_verbosity_error()
 
@@ -77,17 +78,6 @@ def inputs_of(name: str, *, padded: bool = False) -> dict[str, Any]:
         inputs["attention_mask"] = torch.ones(2, T, dtype=torch.long)
         inputs["attention_mask"][0, :4] = 0
     return inputs | (decoder if name == "t5" else {})
-
-
-@contextlib.contextmanager
-def exact_softmax() -> Iterator[None]:
-    """transformers' eager attention asks for softmax in float32 of float64 scores too: here it stays float64."""
-    kept = torch.nn.functional.softmax
-    torch.nn.functional.softmax = lambda x, dim=-1, dtype=None: kept(x, dim=dim)
-    try:
-        yield
-    finally:
-        torch.nn.functional.softmax = kept
 
 
 def eager_weights(name: str, inputs: dict[str, Any], dtype: Any = torch.float64) -> dict[str, list[np.ndarray]]:

@@ -313,7 +313,7 @@ def test_relevance_is_weight_times_gradient(name: str) -> None:
         for module in model.modules():
             if type(module).__name__.endswith("Attention"):
                 module.register_forward_hook(hook)
-        from explored_models import exact_softmax
+        from support_torch import exact_softmax
 
         with exact_softmax():
             logits = model(**inputs_of(name), output_attentions=True, use_cache=False).logits
