@@ -124,11 +124,9 @@ void attend(const AllAttendOptions& options, const Ranks& ranks, const Reader& r
                            v_sizes = reader.tensor("v").sizes;
   Context context(ranks.context());
   Mask mask = structural_mask(options, q_sizes[2], k_sizes[2]);
-  dist::ContextParallel parallel(ranks.transport(),
-                                 {.layout = parse_layout(options.layout, !options.causal.empty()),
-                                  .method = parse_method(options.parallel.method),
-                                  .mask = mask},
-                                 context);
+  dist::ContextParallelOptions cut = parse_cut(options.cut, options.parallel.method, !options.causal.empty());
+  cut.mask = mask;
+  dist::ContextParallel parallel(ranks.transport(), cut, context);
   const std::vector<dist::Rows> queries = parallel.rows(q_sizes[2]), keys = parallel.rows(k_sizes[2]);
   const Tensor<T> q = reader.rows<T>("q", queries), k = reader.rows<T>("k", keys), v = reader.rows<T>("v", keys);
 
@@ -212,19 +210,14 @@ void refuse_uncut(const AllAttendOptions& options) {
 
 void add_attend_parallel_options(CLI::App& app, AllAttendOptions& options) {
   add_parallel_options(app, options.parallel, kSequenceMethods);
-  const OptionGroup group(app, "Several ranks (mpirun -n N qkv ...)");
-  group
-      .value("--layout", options.layout, "NAME",
-             "Rows of a rank: contiguous, zig-zag (default if causal), by-mask (the same work under any mask)")
-      ->needs(app.get_option("--parallel"));
+  add_cut_options(app, OptionGroup(app, "Several ranks (mpirun -n N qkv ...)"), options.cut);
 }
 
 void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
   refuse_uncut(options);
   Outputs outputs;
   outputs.expect("--out", options.out, {".safetensors"});
-  parse_method(options.parallel.method);
-  const dist::Layout layout = parse_layout(options.layout, false);
+  const dist::Layout layout = parse_cut(options.cut, options.parallel.method, !options.causal.empty()).layout;
   const Reader reader{options, about_file("--in", options.in, [&] { return io::SafetensorsParts(options.in); })};
   std::string tensors;
   for (const io::TensorPlace& tensor : reader.parts.tensors()) {

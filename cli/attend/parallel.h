@@ -4,6 +4,7 @@
 #include "attend/capture.h"
 #include "attend/modifiers.h"
 #include "attend/options.h"
+#include "ranks/methods.h"
 #include "ranks/ranks.h"
 
 namespace qkv::cli {
@@ -13,7 +14,7 @@ struct AllAttendOptions : AttendOptions {
   ModifierOptions modifiers;
   CaptureOptions capture;
   ParallelOptions parallel;
-  std::string layout;  ///< empty: chosen by the mask
+  CutOptions cut;
 };
 
 void add_attend_parallel_options(CLI::App& app, AllAttendOptions& options);

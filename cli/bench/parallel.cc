@@ -163,7 +163,9 @@ Json json_of(const ParallelBenchOptions& o, const Ranks& ranks, const Context& c
   const double ideal = m.one_ms / ranks.size();
   const double exposed = std::clamp(m.ms - ideal, 0.0, m.messages_ms);
   return {{"parallel", o.parallel.method},
-          {"layout", o.layout},
+          {"layout", o.cut.layout.empty() ? "zig-zag" : o.cut.layout},
+          {"turns", o.cut.turns},
+          {"chunk", o.cut.chunk},
           {"ranks", ranks.size()},
           {"threads", context.threads()},
           {"isa", isa_name(context.isa())},
@@ -208,13 +210,13 @@ void print_measured(const Json& j) {
 void add_parallel_bench_options(CLI::App& app, ParallelBenchOptions& options) {
   add_parallel_options(app, options.parallel, kSequenceMethods);
   const OptionGroup group(app, "Several ranks (mpirun -n N qkv ...)");
-  group.value("--layout", options.layout, "NAME", "Rows of a rank: contiguous or zig-zag (default zig-zag)");
+  add_cut_options(app, group, options.cut);
   group.integer("--tokens", options.tokens, "Tokens of each rank (default 2048)", 1);
   group.integer("--heads", options.heads, "Query heads (default 8)", 1);
   group.integer("--kv-heads", options.kv_heads, "Key/value heads (default: as many)", 1);
   group.integer("--dim", options.head_dim, "Width of a head (default 64)", 1);
   group.integer("--runs", options.runs, "Runs, of which the median counts (default 5)", 1);
-  for (const char* name : {"--layout", "--tokens", "--heads", "--kv-heads", "--dim", "--runs"})
+  for (const char* name : {"--tokens", "--heads", "--kv-heads", "--dim", "--runs"})
     app.get_option(name)->needs(app.get_option("--parallel"));
 }
 
@@ -222,15 +224,14 @@ void bench_on_ranks(const ParallelBenchOptions& given, bool json, const Ranks& r
   ParallelBenchOptions options = given;
   if (options.kv_heads == 0) options.kv_heads = options.heads;
   const Index length = options.tokens * ranks.size();
-  ranks.agree({{"problem", fmt::format("{} {} {} {} {} {}", options.tokens, options.heads, options.kv_heads, options.head_dim,
-                                       options.runs, options.layout)}});
+  ranks.agree({{"problem", fmt::format("{} {} {} {} {}", options.tokens, options.heads, options.kv_heads, options.head_dim,
+                                       options.runs)}});
   Counting transport(ranks.transport());
   Context context(ranks.context());
   const AttentionOptions attention{.mask = Mask::causal()};
-  dist::ContextParallel parallel(
-      transport,
-      {.layout = parse_layout(options.layout, true), .method = parse_method(options.parallel.method), .mask = attention.mask},
-      context);
+  dist::ContextParallelOptions cut = parse_cut(options.cut, options.parallel.method, true);
+  cut.mask = attention.mask;
+  dist::ContextParallel parallel(transport, cut, context);
   const std::vector<dist::Rows> rows = parallel.rows(length);
 
   Problem whole{.q = random_tensor(options.heads, length, options.head_dim, 0),

@@ -4,13 +4,14 @@
 
 #include <string>
 
+#include "ranks/methods.h"
 #include "ranks/ranks.h"
 
 namespace qkv::cli {
 
 struct ParallelBenchOptions {
   ParallelOptions parallel;
-  std::string layout = "zig-zag";
+  CutOptions cut;
   Index tokens = 2048;  ///< of each rank
   Index heads = 8, kv_heads = 0, head_dim = 64;
   int runs = 5;

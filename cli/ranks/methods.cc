@@ -17,4 +17,24 @@ dist::Layout parse_layout(const std::string& text, bool causal) {
       {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}, {"by-mask", dist::Layout::kByMask}});
 }
 
+void add_cut_options(CLI::App& app, const OptionGroup& group, CutOptions& options) {
+  group.value("--layout", options.layout, "NAME",
+              "Rows of a rank: contiguous, zig-zag (default if causal), by-mask (the same work under any mask)");
+  group.integer("--turns", options.turns, "How often zig-zag deals pieces there and back (default 1)", 1);
+  group.integer("--chunk", options.chunk,
+                "Keys that travel at once (default: 4096 in a ring, all of a head by all-gather; not by ulysses)", 1);
+  for (const char* name : {"--layout", "--turns", "--chunk"}) app.get_option(name)->needs(app.get_option("--parallel"));
+}
+
+dist::ContextParallelOptions parse_cut(const CutOptions& options, const std::string& method, bool causal) {
+  const dist::ContextParallelOptions cut{.layout = parse_layout(options.layout, causal),
+                                         .method = parse_method(method),
+                                         .turns = options.turns,
+                                         .chunk = options.chunk};
+  if (options.turns > 1 && cut.layout != dist::Layout::kZigZag) throw UsageError("--turns is for --layout zig-zag");
+  if (options.chunk > 0 && cut.method == dist::Method::kUlysses)
+    throw UsageError("--chunk is for --parallel all-gather and ring: Ulysses computes whole heads");
+  return cut;
+}
+
 }  // namespace qkv::cli

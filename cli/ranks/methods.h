@@ -1,9 +1,10 @@
-// The words of --parallel and --layout that cut a sequence. Not: what they do (qkv/dist/context_parallel.h).
+// The options that cut a sequence over ranks: the words of --parallel, --layout, --turns, --chunk. Not: what they do (qkv/dist/context_parallel.h).
 #pragma once
 
 #include <string>
 
 #include "qkv/dist/context_parallel.h"
+#include "support/option_group.h"
 
 namespace qkv::cli {
 
@@ -14,5 +15,14 @@ inline constexpr const char* kSequenceMethods =
 dist::Method parse_method(const std::string& text);
 /// Empty: zig-zag where the mask is causal, otherwise contiguous.
 dist::Layout parse_layout(const std::string& text, bool causal);
+
+struct CutOptions {
+  std::string layout;  ///< empty: chosen by the mask
+  Index turns = 1, chunk = 0;
+};
+/// Beside --parallel.
+void add_cut_options(CLI::App& app, const OptionGroup& group, CutOptions& options);
+/// UsageError for words and pairs that are not there.
+dist::ContextParallelOptions parse_cut(const CutOptions& options, const std::string& method, bool causal);
 
 }  // namespace qkv::cli

@@ -36,7 +36,8 @@ inline void add_claims(std::vector<Claim>& claims, const ContextParallelOptions&
   if (cut.layout == Layout::kByMask) add("mask of the layout", cut.mask.describe());
   add("method", cut.method == Method::kAllGather ? "all-gather" : cut.method == Method::kUlysses ? "ulysses" : "ring");
   add("block", std::to_string(cut.block));
-  if (cut.method == Method::kRing) add("chunk", std::to_string(cut.chunk));
+  add("turns", std::to_string(cut.turns));
+  add("chunk", std::to_string(cut.chunk));
   add("instruction set", std::string(isa_name(context.isa())));
   const bool invariant = o.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
   add("bits", std::string(bits_name(invariant ? Bits::kInvariant : Bits::kFast)));

@@ -1,8 +1,8 @@
-// Checks of a call, and which method computes it. Not: the methods (by_rows.h, by_heads.h).
+// Checks of a call, and which method computes it. Not: the methods (by_rows.h, by_chunks.h, by_heads.h).
 #include "qkv/dist/context_parallel.h"
 
+#include "dist/by_chunks.h"
 #include "dist/by_heads.h"
-#include "dist/by_ring.h"
 
 namespace qkv::inline v0::dist {
 namespace {
@@ -37,8 +37,8 @@ void forward(ParallelCall<T> call, const View<T, 4>& out, const View<Accumulator
   });
   if (call.cut.method == Method::kUlysses) {
     forward_by_heads(call, out, lse);
-  } else if (goes_round(call)) {
-    forward_by_ring(call, out, lse);
+  } else if (forward_goes_by_chunks(call)) {
+    forward_by_chunks(call, out, lse);
   } else {
     forward_by_rows(call, out, lse);
   }
@@ -59,8 +59,8 @@ void backward(ParallelCall<T> call, const ForwardResults<T>& results, const Atte
              [&] { check_gradients(call, results, g); });
   if (call.cut.method == Method::kUlysses) {
     backward_by_heads(call, results, g);
-  } else if (call.cut.method == Method::kRing && call.transport.size() > 1) {
-    backward_by_ring(call, results, g);
+  } else if (by_chunks(call)) {
+    backward_by_chunks(call, results, g);
   } else {
     backward_by_rows(call, results, g);
   }
@@ -71,7 +71,10 @@ void backward(ParallelCall<T> call, const ForwardResults<T>& results, const Atte
 ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions options, Context& context)
     : transport_(transport), options_(options), context_(context) {
   check<OptionError>(options.block >= 1, "dist::ContextParallel", "block must be at least 1: got ", options.block);
-  check<OptionError>(options.chunk >= 1, "dist::ContextParallel", "chunk must be at least 1: got ", options.chunk);
+  check<OptionError>(options.turns >= 1, "dist::ContextParallel", "turns must be at least 1: got ", options.turns);
+  check<OptionError>(options.chunk >= 0, "dist::ContextParallel", "chunk must not be negative: got ", options.chunk);
+  check<OptionError>(options.method != Method::kUlysses || options.chunk == 0, "dist::ContextParallel",
+                     "Ulysses computes whole heads: chunk must be 0: got ", options.chunk);
 }
 
 #define QKV_DEFINE(T)                                                                                                   \

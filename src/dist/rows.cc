@@ -45,8 +45,10 @@ RowsOfRanks dealt(const Blocks& blocks, Index pieces, int ranks, const Owner& ow
 RowsOfRanks contiguous(const Blocks& blocks, int ranks) {
   return dealt(blocks, ranks, ranks, [](Index n) { return n; });
 }
-RowsOfRanks zig_zag(const Blocks& blocks, int ranks) {
-  return dealt(blocks, 2 * Index{ranks}, ranks, [&](Index n) { return std::min(n, 2 * Index{ranks} - 1 - n); });
+RowsOfRanks zig_zag(const Blocks& blocks, int ranks, Index turns) {
+  const Index turn = 2 * Index{ranks};
+  return dealt(blocks, std::min(turns, blocks.count()) * turn, ranks,
+               [&](Index n) { return std::min(n % turn, turn - 1 - n % turn); });
 }
 
 /// The rows' work: pairs that the mask keeps.
@@ -101,7 +103,7 @@ RowsOfRanks by_mask(const Blocks& blocks, const Mask& mask, int ranks) {
   const auto offer = [&](RowsOfRanks other) {
     if (work.of_heaviest(other) < work.of_heaviest(best)) best = std::move(other);
   };
-  if (!balanced()) offer(zig_zag(blocks, ranks));
+  if (!balanced()) offer(zig_zag(blocks, ranks, 1));
   for (Index pieces = 4 * Index{ranks}; !balanced() && pieces / 2 < blocks.count(); pieces *= 2)
     offer(heaviest_first(blocks, pieces, ranks, work));
   return best;
@@ -113,12 +115,13 @@ RowsOfRanks rows_of_ranks(const ContextParallelOptions& cut, Index length, int r
   constexpr const char* function = "dist::rows_of_rank";
   check<OptionError>(length >= 0, function, "length must not be negative: got ", length);
   check<OptionError>(cut.block >= 1, function, "block must be at least 1: got ", cut.block);
+  check<OptionError>(cut.turns >= 1, function, "turns must be at least 1: got ", cut.turns);
   const Blocks blocks{length, cut.block};
   switch (cut.layout) {
     case Layout::kContiguous:
       return contiguous(blocks, ranks);
     case Layout::kZigZag:
-      return zig_zag(blocks, ranks);
+      return zig_zag(blocks, ranks, cut.turns);
     case Layout::kByMask:
       break;
   }

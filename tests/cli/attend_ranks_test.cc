@@ -53,6 +53,7 @@ TEST_F(AttendRanks, ForwardIsTheSameFile) {
     }
     EXPECT_TRUE(shared(2, words + " --parallel ulysses") == whole) << words;
     EXPECT_TRUE(shared(3, words + " --parallel ring") == whole) << words;
+    EXPECT_TRUE(shared(3, words + " --parallel all-gather --layout zig-zag --turns 2 --chunk 64") == whole) << words;
   }
   EXPECT_EQ(files(), (std::vector<std::string>{"alone.safetensors", "in.safetensors", "shared.safetensors"}));
 }
@@ -101,6 +102,8 @@ TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
   refused(2, files_of + "--parallel ulysses --stats s.json", "captures are for one machine");
   refused(2, "--q q.npy --k k.npy --v v.npy --out out.npy --parallel ulysses", "--in FILE.safetensors");
   refused(3, files_of + "--parallel ulysses", "ranks");
+  refused(2, files_of + "--parallel ulysses --chunk 64", "Ulysses computes whole heads");
+  refused(2, files_of + "--parallel ring --layout contiguous --turns 2", "--turns is for --layout zig-zag");
   make_input<float>(8, 9, false);
   refused(2, files_of + "--parallel ulysses --layout by-mask", "--layout by-mask is for attention of a sequence to itself");
   EXPECT_EQ(files(), std::vector<std::string>{"in.safetensors"});

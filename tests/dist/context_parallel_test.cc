@@ -1,5 +1,5 @@
-// A sequence cut over ranks gives what one machine gives: bit for bit where promised, within the computed bound otherwise. Not: what a
-// ring alone does (ring_test.cc).
+// A sequence cut over ranks gives what one machine gives: bit for bit where promised, within the computed bound otherwise. Not: what
+// keys in chunks alone do (chunks_test.cc).
 #include "cut_sequence.h"
 
 namespace qkv::test {
@@ -12,7 +12,8 @@ TYPED_TEST_SUITE(CutSequence, StorageTypes);
 const std::vector<ContextParallelOptions> kCuts = {{.layout = kContiguous, .method = Method::kAllGather},
                                                    {.layout = kZigZag, .method = Method::kAllGather},
                                                    {.layout = kContiguous, .method = Method::kAllGather, .block = 1},
-                                                   {.layout = kZigZag, .method = Method::kRing, .chunk = 1},
+                                                   {.layout = kZigZag, .method = Method::kAllGather, .turns = 3, .chunk = 1},
+                                                   {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 1},
                                                    {.layout = kContiguous, .method = Method::kRing, .block = 1, .chunk = 1},
                                                    {.layout = kZigZag, .method = Method::kUlysses},
                                                    {.layout = kContiguous, .method = Method::kUlysses, .block = 1}};
@@ -20,7 +21,7 @@ const std::vector<ContextParallelOptions> kCuts = {{.layout = kContiguous, .meth
 /// Rows dealt in pieces that lie far apart.
 ContextParallelOptions by_mask(Method method, Index length) {
   const Mask uneven = Mask::documents(std::vector<Index>{0, length / 9, length / 8, length / 2, length}) & Mask::causal();
-  return {.layout = dist::Layout::kByMask, .method = method, .block = 8, .chunk = 1, .mask = uneven};
+  return {.layout = dist::Layout::kByMask, .method = method, .block = 8, .chunk = method == Method::kRing, .mask = uneven};
 }
 
 TYPED_TEST(CutSequence, IsTheWholeInEveryCase) {
@@ -75,10 +76,11 @@ TYPED_TEST(CutSequence, AnyLengthWithAnyNumberOfRanks) {
     expect_cut_is_whole<TypeParam>(each, kCuts, {2, 4}, tested_isas().back(), worst);
     for (const int ranks : {1, 2, 3, 4, 9}) {
       for (const dist::Layout layout : {kContiguous, kZigZag}) {
-        for (const Index block : {1, 32}) {
+        for (const auto& [block, turns] : {std::pair<Index, Index>{1, 1}, {32, 1}, {1, 3}, {32, 1000000}}) {
           std::vector<int> seen(static_cast<std::size_t>(length));
           for (int rank = 0; rank < ranks; ++rank) {
-            for (const Rows& rows : dist::rows_of_rank({.layout = layout, .block = block}, length, rank, ranks)) {
+            for (const Rows& rows :
+                 dist::rows_of_rank({.layout = layout, .block = block, .turns = turns}, length, rank, ranks)) {
               EXPECT_LT(rows.begin, rows.end);
               for (Index i = rows.begin; i < rows.end; ++i) ++seen[static_cast<std::size_t>(i)];
             }

@@ -81,11 +81,12 @@ TEST(CutTraffic, OnlyKeysThatMayBeAttendedTravel) {
 
 // A ring passes on what others need until they have what they can have; then they learn that this rank is gone.
 TEST(CutTraffic, ACallbackThatThrowsOnOneRankEndsAll) {
-  for (const Method method : {Method::kAllGather, Method::kUlysses, Method::kRing}) {
+  for (const auto& [method, chunk] :
+       {std::pair(Method::kAllGather, 0), {Method::kAllGather, 1}, {Method::kUlysses, 0}, {Method::kRing, 1}}) {
     const auto run = [&](bool forward, int thrower) {
       dist::run_in_process(3, [&](Transport& transport) {
         Context context({.threads = 1, .executor = nullptr});
-        ContextParallel cp(transport, {.method = method, .chunk = 1}, context);
+        ContextParallel cp(transport, {.method = method, .chunk = chunk}, context);
         const bool throws = transport.rank() == thrower;
         AttentionOptions options;
         options.score_mod = score_mod(

@@ -1,7 +1,7 @@
 // Attention over a sequence that is cut over ranks: every rank passes its own rows of q, k and v and gets its own rows of out,
 // with the bits that one machine gives wherever the order of sums allows it (docs/concepts/parallel.md has the table).
 //
-//   kAllGather   every rank gets all of k and v, and computes its own queries
+//   kAllGather   every rank gets all of k and v, and computes its own queries; a key/value head at a time, or chunks of one
 //                equal bits: out, lse, dq. dk, dv are sums over ranks, in order of ranks, in the type of sums: within rounding
 //   kUlysses     rows are exchanged for heads: every rank computes Hkv / P key/value heads with all rows, and gives them back
 //                equal bits: out, lse, dq, dk, dv. P must divide Hkv. Jacobs 2023 (arXiv:2309.14509)
@@ -23,8 +23,8 @@ namespace qkv::inline v0::dist {
 /// Which rows a rank holds.
 enum class Layout {
   kContiguous,  ///< rank r holds the r-th of P pieces
-  kZigZag,      ///< pieces r and 2 P - 1 - r of 2 P: under a causal mask every rank has about the same work
-  kByMask       ///< about the same work for every rank under ContextParallelOptions::mask
+  kZigZag,  ///< pieces r and 2 P - 1 - r of 2 P, ContextParallelOptions::turns times: under a causal mask the same work for all
+  kByMask   ///< about the same work for every rank under ContextParallelOptions::mask
 };
 
 enum class Method { kAllGather, kUlysses, kRing };
@@ -35,9 +35,13 @@ struct ContextParallelOptions {
   /// Rows are dealt in blocks of this many, at least 1. The default fits every instruction set; with other numbers rows at the
   /// cuts cost a copy (AttentionOptions::place). 1 deals as evenly as possible.
   Index block = 32;
-  /// Ring: keys that travel at once, at least 1; rounded down to a multiple that the kernels take, at least one. A rank holds two
-  /// such chunks of a key/value head.
-  Index chunk = 4096;
+  /// Of kZigZag: how often pieces are dealt to the ranks, there and back, at least 1: 2 P turns pieces. Ranks that wait for each
+  /// other's work (those with a chunk, below) wait less with more: docs/concepts/parallel.md.
+  Index turns = 1;
+  /// Keys that travel at once, rounded down to a multiple that the kernels take, at least one: a rank holds two such chunks of a
+  /// key/value head. 0: 4,096 in a ring; all of a head by all-gather, where ranks then do not wait for each other's work. Ulysses
+  /// computes whole heads: 0.
+  Index chunk = 0;
   /// Of kByMask: what the rows are dealt by, the mask of self-attention of one sequence and head; calls may have others. The first cut
   /// in which no rank keeps more than 17/16 of the mean number of pairs (query, key): contiguous, zig-zag, then 4, 8, 16, ... pieces a
   /// rank, dealt by their pairs, of as many rows for every rank or a piece more. Where none has, the best of them.
@@ -52,7 +56,7 @@ struct Rows {
 };
 
 /// The rows of `length` that rank `rank` of `ranks` holds, in ascending order; none where there are more ranks than blocks.
-/// Throws OptionError for negative lengths, no such rank, a block below 1; for kByMask what the mask throws for [1, 1, length, length].
+/// Throws OptionError for negative lengths, no such rank, a block or turns below 1; for kByMask what the mask throws for [1, 1, length, length].
 QKV_API std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index length, int rank, int ranks);
 
 /// One rank's end. All ranks make one with the same options and call the same functions in the same order; a rank whose shapes,

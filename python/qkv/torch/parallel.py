@@ -38,7 +38,7 @@ BLOCK = 32
 
 
 def sequence_positions(
-    length: int, group: ProcessGroup | None = None, *, layout: str | Mask = "contiguous", block: int = BLOCK
+    length: int, group: ProcessGroup | None = None, *, layout: str | Mask = "contiguous", block: int = BLOCK, turns: int = 1
 ) -> Tensor:
     """The positions of a sequence of `length` that this rank holds, in the order in which its tensors hold them: int64 [T_local].
 
@@ -48,13 +48,14 @@ def sequence_positions(
         layout: "contiguous" (rank r holds the r-th piece), "zig-zag" (pieces r and 2P - 1 - r of 2P: the same work for every rank
             under a causal mask), or a Mask of self-attention, under which every rank then has about the same work; parallel_attention
             and context_parallel must get the same. block: rows are dealt in blocks of this many; there may be ranks without rows.
+        turns: how often "zig-zag" deals pieces there and back.
 
     Raises:
-        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block below 1. ShapeError: for a
+        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block or turns below 1. ShapeError: for a
             mask that is not of this length, or not of every sequence and head.
     """
     ranks = ranks_of("sequence_positions", group)
-    pieces = _dist.rows_of_rank(_plain(layout), length, block, ranks.rank, ranks.size)
+    pieces = _dist.rows_of_rank(_plain(layout), length, block, turns, ranks.rank, ranks.size)
     return torch.cat([torch.arange(begin, end) for begin, end in pieces] or [torch.arange(0)])
 
 
@@ -100,6 +101,8 @@ def parallel_attention(
     method: str = "all-gather",
     layout: str | Mask = "contiguous",
     block: int = BLOCK,
+    turns: int = 1,
+    chunk: int = 0,
     causal: bool | str = False,
     mask: Mask | None = None,
     bias: Tensor | None = None,
@@ -120,6 +123,9 @@ def parallel_attention(
             "ring": the same bits; keys visit the ranks a chunk at a time, so that no rank holds all of them (arXiv:2310.01889).
             "ulysses": rows are exchanged for heads, all five have one machine's bits; the number of ranks must divide Hkv
             (arXiv:2309.14509).
+        layout, block, turns: as sequence_positions.
+        chunk: keys that travel at once; a rank holds two such chunks of a key/value head. 0: 4096 for "ring", all of a head for
+            "all-gather"; "ulysses" computes whole heads: 0.
         causal: True or "top_left", "bottom_right", by positions in the whole sequence. mask, bias [B|1, H|1, Tq|1, Tk|1]: of the
             whole problem, the same on every rank; the gradient of bias is complete on every rank.
         dropout: probability on the weights; the pattern is one machine's. seed: by default rank 0 draws it.
@@ -146,14 +152,19 @@ def parallel_attention(
     if dropout > 0 and seed is None:
         seed = shared_seed(ranks)
     rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
-    cut = _dist.ContextParallel(ranks, _plain(layout), method, block)
+    cut = _dist.ContextParallel(ranks, _plain(layout), method, block, turns, chunk)
     out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in (q, k, v)), bias, rules, cut)
     return (out, lse) if return_lse else out
 
 
 @contextmanager
 def context_parallel(
-    group: ProcessGroup | None = None, method: str = "all-gather", layout: str | Mask = "contiguous", block: int = BLOCK
+    group: ProcessGroup | None = None,
+    method: str = "all-gather",
+    layout: str | Mask = "contiguous",
+    block: int = BLOCK,
+    turns: int = 1,
+    chunk: int = 0,
 ) -> Iterator[None]:
     """Within the block, this thread's calls of torch.nn.functional.scaled_dot_product_attention are parallel_attention over the
     ranks of the group: q, k, v hold this rank's rows, is_causal means the whole sequence. Collective.
@@ -184,6 +195,8 @@ def context_parallel(
             method=method,
             layout=layout,
             block=block,
+            turns=turns,
+            chunk=chunk,
             causal=is_causal,
             dropout=dropout_p,
             scale=scale,

@@ -69,13 +69,14 @@ Value named(const char* what, const std::string& name, const std::map<std::strin
 }
 
 /// A name, or the mask by whose pairs rows are dealt.
-dist::ContextParallelOptions cut_of(nb::handle layout, Index block) {
+dist::ContextParallelOptions cut_of(nb::handle layout, Index block, Index turns) {
   if (nb::isinstance<MaskObject>(layout))
-    return {.layout = dist::Layout::kByMask, .block = block, .mask = nb::cast<const MaskObject&>(layout).mask};
+    return {.layout = dist::Layout::kByMask, .block = block, .turns = turns, .mask = nb::cast<const MaskObject&>(layout).mask};
   const auto name = nb::cast<std::string>(layout);
   return {.layout = named<dist::Layout>("layout", name,
                                         {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}}),
-          .block = block};
+          .block = block,
+          .turns = turns};
 }
 dist::Method method_of(const std::string& name) {
   return named<dist::Method>(
@@ -85,9 +86,10 @@ dist::Method method_of(const std::string& name) {
 
 class ContextParallel {
  public:
-  ContextParallel(nb::object transport, nb::object layout, const std::string& method, Index block)
-      : transport_(std::move(transport)), cut_(cut_of(layout, block)), layout_(std::move(layout)) {
+  ContextParallel(nb::object transport, nb::object layout, const std::string& method, Index block, Index turns, Index chunk)
+      : transport_(std::move(transport)), cut_(cut_of(layout, block, turns)), layout_(std::move(layout)) {
     cut_.method = method_of(method);
+    cut_.chunk = chunk;
   }
 
   void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, const OptionsObject* options) {
@@ -129,9 +131,10 @@ class ContextParallel {
   nb::object layout_;  // a mask may borrow arrays
 };
 
-std::vector<std::pair<Index, Index>> rows_of_rank(nb::handle layout, Index length, Index block, int rank, int ranks) {
+std::vector<std::pair<Index, Index>> rows_of_rank(nb::handle layout, Index length, Index block, Index turns, int rank,
+                                                  int ranks) {
   std::vector<std::pair<Index, Index>> pairs;
-  for (const dist::Rows& rows : dist::rows_of_rank(cut_of(layout, block), length, rank, ranks)) {
+  for (const dist::Rows& rows : dist::rows_of_rank(cut_of(layout, block, turns), length, rank, ranks)) {
     pairs.emplace_back(rows.begin, rows.end);
   }
   return pairs;
@@ -148,13 +151,13 @@ NB_MODULE(_dist, m) {
   m.doc() = "Attention over several ranks: the functions that qkv/torch/parallel.py calls.";
   take_context();
   nb::class_<ContextParallel>(m, "ContextParallel")
-      .def(nb::init<nb::object, nb::object, const std::string&, qkv::Index>(), nb::arg("transport"), nb::arg("layout"),
-           nb::arg("method"), nb::arg("block"))
+      .def(nb::init<nb::object, nb::object, const std::string&, qkv::Index, qkv::Index, qkv::Index>(), nb::arg("transport"),
+           nb::arg("layout"), nb::arg("method"), nb::arg("block"), nb::arg("turns"), nb::arg("chunk"))
       .def("forward", &ContextParallel::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
            nb::arg("options").none())
       .def("backward", &ContextParallel::backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
            nb::arg("dout"), nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("dbias").none(),
            nb::arg("dlse").none(), nb::arg("options").none());
-  m.def("rows_of_rank", &rows_of_rank, nb::arg("layout"), nb::arg("length"), nb::arg("block"), nb::arg("rank"),
-        nb::arg("ranks"));
+  m.def("rows_of_rank", &rows_of_rank, nb::arg("layout"), nb::arg("length"), nb::arg("block"), nb::arg("turns"),
+        nb::arg("rank"), nb::arg("ranks"));
 }

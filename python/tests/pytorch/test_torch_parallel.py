@@ -28,6 +28,7 @@ CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
     "plain": (130, 130, 6, 6, torch.float32, {}),
     "causal": (130, 130, 6, 6, torch.float32, {"causal": True}),
     "zig-zag": (200, 200, 6, 6, torch.float32, {"causal": True, "layout": "zig-zag"}),
+    "zig-zag, three turns": (600, 600, 6, 6, torch.float32, {"causal": True, "layout": "zig-zag", "turns": 3}),
     "cross, grouped": (70, 301, 12, 6, torch.float32, {"causal": "bottom_right"}),
     "even": (101, 101, 6, 6, torch.float32, {"causal": True, "block": 1}),
     "fewer rows than ranks": (1, 40, 6, 6, torch.float32, {}),
@@ -38,8 +39,14 @@ CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
     "bf16": (130, 130, 6, 6, torch.bfloat16, {"causal": True}),
     "f16": (130, 130, 6, 6, torch.float16, {}),
 }
-METHODS = ("all-gather", "ring", "ulysses")
-EQUAL = {"all-gather": ("out", "lse", "dq"), "ring": ("out", "lse", "dq"), "ulysses": ("out", "lse", "dq", "dk", "dv")}
+#: The method's words, and those of its results that have one machine's bits.
+METHODS: dict[str, dict[str, Any]] = {
+    "all-gather": {"method": "all-gather"},
+    "all-gather, chunks": {"method": "all-gather", "chunk": 1},
+    "ring": {"method": "ring"},
+    "ulysses": {"method": "ulysses"},
+}
+EQUAL = {name: ("out", "lse", "dq") for name in METHODS} | {"ulysses": ("out", "lse", "dq", "dk", "dv")}
 RESULTS = ("out", "lse", "dq", "dk", "dv", "dbias")
 
 
@@ -64,7 +71,7 @@ def attend(name: str, cut_q: Any, cut_k: Any, method: str) -> dict[str, Tensor]:
     if bias is not None:
         leaves.append(bias.requires_grad_())
         arguments["bias"] = bias
-    out, lse = qt.parallel_attention(*leaves[:3], method=method, return_lse=True, **arguments)
+    out, lse = qt.parallel_attention(*leaves[:3], **METHODS[method], return_lse=True, **arguments)
     gradients = torch.autograd.grad((out, lse), leaves, (cut_q(dout), cut_q(dlse)))
     return dict(zip(RESULTS, (out.detach(), lse.detach(), *gradients)))
 
@@ -101,7 +108,7 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
     seen: dict[str, Any] = {}
     for name, (q_len, kv_len, *_, arguments) in CASES.items():
-        layout = {key: arguments[key] for key in ("layout", "block") if key in arguments}
+        layout = {key: arguments[key] for key in ("layout", "block", "turns") if key in arguments}
         rows, keys = (qt.sequence_positions(n, **layout) for n in (q_len, kv_len))
         seen[name] = {method: attend(name, lambda x: x[:, :, rows], lambda x: x[:, :, keys], method) for method in METHODS}
         seen[name]["rows"], seen[name]["keys"] = rows, keys
@@ -153,7 +160,7 @@ def whole(parts: list[Tensor], positions: list[Tensor]) -> Tensor:
 def alone(name: str) -> dict[str, Tensor]:
     """One machine's results."""
     (q, k, v, dout, dlse), arguments = inputs(name)
-    options = {key: value for key, value in arguments.items() if key not in ("layout", "block")}
+    options = {key: value for key, value in arguments.items() if key not in ("layout", "block", "turns")}
     if options.get("causal") is True:
         options["causal"] = "top_left"
     out, lse = qkv.attention(q, k, v, return_lse=True, **options)

@@ -1,4 +1,4 @@
-// A ring holds its own rows and O(chunk) beside them: bytes of the heap while ranks compute, counted at every poll.
+// Where keys travel in chunks a rank holds its own rows and O(chunk) beside them: bytes of the heap while ranks compute, counted at every poll.
 #include <gtest/gtest.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -50,7 +50,7 @@ class Watching final : public Transport {
 };
 
 /// What all ranks together hold beside their tensors, forward and backward.
-Index beside_the_tensors(dist::Method method, Index length) {
+Index beside_the_tensors(dist::Method method, Index chunk, Index length) {
   constexpr int ranks = 4;
   constexpr Index heads = 2, width = 32;
   std::atomic<Index> largest{0};
@@ -63,7 +63,7 @@ Index beside_the_tensors(dist::Method method, Index length) {
   dist::run_in_process(ranks, [&](Transport& inner) {
     Watching transport(inner, largest);
     Context context({.threads = 1, .executor = nullptr});
-    dist::ContextParallel cp(transport, {.method = method, .chunk = 512}, context);
+    dist::ContextParallel cp(transport, {.method = method, .chunk = chunk}, context);
     Tensor<float>* const mine = &tensors[static_cast<std::size_t>(8 * transport.rank())];
     Tensor<float>& my_lse = lse[static_cast<std::size_t>(transport.rank())];
     const AttentionOptions options{.mask = Mask::causal() & Mask::sliding(700)};
@@ -75,17 +75,19 @@ Index beside_the_tensors(dist::Method method, Index length) {
   return largest - before;
 }
 
-TEST(RingMemory, DoesNotGrowWithTheKeys) {
+TEST(ChunkMemory, DoesNotGrowWithTheKeys) {
   if (live_bytes() == 0) GTEST_SKIP() << "this heap does not count";
   constexpr Index length = 32768, width = 32;
-  const Index ring = beside_the_tensors(dist::Method::kRing, length);
   // Carried from chunk to chunk, of one head of each rank's rows: out undivided, two numbers a row; backward three numbers a row.
   const Index carried = length * (width + 3) * Index{sizeof(float)};
-  // Of each rank: keys and values of two chunks; dk and dv of three; a thread's scratch.
-  const Index chunks = 4 * (2 * 2 + 3 * 2) * 512 * width * Index{sizeof(float)}, scratch = 4 * (Index{2} << 20);
-  EXPECT_LE(ring, carried + chunks + scratch);
+  const Index of_chunk = 512 * width * Index{sizeof(float)}, scratch = 4 * (Index{2} << 20);
+  // Of each rank: keys and values of two chunks; dk and dv of two and what comes for one, from one rank or from three.
+  const Index ring = beside_the_tensors(dist::Method::kRing, 512, length);
+  EXPECT_LE(ring, carried + 4 * (2 * 2 + 3 * 2) * of_chunk + scratch);
+  const Index streamed = beside_the_tensors(dist::Method::kAllGather, 512, length);
+  EXPECT_LE(streamed, carried + 4 * (2 * 2 + (2 + 3) * 2) * of_chunk + scratch);
   // Every key and value of two heads on every rank, and their gradients.
-  EXPECT_GT(beside_the_tensors(dist::Method::kAllGather, length), 4 * 2 * length * width * Index{sizeof(float)} + ring);
+  EXPECT_GT(beside_the_tensors(dist::Method::kAllGather, 0, length), 4 * 2 * length * width * Index{sizeof(float)} + ring);
 }
 
 }  // namespace

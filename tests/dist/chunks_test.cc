@@ -1,4 +1,4 @@
-// A ring over ranks: many chunks, rows that need none, rows that meet their keys twice. Not: the cases that every method is held to
+// Keys in chunks over ranks, by ring and all-gather: many chunks, rows that need none, rows that meet their keys twice. Not: the cases that every method is held to
 // (context_parallel_test.cc).
 #include "cut_sequence.h"
 
@@ -6,12 +6,12 @@ namespace qkv::test {
 namespace {
 
 template <class T>
-class Ring : public testing::Test {};
-TYPED_TEST_SUITE(Ring, StorageTypes);
+class InChunks : public testing::Test {};
+TYPED_TEST_SUITE(InChunks, StorageTypes);
 
 // Keys of 128 and more numbers: a chunk is 64 to 128 of them, so that chunks have several owners and masks skip some. Logits
 // whose exponentials overflow meet all keys twice.
-TYPED_TEST(Ring, InManyChunks) {
+TYPED_TEST(InChunks, OfManyOwners) {
   Worst worst;
   for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kDocuments, MaskKind::kNone}) {
     for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits}) {
@@ -29,7 +29,9 @@ TYPED_TEST(Ring, InManyChunks) {
                                .sinks = SinkKind::kSome};
       expect_cut_is_whole<TypeParam>(each,
                                      {{.layout = kContiguous, .method = Method::kRing, .chunk = 1},
-                                      {.layout = kZigZag, .method = Method::kRing, .chunk = 300}},
+                                      {.layout = kZigZag, .method = Method::kRing, .turns = 2, .chunk = 300},
+                                      {.layout = kContiguous, .method = Method::kAllGather, .chunk = 1},
+                                      {.layout = kZigZag, .method = Method::kAllGather, .turns = 2, .chunk = 300}},
                                      {2, 4}, tested_isas().back(), worst);
     }
   }
@@ -37,14 +39,14 @@ TYPED_TEST(Ring, InManyChunks) {
 }
 
 // Rank 0 of the two needs no key: nothing travels to it, and its rows are written all the same. And no rank has a key.
-TYPED_TEST(Ring, RowsWithoutKeys) {
+TYPED_TEST(InChunks, RowsWithoutKeys) {
   using Sum = Accumulator<TypeParam>;
   for (const Index keys : {Index{256}, Index{0}}) {
     for (const Index block : {Index{32}, Index{1}}) {
-      for (const Method method : {Method::kRing, Method::kAllGather}) {
+      for (const auto& [method, chunk] : {std::pair(Method::kRing, 1), {Method::kAllGather, 1}, {Method::kAllGather, 0}}) {
         dist::run_in_process(2, [&](Transport& transport) {
           Context context({.threads = 1, .executor = nullptr});
-          ContextParallel cp(transport, {.method = method, .block = block}, context);
+          ContextParallel cp(transport, {.method = method, .block = block, .chunk = chunk}, context);
           const auto count = [](const std::vector<Rows>& rows) { return rows.empty() ? 0 : rows[0].count(); };
           const Index mine = count(cp.rows(256)), my_keys = count(cp.rows(keys));
           Tensor<TypeParam> q({2, 2, mine, 16}), k({2, 2, my_keys, 16}), out(q.sizes());
@@ -59,7 +61,7 @@ TYPED_TEST(Ring, RowsWithoutKeys) {
 }
 
 // Weights of 2^16 times values of 1e35 overflow in the rows of one rank alone: all ranks pass the keys on a second time.
-TEST(RingTwice, RowsThatOverflow) {
+TEST(InChunksTwice, RowsThatOverflow) {
   constexpr Index length = 390, half = 196, width = 128;
   Tensor<float> q({1, 2, length, width}), k({1, 1, length, width}), v(k.sizes()), out(q.sizes()), lse({1, 2, length});
   std::ranges::fill(k.span(), 1.0F);
@@ -67,9 +69,9 @@ TEST(RingTwice, RowsThatOverflow) {
   std::fill_n(q.data() + half * width, (length - half) * width, 1.0F);  // of the first head
   Context context({.threads = 1, .executor = nullptr});
   attention_forward(q, k, v, {.out = out, .lse = lse}, {}, context);
-  dist::run_in_process(2, [&](Transport& transport) {
+  const auto run = [&](Transport& transport, Method method) {
     Context own({.threads = 1, .executor = nullptr});
-    ContextParallel cp(transport, {.method = Method::kRing, .block = half, .chunk = 1}, own);
+    ContextParallel cp(transport, {.method = method, .block = half, .chunk = 1}, own);
     const auto rows = cp.rows(length);
     const Tensor<float> my_q = local_of(View<const float, 4>(q), rows), my_k = local_of(View<const float, 4>(k), rows),
                         my_v = local_of(View<const float, 4>(v), rows);
@@ -77,7 +79,9 @@ TEST(RingTwice, RowsThatOverflow) {
     cp.forward(my_q, my_k, my_v, my_out, my_lse, {});
     EXPECT_TRUE(same_bits(my_out, local_of(View<const float, 4>(out), rows)));
     EXPECT_TRUE(std::ranges::all_of(my_out.span(), [](float x) { return std::isfinite(x); }));
-  });
+  };
+  for (const Method method : {Method::kRing, Method::kAllGather})
+    dist::run_in_process(2, [&](Transport& transport) { run(transport, method); });
 }
 
 }  // namespace

@@ -1,19 +1,19 @@
-// The ring: a rank computes its own queries on all keys, a chunk at a time, by ascending keys, so that it carries its rows from one
-// chunk to the next and has the bits of all keys at once. Chunks travel as in ring.h, one ahead of what is computed. Liu, Zaharia,
-// Abbeel 2023 (arXiv:2310.01889) pass each rank another chunk instead: nobody waits for the first one, but the order of keys, and so
-// the bits, differ by rank.
+// Keys that arrive in chunks (the ring, and all-gather where ContextParallelOptions::chunk is given): a rank computes its own queries on
+// all keys, a chunk at a time, by ascending keys, so that it carries its rows from one chunk to the next and has the bits of all keys
+// at once. Chunks travel as in chunk_route.h, one ahead of what is computed. Liu, Zaharia, Abbeel 2023 (arXiv:2310.01889) pass each
+// rank another chunk instead: nobody waits for the first one, but the order of keys, and so the bits, differ by rank.
 #pragma once
 
 #include "attention/backward/carried_backward.h"
 #include "attention/forward/carried_forward.h"
 #include "dist/by_rows.h"
-#include "dist/ring.h"
+#include "dist/chunk_route.h"
 #include "dist/waiting.h"
 
 namespace qkv::inline v0::dist {
 
 /// A chunk of keys of some key/value heads.
-struct RingStep {
+struct ChunkStep {
   Index head;  // the first one
   std::size_t chunk;
   bool maxima = false;  // keys alone: an lse that was rounded is computed again
@@ -23,16 +23,17 @@ struct RingStep {
 template <class T>
 class KeysOfChunk {
  public:
-  KeysOfChunk(const ParallelCall<T>& call, const RingChunk& chunk, Index head, Index heads, bool values)
+  KeysOfChunk(const ParallelCall<T>& call, const RoutedChunk& chunk, Index head, Index heads, bool values)
       : chunk_(chunk), k_(chunk.rows, call.k.size(0), heads, call.k.size(3)), messages_(call.transport, chunk) {
     if (values) v_ = ChunkRows<T>(chunk.rows, call.k.size(0), heads, call.v.size(3));
-    for (const RingPart& part : chunk.parts) {
-      if (part.ranks[0] != call.transport.rank()) continue;
+    for (const RoutedRows& part : chunk.parts) {
+      if (part.owner != call.transport.rank()) continue;
       copy_own(call, call.k.sliced(1, head, head + heads), part.rows, k_);
       if (values) copy_own(call, call.v.sliced(1, head, head + heads), part.rows, v_);
     }
-    messages_.start(-1, [&](const RingPart& part) {
-      return std::array{std::as_writable_bytes(k_.part(part.rows)), std::as_writable_bytes(v_.part(part.rows))};
+    messages_.start(false, [&](std::size_t n, std::size_t) {
+      const Rows& rows = chunk_.parts[n].rows;
+      return std::array{std::as_writable_bytes(k_.part(rows)), std::as_writable_bytes(v_.part(rows))};
     });
     poll();
   }
@@ -48,9 +49,10 @@ class KeysOfChunk {
 
   /// Moves messages on; whether all are done.
   bool poll() {
-    return messages_.poll([](const RingPart&) {},
-                          [&](const RingPart& part) {
-                            return std::array{std::as_bytes(k_.part(part.rows)), std::as_bytes(v_.part(part.rows))};
+    return messages_.poll([](std::size_t) {},
+                          [&](std::size_t n) {
+                            const Rows& rows = chunk_.parts[n].rows;
+                            return std::array{std::as_bytes(k_.part(rows)), std::as_bytes(v_.part(rows))};
                           });
   }
   bool passed_on() const { return messages_.passed_on(); }
@@ -75,34 +77,40 @@ class KeysOfChunk {
     });
   }
 
-  const RingChunk& chunk_;
+  const RoutedChunk& chunk_;
   ChunkRows<T> k_, v_;
-  RingMessages messages_;
+  RouteMessages messages_;
 };
 
-/// Whether the call goes round in a ring. Few queries over many keys, which decode computes, and the mean over all values that
-/// EmptyRow::kMean writes, are gathered; so is what one rank holds alone.
+/// Whether a call's keys arrive in chunks. What one rank holds alone does not travel.
 template <class T>
-bool goes_round(const ParallelCall<T>& call) {
+bool by_chunks(const ParallelCall<T>& call) {
+  const Method method = call.cut.method;
+  return (method == Method::kRing || (method == Method::kAllGather && call.cut.chunk > 0)) && call.transport.size() > 1;
+}
+/// In forward few queries over many keys, which decode computes, and the mean over all values that EmptyRow::kMean writes, take
+/// whole heads.
+template <class T>
+bool forward_goes_by_chunks(const ParallelCall<T>& call) {
   const KeySizes keys{call.k.size(1), call.keys.length, call.v.size(3)};
-  return call.cut.method == Method::kRing && call.transport.size() > 1 &&
-         carries_forward(call.q, keys, call.queries.length, call.options, call.context);
+  return by_chunks(call) && carries_forward(call.q, keys, call.queries.length, call.options, call.context);
 }
 
 /// The chunks of a call, of a size that kernels take.
 template <class T>
-std::vector<RingChunk> ring_chunks(const ParallelCall<T>& call) {
+std::vector<RoutedChunk> routed_chunks(const ParallelCall<T>& call) {
   const Index step = carried_step<T>(call.q.size(3), call.v.size(3), call.options, call.context);
-  return ring_chunks(call, std::max<Index>(1, call.cut.chunk / step) * step);
+  const Index chunk = call.cut.chunk == 0 ? 4096 : call.cut.chunk;
+  return routed_chunks(call, std::max<Index>(1, chunk / step) * step);
 }
 
-/// This rank's shares of dk and dv of a chunk, and their way back to the owner: each rank adds its own to what comes from the rank
-/// after it, in the type of sums; the owner rounds once.
+/// This rank's shares of dk and dv of a chunk, and their way back to the owner: each rank of a ring adds its own to what comes from the
+/// rank after it; otherwise the owner adds all, in order of ranks. In the type of sums; the owner rounds once.
 template <class T>
 class SharesOfChunk {
  public:
   using Sum = Accumulator<T>;
-  SharesOfChunk(const ParallelCall<T>& call, const RingChunk& chunk, Index head, Index heads,
+  SharesOfChunk(const ParallelCall<T>& call, const RoutedChunk& chunk, Index head, Index heads,
                 const AttentionGradients<T>& gradients)
       : call_(call), chunk_(chunk), head_(head), heads_(heads), gradients_(gradients), messages_(call.transport, chunk) {
     const auto rows = [&](Index width) { return ChunkRows<Sum>(chunk.rows, call.k.size(0), heads, width); };
@@ -123,15 +131,23 @@ class SharesOfChunk {
 
   void start() {
     started_ = true;
-    dk_came_ = dk_.like(), dv_came_ = dv_.like();
-    messages_.start(1, [&](const RingPart& part) {
-      return std::array{std::as_writable_bytes(dk_came_.part(part.rows)), std::as_writable_bytes(dv_came_.part(part.rows))};
+    for (const RoutedRows& part : chunk_.parts) {
+      const std::size_t sources = part.away_from_owner(call_.transport.rank()).size();
+      const auto like = [&](ChunkRows<Sum>& sums) {
+        return std::vector<std::vector<Sum>>(sources, std::vector<Sum>(sums.part(part.rows).size()));
+      };
+      came_.push_back({like(dk_), like(dv_)});
+    }
+    messages_.start(true, [&](std::size_t n, std::size_t source) {
+      Came& part = came_[n];
+      return std::array{std::as_writable_bytes(std::span(part.dk[source])), std::as_writable_bytes(std::span(part.dv[source]))};
     });
   }
   bool poll() {
-    return messages_.poll([&](const RingPart& part) { arrived(part); },
-                          [&](const RingPart& part) {
-                            return std::array{std::as_bytes(dk_.part(part.rows)), std::as_bytes(dv_.part(part.rows))};
+    return messages_.poll([&](std::size_t n) { arrived(n); },
+                          [&](std::size_t n) {
+                            const Rows& rows = chunk_.parts[n].rows;
+                            return std::array{std::as_bytes(dk_.part(rows)), std::as_bytes(dv_.part(rows))};
                           });
   }
   void finish() {
@@ -139,15 +155,30 @@ class SharesOfChunk {
   }
 
  private:
-  void arrived(const RingPart& part) {
-    const auto add = [](std::span<Sum> to, std::span<const Sum> more) {
-      for (std::size_t n = 0; n < to.size(); ++n) to[n] += more[n];
+  /// What came for a part, by sender.
+  struct Came {
+    std::vector<std::vector<Sum>> dk, dv;
+  };
+
+  void arrived(std::size_t n) {
+    const RoutedRows& part = chunk_.parts[n];
+    const int me = call_.transport.rank();
+    const std::vector<int> from = part.away_from_owner(me);
+    const auto before = static_cast<std::size_t>(std::ranges::count_if(from, [&](int rank) { return rank < me; }));
+    const auto add = [&](std::span<Sum> mine, const std::vector<std::vector<Sum>>& came) {
+      for (std::size_t x = 0; x < mine.size(); ++x) {
+        Sum sum = 0;
+        for (std::size_t source = 0; source < before; ++source) sum += came[source][x];
+        sum += mine[x];
+        for (std::size_t source = before; source < came.size(); ++source) sum += came[source][x];
+        mine[x] = sum;
+      }
     };
-    if (part.neighbour(call_.transport.rank(), 1) >= 0) {
-      add(dk_.part(part.rows), dk_came_.part(part.rows));
-      add(dv_.part(part.rows), dv_came_.part(part.rows));
+    if (!from.empty()) {
+      add(dk_.part(part.rows), came_[n].dk);
+      add(dv_.part(part.rows), came_[n].dv);
     }
-    if (part.ranks[0] != call_.transport.rank()) return;
+    if (part.owner != me) return;
     write(dk_, part.rows, gradients_.dk, gradients_.dk_sums);
     write(dv_, part.rows, gradients_.dv, gradients_.dv_sums);
   }
@@ -170,18 +201,19 @@ class SharesOfChunk {
   }
 
   const ParallelCall<T>& call_;
-  const RingChunk& chunk_;
+  const RoutedChunk& chunk_;
   Index head_, heads_;
   const AttentionGradients<T>& gradients_;
-  ChunkRows<Sum> dk_, dv_, dk_came_, dv_came_;
-  RingMessages messages_;
+  ChunkRows<Sum> dk_, dv_;
+  std::vector<Came> came_;  // by part
+  RouteMessages messages_;
   bool started_ = false;
 };
 
 /// work(step, keys) for every step, while the keys of the next one travel, and the shares of dk and dv that the step before gave.
 /// `work` returns its shares, or null.
 template <class T, class Work>
-void visit_chunks(const ParallelCall<T>& call, const std::vector<RingChunk>& chunks, const std::vector<RingStep>& steps,
+void visit_chunks(const ParallelCall<T>& call, const std::vector<RoutedChunk>& chunks, const std::vector<ChunkStep>& steps,
                   Index heads, const Work& work) {
   // Destroyed in the opposite order: where this rank's work has thrown, keys are passed on until the others' shares can come.
   std::unique_ptr<SharesOfChunk<T>> made, going;
@@ -215,8 +247,8 @@ void visit_chunks(const ParallelCall<T>& call, const std::vector<RingChunk>& chu
 }
 
 /// All chunks of all heads, `heads` at a time.
-inline std::vector<RingStep> ring_steps(const std::vector<Index>& first_heads, std::size_t chunks) {
-  std::vector<RingStep> steps;
+inline std::vector<ChunkStep> chunk_steps(const std::vector<Index>& first_heads, std::size_t chunks) {
+  std::vector<ChunkStep> steps;
   for (const Index head : first_heads) {
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) steps.push_back({head, chunk});
   }
@@ -248,9 +280,9 @@ std::vector<Index> marked_on_any_rank(const ParallelCall<T>& call, std::vector<I
 }
 
 template <class T>
-void forward_by_ring(const ParallelCall<T>& call, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse) {
+void forward_by_chunks(const ParallelCall<T>& call, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse) {
   const Index kv_heads = call.k.size(1), group = call.q.size(1) / kv_heads;
-  const std::vector<RingChunk> chunks = ring_chunks(call);
+  const std::vector<RoutedChunk> chunks = routed_chunks(call);
   const KeySizes sizes{1, call.keys.length, call.v.size(3)};
   using Piece = std::unique_ptr<CarriedForward<T>>;
   std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(kv_heads));  // by head: those that are not finished
@@ -262,7 +294,7 @@ void forward_by_ring(const ParallelCall<T>& call, const View<T, 4>& out, const V
     });
   };
   const auto visit = [&](const std::vector<Index>& heads, bool first) {
-    const auto work = [&](const RingStep& step, const KeyChunk<T>& keys) {
+    const auto work = [&](const ChunkStep& step, const KeyChunk<T>& keys) {
       std::vector<Piece>& here = pieces[static_cast<std::size_t>(step.head)];
       if (first && step.chunk == 0) start(step.head);
       for (const Piece& piece : here) {
@@ -276,7 +308,7 @@ void forward_by_ring(const ParallelCall<T>& call, const View<T, 4>& out, const V
       here = std::move(unfinished);
       return std::unique_ptr<SharesOfChunk<T>>();
     };
-    visit_chunks(call, chunks, ring_steps(heads, chunks.size()), 1, work);
+    visit_chunks(call, chunks, chunk_steps(heads, chunks.size()), 1, work);
   };
   visit(marked_heads(std::vector<Index>(pieces.size(), 1)), true);
   std::vector<Index> overflown;
@@ -285,10 +317,10 @@ void forward_by_ring(const ParallelCall<T>& call, const View<T, 4>& out, const V
 }
 
 template <class T>
-void backward_by_ring(const ParallelCall<T>& call, const ForwardResults<T>& results, const AttentionGradients<T>& gradients) {
+void backward_by_chunks(const ParallelCall<T>& call, const ForwardResults<T>& results, const AttentionGradients<T>& gradients) {
   RankShares<T> shared(gradients);
   const Index kv_heads = call.k.size(1), group = call.q.size(1) / kv_heads, heads = shared.any() ? kv_heads : 1;
-  const std::vector<RingChunk> chunks = ring_chunks(call);
+  const std::vector<RoutedChunk> chunks = routed_chunks(call);
   const KeySizes sizes{heads, call.keys.length, call.v.size(3)};
   std::vector<std::unique_ptr<CarriedBackward<T>>> pieces;  // of the heads that are under way
   const auto of_heads = [&](const auto& x, Index head) { return query_heads(x, head, heads, group); };
@@ -311,7 +343,7 @@ void backward_by_ring(const ParallelCall<T>& call, const ForwardResults<T>& resu
     coarse[static_cast<std::size_t>(head)] = lse_is_coarse(of_heads(results.lse, head)) ? 1 : 0;
   }
   const std::vector<Index> twice = marked_on_any_rank(call, coarse);
-  std::vector<RingStep> steps;
+  std::vector<ChunkStep> steps;
   for (const Index head : marked_heads(firsts)) {
     const auto add = [&](bool maxima) {
       for (std::size_t chunk = 0; chunk < chunks.size(); ++chunk) steps.push_back({head, chunk, maxima});
@@ -320,8 +352,8 @@ void backward_by_ring(const ParallelCall<T>& call, const ForwardResults<T>& resu
     add(false);
   }
   Index begun = -1;
-  visit_chunks(call, chunks, steps, heads, [&](const RingStep& step, const KeyChunk<T>& keys) {
-    const RingChunk& chunk = chunks[step.chunk];
+  visit_chunks(call, chunks, steps, heads, [&](const ChunkStep& step, const KeyChunk<T>& keys) {
+    const RoutedChunk& chunk = chunks[step.chunk];
     if (std::exchange(begun, step.head) != step.head) start(step.head);
     std::unique_ptr<SharesOfChunk<T>> shares;
     if (!step.maxima) shares = std::make_unique<SharesOfChunk<T>>(call, chunk, step.head, heads, gradients);
