@@ -6,8 +6,9 @@
 
     bench/whole_models.py --best                      of the fastest rounds: for a machine that other work shares
 
-Small random models, float32, in one process. A round runs every variant of a row once, in turn; times are medians over the rounds, and
-the gain is the median of the rounds' own ratios, so that what slows the machine for a while slows both.
+Small random models, float32, in one process. A round runs every variant of a row in turn, once or for 50 ms, after a call that warms up;
+times are medians over the rounds, and the gain is the median of the rounds' own ratios, so that what slows the machine for a while
+slows both.
 """
 
 from __future__ import annotations
@@ -22,27 +23,33 @@ from typing import Any, NamedTuple
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": 1000}
 
 
+class Variant(NamedTuple):
+    """What is timed, and what is not: prepare() comes before the calls of a round."""
+
+    call: Callable[[], Any]
+    prepare: Callable[[], None] = lambda: None
+
+
 class Row(NamedTuple):
-    """One line: a call for each column, None where there is none."""
+    """One line: a variant for each column, None where there is none."""
 
     name: str
-    eager: Callable[[], Any] | None
-    theirs: Callable[[], Any]
-    ours: Callable[[], Any]
+    eager: Variant | None
+    theirs: Variant
+    ours: Variant
 
 
-def attending(model: Any, call: Callable[[], Any], how: str, linear: bool = False) -> Callable[[], Any]:
+def attending(model: Any, call: Callable[[], Any], how: str, linear: bool = False) -> Variant:
     """call() with the model's attention by `how`; linear: with qkv's linear attention too."""
     import qkv.transformers
 
-    def run() -> None:
+    def prepare() -> None:
         model.set_attn_implementation(how)
         qkv.transformers.unregister()
         if how == "qkv":
             qkv.transformers.register(linear=linear)
-        call()
 
-    return run
+    return Variant(call, prepare)
 
 
 def variants(name: str, model: Any, call: Callable[[], Any], eager: bool = True, linear: bool = False) -> Row:
@@ -104,7 +111,9 @@ def hybrids() -> Iterator[Row]:
     caches = {how: tf.DynamicCache(config=model.config) for how in ("sdpa", "qkv")}
     steps = {}
     for how, cache in caches.items():
-        attending(model, lambda cache=cache: model(ids[:, :64], past_key_values=cache, use_cache=True), how, True)()
+        fill = attending(model, lambda cache=cache: model(ids[:, :64], past_key_values=cache, use_cache=True), how, True)
+        fill.prepare()
+        fill.call()
         steps[how] = attending(model, lambda cache=cache: model(ids[:, :1], past_key_values=cache, use_cache=True), how, True)
     yield Row("the same, one token of decode", None, steps["sdpa"], steps["qkv"])
 
@@ -170,7 +179,8 @@ def tables() -> Iterator[Row]:
             layer(q, k, k, need_weights=False)
 
     name = "nn.MultiheadAttention, 6 heads of 32, 4 tables, 1,000 rows on 5,000, forward"
-    yield Row(name, lambda: layer(q, k, k), lambda: layer(q, k, k, need_weights=False), ours)
+    calls = (lambda: layer(q, k, k), lambda: layer(q, k, k, need_weights=False), ours)
+    yield Row(name, *map(Variant, calls))
 
 
 def with_jax() -> Iterator[Row]:
@@ -196,21 +206,27 @@ def with_jax() -> Iterator[Row]:
     made = {}
     for name, attend in (("theirs", jax.nn.dot_product_attention), ("ours", qkv.jax.dot_product_attention)):
         forward, step = jax.jit(block(attend)), jax.jit(jax.grad(block(attend)))
-        made[name] = [lambda f=f: jax.block_until_ready(f(weights, x)) for f in (forward, step)]
+        made[name] = [Variant(lambda f=f: jax.block_until_ready(f(weights, x))) for f in (forward, step)]
     yield Row("JAX, a block of 512, 4 x 512 tokens, under jit, forward", None, made["theirs"][0], made["ours"][0])
     yield Row("the same, forward and backward", None, made["theirs"][1], made["ours"][1])
 
 
 def measure(row: Row, rounds: int, best: bool) -> str:
     """The row's line of the table."""
-    calls = {name: call for name, call in zip(("eager", "theirs", "ours"), row[1:]) if call is not None}
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    variants = {name: one for name, one in zip(("eager", "theirs", "ours"), row[1:]) if one is not None}
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    count = 1  # calls of a round: so many that the fastest variant takes 50 ms
     for round_ in range(-1, rounds):  # the first only warms up
-        for name, call in list(calls.items())[:: 1 if round_ % 2 else -1]:
-            begin = time.perf_counter()
+        for name, (call, prepare) in list(variants.items())[:: 1 if round_ % 2 else -1]:
+            prepare()
             call()
-            if round_ >= 0:
-                times[name].append(1e3 * (time.perf_counter() - begin))
+            begin = time.perf_counter()
+            for _ in range(count):
+                call()
+            times[name].append(1e3 * (time.perf_counter() - begin) / count)
+        if round_ < 0:
+            count = max(1, round(50 / min(min(of) for of in times.values())))
+            times = {name: [] for name in variants}
     middle = min if best else statistics.median
     shown = [digits(middle(times[name])) if name in times else "" for name in ("eager", "theirs", "ours")]
     ratios = [theirs / ours for theirs, ours in zip(times["theirs"], times["ours"])]
