@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/cases/cached_case.h"
+#include "support/cases/listed_case.h"
 #include "support/checks/check_cached.h"
 #include "support/checks/check_case.h"
 
@@ -14,83 +15,12 @@ template <class T>
 class KeyListsCall : public testing::Test {};
 TYPED_TEST_SUITE(KeyListsCall, StorageTypes);
 
-/// Index [B, lists, Tq, k] of ascending keys: those of a row are `step` or more apart, the row's number decides where they begin.
-/// Row 1 lists nothing, row 2 one key.
-Tensor<std::int32_t> lists(Index batch, Index heads, Index q_len, Index kv_len, Index width) {
-  Tensor<std::int32_t> index({batch, heads, q_len, width});
-  const Index step = kv_len / width;
-  for (Index row = 0; row < batch * heads * q_len; ++row) {
-    const Index wanted = row % q_len == 1 ? 0 : row % q_len == 2 ? 1 : width;
-    for (Index n = 0; n < width; ++n) {
-      index.data()[row * width + n] = n < wanted ? static_cast<std::int32_t>(n * step + (row * 7 + n) % step) : -1;
-    }
-  }
-  return index;
-}
-
-/// 1 where listed.
-Tensor<std::uint8_t> dense_of(const Tensor<std::int32_t>& index, Index num_heads, Index kv_len) {
-  const Index batch = index.size(0), q_len = index.size(2);
-  Tensor<std::uint8_t> keep({batch, num_heads, q_len, kv_len});
-  mask_to_dense(Mask::keys(index), keep);
-  return keep;
-}
-
-struct Shape {
-  Index batch, num_heads, num_kv_heads, q_len, kv_len, head_dim, v_head_dim, lists, width;
-};
-/// One query and many, shared lists and each head's, groups for decode's kernel and for the tiled one, parts of lists.
-const std::vector<Shape> kShapes = {{2, 4, 2, 1, 200, 20, 12, 1, 30},   {1, 8, 1, 1, 3000, 16, 16, 1, 1300},
-                                    {1, 4, 4, 5, 300, 9, 9, 4, 20},     {2, 8, 2, 70, 260, 24, 40, 2, 21},
-                                    {1, 24, 1, 40, 250, 20, 16, 1, 25}, {1, 40, 1, 3, 150, 72, 64, 1, 17},
-                                    {1, 6, 2, 30, 400, 33, 17, 6, 15},  {1, 9, 1, 33, 700, 64, 64, 1, 110},
-                                    {3, 2, 1, 9, 128, 130, 128, 1, 6},  {1, 16, 1, 20, 2300, 128, 128, 1, 300}};
-
-AttentionCase case_of_shape(const Shape& s) {
-  AttentionCase made;
-  made.batch = s.batch, made.num_heads = s.num_heads, made.num_kv_heads = s.num_kv_heads;
-  made.q_len = s.q_len, made.kv_len = s.kv_len, made.head_dim = s.head_dim, made.v_head_dim = s.v_head_dim;
-  made.seed = static_cast<std::uint64_t>(s.kv_len + s.num_heads);
-  return made;
-}
-
-/// The problem of a shape under its lists; NaN in every key and value that no query of the group lists.
-template <class T>
-struct ListedProblem : Problem<T> {
-  Tensor<std::int32_t> index;
-  Tensor<std::uint8_t> keep;
-
-  explicit ListedProblem(const Shape& s, AttentionCase made)
-      : Problem<T>(made),
-        index(lists(s.batch, s.lists, s.q_len, s.kv_len, s.width)),
-        keep(dense_of(index, s.num_heads, s.kv_len)) {
-    const View<std::uint8_t, 4> kept = keep;
-    this->options.mask = Mask::keys(index);
-    this->mask = {this->options.mask, [kept](Index b, Index h, Index i, Index j) { return kept(b, h, i, j) != 0; }};
-    const Index group = s.num_heads / s.num_kv_heads;
-    for (Index b = 0; b < s.batch; ++b) {
-      for (Index h = 0; h < s.num_heads; h += group) {
-        for (Index j = 0; j < s.kv_len; ++j) {
-          bool read = false;
-          for (Index r = h; r < h + group; ++r) {
-            for (Index i = 0; i < s.q_len; ++i) read |= kept(b, r, i, j) != 0;
-          }
-          if (read) continue;
-          for (Index d = 0; d < s.head_dim; ++d) this->k()(b, h / group, j, d) = kQuietNan<T>;
-          for (Index d = 0; d < s.v_head_dim; ++d) this->v()(b, h / group, j, d) = kQuietNan<T>;
-        }
-      }
-    }
-  }
-  ListedProblem(const ListedProblem&) = delete;
-};
-
 TYPED_TEST(KeyListsCall, ForwardAndBackwardAreTheTextbooks) {
   using T = TypeParam;
   Worst worst;
   std::uint64_t number = 0;
-  for (const Shape& s : kShapes) {
-    AttentionCase made = case_of_shape(s);
+  for (const ListShape& s : kListShapes) {
+    AttentionCase made = s.as_case();
     made.softcap = number % 3 == 1 ? 5 : 0;
     made.empty_row = static_cast<EmptyRow>(number % 4 == 3 ? 2 : 0);
     made.sinks = number % 4 == 2 ? SinkKind::kUniform : SinkKind::kNone;
@@ -120,9 +50,9 @@ TYPED_TEST(KeyListsCall, CachesOfEveryLayout) {
     for (const CacheKind kind : kLayouts) {
       for (const CacheStorage storage : {kStorageOf<T>, CacheStorage::kInt8}) {
         if (std::is_same_v<T, double> && storage == CacheStorage::kInt8) continue;
-        for (const Shape& s : {kShapes[0], kShapes[3], kShapes[4]}) {
-          const ListedProblem<T> listed(s, case_of_shape(s));
-          AttentionCase made = case_of_shape(s);
+        for (const ListShape& s : {kListShapes[0], kListShapes[3], kListShapes[4]}) {
+          const ListedProblem<T> listed(s, s.as_case());
+          AttentionCase made = s.as_case();
           Problem<T> problem(made);
           problem.options.mask = listed.options.mask;
           problem.mask = listed.mask;
@@ -147,8 +77,8 @@ TYPED_TEST(KeyListsCall, CachesOfEveryLayout) {
 
 TYPED_TEST(KeyListsCall, ARowHasTheBitsThatItHasAlone) {
   using T = TypeParam;
-  for (const Shape& s : kShapes) {
-    const ListedProblem<T> problem(s, case_of_shape(s));
+  for (const ListShape& s : kListShapes) {
+    const ListedProblem<T> problem(s, s.as_case());
     const auto run = [&](const View<const T, 4>& q, const Mask& mask, int threads) {
       Context context({.threads = threads});
       return Answer<T>(q, problem.k(), problem.v(), AttentionOptions{.mask = mask}, context);
@@ -181,8 +111,8 @@ TYPED_TEST(KeyListsCall, ARowHasTheBitsThatItHasAlone) {
 
 TYPED_TEST(KeyListsCall, GradientsDoNotDependOnThreads) {
   using T = TypeParam;
-  for (const Shape& s : kShapes) {
-    const ListedProblem<T> problem(s, case_of_shape(s));
+  for (const ListShape& s : kListShapes) {
+    const ListedProblem<T> problem(s, s.as_case());
     const auto run = [&](int threads, Result<T>& result) {
       Context context({.threads = threads});
       result.run_forward(problem, context);
@@ -200,8 +130,8 @@ TYPED_TEST(KeyListsCall, GradientsDoNotDependOnThreads) {
 // With invariant bits a list is a mask like any other: the row sees the same keys at the same positions.
 TYPED_TEST(KeyListsCall, InvariantBitsAreThoseOfTheDenseMask) {
   using T = TypeParam;
-  for (const Shape& s : kShapes) {
-    const ListedProblem<T> problem(s, case_of_shape(s));
+  for (const ListShape& s : kListShapes) {
+    const ListedProblem<T> problem(s, s.as_case());
     for_each_isa(2, [&](Context& context) {
       const auto run = [&](const Mask& mask) {
         const AttentionOptions options{.mask = mask, .bits = Bits::kInvariant};
@@ -215,8 +145,8 @@ TYPED_TEST(KeyListsCall, InvariantBitsAreThoseOfTheDenseMask) {
 // Lists that are not short, and lists in a union, are computed by tiles: the bits of the dense mask.
 TYPED_TEST(KeyListsCall, TilesGiveTheBitsOfTheDenseMask) {
   using T = TypeParam;
-  const Shape s{2, 4, 2, 40, 150, 20, 20, 2, 90};
-  const ListedProblem<T> problem(s, case_of_shape(s));
+  const ListShape s{2, 4, 2, 40, 150, 20, 20, 2, 90};
+  const ListedProblem<T> problem(s, s.as_case());
   for_each_isa(2, [&](Context& context) {
     const auto run = [&](const Mask& mask) {
       return Answer<T>(problem.q(), problem.k(), problem.v(), AttentionOptions{.mask = mask}, context);
@@ -227,13 +157,13 @@ TYPED_TEST(KeyListsCall, TilesGiveTheBitsOfTheDenseMask) {
 }
 
 TEST(KeyLists, JoinedMasksFilter) {
-  const Shape s{1, 8, 1, 60, 200, 16, 16, 1, 20};
-  AttentionCase made = case_of_shape(s);
-  ListedProblem<float> problem(s, made);
+  const ListShape s{1, 8, 1, 60, 200, 16, 16, 1, 20};
+  const AttentionCase made = s.as_case();
   const Mask causal = Mask::causal(Align::kBottomRight);
-  problem.options.mask = causal & Mask::keys(problem.index);
-  problem.mask = {problem.options.mask,
-                  [keep = problem.mask.keep](Index b, Index h, Index i, Index j) { return j <= i + 140 && keep(b, h, i, j); }};
+  const ListedProblem<float> problem(s, made, &causal), all(s, made);
+  for (Index i = 0; i < s.q_len; ++i) {
+    for (Index j = 0; j < s.kv_len; ++j) ASSERT_EQ(problem.kept(0, 0, i, j), j <= i + 140 && all.kept(0, 0, i, j));
+  }
   Worst worst;
   const Expectation<float> expectation(problem);
   for_each_isa(1, [&](Context& context) {
@@ -244,6 +174,27 @@ TEST(KeyLists, JoinedMasksFilter) {
     result.run_backward(problem, context);
     EXPECT_TRUE(expectation.holds_backward(result, made.name(), worst));
   });
+}
+
+TEST(KeyLists, MayKeepWhatAnyHeadOfAnySequenceLists) {
+  constexpr Index length = 300;
+  Tensor<std::int32_t> index({2, 2, length, 3});
+  for (Index row = 0; row < 4 * length; ++row) {
+    const Index i = row % length;
+    for (Index n = 0; n < 3; ++n) index.data()[row * 3 + n] = static_cast<std::int32_t>(i / 100 * 100 + (i + n) % 100);
+  }
+  const View<std::int32_t, 4> keys = index;
+  keys(1, 1, 7, 1) = 250;
+  keys(1, 1, 8, 1) = -1;
+  const auto may_keep = [&](Index q_begin, Index q_end, Index k_begin, Index k_end) {
+    return mask_may_keep(Mask::keys(index), {2, 4, length, length}, q_begin, q_end, k_begin, k_end);
+  };
+  EXPECT_TRUE(may_keep(0, 100, 0, 100));
+  EXPECT_TRUE(may_keep(0, 100, 250, 251)) << "by the second head of the second sequence";
+  EXPECT_FALSE(may_keep(0, 100, 251, 300));
+  EXPECT_FALSE(may_keep(0, 100, 100, 250)) << "between listed keys";
+  EXPECT_FALSE(may_keep(100, 200, 0, 100));
+  EXPECT_FALSE(may_keep(100, 200, 200, 300));
 }
 
 TEST(KeyLists, Errors) {

@@ -25,22 +25,27 @@ KeyLists::KeyLists(const View<const std::int32_t, 4>& index)
   keys_.reserve(rows * static_cast<std::size_t>(width_));
   begins_.reserve(rows + 1);
   begins_.push_back(0);
+  reach_.resize(static_cast<std::size_t>(batch_ * q_len_));
   for (Index b = 0; b < batch_; ++b) {
     last_.push_back(-1);
     for (Index h = 0; h < heads_; ++h) {
       for (Index i = 0; i < q_len_; ++i) {
         for (Index n = 0; n < width_; ++n) {
           const std::int32_t key = index(b, h, i, n);
-          qkv::check<OptionError>(key >= -1, function, "a key must be at least 0, or -1 for none: got ", key, " at [", b, ", ", h,
-                             ", ", i, ", ", n, "]");
+          qkv::check<OptionError>(key >= -1, function, "a key must be at least 0, or -1 for none: got ", key, " at [", b, ", ",
+                                  h, ", ", i, ", ", n, "]");
           if (key >= 0) keys_.push_back(key);
         }
         const auto begin = keys_.begin() + static_cast<std::ptrdiff_t>(begins_.back());
         if (!std::is_sorted(begin, keys_.end())) std::sort(begin, keys_.end());
         const auto twice = std::adjacent_find(begin, keys_.end());
         qkv::check<OptionError>(twice == keys_.end(), function, "a row must list a key once: got ",
-                           twice == keys_.end() ? -1 : *twice, " twice for query ", i, " of head ", h, " of sequence ", b);
-        if (begin != keys_.end()) last_.back() = std::max(last_.back(), keys_.back());
+                                twice == keys_.end() ? -1 : *twice, " twice for query ", i, " of head ", h, " of sequence ", b);
+        if (begin != keys_.end()) {
+          Reach& reach = reach_[static_cast<std::size_t>(b * q_len_ + i)];
+          reach = {std::min(reach.first, *begin), std::max(reach.last, keys_.back())};
+          last_.back() = std::max(last_.back(), keys_.back());
+        }
         longest_ = std::max(longest_, static_cast<Index>(keys_.end() - begin));
         begins_.push_back(keys_.size());
       }
@@ -73,14 +78,12 @@ void KeyLists::fill(const Pairs& t, std::uint32_t* lane_masks) const {
 }
 
 Positions KeyLists::keys(const Pairs& t) const {
-  Positions all{t.extent.kv_len, 0};
-  for (Index h = 0; h < heads_; ++h) {
-    for (Index i = t.i0; i < t.i0 + t.ni; ++i) {
-      const Keys listed = row(t.b, h, heads_, i);
-      if (!listed.empty()) all = {std::min<Index>(all.begin, listed.front()), std::max<Index>(all.end, listed.back() + 1)};
-    }
+  const Reach* reach = reach_.data() + (batch_ == 1 ? 0 : t.b) * q_len_;
+  Reach all;
+  for (Index i = t.i0; i < t.i0 + t.ni; ++i) {
+    all = {std::min(all.first, reach[i].first), std::max(all.last, reach[i].last)};
   }
-  return all;
+  return {std::min<Index>(all.first, t.extent.kv_len), Index{all.last} + 1};
 }
 
 Index KeyLists::next_key(const Pairs& from) const {

@@ -2,6 +2,7 @@
 // (attention/listed.h).
 #pragma once
 
+#include <limits>
 #include <span>
 
 #include "attention/mask/part.h"
@@ -36,10 +37,16 @@ class KeyLists final : public MaskPart {
   void check(const MaskExtent& extent, bool key_lengths, const char* function) const override;
 
  private:
+  /// The first and the last key of a query in any head; -1: none.
+  struct Reach {
+    std::int32_t first = std::numeric_limits<std::int32_t>::max(), last = -1;
+  };
+
   Index batch_, heads_, q_len_, width_, longest_ = 0;
   std::vector<std::int32_t> keys_;   // row after row
   std::vector<std::size_t> begins_;  // [rows + 1]
   std::vector<std::int32_t> last_;   // [B|1]: the last key of any list; -1: none
+  std::vector<Reach> reach_;         // [B|1, Tq]
 };
 
 /// The lists among the parts that must all keep, if there is exactly one such leaf; null otherwise.

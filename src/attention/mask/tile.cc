@@ -287,11 +287,11 @@ bool mask_may_keep(const Mask& mask, const std::array<Index, 4>& sizes, Index q_
   if (q_begin >= q_end || k_begin >= k_end) return false;
   if (bound.keeps_all()) return true;
   const Index heads = mask_differs_by_head(bound) ? sizes[1] : std::min<Index>(sizes[1], 1);
-  for (Index b = 0; b < sizes[0]; ++b) {
+  for (Index b = 0; b < sizes[0] && heads > 0; ++b) {
+    Index live_begin, live_end;
+    mask_key_range(&bound, b, 0, q_begin, q_end - q_begin, &live_begin, &live_end);
+    if (k_end <= live_begin || k_begin >= live_end) continue;
     for (Index h = 0; h < heads; ++h) {
-      Index live_begin, live_end;
-      mask_key_range(&bound, b, h, q_begin, q_end - q_begin, &live_begin, &live_end);
-      if (k_end <= live_begin || k_begin >= live_end) continue;
       if (mask_verdict(bound, b, h, q_begin, q_end - q_begin, k_begin, k_end - k_begin) != kTileEmpty) return true;
     }
   }
