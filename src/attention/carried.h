@@ -64,6 +64,18 @@ struct CarriedProblem {
   }
 };
 
+/// Whether all queries of such a call, of which q has some, go by the lists of their mask (listed.h): chunks do not.
+template <class T>
+bool goes_by_lists(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
+                   Context& context, bool backward) {
+  if (key_lists_of(options.mask.node()) == nullptr) return false;
+  const AttentionOptions whole = placed(options, {0, queries, 0, q.size(1)});
+  const auto sizes = [&](Index width) { return View<const T, 4>(nullptr, {q.size(0), keys.heads, keys.length, width}); };
+  const Problem<T> p = make_problem("attention", q, sizes(q.size(3)), sizes(keys.v_head_dim), whole, context);
+  const Listed<T> listed(p);
+  return backward ? listed.applies_backward() : listed.applies();
+}
+
 /// What such a call reads beside its keys: outputs must not lie there.
 template <class T>
 std::vector<NamedBox> boxes_beside(const View<const T, 4>& q, const Problem<T>& p) {

@@ -3,8 +3,6 @@
 // key/value head. Not: forward (forward/listed_forward.cc), backward (backward/listed_backward.cc).
 #pragma once
 
-#include <numeric>
-
 #include "attention/forward/decode.h"
 #include "attention/mask/key_lists.h"
 #include "attention/problem.h"
@@ -17,30 +15,32 @@ class Listed {
   /// Applies if options() are served and pays() is true. Refers to the problem.
   [[gnu::noinline]] explicit Listed(const Problem<T>& p) : p_(p), lists_(p.invariant ? nullptr : key_lists_of(p.mask.node)) {
     if (lists_ == nullptr) return;
-    block_heads_ = std::gcd(p.group_size(), p.num_heads / lists_->heads());
+    block_heads_ = lists_->block_heads(p.group_size(), p.heads);
     filters_ = p.mask.node->parts.size() > 1 || (p.mask.shown != nullptr && !p.mask.shown->all());
     applies_ = serves_options() && has_one_stride() && pays();
   }
 
-  /// Decided by shapes and options: neither threads, outputs asked for nor other sequences change bits.
+  /// Decided by shapes and options of the whole problem: neither threads, outputs asked for, other sequences nor how many of its
+  /// rows and heads are here change bits.
   bool applies() const { return applies_; }
-  /// Heads that share a list and K and V: head h0 = block * block_heads() and those after it.
   /// Whether backward goes by the lists too. Its kernel uses a lane a head, so keys must be fewer; empty rows give nothing.
   bool applies_backward() const {
     return applies_ && p_.empty_row == EmptyRow::kZero && lists_->width() * 2 * factor() <= p_.kv_len;
   }
+  /// Heads that share a list and K and V: head h0 = block * block_heads() and those after it.
   Index block_heads() const { return block_heads_; }
   Index blocks() const { return p_.num_heads / block_heads_; }
   Index longest() const { return lists_->longest(); }
 
-  /// The rows of K and V that query i of the heads from h0 on attends, among keys [begin, end). `pages`: memory of longest()
-  /// numbers, to which the result refers; keys[n] is set to the number of row n's key unless null.
+  /// The rows of K and V that query i of the heads from h0 on attends, both counted here, among keys [begin, end). `pages`: memory
+  /// of longest() numbers, to which the result refers; keys[n] is set to the number of row n's key unless null.
   [[gnu::noinline]] CachedHead rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const {
-    const std::span<const std::int32_t> all = lists_->row(b, h0, p_.num_heads, i);
+    const Index whole_head = p_.first_head + h0, query = p_.first_query + i;  // as masks count them
+    const std::span<const std::int32_t> all = lists_->row(b, whole_head, p_.heads, query);
     CachedHead head = head_of(b, h0 / p_.group_size());
     Index count = 0;
     for (auto key = std::lower_bound(all.begin(), all.end(), begin); key != all.end() && *key < end; ++key) {
-      if (filters_ && !mask_keeps(p_.mask, b, h0, i, *key)) continue;
+      if (filters_ && !mask_keeps(p_.mask, b, whole_head, query, *key)) continue;
       if (keys != nullptr) keys[count] = *key;
       pages[count++] = page_of(head, *key);
     }
@@ -60,7 +60,7 @@ class Listed {
 
  private:
   bool serves_options() const {
-    return p_.bias.is_null() && p_.position.zero == nullptr && p_.score_mod == nullptr && p_.dropout_threshold == 0;
+    return p_.bias.is_null() && p_.position_bias->is_none() && p_.score_mod == nullptr && p_.dropout_threshold == 0;
   }
   /// Whether rows of all pages lie at multiples of one stride, so that a row is a page.
   bool has_one_stride() const {
@@ -77,7 +77,7 @@ class Listed {
   /// it for many queries. By sizes that a sequence has alone as in any batch: on a cache, whose sequences differ in length, not
   /// by Tk. The factors are measured: forward of 2,048 to 8,192 queries on 4,096 and 8,192 keys, D 128, on Zen 5.
   bool pays() const {
-    const bool few = p_.q_len * p_.group_size() <= kDecodeRowLimit;
+    const bool few = p_.queries * p_.group_size() <= kDecodeRowLimit;
     if (p_.cache != nullptr) return few || block_heads_ >= 4;
     return p_.kv_len >= kDecodeMinKeys && lists_->width() * (few ? 2 : factor()) <= p_.kv_len;
   }

@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "attention/forward/decode.h"
+#include "attention/listed.h"
 #include "qkv/tensor.h"
 
 namespace qkv::inline v0 {
@@ -27,13 +28,16 @@ StripRows strip_rows(const Problem<T>& p, Index step) {
   return {p.first_query - begin, end - begin, end - begin != p.q_len};
 }
 
-/// Forward; decode takes all rows of a problem at once.
+/// Forward; decode takes all rows of a problem at once. By lists of keys a row's bits are those that it has alone, but weights
+/// beside out are computed by strips.
 template <class T>
-StripRows rows_of_forward(const Problem<T>& p, bool wants_out) {
-  return strip_rows(p, wants_out && decode_suits(p) ? p.queries : p.kernels->strip);
+StripRows rows_of_forward(const Problem<T>& p, bool wants_out, bool wants_weights) {
+  const bool listed = wants_out && p.placed() && Listed<T>(p).applies();
+  if (listed && !wants_weights) return strip_rows(p, 1);
+  return strip_rows(p, wants_out && !listed && decode_suits(p) ? p.queries : p.kernels->strip);
 }
-/// Backward. With a negative scale a row of dq without keys is +0 or -0, by whether its tile meets any. (With a scale of 0 all of
-/// dq is zero, of either sign.)
+/// Backward; by lists too, because the maxima of a strip are computed again for an lse that was rounded. With a negative scale a
+/// row of dq without keys is +0 or -0, by whether its tile meets any. (With a scale of 0 all of dq is zero, of either sign.)
 template <class T>
 StripRows rows_of_backward(const Problem<T>& p) {
   return strip_rows(p, p.scale >= 0 ? p.kernels->strip : p.query_tile);

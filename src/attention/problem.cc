@@ -134,8 +134,13 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   if (!mask_later) {
     p.mask = {options.mask.node(), {p.batch, p.heads, p.queries, p.kv_len}};
     check_mask(options.mask, p.mask.extent, function);
-    check<UnsupportedError>(!p.placed() || key_lists_of(p.mask.node) == nullptr, function,
-                            "place is not supported with a mask of listed keys: got ", [&] { return options.mask.describe(); });
+    if (const KeyLists* lists = key_lists_of(p.mask.node); lists != nullptr) {
+      const Index block = lists->block_heads(p.group_size(), p.heads);
+      check<ShapeError>(p.first_head % block == 0, function,
+                        "place must not divide heads that share a list of keys and a key/value head: first_head must be a "
+                        "multiple of ",
+                        block, ": got ", p.first_head);
+    }
     check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.heads, p.queries, p.kv_len});
   }
   const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(p.head_dim)));

@@ -3,6 +3,7 @@
 
 #include "attention/backward/carried_backward.h"
 #include "attention/forward/carried_forward.h"
+#include "support/cases/listed_case.h"
 #include "support/checks/expect.h"
 #include "support/isas.h"
 
@@ -77,6 +78,7 @@ void expect_part(const Problem<T>& problem, const Result<T>& whole, Index begin,
     lse_of_whole.reshape({c.batch, c.num_heads, end - begin});
     EXPECT_TRUE(same_bits(lse, lse_of_whole)) << "lse";
   }
+  if (!carries_backward(q, keys, c.q_len, options, context)) return;
   Tensor<T> dq({c.batch, c.num_heads, end - begin, c.head_dim});
   AttentionGradients<T> wanted;
   wanted.dq = dq;
@@ -111,10 +113,9 @@ void expect_part(const Problem<T>& problem, const Result<T>& whole, Index begin,
 }
 
 template <class T>
-void expect_carried(const AttentionCase& each, Isa isa) {
+void expect_carried(const Problem<T>& problem, Isa isa) {
+  const AttentionCase& each = problem.c;
   SCOPED_TRACE(each.name());
-  const Problem<T> problem(each);
-  if (problem.options.mask.describe().find("keys[") != std::string::npos) return;  // such calls go by the lists
   Context context({.threads = 2, .isa = isa, .executor = nullptr});
   Result<T> whole(problem);
   whole.run_forward(problem, context);
@@ -130,7 +131,7 @@ TYPED_TEST(CarriedKeys, HaveTheBitsOfAllKeysInEveryCase) {
     SCOPED_TRACE(isa_name(isa));
     std::size_t n = 0;
     for (const AttentionCase& each : pairwise_cases()) {
-      if (each.cache == CacheKind::kNone && ++n % 6 == 0) expect_carried<TypeParam>(each, isa);
+      if (each.cache == CacheKind::kNone && ++n % 6 == 0) expect_carried(Problem<TypeParam>(each), isa);
     }
   }
 }
@@ -141,19 +142,47 @@ TYPED_TEST(CarriedKeys, HaveTheBitsOfAllKeysInManyChunks) {
     SCOPED_TRACE(isa_name(isa));
     for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kDocuments, MaskKind::kNone}) {
       for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits}) {
-        expect_carried<TypeParam>({.batch = 1,
-                                   .num_heads = 4,
-                                   .num_kv_heads = 2,
-                                   .q_len = mask == MaskKind::kDocuments ? 520 : 130,
-                                   .kv_len = 520,
-                                   .head_dim = 128,
-                                   .v_head_dim = 16,
-                                   .mask = mask,
-                                   .dropout = 0.1,
-                                   .fill = fill},
-                                  isa);
+        expect_carried(Problem<TypeParam>({.batch = 1,
+                                           .num_heads = 4,
+                                           .num_kv_heads = 2,
+                                           .q_len = mask == MaskKind::kDocuments ? 520 : 130,
+                                           .kv_len = 520,
+                                           .head_dim = 128,
+                                           .v_head_dim = 16,
+                                           .mask = mask,
+                                           .dropout = 0.1,
+                                           .fill = fill}),
+                       isa);
       }
     }
+  }
+}
+
+// What the whole reads by lists is not carried; some rows of it are decided for as all of them.
+TYPED_TEST(CarriedKeys, AreNotThoseOfListsThatAreReadAlone) {
+  using T = TypeParam;
+  std::vector<ListShape> shapes = kListShapes;
+  shapes.push_back({1, 2, 2, 40, 128, 16, 16, 1, 50});
+  for (const Isa isa : tested_isas()) {
+    SCOPED_TRACE(isa_name(isa));
+    Context context({.threads = 2, .isa = isa, .executor = nullptr});
+    int carried_forward = 0, carried_backward = 0, carried_neither = 0;
+    for (const ListShape& s : shapes) {
+      const ListedProblem<T> problem(s, s.as_case());
+      const View<const T, 4> q = problem.q().sliced(2, s.q_len / 2, s.q_len);
+      const KeySizes keys{s.num_kv_heads, s.kv_len, s.v_head_dim};
+      const bool forward = carries_forward(q, keys, s.q_len, problem.options, context),
+                 backward = carries_backward(q, keys, s.q_len, problem.options, context);
+      EXPECT_EQ(forward, attention_plan(problem.q(), problem.k(), problem.v(), problem.options, context).algorithm == "tiled");
+      EXPECT_TRUE(backward || !forward);
+      carried_forward += forward ? 1 : 0;
+      carried_backward += backward ? 1 : 0;
+      carried_neither += forward || backward ? 0 : 1;
+      expect_carried(problem, isa);
+    }
+    EXPECT_GT(carried_forward, 0);
+    EXPECT_GT(carried_backward, carried_forward);
+    EXPECT_GT(carried_neither, 0);
   }
 }
 

@@ -197,6 +197,19 @@ TEST(KeyLists, MayKeepWhatAnyHeadOfAnySequenceLists) {
   EXPECT_FALSE(may_keep(100, 200, 200, 300));
 }
 
+TEST(KeyLists, WithoutHeads) {
+  const Tensor<std::int32_t> index({1, 1, 2, 1});
+  const Tensor<float> q({1, 0, 2, 8}), k({1, 1, 64, 8});
+  Tensor<float> out(q.sizes()), lse({1, 0, 2}), dk(k.sizes());
+  dk.data()[0] = 1;
+  AttentionGradients<float> gradients;
+  gradients.dk = dk;
+  const AttentionOptions options{.mask = Mask::keys(index)};
+  attention_forward(q, k, k, {.out = out, .lse = lse}, options);
+  attention_backward(q, k, k, out, lse, out, gradients, options);
+  EXPECT_EQ(dk.data()[0], 0);
+}
+
 TEST(KeyLists, Errors) {
   const auto call = [](const std::vector<std::int32_t>& keys, Index heads, Index q_len) {
     Tensor<std::int32_t> index({1, heads, q_len, static_cast<Index>(keys.size()) / heads / q_len});

@@ -2,7 +2,10 @@
 // shares of gradients sum up to it.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "qkv/varlen.h"
+#include "support/cases/listed_case.h"
 #include "support/checks/expect.h"
 #include "support/errors.h"
 #include "support/isas.h"
@@ -15,17 +18,12 @@ class PlacedPart : public testing::Test {};
 using PlacedTypes = StorageTypes;
 TYPED_TEST_SUITE(PlacedPart, PlacedTypes);
 
-/// Refused with a place: such calls go by the lists, which a part would not.
-bool lists_keys(const AttentionCase& each) {
-  return Problem<float>(each).options.mask.describe().find("keys[") != std::string::npos;
-}
-
-/// Cases without a cache and lists of keys, every `step`-th, and some whose rows lie in many strips.
+/// Cases without a cache, every `step`-th, and some whose rows lie in many strips.
 std::vector<AttentionCase> placed_cases(std::size_t step) {
   std::vector<AttentionCase> some;
   const std::vector<AttentionCase> all = pairwise_cases();
   for (std::size_t n = 0; n < all.size(); n += step) {
-    if (all[n].cache == CacheKind::kNone && !lists_keys(all[n])) some.push_back(all[n]);
+    if (all[n].cache == CacheKind::kNone) some.push_back(all[n]);
   }
   for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kNone}) {
     some.push_back({.batch = 2,
@@ -148,92 +146,165 @@ struct Part {
   }
 };
 
-TYPED_TEST(PlacedPart, RowsHaveTheBitsOfTheWhole) {
-  using T = TypeParam;
-  Worst worst;
-  for (const AttentionCase& each : placed_cases(12)) {
-    SCOPED_TRACE(each.name());
-    const Problem<T> problem(each);
-    const Expectation<T> expected(problem);
-    for_each_isa(2, [&](Context& context) {
-      Result<T> whole(problem);
-      whole.run(problem, context);
-      for (const bool anywhere : {false, true}) {
-        const std::vector<Index> cuts = cuts_of(each.q_len, anywhere);
-        Shares<T> sum(problem, each.num_kv_heads);
-        for (std::size_t n = 0; n + 1 < cuts.size(); ++n) {
-          SCOPED_TRACE("rows " + std::to_string(cuts[n]) + " to " + std::to_string(cuts[n + 1]));
-          Shares<T> shares(problem, each.num_kv_heads);
-          const Part<T> part(problem, whole, cuts[n], cuts[n + 1], 0, each.num_heads, shares, context);
-          part.expect_equal(whole, cuts[n], cuts[n + 1], 0, each.num_heads);
-          for (const auto tensor :
-               {&Shares<T>::dk, &Shares<T>::dv, &Shares<T>::dbias, &Shares<T>::dsinks, &Shares<T>::dposition})
-            add_to(sum.*tensor, shares.*tensor);
-        }
-        Result<T> summed(problem);
-        summed.run(problem, context);
-        for (const auto& [view, share] :
-             {std::pair(summed.gradients.views[1], &sum.dk), {summed.gradients.views[2], &sum.dv}}) {
-          const View<Accumulator<T>, 4> from = *share;
-          for (Index b = 0; b < view.size(0); ++b)
-            for (Index h = 0; h < view.size(1); ++h)
-              for (Index j = 0; j < view.size(2); ++j)
-                for (Index d = 0; d < view.size(3); ++d) view(b, h, j, d) = number_as<T>(from(b, h, j, d));
-        }
-        summed.dbias = std::move(sum.dbias);
-        summed.dsinks = std::move(sum.dsinks);
-        summed.dposition = std::move(sum.dposition);
-        EXPECT_TRUE(expected.holds_backward(summed, each.name(), worst));
+/// Rows cut anywhere or at strips, computed alone, against the whole; their shares, summed, against the textbook.
+template <class T>
+void expect_rows(const Problem<T>& problem, Worst& worst) {
+  const AttentionCase& each = problem.c;
+  SCOPED_TRACE(each.name());
+  const Expectation<T> expected(problem);
+  for_each_isa(2, [&](Context& context) {
+    Result<T> whole(problem);
+    whole.run(problem, context);
+    for (const bool anywhere : {false, true}) {
+      const std::vector<Index> cuts = cuts_of(each.q_len, anywhere);
+      Shares<T> sum(problem, each.num_kv_heads);
+      for (std::size_t n = 0; n + 1 < cuts.size(); ++n) {
+        SCOPED_TRACE("rows " + std::to_string(cuts[n]) + " to " + std::to_string(cuts[n + 1]));
+        Shares<T> shares(problem, each.num_kv_heads);
+        const Part<T> part(problem, whole, cuts[n], cuts[n + 1], 0, each.num_heads, shares, context);
+        part.expect_equal(whole, cuts[n], cuts[n + 1], 0, each.num_heads);
+        for (const auto tensor : {&Shares<T>::dk, &Shares<T>::dv, &Shares<T>::dbias, &Shares<T>::dsinks, &Shares<T>::dposition})
+          add_to(sum.*tensor, shares.*tensor);
       }
-    });
-  }
+      Result<T> summed(problem);
+      summed.run(problem, context);
+      for (const auto& [view, share] : {std::pair(summed.gradients.views[1], &sum.dk), {summed.gradients.views[2], &sum.dv}}) {
+        const View<Accumulator<T>, 4> from = *share;
+        for (Index b = 0; b < view.size(0); ++b)
+          for (Index h = 0; h < view.size(1); ++h)
+            for (Index j = 0; j < view.size(2); ++j)
+              for (Index d = 0; d < view.size(3); ++d) view(b, h, j, d) = number_as<T>(from(b, h, j, d));
+      }
+      summed.dbias = std::move(sum.dbias);
+      summed.dsinks = std::move(sum.dsinks);
+      summed.dposition = std::move(sum.dposition);
+      EXPECT_TRUE(expected.holds_backward(summed, each.name(), worst));
+    }
+  });
+}
+
+/// Each key/value head and the heads that read it, computed alone, against the whole.
+template <class T>
+void expect_heads(const Problem<T>& problem) {
+  const AttentionCase& each = problem.c;
+  SCOPED_TRACE(each.name());
+  const Index group = each.num_heads / each.num_kv_heads;
+  for_each_isa(2, [&](Context& context) {
+    Result<T> whole(problem);
+    whole.run(problem, context);
+    for (Index g = 0; g < each.num_kv_heads; ++g) {
+      Shares<T> shares(problem, 1);
+      const Part<T> part(problem, whole, 0, each.q_len, g * group, group, shares, context);
+      part.expect_equal(whole, 0, each.q_len, g * group, group);
+      const auto same = [&](const View<T, 4>& theirs, const View<const Accumulator<T>, 4>& mine) {
+        for (Index b = 0; b < theirs.size(0); ++b)
+          for (Index j = 0; j < theirs.size(2); ++j)
+            for (Index d = 0; d < theirs.size(3); ++d) {
+              const T rounded = number_as<T>(mine(b, 0, j, d));
+              if (std::memcmp(&rounded, &theirs(b, g, j, d), sizeof(T)) != 0 && !std::isnan(number_as<double>(rounded)))
+                return false;
+            }
+        return true;
+      };
+      EXPECT_TRUE(same(whole.gradients.views[1], shares.dk)) << "dk of key/value head " << g;
+      EXPECT_TRUE(same(whole.gradients.views[2], shares.dv)) << "dv of key/value head " << g;
+    }
+  });
+}
+
+TYPED_TEST(PlacedPart, RowsHaveTheBitsOfTheWhole) {
+  Worst worst;
+  for (const AttentionCase& each : placed_cases(12)) expect_rows(Problem<TypeParam>(each), worst);
   worst.print("shares of rows, summed");
 }
 
 TYPED_TEST(PlacedPart, HeadsHaveTheBitsOfTheWhole) {
-  using T = TypeParam;
   int compared = 0;
   for (const AttentionCase& each : placed_cases(4)) {
     if (each.num_kv_heads == 1 || each.q_len == 0) continue;
-    SCOPED_TRACE(each.name());
-    const Problem<T> problem(each);
-    const Index group = each.num_heads / each.num_kv_heads;
-    for_each_isa(2, [&](Context& context) {
-      Result<T> whole(problem);
-      whole.run(problem, context);
-      for (Index g = 0; g < each.num_kv_heads; ++g) {
-        Shares<T> shares(problem, 1);
-        const Part<T> part(problem, whole, 0, each.q_len, g * group, group, shares, context);
-        part.expect_equal(whole, 0, each.q_len, g * group, group);
-        const auto same = [&](const View<T, 4>& theirs, const View<const Accumulator<T>, 4>& mine) {
-          for (Index b = 0; b < theirs.size(0); ++b)
-            for (Index j = 0; j < theirs.size(2); ++j)
-              for (Index d = 0; d < theirs.size(3); ++d) {
-                const T rounded = number_as<T>(mine(b, 0, j, d));
-                if (std::memcmp(&rounded, &theirs(b, g, j, d), sizeof(T)) != 0 && !std::isnan(number_as<double>(rounded)))
-                  return false;
-              }
-          return true;
-        };
-        EXPECT_TRUE(same(whole.gradients.views[1], shares.dk)) << "dk of key/value head " << g;
-        EXPECT_TRUE(same(whole.gradients.views[2], shares.dv)) << "dv of key/value head " << g;
-        ++compared;
-      }
-    });
+    expect_heads(Problem<TypeParam>(each));
+    ++compared;
   }
   EXPECT_GT(compared, 10);
 }
 
-TEST(PlacedPart, ListsOfKeysAreRefused) {
-  const std::int32_t listed[] = {0, 1};
-  Tensor<float> q({1, 1, 2, 4}), k({1, 1, 2, 4}), out({1, 1, 2, 4});
-  const AttentionOptions options{.mask = Mask::keys(View<const std::int32_t, 4>(listed, {1, 1, 2, 1})),
-                                 .place = {.first_query = 0, .queries = 4}};
-  EXPECT_THROW(attention_forward(q, k, k, {.out = out}, options), Error);  // two rows are listed, four would be there
-  const std::int32_t all[] = {0, 1, 0, 1};
-  const AttentionOptions placed{.mask = Mask::keys(View<const std::int32_t, 4>(all, {1, 1, 4, 1})),
-                                .place = {.first_query = 0, .queries = 4}};
-  EXPECT_THROW(attention_forward(q, k, k, {.out = out}, placed), UnsupportedError);
+/// body(problem) for lists that the whole call reads alone, in forward or backward too, and lists that it does not, but that fewer
+/// rows or heads would.
+template <class T, class Body>
+void each_listed(const Body& body) {
+  std::vector<ListShape> shapes{
+      {1, 2, 2, 40, 128, 16, 16, 1, 50}, {2, 6, 2, 40, 400, 20, 24, 2, 15}, {1, 16, 1, 20, 2300, 16, 16, 1, 300}};
+  for (const ListShape& s : kListShapes) {
+    if (s.as_case().work() < 2e7) shapes.push_back(s);
+  }
+  std::uint64_t number = 0;
+  for (const ListShape& s : shapes) {
+    AttentionCase made = s.as_case();
+    made.sinks = number % 3 == 1 ? SinkKind::kUniform : SinkKind::kNone;
+    made.fill = number % 4 == 3 ? Fill::kHugeLogits : Fill::kUniform;
+    made.empty_row = static_cast<EmptyRow>(number % 5 == 4 ? 2 : 0);
+    made.layout = number++ % 2 == 1 ? Layout::kBthd : Layout::kBhtd;
+    body(ListedProblem<T>(s, made));
+    if (s.q_len == 1) continue;
+    made.fill = Fill::kUniform;
+    const Mask causal = Mask::causal(Align::kBottomRight);
+    ListedProblem<T> joined(s, made, &causal);
+    joined.options.scale = 6;  // many an lse is beyond 16, where it is rounded coarsely
+    body(joined);
+  }
+}
+
+TYPED_TEST(PlacedPart, RowsByListsHaveTheBitsOfTheWhole) {
+  Worst worst;
+  each_listed<TypeParam>([&](const auto& problem) { expect_rows<TypeParam>(problem, worst); });
+  worst.print("shares of rows by lists, summed");
+}
+
+TYPED_TEST(PlacedPart, HeadsByListsHaveTheBitsOfTheWhole) {
+  each_listed<TypeParam>([](const auto& problem) {
+    if (problem.c.num_kv_heads > 1) expect_heads<TypeParam>(problem);
+  });
+}
+
+// By the plan and beside weights, which tiles compute.
+TYPED_TEST(PlacedPart, GoesByListsWhereTheWholeDoes) {
+  using T = TypeParam;
+  std::set<std::string> algorithms;
+  each_listed<T>([&](const Problem<T>& problem) {
+    const AttentionCase& c = problem.c;
+    for_each_isa(2, [&](Context& context) {
+      const std::string algorithm = attention_plan(problem.q(), problem.k(), problem.v(), problem.options, context).algorithm;
+      algorithms.insert(algorithm);
+      Tensor<T> whole({c.batch, c.num_heads, c.q_len, c.v_head_dim});
+      Tensor<Accumulator<T>> all_weights({c.batch, c.num_heads, c.q_len, c.kv_len});
+      attention_forward(problem.q(), problem.k(), problem.v(), {.out = whole, .weights = all_weights}, problem.options,
+                        context);
+      const Index begin = c.q_len / 3, end = std::max(c.q_len / 2, begin + 1);
+      AttentionOptions options = problem.options;
+      options.place = {begin, c.q_len, 0, c.num_heads};
+      const View<const T, 4> q = problem.q().sliced(2, begin, end);
+      EXPECT_EQ(attention_plan(q, problem.k(), problem.v(), options, context).algorithm, algorithm) << c.name();
+      Tensor<T> out({c.batch, c.num_heads, end - begin, c.v_head_dim});
+      Tensor<Accumulator<T>> weights({c.batch, c.num_heads, end - begin, c.kv_len});
+      attention_forward(q, problem.k(), problem.v(), {.out = out, .weights = weights}, options, context);
+      EXPECT_TRUE(Part<T>::equal_bits(View<const T, 4>(whole).sliced(2, begin, end), out)) << c.name();
+      const View<const Accumulator<T>, 4> its_weights = all_weights;
+      EXPECT_TRUE(Part<T>::equal_bits(its_weights.sliced(2, begin, end), weights)) << c.name();
+    });
+  });
+  EXPECT_EQ(algorithms, (std::set<std::string>{"lists", "tiled"}));
+}
+
+TEST(PlacedPart, ListsThatDoNotFitAreRefused) {
+  Tensor<float> q({1, 2, 2, 4}), k({1, 1, 2, 4}), out({1, 2, 2, 4});
+  Tensor<std::int32_t> two({1, 1, 2, 1}), four({1, 1, 4, 1});
+  const auto call = [&](const View<const std::int32_t, 4>& index, const Placement& place) {
+    attention_forward(q, k, k, {.out = out}, {.mask = Mask::keys(index), .place = place});
+  };
+  EXPECT_THROW(call(two, {.queries = 4}), ShapeError) << "two rows are listed, four would be there";
+  call(four, {.queries = 4, .first_head = 2, .heads = 4});
+  expect_parts(text_of<ShapeError>([&] { call(four, {.queries = 4, .first_head = 1, .heads = 4}); }),
+               {"[attention_forward] place", "first_head must be a multiple of 2", "got 1"});
 }
 
 TEST(PlacedPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {

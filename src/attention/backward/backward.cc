@@ -83,8 +83,7 @@ template <class T>
     if (!gradients.dv_sums.is_null()) wanted.dv = gradients.dv_sums;
   }
   const Listed<T> listed(p);
-  const bool sums = !gradients.dk_sums.is_null() || !gradients.dv_sums.is_null();  // which only the tiles give
-  if (listed.applies_backward() && !sums) {
+  if (listed.applies_backward()) {
     backward_listed(p, listed, {out, lse, dout}, wanted, context);
   } else {
     backward_batch(Batch<T>(p), {out, lse, dout}, wanted, context);

@@ -132,6 +132,12 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
   }
 };
 
+template <class T>
+bool carries_backward(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
+                      Context& context) {
+  return !goes_by_lists(q, keys, queries, options, context, true);
+}
+
 template <class Sum>
 bool lse_is_coarse(const View<const Sum, 3>& lse) {
   for (Index b = 0; b < lse.size(0); ++b) {
@@ -166,7 +172,9 @@ void CarriedBackward<T>::add(const KeyChunk<T>& chunk, const View<Sum, 4>& dk, c
   impl_->add(chunk, dk, dv, shared);
 }
 
-#define QKV_INSTANTIATE(T) template class QKV_API CarriedBackward<T>;
+#define QKV_INSTANTIATE(T)                   \
+  template class QKV_API CarriedBackward<T>; \
+  template QKV_API bool carries_backward(const View<const T, 4>&, const KeySizes&, Index, const AttentionOptions&, Context&);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 template QKV_API bool lse_is_coarse(const View<const float, 3>&);

@@ -9,6 +9,11 @@
 
 namespace qkv::inline v0 {
 
+/// Whether CarriedBackward computes a call of these sizes, of whose queries q has some: not what reads listed keys alone.
+template <class T>
+bool carries_backward(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
+                      Context& context);
+
 /// Whether backward needs the keys of these rows' heads twice: an lse this large was rounded, and add_maxima undoes that.
 template <class Sum>
 bool lse_is_coarse(const View<const Sum, 3>& lse);

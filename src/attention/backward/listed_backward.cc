@@ -50,6 +50,17 @@ struct ListedBackward {
   Index heads() const { return p.batch * p.num_kv_heads; }
   static bool wants(const View<T, 4>& view) { return view.data() != nullptr; }
 
+  /// dk or dv.
+  struct KeyGradient {
+    const View<T, 4>& rounded;
+    const View<Sum, 4>& sums;  // before they are rounded; f32 and f64 have them in `rounded`
+    Index width;
+
+    bool wanted() const { return rounded.data() != nullptr || sums.data() != nullptr; }
+  };
+  KeyGradient dk() const { return {gradients.dk, gradients.dk_sums, p.head_dim}; }
+  KeyGradient dv() const { return {gradients.dv, gradients.dv_sums, p.v_head_dim}; }
+
   /// A worker's memory.
   struct Own {
     std::byte* kernel;
@@ -97,8 +108,9 @@ struct ListedBackward {
   void prepare(Index number, std::byte* kernel) const {
     const Index tiles = p.query_tiles(), b = number / tiles / p.num_heads, h = number / tiles % p.num_heads;
     BackwardTile<T> tile = rows.tile(b, h);
-    tile.q_begin = number % tiles * p.query_tile;
-    tile.q_count = std::min(p.query_tile, p.q_len - tile.q_begin);
+    const Positions queries = p.tile(number % tiles);
+    tile.q_begin = queries.begin;
+    tile.q_count = queries.end - queries.begin;
     rows.prepare(tile, b, h, kernel);
   }
 
@@ -126,8 +138,8 @@ struct ListedBackward {
       cache.read(head, head.k, begin, keys, p.head_dim, own.k);
       cache.read(head, head.v, begin, keys, p.v_head_dim, own.v);
       run_kernel(b, h0, count, keys, begin == 0, own);
-      if (wants(gradients.dk)) scatter(own.dk, p.head_dim, keys, own.keys + begin, key_sums(gradients.dk, b, g, own.all_dk));
-      if (wants(gradients.dv)) scatter(own.dv, p.v_head_dim, keys, own.keys + begin, key_sums(gradients.dv, b, g, own.all_dv));
+      if (dk().wanted()) scatter(own.dk, p.head_dim, keys, own.keys + begin, key_sums(dk(), b, g, own.all_dk));
+      if (dv().wanted()) scatter(own.dv, p.v_head_dim, keys, own.keys + begin, key_sums(dv(), b, g, own.all_dv));
     }
     if (!wants(gradients.dq)) return;
     if constexpr (kRoundedAtEnd<T>) {
@@ -156,8 +168,8 @@ struct ListedBackward {
     tile.q_count = count;
     tile.k_count = keys;
     tile.dq = wants(gradients.dq) ? own.dq : nullptr;
-    tile.dk = wants(gradients.dk) ? own.dk : nullptr;
-    tile.dv = wants(gradients.dv) ? own.dv : nullptr;
+    tile.dk = dk().wanted() ? own.dk : nullptr;
+    tile.dv = dv().wanted() ? own.dv : nullptr;
     tile.dq_stride = tile.dk_stride = p.head_dim;
     tile.dv_stride = p.v_head_dim;
     tile.sets_dq = first;
@@ -165,9 +177,9 @@ struct ListedBackward {
     kernels.backward(tile, own.kernel);
   }
   /// Where dk or dv of a head is summed.
-  SumRows<T> key_sums(const View<T, 4>& gradient, Index b, Index g, Sum* sums) const {
-    if constexpr (kRoundedAtEnd<T>) return {sums, gradient.size(3)};
-    if constexpr (!kRoundedAtEnd<T>) return {&gradient(b, g, 0, 0), gradient.stride(2)};
+  SumRows<T> key_sums(const KeyGradient& gradient, Index b, Index g, Sum* sums) const {
+    if constexpr (kRoundedAtEnd<T>) return {sums, gradient.width};
+    if constexpr (!kRoundedAtEnd<T>) return {&gradient.rounded(b, g, 0, 0), gradient.rounded.stride(2)};
   }
   /// Row keys[n] of `to` += row n of `from`.
   void scatter(const Sum* from, Index width, Index count, const Index* keys, const SumRows<T>& to) const {
@@ -179,20 +191,30 @@ struct ListedBackward {
   }
 
   /// Before anything is added to the keys of a range.
-  void begin_keys(const View<T, 4>& gradient, Index b, Index g, Index begin, Index end, Sum* sums) const {
-    if (!wants(gradient)) return;
+  void begin_keys(const KeyGradient& gradient, Index b, Index g, Index begin, Index end, Sum* sums) const {
+    if (!gradient.wanted()) return;
     if constexpr (kRoundedAtEnd<T>) {
-      std::fill_n(sums, end * gradient.size(3), Sum{0});
+      std::fill_n(sums, end * gradient.width, Sum{0});
     } else if (!gradients.accumulate) {
-      for (Index key = begin; key < end; ++key) std::fill_n(&gradient(b, g, key, 0), gradient.size(3), T{});
+      for (Index key = begin; key < end; ++key) std::fill_n(&gradient.rounded(b, g, key, 0), gradient.width, T{});
     }
+  }
+  /// After the last query: all keys of a head, whose sums are in scratch.
+  void end_keys(const KeyGradient& gradient, Index b, Index g, const Sum* sums) const {
+    const bool add = gradients.accumulate;
+    if (wants(gradient.rounded)) {
+      p.kernels->round(sums, p.kv_len, gradient.width, &gradient.rounded(b, g, 0, 0), gradient.rounded.stride(2), add);
+    }
+    if (gradient.sums.data() == nullptr) return;
+    for (Index key = 0; key < p.kv_len; ++key)
+      put(sums + key * gradient.width, gradient.width, add, &gradient.sums(b, g, key, 0));
   }
 
   void run(Index item, const Own& own) const {
     const Index range = item / heads(), head = item % heads(), b = head / p.num_kv_heads, g = head % p.num_kv_heads;
     const Index begin = range * range_keys, end = std::min(p.kv_len, begin + range_keys);
-    begin_keys(gradients.dk, b, g, begin, end, own.all_dk);
-    begin_keys(gradients.dv, b, g, begin, end, own.all_dv);
+    begin_keys(dk(), b, g, begin, end, own.all_dk);
+    begin_keys(dv(), b, g, begin, end, own.all_dv);
     for (Index block = 0; block < query_blocks(); ++block) {
       Turn& turn = turns[head * query_blocks() + block];
       wait_for_turn(turn, range);
@@ -206,12 +228,8 @@ struct ListedBackward {
       pass_turn(turn, range);
     }
     if constexpr (kRoundedAtEnd<T>) {
-      const bool add = gradients.accumulate;
-      const auto round = [&](const Sum* sums, const View<T, 4>& to) {
-        if (wants(to)) p.kernels->round(sums, p.kv_len, to.size(3), &to(b, g, 0, 0), to.stride(2), add);
-      };
-      round(own.all_dk, gradients.dk);
-      round(own.all_dv, gradients.dv);
+      end_keys(dk(), b, g, own.all_dk);
+      end_keys(dv(), b, g, own.all_dv);
     }
   }
 };

@@ -31,7 +31,7 @@ struct [[gnu::visibility("hidden")]] CarriedForward<T>::Impl {
     check_outputs(kFunction, boxes, boxes_beside(q, problem->p));
     View<T, 4> to = out;
     View<Sum, 3> lse_to = lse;
-    if (const StripRows rows = rows_of_forward(problem->p, false); rows.added) {
+    if (const StripRows rows = rows_of_forward(problem->p, false, false); rows.added) {
       const AttentionOptions placed = options_of(options, problem->p, rows);
       wide_q.emplace(row_bytes(q), rows);
       wide_out.emplace(row_bytes(out), rows);
@@ -72,9 +72,10 @@ struct [[gnu::visibility("hidden")]] CarriedForward<T>::Impl {
 
 template <class T>
 bool carries_forward(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
-                     const Context& context) {
+                     Context& context) {
   const bool invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
-  return options.empty_row != EmptyRow::kMean && !decode_suits(queries * q.size(1) / keys.heads, keys.length, invariant);
+  return options.empty_row != EmptyRow::kMean && !decode_suits(queries * q.size(1) / keys.heads, keys.length, invariant) &&
+         !goes_by_lists(q, keys, queries, options, context, false);
 }
 
 template <class T>
@@ -93,10 +94,9 @@ bool CarriedForward<T>::finish() {
   return impl_->finish();
 }
 
-#define QKV_INSTANTIATE(T)                                                                                        \
-  template class QKV_API CarriedForward<T>;                                                                       \
-  template QKV_API bool carries_forward(const View<const T, 4>&, const KeySizes&, Index, const AttentionOptions&, \
-                                        const Context&);
+#define QKV_INSTANTIATE(T)                  \
+  template class QKV_API CarriedForward<T>; \
+  template QKV_API bool carries_forward(const View<const T, 4>&, const KeySizes&, Index, const AttentionOptions&, Context&);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 

@@ -8,10 +8,11 @@
 
 namespace qkv::inline v0 {
 
-/// Whether CarriedForward computes a call of these sizes: not what decode does, nor a mean over all values.
+/// Whether CarriedForward computes a call of these sizes, of whose queries q has some: not what decode does, nor what reads listed
+/// keys alone, nor a mean over all values.
 template <class T>
 bool carries_forward(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
-                     const Context& context);
+                     Context& context);
 
 template <class T>
 class QKV_API CarriedForward {

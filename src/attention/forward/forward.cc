@@ -36,7 +36,7 @@ class ForwardCall {
   ForwardCall& operator=(const ForwardCall&) = delete;
 
   [[gnu::noinline]] void compute(const char* function) {
-    const StripRows rows = rows_of_forward(p_, is_asked_for(outputs_.out));
+    const StripRows rows = rows_of_forward(p_, is_asked_for(outputs_.out), is_asked_for(outputs_.weights));
     if (rows.added) return compute_with(rows);
     CaptureJob<T> capture(function, p_, options_.capture, context_, false);
     forward_dense(p_, outputs_, capture.if_wanted(), context_);

@@ -48,7 +48,7 @@ struct ListedForward {
   std::size_t worker_bytes() const { return kernel_bytes + 2 * state_bytes + line_bytes<Index>(listed.longest()); }
 
   struct Item {
-    Index b, h0, i, count;  // heads [h0, h0 + count)
+    Index b, h0, i, count;  // heads [h0, h0 + count) and query i of those that are here
   };
   Item item_of(Index number) const {
     const Index i = number % p.q_len, piece = number / p.q_len % pieces(), block = number / p.q_len / pieces();
@@ -59,7 +59,7 @@ struct ListedForward {
   /// Scores of the item's heads against `keys` listed rows, of which the mask hides none.
   TileScores<T> scores(const Item& at, Index keys) const {
     TileScores<T> s = p.scores(at.b, at.h0);
-    s.q += at.i * p.q.stride(2);
+    s.q += (p.first_query + at.i) * p.q.stride(2);
     s.kv_len = keys;
     s.mask = {};
     return s;
@@ -104,8 +104,8 @@ struct ListedForward {
   }
   void finish_rows(const Item& at, const Sum* row_lse) const {
     for (Index n = 0; n < at.count; ++n) {
-      T* head = out.data() + at.b * out.stride(0) + (at.h0 + n) * out.stride(1);
-      fill_empty_out(p, at.b, at.h0 + n, at.i, 1, row_lse + n, head, out.stride(2));
+      T* head = p.whole_rows(out.data() + at.b * out.stride(0) + (at.h0 + n) * out.stride(1), out.stride(2));
+      fill_empty_out(p, at.b, at.h0 + n, p.first_query + at.i, 1, row_lse + n, head, out.stride(2));
       if (lse.data() != nullptr) lse(at.b, at.h0 + n, at.i) = row_lse[n];
     }
   }

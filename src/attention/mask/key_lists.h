@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <numeric>
 #include <span>
 
 #include "attention/mask/part.h"
@@ -15,6 +16,8 @@ class KeyLists final : public MaskPart {
   explicit KeyLists(const View<const std::int32_t, 4>& index);
 
   Index heads() const { return heads_; }
+  /// Of num_heads query heads, `group` of which share K and V: how many share a list too, one after the other.
+  Index block_heads(Index group, Index num_heads) const { return std::max<Index>(1, std::gcd(group, num_heads / heads_)); }
   /// k: room for keys in a row of the index.
   Index width() const { return width_; }
   /// Keys of the longest list.
