@@ -89,11 +89,16 @@ bool by_chunks(const ParallelCall<T>& call) {
   return (method == Method::kRing || (method == Method::kAllGather && call.cut.chunk > 0)) && call.transport.size() > 1;
 }
 /// In forward few queries over many keys, which decode computes, and the mean over all values that EmptyRow::kMean writes, take
-/// whole heads.
+/// whole heads; in forward and backward so do keys that are read by lists (Mask::keys).
 template <class T>
 bool forward_goes_by_chunks(const ParallelCall<T>& call) {
   const KeySizes keys{call.k.size(1), call.keys.length, call.v.size(3)};
   return by_chunks(call) && carries_forward(call.q, keys, call.queries.length, call.options, call.context);
+}
+template <class T>
+bool backward_goes_by_chunks(const ParallelCall<T>& call) {
+  const KeySizes keys{call.k.size(1), call.keys.length, call.v.size(3)};
+  return by_chunks(call) && carries_backward(call.q, keys, call.queries.length, call.options, call.context);
 }
 
 /// The chunks of a call, of a size that kernels take.

@@ -59,7 +59,7 @@ void backward(ParallelCall<T> call, const ForwardResults<T>& results, const Atte
              [&] { check_gradients(call, results, g); });
   if (call.cut.method == Method::kUlysses) {
     backward_by_heads(call, results, g);
-  } else if (by_chunks(call)) {
+  } else if (backward_goes_by_chunks(call)) {
     backward_by_chunks(call, results, g);
   } else {
     backward_by_rows(call, results, g);

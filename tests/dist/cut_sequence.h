@@ -127,10 +127,10 @@ void expect_same_rows(const View<T, 4>& a, const View<T, 4>& b, bool zeros, cons
 }
 
 template <class T>
-void expect_cut_is_whole(const AttentionCase& each, const std::vector<ContextParallelOptions>& cuts,
+void expect_cut_is_whole(const Problem<T>& problem, const std::vector<ContextParallelOptions>& cuts,
                          const std::vector<int>& ranks, Isa isa, Worst& worst) {
+  const AttentionCase& each = problem.c;
   SCOPED_TRACE(each.name());
-  const Problem<T> problem(each);
   const Expectation<T> expected(problem);
   Context context({.threads = 2, .isa = isa, .executor = nullptr});
   Result<T> whole(problem);
@@ -153,6 +153,12 @@ void expect_cut_is_whole(const AttentionCase& each, const std::vector<ContextPar
       EXPECT_TRUE(expected.holds_backward(all, each.name(), worst));
     }
   }
+}
+
+template <class T>
+void expect_cut_is_whole(const AttentionCase& each, const std::vector<ContextParallelOptions>& cuts,
+                         const std::vector<int>& ranks, Isa isa, Worst& worst) {
+  expect_cut_is_whole(Problem<T>(each), cuts, ranks, isa, worst);
 }
 
 }  // namespace
