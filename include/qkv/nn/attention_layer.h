@@ -49,6 +49,8 @@ struct AttentionLayerConfig {
 };
 
 class GroupedQueryAttention;
+template <class T>
+struct ForwardRows;
 
 /// Workspace of AttentionLayer::step, owned by the caller; reused from step to step it does not allocate.
 template <class T>
@@ -134,6 +136,9 @@ class QKV_API AttentionLayer : public Layer {
   /// forward and backward in halves (src/nn/attention/projected_halves.h).
   template <class T>
   void forward_projected(View<T, 3> y, const ForwardOptions& options, SavedOf<T>& saved) const;
+  /// The rest of forward, from rows.projected on. saved gets what is not a tensor.
+  template <class T>
+  void attend(const ForwardRows<T>& rows, View<T, 3> y, const ForwardOptions& options, SavedOf<T>& saved) const;
   template <class T>
   View<const T, 3> backward_projected(View<const T, 3> dy, SavedOf<T>& saved, Context& context);
   template <class T>

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/philox.h"
+#include "nn/attention/forward_rows.h"
 #include "nn/attention/whole_or_part.h"
 #include "nn/parameters/parameters.h"
 #include "nn/parameters/synonyms.h"
@@ -170,9 +171,9 @@ void AttentionLayer::forward_of(View<const T, 3> x, View<T, 3> y, const ForwardO
     copy<T>(x, kept.x);
     x = kept.x;
   }
-  resize(kept.projected, std::array{x.size(0), x.size(1), projected_width()});
   Context& context = context_or_default(options.context);
-  const View<T, 3> projected = kept.projected;
+  const ForwardRows<T> rows(saved, {x.size(0), x.size(1), projected_width()}, config_.width, config_.num_heads, context);
+  const View<T, 3>& projected = rows.projected;
   linear_forward(x, weights_of<T>(in_weight_, in_bias_), projected, context);
   if (saved != nullptr && qk_norm() != QkNorm::kNone) {
     const Index normed = config_.width + kv_width();
@@ -181,32 +182,35 @@ void AttentionLayer::forward_of(View<const T, 3> x, View<T, 3> y, const ForwardO
   }
   kept.positions = positions_of(options);
   position(projected, kept.positions, context);
-  forward_projected(y, options, kept);
+  attend(rows, y, options, kept);
 }
 
 template <class T>
 void AttentionLayer::forward_projected(View<T, 3> y, const ForwardOptions& options, SavedOf<T>& saved) const {
   check<ShapeError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
                     "saved.projected must be [B, T, ", projected_width(), "]: got ", saved.projected);
-  const Index batch = saved.projected.size(0);
-  const Index length = saved.projected.size(1);
-  check_output<T>(y, batch, length);
-  check_part<T>(config_.type, options, length);
+  const View<T, 3> projected = saved.projected;
+  check_output<T>(y, projected.size(0), projected.size(1));
+  check_part<T>(config_.type, options, projected.size(1));
+  const ForwardRows<T> rows(&saved, projected.sizes(), config_.width, config_.num_heads, context_or_default(options.context));
+  attend(rows, y, options, saved);
+}
+
+template <class T>
+void AttentionLayer::attend(const ForwardRows<T>& rows, View<T, 3> y, const ForwardOptions& options, SavedOf<T>& saved) const {
+  const Index batch = rows.projected.size(0), length = rows.projected.size(1);
   Context& context = context_or_default(options.context);
-  resize(saved.attended, std::array{batch, length, config_.width});  // [B, T, W]
-  resize(saved.lse, std::array{batch, config_.num_heads, length});   // [B, H, T]
   saved.options = attention_options(options);
   saved.part = options.part;
   saved.residual = {static_cast<double>(config_.residual_dropout), options.seed, training(), options.first_sequence};
 
-  const auto q = part_of<const T>(saved.projected, 0);  // [B, H, T, W/H]
-  const auto k = part_of<const T>(saved.projected, 1);
-  const auto v = part_of<const T>(saved.projected, 2);
-  const View<T, 3> attended = saved.attended;
+  const auto q = part_of<const T>(rows.projected, 0);  // [B, H, T, W/H]
+  const auto k = part_of<const T>(rows.projected, 1);
+  const auto v = part_of<const T>(rows.projected, 2);
   for (Tensor<float>* wanted : {options.weights, options.applied}) {
     if (wanted != nullptr) resize(*wanted, std::array{batch, config_.num_heads, length, length});
   }
-  AttentionOutputs<T> outputs{.out = split_heads(attended, config_.num_heads), .lse = saved.lse};
+  AttentionOutputs<T> outputs{.out = split_heads(rows.attended, config_.num_heads), .lse = rows.lse};
   if (options.weights != nullptr) {
     outputs.weights = *options.weights;
   } else if (options.applied != nullptr) {
@@ -217,8 +221,7 @@ void AttentionLayer::forward_projected(View<T, 3> y, const ForwardOptions& optio
   if (options.weights != nullptr && options.applied != nullptr) {
     attention_forward(q, k, {}, {.weights = *options.applied, .kind = WeightsKind::kApplied}, saved.options, context);
   }
-  check_rows(config_.type, "y", y);
-  output_of<T>(attended, y, context);
+  output_of<T>(rows.attended, y, context);
   if (saved.residual.active()) apply_dropout(y, y, saved.residual, context, tokens_of(saved.part));
 }
 
