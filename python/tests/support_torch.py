@@ -8,6 +8,7 @@ error(naive) the largest of the tensor. Gradients likewise. In float64 the naive
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 EPSILON = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+
+
+def started_once() -> Any:
+    """The context of multiprocessing for ranks: each is forked from one process that has imported PyTorch and has no threads yet."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "qkv.torch"])
+    return context
 
 
 def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:

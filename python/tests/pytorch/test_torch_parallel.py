@@ -3,7 +3,6 @@ all of it. Bits where they are promised, otherwise PyTorch's computed bound. Not
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from support_torch import expect_close, numbers
+from support_torch import expect_close, numbers, started_once
 from torch import Tensor
 
 if not torch.distributed.is_available():
@@ -137,8 +136,8 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each rank saw."""
     folder, world = tmp_path_factory.mktemp("ranks"), request.param
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=rank_of, args=(n, world, str(folder / "store"), str(folder))) for n in range(world)]
+    starts = started_once()
+    processes = [starts.Process(target=rank_of, args=(n, world, str(folder / "store"), str(folder))) for n in range(world)]
     for process in processes:
         process.start()
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import io
-import multiprocessing
 import os
 import pickle
 from pathlib import Path
@@ -19,7 +18,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from support_torch import numbers
+from support_torch import numbers, started_once
 from torch import Tensor, nn
 
 BATCH, LENGTH, WIDTH = 4, 6, 8
@@ -86,9 +85,9 @@ def test_distributed_data_parallel(world: int, tmp_path: Path) -> None:
     """Gradients of processes that share the batch: those of one process with all of it."""
     model = Layer()
     loss_of(model(batch())).backward()
-    spawn = multiprocessing.get_context("spawn")
-    results = spawn.Queue()
-    processes = [spawn.Process(target=train, args=(n, world, str(tmp_path / "store"), results)) for n in range(world)]
+    starts = started_once()
+    results = starts.Queue()
+    processes = [starts.Process(target=train, args=(n, world, str(tmp_path / "store"), results)) for n in range(world)]
     for process in processes:
         process.start()
     try:
