@@ -67,64 +67,66 @@ MultiHeadLatentAttention::MultiHeadLatentAttention(const LatentAttentionConfig& 
 
 double MultiHeadLatentAttention::scale() const { return config_.scale.value_or(1 / std::sqrt(static_cast<double>(q_width()))); }
 
-void MultiHeadLatentAttention::check_call(View<const float, 3> x, View<const float, 3> y, const char* what) const {
+template <class T>
+void MultiHeadLatentAttention::check_call(View<const T, 3> x, View<const T, 3> y, const char* what) const {
   check<ShapeError>(x.size(2) == config_.embed_dim && y.sizes() == x.sizes(), kType, what, " must be [B, T, ",
                     config_.embed_dim, "], both: got ", x, " and ", y);
   check_rows(kType, what, x);
   check_rows(kType, what, y);
 }
 
-void MultiHeadLatentAttention::project(View<const float, 3> x, LatentSaved& saved, const RotaryPositions& positions,
+template <class T>
+void MultiHeadLatentAttention::project(View<const T, 3> x, LatentSavedOf<T>& saved, const RotaryPositions& positions,
                                        Context& context) const {
   const Index batch = x.size(0), length = x.size(1), rank = config_.kv_lora_rank, turned = config_.qk_rope_head_dim;
   resize(saved.x, {batch, length, config_.embed_dim});
-  copy<float>(x, saved.x);
+  copy<T>(x, saved.x);
   resize(saved.q, {batch, length, config_.num_heads * q_width()});
   if (config_.q_lora_rank == 0) {
-    linear_forward(as_rows(std::as_const(saved.x)), weights_of<float>(q_.weight, q_.bias), as_rows(saved.q), context);
+    linear_forward(as_rows(std::as_const(saved.x)), weights_of<T>(q_.weight, q_.bias), as_rows(saved.q), context);
   } else {
     resize(saved.q_a, {batch, length, config_.q_lora_rank});
     resize(saved.q_a_norm, saved.q_a.sizes());
-    linear_forward(as_rows(std::as_const(saved.x)), weights_of<float>(q_a_.weight, q_a_.bias), as_rows(saved.q_a), context);
-    rms_norm_forward<float>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), q_norm_.weight.data(),
-                            config_.norm_eps, columns_of(saved.q_a_norm, 1, 0, config_.q_lora_rank), context);
-    linear_forward(as_rows(std::as_const(saved.q_a_norm)), weights_of<float>(q_b_.weight, q_b_.bias), as_rows(saved.q),
-                   context);
+    linear_forward(as_rows(std::as_const(saved.x)), weights_of<T>(q_a_.weight, q_a_.bias), as_rows(saved.q_a), context);
+    rms_norm_forward<T>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), q_norm_.weight.data(),
+                        config_.norm_eps, columns_of(saved.q_a_norm, 1, 0, config_.q_lora_rank), context);
+    linear_forward(as_rows(std::as_const(saved.q_a_norm)), weights_of<T>(q_b_.weight, q_b_.bias), as_rows(saved.q), context);
   }
-  const View<float, 4> q = columns_of(saved.q, config_.num_heads, config_.qk_nope_head_dim, turned);
+  const View<T, 4> q = columns_of(saved.q, config_.num_heads, config_.qk_nope_head_dim, turned);
   rotary_.forward(q, q, positions, context);
   resize(saved.kv_a, {batch, length, latent_width()});
   resize(saved.latent, saved.kv_a.sizes());
-  linear_forward(as_rows(std::as_const(saved.x)), weights_of<float>(kv_a_.weight, kv_a_.bias), as_rows(saved.kv_a), context);
-  rms_norm_forward<float>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), kv_norm_.weight.data(), config_.norm_eps,
-                          columns_of(saved.latent, 1, 0, rank), context);
+  linear_forward(as_rows(std::as_const(saved.x)), weights_of<T>(kv_a_.weight, kv_a_.bias), as_rows(saved.kv_a), context);
+  rms_norm_forward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), kv_norm_.weight.data(), config_.norm_eps,
+                      columns_of(saved.latent, 1, 0, rank), context);
   rotary_.forward(columns_of(std::as_const(saved.kv_a), 1, rank, turned), columns_of(saved.latent, 1, rank, turned), positions,
                   context);
 }
 
-void MultiHeadLatentAttention::materialise(View<const float, 3> latent, Tensor<float>& kv, Tensor<float>& k,
-                                           Context& context) const {
+template <class T>
+void MultiHeadLatentAttention::materialise(View<const T, 3> latent, Tensor<T>& kv, Tensor<T>& k, Context& context) const {
   const Index batch = latent.size(0), length = latent.size(1), heads = config_.num_heads;
   resize(kv, {batch, length, heads * kv_width()});
   resize(k, {batch, length, heads * q_width()});
-  const View<const float, 2> c(latent.data(), {batch * length, config_.kv_lora_rank}, {latent.stride(1), 1});
-  linear_forward(c, weights_of<float>(kv_b_.weight, kv_b_.bias), as_rows(kv), context);
+  const View<const T, 2> c(latent.data(), {batch * length, config_.kv_lora_rank}, {latent.stride(1), 1});
+  linear_forward(c, weights_of<T>(kv_b_.weight, kv_b_.bias), as_rows(kv), context);
   for (Index row = 0; row < batch * length; ++row) {
-    const float* turned = latent.data() + row * latent_width() + config_.kv_lora_rank;
+    const T* turned = latent.data() + row * latent_width() + config_.kv_lora_rank;
     for (Index h = 0; h < heads; ++h) {
-      float* to = k.data() + (row * heads + h) * q_width();
+      T* to = k.data() + (row * heads + h) * q_width();
       std::copy_n(kv.data() + (row * heads + h) * kv_width(), config_.qk_nope_head_dim, to);
       std::copy_n(turned, config_.qk_rope_head_dim, to + config_.qk_nope_head_dim);
     }
   }
 }
 
-void MultiHeadLatentAttention::forward(View<const float, 3> x, View<float, 3> y, LatentSaved& saved,
-                                       const LatentOptions& options, Context& context) const {
-  check_call(x, y, "x and y");
+template <class T>
+void MultiHeadLatentAttention::forward_of(View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved,
+                                          const LatentOptions& options, Context& context) const {
+  check_call<T>(x, y, "x and y");
   const Index batch = x.size(0), length = x.size(1), heads = config_.num_heads;
   project(x, saved, options.positions, context);
-  materialise(saved.latent, saved.kv, saved.k, context);
+  materialise<T>(saved.latent, saved.kv, saved.k, context);
   resize(saved.attended, {batch, length, heads * config_.v_head_dim});
   resize(saved.lse, {batch, heads, length});
   saved.positions = options.positions;
@@ -134,14 +136,15 @@ void MultiHeadLatentAttention::forward(View<const float, 3> x, View<float, 3> y,
                     columns_of(std::as_const(saved.kv), heads, config_.qk_nope_head_dim, config_.v_head_dim),
                     {.out = columns_of(saved.attended, heads, 0, config_.v_head_dim), .lse = saved.lse},
                     {.mask = saved.mask, .scale = scale()}, context);
-  linear_forward(View<const float, 3>(saved.attended), weights_of<float>(o_.weight, o_.bias), y, context);
+  linear_forward(View<const T, 3>(saved.attended), weights_of<T>(o_.weight, o_.bias), y, context);
 }
 
-void MultiHeadLatentAttention::backward(View<const float, 3> dy, LatentSaved& saved, View<float, 3> dx, Context& context) {
+template <class T>
+void MultiHeadLatentAttention::backward_of(View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) {
   check<OptionError>(
       saved.x.rank() == 3 && saved.lse.rank() == 3 && saved.k.rank() == 3 && saved.latent.size(2) == latent_width(), kType,
       "saved must come from this layer's forward: got x ", saved.x);
-  check_call(dy, saved.x, "dy and x of forward");
+  check_call<T>(dy, saved.x, "dy and x of forward");
   check<ShapeError>(dx.is_null() || dx.sizes() == dy.sizes(), kType, "dx must have the sizes of dy: got ", dx, " for ", dy);
   check_rows(kType, "dx", dx);
   const Index heads = config_.num_heads, rank = config_.kv_lora_rank, turned = config_.qk_rope_head_dim;
@@ -153,7 +156,7 @@ void MultiHeadLatentAttention::backward(View<const float, 3> dy, LatentSaved& sa
         std::pair{&saved.dkv, &saved.kv}, std::pair{&saved.dlatent, &saved.latent}, std::pair{&saved.dx, &saved.x}}) {
     resize(*to, like->sizes());
   }
-  linear_backward(View<const float, 3>(saved.attended), dy, weights_of<float>(o_.weight, {}), View<float, 3>(saved.dattended),
+  linear_backward(View<const T, 3>(saved.attended), dy, weights_of<T>(o_.weight, {}), View<T, 3>(saved.dattended),
                   gradients_of(o_), context);
   attention_backward(columns_of(std::as_const(saved.q), heads, 0, q_width()),
                      columns_of(std::as_const(saved.k), heads, 0, q_width()),
@@ -166,47 +169,48 @@ void MultiHeadLatentAttention::backward(View<const float, 3> dy, LatentSaved& sa
                      {.mask = saved.mask, .scale = scale()}, context);
   // k = [k_n | r]: r is shared by the heads, whose gradients are added in their order.
   for (Index row = 0; row < saved.x.size(0) * saved.x.size(1); ++row) {
-    float* dr = saved.dlatent.data() + row * latent_width() + rank;
-    std::fill_n(dr, turned, 0.0F);
+    const T* dk = saved.dk.data() + row * heads * q_width();
     for (Index h = 0; h < heads; ++h) {
-      const float* dk = saved.dk.data() + (row * heads + h) * q_width();
-      std::copy_n(dk, config_.qk_nope_head_dim, saved.dkv.data() + (row * heads + h) * kv_width());
-      for (Index d = 0; d < turned; ++d) dr[d] += dk[config_.qk_nope_head_dim + d];
+      std::copy_n(dk + h * q_width(), config_.qk_nope_head_dim, saved.dkv.data() + (row * heads + h) * kv_width());
+    }
+    for (Index d = 0; d < turned; ++d) {
+      float sum = 0;
+      for (Index h = 0; h < heads; ++h) sum += static_cast<float>(dk[h * q_width() + config_.qk_nope_head_dim + d]);
+      saved.dlatent.data()[row * latent_width() + rank + d] = static_cast<T>(sum);
     }
   }
   const auto c_of = [&](auto& latent) { return first_columns(as_rows(latent), rank); };
-  linear_backward(c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), weights_of<float>(kv_b_.weight, {}),
+  linear_backward(c_of(std::as_const(saved.latent)), as_rows(std::as_const(saved.dkv)), weights_of<T>(kv_b_.weight, {}),
                   c_of(saved.dlatent), gradients_of(kv_b_), context);
-  const View<float, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
+  const View<T, 4> dc = columns_of(saved.dlatent, 1, 0, rank), dr = columns_of(saved.dlatent, 1, rank, turned);
   rotary_.backward(dr, dr, saved.positions, context);
-  rms_norm_backward<float>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, kv_norm_.weight.data(), config_.norm_eps, dc,
-                           kv_norm_.gradient.data(), saved.dnorm, context);
-  const View<const float, 2> x = as_rows(std::as_const(saved.x));
-  const View<float, 2> rows = as_rows(saved.dx);
-  linear_backward(x, as_rows(std::as_const(saved.dlatent)), weights_of<float>(kv_a_.weight, {}), rows, gradients_of(kv_a_),
+  rms_norm_backward<T>(columns_of(std::as_const(saved.kv_a), 1, 0, rank), dc, kv_norm_.weight.data(), config_.norm_eps, dc,
+                       kv_norm_.gradient.data(), saved.dnorm, context);
+  const View<const T, 2> x = as_rows(std::as_const(saved.x));
+  const View<T, 2> rows = as_rows(saved.dx);
+  linear_backward(x, as_rows(std::as_const(saved.dlatent)), weights_of<T>(kv_a_.weight, {}), rows, gradients_of(kv_a_),
                   context);
-  if (!dx.is_null()) copy<float>(saved.dx, dx);
+  if (!dx.is_null()) copy<T>(saved.dx, dx);
 
-  const View<float, 4> dq = columns_of(saved.dq, heads, config_.qk_nope_head_dim, turned);
+  const View<T, 4> dq = columns_of(saved.dq, heads, config_.qk_nope_head_dim, turned);
   rotary_.backward(dq, dq, saved.positions, context);
   if (config_.q_lora_rank == 0) {
-    linear_backward(x, as_rows(std::as_const(saved.dq)), weights_of<float>(q_.weight, {}), rows, gradients_of(q_), context);
+    linear_backward(x, as_rows(std::as_const(saved.dq)), weights_of<T>(q_.weight, {}), rows, gradients_of(q_), context);
   } else {
     resize(saved.dq_a, saved.q_a.sizes());
-    linear_backward(as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)),
-                    weights_of<float>(q_b_.weight, {}), as_rows(saved.dq_a), gradients_of(q_b_), context);
-    const View<float, 4> dq_a = columns_of(saved.dq_a, 1, 0, config_.q_lora_rank);
-    rms_norm_backward<float>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), dq_a, q_norm_.weight.data(),
-                             config_.norm_eps, dq_a, q_norm_.gradient.data(), saved.dnorm, context);
-    linear_backward(x, as_rows(std::as_const(saved.dq_a)), weights_of<float>(q_a_.weight, {}), rows, gradients_of(q_a_),
-                    context);
+    linear_backward(as_rows(std::as_const(saved.q_a_norm)), as_rows(std::as_const(saved.dq)), weights_of<T>(q_b_.weight, {}),
+                    as_rows(saved.dq_a), gradients_of(q_b_), context);
+    const View<T, 4> dq_a = columns_of(saved.dq_a, 1, 0, config_.q_lora_rank);
+    rms_norm_backward<T>(columns_of(std::as_const(saved.q_a), 1, 0, config_.q_lora_rank), dq_a, q_norm_.weight.data(),
+                         config_.norm_eps, dq_a, q_norm_.gradient.data(), saved.dnorm, context);
+    linear_backward(x, as_rows(std::as_const(saved.dq_a)), weights_of<T>(q_a_.weight, {}), rows, gradients_of(q_a_), context);
   }
   if (dx.is_null()) return;
   for (Index b = 0; b < dx.size(0); ++b) {
     for (Index t = 0; t < dx.size(1); ++t) {
-      const float* more = saved.dx.data() + (b * dx.size(1) + t) * dx.size(2);
-      float* to = &dx(b, t, 0);
-      for (Index e = 0; e < dx.size(2); ++e) to[e] += more[e];
+      const T* more = saved.dx.data() + (b * dx.size(1) + t) * dx.size(2);
+      T* to = &dx(b, t, 0);
+      for (Index e = 0; e < dx.size(2); ++e) to[e] = static_cast<T>(static_cast<float>(to[e]) + static_cast<float>(more[e]));
     }
   }
 }
@@ -230,5 +234,21 @@ std::vector<Parameter> MultiHeadLatentAttention::parameters() {
   add("o_proj", o_);
   return list;
 }
+
+#define QKV_DEFINE(T)                                                                                                      \
+  void MultiHeadLatentAttention::forward(View<const T, 3> x, View<T, 3> y, LatentSavedOf<T>& saved,                        \
+                                         const LatentOptions& options, Context& context) const {                           \
+    forward_of(x, y, saved, options, context);                                                                             \
+  }                                                                                                                        \
+  void MultiHeadLatentAttention::backward(View<const T, 3> dy, LatentSavedOf<T>& saved, View<T, 3> dx, Context& context) { \
+    backward_of(dy, saved, dx, context);                                                                                   \
+  }                                                                                                                        \
+  template void MultiHeadLatentAttention::check_call(View<const T, 3>, View<const T, 3>, const char*) const;               \
+  template void MultiHeadLatentAttention::project(View<const T, 3>, LatentSavedOf<T>&, const RotaryPositions&, Context&)   \
+      const;                                                                                                               \
+  template void MultiHeadLatentAttention::materialise(View<const T, 3>, Tensor<T>&, Tensor<T>&, Context&) const;
+QKV_DEFINE(float)
+QKV_DEFINE(BFloat16)
+#undef QKV_DEFINE
 
 }  // namespace qkv::inline v0::nn

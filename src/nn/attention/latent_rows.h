@@ -15,10 +15,12 @@ View<T, 4> columns_of(T* data, const std::vector<Index>& sizes, Index heads, Ind
   const Index row = sizes[2];
   return {data + begin, {sizes[0], heads, sizes[1], width}, {sizes[1] * row, row / heads, row, 1}};
 }
-inline View<float, 4> columns_of(Tensor<float>& rows, Index heads, Index begin, Index width) {
+template <class T>
+View<T, 4> columns_of(Tensor<T>& rows, Index heads, Index begin, Index width) {
   return columns_of(rows.data(), rows.sizes(), heads, begin, width);
 }
-inline View<const float, 4> columns_of(const Tensor<float>& rows, Index heads, Index begin, Index width) {
+template <class T>
+View<const T, 4> columns_of(const Tensor<T>& rows, Index heads, Index begin, Index width) {
   return columns_of(rows.data(), rows.sizes(), heads, begin, width);
 }
 

@@ -29,13 +29,14 @@ KVCacheConfig MultiHeadLatentAttention::cache_config(KVCacheConfig cache) const 
   return cache;
 }
 
-void MultiHeadLatentAttention::step(View<const float, 3> x, View<float, 3> y, KVCache& cache, LatentStepMemory& memory,
-                                    const Mask& mask, Form form, Context& context) const {
+template <class T>
+void MultiHeadLatentAttention::step_of(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory,
+                                       const Mask& mask, Form form, Context& context) const {
   const std::span<const Index> sequences = cache.sequences();
   const KVCacheConfig& c = cache.config();
   const auto batch = static_cast<Index>(sequences.size());
   const Index n = x.size(1), heads = config_.num_heads;
-  check_call(x, y, "x and y");
+  check_call<T>(x, y, "x and y");
   check<ShapeError>(x.size(0) == batch, kType, "x must be [sequences of the cache, n, E]: got ", x, " for ", batch,
                     " sequences");
   check<OptionError>(c.values_in_keys && c.num_kv_heads == 1 && c.head_dim == latent_width() &&
@@ -48,7 +49,7 @@ void MultiHeadLatentAttention::step(View<const float, 3> x, View<float, 3> y, KV
                      "or kAbsorbed");
   memory.positions.resize(sequences.size());
   std::ranges::transform(sequences, memory.positions.begin(), [&cache](Index s) { return cache.length(s); });
-  project(x, memory.rows, {.offsets = memory.positions}, context);
+  project<T>(x, memory.rows, {.offsets = memory.positions}, context);
   cache.append(columns_of(std::as_const(memory.rows.latent), 1, 0, latent_width()), {});
   resize(memory.rows.attended, {batch, n, heads * config_.v_head_dim});
   Index longest = 0;
@@ -60,26 +61,29 @@ void MultiHeadLatentAttention::step(View<const float, 3> x, View<float, 3> y, KV
   const double materialised = static_cast<double>(longest) * map + count(n * longest, q_width() + config_.v_head_dim);
   if (form == Form::kAuto) form = ring || absorbed <= materialised ? Form::kAbsorbed : Form::kMaterialised;
   if (form == Form::kAbsorbed) {
-    attend_absorbed(cache, memory.rows.attended, memory, mask, context);
+    attend_absorbed<T>(cache, memory.rows.attended, memory, mask, context);
   } else {
-    attend_materialised(cache, memory.rows.attended, memory, mask, context);
+    attend_materialised<T>(cache, memory.rows.attended, memory, mask, context);
   }
-  linear_forward(View<const float, 3>(memory.rows.attended), weights_of<float>(o_.weight, o_.bias), y, context);
+  linear_forward(View<const T, 3>(memory.rows.attended), weights_of<T>(o_.weight, o_.bias), y, context);
 }
 
-void MultiHeadLatentAttention::attend_absorbed(const KVCache& cache, View<float, 3> attended, LatentStepMemory& memory,
+template <class T>
+void MultiHeadLatentAttention::attend_absorbed(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory,
                                                const Mask& mask, Context& context) const {
   const Index batch = attended.size(0), n = attended.size(1), heads = config_.num_heads, rank = config_.kv_lora_rank;
   const Index rows = batch * n, turned = config_.qk_rope_head_dim, plain = config_.qk_nope_head_dim;
   resize(memory.absorbed, {batch, n, heads, latent_width()});
   resize(memory.latent_out, {batch, n, heads, rank});
-  const auto weight_of = [&](Index h, Index begin, Index count) {  // rows of W_kvb [H (Dn + Dv), R]
-    return View<const float, 2>(kv_b_.weight.data() + (h * kv_width() + begin) * rank, {count, rank});
+  const auto weights_of_head = [&](Index h, Index begin, Index count) {  // rows of W_kvb [H (Dn + Dv), R]
+    const View<const float, 2> some(kv_b_.weight.data() + (h * kv_width() + begin) * rank, {count, rank});
+    if constexpr (std::is_same_v<T, float>) return LinearWeights<T>{some};
+    if constexpr (!std::is_same_v<T, float>) return LinearWeights<T>{{}, nullptr, some};
   };
   for (Index h = 0; h < heads; ++h) {  // W_k^T q_n
-    linear_backward(View<const float, 2>(), head_rows(std::as_const(memory.rows.q).data(), rows, heads, q_width(), h, 0, plain),
-                    LinearWeights<float>{weight_of(h, 0, plain)},
-                    head_rows(memory.absorbed.data(), rows, heads, latent_width(), h, 0, rank), {}, context);
+    linear_backward(View<const T, 2>(), head_rows(std::as_const(memory.rows.q).data(), rows, heads, q_width(), h, 0, plain),
+                    weights_of_head(h, 0, plain), head_rows(memory.absorbed.data(), rows, heads, latent_width(), h, 0, rank),
+                    {}, context);
   }
   for (Index row = 0; row < rows * heads; ++row) {
     std::copy_n(memory.rows.q.data() + row * q_width() + plain, turned, memory.absorbed.data() + row * latent_width() + rank);
@@ -88,8 +92,8 @@ void MultiHeadLatentAttention::attend_absorbed(const KVCache& cache, View<float,
     return View<std::remove_pointer_t<decltype(data)>, 4>(data, {batch, heads, n, width},
                                                           {n * heads * width, width, heads * width, 1});
   };
-  const View<const float, 4> q = heads_of(std::as_const(memory.absorbed).data(), latent_width());
-  const View<float, 4> out = heads_of(memory.latent_out.data(), rank);
+  const View<const T, 4> q = heads_of(std::as_const(memory.absorbed).data(), latent_width());
+  const View<T, 4> out = heads_of(memory.latent_out.data(), rank);
   if (!mask.keeps_everything() || cache.config().layout == CacheLayout::kRing) {  // what each query sees goes by its position
     const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight) & mask, .scale = scale()};
     attention_forward(q, cache.key_value(), {.out = out}, options, context);
@@ -111,12 +115,13 @@ void MultiHeadLatentAttention::attend_absorbed(const KVCache& cache, View<float,
   }
   for (Index h = 0; h < heads; ++h) {  // W_v sum w c
     linear_forward(head_rows(std::as_const(memory.latent_out).data(), rows, heads, rank, h, 0, rank),
-                   LinearWeights<float>{weight_of(h, plain, config_.v_head_dim)},
+                   weights_of_head(h, plain, config_.v_head_dim),
                    head_rows(attended.data(), rows, heads, config_.v_head_dim, h, 0, config_.v_head_dim), context);
   }
 }
 
-void MultiHeadLatentAttention::attend_materialised(const KVCache& cache, View<float, 3> attended, LatentStepMemory& memory,
+template <class T>
+void MultiHeadLatentAttention::attend_materialised(const KVCache& cache, View<T, 3> attended, LatentStepMemoryOf<T>& memory,
                                                    const Mask& mask, Context& context) const {
   const std::span<const Index> sequences = cache.sequences();
   const Index batch = attended.size(0), heads = config_.num_heads;
@@ -126,11 +131,21 @@ void MultiHeadLatentAttention::attend_materialised(const KVCache& cache, View<fl
   resize(memory.held, {batch, longest, latent_width()});
   for (Index b = 0; b < batch; ++b) {
     const auto at = static_cast<std::size_t>(b);
-    float* rows = memory.held.data() + b * longest * latent_width();
-    cache.read(sequences[at], 0, View<float, 3>(rows, {1, memory.lengths[at], latent_width()}), View<float, 3>());
-    std::fill(rows + memory.lengths[at] * latent_width(), rows + longest * latent_width(), 0.0F);
+    const Index numbers = memory.lengths[at] * latent_width();
+    T* rows = memory.held.data() + b * longest * latent_width();
+    const auto read = [&](float* to) {
+      cache.read(sequences[at], 0, View<float, 3>(to, {1, memory.lengths[at], latent_width()}), View<float, 3>());
+    };
+    if constexpr (std::is_same_v<T, float>) {
+      read(rows);
+    } else {
+      resize(memory.read, {longest, latent_width()});
+      read(memory.read.data());
+      std::transform(memory.read.data(), memory.read.data() + numbers, rows, [](float x) { return static_cast<T>(x); });
+    }
+    std::fill(rows + numbers, rows + longest * latent_width(), T{});
   }
-  materialise(memory.held, memory.kv, memory.k, context);
+  materialise<T>(memory.held, memory.kv, memory.k, context);
   const KeyValue kv = KeyValue::contiguous(
       columns_of(std::as_const(memory.k), heads, 0, q_width()),
       columns_of(std::as_const(memory.kv), heads, config_.qk_nope_head_dim, config_.v_head_dim), memory.lengths);
@@ -138,5 +153,14 @@ void MultiHeadLatentAttention::attend_materialised(const KVCache& cache, View<fl
   attention_forward(columns_of(std::as_const(memory.rows.q), heads, 0, q_width()), kv,
                     {.out = columns_of(memory.rows.attended, heads, 0, config_.v_head_dim)}, options, context);
 }
+
+#define QKV_DEFINE(T)                                                                                                  \
+  void MultiHeadLatentAttention::step(View<const T, 3> x, View<T, 3> y, KVCache& cache, LatentStepMemoryOf<T>& memory, \
+                                      const Mask& mask, Form form, Context& context) const {                           \
+    step_of(x, y, cache, memory, mask, form, context);                                                                 \
+  }
+QKV_DEFINE(float)
+QKV_DEFINE(BFloat16)
+#undef QKV_DEFINE
 
 }  // namespace qkv::inline v0::nn
