@@ -71,7 +71,8 @@ bool goes_by_lists(const View<const T, 4>& q, const KeySizes& keys, Index querie
   if (key_lists_of(options.mask.node()) == nullptr) return false;
   const AttentionOptions whole = placed(options, {0, queries, 0, q.size(1)});
   const auto sizes = [&](Index width) { return View<const T, 4>(nullptr, {q.size(0), keys.heads, keys.length, width}); };
-  const Problem<T> p = make_problem("attention", q, sizes(q.size(3)), sizes(keys.v_head_dim), whole, context);
+  const char* function = backward ? "attention_backward" : "attention_forward";
+  const Problem<T> p = make_problem(function, q, sizes(q.size(3)), sizes(keys.v_head_dim), whole, context);
   const Listed<T> listed(p);
   return backward ? listed.applies_backward() : listed.applies();
 }
