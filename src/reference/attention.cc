@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "reference/scores.h"
 
@@ -17,8 +18,10 @@ T softmax_row(const Scores<T>& scores, Index b, Index h, Index i, View<T, 4> wei
   const T sink = scores.sink(h);
   T row_max = sink;
   bool empty = sink == -kInfinity<T>;
+  std::vector<bool> kept(static_cast<std::size_t>(kv_len));
   for (Index j = 0; j < kv_len; ++j) {
-    if (!scores.keep(b, h, i, j)) continue;
+    kept[static_cast<std::size_t>(j)] = scores.keep(b, h, i, j);
+    if (!kept[static_cast<std::size_t>(j)]) continue;
     empty = false;
     weights(b, h, i, j) = scores.score(b, h, i, j);
     row_max = std::max(row_max, weights(b, h, i, j));
@@ -32,12 +35,12 @@ T softmax_row(const Scores<T>& scores, Index b, Index h, Index i, View<T, 4> wei
   // NaN from here on when a kept score is NaN or +inf: exp(NaN), exp(inf - inf)
   T row_sum = sink == -kInfinity<T> ? T(0) : std::exp(sink - row_max);
   for (Index j = 0; j < kv_len; ++j) {
-    const bool kept = scores.keep(b, h, i, j);
-    weights(b, h, i, j) = kept ? std::exp(weights(b, h, i, j) - row_max) : T(0);
-    if (kept) row_sum += weights(b, h, i, j);
+    const bool keep = kept[static_cast<std::size_t>(j)];
+    weights(b, h, i, j) = keep ? std::exp(weights(b, h, i, j) - row_max) : T(0);
+    if (keep) row_sum += weights(b, h, i, j);
   }
   for (Index j = 0; j < kv_len; ++j) {
-    if (scores.keep(b, h, i, j)) weights(b, h, i, j) /= row_sum;
+    if (kept[static_cast<std::size_t>(j)]) weights(b, h, i, j) /= row_sum;
   }
   return row_max + std::log(row_sum);
 }
@@ -75,9 +78,14 @@ Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const 
 template <class T>
 Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
                                View<const T, 3> dlse, const Options<T>& options) {
+  return attention_backward(q, k, v, dout, dlse, options, attention_forward(q, k, v, options));
+}
+
+template <class T>
+Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
+                               View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward) {
   const Scores<T> scores{q, k, options};
   const Index batch = q.size(0), num_heads = q.size(1), q_len = q.size(2), kv_len = k.size(2), head_dim = q.size(3);
-  const Forward<T> forward = attention_forward(q, k, v, options);
   const View<const T, 4> out = forward.out, weights = forward.weights;
   const View<const T, 3> lse = forward.lse;
   Backward<T> result{Tensor<T>({batch, num_heads, q_len, head_dim}), Tensor<T>({batch, k.size(1), kv_len, head_dim}),
@@ -145,6 +153,8 @@ Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>
   template Forward<T> attention_forward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, const Options<T>&); \
   template Backward<T> attention_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 4>, \
                                              View<const T, 3>, const Options<T>&);                                   \
+  template Backward<T> attention_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 4>, \
+                                             View<const T, 3>, const Options<T>&, const Forward<T>&);                \
   template Tensor<T> reduce_to_bias<T>(const Tensor<T>&, const View<const T, 4>::Sizes&);
 QKV_REFERENCE(float)
 QKV_REFERENCE(double)

@@ -62,6 +62,10 @@ Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const 
 template <class T>
 Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
                                View<const T, 3> dlse = {}, const Options<T>& options = {});
+/// The same with what forward gave for q, k, v and options.
+template <class T>
+Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
+                               View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward);
 
 /// dbias [B, H, Tq, Tk] summed over every axis on which the bias is broadcast.
 template <class T>

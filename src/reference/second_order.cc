@@ -107,9 +107,15 @@ Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
 template <class T>
 DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
                                             View<const T, 3> dlse, const Tangents<T>& cotangents, const Options<T>& options) {
+  return attention_double_backward(q, k, v, dout, dlse, cotangents, options, attention_forward(q, k, v, options));
+}
+
+template <class T>
+DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
+                                            View<const T, 3> dlse, const Tangents<T>& cotangents, const Options<T>& options,
+                                            const Forward<T>& forward) {
   const Scores<T> scores{q, k, options};
   const Index kv_len = k.size(2), head_dim = q.size(3);
-  const Forward<T> forward = attention_forward(q, k, v, options);
   const View<const T, 4> weights = forward.weights;
   const View<const T, 4> out = forward.out;
   const View<const T, 3> lse = forward.lse;
@@ -183,7 +189,10 @@ DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4>
                                    const Options<T>&);                                                            \
   template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>,   \
                                                           View<const T, 4>, View<const T, 3>, const Tangents<T>&, \
-                                                          const Options<T>&);
+                                                          const Options<T>&);                                     \
+  template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>,   \
+                                                          View<const T, 4>, View<const T, 3>, const Tangents<T>&, \
+                                                          const Options<T>&, const Forward<T>&);
 QKV_REFERENCE(float)
 QKV_REFERENCE(double)
 QKV_REFERENCE(long double)

@@ -45,5 +45,10 @@ template <class T>
 DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
                                             View<const T, 3> dlse, const Tangents<T>& cotangents,
                                             const Options<T>& options = {});
+/// The same with what forward gave for q, k, v and options. Its dout and dlse are jvp's out and lse.
+template <class T>
+DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, View<const T, 4> dout,
+                                            View<const T, 3> dlse, const Tangents<T>& cotangents, const Options<T>& options,
+                                            const Forward<T>& forward);
 
 }  // namespace qkv::inline v0::reference

@@ -67,7 +67,7 @@ void expect_within_bounds(const std::vector<AttentionCase>& cases, const char* t
   for (const AttentionCase& each : cases) {
     SCOPED_TRACE(each.name());
     const Problem<T> problem(each);
-    const Expectation<T> expectation(problem);
+    const Expectation<T> expectation(problem, false);
     for_each_isa(2, [&](Context& context) {
       const std::string algorithm = attention_plan(problem.q(), problem.k(), problem.v(), problem.options, context).algorithm;
       ASSERT_TRUE(algorithm == "decode" || (algorithm == "lists" && mask_name(each.mask).starts_with("keys"))) << algorithm;

@@ -53,7 +53,7 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
   for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits, Fill::kOneHot}) {
     each.fill = fill;
     const Problem<T> problem(each);
-    const Expectation<T> expectation(problem);
+    const Expectation<T> expectation(problem, false);
     Worst worst;
     for_each_isa(1, [&](Context& context) {
       const std::vector<Index> cuts = {0, 17, 18, 18, 200, 300};  // one part without a key

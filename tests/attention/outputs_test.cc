@@ -53,7 +53,7 @@ TYPED_TEST(Outputs, TheOrderOfKeysDoesNotMatter) {
       .batch = 2, .num_heads = 2, .num_kv_heads = 1, .q_len = 40, .kv_len = 300, .head_dim = 24, .v_head_dim = 24};
   each.bias = BiasKind::kWithInfinity;
   const Problem<T> problem(each);
-  const Expectation<T> expectation(problem);  // of the keys as they stand
+  const Expectation<T> expectation(problem, false);  // of the keys as they stand
   std::vector<Index> order(300);
   std::iota(order.begin(), order.end(), 0);
   Random random(3);

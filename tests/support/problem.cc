@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "support/philox.h"
 #include "support/random.h"
@@ -28,6 +31,29 @@ Tensor<C> rounded_as(const Tensor<Sum>& values) {
   Tensor<C> copy(values.sizes());
   std::ranges::transform(values.span(), copy.data(), [](Sum x) { return static_cast<C>(x); });
   return copy;
+}
+
+/// The function's value for each pair (b, h, i, j), computed once: the oracle asks for it several times. None stays none.
+template <class V>
+std::function<V(Index, Index, Index, Index)> remembered(const std::function<V(Index, Index, Index, Index)>& of,
+                                                        const AttentionCase& c) {
+  if (!of) return {};
+  struct Table {
+    Index num_heads, q_len, kv_len;
+    std::vector<V> values;
+  };
+  const auto table = std::make_shared<Table>(Table{c.num_heads, c.q_len, c.kv_len, {}});
+  table->values.reserve(static_cast<std::size_t>(c.batch * c.num_heads * c.q_len * c.kv_len));
+  for (Index b = 0; b < c.batch; ++b) {
+    for (Index h = 0; h < c.num_heads; ++h) {
+      for (Index i = 0; i < c.q_len; ++i) {
+        for (Index j = 0; j < c.kv_len; ++j) table->values.push_back(of(b, h, i, j));
+      }
+    }
+  }
+  return [table](Index b, Index h, Index i, Index j) -> V {
+    return table->values[static_cast<std::size_t>(((b * table->num_heads + h) * table->q_len + i) * table->kv_len + j)];
+  };
 }
 
 }  // namespace
@@ -99,11 +125,11 @@ ReferenceInput<C> Problem<T>::reference_input() const {
       return mod_slope(kind, s, h, i, j);
     };
   }
-  input.options.keep = mask.keep;
+  input.options.keep = remembered(mask.keep, c);
   input.options.scale = options.scale;
   input.options.softcap = options.softcap;
   input.options.empty_row = options.empty_row;
-  input.options.factor = factor_of(options.dropout, c.num_heads);
+  input.options.factor = remembered(factor_of(options.dropout, c.num_heads), c);
   return input;
 }
 

@@ -20,7 +20,10 @@ struct ReferenceInput {
   ModKind mod = ModKind::kNone;
 
   reference::Forward<C> forward() const { return reference::attention_forward<C>(q, k, v, options); }
-  reference::Backward<C> backward() const { return reference::attention_backward<C>(q, k, v, dout, dlse, options); }
+  reference::Backward<C> backward() const { return backward(forward()); }
+  reference::Backward<C> backward(const reference::Forward<C>& forward) const {
+    return reference::attention_backward<C>(q, k, v, dout, dlse, options, forward);
+  }
 };
 
 template <class T>

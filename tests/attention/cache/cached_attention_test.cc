@@ -114,13 +114,13 @@ TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
   each.batch = 3;
   Problem<T> problem(each);
   const auto expect = [&](const Mask& mask, const reference::Keep& keep) {
+    problem.mask.keep = [&](Index b, Index h, Index i, Index j) {
+      return j < lengths[static_cast<std::size_t>(b)] && keep(b, h, i, j);
+    };
+    const Expectation<T> expectation(problem, false);
     for (const CacheKind kind : kLayouts) {
       KVCache cache = empty_cache(kind, kStorageOf<T>, 3, 2, 16, 16, 300);
       fill_cache(cache, problem.k(), problem.v(), lengths, 5);
-      problem.mask.keep = [&](Index b, Index h, Index i, Index j) {
-        return j < lengths[static_cast<std::size_t>(b)] && keep(b, h, i, j);
-      };
-      const Expectation<T> expectation(problem);
       Worst worst;
       for_each_isa(1, [&](Context& context) {
         Result<T> result(problem);
@@ -161,7 +161,7 @@ TEST(CachedAttentionStorage, ARingPinsItsFirstKeys) {
 TYPED_TEST(CachedAttention, DecodingIsTheFullForward) {
   using T = TypeParam;
   const Problem<T> problem(cached_case(2, 150, 150, 32, 32, MaskKind::kCausal));
-  const Expectation<T> expectation(problem);
+  const Expectation<T> expectation(problem, false);
   for (const CacheKind kind : kLayouts) {
     for (const Index largest : {1, 20, 60}) {
       KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, 32, 32, 150);

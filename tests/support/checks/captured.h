@@ -139,34 +139,53 @@ double largest_error(const Tensor<C>& exact, const Tensor<Sum>& naive) {
   return largest;
 }
 
-/// Holds what was seen against the matrices [B, H, Tq, Tk]: the first `count` numbers, sums and then statistics. `factor` is 2
-/// or 3 (expect.h). What is one weight has a weight's bound: naive's error is its largest in the whole matrix.
+/// What a capture must give, of the matrices [B, H, Tq, Tk]: made once for all instruction sets. The first `count` numbers, sums and
+/// then statistics. `factor` is 2 or 3 (expect.h). What is one weight has a weight's bound: naive's error is its largest in the whole
+/// matrix.
 template <class T>
-testing::AssertionResult holds_capture(const Tensor<Wider<T>>& exact, const Tensor<Accumulator<T>>& naive,
-                                       const Tensor<double>& a, const Capture& look, const CaptureResult& seen,
-                                       std::size_t count, double factor, const std::string& name, Worst& worst) {
+class ExpectedCapture {
+ public:
   using Sum = Accumulator<T>;
-  const Tensor<double> rounded = converted<double>(exact);
-  const Captured<Wider<T>> truth(exact, look);
-  const Captured<Sum> plain(naive, look);
-  const Captured<double> magnitude(a, look, &rounded);
-  const double error_of_weights = largest_error(exact, naive);
-  for (std::size_t n = 0; n < count; ++n) {
-    const std::string output = n < kNumSums ? kSumNames[n] : kStatisticNames[n - kNumSums];
-    if (n == 0 && look.rows.empty()) continue;  // not asked for
-    const Tensor<double>& got = *numbers_of(seen)[n];
-    Expected<Sum> expected(truth.numbers()[n]->clone(), *plain.numbers()[n], *magnitude.numbers()[n], factor);
-    if (got.sizes() != expected.exact.sizes()) {
-      return testing::AssertionFailure() << output << ": sizes " << got.shape() << ", not " << expected.exact.shape();
+
+  ExpectedCapture(const Tensor<Wider<T>>& exact, const Tensor<Sum>& naive, const Tensor<double>& a, const Capture& look,
+                  std::size_t count, double factor) {
+    const Tensor<double> rounded = converted<double>(exact);
+    const Captured<Wider<T>> truth(exact, look);
+    const Captured<Sum> plain(naive, look);
+    const Captured<double> magnitude(a, look, &rounded);
+    const double error_of_weights = largest_error(exact, naive);
+    for (std::size_t n = 0; n < count; ++n) {
+      const std::string output = n < kNumSums ? kSumNames[n] : kStatisticNames[n - kNumSums];
+      if (n == 0 && look.rows.empty()) continue;  // not asked for
+      Expected<Sum> expected(truth.numbers()[n]->clone(), *plain.numbers()[n], *magnitude.numbers()[n], factor);
+      if (output == "rows" || output == "max" || output == "self" || output == "previous" || output == "first") {
+        const double more = factor * (error_of_weights - largest_error(expected.exact, *plain.numbers()[n]));
+        for (double& bound : expected.bounds) bound += std::max(0.0, more);
+      }
+      numbers_.push_back({n, output, std::move(expected)});
     }
-    if (output == "rows" || output == "max" || output == "self" || output == "previous" || output == "first") {
-      const double more = factor * (error_of_weights - largest_error(expected.exact, *plain.numbers()[n]));
-      for (double& bound : expected.bounds) bound += std::max(0.0, more);
-    }
-    if (auto ok = within(expected, converted<Sum>(got), output, name, worst); !ok) return ok;
   }
-  return testing::AssertionSuccess();
-}
+
+  testing::AssertionResult holds(const CaptureResult& seen, const std::string& name, Worst& worst) const {
+    for (const Number& each : numbers_) {
+      const Tensor<double>& got = *numbers_of(seen)[each.index];
+      if (got.sizes() != each.expected.exact.sizes()) {
+        return testing::AssertionFailure() << each.output << ": sizes " << got.shape() << ", not "
+                                           << each.expected.exact.shape();
+      }
+      if (auto ok = within(each.expected, converted<Sum>(got), each.output, name, worst); !ok) return ok;
+    }
+    return testing::AssertionSuccess();
+  }
+
+ private:
+  struct Number {
+    std::size_t index;
+    std::string output;
+    Expected<Sum> expected;
+  };
+  std::vector<Number> numbers_;
+};
 
 /// The largest of each row are those of the row itself, in its bits: falling, of equals the lower key first, and nothing that
 /// is kept was left out. `all` was seen with every row; kept(b, h, i, j) as the case has it.

@@ -36,7 +36,7 @@ void check_cached(const AttentionCase& each, CacheKind kind, CacheStorage storag
   problem.mask.keep = [&lengths, keep = problem.mask.keep](Index b, Index h, Index i, Index j) {
     return j < lengths[static_cast<std::size_t>(b)] && keep(b, h, i, j);
   };
-  const Expectation<T> expectation(problem);
+  const Expectation<T> expectation(problem, false);
   for_each_isa(threads, [&](Context& context) {
     Result<T> result(problem);
     attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options, context);
@@ -131,7 +131,7 @@ void check_cascade(const CascadeCase& c, int threads, Worst& worst) {
   EXPECT_EQ(pages - cache.free_pages(), used + own) << "the prefix is not shared";
   take_what_is_stored(cache, lengths, problem);
   problem.mask.keep = [&](Index b, Index, Index i, Index j) { return j <= lengths[static_cast<std::size_t>(b)] - c.q_len + i; };
-  const Expectation<T> expectation(problem);
+  const Expectation<T> expectation(problem, false);
   const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
   for_each_isa(threads, [&](Context& context) {
     Result<T> result(problem);

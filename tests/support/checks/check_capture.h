@@ -2,6 +2,8 @@
 // set; and results captured in two ways against each other. Not: what they must be (captured.h), which cases (capture_test.cc).
 #pragma once
 
+#include <optional>
+
 #include "support/checks/captured.h"
 #include "support/checks/magnitude.h"
 #include "support/isas.h"
@@ -121,9 +123,16 @@ void check_capture_forward(AttentionCase each, Worst& worst) {
   const auto same = problem.template reference_input<Sum>();
   const reference::Forward<Wider<T>> exact = input.forward();
   const reference::Forward<Sum> naive = same.forward();
-  const Magnitude a = magnitude_of(input, exact);
+  const Magnitude a = magnitude_of(input, exact, false);
   Capture look = look_of(each);
   const Expected<Sum> weights(exact.weights.clone(), naive.weights, a.weights, 2);
+  const ExpectedCapture<T> expected(exact.weights, naive.weights, a.weights, look, kNumSums + kNumStatistics, 2);
+  const reference::Factor& factor = input.options.factor;
+  std::optional<ExpectedCapture<T>> expected_applied;
+  if (problem.options.dropout.active()) {
+    expected_applied.emplace(applied(exact.weights, factor), applied(naive.weights, factor), applied(a.weights, factor), look,
+                             kNumSums, 2);
+  }
   for_each_isa(1, [&](Context& context) {
     const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
     Result<T> alone(problem), watched(problem);
@@ -134,8 +143,7 @@ void check_capture_forward(AttentionCase each, Worst& worst) {
     EXPECT_TRUE(same_bits(alone.lse, watched.lse)) << "lse beside a capture";
     EXPECT_TRUE(same_bits(copy_as<Sum>(alone.out.view), copy_as<Sum>(watched.out.view))) << "out beside a capture";
     EXPECT_TRUE(watched.sentinels_intact());
-    EXPECT_TRUE(
-        holds_capture<T>(exact.weights, naive.weights, a.weights, look, seen, kNumSums + kNumStatistics, 2, name, worst));
+    EXPECT_TRUE(expected.holds(seen, name, worst));
     const bool fills = each.empty_row != EmptyRow::kZero;
     const auto kept = [&](Index b, Index h, Index i, Index j) {
       return problem.kept(b, h, i, j) || (fills && View<const Wider<T>, 3>(exact.lse)(b, h, i) == -HUGE_VAL);
@@ -143,12 +151,10 @@ void check_capture_forward(AttentionCase each, Worst& worst) {
     expect_largest_key<T>(weights, seen, look, each.num_heads, kept);
     forward_with(problem, watched, with_all_rows(problem, look), all, context);
     expect_largest(seen, all, look, each.num_heads, kept);
-    if (!problem.options.dropout.active()) return;
+    if (!expected_applied) return;
     look.of = CaptureOf::kApplied;
     forward_with(problem, watched, look, seen, context);
-    const reference::Factor& factor = input.options.factor;
-    EXPECT_TRUE(holds_capture<T>(applied(exact.weights, factor), applied(naive.weights, factor), applied(a.weights, factor),
-                                 look, seen, kNumSums, 2, name + " applied", worst));
+    EXPECT_TRUE(expected_applied->holds(seen, name + " applied", worst));
   });
 }
 
@@ -163,10 +169,11 @@ void check_capture_backward(AttentionCase each, Worst& worst) {
   const reference::Forward<Wider<T>> forward = input.forward();
   const Tensor<Wider<T>> exact = times_gradient(forward.weights, input, problem, false);
   const Tensor<Sum> naive = times_gradient(same.forward().weights, same, problem, false);
-  const Tensor<double> a = times_gradient(magnitude_of(input, forward).weights, input, problem, true);
+  const Tensor<double> a = times_gradient(magnitude_of(input, forward, false).weights, input, problem, true);
   Capture look = look_of(each);
   look.statistics = false;
   look.of = CaptureOf::kGradient;
+  const ExpectedCapture<T> expected(exact, naive, a, look, kNumSums, 3);
   for_each_isa(1, [&](Context& context) {
     const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
     Result<T> alone(problem), watched(problem);
@@ -177,7 +184,7 @@ void check_capture_backward(AttentionCase each, Worst& worst) {
     for (std::size_t n = 0; n < 3; ++n) {
       EXPECT_TRUE(same_bits(copy_as<Sum>(alone.gradients.views[n]), copy_as<Sum>(watched.gradients.views[n]))) << n;
     }
-    EXPECT_TRUE(holds_capture<T>(exact, naive, a, look, seen, kNumSums, 3, name, worst));
+    EXPECT_TRUE(expected.holds(seen, name, worst));
     backward_with(problem, watched, with_all_rows(problem, look), all, context);
     const auto kept = [&](Index b, Index h, Index i, Index j) { return problem.kept(b, h, i, j); };
     expect_largest(seen, all, look, each.num_heads, kept);

@@ -21,58 +21,53 @@ struct Roundings {
 }  // namespace
 
 template <class T>
-Expectation<T>::Expectation(const Problem<T>& problem) : Expectation(problem, problem.template reference_input<Wider<T>>()) {}
+Expectation<T>::Expectation(const Problem<T>& problem, bool gradients) {
+  const ReferenceInput<C> wide = problem.template reference_input<C>();
+  const ReferenceInput<Sum> same = problem.template reference_input<Sum>();
+  const reference::Forward<C> exact = wide.forward();
+  const reference::Forward<Sum> naive = same.forward();
+  const Magnitude a = magnitude_of(wide, exact, gradients);
+  outputs_.emplace(Outputs{.out = {exact.out.clone(), naive.out, a.out, 2, kUnit * Roundings<T>::kOut},
+                           .lse = {exact.lse.clone(), naive.lse, a.lse, 2},
+                           .weights = {exact.weights.clone(), naive.weights, a.weights, 2}});
+  if (!gradients) return;
+  reference::Backward<C> truth = wide.backward(exact);
+  const reference::Backward<Sum> rough = same.backward(naive);
+  const auto of_bias = [&](const auto& full) { return reference::reduce_to_bias(full, bias_sizes(problem)); };
+  constexpr double kDqDk = kUnit * Roundings<T>::kDqDk, kDbias = kUnit * Roundings<T>::kDbias;
+  gradients_.emplace(Gradients{.dq = {std::move(truth.dq), rough.dq, a.dq, 3, kDqDk},
+                               .dk = {std::move(truth.dk), rough.dk, a.dk, 3, kDqDk},
+                               .dv = {std::move(truth.dv), rough.dv, a.dv, 3, kUnit * Roundings<T>::kDv},
+                               .dbias = {of_bias(truth.dbias), of_bias(rough.dbias), of_bias(a.dbias), 3, kDbias},
+                               .dsinks = {std::move(truth.dsinks), rough.dsinks, a.dsinks, 3, kDbias},
+                               .dposition = {std::move(truth.dposition_table), rough.dposition_table, a.dposition, 3, kDbias}});
+}
 
 template <class T>
 Expectation<T>::~Expectation() = default;
 
 template <class T>
 testing::AssertionResult Expectation<T>::holds_forward(const Result<T>& result, const std::string& name, Worst& worst) const {
-  if (auto ok = within(out_, copy_as<T>(result.out.view), "out", name, worst); !ok) return ok;
-  return within(lse_, result.lse, "lse", name, worst);
+  if (auto ok = within(outputs_->out, copy_as<T>(result.out.view), "out", name, worst); !ok) return ok;
+  return within(outputs_->lse, result.lse, "lse", name, worst);
 }
 
 template <class T>
 testing::AssertionResult Expectation<T>::holds_weights(const Result<T>& result, const std::string& name, Worst& worst) const {
-  return within(weights_, result.weights, "weights", name, worst);
+  return within(outputs_->weights, result.weights, "weights", name, worst);
 }
 
 template <class T>
 testing::AssertionResult Expectation<T>::holds_backward(const Result<T>& result, const std::string& name, Worst& worst) const {
   const auto& [dq, dk, dv] = result.gradients.views;
-  if (auto ok = within(dq_, copy_as<T>(dq), "dq", name, worst); !ok) return ok;
-  if (auto ok = within(dk_, copy_as<T>(dk), "dk", name, worst); !ok) return ok;
-  if (auto ok = within(dv_, copy_as<T>(dv), "dv", name, worst); !ok) return ok;
-  if (auto ok = within(dsinks_, result.dsinks, "dsinks", name, worst); !ok) return ok;
-  if (auto ok = within(dposition_, result.dposition, "dposition", name, worst); !ok) return ok;
-  return within(dbias_, result.dbias, "dbias", name, worst);
+  const Gradients& expected = gradients_.value();
+  if (auto ok = within(expected.dq, copy_as<T>(dq), "dq", name, worst); !ok) return ok;
+  if (auto ok = within(expected.dk, copy_as<T>(dk), "dk", name, worst); !ok) return ok;
+  if (auto ok = within(expected.dv, copy_as<T>(dv), "dv", name, worst); !ok) return ok;
+  if (auto ok = within(expected.dsinks, result.dsinks, "dsinks", name, worst); !ok) return ok;
+  if (auto ok = within(expected.dposition, result.dposition, "dposition", name, worst); !ok) return ok;
+  return within(expected.dbias, result.dbias, "dbias", name, worst);
 }
-
-template <class T>
-Expectation<T>::Expectation(const Problem<T>& problem, const ReferenceInput<C>& input)
-    : Expectation(problem, input, problem.template reference_input<Sum>(), input.forward()) {}
-
-template <class T>
-Expectation<T>::Expectation(const Problem<T>& problem, const ReferenceInput<C>& input, const ReferenceInput<Sum>& same,
-                            reference::Forward<C> exact)
-    : Expectation(problem, exact, input.backward(), same.forward(), same.backward(), magnitude_of(input, exact)) {}
-
-template <class T>
-Expectation<T>::Expectation(const Problem<T>& problem, reference::Forward<C>& exact, reference::Backward<C> gradients,
-                            const reference::Forward<Sum>& naive, const reference::Backward<Sum>& naive_gradients,
-                            const Magnitude& a)
-    : out_(std::move(exact.out), naive.out, a.out, 2, kUnit * Roundings<T>::kOut),
-      dq_(std::move(gradients.dq), naive_gradients.dq, a.dq, 3, kUnit * Roundings<T>::kDqDk),
-      dk_(std::move(gradients.dk), naive_gradients.dk, a.dk, 3, kUnit * Roundings<T>::kDqDk),
-      dv_(std::move(gradients.dv), naive_gradients.dv, a.dv, 3, kUnit * Roundings<T>::kDv),
-      lse_(std::move(exact.lse), naive.lse, a.lse, 2),
-      weights_(std::move(exact.weights), naive.weights, a.weights, 2),
-      dbias_(reference::reduce_to_bias(gradients.dbias, bias_sizes(problem)),
-             reference::reduce_to_bias(naive_gradients.dbias, bias_sizes(problem)),
-             reference::reduce_to_bias(a.dbias, bias_sizes(problem)), 3, kUnit * Roundings<T>::kDbias),
-      dsinks_(std::move(gradients.dsinks), naive_gradients.dsinks, a.dsinks, 3, kUnit * Roundings<T>::kDbias),
-      dposition_(std::move(gradients.dposition_table), naive_gradients.dposition_table, a.dposition, 3,
-                 kUnit * Roundings<T>::kDbias) {}
 
 template <class T>
 typename View<Accumulator<T>, 4>::Sizes Expectation<T>::bias_sizes(const Problem<T>& problem) {

@@ -1,6 +1,8 @@
 // What a case of attention must give, and how far from it the library may be (bounds.h).
 #pragma once
 
+#include <optional>
+
 #include "support/checks/bounds.h"
 #include "support/problem.h"
 
@@ -12,7 +14,8 @@ struct Magnitude;
 template <class T>
 class Expectation {
  public:
-  explicit Expectation(const Problem<T>& problem);
+  /// Without `gradients`, holds_backward is not asked.
+  explicit Expectation(const Problem<T>& problem, bool gradients = true);
   ~Expectation();
 
   /// Compares all outputs of a finished run.
@@ -24,20 +27,21 @@ class Expectation {
   using Sum = Accumulator<T>;
   using C = Wider<T>;
 
-  Expectation(const Problem<T>& problem, const ReferenceInput<C>& input);
-
-  Expectation(const Problem<T>& problem, const ReferenceInput<C>& input, const ReferenceInput<Sum>& same,
-              reference::Forward<C> exact);
-
-  Expectation(const Problem<T>& problem, reference::Forward<C>& exact, reference::Backward<C> gradients,
-              const reference::Forward<Sum>& naive, const reference::Backward<Sum>& naive_gradients, const Magnitude& a);
+  struct Outputs {
+    Expected<T> out;
+    Expected<Sum> lse, weights;
+  };
+  struct Gradients {
+    Expected<T> dq, dk, dv;
+    Expected<Sum> dbias, dsinks, dposition;
+  };
 
   static typename View<Accumulator<T>, 4>::Sizes bias_sizes(const Problem<T>& problem);
 
   static constexpr double kUnit = kUnitRoundoff<T>;
 
-  Expected<T> out_, dq_, dk_, dv_;
-  Expected<Sum> lse_, weights_, dbias_, dsinks_, dposition_;
+  std::optional<Outputs> outputs_;
+  std::optional<Gradients> gradients_;
 };
 
 }  // namespace qkv::test

@@ -10,8 +10,9 @@ namespace {
 template <class C>
 class MagnitudeMaker {
  public:
-  MagnitudeMaker(const ReferenceInput<C>& input, const reference::Forward<C>& exact)
+  MagnitudeMaker(const ReferenceInput<C>& input, const reference::Forward<C>& exact, bool gradients)
       : input_(input),
+        gradients_(gradients),
         q_(input.q),
         k_(input.k),
         v_(input.v),
@@ -66,8 +67,9 @@ class MagnitudeMaker {
                  static_cast<double>(input_.options.position_table(input_.options.position_row(i, j), h));
     }
     added += std::abs(position);
-    double x = 0;
-    for (Index n = 0; n < q_.size(3); ++n) x += scale_ * static_cast<double>(q_(b, h, i, n) * k_(b, g, j, n));
+    double x = 0;  // softcap and callback ask for it
+    for (Index n = 0; (cap != 0 || input_.mod != ModKind::kNone) && n < q_.size(3); ++n)
+      x += scale_ * static_cast<double>(q_(b, h, i, n) * k_(b, g, j, n));
     const double tanh = cap == 0 ? 0 : std::tanh(x / cap), slope = 1 - tanh * tanh;
     Score score{slope * terms + std::abs(cap * tanh) + added, 1};
     if (cap != 0) score.slope = 1 + tanh * tanh + std::abs(tanh) * slope * terms / cap;
@@ -107,10 +109,10 @@ class MagnitudeMaker {
       const double applied = factor(b, h, i, j) * weights(b, h, i, j);
       for (Index n = 0; n < v_.size(3); ++n) {
         out(b, h, i, n) += applied * static_cast<double>(std::abs(v_(b, g, j, n)));
-        dv(b, g, j, n) += applied * static_cast<double>(std::abs(dout_(b, h, i, n)));
+        if (gradients_) dv(b, g, j, n) += applied * static_cast<double>(std::abs(dout_(b, h, i, n)));
       }
     }
-    if (!empty) gradients(b, h, i, scores);
+    if (!empty && gradients_) gradients(b, h, i, scores);
   }
 
   void gradients(Index b, Index h, Index i, const std::vector<Score>& scores) {
@@ -140,6 +142,7 @@ class MagnitudeMaker {
   }
 
   const ReferenceInput<C>& input_;
+  bool gradients_;
   View<const C, 4> q_, k_, v_, dout_, weights_;
   View<const C, 3> dlse_, lse_;
   double scale_;
@@ -152,11 +155,11 @@ class MagnitudeMaker {
 }  // namespace
 
 template <class C>
-Magnitude magnitude_of(const ReferenceInput<C>& input, const reference::Forward<C>& exact) {
-  return MagnitudeMaker<C>(input, exact).make();
+Magnitude magnitude_of(const ReferenceInput<C>& input, const reference::Forward<C>& exact, bool gradients) {
+  return MagnitudeMaker<C>(input, exact, gradients).make();
 }
 
-template Magnitude magnitude_of(const ReferenceInput<double>&, const reference::Forward<double>&);
-template Magnitude magnitude_of(const ReferenceInput<long double>&, const reference::Forward<long double>&);
+template Magnitude magnitude_of(const ReferenceInput<double>&, const reference::Forward<double>&, bool);
+template Magnitude magnitude_of(const ReferenceInput<long double>&, const reference::Forward<long double>&, bool);
 
 }  // namespace qkv::test

@@ -18,7 +18,8 @@ struct Magnitude {
   Tensor<double> dsinks{}, dposition{};
 };
 
+/// Without `gradients` those are 0.
 template <class C>
-Magnitude magnitude_of(const ReferenceInput<C>& input, const reference::Forward<C>& exact);
+Magnitude magnitude_of(const ReferenceInput<C>& input, const reference::Forward<C>& exact, bool gradients = true);
 
 }  // namespace qkv::test

@@ -25,7 +25,7 @@ class SecondMagnitudeMaker {
       : input_(input),
         tangents_(input.tangents()),
         lse_(exact.lse),
-        first_(magnitude_of(input.first, exact)),
+        first_(magnitude_of(input.first, exact, false)),
         a_{Tensor<double>(exact.out.sizes()),     Tensor<double>(exact.lse.sizes()),
            Tensor<double>(input.first.q.sizes()), Tensor<double>(input.first.k.sizes()),
            Tensor<double>(input.first.v.sizes()), Tensor<double>(exact.weights.sizes())} {
@@ -195,17 +195,21 @@ class SecondExpectation {
   using C = Wider<T>;
 
   SecondExpectation(const SecondProblem<T>& problem, const SecondInput<C>& wide, const SecondInput<T>& same)
-      : SecondExpectation(problem, wide.jvp(), wide.double_backward(), same.jvp(), same.double_backward(),
-                          SecondMagnitudeMaker<C>(wide, wide.first.forward()).make()) {}
+      : SecondExpectation(problem, wide, wide.first.forward(), same.double_backward()) {}
 
-  SecondExpectation(const SecondProblem<T>& problem, reference::Jvp<C> rates, reference::DoubleBackward<C> exact,
-                    const reference::Jvp<T>& naive_rates, const reference::DoubleBackward<T>& naive, const SecondMagnitude& a)
-      : tout_(std::move(rates.out), naive_rates.out, a.out, kShare),
+  SecondExpectation(const SecondProblem<T>& problem, const SecondInput<C>& wide, const reference::Forward<C>& forward,
+                    const reference::DoubleBackward<T>& naive)
+      : SecondExpectation(problem, wide.double_backward(forward), naive, SecondMagnitudeMaker<C>(wide, forward).make()) {}
+
+  /// Of forward mode too: double backward gives jvp's out and lse as gradients of dout and dlse.
+  SecondExpectation(const SecondProblem<T>& problem, reference::DoubleBackward<C> exact,
+                    const reference::DoubleBackward<T>& naive, const SecondMagnitude& a)
+      : tout_(exact.dout.clone(), naive.dout, a.out, kShare),
         gdout_(std::move(exact.dout), naive.dout, a.out, kShare),
         gq_(std::move(exact.q), naive.q, a.q, kShare),
         gk_(std::move(exact.k), naive.k, a.k, kShare),
         gv_(std::move(exact.v), naive.v, a.v, kShare),
-        tlse_(std::move(rates.lse), naive_rates.lse, a.lse, kShare),
+        tlse_(exact.dlse.clone(), naive.dlse, a.lse, kShare),
         gdlse_(std::move(exact.dlse), naive.dlse, a.lse, kShare),
         gposition_(std::move(exact.position_table), naive.position_table, a.position, kShare),
         gsinks_(std::move(exact.sinks), naive.sinks, a.sinks, kShare),

@@ -31,6 +31,10 @@ struct SecondInput {
     return reference::attention_double_backward<C>(first.q, first.k, first.v, first.dout, first.dlse, tangents(),
                                                    first.options);
   }
+  reference::DoubleBackward<C> double_backward(const reference::Forward<C>& forward) const {
+    return reference::attention_double_backward<C>(first.q, first.k, first.v, first.dout, first.dlse, tangents(), first.options,
+                                                   forward);
+  }
 };
 
 template <class T>
