@@ -5,6 +5,7 @@
 #include "core/threads/context_impl.h"
 #include "support/checks/expect.h"
 #include "support/isas.h"
+#include "support/part.h"
 
 namespace qkv::test {
 namespace {
@@ -41,11 +42,10 @@ std::vector<Tensor<Accumulator<T>>> run_all(const Problem<T>& problem, Context& 
   return outputs_of(result);
 }
 
-/// Every `step`-th case of the pairwise list.
+/// Every `step`-th case of the pairwise list, and long ones.
+template <class T>
 std::vector<AttentionCase> some_cases(std::size_t step) {
-  std::vector<AttentionCase> some;
-  const std::vector<AttentionCase> all = pairwise_cases();
-  for (std::size_t n = 0; n < all.size(); n += step) some.push_back(all[n]);
+  std::vector<AttentionCase> some = part_for<T>(pairwise_cases(), step);
   some.push_back({.batch = 1,
                   .num_heads = 2,
                   .num_kv_heads = 1,
@@ -68,7 +68,7 @@ std::vector<AttentionCase> some_cases(std::size_t step) {
 }
 
 TYPED_TEST(Bits, AnyNumberOfThreads) {
-  for (const AttentionCase& each : some_cases(16)) {
+  for (const AttentionCase& each : some_cases<TypeParam>(24)) {
     SCOPED_TRACE(each.name());
     const Problem<TypeParam> problem(each);
     for (const Isa isa : tested_isas()) {

@@ -9,6 +9,7 @@
 #include "support/checks/expect.h"
 #include "support/errors.h"
 #include "support/isas.h"
+#include "support/part.h"
 
 namespace qkv::test {
 namespace {
@@ -19,15 +20,14 @@ using PlacedTypes = StorageTypes;
 TYPED_TEST_SUITE(PlacedPart, PlacedTypes);
 
 /// Cases without a cache, every `step`-th, and some whose rows lie in many strips.
+template <class T>
 std::vector<AttentionCase> placed_cases(std::size_t step) {
   std::vector<AttentionCase> some;
-  const std::vector<AttentionCase> all = pairwise_cases();
-  for (std::size_t n = 0; n < all.size(); n += step) {
-    if (all[n].cache == CacheKind::kNone) some.push_back(all[n]);
+  for (const AttentionCase& each : part_for<T>(pairwise_cases(), step)) {
+    if (each.cache == CacheKind::kNone) some.push_back(each);
   }
   for (const MaskKind mask : {MaskKind::kCausalBottomRight, MaskKind::kWindow, MaskKind::kNone}) {
-    some.push_back({.batch = 2,
-                    .num_heads = 4,
+    some.push_back({.num_heads = 4,
                     .num_kv_heads = 2,
                     .q_len = 333,
                     .kv_len = 600,
@@ -214,13 +214,13 @@ void expect_heads(const Problem<T>& problem) {
 
 TYPED_TEST(PlacedPart, RowsHaveTheBitsOfTheWhole) {
   Worst worst;
-  for (const AttentionCase& each : placed_cases(12)) expect_rows(Problem<TypeParam>(each), worst);
+  for (const AttentionCase& each : placed_cases<TypeParam>(16)) expect_rows(Problem<TypeParam>(each), worst);
   worst.print("shares of rows, summed");
 }
 
 TYPED_TEST(PlacedPart, HeadsHaveTheBitsOfTheWhole) {
   int compared = 0;
-  for (const AttentionCase& each : placed_cases(4)) {
+  for (const AttentionCase& each : placed_cases<TypeParam>(8)) {
     if (each.num_kv_heads == 1 || each.q_len == 0) continue;
     expect_heads(Problem<TypeParam>(each));
     ++compared;
