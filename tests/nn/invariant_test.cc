@@ -88,8 +88,8 @@ TEST(InvariantRows, Norms) {
 /// In chunks and then token by token, over a cache of the layer's own type.
 template <class T>
 void check_steps(CacheStorage storage) {
-  constexpr Index kDim = 48, kLength = 150;
-  nn::GroupedQueryAttention layer({.embed_dim = kDim,
+  constexpr Index dim = 48, length = 150;
+  nn::GroupedQueryAttention layer({.embed_dim = dim,
                                    .num_heads = 4,
                                    .num_kv_heads = 2,
                                    .head_dim = 20,
@@ -98,16 +98,16 @@ void check_steps(CacheStorage storage) {
                                    .causal = true,
                                    .seed = 4});
   test::randomise(layer, 5);
-  const Tensor<T> x = converted<T>(random_tensor({1, kLength, kDim}, 6));
+  const Tensor<T> x = converted<T>(random_tensor({1, length, dim}, 6));
   for_each_invariant(2, [&](Context& context) {
-    Tensor<T> whole({kLength, kDim});
-    layer.forward_into(View<const T, 3>(x), View<T, 3>(whole.data(), {1, kLength, kDim}), {.context = &context}, nullptr);
-    KVCache cache({.num_kv_heads = 2, .head_dim = 20, .storage = storage, .capacity = kLength}, context);
+    Tensor<T> whole({length, dim});
+    layer.forward_into(View<const T, 3>(x), View<T, 3>(whole.data(), {1, length, dim}), {.context = &context}, nullptr);
+    KVCache cache({.num_kv_heads = 2, .head_dim = 20, .storage = storage, .capacity = length}, context);
     nn::StepMemoryOf<T> memory;
-    for (Index begin = 0, end; begin < kLength; begin = end) {
-      end = std::min(begin + (begin < 60 ? Index{7} : Index{1}), kLength);
-      Tensor<T> part({end - begin, kDim});
-      layer.step(View<const T, 3>(x).sliced(1, begin, end), View<T, 3>(part.data(), {1, end - begin, kDim}), cache, memory, {},
+    for (Index begin = 0, end; begin < length; begin = end) {
+      end = std::min(begin + (begin < 60 ? Index{7} : Index{1}), length);
+      Tensor<T> part({end - begin, dim});
+      layer.step(View<const T, 3>(x).sliced(1, begin, end), View<T, 3>(part.data(), {1, end - begin, dim}), cache, memory, {},
                  context);
       expect_rows(part, whole, begin);
     }

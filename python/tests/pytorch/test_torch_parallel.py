@@ -22,6 +22,8 @@ if not torch.distributed.is_available():
 
 #: Documents of very different lengths: neither contiguous nor zig-zag rows are in balance.
 UNEVEN = qkv.Mask.documents([0, 30, 40, 230, 260]) & qkv.Mask.causal()
+#: 15 keys for each of 70 queries.
+LISTED = qkv.Mask.keys(torch.stack([(7 * i + 17 * torch.arange(15)) % 260 for i in range(70)]).to(torch.int32)[None, None])
 #: name: (Tq, Tk, heads, key/value heads, type, arguments of parallel_attention)
 CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
     "plain": (130, 130, 6, 6, torch.float32, {}),
@@ -35,6 +37,7 @@ CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
     "window, soft cap, scale": (130, 130, 6, 6, torch.float64, {"mask": qkv.Mask.window(9, 0), "softcap": 5.0, "scale": 0.3}),
     "bias": (66, 66, 6, 6, torch.float32, {"bias": True}),
     "rows by a mask": (260, 260, 6, 6, torch.float32, {"causal": True, "layout": UNEVEN, "block": 8}),
+    "lists of keys": (70, 260, 6, 6, torch.float32, {"mask": LISTED}),
     "bf16": (130, 130, 6, 6, torch.bfloat16, {"causal": True}),
     "f16": (130, 130, 6, 6, torch.float16, {}),
 }
@@ -184,7 +187,8 @@ def exact(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
         if arguments.get("causal"):
             keep &= j <= i + (k.shape[2] - q.shape[2] if arguments["causal"] == "bottom_right" else 0)
         if "mask" in arguments:
-            keep &= (j <= i) & (j >= i - 9)
+            dense = arguments["mask"].to_dense(q.shape[2], k.shape[2], batch=q.shape[0], num_heads=q.shape[1])
+            keep = keep & torch.from_numpy(dense)
         scores = scores.masked_fill(~keep, -torch.inf)
         return torch.cat(((scores.softmax(-1) @ v).flatten(), scores.logsumexp(-1).flatten()))
 
