@@ -22,10 +22,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(qkv_warnings INTERFACE -Wno-restrict)
 endif()
 
-# qkv_unity(target EXCEPT regex...): where QKV_UNITY is on, up to 8 sources of a folder are compiled as one file, so that headers
-# which cost each file seconds (CLI11, GoogleTest) are read once. Except those that match: names of their own meet others there.
+# qkv_unity(target [ACROSS n] [APART regex...] [EXCEPT regex...]): where QKV_UNITY is on, up to 8 sources of a folder are compiled as one
+# file, so that headers which cost each file seconds (CLI11, GoogleTest) are read once. ACROSS: n of the target, whatever their folders.
+# APART: those that match an expression in units of their own, because names of their own meet others elsewhere, or for what they
+# include. Except those that match: each alone.
 function(qkv_unity target)
-  cmake_parse_arguments(ARG "" "" "EXCEPT" ${ARGN})
+  cmake_parse_arguments(ARG "" "ACROSS" "APART;EXCEPT" ${ARGN})
   if(NOT QKV_UNITY)
     return()
   endif()
@@ -37,8 +39,20 @@ function(qkv_unity target)
   foreach(source ${sources})
     get_filename_component(path "${source}" DIRECTORY)
     get_filename_component(folder "${path}" NAME)
+    set(most 8)
+    if(ARG_ACROSS)
+      set(folder all)
+      set(most ${ARG_ACROSS})
+    endif()
+    set(part 0)
+    foreach(regex ${ARG_APART})
+      math(EXPR part "${part} + 1")
+      if(source MATCHES "${regex}")
+        set(folder apart${part})
+      endif()
+    endforeach()
     math(EXPR number_${folder} "${number_${folder}} + 1")
-    math(EXPR batch "(${number_${folder}} - 1) / 8")
+    math(EXPR batch "(${number_${folder}} - 1) / ${most}")
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${batch}")
   endforeach()
 endfunction()

@@ -20,7 +20,7 @@
 namespace qkv::cli {
 namespace {
 
-struct Options {
+struct AblateCommandOptions {
   std::vector<std::string> names;
   AblateOptions ablate;
   std::optional<Index> steps;
@@ -29,7 +29,7 @@ struct Options {
   bool json = false;
 };
 
-std::vector<std::string> chosen(const Options& options) {
+std::vector<std::string> chosen(const AblateCommandOptions& options) {
   const std::vector<std::string_view> all = experiment_names();
   if (options.names.empty()) return {all.begin(), all.end()};
   for (const std::string& name : options.names) {
@@ -46,7 +46,7 @@ std::string map_path(const std::string& folder, const std::string& name) {
 }
 
 /// The folder is made when it is missing; every picture is named before the work begins.
-void expect_maps(const Options& options, const std::vector<std::string>& names, Outputs& outputs) {
+void expect_maps(const AblateCommandOptions& options, const std::vector<std::string>& names, Outputs& outputs) {
   if (options.out.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(options.out, error);
@@ -67,7 +67,7 @@ void print_experiment(const Experiment& experiment) {
   print_claims(experiment.claims);
 }
 
-int run(const Options& options) {
+int run_ablate(const AblateCommandOptions& options) {
   const std::vector<std::string> names = chosen(options);
   if (options.steps && std::ranges::find(names, "no-mask") == names.end()) {
     throw UsageError("--steps is for no-mask only, the one experiment that trains: name it too, or leave --steps out");
@@ -106,8 +106,8 @@ int run(const Options& options) {
   return holds ? 0 : 1;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+std::function<int()> declare_ablate(CLI::App& app) {
+  auto options = std::make_shared<AblateCommandOptions>();
   app.add_option("EXPERIMENT", options->names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
   add_integer(app, "--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)", 1, 1000000);
   add_integer(app, "--seed", options->ablate.seed, "Seed of everything random (default 0)");
@@ -115,11 +115,11 @@ std::function<int()> declare(CLI::App& app) {
       ->type_name("DIR");
   add_compute_options(app, options->compute);
   add_json_option(app, options->json);
-  return [options] { return run(*options); };
+  return [options] { return run_ablate(*options); };
 }
 
-const bool added = add_command({"ablate", "What each part of attention does, seen by taking it away; checked, with maps",
-                                "qkv ablate\n  qkv ablate no-scale no-mask --out maps", declare});
+const bool ablate_added = add_command({"ablate", "What each part of attention does, seen by taking it away; checked, with maps",
+                                       "qkv ablate\n  qkv ablate no-scale no-mask --out maps", declare_ablate});
 
 }  // namespace
 }  // namespace qkv::cli

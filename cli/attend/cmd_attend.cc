@@ -186,7 +186,7 @@ std::string names_of_inputs(const AllAttendOptions& options) {
   return names;
 }
 
-int run(const AllAttendOptions& options) {
+int run_attend(const AllAttendOptions& options) {
   if (options.parallel.any()) {
     run_ranks("attend", options.parallel, options.compute, [&](Ranks& ranks) { attend_on_ranks(options, ranks); });
     return 0;
@@ -212,17 +212,17 @@ int run(const AllAttendOptions& options) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_attend(CLI::App& app) {
   auto options = std::make_shared<AllAttendOptions>();
   add_attend_options(app, *options);
   add_modifier_options(app, options->modifiers);
   add_capture_options(app, options->capture);
   add_attend_parallel_options(app, *options);
-  return [options] { return run(*options); };
+  return [options] { return run_attend(*options); };
 }
 
-const bool added = add_command({"attend", "Attention over tensors from files, forward and backward",
-                                "qkv attend --q q.npy --k k.npy --v v.npy --out out.npy --causal", declare});
+const bool attend_added = add_command({"attend", "Attention over tensors from files, forward and backward",
+                                       "qkv attend --q q.npy --k k.npy --v v.npy --out out.npy --causal", declare_attend});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -98,7 +98,7 @@ int list_cases(const std::vector<BenchCase>& cases) {
   return 0;
 }
 
-int run(const BenchOptions& options) {
+int run_bench(const BenchOptions& options) {
   if (options.ranks.parallel.any()) {
     run_ranks("bench", options.ranks.parallel, options.compute,
               [&](Ranks& ranks) { bench_on_ranks(options.ranks, options.json, ranks); });
@@ -134,7 +134,7 @@ int run(const BenchOptions& options) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   app.add_option("CASE", options->cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)")
       ->type_name("NAME");
@@ -150,11 +150,11 @@ std::function<int()> declare(CLI::App& app) {
   add_compute_options(app, options->compute, 1);
   add_parallel_bench_options(app, options->ranks);
   for (const char* name : {"CASE", "--suite", "--list"}) app.get_option("--parallel")->excludes(app.get_option(name));
-  return [options] { return run(*options); };
+  return [options] { return run_bench(*options); };
 }
 
-const bool added =
-    add_command({"bench", "Speed as a fraction of this machine's own peak", "qkv bench fwd-f32-d64-s1024 --json", declare});
+const bool bench_added = add_command(
+    {"bench", "Speed as a fraction of this machine's own peak", "qkv bench fwd-f32-d64-s1024 --json", declare_bench});
 
 }  // namespace
 }  // namespace qkv::cli

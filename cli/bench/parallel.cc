@@ -80,7 +80,7 @@ struct Problem {
   AttentionGradients<float> gradients() { return {.dq = dq, .dk = dk, .dv = dv}; }
 };
 
-Tensor<float> random_tensor(Index heads, Index length, Index width, std::uint32_t stream) {
+Tensor<float> drawn_heads(Index heads, Index length, Index width, std::uint32_t stream) {
   Tensor<float> x({1, heads, length, width});
   Random random(0, stream);
   for (float& value : x.span()) value = random.uniform_f32() * 2 - 1;
@@ -234,10 +234,10 @@ void bench_on_ranks(const ParallelBenchOptions& given, bool json, const Ranks& r
   dist::ContextParallel parallel(transport, cut, context);
   const std::vector<dist::Rows> rows = parallel.rows(length);
 
-  Problem whole{.q = random_tensor(options.heads, length, options.head_dim, 0),
-                .k = random_tensor(options.kv_heads, length, options.head_dim, 1),
-                .v = random_tensor(options.kv_heads, length, options.head_dim, 2),
-                .dout = random_tensor(options.heads, length, options.head_dim, 3)};
+  Problem whole{.q = drawn_heads(options.heads, length, options.head_dim, 0),
+                .k = drawn_heads(options.kv_heads, length, options.head_dim, 1),
+                .v = drawn_heads(options.kv_heads, length, options.head_dim, 2),
+                .dout = drawn_heads(options.heads, length, options.head_dim, 3)};
   whole.size_results();
   Problem mine{
       .q = rows_of(whole.q, rows), .k = rows_of(whole.k, rows), .v = rows_of(whole.v, rows), .dout = rows_of(whole.dout, rows)};

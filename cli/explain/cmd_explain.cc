@@ -13,7 +13,7 @@
 namespace qkv::cli {
 namespace {
 
-struct Options {
+struct ExplainCommandOptions {
   ComputeOptions compute;
   bool json = false, backward = false;
 };
@@ -188,7 +188,7 @@ Json to_json(const WordsExample& example) {
           {"claims", to_json(example.claims)}};
 }
 
-int run(const Options& options) {
+int run_explain(const ExplainCommandOptions& options) {
   Context context(options.compute.context());
   const LayerWalk walk = walk_layer(context);
   if (options.backward) {
@@ -228,17 +228,17 @@ int run(const Options& options) {
   return holds ? 0 : 1;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+std::function<int()> declare_explain(CLI::App& app) {
+  auto options = std::make_shared<ExplainCommandOptions>();
   add_compute_options(app, options->compute, 1);
   app.add_flag("--backward", options->backward, "The backward pass of the layer by hand, with its lines of NumPy");
   add_json_option(app, options->json);
-  return [options] { return run(*options); };
+  return [options] { return run_explain(*options); };
 }
 
-const bool added =
+const bool explain_added =
     add_command({"explain", "Small examples step by step: shapes, numbers, and the split that is often written wrong",
-                 "qkv explain\n  qkv explain --backward", declare});
+                 "qkv explain\n  qkv explain --backward", declare_explain});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -16,7 +16,7 @@
 namespace qkv::cli {
 namespace {
 
-struct Options {
+struct FormsCommandOptions {
   FormsSizes sizes;
   ComputeOptions compute;
   double memory_mib = 1024;
@@ -172,7 +172,7 @@ void print_report(const FormsReport& report, const Context& context) {
   print_line(faint("bound = 2 x error of plain loops in the same type + 4 eps A; A: every term positive"));
 }
 
-int run(const Options& options) {
+int run_forms(const FormsCommandOptions& options) {
   Context context(options.compute.context());
   if (!(options.memory_mib > 0)) throw UsageError(fmt::format("--memory must be above 0: got {}", options.memory_mib));
   FormsSizes sizes = options.sizes;
@@ -186,8 +186,8 @@ int run(const Options& options) {
   return report.holds() ? 0 : 1;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+std::function<int()> declare_forms(CLI::App& app) {
+  auto options = std::make_shared<FormsCommandOptions>();
   FormsSizes& sizes = options->sizes;
   add_integer(app, "--batch", sizes.batch, "Sequences (default 2)", 1);
   add_integer(app, "--length", sizes.length, "Tokens in each (default 256)", 1);
@@ -197,11 +197,12 @@ std::function<int()> declare(CLI::App& app) {
   add_integer(app, "--seed", sizes.seed, "Seed of weights and input (default 0)");
   add_compute_options(app, options->compute, 1);
   add_json_option(app, options->json);
-  return [options] { return run(*options); };
+  return [options] { return run_forms(*options); };
 }
 
-const bool added = add_command({"forms", "Every form of attention on the same weights: error, cost, and what must be equal",
-                                "qkv forms --length 512 --embed 128 --heads 8", declare});
+const bool forms_added =
+    add_command({"forms", "Every form of attention on the same weights: error, cost, and what must be equal",
+                 "qkv forms --length 512 --embed 128 --heads 8", declare_forms});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -63,7 +63,7 @@ std::string shown(const std::string& text) {
   return safe;
 }
 
-int run(const GenerateCommandOptions& options) {
+int run_generate(const GenerateCommandOptions& options) {
   const StateDict state = load_safetensors("--model", options.model);
   const lm::Checkpoint checkpoint = about_file("--model", options.model, [&] { return lm::checkpoint_from_state(state); });
   if (options.prompt.empty()) throw UsageError("--prompt must have at least one character");
@@ -104,7 +104,7 @@ int run(const GenerateCommandOptions& options) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_generate(CLI::App& app) {
   auto options = std::make_shared<GenerateCommandOptions>();
   app.add_option("--model", options->model, "A model that qkv train wrote")->type_name("FILE")->required();
   app.add_option("--prompt", options->prompt, "Text to continue, in characters that the model knows")
@@ -122,11 +122,12 @@ std::function<int()> declare(CLI::App& app) {
       ->check(CLI::IsMember({"f32", "bf16", "f16", "int8"}));
   add_json_option(app, options->json);
   add_compute_options(app, options->compute);
-  return [options] { return run(*options); };
+  return [options] { return run_generate(*options); };
 }
 
-const bool added = add_command({"generate", "Continue a prompt with a trained model",
-                                "qkv generate --model model.safetensors --prompt \"abc ab\" --tokens 40", declare});
+const bool generate_added =
+    add_command({"generate", "Continue a prompt with a trained model",
+                 "qkv generate --model model.safetensors --prompt \"abc ab\" --tokens 40", declare_generate});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -22,7 +22,7 @@ namespace {
 // Streams of random numbers.
 constexpr std::uint32_t kBiasStream = 20, kSinkStream = 21, kPositionStream = 22;
 
-struct Options {
+struct GradcheckCommandOptions {
   AttendOptions attend;
   ModifierOptions modifiers;  // files, or what is drawn: "random" sinks, numbers as --t5 and --relative
   std::optional<Index> t5_max_distance;
@@ -71,7 +71,7 @@ std::optional<Index> drawn_size(const char* option, const std::string& text) {
 }
 
 /// Sinks and the position bias, as the options say: from files, or drawn.
-void add_modifiers(const Options& options, const GradcheckSizes& s, GradcheckInput& input) {
+void add_modifiers(const GradcheckCommandOptions& options, const GradcheckSizes& s, GradcheckInput& input) {
   const std::uint64_t seed = options.attend.seed;
   ModifierOptions wanted = options.modifiers;
   std::optional<AnyTensor> sinks, table;
@@ -114,7 +114,7 @@ void print_rows(const std::vector<GradcheckRow>& rows) {
   }
 }
 
-int run(const Options& options) {
+int run_gradcheck(const GradcheckCommandOptions& options) {
   const AttendOptions& attend = options.attend;
   if (!attend.mask_axes.empty() && attend.keep.empty() && attend.drop.empty()) {
     throw UsageError("--mask-axes needs --keep or --drop");
@@ -168,8 +168,8 @@ int run(const Options& options) {
   return holds ? 0 : 1;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+std::function<int()> declare_gradcheck(CLI::App& app) {
+  auto options = std::make_shared<GradcheckCommandOptions>();
   app.add_option("--sizes", options->sizes, "B,H,HKV,TQ,TK,D,DV (default 2,4,2,6,6,4,3)")->type_name("N,N,...");
   app.add_option("--bias", options->attend.bias, "A bias: the axes of a random one (bhqk, hqk, k, ...) or a .npy")
       ->type_name("AXES|FILE");
@@ -191,11 +191,12 @@ std::function<int()> declare(CLI::App& app) {
       ->type_name("ALIGN");
   add_formula_options(app, options->attend);
   add_json_option(app, options->json);
-  return [options] { return run(*options); };
+  return [options] { return run_gradcheck(*options); };
 }
 
-const bool added = add_command({"gradcheck", "Derivatives of every order against differences, under any options of attend",
-                                "qkv gradcheck --causal --softcap 5 --bias hqk --dropout 0.1", declare});
+const bool gradcheck_added =
+    add_command({"gradcheck", "Derivatives of every order against differences, under any options of attend",
+                 "qkv gradcheck --causal --softcap 5 --bias hqk --dropout 0.1", declare_gradcheck});
 
 }  // namespace
 }  // namespace qkv::cli

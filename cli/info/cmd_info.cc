@@ -104,19 +104,20 @@ void print_info(const Json& info) {
   }
 }
 
-int run(const InfoOptions& options) {
+int run_info(const InfoOptions& options) {
   const Json info = gather();
   options.json ? print_json(info) : print_info(info);
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
   add_json_option(app, options->json);
-  return [options] { return run(*options); };
+  return [options] { return run_info(*options); };
 }
 
-const bool added = add_command({"info", "This machine: CPU, instruction sets, threads, kernels", "qkv info --json", declare});
+const bool info_added =
+    add_command({"info", "This machine: CPU, instruction sets, threads, kernels", "qkv info --json", declare_info});
 
 }  // namespace
 }  // namespace qkv::cli

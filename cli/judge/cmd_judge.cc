@@ -145,7 +145,7 @@ Finding judge_answers(const JudgeOptions& options) {
   if (!options.task.empty() && options.task != task)
     throw UsageError("--task " + options.task + ": the probes in " + escaped(options.answers) + " are of " + task);
   std::error_code error;
-  Look look{.file = options.answers, .task = task};
+  CodeLook look{.file = options.answers, .task = task};
   if (fs::exists(folder / "look.json", error)) {
     look = read_look(folder);
     if (!look.verdict.empty()) return not_judged(look.verdict, look.says, look.traceback);
@@ -182,7 +182,7 @@ void check_usage(const JudgeOptions& options) {
     throw UsageError(fmt::format("--time-limit must be a number of seconds above 0: got {:g}", options.seconds));
 }
 
-int run(JudgeOptions options) {
+int run_judge(JudgeOptions options) {
   check_usage(options);
   if (options.catalogue) return print_catalogue(options);
   if (!options.probes.empty()) return write_probes(options);
@@ -195,7 +195,7 @@ int run(JudgeOptions options) {
     finding = options.run.empty() ? judge_answers(options) : judge_program(options);
   }
   if (options.json) {
-    Json document = to_json(finding);
+    Json document = cli::to_json(finding);
     if (options.speed) document["speed"] = speed;
     print_json(document);
   } else {
@@ -208,7 +208,7 @@ int run(JudgeOptions options) {
   return exit_code(finding);
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_judge(CLI::App& app) {
   auto options = std::make_shared<JudgeOptions>();
   auto map = std::make_shared<std::vector<std::string>>(), init = std::make_shared<std::vector<std::string>>();
   app.add_option("FILE", options->file, "A Python file; FILE:NAME one class or function of it")->type_name("FILE.py");
@@ -242,14 +242,14 @@ std::function<int()> declare(CLI::App& app) {
     JudgeOptions given = *options;
     given.map = pairs("--map", *map, false);
     given.init = pairs("--init", *init, true);
-    return run(std::move(given));
+    return run_judge(std::move(given));
   };
 }
 
-const bool added = add_command({"judge", "Attention that you wrote: right, or which mistake it makes",
-                                "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
-                                "  qkv judge --run './mine {in} {out}' --task sdpa",
-                                declare});
+const bool judge_added = add_command({"judge", "Attention that you wrote: right, or which mistake it makes",
+                                      "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
+                                      "  qkv judge --run './mine {in} {out}' --task sdpa",
+                                      declare_judge});
 
 }  // namespace
 

@@ -83,8 +83,8 @@ void take_sizes(const Json& given, judge::Sizes& sizes) {
     sizes.head_dim = sizes.embed / sizes.heads;
 }
 
-Look read_look(const fs::path& folder) {
-  Look look;
+CodeLook read_look(const fs::path& folder) {
+  CodeLook look;
   const auto failed = [&](const std::string& says) {
     look.verdict = "failed", look.says = says;
     return look;
@@ -162,7 +162,7 @@ Finding not_judged(const std::string& verdict, const std::string& says, const st
   return finding;
 }
 
-Finding judge_folder(const fs::path& folder, const Look& look, const std::vector<StateDict>& probes) {
+Finding judge_folder(const fs::path& folder, const CodeLook& look, const std::vector<StateDict>& probes) {
   Finding best;
   const std::size_t count = std::max<std::size_t>(look.assignments.size(), 1);
   // Pairs of mistakes only once, for the first reading, where no reading is right or has one mistake.
@@ -171,7 +171,7 @@ Finding judge_folder(const fs::path& folder, const Look& look, const std::vector
     if (turn == count && rank(best) < 3) break;
     const fs::path place = n == 0 ? folder : folder / fmt::format("assignment-{}", n);
     Finding finding = judge::judge(look.task, probes, read_answers(place, probes.size()), turn == count || count == 1);
-    const Look::Assignment assignment = n < look.assignments.size() ? look.assignments[n] : Look::Assignment();
+    const CodeLook::Assignment assignment = n < look.assignments.size() ? look.assignments[n] : CodeLook::Assignment();
     if (finding.right()) add_convention(finding, assignment.convention);
     if (look.assignments.size() > 1 && !assignment.label.empty())
       finding.notes.push_back("this rests on reading the parameters as " + assignment.label +

@@ -12,7 +12,7 @@
 namespace qkv::cli {
 
 /// What the runner says about the code: look.json.
-struct Look {
+struct CodeLook {
   std::string file = {}, name = {}, task = {};
   std::string verdict = {}, says = {}, traceback = {};  ///< verdict: "failed" or "unfilled" when it could not be prepared
   judge::Sizes sizes = {};
@@ -29,7 +29,7 @@ struct Look {
 void take_sizes(const Json& given, judge::Sizes& sizes);
 
 /// A look.json that cannot be understood is a verdict "failed".
-Look read_look(const std::filesystem::path& folder);
+CodeLook read_look(const std::filesystem::path& folder);
 
 /// Names are probe-0.safetensors, probe-1.safetensors, ...
 std::filesystem::path probe_path(const std::filesystem::path& folder, std::size_t n);
@@ -40,7 +40,7 @@ std::vector<StateDict> read_probes(const std::filesystem::path& folder);
 std::vector<judge::Answer> read_answers(const std::filesystem::path& folder, std::size_t count);
 
 /// Judges the answers in the folder, under each assignment: the first that is right, otherwise the first that is explained.
-judge::Finding judge_folder(const std::filesystem::path& folder, const Look& look, const std::vector<StateDict>& probes);
+judge::Finding judge_folder(const std::filesystem::path& folder, const CodeLook& look, const std::vector<StateDict>& probes);
 
 /// The code could not be judged: `verdict` is "failed" or "unfilled", `says` one line.
 judge::Finding not_judged(const std::string& verdict, const std::string& says, const std::string& traceback = {});

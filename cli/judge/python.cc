@@ -83,7 +83,7 @@ class Judgement {
   Finding finding(Json* speed) {
     Child child(command(), scratch_);
     const bool looked = child.line() == "looked";
-    const Look look = read_look(folder_);
+    const CodeLook look = read_look(folder_);
     if (!look.verdict.empty() && (looked || fs::exists(folder_ / "look.json")))
       return named(not_judged(look.verdict, look.says, look.traceback), look);
     if (!looked) return named(died(child.end(), "while it was loaded or first called"), look);
@@ -114,7 +114,7 @@ class Judgement {
   fs::path out() const { return scratch_.path() / "stdout"; }
   fs::path err() const { return scratch_.path() / "stderr"; }
 
-  static Finding named(Finding finding, const Look& look) {
+  static Finding named(Finding finding, const CodeLook& look) {
     finding.file = look.file, finding.name = look.name, finding.task = look.task;
     finding.notes.insert(finding.notes.end(), look.notes.begin(), look.notes.end());
     return finding;

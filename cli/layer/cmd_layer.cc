@@ -117,7 +117,7 @@ StateDict gradients(nn::Layer& layer, const Tensor<float>& dout, nn::Saved& save
   return result;
 }
 
-int run(const LayerCommandOptions& options) {
+int run_layer(const LayerCommandOptions& options) {
   check_usage(options);
   if (options.name == kLatent) return run_latent(options);
   Outputs outputs;
@@ -156,7 +156,7 @@ int run(const LayerCommandOptions& options) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_layer(CLI::App& app) {
   auto options = std::make_shared<LayerCommandOptions>();
   const auto file = [&](const char* name, std::string& path, const char* help) {
     return app.add_option(name, path, help)->type_name("FILE");
@@ -195,12 +195,12 @@ std::function<int()> declare(CLI::App& app) {
   file("--dout", options->dout, "Gradient arriving at the output, .npy");
   file("--grads", options->grads, "Gradients of x and of every parameter by its name, .safetensors");
   add_compute_options(app, options->compute);
-  return [options] { return run(*options); };
+  return [options] { return run_layer(*options); };
 }
 
-const bool added =
+const bool layer_added =
     add_command({"layer", "One layer of the ladder with a PyTorch state_dict",
-                 "qkv layer mha --heads 8 --state mha.safetensors --x x.npy --out y.npy --weights w.npy", declare});
+                 "qkv layer mha --heads 8 --state mha.safetensors --x x.npy --out y.npy --weights w.npy", declare_layer});
 
 }  // namespace
 }  // namespace qkv::cli

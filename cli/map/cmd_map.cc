@@ -121,7 +121,7 @@ int run_explorer(const MapCommandOptions& options) {
   return 0;
 }
 
-int run(const MapCommandOptions& options) {
+int run_map(const MapCommandOptions& options) {
   if (!options.qk.empty()) return run_explorer(options);
   if (!options.tokens.empty()) throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
   Outputs outputs;
@@ -155,7 +155,7 @@ int run(const MapCommandOptions& options) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_map(CLI::App& app) {
   auto options = std::make_shared<MapCommandOptions>();
   app.add_option("FILE", options->file, "A model that qkv train wrote, or weights (.npy)")->type_name("FILE");
   app.add_option("--weights", options->weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy")->type_name("FILE");
@@ -174,11 +174,11 @@ std::function<int()> declare(CLI::App& app) {
   add_map_pixels(app, options->pixels);
   add_map_look_options(app, options->look);
   add_compute_options(app, options->compute);
-  return [options] { return run(*options); };
+  return [options] { return run_map(*options); };
 }
 
-const bool added = add_command({"map", "Draw attention: terminal, PNG, SVG, PDF, one offline HTML page",
-                                "qkv map model.safetensors --text abababab --out map.html", declare});
+const bool map_added = add_command({"map", "Draw attention: terminal, PNG, SVG, PDF, one offline HTML page",
+                                    "qkv map model.safetensors --text abababab --out map.html", declare_map});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -74,7 +74,7 @@ view::AttentionMap map_of(const Tensor<std::uint8_t>& drawn, const std::string& 
   return view::make_map(View<const float, 4>(weights), {}, title);
 }
 
-int run(MaskOptions o) {
+int run_mask(MaskOptions o) {
   if (o.kv_len == 0) o.kv_len = o.q_len;
   Outputs outputs;
   expect_map(outputs, "--out", o.out);
@@ -128,7 +128,7 @@ int run(MaskOptions o) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_mask(CLI::App& app) {
   auto options = std::make_shared<MaskOptions>();
   app.add_option("EXPR", options->expression, "The mask: leaves joined by & (binds first) and |, with parentheses")
       ->type_name("EXPR")
@@ -154,11 +154,11 @@ std::function<int()> declare(CLI::App& app) {
   app.add_option("--out", options->out, "The mask as a picture: .png, .svg, .pdf or .html")->type_name("FILE");
   add_json_option(app, options->json);
   add_compute_options(app, options->compute);
-  return [options] { return run(*options); };
+  return [options] { return run_mask(*options); };
 }
 
-const bool added = add_command({"mask", "A mask in words: drawn, counted, as a picture",
-                                "qkv mask \"causal & window(2,0) | first(1)\" --tq 8 --tk 8 --draw", declare});
+const bool mask_added = add_command({"mask", "A mask in words: drawn, counted, as a picture",
+                                     "qkv mask \"causal & window(2,0) | first(1)\" --tq 8 --tk 8 --draw", declare_mask});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -18,7 +18,7 @@ namespace {
 
 using judge::Task;
 
-struct Options {
+struct PracticeCommandOptions {
   std::string name;
   bool numpy = false, torch = false, cpp = false, solution = false, json = false;
 
@@ -42,7 +42,7 @@ const Task& task_called(const std::string& name) {
   throw UsageError("no exercise is called " + escaped(name) + ": there are " + judge::task_names());
 }
 
-Language chosen(const Task& task, const Options& options) {
+Language chosen(const Task& task, const PracticeCommandOptions& options) {
   const std::vector<Language> asked = options.asked(), there = languages_of(task.name);
   if (asked.size() > 1) throw UsageError("--numpy, --torch and --cpp: give one of them");
   if (there.empty()) throw UsageError("the exercise " + options.name + " has no file to fill in");
@@ -88,7 +88,7 @@ void print_ladder() {
   print_line("qkv judge v3.py            right, or what is wrong");
 }
 
-int run(const Options& options) {
+int run_practice(const PracticeCommandOptions& options) {
   if (options.name.empty()) {
     if (!options.asked().empty() || options.solution)
       throw UsageError("--numpy, --torch, --cpp and --solution are about one exercise: name it");
@@ -113,19 +113,20 @@ int run(const Options& options) {
   return 0;
 }
 
-std::function<int()> declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+std::function<int()> declare_practice(CLI::App& app) {
+  auto options = std::make_shared<PracticeCommandOptions>();
   app.add_option("NAME", options->name, "The exercise; without it: the ladder")->type_name("NAME");
   app.add_flag("--numpy", options->numpy, "As functions of NumPy arrays");
   app.add_flag("--torch", options->torch, "As PyTorch modules (default where the exercise has one)");
   app.add_flag("--cpp", options->cpp, "As a program in C++, judged with qkv judge --run");
   app.add_flag("--solution", options->solution, "Filled in, commented");
   add_json_option(app, options->json);
-  return [options] { return run(*options); };
+  return [options] { return run_practice(*options); };
 }
 
-const bool added = add_command({"practice", "Exercises: attention to write by hand, from the formula to a training step",
-                                "qkv practice\n  qkv practice v3 > v3.py\n  qkv judge v3.py", declare});
+const bool practice_added =
+    add_command({"practice", "Exercises: attention to write by hand, from the formula to a training step",
+                 "qkv practice\n  qkv practice v3 > v3.py\n  qkv judge v3.py", declare_practice});
 
 }  // namespace
 }  // namespace qkv::cli

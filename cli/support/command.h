@@ -3,14 +3,14 @@
 //   #include <CLI/CLI.hpp>                                          // costs each file seconds: only where options are added
 //
 //   namespace {
-//   struct Options { std::string file; bool json = false; };
-//   int run(const Options& options) { ...; return 0; }              // throws on failure; main prints the one line
-//   std::function<int()> declare(CLI::App& app) {                   // called once at start: options only, no work
-//     auto options = std::make_shared<Options>();
+//   struct NameOptions { std::string file; bool json = false; };
+//   int run_name(const NameOptions& options) { ...; return 0; }     // throws on failure; main prints the one line
+//   std::function<int()> declare_name(CLI::App& app) {              // called once at start: options only, no work
+//     auto options = std::make_shared<NameOptions>();
 //     app.add_option("--file", options->file, "What it is")->type_name("FILE")->required();
-//     return [options] { return run(*options); };                   // called when the command was chosen
+//     return [options] { return run_name(*options); };              // called when the command was chosen
 //   }
-//   const bool added = add_command({"name", "One line for the list of commands", "qkv name --file x.npy", declare});
+//   const bool name_added = add_command({"name", "One line for the list of commands", "qkv name --file x.npy", declare_name});
 //   }  // namespace
 //
 // That is all: CMake finds the file, main finds the command (its place in the list is kOrder in main.cc).

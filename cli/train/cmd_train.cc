@@ -125,7 +125,7 @@ int run_one(const TrainCommandOptions& options, const Ranks* ranks) {
   return 0;
 }
 
-int run(const TrainCommandOptions& options) {
+int run_train(const TrainCommandOptions& options) {
   if (!options.parallel.any()) return run_one(options, nullptr);
   require_method(options.parallel.method);
   int code = 0;
@@ -133,14 +133,14 @@ int run(const TrainCommandOptions& options) {
   return code;
 }
 
-std::function<int()> declare(CLI::App& app) {
+std::function<int()> declare_train(CLI::App& app) {
   auto options = std::make_shared<TrainCommandOptions>();
   add_train_options(app, *options);
-  return [options] { return run(*options); };
+  return [options] { return run_train(*options); };
 }
 
-const bool added = add_command({"train", "Train the toy language model and show where it looks",
-                                "qkv train --steps 800 --out model.safetensors --map map.png", declare});
+const bool train_added = add_command({"train", "Train the toy language model and show where it looks",
+                                      "qkv train --steps 800 --out model.safetensors --map map.png", declare_train});
 
 }  // namespace
 }  // namespace qkv::cli

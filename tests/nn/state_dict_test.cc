@@ -11,11 +11,11 @@ namespace {
 using test::random_tensor;
 using test::same_bits;
 
-constexpr Index kDim = 4;
+constexpr Index kStateDim = 4;
 
-/// A layer of width kDim with one head.
+/// A layer of width kStateDim with one head.
 std::unique_ptr<nn::Layer> made(std::string_view name) {
-  return nn::make_layer(name, {.embed_dim = kDim, .num_heads = 1, .seed = 1});
+  return nn::make_layer(name, {.embed_dim = kStateDim, .num_heads = 1, .seed = 1});
 }
 
 /// A state dict of the given names and sizes; values by place.
@@ -30,8 +30,8 @@ StateDict state_of(const std::vector<std::pair<std::string, std::vector<Index>>>
 StateDict separate(const std::array<std::string, 4>& names, bool bias = true) {
   std::vector<std::pair<std::string, std::vector<Index>>> parts;
   for (const std::string& name : names) {
-    parts.push_back({name + ".weight", {kDim, kDim}});
-    if (bias) parts.push_back({name + ".bias", {kDim}});
+    parts.push_back({name + ".weight", {kStateDim, kStateDim}});
+    if (bias) parts.push_back({name + ".bias", {kStateDim}});
   }
   return state_of(parts);
 }
@@ -69,7 +69,7 @@ const std::vector<Names> kSpellings = {{"query_proj", "key_proj", "value_proj", 
                                        {"W_q", "key_proj", "W_V", "o_proj"}};  // mixed
 
 TEST(Spellings, AllNameTheSameAndAreKept) {
-  const Tensor<float> x = random_tensor({2, 3, kDim}, 1);
+  const Tensor<float> x = random_tensor({2, 3, kStateDim}, 1);
   for (const std::string_view layer : {"v3", "v4", "single-head", "mha"}) {
     std::optional<Tensor<float>> first;
     for (const Names& names : kSpellings) {
@@ -90,7 +90,7 @@ TEST(Spellings, AllNameTheSameAndAreKept) {
 }
 
 TEST(Spellings, MergedAndSeparateAreTheSameBits) {
-  const Tensor<float> x = random_tensor({2, 3, kDim}, 1);
+  const Tensor<float> x = random_tensor({2, 3, kStateDim}, 1);
   const StateDict parts = separate(kSpellings[0]);
   using Root = std::pair<std::string, std::string>;
   for (const auto& [root, output] :
@@ -105,7 +105,7 @@ TEST(Spellings, MergedAndSeparateAreTheSameBits) {
         const auto& bytes = parts.at(name + kind).bytes;
         all.bytes.insert(all.bytes.end(), bytes.begin(), bytes.end());
       }
-      all.sizes[0] = 3 * kDim;
+      all.sizes[0] = 3 * kStateDim;
       merged.add(root + kind, std::move(all));
     }
     for (const std::string kind : {"weight", "bias"}) merged.add(output + kind, parts.at("output_proj." + kind).clone());
@@ -122,9 +122,9 @@ TEST(Spellings, TheFileDecides) {
   const StateDict bare = separate(kSpellings[3], false);
   const auto v4 = nn::load_layer("v4", bare);
   EXPECT_TRUE(same_bits(v4->state_dict(), bare));
-  EXPECT_EQ(v4->parameter_count(), 4 * kDim * kDim);
+  EXPECT_EQ(v4->parameter_count(), 4 * kStateDim * kStateDim);
   const StateDict merged = state_of({{"proj.weight", {12, 4}}, {"proj.bias", {12}}});
-  nn::SelfAttentionV2 v2({.embed_dim = kDim, .output_proj = true});
+  nn::SelfAttentionV2 v2({.embed_dim = kStateDim, .output_proj = true});
   v2.load_state_dict(merged);
   EXPECT_FALSE(v2.has_output_projection());
   v2.load_state_dict(state_of({{"proj.weight", {12, 4}}, {"output_proj.weight", {4, 4}}}));
@@ -310,7 +310,7 @@ TEST(OwnNames, OfEachForm) {
       {"mha", "q_proj.weight q_proj.bias k_proj.weight k_proj.bias v_proj.weight v_proj.bias o_proj.weight o_proj.bias "},
       {"grouped-query", "q_proj.weight k_proj.weight v_proj.weight o_proj.weight "}};
   for (const std::string_view name : nn::layer_names()) {
-    const auto layer = nn::make_layer(name, {.embed_dim = kDim, .num_heads = 1, .length = 3});
+    const auto layer = nn::make_layer(name, {.embed_dim = kStateDim, .num_heads = 1, .length = 3});
     EXPECT_EQ(names_of(layer->state_dict()), expected.at(name));
     EXPECT_EQ(layer->name(), name);
   }
@@ -331,7 +331,7 @@ TEST(OwnNames, InSixteenBitsRoundedOnce) {
     const std::array<StateDict, 2> own = {layer->state_dict("a.", dtype), layer->gradients("a.", dtype)};
     for (const StateDict& state : own) {
       EXPECT_EQ(state.at("a.q_proj.weight").dtype, dtype);
-      EXPECT_EQ(state.at("a.q_proj.weight").bytes.size(), dtype_bytes(dtype) * kDim * kDim);
+      EXPECT_EQ(state.at("a.q_proj.weight").bytes.size(), dtype_bytes(dtype) * kStateDim * kStateDim);
       const auto reads = made("mha");
       reads->load_state_dict(state, "a.");
       EXPECT_TRUE(same_bits(reads->state_dict("a."), exact));

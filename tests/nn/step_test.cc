@@ -8,10 +8,10 @@ namespace {
 
 using test::random_tensor;
 
-constexpr Index kDim = 12, kHeads = 4, kKvHeads = 2, kWidth = 6;
+constexpr Index kStepDim = 12, kHeads = 4, kKvHeads = 2, kWidth = 6;
 
 nn::GroupedQueryAttention made_layer() {
-  nn::GroupedQueryAttention layer({.embed_dim = kDim,
+  nn::GroupedQueryAttention layer({.embed_dim = kStepDim,
                                    .num_heads = kHeads,
                                    .num_kv_heads = kKvHeads,
                                    .head_dim = kWidth,
@@ -70,7 +70,7 @@ std::vector<CacheKind> kinds(Index sequences) {
 
 TEST(Step, ChunksAndSingleTokensAreTheWholeForward) {
   nn::GroupedQueryAttention layer = made_layer();
-  const Tensor<float> x = random_tensor({2, 19, kDim}, 1);
+  const Tensor<float> x = random_tensor({2, 19, kStepDim}, 1);
   for (const CacheKind& kind : kinds(2)) {
     SCOPED_TRACE(kind.name);
     const Tensor<float> whole = layer.forward(x, {.mask = kind.mask});
@@ -79,7 +79,7 @@ TEST(Step, ChunksAndSingleTokensAreTheWholeForward) {
     Index at = 0;
     for (const Index count : {7, 1, 1, 3, 1, 6}) {
       const Tensor<float> part = rows_of(x, at, at + count);
-      Tensor<float> y({2, count, kDim});
+      Tensor<float> y({2, count, kStepDim});
       layer.step(part, y, cache, memory, kind.mask);
       expect_close(y, rows_of(whole, at, at + count), bound_of(layer));
       at += count;
@@ -91,31 +91,31 @@ TEST(Step, ChunksAndSingleTokensAreTheWholeForward) {
 /// Sequences of a cache may have different lengths: each continues from its own position.
 TEST(Step, SequencesOfDifferentLengths) {
   nn::GroupedQueryAttention layer = made_layer();
-  const Tensor<float> x = random_tensor({2, 12, kDim}, 2);
+  const Tensor<float> x = random_tensor({2, 12, kStepDim}, 2);
   const Tensor<float> whole = layer.forward(x);
   KVCache cache(kinds(2)[2].config);
   nn::StepMemory memory;
-  Tensor<float> y({2, 9, kDim}), next({2, 1, kDim});
+  Tensor<float> y({2, 9, kStepDim}), next({2, 1, kStepDim});
   layer.step(rows_of(x, 0, 9), y, cache, memory);
   cache.truncate(1, 4);
-  Tensor<float> tokens({2, 1, kDim});  // token 9 of sequence 0, token 4 of sequence 1
-  std::copy_n(x.data() + 9 * kDim, kDim, tokens.data());
-  std::copy_n(x.data() + (12 + 4) * kDim, kDim, tokens.data() + kDim);
+  Tensor<float> tokens({2, 1, kStepDim});  // token 9 of sequence 0, token 4 of sequence 1
+  std::copy_n(x.data() + 9 * kStepDim, kStepDim, tokens.data());
+  std::copy_n(x.data() + (12 + 4) * kStepDim, kStepDim, tokens.data() + kStepDim);
   layer.step(tokens, next, cache, memory);
-  for (Index e = 0; e < kDim; ++e) {
-    EXPECT_NEAR(next.data()[e], whole.data()[9 * kDim + e], bound_of(layer));
-    EXPECT_NEAR(next.data()[kDim + e], whole.data()[(12 + 4) * kDim + e], bound_of(layer));
+  for (Index e = 0; e < kStepDim; ++e) {
+    EXPECT_NEAR(next.data()[e], whole.data()[9 * kStepDim + e], bound_of(layer));
+    EXPECT_NEAR(next.data()[kStepDim + e], whole.data()[(12 + 4) * kStepDim + e], bound_of(layer));
   }
 }
 
 TEST(Step, MultiHeadHasItToo) {
-  nn::MultiHeadAttention layer({.embed_dim = kDim, .num_heads = 3, .residual_dropout = 0.0F, .causal = true, .seed = 9});
-  const Tensor<float> x = random_tensor({1, 6, kDim}, 3);
+  nn::MultiHeadAttention layer({.embed_dim = kStepDim, .num_heads = 3, .residual_dropout = 0.0F, .causal = true, .seed = 9});
+  const Tensor<float> x = random_tensor({1, 6, kStepDim}, 3);
   const Tensor<float> whole = layer.forward(x);
   KVCache cache({.num_kv_heads = 3, .head_dim = 4, .capacity = 6});
   nn::StepMemory memory;
   for (Index t = 0; t < 6; ++t) {
-    Tensor<float> y({1, 1, kDim});
+    Tensor<float> y({1, 1, kStepDim});
     layer.step(rows_of(x, t, t + 1), y, cache, memory);
     expect_close(y, rows_of(whole, t, t + 1), bound_of(layer) + 1e-5);
   }
@@ -125,8 +125,8 @@ TEST(Step, AFullCacheIsLeftAsItWas) {
   nn::GroupedQueryAttention layer = made_layer();
   KVCache cache({.num_kv_heads = kKvHeads, .head_dim = kWidth, .capacity = 3});
   nn::StepMemory memory;
-  const Tensor<float> x = random_tensor({1, 2, kDim}, 3);
-  Tensor<float> y({1, 2, kDim});
+  const Tensor<float> x = random_tensor({1, 2, kStepDim}, 3);
+  Tensor<float> y({1, 2, kStepDim});
   layer.step(x, y, cache, memory);
   EXPECT_THROW(layer.step(x, y, cache, memory), CacheFullError);
   EXPECT_EQ(cache.length(0), 2);
