@@ -114,7 +114,10 @@ Diagonals Band::of(const Pairs& t) const {
 
 void Band::fill(const Pairs& t, std::uint32_t* lane_masks) const {
   const Diagonals d = of(t);
-  for (Index j = 0; j < t.nj; ++j) lane_masks[j] &= d.lanes(t, t.j0 + j);
+  const Index all_begin = t.i0 + t.ni - 1 + d.low - t.j0, all_end = t.i0 + d.high + 1 - t.j0;  // keys that every lane attends
+  const Index before = std::clamp<Index>(all_begin, 0, t.nj), after = std::clamp(all_end, before, t.nj);
+  for (Index j = 0; j < before; ++j) lane_masks[j] &= d.lanes(t, t.j0 + j);
+  for (Index j = after; j < t.nj; ++j) lane_masks[j] &= d.lanes(t, t.j0 + j);
 }
 
 std::string Band::text(bool) const {

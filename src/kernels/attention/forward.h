@@ -67,13 +67,13 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
     drop_lanes(scores, vectors, live.lo, live.hi, w.kept);
   }
   if (t.exponentials != nullptr) keep_chunk(t, tile.ranges, j0, nj, row_max);
-  const bool sets = Rows::kSets && first && !hides && tile.ranges.count == 1 && tile.ranges.range[0].count == vectors;
+  const bool sets = Rows::kSets && first && !hides && tile.ranges.range[0].count == vectors;
   if (first && !sets) zero_panel(out, t.v_head_dim);
   if (!first && by_maximum != 0) rescale_panel(out, t.v_head_dim, w.rescale);
   for (int i = 0; i < tile.ranges.count; ++i) {
     const VectorRange& range = tile.ranges.range[i];
     if constexpr (Rows::kSets) {
-      if (sets) {
+      if (sets && i == 0) {  // a diagonal's second range adds
         rows.set_values(t, r, range, j0, scores, out);
         continue;
       }
@@ -237,6 +237,17 @@ inline ForwardScratch<T> with_carried(ForwardScratch<T> w, const CarriedRows<T>*
   return w;
 }
 
+/// About how many blocks the products of a tile have, over which what is fetched ahead is spread: a burst of more lines than a
+/// core can wait for stops the products. A strip of few queries has half as many. A diagonal computes half of the scores in
+/// blocks of one vector and V in two ranges, which are as many blocks.
+template <class T>
+inline Index blocks_of(const ForwardTile<T>& t, Index keys) {
+  constexpr Index strip = strip_lanes<T>();
+  const Index last = t.q_count % strip, chunks = (keys + t.scores.key_tile - 1) / t.scores.key_tile;
+  const Index halves = t.q_count / strip * 2 + (last == 0 ? 0 : last <= kFewLanes<T> ? 1 : 2);
+  return halves * (keys + chunks * t.v_head_dim) / (2 * kRows);
+}
+
 /// Forward of one query tile. `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
 /// multiplies. The result is bit-identical with any observer.
 template <class T, class Rows, class Observer = NoObserver>
@@ -252,8 +263,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, con
     begin = larger(begin, carried->k_begin);
     end = smaller(end, carried->k_end);
   }
-  const Index kept = s.mask.tile == nullptr ? end - begin : (end - begin) / 2;  // of a mask about half
-  begin_ahead(t.ahead, strips * (kept + t.v_head_dim) / kRows);
+  begin_ahead(t.ahead, blocks_of(t, end - begin));
   const auto for_strips = [&](const auto& strip_work) {
     for (Index strip = 0; strip < strips; ++strip) strip_work(strip_range(t, strip));
   };
