@@ -122,8 +122,8 @@ inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, 
   return nonfinite;
 }
 
-/// target[r * row_stride + c] += panel[c * width + r] for r < rows, c < columns.
-template <class T>
+/// target[r * row_stride + c] += panel[c * width + r] for r < rows, c < columns; kSets: to 0.
+template <class T, bool kSets = false>
 inline void add_transposed(const T* panel, Index width, Index rows, Index columns, T* target, Index row_stride) {
   constexpr int n = Simd<T>::kLanes;
   for (Index r0 = 0; r0 < rows; r0 += n) {
@@ -136,9 +136,9 @@ inline void add_transposed(const T* panel, Index width, Index rows, Index column
       T* row = target + r0 * row_stride + c0;
       for (int r = 0; r < live_rows; ++r, row += row_stride) {
         if (live_columns == n) {
-          store<T>(row, load<T>(row) + square[r]);
+          store<T>(row, (kSets ? typename Simd<T>::V{} : load<T>(row)) + square[r]);
         } else {
-          store_tail<T>(row, load_tail<T>(row, live_columns) + square[r], live_columns);
+          store_tail<T>(row, (kSets ? typename Simd<T>::V{} : load_tail<T>(row, live_columns)) + square[r], live_columns);
         }
       }
     }

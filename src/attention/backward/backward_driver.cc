@@ -58,7 +58,7 @@ struct BackwardDriver {
         first_range(carried == nullptr ? 0 : carried->begin),
         num_ranges(carried == nullptr ? longest.key_ranges() : carried->end - carried->begin),
         sums(longest, longest.key_ranges(), num_threads, carried == nullptr ? nullptr : carried->dq),
-        bias(gradients.dbias, longest),
+        bias(gradients.dbias, longest, its_carried == nullptr && !whole.is_ragged() && !its_gradients.accumulate),
         rows(batch.num_queries() * longest.num_heads),
         threads(num_threads) {
     own_bytes.kernel = round_to_line(std::max(longest.kernels->backward_scratch_bytes(longest.head_dim, longest.v_head_dim),
@@ -207,7 +207,7 @@ struct BackwardDriver {
   /// Initialises what no item overwrites: gradients that items add to, and dq of parts that have no keys.
   void clear() const {
     if (gradients.accumulate) return;
-    zero_all(gradients.dbias);
+    if (!bias.sets) zero_all(gradients.dbias);
     zero_all(gradients.dsinks);
     zero_all(gradients.dposition_bias);
     for (Index n = 0; n < batch.parts() && gradients.dq.data() != nullptr; ++n) {

@@ -21,9 +21,11 @@ struct BiasGradient {
   View<Sum, 4> dbias;         // null: not wanted
   bool shared = false;        // items of different batches, heads or key ranges add to the same element
   bool over_queries = false;  // the query axis repeats: a worker sums its item privately and adds it once at the end
+  bool sets = false;          // items meet every element, each once: they set it, and nobody clears it first
   Index batch_stride = 0, head_stride = 0, row_stride = 0, column_stride = 0;
 
-  BiasGradient(const View<Sum, 4>& view, const Problem<T>& p) : dbias(view) {
+  /// `alone`: the call sees all of a dense problem, and nothing was added before.
+  BiasGradient(const View<Sum, 4>& view, const Problem<T>& p, bool alone = false) : dbias(view) {
     if (!wanted()) return;
     batch_stride = repeat_stride(dbias, 0);
     head_stride = repeat_stride(dbias, 1);
@@ -32,6 +34,7 @@ struct BiasGradient {
     over_queries = sums_over_queries<T>(dbias, p);
     shared = (dbias.size(0) == 1 && p.batch > 1) || (dbias.size(1) == 1 && p.num_heads > 1) ||
              (dbias.size(3) == 1 && p.kv_len > p.backward_keys);
+    sets = alone && !shared && row_stride != 0 && column_stride != 0 && p.mask.keeps_all() && !p.placed() && p.pairs() > 0;
   }
 
   bool wanted() const { return dbias.data() != nullptr && dbias.count() > 0; }
@@ -41,6 +44,7 @@ struct BiasGradient {
   void begin_tile(BackwardTile<T>& tile, Sum* own, Index b, Index h) const {
     tile.dbias_row_stride = over_queries ? 0 : row_stride;
     tile.dbias_column_stride = over_queries && column_stride != 0 ? 1 : column_stride;
+    tile.sets_dbias = sets;
     tile.dbias = over_queries ? own - tile.k_begin * tile.dbias_column_stride : head(b, h);
     if (over_queries) std::fill_n(own, tile.k_count, Sum{0});
   }

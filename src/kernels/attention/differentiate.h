@@ -120,11 +120,11 @@ inline void differentiate_lanes(const BackwardTile<T>& t, const BackwardScratch<
   }
 }
 
-/// to [Tq, Tk] += dS of vector v, with respect to the score after the soft cap; an axis with stride 0 is summed first, in a
-/// fixed order.
+/// to [Tq, Tk] += dS of vector v (`sets`: to 0), with respect to the score after the soft cap; an axis with stride 0 is summed
+/// first, in a fixed order.
 template <class T>
 inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys,
-                               T* to, Index row, Index column) {
+                               T* to, Index row, Index column, bool sets = false) {
   const bool kept_apart = bias_differs(t.scores);
   const Index first = v * Simd<T>::kLanes, lanes = smaller<Index>(Simd<T>::kLanes, b.ni - first);
   const Index source_row = kept_apart ? strip_lanes<T>() : w.row;
@@ -132,7 +132,8 @@ inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T
   T* target = to + (b.i0 + first) * row + (b.j0 + keys.begin) * column;
   const Index rows = keys.end - keys.begin;
   if (row != 0 && column == 1) {
-    add_transposed<T>(source, source_row, lanes, rows, target, row);
+    sets ? add_transposed<T, true>(source, source_row, lanes, rows, target, row)
+         : add_transposed<T>(source, source_row, lanes, rows, target, row);
     return;
   }
   // The inner loop runs over the axis that is summed, if there is one.
@@ -144,7 +145,8 @@ inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T
       const Index j = sum_keys ? i : o, lane = sum_keys ? o : i;
       const T value = source[j * source_row + lane];
       if (row != 0 && column != 0) {
-        target[lane * row + j * column] += value;
+        T& place = target[lane * row + j * column];
+        place = (sets ? T{0} : place) + value;
       } else {
         sum += value;
       }
@@ -155,7 +157,7 @@ inline void add_score_gradient(const BackwardTile<T>& t, const BackwardScratch<T
 
 template <class T>
 inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
-  add_score_gradient(t, w, b, v, keys, t.dbias, t.dbias_row_stride, t.dbias_column_stride);
+  add_score_gradient(t, w, b, v, keys, t.dbias, t.dbias_row_stride, t.dbias_column_stride, t.sets_dbias);
 }
 
 /// P^T and dS^T of one strip within its vectors' spans.
