@@ -51,6 +51,7 @@ TEST(Memory, AGroupedLayerAllocatesNothingAfterTheFirstCall) {
     layer.forward_into(x, y, {.positions = {.offset = 3}, .context = &context}, &saved);
     layer.backward_into(dy, saved, dx, context);
   });
+  expect_no_allocation_after_the_first(context, [&] { layer.forward_into(x, y, {.context = &context}, nullptr); });
   KVCache cache({.num_kv_heads = 2, .head_dim = 6, .sequences = 2, .capacity = 2000});
   nn::StepMemory memory;
   expect_no_allocation_after_the_first(context, [&] { layer.step(x, y, cache, memory, {}, context); });
