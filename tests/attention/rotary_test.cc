@@ -133,18 +133,18 @@ TEST(Rotary, ScaledFrequencies) {
 /// Cosines and sines of the angles as tables give the same bits; any numbers give a map whose backward is its transpose.
 TYPED_TEST(RotaryTyped, TablesAreTheirAngles) {
   using T = TypeParam;
-  constexpr Index kPositions = 40, kPairs = 5, kDim = 12;
+  constexpr Index kPositions = 40, kPairs = 5, kWidth = 12;
   for (const RotaryLayout layout : {RotaryLayout::kHalfSplit, RotaryLayout::kInterleaved}) {
-    const Rotary by_angle(kDim, {.rotary_dim = 2 * kPairs, .layout = layout});
+    const Rotary by_angle(kWidth, {.rotary_dim = 2 * kPairs, .layout = layout});
     Tensor<double> cosines({kPositions, kPairs}), sines(cosines.sizes());
     for (Index n = 0; n < cosines.count(); ++n) {
       const double angle = static_cast<double>(n / kPairs) * by_angle.frequencies()[static_cast<std::size_t>(n % kPairs)];
       cosines.data()[n] = std::cos(angle);
       sines.data()[n] = std::sin(angle);
     }
-    const Rotary by_table(kDim, View<const double, 2>(cosines), View<const double, 2>(sines), layout);
+    const Rotary by_table(kWidth, View<const double, 2>(cosines), View<const double, 2>(sines), layout);
     EXPECT_EQ(by_table.rotary_dim(), 2 * kPairs);
-    const Tensor<T> x = random_heads<T>({2, 3, 7, kDim});
+    const Tensor<T> x = random_heads<T>({2, 3, 7, kWidth});
     const Index ids[] = {39, 0, 3, 3, 17, 20, 1};
     for (const RotaryPositions& positions : {RotaryPositions{.offset = 33}, RotaryPositions{.ids = {ids, {1, 7}}}}) {
       Tensor<T> expected(x.sizes()), got(x.sizes());
@@ -159,7 +159,7 @@ TYPED_TEST(RotaryTyped, TablesAreTheirAngles) {
     EXPECT_THROW(by_table.forward(x, y, {.offset = 34}), OptionError);
     EXPECT_THROW(by_table.forward(x, y, {.offset = -1}), OptionError);
     const View<const double, 2> narrow = View<const double, 2>(sines).sliced(1, 0, 4);
-    EXPECT_THROW(Rotary(kDim, View<const double, 2>(cosines), narrow), ShapeError);
+    EXPECT_THROW(Rotary(kWidth, View<const double, 2>(cosines), narrow), ShapeError);
     EXPECT_THROW(Rotary(8, View<const double, 2>(cosines), View<const double, 2>(sines)), OptionError);
   }
 }

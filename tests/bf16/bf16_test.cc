@@ -222,7 +222,9 @@ void check_product(const LinearCase& c) {
       const double x = wide(a, c.to_sums ? k * c.rows + i : i * c.depth + k);
       row_sum += x, row_size += std::abs(x);
     }
-    if (c.to_sums) EXPECT_NEAR(static_cast<double>(a_sums.data()[i]), row_sum, eps * row_size);
+    if (c.to_sums) {
+      EXPECT_NEAR(static_cast<double>(a_sums.data()[i]), row_sum, eps * row_size);
+    }
     for (Index j = 0; j < c.columns; ++j) {
       double sum = c.b_transposed ? static_cast<double>(bias.data()[j]) : 0, size = std::abs(sum);
       for (Index k = 0; k < c.depth; ++k) {

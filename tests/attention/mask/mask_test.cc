@@ -65,30 +65,30 @@ TEST(Mask, OffsetsAndCountsOfAnySizeAreExact) {
 }
 
 TEST(Mask, DrawingsOfTheAlgebra) {
-  using Values = std::vector<Index>;
+  using Places = std::vector<Index>;
   const Mask causal = Mask::causal();
   // qkv/mask.h
-  EXPECT_EQ(draw(causal | Mask::prefix(Values{2}), 4, 4), "1100/1100/1110/1111");
+  EXPECT_EQ(draw(causal | Mask::prefix(Places{2}), 4, 4), "1100/1100/1110/1111");
   EXPECT_EQ(draw((Mask::window(1, 0) | Mask::first(1)) & causal, 4, 4), "1000/1100/1110/1011");
-  EXPECT_EQ(draw(Mask::documents(Values{0, 1, 4}), 4, 4), "1000/0111/0111/0111");
+  EXPECT_EQ(draw(Mask::documents(Places{0, 1, 4}), 4, 4), "1000/0111/0111/0111");
   EXPECT_EQ(draw(Mask::chunked(2) & causal, 4, 4), "1000/1100/0010/0011");
   // docs/concepts/masks.md
-  EXPECT_EQ(draw(Mask::key_starts(Values{2}), 4, 4), "0011/0011/0011/0011");
-  EXPECT_EQ(draw(Mask::key_starts(Values{2}) & causal, 4, 4), "0000/0000/0010/0011");
-  EXPECT_EQ(draw(Mask::query_lengths(Values{2}), 4, 4), "1111/1111/0000/0000");
+  EXPECT_EQ(draw(Mask::key_starts(Places{2}), 4, 4), "0011/0011/0011/0011");
+  EXPECT_EQ(draw(Mask::key_starts(Places{2}) & causal, 4, 4), "0000/0000/0010/0011");
+  EXPECT_EQ(draw(Mask::query_lengths(Places{2}), 4, 4), "1111/1111/0000/0000");
   EXPECT_EQ(draw(Mask::first(1), 4, 4), "1000/1000/1000/1000");
-  EXPECT_EQ(draw(Mask::global_columns(Values{0, 2}), 4, 4), "1010/1010/1010/1010");
-  EXPECT_EQ(draw(Mask::global_rows(Values{1}), 4, 4), "0000/1111/0000/0000");
-  EXPECT_EQ(draw(Mask::window(1, 1) | Mask::global_rows(Values{0}) | Mask::global_columns(Values{0}), 5, 5),
+  EXPECT_EQ(draw(Mask::global_columns(Places{0, 2}), 4, 4), "1010/1010/1010/1010");
+  EXPECT_EQ(draw(Mask::global_rows(Places{1}), 4, 4), "0000/1111/0000/0000");
+  EXPECT_EQ(draw(Mask::window(1, 1) | Mask::global_rows(Places{0}) | Mask::global_columns(Places{0}), 5, 5),
             "11111/11100/11110/10111/10011");
   EXPECT_EQ(draw(Mask::chunked(2), 4, 4), "1100/1100/0011/0011");
   EXPECT_EQ(draw(Mask::dilated(2), 4, 4), "1010/0101/1010/0101");
   EXPECT_EQ(draw(Mask::dilated(2) & Mask::window(2, 0), 4, 4), "1000/0100/1010/0101");
-  const Values q = {0, 1, 3}, k = {0, 2, 5};
+  const Places q = {0, 1, 3}, k = {0, 2, 5};
   EXPECT_EQ(draw(Mask::documents(q, k), 3, 5), "11000/00111/00111");
   EXPECT_EQ(draw(Mask::documents(q, k, Mask::causal(Align::kBottomRight)), 3, 5), "11000/00110/00111");
-  EXPECT_EQ(draw(Mask::documents(q, Values{1, 4}, Values{3, 5}), 3, 6), "011000/000010/000010");
-  EXPECT_EQ(draw(Mask::document_ids(Values{0, 1, 0, -1}), 4, 4), "1010/0100/1010/0000");
+  EXPECT_EQ(draw(Mask::documents(q, Places{1, 4}, Places{3, 5}), 3, 6), "011000/000010/000010");
+  EXPECT_EQ(draw(Mask::document_ids(Places{0, 1, 0, -1}), 4, 4), "1010/0100/1010/0000");
   // qkv/block_map.h
   BlockMap map;
   map.q_block = map.kv_block = 2;
