@@ -73,7 +73,9 @@ int guarded(const std::string& command, const std::function<int()>& run) {
   } catch (const IoError& error) {
     return complain(command, error.what(), kFailed);
   } catch (const dist::TransportError& error) {
-    return complain(command, error.what(), kFailed);
+    const int code = complain(command, error.what(), kFailed);
+    let_the_cause_end_first();
+    return code;
   } catch (const Error& error) {
     return complain(command, error.what(), kWrongUse);
   } catch (const std::bad_alloc&) {

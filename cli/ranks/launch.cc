@@ -55,4 +55,8 @@ bool leave_it_to_the_first() {
   return true;
 }
 
+void let_the_cause_end_first() {
+  if (launch().launched) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
 }  // namespace qkv::cli

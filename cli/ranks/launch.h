@@ -27,5 +27,7 @@ void set_rank_label(std::string label);
 
 /// On every rank but the first: gives the first time to say what all would say, since mpirun ends all when one has ended. True there.
 bool leave_it_to_the_first();
+/// On a rank that ends because another one has: mpirun's exit code is that of the rank that ends first, which should be the cause.
+void let_the_cause_end_first();
 
 }  // namespace qkv::cli
