@@ -55,10 +55,10 @@ class KeysOfChunk {
                             return std::array{std::as_bytes(k_.part(rows)), std::as_bytes(v_.part(rows))};
                           });
   }
-  bool passed_on() const { return messages_.passed_on(); }
+  bool all_sent() const { return messages_.all_sent(); }
   /// Until the keys are here, and on their way on.
   KeyChunk<T> wait() {
-    wait_until([&] { return poll() || passed_on(); });
+    wait_until([&] { return poll() || messages_.all_here(); });
     return {k_.view(), v_.view(), chunk_.rows.begin};
   }
   void finish() {
@@ -220,7 +220,8 @@ class SharesOfChunk {
 template <class T, class Work>
 void visit_chunks(const ParallelCall<T>& call, const std::vector<RoutedChunk>& chunks, const std::vector<ChunkStep>& steps,
                   Index heads, const Work& work) {
-  // Destroyed in the opposite order: where this rank's work has thrown, keys are passed on until the others' shares can come.
+  // Destroyed in the opposite order: where this rank's work has thrown, the keys that are under way are passed on. The others then
+  // wait for this rank until the transport says that it is gone (guarded.h).
   std::unique_ptr<SharesOfChunk<T>> made, going;
   std::unique_ptr<KeysOfChunk<T>> now, next;
   const auto start = [&](std::size_t n) {
@@ -237,7 +238,7 @@ void visit_chunks(const ParallelCall<T>& call, const std::vector<RoutedChunk>& c
     if (going) going->start();
     UnderWay others([&] {
       const bool gone = now->poll(), come = next == nullptr || next->poll();
-      const bool in_turn = next == nullptr || next->passed_on();  // ring.h
+      const bool in_turn = next == nullptr || next->all_sent();  // chunk_route.h
       const bool returned = going == nullptr || (in_turn && going->poll());
       return gone && come && returned;
     });

@@ -88,13 +88,6 @@ class ChunkRows {
   ChunkRows(const Rows& rows, Index batch, Index heads, Index width)
       : rows_(rows), numbers_({rows.count(), batch, heads, width}) {}
 
-  /// Zeros of the same sizes.
-  ChunkRows like() const {
-    ChunkRows other;
-    other.rows_ = rows_;
-    if (numbers_.rank() != 0) other.numbers_ = Tensor<E>(numbers_.sizes());
-    return other;
-  }
   /// Nothing where there are no numbers.
   std::span<E> part(const Rows& rows) {
     if (numbers_.rank() == 0) return {};
@@ -117,7 +110,8 @@ class ChunkRows {
   Tensor<E> numbers_;
 };
 
-/// Messages of a chunk's parts, one part after the other: `arrived(n)` once all that comes for part n is there, before it is sent on.
+/// Messages of a chunk's parts: `arrived(n)` once all that comes for part n is there, before it is sent on. What is passed on from
+/// neighbour to neighbour goes in order of parts, as both ends expect it; what an owner serves, or gets, waits for no other part.
 class RouteMessages {
  public:
   RouteMessages(Transport& transport, const RoutedChunk& chunk) : transport_(transport), chunk_(chunk) {}
@@ -134,6 +128,7 @@ class RouteMessages {
       const std::vector<int>& from = gradients ? away : toward;
       to_.push_back(gradients ? toward : away);
       receives_.emplace_back();
+      done_.push_back(false);
       for (std::size_t source = 0; source < from.size(); ++source) {
         for (const std::span<std::byte> bytes : incoming(n, source))
           receives_.back().push_back(transport_.receive(from[source], bytes));
@@ -143,28 +138,39 @@ class RouteMessages {
   /// outgoing(n): the bytes of part n. Moves messages on; whether all have come and gone.
   template <class Arrived, class Outgoing>
   bool poll(const Arrived& arrived, const Outgoing& outgoing) {
-    while (!passed_on()) {
-      std::erase_if(receives_[next_], [&](const Ticket ticket) { return transport_.poll(ticket); });
-      if (!receives_[next_].empty()) break;
-      arrived(next_);
-      for (const int to : to_[next_]) {
-        for (const std::span<const std::byte> bytes : outgoing(next_)) sends_.push_back(transport_.send(to, bytes));
+    for (std::size_t n = first_; n < receives_.size(); ++n) {
+      if (done_[n]) continue;
+      std::erase_if(receives_[n], [&](const Ticket ticket) { return transport_.poll(ticket); });
+      if (!receives_[n].empty()) {
+        if (chunk_.parts[n].passed_on) break;
+        continue;
       }
-      ++next_;
+      arrived(n);
+      for (const int to : to_[n]) {
+        for (const std::span<const std::byte> bytes : outgoing(n)) sends_.push_back(transport_.send(to, bytes));
+      }
+      to_[n].clear();
+      done_[n] = true;
     }
+    while (first_ < done_.size() && done_[first_]) ++first_;
     std::erase_if(sends_, [&](const Ticket ticket) { return transport_.poll(ticket); });
-    return passed_on() && sends_.empty();
+    return all_here() && sends_.empty();
   }
   /// Whether all that comes has come, and is on its way on.
-  bool passed_on() const { return next_ == receives_.size(); }
+  bool all_here() const { return first_ == receives_.size(); }
+  /// Whether all that goes is on its way.
+  bool all_sent() const {
+    return std::ranges::all_of(to_, [](const std::vector<int>& to) { return to.empty(); });
+  }
 
  private:
   Transport& transport_;
   const RoutedChunk& chunk_;
-  std::vector<std::vector<int>> to_;           // by part
+  std::vector<std::vector<int>> to_;           // by part: whom it has still to be sent to
   std::vector<std::vector<Ticket>> receives_;  // by part
+  std::vector<bool> done_;                     // by part: here and on its way on
   std::vector<Ticket> sends_;
-  std::size_t next_ = 0;  // the first part that has not been sent on
+  std::size_t first_ = 0;  // part that is not done
 };
 
 }  // namespace qkv::inline v0::dist

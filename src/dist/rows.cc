@@ -47,8 +47,8 @@ RowsOfRanks contiguous(const Blocks& blocks, int ranks) {
 }
 RowsOfRanks zig_zag(const Blocks& blocks, int ranks, Index turns) {
   const Index turn = 2 * Index{ranks};
-  return dealt(blocks, std::min(turns, blocks.count()) * turn, ranks,
-               [&](Index n) { return std::min(n % turn, turn - 1 - n % turn); });
+  const Index most = blocks.count() / turn + 1;  // then no piece has more than a block
+  return dealt(blocks, std::min(turns, most) * turn, ranks, [&](Index n) { return std::min(n % turn, turn - 1 - n % turn); });
 }
 
 /// The rows' work: pairs that the mask keeps.

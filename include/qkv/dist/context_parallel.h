@@ -36,11 +36,13 @@ struct ContextParallelOptions {
   /// cuts cost a copy (AttentionOptions::place). 1 deals as evenly as possible.
   Index block = 32;
   /// Of kZigZag: how often pieces are dealt to the ranks, there and back, at least 1: 2 P turns pieces. Ranks that wait for each
-  /// other's work (those with a chunk, below) wait less with more: docs/concepts/parallel.md.
+  /// other's work (those with a chunk, below) wait less with more (docs/concepts/parallel.md), but each piece is computed by itself:
+  /// it should keep a thousand rows.
   Index turns = 1;
   /// Keys that travel at once, rounded down to a multiple that the kernels take, at least one: a rank holds two such chunks of a
-  /// key/value head. 0: 4,096 in a ring; all of a head by all-gather, where ranks then do not wait for each other's work. Ulysses
-  /// computes whole heads: 0.
+  /// key/value head beside its own rows, in backward by all-gather also what P - 1 ranks give for dk and dv of a chunk of its own;
+  /// whole heads where few queries are decoded, empty rows are a mean, or keys are read by lists. 0: 4,096 in a ring; all of a head
+  /// by all-gather, where ranks then do not wait for each other's work. Ulysses computes whole heads: 0.
   Index chunk = 0;
   /// Of kByMask: what the rows are dealt by, the mask of self-attention of one sequence and head; calls may have others. The first cut
   /// in which no rank keeps more than 17/16 of the mean number of pairs (query, key): contiguous, zig-zag, then 4, 8, 16, ... pieces a
