@@ -128,12 +128,13 @@ void expect_carried(const Problem<T>& problem, Isa isa) {
 }
 
 TYPED_TEST(CarriedKeys, HaveTheBitsOfAllKeysInEveryCase) {
-  const std::vector<AttentionCase> cases = part_for<TypeParam>(pairwise_cases(), 10);
+  std::vector<AttentionCase> without_cache = pairwise_cases();
+  std::erase_if(without_cache, [](const AttentionCase& each) { return each.cache != CacheKind::kNone; });
+  const std::vector<AttentionCase> cases = part_for<TypeParam>(without_cache, 10);
+  EXPECT_GT(cases.size(), 10);
   for (const Isa isa : tested_isas()) {
     SCOPED_TRACE(isa_name(isa));
-    for (const AttentionCase& each : cases) {
-      if (each.cache == CacheKind::kNone) expect_carried(Problem<TypeParam>(each), isa);
-    }
+    for (const AttentionCase& each : cases) expect_carried(Problem<TypeParam>(each), isa);
   }
 }
 

@@ -47,17 +47,20 @@ class PartOfTheList : public testing::Test {};
 TYPED_TEST_SUITE(PartOfTheList, StorageTypes);
 
 TYPED_TEST(PartOfTheList, HoldsEveryValueOfEveryOption) {
-  std::array<std::set<std::string>, 10> whole, part;
-  const auto add = [](const std::vector<AttentionCase>& cases, std::array<std::set<std::string>, 10>& values) {
+  std::array<std::set<std::string>, 13> whole, part;
+  const auto add = [](const std::vector<AttentionCase>& cases, std::array<std::set<std::string>, 13>& values) {
     for (const AttentionCase& c : cases) {
       const std::array kinds = {static_cast<int>(c.mask),     static_cast<int>(c.bias),  static_cast<int>(c.layout),
                                 static_cast<int>(c.fill),     static_cast<int>(c.scale), static_cast<int>(c.empty_row),
                                 static_cast<int>(c.position), static_cast<int>(c.mod),   static_cast<int>(c.cache)};
       for (std::size_t n = 0; n < kinds.size(); ++n) values[n].insert(std::to_string(kinds[n]));
       values[9].insert(std::to_string(c.softcap) + " " + std::to_string(c.dropout));
+      values[10].insert(std::to_string(static_cast<int>(c.sinks)));
+      values[11].insert(std::to_string(c.num_heads) + " " + std::to_string(c.num_kv_heads));
+      values[12].insert(std::to_string(c.head_dim) + " " + std::to_string(c.v_head_dim));
     }
   };
-  const std::vector<AttentionCase> all = pairwise_cases(6e5);
+  const std::vector<AttentionCase> all = pairwise_cases(sizeof(TypeParam) == 2 ? 1e6 : 6e5);
   add(all, whole);
   add(part_for<TypeParam>(all, 2), part);
   for (std::size_t n = 0; n < whole.size(); ++n) EXPECT_EQ(part[n], whole[n]) << "option " << n;

@@ -1,4 +1,4 @@
-// Every float through each float form of 2^y: the errors that simd/exp2.h states. The reference is the double form, whose own
+// Floats through each float form of 2^y: the errors that simd/exp2.h states. The reference is the double form, whose own
 // error is sampled against long double here and is 2^-28 of a float's ulp. All floats (QKV_TEST_CASES=all) take ten seconds on one
 // core with wide vectors and a minute with 16-byte vectors; otherwise every 7th and every 61st is tested, in builds with assertions
 // and for another architecture, which run in an emulator, every 997th.

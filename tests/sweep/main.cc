@@ -34,6 +34,8 @@ with dropout, the delta rule normalised) is no case. The whole takes half an hou
   --list       the families, how many numbers each has, what is multiplied and what is drawn; runs nothing
   --help       this
 
+scripts/sweep --tests runs every case of the tests of which scripts/test runs a part.
+
 Prints each failure, one line for each family and one at the end. Exit code 0: everything within its bounds; 1: a failure; 2: usage.
 )";
 
