@@ -117,7 +117,8 @@ def table(options):
     print(f"{'ranks':>6}  {'method':<10} {'seconds':>9} {'of ideal':>8} {'GB sent':>8}  limited by")
     for ranks in (8, 16, 32, 64, 128, 256, 512, 1024):
         for method in ("all-gather", "ring", "ulysses"):
-            shape = Shape(options.tokens, options.heads, options.kv_heads, options.dim, ranks, options.element, options.turns)
+            shape = Shape(options.tokens, options.heads, options.kv_heads, options.dim, ranks, options.element, options.turns,
+                          options.chunk)
             found = seconds(method, shape, options.gflops * 1e9, options.gbit / 8 * 1e9)
             if found is None:
                 print(f"{ranks:>6}  {method:<10} {'-':>9} {'-':>8} {'-':>8}  {options.kv_heads} key/value heads")
@@ -131,8 +132,10 @@ def compare(path):
     """Holds the model against a document of `qkv bench --parallel --json`; the rates are the document's own."""
     with open(path, encoding="utf-8") as file:
         run = json.load(file)
+    if run.get("layout", "zig-zag") != "zig-zag":
+        raise SystemExit(f"the model is of zig-zag rows: got {run['layout']}")
     ranks, tokens = run["ranks"], run["tokens_per_rank"] * run["ranks"]
-    shape = Shape(tokens, run["heads"], run["kv_heads"], run["head_dim"], ranks, 4, run["turns"], run["chunk"])
+    shape = Shape(tokens, run["heads"], run["kv_heads"], run["head_dim"], ranks, 4, run.get("turns", 1), run.get("chunk", 0))
     flops_per_s = flops_of(shape) / (run["one_rank_ms"] / 1e3)
     bytes_per_s = run["bytes_sent"] / (run["messages_ms"] / 1e3) if run["messages_ms"] else float("inf")
     time, work, messages = seconds(run["parallel"], shape, flops_per_s, bytes_per_s)
@@ -153,6 +156,7 @@ def main():
     parser.add_argument("--element", type=int, default=2, help="bytes of a number that travels (bf16: 2)")
     parser.add_argument("--gflops", type=float, default=2000, help="of a rank: a host of 32 cores")
     parser.add_argument("--gbit", type=float, default=25, help="of a rank's network, each way")
+    parser.add_argument("--chunk", type=int, default=0, help="keys that travel at once by all-gather (default: all of a head)")
     parser.add_argument("--turns", type=int, default=1, help="how often zig-zag deals pieces there and back")
     options = parser.parse_args()
     if options.measured:

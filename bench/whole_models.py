@@ -213,11 +213,11 @@ def with_jax() -> Iterator[Row]:
 
 def measure(row: Row, rounds: int, best: bool) -> str:
     """The row's line of the table."""
-    variants = {name: one for name, one in zip(("eager", "theirs", "ours"), row[1:]) if one is not None}
-    times: dict[str, list[float]] = {name: [] for name in variants}
+    columns = {name: one for name, one in zip(("eager", "theirs", "ours"), row[1:]) if one is not None}
+    times: dict[str, list[float]] = {name: [] for name in columns}
     count = 1  # calls of a round: so many that the fastest variant takes 50 ms
     for round_ in range(-1, rounds):  # the first only warms up
-        for name, (call, prepare) in list(variants.items())[:: 1 if round_ % 2 else -1]:
+        for name, (call, prepare) in list(columns.items())[:: 1 if round_ % 2 else -1]:
             prepare()
             call()
             begin = time.perf_counter()
@@ -226,7 +226,7 @@ def measure(row: Row, rounds: int, best: bool) -> str:
             times[name].append(1e3 * (time.perf_counter() - begin) / count)
         if round_ < 0:
             count = max(1, round(50 / min(min(of) for of in times.values())))
-            times = {name: [] for name in variants}
+            times = {name: [] for name in columns}
     middle = min if best else statistics.median
     shown = [digits(middle(times[name])) if name in times else "" for name in ("eager", "theirs", "ours")]
     ratios = [theirs / ours for theirs, ours in zip(times["theirs"], times["ours"])]

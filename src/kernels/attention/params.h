@@ -129,7 +129,7 @@ struct BackwardParams {
   Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
   Index dq_stride, dk_stride, dv_stride;
   bool sets_dq, sets_keys;  // nothing was added to these rows of dq (of dk and dv) yet: they are set, not added to
-  Sum* dbias;               // [Tq, Tk]: added to; an axis with stride 0 is summed over
+  Sum* dbias;               // [Tq, Tk]: added to or set; an axis with stride 0 is summed over
   Index dbias_row_stride, dbias_column_stride;
   bool sets_dbias = false;  // it is set: every element is met once, and nothing was added to it
   Sum* dposition;           // the same gradient summed by key - query: added to; null: not wanted
