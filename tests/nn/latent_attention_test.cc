@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 
+#include "nn/latent_configs.h"
 #include "qkv/error.h"
 #include "support/random.h"
 
@@ -178,22 +179,6 @@ struct Layer {
   }
 };
 
-std::vector<LatentAttentionConfig> configs() {
-  LatentAttentionConfig small{.embed_dim = 24,
-                              .num_heads = 3,
-                              .kv_lora_rank = 20,
-                              .qk_nope_head_dim = 8,
-                              .qk_rope_head_dim = 6,
-                              .v_head_dim = 5,
-                              .seed = 1};
-  LatentAttentionConfig ranks = small, many = small;
-  ranks.q_lora_rank = 10;
-  ranks.bias = true;
-  many.num_heads = 20;  // more rows than decode takes
-  many.v_head_dim = 12;
-  return {small, ranks, many};
-}
-
 /// The largest error of plain loops in float, twice, and a few roundings of the largest number.
 double bound_of(const Numbers<double>& truth, const Numbers<float>& plain) {
   double error = 0, largest = 0;
@@ -213,7 +198,7 @@ void expect_within(std::span<const float> got, const Numbers<double>& truth, dou
 }
 
 TEST(LatentAttention, ForwardIsTheFormula) {
-  for (const LatentAttentionConfig& config : configs()) {
+  for (const LatentAttentionConfig& config : latent_configs(24)) {
     Layer one(config, 2, 9);
     nn::LatentSaved saved;
     Tensor<float> y(one.x.sizes());
@@ -224,7 +209,7 @@ TEST(LatentAttention, ForwardIsTheFormula) {
 }
 
 TEST(LatentAttention, GradientsAreTheDerivative) {
-  for (const LatentAttentionConfig& config : configs()) {
+  for (const LatentAttentionConfig& config : latent_configs(24)) {
     Layer one(config, 2, 7);
     nn::LatentSaved saved;
     Tensor<float> y(one.x.sizes()), dx(one.x.sizes());
@@ -259,7 +244,7 @@ TEST(LatentAttention, GradientsAreTheDerivative) {
 
 TEST(LatentAttention, StepsOnCachesAreForward) {
   using Form = MultiHeadLatentAttention::Form;
-  for (const LatentAttentionConfig& config : configs()) {
+  for (const LatentAttentionConfig& config : latent_configs(24)) {
     Layer one(config, 2, 30);
     const Numbers<double> truth = one.plain<double>();
     const double bound = bound_of(truth, one.plain<float>());
@@ -289,7 +274,7 @@ TEST(LatentAttention, StepsOnCachesAreForward) {
 }
 
 TEST(LatentAttention, ARingIsAWindow) {
-  Layer one(configs()[2], 2, 30);
+  Layer one(latent_configs(24)[2], 2, 30);
   const Numbers<double> truth = one.plain<double>(6);
   KVCache ring(one.layer.cache_config({.layout = CacheLayout::kRing, .sequences = 2, .window = 6, .max_append = 3}));
   nn::LatentStepMemory memory;
@@ -306,8 +291,8 @@ TEST(LatentAttention, ARingIsAWindow) {
 }
 
 TEST(LatentAttention, LoadsItsNames) {
-  Layer from(configs()[1], 1, 5);
-  LatentAttentionConfig other = configs()[1];
+  Layer from(latent_configs(24)[1], 1, 5);
+  LatentAttentionConfig other = latent_configs(24)[1];
   other.seed = 9;
   Layer to(other, 1, 5);
   to.layer.load_state_dict(from.layer.state_dict("self_attn."), "self_attn.");
@@ -316,12 +301,12 @@ TEST(LatentAttention, LoadsItsNames) {
   from.layer.forward(from.x, a, saved);
   to.layer.forward(from.x, b, saved);
   EXPECT_TRUE(std::ranges::equal(a.span(), b.span()));
-  Layer without(configs()[0], 1, 5);
+  Layer without(latent_configs(24)[0], 1, 5);
   EXPECT_THROW(without.layer.load_state_dict(from.layer.state_dict()), OptionError) << "q_proj is missing";
 }
 
 TEST(LatentAttention, Errors) {
-  Layer one(configs()[0], 1, 4);
+  Layer one(latent_configs(24)[0], 1, 4);
   nn::LatentStepMemory memory;
   Tensor<float> y(one.x.sizes());
   KVCache other({.num_kv_heads = 1, .head_dim = 26, .v_head_dim = 20, .capacity = 8});
@@ -329,7 +314,7 @@ TEST(LatentAttention, Errors) {
   KVCache ring(one.layer.cache_config({.layout = CacheLayout::kRing, .window = 3, .max_append = 4}));
   EXPECT_THROW(one.layer.step(one.x, y, ring, memory, {}, MultiHeadLatentAttention::Form::kMaterialised), OptionError);
   one.layer.step(one.x, y, ring, memory);
-  LatentAttentionConfig odd = configs()[0];
+  LatentAttentionConfig odd = latent_configs(24)[0];
   odd.qk_rope_head_dim = 5;
   EXPECT_THROW(MultiHeadLatentAttention{odd}, OptionError);
   KVCache shared(one.layer.cache_config({.capacity = 8}));

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/threads/context_impl.h"
+#include "nn/latent_configs.h"
 #include "nn/nn_support.h"
 #include "qkv/error.h"
 #include "qkv/nn/latent_attention.h"
@@ -23,22 +24,6 @@ constexpr Index kBatch = 2, kTokens = 23, kWidth = 40;
 /// c), the norm, W_kvb (weights, k and v), the query (absorbed too), weights of the softmax, their sum, what it is mapped to
 /// (weights, sum), W_o (weights, y); back about as many once more.
 constexpr double kRounding = 0x1p-9, kForward = 13 * kRounding, kBackward = 26 * kRounding;
-
-std::vector<LatentAttentionConfig> all_configs() {
-  const LatentAttentionConfig small{.embed_dim = kWidth,
-                                    .num_heads = 3,
-                                    .kv_lora_rank = 20,
-                                    .qk_nope_head_dim = 8,
-                                    .qk_rope_head_dim = 6,
-                                    .v_head_dim = 5,
-                                    .seed = 1};
-  LatentAttentionConfig ranks = small, many = small;
-  ranks.q_lora_rank = 10;
-  ranks.bias = true;
-  many.num_heads = 20;  // more rows than decode takes
-  many.v_head_dim = 12;
-  return {small, ranks, many};
-}
 
 Tensor<BFloat16> tokens(std::uint64_t seed) {
   Tensor<BFloat16> x({kBatch, kTokens, kWidth});
@@ -64,7 +49,7 @@ double distance(std::span<const T> got, std::span<const float> expected) {
 
 TEST(LatentBf16, IsWithinItsRoundingsOfTheFloatLayer) {
   for_each_isa(2, [](Context& context) {
-    for (const LatentAttentionConfig& config : all_configs()) {
+    for (const LatentAttentionConfig& config : latent_configs(kWidth)) {
       MultiHeadLatentAttention layer(config);
       const Tensor<BFloat16> x = tokens(1), dy = tokens(2);
       const nn::LatentOptions options{.mask = Mask::window(9, 0), .positions = {.offset = 3}};
@@ -105,7 +90,7 @@ TEST(LatentBf16, IsWithinItsRoundingsOfTheFloatLayer) {
 }
 
 TEST(LatentBf16, StepsOnCachesAreForward) {
-  for (const LatentAttentionConfig& config : all_configs()) {
+  for (const LatentAttentionConfig& config : latent_configs(kWidth)) {
     const MultiHeadLatentAttention layer(config);
     const Tensor<BFloat16> x = tokens(1);
     nn::LatentSaved saved;
@@ -137,7 +122,7 @@ TEST(LatentBf16, StepsOnCachesAreForward) {
 }
 
 TEST(LatentBf16, SequencesOfUnequalLengthStep) {
-  const MultiHeadLatentAttention layer(all_configs()[1]);
+  const MultiHeadLatentAttention layer(latent_configs(kWidth)[1]);
   const Tensor<BFloat16> x = tokens(1);
   const View<const BFloat16, 3> rows = x;
   for (const Form form : {Form::kAbsorbed, Form::kMaterialised}) {
@@ -164,7 +149,7 @@ TEST(LatentBf16, SequencesOfUnequalLengthStep) {
 }
 
 TEST(LatentBf16, SameBitsForAnyNumberOfThreads) {
-  MultiHeadLatentAttention layer(all_configs()[1]);
+  MultiHeadLatentAttention layer(latent_configs(kWidth)[1]);
   const Tensor<BFloat16> x = tokens(1), dy = tokens(2);
   Tensor<BFloat16> first_y, first_dx;
   for (int threads = 1; threads <= 3; ++threads) {
@@ -184,7 +169,7 @@ TEST(LatentBf16, SameBitsForAnyNumberOfThreads) {
 }
 
 TEST(LatentBf16, Errors) {
-  const MultiHeadLatentAttention layer(all_configs()[0]);
+  const MultiHeadLatentAttention layer(latent_configs(kWidth)[0]);
   const Tensor<BFloat16> x = tokens(1);
   nn::Bf16LatentStepMemory memory;
   Tensor<BFloat16> y(x.sizes()), narrow({kBatch, kTokens, kWidth - 1});
