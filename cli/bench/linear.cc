@@ -1,5 +1,5 @@
 // Cases of linear attention: its forms at one length, forward and backward, and the curve of one long sequence: time must grow
-// as the length. Flops: 4 F Dv for each token and head with the state, and (F + Dv) for each pair of a chunk of 64 that causal
+// as the length. Flops: 4 F Dv for each token and head with the state, and (F + Dv) for each pair of a chunk that causal
 // keeps; 2.5 times that backward, as attention's are counted; the delta rule's triangular solve beside them.
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "bench/bench.h"
 #include "bench/judge.h"
 #include "core/random.h"
+#include "kernels/linear_attention/params.h"
 #include "qkv/linear_attention.h"
 #include "reference/linear_backward.h"
 #include "support/converted.h"
@@ -24,7 +25,7 @@ enum class Kind {
   kHybrid  ///< the delta rule with decay over keys and queries of length 1, as hybrid models call it (Qwen3-Next)
 };
 constexpr const char* kNames[] = {"full", "causal", "decay", "delta", "hybrid"};
-constexpr double kChunk = 64;
+constexpr double kChunk = kLinearCausalChunk;
 
 struct LinearShape {
   Kind kind = Kind::kCausal;

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "core/threads/context_impl.h"
-#include "dispatch/kernels.h"
 #include "forms/rows.h"
+#include "kernels/linear_attention/params.h"
 #include "qkv/linear_attention.h"
 #include "reference/linear_attention.h"
 
@@ -75,7 +75,6 @@ class LinearForms {
 
  private:
   Index head_dim() const { return input_.sizes.embed_dim / input_.sizes.num_heads; }
-  Index chunk() const { return kernel_tables(context_.isa()).linear_attention.f32.chunk(head_dim(), head_dim()); }
   const Tensor<float>& keys(const LinearAttentionOptions<float>& options) const { return options.normalized ? k_ : unit_k_; }
 
   /// 2 F Dv for a token's key and value into the state, and as many for its query out of it.
@@ -83,8 +82,8 @@ class LinearForms {
   /// 2 (D + Dv) for each pair of a chunk in which the key is at least `before` tokens earlier.
   double pair_flops(Index before) const {
     double pairs = 0;
-    for (Index begin = 0; begin < input_.sizes.length; begin += chunk()) {
-      const double tokens = static_cast<double>(std::min(chunk(), input_.sizes.length - begin) - before);
+    for (Index begin = 0; begin < input_.sizes.length; begin += kLinearCausalChunk) {
+      const double tokens = static_cast<double>(std::min(kLinearCausalChunk, input_.sizes.length - begin) - before);
       pairs += tokens * (tokens + 1) / 2;
     }
     return 4 * static_cast<double>(input_.sizes.batch) * input_.embed() * pairs;

@@ -28,8 +28,7 @@ void linear_attention_any_backward(const LinearAttentionGradient<T>& t, void* sc
 
 template <class T>
 constexpr LinearAttentionKernels<T> make_linear_attention_kernels() {
-  return {linear_attention_chunk<T>,
-          linear_attention_segment_chunks<T>,
+  return {linear_attention_segment_chunks<T>,
           linear_attention_forward_scratch_bytes<T>,
           linear_attention_backward_scratch_bytes<T>,
           linear_attention_any_forward<T>,

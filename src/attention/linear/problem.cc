@@ -239,8 +239,8 @@ LinearProblem<T> make_linear_problem(const char* function, const View<const T, 4
   check_channels(function, p);
   check_state(function, "initial", p.initial, p.batch, p.num_kv_heads, p.features.count, p.v_head_dim, p.normalized);
   p.kernels = &for_element<T>(kernel_tables(context.isa()).linear_attention);
-  const Index own = p.channels.is_null() ? p.kernels->chunk(p.features.count, p.v_head_dim) : kLinearChannelChunk;
-  p.chunk = options.form == LinearForm::kRecurrent ? 1 : own;
+  const Index own = p.causal ? kLinearCausalChunk : kLinearFullChunk;
+  p.chunk = options.form == LinearForm::kRecurrent ? 1 : p.channels.is_null() ? own : kLinearChannelChunk;
   p.segment = p.chunk * p.kernels->segment_chunks(p.features.count, p.v_head_dim);
   p.threads = context.threads();
   return p;

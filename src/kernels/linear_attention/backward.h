@@ -252,7 +252,7 @@ inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAtte
   feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
   const ChunkValues<T> values =
       f.beta == nullptr ? ChunkValues<T>{f.v + begin * f.v_stride, f.v_stride} : ChunkValues<T>{c.u, f.v_head_dim};
-  join_state(t.dbase, t.dlocal, exp_of_one(log_left), states, w.dstate);
+  join_state(t.dbase, t.dlocal, exp_of_one(log_left), chunk_decay(f, c, count), states, w.dstate);
   turn_state(state, F, Dv, w.state_turned);
   turn_state(w.dstate, F, Dv, w.dstate_turned);
   keys_of_state(f, w, w.dstate, values, count);
@@ -265,7 +265,6 @@ inline void chunk_backward(const LinearAttentionGradient<T>& t, const LinearAtte
     add_row_dots(c.kf, w.dkf, count, F, w.kept);
     through = c.into[count - 1] * dot_rows(state, w.dstate, f.normalized ? states : F * Dv);
   }
-  if (f.log_decay != nullptr) scale_row(t.dlocal, states, c.into[count - 1]);
   const bool finite = rows_finite(c.kf, F, count, F) && rows_finite(values.rows, values.stride, count, Dv);
   for (Index head = 0; head < f.group_size; ++head) {
     chunk_head_backward(t, w, values, state + F * Dv, finite, head, begin, count);
@@ -299,13 +298,13 @@ inline void keep_states(const LinearAttentionSegment<T>& f, LinearAttentionBackw
   T* state = w.states;
   for (Index begin = f.begin; begin < f.end; begin += f.chunk, state += states) {
     const Index count = smaller(f.chunk, f.end - begin);
-    join_state(f.base, f.local, exp_of_one(log_left), states, state);
+    const ExactSum<T> log_whole = chunk_decays(f, c, begin, count);
+    join_state(f.base, f.local, exp_of_one(log_left), chunk_decay(f, c, count), states, state);
     const bool last = begin + count == f.end;
     if (last && f.beta == nullptr) break;
     w.use_chunk((begin - f.begin) / f.chunk);
     fetch_rows(c, 2, begin + count, smaller(f.chunk, f.end - begin - count),
                {{f.k, f.k_stride, F}, {f.v, f.v_stride, f.v_head_dim}});
-    const ExactSum<T> log_whole = chunk_decays(f, c, begin, count);
     feature_rows(f.features, f.k + begin * f.k_stride, f.k_stride, count, T{1}, c.kf);
     const ChunkValues<T> values = chunk_values(f, c, state, begin, count);
     if (last) break;

@@ -92,8 +92,7 @@ template <class T>
   multiply_rows(w.kf, w.intos, count * F, w.decayed);
   rows_times<Store::kSet>(w.decayed, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
   for (Index i = 0; i < count; ++i) {
-    scale_row(w.residual + i * Dv, Dv, T{-1});
-    add_row(T{1}, t.v + (begin + i) * t.v_stride, w.residual + i * Dv, Dv);
+    set_difference(t.v + (begin + i) * t.v_stride, T{1}, w.residual + i * Dv, Dv);
   }
   substitute(t, w, begin, count);
   return {w.u, Dv};

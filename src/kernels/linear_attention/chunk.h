@@ -13,20 +13,11 @@
 namespace qkv {
 namespace {
 
-/// Tokens of a chunk. Where they equal the head width, the square form costs as much as the state; 64 x 64 floats are 16 KiB of
-/// L1.
-constexpr Index kLinearChunk = 64;
-
-template <class T>
-Index linear_attention_chunk(Index, Index) {
-  return kLinearChunk;
-}
-
 /// Chunks of a segment. Backward keeps the state before each of them: at most 1 MiB of L2, unless one state is larger.
 template <class T>
 Index linear_attention_segment_chunks(Index features, Index v_head_dim) {
   const Index bytes = features * (v_head_dim + 1) * static_cast<Index>(sizeof(T));
-  return larger<Index>(1, smaller<Index>(16, (Index{1} << 20) / bytes));
+  return larger<Index>(1, smaller<Index>(32, (Index{1} << 20) / bytes));
 }
 
 /// Rows [T, width] of a tensor, or null.
@@ -146,12 +137,19 @@ inline void decay_rows(const LinearAttentionSegment<T>& t, const T* factor, T* r
   for (Index r = 0; r < count; ++r) scale_row(rows + r * stride, width, factor[r]);
 }
 
-/// state = left * base + local
+/// state = left * base + local, then local *= decay: one pass over both.
 template <class T>
-[[gnu::noinline]] void join_state(const T* base, const T* local, T left, Index count, T* state) {
+[[gnu::noinline]] void join_state(const T* base, T* local, T left, T decay, Index count, T* state) {
   for_vectors<T>(count, [&](Index e, int lanes) {
-    store_lanes(state + e, fma(splat<T>(left), load_lanes(base + e, lanes), load_lanes(local + e, lanes)), lanes);
+    const auto own = load_lanes(local + e, lanes);
+    store_lanes(state + e, fma(splat<T>(left), load_lanes(base + e, lanes), own), lanes);
+    store_lanes(local + e, own * decay, lanes);
   });
+}
+/// The decay over a chunk, after chunk_decays().
+template <class T>
+inline T chunk_decay(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index count) {
+  return t.log_decay == nullptr ? T{1} : w.into[count - 1];
 }
 
 /// tile[j, i] = sum_d a[j, d] * panel[d, i] where i >= j, in whole vectors.
@@ -295,16 +293,13 @@ template <class T>
       width);
 }
 
-/// Adds keys and values of a chunk to the segment's local state. kf is decayed in place.
+/// Adds keys and values of a chunk to the segment's local state, which is decayed already. kf is decayed in place.
 template <class T>
 inline void add_keys(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, const T* values,
                      Index value_stride, Index count) {
   constexpr T one = 1;
   const Index F = t.features.count, Dv = t.v_head_dim;
-  if (t.log_decay != nullptr) {
-    scale_row(t.local, state_count(t), w.into[count - 1]);
-    decay_rows(t, w.after, w.kf, F, count, F);
-  }
+  decay_rows(t, w.after, w.kf, F, count, F);
   add_outer(w.kf, F, F, values, value_stride, count, t.local, Dv, &w.ahead);
   if (t.normalized) add_weighted_rows(&one, 0, w.kf, F, count, t.local + F * Dv, F);
 }

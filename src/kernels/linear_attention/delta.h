@@ -23,6 +23,14 @@ template <class T>
   for_vectors<T>(width, [&](Index e, int lanes) { store_lanes(to + e, load_lanes(from + e, lanes) * factor, lanes); });
 }
 
+/// row[:] = from[:] - factor * row[:]
+template <class T>
+[[gnu::noinline]] void set_difference(const T* from, T factor, T* row, Index width) {
+  for_vectors<T>(width, [&](Index e, int lanes) {
+    store_lanes(row + e, fma(splat<T>(-factor), load_lanes(row + e, lanes), load_lanes(from + e, lanes)), lanes);
+  });
+}
+
 /// From residual, as far as it does not depend on the chunk's own u, and keys: residual (w above) and u.
 template <class T>
 inline void substitute(const LinearAttentionSegment<T>& t, const LinearAttentionScratch<T>& w, Index begin, Index count) {
@@ -39,9 +47,13 @@ inline void substitute(const LinearAttentionSegment<T>& t, const LinearAttention
                              .depth = i0},
                             rows, Dv);
     for (Index i = i0; i < i0 + rows; ++i) {
-      T* residual = w.residual + i * Dv;
-      for (Index j = i0; j < i; ++j) add_row(w.keys[j * w.width + i], w.u + j * Dv, residual, Dv);
-      set_row(t.beta[(begin + i) * t.beta_stride], residual, w.u + i * Dv, Dv);
+      const T beta = t.beta[(begin + i) * t.beta_stride];
+      for_vectors<T>(Dv, [&](Index e, int lanes) {
+        auto left = load_lanes(w.residual + i * Dv + e, lanes);
+        for (Index j = i0; j < i; ++j) left = fma(splat<T>(w.keys[j * w.width + i]), load_lanes(w.u + j * Dv + e, lanes), left);
+        store_lanes(w.residual + i * Dv + e, left, lanes);
+        store_lanes(w.u + i * Dv + e, left * beta, lanes);
+      });
     }
   }
 }
@@ -56,8 +68,7 @@ inline void solve_delta(const LinearAttentionSegment<T>& t, const LinearAttentio
   mask_triangle<Triangle::kNegated>(t, w, count, w.keys);
   rows_times<Store::kSet>(w.kf, F, F, state, Dv, w.residual, Dv, count, Dv, &w.ahead);
   for (Index i = 0; i < count; ++i) {
-    scale_row(w.residual + i * Dv, Dv, t.log_decay == nullptr ? T{-1} : -w.into[i]);
-    add_row(T{1}, t.v + (begin + i) * t.v_stride, w.residual + i * Dv, Dv);
+    set_difference(t.v + (begin + i) * t.v_stride, t.log_decay == nullptr ? T{1} : w.into[i], w.residual + i * Dv, Dv);
   }
   substitute(t, w, begin, count);
 }

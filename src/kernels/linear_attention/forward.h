@@ -122,7 +122,12 @@ void linear_attention_forward(const LinearAttentionSegment<T>& t, void* scratch)
                 {t.q == nullptr ? nullptr : t.out, t.out_stride, t.v_head_dim}});
     const ExactSum<T> log_whole = chunk_decays(t, w, begin, count);
     feature_rows(t.features, t.k + begin * t.k_stride, t.k_stride, count, T{1}, w.kf);
-    if (t.q != nullptr || t.beta != nullptr) join_state(t.base, t.local, exp_of_one(log_left), states, w.state);
+    const T decay = chunk_decay(t, w, count);
+    if (t.q != nullptr || t.beta != nullptr) {
+      join_state(t.base, t.local, exp_of_one(log_left), decay, states, w.state);
+    } else if (t.log_decay != nullptr) {
+      scale_row(t.local, states, decay);
+    }
     const ChunkValues<T> values = chunk_values(t, w, w.state, begin, count);
     if (t.q != nullptr) {
       const bool finite = rows_finite(values.rows, values.stride, count, t.v_head_dim);

@@ -11,6 +11,9 @@
 
 namespace qkv {
 
+/// Tokens of a chunk. Causal: its square costs half as much with 32 tokens as with 64, and passes over the state are repaid;
+/// otherwise there is no square.
+constexpr Index kLinearCausalChunk = 32, kLinearFullChunk = 64;
 /// Tokens of a chunk with a decay per channel: its pairs are formed one by one, a decay for each of them and each channel.
 constexpr Index kLinearChannelChunk = 16;
 
@@ -76,7 +79,6 @@ struct LinearAttentionSizes {
 
 template <class T>
 struct LinearAttentionKernels {
-  Index (*chunk)(Index features, Index v_head_dim);
   Index (*segment_chunks)(Index features, Index v_head_dim);
   std::size_t (*forward_scratch_bytes)(const LinearAttentionSizes&);
   std::size_t (*backward_scratch_bytes)(const LinearAttentionSizes&);
