@@ -122,14 +122,15 @@ bool is_empty(const StridedBox& box) {
 
 /// Whether two places of a box are one element. An axis that steps over all of the finer ones adds none.
 bool shows_twice(const StridedBox& box) {
-  std::array<std::size_t, 4> order{};
+  std::array<std::size_t, 4> order{};  // the axes by their strides, the finest first
   std::size_t axes = 0;
-  for (std::size_t axis = 0; axis < static_cast<std::size_t>(box.rank); ++axis) {
-    if (box.sizes[axis] > 1) order[axes++] = axis;
-  }
   const auto stride = [&](std::size_t n) { return std::abs(box.strides[order[n]]); };
-  std::sort(order.begin(), order.begin() + axes,
-            [&](std::size_t a, std::size_t b) { return std::abs(box.strides[a]) < std::abs(box.strides[b]); });
+  for (std::size_t axis = 0; axis < static_cast<std::size_t>(box.rank); ++axis) {
+    if (box.sizes[axis] <= 1) continue;
+    std::size_t n = axes++;
+    for (; n > 0 && std::abs(box.strides[axis]) < stride(n - 1); --n) order[n] = order[n - 1];
+    order[n] = axis;
+  }
   StridedBox finer{box.address, box.element_bytes, box.rank, {}, box.strides};  // the box at index 0 of the coarser axes
   finer.sizes.fill(1);
   Index reach = 1;
