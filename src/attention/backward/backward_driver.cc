@@ -1,5 +1,5 @@
 // Work items are (key range, sequence, kv head). Key ranges are outermost; within each, parts of the batch with many keys come
-// first. For 16-bit types heads are outermost, so that few are in flight (gradient_sums.h). Scratch:
+// first. For 16-bit types groups of heads are outermost, so that few are in flight (gradient_sums.h). Scratch:
 //   shared     order of a ragged batch | delta and lse2 in two parts, [B, H, Tq] each | turns | dq of the heads in flight
 //   per worker the kernels' | dbias of one key range (bias without a query axis) | dposition_bias | dk, dv, dq of 16-bit types
 #include "attention/backward/backward_driver.h"
@@ -7,6 +7,8 @@
 #include <array>
 #include <new>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 #include "attention/backward/backward_job.h"
 #include "attention/backward/shared_gradients.h"
@@ -20,7 +22,7 @@ namespace {
 /// One part of the batch that has keys, in the order in which work items are claimed.
 struct BackwardPart {
   Index part;
-  Index first_item;  // used when heads are outermost
+  Index first_item;  // used when groups of heads are outermost
   Index first_turn;  // of its query tiles
 };
 
@@ -172,11 +174,19 @@ struct BackwardDriver {
             {own_bytes, workers + static_cast<std::size_t>(worker) * own_bytes.all()});
   }
 
+  /// Head and key range of item `own` of `heads` heads: all of range 0 first. For 16-bit types the heads in flight go together, so
+  /// that threads have heads of their own; one by one where items add to one sum, whose order may not depend on threads.
+  std::pair<Index, Index> head_and_range(Index own, Index heads, Index ranges) const {
+    const bool one_sum = !gradients.dbias.is_null() || !gradients.dposition_bias.is_null();
+    const Index wide = !kRoundedAtEnd<T> ? heads : one_sum ? 1 : sums.heads_in_flight(), first = own / (ranges * wide) * wide;
+    const Index count = std::min(wide, heads - first), rest = own - first * ranges;
+    return {first + rest % count, rest / count};
+  }
+
   void run(Index item, int worker) const {
     if (!batch.is_ragged()) {
-      const Index heads = longest.batch * longest.num_kv_heads;
-      const Index range = first_range + (kRoundedAtEnd<T> ? item % num_ranges : item / heads);
-      run(item, *dense_job, 0, kRoundedAtEnd<T> ? item / num_ranges : item % heads, range, worker);
+      const auto [head, range] = head_and_range(item, longest.batch * longest.num_kv_heads, num_ranges);
+      run(item, *dense_job, 0, head, first_range + range, worker);
       return;
     }
     const BackwardPart* part = nullptr;
@@ -193,8 +203,7 @@ struct BackwardDriver {
     }
     batch.with_part(part->part, [&](const Problem<T>& p) {
       if constexpr (kRoundedAtEnd<T>) {
-        range = own % p.key_ranges();
-        own /= p.key_ranges();
+        std::tie(own, range) = head_and_range(own, batch.num_sequences(part->part) * p.num_kv_heads, p.key_ranges());
       }
       const AttentionGradients<T> of_part{.dq = batch.queries(gradients.dq, part->part),
                                           .dk = batch.keys(gradients.dk, part->part),

@@ -40,6 +40,8 @@ class GradientSums {
 
   std::size_t shared_bytes() const { return line_bytes<Sum>(carried_ == nullptr ? slots_ * slot_rows() * p_.head_dim : 0); }
   Index num_turns() const { return slots_; }
+  /// A head that is claimed may wait for the one as many before it, and for none that comes later.
+  Index heads_in_flight() const { return std::max<Index>(1, slots_); }
   std::size_t worker_bytes() const {
     return kRoundedAtEnd<T> ? line_bytes<Sum>(p_.backward_keys * (p_.head_dim + p_.v_head_dim) + tile_rows() * p_.head_dim) : 0;
   }
