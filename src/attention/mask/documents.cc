@@ -35,7 +35,7 @@ class Segments {
   Positions of(Index document) const { return {begins_[at(document)], ends_[at(document)]}; }
   /// The documents that positions [begin, begin + n) meet, and empty ones between.
   Numbers meeting(Index begin, Index n) const {
-    if (begin >= end()) return {count(), count()};
+    if (n <= 0 || begin >= end()) return {count(), count()};
     const Index last = std::min(begin + n, end()) - 1, next = behind(last);
     return {behind(begin), begins_[at(next)] <= last ? next + 1 : next};
   }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 
 #include "qkv/attention.h"
@@ -150,6 +151,27 @@ TEST(Mask, SaysWhatItIs) {
   EXPECT_TRUE(Mask().keeps_everything());
   EXPECT_FALSE(Mask::causal().keeps_everything());
   EXPECT_TRUE((Mask() & Mask()).keeps_everything());
+}
+
+/// No kind of mask looks beside itself where there is no row or no column to ask about.
+TEST(Mask, OfNoQueriesOrNoKeys) {
+  constexpr Index kBatch = 2, kHeads = 2, kDim = 4;
+  for (std::size_t kind = 0; kind < kMaskNames.size(); ++kind) {
+    for (const auto [queries, keys] : {std::array<Index, 2>{0, 5}, {5, 0}, {0, 0}}) {
+      if (needs_square(MaskKind(kind)) && queries != keys) continue;
+      SCOPED_TRACE(std::string(kMaskNames[kind]) + " " + std::to_string(queries) + " x " + std::to_string(keys));
+      const MaskCase made = make_mask(MaskKind(kind), kBatch, kHeads, queries, keys, 3);
+      const Tensor<float> q({kBatch, kHeads, queries, kDim}), k({kBatch, kHeads, keys, kDim});
+      Tensor<float> out(q.sizes()), lse({kBatch, kHeads, queries}), dq(q.sizes()), dk(k.sizes());
+      for (float& x : out.span()) x = 7;
+      for (float& x : dk.span()) x = 7;
+      attention_forward(q, k, k, {.out = out, .lse = lse}, {.mask = made.mask});
+      attention_backward(q, k, k, out, lse, q, {.dq = dq, .dk = dk}, {.mask = made.mask});
+      for (const float x : lse.span()) EXPECT_EQ(x, -std::numeric_limits<float>::infinity());
+      for (const float x : out.span()) EXPECT_EQ(x, 0);
+      for (const float x : dk.span()) EXPECT_EQ(x, 0);
+    }
+  }
 }
 
 }  // namespace
