@@ -11,8 +11,8 @@
 
 namespace qkv {
 
-/// Tokens of a chunk. Causal: its square costs half as much with 32 tokens as with 64, and passes over the state are repaid;
-/// otherwise there is no square.
+/// Tokens of a chunk. Causal: per token its square costs half as much with 32 tokens as with 64, which is more than the second
+/// pass over the state. Not causal: there is no square.
 constexpr Index kLinearCausalChunk = 32, kLinearFullChunk = 64;
 /// Tokens of a chunk with a decay per channel: its pairs are formed one by one, a decay for each of them and each channel.
 constexpr Index kLinearChannelChunk = 16;
