@@ -32,6 +32,12 @@ def _is_jax(x: Any) -> bool:
     return jax is not None and isinstance(x, jax.Array)
 
 
+def has_tangent(x: Any) -> bool:
+    """Whether a PyTorch tensor carries a tangent of forward mode, which a function of its memory would lose."""
+    forward_ad = sys.modules["torch"].autograd.forward_ad
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None
+
+
 def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
     """Raises ValueError for a tensor whose gradient would be lost, TypeError for one that means something else than its memory.
 
@@ -39,7 +45,7 @@ def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
     """
     if _is_torch(x):
         torch = sys.modules["torch"]
-        if not x.requires_grad and type(x) is torch.Tensor and not _functorch_wrapped()(x):
+        if not x.requires_grad and type(x) is torch.Tensor and not _functorch_wrapped()(x) and not has_tangent(x):
             return  # the usual case
         if x.requires_grad and torch.is_grad_enabled():
             raise ValueError(
@@ -48,6 +54,8 @@ def require_untraced(x: Any, name: str, ways: str = ATTENTION_WAYS) -> None:
             )
         if _functorch_wrapped()(x):
             raise ValueError(f"{name} must be a plain tensor: got one that torch.func (grad, vmap) traces; {ways}")
+        if has_tangent(x):
+            raise ValueError(f"{name} must be a plain tensor: got one with a tangent of forward mode (forward_ad); {ways}")
         if type(x) is not torch.Tensor and not _is_memory(type(x)):
             raise TypeError(
                 f"{name} must be a plain tensor: got {type(x).__name__}, which may mean something else than its memory holds; "

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._arrays import has_tangent
 from . import _varlen_operators
 from ._calls import FLOATS, ArgumentError, autocast_where_mixed, inner_contiguous, wrong_types
 from ._functional import attend_packed
@@ -115,9 +116,10 @@ def varlen_attn_out(
         "varlen_attn_out", query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale=scale, window_size=window_size,
         enable_gqa=enable_gqa, seqused_k=seqused_k, block_table=block_table,
     )  # fmt: skip
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (out, query, key, value)):
+    tensors = (out, query, key, value)
+    if (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)) or any(map(has_tangent, tensors)):
         raise NotImplementedError(
-            "[varlen_attn_out] gradients are not computed, as in PyTorch: call varlen_attn, or this under torch.no_grad()"
+            "[varlen_attn_out] gradients and tangents are not computed, as in PyTorch: call varlen_attn, or this under torch.no_grad()"
         )
     wanted = (*query.shape[:2], value.shape[-1])
     if tuple(out.shape) != wanted or out.dtype is not query.dtype or not out.is_cpu or (out.stride(-1) != 1 and wanted[-1] > 1):

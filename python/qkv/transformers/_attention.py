@@ -11,6 +11,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from .. import _attention as functional
 from .. import _core
+from .._arrays import has_tangent
 from .._options import build_options
 from ..masks import Mask
 from ..torch._calls import autocast, memory
@@ -28,8 +29,9 @@ def register(name: str = NAME, *, linear: bool = False) -> None:
     computes no keys and values of all heads (see :func:`qkv.torch.latent_attention`); until :func:`unregister`.
 
     linear: also puts qkv's kernels into the linear-attention layers of every model, built before or after, until
-    :func:`unregister`: the gated delta rule (Qwen3-Next, Qwen3.5, OLMo-hybrid) and Mamba-2's scan, on the CPU; packed sequences
-    (cu_seq_lens_q or seq_idx) stay apart, in the convolutions beside them too.
+    :func:`unregister`: the gated delta rule (Qwen3-Next, Qwen3.5, OLMo-hybrid), Kimi Delta Attention, Mamba-2's scan, their steps of
+    one token and those of the convolutions, on the CPU; packed sequences (cu_seq_lens_q or seq_idx) stay apart, in the convolutions
+    too.
     """
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, model_mask)
@@ -189,6 +191,11 @@ def attention_forward(
     if query.shape[0] != key.shape[0]:  # learned queries, the same for every sequence
         query = query.expand(key.shape[0], -1, -1, -1)
     tensors = (_rows(query), _rows(key), _rows(value), bias, sinks)
+    if any(x is not None and has_tangent(x) for x in tensors):
+        raise NotImplementedError(
+            '[qkv.transformers] forward mode is not computed by attn_implementation="qkv": got tensors with tangents (forward_ad); '
+            'there: attn_implementation="sdpa" under qkv.torch.enable()'
+        )
     collector = _looking.current()
     if collector is not None:
         out = collector.look(module, *tensors, _new_out(query, value), options)

@@ -11,6 +11,7 @@ import pytest
 import qkv
 import qkv.torch
 import qkv.transformers
+from torch.autograd import forward_ad
 from transformers_models import MODELS, T, expect_equal, inputs_of, model_of, run, tf, torch
 
 
@@ -163,3 +164,11 @@ def test_graphs_are_those_of_sdpa_under_enable() -> None:
         torch.testing.assert_close(gradient, torch.autograd.grad(loss(parameters), parameters["lm_head.weight"])[0])
     for made in logits:
         torch.testing.assert_close(made, expected)
+
+
+def test_forward_mode_is_refused_and_not_lost() -> None:
+    model = model_of("llama").requires_grad_(False)
+    model.set_attn_implementation("qkv")
+    x = torch.rand(1, 4, 32)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode.*under qkv.torch.enable"):
+        model(inputs_embeds=forward_ad.make_dual(x, torch.ones_like(x)), use_cache=False)

@@ -14,6 +14,7 @@ import qkv
 import qkv.nn
 from support_torch import numbers
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def f32(seed: int, *shape: int) -> Tensor:
@@ -104,6 +105,15 @@ def test_a_gradient_that_would_be_lost(name: str) -> None:
     with torch.no_grad():
         call(wants)
     call(wants.detach())
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_tangent_that_would_be_lost(name: str) -> None:
+    call, x = CALLS[name]
+    with forward_ad.dual_level():
+        call(x)  # no tangent, nothing to lose
+        with pytest.raises((ValueError, NotImplementedError), match="tangent"):
+            call(forward_ad.make_dual(x, torch.ones_like(x)))
 
 
 def test_what_grad_mode_off_gives_is_what_detached_tensors_give() -> None:

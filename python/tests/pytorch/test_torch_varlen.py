@@ -18,6 +18,7 @@ import qkv.torch as qt
 from packed import DV, LENGTHS, D, H, leaves, offsets, ours
 from support_torch import compare, expect_close, numbers
 from torch import Tensor
+from torch.autograd import forward_ad
 
 pytorchs = pytest.importorskip("torch.nn.attention.varlen")
 
@@ -196,8 +197,10 @@ def test_into_a_given_tensor() -> None:
     )
     assert made[0] is out and torch.equal(out, expected[0]) and torch.equal(made[1], expected[1])
     assert qt.varlen_attn_out(out, q, k, v, cu, cu, 5, 5, enable_gqa=True) is out
-    with pytest.raises(NotImplementedError, match="gradients are not computed, as in PyTorch"):
+    with pytest.raises(NotImplementedError, match="gradients and tangents are not computed, as in PyTorch"):
         qt.varlen_attn_out(out, q.requires_grad_(), k, v, cu, cu, 5, 5, enable_gqa=True)
+    with forward_ad.dual_level(), torch.no_grad(), pytest.raises(NotImplementedError, match="tangents are not computed"):
+        qt.varlen_attn_out(out, forward_ad.make_dual(q.detach(), q.detach()), k, v, cu, cu, 5, 5, enable_gqa=True)
     with pytest.raises(ValueError, match="out must be"):
         qt.varlen_attn_out(out[:3], q.detach(), k, v, cu, cu, 5, 5, enable_gqa=True)
 
