@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from . import _calls, _operators
-from ._calls import FLOATS, ArgumentError, Rules, autocast, draw_seed, plain_rules, wrong_types
+from ._calls import FLOATS, ArgumentError, ArgumentTypeError, Rules, autocast, draw_seed, plain_rules, wrong_types
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
@@ -227,7 +227,7 @@ def split_mask(
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """attn_mask as (bias, None) or (None, keep), [B|1, H|1, L|1, S|1]. lead: axes that are folded into B."""
     if mask.dtype is not torch.bool and mask.dtype is not q.dtype and mask.dtype is not torch.float32:
-        raise TypeError(
+        raise ArgumentTypeError(
             "[scaled_dot_product_attention] attn_mask must be bool (True = may attend), of query's type or float32: got "
             f"{mask.dtype} for a query of {q.dtype}; mask.bool() or mask.to(query.dtype)"
         )
