@@ -15,19 +15,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 import qkv
 
-PER_CHANNEL = "a decay per channel"
 NOT_APPLICABLE = {
     "test_flexattention_prob_mod": "a function of weights: qkv has functions of scores",
-    "test_linear_attention_gated": PER_CHANNEL,
-    "test_linear_attention_gated_delta": PER_CHANNEL,
-    "test_linear_attention_gated_delta_beta_scalar": PER_CHANNEL,
-    "test_linear_attention_gated_delta_gqa": PER_CHANNEL,
-    "test_linear_attention_gated_delta_mqa": PER_CHANNEL,
-    "test_linear_attention_decode_step": PER_CHANNEL,
-    "test_linear_attention_prefill_with_past": PER_CHANNEL,
-    "test_linear_attention_no_past_explicit_zeros": PER_CHANNEL,
-    "test_linear_attention_explicit_scale": PER_CHANNEL,
-    "test_linear_attention_fp16": PER_CHANNEL,
+    "test_linear_attention_fp16": "qkv.linear_attention takes float32 and float64; qkv.torch's delta rules take 16 bits",
 }
 SCALED, CAPPED, BIASED, WEIGHTS = range(4)  # qk_matmul_output_mode: the scores after each step, and their softmax
 
@@ -128,7 +118,9 @@ def linear_attention(inputs: list[Any], attributes: dict[str, Any]) -> list[Any]
     q = heads_of(q, attributes["q_num_heads"])
     k, v = (heads_of(x, attributes["kv_num_heads"]) for x in (k, v))
     scale = attributes.get("scale", 0.0) or q.shape[-1] ** -0.5
-    by_token = {name: x.swapaxes(1, 2) for name, x in (("log_decay", decay), ("beta", beta)) if x is not None}
+    by_token = {} if beta is None else {"beta": np.broadcast_to(beta, (*beta.shape[:2], k.shape[1])).swapaxes(1, 2)}
+    if decay is not None:  # a number for each token and head, or for each channel of k
+        by_token["log_decay"] = decay.swapaxes(1, 2) if decay.shape[2] == k.shape[1] else heads_of(decay, k.shape[1])
     y, state = qkv.linear_attention(
         *(np.ascontiguousarray(x) for x in (q, k, v)), feature_map="identity", causal=True, normalized=False, scale=scale,
         state=None if past is None else qkv.LinearState(past), return_state=True, **by_token,
