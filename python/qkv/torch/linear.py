@@ -25,7 +25,8 @@ __all__ = [
     "recurrent_kimi_delta_attention",
 ]
 
-# What transformers passes to every layer, and how long a chunk of other kernels is: nothing that a result depends on.
+# What transformers passes to every layer, and how long a chunk of other kernels is: nothing that a result depends on, but for
+# cu_seq_lens_q, its name of cu_seqlens.
 _HARMLESS = frozenset((
     "chunk_size", "cu_seqlens_cpu", "cu_seq_lens_q", "cu_seq_lens_k", "is_causal", "max_length_q", "max_length_k",
     "num_items_in_batch", "output_attentions", "output_hidden_states", "output_router_logits", "position_ids", "return_dict",
@@ -56,7 +57,8 @@ def chunk_gated_delta_rule(
         initial_state: [N, Hv, K, V], the state before the first token (default zeros). N is B, or the number of packed sequences.
         use_qk_l2norm_in_kernel: divides rows of q and k by sqrt(|x|^2 + 1e-6) first.
         cu_seqlens: [N + 1] integers, where each sequence of a pack (B = 1) begins and the last ends.
-        kwargs: what transformers passes to all its layers is accepted and has no effect.
+        kwargs: what transformers passes to all its layers is accepted. cu_seq_lens_q is read where cu_seqlens is None; the others
+            have no effect.
 
     Returns:
         out [B, T, Hv, V] of v's type, and the state after the last token [N, Hv, K, V] (float32; float64 for float64) or None
@@ -145,6 +147,9 @@ def _delta_rule(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     if more:
         check_known(name, more)
+        cu_seqlens = more.get("cu_seq_lens_q") if cu_seqlens is None else cu_seqlens
+    if beta is None:
+        raise TypeError(f"[{name}] beta must be a tensor [B, T, Hv]: got None; the delta rule without it is v.new_ones(v.shape[:3])")
     q, k, v = autocast_where_mixed(q, k, v)
     check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.activations import ACT2FN
 
+from .._arrays import has_tangent
 from ..torch import (
     ArgumentError,
     chunk_gated_delta_rule,
@@ -27,6 +28,7 @@ from ..torch import (
 from ..torch._calls import sum_dtype
 from ..torch._linear_calls import Rules, step
 from ..torch._linear_functions import scan
+from ..torch.linear import check_known
 from ..torch.sdpa import direct
 
 Function = Callable[..., Any]
@@ -40,39 +42,38 @@ def _offsets(options: dict[str, Any], batch: int, cu_seqlens: Tensor | None = No
     """Where packed sequences begin and the last ends, from what the model was passed; None: one sequence a row."""
     cu_seqlens = options.get("cu_seq_lens_q") if cu_seqlens is None else cu_seqlens
     seq_idx = options.get("seq_idx")
+    if batch != 1 and (cu_seqlens is not None or seq_idx is not None):
+        name, given = ("seq_idx", seq_idx) if cu_seqlens is None else ("cu_seq_lens_q", cu_seqlens)
+        raise ArgumentError(
+            f"[qkv.transformers] packed sequences ({name}) lie in one row, B = 1: got {name} {list(given.shape)} with {batch} rows; "
+            "pass the rows one by one"
+        )
     if cu_seqlens is not None or seq_idx is None:
         return cu_seqlens
-    if batch != 1:
-        raise ArgumentError(
-            f"[qkv.transformers] packed sequences (seq_idx) lie in one row, B = 1: got seq_idx {list(seq_idx.shape)}; pass the rows "
-            "one by one"
-        )
     changes = (seq_idx[0, 1:] != seq_idx[0, :-1]).nonzero()[:, 0] + 1
     return F.pad(F.pad(changes, (1, 0)), (0, 1), value=seq_idx.shape[1])
 
 
+# Arguments of flash-linear-attention that would change a result; models do not pass them.
+_NOT_COMPUTED = ("use_gate_in_kernel", "use_beta_sigmoid_in_kernel", "head_first", "transpose_state_layout")
+
+
 def _delta_rule(rule: Function, original: Function) -> Function:
+    names = list(inspect.signature(original).parameters)[5:]  # of four functions, which differ in their order
+
     @functools.wraps(original)
     def replaced(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        g: Tensor,
-        beta: Tensor,
-        chunk_size: int = 64,
-        initial_state: Tensor | None = None,
-        output_final_state: bool = False,
-        use_qk_l2norm_in_kernel: bool = False,
-        cu_seqlens: Tensor | None = None,
-        **kwargs: Any,
+        query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor, *positional: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        state = {"initial_state": initial_state, "output_final_state": output_final_state}
+        options = {**dict(zip(names, positional)), **kwargs}
         if not _ours(query):
-            more = {"cu_seqlens": cu_seqlens, "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel, **state, **kwargs}
-            return original(query, key, value, g=g, beta=beta, **more)
-        offsets = _offsets(kwargs, query.shape[0], cu_seqlens)
+            return original(query, key, value, g=g, beta=beta, **options)
+        check_known(rule.__name__, {name: options[name] for name in _NOT_COMPUTED if name in options})
         return rule(
-            query, key, value, g, beta, **state, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, cu_seqlens=offsets
+            query, key, value, g, beta, scale=options.get("scale"), initial_state=options.get("initial_state"),
+            output_final_state=options.get("output_final_state", False),
+            use_qk_l2norm_in_kernel=options.get("use_qk_l2norm_in_kernel", False),
+            cu_seqlens=_offsets(options, query.shape[0], options.get("cu_seqlens")),
         )  # fmt: skip
 
     return replaced
@@ -142,7 +143,9 @@ def _convolution_step(original: Function) -> Function:
 
 def _plain(*tensors: Tensor | None) -> bool:
     """Whether nothing is differentiated or traced."""
-    return direct(*tensors) and not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
+    if not direct(*tensors) or any(x is not None and has_tangent(x) for x in tensors):
+        return False
+    return not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors))
 
 
 def _repeats(x: Tensor | None, *axes: int) -> bool:

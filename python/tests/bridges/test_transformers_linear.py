@@ -348,3 +348,29 @@ def test_a_fresh_process_says_nothing_of_falling_back() -> None:
     ]
     assert "falling back" not in said[0], said[0]
     assert "falling back" in said[1]
+
+
+def test_arguments_by_place_are_the_originals() -> None:
+    """Of the four functions two have chunk_size in the sixth place, and two the state."""
+    from transformers.models.qwen3_next import modeling_qwen3_next as modelling
+
+    draw = torch.Generator().manual_seed(4)
+    q, k, v = (torch.rand(1, 3, 2, 8, generator=draw) for _ in range(3))
+    g, beta = -torch.rand(1, 3, 2, generator=draw), torch.rand(1, 3, 2, generator=draw)
+    state = torch.rand(1, 2, 8, 8, generator=draw)
+    calls = [
+        lambda: modelling.torch_recurrent_gated_delta_rule(q, k, v, g, beta, state, True, True),
+        lambda: modelling.torch_chunk_gated_delta_rule(q, k, v, g, beta, 64, state, True, True),
+    ]
+    expected = [call() for call in calls]
+    qkv.transformers.register(linear=True)
+    for call, theirs in zip(calls, expected):
+        for ours, original in zip(call(), theirs):
+            torch.testing.assert_close(ours, original)
+    two = [x.repeat(2, 1, 1, 1) for x in (q, k, v)]
+    with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\) lie in one row, B = 1.*with 2 rows"):
+        modelling.torch_chunk_gated_delta_rule(
+            *two, *(x.repeat(2, 1, 1) for x in (g, beta)), cu_seq_lens_q=torch.tensor([0, 1, 3])
+        )
+    with pytest.raises(TypeError, match="use_gate_in_kernel is not computed here"):
+        modelling.torch_chunk_gated_delta_rule(q, k, v, g, beta, use_gate_in_kernel=True)

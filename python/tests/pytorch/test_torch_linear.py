@@ -165,6 +165,11 @@ def test_errors_say_what_was_expected() -> None:
     with pytest.raises(TypeError, match="gk is not computed here"):
         qkv.torch.fused_recurrent_gated_delta_rule(q, k, v, g, beta, gk=q)
     rule(q, k, v, g, beta, gk=None, head_first=False, position_ids=g, chunk_size=64)  # ask for nothing else
+    with pytest.raises(TypeError, match=r"beta must be a tensor \[B, T, Hv\]: got None"):
+        qkv.torch.fused_recurrent_gated_delta_rule(q, k, v, g, None)
+    one = [x[:1] for x in (q, k, v, g, beta)]
+    cuts = torch.tensor([0, 1, 4])
+    assert torch.equal(rule(*one, cu_seq_lens_q=cuts)[0], rule(*one, cu_seqlens=cuts)[0])  # transformers' name of it
     with pytest.raises(TypeError, match="use_gate_in_kernel is not computed here"):
         qkv.torch.chunk_kimi_delta_attention(q, k, v, g, beta, use_gate_in_kernel=True)
     with pytest.raises(qkv.torch.ArgumentError, match=r"g must be \[B, T, Hv, K\] = \[2, 4, 4, 8\]: got \[2, 4, 4\]"):
