@@ -115,11 +115,24 @@ def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...])
     return _varying_alike((q, *made))[1:]
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _forward_once(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
+    return _forward(static, q, k, v, optional)
+
+
+@_forward_once.defjvp
+def _forward_twice(static: _Static, primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "[qkv.jax.attention] a second derivative is not computed; qkv.torch.scaled_dot_product_attention and "
+        "jax.nn.dot_product_attention have it"
+    )
+
+
 def _attention_fwd(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> Any:
     # Each argument says whether its derivative is wanted: dbias is summed only if it is.
     wants_dbias = optional[0] is not None and optional[0].perturbed
     q, k, v, optional = jax.tree.map(lambda given: given.value, (q, k, v, optional))
-    out, lse = _forward(static, q, k, v, optional)
+    out, lse = _forward_once(static, q, k, v, optional)
     return (out, lse), (q, k, v, out, lse, optional, () if wants_dbias else None)
 
 

@@ -258,6 +258,10 @@ class AttendWithWeights(Function):
     """
 
     @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError("[qkv.torch] forward mode is not computed where weights are wanted too: need_weights=False")
+
+    @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, keep: Tensor | None, rules: Rules
     ) -> tuple[Tensor, Tensor]:

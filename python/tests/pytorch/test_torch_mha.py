@@ -14,6 +14,7 @@ import qkv
 import qkv.torch as qt
 from support_torch import compare, expect_close, numbers
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 EMBED, HEADS, BATCH, Q_LEN, KV_LEN = 12, 3, 2, 5, 7
 
@@ -291,3 +292,13 @@ def test_compiles_whole() -> None:
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         for a, b in zip(compiled(x), call(x)):
             assert (a is None and b is None) or torch.allclose(a, b, atol=1e-6)
+
+
+def test_forward_mode_beside_weights_is_refused() -> None:
+    layer, x = qt.MultiheadAttention(8, 2, batch_first=True), torch.rand(1, 3, 8)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(NotImplementedError, match="forward mode is not computed where weights are wanted too"):
+            layer(dual, dual, dual)
+        out = forward_ad.unpack_dual(layer(dual, dual, dual, need_weights=False)[0])
+        assert out.tangent is not None
