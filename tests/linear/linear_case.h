@@ -80,10 +80,10 @@ using LinearChoice = std::array<Index, kLinearOptions>;
 /// Batch, heads, key/value heads, value group.
 inline constexpr std::array<std::array<Index, 4>, 5> kLinearHeads = {
     {{1, 1, 1, 1}, {2, 4, 2, 1}, {1, 3, 1, 1}, {2, 2, 2, 1}, {2, 6, 6, 3}}};
-inline constexpr std::array<Index, 7> kLinearLengths = {1, 7, 32, 33, 64, 65, 203};
+inline constexpr std::array<Index, 9> kLinearLengths = {1, 7, 32, 33, 63, 64, 65, 130, 203};
 inline constexpr std::array<std::array<Index, 2>, 6> kLinearWidths = {{{1, 1}, {3, 5}, {17, 9}, {8, 40}, {33, 33}, {64, 20}}};
 
-inline LinearChoice linear_values() { return {5, 7, 6, 5, 11, 2, 2, 2, 2, 5}; }
+inline LinearChoice linear_values() { return {5, kLinearLengths.size(), 6, 5, 11, 2, 2, 2, 2, 5}; }
 
 inline LinearCase linear_case(const LinearChoice& choice, std::uint64_t seed) {
   const auto at = [&](std::size_t n) { return static_cast<std::size_t>(choice[n]); };
