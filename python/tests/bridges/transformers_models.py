@@ -33,17 +33,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "phi3": lambda: tf.Phi3ForCausalLM(tf.Phi3Config(**GROUPED)),
     "gpt-neox": lambda: tf.GPTNeoXForCausalLM(tf.GPTNeoXConfig(**SIZES, **TOKENS)),
     "cohere2": lambda: tf.Cohere2ForCausalLM(tf.Cohere2Config(**GROUPED, sliding_window=4)),
-    "opt": lambda: tf.OPTForCausalLM(
-        tf.OPTConfig(
-            hidden_size=32,
-            ffn_dim=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            vocab_size=61,
-            word_embed_proj_dim=32,
-            **TOKENS,
-        )
-    ),
+    "opt": lambda: tf.OPTForCausalLM(tf.OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=32, **TOKENS)),
     "gemma2": lambda: tf.Gemma2ForCausalLM(
         tf.Gemma2Config(**GROUPED, head_dim=8, sliding_window=4, attn_logit_softcapping=1.0)
     ),
@@ -59,19 +49,8 @@ MODELS: dict[str, Callable[[], Any]] = {
         add_pooling_layer=False,
     ),
 }
-WITH_SDPA = (
-    "bert",
-    "gpt2",
-    "llama",
-    "qwen2",
-    "qwen3",
-    "mistral",
-    "phi3",
-    "gpt-neox",
-    "cohere2",
-    "opt",
-    "vit",
-)  # no soft caps, sinks or biases of its own
+# No soft caps, sinks or biases of its own.
+WITH_SDPA = ("bert", "gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gpt-neox", "cohere2", "opt", "vit")
 T = 11
 
 
