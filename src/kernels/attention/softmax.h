@@ -3,7 +3,8 @@
 //   fast: p = exp2(s2 - shift) with a fixed shift, 0 at first. No running maximum, no rescaling: all exponents and the sum are
 //     checked to stay in a safe range.
 //   by maximum: the shift is the running maximum, and what was summed before is rescaled where it moves (Milakov & Gimelshein
-//     2018, 1805.02867). A lane goes here for good once it fails the check; a strip whose first tile is masked starts here.
+//     2018, 1805.02867). A lane goes here for good once it fails the check; a strip whose first tile is masked may start here
+//     (starts_quickly, forward.h).
 // Not: scores (scores.h), the product with V (forward.h).
 #pragma once
 
