@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     std::printf("%s %lld bytes\n", (folder / name).c_str(), static_cast<long long>(std::filesystem::file_size(folder / name)));
   }
   const qkv::view::HeadStatistics head = qkv::view::head_statistics(map, 0, 0);
-  std::printf("head 0: self %.2f previous %.2f first %.2f entropy %.2f bits\n", head.self, head.previous, head.first,
+  std::printf("head 0: self %.2f previous %.2f first %.2f entropy %.2f nats\n", head.self, head.previous, head.first,
               head.entropy);
   return verdict(written && head.rows == length - 1, "pictures of one map");
 }
