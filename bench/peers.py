@@ -10,7 +10,7 @@ the fractions of all peers are of that peak. Where the Python package is install
 a Python user calls it, but enters no ratio. Every result is first compared with attention in f64.
 
     bench/peers.py --quick                      # some of the cases, one round, a few minutes
-    bench/peers.py --out docs/benchmarks        # the default cases: two rounds, about ten minutes; the page and the plot
+    bench/peers.py --out docs/benchmarks        # the default cases: two rounds, 10 to 20 minutes; the page and the plot
     bench/peers.py --threads 2 --cases fwd-f32-d64 decode
 """
 
