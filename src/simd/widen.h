@@ -5,6 +5,8 @@
 // be merged at link time.
 #pragma once
 
+#include <utility>
+
 #include "qkv/types.h"
 #include "simd/vec.h"
 
@@ -98,6 +100,37 @@ inline void store_narrowed_tail(S* p, F32 x, int n) {
 #else
   __builtin_memcpy(static_cast<void*>(p), &halves, static_cast<std::size_t>(n) * sizeof(S));
 #endif
+}
+
+/// Of 2 n numbers those at even and at odd places as floats: a shift and a mask, where the order in memory would cost shuffles.
+struct EvenOdd {
+  F32 even, odd;
+};
+inline EvenOdd load_even_odd(const BFloat16* p) {
+  U32 words;
+  __builtin_memcpy(&words, p, sizeof words);
+  return {as_f32(words << 16), as_f32(words & 0xFFFF0000u)};
+}
+
+template <int... kLane>
+inline EvenOdd split_even_odd(F32 low, F32 high, std::integer_sequence<int, kLane...>) {
+  return {__builtin_shufflevector(low, high, (2 * kLane)...), __builtin_shufflevector(low, high, (2 * kLane + 1)...)};
+}
+/// The numbers at even and at odd places of two vectors in a row.
+inline EvenOdd split_even_odd(F32 low, F32 high) {
+  return split_even_odd(low, high, std::make_integer_sequence<int, Simd<float>::kLanes>{});
+}
+
+template <int... kLane>
+inline void join_even_odd(F32& even, F32& odd, std::integer_sequence<int, kLane...>) {
+  constexpr int n = sizeof...(kLane);
+  const F32 low = __builtin_shufflevector(even, odd, (kLane / 2 + kLane % 2 * n)...);
+  odd = __builtin_shufflevector(even, odd, ((n + kLane) / 2 + kLane % 2 * n)...);
+  even = low;
+}
+/// The inverse, in place: even becomes the first vector, odd the second.
+inline void join_even_odd(F32& even, F32& odd) {
+  join_even_odd(even, odd, std::make_integer_sequence<int, Simd<float>::kLanes>{});
 }
 
 /// to[r][c] = from[r][c] as float, for rows x columns; rows of `to` follow each other without a gap.

@@ -57,9 +57,11 @@ struct RunShape {
   Index run;     // keys of each
   Index ahead;   // rows between a prefetch and its use
   Index lo, hi;  // the live keys of the chunk
+  bool whole = lo == 0 && hi == kRuns * run;
 
   /// The runs whose row g is live.
   SomeRuns live(Index g) const {
+    if (whole) return {0, kRuns};
     const Index first = g < lo % run ? lo / run + 1 : lo / run;
     const Index last = g < hi % run ? hi / run + 1 : hi / run;
     return {first, last};
@@ -97,6 +99,10 @@ template <class Chunk>
 struct ChunkRows {
   Chunk k, v;
 };
+
+/// Whether two vectors of a stored row are read as one, its numbers at even places and those at odd ones (load_even_odd).
+template <class T>
+constexpr bool kReadsEvenOdd = std::is_same_v<T, BFloat16>;
 
 /// A vector of a stored row, widened to the type of sums.
 template <class T>
@@ -178,8 +184,8 @@ inline T largest_lane(typename Simd<T>::V x) {
   return max_or_second(swap_lanes<T, 1>(x, Lanes{}), x)[0];
 }
 
-/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Prefetches the rows
-/// `fetched` of the four rows `soon`.
+/// scores[r][i] = sum_d q[r][d] * k[i][d] for kR queries and the live keys i of 4; all 4 are written. Whole pairs of vectors of
+/// q hold numbers of even, then of odd places where kReadsEvenOdd. Prefetches the rows `fetched` of the four rows `soon`.
 template <class T, int kR, class Rows>
 inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_width, const Rows& k, const SomeRuns& live,
                                                      Index head_dim, const Rows& soon, const SomeRuns& fetched,
@@ -188,22 +194,21 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   constexpr Index line = 64 / static_cast<Index>(sizeof(T));
-  // A masked key is not read; a live one takes its place.
-  const T* key_rows[kRuns];
-  for (Index i = 0; i < kRuns; ++i) key_rows[i] = k[larger(live.first, smaller(i, live.last - 1))];
+  const T* key_rows[kRuns] = {k[0], k[1], k[2], k[3]};
+  if (live.last - live.first < kRuns) {  // a masked key is not read; a live one takes its place
+    for (Index i = 0; i < kRuns; ++i) key_rows[i] = k[larger(live.first, smaller(i, live.last - 1))];
+  }
   V acc[kR][kRuns];
 #pragma GCC unroll 4
   for (int r = 0; r < kR; ++r) {
 #pragma GCC unroll 4
     for (int i = 0; i < kRuns; ++i) acc[r][i] = V{};
   }
-  const auto add = [&](Index d, auto&& load_key) __attribute__((always_inline)) {
-    if (d % line == 0) {
-      for (Index i = fetched.first; i < fetched.last; ++i) fetch(soon[i] + d);
-    }
-    V key[kRuns];
-#pragma GCC unroll 4
-    for (int i = 0; i < kRuns; ++i) key[i] = load_key(key_rows[i] + d);
+  const auto fetch_line = [&](Index d) __attribute__((always_inline)) {
+    if (d % line != 0) return;
+    for (Index i = fetched.first; i < fetched.last; ++i) fetch(soon[i] + d);
+  };
+  const auto add = [&](Index d, const V* key) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int r = 0; r < kR; ++r) {
       const V query = load<Sum>(q + r * q_width + d);
@@ -212,13 +217,33 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_
     }
   };
   Index d = 0;
-  for (; d + n <= head_dim; d += n)
-    add(
-        d, [](const T* p) __attribute__((always_inline)) { return load_row(p); });
+  if constexpr (kReadsEvenOdd<T>) {
+    for (; d + 2 * n <= head_dim; d += 2 * n) {
+      fetch_line(d);
+      V even[kRuns], odd[kRuns];
+#pragma GCC unroll 4
+      for (int i = 0; i < kRuns; ++i) {
+        const EvenOdd both = load_even_odd(key_rows[i] + d);
+        even[i] = both.even;
+        odd[i] = both.odd;
+      }
+      add(d, even);
+      add(d + n, odd);
+    }
+  }
+  V key[kRuns];
+  for (; d + n <= head_dim; d += n) {
+    fetch_line(d);
+#pragma GCC unroll 4
+    for (int i = 0; i < kRuns; ++i) key[i] = load_row(key_rows[i] + d);
+    add(d, key);
+  }
   if (d < head_dim) {
+    fetch_line(d);
     const int rest = static_cast<int>(head_dim - d);
-    add(
-        d, [rest](const T* p) __attribute__((always_inline)) { return load_row_tail(p, rest); });
+#pragma GCC unroll 4
+    for (int i = 0; i < kRuns; ++i) key[i] = load_row_tail(key_rows[i] + d, rest);
+    add(d, key);
   }
 #pragma GCC unroll 4
   for (int r = 0; r < kR; ++r) store_sums<Sum>(acc[r], scores + r * kChunkLimit);
@@ -234,6 +259,7 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   constexpr Index line = 64 / static_cast<Index>(sizeof(T));
+  constexpr bool pairs = kReadsEvenOdd<T> && kV % 2 == 0;
   V acc[kR][kV];
 #pragma GCC unroll 4
   for (int r = 0; r < kR; ++r) {
@@ -242,8 +268,17 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
   }
   const auto add = [&](const T* row, const Sum* weight) __attribute__((always_inline)) {
     V value[kV];
+    if constexpr (pairs) {
+#pragma GCC unroll 4
+      for (int x = 0; x < kV; x += 2) {
+        const EvenOdd both = load_even_odd(row + x * n);
+        value[x] = both.even;
+        value[x + 1] = both.odd;
+      }
+    } else {
 #pragma GCC unroll 8
-    for (int x = 0; x < kV; ++x) value[x] = kTail ? load_row_tail(row + x * n, rest) : load_row(row + x * n);
+      for (int x = 0; x < kV; ++x) value[x] = kTail ? load_row_tail(row + x * n, rest) : load_row(row + x * n);
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < kR; ++r) {
       const V w = splat<Sum>(weight[r * kChunkLimit]);
@@ -272,6 +307,10 @@ inline __attribute__((always_inline)) void value_block(const SumOf<T>* weights, 
 #pragma GCC unroll 4
   for (int r = 0; r < kR; ++r) {
     const V f = splat<Sum>(factor[r]);
+    if constexpr (pairs) {
+#pragma GCC unroll 4
+      for (int x = 0; x < kV; x += 2) join_even_odd(acc[r][x], acc[r][x + 1]);
+    }
 #pragma GCC unroll 8
     for (int x = 0; x < kV; ++x) {
       Sum* place = out + r * out_row + d0 + x * n;

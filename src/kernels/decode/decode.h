@@ -173,7 +173,7 @@ inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const De
   decode_values(t, j0, live, w, source, v, state);
 }
 
-/// Rows of Q, scaled, as whole vectors.
+/// Rows of Q, scaled, as whole vectors, split where dot_block reads numbers of even and odd places.
 template <class Q, class T>
 inline void pack_queries(const DecodeGroup<Q>& t, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
@@ -186,8 +186,16 @@ inline void pack_queries(const DecodeGroup<Q>& t, const DecodeScratch<T>& w) {
       const int rest = static_cast<int>(smaller<Index>(n, s.head_dim - d));
       store<Sum>(w.q + r * w.q_width + d, load_row_tail(row + d, rest) * factor);
     }
+    if constexpr (kReadsEvenOdd<T>) {
+      for (Index d = 0; d + 2 * n <= s.head_dim; d += 2 * n) {
+        Sum* const both = w.q + r * w.q_width + d;
+        const EvenOdd split = split_even_odd(load<Sum>(both), load<Sum>(both + n));
+        store<Sum>(both, split.even);
+        store<Sum>(both + n, split.odd);
+      }
+    }
   }
-  if (fills_lanes<Sum>(rows_of(t))) {
+  if (takes_lanes<T>(rows_of(t))) {
     pack_transposed<Sum>(w.q, w.q_width, rows_of(t), s.head_dim, Sum{1}, w.panel, round_up(rows_of(t), n));
   }
 }

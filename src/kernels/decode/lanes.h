@@ -11,10 +11,11 @@ namespace {
 /// Below this many lanes a horizontal sum is cheap.
 constexpr int kLaneLimit = 8;
 
-/// Whether `rows` queries fill the lanes well enough; for fewer, dot products along D are as fast.
-template <class Sum>
-constexpr bool fills_lanes(Index rows) {
-  return Simd<Sum>::kLanes >= kLaneLimit && rows > 8;
+/// Whether `rows` queries fill the lanes well enough; for fewer, dot products along D are as fast. Rows that are widened go along
+/// D as well.
+template <class T>
+constexpr bool takes_lanes(Index rows) {
+  return std::is_same_v<T, SumOf<T>> && Simd<SumOf<T>>::kLanes >= kLaneLimit && rows > 8;
 }
 
 /// scores[r][p] = sum_d panel[d][r] * keys[p][d] for n keys and n queries, d in ascending order. Prefetches the rows `soon`, a

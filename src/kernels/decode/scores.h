@@ -34,11 +34,11 @@ struct DecodeScratch {
   Index rows, head_dim, chunk;
   Index run = chunk / kRuns, q_width = round_up(head_dim, n), row_lanes = round_up(rows, n);
   Sum* q = carver.take<Sum>(rows * q_width);  // [rows][head_dim], scaled, filled up with 0 to whole vectors
-  Sum* panel = carver.take<Sum>(fills_lanes<Sum>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
-  Sum* scores = carver.take<Sum>(rows * kChunkLimit);                                // [rows][kChunkLimit] by place
-  Sum* applied = carver.take<Sum>(rows * kChunkLimit);                               // [rows][kChunkLimit]: after dropout
-  Sum* bias = carver.take<Sum>(chunk);                                               // [chunk] by place
-  Sum* maximum = carver.take<Sum>(row_lanes);                                        // [rows], as the next two
+  Sum* panel = carver.take<Sum>(takes_lanes<T>(rows) ? head_dim * row_lanes : 0);  // [head_dim][rows]: q transposed, or none
+  Sum* scores = carver.take<Sum>(rows * kChunkLimit);                              // [rows][kChunkLimit] by place
+  Sum* applied = carver.take<Sum>(rows * kChunkLimit);                             // [rows][kChunkLimit]: after dropout
+  Sum* bias = carver.take<Sum>(chunk);                                             // [chunk] by place
+  Sum* maximum = carver.take<Sum>(row_lanes);                                      // [rows], as the next two
   Sum* rescale = carver.take<Sum>(row_lanes);
   Sum* ones = carver.take<Sum>(row_lanes);
   std::uint32_t* query_mask = carver.take<std::uint32_t>(chunk);   // [chunk] by place: rows that may attend
@@ -199,10 +199,9 @@ inline void finish_scores(const Group& t, Index j0, const LiveRange& live, const
 /// Dot products of all queries and the keys of a chunk.
 template <class T, class Group, class Chunk>
 inline void chunk_dots(const Group& t, const Chunk& k, const DecodeScratch<T>& w) {
-  using Sum = SumOf<T>;
   const Index rows = rows_of(t);
-  if constexpr (std::is_same_v<T, Sum> && Simd<Sum>::kLanes >= kLaneLimit) {
-    if (fills_lanes<Sum>(rows)) {
+  if constexpr (takes_lanes<T>(kDecodeRowLimit)) {
+    if (takes_lanes<T>(rows)) {
       lane_dots<T>(w.panel, rows, k, t.scores.head_dim, w.scores);
       return;
     }
