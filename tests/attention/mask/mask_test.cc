@@ -155,14 +155,14 @@ TEST(Mask, SaysWhatItIs) {
 
 /// No kind of mask looks beside itself where there is no row or no column to ask about.
 TEST(Mask, OfNoQueriesOrNoKeys) {
-  constexpr Index kBatch = 2, kHeads = 2, kDim = 4;
+  constexpr Index batch = 2, heads = 2, dim = 4;
   for (std::size_t kind = 0; kind < kMaskNames.size(); ++kind) {
     for (const auto [queries, keys] : {std::array<Index, 2>{0, 5}, {5, 0}, {0, 0}}) {
       if (needs_square(MaskKind(kind)) && queries != keys) continue;
       SCOPED_TRACE(std::string(kMaskNames[kind]) + " " + std::to_string(queries) + " x " + std::to_string(keys));
-      const MaskCase made = make_mask(MaskKind(kind), kBatch, kHeads, queries, keys, 3);
-      const Tensor<float> q({kBatch, kHeads, queries, kDim}), k({kBatch, kHeads, keys, kDim});
-      Tensor<float> out(q.sizes()), lse({kBatch, kHeads, queries}), dq(q.sizes()), dk(k.sizes());
+      const MaskCase made = make_mask(MaskKind(kind), batch, heads, queries, keys, 3);
+      const Tensor<float> q({batch, heads, queries, dim}), k({batch, heads, keys, dim});
+      Tensor<float> out(q.sizes()), lse({batch, heads, queries}), dq(q.sizes()), dk(k.sizes());
       for (float& x : out.span()) x = 7;
       for (float& x : dk.span()) x = 7;
       attention_forward(q, k, k, {.out = out, .lse = lse}, {.mask = made.mask});
