@@ -138,6 +138,10 @@ struct AttentionOutputs {
   View<Accumulator<T>, 3> lse{};             ///< [B, H, Tq]
   View<Accumulator<T>, 4> weights{};         ///< [B, H, Tq, Tk]
   WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
+  /// [B, H, Tq], with lse: what rounding took from it, so that lse + lse_low has more of its digits (f32: 48 bits); 0 where lse is
+  /// not finite. Saves backward work (AttentionGradients). NaN where the algorithm does not compute it (decode, lists of keys, rows
+  /// that are no whole strips), which backward takes as not given. Not on a cache.
+  View<Accumulator<T>, 3> lse_low{};
 };
 
 /// Computes outputs from q [B,H,Tq,D], k [B,Hkv,Tk,D], v [B,Hkv,Tk,Dv]; v may be null where out is not requested.
@@ -168,6 +172,9 @@ struct AttentionGradients {
   View<Accumulator<T>, 4> dk_sums{}, dv_sums{};
   View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
+  /// Input, optional: forward's. Without it a tile of queries with an |lse| above 16, whose rounding would shift every weight, is
+  /// computed forward again, a fifth of backward's work. Same bits.
+  View<const Accumulator<T>, 3> lse_low{};
 };
 
 /// Gradients of sum(out * dout) (+ sum(lse * dlse)), from the inputs and results of forward. Needs lse. Where k and v hold only

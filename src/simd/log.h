@@ -24,8 +24,9 @@ inline F64 log_positive(F64 x) {
 }
 
 /// lse[i] = log(2^row_max[i] * row_sum[i]) for `count` rows: -inf where the sum is 0, the sum itself where that is NaN or
-/// infinite. row_max and row_sum may be read up to a whole number of vectors.
-inline void log_sum_exp(const float* row_max, const float* row_sum, Index count, float* lse) {
+/// infinite. row_max and row_sum may be read up to a whole number of vectors. low (null: not wanted): what rounding took from lse,
+/// 0 where that is not finite.
+inline void log_sum_exp(const float* row_max, const float* row_sum, Index count, float* lse, float* low) {
   constexpr int n = Simd<double>::kLanes;
   typedef float Half __attribute__((vector_size(QKV_VECTOR_BYTES / 2)));
   for (Index i = 0; i < count; i += n) {
@@ -33,16 +34,26 @@ inline void log_sum_exp(const float* row_max, const float* row_sum, Index count,
     __builtin_memcpy(&maximum, row_max + i, sizeof maximum);
     __builtin_memcpy(&sum, row_sum + i, sizeof sum);
     const F64 logarithm = log_positive(__builtin_convertvector(sum, F64));
-    Half result =
-        __builtin_convertvector(fma(__builtin_convertvector(maximum, F64), splat(std::numbers::ln2), logarithm), Half);
-    result = sum < kInf<float> ? result : sum;
+    const F64 exact = fma(__builtin_convertvector(maximum, F64), splat(std::numbers::ln2), logarithm);
+    const Half rounded = __builtin_convertvector(exact, Half);
+    Half result = sum < kInf<float> ? rounded : sum;
     result = sum == 0.0f ? Half{} - kInf<float> : result;
-    __builtin_memcpy(lse + i, &result, static_cast<std::size_t>(smaller<Index>(n, count - i)) * sizeof(float));
+    const std::size_t bytes = static_cast<std::size_t>(smaller<Index>(n, count - i)) * sizeof(float);
+    __builtin_memcpy(lse + i, &result, bytes);
+    if (low == nullptr) continue;
+    Half lost = __builtin_convertvector(exact - __builtin_convertvector(rounded, F64), Half);
+    lost = sum < kInf<float> ? lost : Half{};
+    lost = sum == 0.0f ? Half{} : lost;
+    __builtin_memcpy(low + i, &lost, bytes);
   }
 }
-inline void log_sum_exp(const double* row_max, const double* row_sum, Index count, double* lse) {
+inline void log_sum_exp(const double* row_max, const double* row_sum, Index count, double* lse, double* low) {
   for (Index i = 0; i < count; ++i) {
     lse[i] = row_sum[i] == 0 ? -kInf<double> : row_max[i] * std::numbers::ln2 + __builtin_log(row_sum[i]);
+    if (low == nullptr) continue;
+    const auto exact = static_cast<long double>(row_max[i]) * std::numbers::ln2_v<long double> +
+                       __builtin_logl(static_cast<long double>(row_sum[i]));
+    low[i] = row_sum[i] > 0 && row_sum[i] < kInf<double> ? static_cast<double>(exact - static_cast<long double>(lse[i])) : 0;
   }
 }
 

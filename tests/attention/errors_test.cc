@@ -91,6 +91,25 @@ TEST(Errors, AnOutputShowsNoElementTwice) {
                 "[72, 1, 6, 1]"});
 }
 
+TEST(Errors, LseLowGoesWithLse) {
+  Call call;
+  Tensor<float> low(call.lse.sizes());
+  expect_parts(text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, {.out = call.out, .lse_low = low}); }),
+               {"[attention_forward] lse_low must have the sizes of lse or be null: got [2, 4, 3] for lse not given"});
+  expect_parts(text_of<ShapeError>(
+                   [&] { attention_forward(call.q, call.k, call.v, {.out = call.out, .lse = call.lse, .lse_low = call.lse}); }),
+               {"[attention_forward]", "lse", "lse_low"});
+  expect_parts(text_of<ShapeError>([&] {
+                 attention_backward(call.q, call.k, call.v, call.out, call.lse, call.dout,
+                                    AttentionGradients<float>{.dq = call.dq, .lse_low = View<float, 3>(low).sliced(2, 0, 2)});
+               }),
+               {"[attention_backward] lse_low must be [B, H, Tq] or null: got [2, 4, 2]"});
+  const KeyValue kv = KeyValue::contiguous(call.k, call.v);
+  expect_parts(
+      text_of<UnsupportedError>([&] { attention_forward(call.q, kv, {.out = call.out, .lse = call.lse, .lse_low = low}); }),
+      {"[attention_forward] lse_low is not computed on a cache"});
+}
+
 TEST(Errors, WhatIsNotGivenIsNotCalledEmpty) {
   Call call;
   expect_parts(text_of<ShapeError>([&] {

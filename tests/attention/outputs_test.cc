@@ -47,6 +47,49 @@ TYPED_TEST(Outputs, WeightsAndTheSinkSumToOne) {
   }
 }
 
+/// lse_low is what rounding took from lse, or NaN where it is not computed; with it backward has the bits that it has when it
+/// computes coarse rows again.
+TYPED_TEST(Outputs, WhatRoundingTookFromLseChangesNoGradient) {
+  using T = TypeParam;
+  using Sum = Accumulator<T>;
+  Index used = 0, unknown = 0;
+  for (AttentionCase each : pairwise_cases(3e5)) {
+    each.fill = Fill::kHugeLogits;
+    const Problem<T> problem(each);
+    for_each_isa(2, [&](Context& context) {
+      Tensor<T> out({each.batch, each.num_heads, each.q_len, each.v_head_dim}), plain(out.sizes());
+      Tensor<Sum> lse({each.batch, each.num_heads, each.q_len}), low(lse.sizes()), plain_lse(lse.sizes());
+      attention_forward(problem.q(), problem.k(), problem.v(), {.out = plain, .lse = plain_lse}, problem.options, context);
+      attention_forward(problem.q(), problem.k(), problem.v(), {.out = out, .lse = lse, .lse_low = low}, problem.options,
+                        context);
+      ASSERT_TRUE(same_bits(out, plain)) << each.name();
+      ASSERT_TRUE(same_bits(lse, plain_lse)) << each.name();
+      for (Index n = 0; n < lse.count(); ++n) {
+        const double whole = static_cast<double>(lse.data()[n]), lost = static_cast<double>(low.data()[n]);
+        unknown += std::isnan(lost) ? 1 : 0;
+        if (std::isnan(lost)) continue;
+        // Half an ulp; in f64 lse is a sum of two rounded parts, each below 2^7 or twice lse, and of ln2's own rounding.
+        const double limit = std::is_same_v<T, double> ? 3 * std::max(std::abs(whole), 128.0) : std::abs(whole) * 0.5000001;
+        ASSERT_LE(std::abs(lost), std::isfinite(whole) ? limit * kEpsilon<T> : 0) << each.name();
+        used += std::abs(whole) > 16 && lost != 0 ? 1 : 0;
+      }
+      const auto gradients = [&](const View<const Sum, 3>& lse_low) {
+        std::array<Tensor<T>, 3> all{Tensor<T>({each.batch, each.num_heads, each.q_len, each.head_dim}),
+                                     Tensor<T>({each.batch, each.num_kv_heads, each.kv_len, each.head_dim}),
+                                     Tensor<T>({each.batch, each.num_kv_heads, each.kv_len, each.v_head_dim})};
+        const AttentionGradients<T> wanted{.dq = all[0], .dk = all[1], .dv = all[2], .dlse = problem.dlse, .lse_low = lse_low};
+        attention_backward(problem.q(), problem.k(), problem.v(), View<const T, 4>(out), View<const Sum, 3>(lse),
+                           View<const T, 4>(problem.dout.view), wanted, problem.options, context);
+        return all;
+      };
+      const auto given = gradients(low), computed = gradients({});
+      for (std::size_t n = 0; n < 3; ++n) ASSERT_TRUE(same_bits(given[n], computed[n])) << each.name() << " " << n;
+    });
+  }
+  EXPECT_GT(used, 0);
+  EXPECT_GT(unknown, 0);
+}
+
 TYPED_TEST(Outputs, TheOrderOfKeysDoesNotMatter) {
   using T = TypeParam;
   AttentionCase each{

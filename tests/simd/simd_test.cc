@@ -119,27 +119,30 @@ TEST_F(VectorsOfFloat, LogIsTheLogarithmOfSums) {
   constexpr Index kRows = 16;
   std::mt19937_64 generator(6);
   std::uniform_real_distribution<float> exponent(-120, 120);
-  float row_max[kRows], row_sum[kRows], lse[kRows + 1];
+  float row_max[kRows], row_sum[kRows], lse[kRows + 1], low[kRows + 1];
   for (int round = 0; round < 20000; ++round) {
     for (Index i = 0; i < kRows; ++i) {
       row_max[i] = round % 2 == 0 ? 0 : exponent(generator);
       row_sum[i] = std::exp2(round % 4 < 2 ? exponent(generator) : exponent(generator) / 2000);  // far from 1, and near
     }
-    lse[kRows] = -7;
-    log_sum_exp(row_max, row_sum, kRows, lse);
+    lse[kRows] = low[kRows] = -7;
+    log_sum_exp(row_max, row_sum, kRows, lse, low);
     ASSERT_EQ(lse[kRows], -7);
+    ASSERT_EQ(low[kRows], -7);
     for (Index i = 0; i < kRows; ++i) {
       const double part = static_cast<double>(row_max[i]) * std::log(2.0),
                    logarithm = std::log(static_cast<double>(row_sum[i]));
       const double wanted = part + logarithm;
       // Half an ulp for the result, and what remains of the series' own error where the two parts cancel.
-      const double bound = std::abs(wanted) * 0x1p-24 + (std::abs(part) + std::abs(logarithm)) * 3e-12 + 0x1p-149;
-      ASSERT_LE(std::abs(static_cast<double>(lse[i]) - wanted), bound) << row_max[i] << " " << row_sum[i];
+      const double series = (std::abs(part) + std::abs(logarithm)) * 3e-12 + 0x1p-149, ulp = std::abs(wanted) * 0x1p-24;
+      ASSERT_LE(std::abs(static_cast<double>(lse[i]) - wanted), ulp + series) << row_max[i] << " " << row_sum[i];
+      ASSERT_LE(std::abs(static_cast<double>(lse[i]) + static_cast<double>(low[i]) - wanted), ulp * 0x1p-23 + series);
     }
   }
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   float sums[kRows] = {0, nan, inf, 1}, maxima[kRows] = {};
-  log_sum_exp(maxima, sums, 4, lse);
+  log_sum_exp(maxima, sums, 4, lse, low);
+  for (Index i = 0; i < 4; ++i) EXPECT_EQ(low[i], 0);
   EXPECT_EQ(lse[0], -inf);
   EXPECT_TRUE(std::isnan(lse[1]));
   EXPECT_EQ(lse[2], inf);

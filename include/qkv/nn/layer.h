@@ -33,12 +33,12 @@ struct ForwardOptions {
 /// T: float, or BFloat16 in a layer that computes on bf16.
 template <class T>
 struct SavedOf {
-  Tensor<T> x;               // [B, T, E]
-  Tensor<T> projected;       // [B, T, W + 2 Wkv]: q, k, v side by side as attention reads them, W = heads * head_dim
-  Tensor<T> raw;             // [B, T, W + Wkv]: q and k before their norms, where they have any
-  Tensor<T> attended;        // [B, T, W], before the output projection
-  Tensor<float> lse;         // [B, H, T]
-  AttentionOptions options;  // of the layer's attention
+  Tensor<T> x;                 // [B, T, E]
+  Tensor<T> projected;         // [B, T, W + 2 Wkv]: q, k, v side by side as attention reads them, W = heads * head_dim
+  Tensor<T> raw;               // [B, T, W + Wkv]: q and k before their norms, where they have any
+  Tensor<T> attended;          // [B, T, W], before the output projection
+  Tensor<float> lse, lse_low;  // [B, H, T]; lse_low not with a part
+  AttentionOptions options;    // of the layer's attention
   RotaryPositions positions;
   SequencePart* part = nullptr;
   Dropout residual;                // of the output

@@ -30,6 +30,8 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
                     out);
   check<ShapeError>(g.dlse.is_null() || g.dlse.sizes() == rows, function, "dlse must be [B, H, Tq] or null: got ", g.dlse,
                     " for out ", out);
+  check<ShapeError>(g.lse_low.is_null() || g.lse_low.sizes() == rows, function, "lse_low must be [B, H, Tq] or null: got ",
+                    g.lse_low, " for out ", out);
   if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
   if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);
@@ -39,9 +41,17 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
   const NamedBox outputs[] = {
       {"dq", g.dq},           {"dk", g.dk},       {"dv", g.dv},         {"dk_sums", g.dk_sums},
       {"dv_sums", g.dv_sums}, {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
-  const NamedBox inputs[] = {
-      {"q", p.q},   {"k", p.k},     {"v", p.v},       {"bias", p.bias},   {"out", out},
-      {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
+  const NamedBox inputs[] = {{"q", p.q},
+                             {"k", p.k},
+                             {"v", p.v},
+                             {"bias", p.bias},
+                             {"out", out},
+                             {"lse", lse},
+                             {"dout", dout},
+                             {"dlse", g.dlse},
+                             {"lse_low", g.lse_low},
+                             {"sinks", p.sinks},
+                             {"position_bias", position_table(p)}};
   check_outputs(function, outputs, inputs);
 }
 
@@ -58,6 +68,7 @@ template <class T>
   AttentionGradients<T> wide = gradients;
   wide.dq = dq.view(gradients.dq);
   wide.dlse = dlse.view(gradients.dlse);
+  wide.lse_low = {};
   attention_backward(q.view(p.q), p.k, p.v, out.view(inputs.out), lse.view(inputs.lse), dout.view(inputs.dout), wide,
                      options_of(options, p, rows), context);
   dq.take_back(row_bytes(gradients.dq));

@@ -144,7 +144,8 @@ struct BackwardDriver {
             delta,
             lse2_high,
             lse2_low,
-            p.num_heads * (batch.queries_before(n) - batch.first_sequence(n) * p.q_len)};
+            p.num_heads * (batch.queries_before(n) - batch.first_sequence(n) * p.q_len),
+            batch.query_numbers(gradients.lse_low, n)};
   }
 
   BackwardJob<T> job_of(const BackwardPart& part, const Problem<T>& p, const AttentionGradients<T>& of_part) const {

@@ -22,6 +22,7 @@ struct BackwardRows {
   View<const Sum, 3> dlse;                                          // null: none
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;  // [B, H, Tq] each
   Index row_offset = 0;                                             // start of a ragged sequence in the batch
+  View<const Sum, 3> lse_low = {};                                  // null: not known
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
 
@@ -64,7 +65,7 @@ struct BackwardRows {
   /// Computes lse2 and, if there is a dout, delta of the tile's queries.
   void prepare(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
     const Index row = first_row(b, h) - p.first_query;
-    split_lse(p, lse, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
+    split_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
     if (t.dout != nullptr) prepare_delta(t, b, h, scratch);
   }
   void prepare_delta(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {

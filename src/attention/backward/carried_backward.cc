@@ -84,7 +84,8 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
       tile.q_begin = now.queries.begin;
       tile.q_count = now.count();
       const Index row = of.first_row(now.b, now.h) - p.first_query;
-      split_given_lse(p, inputs.lse, now.b, now.h, tile.q_begin, tile.q_count, ranges.lse2_high + row, ranges.lse2_low + row);
+      split_given_lse(p, inputs.lse, {}, now.b, now.h, tile.q_begin, tile.q_count, ranges.lse2_high + row,
+                      ranges.lse2_low + row);
       of.prepare_delta(tile, now.b, now.h, scratch.data() + static_cast<std::size_t>(worker) * bytes);
     });
   }
@@ -98,14 +99,14 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
       }
       return true;
     });
-    maxima_job.emplace(p, View<T, 4>{}, View<Sum, 3>{}, View<Sum, 4>{}, Weights::kSoftmax, nullptr);
+    maxima_job.emplace(p, View<T, 4>{}, View<Sum, 3>{}, View<Sum, 3>{}, View<Sum, 4>{}, Weights::kSoftmax, nullptr);
     maxima.emplace(*maxima_job, std::move(tiles), p.query_tile, context);
   }
   void end_maxima() {
     const BackwardRows<T> of = rows();
     maxima->finish([&](const Tile& now, const ForwardTile<T>& tile, const std::uint32_t*) {
       const Index row = of.first_row(now.b, now.h) - problem->p.first_query;
-      split_sums(problem->p, inputs.lse, now.b, now.h, tile, ranges.lse2_high + row, ranges.lse2_low + row);
+      split_computed_lse(problem->p, inputs.lse, now.b, now.h, tile, ranges.lse2_high + row, ranges.lse2_low + row);
     });
     maxima.reset();
   }

@@ -46,6 +46,7 @@ template <class T>
 void check_results(const char* function, const Problem<T>& p, const View<const T, 4>& q, const AttentionOutputs<T>& outputs,
                    const AttentionOptions& options) {
   check<UnsupportedError>(!is_asked_for(outputs.weights), function, "weights are not computed on a cache");
+  check<UnsupportedError>(!is_asked_for(outputs.lse_low), function, "lse_low is not computed on a cache");
   check_asked_for(function, p, outputs, options);
   check_sizes_of(function, p, outputs);
   const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}};

@@ -41,7 +41,7 @@ struct [[gnu::visibility("hidden")]] CarriedForward<T>::Impl {
       problem.emplace(kFunction, View<const T, 4>(wide_q->view(q)), keys, placed, context);
     }
     const Problem<T>& p = problem->p;
-    job.emplace(p, to, lse_to, View<Sum, 4>{}, Weights::kSoftmax, nullptr);
+    job.emplace(p, to, lse_to, View<Sum, 3>{}, View<Sum, 4>{}, Weights::kSoftmax, nullptr);
     sweep.emplace(*job, all_tiles(p), p.query_tile, context);
   }
 

@@ -1,5 +1,7 @@
 // Forward attention of a dense and of a ragged batch: checks, once for a plan. Not: the work (forward_driver.h), calls on a cache
 // (cache/cached_forward.cc).
+#include <limits>
+
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/group_rows.h"
 #include "attention/placed_rows.h"
@@ -8,6 +10,17 @@
 
 namespace qkv::inline v0 {
 namespace {
+
+/// NaN, which rows keep whose algorithm does not compute lse_low.
+template <class Sum>
+void fill_unknown(const View<Sum, 3>& lse_low) {
+  if (lse_low.data() == nullptr) return;
+  for (Index b = 0; b < lse_low.size(0); ++b) {
+    for (Index h = 0; h < lse_low.size(1); ++h) {
+      for (Index i = 0; i < lse_low.size(2); ++i) lse_low(b, h, i) = std::numeric_limits<Sum>::quiet_NaN();
+    }
+  }
+}
 
 /// A call on dense tensors: checked when it is made, and then computed any number of times.
 template <class T>
@@ -27,7 +40,8 @@ class ForwardCall {
     if (is_asked_for(outputs.weights)) {
       check_sizes(function, "weights", outputs.weights, p_.batch, p_.num_heads, p_.q_len, p_.kv_len);
     }
-    const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}, {"weights", outputs.weights}};
+    const NamedBox boxes[] = {
+        {"out", outputs.out}, {"lse", outputs.lse}, {"lse_low", outputs.lse_low}, {"weights", outputs.weights}};
     const NamedBox inputs[] = {
         {"q", q}, {"k", k}, {"v", v}, {"bias", p_.bias}, {"sinks", p_.sinks}, {"position_bias", position_table(p_)}};
     check_outputs(function, boxes, inputs);
@@ -36,6 +50,7 @@ class ForwardCall {
   ForwardCall& operator=(const ForwardCall&) = delete;
 
   [[gnu::noinline]] void compute(const char* function) {
+    fill_unknown(outputs_.lse_low);
     const StripRows rows = rows_of_forward(p_, is_asked_for(outputs_.out), is_asked_for(outputs_.weights));
     if (rows.added) return compute_with(rows);
     CaptureJob<T> capture(function, p_, options_.capture, context_, false);

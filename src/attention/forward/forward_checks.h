@@ -31,6 +31,8 @@ void check_sizes_of(const char* function, const Problem<T>& p, const AttentionOu
   if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<ShapeError>(outputs.lse.is_null() || outputs.lse.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len},
                     function, "lse must be [B, H, Tq] or null: got ", outputs.lse, " for q ", p.q);
+  check<ShapeError>(outputs.lse_low.is_null() || outputs.lse_low.sizes() == outputs.lse.sizes(), function,
+                    "lse_low must have the sizes of lse or be null: got ", outputs.lse_low, " for lse ", outputs.lse);
 }
 
 }  // namespace qkv::inline v0

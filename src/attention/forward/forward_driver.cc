@@ -60,6 +60,7 @@ struct ForwardDriver {
     return {p,
             weights_only ? View<T, 4>{} : batch.queries(outputs.out, part.part),
             weights_only ? View<Sum, 3>{} : batch.query_numbers(outputs.lse, part.part),
+            weights_only ? View<Sum, 3>{} : batch.query_numbers(outputs.lse_low, part.part),
             weights_of(p, part),
             static_cast<Weights>(outputs.kind),
             capture};

@@ -19,18 +19,19 @@ struct ForwardJob {
   using Sum = Accumulator<T>;
   const Problem<T>& p;
   View<T, 4> out;                           // null: only weights
-  View<Sum, 3> lse;                         // null: not wanted
+  View<Sum, 3> lse, lse_low;                // null: not wanted
   View<Sum, 4> weights;                     // null: not wanted
   Weights kind;                             // of weights
   CaptureJob<T>* capture;                   // null: nothing is captured
   std::size_t kernel_bytes, scratch_bytes;  // per worker: the kernel's, and with exponentials kept for weights
   std::size_t capture_bytes;                // per worker, after scratch_bytes
 
-  ForwardJob(const Problem<T>& problem, const View<T, 4>& its_out, const View<Sum, 3>& its_lse, const View<Sum, 4>& its_weights,
-             Weights its_kind, CaptureJob<T>* look)
+  ForwardJob(const Problem<T>& problem, const View<T, 4>& its_out, const View<Sum, 3>& its_lse, const View<Sum, 3>& its_lse_low,
+             const View<Sum, 4>& its_weights, Weights its_kind, CaptureJob<T>* look)
       : p(problem),
         out(its_out),
         lse(its_lse),
+        lse_low(its_lse_low),
         weights(its_weights),
         kind(its_kind),
         capture(look),
@@ -74,14 +75,15 @@ struct ForwardJob {
     return ahead;
   }
 
-  /// Queries [q_begin, +q_count) of (b, h), counted in the whole problem. row_lse: [q_count].
-  ForwardTile<T> tile_of(Index b, Index h, Index q_begin, Index q_count, Sum* row_lse) const {
+  /// Queries [q_begin, +q_count) of (b, h), counted in the whole problem. row_lse, row_low: [q_count].
+  ForwardTile<T> tile_of(Index b, Index h, Index q_begin, Index q_count, Sum* row_lse, Sum* row_low) const {
     const bool wants_out = out.data() != nullptr, wants_weights = weights.data() != nullptr;
     return {
         {.v_head_dim = p.v_head_dim,
          .q_begin = q_begin,
          .q_count = q_count,
          .lse = row_lse,
+         .lse_low = lse_low.data() == nullptr ? nullptr : row_low,
          .row_max2 = nullptr,
          .row_sum = nullptr,
          .weights = wants_weights
@@ -110,8 +112,9 @@ struct ForwardJob {
                            tile.weights_row_stride);
       }
     }
-    if (lse.data() == nullptr) return;
-    for (Index i = 0; i < q_count; ++i) lse(b, h, q_begin - p.first_query + i) = tile.lse[i];
+    const Index first = q_begin - p.first_query;
+    for (Index i = 0; i < q_count && lse.data() != nullptr; ++i) lse(b, h, first + i) = tile.lse[i];
+    for (Index i = 0; i < q_count && lse_low.data() != nullptr; ++i) lse_low(b, h, first + i) = tile.lse_low[i];
   }
 
   /// Runs a tile; `own` is scratch of worker_bytes(). `next`: what this worker will probably run then, or null.
@@ -120,8 +123,8 @@ struct ForwardJob {
     Ahead ahead;
     if (next != nullptr) ahead = ahead_of(now, *next);
     const Positions queries = p.tile(now.t);
-    Sum row_lse[kMaxQueryTile];
-    ForwardTile<T> tile = tile_of(b, h, queries.begin, queries.end - queries.begin, row_lse);
+    Sum row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
+    ForwardTile<T> tile = tile_of(b, h, queries.begin, queries.end - queries.begin, row_lse, row_low);
     if (next != nullptr) tile.ahead = &ahead;
     if (scratch_bytes > kernel_bytes) {
       tile.exponentials = reinterpret_cast<Sum*>(own + kernel_bytes);

@@ -51,11 +51,10 @@ class ForwardSweep {
     const Index end = job_.p.kv_len;
     run(end, end, [&](const Tile& tile, ForwardTile<T>& forward, CarriedRows<Sum> carried, std::byte* scratch) {
       std::uint32_t overflown[kMaxQueryTile] = {};
-      Sum row_max[kMaxQueryTile], row_sum[kMaxQueryTile];
+      Sum row_low[kMaxQueryTile];
       carried.overflown = overflown;
       forward.carried = &carried;
-      forward.row_max2 = row_max;
-      forward.row_sum = row_sum;
+      forward.lse_low = row_low;
       job_.p.kernels->forward(forward, scratch);
       take(tile, forward, static_cast<const std::uint32_t*>(overflown));
     });
@@ -97,7 +96,7 @@ class ForwardSweep {
     parallel_for_flops(context_, all, flops, [&](Index number, int worker) {
       const Tile& now = tile(all - 1 - number);  // late queries first: causal makes them cost most
       Sum row_lse[kMaxQueryTile];
-      ForwardTile<T> forward = job_.tile_of(now.b, now.h, now.queries.begin, now.count(), row_lse);
+      ForwardTile<T> forward = job_.tile_of(now.b, now.h, now.queries.begin, now.count(), row_lse, nullptr);
       item(now, forward, carried(all - 1 - number, begin, end), scratch.data() + static_cast<std::size_t>(worker) * bytes);
     });
   }

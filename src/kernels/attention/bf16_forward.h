@@ -150,7 +150,7 @@ inline void forward_bf16_observed(const ForwardTile<BFloat16>& t, void* scratch,
   ForwardTile<BFloat16> weights = t;
   weights.v = nullptr;
   weights.lse = unused_lse;
-  weights.row_max2 = weights.row_sum = weights.exponentials = nullptr;
+  weights.lse_low = weights.row_max2 = weights.row_sum = weights.exponentials = nullptr;
   forward_widened(weights, scratch);
 }
 

@@ -122,7 +122,7 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
     const V share = whole.sum == V{} ? V{} : whole.share / whole.sum;
     store<T>(row_sum + v * n, share);
   }
-  log_sum_exp(total_max, total, r.ni, t.lse + first);
+  log_sum_exp(total_max, total, r.ni, t.lse + first, t.lse_low == nullptr ? nullptr : t.lse_low + first);
   for (Index lane = 0; t.row_max2 != nullptr && lane < r.ni; ++lane) {
     t.row_max2[first + lane] = total_max[lane];
     t.row_sum[first + lane] = total[lane];

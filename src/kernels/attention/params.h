@@ -98,7 +98,8 @@ template <class Sum>
 struct ForwardParams {
   Index v_head_dim, q_begin, q_count;
   Sum* lse;                 // [q_count]: natural log; always written
-  Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum), before that is rounded
+  Sum* lse_low;             // [q_count] or null: what rounding took from lse
+  Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum)
   Sum* weights;             // [Tq, Tk] or null: also write the weights
   Index weights_row_stride, weights_column_stride;
   Weights kind;  // of weights

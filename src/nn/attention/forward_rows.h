@@ -13,7 +13,7 @@ namespace qkv::inline v0::nn {
 template <class T>
 struct ForwardRows {
   View<T, 3> projected, attended;  // [B, T, P], [B, T, W]
-  View<float, 3> lse;              // [B, H, T]
+  View<float, 3> lse, lse_low;     // [B, H, T]; lse_low only for backward
 
   /// Tensors of `saved`, whose contents stay where their sizes fit; null: borrowed, not cleared.
   ForwardRows(SavedOf<T>* saved, const typename View<T, 3>::Sizes& projected_sizes, Index width, Index num_heads,
@@ -23,7 +23,8 @@ struct ForwardRows {
       resize(saved->projected, projected_sizes);
       resize(saved->attended, std::array{batch, length, width});
       resize(saved->lse, std::array{batch, num_heads, length});
-      projected = saved->projected, attended = saved->attended, lse = saved->lse;
+      resize(saved->lse_low, std::array{batch, num_heads, length});
+      projected = saved->projected, attended = saved->attended, lse = saved->lse, lse_low = saved->lse_low;
       return;
     }
     const auto carve = [&](std::byte* base) {
