@@ -5,6 +5,7 @@
 #include <array>
 
 #include "core/check.h"
+#include "lm/folded_head.h"
 #include "lm/model.h"
 #include "lm/table_projection.h"
 #include "nn/attention/projected_halves.h"
@@ -39,7 +40,9 @@ struct AttentionLM::Activations::Impl {
   std::vector<Index> targets;         // [B * T]
   std::uint64_t dropout_seed = 0;
   bool by_table = false;  // the first layer's projections come from `table`, not from `embedded`
+  bool folded = false;    // logits come from `fold` and what is attended, not from the layer's output; only by_table
   TableProjection table;
+  FoldedHead fold;
   Tensor<float> embedded;  // [B, T, E]
   std::vector<LayerActivations> layers;
   Tensor<float> last;         // [B, T, E] after ln_f; empty without blocks
@@ -107,6 +110,7 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
   const Index whole_batch = a.share.batch == 0 ? a.batch : a.share.batch,
               whole_length = a.share.batch == 0 ? a.length : a.share.length;
   a.by_table = context.bits() == Bits::kFast && !m.sum && TableProjection::pays(m.config, whole_batch, whole_length);
+  a.folded = a.by_table && FoldedHead::pays(m, whole_batch * whole_length);
   if (a.by_table) {
     Tensor<float>& projected = a.layers.front().attention.projected;
     nn::resize(projected, a.sizes(m.blocks.front().attention.projected_width()));
@@ -127,9 +131,9 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
     options.first_sequence = a.share.first_sequence;
     options.part = a.share.part;
     options.context = &context;
-    nn::resize(l.out, sizes);
+    if (!a.folded) nn::resize(l.out, sizes);
     if (i == 0 && a.by_table) {
-      nn::ProjectedHalves::forward(block.attention, l.out, options, l.attention);
+      nn::ProjectedHalves::forward(block.attention, a.folded ? View<float, 3>() : l.out.view<3>(), options, l.attention);
       continue;
     }
     if (!m.config.blocks) {
@@ -153,6 +157,10 @@ void AttentionLM::forward(View<const Index, 2> ids, Activations& activations, st
     m.ln_f->forward(nn::as_rows(std::as_const(a.layers.back().out)), nn::as_rows(a.last), context);
   }
   nn::resize(a.logits, a.sizes(m.config.vocab_size));
+  if (a.folded) {
+    a.fold.forward(m, nn::as_rows(std::as_const(a.layers.front().attention.attended)), nn::as_rows(a.logits), context);
+    return;
+  }
   m.head.forward(nn::as_rows(a.head_input()), nn::as_rows(a.logits), context);
 }
 
@@ -189,6 +197,18 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   Impl& m = *impl_;
   Activations::Impl& a = *activations.impl_;
   for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);
+  const auto from_table = [&](View<const float, 3> dy) {
+    nn::AttentionLayer& layer = m.blocks.front().attention;
+    a.table.backward(m, a.ids, a.positions, nn::ProjectedHalves::backward(layer, dy, a.layers.front().attention, context),
+                     context);
+  };
+  if (a.folded) {
+    nn::Saved& saved = a.layers.front().attention;
+    nn::resize(saved.dattended, saved.attended.sizes());
+    a.fold.backward(m, nn::as_rows(std::as_const(saved.attended)), nn::as_rows(std::as_const(a.dlogits)),
+                    nn::as_rows(saved.dattended), context);
+    return from_table({});
+  }
   nn::resize(a.dh, a.sizes(m.config.embed_dim));
   nn::resize(a.dbranch, a.sizes(m.config.embed_dim));
 
@@ -201,11 +221,7 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   for (std::size_t i = m.blocks.size(); i-- > 0;) {
     Block& block = m.blocks[i];
     LayerActivations& l = a.layers[i];
-    if (i == 0 && a.by_table) {
-      a.table.backward(m, a.ids, a.positions, nn::ProjectedHalves::backward(block.attention, a.dh, l.attention, context),
-                       context);
-      return;
-    }
+    if (i == 0 && a.by_table) return from_table(a.dh);
     if (!m.config.blocks) {
       block.attention.backward_into(a.dh, l.attention, a.dbranch, context);
       m.sum_over_parts(a.dbranch);

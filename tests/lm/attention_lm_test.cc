@@ -209,6 +209,33 @@ TEST(AttentionLM, GradientOfGroupedHeads) {
 TEST(AttentionLM, GradientThroughTablesOfGroupedHeads) {
   check_direction({.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}, false);
 }
+/// A plain model of one layer multiplies its output projection and its head first (lm/folded_head.h), where bits need not be
+/// invariant: the same function and gradients in another order of sums.
+TEST(AttentionLM, FoldedHeadIsTheLayersOneByOne) {
+  for (const AttentionLMConfig& config :
+       {test::default_config(), AttentionLMConfig{.vocab_size = 7, .embed_dim = 32, .num_heads = 4, .num_kv_heads = 1}}) {
+    const lm::Batch batch = default_batch();
+    Context fast({.threads = 2}), one_by_one({.threads = 2, .bits = Bits::kInvariant});
+    const auto run = [&](Context& context) {
+      AttentionLM model(config, 3);
+      AttentionLM::Activations activations;
+      model.forward(batch.inputs, activations, 0, context);
+      const View<const float, 3> logits = activations.logits();
+      std::vector<float> all(logits.data(), logits.data() + logits.count());
+      model.loss(batch.targets, activations, context);
+      model.backward(activations, context);
+      for (const nn::Parameter& parameter : model.parameters()) {
+        all.insert(all.end(), parameter.gradient.begin(), parameter.gradient.end());
+      }
+      return all;
+    };
+    const std::vector<float> folded = run(fast), plain = run(one_by_one);
+    ASSERT_EQ(folded.size(), plain.size());
+    EXPECT_NE(folded, plain);
+    for (std::size_t n = 0; n < plain.size(); ++n) ASSERT_NEAR(folded[n], plain[n], 2e-6 * (1 + std::abs(plain[n]))) << n;
+  }
+}
+
 TEST(AttentionLM, GradientOfRotaryPositions) {
   AttentionLMConfig config = test::default_config();
   config.positions = lm::PositionKind::kRotary;

@@ -142,6 +142,8 @@ class QKV_API AttentionLayer : public Layer {
   template <class T>
   View<const T, 3> backward_projected(View<const T, 3> dy, SavedOf<T>& saved, Context& context);
   template <class T>
+  View<const T, 3> backward_attended(View<const T, 3> dattended, SavedOf<T>& saved, Context& context);
+  template <class T>
   void forward_of(View<const T, 3> x, View<T, 3> y, const ForwardOptions& options, SavedOf<T>* saved) const;
   template <class T>
   void backward_of(View<const T, 3> dy, SavedOf<T>& saved, View<T, 3> dx, Context& context);

@@ -190,7 +190,7 @@ void AttentionLayer::forward_projected(View<T, 3> y, const ForwardOptions& optio
   check<ShapeError>(saved.projected.rank() == 3 && saved.projected.size(2) == projected_width(), config_.type,
                     "saved.projected must be [B, T, ", projected_width(), "]: got ", saved.projected);
   const View<T, 3> projected = saved.projected;
-  check_output<T>(y, projected.size(0), projected.size(1));
+  if (!y.is_null()) check_output<T>(y, projected.size(0), projected.size(1));
   check_part<T>(config_.type, options, projected.size(1));
   const ForwardRows<T> rows(&saved, projected.sizes(), config_.width, config_.num_heads, context_or_default(options.context));
   attend(rows, y, options, saved);
@@ -211,6 +211,7 @@ void AttentionLayer::attend(const ForwardRows<T>& rows, View<T, 3> y, const Forw
     if (wanted != nullptr) resize(*wanted, std::array{batch, config_.num_heads, length, length});
   }
   AttentionOutputs<T> outputs{.out = split_heads(rows.attended, config_.num_heads), .lse = rows.lse};
+  if (saved.part == nullptr) outputs.lse_low = rows.lse_low;
   if (options.weights != nullptr) {
     outputs.weights = *options.weights;
   } else if (options.applied != nullptr) {
@@ -221,6 +222,7 @@ void AttentionLayer::attend(const ForwardRows<T>& rows, View<T, 3> y, const Forw
   if (options.weights != nullptr && options.applied != nullptr) {
     attention_forward(q, k, {}, {.weights = *options.applied, .kind = WeightsKind::kApplied}, saved.options, context);
   }
+  if (y.is_null()) return;
   output_of<T>(rows.attended, y, context);
   if (saved.residual.active()) apply_dropout(y, y, saved.residual, context, tokens_of(saved.part));
 }
@@ -246,6 +248,7 @@ View<const T, 3> AttentionLayer::backward_projected(View<const T, 3> dy, SavedOf
                      "saved must come from this layer's forward: got projected ", saved.projected);
   const Index batch = saved.projected.size(0);
   const Index length = saved.projected.size(1);
+  if (dy.is_null()) return backward_attended(View<const T, 3>(saved.dattended), saved, context);
   check<ShapeError>(dy.sizes() == typename View<T, 3>::Sizes{batch, length, output_dim()}, config_.type, "dy must be [", batch,
                     ", ", length, ", ", output_dim(), "]: got ", dy);
   if (saved.residual.active() || !has_plain_rows(dy)) {
@@ -260,11 +263,17 @@ View<const T, 3> AttentionLayer::backward_projected(View<const T, 3> dy, SavedOf
                     {out_weight_gradient_, has_output_bias() ? out_bias_gradient_.data() : nullptr}, context);
     dattended = saved.dattended;
   }
+  return backward_attended(dattended, saved, context);
+}
+
+template <class T>
+View<const T, 3> AttentionLayer::backward_attended(View<const T, 3> dattended, SavedOf<T>& saved, Context& context) {
   const Index columns = projected_width();
-  resize(saved.dprojected, std::array{batch, length, columns + row_padding(columns)});
+  resize(saved.dprojected, std::array{dattended.size(0), dattended.size(1), columns + row_padding(columns)});
   const View<T, 3> dprojected = View<T, 3>(saved.dprojected).sliced(2, 0, columns);  // [B, T, P]
-  const AttentionGradients<T> gradients{
+  AttentionGradients<T> gradients{
       .dq = part_of<T>(dprojected, 0), .dk = part_of<T>(dprojected, 1), .dv = part_of<T>(dprojected, 2)};
+  if (saved.part == nullptr) gradients.lse_low = saved.lse_low;
   const View<const T, 3> attended = saved.attended;
   backward_attention<T>(saved.part, part_of<const T>(saved.projected, 0), part_of<const T>(saved.projected, 1),
                         part_of<const T>(saved.projected, 2), split_heads(attended, config_.num_heads), saved.lse,

@@ -1,5 +1,5 @@
-// An attention layer's forward and backward in halves, for a caller whose projections do not come from x [B, T, E]: the toy's first
-// layer adds projected embeddings (lm/table_projection.h). Not: what users of a layer call.
+// An attention layer's forward and backward in parts, for a caller whose projections do not come from x [B, T, E], or that goes on
+// from what is attended: the toy model (lm/table_projection.h, lm/folded_head.h). Not: what users of a layer call.
 #pragma once
 
 #include "qkv/nn/attention_layer.h"
@@ -7,11 +7,12 @@
 namespace qkv::inline v0::nn {
 
 struct ProjectedHalves {
-  /// y from saved.projected [B, T, P], which the caller filled; saved.x is not used.
+  /// y from saved.projected [B, T, P], which the caller filled; saved.x is not used. y null: it ends at saved.attended.
   static void forward(const AttentionLayer& layer, View<float, 3> y, const ForwardOptions& options, Saved& saved) {
     layer.forward_projected(y, options, saved);
   }
-  /// The gradient of saved.projected, a view of saved [B, T, P]; the output's parameter gradients += .
+  /// The gradient of saved.projected, a view of saved [B, T, P]; the output's parameter gradients += . dy null: it starts from
+  /// saved.dattended, which the caller filled.
   static View<const float, 3> backward(AttentionLayer& layer, View<const float, 3> dy, Saved& saved, Context& context) {
     return layer.backward_projected(dy, saved, context);
   }
