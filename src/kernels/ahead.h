@@ -28,11 +28,16 @@ struct Ahead {
   template <class Rows>
   void add(const Rows& view, Index b, Index h, Index begin, Index count) {
     if (view.data() == nullptr || count == 0) return;
-    constexpr Index size = sizeof(*view.data());
-    const Index stride = view.stride(2) * size, bytes = view.size(3) * size;
-    const auto* const first = reinterpret_cast<const std::byte*>(&view(b, h, begin, 0));
+    add_rows(&view(b, h, begin, 0), view.stride(2), view.size(3), count);
+  }
+  /// `count` rows of `width` numbers, `stride` numbers apart.
+  template <class T>
+  void add_rows(const T* first, Index stride, Index width, Index count) {
+    constexpr Index size = sizeof(T);
+    const auto* const row = reinterpret_cast<const std::byte*>(first);
     // Rows that follow each other are one.
-    rows[used] = stride == bytes ? RowsAhead{first, 0, bytes * count, 1} : RowsAhead{first, stride, bytes, count};
+    rows[used] =
+        stride == width ? RowsAhead{row, 0, width * size * count, 1} : RowsAhead{row, stride * size, width * size, count};
     lines += rows[used].count * ((rows[used].bytes + kLine - 1) / kLine);
     ++used;
   }

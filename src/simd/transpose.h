@@ -125,21 +125,27 @@ inline std::uint32_t unpack_transposed(const T* panel, Index width, Index rows, 
 /// target[r * row_stride + c] += panel[c * width + r] for r < rows, c < columns; kSets: to 0.
 template <class T, bool kSets = false>
 inline void add_transposed(const T* panel, Index width, Index rows, Index columns, T* target, Index row_stride) {
+  using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   for (Index r0 = 0; r0 < rows; r0 += n) {
     const int live_rows = static_cast<int>(smaller<Index>(n, rows - r0));
     for (Index c0 = 0; c0 < columns; c0 += n) {
       const int live_columns = static_cast<int>(smaller<Index>(n, columns - c0));
-      typename Simd<T>::V square[n];
+      V square[n];
       load_square<T>(panel + c0 * width + r0, width, columns - c0, n, square);
       transpose_square<T>(square);
-      T* row = target + r0 * row_stride + c0;
-      for (int r = 0; r < live_rows; ++r, row += row_stride) {
-        if (live_columns == n) {
-          store<T>(row, (kSets ? typename Simd<T>::V{} : load<T>(row)) + square[r]);
-        } else {
-          store_tail<T>(row, (kSets ? typename Simd<T>::V{} : load_tail<T>(row, live_columns)) + square[r], live_columns);
+      T* const block = target + r0 * row_stride + c0;
+      if (live_rows == n && live_columns == n) {
+#pragma GCC unroll 16
+        for (int r = 0; r < n; ++r) {
+          T* const row = block + r * row_stride;
+          store<T>(row, (kSets ? V{} : load<T>(row)) + square[r]);
         }
+        continue;
+      }
+      for (int r = 0; r < live_rows; ++r) {
+        T* const row = block + r * row_stride;
+        store_tail<T>(row, (kSets ? V{} : load_tail<T>(row, live_columns)) + square[r], live_columns);
       }
     }
   }

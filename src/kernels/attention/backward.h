@@ -172,19 +172,29 @@ inline void find_nonfinite(Index q_count, bool nonfinite_keys, bool nonfinite_qu
   }
 }
 
-/// Prefetches the block's bias and its gradient while the products run: the hardware does not predict rows a page apart.
+/// About how many blocks the products of `keys` keys have (blocks_of of forward.h).
 template <class T>
-inline void prefetch_bias(const BackwardTile<T>& t, const BackwardBlock& b) {
+inline Index blocks_of(const BackwardTile<T>& t, Index keys) {
+  constexpr Index rows = kRows / 2;  // of a block of product_spans
+  const auto columns = [](Index width) { return (width + kWideLanes<T> - 1) / kWideLanes<T>; };
+  const Index of_keys = keys * (2 * columns(t.q_count) + columns(t.v_head_dim) + columns(t.scores.head_dim));
+  const Index of_queries = t.q_count * columns(t.scores.head_dim) * ((keys + kBackwardBlock - 1) / kBackwardBlock);
+  return (of_keys + of_queries) / (t.scores.mask.tile == nullptr ? rows : 2 * rows);
+}
+
+/// What is left of this block's rows of the bias and of its gradient, and then, over its products, those of the next block, keys
+/// [begin, end).
+template <class T>
+inline void fetch_bias(const BackwardTile<T>& t, Index begin, Index end, Ahead& ahead) {
+  fetch_rest(ahead);
+  ahead = {};
+  if (begin >= end) return;
   const TileBias<T>& bias = t.scores.bias;
-  constexpr Index line = 64 / static_cast<Index>(sizeof(T));
-  if (bias.data == nullptr || bias.row_stride == 0 || bias.column_stride != 1) return;
-  const bool adds = t.dbias != nullptr && t.dbias_row_stride != 0 && t.dbias_column_stride == 1;
-  for (Index i = t.q_begin; i < t.q_begin + t.q_count; ++i) {
-    for (Index j = b.j0; j < b.j0 + b.nj; j += line) {
-      __builtin_prefetch(bias.data + i * bias.row_stride + j, 0, 2);
-      if (adds) __builtin_prefetch(t.dbias + i * t.dbias_row_stride + j, 1, 2);
-    }
+  ahead.add_rows(bias.data + t.q_begin * bias.row_stride + begin, bias.row_stride, end - begin, t.q_count);
+  if (t.dbias != nullptr && t.dbias_row_stride != 0 && t.dbias_column_stride == 1) {
+    ahead.add_rows(t.dbias + t.q_begin * t.dbias_row_stride + begin, t.dbias_row_stride, end - begin, t.q_count);
   }
+  begin_ahead(&ahead, blocks_of(t, kBackwardBlock));
 }
 
 template <class T, class Operands>
@@ -192,7 +202,6 @@ inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w
   BlockStrip<T> strips[kStripsPerTile];
   mask_block(t, w, b, strips);
   if (!b.any && !t.sets_keys && !b.sets_dq) return;
-  prefetch_bias(t, b);
   score_block(t, w, operands, b);
   for (Index strip = 0; strip * strip_lanes<T>() < t.q_count; ++strip) {
     if (strips[strip].live.any) differentiate_strip(t, w, strips[strip]);
@@ -254,10 +263,11 @@ struct PlainOperands {
             .b = t.scores.k + b.j0 * t.scores.k_stride,
             .b_row = t.scores.k_stride,
             .depth = b.nj,
-            .ahead = t.ahead};
+            .ahead = ahead()};
   }
 
  private:
+  Ahead* ahead() const { return has_rows(t.scores.bias) ? &w.ahead : t.ahead; }
   Product<T> panel_product(const T* rows, Index stride, const BackwardBlock& b, const T* panels, Index first,
                            Index width) const {
     return {.a = rows + b.j0 * stride,
@@ -266,7 +276,7 @@ struct PlainOperands {
             .b = panels + first * width,
             .b_row = w.panel,
             .depth = width,
-            .ahead = t.ahead};
+            .ahead = ahead()};
   }
   Product<T> row_product(const T* weights, const T* rows, Index stride) const {
     return {.a = weights,
@@ -275,7 +285,7 @@ struct PlainOperands {
             .b = rows + t.q_begin * stride,
             .b_row = stride,
             .depth = t.q_count,
-            .ahead = t.ahead};
+            .ahead = ahead()};
   }
 };
 
@@ -301,15 +311,13 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
   }
   // NaN or infinity in dout reaches delta, in q the lse of any row that attends a key: search the rows only then.
   w.nonfinite = nonfinite && operands.queries_are_nonfinite();
-  if (t.ahead != nullptr) {
-    constexpr Index rows = kRows / 2;  // of a block of product_spans
-    const auto columns = [](Index width) { return (width + kWideLanes<T> - 1) / kWideLanes<T>; };
-    const Index of_keys = t.k_count * (2 * columns(t.q_count) + columns(t.v_head_dim) + columns(t.scores.head_dim));
-    const Index of_queries = t.q_count * columns(t.scores.head_dim) * ((t.k_count + kBackwardBlock - 1) / kBackwardBlock);
-    begin_ahead(t.ahead, (of_keys + of_queries) / (t.scores.mask.tile == nullptr ? rows : 2 * rows));
-  }
-  for (Index j0 = t.k_begin; j0 < t.k_begin + t.k_count; j0 += kBackwardBlock) {
-    BackwardBlock block{j0, smaller(kBackwardBlock, t.k_begin + t.k_count - j0), t.sets_dq && j0 == t.k_begin};
+  const Index end = t.k_begin + t.k_count;
+  const bool bias_rows = has_rows(t.scores.bias);
+  if (t.ahead != nullptr) begin_ahead(t.ahead, blocks_of(t, t.k_count));
+  if (bias_rows) fetch_bias(t, t.k_begin, smaller(t.k_begin + kBackwardBlock, end), w.ahead);
+  for (Index j0 = t.k_begin; j0 < end; j0 += kBackwardBlock) {
+    BackwardBlock block{j0, smaller(kBackwardBlock, end - j0), t.sets_dq && j0 == t.k_begin};
+    if (bias_rows) fetch_bias(t, j0 + block.nj, smaller(j0 + block.nj + kBackwardBlock, end), w.ahead);
     backward_block(t, w, operands, block);
   }
 }

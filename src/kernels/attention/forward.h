@@ -152,7 +152,8 @@ struct PlainProducts {
   ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index j0, Index nj,
                   T* scores) const {
     const TileScores<T>& s = t.scores;
-    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
+    const bool few = r.ni <= kFewLanes<T>;
+    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, !few, [&](const VectorRange& range, bool adds) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
       const Product<T> p{.a = s.k + (j0 + range.lo) * s.k_stride,
                          .a_row = s.k_stride,
@@ -164,8 +165,10 @@ struct PlainProducts {
                          .depth = s.head_dim,
                          .ahead = t.ahead,
                          .a_later = later_rows(t, s.k_stride)};
-      if (r.ni <= kFewLanes<T>) {
+      if (few) {
         few_lanes_of_rows(p, range.hi - range.lo);
+      } else if (adds) {
+        product_vectors<T, Store::kAdd>(p, range.hi - range.lo, range.first, range.count);
       } else {
         product_vectors<T, Store::kSet>(p, range.hi - range.lo, range.first, range.count);
       }
@@ -248,6 +251,16 @@ inline Index blocks_of(const ForwardTile<T>& t, Index keys) {
   return halves * (keys + chunks * t.v_head_dim) / (2 * kRows);
 }
 
+/// Rows of the bias for keys [begin, end), over the products of one chunk.
+template <class T>
+inline void fetch_bias(const ForwardTile<T>& t, const StripRange& r, Index begin, Index end, Ahead& ahead) {
+  ahead = {};
+  if (begin >= end) return;
+  const TileBias<T>& bias = t.scores.bias;
+  ahead.add_rows(bias.data + r.i0 * bias.row_stride + begin, bias.row_stride, end - begin, r.ni);
+  begin_ahead(&ahead, blocks_of(t, t.scores.key_tile) * r.ni / t.q_count);
+}
+
 /// Forward of one query tile. `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
 /// multiplies. The result is bit-identical with any observer.
 template <class T, class Rows, class Observer = NoObserver>
@@ -263,6 +276,14 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, con
     begin = larger(begin, carried->k_begin);
     end = smaller(end, carried->k_end);
   }
+  Ahead of_bias;
+  StripRange of_chunk{0, t.q_begin, t.q_count};  // the rows that meet a chunk one after the other
+  const bool bias_rows = has_rows(s.bias);
+  if (bias_rows) {
+    t.ahead = &of_bias;
+    fetch_bias(t, of_chunk, begin, smaller(begin + s.key_tile, end), of_bias);
+    fetch_rest(of_bias);
+  }
   begin_ahead(t.ahead, blocks_of(t, end - begin));
   const auto for_strips = [&](const auto& strip_work) {
     for (Index strip = 0; strip < strips; ++strip) strip_work(strip_range(t, strip));
@@ -276,6 +297,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, con
       const Index nj = smaller(s.key_tile, s.kv_len - j0);
       rows.take_keys(t, j0, nj);
       if (t.v != nullptr) rows.take_values(t, j0, nj);
+      if (bias_rows) fetch_bias(t, of_chunk, j0 + nj, smaller(j0 + nj + s.key_tile, end), of_bias);
       chunk(j0, nj);
     }
   };
@@ -300,6 +322,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, con
   };
   if (t.exponentials != nullptr) {
     for_strips([&](const StripRange& r) {
+      of_chunk = r;
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
       finish(r);
       write_kept_weights(t, w, r, begin, end);

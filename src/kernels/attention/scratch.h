@@ -107,6 +107,7 @@ struct BackwardScratch {
   BlockSpans spans{carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),
                    carver.take<Span>(lanes / Simd<T>::kLanes)};
   bool nonfinite = false;  // q or dout of the tile hold NaN or infinity
+  mutable Ahead ahead;     // rows of the bias of the next block, and of its gradient
   std::size_t bytes = carver.used();
 
   BackwardScratch(void* base, Index d, Index dv) : BackwardScratch(base, d, dv, query_tile<T>(d, dv)) {}

@@ -72,11 +72,7 @@ inline void fetch_rows(const LinearAttentionScratch<T>& w, Index products, Index
   w.ahead = {};
   if (count <= 0) return;
   for (const LinearRows<T>& rows : tensors) {
-    if (rows.first == nullptr) continue;
-    const Index bytes = rows.width * static_cast<Index>(sizeof(T));
-    w.ahead.rows[w.ahead.used++] = {reinterpret_cast<const std::byte*>(rows.first + begin * rows.stride),
-                                    rows.stride * static_cast<Index>(sizeof(T)), bytes, count};
-    w.ahead.lines += count * ((bytes + Ahead::kLine - 1) / Ahead::kLine);
+    if (rows.first != nullptr) w.ahead.add_rows(rows.first + begin * rows.stride, rows.stride, rows.width, count);
   }
   begin_ahead(&w.ahead, products * (w.s.chunk / kRows) * (1 + (w.Dv - 1) / strip_lanes<T>()));
 }

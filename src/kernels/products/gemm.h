@@ -115,6 +115,12 @@ inline void begin_ahead(Ahead* ahead, Index blocks) {
   }
 }
 
+/// What is left.
+inline void fetch_rest(Ahead& a) {
+  a.per_block = a.lines;
+  fetch_ahead(a);
+}
+
 /// Stores one vector of C from its sum; with `partial` its first `tail` lanes only.
 template <class Sum, Store kStore>
 inline __attribute__((always_inline)) void store_sum(Sum* target, typename Simd<Sum>::V sum, const Sum* factor, bool partial,
