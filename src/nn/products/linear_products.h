@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "qkv/context.h"
+#include "qkv/export.h"
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 
@@ -39,17 +40,18 @@ struct LinearGradients {
   float* dbias = nullptr;  // [N] or null, added to
 };
 
+/// Those of two axes are exported for qkv::lm.
 /// linear_forward: y [M, N] = x [M, K] weight^T + bias.
 /// linear_backward: dx [M, K] = dy [M, N] weight (null: not wanted);  dweight += dy^T x;  dbias += sum over rows of dy. One
 /// parallel region.
 /// Over the tokens of [B, T, ...]: one product when the rows are evenly spaced, otherwise one per sequence.
 /// bf16 without instructions for its products (kernels/layers/params.h): the float products of widened rows.
-#define QKV_DECLARE(T)                                                                                          \
-  void linear_forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context);     \
-  void linear_forward(View<const T, 3> x, const LinearWeights<T>& weights, View<T, 3> y, Context& context);     \
-  void linear_backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& weights, View<T, 2> dx, \
-                       const LinearGradients& gradients, Context& context);                                     \
-  void linear_backward(View<const T, 3> x, View<const T, 3> dy, const LinearWeights<T>& weights, View<T, 3> dx, \
+#define QKV_DECLARE(T)                                                                                                  \
+  QKV_API void linear_forward(View<const T, 2> x, const LinearWeights<T>& weights, View<T, 2> y, Context& context);     \
+  void linear_forward(View<const T, 3> x, const LinearWeights<T>& weights, View<T, 3> y, Context& context);             \
+  QKV_API void linear_backward(View<const T, 2> x, View<const T, 2> dy, const LinearWeights<T>& weights, View<T, 2> dx, \
+                               const LinearGradients& gradients, Context& context);                                     \
+  void linear_backward(View<const T, 3> x, View<const T, 3> dy, const LinearWeights<T>& weights, View<T, 3> dx,         \
                        const LinearGradients& gradients, Context& context);
 QKV_DECLARE(float)
 QKV_DECLARE(BFloat16)
