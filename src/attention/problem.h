@@ -22,7 +22,7 @@ namespace qkv::inline v0 {
 
 inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
 /// Tensors of this size together stay in L3: to fetch the next head's rows (kernels/ahead.h) would cost more than it gives.
-inline constexpr Index kFetchedBytes = Index{8} << 20;
+inline constexpr Index kFetchedBytes = Index{6} << 20;
 
 /// What a call prepares from its options before it starts.
 struct CallMemory {

@@ -189,15 +189,24 @@ struct PlainProducts {
     add_kept_lanes(range, t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, p, w.lane_mask, out);
   }
 
- private:
-  /// Few queries wait for K and V: how far it is to the next chunk's rows.
+ protected:
+  bool in_place = true;  // K and V are read where they lie, one chunk after the other
+
+  /// Few queries wait for K and V.
   template <class T>
-  static Index later_rows(const ForwardTile<T>& t, Index stride) {
-    return 2 * t.q_count <= Simd<T>::kLanes ? t.scores.key_tile * stride : 0;
+  static bool waits_for_keys(const ForwardTile<T>& t) {
+    return 2 * t.q_count <= Simd<T>::kLanes;
+  }
+
+ private:
+  /// How far it is to the next chunk's rows, which are fetched meanwhile; 0: not to be fetched.
+  template <class T>
+  Index later_rows(const ForwardTile<T>& t, Index stride) const {
+    return in_place && waits_for_keys(t) ? t.scores.key_tile * stride : 0;
   }
   /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
   template <Store kStore, class T>
-  static void multiply(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p, T* out) {
+  void multiply(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p, T* out) const {
     const Product<T> values{.a = t.v + (j0 + range.lo) * t.v_stride,
                             .a_row = 1,
                             .a_depth = t.v_stride,

@@ -53,8 +53,9 @@ template <class S>
 struct WidenedRows : PlainProducts {
   const ForwardTile<S>& t;
   const WidenedForwardScratch& w;
+  mutable Ahead ahead;  // rows of the next chunk
 
-  WidenedRows(const ForwardTile<S>& tile, const WidenedForwardScratch& scratch) : t(tile), w(scratch) {}
+  WidenedRows(const ForwardTile<S>& tile, const WidenedForwardScratch& scratch) : t(tile), w(scratch) { in_place = false; }
 
   void pack_queries(ForwardTile<float> f, const ForwardScratch<float>& panels, const StripRange& r) const {
     f.scores.q = widened(t.scores.q, t.scores.q_stride, r.i0, r.ni, t.scores.head_dim, w.rows);
@@ -62,6 +63,7 @@ struct WidenedRows : PlainProducts {
   }
   void take_keys(ForwardTile<float>& f, Index j0, Index nj) const {
     f.scores.k = widened(t.scores.k, t.scores.k_stride, j0, nj, t.scores.head_dim, w.k);
+    if (waits_for_keys(f)) fetch_chunk(f, j0 + nj);
   }
   void take_values(ForwardTile<float>& f, Index j0, Index nj) const {
     f.v = widened(t.v, t.v_stride, j0, nj, t.v_head_dim, w.v);
@@ -69,6 +71,20 @@ struct WidenedRows : PlainProducts {
   void begin_out(ForwardTile<float>& f, const StripRange& r) const { f.out = w.rows - r.i0 * t.v_head_dim; }
   void end_out(const ForwardTile<float>&, const StripRange& r) const {
     narrow_rows(w.rows, r.ni, t.v_head_dim, t.out + r.i0 * t.out_stride, t.out_stride);
+  }
+
+ private:
+  /// Rows of K and V of the chunk that begins there, over the products of this one.
+  void fetch_chunk(ForwardTile<float>& f, Index begin) const {
+    const TileScores<S>& s = t.scores;
+    const Index count = smaller(s.key_tile, s.kv_len - begin);
+    f.ahead = &ahead;
+    ahead = {};
+    if (count <= 0) return;
+    ahead.add_rows(s.k + begin * s.k_stride, s.k_stride, s.head_dim, count);
+    if (t.v != nullptr) ahead.add_rows(t.v + begin * t.v_stride, t.v_stride, t.v_head_dim, count);
+    constexpr Index n = Simd<float>::kLanes;
+    begin_ahead(&ahead, (s.key_tile + n - 1) / n + (t.v_head_dim + 2 * n - 1) / (2 * n));
   }
 };
 
