@@ -15,14 +15,15 @@ struct RowsAhead {
   Index stride, bytes, count;  // between rows, of a row; rows
 };
 
-/// A few cache lines are fetched after each block of a product; how far it is, is kept here.
+/// A few cache lines are fetched after each block of a product; how far it is, is kept here. Starts as {}. Code of every instruction
+/// set uses it, so nothing of it may be a symbol: no constructor, and its templates are inlined.
 struct Ahead {
   static constexpr int kTensors = 8;
   static constexpr Index kLine = 64;
   RowsAhead rows[kTensors];  // unused ones have no rows
-  Index lines = 0;           // of all rows
-  Index per_block = 0, at = 0;
-  int current = 0, used = 0;
+  Index lines;               // of all rows
+  Index per_block, at;
+  int current, used;
 
   /// Rows [begin, begin + count) of a head of [B, H, T, D]; nothing of a null view.
   template <class Rows>
@@ -32,7 +33,7 @@ struct Ahead {
   }
   /// `count` rows of `width` numbers, `stride` numbers apart.
   template <class T>
-  void add_rows(const T* first, Index stride, Index width, Index count) {
+  __attribute__((always_inline)) void add_rows(const T* first, Index stride, Index width, Index count) {
     constexpr Index size = sizeof(T);
     const auto* const row = reinterpret_cast<const std::byte*>(first);
     // Rows that follow each other are one.

@@ -154,7 +154,7 @@ struct BackwardJob {
   /// What kv head g of sequence b and the first query head of its group read and write.
   Ahead ahead_of(Index b, Index g) const {
     const Index h = g * p.group_size();
-    Ahead ahead;
+    Ahead ahead{};
     for (const auto& view : {p.q, rows.dout, rows.out}) ahead.add(view, b, h, 0, p.q_len);
     for (const auto& view : {p.k, p.v}) ahead.add(view, b, g, 0, p.kv_len);
     ahead.add(gradients.dq, b, h, 0, p.q_len);

@@ -67,7 +67,7 @@ struct ForwardJob {
     const Index head = next.h / p.group_size();
     const bool reads_kv = (now.b != next.b || now.h / p.group_size() != head) && p.kv_len <= kFetchedKeys;
     const Index keys = reads_kv ? p.kv_len : 0;
-    Ahead ahead;
+    Ahead ahead{};
     ahead.add(p.q, next.b, next.h, q_begin, q_count);
     ahead.add(p.k, next.b, head, 0, keys);
     ahead.add(p.v, next.b, head, 0, keys);

@@ -314,6 +314,7 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
   const Index end = t.k_begin + t.k_count;
   const bool bias_rows = has_rows(t.scores.bias);
   if (t.ahead != nullptr) begin_ahead(t.ahead, blocks_of(t, t.k_count));
+  w.ahead.lines = 0;
   if (bias_rows) fetch_bias(t, t.k_begin, smaller(t.k_begin + kBackwardBlock, end), w.ahead);
   for (Index j0 = t.k_begin; j0 < end; j0 += kBackwardBlock) {
     BackwardBlock block{j0, smaller(kBackwardBlock, end - j0), t.sets_dq && j0 == t.k_begin};
