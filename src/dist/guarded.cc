@@ -1,4 +1,4 @@
-// The guard's thread owns `control`: it sends signs of life, hears those of the others, and writes one text when a rank is gone. The
+// The guard's thread owns `control`: it sends heartbeats, hears those of the others, and writes one text when a rank is gone. The
 // owner's thread reads a flag.
 #include "qkv/dist/guarded.h"
 
@@ -169,7 +169,7 @@ struct Guarded::Impl {
     }
     if (!peer.done && now - peer.heard > timeout) {
       const std::string who = "rank " + std::to_string(peer.rank) + " of " + std::to_string(data.size());
-      error = "[Guarded] every rank must give a sign of life within " + number_text(timeout.count()) +
+      error = "[Guarded] every rank must send a heartbeat within " + number_text(timeout.count()) +
               " s (--timeout): " + who + " has ended, is stopped, or its connection is cut";
     }
   }

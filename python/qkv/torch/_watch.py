@@ -1,4 +1,4 @@
-"""Signs of life of torch.distributed's ranks, through the store that they met at: a rank that has ended or is stopped becomes an error
+"""Heartbeats of torch.distributed's ranks, through the store that they met at: a rank that has ended or is stopped becomes an error
 on the others in seconds, where gloo would wait for its own timeout (30 minutes). Not: messages (_ranks.py).
 
 A thread of each rank says that its process lives, however long its work takes: a slow rank is not gone. Only ranks that wait for another
@@ -69,7 +69,7 @@ class Watch:
         for rank, (_, since) in list(self._heard.items()):
             if now - since > self._timeout:
                 raise Gone(
-                    f"rank {rank} has ended, is stopped, or its connection is cut: every rank must give a sign of life within "
+                    f"rank {rank} has ended, is stopped, or its connection is cut: every rank must send a heartbeat within "
                     f"{self._timeout:g} s ({VARIABLE})"
                 )
         if now - self._round > self._timeout:

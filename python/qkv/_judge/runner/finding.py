@@ -76,7 +76,7 @@ def members(module: ModuleType) -> dict[str, Any]:
 
 
 def _how(file: str, task: str | None) -> str:
-    return f"name the one to judge: {file}:NAME" + ("" if task else ", and --task NAME where its task cannot be told")
+    return f"name the one to judge: {file}:NAME" + ("" if task else ", and --task NAME where its task is not clear")
 
 
 def find(module: ModuleType, file: str, name: str | None, task: str | None) -> tuple[Candidate, list[str]]:
