@@ -15,8 +15,8 @@ struct RowsAhead {
   Index stride, bytes, count;  // between rows, of a row; rows
 };
 
-/// A few cache lines are fetched after each block of a product; how far it is, is kept here. Starts as {}. Code of every instruction
-/// set uses it, so nothing of it may be a symbol: no constructor, and its templates are inlined.
+/// A few cache lines are fetched after each block of a product; how far it is, is kept here. Starts as {}. Objects of every
+/// instruction set hold it, so it has no constructor and no members that would be symbols.
 struct Ahead {
   static constexpr int kTensors = 8;
   static constexpr Index kLine = 64;
@@ -24,24 +24,32 @@ struct Ahead {
   Index lines;               // of all rows
   Index per_block, at;
   int current, used;
-
-  /// Rows [begin, begin + count) of a head of [B, H, T, D]; nothing of a null view.
-  template <class Rows>
-  void add(const Rows& view, Index b, Index h, Index begin, Index count) {
-    if (view.data() == nullptr || count == 0) return;
-    add_rows(&view(b, h, begin, 0), view.stride(2), view.size(3), count);
-  }
-  /// `count` rows of `width` numbers, `stride` numbers apart.
-  template <class T>
-  __attribute__((always_inline)) void add_rows(const T* first, Index stride, Index width, Index count) {
-    constexpr Index size = sizeof(T);
-    const auto* const row = reinterpret_cast<const std::byte*>(first);
-    // Rows that follow each other are one.
-    rows[used] =
-        stride == width ? RowsAhead{row, 0, width * size * count, 1} : RowsAhead{row, stride * size, width * size, count};
-    lines += rows[used].count * ((rows[used].bytes + kLine - 1) / kLine);
-    ++used;
-  }
 };
 
+namespace {
+
+/// `count` rows of `bytes` bytes, `stride` bytes apart.
+[[gnu::noinline, maybe_unused]] void add_bytes(Ahead& a, const void* first, Index stride, Index bytes, Index count) {
+  const auto* const row = static_cast<const std::byte*>(first);
+  // Rows that follow each other are one.
+  a.rows[a.used] = stride == bytes ? RowsAhead{row, 0, bytes * count, 1} : RowsAhead{row, stride, bytes, count};
+  a.lines += a.rows[a.used].count * ((a.rows[a.used].bytes + Ahead::kLine - 1) / Ahead::kLine);
+  ++a.used;
+}
+
+/// `count` rows of `width` numbers, `stride` numbers apart.
+template <class T>
+void add_rows(Ahead& a, const T* first, Index stride, Index width, Index count) {
+  constexpr Index size = sizeof(T);
+  add_bytes(a, first, stride * size, width * size, count);
+}
+
+/// Rows [begin, begin + count) of a head of [B, H, T, D]; nothing of a null view.
+template <class Rows>
+void add_rows_of(Ahead& a, const Rows& view, Index b, Index h, Index begin, Index count) {
+  if (view.data() == nullptr || count == 0) return;
+  add_rows(a, &view(b, h, begin, 0), view.stride(2), view.size(3), count);
+}
+
+}  // namespace
 }  // namespace qkv

@@ -91,11 +91,14 @@ TEST(Errors, AnOutputShowsNoElementTwice) {
                 "[72, 1, 6, 1]"});
 }
 
-TEST(Errors, LseLowGoesWithLse) {
+TEST(Errors, LseLowHasTheSizesOfLse) {
   Call call;
   Tensor<float> low(call.lse.sizes());
-  expect_parts(text_of<ShapeError>([&] { attention_forward(call.q, call.k, call.v, {.out = call.out, .lse_low = low}); }),
-               {"[attention_forward] lse_low must have the sizes of lse or be null: got [2, 4, 3] for lse not given"});
+  expect_parts(text_of<ShapeError>([&] {
+                 attention_forward(call.q, call.k, call.v,
+                                   {.out = call.out, .lse = call.lse, .lse_low = View<float, 3>(low).sliced(2, 0, 2)});
+               }),
+               {"[attention_forward] lse_low must be [B, H, Tq] or null: got [2, 4, 2]"});
   expect_parts(text_of<ShapeError>(
                    [&] { attention_forward(call.q, call.k, call.v, {.out = call.out, .lse = call.lse, .lse_low = call.lse}); }),
                {"[attention_forward]", "lse", "lse_low"});

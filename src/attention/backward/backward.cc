@@ -28,10 +28,12 @@ void check_gradients(const char* function, const Problem<T>& p, const AttentionG
   check_sizes(function, "dout", dout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq], as forward returned it: got ", lse, " for out ",
                     out);
-  check<ShapeError>(g.dlse.is_null() || g.dlse.sizes() == rows, function, "dlse must be [B, H, Tq] or null: got ", g.dlse,
-                    " for out ", out);
-  check<ShapeError>(g.lse_low.is_null() || g.lse_low.sizes() == rows, function, "lse_low must be [B, H, Tq] or null: got ",
-                    g.lse_low, " for out ", out);
+  const auto check_numbers = [&](const char* name, const View<const Accumulator<T>, 3>& numbers) {
+    check<ShapeError>(numbers.is_null() || numbers.sizes() == rows, function, name, " must be [B, H, Tq] or null: got ",
+                      numbers, " for out ", out);
+  };
+  check_numbers("dlse", g.dlse);
+  check_numbers("lse_low", g.lse_low);
   if (!g.dq.is_null()) check_sizes(function, "dq", g.dq, p.batch, p.num_heads, p.q_len, p.head_dim);
   if (!g.dk.is_null()) check_sizes(function, "dk", g.dk, p.batch, p.num_kv_heads, p.kv_len, p.head_dim);
   if (!g.dv.is_null()) check_sizes(function, "dv", g.dv, p.batch, p.num_kv_heads, p.kv_len, p.v_head_dim);

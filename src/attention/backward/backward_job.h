@@ -155,10 +155,10 @@ struct BackwardJob {
   Ahead ahead_of(Index b, Index g) const {
     const Index h = g * p.group_size();
     Ahead ahead{};
-    for (const auto& view : {p.q, rows.dout, rows.out}) ahead.add(view, b, h, 0, p.q_len);
-    for (const auto& view : {p.k, p.v}) ahead.add(view, b, g, 0, p.kv_len);
-    ahead.add(gradients.dq, b, h, 0, p.q_len);
-    for (const auto& view : {gradients.dk, gradients.dv}) ahead.add(view, b, g, 0, p.kv_len);
+    for (const auto& view : {p.q, rows.dout, rows.out}) add_rows_of(ahead, view, b, h, 0, p.q_len);
+    for (const auto& view : {p.k, p.v}) add_rows_of(ahead, view, b, g, 0, p.kv_len);
+    add_rows_of(ahead, gradients.dq, b, h, 0, p.q_len);
+    for (const auto& view : {gradients.dk, gradients.dv}) add_rows_of(ahead, view, b, g, 0, p.kv_len);
     return ahead;
   }
 

@@ -19,7 +19,7 @@ bool is_coarse(Sum lse) {
 
 /// (lse + lost) * log2(e) as high + low, +inf for an empty row (exp2(s - inf) = 0).
 template <class Sum>
-void split(Sum lse, Sum lost, Sum& high, Sum& low) {
+[[gnu::noinline]] void split(Sum lse, Sum lost, Sum& high, Sum& low) {
   using Wide = std::conditional_t<std::is_same_v<Sum, float>, double, long double>;
   const Wide exact = (static_cast<Wide>(lse) + static_cast<Wide>(lost)) * std::numbers::log2e_v<Wide>;
   high = lse == -std::numeric_limits<Sum>::infinity() ? -lse : static_cast<Sum>(exact);

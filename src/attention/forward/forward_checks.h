@@ -25,14 +25,20 @@ void check_asked_for(const char* function, const Problem<T>& p, const Outputs& o
   check<OptionError>(out || !lse || empty, function, "lse is computed with out: give .out too");
 }
 
-/// Throws ShapeError unless out and lse are null or have the call's sizes.
+/// Throws ShapeError unless `numbers` are null or one for each row.
+template <class T>
+void check_row_numbers(const char* function, const Problem<T>& p, const char* name, const View<Accumulator<T>, 3>& numbers) {
+  const typename View<T, 3>::Sizes rows{p.batch, p.num_heads, p.q_len};
+  check<ShapeError>(numbers.is_null() || numbers.sizes() == rows, function, name, " must be [B, H, Tq] or null: got ", numbers,
+                    " for q ", p.q);
+}
+
+/// Throws ShapeError unless out, lse and lse_low are null or have the call's sizes.
 template <class T>
 void check_sizes_of(const char* function, const Problem<T>& p, const AttentionOutputs<T>& outputs) {
   if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
-  check<ShapeError>(outputs.lse.is_null() || outputs.lse.sizes() == typename View<T, 3>::Sizes{p.batch, p.num_heads, p.q_len},
-                    function, "lse must be [B, H, Tq] or null: got ", outputs.lse, " for q ", p.q);
-  check<ShapeError>(outputs.lse_low.is_null() || outputs.lse_low.sizes() == outputs.lse.sizes(), function,
-                    "lse_low must have the sizes of lse or be null: got ", outputs.lse_low, " for lse ", outputs.lse);
+  check_row_numbers(function, p, "lse", outputs.lse);
+  check_row_numbers(function, p, "lse_low", outputs.lse_low);
 }
 
 }  // namespace qkv::inline v0

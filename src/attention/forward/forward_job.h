@@ -68,10 +68,10 @@ struct ForwardJob {
     const bool reads_kv = (now.b != next.b || now.h / p.group_size() != head) && p.kv_len <= kFetchedKeys;
     const Index keys = reads_kv ? p.kv_len : 0;
     Ahead ahead{};
-    ahead.add(p.q, next.b, next.h, q_begin, q_count);
-    ahead.add(p.k, next.b, head, 0, keys);
-    ahead.add(p.v, next.b, head, 0, keys);
-    ahead.add(out, next.b, next.h, q_begin, q_count);
+    add_rows_of(ahead, p.q, next.b, next.h, q_begin, q_count);
+    add_rows_of(ahead, p.k, next.b, head, 0, keys);
+    add_rows_of(ahead, p.v, next.b, head, 0, keys);
+    add_rows_of(ahead, out, next.b, next.h, q_begin, q_count);
     return ahead;
   }
 

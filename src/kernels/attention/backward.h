@@ -185,14 +185,14 @@ inline Index blocks_of(const BackwardTile<T>& t, Index keys) {
 /// What is left of this block's rows of the bias and of its gradient, and then, over its products, those of the next block, keys
 /// [begin, end).
 template <class T>
-inline void fetch_bias(const BackwardTile<T>& t, Index begin, Index end, Ahead& ahead) {
+[[gnu::noinline]] void fetch_bias(const BackwardTile<T>& t, Index begin, Index end, Ahead& ahead) {
   fetch_rest(ahead);
   ahead = {};
   if (begin >= end) return;
   const TileBias<T>& bias = t.scores.bias;
-  ahead.add_rows(bias.data + t.q_begin * bias.row_stride + begin, bias.row_stride, end - begin, t.q_count);
+  add_rows(ahead, bias.data + t.q_begin * bias.row_stride + begin, bias.row_stride, end - begin, t.q_count);
   if (t.dbias != nullptr && t.dbias_row_stride != 0 && t.dbias_column_stride == 1) {
-    ahead.add_rows(t.dbias + t.q_begin * t.dbias_row_stride + begin, t.dbias_row_stride, end - begin, t.q_count);
+    add_rows(ahead, t.dbias + t.q_begin * t.dbias_row_stride + begin, t.dbias_row_stride, end - begin, t.q_count);
   }
   begin_ahead(&ahead, blocks_of(t, kBackwardBlock));
 }

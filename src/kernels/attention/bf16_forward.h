@@ -56,21 +56,20 @@ struct Bf16Rows : WidenedRows<BFloat16> {
                   float* scores) const {
     const TileScores<BFloat16>& s = t.scores;
     const float factor = panel_factor(f.scores);
-    return score_tile(f.scores, r.i0, r.ni, j0, nj, scores, panels.bias, panels.lane_mask, false,
-                      [&](const VectorRange& range, bool) {
-                        // scores[j, lane] = factor * sum_d k[j, d] * q[lane, d]
-                        product_vectors<BFloat16, Store::kScale>({.a = s.k + (j0 + range.lo) * s.k_stride,
-                                                                  .a_row = s.k_stride,
-                                                                  .a_depth = 2,
-                                                                  .b = q_pairs(r),
-                                                                  .b_row = strip_lanes<float>(),
-                                                                  .c = scores + range.lo * strip_lanes<float>(),
-                                                                  .c_row = strip_lanes<float>(),
-                                                                  .depth = s.head_dim,
-                                                                  .factor = &factor,
-                                                                  .ahead = f.ahead},
-                                                                 range.hi - range.lo, range.first, range.count);
-                      });
+    return score_tile(f.scores, r.i0, r.ni, j0, nj, scores, panels.bias, panels.lane_mask, [&](const VectorRange& range) {
+      // scores[j, lane] = factor * sum_d k[j, d] * q[lane, d]
+      product_vectors<BFloat16, Store::kScale>({.a = s.k + (j0 + range.lo) * s.k_stride,
+                                                .a_row = s.k_stride,
+                                                .a_depth = 2,
+                                                .b = q_pairs(r),
+                                                .b_row = strip_lanes<float>(),
+                                                .c = scores + range.lo * strip_lanes<float>(),
+                                                .c_row = strip_lanes<float>(),
+                                                .depth = s.head_dim,
+                                                .factor = &factor,
+                                                .ahead = f.ahead},
+                                               range.hi - range.lo, range.first, range.count);
+    });
   }
 
   void add_values(const ForwardTile<float>& f, const StripRange&, const VectorRange& range, Index j0, Index nj, const float* p,

@@ -152,8 +152,7 @@ struct PlainProducts {
   ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index j0, Index nj,
                   T* scores) const {
     const TileScores<T>& s = t.scores;
-    const bool few = r.ni <= kFewLanes<T>;
-    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, !few, [&](const VectorRange& range, bool adds) {
+    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
       // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
       const Product<T> p{.a = s.k + (j0 + range.lo) * s.k_stride,
                          .a_row = s.k_stride,
@@ -165,10 +164,8 @@ struct PlainProducts {
                          .depth = s.head_dim,
                          .ahead = t.ahead,
                          .a_later = later_rows(t, s.k_stride)};
-      if (few) {
+      if (r.ni <= kFewLanes<T>) {
         few_lanes_of_rows(p, range.hi - range.lo);
-      } else if (adds) {
-        product_vectors<T, Store::kAdd>(p, range.hi - range.lo, range.first, range.count);
       } else {
         product_vectors<T, Store::kSet>(p, range.hi - range.lo, range.first, range.count);
       }
@@ -204,9 +201,10 @@ struct PlainProducts {
   Index later_rows(const ForwardTile<T>& t, Index stride) const {
     return in_place && waits_for_keys(t) ? t.scores.key_tile * stride : 0;
   }
-  /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]
+  /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]. Not inlined: all policies share it.
   template <Store kStore, class T>
-  void multiply(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p, T* out) const {
+  [[gnu::noinline]] void multiply(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p,
+                                  T* out) const {
     const Product<T> values{.a = t.v + (j0 + range.lo) * t.v_stride,
                             .a_row = 1,
                             .a_depth = t.v_stride,
@@ -262,11 +260,11 @@ inline Index blocks_of(const ForwardTile<T>& t, Index keys) {
 
 /// Rows of the bias for keys [begin, end), over the products of one chunk.
 template <class T>
-inline void fetch_bias(const ForwardTile<T>& t, const StripRange& r, Index begin, Index end, Ahead& ahead) {
+[[gnu::noinline]] void fetch_bias(const ForwardTile<T>& t, const StripRange& r, Index begin, Index end, Ahead& ahead) {
   ahead = {};
   if (begin >= end) return;
   const TileBias<T>& bias = t.scores.bias;
-  ahead.add_rows(bias.data + r.i0 * bias.row_stride + begin, bias.row_stride, end - begin, r.ni);
+  add_rows(ahead, bias.data + r.i0 * bias.row_stride + begin, bias.row_stride, end - begin, r.ni);
   begin_ahead(&ahead, blocks_of(t, t.scores.key_tile) * r.ni / t.q_count);
 }
 

@@ -254,24 +254,23 @@ struct ScoreTile {
 };
 
 /// scores[j][lane] = s2 of query i0 + lane and key j0 + j within the ranges of the result; masked lanes hold anything.
-/// multiply(range) writes the products k.q, scaled by panel_factor; multiply(range, true) adds them, where `adds`. Not inlined:
-/// inlined, the loop over a bias was 8 % slower.
+/// multiply(range) writes the products k.q, scaled by panel_factor. Not inlined: inlined, the loop over a bias was 8 % slower.
 template <class T, class Multiply>
 [[gnu::noinline]] ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
-                                       std::uint32_t* lane_mask, bool adds, const Multiply& multiply) {
+                                       std::uint32_t* lane_mask, const Multiply& multiply) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   LiveRange live = live_range(s, i0, ni, j0, nj, lane_mask);
   if (!live.any) return {live, {}};
   const int vectors = live_vectors<T>(ni);
-  const bool biased = s.bias.data != nullptr, in_place = biased && adds && s.softcap == 0;
-  if (biased) live.masked |= load_added(s, i0, ni, j0, live, in_place ? scores : bias, lane_mask);
+  const bool biased = s.bias.data != nullptr;
+  if (biased) live.masked |= load_added(s, i0, ni, j0, live, bias, lane_mask);
   const VectorRanges ranges = vector_ranges<T>(live, vectors, lane_mask, s.invariant);
   const V cap = splat<T>(s.softcap * score_unit(s));
   for (int i = 0; i < ranges.count; ++i) {
     const VectorRange& range = ranges.range[i];
-    multiply(range, in_place);
-    if (in_place || (!biased && s.softcap == 0)) continue;
+    multiply(range);
+    if (!biased && s.softcap == 0) continue;
     for (Index j = range.lo; j < range.hi; ++j) {
       for (int v = range.first; v < range.first + range.count; ++v) {
         T* place = scores + j * strip_lanes<T>() + v * n;

@@ -75,14 +75,14 @@ struct WidenedRows : PlainProducts {
 
  private:
   /// Rows of K and V of the chunk that begins there, over the products of this one.
-  void fetch_chunk(ForwardTile<float>& f, Index begin) const {
+  [[gnu::noinline]] void fetch_chunk(ForwardTile<float>& f, Index begin) const {
     const TileScores<S>& s = t.scores;
     const Index count = smaller(s.key_tile, s.kv_len - begin);
     f.ahead = &ahead;
     ahead = {};
     if (count <= 0) return;
-    ahead.add_rows(s.k + begin * s.k_stride, s.k_stride, s.head_dim, count);
-    if (t.v != nullptr) ahead.add_rows(t.v + begin * t.v_stride, t.v_stride, t.v_head_dim, count);
+    add_rows(ahead, s.k + begin * s.k_stride, s.k_stride, s.head_dim, count);
+    if (t.v != nullptr) add_rows(ahead, t.v + begin * t.v_stride, t.v_stride, t.v_head_dim, count);
     constexpr Index n = Simd<float>::kLanes;
     begin_ahead(&ahead, (s.key_tile + n - 1) / n + (t.v_head_dim + 2 * n - 1) / (2 * n));
   }

@@ -232,15 +232,15 @@ inline __attribute__((always_inline)) void dot_block(const SumOf<T>* q, Index q_
     }
   }
   V key[kRuns];
-  for (; d + n <= head_dim; d += n) {
+  for (; !kReadsEvenOdd<T> && d + n <= head_dim; d += n) {
     fetch_line(d);
 #pragma GCC unroll 4
     for (int i = 0; i < kRuns; ++i) key[i] = load_row(key_rows[i] + d);
     add(d, key);
   }
-  if (d < head_dim) {
+  for (; d < head_dim; d += n) {
     fetch_line(d);
-    const int rest = static_cast<int>(head_dim - d);
+    const int rest = static_cast<int>(smaller<Index>(n, head_dim - d));
 #pragma GCC unroll 4
     for (int i = 0; i < kRuns; ++i) key[i] = load_row_tail(key_rows[i] + d, rest);
     add(d, key);

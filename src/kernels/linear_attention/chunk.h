@@ -72,7 +72,7 @@ inline void fetch_rows(const LinearAttentionScratch<T>& w, Index products, Index
   w.ahead = {};
   if (count <= 0) return;
   for (const LinearRows<T>& rows : tensors) {
-    if (rows.first != nullptr) w.ahead.add_rows(rows.first + begin * rows.stride, rows.stride, rows.width, count);
+    if (rows.first != nullptr) add_rows(w.ahead, rows.first + begin * rows.stride, rows.stride, rows.width, count);
   }
   begin_ahead(&w.ahead, products * (w.s.chunk / kRows) * (1 + (w.Dv - 1) / strip_lanes<T>()));
 }
