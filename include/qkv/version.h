@@ -2,6 +2,6 @@
 #pragma once
 
 #define QKV_VERSION_MAJOR 0
-#define QKV_VERSION_MINOR 1
+#define QKV_VERSION_MINOR 2
 #define QKV_VERSION_PATCH 0
-#define QKV_VERSION "0.1.0"
+#define QKV_VERSION "0.2.0"
