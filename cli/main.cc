@@ -24,8 +24,8 @@ constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
 
 /// The order of `qkv --help`: the main job first.
-constexpr std::array<std::string_view, 14> kOrder = {"judge",   "practice", "train", "generate", "map",       "forms", "ablate",
-                                                     "explain", "attend",   "layer", "mask",     "gradcheck", "bench", "info"};
+constexpr std::array<std::string_view, 13> kOrder = {"judge",   "practice", "train", "generate", "map",       "forms", "ablate",
+                                                     "explain", "attend",   "layer", "mask",  "bench", "info"};
 
 auto place_in_help(const Command& command) { return std::ranges::find(kOrder, command.name) - kOrder.begin(); }
 

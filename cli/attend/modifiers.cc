@@ -55,7 +55,7 @@ void add_modifier_options(CLI::App& app, ModifierOptions& options) {
 
 template <class T>
 Modifiers<T>::Modifiers(const ModifierOptions& options, const std::optional<AnyTensor>& given, Index num_heads,
-                        AttentionOptions& attention, const std::optional<AnyTensor>& given_table) {
+                        AttentionOptions& attention) {
   if (given) sinks = floats<T>("--sinks " + escaped(options.sinks), *given, 1, "[H]");
   if (sinks.data() != nullptr) attention.sinks = sinks;
   const int kinds = !options.alibi.empty() + !options.t5.empty() + !options.relative.empty();
@@ -68,7 +68,7 @@ Modifiers<T>::Modifiers(const ModifierOptions& options, const std::optional<AnyT
   const Align align = options.align.empty() ? Align::kSquare : parse_align("--position-align", options.align);
   const auto read_table = [&](const char* option, const std::string& path) {
     const std::string place = std::string(option) + " " + escaped(path);
-    table = floats<T>(place, given_table ? given_table->clone() : load_npy(option, path), 2, "[rows, H]");
+    table = floats<T>(place, load_npy(option, path), 2, "[rows, H]");
     return View<const T, 2>(table);
   };
   if (!options.alibi.empty()) attention.position_bias = PositionBias::alibi(slopes_of(options.alibi, num_heads), align);

@@ -29,10 +29,8 @@ struct Modifiers {
   Tensor<T> sinks, table;       // [H], [rows, H]; without data: none
   Tensor<T> dsinks, dposition;  // as made by want_gradients
 
-  /// Sets `attention`; `given`: the sinks. The table is read from the file that the options name, unless it is given too.
-  /// Throws UsageError.
-  Modifiers(const ModifierOptions& options, const std::optional<AnyTensor>& given, Index num_heads, AttentionOptions& attention,
-            const std::optional<AnyTensor>& given_table = {});
+  /// Sets `attention`; `given`: the sinks. Throws UsageError.
+  Modifiers(const ModifierOptions& options, const std::optional<AnyTensor>& given, Index num_heads, AttentionOptions& attention);
   /// Asks for the gradients that there are.
   void want_gradients(const AttentionOptions& attention, AttentionGradients<T>& gradients);
 };

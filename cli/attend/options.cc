@@ -70,10 +70,7 @@ void add_attend_options(CLI::App& app, AttendOptions& options) {
   out.file("--dk", options.dk, "Gradient of the keys");
   out.file("--dv", options.dv, "Gradient of the values");
   out.file("--dbias", options.dbias, "Gradient of the bias, in its shape");
-  add_formula_options(app, options);
-}
 
-void add_formula_options(CLI::App& app, AttendOptions& options) {
   const OptionGroup who(app, "Masks (every mask that is given must allow a key)");
   who.flag("--causal{square}", options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk");
   who.value("--window", options.window, "L,R[,ALIGN]", "At most L keys before the query's own and R after; -1: no bound");

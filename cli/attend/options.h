@@ -27,8 +27,6 @@ struct AttendOptions {
 
 /// Adds them all.
 void add_attend_options(CLI::App& app, AttendOptions& options);
-/// Masks, scale, softcap, empty rows, dropout, seed, threads and ISA alone: those that name no tensor except keep and drop.
-void add_formula_options(CLI::App& app, AttendOptions& options);
 
 /// causal, window, key lengths and masks in words; everything except the dense masks and the bias.
 Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len);

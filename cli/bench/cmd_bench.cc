@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "bench/parallel.h"
 #include "bench/report.h"
 #include "core/escape.h"
 #include "support/command.h"
@@ -25,7 +24,6 @@ struct BenchOptions {
   std::string suite;  // empty: not given
   bool json = false, list = false, exact = false;
   ComputeOptions compute;
-  ParallelBenchOptions ranks;
 
   std::string chosen_suite() const { return suite.empty() ? "quick" : suite; }
 };
@@ -99,11 +97,6 @@ int list_cases(const std::vector<BenchCase>& cases) {
 }
 
 int run_bench(const BenchOptions& options) {
-  if (options.ranks.parallel.any()) {
-    run_ranks("bench", options.ranks.parallel, options.compute,
-              [&](Ranks& ranks) { bench_on_ranks(options.ranks, options.json, ranks); });
-    return 0;
-  }
   const ContextOptions compute = options.compute.context();  // also where it is not used: a wrong --isa is refused
   const std::vector<BenchCase> cases = chosen_cases(options);
   if (options.list) return list_cases(options.cases.empty() && options.suite.empty() ? all_cases() : cases);
@@ -148,8 +141,6 @@ std::function<int()> declare_bench(CLI::App& app) {
   app.add_flag("--list", options->list, "List the names of all cases, or of those in CASE or --suite");
   add_json_option(app, options->json);
   add_compute_options(app, options->compute, 1);
-  add_parallel_bench_options(app, options->ranks);
-  for (const char* name : {"CASE", "--suite", "--list"}) app.get_option("--parallel")->excludes(app.get_option(name));
   return [options] { return run_bench(*options); };
 }
 

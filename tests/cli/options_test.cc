@@ -101,8 +101,10 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   expect_refused(attend({"--look-heads", "0"}), {"--look-heads", "--seen"});
   expect_refused(attend({"--of", "applied"}), {"--of", "--seen"});
   expect_refused(attend({"--dout", "x.npy", "--of", "gradient", "--stats", "s.json"}), {"--stats describes weights"});
-  expect_refused({"gradcheck", "--t5-past"}, {"--t5-past", "--t5"});
-  expect_refused({"gradcheck", "--mask-axes", "qk"}, {"--mask-axes needs --keep or --drop"});
+  expect_refused(attend({"--mask-axes", "qk"}), {"--mask-axes needs --keep or --drop"});
+  expect_refused(attend({"--alibi=1,x"}), {"--alibi", "1,x"});
+  expect_refused(attend({"--alibi", "--t5", "none.npy"}), {"--alibi", "exclude"});
+  expect_refused(attend({"--sinks", "x.npy"}), {"--sinks", "x.npy", "[H]"});
 
   save("bte.npy", Tensor<float>({1, 3, 4}));
   for (const char* option : {"--dropout", "--residual-dropout"}) {
