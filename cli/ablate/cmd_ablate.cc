@@ -118,7 +118,7 @@ std::function<int()> declare_ablate(CLI::App& app) {
   return [options] { return run_ablate(*options); };
 }
 
-const bool ablate_added = add_command({"ablate", "What each part of attention does, seen by taking it away; checked, with maps",
+const bool ablate_added = add_command({"ablate", "Remove a part of attention; show what breaks",
                                        "qkv ablate\n  qkv ablate no-scale no-mask --out maps", declare_ablate});
 
 }  // namespace

@@ -51,15 +51,15 @@ void add_capture_options(CLI::App& app, CaptureOptions& options) {
   look.file("--stats", options.stats,
             "Statistics of each row: entropy in nats, largest weight and its key, self, previous, "
             "first, distance, sink; .json, or .npy [8, B, H, Tq]");
-  look.integer("--top-k", options.top_k, "The N largest weights of each row, into --seen or a --stats .json");
-  look.value("--rows", options.rows, "N,N,...", "Whole rows of these queries, into --seen");
-  look.flag("--column-mass", options.column_mass, "Sum of the weights that each key gets, into --seen or a --stats .json");
+  look.integer("--top-k", options.top_k, "The N largest weights of each row, into --capture or a --stats .json");
+  look.value("--rows", options.rows, "N,N,...", "Whole rows of these queries, into --capture");
+  look.flag("--column-mass", options.column_mass, "Sum of the weights that each key gets, into --capture or a --stats .json");
   look.value("--block-map", options.block_map, "N[,N]",
              "Block sums, a map of N x N (rows, columns), into --map-out or "
-             "--seen");
+             "--capture");
   look.file("--map-out", options.map_out, "The block map: .npy [B, H, N, N], or a picture .png, .svg, .pdf, .html");
-  look.file("--seen", options.seen, "Everything that was captured, one .safetensors");
-  look.value("--look-heads", options.heads, "N,N,...", "Capture these heads only");
+  look.file("--capture", options.seen, "Everything that was captured, one .safetensors");
+  look.value("--capture-heads", options.heads, "N,N,...", "Capture these heads only");
   look.value("--of", options.of, "WHAT",
              "What is captured: weights, applied (after dropout), gradient (weights times their gradient, "
              "needs --dout)");
@@ -73,7 +73,7 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
   what_.column_mass = options.column_mass;
   what_.positive = options.positive;
   what_.mean_of_heads = options.mean_of_heads;
-  if (!options.heads.empty()) what_.heads = parse_indices("--look-heads", options.heads);
+  if (!options.heads.empty()) what_.heads = parse_indices("--capture-heads", options.heads);
   if (!options.rows.empty()) what_.rows = parse_indices("--rows", options.rows);
   if (!options.block_map.empty()) {
     const std::vector<Index> sizes = parse_indices("--block-map", options.block_map);
@@ -84,13 +84,13 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
   const bool gradient = what_.of == CaptureOf::kGradient, lists = ending(options.stats) == ".json";
   what_.statistics = !gradient && (!options.stats.empty() || !options.seen.empty());
   outputs.expect("--stats", options.stats, {".json", ".npy"});
-  outputs.expect("--seen", options.seen, {".safetensors"});
+  outputs.expect("--capture", options.seen, {".safetensors"});
   std::vector<std::string> endings = kMapEndings;
   endings.push_back(".npy");
   expect_map(outputs, "--map-out", options.map_out, endings);
   const bool anywhere = !options.seen.empty();
   if (!options.any() && (!options.heads.empty() || options.of != "weights"))
-    throw UsageError("--look-heads and --of need something to look at: add --stats, --map-out or --seen");
+    throw UsageError("--capture-heads and --of need something to look at: add --stats, --map-out or --capture");
   if (gradient && !has_dout) throw UsageError("--of gradient needs the output's gradient: add --dout");
   if (!gradient && (options.positive || options.mean_of_heads))
     throw UsageError("--positive and --mean-of-heads need --of gradient");
@@ -100,12 +100,12 @@ Look::Look(const CaptureOptions& options, bool has_dout, Outputs& outputs) : opt
     throw UsageError("--map-out of gradients, which may be negative, must be a .npy file, or add --positive");
   if ((what_.top_k != 0 || what_.column_mass) && !anywhere && !lists)
     throw UsageError(
-        "--top-k and --column-mass need a place: add --seen "
+        "--top-k and --column-mass need a place: add --capture "
         "FILE.safetensors or --stats FILE.json");
-  if (!what_.rows.empty() && !anywhere) throw UsageError("--rows needs a place: add --seen FILE.safetensors");
+  if (!what_.rows.empty() && !anywhere) throw UsageError("--rows needs a place: add --capture FILE.safetensors");
   if (what_.map_rows != 0 && options.map_out.empty() && !anywhere)
     throw UsageError(
-        "--block-map needs a place: add --map-out FILE or --seen "
+        "--block-map needs a place: add --map-out FILE or --capture "
         "FILE.safetensors");
   if (!options.map_out.empty() && what_.map_rows == 0) throw UsageError("--map-out needs a resolution: add --block-map N");
 }

@@ -17,6 +17,13 @@ struct Inputs {
   std::optional<AnyTensor> q, k, v, dout, bias, keep, drop, sinks;
 };
 
+/// Every file that is read.
+std::vector<std::string> input_files(const AllAttendOptions& o) {
+  std::vector<std::string> files{o.in, o.q, o.k, o.v, o.dout, o.bias, o.keep, o.drop, o.modifiers.sinks, o.modifiers.t5, o.modifiers.relative};
+  std::erase(files, "");
+  return files;
+}
+
 std::optional<AnyTensor> read_one(std::string_view option, const std::string& path) {
   if (path.empty()) return {};
   return load_npy(option, path);
@@ -176,16 +183,6 @@ Results compute(const AllAttendOptions& options, const Inputs& inputs, const Wan
   return results;
 }
 
-/// The files whose shapes may not fit together.
-std::string names_of_inputs(const AllAttendOptions& options) {
-  std::string names;
-  for (const std::string& path : {options.in, options.q, options.k, options.v, options.dout, options.bias, options.keep,
-                                  options.drop, options.modifiers.sinks, options.modifiers.t5, options.modifiers.relative}) {
-    if (!path.empty()) names += (names.empty() ? "" : ", ") + escaped(path);
-  }
-  return names;
-}
-
 int run_attend(const AllAttendOptions& options) {
   if (options.parallel.any()) {
     run_ranks("attend", options.parallel, options.compute, [&](Ranks& ranks) { attend_on_ranks(options, ranks); });
@@ -194,6 +191,11 @@ int run_attend(const AllAttendOptions& options) {
   if (!options.in.empty() && ending(options.in) != ".safetensors") throw UsageError("--in must be a .safetensors file");
   const Inputs inputs = read_inputs(options);
   Outputs outputs;
+  std::string names;  // of the files whose shapes may not fit together
+  for (const std::string& path : input_files(options)) {
+    outputs.protect(path);
+    names += (names.empty() ? "" : ", ") + escaped(path);
+  }
   const Wanted wanted = name_outputs(options, inputs.dout.has_value(), inputs.bias.has_value(), outputs);
   if (inputs.q->dtype != DType::kF32 && inputs.q->dtype != DType::kF64) {
     throw UsageError(place(options, "q", options.q) + ": must be f32 or f64, which the outputs then are: got " +
@@ -201,7 +203,7 @@ int run_attend(const AllAttendOptions& options) {
   }
   if (!options.mask_axes.empty() && !inputs.keep && !inputs.drop) throw UsageError("--mask-axes needs --keep or --drop");
   Look look(options.capture, inputs.dout.has_value(), outputs);
-  const Results results = about<ShapeError>(names_of_inputs(options), [&] {
+  const Results results = about<ShapeError>(names, [&] {
     return inputs.q->dtype == DType::kF32 ? compute<float>(options, inputs, wanted, look)
                                           : compute<double>(options, inputs, wanted, look);
   });

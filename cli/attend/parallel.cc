@@ -203,7 +203,7 @@ void refuse_uncut(const AllAttendOptions& options) {
   if (options.wants_weights || options.wants_applied)
     throw UsageError("--weights and --applied are for one machine: leave out --parallel");
   if (options.capture.any())
-    throw UsageError("captures are for one machine: leave out --parallel, or --stats, --map-out and --seen");
+    throw UsageError("captures are for one machine: leave out --parallel, or --stats, --map-out and --capture");
 }
 
 }  // namespace
@@ -216,6 +216,7 @@ void add_attend_parallel_options(CLI::App& app, AllAttendOptions& options) {
 void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
   refuse_uncut(options);
   Outputs outputs;
+  outputs.protect(options.in);
   outputs.expect("--out", options.out, {".safetensors"});
   const dist::Layout layout = parse_cut(options.cut, options.parallel.method, !options.causal.empty()).layout;
   const Reader reader{options, about_file("--in", options.in, [&] { return io::SafetensorsParts(options.in); })};

@@ -121,6 +121,7 @@ int run_layer(const LayerCommandOptions& options) {
   check_usage(options);
   if (options.name == kLatent) return run_latent(options);
   Outputs outputs;
+  for (const std::string& path : {options.state, options.x, options.keep, options.drop, options.dout}) outputs.protect(path);
   outputs.expect("--out", options.out, {".npy"});
   outputs.expect("--weights", options.weights, {".npy"});
   outputs.expect("--applied", options.applied, {".npy"});
@@ -165,16 +166,16 @@ std::function<int()> declare_layer(CLI::App& app) {
   file("--state", options->state, "Parameters: a PyTorch state_dict saved as .safetensors");
   file("--x", options->x, "Input [B, T, E], .npy")->required();
   file("--out", options->out, "Output [B, T, E], .npy")->required();
-  add_integer(app, "--heads", options->heads, "Heads, required for mha and grouped-query; of latent the file's", 1);
-  add_integer(app, "--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: the file's)", 1);
+  add_integer(app, "--heads", options->heads, "Heads, required for mha and grouped-query; latent: from the file", 1);
+  add_integer(app, "--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: from the file)", 1);
   app.add_option_function<std::string>(
          "--rope", [options](const std::string& text) { options->rope = text; },
-         "Rotary positions of grouped-query and latent: base=10000,layout=half,... (default: none; of latent interleaved)")
+         "Rotary positions of grouped-query and latent: base=10000,layout=half,... (default: none; latent: interleaved)")
       ->type_name("KEY=VALUE,...")
       ->expected(0, 1)
       ->default_str("");
   app.add_option("--norm-eps", options->norm_eps,
-                 "Epsilon of grouped-query's norms of q and k, of latent's norms (default 1e-6)")
+                 "Epsilon of the norms of grouped-query and latent (default 1e-6)")
       ->type_name("X");
   file("--keep", options->keep, "Non-zero: may attend; [B, Tk], [B, Tq, Tk], four axes; a square one needs --mask-axes");
   file("--drop", options->drop, "Non-zero: may not attend");

@@ -53,6 +53,7 @@ nn::LatentAttentionConfig config_of(const LayerCommandOptions& options, const St
 int run_latent(const LayerCommandOptions& options) {
   if (options.state.empty()) throw UsageError("--state is required: the parameters, a state_dict saved as safetensors");
   Outputs outputs;
+  for (const std::string& path : {options.state, options.x, options.keep, options.drop, options.dout}) outputs.protect(path);
   outputs.expect("--out", options.out, {".npy"});
   outputs.expect("--grads", options.grads, {".safetensors"});
   const Tensor<float> x = load_bte("--x", options.x);

@@ -20,9 +20,9 @@ dist::Layout parse_layout(const std::string& text, bool causal) {
 void add_cut_options(CLI::App& app, const OptionGroup& group, CutOptions& options) {
   group.value("--layout", options.layout, "NAME",
               "Rows of a rank: contiguous, zig-zag (default if causal), by-mask (the same work under any mask)");
-  group.integer("--turns", options.turns, "How often zig-zag deals pieces there and back (default 1)", 1);
+  group.integer("--turns", options.turns, "Zig-zag gives each rank 2 N pieces (default 1)", 1);
   group.integer("--chunk", options.chunk,
-                "Keys that travel at once (default: 4096 in a ring, all of a head by all-gather; not by ulysses)", 1);
+                "Keys per message (default: 4096 in a ring, all of a head by all-gather; not by ulysses)", 1);
   for (const char* name : {"--layout", "--turns", "--chunk"}) app.get_option(name)->needs(app.get_option("--parallel"));
 }
 

@@ -50,7 +50,7 @@ int sharers(dist::Transport& transport) {
 void add_parallel_options(CLI::App& app, ParallelOptions& options, const std::string& methods) {
   const OptionGroup group(app, "Several ranks (mpirun -n N qkv ...)");
   group.value("--parallel", options.method, "METHOD", "Share the work among the ranks: " + methods);
-  group.value("--timeout", options.timeout, "S", "Seconds of silence after which a rank is gone (default 8)")
+  group.value("--timeout", options.timeout, "S", "Seconds without a heartbeat before a rank counts as lost (default 8)")
       ->needs(app.get_option("--parallel"));
 }
 

@@ -39,6 +39,11 @@ std::string ending(const std::string& path) {
   return result;
 }
 
+void Outputs::protect(const std::string& path) {
+  std::error_code error;
+  if (!path.empty()) inputs_.push_back(std::filesystem::weakly_canonical(std::filesystem::absolute(path), error));
+}
+
 void Outputs::expect(std::string_view option, const std::string& path, const std::vector<std::string>& endings) {
   if (path.empty()) return;
   namespace fs = std::filesystem;
@@ -51,6 +56,7 @@ void Outputs::expect(std::string_view option, const std::string& path, const std
   std::error_code error;
   const fs::path target = fs::weakly_canonical(fs::absolute(path), error);
   if (error) refuse("cannot be written: " + error.message());
+  if (std::ranges::find(inputs_, target) != inputs_.end()) refuse("is an input, which it would replace: choose another name");
   if (std::ranges::find(expected_, target) != expected_.end()) refuse("another output has this name: choose two names");
   if (fs::is_symlink(path, error) && !fs::exists(path, error))
     refuse("is a link that leads nowhere: remove it or name another");

@@ -41,7 +41,9 @@ std::string ending(const std::string& path);
 /// The outputs of one command. Name each before the work begins; give their bytes when it is done; commit.
 class Outputs {
  public:
-  /// UsageError when the path cannot be written, was named before, or (with `endings`) ends otherwise. Empty: not wanted.
+  /// An input, which no output may replace. Empty: none.
+  void protect(const std::string& path);
+  /// UsageError when the path cannot be written, is an input, was named before, or (with `endings`) ends otherwise. Empty: not wanted.
   void expect(std::string_view option, const std::string& path, const std::vector<std::string>& endings = {});
 
   void add(const std::string& path, std::string_view text) { files_.add(path, text); }
@@ -52,7 +54,7 @@ class Outputs {
   void commit();
 
  private:
-  std::vector<std::filesystem::path> expected_;
+  std::vector<std::filesystem::path> inputs_, expected_;
   io::AtomicFiles files_;
 };
 

@@ -17,12 +17,12 @@ class CalmFormatter : public CLI::Formatter {
     return name;
   }
 
-  /// CLI11 adds what a value is checked for ("N:INT in [1 - 9]"), in its own words; here the description says what matters.
+  /// The value's name and REQUIRED: CLI11 adds checks, needs and excludes in its own words, which are said when they are broken.
   std::string make_option_opts(const CLI::Option* option) const override {
-    std::string opts = CLI::Formatter::make_option_opts(option);
-    const std::size_t check = opts.find(':'), end = opts.rfind(']');
-    if (check != std::string::npos && end != std::string::npos && check < end) opts.erase(check, end - check + 1);
-    return opts;
+    if (option->get_type_size() == 0) return {};
+    const std::string type = option->get_type_name();
+    return " " + type.substr(0, type.find(':')) + (option->get_expected_max() > 1 && option->get_positional() ? " ..." : "") +
+           (option->get_required() ? " REQUIRED" : "");
   }
 
   /// CLI11 leaves two empty lines between groups.

@@ -139,7 +139,7 @@ std::function<int()> declare_train(CLI::App& app) {
   return [options] { return run_train(*options); };
 }
 
-const bool train_added = add_command({"train", "Train the toy language model and show where it looks",
+const bool train_added = add_command({"train", "Train the toy language model and show its attention",
                                       "qkv train --steps 800 --out model.safetensors --map map.png", declare_train});
 
 }  // namespace

@@ -38,7 +38,7 @@ class AttendCapture : public ToolTest {
 TEST_F(AttendCapture, FilesHoldWhatTheWeightsSay) {
   output(words({"--weights", "w.npy"}));
   const std::string out = contents(path("out.npy"));
-  output(words({"--stats", "s.npy", "--seen", "seen.safetensors", "--top-k", "3", "--rows", "5,0", "--column-mass",
+  output(words({"--stats", "s.npy", "--capture", "seen.safetensors", "--top-k", "3", "--rows", "5,0", "--column-mass",
                 "--block-map", "2,3", "--map-out", "m.npy"}));
   EXPECT_EQ(contents(path("out.npy")), out) << "looking changed the output";
   const Tensor<double> weights = numbers("w.npy"), stats = numbers("s.npy"), map = numbers("m.npy");
@@ -81,7 +81,7 @@ TEST_F(AttendCapture, FilesHoldWhatTheWeightsSay) {
 
 TEST_F(AttendCapture, RelevanceIsThePositivePartAndTheMean) {
   const auto look = [&](const std::string& seen, const Words& more) {
-    Words all = words({"--dout", "g.npy", "--of", "gradient", "--rows", "0,3", "--block-map", "2", "--seen", seen});
+    Words all = words({"--dout", "g.npy", "--of", "gradient", "--rows", "0,3", "--block-map", "2", "--capture", seen});
     all.insert(all.end(), more.begin(), more.end());
     output(all);
     return to_f64(io::load_safetensors(path(seen)).at("rows"));
@@ -99,11 +99,11 @@ TEST_F(AttendCapture, RelevanceIsThePositivePartAndTheMean) {
     EXPECT_EQ(mean.data()[n], sum / kHeads);
   }
   EXPECT_TRUE(contents(path("m.png")).starts_with("\x89PNG"));
-  expect_refused(words({"--seen", "d.safetensors", "--positive"}), {"--positive", "--of gradient"});
+  expect_refused(words({"--capture", "d.safetensors", "--positive"}), {"--positive", "--of gradient"});
 }
 
 TEST_F(AttendCapture, JsonAndPictures) {
-  output(words({"--stats", "s.json", "--top-k", "2", "--look-heads", "1", "--block-map", "3", "--map-out", "m.png"}));
+  output(words({"--stats", "s.json", "--top-k", "2", "--capture-heads", "1", "--block-map", "3", "--map-out", "m.png"}));
   const auto document = nlohmann::json::parse(contents(path("s.json")));
   EXPECT_EQ(document["heads"], (std::vector<int>{1}));
   EXPECT_EQ(document["entropy_nats"][0].size(), 1U);
@@ -113,7 +113,7 @@ TEST_F(AttendCapture, JsonAndPictures) {
 }
 
 TEST_F(AttendCapture, GradientsAreLookedAtInBackward) {
-  output(words({"--dout", "g.npy", "--of", "gradient", "--seen", "seen.safetensors", "--column-mass", "--rows", "1"}));
+  output(words({"--dout", "g.npy", "--of", "gradient", "--capture", "seen.safetensors", "--column-mass", "--rows", "1"}));
   const StateDict seen = io::load_safetensors(path("seen.safetensors"));
   EXPECT_EQ(seen.at("rows").sizes, (std::vector<Index>{1, kHeads, 1, kKeys}));
   EXPECT_EQ(seen.find("entropy"), nullptr);
@@ -124,8 +124,8 @@ TEST_F(AttendCapture, WrongUseIsToldWithoutFiles) {
   expect_refused(words({"--block-map", "4"}), {"--block-map needs a place"});
   expect_refused(words({"--map-out", "m.npy"}), {"--map-out needs a resolution"});
   expect_refused(words({"--of", "everything", "--stats", "s.npy"}), {"--of must be weights, applied or gradient"});
-  expect_refused(words({"--of", "gradient", "--seen", "s.safetensors"}), {"add --dout"});
-  expect_refused(words({"--look-heads", "7", "--stats", "s.npy"}), {"capture.heads must be at least 0 and below 2: got 7"});
+  expect_refused(words({"--of", "gradient", "--capture", "s.safetensors"}), {"add --dout"});
+  expect_refused(words({"--capture-heads", "7", "--stats", "s.npy"}), {"capture.heads must be at least 0 and below 2: got 7"});
 }
 
 }  // namespace

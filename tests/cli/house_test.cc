@@ -2,6 +2,7 @@
 #include <pty.h>
 
 #include "cli/tool.h"
+#include "qkv/io/safetensors.h"
 #include "core/cpu.h"
 #include "qkv/context.h"
 #include "support/random.h"
@@ -40,6 +41,7 @@ TEST_F(House, EveryCommandHelpsWithAnExample) {
     EXPECT_NE(all.find(std::string("\n  ") + name + " "), std::string::npos) << name;
     const std::string help = output({name, "--help"});
     EXPECT_NE(help.find(std::string("Example:\n  qkv ") + name), std::string::npos) << help;
+    EXPECT_EQ(help.find("Excludes:"), std::string::npos) << help;
   }
   for (const char* name : {"attend", "layer", "train", "generate", "map", "bench"}) {
     const std::string help = output({name, "--help"});
@@ -102,6 +104,11 @@ TEST_F(House, BadInputsOfAttend) {
   expect_refused(attend({"--dout", "q.npy", "--dbias", "db.npy"}), {"--bias"});
   expect_refused(attend({"--isa", "mmx"}), {"mmx", "scalar"});
   expect_refused(attend({"--lse", "out.npy"}), {"another output"});
+  expect_refused(attend({"--lse", "./k.npy"}), {"--lse", "is an input"});
+  StateDict all;
+  for (const char* name : {"q", "k", "v"}) all.add(name, load(std::string(name) + ".npy"));
+  io::save_safetensors(path("all.safetensors"), all);
+  expect_refused({"attend", "--in", "all.safetensors", "--out", "all.safetensors"}, {"--out", "is an input"});
 }
 
 TEST_F(House, UnwritableOutputs) {

@@ -98,8 +98,8 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
 
   expect_refused(attend({"--t5-past"}), {"--t5-past", "--t5"});
   expect_refused(attend({"--t5-max-distance", "9"}), {"--t5-max-distance", "--t5"});
-  expect_refused(attend({"--look-heads", "0"}), {"--look-heads", "--seen"});
-  expect_refused(attend({"--of", "applied"}), {"--of", "--seen"});
+  expect_refused(attend({"--capture-heads", "0"}), {"--capture-heads", "--capture"});
+  expect_refused(attend({"--of", "applied"}), {"--of", "--capture"});
   expect_refused(attend({"--dout", "x.npy", "--of", "gradient", "--stats", "s.json"}), {"--stats describes weights"});
   expect_refused(attend({"--mask-axes", "qk"}), {"--mask-axes needs --keep or --drop"});
   expect_refused(attend({"--alibi=1,x"}), {"--alibi", "1,x"});
