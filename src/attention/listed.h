@@ -15,7 +15,7 @@ class Listed {
   /// Applies if options() are served and pays() is true. Refers to the problem.
   [[gnu::noinline]] explicit Listed(const Problem<T>& p) : p_(p), lists_(p.invariant ? nullptr : key_lists_of(p.mask.node)) {
     if (lists_ == nullptr) return;
-    block_heads_ = lists_->block_heads(p.group_size(), p.heads);
+    block_heads_ = lists_->block_heads(*p.mask.node, p.group_size(), p.heads);
     filters_ = p.mask.node->parts.size() > 1 || (p.mask.shown != nullptr && !p.mask.shown->all());
     applies_ = serves_options() && has_one_stride() && pays();
   }

@@ -135,7 +135,7 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
     p.mask = {options.mask.node(), {p.batch, p.heads, p.queries, p.kv_len}};
     check_mask(options.mask, p.mask.extent, function);
     if (const KeyLists* lists = key_lists_of(p.mask.node); lists != nullptr) {
-      const Index block = lists->block_heads(p.group_size(), p.heads);
+      const Index block = lists->block_heads(*p.mask.node, p.group_size(), p.heads);
       check<ShapeError>(p.first_head % block == 0, function,
                         "place must not divide heads that share a list of keys and a key/value head: first_head must be a "
                         "multiple of ",

@@ -176,6 +176,36 @@ TEST(KeyLists, JoinedMasksFilter) {
   });
 }
 
+// Heads that share a list need not share the rest of the mask.
+TYPED_TEST(KeyListsCall, JoinedMasksMayDifferByHead) {
+  using T = TypeParam;
+  Worst worst;
+  for (const ListShape& s : {ListShape{1, 2, 1, 31, 65, 16, 16, 1, 3}, ListShape{2, 8, 2, 1, 200, 20, 12, 2, 30},
+                             ListShape{1, 24, 1, 40, 250, 20, 16, 1, 25}}) {
+    Tensor<std::uint8_t> heads({1, s.num_heads, 1, 1}), pairs({1, s.num_heads, s.q_len, s.kv_len});
+    for (Index h = 0; h < s.num_heads; ++h) heads.data()[h] = h % 2 == 0;
+    for (Index n = 0; n < pairs.count(); ++n) pairs.data()[n] = n * 7 % 11 < 6;
+    const Mask odd = Mask::keep(heads), some = Mask::keep(pairs), united = Mask::causal(Align::kBottomRight) | some;
+    for (const Mask* filter : {&odd, &some, &united}) {
+      const AttentionCase made = s.as_case();
+      ListedProblem<T> problem(s, made, filter);
+      const Expectation<T> expectation(problem);
+      KVCache cache = empty_cache(CacheKind::kPages16, kStorageOf<T>, s.batch, s.num_kv_heads, s.head_dim, s.v_head_dim, s.kv_len);
+      fill_cache(cache, problem.k(), problem.v(), std::vector<Index>(static_cast<std::size_t>(s.batch), s.kv_len), made.seed);
+      for_each_isa(2, [&](Context& context) {
+        Result<T> result(problem);
+        result.run_forward(problem, context);
+        EXPECT_TRUE(expectation.holds_forward(result, made.name(), worst));
+        result.run_backward(problem, context);
+        EXPECT_TRUE(expectation.holds_backward(result, made.name(), worst));
+        attention_forward(problem.q(), cache.key_value(), {.out = result.out.view, .lse = result.lse}, problem.options, context);
+        EXPECT_TRUE(expectation.holds_forward(result, made.name() + " on a cache", worst));
+      });
+    }
+  }
+  worst.print("lists of keys joined with masks of each head");
+}
+
 TEST(KeyLists, MayKeepWhatAnyHeadOfAnySequenceLists) {
   constexpr Index length = 300;
   Tensor<std::int32_t> index({2, 2, length, 3});

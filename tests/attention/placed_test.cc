@@ -307,6 +307,22 @@ TEST(PlacedPart, ListsThatDoNotFitAreRefused) {
                {"[attention_forward] place", "first_head must be a multiple of 2", "got 1"});
 }
 
+// Also where the rows are computed among others of their strip.
+TEST(PlacedPart, CapturesAreRefusedAndWriteNothing) {
+  for (const Index length : {8, 64}) {
+    const Tensor<float> q({1, 1, 5, 4}), k({1, 1, length, 4}), row({1, 1, 5});
+    Tensor<float> out(q.sizes()), dq(q.sizes());
+    const Capture statistics{.statistics = true}, gradient{.top_k = 1, .of = CaptureOf::kGradient};
+    CaptureResult result;
+    AttentionOptions options{.place = {3, length}};
+    options.capture = {statistics, result};
+    EXPECT_THROW(attention_forward(q, k, k, {.out = out}, options), UnsupportedError) << length;
+    options.capture = {gradient, result};
+    EXPECT_THROW(attention_backward(q, k, k, out, row, out, {.dq = dq}, options), UnsupportedError) << length;
+    EXPECT_TRUE(result.statistics.entropy.sizes().empty() && result.top_weights.sizes().empty());
+  }
+}
+
 TEST(PlacedPart, WhatAMaskMayKeepHoldsAllThatItKeeps) {
   int promises = 0;
   for (const AttentionCase& each : pairwise_cases()) {

@@ -85,11 +85,11 @@ template <class T>
   CallMemory call_memory;
   const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &call_memory);
   check_gradients(function, p, gradients, out, lse, dout);
+  CaptureJob<T> capture(function, p, options.capture, context, true);
   if (const StripRows rows = rows_of_backward(p); rows.added) {
     backward_with(rows, p, {out, lse, dout}, gradients, options, context);
     return;
   }
-  CaptureJob<T> capture(function, p, options.capture, context, true);
   AttentionGradients<T> wanted = gradients;
   if constexpr (!kRoundedAtEnd<T>) {  // sums are gradients
     if (!gradients.dk_sums.is_null()) wanted.dk = gradients.dk_sums;

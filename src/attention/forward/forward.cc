@@ -50,10 +50,10 @@ class ForwardCall {
   ForwardCall& operator=(const ForwardCall&) = delete;
 
   [[gnu::noinline]] void compute(const char* function) {
+    CaptureJob<T> capture(function, p_, options_.capture, context_, false);
     fill_unknown(outputs_.lse_low);
     const StripRows rows = rows_of_forward(p_, is_asked_for(outputs_.out), is_asked_for(outputs_.weights));
     if (rows.added) return compute_with(rows);
-    CaptureJob<T> capture(function, p_, options_.capture, context_, false);
     forward_dense(p_, outputs_, capture.if_wanted(), context_);
   }
   /// The same from what the tensors and the options hold now.

@@ -53,6 +53,13 @@ KeyLists::KeyLists(const View<const std::int32_t, 4>& index)
   }
 }
 
+Index KeyLists::block_heads(const Mask::Node& whole, Index group, Index num_heads) const {
+  for (const MaskPartPtr& part : whole.parts) {
+    if (part.get() != this && part->differs_by_head()) return 1;
+  }
+  return std::max<Index>(1, std::gcd(group, num_heads / heads_));
+}
+
 int KeyLists::verdict(const Pairs& t) const {
   bool any = false, every = true;
   for (Index i = t.i0; i < t.i0 + t.ni; ++i) {

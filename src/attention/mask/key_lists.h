@@ -3,7 +3,6 @@
 #pragma once
 
 #include <limits>
-#include <numeric>
 #include <span>
 
 #include "attention/mask/part.h"
@@ -16,8 +15,9 @@ class KeyLists final : public MaskPart {
   explicit KeyLists(const View<const std::int32_t, 4>& index);
 
   Index heads() const { return heads_; }
-  /// Of num_heads query heads, `group` of which share K and V: how many share a list too, one after the other.
-  Index block_heads(Index group, Index num_heads) const { return std::max<Index>(1, std::gcd(group, num_heads / heads_)); }
+  /// Of num_heads query heads, `group` of which share K and V: how many attend the same keys, one after the other. They share a
+  /// list, and no other part of the mask, `whole`, differs by head.
+  Index block_heads(const Mask::Node& whole, Index group, Index num_heads) const;
   /// k: room for keys in a row of the index.
   Index width() const { return width_; }
   /// Keys of the longest list.
