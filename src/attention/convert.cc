@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "attention/cache/storage.h"
-#include "attention/tensor_checks.h"
+#include "attention/call/tensor_checks.h"
 #include "core/threads/region.h"
 #include "dispatch/kernels.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/region.h"

@@ -8,7 +8,7 @@
 // step sends the next chunk's keys before the last chunk's gradients.
 #pragma once
 
-#include "attention/carried.h"
+#include "attention/plan/carried.h"
 #include "dist/call.h"
 
 namespace qkv::inline v0::dist {

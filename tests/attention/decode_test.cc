@@ -1,7 +1,7 @@
 // Few queries against many keys: against the oracle across the borders of chunks and parts, bit-identical across threads,
 // lengths and heads, and what the plan says of it. Not: the pairwise list (cases_test.cc), which takes decode where its shapes
 // are such.
-#include "attention/forward/decode.h"
+#include "attention/plan/decode.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <stdexcept>
 
-#include "attention/backward/turns.h"
+#include "core/threads/turns.h"
 #include "support/checks/expect.h"
 #include "support/isas.h"
 

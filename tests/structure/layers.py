@@ -19,6 +19,20 @@ ALLOWED = {
     "lm": {"lm", "nn", "io", "core", "public"},
     "examples": {"examples", "public", "nn", "io", "view", "lm", "dist"},
 }
+# Rooms of src/attention, lowest first, and the others that each may include; "" is the folder itself. A room names only rooms above
+# it in the table, so that no include runs back up and no rooms form a circle.
+ATTENTION = {
+    "mask": set(), "scores": set(),
+    "cache": {"mask"},
+    "call": {"mask", "scores", "cache"},
+    "plan": {"mask", "cache", "call"},
+    "capture": {"call"},
+    "forward": {"call", "plan", "capture"},
+    "backward": {"call", "plan", "capture", "forward"},
+    "second_order": {"call", "backward"},
+    "linear": {"call"},
+    "": {"mask", "cache", "call", "plan", "forward", "backward"},
+}
 # Single headers that a module may take from another beyond the table.
 # Kernels speak the 16-bit storage types: plain structures, of which they read the bits and call no member.
 ALSO = {"simd": {"qkv/types.h"}, "kernels": {"qkv/types.h"}}
@@ -81,6 +95,10 @@ def complaint(path, quote, text):
     other = module_of(target)
     if other not in ALLOWED.get(module, ()):
         return f"{module} may include {sorted(ALLOWED.get(module, ()))}, not {other}"
+    if module == other == "attention":
+        room, of = (each.split("/")[2] if each.count("/") > 2 else "" for each in (name, target))
+        if room != of and of not in ATTENTION.get(room, ()):
+            return f"attention/{room} may include {sorted(ATTENTION.get(room, ()))}, not {of}"
     if other == "kernels" and module != "kernels" and target.split("/")[-1] not in KERNEL_FACE:
         return f"{module} may see only {' and '.join(KERNEL_FACE)} of kernels"
     return None
@@ -88,6 +106,9 @@ def complaint(path, quote, text):
 
 def main():
     problems, seen = [], 0
+    rooms = list(ATTENTION)
+    for n, room in enumerate(rooms):
+        problems += [f"attention/{room} names {other}, which is not below it" for other in ATTENTION[room] - set(rooms[:n])]
     for path in tree.cpp_files(("include", "src", "cli", "examples")):
         for number, quote, text in tree.includes(path):
             seen += 1

@@ -5,7 +5,7 @@
 #include "attention/backward/listed_backward.h"
 #include "attention/backward/shared_gradients.h"
 #include "attention/capture/capture.h"
-#include "attention/placed_rows.h"
+#include "attention/plan/placed_rows.h"
 #include "core/check.h"
 #include "core/overlap.h"
 

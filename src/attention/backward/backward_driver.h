@@ -2,7 +2,7 @@
 // (backward_job.h).
 #pragma once
 
-#include "attention/batch.h"
+#include "attention/call/batch.h"
 
 namespace qkv::inline v0 {
 

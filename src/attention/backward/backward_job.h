@@ -8,10 +8,10 @@
 
 #include "attention/backward/backward_rows.h"
 #include "attention/backward/gradient_sums.h"
-#include "attention/backward/turns.h"
-#include "attention/empty_rows.h"
-#include "attention/scores/bias_gradient.h"
-#include "attention/scores/position_gradient.h"
+#include "core/threads/turns.h"
+#include "attention/call/empty_rows.h"
+#include "attention/backward/bias_gradient.h"
+#include "attention/backward/position_gradient.h"
 
 namespace qkv::inline v0 {
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "attention/backward/backward_driver.h"
-#include "attention/carried.h"
+#include "attention/plan/carried.h"
 
 namespace qkv::inline v0 {
 

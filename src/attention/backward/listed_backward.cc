@@ -9,7 +9,7 @@
 #include "attention/backward/backward_rows.h"
 #include "attention/backward/gradient_sums.h"
 #include "attention/backward/shared_gradients.h"
-#include "attention/backward/turns.h"
+#include "core/threads/turns.h"
 #include "core/threads/region.h"
 #include "kernels/carver.h"
 

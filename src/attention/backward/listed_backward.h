@@ -1,9 +1,9 @@
-// Backward attention that reads only the keys that a mask lists (attention/listed.h). Not: masks that combine lists otherwise
+// Backward attention that reads only the keys that a mask lists (plan/listed.h). Not: masks that combine lists otherwise
 // (backward_driver.h).
 #pragma once
 
 #include "attention/backward/backward_driver.h"
-#include "attention/listed.h"
+#include "attention/plan/listed.h"
 
 namespace qkv::inline v0 {
 

@@ -1,10 +1,10 @@
 // Gradients that all work items of a call share (dbias, dsinks and dposition_bias): their checks and initialisation. Not: who
-// adds when (turns.h), how (scores/bias_gradient.h, scores/position_gradient.h, backward_rows.h).
+// adds when (core/threads/turns.h), how (bias_gradient.h, position_gradient.h, backward_rows.h).
 #pragma once
 
 #include <array>
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 #include "core/check.h"
 
 namespace qkv::inline v0 {

@@ -1,5 +1,5 @@
 // From a KeyValue to what is passed to kernels: one (sequence, head) of it. And what a call on it checks. Not: the calls
-// (cached_forward.cc), the cache itself (kv_cache.cc), the keys that it shows (mask/shown_keys.h).
+// (forward/cached_forward.cc), the cache itself (kv_cache.cc), the keys that it shows (mask/shown_keys.h).
 #pragma once
 
 #include "attention/cache/storage.h"

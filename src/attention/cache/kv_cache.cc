@@ -1,6 +1,6 @@
 // KVCache: which page holds which token, and how rows are written there. A contiguous cache has pages as large as a sequence
 // may grow, a ring has pages that are overwritten cyclically; so fork, truncate and copy on write work alike for all. Every
-// change is checked as a whole before its first step. Not: pages in use (page_pool.h), attention (cached_forward.cc).
+// change is checked as a whole before its first step. Not: pages in use (page_pool.h), attention (forward/cached_forward.cc).
 #include "qkv/kv_cache.h"
 
 #include <algorithm>

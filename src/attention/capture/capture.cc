@@ -5,9 +5,9 @@
 #include <limits>
 #include <new>
 
-#include "attention/backward/row_lse.h"
+#include "attention/call/row_lse.h"
 #include "attention/capture/worker.h"
-#include "attention/empty_rows.h"
+#include "attention/call/empty_rows.h"
 #include "core/check.h"
 #include "core/threads/region.h"
 #include "kernels/carver.h"

@@ -2,8 +2,8 @@
 // (kernels/capture/row_statistics.h, sweep.h).
 #pragma once
 
-#include "attention/backward/turns.h"
-#include "attention/problem.h"
+#include "core/threads/turns.h"
+#include "attention/call/problem.h"
 #include "core/threads/scratch.h"
 #include "dispatch/kernels.h"
 #include "kernels/capture/params.h"

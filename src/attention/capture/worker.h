@@ -49,7 +49,7 @@ struct CaptureJob<T>::Worker {
       statistics_scratch = carver.take<std::byte>(static_cast<Index>(job.kernels_->statistics_bytes(p.head_dim, p.v_head_dim)));
     }
     if (job.sweeps()) {
-      // Backward computes sums of rows again there (backward/row_lse.h).
+      // Backward computes sums of rows again there (call/row_lse.h).
       sweep_scratch = carver.take<std::byte>(static_cast<Index>(std::max(
           job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim), p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim))));
       if (what.column_mass) columns = carver.take<double>(p.kv_len);

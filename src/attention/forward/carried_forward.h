@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "attention/carried.h"
+#include "attention/plan/carried.h"
 
 namespace qkv::inline v0 {
 

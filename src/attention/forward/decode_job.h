@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention/backward/turns.h"
-#include "attention/empty_rows.h"
-#include "attention/forward/decode.h"
+#include "core/threads/turns.h"
+#include "attention/call/empty_rows.h"
+#include "attention/plan/decode.h"
 
 namespace qkv::inline v0 {
 

@@ -1,10 +1,10 @@
 // Forward attention of a dense and of a ragged batch: checks, once for a plan. Not: the work (forward_driver.h), calls on a cache
-// (cache/cached_forward.cc).
+// (cached_forward.cc).
 #include <limits>
 
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/group_rows.h"
-#include "attention/placed_rows.h"
+#include "attention/plan/placed_rows.h"
 #include "core/overlap.h"
 #include "qkv/plan.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 #include "core/check.h"
 
 namespace qkv::inline v0 {

@@ -8,7 +8,7 @@
 
 #include "attention/forward/decode_job.h"
 #include "attention/forward/forward_job.h"
-#include "attention/plan.h"
+#include "attention/plan/tiles.h"
 #include "core/threads/region.h"
 #include "kernels/carver.h"
 

@@ -2,7 +2,7 @@
 // region. Not: what one item does (forward_job.h, decode_job.h).
 #pragma once
 
-#include "attention/batch.h"
+#include "attention/call/batch.h"
 #include "attention/capture/capture.h"
 
 namespace qkv::inline v0 {

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "attention/capture/capture.h"
-#include "attention/empty_rows.h"
-#include "attention/problem.h"
+#include "attention/call/empty_rows.h"
+#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 

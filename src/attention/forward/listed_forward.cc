@@ -2,7 +2,7 @@
 // Few heads take decode's kernel on a cache, many the tiled one, with a head in each lane.
 #include "attention/forward/listed_forward.h"
 
-#include "attention/empty_rows.h"
+#include "attention/call/empty_rows.h"
 #include "core/threads/region.h"
 #include "core/threads/scratch.h"
 #include "kernels/carver.h"

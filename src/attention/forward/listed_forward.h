@@ -1,8 +1,8 @@
-// Forward attention that reads only the keys that a mask lists (attention/listed.h). Not: masks that combine lists otherwise,
+// Forward attention that reads only the keys that a mask lists (plan/listed.h). Not: masks that combine lists otherwise,
 // which the tiled kernel and decode compute (forward_driver.h).
 #pragma once
 
-#include "attention/listed.h"
+#include "attention/plan/listed.h"
 
 namespace qkv::inline v0 {
 

@@ -2,7 +2,7 @@
 // segments (linear/forward.cc, linear/backward.cc).
 #pragma once
 
-#include "attention/tensor_checks.h"
+#include "attention/call/tensor_checks.h"
 #include "core/threads/scratch.h"
 #include "kernels/carver.h"
 #include "kernels/linear_attention/params.h"

@@ -1,5 +1,6 @@
 #include "attention/mask/key_lists.h"
 
+#include <numeric>
 #include <utility>
 
 #include "attention/mask/leaves.h"

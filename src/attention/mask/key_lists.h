@@ -1,5 +1,5 @@
 // The leaf of a mask that lists each query's keys, and what the calls that read only listed keys ask of it. Not: those calls
-// (attention/listed.h).
+// (plan/listed.h).
 #pragma once
 
 #include <limits>

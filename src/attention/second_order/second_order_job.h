@@ -1,16 +1,16 @@
 // One second-order call, as its work items see it. First the rows: an item is a query tile of one head and computes tout, tlse,
 // the row sums, gq and its part of gbias. Then the keys: an item is a key range of one key/value head and computes gk and gv
 // from all query heads of the group, in their order. Each output element belongs to one item, except in a gbias that repeats:
-// there items add in turn (backward/turns.h). So bits do not depend on threads. Not: checks and scratch (second_order.cc).
+// there items add in turn (core/threads/turns.h). So bits do not depend on threads. Not: checks and scratch (second_order.cc).
 #pragma once
 
 #include <algorithm>
 
 #include "attention/backward/backward_rows.h"
-#include "attention/backward/turns.h"
-#include "attention/empty_rows.h"
-#include "attention/scores/bias_gradient.h"
-#include "attention/scores/position_gradient.h"
+#include "core/threads/turns.h"
+#include "attention/call/empty_rows.h"
+#include "attention/backward/bias_gradient.h"
+#include "attention/backward/position_gradient.h"
 #include "dispatch/kernels.h"
 #include "qkv/derivatives.h"
 

@@ -2,7 +2,7 @@
 // computed (decode_job.h), the inner loops (kernels/decode/decode.h).
 #pragma once
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 

@@ -5,7 +5,7 @@
 //   kZero                  what the kernels leave: out 0, weights 0
 #pragma once
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <span>
 
-#include "attention/ragged/ragged.h"
+#include "attention/call/ragged.h"
 
 namespace qkv::inline v0 {
 

@@ -1,5 +1,5 @@
 // The checks at the public boundary, once for all calls; kernels check nothing.
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 
 #include <cmath>
 
@@ -170,10 +170,39 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   return p;
 }
 
+template <class T>
+Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
+                               const AttentionOptions& options, Context& context, CallMemory& memory) {
+  check<OptionError>(std::is_same_v<T, double> == (kv.storage() == CacheStorage::kF64), function,
+                     "queries of double need a cache of f64, and no other queries may use one: got a cache of ",
+                     storage_name(kv.storage()));
+  // What the checks need of k and v.
+  const auto sizes = [&](Index width) {
+    return View<const T, 4>(nullptr, {kv.batch(), kv.num_kv_heads(), kv.max_length(), width}, {0, 0, 0, 1});
+  };
+  Problem<T> p =
+      make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kMaskLater, &memory);
+  p.cache = &kv;
+  p.cache_kernels = &for_element<T>(kernel_tables(p.isa(context)).cache);
+  p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
+  p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}, &memory.shown.emplace(kv)};
+  check_mask(options.mask, p.mask.extent, function);
+  if (const KeyLists* lists = key_lists_of(options.mask.node()); lists != nullptr) {
+    for (Index b = 0; b < p.batch; ++b) lists->check_length(b, kv.length(b), function);
+  }
+  p.mask.extent.summaries = memory.dense.make(p.mask.node, context);
+  check_bias_sizes(function, "[B|1, H|1, Tq|1, Tk|1]", p.bias, {p.batch, p.num_heads, p.q_len, p.kv_len});
+  check_cached_call(function, kv, p.q_len, options);
+  check_ring_mask(function, kv, p.mask);
+  return p;
+}
+
 #define QKV_INSTANTIATE(T)                                                                                                 \
   template struct Problem<T>;                                                                                              \
   template Problem<T> make_problem(const char*, const View<const T, 4>&, const View<const T, 4>&, const View<const T, 4>&, \
-                                   const AttentionOptions&, Context&, Use, CallMemory*);
+                                   const AttentionOptions&, Context&, Use, CallMemory*);                                   \
+  template Problem<T> make_cached_problem(const char*, const View<const T, 4>&, const KeyValue&, const AttentionOptions&,  \
+                                          Context&, CallMemory&);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 template void check_bias_sizes(const char*, const char*, const View<const float, 4>&, const std::array<Index, 4>&);

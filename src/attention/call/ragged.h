@@ -3,7 +3,7 @@
 // items and their order (batch.h).
 #pragma once
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 #include "qkv/varlen.h"
 
 namespace qkv::inline v0 {

@@ -1,4 +1,4 @@
-#include "attention/placed_rows.h"
+#include "attention/plan/placed_rows.h"
 
 #include <cstring>
 

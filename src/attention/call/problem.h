@@ -10,7 +10,7 @@
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
 #include "attention/scores/position_bias.h"
-#include "attention/tensor_checks.h"
+#include "attention/call/tensor_checks.h"
 #include "dispatch/kernels.h"
 #include "kernels/params.h"
 #include "qkv/attention.h"
@@ -114,6 +114,11 @@ template <class T>
 Problem<T> make_problem(const char* function, const View<const T, 4>& q, const View<const T, 4>& k, const View<const T, 4>& v,
                         const AttentionOptions& options, Context& context, Use use = Use::kOutput,
                         CallMemory* memory = nullptr);
+
+/// The same of a call on a cache, to which the problem refers. Throws UnsupportedError too.
+template <class T>
+Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, const KeyValue& kv,
+                               const AttentionOptions& options, Context& context, CallMemory& memory);
 
 /// The table that the position bias reads; null: none, or slopes, which are copied.
 template <class T>

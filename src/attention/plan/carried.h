@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "attention/placed_rows.h"
+#include "attention/plan/placed_rows.h"
 #include "core/overlap.h"
 
 namespace qkv::inline v0 {

@@ -2,7 +2,7 @@
 // backward_driver.cc).
 #pragma once
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 

@@ -3,9 +3,9 @@
 // key/value head. Not: forward (forward/listed_forward.cc), backward (backward/listed_backward.cc).
 #pragma once
 
-#include "attention/forward/decode.h"
+#include "attention/plan/decode.h"
 #include "attention/mask/key_lists.h"
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/region.h"

@@ -7,7 +7,7 @@
 #include <numbers>
 #include <type_traits>
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 

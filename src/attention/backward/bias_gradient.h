@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "attention/backward/turns.h"
-#include "attention/problem.h"
+#include "core/threads/turns.h"
+#include "attention/call/problem.h"
 
 namespace qkv::inline v0 {
 

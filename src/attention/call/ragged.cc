@@ -1,4 +1,4 @@
-#include "attention/ragged/ragged.h"
+#include "attention/call/ragged.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "attention/problem.h"
+#include "attention/call/problem.h"
 #include "kernels/carver.h"
 
 namespace qkv::inline v0 {

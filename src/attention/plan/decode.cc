@@ -1,4 +1,4 @@
-#include "attention/forward/decode.h"
+#include "attention/plan/decode.h"
 
 namespace qkv::inline v0 {
 

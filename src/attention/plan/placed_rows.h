@@ -7,8 +7,8 @@
 #include <array>
 #include <cstddef>
 
-#include "attention/forward/decode.h"
-#include "attention/listed.h"
+#include "attention/plan/decode.h"
+#include "attention/plan/listed.h"
 #include "qkv/tensor.h"
 
 namespace qkv::inline v0 {

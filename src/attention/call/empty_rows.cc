@@ -1,4 +1,4 @@
-#include "attention/empty_rows.h"
+#include "attention/call/empty_rows.h"
 
 #include <algorithm>
 #include <limits>
