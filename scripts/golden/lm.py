@@ -3,9 +3,8 @@
   lm_init.safetensors      f32 parameters of the plain model, initialised as in PyTorch
   lm_batches.npy           u8 [100, 32, 17]: ids; x = [..., :16], y = [..., 1:]
   lm_losses.npy            f64 [100]: loss of each step before its update, PyTorch in f32, Adam, lr 3e-3
-  lm_losses_f64.npy        f64 [100]: the same in f64
-  lm_blocks[_tied].safetensors   two layers, two heads: parameters, ids, logits, loss, every gradient
-  lm_blocks_rotary.safetensors   the same with four query heads that share two key/value heads, and rotary positions
+  lm.safetensors           lm_blocks[_tied]: two layers, two heads: parameters, ids, logits, loss, every gradient;
+                           lm_blocks_rotary: the same with four query heads on two key/value heads and rotary positions
 """
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu, layer_norm
 
 from forms import Separate, scaled_dot_product
-from store import Case
+from store import Case, save
 
 TEXT = "ababababababab abc abc abc xyzxyzxyz" * 100
 CONTEXT, WIDTH, BATCH, RATE, GOLDEN_STEPS = 16, 32, 32, 3e-3, 100
@@ -61,38 +60,19 @@ def train(model, batches):
     return losses
 
 
-class ArrayFile:
-    """A .npy file with the interface of Case."""
-
-    def __init__(self, name, values):
-        self.name, self.values = name, values
-
-    def save(self, folder):
-        path = folder / f"{self.name}.npy"
-        np.save(path, self.values)
-        return path
-
-
-def plain_cases():
+def save_run(folder):
+    """The toy model's first weights, its batches and its losses."""
     torch.manual_seed(0)
     alphabet, data = text_ids()
     model = PlainModel(len(alphabet))
-    case = Case("lm_init", kind="lm", alphabet="".join(alphabet), context=CONTEXT, torch=torch.__version__)
-    initial = {name: value.clone() for name, value in model.state_dict().items()}
-    for name, value in initial.items():
-        case.add(name, value.numpy())
+    case = Case("", kind="lm", alphabet="".join(alphabet), context=CONTEXT, torch=torch.__version__)
+    for name, value in model.state_dict().items():
+        case.add(name, value.clone().numpy())
+    save(folder / "lm_init.safetensors", [case])
     generator = torch.Generator().manual_seed(1)
     batches = torch.stack([draw_windows(data, generator) for _ in range(GOLDEN_STEPS)])
-    single = train(model, batches)
-    model = model.double()
-    model.load_state_dict(initial)
-    double = train(model, batches)
-    gaps = np.abs(np.array(single) - np.array(double))
-    case.metadata.update(gap_20=repr(float(gaps[:20].max())), gap_100=repr(float(gaps.max())))
-    yield case
-    yield ArrayFile("lm_batches", batches.numpy().astype(np.uint8))
-    yield ArrayFile("lm_losses", np.array(single))
-    yield ArrayFile("lm_losses_f64", np.array(double))
+    np.save(folder / "lm_batches.npy", batches.numpy().astype(np.uint8))
+    np.save(folder / "lm_losses.npy", np.array(train(model, batches)))
 
 
 def block_parameters(vocabulary, context, width, layers, tied, kv_width, rotary):
@@ -177,7 +157,6 @@ def block_case(name, tied, vocabulary=7, context=8, width=16, layers=2, heads=2,
 
 
 def cases():
-    yield from plain_cases()
     yield block_case("lm_blocks", tied=False)
     yield block_case("lm_blocks_tied", tied=True)
     yield block_case("lm_blocks_rotary", tied=False, heads=4, kv_heads=2, rotary=True)

@@ -3,8 +3,8 @@
 
     python3 scripts/golden/make.py [--out tests/golden/data] [--only layers|sdpa|modifiers|linear|lm|huggingface]
 
-Needs numpy and torch (CPU), and for huggingface the package transformers in the version that huggingface.py names. Two runs on
-one machine with one version of PyTorch give the same bytes.
+A file for each part, and the arrays of the toy model's run. Needs numpy and torch (CPU), and for huggingface the package
+transformers in the version that huggingface.py names. Two runs on one machine with one version of PyTorch give the same bytes.
 """
 
 import argparse
@@ -21,6 +21,7 @@ def main():
     import torch
 
     import philox
+    import store
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=FOLDER.parents[1] / "tests" / "golden" / "data")
@@ -30,9 +31,10 @@ def main():
     torch.set_num_threads(1)  # sums in one order
     philox.check_known_answers()
     for part in (arguments.only,) if arguments.only else PARTS:
-        for case in importlib.import_module(part).cases():
-            path = case.save(arguments.out)
-            print(f"{path.name:45} {path.stat().st_size:8} bytes")
+        module = importlib.import_module(part)
+        store.save(arguments.out / f"{part}.safetensors", list(module.cases()))
+        if part == "lm":
+            module.save_run(arguments.out)
 
 
 if __name__ == "__main__":

@@ -131,44 +131,23 @@ def dropout_factors():
 
 def cases():
     square, rectangle = (2, 2, 2, 7, 7, 5, 5), (2, 2, 2, 5, 9, 4, 4)
-    yield five_tokens()
-    yield dropout_factors()
-    yield sdpa_case("plain", (2, 3, 3, 5, 5, 4, 4))
-    yield sdpa_case("causal", square, causal="square", implied=band(7, 7, right=0), torch_causal=True)
-    yield sdpa_case("causal_top_left", rectangle, causal="top-left", implied=band(5, 9, right=0), torch_causal=True)
     yield sdpa_case("causal_bottom_right", rectangle, causal="bottom-right", implied=band(5, 9, right=0, offset=4))
     random_keep = torch.from_numpy(np.random.RandomState(1).rand(2, 1, 5, 9) < 0.6)
     random_keep[..., 0] = True  # no empty row: torch gives NaN or zero there by version
-    yield sdpa_case("keep", rectangle, keep=random_keep)
-    yield sdpa_case("bias", rectangle, bias_shape=(2, 2, 5, 9))
+    yield sdpa_case("keep", rectangle, keep=random_keep, scale=-0.7)
     yield sdpa_case("bias_broadcast", rectangle, bias_shape=(1, 2, 1, 9))
-    yield sdpa_case("grouped", (2, 6, 2, 4, 6, 3, 3), causal="none")
-    yield sdpa_case("grouped_one", (1, 4, 1, 6, 6, 8, 8), causal="square", implied=band(6, 6, right=0), torch_causal=True)
-    yield sdpa_case("scale", square, scale=0.3)
-    yield sdpa_case("scale_negative", square, scale=-0.7)
-    yield sdpa_case("scale_zero", square, scale=0.0)
-    yield sdpa_case("cross", (1, 2, 2, 3, 17, 6, 6))
-    yield sdpa_case("more_queries", (1, 2, 2, 17, 3, 6, 6))
-    yield sdpa_case("wide_values", (2, 2, 2, 6, 6, 3, 11))
-    yield sdpa_case("huge_scores", square, exponent=6)
-    yield sdpa_case("one_key", (2, 2, 2, 4, 1, 3, 3))
+    yield sdpa_case("grouped_one", (1, 4, 1, 6, 6, 8, 3), causal="square", implied=band(6, 6, right=0), torch_causal=True)
     yield sdpa_case("key_lengths", (3, 1, 1, 4, 6, 4, 4), key_lengths="6,3,1",
                     implied=torch.arange(6)[None, None, None] < torch.tensor([6, 3, 1])[:, None, None, None])
-    yield sdpa_case("long_tail", (1, 1, 1, 37, 150, 3, 2), causal="bottom-right", implied=band(37, 150, right=0, offset=113))
-    yield sdpa_case("softcap", rectangle, softcap=1.5, from_torch=False)
     yield sdpa_case("softcap_bias_causal", square, softcap=2.0, bias_shape=(1, 2, 7, 7), causal="square",
                     implied=band(7, 7, right=0), from_torch=False)
-    yield sdpa_case("window", (1, 2, 2, 9, 9, 4, 4), window="2,1", implied=band(9, 9, 2, 1), from_torch=False)
-    yield sdpa_case("window_left", (1, 2, 2, 9, 9, 4, 4), window="3,-1", implied=band(9, 9, 3, -1), from_torch=False)
     yield sdpa_case("window_causal_bias", (1, 2, 2, 9, 9, 4, 4), window="3,0", causal="square", bias_shape=(1, 1, 9, 9),
                     implied=band(9, 9, 3, 0), from_torch=False)
-    yield sdpa_case("dropout", (2, 3, 3, 5, 19, 4, 4), dropout=0.3, seed=2**40 + 77, from_torch=False)
     yield sdpa_case("dropout_causal_grouped", (2, 4, 2, 9, 9, 3, 3), dropout=0.5, seed=5, causal="square",
                     implied=band(9, 9, right=0), from_torch=False)
     holes = random_keep.clone()
     holes[0, 0, 1] = False
     holes[1, 0, 3:] = False
-    for empty_row in ("zero", "mean"):
-        yield sdpa_case("empty_rows_" + empty_row, rectangle, keep=holes, empty_row=empty_row, from_torch=False)
+    yield sdpa_case("empty_rows_zero", rectangle, keep=holes, from_torch=False)
     yield sdpa_case("empty_rows_mean_dropout", rectangle, keep=holes, empty_row="mean", dropout=0.25, seed=13,
                     from_torch=False)

@@ -1,6 +1,6 @@
 """How golden values are made and stored: exact inputs from a formula, full tensors when small, samples and sums when large.
 
-A file is one safetensors file, written here byte for byte the same each time. Names in it:
+A set of cases is one safetensors file, written here byte for byte the same each time. Names in it, each after CASE/:
   NAME                 a small tensor
   generated.NAME       a large input: i64 [stream, exponent, sizes...], see `generated`
   sample.NAME          a large result: f64 [3 + n] = sum, sum of squares, sum of magnitudes, then n elements
@@ -15,8 +15,8 @@ import struct
 
 import numpy as np
 
-SMALL = 2048  # elements; more are generated or sampled
-SAMPLES = 256
+SMALL = 512  # elements; more are generated or sampled
+SAMPLES = 128
 DTYPES = {"uint8": "U8", "int32": "I32", "int64": "I64", "float32": "F32", "float64": "F64"}
 
 
@@ -38,7 +38,7 @@ def generated(stream, exponent, sizes):
 
 
 class Case:
-    """One golden file being made."""
+    """One case being made."""
 
     def __init__(self, name, **facts):
         self.name = name
@@ -76,15 +76,20 @@ class Case:
         if terms is not None:
             self.metadata["terms." + name] = repr(float(np.nanmax(terms, initial=0.0)))
 
-    def save(self, folder):
-        header, data = {"__metadata__": dict(sorted(self.metadata.items()))}, b""
-        for name, tensor in sorted(self.tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
-            raw = tensor.tobytes()
-            header[name] = {"dtype": DTYPES[tensor.dtype.name], "shape": list(tensor.shape),
-                            "data_offsets": [len(data), len(data) + len(raw)]}
-            data += raw
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        path = folder / f"{self.name}.safetensors"
-        path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-        return path
+
+def save(path, cases):
+    """The cases of a set as one file; a case without a name has the file to itself."""
+    metadata, tensors = {}, {}
+    for case in cases:
+        start = case.name and case.name + "/"
+        metadata |= {start + key: value for key, value in case.metadata.items()}
+        tensors |= {start + key: value for key, value in case.tensors.items()}
+    header, data = {"__metadata__": dict(sorted(metadata.items()))}, b""
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        raw = tensor.tobytes()
+        header[name] = {"dtype": DTYPES[tensor.dtype.name], "shape": list(tensor.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)

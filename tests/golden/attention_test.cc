@@ -1,66 +1,25 @@
-// Attention against PyTorch: the reference in f64, and the tiled kernels in f64 and f32, on every sdpa_*.safetensors.
+// Attention against PyTorch in f64 and f32: masks, biases, dropout and empty rows; sinks, position biases, soft caps and callbacks
+// by FlexAttention and the formulas of Hugging Face's models.
 #include "qkv/attention.h"
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
+#include <charconv>
 
 #include "golden/golden.h"
-#include "reference/attention.h"
 
 namespace qkv {
 namespace {
 
-std::vector<std::string> attention_files() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(QKV_GOLDEN_DIR)) {
-    const std::string stem = entry.path().stem().string();
-    if (stem.starts_with("sdpa_")) names.push_back(stem);
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-std::vector<Index> numbers_in(const std::string& text) {
-  std::vector<Index> numbers;
-  for (std::size_t at = 0; at < text.size();) {
-    std::size_t used = 0;
-    numbers.push_back(std::stoll(text.substr(at), &used));
-    at += used + 1;
+template <class N>
+std::vector<N> numbers_in(const std::string& text) {
+  std::vector<N> numbers;
+  for (const char* at = text.data(); at < text.data() + text.size(); ++at) {
+    N number = 0;
+    at = std::from_chars(at, text.data() + text.size(), number).ptr;
+    numbers.push_back(number);
   }
   return numbers;
-}
-
-/// The mask that the file's facts describe, borrowed from `keep` where it is dense.
-Mask mask_of(const golden::File& file, const Tensor<std::uint8_t>& keep) {
-  Mask mask;
-  const std::string& causal = file.fact("causal");
-  if (causal == "square") mask = mask & Mask::causal();
-  if (causal == "top-left") mask = mask & Mask::causal(Align::kTopLeft);
-  if (causal == "bottom-right") mask = mask & Mask::causal(Align::kBottomRight);
-  if (file.fact("window") != "none") {
-    const std::vector<Index> sides = numbers_in(file.fact("window"));
-    mask = mask & Mask::window(sides.at(0), sides.at(1));
-  }
-  if (file.fact("key_lengths") != "none") mask = mask & Mask::key_lengths(numbers_in(file.fact("key_lengths")));
-  if (keep.rank() == 4) mask = mask & Mask::keep(keep.view<4>());
-  return mask;
-}
-
-template <class T>
-Tensor<T> rounded(const golden::File& file, const std::string& name) {
-  const Tensor<double> exact = file.f64(name);
-  Tensor<T> result(exact.sizes());
-  for (Index n = 0; n < exact.count(); ++n) result.data()[n] = static_cast<T>(exact.data()[n]);
-  return result;
-}
-
-double largest(const Tensor<double>& values) {
-  double most = 0;
-  for (const double value : values.span()) {
-    if (std::isfinite(value)) most = std::max(most, std::abs(value));
-  }
-  return most;
 }
 
 class AttentionGolden : public testing::TestWithParam<std::string> {
@@ -68,77 +27,167 @@ class AttentionGolden : public testing::TestWithParam<std::string> {
   AttentionGolden()
       : file_(GetParam()), keep_(file_.has("keep") ? to_bool(file_.tensors().at("keep")) : Tensor<std::uint8_t>()) {}
 
+  /// A fact, or what it is where the file does not say.
+  std::string fact(const std::string& key, const std::string& otherwise) const {
+    return file_.tensors().metadata.contains(key) ? file_.fact(key) : otherwise;
+  }
+  double number(const std::string& key) const { return std::stod(fact(key, "0")); }
+  Align align(const std::string& word) const {
+    return word == "square" ? Align::kSquare : word == "top-left" ? Align::kTopLeft : Align::kBottomRight;
+  }
+
   template <class T>
-  AttentionOptions options(const Tensor<T>& bias) const {
-    AttentionOptions made;
-    made.mask = mask_of(file_, keep_);
-    if (bias.rank() == 4) made.bias = bias;
-    if (file_.fact("scale") != "default") made.scale = file_.number("scale");
-    made.softcap = file_.number("softcap");
-    made.empty_row = file_.fact("empty_row") == "mean" ? EmptyRow::kMean : EmptyRow::kZero;
-    made.dropout = {.p = file_.number("dropout"), .seed = file_.seed(), .training = true};
+  Tensor<T> input(const std::string& name) const {
+    if (!file_.has(name)) return {};
+    const Tensor<double> exact = file_.f64(name);
+    Tensor<T> result(exact.sizes());
+    std::ranges::transform(exact.span(), result.data(), [](double x) { return static_cast<T>(x); });
+    return result;
+  }
+
+  Mask mask() const {
+    Mask made;
+    if (file_.fact("causal") != "none") made = made & Mask::causal(align(file_.fact("causal")));
+    if (fact("window", "none") != "none") {
+      const std::vector<Index> sides = numbers_in<Index>(file_.fact("window"));
+      made = made & Mask::window(sides.at(0), sides.at(1));
+    }
+    if (fact("key_lengths", "none") != "none") made = made & Mask::key_lengths(numbers_in<Index>(file_.fact("key_lengths")));
+    if (keep_.rank() == 4) made = made & Mask::keep(keep_.view<4>());
     return made;
   }
 
-  /// Checks that `got` is within its bound.
   template <class T>
-  void check(const std::string& name, std::span<const T> got) const {
-    EXPECT_LE(file_.ratio<T>(name, got, bound<T>(name)), 1) << name;
+  AttentionOptions options(const Tensor<T>& bias, const Tensor<T>& table, const Tensor<T>& sinks) const {
+    AttentionOptions made;
+    made.mask = mask();
+    if (bias.rank() == 4) made.bias = bias;
+    if (sinks.rank() == 1) made.sinks = sinks;
+    if (fact("scale", "default") != "default") made.scale = file_.number("scale");
+    made.softcap = number("softcap");
+    made.empty_row = fact("empty_row", "zero") == "mean" ? EmptyRow::kMean : EmptyRow::kZero;
+    made.dropout = {.p = number("dropout"), .seed = std::stoull(fact("seed", "0")), .training = true};
+    if (fact("callback", "none") == "bend") {
+      made.score_mod = score_mod(
+          [](auto s, Index, Index h, Index i, Index j) {
+            using S = decltype(s);
+            return 10 * s / std::sqrt(100 + s * s) - static_cast<S>(std::abs(i - j)) / 20 + static_cast<S>(h) / 10;
+          },
+          [](auto s, Index, Index, Index, Index) { return 1000 / std::pow(100 + s * s, decltype(s)(1.5)); });
+    }
+    const std::string kind = fact("position", "none");
+    if (kind == "none") return made;
+    const Align where = align(file_.fact("align"));
+    if (kind == "alibi") made.position_bias = PositionBias::alibi(numbers_in<double>(file_.fact("slopes")), where);
+    if (kind == "relative") made.position_bias = PositionBias::relative(table.template view<2>(), where);
+    if (kind == "t5") {
+      const T5Buckets buckets{.num_buckets = std::stoll(file_.fact("num_buckets")),
+                              .max_distance = std::stoll(file_.fact("max_distance")),
+                              .bidirectional = file_.fact("bidirectional") == "True"};
+      made.position_bias = PositionBias::t5(table.template view<2>(), buckets, where);
+    }
+    return made;
+  }
+
+  /// The largest finite |x|; 0 where there is no such tensor.
+  double largest(const std::string& name) const {
+    double most = 0;
+    if (!file_.has(name)) return most;
+    const Tensor<double> values = file_.f64(name);
+    for (const double value : values.span()) {
+      if (std::isfinite(value)) most = std::max(most, std::abs(value));
+    }
+    return most;
   }
 
   /// 16 eps (1 + the largest score) times the largest magnitude of what is multiplied; an error in one score affects its row.
   template <class T>
   double bound(const std::string& name) const {
-    const Tensor<double> q = file_.f64("q"), k = file_.f64("k");
-    const auto width = static_cast<double>(q.size(3));
-    const double scale = file_.fact("scale") == "default" ? 1 / std::sqrt(width) : std::abs(file_.number("scale"));
-    const double score = 1 + scale * width * largest(q) * largest(k) + (file_.has("bias") ? largest(file_.f64("bias")) : 0);
-    const double dropped = 1 / (1 - file_.number("dropout"));
-    double terms = score;  // lse, weights
-    if (name == "out") terms = score * largest(file_.f64("v")) * dropped;
-    if (name.starts_with("d")) {
-      const double ds =
-          2 * largest(file_.f64("dout")) * largest(file_.f64("v")) * static_cast<double>(file_.f64("v").size(3)) * dropped;
-      const double queries = static_cast<double>(q.size(2) * q.size(1) / k.size(1));
-      terms = score *
-              std::max(ds * (1 + scale * (largest(k) + queries * largest(q))), dropped * queries * largest(file_.f64("dout")));
-      if (name == "dbias") terms = score * ds * queries * static_cast<double>(q.size(0));
-    }
-    return 16 * static_cast<double>(std::numeric_limits<T>::epsilon()) * terms;
+    const Tensor<double> q = file_.f64("q"), k = file_.f64("k"), v = file_.f64("v");
+    const auto width = static_cast<double>(q.size(3)), kv_len = static_cast<double>(k.size(2));
+    const double scale = fact("scale", "default") == "default" ? 1 / std::sqrt(width) : std::abs(file_.number("scale"));
+    double score = 1 + scale * width * largest("q") * largest("k") + largest("bias") + largest("table") + largest("sinks");
+    if (fact("position", "none") == "alibi") score += numbers_in<double>(file_.fact("slopes"))[0] * kv_len;
+    const double dropped = 1 / (1 - number("dropout")), dout = largest("dout");
+    const double queries = static_cast<double>(q.size(2) * q.size(1) / k.size(1)), batch = static_cast<double>(q.size(0));
+    const double ds = 2 * dout * largest("v") * static_cast<double>(v.size(3)) * dropped;
+    double terms = 1;  // lse, weights
+    if (name == "out") terms = largest("v") * dropped;
+    if (name == "dq" || name == "dk") terms = ds * (1 + scale * (largest("k") + queries * largest("q")));
+    if (name == "dv") terms = dropped * queries * dout;
+    if (name == "dbias") terms = ds * queries * batch;
+    if (name == "dtable" || name == "dsinks") terms = ds * static_cast<double>(q.size(1) * q.size(2)) * batch;
+    return 16 * static_cast<double>(std::numeric_limits<T>::epsilon()) * score * terms;
   }
 
   template <class T>
-  void check_tiled() const {
-    const Tensor<T> q = rounded<T>(file_, "q"), k = rounded<T>(file_, "k"), v = rounded<T>(file_, "v"),
-                    dout = rounded<T>(file_, "dout"), bias = file_.has("bias") ? rounded<T>(file_, "bias") : Tensor<T>();
-    const AttentionOptions given = options(bias);
+  void check_all() const {
+    const auto q = input<T>("q"), k = input<T>("k"), v = input<T>("v"), dout = input<T>("dout"), bias = input<T>("bias"),
+               table = input<T>("table"), sinks = input<T>("sinks");
+    const AttentionOptions given = options(bias, table, sinks);
+    const auto check = [&](const std::string& name, const Tensor<T>& got) {
+      if (got.rank() > 0) {
+        EXPECT_LE(file_.ratio<T>(name, got.span(), bound<T>(name)), 1) << name;
+      }
+    };
     Tensor<T> out(file_.f64("out").sizes()), lse(file_.f64("lse").sizes()), weights(file_.f64("weights").sizes());
-    attention_forward(q.template view<4>(), k.template view<4>(), v.template view<4>(),
-                      {.out = out.template view<4>(), .lse = lse.template view<3>()}, given);
-    attention_forward(q.template view<4>(), k.template view<4>(), {}, {.weights = weights.template view<4>()}, given);
-    Tensor<T> dq(q.sizes()), dk(k.sizes()), dv(v.sizes()), dbias(bias.rank() == 4 ? bias.sizes() : std::vector<Index>{});
-    AttentionGradients<T> gradients{.dq = dq.template view<4>(), .dk = dk.template view<4>(), .dv = dv.template view<4>()};
-    if (bias.rank() == 4) gradients.dbias = dbias.template view<4>();
-    attention_backward(q.template view<4>(), k.template view<4>(), v.template view<4>(), std::as_const(out).template view<4>(),
-                       std::as_const(lse).template view<3>(), dout.template view<4>(), gradients, given);
-    check<T>("out", out.span());
-    check<T>("lse", lse.span());
-    check<T>("weights", weights.span());
-    check<T>("dq", dq.span());
-    check<T>("dk", dk.span());
-    check<T>("dv", dv.span());
-    if (bias.rank() == 4) check<T>("dbias", dbias.span());
+    attention_forward(q, k, v, {.out = out, .lse = lse}, given);
+    attention_forward(q, k, {}, {.weights = weights}, given);
+    Tensor<T> dq(q.sizes()), dk(k.sizes()), dv(v.sizes()), dbias(bias.sizes()), dtable(table.sizes()), dsinks(sinks.sizes());
+    AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
+    if (bias.rank() == 4) gradients.dbias = dbias;
+    if (table.rank() == 2) gradients.dposition_bias = dtable;
+    if (sinks.rank() == 1) gradients.dsinks = dsinks;
+    attention_backward(q, k, v, std::as_const(out), std::as_const(lse), dout, gradients, given);
+    for (const auto& [name, got] : {std::pair("out", &out), {"lse", &lse}, {"weights", &weights}, {"dq", &dq}, {"dk", &dk},
+                                    {"dv", &dv}, {"dbias", &dbias}, {"dtable", &dtable}, {"dsinks", &dsinks}}) {
+      check(name, *got);
+    }
   }
 
   golden::File file_;
   Tensor<std::uint8_t> keep_;
 };
 
-TEST_P(AttentionGolden, TiledF64) { check_tiled<double>(); }
-TEST_P(AttentionGolden, TiledF32) { check_tiled<float>(); }
+TEST_P(AttentionGolden, InF64AndF32) {
+  check_all<double>();
+  check_all<float>();
+}
 
-INSTANTIATE_TEST_SUITE_P(Files, AttentionGolden, testing::ValuesIn(attention_files()),
+std::vector<std::string> attention_cases() {
+  std::vector<std::string> names = golden::File::of_kind("sdpa");
+  std::ranges::copy(golden::File::of_kind("modifier"), std::back_inserter(names));
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, AttentionGolden, testing::ValuesIn(attention_cases()),
                          [](const auto& instance) { return instance.param; });
+
+TEST(ModifierGolden, SlopesAreHuggingFaces) {
+  for (const auto& [heads, name] : {std::pair(4, "modifier_softcap_alibi"), std::pair(6, "modifier_alibi_6")}) {
+    const std::vector<double> wanted = numbers_in<double>(golden::File(name).fact("slopes"));
+    const std::vector<double> got = alibi_slopes(heads);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (std::size_t h = 0; h < got.size(); ++h) {  // theirs are powers of a rounded base, in float
+      EXPECT_NEAR(got[h], wanted[h], 1e-6 * got[h]);
+    }
+  }
+}
+
+TEST(ModifierGolden, BucketsAreHuggingFaces) {
+  const golden::File file("modifier_buckets");
+  for (const bool bidirectional : {true, false}) {
+    for (const auto& [num_buckets, max_distance] : {std::pair<Index, Index>{32, 128}, {64, 256}, {8, 20}, {12, 100}}) {
+      const std::string name = std::to_string(static_cast<int>(bidirectional)) + "." + std::to_string(num_buckets) + "." +
+                               std::to_string(max_distance);
+      if (!file.has(name)) continue;
+      const Tensor<std::int64_t> wanted = to_i64(file.tensors().at(name));
+      for (Index n = 0; n < wanted.count(); ++n) {
+        EXPECT_EQ(t5_bucket(n - 600, {num_buckets, max_distance, bidirectional}), wanted.data()[n]) << name << " " << n - 600;
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace qkv

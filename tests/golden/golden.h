@@ -1,8 +1,8 @@
-// Reads the golden files that scripts/golden/make.py wrote with PyTorch (tests/golden/data) and judges results against them.
-// Not: a test. scripts/golden/store.py describes the format of a file; this header hides that large inputs come from a formula
-// and large results are samples.
+// Reads the golden cases that scripts/golden/make.py wrote with PyTorch (tests/golden/data) and judges results against them.
+// scripts/golden/store.py describes the format of a set of cases; this header hides that large inputs come from a formula and
+// large results are samples.
 //
-//   golden::File file("mha_3x2x128_mean");
+//   golden::File file("mha_3x2x4_in_proj");
 //   layer.load_state_dict(file.parameters());
 //   EXPECT_LE(file.ratio("out", y.span()), 1);     error / bound; bound = 2 (gradients 3) x error(PyTorch f32) + 4 eps A
 #pragma once
@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -43,10 +44,43 @@ inline Tensor<float> generated(std::uint32_t stream, int exponent, std::vector<I
   return values;
 }
 
+/// The set that holds a case: a file of tests/golden/data.
+inline const StateDict& set_of(std::string_view name) {
+  static std::map<std::string, StateDict> sets;
+  std::string set = "layers";
+  for (const auto& [start, file] : {std::pair("sdpa_", "sdpa"), std::pair("modifier_", "modifiers"), std::pair("lm_", "lm"),
+                                    std::pair("linear_", "linear"), std::pair("hf_", "huggingface")}) {
+    if (name.starts_with(start)) set = file;
+  }
+  auto found = sets.find(set);
+  if (found == sets.end()) found = sets.emplace(set, io::load_safetensors(path(set + ".safetensors"))).first;
+  return found->second;
+}
+
 class File {
  public:
-  /// `name` without folder and extension.
-  explicit File(const std::string& name) : name_(name), state_(io::load_safetensors(path(name + ".safetensors"))) {}
+  explicit File(const std::string& name) : name_(name) {
+    const StateDict& set = set_of(name);
+    const std::string start = name + "/";
+    for (const StateDict::Entry& entry : set.entries()) {
+      if (entry.name.starts_with(start)) state_.add(entry.name.substr(start.size()), entry.tensor.clone());
+    }
+    for (const auto& [key, value] : set.metadata) {
+      if (key.starts_with(start)) state_.metadata[key.substr(start.size())] = value;
+    }
+    if (state_.size() == 0) throw std::out_of_range("no golden case " + name);
+  }
+
+  /// The cases of one kind (sdpa, linear, modifier, layer, grouped), by name.
+  static std::vector<std::string> of_kind(std::string_view kind) {
+    std::vector<std::string> names;
+    for (const char* set : {"", "sdpa_", "linear_", "modifier_", "hf_"}) {
+      for (const auto& [key, value] : set_of(set).metadata) {
+        if (key.ends_with("/kind") && value == kind) names.push_back(key.substr(0, key.size() - 5));
+      }
+    }
+    return names;
+  }
 
   const std::string& name() const { return name_; }
   const StateDict& tensors() const { return state_; }

@@ -1,8 +1,7 @@
-// GroupedQueryAttention against Hugging Face's Llama, Qwen 2, Qwen 3, OLMo 2 and GPT-J: outputs, weights and every gradient,
-// with every scaling of rotary positions. GPT-2 and BERT are MultiHeadAttention: layer_test.cc.
+// GroupedQueryAttention against Hugging Face's Llama, Qwen 3, OLMo 2, StableLM and GPT-J: outputs, weights and every gradient,
+// with every scaling of rotary positions. BERT is MultiHeadAttention: layer_test.cc.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <map>
 
 #include "golden/golden_layer.h"
@@ -10,16 +9,6 @@
 
 namespace qkv {
 namespace {
-
-std::vector<std::string> grouped_files() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(QKV_GOLDEN_DIR)) {
-    const std::string stem = entry.path().stem().string();
-    if (stem.starts_with("hf_") && golden::File(stem).fact("kind") == "grouped") names.push_back(stem);
-  }
-  std::ranges::sort(names);
-  return names;
-}
 
 /// "base=10000,layout=half" as the options of a layer and the position of its first token.
 class Rope {
@@ -75,7 +64,7 @@ TEST_P(GroupedGolden, OutputsAndGradients) {
   golden::expect_golden_layer(file, *layer, {.positions = {.offset = rope.offset()}});
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, GroupedGolden, testing::ValuesIn(grouped_files()),
+INSTANTIATE_TEST_SUITE_P(Files, GroupedGolden, testing::ValuesIn(golden::File::of_kind("grouped")),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

@@ -3,23 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "golden/golden_layer.h"
 
 namespace qkv {
 namespace {
-
-std::vector<std::string> layer_files() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(QKV_GOLDEN_DIR)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const std::string stem = entry.path().stem().string();
-    if (golden::File(stem).fact("kind") == "layer") names.push_back(stem);
-  }
-  std::ranges::sort(names);
-  return names;
-}
 
 class LayerGolden : public testing::TestWithParam<std::string> {};
 
@@ -40,7 +27,7 @@ TEST_P(LayerGolden, OutputsAndGradients) {
   golden::expect_golden_layer(file, *layer, {.seed = file.seed()});
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, LayerGolden, testing::ValuesIn(layer_files()),
+INSTANTIATE_TEST_SUITE_P(Files, LayerGolden, testing::ValuesIn(golden::File::of_kind("layer")),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

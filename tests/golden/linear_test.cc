@@ -1,24 +1,12 @@
-// Linear attention against PyTorch's autograd over a textbook recurrence, f64 and f32, both forms, on every
-// linear_*.safetensors: outputs, states, gradients. Made by scripts/golden/linear.py.
+// Linear attention against PyTorch's autograd over a textbook recurrence, f64 and f32, both forms:
+// outputs, states, gradients.
 #include <gtest/gtest.h>
-
-#include <filesystem>
 
 #include "golden/golden.h"
 #include "linear/linear_expected.h"
 
 namespace qkv::test {
 namespace {
-
-std::vector<std::string> linear_files() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(QKV_GOLDEN_DIR)) {
-    const std::string stem = entry.path().stem().string();
-    if (stem.starts_with("linear_")) names.push_back(stem);
-  }
-  std::ranges::sort(names);
-  return names;
-}
 
 /// A result's name in the file, and ours.
 constexpr std::pair<const char*, const char*> kResults[] = {{"out", "out"},
@@ -148,10 +136,12 @@ class LinearGolden : public testing::TestWithParam<std::string> {
   golden::File file_;
 };
 
-TEST_P(LinearGolden, F64) { check_forms<double>(); }
-TEST_P(LinearGolden, F32) { check_forms<float>(); }
+TEST_P(LinearGolden, InF64AndF32) {
+  check_forms<double>();
+  check_forms<float>();
+}
 
-INSTANTIATE_TEST_SUITE_P(Files, LinearGolden, testing::ValuesIn(linear_files()),
+INSTANTIATE_TEST_SUITE_P(Files, LinearGolden, testing::ValuesIn(golden::File::of_kind("linear")),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST(GoldenLM, FirstHundredLossesArePyTorchs) {
 }
 
 TEST(GoldenLM, TheDefaultAlphabetIsTheFiles) {
-  EXPECT_EQ(golden::File("lm_init").fact("alphabet"),
+  EXPECT_EQ(io::load_safetensors(golden::path("lm_init.safetensors")).metadata.at("alphabet"),
             test::default_tokenizer().decode(std::vector<Index>{0, 1, 2, 3, 4, 5, 6}));
 }
 
