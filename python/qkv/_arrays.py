@@ -102,6 +102,10 @@ def operand(x: Any, name: str, ways: str = ATTENTION_WAYS) -> Any:
             raise ValueError(f"{name} must lie in the CPU's memory: got a tensor on {x.device}; move it first: {name}.cpu()")
         if x.layout is not sys.modules["torch"].strided:
             raise ValueError(f"{name} must be dense: got layout {x.layout}; {name}.to_dense() makes it so")
+        if x.is_neg():  # its memory holds the numbers without their sign
+            if name == "out":
+                raise ValueError("out must lie in memory as it is: got a negated view (is_neg()); out.resolve_neg() is a copy")
+            x = x.resolve_neg()
         if _says_its_memory(type(x)):
             return x
         return (x.data_ptr(), _name_of(x.dtype), tuple(x.shape), x.stride(), x)
@@ -127,6 +131,16 @@ def sum_dtype(x: Any) -> str:
     """The type in which numbers of x's type are summed, and in which lse and weights are returned."""
     name = dtype_name(x)
     return "float64" if name == "float64" else "float32"
+
+
+def require_numbers(function: str, **numbers: Any) -> None:
+    """Raises TypeError for tensors in the place of numbers: a gradient would be lost in them."""
+    for name, x in numbers.items():
+        if _is_torch(x):
+            raise TypeError(
+                f"[{function}] {name} must be a number: got a tensor, which would get no gradient; multiply q by one that learns, "
+                f"or pass {name}.item()"
+            )
 
 
 def require_float(x: Any, name: str, function: str) -> None:

@@ -120,7 +120,7 @@ def attention(
     score_mod: Any = None,
     bits: str = "fast",
     place: Placement | None = None,
-    return_lse: bool = False,
+    return_lse: bool | str = False,
     weights: str | Capture | None = None,
     out: Any = None,
     layout: str | None = None,
@@ -146,7 +146,8 @@ def attention(
         bits: "invariant": a row of the result has the same bits alone and among any others, on a cache or not (also where
             :func:`set_bits` says so). "fast": the same bits for any number of threads.
         place: a :class:`Placement`: q holds some rows or heads of a larger problem, whose bits they get.
-        return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log.
+        return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log. "low": and behind it what rounding took
+            from it, with which backward computes less (NaN where that is not known; not on a cache).
         weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; "scores": what the softmax is
             taken of, after soft cap, biases and score_mod, -inf where not attended; a :class:`Capture`: what
             it asks for.
@@ -155,7 +156,7 @@ def attention(
             [B, H, Tq] and [B, H, Tq, Tk]. None is "bhtd", with a warning where the shapes look like "bthd".
 
     Returns:
-        out, or a tuple of out, lse (return_lse) and weights or :class:`Captured` (weights).
+        out, or a tuple of out, lse (and lse_low; return_lse) and weights or :class:`Captured` (weights).
 
     Raises:
         TypeError: for element types that are not supported or differ. ValueError: for wrong shapes, strides or options, a
@@ -180,6 +181,9 @@ def attention(
     result = empty(q, out_shape, dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]
     lse = empty(q, rows, sum_dtype(q)) if return_lse else None
+    low = empty(q, rows, sum_dtype(q)) if return_lse == "low" else None
+    if low is not None and isinstance(k, KVCache):
+        raise _core.UnsupportedError('[attention] lse_low is not computed on a KVCache: return_lse=True')
     looking = weights._make() if isinstance(weights, Capture) else None
     all_weights = None
     if weights is not None and isinstance(k, KVCache):
@@ -200,9 +204,11 @@ def attention(
             q_operand, laid_out(k, "k", layout), laid_out(v, "v", layout), out_operand, lse_operand,
             None if all_weights is None else operand(all_weights, "weights"),
             "softmax" if all_weights is None else _KINDS[weights], options, looking,  # type: ignore[index]
+            None if low is None else operand(low, "lse_low"),
         )  # fmt: skip
     seen = None if looking is None else weights._seen(looking)  # type: ignore[union-attr]
-    return _results(result if out is not None else finish(q, result), finish(q, lse), finish(q, all_weights), seen)
+    result = result if out is not None else finish(q, result)
+    return _results(result, finish(q, lse), finish(q, low), finish(q, all_weights), seen)
 
 
 def attention_backward(
@@ -214,6 +220,7 @@ def attention_backward(
     lse: Any,
     *,
     dlse: Any = None,
+    lse_low: Any = None,
     need: Sequence[str] = ("q", "k", "v"),
     weights: Capture | None = None,
     layout: str | None = None,
@@ -224,7 +231,8 @@ def attention_backward(
     Args:
         dout: the gradient of the loss by out, [B, H, Tq, Dv]; q, k, v: what :func:`attention` was given; out, lse: what it
             returned (with return_lse=True).
-        dlse: the gradient of the loss by lse, [B, H, Tq]; optional.
+        dlse: the gradient of the loss by lse, [B, H, Tq]; optional.  lse_low: from attention(return_lse="low"): the same bits in
+            less time where |lse| is above 16.
         need: any of "q", "k", "v", "bias", "sinks", "position_bias".
         weights: a Capture with of="gradient": also return maps of weights times their gradient.
         layout, options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ...).
@@ -246,6 +254,7 @@ def attention_backward(
         of_q, of_k, of_v, of_out, operand(lse, "lse"), laid_out(dout, "dout", layout),
         gradient.get("q"), gradient.get("k"), gradient.get("v"), gradient.get("bias"), gradient.get("sinks"),
         gradient.get("position_bias"), None if dlse is None else operand(dlse, "dlse"), False, made, looking,
+        None if lse_low is None else operand(lse_low, "lse_low"),
     )  # fmt: skip
     results = Gradients(*(finish(q, of.get(name)) for name in DIFFERENTIABLE))
     return results if weights is None else (results, weights._seen(looking))

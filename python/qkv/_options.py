@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._arrays import boolean, integers, operand
+from ._arrays import boolean, integers, operand, require_numbers
 from ._recipes import recorded, reduced
 from .masks import Mask
 
@@ -124,13 +124,17 @@ def build_mask(
     parts = [] if mask is None else [mask]
     if mask is not None and not isinstance(mask, Mask):
         raise TypeError(f"[attention] mask must be a qkv.Mask: got {type(mask).__name__}; an array goes to keep= or drop=")
+    if mask_axes is not None and keep is None and drop is None:
+        raise ValueError(f"[attention] mask_axes names the axes of keep or drop: got mask_axes={mask_axes!r} without them")
     align = _diagonal(causal)
     if causal:
         parts.append(_causal(align))
     if window is not None:
         if not isinstance(window, (tuple, list)) or len(window) != 2:
             raise ValueError(f"[attention] window must be (left, right), numbers of other tokens: got {window!r}")
-        parts.append(Mask.window(*window, align))
+        if not all(isinstance(n, (int, np.integer)) for n in window):
+            raise TypeError(f"[attention] window must be two whole numbers: got {window!r}")
+        parts.append(Mask.window(*map(int, window), align))
     if key_lengths is not None:
         parts.append(Mask.key_lengths(integers(key_lengths)))
     for array, make, name in ((keep, _core.keep, "keep"), (drop, _core.drop, "drop")):
@@ -166,6 +170,9 @@ def build_options(
     place: Placement | None = None,
 ) -> Any:
     """_core.Options of the keyword arguments that attention documents; None where all are defaults."""
+    require_numbers("attention", scale=scale, softcap=softcap, dropout=dropout)
+    whole = [n for n in (seed, first_sequence) if n is not None]
+    fits = all(isinstance(n, (int, np.integer)) and 0 <= n < 2**64 for n in whole)  # also where dropout is 0
     if dropout and seed is None:
         raise ValueError("[attention] dropout needs a seed: the same seed in attention_backward repeats the same pattern")
     if score_mod is not None and not isinstance(score_mod, ScoreMod):
@@ -196,7 +203,8 @@ def build_options(
     }
     given = {name: value for name, value in given.items() if value is not None}
     try:
-        return _core.Options(**given) if given else None
+        if fits:
+            return _core.Options(**given) if given else None
     except TypeError as error:
         if "incompatible function arguments" not in str(error):
             raise

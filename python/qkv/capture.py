@@ -16,21 +16,33 @@ __all__ = ["Capture", "Captured"]
 
 @dataclass(frozen=True)
 class Capture:
-    """What to look at: ``qkv.attention(..., weights=Capture(statistics=True))``.
+    """What to capture: ``qkv.attention(..., weights=Capture(statistics=True))``.
 
     Statistics are computed on the way; everything more needs the scores a second time, but of the chosen heads only.
+
+    Args:
+        heads: query heads, in this order; none: all.
+        rows: queries whose whole rows of weights are wanted.
+        top_k: how many of the largest weights of every row.
+        statistics: entropy, largest weight and the like of every row, always before dropout.
+        column_mass: the sum of the weights of every key: its column's.
+        map: (rows, columns) of a map summed over blocks.
+        of: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient.
+        offsets: [B]: query i stands at key i + offset; none: Tk - Tq.
+        positive: of gradients: max(0, weight x gradient). Relevance maps, Chefer 2021 (arXiv:2103.15679) eq. 5.
+        mean_of_heads: of gradients, behind ``positive``: the mean over ``heads``; results have one head.
     """
 
-    heads: Sequence[int] = ()  #: query heads, in this order; none: all
-    rows: Sequence[int] = ()  #: queries whose whole rows of weights are wanted
-    top_k: int = 0  #: how many of the largest weights of every row
-    statistics: bool = False  #: entropy, largest weight and the like of every row, always before dropout
-    column_mass: bool = False  #: the sum of the weights of every key: its column's
-    map: tuple[int, int] | None = None  #: (rows, columns) of a map summed over blocks
-    of: str = "weights"  #: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient
-    offsets: Sequence[int] = ()  #: [B]: query i stands at key i + offset; none: Tk - Tq
-    positive: bool = False  #: of gradients: max(0, weight x gradient). Relevance maps, Chefer 2021 (arXiv:2103.15679) eq. 5
-    mean_of_heads: bool = False  #: of gradients, behind ``positive``: the mean over ``heads``; results have one head
+    heads: Sequence[int] = ()
+    rows: Sequence[int] = ()
+    top_k: int = 0
+    statistics: bool = False
+    column_mass: bool = False
+    map: tuple[int, int] | None = None
+    of: str = "weights"
+    offsets: Sequence[int] = ()
+    positive: bool = False
+    mean_of_heads: bool = False
 
     def _make(self) -> Any:
         map_rows, map_columns = self.map or (0, 0)

@@ -104,11 +104,12 @@ def _varying_alike(arrays: Any) -> Any:
     return jax.tree.map(alike, arrays) if axes else arrays
 
 
-def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
+def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """out, lse, and what rounding took from lse, which saves backward work."""
     tokens, heads = (1, 2) if static.tokens_first else (2, 1)
     results = (
         jax.ShapeDtypeStruct((*q.shape[:-1], v.shape[-1]), q.dtype),
-        jax.ShapeDtypeStruct((q.shape[0], q.shape[heads], q.shape[tokens]), _sum_dtype(q)),
+        *(jax.ShapeDtypeStruct((q.shape[0], q.shape[heads], q.shape[tokens]), _sum_dtype(q)),) * 2,
     )
     call = jax.ffi.ffi_call("qkv_attention_forward", results, vmap_method="expand_dims")
     made = call(q, k, v, *(a for a in optional if a is not None), **static.attributes(optional))
@@ -116,7 +117,7 @@ def _forward(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...])
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _forward_once(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
+def _forward_once(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     return _forward(static, q, k, v, optional)
 
 
@@ -132,19 +133,19 @@ def _attention_fwd(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any,
     # Each argument says whether its derivative is wanted: dbias is summed only if it is.
     wants_dbias = optional[0] is not None and optional[0].perturbed
     q, k, v, optional = jax.tree.map(lambda given: given.value, (q, k, v, optional))
-    out, lse = _forward_once(static, q, k, v, optional)
-    return (out, lse), (q, k, v, out, lse, optional, () if wants_dbias else None)
+    out, lse, low = _forward_once(static, q, k, v, optional)
+    return (out, lse), (q, k, v, out, lse, low, optional, () if wants_dbias else None)
 
 
 def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
-    q, k, v, out, lse, optional, wants = residuals
+    q, k, v, out, lse, low, optional, wants = residuals
     dout, dlse = (jnp.zeros(c.shape, c.dtype) if isinstance(c, SymbolicZero) else c for c in cotangents)
     bias, _, _, sinks, _, _ = optional
     made = [q, k, v, *([] if wants is None else [bias]), *([] if sinks is None else [sinks])]
     results = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made)
     call = jax.ffi.ffi_call("qkv_attention_backward", results, vmap_method="expand_dims")
     gradients = call(
-        q, k, v, out, lse, dout, dlse, *(a for a in optional if a is not None),
+        q, k, v, out, lse, low, dout, dlse, *(a for a in optional if a is not None),
         wants_dbias=np.int64(wants is not None), **static.attributes(optional),
     )  # fmt: skip
     dq, dk, dv, *rest = _varying_alike((q, *gradients))[1:]
@@ -154,7 +155,7 @@ def _attention_bwd(static: _Static, residuals: Any, cotangents: Any) -> Any:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
-    return _forward(static, q, k, v, optional)
+    return _forward(static, q, k, v, optional)[:2]
 
 
 _attention.defvjp(_attention_fwd, _attention_bwd, symbolic_zeros=True)
@@ -163,7 +164,7 @@ _compiled = jax.jit(_attention, static_argnums=0)
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _forward_mode(static: _Static, q: Any, k: Any, v: Any, optional: tuple[Any, ...]) -> tuple[Any, Any]:
-    return _forward(static, q, k, v, optional)
+    return _forward(static, q, k, v, optional)[:2]
 
 
 @partial(_forward_mode.defjvp, symbolic_zeros=True)
@@ -172,7 +173,7 @@ def _forward_mode_jvp(static: _Static, primals: Any, tangents: Any) -> Any:
     for name, array, tangent in zip(_OPTIONAL, optional, tangents[3], strict=True):
         if array is not None and name in ("bias", "sinks") and not isinstance(tangent, SymbolicZero):
             raise NotImplementedError(f"[qkv.jax.attention] forward mode is of q, k and v: a tangent of {name} is not computed")
-    out, lse = _forward(static, q, k, v, optional)
+    out, lse, _ = _forward(static, q, k, v, optional)
     wide = _sum_dtype(q)  # the kernel is of float32 and float64
     given = [jnp.zeros(x.shape, wide) if isinstance(t, SymbolicZero) else t.astype(wide) for x, t in zip(primals, tangents[:3])]
     results = (jax.ShapeDtypeStruct(out.shape, wide), jax.ShapeDtypeStruct(lse.shape, wide))

@@ -3,7 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
 #include <memory>
+#include <thread>
 
 #include "qkv/context.h"
 
@@ -29,10 +31,29 @@ std::shared_ptr<Context> context();
 /// In modules beside _core, first: context() is then _core's.
 void take_context();
 
-/// While it lives, the interpreter's lock is released. Made after the arrays of a call, whose owners need the lock.
+/// While it lives, the interpreter's lock is released. Where the interpreter ends meanwhile, Python before 3.14 ends a thread that
+/// asks for the lock by an unwinding, which C++ answers with std::terminate: the thread sleeps instead until its process is gone.
+class Released {
+ public:
+  Released() = default;
+  ~Released() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+ private:
+  PyThreadState* state_ = PyEval_SaveThread();
+};
+
+/// The context of a call that computes without the interpreter's lock. Made after the arrays of a call, whose owners need it.
 struct Computation {
   std::shared_ptr<Context> context = python::context();
-  nb::gil_scoped_release released;
+  Released released{};
 };
 
 }  // namespace qkv::python

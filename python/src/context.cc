@@ -40,7 +40,8 @@ std::shared_ptr<Context> context() {
 }
 
 void bind_context(nb::module_& m) {
-  m.def("num_threads", [] { return context()->threads(); });
+  m.def(
+      "num_threads", [] { return context()->threads(); }, "How many threads a call of this process may use.");
   m.def(
       "set_num_threads",
       [](int threads) {
@@ -50,9 +51,11 @@ void bind_context(nb::module_& m) {
         options.threads = threads;
         set_context(options);
       },
-      nb::arg("n"));
-  m.def("available_threads", &available_threads);
-  m.def("isa", [] { return std::string(isa_name(context()->isa())); });
+      nb::arg("n"), "Sets num_threads(), for every call that begins afterwards. Results have the same bits for any n.");
+  m.def("available_threads", &available_threads, "The CPUs that this process may run on: num_threads() at first.");
+  m.def(
+      "isa", [] { return std::string(isa_name(context()->isa())); },
+      "The instruction set whose kernels are used: one of supported_isas().");
   m.def(
       "set_isa",
       [](const std::string& name) {
@@ -60,8 +63,10 @@ void bind_context(nb::module_& m) {
         options.isa = parse_isa(name);
         set_context(options);
       },
-      nb::arg("name"));
-  m.def("bits", [] { return std::string(bits_name(context()->bits())); });
+      nb::arg("name"), "Sets isa(). The best one is chosen at first.");
+  m.def(
+      "bits", [] { return std::string(bits_name(context()->bits())); },
+      "What every call promises of its bits: \"fast\" or \"invariant\", as attention's argument of that name.");
   m.def(
       "set_bits",
       [](const std::string& name) {
@@ -69,12 +74,15 @@ void bind_context(nb::module_& m) {
         options.bits = parse_bits(name);
         set_context(options);
       },
-      nb::arg("name"));
-  m.def("supported_isas", [] {
-    std::vector<std::string> names;
-    for (const Isa isa : supported_isas()) names.emplace_back(isa_name(isa));
-    return names;
-  });
+      nb::arg("name"), "Sets bits(): \"invariant\" makes every call invariant, whatever its own argument says.");
+  m.def(
+      "supported_isas",
+      [] {
+        std::vector<std::string> names;
+        for (const Isa isa : supported_isas()) names.emplace_back(isa_name(isa));
+        return names;
+      },
+      "The instruction sets that this CPU has kernels for, the best last.");
   m.def("trim", [] { context()->trim(); });
   m.def("scratch_bytes", [] { return context()->scratch_bytes(); });
   // A pointer to context(): what the other modules of the package compute with (std::shared_ptr<Context> (*)()).

@@ -175,6 +175,11 @@ def forward_with_weights(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple
     return out, lse, weights
 
 
+def resolved(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The tensors; copies of those whose memory holds their numbers without the sign. Not within what PyTorch traces."""
+    return tuple(x if x is None or not x.is_neg() else x.resolve_neg() for x in tensors)
+
+
 def inner_contiguous(x: Tensor) -> Tensor:
     """x, copied where its last axis does not have stride 1."""
     if x.is_contiguous() or x.stride(-1) == 1:
@@ -196,7 +201,7 @@ def backward(
     table_shape: tuple[int, int] | None = None,
 ) -> tuple[Tensor | None, ...]:
     """dq, dk, dv (each where it is needed), dbias (where bias is given), dtable (where its shape is)."""
-    dout = inner_contiguous(dout)
+    dout = inner_contiguous(dout.resolve_neg())
     dq = torch.empty_like(q) if need[0] else None
     dk = torch.empty_like(k) if need[1] else None
     dv = torch.empty_like(v) if need[2] else None
@@ -204,7 +209,7 @@ def backward(
     dtable = None if table_shape is None else torch.empty(table_shape, dtype=lse.dtype)
     _core.backward(
         memory(q), memory(k), memory(v), memory(out), memory(lse), memory(dout), memory(dq), memory(dk), memory(dv),
-        memory(dbias), None, memory(dtable), memory(dlse), False, options, None,
+        memory(dbias), None, memory(dtable), memory(None if dlse is None else dlse.resolve_neg()), False, options, None,
     )  # fmt: skip
     return dq, dk, dv, dbias, dtable
 
@@ -218,7 +223,7 @@ def jvp(
         tout, tlse = jvp(q.float(), k.float(), v.float(), lse, wide, options)
         return tout.to(q.dtype), tlse
     tout, tlse = empty_output(q, v), torch.empty_like(lse)
-    held = [None if t is None else inner_contiguous(t) for t in tangents]
+    held = [None if t is None else inner_contiguous(t.resolve_neg()) for t in tangents]
     _core.jvp(
         memory(q), memory(k), memory(v), memory(lse), *(memory(t) for t in held), memory(tout), memory(tlse), options
     )  # fmt: skip
@@ -245,8 +250,8 @@ def double_backward(
             tuple(wide), dout.float(), dlse, q.float(), k.float(), v.float(), out.float(), lse, options, bias
         )  # fmt: skip
         return (*(g.to(q.dtype) for g in made[:4]), *made[4:])
-    dout = inner_contiguous(dout)
-    held = [None if c is None else inner_contiguous(c) for c in cotangents]
+    dout = inner_contiguous(dout.resolve_neg())
+    held = [None if c is None else inner_contiguous(c.resolve_neg()) for c in cotangents]
     made = [torch.empty_like(x) for x in (q, k, v, dout)]
     gbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     gdlse = None if dlse is None else torch.empty(dlse.shape, dtype=dlse.dtype)

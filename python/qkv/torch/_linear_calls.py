@@ -43,17 +43,17 @@ class Rules(NamedTuple):
 
 def wide(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """x in the type of sums, its last axis of stride 1; x itself where it is so already."""
-    if x is None or (x.dtype is dtype and x.is_contiguous()):
+    if x is None or (x.dtype is dtype and x.is_contiguous() and not x.is_neg()):
         return x
-    return inner_contiguous(x.to(dtype))
+    return inner_contiguous(x.resolve_neg().to(dtype))
 
 
 def _of_tokens(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """Decays or beta in the type of sums; channels side by side."""
-    if x is None or (x.dtype is dtype and x.dim() == 3):
+    if x is None:
         return x
     if x.dim() == 3:
-        return x.to(dtype)
+        return x.resolve_neg().to(dtype)
     return wide(x, dtype) if x.dtype is dtype else copied(torch.empty(x.shape, dtype=dtype), x)
 
 
@@ -61,7 +61,7 @@ def copied(to: Tensor, x: Tensor) -> Tensor:
     """`to`, which becomes x. Between 16 bits and float32 on qkv's threads: PyTorch's, once woken, spin beside them for a while."""
     if x.dim() == 4 and x.stride(3) == 1 == to.stride(3) and (x.dtype in _NARROW) != (to.dtype in _NARROW):
         if torch.float32 in (x.dtype, to.dtype):
-            _core.convert(memory(x), memory(to))
+            _core.convert(memory(x.resolve_neg()), memory(to))
             return to
     return to.copy_(x)
 

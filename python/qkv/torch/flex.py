@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .. import _core
+from .._arrays import require_numbers
 from .._options import PositionBias, ScoreMod
 from ..masks import Mask
 from . import _calls
@@ -94,6 +95,7 @@ def flex_attention(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, scale: float | None, return_lse: bool
 ) -> Any:
+    require_numbers("flex_attention", scale=scale)
     require_plain("flex_attention", {"query": query, "key": key, "value": value})
     q, k, v, lead = _operands(query, key, value, True)
     if lead is not None:
@@ -101,6 +103,7 @@ def _attend(
             "[flex_attention] query, key and value must have one batch size, and key and value one number of heads: got "
             f"{list(query.shape)}, {list(key.shape)}, {list(value.shape)}"
         )
+    q, k, v = _calls.resolved(q, k, v)  # type: ignore[assignment]
     rules, table = _rules_of(score_mod, Rules(scale=scale, mask=mask_of(block_mask, q.shape, k.shape)), q)
     if return_lse or _functorch() is not None:
         results = AttendWithLse.apply(q, k, v, None, None, table, rules)
@@ -122,7 +125,7 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
         return replace(rules, table=lambda _: score_mod._core), None
     if isinstance(score_mod, Relative):
         require_plain("flex_attention", {"score_mod's table": score_mod.table})
-        table = score_mod.table.to(_calls.sum_dtype(q))
+        table = score_mod.table.resolve_neg().to(_calls.sum_dtype(q))
         return replace(rules, table=lambda memory: _core.relative(memory, score_mod.align)), _calls.inner_contiguous(table)
     if isinstance(score_mod, ScoreMod):
         return replace(rules, score_mod=score_mod), None

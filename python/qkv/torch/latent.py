@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .._arrays import require_numbers
 from ._calls import FLOATS, ArgumentError, autocast, inner_contiguous, wrong_types
 from ._overrides import any_override, require_plain
 from .sdpa import attend, direct, split_mask
@@ -59,6 +60,7 @@ def latent_attention(
     if torch.is_autocast_enabled("cpu"):
         query, latent, key_rope, attn_mask = autocast(query, latent, key_rope, attn_mask)
         kv_b_weight = kv_b_weight.to(query.dtype)
+    require_numbers("latent_attention", scale=scale)
     heads, nope, wide = _sizes(query, latent, key_rope, kv_b_weight)
     if form not in _FORMS:
         raise ArgumentError(f"[latent_attention] form must be one of {', '.join(_FORMS)}: got {form!r}")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._arrays import require_numbers
 from ._calls import FLOATS, ArgumentError, autocast_where_mixed, wrong_types
 from ._linear_calls import Rules
 from ._linear_functions import scan
@@ -150,6 +151,7 @@ def _delta_rule(
         cu_seqlens = more.get("cu_seq_lens_q") if cu_seqlens is None else cu_seqlens
     if beta is None:
         raise TypeError(f"[{name}] beta must be a tensor [B, T, Hv]: got None; the delta rule without it is v.new_ones(v.shape[:3])")
+    require_numbers(name, scale=scale)
     q, k, v = autocast_where_mixed(q, k, v)
     check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)

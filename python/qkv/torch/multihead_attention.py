@@ -185,6 +185,7 @@ def _attend_with_weights(
 ) -> tuple[Tensor, Tensor]:
     """out and weights after dropout. Rows without keys are NaN, as softmax of -inf gives them."""
     if direct(q, k, v, bias, keep):
+        q, k, v, bias = _calls.resolved(q, k, v, bias)  # type: ignore[assignment]
         seed = int(draw_seed()) if dropout > 0.0 else 0
         out, weights = AttendWithWeights.apply(q, k, v, bias, keep, Rules(dropout=dropout, seed=seed, empty_row="nan"))
         return out, weights.to(q.dtype)

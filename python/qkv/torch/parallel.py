@@ -22,6 +22,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from .. import _dist
+from .._arrays import require_numbers
 from ..masks import Mask
 from . import _calls, patch
 from ._calls import FLOATS, ArgumentError, Rules, wrong_types
@@ -150,11 +151,12 @@ def parallel_attention(
         raise ArgumentError(f"[parallel_attention] q, k and v must be [B, H, T_local, D]: got {shapes}")
     if q.dtype not in FLOATS or not q.dtype == k.dtype == v.dtype:
         raise wrong_types("parallel_attention", q=q, k=k, v=v)
+    require_numbers("parallel_attention", scale=scale, softcap=softcap, dropout=dropout)
     if dropout > 0 and seed is None:
         seed = shared_seed(ranks)
     rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
     cut = _dist.ContextParallel(ranks, _plain(layout), method, block, turns, chunk)
-    out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in (q, k, v)), bias, rules, cut)
+    out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in _calls.resolved(q, k, v)), *_calls.resolved(bias), rules, cut)
     return (out, lse) if return_lse else out
 
 

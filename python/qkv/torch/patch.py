@@ -8,15 +8,13 @@ nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.Transf
 that looks the function up in torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
 nn.TransformerEncoder layers, which bypasses the function, is switched off meanwhile. A TorchFunctionMode sees the call as it
 sees PyTorch's. Not affected: names that were imported before (from torch.nn.functional import scaled_dot_product_attention),
-other devices, Tensor subclasses except those of torch.nn.attention.bias and nested tensors of jagged layout that nested.py
-computes; these stay PyTorch's.
+other devices, nested tensors, Tensor subclasses except those of torch.nn.attention.bias; these stay PyTorch's.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +28,6 @@ from torch.overrides import handle_torch_function
 
 from ._calls import FLOATS
 from ._overrides import any_override, is_causal_bias
-from .nested import is_jagged, jagged_attention, why_not
 from .sdpa import _PLAIN, scaled_dot_product_attention
 from .varlen import varlen_attn, varlen_attn_out
 
@@ -38,12 +35,25 @@ __all__ = ["disable", "enable", "is_enabled"]
 
 _TRACED = frozenset((*_PLAIN, FakeTensor, FunctionalTensor))
 _pytorchs = F.scaled_dot_product_attention
-_fast_path_was: list[bool] = []  # one entry while enabled
-_varlen_was: dict[str, Callable[..., Any]] = {}  # torch.nn.attention.varlen's own functions, while they are replaced
+_varlen = "torch.nn.attention.varlen"
 _watching = threading.local()  # .watch: who looks at this thread's calls (looking.py)
 _watchers = 0  # in all threads
 _classes_asked = 0  # how many calls ask a tensor's class at this moment
 _lock = threading.Lock()
+
+
+class _Switch:
+    """On from a call of enable() until disable(), and in every block of `with enable()`, in all threads."""
+
+    def __init__(self) -> None:
+        self.calls = self.blocks = 0  # how many want it on
+        self.before: Any = None  # what stands in PyTorch while it is off
+
+    def __bool__(self) -> bool:
+        return self.calls + self.blocks > 0
+
+
+_attention, _packed = _Switch(), _Switch()
 
 
 def _patched(
@@ -63,12 +73,8 @@ def _patched(
         tensors = (query, key, value, attn_mask)
         if torch._C._is_torch_function_mode_enabled():
             return handle_torch_function(_patched, tensors, *tensors, dropout_p, is_causal, **options)
-        if is_jagged(query) and why_not(*tensors) is None:
-            return jagged_attention(*tensors, dropout_p, is_causal, **options)
         if not is_causal_bias(attn_mask) or any_override(query, key, value):
             return _ask_classes(*tensors, dropout_p, is_causal, **options)
-    elif torch.compiler.is_compiling() and query.is_nested and why_not(query, key, value, attn_mask) is None:
-        return jagged_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
     ours = _is_ours(query) and _is_ours(key) and _is_ours(value) and query.shape[-1] and value.shape[-1]
     if ours and (type(attn_mask) in _TRACED or is_causal_bias(attn_mask)):
         return scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, **options)
@@ -77,7 +83,7 @@ def _patched(
 
 def _watched(*arguments: Any, **options: Any) -> Any:
     """In place while anybody looks: this thread's watcher is passed the call, and the function that would have had it."""
-    function = _patched if _fast_path_was else _pytorchs
+    function = _patched if _attention else _pytorchs
     watch = getattr(_watching, "watch", None)
     return function(*arguments, **options) if watch is None else watch(function, *arguments, **options)
 
@@ -109,7 +115,7 @@ def _ask_classes(*arguments: Any, **options: Any) -> Any:
 
 def _put_in_place() -> None:
     """Sets torch.nn.functional's function as the state says. The caller holds the lock."""
-    usual = _watched if _watchers else _patched if _fast_path_was else _pytorchs
+    usual = _watched if _watchers else _patched if _attention else _pytorchs
     F.scaled_dot_product_attention = _pytorchs if _classes_asked else usual
 
 
@@ -130,28 +136,48 @@ def _instead(ours: Callable[..., Any], pytorchs: Callable[..., Any]) -> Callable
     return patched
 
 
-def _replace_varlen() -> None:
-    """The caller holds the lock."""
-    module = importlib.import_module("torch.nn.attention.varlen")
-    for ours in (varlen_attn, varlen_attn_out):
-        name = ours.__name__
-        if hasattr(module, name) and name not in _varlen_was:
-            _varlen_was[name] = getattr(module, name)
-            setattr(module, name, _instead(ours, _varlen_was[name]))
+def _set() -> None:
+    """PyTorch's functions and its fused inference path as the switches say. The caller holds the lock."""
+    if bool(_attention) != (_attention.before is not None):
+        fast = _attention.before or (torch.backends.mha.get_fastpath_enabled(),)
+        torch.backends.mha.set_fastpath_enabled(not _attention and fast[0])
+        _attention.before = fast if _attention else None
+        _put_in_place()
+    if bool(_packed) != (_packed.before is not None):
+        module = importlib.import_module(_varlen)
+        ours = {f.__name__: f for f in (varlen_attn, varlen_attn_out) if hasattr(module, f.__name__)}
+        pytorchs = _packed.before or {name: getattr(module, name) for name in ours}
+        for name, function in pytorchs.items():
+            setattr(module, name, _instead(ours[name], function) if _packed else function)
+        _packed.before = pytorchs if _packed else None
 
 
 class _Enabled:
-    """What enable() returns: a context manager that disables at its end."""
+    """What enable() returns. As a context manager it asks for qkv until the end of its block, and for no longer."""
+
+    def __init__(self, switches: tuple[_Switch, ...]) -> None:
+        self._switches, self._entered = switches, False
 
     def __enter__(self) -> _Enabled:
+        with _lock:
+            for switch in self._switches:
+                if not self._entered:
+                    switch.calls = max(switch.calls - 1, 0)
+                switch.blocks += 1
+            self._entered = True
+            _set()
         return self
 
     def __exit__(self, *_: object) -> None:
-        disable()
+        with _lock:
+            for switch in self._switches:
+                switch.blocks -= 1
+            _set()
 
 
 def enable(varlen: bool = False) -> _Enabled:
-    """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention. A second call changes nothing.
+    """Puts qkv in the place of torch.nn.functional.scaled_dot_product_attention, until disable() or, with `with`, until the end
+    of the block: then an outer block, another thread's or an enable() before it still hold.
 
     Args:
         varlen: also in the place of torch.nn.attention.varlen.varlen_attn and varlen_attn_out, which PyTorch has on CUDA only.
@@ -159,26 +185,23 @@ def enable(varlen: bool = False) -> _Enabled:
     Raises:
         ImportError: for varlen=True where PyTorch has no torch.nn.attention.varlen (before 2.10).
     """
+    if varlen:
+        importlib.import_module(_varlen)
+    switches = (_attention, _packed) if varlen else (_attention,)
     with _lock:
-        if varlen:
-            _replace_varlen()
-        if not _fast_path_was:
-            _fast_path_was.append(torch.backends.mha.get_fastpath_enabled())
-            torch.backends.mha.set_fastpath_enabled(False)
-            _put_in_place()
-    return _Enabled()
+        for switch in switches:
+            switch.calls += 1
+        _set()
+    return _Enabled(switches)
 
 
 def disable() -> None:
-    """Puts back PyTorch's functions, and its fused inference path as it was. Does nothing unless enable() was called."""
+    """Ends what enable() began outside `with`; blocks end by themselves. Does nothing unless enable() was called."""
     with _lock:
-        if _fast_path_was:
-            torch.backends.mha.set_fastpath_enabled(_fast_path_was.pop())
-            _put_in_place()
-        for name in list(_varlen_was):
-            setattr(sys.modules["torch.nn.attention.varlen"], name, _varlen_was.pop(name))
+        _attention.calls = _packed.calls = 0
+        _set()
 
 
 def is_enabled() -> bool:
     """Whether qkv stands in PyTorch's place."""
-    return bool(_fast_path_was)
+    return bool(_attention)

@@ -14,16 +14,20 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from .._arrays import require_numbers
 from . import _calls, _operators
 from ._calls import FLOATS, ArgumentError, ArgumentTypeError, Rules, autocast, draw_seed, plain_rules, wrong_types
 from ._functional import FunctionalAttend
 from ._functions import apply_attend
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
-from .nested import is_jagged, jagged_attention
 
 __all__ = ["ArgumentError", "scaled_dot_product_attention"]
 
 _PLAIN = frozenset((Tensor, Parameter, type(None)))
+_NESTED = (
+    "[scaled_dot_product_attention] nested tensors are not computed here: pack their rows, x.transpose(1, 2).values(), and call "
+    "qkv.torch.varlen_attn with x.offsets()"
+)
 _BOTH_MASKS = "[scaled_dot_product_attention] attn_mask and is_causal exclude each other: got both"
 _tracing = torch._C._get_tracing_state
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -55,8 +59,6 @@ def scaled_dot_product_attention(
     Returns:
         [..., Hq, L, Ev], of query's type and memory layout. A row that may attend nothing is 0, as PyTorch gives it.
 
-    Nested tensors of layout torch.jagged, [B, H, j, D] each, are attention of each sequence alone; no attn_mask with them.
-
     Raises:
         ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices, or is_causal with attn_mask. TypeError: for
             other element types, or a tensor of a class with a __torch_function__ of its own.
@@ -64,16 +66,18 @@ def scaled_dot_product_attention(
     Differentiable (gradients of gradients too, forward mode by torch.autograd.forward_ad), attn_mask of floats included; works
     under torch.compile(fullgraph=True), autocast and torch.func.vmap.
     """
+    if scale is not None:
+        require_numbers("scaled_dot_product_attention", scale=scale)
     if any_override(query, key, value, attn_mask):
-        if any(is_jagged(x) for x in (query, key, value)):
-            return jagged_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         tensors = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
+        if any(isinstance(x, Tensor) and x.is_nested for x in tensors.values()):
+            raise ArgumentTypeError(_NESTED)
         rest = {"scale": scale, "enable_gqa": enable_gqa}
         done, result = asked(scaled_dot_product_attention, tensors, dropout_p, is_causal, **rest)
         if done:
             return result
-    elif query.is_nested:  # torch.compile does not say that nested tensors have an override
-        return jagged_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    elif query.is_nested:  # strided ones; and torch.compile does not say that jagged ones have an override
+        raise ArgumentTypeError(_NESTED)
     aligned = None
     if type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
         if is_causal:
@@ -115,6 +119,8 @@ def attend(
             is_causal, keep = False, seen if keep is None else keep & seen
         seed = draw_seed() if dropout_p > 0.0 else None
         return by_operator(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")
+    if q.is_neg() or k.is_neg() or v.is_neg() or (bias is not None and bias.is_neg()):
+        q, k, v, bias = _calls.resolved(q, k, v, bias)  # type: ignore[assignment]
     if dropout_p > 0.0:
         rules = Rules(is_causal, scale, dropout_p, int(draw_seed()))
     else:
@@ -231,8 +237,11 @@ def split_mask(
             "[scaled_dot_product_attention] attn_mask must be bool (True = may attend), of query's type or float32: got "
             f"{mask.dtype} for a query of {q.dtype}; mask.bool() or mask.to(query.dtype)"
         )
-    if not mask.is_cpu:
-        raise ArgumentError(f"[scaled_dot_product_attention] attn_mask must lie in the CPU's memory: got {mask.device}")
+    if not mask.is_cpu or mask.layout is not torch.strided:
+        raise ArgumentError(
+            "[scaled_dot_product_attention] attn_mask must be dense, in the CPU's memory: got layout "
+            f"{mask.layout} on {mask.device}; attn_mask.to_dense(), .cpu()"
+        )
     front = tuple(q.shape[:2]) if lead is None else lead
     whole = (*front, q.shape[2], k.shape[2])
     # A mask may have more axes than the rest (PyTorch's matmul would then broadcast the result): only axes of size 1.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._arrays import has_tangent
+from .._arrays import has_tangent, require_numbers
 from . import _varlen_operators
 from ._calls import FLOATS, ArgumentError, autocast_where_mixed, inner_contiguous, wrong_types
 from ._functional import attend_packed
@@ -141,6 +141,7 @@ def _arguments(
         shapes = f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
         return ArgumentError(f"[{function}] {text}: got {shapes}")
 
+    require_numbers(function, scale=scale)
     q, k, v = autocast_where_mixed(q, k, v)
     if q.dtype not in FLOATS or k.dtype is not q.dtype or v.dtype is not q.dtype:
         raise wrong_types(function, query=q, key=k, value=v)

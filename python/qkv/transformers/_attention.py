@@ -53,8 +53,8 @@ class _Attend(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, options: Mapping[str, Any]
     ) -> Tensor:
         out = _new_out(q, v)
-        _, lse = functional.attention(q, k, v, bias=bias, sinks=sinks, return_lse=True, out=out, **options)
-        ctx.save_for_backward(q, k, v, bias, sinks, out, lse)
+        _, *numbers = functional.attention(q, k, v, bias=bias, sinks=sinks, return_lse="low", out=out, **options)
+        ctx.save_for_backward(q, k, v, bias, sinks, out, *numbers)
         ctx.options = options
         ctx.deriver = _relevance.current()
         ctx.number = None if ctx.deriver is None else ctx.deriver.number()
@@ -63,17 +63,15 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-        q, k, v, bias, sinks, out, lse = ctx.saved_tensors
+        q, k, v, bias, sinks, out, lse, low = ctx.saved_tensors
+        options = {"bias": bias, "sinks": sinks, "lse_low": low, **ctx.options}
         need = [name for name, wanted in zip(("q", "k", "v", "bias", "sinks"), ctx.needs_input_grad, strict=False) if wanted]
         dout = _rows(dout)
         look = None if ctx.deriver is None else ctx.deriver.capture(ctx.number)
+        gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, weights=look, **options)
         if look is not None:
-            gradients, seen = functional.attention_backward(
-                dout, q, k, v, out, lse, need=need, bias=bias, sinks=sinks, weights=look, **ctx.options
-            )
+            gradients, seen = gradients
             _relevance.relevant(ctx.deriver, ctx.number, seen)
-            return (*gradients[:5], None)
-        gradients = functional.attention_backward(dout, q, k, v, out, lse, need=need, bias=bias, sinks=sinks, **ctx.options)
         return (*gradients[:5], None)
 
 

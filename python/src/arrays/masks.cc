@@ -85,7 +85,7 @@ nb::bytes to_dense(const MaskObject& object, Index batch, Index heads, Index q_l
   if (batch < 0 || heads < 0 || q_len < 0 || kv_len < 0) throw ShapeError("[Mask.to_dense] sizes must not be negative");
   Tensor<std::uint8_t> keep({batch, heads, q_len, kv_len});
   {
-    const nb::gil_scoped_release released;
+    const Released released;
     mask_to_dense(object.mask, keep);
   }
   return nb::bytes(keep.data(), static_cast<std::size_t>(keep.count()));
@@ -116,7 +116,7 @@ void bind_block_maps(nb::module_& m) {
   });
   m.def("block_map_of_mask",
         [](const MaskObject& object, Index batch, Index num_heads, Index q_len, Index kv_len, Index q_block, Index kv_block) {
-          const nb::gil_scoped_release released;
+          const Released released;
           return block_map(object.mask, BlockMapSizes{batch, num_heads, q_len, kv_len, q_block, kv_block});
         });
 }

@@ -21,26 +21,27 @@ WeightsKind parse_kind(const std::string& name) {
 }
 
 void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle weights,
-             const std::string& kind, const OptionsObject* options, CaptureObject* capture) {
+             const std::string& kind, const OptionsObject* options, CaptureObject* capture, nb::handle lse_low) {
   constexpr const char* kName = "attention";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out);
-  const OptionalArray la(kName, "lse", lse), wa(kName, "weights", weights);
+  const OptionalArray la(kName, "lse", lse), wa(kName, "weights", weights), low(kName, "lse_low", lse_low);
   const AttentionOptions o = options_or_default(options, capture);
   with_float_type(kName, qa, [&]<class T>() {
     const Computation call;
-    const AttentionOutputs<T> outputs{.out = oa, .lse = la, .weights = wa, .kind = parse_kind(kind)};
+    const AttentionOutputs<T> outputs{.out = oa, .lse = la, .weights = wa, .kind = parse_kind(kind), .lse_low = low};
     attention_forward(qa, ka, va, outputs, o, *call.context);
   });
 }
 
 void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle dout, nb::handle dq,
               nb::handle dk, nb::handle dv, nb::handle dbias, nb::handle dsinks, nb::handle dposition_bias, nb::handle dlse,
-              bool accumulate, const OptionsObject* options, CaptureObject* capture) {
+              bool accumulate, const OptionsObject* options, CaptureObject* capture, nb::handle lse_low) {
   constexpr const char* kName = "attention_backward";
   const Array qa(kName, "q", q), ka(kName, "k", k), va(kName, "v", v), oa(kName, "out", out), la(kName, "lse", lse),
       ga(kName, "dout", dout);
   const OptionalArray dqa(kName, "dq", dq), dka(kName, "dk", dk), dva(kName, "dv", dv), dba(kName, "dbias", dbias),
-      dsa(kName, "dsinks", dsinks), dpa(kName, "dposition_bias", dposition_bias), dla(kName, "dlse", dlse);
+      dsa(kName, "dsinks", dsinks), dpa(kName, "dposition_bias", dposition_bias), dla(kName, "dlse", dlse),
+      low(kName, "lse_low", lse_low);
   const AttentionOptions o = options_or_default(options, capture);
   with_float_type(kName, qa, [&]<class T>() {
     const Computation call;
@@ -51,7 +52,8 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::hand
                                           .dsinks = dsa,
                                           .dposition_bias = dpa,
                                           .dlse = dla,
-                                          .accumulate = accumulate};
+                                          .accumulate = accumulate,
+                                          .lse_low = low};
     attention_backward(qa, ka, va, oa, la, ga, gradients, o, *call.context);
   });
 }
@@ -141,11 +143,12 @@ void best_keys(nb::handle q_index, nb::handle k_index, nb::handle weights, nb::h
 
 void bind_attention(nb::module_& m) {
   m.def("forward", &forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse").none(),
-        nb::arg("weights").none(), nb::arg("kind"), nb::arg("options").none(), nb::arg("capture").none());
+        nb::arg("weights").none(), nb::arg("kind"), nb::arg("options").none(), nb::arg("capture").none(),
+        nb::arg("lse_low").none() = nb::none());
   m.def("backward", &backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"), nb::arg("dout"),
         nb::arg("dq").none(), nb::arg("dk").none(), nb::arg("dv").none(), nb::arg("dbias").none(), nb::arg("dsinks").none(),
         nb::arg("dposition_bias").none(), nb::arg("dlse").none(), nb::arg("accumulate"), nb::arg("options").none(),
-        nb::arg("capture").none());
+        nb::arg("capture").none(), nb::arg("lse_low").none() = nb::none());
   m.def("weights", &weights, nb::arg("q"), nb::arg("k"), nb::arg("weights"), nb::arg("kind"), nb::arg("options").none());
   m.def("plan", &plan, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("options").none());
   m.def("merge", &merge);

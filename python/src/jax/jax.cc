@@ -2,8 +2,8 @@
 // Python. python/qkv/jax.py calls them; it documents the order of operands and the attributes. Not: derivation rules, checks
 // of what a user passes (jax.py makes them when it traces).
 //
-//   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]                      -> out lse
-//   backward: q k v out lse dout dlse [bias] [keep] [key_lengths] [sinks] [seed]    -> dq dk dv [dbias] [dsinks]
+//   forward:  q k v [bias] [keep] [key_lengths] [sinks] [seed]                      -> out lse lse_low
+//   backward: q k v out lse lse_low dout dlse [bias] [keep] [key_lengths] [sinks] [seed]    -> dq dk dv [dbias] [dsinks]
 //   tangents: q k v lse tq tk tv [bias] [keep] [key_lengths] [sinks] [seed]         -> tout tlse
 #include <nanobind/nanobind.h>
 
@@ -153,20 +153,23 @@ template <class T>
 void forward(const CallFrame& frame) {
   constexpr int kRanks[] = {4, 4, 4};
   const Call call(frame, 3, kRanks);
-  const Operand out = result(frame, 0, 4), lse = result(frame, 1, 3);
+  const Operand out = result(frame, 0, 4), lse = result(frame, 1, 3), lse_low = result(frame, 2, 3);
   const std::shared_ptr<Context> context = shared_context();
   for (Index n = 0; n < call.runs(); ++n) {
     attention_forward(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
                       call.heads<const T>(call.operand(2), n),
-                      {.out = call.heads<T>(out, n), .lse = call.rows<Accumulator<T>>(lse, n)}, call.options<T>(n), *context);
+                      {.out = call.heads<T>(out, n),
+                       .lse = call.rows<Accumulator<T>>(lse, n),
+                       .lse_low = call.rows<Accumulator<T>>(lse_low, n)},
+                      call.options<T>(n), *context);
   }
 }
 
 template <class T>
 void backward(const CallFrame& frame) {
   using Sum = Accumulator<T>;
-  constexpr int kRanks[] = {4, 4, 4, 4, 3, 4, 3};
-  const Call call(frame, 7, kRanks);
+  constexpr int kRanks[] = {4, 4, 4, 4, 3, 3, 4, 3};
+  const Call call(frame, 8, kRanks);
   const Operand dq = result(frame, 0, 4), dk = result(frame, 1, 4), dv = result(frame, 2, 4);
   const bool wants_dbias = attribute<std::int64_t>(frame, "wants_dbias") != 0;
   const std::shared_ptr<Context> context = shared_context();
@@ -175,7 +178,8 @@ void backward(const CallFrame& frame) {
     gradients.dq = call.heads<T>(dq, n);
     gradients.dk = call.heads<T>(dk, n);
     gradients.dv = call.heads<T>(dv, n);
-    gradients.dlse = call.rows<const Sum>(call.operand(6), n);
+    gradients.lse_low = call.rows<const Sum>(call.operand(5), n);
+    gradients.dlse = call.rows<const Sum>(call.operand(7), n);
     std::int64_t next = 3;
     if (wants_dbias) gradients.dbias = result(frame, next++, 4).heads<Sum>(n, call.leading, false);
     if (call.sinks > 0) {
@@ -184,7 +188,7 @@ void backward(const CallFrame& frame) {
     }
     attention_backward(call.heads<const T>(call.operand(0), n), call.heads<const T>(call.operand(1), n),
                        call.heads<const T>(call.operand(2), n), call.heads<const T>(call.operand(3), n),
-                       call.rows<const Sum>(call.operand(4), n), call.heads<const T>(call.operand(5), n), gradients,
+                       call.rows<const Sum>(call.operand(4), n), call.heads<const T>(call.operand(6), n), gradients,
                        call.options<T>(n), *context);
   }
 }

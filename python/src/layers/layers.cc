@@ -118,12 +118,12 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const Cal
   if (is_bf16) {
     const View<const BFloat16, 3> from = xa;
     const View<BFloat16, 3> to = ya;
-    const nb::gil_scoped_release released;
+    const Released released;
     layer.forward_into(from, to, options, saved == nullptr ? nullptr : &saved->bf16_value);
   } else {
     const View<const float, 3> from = xa;
     const View<float, 3> to = ya;
-    const nb::gil_scoped_release released;
+    const Released released;
     layer.forward_into(from, to, options, saved == nullptr ? nullptr : &saved->value);
   }
   return to_numpy(std::move(seen));

@@ -184,7 +184,7 @@ nb::tuple report(const ModelObject& object, const Numbers& ids) {
   const std::shared_ptr<Context> with = context();
   lm::AttentionReport found;
   {
-    const nb::gil_scoped_release released;
+    const Released released;
     found = lm::attention_report(object.value.model, ids, *with);
   }
   nb::list heads;
@@ -205,7 +205,7 @@ nb::object logits(const ModelObject& object, const Numbers& ids) {
   const std::shared_ptr<Context> with = context();
   Tensor<float> found;
   {
-    const nb::gil_scoped_release released;
+    const Released released;
     found = object.value.model.logits({ids.data(), {1, static_cast<Index>(ids.size())}}, *with);
   }
   found.reshape({found.size(1), found.size(2)});

@@ -172,7 +172,7 @@ void bind_adam(nb::module_& m) {
       .def("step",
            [](lm::Adam& self, const Modules& modules, double rate) {
              const std::vector<nn::Parameter> parameters = parameters_of(modules);
-             const nb::gil_scoped_release released;
+             const Released released;
              self.step(parameters, rate);
            })
       .def_prop_ro("steps", [](const lm::Adam& self) { return self.state().step; });

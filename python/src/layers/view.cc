@@ -48,7 +48,7 @@ template <class Render>
 nb::bytes bytes_of(Render render) {
   std::vector<std::byte> bytes;
   {
-    const nb::gil_scoped_release released;
+    const Released released;
     bytes = render();
   }
   return nb::bytes(bytes.data(), bytes.size());
@@ -85,7 +85,7 @@ nb::dict statistics(const MapObject& object, Index layer, Index head) {
 
 // docs/explorer-file.md, its full form.
 std::string explorer_page(const StateDict& file) {
-  const nb::gil_scoped_release released;
+  const Released released;
   return view::render_explorer(file);
 }
 

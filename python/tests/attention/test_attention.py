@@ -223,6 +223,39 @@ def test_merging_parts_gives_the_whole() -> None:
     assert np.allclose(out, whole, rtol=0, atol=1e-14) and np.allclose(lse, whole_lse, rtol=1e-14)
 
 
+def test_what_rounding_took_from_lse_saves_work_and_changes_no_bit() -> None:
+    q, k, v = problem(14, 1, 2, 130, 140, 16)
+    dout, options = numbers(17, *v.shape[:2], 130, 16), {"scale": 6.0, "causal": "bottom_right"}
+    out, lse, low = qkv.attention(q, k, v, return_lse="low", **options)
+    assert (abs(lse) > 16).any() and (low != 0).any() and (abs(low) <= abs(lse) * 2.0**-23).all()
+
+    def gradients(given: np.ndarray | None) -> list[bytes]:
+        return [g.tobytes() for g in qkv.attention_backward(dout, q, k, v, out, lse, lse_low=given, **options)[:3]]
+
+    assert gradients(low) == gradients(None) != gradients(low + 1e-3)
+    cache = qkv.KVCache(num_kv_heads=2, head_dim=16, capacity=140)
+    with pytest.raises(qkv.UnsupportedError, match="return_lse=True"):
+        qkv.attention(q, cache, return_lse="low", causal="bottom_right")
+
+
+@pytest.mark.parametrize(
+    "options,text",
+    [
+        ({"mask_axes": "bk"}, "mask_axes names the axes of keep or drop"),
+        ({"seed": "x"}, "seed and first_sequence whole ones.*seed='x'"),
+        ({"seed": -1, "dropout": 0.5}, "seed=-1"),
+        ({"first_sequence": -3}, "first_sequence=-3"),
+        ({"window": (1, 1.5)}, r"window must be two whole numbers: got \(1, 1.5\)"),
+        ({"window": 3}, r"window must be \(left, right\)"),
+    ],
+    ids=str,
+)
+def test_options_that_mean_nothing(options: dict[str, Any], text: str) -> None:
+    q, k, v = problem(6, 1, 2, 3, 5, 4)
+    with pytest.raises((TypeError, ValueError), match=text):
+        qkv.attention(q, k, v, **options)
+
+
 def test_out_may_be_given() -> None:
     q, k, v = problem(12, 1, 2, 6, 6, 4)
     out = np.zeros((1, 2, 6, 8), np.float32)[..., ::2].copy()

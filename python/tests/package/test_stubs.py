@@ -37,3 +37,11 @@ def test_names(name: str) -> None:
     for one, value in vars(module).items():
         if inspect.isclass(value) and not issubclass(value, BaseException) and one in found:
             assert public(found[one]) == public(vars(value)), f"{one}: {mend}"
+
+
+def test_functions_have_more_than_a_signature() -> None:
+    for name in qkv.__all__:
+        if type(getattr(qkv, name)).__name__ == "nb_func":
+            assert len(getattr(qkv, name).__doc__.splitlines()) > 1, name
+    for name in qkv.Capture.__dataclass_fields__:
+        assert name in qkv.Capture.__doc__, name

@@ -189,6 +189,19 @@ def test_beside_torchs_threads() -> None:
         assert torch.equal(torch.exp(x), want_sum)
 
 
+def test_a_daemon_thread_that_computes_at_the_end_does_not_abort() -> None:
+    script = """
+import threading, time, numpy as np, qkv
+q = np.zeros((1, 8, 300, 64), "f4")
+def busy():
+    while True: qkv.attention(q, q, q)
+threading.Thread(target=busy, daemon=True).start(); time.sleep(0.2)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 0, done.stderr
+
+
 def test_no_second_openmp_is_linked() -> None:
     ldd = shutil.which("ldd")
     if ldd is None:

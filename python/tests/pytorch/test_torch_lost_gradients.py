@@ -1,5 +1,5 @@
-"""Functions and layers that PyTorch's autograd does not see refuse what it wants a gradient of; JAX's tracers likewise. Not:
-qkv.torch and qkv.jax, which are seen."""
+"""Functions and layers that PyTorch's autograd does not see refuse what it wants a gradient of; JAX's tracers likewise. Numbers that
+are tensors, which would get none, and negated views, whose memory is not what they mean: in qkv.torch too."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import numpy as np
 import qkv
 import qkv.nn
+import qkv.torch as qt
+import torch.nn.functional as F
 from support_torch import numbers
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -105,6 +108,76 @@ def test_a_gradient_that_would_be_lost(name: str) -> None:
     with torch.no_grad():
         call(wants)
     call(wants.detach())
+
+
+CU = torch.tensor([0, 4])
+# name -> a function of one tensor that qkv.torch differentiates, and that tensor
+SEEN: dict[str, tuple[Callable[[Any], Any], Tensor]] = {
+    "sdpa": (lambda x: qt.scaled_dot_product_attention(x, K, V), Q),
+    "sdpa mask": (lambda x: qt.scaled_dot_product_attention(Q, K, V, x), f32(4, 4, 4)),
+    "flex": (lambda x: qt.flex_attention(Q, x, V), K),
+    "varlen": (lambda x: qt.varlen_attn(x, *PACKED[1:], CU, CU, 4, 4), PACKED[0]),
+    "latent": (lambda x: qt.latent_attention(x, X[:1], f32(6, 1, 4, 2), f32(8, 28, 8)), Q),
+    "delta rule": (
+        lambda x: qt.chunk_gated_delta_rule(X[None], X[None], x, f32(6, 1, 2, 4), f32(7, 1, 2, 4).sigmoid())[0],
+        f32(8, 1, 2, 4, 8),
+    ),
+}
+
+
+def in_turn(call: Callable[[Any], Any], x: Tensor) -> list[Any]:
+    """Every array of call(x), with its bits."""
+    flat, given = [], [call(x)]
+    while given:
+        one = given.pop()
+        if isinstance(one, (tuple, list)):
+            given.extend(one)
+        elif isinstance(one, (Tensor, np.ndarray)):
+            flat.append(np.asarray(one.detach().float() if isinstance(one, Tensor) else one).tobytes())
+    return flat
+
+
+@pytest.mark.parametrize("name", [*CALLS, *SEEN])
+def test_negated_views_are_what_they_mean(name: str) -> None:
+    call, x = {**CALLS, **SEEN}[name]
+    negated = torch._neg_view(x)
+    if name == "attention out":
+        with pytest.raises(ValueError, match="negated view"):
+            call(negated)
+    else:
+        assert in_turn(call, negated) == in_turn(call, -x)
+
+
+def test_negated_gradients_and_masks_under_enable() -> None:
+    leaf = Q.clone().requires_grad_()
+    gradients = [torch.autograd.grad(qt.scaled_dot_product_attention(leaf, K, V), leaf, g)[0] for g in (torch._neg_view(DOUT), -DOUT)]
+    assert torch.equal(*gradients)
+    mask = f32(4, 4, 4)
+    with qt.enable():
+        assert torch.equal(*(F.scaled_dot_product_attention(Q, m, V, n) for m, n in ((torch._neg_view(K), -mask), (-K, torch._neg_view(mask)))))
+
+
+SCALED: dict[str, Callable[[Any], Any]] = {
+    "attention": lambda s: qkv.attention(Q, K, V, scale=s),
+    "softcap": lambda s: qkv.attention(Q, K, V, softcap=s),
+    "sdpa": lambda s: qt.scaled_dot_product_attention(Q, K, V, scale=s),
+    "flex": lambda s: qt.flex_attention(Q, K, V, scale=s),
+    "varlen": lambda s: qt.varlen_attn(*PACKED, CU, CU, 4, 4, scale=s),
+    "latent": lambda s: qt.latent_attention(Q, X[:1], f32(6, 1, 4, 2), f32(8, 28, 8), scale=s),
+    "delta rule": lambda s: qt.chunk_gated_delta_rule(
+        X[None], X[None], X[None], f32(6, 1, 2, 4), f32(7, 1, 2, 4).sigmoid(), scale=s
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_numbers_that_are_tensors(name: str) -> None:
+    for scale in (torch.tensor(0.3, requires_grad=True), torch.tensor(0.3)):
+        with pytest.raises(TypeError, match="must be a number: got a tensor"):
+            SCALED[name](scale)
+        with qt.enable(), pytest.raises(TypeError):
+            F.scaled_dot_product_attention(Q, K, V, scale=scale)
+    SCALED[name](0.3)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -168,6 +168,21 @@ def test_modes_see_the_call_and_qkv_computes_it() -> None:
         assert torch.equal(F.scaled_dot_product_attention(q, k, v), qt.scaled_dot_product_attention(q, k, v))
 
 
+def test_nested_and_sparse_tensors_say_what_to_do_instead() -> None:
+    rows = [numbers(n, 4, n, 8, dtype=torch.float32).transpose(0, 1) for n in (2, 3)]  # [j, H, D]
+    for layout in (torch.jagged, torch.strided):
+        x = torch.nested.nested_tensor(rows, layout=layout).transpose(1, 2)
+        with pytest.raises(TypeError, match=r"qkv.torch.varlen_attn with x.offsets\(\)"):
+            qt.scaled_dot_product_attention(x, x, x)
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    packed = x.transpose(1, 2).values()
+    out = qt.varlen_attn(packed, packed, packed, x.offsets(), x.offsets(), 3, 3)
+    assert torch.allclose(out, patched(x, x, x).transpose(1, 2).values(), atol=1e-6)
+    q, k, v = (x.detach().float() for x in leaves(3, 5))
+    with pytest.raises(ValueError, match=r"attn_mask must be dense.*sparse.*to_dense\(\)"):
+        qt.scaled_dot_product_attention(q, k, v, torch.eye(3, 5).to_sparse())
+
+
 def test_proxies_of_fx() -> None:
     class Layer(torch.nn.Module):
         def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

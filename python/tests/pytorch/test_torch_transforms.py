@@ -3,6 +3,7 @@ tracing, and the switch that puts it in PyTorch's place. Not: numbers (test_torc
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -200,16 +201,46 @@ def test_enable_and_disable() -> None:
     expected = sdpa(q, k, v)
     with qt.enable():
         assert qt.is_enabled() and torch.equal(F.scaled_dot_product_attention(q, k, v), expected)
-        qt.enable()  # twice is once
         assert F.scaled_dot_product_attention(q.to("meta"), k.to("meta"), v.to("meta")).device.type == "meta"
         assert F.scaled_dot_product_attention(q[..., :0], k[..., :0], v).shape == q.shape  # not qkv's: a width of 0
         compiled = torch.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), fullgraph=True, backend="aot_eager")
         assert torch.equal(compiled(q, k, v), expected)
     assert F.scaled_dot_product_attention is pytorchs and torch.backends.mha.get_fastpath_enabled() is fast_path
-    qt.disable()
+    qt.disable()  # nothing to end
     qt.enable()
-    qt.disable()
+    qt.enable()
+    with qt.enable():  # a block within an enable(), and a block in it
+        with qt.enable() as inner:
+            pass
+        with inner:
+            qt.disable()
+            assert qt.is_enabled()  # blocks end by themselves
+        assert qt.is_enabled()
     assert not qt.is_enabled() and F.scaled_dot_product_attention is pytorchs
+    qt.enable()
+    with qt.enable():
+        pass
+    assert qt.is_enabled()
+    qt.disable()
+    assert not qt.is_enabled() and torch.backends.mha.get_fastpath_enabled() is fast_path
+
+
+def test_blocks_of_threads_do_not_end_each_other() -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def body() -> None:
+        with qt.enable():
+            inside.set()
+            leave.wait()
+
+    other = threading.Thread(target=body)
+    other.start()
+    inside.wait()
+    with qt.enable():
+        leave.set()
+        other.join()
+        assert qt.is_enabled()
+    assert not qt.is_enabled()
 
 
 @pytest.mark.parametrize("training", (False, True))

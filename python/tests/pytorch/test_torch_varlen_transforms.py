@@ -187,9 +187,10 @@ def test_enable_and_disable() -> None:
         assert pytorchs.varlen_attn is before[0]
         with pytest.raises(RuntimeError):
             call(q, k, v)  # PyTorch has none for the CPU
-        qt.enable(varlen=True)
-        qt.enable(varlen=True)  # twice is once
-        qt.enable()
+    qt.enable()
+    with qt.enable(varlen=True):
+        with qt.enable(varlen=True):
+            pass
         out = call(q, k, v)
         assert torch.equal(out, expected)
         for a, b in zip(torch.autograd.grad(out.sum(), (q, k, v)), torch.autograd.grad(expected.sum(), (q, k, v))):
@@ -201,4 +202,6 @@ def test_enable_and_disable() -> None:
             assert pytorchs.varlen_attn_out(into, q, k, v, cu, cu, 5, 5, window_size=(-1, 0)) is into
         assert torch.equal(into, expected)
         assert call(*(x.detach().to("meta") for x in (q, k, v))).device.type == "meta"  # another device: PyTorch's
-    assert [getattr(pytorchs, name) for name in names] == before and not qt.is_enabled()
+    assert [getattr(pytorchs, name) for name in names] == before and qt.is_enabled()
+    qt.disable()
+    assert not qt.is_enabled()
