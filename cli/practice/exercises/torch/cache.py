@@ -19,12 +19,8 @@ from torch import nn
 class CachedAttention(nn.Module):
     def __init__(self, embed_dim, num_heads):
         super().__init__()
-        self.num_heads = num_heads
-        self.head_dim = embed_dim // num_heads
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.o_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(embed_dim, embed_dim, bias=False) for _ in range(4))
 
     def forward(self, x, cache=None):
         # solution: project the new tokens, append keys and values, attend over all of them
@@ -33,7 +29,7 @@ class CachedAttention(nn.Module):
         def heads(y):                                           # [B, n, E] -> [B, H, n, d]
             return y.view(B, n, self.num_heads, self.head_dim).transpose(1, 2)
 
-        q, k, v = heads(self.q_proj(x)), heads(self.k_proj(x)), heads(self.v_proj(x))      # of the new tokens only
+        q, k, v = heads(self.to_q(x)), heads(self.to_k(x)), heads(self.to_v(x))            # of the new tokens only
         if cache is not None:
             past_k, past_v = cache
             k = torch.cat([past_k, k], dim=2)                   # [B, H, T, d]: the past first
@@ -43,5 +39,5 @@ class CachedAttention(nn.Module):
         seen = torch.ones(n, T, dtype=torch.bool, device=x.device).tril(diagonal=T - n)    # the new tokens are the last n
         weights = torch.softmax(scores.masked_fill(~seen, float("-inf")), dim=-1)
         context = (weights @ v).transpose(1, 2).reshape(B, n, E)        # [B, n, E]
-        return self.o_proj(context), (k, v)
+        return self.to_out(context), (k, v)
         # end

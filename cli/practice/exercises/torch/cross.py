@@ -19,12 +19,8 @@ from torch import nn
 class CrossAttention(nn.Module):
     def __init__(self, embed_dim, num_heads):
         super().__init__()
-        self.num_heads = num_heads
-        self.head_dim = embed_dim // num_heads
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
-        self.o_proj = nn.Linear(embed_dim, embed_dim)
+        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, x, memory, mask=None):
         # solution: queries of x, keys and values of memory, attention in heads, output projection
@@ -33,9 +29,9 @@ class CrossAttention(nn.Module):
         def heads(y):                                           # [B, T, E] -> [B, H, T, d]; T is L or M
             return y.view(B, -1, self.num_heads, self.head_dim).transpose(1, 2)
 
-        q = heads(self.q_proj(x))                               # [B, H, L, d]
-        k = heads(self.k_proj(memory))                          # [B, H, M, d]
-        v = heads(self.v_proj(memory))                          # [B, H, M, d]
+        q = heads(self.to_q(x))                                 # [B, H, L, d]
+        k = heads(self.to_k(memory))                            # [B, H, M, d]
+        v = heads(self.to_v(memory))                            # [B, H, M, d]
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)     # [B, H, L, M]
         if mask is not None:
             scores = scores.masked_fill(~mask, -1e20)
@@ -43,5 +39,5 @@ class CrossAttention(nn.Module):
         if mask is not None:
             weights = weights.masked_fill(~mask, 0.0)           # a row that sees nothing: 0, not a mean
         context = (weights @ v).transpose(1, 2).reshape(B, L, E)        # [B, L, E]
-        return self.o_proj(context), weights
+        return self.to_out(context), weights
         # end

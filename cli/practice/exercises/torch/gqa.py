@@ -18,25 +18,21 @@ from torch import nn
 class GroupedQueryAttention(nn.Module):
     def __init__(self, embed_dim, num_heads, num_kv_heads):
         super().__init__()
-        self.num_heads = num_heads
-        self.num_kv_heads = num_kv_heads
-        self.head_dim = embed_dim // num_heads
-        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=False)
-        self.k_proj = nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, embed_dim // num_heads
+        self.to_q, self.to_out = (nn.Linear(embed_dim, embed_dim, bias=False) for _ in range(2))
+        self.to_k, self.to_v = (nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=False) for _ in range(2))
 
     def forward(self, x):
         # solution: projections, heads, keys and values for each group, attention, output projection
         B, L, E = x.shape
-        q = self.q_proj(x).view(B, L, self.num_heads, self.head_dim).transpose(1, 2)        # [B, H, L, d]
-        k = self.k_proj(x).view(B, L, self.num_kv_heads, self.head_dim).transpose(1, 2)     # [B, Hkv, L, d]
-        v = self.v_proj(x).view(B, L, self.num_kv_heads, self.head_dim).transpose(1, 2)     # [B, Hkv, L, d]
+        q = self.to_q(x).view(B, L, self.num_heads, self.head_dim).transpose(1, 2)          # [B, H, L, d]
+        k = self.to_k(x).view(B, L, self.num_kv_heads, self.head_dim).transpose(1, 2)       # [B, Hkv, L, d]
+        v = self.to_v(x).view(B, L, self.num_kv_heads, self.head_dim).transpose(1, 2)       # [B, Hkv, L, d]
         group = self.num_heads // self.num_kv_heads
         k = k.repeat_interleave(group, dim=1)                   # [B, H, L, d] as 0 0 0 1 1 1; repeat would give 0 1 0 1 0 1
         v = v.repeat_interleave(group, dim=1)
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)     # [B, H, L, L]
         weights = torch.softmax(scores, dim=-1)
         context = (weights @ v).transpose(1, 2).reshape(B, L, E)        # [B, L, E]
-        return self.o_proj(context), weights
+        return self.to_out(context), weights
         # end

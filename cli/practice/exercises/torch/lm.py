@@ -22,9 +22,7 @@ class ToyLM(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(vocab_size, dim)
         self.position = nn.Embedding(context_len, dim)
-        self.W_q = nn.Linear(dim, dim, bias=False)
-        self.W_k = nn.Linear(dim, dim, bias=False)
-        self.W_v = nn.Linear(dim, dim, bias=False)
+        self.W_q, self.W_k, self.W_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.head = nn.Linear(dim, vocab_size)
 
     def forward(self, tokens):

@@ -18,12 +18,8 @@ from torch import nn
 class MultiHeadAttention(nn.Module):
     def __init__(self, embed_dim, num_heads):
         super().__init__()
-        self.num_heads = num_heads
-        self.head_dim = embed_dim // num_heads
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
-        self.o_proj = nn.Linear(embed_dim, embed_dim)
+        self.num_heads, self.head_dim = num_heads, embed_dim // num_heads
+        self.to_q, self.to_k, self.to_v, self.to_out = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
 
     def forward(self, x, mask=None):
         # solution: projections, heads, attention, heads joined, output projection
@@ -32,7 +28,7 @@ class MultiHeadAttention(nn.Module):
         def heads(y):                                           # [B, L, E] -> [B, H, L, d]
             return y.view(B, L, self.num_heads, self.head_dim).transpose(1, 2)     # cut columns, then move heads forward
 
-        q, k, v = heads(self.q_proj(x)), heads(self.k_proj(x)), heads(self.v_proj(x))
+        q, k, v = heads(self.to_q(x)), heads(self.to_k(x)), heads(self.to_v(x))
         scores = q @ k.transpose(-2, -1) / math.sqrt(self.head_dim)     # [B, H, L, L]: the width of a head, not E
         if mask is not None:
             scores = scores.masked_fill(~mask, -1e20)           # [B, 1, L, L] serves all heads
@@ -41,5 +37,5 @@ class MultiHeadAttention(nn.Module):
             weights = weights.masked_fill(~mask, 0.0)           # a row that sees nothing: 0, not a mean
         context = weights @ v                                   # [B, H, L, d]
         context = context.transpose(1, 2).reshape(B, L, E)      # back: heads beside columns, then joined
-        return self.o_proj(context), weights                    # [B, L, E]
+        return self.to_out(context), weights                    # [B, L, E]
         # end

@@ -1,7 +1,7 @@
 # qkv practice single-head --torch ; when done: qkv judge single_head.py
 """One causal head with an output projection, as in a small language model. Article 003.
 
-    x          [B, L, E]    a sequence of L tokens; E is dim
+    x          [B, L, E]    a sequence of L tokens; E is width
     returns out [B, L, E], or (out, weights) with weights [B, L, L]
 
 Causal: token i sees the tokens 0 to i, itself included, and nothing of the future; with causal=False it sees all. No biases.
@@ -15,12 +15,9 @@ from torch import nn
 
 
 class SingleHeadAttention(nn.Module):
-    def __init__(self, dim, causal=True):
+    def __init__(self, width, causal=True):
         super().__init__()
-        self.W_q = nn.Linear(dim, dim, bias=False)
-        self.W_k = nn.Linear(dim, dim, bias=False)
-        self.W_v = nn.Linear(dim, dim, bias=False)
-        self.W_o = nn.Linear(dim, dim, bias=False)
+        self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.causal = causal
 
     def forward(self, x):
