@@ -22,27 +22,34 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   target_compile_options(qkv_warnings INTERFACE -Wno-restrict)
 endif()
 
-# qkv_unity(target [ACROSS n] [APART regex...] [EXCEPT regex...]): where QKV_UNITY is on, up to 8 sources of a folder are compiled as one
-# file, so that headers which cost each file seconds (CLI11, GoogleTest) are read once. ACROSS: n of the target, whatever their folders.
-# APART: those that match an expression in units of their own, because names of their own meet others elsewhere, or for what they
-# include. Except those that match: each alone.
+if(QKV_UNITY)
+  # Types of an anonymous namespace in members: each source is still the only one that names them.
+  target_compile_options(qkv_warnings INTERFACE -Wno-subobject-linkage)
+endif()
+
+# qkv_unity(target [MOST n] [ACROSS] [APART regex...] [EXCEPT regex...]): where QKV_UNITY is on, up to n (8) sources of a folder are
+# compiled as one file, so that headers which cost each file as much as itself are read once. ACROSS: of the target, whatever their
+# folders. APART: those that match an expression in units of their own, because names of their own meet others elsewhere, or for what
+# they include. Except those that match, and those with compile options of their own: each alone.
 function(qkv_unity target)
-  cmake_parse_arguments(ARG "" "ACROSS" "APART;EXCEPT" ${ARGN})
+  cmake_parse_arguments(ARG "ACROSS" "MOST" "APART;EXCEPT" ${ARGN})
   if(NOT QKV_UNITY)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  if(NOT ARG_MOST)
+    set(ARG_MOST 8)
+  endif()
   get_target_property(sources ${target} SOURCES)
+  list(FILTER sources EXCLUDE REGEX TARGET_OBJECTS)
   foreach(regex ${ARG_EXCEPT})
     list(FILTER sources EXCLUDE REGEX "${regex}")
   endforeach()
   foreach(source ${sources})
     get_filename_component(path "${source}" DIRECTORY)
     get_filename_component(folder "${path}" NAME)
-    set(most 8)
     if(ARG_ACROSS)
       set(folder all)
-      set(most ${ARG_ACROSS})
     endif()
     set(part 0)
     foreach(regex ${ARG_APART})
@@ -52,7 +59,7 @@ function(qkv_unity target)
       endif()
     endforeach()
     math(EXPR number_${folder} "${number_${folder}} + 1")
-    math(EXPR batch "(${number_${folder}} - 1) / ${most}")
+    math(EXPR batch "(${number_${folder}} - 1) / ${ARG_MOST}")
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${batch}")
   endforeach()
 endfunction()

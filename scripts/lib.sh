@@ -21,6 +21,7 @@ libpango1.0-dev   | =pangocairo                 | Pango, Cairo: text of PNG and 
 fonts-wqy-microhei| :                           | a font with Chinese, Japanese and Korean for pictures
 libcli11-dev      | <CLI/CLI.hpp>               | CLI11: options of the tool
 libfmt-dev        | <fmt/core.h>                | {fmt}: text of the tool
+ccache            | ccache                      | what was compiled once is not compiled again (scripts/build, scripts/test)
 '
 readonly test_needs='
 libgtest-dev      | <gtest/gtest.h>             | GoogleTest: the tests
@@ -30,7 +31,6 @@ poppler-utils     | pdftotext                   | poppler: the tests read PDF ba
 pkg-config        | pkg-config                  | the installed package is used through it too
 python3           | python3                     | the structure tests
 openmpi-bin       | mpirun                      | Open MPI: several ranks (25 MB; loaded at run time, nothing links it)
-ccache            | ccache                      | the kernels are built three times: static, shared, for Python
 '
 readonly python_needs='
 python3-venv      | python3                     | the Python package is tested in an environment of its own

@@ -35,15 +35,15 @@ void check_parts(const char* function, std::span<const View<const T, 4>> outs,
                     shape_text(lse.data(), 3));
 }
 
-constexpr Index kRowsOfItem = 64;
+constexpr Index kRowsPerMerge = 64;
 
 /// Calls body(b, h, i, worker) for every row; each row has `elements` numbers to process.
 template <class T, class Body>
 void for_rows(const View<T, 3>& lse, Index elements, Context& context, const Body& body) {
   const Index length = lse.size(2), heads = lse.size(1), rows = lse.count();
   const double flops = kElementFlops * static_cast<double>(rows) * static_cast<double>(elements);
-  parallel_for_flops(context, (rows + kRowsOfItem - 1) / kRowsOfItem, flops, [&](Index item, int worker) {
-    const Index first = item * kRowsOfItem, end = std::min(rows, first + kRowsOfItem);
+  parallel_for_flops(context, (rows + kRowsPerMerge - 1) / kRowsPerMerge, flops, [&](Index item, int worker) {
+    const Index first = item * kRowsPerMerge, end = std::min(rows, first + kRowsPerMerge);
     Index i = first % length, h = first / length % heads, b = first / length / heads;
     for (Index row = first; row < end; ++row) {
       body(b, h, i, worker);

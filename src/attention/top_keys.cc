@@ -19,9 +19,9 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr const char* kFunction = "top_keys";
-constexpr Index kBlockRows = 64;   // rows (heads x queries) of a product, where there are as many
-constexpr Index kBlockKeys = 128;  // as many as a mask answers for at once
+constexpr const char* kTopKeys = "top_keys";
+constexpr Index kBlockRows = 64;    // rows (heads x queries) of a product, where there are as many
+constexpr Index kKeysAtOnce = 128;  // as many as a mask answers for at once
 constexpr Index kPartKeys = 4096;
 
 struct Scored {
@@ -95,13 +95,13 @@ struct TopKeys {
     p.a_depth = 1;
     p.b_row = 1;
     p.b_column = keys_stride;
-    p.c_row = kBlockKeys;
+    p.c_row = kKeysAtOnce;
     p.invariant = true;
     return p;
   }
 
   struct Own {
-    float *rows, *keys, *scores;  // [heads * queries][D], [kBlockKeys][D], [heads * queries][kBlockKeys]
+    float *rows, *keys, *scores;  // [heads * queries][D], [kKeysAtOnce][D], [heads * queries][kKeysAtOnce]
     Scored* lists;                // [queries][2 k]
     std::byte* product;
   };
@@ -109,12 +109,13 @@ struct TopKeys {
     Carver carver(base);
     const Index rows = q.size(1) * queries;
     own.rows = carver.take<float>(rows * q.size(3));
-    own.keys = carver.take<float>(kBlockKeys * q.size(3));
-    own.scores = carver.take<float>(rows * kBlockKeys);
+    own.keys = carver.take<float>(kKeysAtOnce * q.size(3));
+    own.scores = carver.take<float>(rows * kKeysAtOnce);
     own.lists = carver.take<Scored>(queries * 2 * count());
     std::size_t most = 0;
     for (const Index num_rows : {rows, q.size(1) * ((q.size(2) - 1) % queries + 1)}) {
-      most = std::max(most, product.scratch_bytes(product_of(own.rows, own.keys, q.size(3), num_rows, kBlockKeys, own.scores)));
+      most =
+          std::max(most, product.scratch_bytes(product_of(own.rows, own.keys, q.size(3), num_rows, kKeysAtOnce, own.scores)));
     }
     own.product = carver.take<std::byte>(static_cast<Index>(most));
     return carver.used();
@@ -133,17 +134,17 @@ struct TopKeys {
 
   /// Scores of a block of keys become candidates of `number` queries from i0 on.
   void add_block(Index b, Index i0, Index number, Index j0, Index nj, const Own& own, Best* best) const {
-    std::uint32_t lane_masks[kBlockKeys];
+    std::uint32_t lane_masks[kKeysAtOnce];
     const int verdict = mask.keeps_all() ? kTileFull : mask_tile(&mask, b, 0, i0, number, j0, nj, lane_masks);
     if (verdict == kTileEmpty) return;
     read(k.at(b, j0), k.stride(1), nj, q.size(3), own.keys);
     const Index heads = q.size(1);
     product.run(product_of(own.rows, own.keys, q.size(3), heads * number, nj, own.scores), own.product);
     for (Index i = 0; i < number; ++i) {
-      float total[kBlockKeys] = {};
+      float total[kKeysAtOnce] = {};
       for (Index h = 0; h < heads; ++h) {
         const float weight = weights(b, h, i0 + i);
-        const float* scores = own.scores + (h * number + i) * kBlockKeys;
+        const float* scores = own.scores + (h * number + i) * kKeysAtOnce;
         for (Index j = 0; j < nj; ++j) total[j] += weight * (scores[j] < 0 ? 0.0F : scores[j]);
       }
       for (Index j = 0; j < nj; ++j) {
@@ -161,9 +162,9 @@ struct TopKeys {
     for (Index h = 0; h < q.size(1); ++h) {
       read(q.at(b, h, i0), q.stride(2), number, q.size(3), own.rows + h * number * q.size(3));
     }
-    for (Index j0 = begin; j0 < end; j0 += kBlockKeys) {
-      if (!mask.keeps_all()) j0 = std::max(j0, mask_next_key(&mask, b, 0, i0, number, j0) / kBlockKeys * kBlockKeys);
-      if (j0 < end) add_block(b, i0, number, j0, std::min(kBlockKeys, end - j0), own, best);
+    for (Index j0 = begin; j0 < end; j0 += kKeysAtOnce) {
+      if (!mask.keeps_all()) j0 = std::max(j0, mask_next_key(&mask, b, 0, i0, number, j0) / kKeysAtOnce * kKeysAtOnce);
+      if (j0 < end) add_block(b, i0, number, j0, std::min(kKeysAtOnce, end - j0), own, best);
     }
     for (Index i = 0; i < number; ++i) best[i].keep_best();
     return number;
@@ -178,21 +179,21 @@ struct TopKeys {
 void run(const Numbers<4>& q, const Numbers<3>& k, const View<const float, 3>& weights, const View<std::int32_t, 4>& index,
          const TopKeysOptions& options, Context& context) {
   const Index batch = q.size(0), q_len = q.size(2), kv_len = k.size(1), best_k = index.size(3);
-  check<ShapeError>(k.size(0) == batch && k.size(2) == q.size(3), kFunction,
+  check<ShapeError>(k.size(0) == batch && k.size(2) == q.size(3), kTopKeys,
                     "k_index must be [B, Tk, D] for q_index [B, H, Tq, D]: got q_index ", q, ", k_index ", k);
-  check<ShapeError>(weights.sizes() == View<const float, 3>::Sizes{batch, q.size(1), q_len}, kFunction,
+  check<ShapeError>(weights.sizes() == View<const float, 3>::Sizes{batch, q.size(1), q_len}, kTopKeys,
                     "weights must be [B, H, Tq]: got ", weights, " for q_index ", q);
-  check<ShapeError>(index.sizes() == View<std::int32_t, 4>::Sizes{batch, 1, q_len, best_k} && best_k >= 1, kFunction,
+  check<ShapeError>(index.sizes() == View<std::int32_t, 4>::Sizes{batch, 1, q_len, best_k} && best_k >= 1, kTopKeys,
                     "index must be [B, 1, Tq, k] with k at least 1: got ", index, " for q_index ", q);
-  check<ShapeError>(q.stride(3) == 1 || q.size(3) == 1, kFunction, "the last axis of q_index must have stride 1: got ",
+  check<ShapeError>(q.stride(3) == 1 || q.size(3) == 1, kTopKeys, "the last axis of q_index must have stride 1: got ",
                     q.stride(3));
-  check<ShapeError>(k.stride(2) == 1 || k.size(2) == 1, kFunction, "the last axis of k_index must have stride 1: got ",
+  check<ShapeError>(k.stride(2) == 1 || k.size(2) == 1, kTopKeys, "the last axis of k_index must have stride 1: got ",
                     k.stride(2));
-  check<ShapeError>(q.size(1) >= 1 && q.size(3) >= 1, kFunction, "q_index must have heads and a width: got ", q);
-  check<OptionError>(kv_len <= std::numeric_limits<std::int32_t>::max(), kFunction, "keys must be numbered by int32: got ",
+  check<ShapeError>(q.size(1) >= 1 && q.size(3) >= 1, kTopKeys, "q_index must have heads and a width: got ", q);
+  check<OptionError>(kv_len <= std::numeric_limits<std::int32_t>::max(), kTopKeys, "keys must be numbered by int32: got ",
                      kv_len);
   const BoundMask bound{options.mask.node(), {batch, 1, q_len, kv_len}};
-  check_mask(options.mask, bound.extent, kFunction);
+  check_mask(options.mask, bound.extent, kTopKeys);
   const KernelTables& tables = kernel_tables(context.isa());
   TopKeys job{q,
               k,
@@ -267,7 +268,7 @@ template <class T>
 void check_index(const View<const T, 4>& q, const View<const T, 3>& k, const View<const float, 3>& weights,
                  const View<std::int32_t, 4>& index) {
   const NamedBox outputs[] = {{"index", index}}, inputs[] = {{"q_index", q}, {"k_index", k}, {"weights", weights}};
-  check_outputs(kFunction, outputs, inputs);
+  check_outputs(kTopKeys, outputs, inputs);
 }
 
 }  // namespace

@@ -33,9 +33,9 @@ struct Hub {
   std::vector<std::optional<std::string>> left;  // by rank: why it left, empty when it was done
 };
 
-class Line final : public Transport {
+class InProcessTransport final : public Transport {
  public:
-  Line(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
+  InProcessTransport(Hub& hub, int rank) : hub_(hub), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return hub_.size; }
   Ticket send(int to, std::span<const std::byte> bytes) override {
@@ -126,10 +126,10 @@ class Line final : public Transport {
 
 struct InProcess::Impl {
   explicit Impl(int ranks) : hub(ranks) {
-    for (int rank = 0; rank < ranks; ++rank) lines.push_back(std::make_unique<Line>(hub, rank));
+    for (int rank = 0; rank < ranks; ++rank) lines.push_back(std::make_unique<InProcessTransport>(hub, rank));
   }
   Hub hub;
-  std::vector<std::unique_ptr<Line>> lines;
+  std::vector<std::unique_ptr<InProcessTransport>> lines;
 };
 
 InProcess::InProcess(int ranks) {

@@ -37,9 +37,9 @@ struct World {
   int rank = 0, size = 1;
 };
 
-class Line final : public Transport {
+class MpiTransport final : public Transport {
  public:
-  Line(World& world, int tag) : world_(world), tag_(tag) {}
+  MpiTransport(World& world, int tag) : world_(world), tag_(tag) {}
   int rank() const override { return world_.rank; }
   int size() const override { return world_.size; }
 
@@ -169,7 +169,7 @@ struct Mpi::Impl {
       : mpi(options.library), world(mpi, options.piece_bytes), data(world, 1), control(world, 2) {}
   OpenMpi mpi;
   World world;
-  Line data, control;
+  MpiTransport data, control;
   bool started = false;
 };
 

@@ -11,7 +11,7 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNoStatistic = std::numeric_limits<double>::quiet_NaN();
 
 /// The statistics of one row.
 struct Row {
@@ -19,7 +19,7 @@ struct Row {
   Index max_key = -1;
 };
 
-Row nan_row() { return {kNan, kNan, kNan, kNan, kNan, kNan, kNan, -1}; }
+Row nan_row() { return {kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, kNoStatistic, -1}; }
 
 /// The statistics of weights 1/Tk.
 Row mean_row(Index position, Index kv_len) {

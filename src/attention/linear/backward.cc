@@ -14,7 +14,7 @@ namespace qkv::inline v0 {
 namespace {
 
 /// The cost of a second sum of the state's gradient, as a share of the whole.
-constexpr double kSecondSum = 0.15;
+constexpr double kBackwardSecondSum = 0.15;
 
 template <class T>
 struct BackwardJob : LinearJob<T> {
@@ -159,7 +159,8 @@ struct BackwardJob : LinearJob<T> {
   void run(Context& context) {
     const Index heads = p.kv_heads(), segments = p.segments(p.kv_len), q_segments = p.segments(p.q_len);
     const double flops = p.flops(std::max(p.q_len, p.kv_len));
-    const bool at_once = p.causal && !p.in_order() && segments_at_once(p.value_groups(), segments, p.threads, kSecondSum);
+    const bool at_once =
+        p.causal && !p.in_order() && segments_at_once(p.value_groups(), segments, p.threads, kBackwardSecondSum);
     const Index num_dslots = at_once ? heads * segments : p.causal ? 0 : heads * q_segments;
     const Index num_slots = heads * segments;
     const auto carve_token_rows = [&](std::byte* base) {

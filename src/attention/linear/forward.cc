@@ -14,7 +14,7 @@ namespace qkv::inline v0 {
 namespace {
 
 /// The cost of the second sum of states: half of all work on states, compared with states and squares together.
-constexpr double kSecondSum = 0.3;
+constexpr double kForwardSecondSum = 0.3;
 /// What a step's number of the state, which is read twice and written once, costs in the time of multiply-adds.
 constexpr double kStepFlops = 16;
 /// The fewest columns of v that justify reading all keys again: a vector of the widest kind.
@@ -150,7 +150,7 @@ struct ForwardJob : LinearJob<T> {
       region(heads * p.segments(p.q_len), flops / 2, [&](Index number, int worker) { read(number, worker); });
       return;
     }
-    const bool at_once = !p.in_order() && segments_at_once(heads, segments, p.threads, kSecondSum);
+    const bool at_once = !p.in_order() && segments_at_once(heads, segments, p.threads, kForwardSecondSum);
     const ScratchLease lease =
         this->borrow(context, at_once ? heads * segments : 0, 0, p.kernels->forward_scratch_bytes(p.sizes()));
     if (!at_once) {

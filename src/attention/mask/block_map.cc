@@ -15,7 +15,7 @@
 namespace qkv::inline v0 {
 namespace {
 
-Index blocks_of(Index length, Index block) { return (length + block - 1) / block; }
+Index block_count(Index length, Index block) { return (length + block - 1) / block; }
 
 /// A map for `length` queries and keys that has no rows yet.
 BlockMap square_map(const char* function, Index length, Index block, Index window_blocks, Index num_heads) {
@@ -25,7 +25,7 @@ BlockMap square_map(const char* function, Index length, Index block, Index windo
   check_block(block, block, function);
   BlockMap map;
   map.q_block = map.kv_block = block;
-  map.q_blocks = map.kv_blocks = blocks_of(length, block);
+  map.q_blocks = map.kv_blocks = block_count(length, block);
   map.num_heads = num_heads;
   return map;
 }
@@ -162,8 +162,8 @@ BlockMap block_map(const Mask& mask, const BlockMapSizes& sizes) {
   BlockMap map;
   map.q_block = sizes.q_block;
   map.kv_block = sizes.kv_block;
-  map.q_blocks = blocks_of(sizes.q_len, sizes.q_block);
-  map.kv_blocks = blocks_of(sizes.kv_len, sizes.kv_block);
+  map.q_blocks = block_count(sizes.q_len, sizes.q_block);
+  map.kv_blocks = block_count(sizes.kv_len, sizes.kv_block);
   map.batch = sizes.batch;
   map.num_heads = sizes.num_heads;
   constexpr Index lanes = 32, keys = 128;

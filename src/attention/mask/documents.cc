@@ -8,10 +8,10 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr const char* kFunction = "Mask::documents";
+constexpr const char* kDocuments = "Mask::documents";
 
 /// Documents [begin, end) by number.
-struct Numbers {
+struct NumberRange {
   Index begin, end;
 };
 
@@ -34,7 +34,7 @@ class Segments {
   Index end() const { return ends_.empty() ? 0 : ends_.back(); }
   Positions of(Index document) const { return {begins_[at(document)], ends_[at(document)]}; }
   /// The documents that positions [begin, begin + n) meet, and empty ones between.
-  Numbers meeting(Index begin, Index n) const {
+  NumberRange meeting(Index begin, Index n) const {
     if (n <= 0 || begin >= end()) return {count(), count()};
     const Index last = std::min(begin + n, end()) - 1, next = behind(last);
     return {behind(begin), begins_[at(next)] <= last ? next + 1 : next};
@@ -59,7 +59,7 @@ class Documents final : public MaskPart {
       : q_(std::move(q)), k_(std::move(k)), gaps_(gaps), diagonals_(std::move(diagonals)), inside_(std::move(inside)) {}
 
   int verdict(const Pairs& t) const override {
-    const Numbers rows = q_.meeting(t.i0, t.ni), columns = k_.meeting(t.j0, t.nj);
+    const NumberRange rows = q_.meeting(t.i0, t.ni), columns = k_.meeting(t.j0, t.nj);
     if (rows.begin >= columns.end || columns.begin >= rows.end || rows.begin >= rows.end || columns.begin >= columns.end) {
       return kTileEmpty;
     }
@@ -70,7 +70,7 @@ class Documents final : public MaskPart {
   }
 
   void fill(const Pairs& t, std::uint32_t* lane_masks) const override {
-    const Numbers rows = q_.meeting(t.i0, t.ni), columns = k_.meeting(t.j0, t.nj);
+    const NumberRange rows = q_.meeting(t.i0, t.ni), columns = k_.meeting(t.j0, t.nj);
     Index done = t.j0;
     const auto drop_up_to = [&](Index end) {
       for (; done < end; ++done) lane_masks[done - t.j0] = 0;
@@ -88,7 +88,7 @@ class Documents final : public MaskPart {
   }
 
   Positions keys(const Pairs& t) const override {
-    const Numbers rows = q_.meeting(t.i0, t.ni);
+    const NumberRange rows = q_.meeting(t.i0, t.ni);
     if (rows.begin >= rows.end) return {0, 0};
     Positions live{k_.of(rows.begin).begin, k_.of(rows.end - 1).end};
     if (diagonals_.empty() || rows.end - rows.begin > 1) return live;
@@ -96,7 +96,7 @@ class Documents final : public MaskPart {
     return {std::max(live.begin, band.begin), std::min(live.end, band.end)};
   }
   Positions queries(const Pairs& t) const override {
-    const Numbers columns = k_.meeting(t.j0, t.nj);
+    const NumberRange columns = k_.meeting(t.j0, t.nj);
     if (columns.begin >= columns.end) return {0, 0};
     Positions live{q_.of(columns.begin).begin, q_.of(columns.end - 1).end};
     if (diagonals_.empty() || columns.end - columns.begin > 1) return live;
@@ -125,26 +125,26 @@ class Documents final : public MaskPart {
 };
 
 void check_offsets(IndexSpan offsets, const char* name) {
-  check<OptionError>(!offsets.empty(), kFunction, name, " must have one more value than there are documents: got 0");
-  check<OptionError>(offsets[0] == 0, kFunction, name, " must begin with 0: got ", offsets[0]);
+  check<OptionError>(!offsets.empty(), kDocuments, name, " must have one more value than there are documents: got 0");
+  check<OptionError>(offsets[0] == 0, kDocuments, name, " must begin with 0: got ", offsets[0]);
   for (std::size_t d = 1; d < offsets.size(); ++d) {
-    check<OptionError>(offsets[d] >= offsets[d - 1], kFunction, name, " must ascend: got ", offsets[d - 1], ", ", offsets[d]);
+    check<OptionError>(offsets[d] >= offsets[d - 1], kDocuments, name, " must ascend: got ", offsets[d - 1], ", ", offsets[d]);
   }
-  check<OptionError>(offsets.back() < kFar, kFunction, name, " must be positions: got ", offsets.back());
+  check<OptionError>(offsets.back() < kFar, kDocuments, name, " must be positions: got ", offsets.back());
 }
 
 void check_ranges(IndexSpan begins, IndexSpan ends) {
-  check<ShapeError>(begins.size() == ends.size(), kFunction, "each document needs a begin and an end of its keys: got ",
+  check<ShapeError>(begins.size() == ends.size(), kDocuments, "each document needs a begin and an end of its keys: got ",
                     begins.size(), " and ", ends.size());
   Index before = 0;
   for (std::size_t d = 0; d < begins.size(); ++d) {
-    check<OptionError>(begins[d] >= before, kFunction, "documents must ascend and not overlap: the keys of document ", d,
+    check<OptionError>(begins[d] >= before, kDocuments, "documents must ascend and not overlap: the keys of document ", d,
                        " begin at ", begins[d], ", before ", before);
-    check<OptionError>(ends[d] >= begins[d], kFunction, "the keys of document ", d, " must end where they begin or later: got ",
-                       begins[d], "..", ends[d]);
+    check<OptionError>(ends[d] >= begins[d], kDocuments, "the keys of document ", d,
+                       " must end where they begin or later: got ", begins[d], "..", ends[d]);
     before = ends[d];
   }
-  check<OptionError>(before < kFar, kFunction, "the keys of documents must be positions: got ", before);
+  check<OptionError>(before < kFar, kDocuments, "the keys of documents must be positions: got ", before);
 }
 
 /// The diagonals that all bands of `inside` keep in one document, in positions of the whole row.
@@ -152,12 +152,12 @@ Diagonals diagonals_inside(const Mask::Node& inside, std::size_t document, const
   Diagonals all{std::numeric_limits<Index>::min() / 4, std::numeric_limits<Index>::max() / 4};
   for (const MaskPartPtr& part : inside.parts) {
     const auto* band = dynamic_cast<const Band*>(part.get());
-    check<OptionError>(band != nullptr, kFunction,
+    check<OptionError>(band != nullptr, kDocuments,
                        "inside documents only causal, window and sliding, joined by &, are allowed: got ",
                        [&] { return part->text(true); });
     const BandOptions& o = band->options();
     const Index q_len = q.end - q.begin, kv_len = k.end - k.begin;
-    if (!o.has_offsets) check_square(kFunction, band->name(), o.align, q_len, kv_len);
+    if (!o.has_offsets) check_square(kDocuments, band->name(), o.align, q_len, kv_len);
     const Diagonals own = band->at(o.has_offsets ? o.offsets[document] : alignment_offset(o.align, q_len, kv_len));
     const Index shift = k.begin - q.begin;
     all = {std::max(all.low, own.low + shift), std::min(all.high, own.high + shift)};
@@ -170,9 +170,10 @@ Diagonals diagonals_inside(const Mask::Node& inside, std::size_t document, const
 MaskPartPtr make_documents(IndexSpan q_offsets, IndexSpan k_begins, IndexSpan k_ends, bool gaps, const Mask& inside) {
   check_offsets(q_offsets, "q_offsets");
   const std::size_t documents = q_offsets.size() - 1;
-  check<ShapeError>(k_begins.size() == documents, kFunction, "queries and keys must have as many documents: got ", documents,
+  check<ShapeError>(k_begins.size() == documents, kDocuments, "queries and keys must have as many documents: got ", documents,
                     " and ", k_begins.size());
-  if (!gaps && documents > 0) check<OptionError>(k_begins[0] == 0, kFunction, "k_offsets must begin with 0: got ", k_begins[0]);
+  if (!gaps && documents > 0)
+    check<OptionError>(k_begins[0] == 0, kDocuments, "k_offsets must begin with 0: got ", k_begins[0]);
   check_ranges(k_begins, k_ends);
   Segments q(q_offsets.first(documents), q_offsets.subspan(1)), k(k_begins, k_ends);
   std::vector<Diagonals> diagonals;
@@ -180,7 +181,7 @@ MaskPartPtr make_documents(IndexSpan q_offsets, IndexSpan k_begins, IndexSpan k_
     for (const MaskPartPtr& part : node->parts) {
       const auto* band = dynamic_cast<const Band*>(part.get());
       if (band == nullptr || !band->options().has_offsets) continue;
-      check<ShapeError>(band->options().offsets.size() == documents, kFunction, band->name(),
+      check<ShapeError>(band->options().offsets.size() == documents, kDocuments, band->name(),
                         "(offsets) inside documents takes one offset per document: got ", band->options().offsets.size(),
                         " for ", documents);
     }

@@ -50,9 +50,9 @@ class Ids {
 };
 
 /// For each block of 32 positions of one side: the positions of the other side that hold one of its ids.
-class Reach {
+class BlockReach {
  public:
-  Reach(const Ids& from, const Ids& to) : sequences_(std::max(from.sequences(), to.sequences())), blocks_(from.blocks()) {
+  BlockReach(const Ids& from, const Ids& to) : sequences_(std::max(from.sequences(), to.sequences())), blocks_(from.blocks()) {
     for (Index b = 0; b < sequences_; ++b) {
       std::unordered_map<Index, Positions> places;
       for (Index p = 0; p < to.length(); ++p) {
@@ -140,7 +140,7 @@ class DocumentIds final : public MaskPart {
   }
 
   Ids q_, k_;
-  Reach keys_, queries_;
+  BlockReach keys_, queries_;
   bool per_sequence_;
 };
 

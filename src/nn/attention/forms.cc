@@ -8,14 +8,14 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-using Names = std::array<std::string_view, 5>;
-constexpr Names kLadderNames = {"query_proj", "key_proj", "value_proj", "proj", "output_proj"};
+using RoleNames = std::array<std::string_view, 5>;
+constexpr RoleNames kLadderNames = {"query_proj", "key_proj", "value_proj", "proj", "output_proj"};
 
 /// A form before the caller's options.
 struct Form {
   std::string_view type;
   std::string_view name;
-  Names names;
+  RoleNames names;
   bool merged = false;
   OutputProjection output = OutputProjection::kNone;
   bool bias = true;

@@ -11,7 +11,7 @@
 namespace qkv::inline v0::nn {
 namespace {
 
-constexpr const char* kType = "MultiHeadLatentAttention::step";
+constexpr const char* kStep = "MultiHeadLatentAttention::step";
 
 /// Rows [M, width] of head h of [M, heads, row].
 template <class T>
@@ -37,14 +37,14 @@ void MultiHeadLatentAttention::step_of(View<const T, 3> x, View<T, 3> y, KVCache
   const auto batch = static_cast<Index>(sequences.size());
   const Index n = x.size(1), heads = config_.num_heads;
   check_call<T>(x, y, "x and y");
-  check<ShapeError>(x.size(0) == batch, kType, "x must be [sequences of the cache, n, E]: got ", x, " for ", batch,
+  check<ShapeError>(x.size(0) == batch, kStep, "x must be [sequences of the cache, n, E]: got ", x, " for ", batch,
                     " sequences");
   check<OptionError>(c.values_in_keys && c.num_kv_heads == 1 && c.head_dim == latent_width() &&
                          c.v_head_dim == config_.kv_lora_rank && c.storage != CacheStorage::kF64,
-                     kType, "the cache must be made from cache_config(), and not of f64: got num_kv_heads ", c.num_kv_heads,
+                     kStep, "the cache must be made from cache_config(), and not of f64: got num_kv_heads ", c.num_kv_heads,
                      ", head_dim ", c.head_dim, ", v_head_dim ", c.v_head_dim);
   const bool ring = c.layout == CacheLayout::kRing;
-  check<OptionError>(!ring || form != Form::kMaterialised, kType,
+  check<OptionError>(!ring || form != Form::kMaterialised, kStep,
                      "a ring is read in the absorbed form alone, since it has no rows of tokens that it overwrote: pass kAuto "
                      "or kAbsorbed");
   memory.positions.resize(sequences.size());

@@ -17,7 +17,7 @@ std::span<const unsigned char> embedded_explorer();  // page/, put together and 
 namespace qkv::inline v0::view {
 namespace {
 
-constexpr const char* kFunction = "render_explorer";
+constexpr const char* kRender = "render_explorer";
 constexpr std::size_t kTitleLength = 200;
 
 struct Form {
@@ -59,12 +59,12 @@ const Form* form_of(std::string_view name) {
 
 void check_entry(const StateDict::Entry& entry) {
   const Form* form = form_of(entry.name);
-  check<OptionError>(form != nullptr, kFunction, "tensors must have names of docs/explorer-file.md, such as 0/0/map: got ",
+  check<OptionError>(form != nullptr, kRender, "tensors must have names of docs/explorer-file.md, such as 0/0/map: got ",
                      escaped(entry.name));
-  check<ShapeError>(entry.tensor.sizes.size() == form->rank, kFunction, escaped(entry.name), " must have ", form->rank,
+  check<ShapeError>(entry.tensor.sizes.size() == form->rank, kRender, escaped(entry.name), " must have ", form->rank,
                     " axes: got ", entry.tensor.shape());
   const std::string dtype(dtype_name(entry.tensor.dtype));
-  check<OptionError>(form->dtypes.find(' ' + dtype + ' ') != std::string_view::npos, kFunction, escaped(entry.name),
+  check<OptionError>(form->dtypes.find(' ' + dtype + ' ') != std::string_view::npos, kRender, escaped(entry.name),
                      " must be one of", std::string(form->dtypes), "but is ", dtype);
 }
 
@@ -96,10 +96,10 @@ void put(std::string& html, std::string_view mark, const std::string& text) {
 
 std::string render_explorer(const StateDict& file) {
   const auto format = file.metadata.find("format"), json = file.metadata.find("explorer");
-  check<OptionError>(format != file.metadata.end() && format->second == "qkv.explorer.1", kFunction,
+  check<OptionError>(format != file.metadata.end() && format->second == "qkv.explorer.1", kRender,
                      "metadata \"format\" must be \"qkv.explorer.1\" (docs/explorer-file.md): got ",
                      format == file.metadata.end() ? std::string("none") : escaped(format->second));
-  check<OptionError>(json != file.metadata.end(), kFunction,
+  check<OptionError>(json != file.metadata.end(), kRender,
                      "metadata \"explorer\", the JSON of the page, must be there: got none");
   const auto title = file.metadata.find("title");
   std::string data = element("explorer", "JSON", "", bytes_of(json->second), 1);

@@ -15,7 +15,6 @@
 namespace qkv::inline v0::view {
 namespace {
 
-constexpr const char* kFunction = "explorer_of_heads";
 constexpr Index kMapSize = 128, kBins = 1024;
 // An lse that another program summed in its own order differs by roundings; one of another scale, cap or mask by far more.
 constexpr double kLseRoom = 0.02;
@@ -113,7 +112,7 @@ double check_lse(const Tensor<float>& given, const Tensor<float>& computed, Inde
   for (Index n = 0; n < given.count(); ++n) {
     const double a = static_cast<double>(given.data()[n]), b = static_cast<double>(computed.data()[n]);
     if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    check<OptionError>(std::abs(a - b) <= kLseRoom, kFunction, "lse must follow from q, k and the metadata: head ", n / q_len,
+    check<OptionError>(std::abs(a - b) <= kLseRoom, kOfHeads, "lse must follow from q, k and the metadata: head ", n / q_len,
                        ", query ", n % q_len, ": computed ", b, ", got ", a,
                        " (is scale, softcap, causal, window or a bias missing?)");
     largest = std::max(largest, std::abs(a - b));
@@ -137,9 +136,9 @@ Seen look_at(const SmallForm& f, Context& context) {
   const Tensor<float> table = f.relative.rank() > 0 ? transposed(f.relative) : Tensor<float>();
   if (f.alibi.rank() > 0 || f.relative.rank() > 0) {
     const Index aligned = f.kv_len() - f.q_len();
-    check<UnsupportedError>(f.alibi.rank() == 0 || f.relative.rank() == 0, kFunction,
+    check<UnsupportedError>(f.alibi.rank() == 0 || f.relative.rank() == 0, kOfHeads,
                             "only one of alibi and relative is computed");
-    check<UnsupportedError>(f.offset == 0 || f.offset == aligned, kFunction,
+    check<UnsupportedError>(f.offset == 0 || f.offset == aligned, kOfHeads,
                             "a bias by position needs an offset of 0 or Tk - Tq, ", aligned, ": got ", f.offset);
     const Align align = f.offset == 0 ? Align::kTopLeft : Align::kBottomRight;
     options.position_bias = f.alibi.rank() > 0 ? PositionBias::alibi({f.alibi.span().begin(), f.alibi.span().end()}, align)
@@ -213,7 +212,7 @@ std::string describe(const SmallForm& f, const Seen& seen, const std::string& er
 }
 
 void check_tokens(const char* name, const std::vector<std::string>& tokens, Index wanted) {
-  check<ShapeError>(tokens.empty() || static_cast<Index>(tokens.size()) == wanted, kFunction, name, " must be one for each of ",
+  check<ShapeError>(tokens.empty() || static_cast<Index>(tokens.size()) == wanted, kOfHeads, name, " must be one for each of ",
                     wanted, " positions: got ", tokens.size());
 }
 

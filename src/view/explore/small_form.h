@@ -25,6 +25,8 @@ struct SmallForm {
   Index head_dim() const { return q->sizes[2]; }
 };
 
+inline constexpr const char* kOfHeads = "explorer_of_heads";
+
 /// Throws OptionError for a tensor, key or value that the form does not have, ShapeError for sizes that do not fit.
 SmallForm read_small_form(const StateDict& heads);
 
