@@ -4,6 +4,7 @@ What stands under `if TYPE_CHECKING` is for checkers of types alone and does not
 """
 
 import ast
+import re
 
 import tree
 
@@ -70,7 +71,8 @@ def circle(edges):
 def main():
     paths = [path for path in tree.files(("python/qkv",)) if path.suffix == ".py"]
     modules = {module_name(path): path for path in paths}
-    extensions = {f"qkv.{path.stem}" for path in tree.files(("python/qkv",)) if path.suffix == ".pyi"}
+    build = (tree.ROOT / "python" / "CMakeLists.txt").read_text(encoding="utf-8")
+    extensions = {f"qkv.{name}" for name in re.findall(r"qkv_add_python_module\((_\w+)", build)}
     edges, count = {name: [] for name in extensions}, 0
     for name, path in modules.items():
         known = modules.keys() | extensions
