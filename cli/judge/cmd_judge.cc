@@ -9,7 +9,6 @@
 #include "judge/print.h"
 #include "judge/python.h"
 #include "judge/run.h"
-#include "judge/speed.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 #include "support/files.h"
@@ -174,7 +173,6 @@ void check_usage(const JudgeOptions& options) {
   only("--map", !options.map.empty(), python, "a Python file");
   only("--init", !options.init.empty(), python, "a Python file");
   only("--python", !options.python.empty(), python, "a Python file");
-  only("--speed", options.speed, python, "a Python file");
   only("--sandbox", options.sandbox, runs, "a file or program that is run");
   only("--sizes", !options.sizes.empty(), !options.probes.empty() || !options.run.empty(), "--probes and --run");
   only("--hint", options.hint, runs || !options.answers.empty(), "a verdict");
@@ -186,24 +184,17 @@ int run_judge(JudgeOptions options) {
   check_usage(options);
   if (options.catalogue) return print_catalogue(options);
   if (!options.probes.empty()) return write_probes(options);
-  Json speed;
   Finding finding;
   if (!options.file.empty()) {
     split_name(options);
-    finding = judge_python(options, options.speed ? &speed : nullptr);
+    finding = judge_python(options);
   } else {
     finding = options.run.empty() ? judge_answers(options) : judge_program(options);
   }
   if (options.json) {
-    Json document = cli::to_json(finding);
-    if (options.speed) document["speed"] = speed;
-    print_json(document);
+    print_json(cli::to_json(finding));
   } else {
     print_finding(finding, options.hint);
-    if (speed.is_array()) {
-      print_line();
-      print_speed(speed);
-    }
   }
   return exit_code(finding);
 }
@@ -227,13 +218,12 @@ std::function<int()> declare_judge(CLI::App& app) {
   other.value("--sizes", options->sizes, "JSON", "Sizes of --probes and --run: '{\"embed\": 48, \"heads\": 4}'");
   const OptionGroup output(app, "Output");
   output.flag("--hint", options->hint, "Say where to look, not what is wrong");
-  output.flag("--speed", options->speed, "Also your time beside qkv's, PyTorch's and the textbook's");
   add_json_option(app, options->json);
   output.take("--json");
   output.flag("--catalogue", options->catalogue, "List every mistake and convention that is known");
   const OptionGroup limits(app, "Limits");
   limits.value("--time-limit", options->seconds, "S", "Seconds, after which every process of it is ended (default 60)");
-  limits.integer("--memory", options->memory_mb, "MiB of addresses for each process of it (default 4096)", 64);
+  limits.integer("--memory", options->memory_mb, "Address space per process, MiB (default 4096)", 64);
   limits.flag("--sandbox", options->sandbox, "Behind bubblewrap: no network, nothing can be written");
   limits.value("--python", options->python, "PROGRAM",
                "The Python that runs FILE (default: that of $VIRTUAL_ENV, then python3)");
@@ -246,7 +236,7 @@ std::function<int()> declare_judge(CLI::App& app) {
   };
 }
 
-const bool judge_added = add_command({"judge", "Attention that you wrote: right, or which mistake it makes",
+const bool judge_added = add_command({"judge", "Check attention that you wrote; name its mistake",
                                       "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
                                       "  qkv judge --run './mine {in} {out}' --task sdpa",
                                       declare_judge});

@@ -24,6 +24,15 @@ std::string text_of(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+std::vector<std::string> texts_of(const Json& object, const char* key) {
+  std::vector<std::string> found;
+  const auto list = object.find(key);
+  for (const Json& one : list != object.end() && list->is_array() ? *list : Json::array()) {
+    if (one.is_string()) found.push_back(one);
+  }
+  return found;
+}
+
 /// A regular file of a size that an answer can have: no link, no pipe.
 bool readable_file(const fs::path& path) {
   std::error_code error;
@@ -54,7 +63,7 @@ int rank(const Finding& finding) {
 }
 
 void add_convention(Finding& finding, const std::string& id) {
-  if (id.empty() || std::ranges::find(finding.conventions, id, &judge::Convention::id) != finding.conventions.end()) return;
+  if (std::ranges::find(finding.conventions, id, &judge::Convention::id) != finding.conventions.end()) return;
   const judge::Entry* entry = judge::find_entry(id);
   finding.conventions.push_back({id, entry == nullptr ? id : std::string(entry->says)});
   if (finding.verdict == "right") finding.verdict = "convention";
@@ -96,11 +105,8 @@ CodeLook read_look(const fs::path& folder) {
   look.file = text_of(document, "file"), look.name = text_of(document, "name"), look.task = text_of(document, "task");
   look.verdict = text_of(document, "verdict"), look.says = text_of(document, "says");
   look.traceback = text_of(document, "traceback");
-  if (const Json notes = document.value("notes", Json::array()); notes.is_array()) {
-    for (const Json& note : notes) {
-      if (note.is_string()) look.notes.push_back(note);
-    }
-  }
+  look.notes = texts_of(document, "notes"), look.untried = texts_of(document, "untried");
+  look.conventions = texts_of(document, "conventions");
   if (!look.verdict.empty()) {
     if (look.verdict != "unfilled") look.verdict = "failed";
     return look;
@@ -117,14 +123,8 @@ CodeLook read_look(const fs::path& folder) {
       return has.contains(part) && has[part].is_boolean() ? has[part].get<bool>() : otherwise;
     };
     const bool rate = has.contains("dropout") && has["dropout"].is_number();
-    std::vector<std::string> absent;
-    if (const Json names = has.value("absent", Json::array()); names.is_array()) {
-      for (const Json& name : names) {
-        if (name.is_string()) absent.push_back(name);
-      }
-    }
     look.owner = {.output = said("output", true),
-                  .absent = absent,
+                  .absent = texts_of(has, "absent"),
                   .causal = said("causal", false),
                   .dropout = rate ? std::optional(has["dropout"].get<double>()) : std::nullopt};
   }
@@ -171,15 +171,20 @@ Finding judge_folder(const fs::path& folder, const CodeLook& look, const std::ve
     if (turn == count && rank(best) < 3) break;
     const fs::path place = n == 0 ? folder : folder / fmt::format("assignment-{}", n);
     Finding finding = judge::judge(look.task, probes, read_answers(place, probes.size()), turn == count || count == 1);
-    const CodeLook::Assignment assignment = n < look.assignments.size() ? look.assignments[n] : CodeLook::Assignment();
-    if (finding.right()) add_convention(finding, assignment.convention);
-    if (look.assignments.size() > 1 && !assignment.label.empty())
+    const CodeLook::Assignment assignment = look.assignments.empty() ? CodeLook::Assignment() : look.assignments[n];
+    std::vector<std::string> shown = look.conventions;
+    if (!assignment.convention.empty()) shown.push_back(assignment.convention);
+    for (const std::string& id : shown) {
+      if (finding.right()) add_convention(finding, id);
+    }
+    if (count > 1 && !assignment.label.empty())
       finding.notes.push_back("this rests on reading the parameters as " + assignment.label +
                               "; --map NAME=YOURS says otherwise");
     if (turn == 0 || rank(finding) < rank(best)) best = std::move(finding);
     if (best.right()) break;
   }
   best.file = look.file, best.name = look.name, best.task = look.task;
+  best.untried = look.untried;
   best.notes.insert(best.notes.end(), look.notes.begin(), look.notes.end());
   return best;
 }

@@ -20,7 +20,9 @@ struct CodeLook {
   struct Assignment {
     std::string label, convention;
   };
-  std::vector<Assignment> assignments = {};  ///< at least one
+  std::vector<Assignment> assignments = {};   ///< readings of the parameters; at least one
+  std::vector<std::string> conventions = {};  ///< ids that the first calls showed
+  std::vector<std::string> untried = {};      ///< arguments that no call gives
   std::vector<std::string> notes = {};
 };
 

@@ -16,7 +16,7 @@ struct JudgeOptions {
   std::string task, python;
   std::vector<std::pair<std::string, std::string>> map, init;
   std::string probes, answers, run, sizes;
-  bool hint = false, json = false, speed = false, sandbox = false, catalogue = false;
+  bool hint = false, json = false, sandbox = false, catalogue = false;
   double seconds = 60;
   std::uint64_t memory_mb = 4096, seed = 0;
 

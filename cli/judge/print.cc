@@ -59,12 +59,17 @@ std::string joined(const std::vector<std::string>& words) {
 
 /// "wrong: no-scale"; what it means follows, in lines that fit.
 std::string headline(const Finding& finding, bool hint) {
-  if (finding.verdict == "unknown") return "wrong: no mistake of the catalogue explains it, nor do two together";
+  if (finding.verdict == "unknown")
+    return "differs from the textbook of " + one_line(finding.task) + ": no mistake of the catalogue explains it, nor do two together";
   if (finding.verdict == "failed" || finding.verdict == "unfilled") {
     const std::string says = finding.checks.empty() ? std::string() : finding.checks.back().detail;
     return (finding.verdict == "failed" ? "failed: " : "unfilled: ") + one_line(says);
   }
-  if (finding.verdict == "convention") return "right, by another convention";
+  std::string untried;
+  if (finding.right() && !finding.untried.empty())
+    untried = ", as far as asked: " + one_line(joined(finding.untried)) + (finding.untried.size() > 1 ? " were" : " was") + " never given";
+  if (finding.verdict == "convention") return "right, by another convention" + untried;
+  if (finding.right()) return finding.verdict + untried;
   if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
   if (finding.mistakes.size() > 1) return fmt::format("wrong: {} mistakes together", finding.mistakes.size());
   return hint ? "wrong" : "wrong: " + finding.mistakes.front().id;
@@ -76,7 +81,7 @@ void print_mistake(const Finding& finding, const Mistake& mistake, bool hint) {
   if (finding.mistakes.size() > 1) print_line("  " + bold(mistake.id));
   print_line(wrapped(mistake.says, 2));
   if (!mistake.same_as.empty())
-    print_line(wrapped("The same function, and so not to be told apart: " + joined(mistake.same_as), 2));
+    print_line(wrapped("Indistinguishable from (same function): " + joined(mistake.same_as), 2));
   const judge::Task* task = judge::find_task(finding.task);
   const std::vector<std::string> formula = formula_of(mistake.term, task == nullptr || task->has("output"));
   if (!formula.empty()) {
@@ -90,9 +95,10 @@ void print_mistake(const Finding& finding, const Mistake& mistake, bool hint) {
 /// What was compared where all is right, what differs where nothing explains it.
 void print_checks(const Finding& finding) {
   if (finding.right()) {
-    std::vector<std::string> names;
-    for (const judge::Check& check : finding.checks) names.push_back(check.name);
+    std::vector<std::string> names, skipped;
+    for (const judge::Check& check : finding.checks) (check.asked ? names : skipped).push_back(check.name);
     if (!names.empty()) print_line(faint(wrapped(fmt::format("{} checks: {}", names.size(), one_line(joined(names))), 2)));
+    if (!skipped.empty()) print_line(faint(wrapped("not asked: " + one_line(joined(skipped)), 2)));
   } else if (finding.verdict == "unknown") {
     for (const judge::Check& check : finding.checks) {
       if (!check.ok)
@@ -134,6 +140,7 @@ Json to_json(const Finding& finding) {
           {"mistakes", mistakes},
           {"conventions", conventions},
           {"checks", checks},
+          {"untried", finding.untried},
           {"notes", finding.notes},
           {"evidence", finding.evidence},
           {"traceback", finding.traceback},

@@ -10,7 +10,6 @@
 #include "core/embedded_file.h"
 #include "core/escape.h"
 #include "judge/sandbox.h"
-#include "judge/speed.h"
 #include "qkv/io/file.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
@@ -42,11 +41,17 @@ fs::path interpreter(const std::string& asked) {
   return found;
 }
 
+void write_whole(const fs::path& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) throw Error("[judge] " + escaped(path.string()) + " cannot be written: is there room in its folder (TMPDIR)?");
+}
+
 void write_runner(const fs::path& folder) {
   for (const EmbeddedFile& file : embedded_runner()) {
     const fs::path path = folder / file.name;
     fs::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << file.text;
+    write_whole(path, file.text);
   }
 }
 
@@ -66,8 +71,7 @@ Json request_of(const JudgeOptions& options) {
           {"task", or_null(options.task)},
           {"map", map},
           {"init", init},
-          {"alternatives", kAlternatives},
-          {"speed", options.speed ? speed_sizes() : Json()}};
+          {"alternatives", kAlternatives}};
 }
 
 /// One judgement's process and folders.
@@ -77,10 +81,10 @@ class Judgement {
       : options_(options), python_(interpreter(options.python)), folder_(scratch_.path() / "exchange") {
     fs::create_directories(folder_);
     write_runner(scratch_.path() / "_judge");
-    std::ofstream(folder_ / "request.json") << request_of(options).dump(1, ' ', false, Json::error_handler_t::replace);
+    write_whole(folder_ / "request.json", request_of(options).dump(1, ' ', false, Json::error_handler_t::replace));
   }
 
-  Finding finding(Json* speed) {
+  Finding finding() {
     Child child(command(), scratch_);
     const bool looked = child.line() == "looked";
     const CodeLook look = read_look(folder_);
@@ -93,7 +97,6 @@ class Judgement {
     const bool done = child.line() == "done";
     const ChildEnd end = child.end();
     if (!done) return named(died(end, during(probes)), look);
-    if (speed != nullptr) *speed = speed_of(look.task, folder_);
     return judge_folder(folder_, look, probes);
   }
 
@@ -145,7 +148,7 @@ class Judgement {
 
 }  // namespace
 
-Finding judge_python(const JudgeOptions& options, Json* speed) {
+Finding judge_python(const JudgeOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   std::error_code error;
   if (!fs::is_regular_file(options.file, error)) throw UsageError(escaped(options.file) + ": no such file");
@@ -155,7 +158,7 @@ Finding judge_python(const JudgeOptions& options, Json* speed) {
                      "--run './program {in} {out}' --task NAME");
   }
   if (options.sandbox) require_sandbox();
-  Finding finding = Judgement(options).finding(speed);
+  Finding finding = Judgement(options).finding();
   finding.file = options.file;
   if (finding.name.empty()) finding.name = options.name;
   if (finding.task.empty()) finding.task = options.task;

@@ -5,6 +5,6 @@
 
 namespace qkv::cli {
 
-judge::Finding judge_python(const JudgeOptions& options, Json* speed);
+judge::Finding judge_python(const JudgeOptions& options);
 
 }  // namespace qkv::cli

@@ -257,6 +257,16 @@ DropoutFinding trained(const Shown& s) {
   return {false, "", "the weights are neither 0 nor the weights times 1/(1 - p)"};
 }
 
+/// Whether two calls gave other numbers.
+bool changes(const Shown& s) {
+  const Index one_call = s.batch * s.heads * s.queries * s.columns;
+  for (Index n = one_call; n < s.out.count(); ++n) {
+    const double now = s.out[n].value, before = s.out[n - one_call].value;
+    if (now != before && !(std::isnan(now) && std::isnan(before))) return true;
+  }
+  return false;
+}
+
 DropoutFinding evaluated(const Shown& s) {
   const auto is = [&](double factor) {
     return all_elements(s, [&](Index row, Index c) {
@@ -266,8 +276,10 @@ DropoutFinding evaluated(const Shown& s) {
   if (is(1)) return {true, "", "every call gives the weights themselves"};
   if (s.p > 0 && is(1 - s.p))
     return {false, "dropout-scaled-in-evaluation", text("every call gives the weights times %.4g", 1 - s.p)};
+  // Zeros alone are no dropout: a mask leaves them too. Dropout is other zeros in each call, or in each row the share p.
   const Zeros zeros = zeros_of(s);
-  if (zeros.count > 0 || (s.p > 0 && trained(s).id == "dropout-on-scores")) {
+  const std::string as_trained = s.p > 0 && zeros.count > 0 && !changes(s) ? trained(s).id : "?";
+  if (changes(s) || as_trained.empty() || as_trained == "dropout-same-every-call") {
     return {false, "dropout-in-evaluation",
             text("%.1f %% of %.0f weights are 0", 100 * zeros.share(), static_cast<double>(zeros.of))};
   }

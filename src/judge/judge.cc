@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,7 @@ namespace qkv::judge {
 namespace {
 
 std::string number_text(double value, const char* format = "%.6g") {
+  if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();  // never "-nan"
   char text[40];
   std::snprintf(text, sizeof text, format, value);
   return text;
@@ -64,9 +66,7 @@ std::string row_text(const std::string& name, const Array& expected, const Given
   const auto numbers = [&](auto&& at_index) {
     std::string text;
     for (Index i = shown_begin; i < shown_begin + shown; ++i) {
-      char one[24];
-      std::snprintf(one, sizeof one, " %9.4f", at_index(i));
-      text += one;
+      text += number_text(at_index(i), " %9.4f");
     }
     return text;
   };
@@ -109,6 +109,11 @@ class Trial {
 
   Finding finding() {
     if (forward_.empty()) return failed();
+    if (const std::string same = says_nothing(); !same.empty()) {
+      finding_.verdict = "unknown";
+      finding_.evidence = "The output is " + same + " in every probe: it does not depend on the input.\n";
+      return ended();
+    }
     const Search exact(task_, forward_, given_), wide = exact.as_float32();
     std::optional<Choices> spelling = exact.right();
     std::optional<Search::Found> found;
@@ -148,7 +153,7 @@ class Trial {
     }
     if (!text("error").empty()) return error(probe, text("error"), text("traceback"));
     if (!text("skipped").empty()) {
-      finding_.checks.push_back({name, true, "not asked: " + text("skipped")});
+      finding_.checks.push_back({name, true, "not asked: " + text("skipped"), false});
       return;
     }
     Case one{&probe, {}};
@@ -173,6 +178,21 @@ class Trial {
     ++all_errors_;
     failures_.push_back({probe.text("name"), false, says});
     if (finding_.traceback.empty()) finding_.traceback = traceback;
+  }
+
+  /// "NaN everywhere", "0 everywhere": no mistake is named by an output that nothing could change.
+  std::string says_nothing() const {
+    std::optional<double> first;
+    for (const Case& one : forward_) {
+      for (const auto& [name, given] : one.answers) {
+        for (const Number& x : given.values.data) {
+          if (!first) first = x.value;
+          if (x.value != *first && !(std::isnan(x.value) && std::isnan(*first))) return {};
+        }
+      }
+    }
+    if (!first) return {};
+    return (std::isnan(*first) ? "NaN" : number_text(*first)) + " everywhere";
   }
 
   /// The first failure is the last check: what is said first of a judgement that failed.
@@ -333,6 +353,15 @@ class Trial {
 
   void twice(const Case& one, const Choices& spelling) {
     const std::optional<Work> work = run_with(task_, spelling, *one.probe);
+    for (const auto& [name, given] : one.answers) {
+      if (!name.starts_with("changed_")) continue;
+      const std::string input = name.substr(8);
+      finding_.checks.push_back({"called twice", false, "the call changes its input " + input});
+      if (!finding_.verdict.empty()) return;
+      const Array& before = one.probe->at(input);
+      if (const auto at = difference(before, given)) finding_.evidence = row_text(input, before, given, *at);
+      return add_named("inputs-changed");
+    }
     for (const auto& [name, given] : one.answers) {
       if (!work || !work->has(name) || name == "weights" || matches(work->at(name), given)) continue;
       finding_.checks.push_back({"called twice", false, "the second call with the same input gives another output"});

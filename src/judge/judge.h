@@ -47,6 +47,7 @@ struct Check {
   std::string name;
   bool ok = false;
   std::string detail;
+  bool asked = true;  ///< false: the code does not accept what the probe holds
 };
 
 struct Finding {
@@ -55,6 +56,7 @@ struct Finding {
   std::vector<Mistake> mistakes;
   std::vector<Convention> conventions;
   std::vector<Check> checks;
+  std::vector<std::string> untried;  ///< arguments of the code that no probe gives
   std::vector<std::string> notes;
   std::string evidence;  ///< the smallest counter-example, as text of several lines
   std::string traceback;

@@ -106,22 +106,22 @@ TEST_F(Judge, ArgumentsOfOtherNamesAreMapped) {
   EXPECT_EQ(found["verdict"], "right") << found;
 }
 
-TEST_F(Judge, SpeedIsARatioAtThreeSizes) {
-  QKV_NEEDS_PYTHON(python, "numpy");
-  write_sdpa("mine.py");
-  const Document found = finding({"mine.py", "--python", python, "--speed"});
-  ASSERT_EQ(found["speed"].size(), 3u);
-  for (const Document& row : found["speed"]) EXPECT_GT(row["qkv"], 0) << row;
-  const Outcome outcome = judge({"mine.py", "--python", python, "--speed"});
-  EXPECT_TRUE(has(outcome.out, "B 16, L 100, E 512, H 8")) << outcome.out;
-}
-
 TEST_F(Judge, APythonWithoutNumPyIsNamed) {
   write("bare.sh", "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'numpy'\" >&2\nexit 1\n");
   std::filesystem::permissions(path("bare.sh"), std::filesystem::perms::owner_all);
   write("mine.py", "def sdpa(q, k, v):\n    return v\n");
   expect_refused({"judge", "mine.py", "--python", "./bare.sh"}, {"./bare.sh", "has no NumPy", "--python"});
   expect_refused({"judge", "mine.py", "--python", "./none.sh"}, {"--python", "none.sh"});
+}
+
+TEST_F(Judge, NoRoomForItsOwnFilesIsNoFaultOfTheCode) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  write("mine.py", "def sdpa(q, k, v):\n    return v\n");
+  const std::string command = "cd '" + path("").string() + "'; ulimit -f 4; TMPDIR=tmp '" QKV_TOOL "' judge mine.py --python '" +
+                              python + "' > out 2> err";
+  EXPECT_EQ(WEXITSTATUS(std::system(("bash -c \"" + command + "\"").c_str())), 2);
+  EXPECT_EQ(contents(path("out")), "");
+  EXPECT_TRUE(has(contents(path("err")), "cannot be written: is there room in its folder (TMPDIR)?")) << contents(path("err"));
 }
 
 TEST_F(Judge, ProbesAndAnswersAreFiles) {

@@ -107,6 +107,25 @@ TEST(Catalogue, Unexplained) {
   }
 }
 
+TEST(Catalogue, AnOutputThatIsTheSameEverywhereNamesNoMistake) {
+  for (const char* name : {"mha", "v3", "sdpa"}) {
+    for (const double everywhere : {std::numeric_limits<double>::quiet_NaN(), 0.0}) {
+      const Task& task = *find_task(name);
+      std::vector<StateDict> probes;
+      std::vector<Answer> answers;
+      for (const Probe& probe : task.probes(task.sizes, 1)) {
+        Answer answer;
+        answer.tensors.add("out", to_tensor(Array(run(task.textbook, probe).at("out").shape, everywhere)));
+        probes.push_back(state_of(probe));
+        answers.push_back(std::move(answer));
+      }
+      const Finding finding = judge(name, probes, answers);
+      EXPECT_EQ(finding.verdict, "unknown");
+      EXPECT_TRUE(finding.evidence.starts_with("The output is " + std::string(everywhere == 0 ? "0" : "NaN") + " everywhere"));
+    }
+  }
+}
+
 TEST(Catalogue, PairsAreNamedInFull) {
   int pairs = 0, named = 0;
   std::uint64_t state = 7;

@@ -65,7 +65,7 @@ def in_process(tool, arguments):
     sys.path.pop(0)
     options = dict(zip(arguments[:-1:2], arguments[1:-1:2]))
     path, _, name = str(arguments[-1]).partition(":")
-    request = {"file": path, "name": name or None, "task": options.get("--task"), "map": {}, "init": {}, "alternatives": 24, "speed": None}
+    request = {"file": path, "name": name or None, "task": options.get("--task"), "map": {}, "init": {}, "alternatives": 24}
     with tempfile.TemporaryDirectory(prefix="qkv-corpus-") as scratch:
         folder = Path(scratch)
         output = sys.stdout, sys.stderr

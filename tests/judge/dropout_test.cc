@@ -159,6 +159,9 @@ TEST(JudgeDropout, EvaluationGivesTheWeights) {
       EXPECT_EQ(judge_dropout(work, calls.calls(way, 5), 0x1p-24).id, "dropout-in-evaluation") << way.id;
     }
   }
+  Array hidden = calls.calls({.id = "", .weights = false}, 5);  // zeros, the same in every call: a mask's
+  for (Index n = 0; n < hidden.count(); ++n) hidden[n] = n % hidden.size(-1) > 2 ? hidden[n] * Number(2) : Number(0);
+  EXPECT_EQ(judge_dropout(work, hidden, 0x1p-24).id, "");
   Array smaller = calls.calls({.id = "", .weights = false}, 5);
   for (Number& x : smaller.data) x = x.value * (1 - p);
   EXPECT_EQ(judge_dropout(work, smaller, 0x1p-24).id, "dropout-scaled-in-evaluation");

@@ -358,3 +358,45 @@ def causal_attention(q, k, v):
     assert answered(subject, {"q": Q, "k": K, "v": V}, causal="1") == ({}, {"skipped": "it takes as many queries as keys only"})
     close(answered(subject, {"q": Q, "k": K[..., :5, :], "v": V[..., :5, :]}, causal="1")[0]["out"],
           attend(Q, K[..., :5, :], V[..., :5, :], True, causal=True)[0])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ("out + 1j", "an array of complex128"),
+        ("(out, weights * 1j)", "an array of complex128"),
+        ("np.ma.masked_array(out, mask=True)", "a masked array"),
+        ("out.astype(str)", "an array of <U32"),
+    ],
+)
+def test_results_are_real_numbers(tmp_path: Path, returned: str, says: str) -> None:
+    subject = looked(tmp_path, f"""
+        import numpy as np
+        def sdpa(q, k, v):
+            weights = np.exp(q @ k.swapaxes(-1, -2)); out = weights @ v
+            return {returned}
+    """)  # fmt: skip
+    found, notes = answered(subject, {"q": Q, "k": K, "v": V})
+    assert not found and notes["error"] == f"the code must return arrays of real numbers: it returned {says}"
+
+
+def test_an_input_that_is_changed_is_returned(tmp_path: Path) -> None:
+    subject = looked(tmp_path, """
+        import numpy as np
+        def sdpa(q, k, v):
+            q *= 2
+            return np.exp(q @ k.swapaxes(-1, -2)) @ v
+    """)  # fmt: skip
+    found, _ = answered(subject, {"q": Q, "k": K, "v": V}, call="twice")
+    assert set(found) == {"out", "changed_q"}
+    close(found["changed_q"], 4 * Q)
+
+
+def test_weights_may_come_first(tmp_path: Path) -> None:
+    subject = looked(tmp_path, """
+        import numpy as np
+        def sdpa(q, k, v):
+            weights = np.exp(q @ k.swapaxes(-1, -2))
+            return weights, weights @ v
+    """)  # fmt: skip
+    assert subject.conventions == ["weights-first"]

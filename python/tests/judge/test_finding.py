@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from runner.errors import Stop
+from runner.look import as_json
+from runner.subject import Subject
 from support_judge import agrees, looked, written
 
 SOFTMAX = """
@@ -197,3 +199,44 @@ def test_a_scripted_function_has_no_arguments(tmp_path: Path) -> None:
     for request in ({}, {"name": "sdpa"}):
         with pytest.raises(Stop, match="^sdpa has no arguments that Python sees: judge the function before torch.jit.script$"):
             looked(tmp_path, text, **request)
+
+
+LAYER = """
+import numpy as np
+class {name}:
+    def __init__(self, {settings}):
+        self.{names} = (np.random.randn(dim, dim) for _ in range({count}))
+    def forward(self, x, {argument}=None):
+        q, k, v = x @ self.W_q, x @ self.W_k, x @ self.W_v
+        scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+        {body}
+        return np.exp(scores) / np.exp(scores).sum(-1, keepdims=True) @ v{output}
+"""
+
+
+def layer(tmp_path: Path, argument: str = "gizmo", body: str = "pass", name: str = "Attn", settings: str = "dim", output: bool = True) -> Subject:
+    letters = "qkvo" if output else "qkv"
+    text = LAYER.format(
+        name=name, settings=settings, argument=argument, body=body, output=" @ self.W_o" if output else "", count=len(letters),
+        names=", self.".join(f"W_{one}" for one in letters),
+    )  # fmt: skip
+    return looked(tmp_path, text)
+
+
+def test_an_argument_that_is_never_read_says_nothing(tmp_path: Path) -> None:
+    assert layer(tmp_path, "layer_past").task == "v4"
+    assert layer(tmp_path, "layer_past", "k = k if layer_past is None else layer_past").task == "cache"
+    assert as_json(layer(tmp_path))["untried"] == []
+    assert as_json(layer(tmp_path, body="scores = scores if gizmo is None else gizmo"))["untried"] == ["gizmo"]
+
+
+def test_a_class_made_with_heads_is_no_single_head(tmp_path: Path) -> None:
+    for name in ("SelfAttention", "SelfAttentionV4"):
+        assert layer(tmp_path, name=name, settings="dim, heads").task == "mha"
+        assert layer(tmp_path, name=name).task == "v4"
+
+
+def test_a_mask_without_an_output_projection_makes_v4(tmp_path: Path) -> None:
+    hide = "scores = scores if attention_mask is None else np.where(attention_mask, scores, -1e9)"
+    assert layer(tmp_path, "attention_mask", hide, output=False).task == "v4"
+    assert layer(tmp_path, "attention_mask", output=False).task == "v1"

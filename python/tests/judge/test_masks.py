@@ -67,7 +67,7 @@ def test_a_name_whose_convention_is_the_opposite(tmp_path: Path) -> None:
     assert any("True was taken for hidden" in note for note in subject.notes)
     from runner.look import as_json
 
-    assert as_json(subject)["assignments"][0]["convention"] == "mask-true-hides"
+    assert as_json(subject)["conventions"] == ["mask-true-hides"]
     tensors = {**tensors_for(subject), "mask": PADDING[:, None]}
     close(answered(subject, tensors)[0]["out"], truth(tensors, subject.sizes))
 
@@ -135,3 +135,33 @@ def test_a_mask_that_only_hides_when_it_is_added(tmp_path: Path, code: str) -> N
 def test_what_leaks_either_way_keeps_its_mask(tmp_path: Path, code: str) -> None:
     subject = looked(tmp_path, MHA.replace("ARGUMENT", "mask").replace("HIDE", code))
     assert subject.mask_form == masks.Form("[B, 1, L, L]", "bool")
+
+
+FUNCTION = """
+import numpy as np
+def attention(q, k, v, ARGUMENT=None):
+    "DOC"
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if ARGUMENT is not None:
+        scores = HIDE
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "code", "doc", "form"),
+    [
+        ("mask", "scores + mask * -1e9", "mask: 1 = hidden", masks.Form("[B, 1, L, L]", "bool", hides=True)),
+        ("mask", "scores + mask * -1e9", "", masks.Form("[B, 1, L, L]", "bool")),  # the contract: 1 may be seen
+        ("mask", "np.where(mask, scores, -1e9)", "True means hidden", masks.Form("[B, 1, L, L]", "bool")),  # it is not so
+        ("attn_mask", "scores + attn_mask", "", masks.Form("[B, 1, L, L]", "float", added=True)),
+        ("attn_bias", "scores + attn_bias", "", masks.Form("[B, 1, L, L]", "float", added=True)),
+        ("casual_mask", "np.where(casual_mask, scores, -1e9)", "", masks.Form("[B, 1, L, L]", "bool")),
+        ("is_pad", "np.where(is_pad[:, None, None], -1e9, scores)", "", masks.Form("[B, L]", "bool", hides=True)),
+        ("valid_lens", "np.where(np.arange(7) < valid_lens.reshape(-1, 1, 1, 1), scores, -1e9)", "", masks.Form(masks.LENGTHS, "int64")),
+    ],
+)  # fmt: skip
+def test_masks_of_functions(tmp_path: Path, argument: str, code: str, doc: str, form: masks.Form) -> None:
+    subject = looked(tmp_path, FUNCTION.replace("ARGUMENT", argument).replace("HIDE", code).replace("DOC", doc))
+    assert subject.task == "sdpa" and subject.mask_form == form

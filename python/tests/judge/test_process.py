@@ -34,7 +34,7 @@ class Run:
         self.folder = folder / "exchange"
         self.folder.mkdir()
         file = written(folder, text)
-        (self.folder / "request.json").write_text(json.dumps({"file": file, "name": None, "task": None, "speed": None, **request}))
+        (self.folder / "request.json").write_text(json.dumps({"file": file, "name": None, "task": None, **request}))
         down, self.to_child = os.pipe()
         self.from_child, up = os.pipe()
         script = f"exec 3<&{down} 4>&{up} {down}<&- {up}>&-; exec {sys.executable} -I -B {RUNNER} {self.folder}"
@@ -169,15 +169,3 @@ class SelfAttentionV1(nn.Module):
     second = files.read(run.folder / "assignment-1" / "answer-0.safetensors")[0]["out"]
     close(first, tensors["x"] @ tensors["W_v"])
     close(second, tensors["x"] @ tensors["W_v"].T)
-
-
-def test_speed(tmp_path: Path) -> None:
-    rows = [{"batch": 1, "length": 16, "embed": 12, "heads": 3}]
-    run = Run(tmp_path, SDPA, speed=rows)
-    assert run.line() == "looked"
-    run.say("run")
-    assert run.line() == "done"
-    run.end()
-    (reply,) = json.loads((run.folder / "speed-reply.json").read_text())
-    assert reply.items() >= rows[0].items() and reply["yours"] > 0 and reply["naive"] > 0
-    assert reply["torch"] is None or reply["torch"] > 0

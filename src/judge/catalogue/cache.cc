@@ -58,6 +58,13 @@ Entry causal(std::string_view id, std::string_view says, std::function<bool(Inde
 
 std::vector<Entry> cache_entries() {
   return {
+      {.id = "inputs-changed",
+       .says = "The call changes its own input in place: whoever uses that array afterwards gets other numbers.",
+       .hint = "Print q before and after a call.",
+       .term = "state",
+       .parts = {"layer", "function", "linear"},
+       .edits = always(Edits{}),
+       .shows = Shows::kTwice},
       {.id = "state-left-behind",
        .says = "A second call with the same input gives another output: the first left something behind.",
        .hint = "What does forward write to self?",

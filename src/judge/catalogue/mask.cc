@@ -161,6 +161,8 @@ std::vector<Entry> mask_entries() {
 
       said("mask-true-hides", "True in the mask means hidden, as its name says; here 1 usually means seen.", "mask"),
       said("mask-added", "The mask is a bias of 0 and -inf that is added to the scores.", "mask"),
+      said("weights-first", "The weights are returned first and the output second; most callers expect the output first.",
+           "softmax"),
 
       masked("no-mask", "The mask is never used.", "Hide everything but one key. What should the output be?",
              {instead("see",
@@ -277,7 +279,7 @@ std::vector<Entry> mask_entries() {
        .group = "fill",
        .fixes_empty_rows = true},
       {.id = "fill-other",
-       .says = "Hidden scores become {}: too near to real scores, so that hidden keys keep some weight.",
+       .says = "Hidden scores become {}: too close to real scores, so that hidden keys keep some weight.",
        .hint = "How small must a score be for its weight to vanish beside any other?",
        .term = "mask",
        .parts = kHides,

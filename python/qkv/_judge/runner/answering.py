@@ -154,9 +154,11 @@ def _twice(
     if subject.task == "cache":
         raise Skipped("a cache changes from call to call")
     target = _target(subject, tensors, assignment)
-    values = subject.values(binding, tensors, metadata, subject.leaves(tensors))
+    leaves = subject.leaves(tensors)
+    values = subject.values(binding, tensors, metadata, leaves)
     subject.call(binding, target, values, tensors)
-    return _out(subject, subject.call(binding, target, values, tensors))
+    changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
+    return {**_out(subject, subject.call(binding, target, values, tensors)), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import names
 from .errors import Stop
-from .frameworks import is_array, to_numpy
+from .frameworks import is_array, reads, to_numpy
 from .tasks import LAYERS, contract
 
 _OUT = (
@@ -45,9 +45,6 @@ _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "
 #: Arguments that are given a value wherever a function has them.
 _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "block_size",
            "base", "training", "model", "optimizer"}  # fmt: skip
-
-#: Arguments that may be None wherever they must be given.
-_NONE = {"validlens", "validlen", "lengths", "seqlens"}
 
 
 class Binding:
@@ -112,9 +109,9 @@ class Binding:
                 self.notes.append(f"the argument {one.name} of {self.name} was taken for {free[0]}")
 
     def check(self) -> None:
-        """Raises Stop where an argument that must be given is not understood; a second mask and lengths may be None."""
+        """Raises Stop where an argument that must be given is not understood; a second mask may be None."""
         for one in self._required():
-            if self.roles[one.name] is not None or names.argument(one.name) == "mask" or names.key(one.name) in _NONE:
+            if self.roles[one.name] is not None or names.argument(one.name) == "mask":
                 continue
             example = next((name for name in (*self.contract, "mask") if name not in self.roles.values()), "x")
             raise Stop(
@@ -126,6 +123,16 @@ class Binding:
         other = copy.copy(self)
         other.function = target if method in ("forward", "__call__") and callable(target) else getattr(target, method)
         return other
+
+    def untried(self, masks: bool) -> list[str]:
+        """What the code reads, and is never given: optional arguments without a role; with no `masks`, its mask too."""
+        return [
+            one.name
+            for one in self.parameters
+            if one.default is None
+            and (self.roles[one.name] is None or (self.roles[one.name] == "mask" and not masks))
+            and reads(self.function, one.name)
+        ]
 
     def takes(self, role: str) -> bool:
         return role in self.roles.values()
@@ -168,7 +175,7 @@ class Result:
 
     def __init__(self, raw: Any, expected: tuple[int, ...]) -> None:
         self.raw = raw
-        self.out, self.weights = None, None
+        self.out, self.weights, self.weights_first = None, None, False
         self.rest: list[Any] = []
         if is_array(raw):
             self.out = raw
@@ -195,6 +202,7 @@ class Result:
         self.rest = values[:first] + values[first + 1 :]
         if expected and len(expected) >= 3:
             self.weights = next((value for value in self.rest if is_array(value) and _are_weights(value, expected)), None)
+            self.weights_first = first > 0 and self.weights is values[0]
 
     def _named(self, values: dict[str, Any]) -> None:
         arrays = {name: value for name, value in values.items() if is_array(value)}
@@ -209,8 +217,11 @@ def _are_weights(value: Any, expected: tuple[int, ...]) -> bool:
 
 
 def array_of(value: Any, precision: str | None) -> np.ndarray:
-    """As an answer holds it: float32 or float64."""
+    """As an answer holds it: float32 or float64. Raises Stop for what is no array of real numbers."""
     array = to_numpy(value)
+    if isinstance(value, np.ma.MaskedArray) or array.dtype.kind not in "fiub":
+        kind = "a masked array" if isinstance(value, np.ma.MaskedArray) else f"an array of {array.dtype}"
+        raise Stop(f"the code must return arrays of real numbers: it returned {kind}")
     if not np.issubdtype(array.dtype, np.floating):
         array = array.astype(np.float64)
     return array.astype(precision) if precision else array

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from . import names, tasks
 from .building import parameters_of, settings_of
 from .errors import Stop
-from .frameworks import is_module, is_module_class, is_scripted, named
+from .frameworks import is_module, is_module_class, is_scripted, named, reads
 
 
 class Candidate(NamedTuple):
@@ -21,7 +21,13 @@ class Candidate(NamedTuple):
 
 
 def _roles(function: Any) -> dict[str, Any]:
-    return {role: one.name for one in parameters_of(function) if (role := names.argument(one.name))}
+    """{role: argument}; what is optional and never read says nothing of the task, but for a mask."""
+    return {
+        role: one.name
+        for one in parameters_of(function)
+        if (role := names.argument(one.name))
+        and (role == "mask" or one.default is one.empty or reads(function, one.name))
+    }
 
 
 def forward_of(cls: type) -> str | None:
@@ -45,10 +51,17 @@ def _takes_x(thing: Any) -> bool:
     return "x" in roles and not {"q", "k", "v"} & roles
 
 
+def _has_heads(thing: Any) -> bool:
+    """A class that is made with a number of heads, or a function that takes it: no single head, whatever its name says."""
+    if isinstance(thing, FunctionType):
+        return "num_heads" in _roles(thing)
+    return "heads" in settings_of(thing if isinstance(thing, type) else type(thing)).values()
+
+
 def guess(name: str, thing: Any) -> Candidate | None:
     """What a function, class or module would be judged as; None where nothing fits."""
     task = tasks.by_contract(name)
-    if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)):
+    if task is not None and not (task in tasks.OF_QKV and _takes_x(thing)) and not (task in tasks.SINGLE and _has_heads(thing)):
         return Candidate(name, thing, task, f"the name {name}", True)
     if isinstance(thing, FunctionType):
         found = tasks.of_function(name, _roles(thing))
@@ -57,8 +70,7 @@ def guess(name: str, thing: Any) -> Candidate | None:
         method = forward_of(cls)
         if method is None:
             return None
-        roles = [names.argument(one.name) for one in parameters_of(getattr(cls, method))[1:]]
-        found = tasks.of_class(cls.__name__, set(settings_of(cls).values()), [role for role in roles if role])
+        found = tasks.of_class(cls.__name__, set(settings_of(cls).values()), list(_roles(getattr(cls, method))))
     else:
         found = None
     return Candidate(name, thing, found[0], found[1], False) if found else None

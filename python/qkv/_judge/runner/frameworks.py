@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dis
 import inspect
 import sys
 import textwrap
@@ -110,6 +111,18 @@ def _codes(thing: Any, module: Any, seen: set[int]) -> Iterator[CodeType]:
 def named(thing: Any) -> set[str]:
     """Every global and attribute that the code of a function or class names, in its own module."""
     return {name for code in _codes(thing, None, set()) for name in code.co_names}
+
+
+def reads(function: Any, argument: str) -> bool:
+    """Whether a function's code reads one of its arguments; true where that cannot be told."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None and is_module(function):
+        code = type(function).forward.__code__
+    if code is None or argument not in code.co_varnames or "locals" in code.co_names:
+        return True
+    loads = [one.argval for one in dis.get_instructions(code) if one.opname.startswith("LOAD_FAST")]
+    read = {name for value in loads for name in (value if isinstance(value, tuple) else (value,))} | set(code.co_cellvars)
+    return argument in read or not read & set(code.co_varnames[: code.co_argcount])  # a skeleton reads none
 
 
 def framework_of(thing: Any) -> str:

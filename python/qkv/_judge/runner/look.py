@@ -16,7 +16,7 @@ from . import building, names, parameters, tasks
 from .calling import Binding
 from .errors import FAILURES, People, Stop
 from .finding import Candidate, find, forward_of, of_thing
-from .frameworks import framework_of, is_module, named, rounds
+from .frameworks import framework_of, is_module, named, reads, rounds
 from .loading import load
 from .matching import assign
 from .subject import Subject
@@ -230,8 +230,13 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     output = "W_o" in covered
     if task is None and slots:
         square = subject.sizes.heads * subject.sizes.head_dim == subject.sizes.embed
+        forward = getattr(cls, subject.method)
         named_so = tasks.by_name(subject.name) in tasks.SINGLE
-        refined = tasks.of_parameters(subject.task, named=named_so, merged=merged, output=output, causal=causal, square=square)
+        roles = {one.name: names.argument(one.name) for one in building.parameters_of(forward)}
+        masked = any(role == "mask" and reads(forward, name) for name, role in roles.items())
+        refined = tasks.of_parameters(
+            subject.task, named=named_so, merged=merged, output=output, masked=masked, causal=causal, square=square
+        )
         if refined != subject.task:
             inputs = "q, k, v in one matrix" if merged else "three matrices"
             rest = "an output projection" if output else "no output projection"
@@ -261,12 +266,14 @@ def as_json(subject: Subject) -> dict[str, Any]:
     assignments = [one.as_json() for one in subject.assignments] or [
         {"label": "their names say", "map": {}, "transposed": False, "convention": None}
     ]
+    conventions = list(subject.conventions)
     if subject.mask_form is not None and subject.mask_form.convention:
-        for one in assignments:
-            one["convention"] = one["convention"] or subject.mask_form.convention
+        conventions.append(subject.mask_form.convention)
+    masked = any(name == "mask" for function in tasks.FUNCTIONS[subject.task] for name, _ in tasks.contract(subject.task, function))
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
         "framework": subject.framework, "task": subject.task, "why": subject.why,
         "sizes": {"embed": sizes.embed, "heads": sizes.heads, "kv_heads": sizes.kv_heads, "head_dim": sizes.head_dim},
-        "has": subject.has, "assignments": assignments, "notes": subject.notes,
+        "has": subject.has, "assignments": assignments, "conventions": conventions, "notes": subject.notes,
+        "untried": list(dict.fromkeys(name for one in subject.bindings.values() for name in one.untried(masked))),
     }  # fmt: skip

@@ -5,6 +5,7 @@ Not: which form it is (trying.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from .frameworks import from_numpy, to_numpy
 
 #: In the order of trying; tasks whose contract is [B, L, L] begin with that.
 SHAPES = ("[B, 1, L, L]", "[B, H, L, L]", "[B, L, L]", "[B, L]", "[L, L]", "[B, 1, 1, L]", "[B, 1, L]", "[B*H, L, L]")
+LENGTHS = "[B] lengths"
 TYPES = ("bool", "int64", "float")
 
 
@@ -60,10 +62,13 @@ def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
         return np.repeat(mask, heads, axis=1).reshape(batch * heads, q_len, kv_len)
     if shape == "[L, L]":
         return mask[0, 0] if bool((mask == mask[:1]).all()) else None
-    if shape in ("[B, L]", "[B, 1, 1, L]", "[B, 1, L]"):
+    if shape in ("[B, L]", "[B, 1, 1, L]", "[B, 1, L]", LENGTHS):
+        row = mask[:, 0, 0]
         if not rows_equal:
             return None
-        row = mask[:, 0, 0]
+        if shape == LENGTHS:
+            counts = row.sum(-1)
+            return counts if bool((row == (np.arange(kv_len) < counts[:, None])).all()) else None
         return row if shape == "[B, L]" else row[:, None] if shape == "[B, 1, L]" else row[:, None, None]
     return mask
 
@@ -71,14 +76,26 @@ def _shaped(mask: np.ndarray, shape: str, heads: int) -> np.ndarray | None:
 def forms(argument: str, task: str, hides: bool = False) -> list[Form]:
     """Every form of a mask argument, the contract's first."""
     key = names.key(argument)
+    if key in names.LENGTHS:
+        return [Form(LENGTHS, "int64")]
     hides = hides or key in names.HIDES
     first = "[B, L, L]" if task in ("v1", "v2", "v3", "v4", "self-attention", "single-head") else SHAPES[0]
-    if "padding" in key and hides:
+    if "pad" in key and hides:
         first = "[B, L]"
     shapes = [first, *(shape for shape in SHAPES if shape != first)]
     if key in names.ADDED:
         return [added(Form(shape, "float")) for shape in shapes]
     return [Form(shape, dtype, hides) for dtype in TYPES for shape in shapes]
+
+
+#: What a docstring says of a mask: "1 = hidden", "mask: True where padding is".
+_HIDES = re.compile(r"\b(?:1s?|ones?|true)\b\s*(?:=+|:|->|means?|is|are|where|for|at|marks?)\s*(?:a\s+|the\s+)?"
+                    r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b)", re.IGNORECASE)  # fmt: skip
+
+
+def says_hidden(*documented: Any) -> bool:
+    """Whether a function or its class says itself that True hides."""
+    return any(_HIDES.search(getattr(one, "__doc__", None) or "") for one in documented)
 
 
 def added(form: Form) -> Form:

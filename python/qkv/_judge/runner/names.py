@@ -58,9 +58,9 @@ _ROLE = _table("""
     q: q query queries qs
     k: k key keys ks
     v: v value values val vals vs
-    mask: mask attentionmask attnmask srcmask keepmask validmask allowed keep visible keymask attmask m paddingmask
-        padmask maskpad causalmask additivemask attnbias keypaddingmask srckeypaddingmask ispadding hidemask maskout
-        blockedmask ignoremask
+    mask: mask allowed keep visible m
+        maskpad maskout masks bias attnbias attentionbias pad padding ispad ispadding lengths lens seqlens validlen
+        validlens keylengths kvlengths
     memory: memory mem context ctx encoderoutput encoderoutputs encoderhiddenstates encout encoded kv source cond other
         keyvalue keyvaluestates xkv y encoder crossinput x2 kvinput inputkv
     num_heads: numheads nheads numshead headnum heads h nhead numhead nh headcount headsnum headnums nhd
@@ -117,9 +117,12 @@ _SETTING = _table("""
 """)
 
 #: Arguments whose convention is that True hides, as torch.nn.MultiheadAttention's.
-HIDES = {"keypaddingmask", "srckeypaddingmask", "ispadding", "hidemask", "maskout", "blockedmask", "ignoremask"}
+HIDES = {"keypaddingmask", "srckeypaddingmask", "pad", "padding", "ispad", "ispadding", "hidemask", "maskout", "blockedmask",
+         "ignoremask"}  # fmt: skip
 #: Arguments that are added to scores: 0 where one may look, -inf where not.
-ADDED = {"additivemask", "attnbias"}
+ADDED = {"additivemask", "bias", "attnbias", "attentionbias"}
+#: Arguments that say how many keys each sequence has.
+LENGTHS = {"lengths", "lens", "seqlens", "validlen", "validlens", "keylengths", "kvlengths"}
 
 
 def key(name: str) -> str:
@@ -165,6 +168,8 @@ def argument(name: str) -> str | None:
     name_key = key(name)
     if name_key in _ROLE:
         return _ROLE[name_key]
+    if name_key.endswith("mask"):
+        return "mask"
     for prefix, patterns in (("b", _BIAS), ("W", _WEIGHT)):
         for found, pattern in patterns:
             if pattern.match(name_key):

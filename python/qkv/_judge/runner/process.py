@@ -17,7 +17,6 @@ from . import files
 from .answering import answer, failure
 from .errors import Stop, line_of
 from .look import as_json, look_at_file
-from .speed import speed
 from .subject import Subject
 
 #: Above what a person's file opens by chance.
@@ -118,7 +117,5 @@ def main(arguments: list[str]) -> None:
     channel.say("looked")
     if subject is not None and channel.wait_for("run"):
         run(subject, folder)
-        if request.get("speed"):
-            files.write_json(folder / "speed-reply.json", speed(subject, request["speed"]))
         channel.say("done")
     os._exit(0)  # threads and exit handlers of the person's code have no say

@@ -68,6 +68,7 @@ class Subject:
     assignments: list[Assignment] = dataclasses.field(default_factory=list)
     has: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
+    conventions: list[str] = dataclasses.field(default_factory=list)  # ids that the first calls showed
     dtype: str = "float64"
     precision: str | None = None  # what answers are rounded to: the code itself rounds
     mask_form: Form | None = None

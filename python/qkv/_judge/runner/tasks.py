@@ -167,7 +167,7 @@ def of_class(name: str, settings: set[str], roles: list[str]) -> tuple[str, str]
     return None
 
 
-def of_parameters(task: str, *, named: bool, merged: bool, output: bool, causal: bool, square: bool) -> str:
+def of_parameters(task: str, *, named: bool, merged: bool, output: bool, masked: bool, causal: bool, square: bool) -> str:
     """Which of the single heads a class is, now that its parameters are known; `named`: its name says so already."""
     if task not in SINGLE or task == "single-head":
         return task
@@ -176,5 +176,5 @@ def of_parameters(task: str, *, named: bool, merged: bool, output: bool, causal:
     if causal and not named:
         return "single-head"
     if merged:
-        return "v3" if output or task in ("v3", "v4") else "v2"
-    return "v4" if output or task in ("v3", "v4") else "v1"
+        return "v3" if output or masked or task in ("v3", "v4") else "v2"
+    return "v4" if output or masked or task in ("v3", "v4") else "v1"

@@ -68,6 +68,8 @@ def try_out(subject: Subject, function: str) -> None:
         if subject.dtype == "float32":
             subject.notes.append("judged in float32: it does not run in float64")
         subject.has["weights"] = subject.has["weights"] or plain.weights is not None
+        if plain.weights_first:
+            subject.conventions.append("weights-first")
         _try_longer(subject, function, binding)
     if binding.takes("mask"):
         try:
@@ -201,7 +203,8 @@ def _or_added(
     subject: Subject, binding: Binding, tensors: dict[str, np.ndarray], metadata: dict[str, str], mask: np.ndarray,
     forms: list[masks.Form],
 ) -> bool:  # fmt: skip
-    """Takes the mask for one that is added to the scores where only so what it hides stays hidden."""
+    """Reads the mask as one whose True hides (where the code says so), or that is added to the scores, where only so what it
+    hides stays hidden."""
     chosen = subject.mask_form
     assert chosen is not None
 
@@ -224,10 +227,16 @@ def _or_added(
         except FAILURES:
             return False
 
-    if subject.task not in tasks.LAYERS or chosen.added or keeps(chosen):  # a function's contract says what its mask is
+    hiding = [one._replace(hides=True) for one in (chosen, *forms)] if masks.says_hidden(subject.thing, binding.function) else []
+    contract = subject.task not in tasks.LAYERS and names.key(binding.argument("mask")) == "mask"
+    if chosen.added or (contract and not hiding) or keeps(chosen):  # a function's contract says what its `mask` is
         subject.mask_form = chosen
         return False
-    for form in dict.fromkeys(masks.added(one) for one in (chosen, *forms)):
+    for form in dict.fromkeys(hiding):
+        if keeps(form):
+            subject.mask_form = form
+            return True
+    for form in () if contract else dict.fromkeys(masks.added(one) for one in (chosen, *forms)):
         if keeps(form) and is_added(form):
             subject.mask_form = form
             return True
@@ -245,4 +254,4 @@ def _say_form(subject: Subject, argument: str) -> None:
     elif form.shape not in ("[B, 1, L, L]", "[B, L, L]") or form.dtype != "bool":
         subject.notes.append(f"its mask is {form.dtype} {form.shape}")
     if form.hides:
-        subject.notes.append(f"{argument}: True was taken for hidden, as is the convention of this name")
+        subject.notes.append(f"{argument}: True was taken for hidden, as its name or the docstring says")

@@ -23,5 +23,5 @@ def sdpa_scales_the_caller(q, k, v, mask=None):
     return softmax(scores if mask is None else np.where(mask, scores, -np.inf)) @ v
 
 
-EXPECTED = {"v1_scales_the_weight": "state-left-behind", "sdpa_scales_the_caller": "state-left-behind"}
+EXPECTED = {"v1_scales_the_weight": "inputs-changed", "sdpa_scales_the_caller": "inputs-changed"}
 TASK = {"v1_scales_the_weight": "v1", "sdpa_scales_the_caller": "sdpa"}
