@@ -181,9 +181,11 @@ def attention(
     result = empty(q, out_shape, dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]
     lse = empty(q, rows, sum_dtype(q)) if return_lse else None
-    low = empty(q, rows, sum_dtype(q)) if return_lse == "low" else None
-    if low is not None and isinstance(k, KVCache):
-        raise _core.UnsupportedError('[attention] lse_low is not computed on a KVCache: return_lse=True')
+    low = None
+    if return_lse == "low":
+        if isinstance(k, KVCache):
+            raise _core.UnsupportedError("[attention] lse_low is not computed on a KVCache: return_lse=True")
+        low = empty(q, rows, sum_dtype(q))
     looking = weights._make() if isinstance(weights, Capture) else None
     all_weights = None
     if weights is not None and isinstance(k, KVCache):

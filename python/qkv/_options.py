@@ -14,6 +14,7 @@ from ._arrays import boolean, integers, operand, require_numbers
 from ._recipes import recorded, reduced
 from .masks import Mask
 
+_NUMBERS = frozenset((float, int, type(None)))
 _ALIGNS = ("top_left", "bottom_right")
 _TABLE_WAYS = "qkv.torch.flex_attention with score_mod=qkv.torch.Relative(table) lets a table learn"
 
@@ -170,9 +171,11 @@ def build_options(
     place: Placement | None = None,
 ) -> Any:
     """_core.Options of the keyword arguments that attention documents; None where all are defaults."""
-    require_numbers("attention", scale=scale, softcap=softcap, dropout=dropout)
-    whole = [n for n in (seed, first_sequence) if n is not None]
-    fits = all(isinstance(n, (int, np.integer)) and 0 <= n < 2**64 for n in whole)  # also where dropout is 0
+    if not _NUMBERS.issuperset((type(scale), type(softcap), type(dropout))):
+        require_numbers("attention", scale=scale, softcap=softcap, dropout=dropout)
+    fits = (seed is None and first_sequence == 0) or all(  # also where dropout is 0
+        isinstance(n, (int, np.integer)) and 0 <= n < 2**64 for n in (seed or 0, first_sequence)
+    )
     if dropout and seed is None:
         raise ValueError("[attention] dropout needs a seed: the same seed in attention_backward repeats the same pattern")
     if score_mod is not None and not isinstance(score_mod, ScoreMod):

@@ -158,21 +158,23 @@ def forward(q: Tensor, k: Tensor, v: Tensor, options: Any) -> Tensor:
     return out
 
 
-def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor]:
-    """out, lse."""
+def forward_with_lse(q: Tensor, k: Tensor, v: Tensor, options: Any, low: bool = False) -> tuple[Tensor, Tensor, Any]:
+    """out, lse, and what rounding took from lse, which saves backward work: None for few queries (unless `low`), which have little."""
     out = empty_output(q, v)
-    lse = empty_lse(q)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), None, "softmax", options, None)
-    return out, lse
+    b, h, t, _ = q.shape
+    lse = q.new_empty((b, h, t)) if q.dtype in _WIDE else q.new_empty((b, h, t), dtype=torch.float32)
+    lost = torch.empty_like(lse) if low or t >= 32 else None
+    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), None, "softmax", options, None, memory(lost))
+    return out, lse, lost
 
 
-def forward_with_weights(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """out, lse and the weights that multiplied v (after dropout), [B, H, Tq, Tk] of lse's type."""
-    out = empty_output(q, v)
-    lse = empty_lse(q)
-    weights = torch.empty((*q.shape[:3], k.shape[2]), dtype=lse.dtype)
-    _core.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), memory(weights), "applied", options, None)
-    return out, lse, weights
+def forward_with_weights(q: Tensor, k: Tensor, v: Tensor, options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """out, the weights that multiplied v (after dropout), [B, H, Tq, Tk] of lse's type, lse, and what rounding took from it."""
+    out, lse = empty_output(q, v), empty_lse(q)
+    weights, low = torch.empty((*q.shape[:3], k.shape[2]), dtype=lse.dtype), torch.empty_like(lse)
+    tensors = (memory(x) for x in (q, k, v, out, lse, weights))
+    _core.forward(*tensors, "applied", options, None, memory(low))
+    return out, weights, lse, low
 
 
 def resolved(*tensors: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -195,6 +197,7 @@ def backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
+    low: Tensor | None,
     options: Any,
     need: tuple[bool, bool, bool] = (True, True, True),
     bias: Tensor | None = None,
@@ -210,6 +213,7 @@ def backward(
     _core.backward(
         memory(q), memory(k), memory(v), memory(out), memory(lse), memory(dout), memory(dq), memory(dk), memory(dv),
         memory(dbias), None, memory(dtable), memory(None if dlse is None else dlse.resolve_neg()), False, options, None,
+        memory(low),
     )  # fmt: skip
     return dq, dk, dv, dbias, dtable
 

@@ -1,5 +1,5 @@
-"""Linear attention with decay and delta rule on PyTorch tensors: memory in, memory out. Not: autograd (_linear_functions.py), checks
-of shapes (linear.py).
+"""Linear attention with decay and delta rule on PyTorch tensors: memory in, memory out, and their derivative
+graph (_graph.py). Not: checks of shapes (linear.py).
 
 Tensors have flash-linear-attention's layout: q, k [B, T, Hk, K], v [B, T, Hv, V] of one type, log_decay [B, T, Hv], per channel
 [B, T, Hv, K], or None, beta [B, T, Hv] or None, state [N, Hv, K, V] or None. offsets: None (N = B), or where each of N sequences
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ._calls import inner_contiguous, memory, sum_dtype
-from .sdpa import ArgumentError
+from ._calls import ArgumentError, inner_contiguous, memory, sum_dtype
+from ._graph import Step, or_empty
 
 #: The most numbers that 16-bit tensors are widened to at a time, in memory that is kept for the next call.
 _WIDENED = 2**24
@@ -224,3 +224,58 @@ def backward(
             elif gradient is not None:
                 copied(_of_heads(gradient, *place), part)
     return tuple(made)
+
+
+# The graph: (q, k, v, log_decay, beta, state, offsets, scale, unit) -> (out, final state).
+
+_TENSORS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? log_decay, Tensor? beta, Tensor? state, Tensor? offsets, float scale, bool unit"
+)
+_NEED = ("q", "k", "v", "log_decay", "beta", "state")
+
+
+def _scan_kernel(q, k, v, log_decay, beta, state, offsets, scale, unit):  # type: ignore[no-untyped-def]
+    offsets = places(offsets, q.shape[1])
+    return forward(q, k, v, log_decay, beta, state, offsets, Rules(scale, unit), True)
+
+
+def _scan_fake(q, k, v, log_decay, beta, state, offsets, scale, unit):  # type: ignore[no-untyped-def]
+    sequences = v.shape[0] if offsets is None else offsets.shape[0] - 1
+    final = v.new_empty((sequences, v.shape[2], k.shape[3], v.shape[3]), dtype=sum_dtype(q))
+    return v.new_empty(v.shape), final
+
+
+def _scan_backward_kernel(dout, dfinal, q, k, v, log_decay, beta, state, offsets, scale, unit, *need):  # type: ignore[no-untyped-def]
+    offsets = places(offsets, q.shape[1])
+    rules = Rules(scale, unit)
+    return or_empty(q, *backward(dout, dfinal, q, k, v, log_decay, beta, state, offsets, rules, need))
+
+
+def _scan_backward_fake(dout, dfinal, *rest):  # type: ignore[no-untyped-def]
+    wanted = (x.new_empty(x.shape) if x is not None and need else None for x, need in zip(rest[:6], rest[-6:]))
+    return or_empty(rest[0], *wanted)
+
+
+def _scan_gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dfinal: Tensor | None) -> tuple[Any, ...]:
+    made = scan_backward(dout, dfinal, *saved, *rest, *map(bool, needs[:6]))
+    return tuple(g if wanted else None for g, wanted in zip(made, needs))
+
+
+_ONCE = (
+    "[qkv.torch] linear attention is differentiated once, in reverse mode: got forward mode, or a gradient of a gradient; "
+    "transformers' own functions compute those"
+)
+linear_scan = Step(
+    _scan_kernel, 7, _scan_gradients, _ONCE, schema=f"linear_scan({_TENSORS}) -> (Tensor, Tensor)", fake=_scan_fake
+)
+scan_backward = Step(
+    _scan_backward_kernel, 9, _ONCE, _ONCE, fake=_scan_backward_fake,
+    schema=f"linear_scan_backward(Tensor? dout, Tensor? dfinal, {_TENSORS}, {', '.join(f'bool need_{n}' for n in _NEED)}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+# (q, k, v, log_decay, beta, state, offsets, rules, want_state) -> (out, final state or None)
+scan_eager = Step(
+    forward, 6,
+    lambda saved, rest, needs, dout, dfinal: scan_gradients.eager(dout, dfinal, *saved, *rest[:2], needs[:6]), _ONCE,
+)  # fmt: skip
+scan_gradients = Step(backward, 8, _ONCE, _ONCE)

@@ -1,5 +1,5 @@
-"""Packed sequences on PyTorch tensors: memory in, memory out, on the kernels of qkv.attention_varlen. Not: operators
-(_varlen_operators.py), checks of types and shapes (varlen.py).
+"""Packed sequences on PyTorch tensors, on the kernels of qkv.attention_varlen: memory in, memory out, and their derivative graph
+(_graph.py). Not: checks of types and shapes (varlen.py).
 
 q, out [total_q, H, D|Dv], k, v [total_k, Hkv, D|Dv] (pages: [pages, page_size, Hkv, D|Dv]), lse [H, total_q] of _calls.sum_dtype.
 Each function is passed PACKED tensors and then Rules. Tokens behind the last sequence: out 0, lse -inf, gradients 0.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import _core
 from . import _calls
 from ._calls import ArgumentError, inner_contiguous, memory
+from ._graph import FORWARD_OVER_REVERSE, Step, operator
 
 #: The tensors of a call: q, k, v, cu_seq_q, cu_seq_k, seqused_k, block_table, seed.
 PACKED = 8
@@ -255,3 +256,96 @@ def jvp(tq: Tensor | None, tk: Tensor | None, tv: Tensor | None, *arguments: Any
         _of(tout, i).copy_(of_out)
         _of(tlse, i).copy_(of_lse)
     return tout, tlse
+
+
+# The graph: packed -> packed_backward -> packed_double_backward; packed_jvp. PACKED tensors and Rules -> (out, lse).
+
+_TENSORS = (
+    "Tensor q, Tensor k, Tensor v, Tensor cu_seq_q, Tensor? cu_seq_k, Tensor? seqused_k, Tensor? block_table, Tensor? seed"
+)
+_RULES = "SymInt max_q, SymInt max_k, int left, int right, bool bottom_right, float? scale, float dropout_p"
+
+
+def _refuse_pages(saved: Any) -> None:
+    if saved[6] is not None:
+        raise NotImplementedError(
+            "[varlen_attn] block_table is for inference, as in PyTorch: gradients are computed of packed keys [total_k, Hkv, D] only"
+        )
+
+
+def _packed_gradients(saved: Any, rest: Any, needs: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor, ...]:
+    _refuse_pages(saved)
+    return packed_backward(torch.zeros_like(saved[PACKED]) if dout is None else dout, dlse, *saved, *rest)
+
+
+def _packed_seconds(saved: Any, rest: Any, needs: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
+    gq, gk, gv, gdout, gdlse = packed_double_backward(*cotangents, *saved, *rest)
+    return gdout, None if saved[1] is None else gdlse, gq, gk, gv
+
+
+def _packed_tangents(saved: Any, rest: Any, tangents: Any) -> tuple[Tensor, ...]:
+    _refuse_pages(saved)
+    return packed_jvp(*tangents[:3], *saved[:PACKED], saved[-1], *rest)
+
+
+def _packed_double_fake(ddq, ddk, ddv, dout, dlse, q, k, v, *rest):  # type: ignore[no-untyped-def]
+    lse = rest[PACKED - 2]
+    return (*(x.new_empty(x.shape) for x in (q, k, v, dout)), lse.new_empty(0 if dlse is None else lse.shape))
+
+
+def _as_heads(count: int, x: Tensor | None, dim: int | None) -> Tensor | None:
+    """x without its batch axis `dim`: it goes in front of the heads, which are axis 1 of tokens and axis 0 of lse. Head h of
+    example n is head n * H + h, so groups of heads stay together."""
+    if x is None:
+        return None
+    heads = 0 if x.dim() - (dim is not None) == 2 else 1
+    x = x.unsqueeze(heads).expand(*x.shape[:heads], count, *x.shape[heads:]) if dim is None else x.movedim(dim, heads)
+    return x.flatten(heads, heads + 1)
+
+
+def _more_heads(before: int, after: int, results: tuple[int, ...]) -> Callable[..., Any]:
+    """A rule of torch.func.vmap: the batch becomes more heads. before, after: how many arguments have heads, in front of the five that
+    have none and behind them; results: the axis of heads of each result."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        if any(d is not None for d in in_dims[before : before + 5]) or arguments[before + 3] is not None:
+            raise NotImplementedError(
+                "[varlen_attn] vmap is over query, key and value: offsets, lengths or pages that differ go into one packed call"
+            )
+        if arguments[-1]:
+            raise NotImplementedError(
+                "[varlen_attn] vmap over attention with dropout is not computed: pack the examples in one call instead"
+            )
+        heads, count = {*range(before), *range(before + 5, before + 5 + after)}, info.batch_size
+        made = _packed_of[before].operator(*(_as_heads(count, x, d) if n in heads else x for n, (x, d) in enumerate(zip(arguments, in_dims))))
+        split = (x.unflatten(axis, (count, -1)) if x.dim() > 1 else x.new_empty(count, 0) for x, axis in zip(made, results))
+        return tuple(split), results
+
+    return rule
+
+
+packed = Step(
+    forward, PACKED, _packed_gradients, _packed_tangents, save_results=True, vmap=_more_heads(3, 0, (1, 0)),
+    schema=f"varlen_attention({_TENSORS}, {_RULES}) -> (Tensor, Tensor)", fake=lambda q, k, v, *_: new_results(q, v),
+)  # fmt: skip
+packed_out = operator(
+    f"varlen_attention_out(Tensor(a!) out, {_TENSORS}, {_RULES}) -> Tensor", forward_into,
+    lambda out, q, *_: new_lse(q),
+)  # fmt: skip
+packed_backward = Step(
+    backward, PACKED + 4, _packed_seconds, FORWARD_OVER_REVERSE, vmap=_more_heads(5, 2, (1, 1, 1)),
+    schema=f"varlen_attention_backward(Tensor dout, Tensor? dlse, {_TENSORS}, Tensor out, Tensor lse, {_RULES}) "
+    "-> (Tensor, Tensor, Tensor)",
+    fake=lambda dout, dlse, q, k, v, *_: tuple(x.new_empty(x.shape) for x in (q, k, v)),
+)  # fmt: skip
+packed_double_backward = Step(
+    double_backward, PACKED + 7, fake=_packed_double_fake, vmap=_more_heads(8, 2, (1, 1, 1, 1, 0)),
+    schema=f"varlen_attention_double_backward(Tensor? ddq, Tensor? ddk, Tensor? ddv, Tensor dout, Tensor? dlse, {_TENSORS}, "
+    f"Tensor out, Tensor lse, {_RULES}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+)  # fmt: skip
+packed_jvp = Step(
+    jvp, PACKED + 4, FORWARD_OVER_REVERSE, FORWARD_OVER_REVERSE, vmap=_more_heads(6, 1, (1, 0)),
+    schema=f"varlen_attention_jvp(Tensor? tq, Tensor? tk, Tensor? tv, {_TENSORS}, Tensor lse, {_RULES}) -> (Tensor, Tensor)",
+    fake=lambda tq, tk, tv, q, k, v, *_: new_results(q, v),
+)  # fmt: skip
+_packed_of = {3: packed, 5: packed_backward, 8: packed_double_backward, 6: packed_jvp}

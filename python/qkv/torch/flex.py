@@ -30,7 +30,7 @@ from .._options import PositionBias, ScoreMod
 from ..masks import Mask
 from . import _calls
 from ._calls import Rules
-from ._functions import Attend, AttendWithLse
+from ._graph import Attend, attend_with_lse
 from ._overrides import require_plain
 from .sdpa import ArgumentError, _functorch, _operands
 
@@ -106,8 +106,8 @@ def _attend(
     q, k, v = _calls.resolved(q, k, v)  # type: ignore[assignment]
     rules, table = _rules_of(score_mod, Rules(scale=scale, mask=mask_of(block_mask, q.shape, k.shape)), q)
     if return_lse or _functorch() is not None:
-        results = AttendWithLse.apply(q, k, v, None, None, table, rules)
-        return results if return_lse else results[0]
+        results = attend_with_lse.apply(q, k, v, None, None, table, rules)
+        return results[:2] if return_lse else results[0]
     return Attend.apply(q, k, v, None, None, table, rules)
 
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
 from ._calls import FLOATS, ArgumentError, autocast_where_mixed, wrong_types
-from ._linear_calls import Rules
-from ._linear_functions import scan
+from ._linear_calls import Rules, forward, linear_scan, places, scan_eager
 from ._overrides import any_override, require_plain
+from .sdpa import direct
 
 __all__ = [
     "chunk_gated_delta_rule",
@@ -156,6 +157,19 @@ def _delta_rule(
     check_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta}, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)
     return scan(q, k, v, g, beta, state, cu_seqlens, rules, want_state)
+
+
+def scan(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, beta: Tensor | None, state: Tensor | None,
+    offsets: Tensor | None, rules: Rules, want_state: bool,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """out and the final state (None unless wanted); chooses between kernels, eager autograd and operators."""
+    tensors = (q, k, v, log_decay, beta, state)
+    if forward_ad._current_level >= 0 or not direct(*tensors):
+        out, final = linear_scan(*tensors, offsets, *rules)
+        return out, final if want_state else None
+    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    return (scan_eager.apply if recorded else forward)(*tensors, places(offsets, q.shape[1]), rules, want_state)
 
 
 def check_known(name: str, more: dict[str, Any], harmless: frozenset[str] = _HARMLESS) -> None:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from . import _calls
 from ._calls import Rules
-from ._functions import AttendWithWeights
-from .sdpa import ArgumentError, attend, by_operator, direct, draw_seed
+from ._graph import attend_with_weights, attention
+from .sdpa import ArgumentError, attend, direct, draw_seed
 
 __all__ = ["MultiheadAttention"]
 
@@ -187,9 +187,9 @@ def _attend_with_weights(
     if direct(q, k, v, bias, keep):
         q, k, v, bias = _calls.resolved(q, k, v, bias)  # type: ignore[assignment]
         seed = int(draw_seed()) if dropout > 0.0 else 0
-        out, weights = AttendWithWeights.apply(q, k, v, bias, keep, Rules(dropout=dropout, seed=seed, empty_row="nan"))
+        out, weights, *_ = attend_with_weights.apply(q, k, v, bias, keep, Rules(dropout=dropout, seed=seed, empty_row="nan"))
         return out, weights.to(q.dtype)
     seed = draw_seed() if dropout > 0.0 else None
     rest = (bias, keep, seed, dropout, False, None, "nan")
     one = torch.eye(k.shape[2], dtype=k.dtype).expand(k.shape[0], k.shape[1], -1, -1)
-    return by_operator(q, k, v, *rest), by_operator(q, k, one, *rest)
+    return attention(q, k, v, *rest)[0], attention(q, k, one, *rest)[0]

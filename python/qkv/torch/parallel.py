@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from .. import _dist
 from .._arrays import require_numbers
 from ..masks import Mask
 from . import _calls, patch
 from ._calls import FLOATS, ArgumentError, Rules, wrong_types
+from ._graph import Step
 from ._ranks import ranks_of, shared_seed
 from .sdpa import direct
 
@@ -64,33 +63,31 @@ def _plain(layout: str | Mask) -> Any:
     return layout._core if isinstance(layout, Mask) else layout
 
 
-class _Attend(Function):
-    """(q, k, v, bias, rules, cut) -> (out, lse); cut is a _dist.ContextParallel."""
+def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rules: Rules, cut: Any) -> tuple[Tensor, Tensor]:
+    """out, lse; cut is a _dist.ContextParallel."""
+    results = _calls.empty_output(q, v), _calls.empty_lse(q)
+    cut.forward(*map(_calls.memory, (q, k, v, *results)), rules.options(bias, None))
+    return results
 
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rules: Rules, cut: Any
-    ) -> tuple[Tensor, Tensor]:
-        out, lse = _calls.empty_output(q, v), _calls.empty_lse(q)
-        memory = _calls.memory
-        cut.forward(memory(q), memory(k), memory(v), memory(out), memory(lse), rules.options(bias, None))
-        ctx.save_for_backward(q, k, v, bias, out, lse)
-        ctx.rules, ctx.cut = rules, cut
-        ctx.set_materialize_grads(False)
-        return out, lse
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, bias, out, lse = ctx.saved_tensors
-        # Ranks agree on what they compute, so every gradient is computed on every rank, wanted here or not.
-        dout = torch.zeros_like(out) if dout is None else _calls.inner_contiguous(dout)
-        dlse = torch.zeros_like(lse) if dlse is None else dlse
-        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
-        tensors = (_calls.memory(x) for x in (q, k, v, out, lse, dout, dq, dk, dv, dbias, dlse))
-        ctx.cut.backward(*tensors, ctx.rules.options(bias, None))
-        return dq, dk, dv, dbias, None, None
+def _backward(
+    dout: Tensor | None, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, out: Tensor, lse: Tensor,
+    rules: Rules, cut: Any,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    # Ranks agree on what they compute, so every gradient is computed on every rank, wanted here or not.
+    dout = torch.zeros_like(out) if dout is None else _calls.inner_contiguous(dout)
+    dlse = torch.zeros_like(lse) if dlse is None else dlse
+    made = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
+    cut.backward(*map(_calls.memory, (q, k, v, out, lse, dout, *made, dbias, dlse)), rules.options(bias, None))
+    return (*made, dbias)
+
+
+_ONCE = "[parallel_attention] is differentiated once, in reverse mode: got forward mode, or a gradient of a gradient"
+_attend = Step(
+    _forward, 4, lambda saved, rest, needs, *cotangents: _gradients.eager(*cotangents, *saved, *rest), _ONCE, save_results=True
+)
+_gradients = Step(_backward, 8, _ONCE, _ONCE)
 
 
 def parallel_attention(
@@ -156,7 +153,7 @@ def parallel_attention(
         seed = shared_seed(ranks)
     rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
     cut = _dist.ContextParallel(ranks, _plain(layout), method, block, turns, chunk)
-    out, lse = _Attend.apply(*(_calls.inner_contiguous(x) for x in _calls.resolved(q, k, v)), *_calls.resolved(bias), rules, cut)
+    out, lse = _attend.apply(*(_calls.inner_contiguous(x) for x in _calls.resolved(q, k, v)), *_calls.resolved(bias), rules, cut)
     return (out, lse) if return_lse else out
 
 

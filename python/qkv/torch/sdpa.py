@@ -15,10 +15,9 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from .._arrays import require_numbers
-from . import _calls, _operators
+from . import _calls
 from ._calls import FLOATS, ArgumentError, ArgumentTypeError, Rules, autocast, draw_seed, plain_rules, wrong_types
-from ._functional import FunctionalAttend
-from ._functions import apply_attend
+from ._graph import apply_attend, attention
 from ._overrides import alignment_of, any_override, asked, is_causal_bias
 
 __all__ = ["ArgumentError", "scaled_dot_product_attention"]
@@ -66,7 +65,7 @@ def scaled_dot_product_attention(
     Differentiable (gradients of gradients too, forward mode by torch.autograd.forward_ad), attn_mask of floats included; works
     under torch.compile(fullgraph=True), autocast and torch.func.vmap.
     """
-    if scale is not None:
+    if scale is not None and type(scale) is not float:
         require_numbers("scaled_dot_product_attention", scale=scale)
     if any_override(query, key, value, attn_mask):
         tensors = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}
@@ -79,7 +78,7 @@ def scaled_dot_product_attention(
     elif query.is_nested:  # strided ones; and torch.compile does not say that jagged ones have an override
         raise ArgumentTypeError(_NESTED)
     aligned = None
-    if type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
+    if attn_mask is not None and type(attn_mask) not in _PLAIN and is_causal_bias(attn_mask):
         if is_causal:
             raise ArgumentError(_BOTH_MASKS)
         aligned, attn_mask = attn_mask, None
@@ -118,7 +117,7 @@ def attend(
             seen = torch.ones(1, 1, q_len, kv_len, dtype=torch.bool).tril(kv_len - q_len)
             is_causal, keep = False, seen if keep is None else keep & seen
         seed = draw_seed() if dropout_p > 0.0 else None
-        return by_operator(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")
+        return attention(q, k, v, bias, keep, seed, float(dropout_p), bool(is_causal), scale, "zero")[0]
     if q.is_neg() or k.is_neg() or v.is_neg() or (bias is not None and bias.is_neg()):
         q, k, v, bias = _calls.resolved(q, k, v, bias)  # type: ignore[assignment]
     if dropout_p > 0.0:
@@ -128,13 +127,6 @@ def attend(
     if _differentiates(q, k, v, bias):
         return apply_attend(q, k, v, bias, keep, None, rules)
     return _calls.forward(q, k, v, rules.options(bias, keep))
-
-
-def by_operator(*arguments: Any) -> Tensor:
-    """out of the arguments of qkv::attention, under whatever traces, batches or intercepts. A registered operator drops tangents
-    without a word."""
-    plain = torch.compiler.is_compiling() or (_functorch() is None and forward_ad._current_level < 0)
-    return (_operators.attention if plain else FunctionalAttend.apply)(*arguments)[0]
 
 
 def direct(*tensors: Tensor | None) -> bool:

@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from . import _calls
 from ._calls import Rules
-from ._functions import apply_attend
+from ._graph import apply_attend
 from ._ranks import Ranks, ranks_of, shared_seed
 from .multihead_attention import MultiheadAttention
 

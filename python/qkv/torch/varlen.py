@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from .._arrays import has_tangent, require_numbers
-from . import _varlen_operators
 from ._calls import FLOATS, ArgumentError, autocast_where_mixed, inner_contiguous, wrong_types
-from ._functional import attend_packed
 from ._overrides import any_override, asked
-from ._varlen_calls import Rules
+from ._varlen_calls import Rules, packed, packed_out
 
 __all__ = ["AuxRequest", "varlen_attn", "varlen_attn_out"]
 
@@ -84,7 +82,7 @@ def varlen_attn(
         if done:
             return result
     arguments = _arguments("varlen_attn", *tensors.values(), cu_seq_q, cu_seq_k, max_q, max_k, **options)
-    out, lse = attend_packed(*arguments)
+    out, lse = packed(*arguments)
     return (out, lse) if return_aux is not None and return_aux.lse else out
 
 
@@ -127,7 +125,7 @@ def varlen_attn_out(
             f"[varlen_attn_out] out must be {list(wanted)} of {query.dtype} on the CPU, its last axis of stride 1: got "
             f"{list(out.shape)} of {out.dtype}, strides {out.stride()}"
         )
-    lse = _varlen_operators.attention_out(out, *arguments)
+    lse = packed_out(out, *arguments)
     return (out, lse) if return_aux is not None and return_aux.lse else out
 
 

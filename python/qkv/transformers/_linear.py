@@ -27,8 +27,7 @@ from ..torch import (
 )
 from ..torch._calls import sum_dtype
 from ..torch._linear_calls import Rules, step
-from ..torch._linear_functions import scan
-from ..torch.linear import check_known
+from ..torch.linear import check_known, scan
 from ..torch.sdpa import direct
 
 Function = Callable[..., Any]

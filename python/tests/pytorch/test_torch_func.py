@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from qkv.torch import _operators
-from qkv.torch._functional import attend_packed
+from qkv.torch import _graph
+from qkv.torch._varlen_calls import packed as attend_packed
 from support_torch import numbers
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -149,9 +149,9 @@ def test_models_in_forward_mode() -> None:
 
 def test_the_operator_of_forward_mode_keeps_its_contract() -> None:
     for bias in (None, BIAS[None].contiguous()):
-        _, lse = _operators.attention(Q, K, V, bias, None, None, 0.0, False, None, "zero")
+        _, lse, _ = _graph.attention.operator(Q, K, V, bias, None, None, 0.0, False, None, "zero")
         tangents = (TANGENT, None, torch.ones_like(V), bias)
-        torch.library.opcheck(_operators.attention_jvp, (*tangents, Q, K, V, bias, None, None, lse, 0.0, False, None, "zero"))
+        torch.library.opcheck(_graph.attention_jvp.operator, (*tangents, Q, K, V, bias, None, None, lse, 0.0, False, None, "zero"))
 
 
 @pytest.mark.parametrize("reentrant", (False, True))

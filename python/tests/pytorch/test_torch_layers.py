@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import torch_layers
 from qkv.torch._calls import Rules
-from qkv.torch._functions import AttendWithWeights
+from qkv.torch._graph import attend_with_weights
 from support_torch import expect_close, numbers
 from torch import Tensor
 
@@ -87,7 +87,7 @@ def qkvs(p: float) -> Callable[..., Any]:
     def attention(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, fill: float, factors: Tensor | None) -> Any:
         empty_row = "nan" if fill == -torch.inf else "mean"
         rules = Rules(dropout=0.0 if factors is None else p, seed=SEED, empty_row=empty_row)
-        return AttendWithWeights.apply(q, k, v, None, keep, rules)
+        return attend_with_weights.apply(q, k, v, None, keep, rules)[:2]
 
     return attention
 

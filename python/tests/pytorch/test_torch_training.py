@@ -131,3 +131,18 @@ def test_other_objects() -> None:
         relative = way(qt.Relative(table))
         assert torch.equal(qt.flex_attention(q, q, q, relative), qt.flex_attention(q, q, q, qt.Relative(table)))
         assert relative.table.requires_grad and way(qt.SoftCap(2.0)) == qt.SoftCap(2.0) and way(qt.AuxRequest(True)).lse
+
+
+def test_backward_has_what_rounding_took_from_lse() -> None:
+    """Without it a peaked row is computed forward again in backward; the bits are the same."""
+    q, k, v, dout = (numbers(n, 1, 2, 64, 16, dtype=torch.float32) for n in range(4))
+    out, lse = qkv.attention(q, k, v, scale=6.0, return_lse=True)
+    expected = qkv.attention_backward(dout, q, k, v, out, lse, scale=6.0)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    for function in (qt.scaled_dot_product_attention, qt.flex_attention):
+        result = function(*leaves, scale=6.0)
+        saved = result.grad_fn.saved_tensors
+        assert saved[-1].abs().max() > 0 and torch.equal(saved[-2], lse)
+        assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(result, leaves, dout), expected))
+    compiled = torch.compile(lambda *x: qt.scaled_dot_product_attention(*x, scale=6.0), fullgraph=True, backend="aot_eager")
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(compiled(*leaves), leaves, dout), expected))

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from qkv.torch import _operators
+from qkv.torch import _graph
 from support_torch import numbers
 from torch import Tensor, nn
 
@@ -96,26 +96,26 @@ def test_operators_keep_their_contracts(masks: str) -> None:
     bias = numbers(4, 2, 1, 5, 5).requires_grad_() if masks == "bias" else None
     keep = numbers(4, 1, 1, 5, 5) > -0.5 if masks == "keep" else None
     rules = (0.0, False, None, "zero")
-    torch.library.opcheck(_operators.attention, (q, k, v, bias, keep, None, *rules))
+    torch.library.opcheck(_graph.attention.operator, (q, k, v, bias, keep, None, *rules))
     torch.library.opcheck(
-        _operators.attention, (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, None, *rules)
+        _graph.attention.operator, (q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, None, None, *rules)
     )
-    out, lse = (x.detach() for x in _operators.attention(q, k, v, bias, keep, None, *rules))
+    out, lse, low = (x.detach() for x in _graph.attention.operator(q, k, v, bias, keep, None, *rules))
     dout = numbers(9, *out.shape).requires_grad_()
     torch.library.opcheck(
-        _operators.attention_backward, (dout, None, q, k, v, bias, keep, None, out, lse, *rules, bias is not None)
+        _graph.attention_backward.operator, (dout, None, q, k, v, bias, keep, None, out, lse, low, *rules, bias is not None)
     )
     cotangents = (dout.detach(), dout.detach(), dout.detach(), None if bias is None else torch.ones_like(bias))
     tensors = tuple(None if x is None else x.detach() for x in (dout, q, k, v, bias, keep))
     for dlse in (None, numbers(10, *lse.shape)):
         inputs = (*cotangents, tensors[0], dlse, *tensors[1:], None, out, lse, *rules)
-        torch.library.opcheck(_operators.attention_double_backward, inputs)
+        torch.library.opcheck(_graph.attention_double_backward.operator, inputs)
 
 
 def test_gradients_through_the_operator_are_those_of_eager_autograd() -> None:
     inputs = leaves()
     by_operator = with_gradients(
-        lambda q, k, v: _operators.attention(q, k, v, None, None, None, 0.0, True, None, "zero")[0], *inputs
+        lambda q, k, v: _graph.attention.operator(q, k, v, None, None, None, 0.0, True, None, "zero")[0], *inputs
     )
     for a, b in zip(by_operator, with_gradients(lambda q, k, v: sdpa(q, k, v, is_causal=True), *inputs)):
         assert torch.equal(a, b)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import qkv.torch as qt
 from packed import leaves, offsets, ours
-from qkv.torch import _varlen_operators
+from qkv.torch import _varlen_calls as graph
 from support_torch import numbers
 from torch import Tensor
 
@@ -33,23 +33,23 @@ def test_operators_keep_their_contracts(options: dict[str, Any]) -> None:
     cu_q, cu_k = offsets([3, 2]), offsets([4, 2])
     rules = (3, 4, *options.get("window_size", (-1, -1)), True, 0.4, 0.0)
     packed = (q, k, v, cu_q, cu_k, None, None, None)
-    torch.library.opcheck(_varlen_operators.attention, (*packed, *rules))
+    torch.library.opcheck(graph.packed.operator, (*packed, *rules))
     used = torch.tensor([2, 1])
-    torch.library.opcheck(_varlen_operators.attention, (*packed[:5], used, None, None, *rules))
+    torch.library.opcheck(graph.packed.operator, (*packed[:5], used, None, None, *rules))
     seed = torch.tensor([7])
-    torch.library.opcheck(_varlen_operators.attention, (*packed[:7], seed, *rules[:-1], 0.5))
+    torch.library.opcheck(graph.packed.operator, (*packed[:7], seed, *rules[:-1], 0.5))
     plain = tuple(x.detach() if x is not None else None for x in packed)
-    out, lse = _varlen_operators.attention(*plain, *rules)
-    torch.library.opcheck(_varlen_operators.attention_out, (out.clone(), *plain, *rules))
+    out, lse = graph.packed.operator(*plain, *rules)
+    torch.library.opcheck(graph.packed_out, (out.clone(), *plain, *rules))
     pages = tuple(x.detach()[None].contiguous() for x in (k, v))
     table = torch.zeros(2, 1, dtype=torch.int32)
-    torch.library.opcheck(_varlen_operators.attention, (plain[0], *pages, cu_q, None, used, table, None, *rules))
+    torch.library.opcheck(graph.packed.operator, (plain[0], *pages, cu_q, None, used, table, None, *rules))
     dout, dlse = numbers(5, *out.shape).requires_grad_(), numbers(6, *lse.shape)
     for given in (None, dlse):
-        torch.library.opcheck(_varlen_operators.attention_backward, (dout, given, *packed, out, lse, *rules))
+        torch.library.opcheck(graph.packed_backward.operator, (dout, given, *packed, out, lse, *rules))
         cotangents = (plain[0], None, plain[2], dout.detach(), given)
-        torch.library.opcheck(_varlen_operators.attention_double_backward, (*cotangents, *plain, out, lse, *rules))
-    torch.library.opcheck(_varlen_operators.attention_jvp, (plain[0], None, plain[2], *plain, lse, *rules))
+        torch.library.opcheck(graph.packed_double_backward.operator, (*cotangents, *plain, out, lse, *rules))
+    torch.library.opcheck(graph.packed_jvp.operator, (plain[0], None, plain[2], *plain, lse, *rules))
 
 
 @pytest.mark.parametrize("backend", ("eager", "aot_eager", "inductor"))
