@@ -146,100 +146,62 @@ def test_ragged_batches_are_their_sequences(lengths: list[int], causal: bool, se
 
 
 @pytest.mark.parametrize("kind", ["t5", "relative"])
-def test_ragged_gradients_are_those_of_the_padded_form(kind: str) -> None:
-    """What sequences share is summed over them: a bias, sinks, a learned table of position biases; and what arrives at lse
-    counts."""
-    lengths, longest, heads, width = [5, 0, 9, 1], 9, 4, 6
-    offsets, table = np.cumsum([0, *lengths]), numbers(30, 9, heads, dtype="float64")
+def test_what_sequences_share_arrives(kind: str) -> None:
+    """Of two sequences that are alike, gradients of what they share are twice those of one."""
     make = qkv.PositionBias.t5 if kind == "t5" else qkv.PositionBias.relative
-    position_bias = make(table, **({"max_distance": 6} if kind == "t5" else {}), align="top_left")
-    shared = {"bias": numbers(31, 1, heads, longest, longest, dtype="float64"), "sinks": numbers(32, heads, dtype="float64")}
-    shared["position_bias"] = position_bias
-    need = ("q", "k", "v", "bias", "sinks", "position_bias")
-    packed = [numbers(33 + n, sum(lengths), h, width, dtype="float64") for n, h in enumerate((heads, 2, 2, heads))]
-    dlse = numbers(37, sum(lengths), heads, dtype="float64")
+    table = numbers(30, 9, 4, dtype="float64")
+    shared = {"bias": numbers(31, 1, 4, 9, 9, dtype="float64"), "sinks": numbers(32, 4, dtype="float64")}
+    shared["position_bias"] = make(table, **({"max_distance": 6} if kind == "t5" else {}), align="top_left")
+    need, one = ("q", "k", "v", "bias", "sinks", "position_bias"), [numbers(33 + n, 9, 4, 6, dtype="float64") for n in range(4)]
+    dlse = numbers(37, 9, 4, dtype="float64")
 
-    def padded(x: np.ndarray) -> np.ndarray:
-        """[total, H, ...] -> [B, H, longest, ...], zeros behind each sequence."""
-        result = np.zeros((len(lengths), x.shape[1], longest, *x.shape[2:]))
-        for b, length in enumerate(lengths):
-            result[b, :, :length] = x[offsets[b] : offsets[b + 1]].swapaxes(0, 1)
-        return result
+    def gradients(times: int) -> qkv.Gradients:
+        q, k, v, dout, given = (np.concatenate([x] * times) for x in (*one, dlse))
+        offsets = np.arange(times + 1) * 9
+        out, lse = qkv.attention_varlen(q, k, v, offsets, return_lse=True, **shared)
+        return qkv.attention_varlen_backward(dout, q, k, v, out, lse, offsets, dlse=given, need=need, **shared)
 
-    q, k, v, dout = packed
-    out, lse = qkv.attention_varlen(q, k, v, offsets, return_lse=True, **shared)
-    ragged = qkv.attention_varlen_backward(dout, q, k, v, out, lse, offsets, dlse=dlse, need=need, **shared)
-    wide, mask = [padded(x) for x in (q, k, v)], qkv.Mask.key_lengths(lengths) & qkv.Mask.query_lengths(lengths)
-    wide_out, wide_lse = qkv.attention(*wide, mask=mask, return_lse=True, **shared)
-    whole = qkv.attention_backward(padded(dout), *wide, wide_out, wide_lse, dlse=padded(dlse), mask=mask, need=need, **shared)
-    for name in ("dq", "dk", "dv"):
-        assert np.allclose(padded(getattr(ragged, name)), getattr(whole, name), rtol=1e-11, atol=1e-12), name
+    alone, both = gradients(1), gradients(2)
+    dense = [x.swapaxes(0, 1)[None] for x in one]
+    out, lse = qkv.attention(*dense[:3], return_lse=True, **shared)
+    whole = qkv.attention_backward(dense[3], *dense[:3], out, lse, dlse=dlse.T[None], need=need, **shared)
     for name in ("dbias", "dsinks", "dposition_bias"):
-        assert np.abs(getattr(ragged, name)).max() > 0.1
-        assert np.allclose(getattr(ragged, name), getattr(whole, name), rtol=1e-11, atol=1e-12), name
+        assert np.allclose(getattr(both, name), 2 * getattr(alone, name), rtol=1e-12) and getattr(alone, name).any()
+        assert np.allclose(getattr(alone, name), getattr(whole, name), rtol=1e-11, atol=1e-12)
+    assert np.allclose(alone.dk, whole.dk[0].swapaxes(0, 1), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("feature_map", ["elu+1", "relu", "identity"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_linear_attention_is_its_square(feature_map: str, causal: bool) -> None:
+def test_linear_attention_is_its_square(feature_map: str) -> None:
     q, k, v = problem(6, 2, 4, 37, 37, 8, kv_heads=2, dtype="float64")
-    normalized = feature_map != "identity"
-    phi = {"elu+1": lambda x: np.where(x > 0, x + 1, np.exp(x)), "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}[
-        feature_map
-    ]
-    a = phi(q) @ phi(np.repeat(k, 2, 1)).swapaxes(-1, -2)
-    a = np.tril(a) if causal else a
-    total = a.sum(-1, keepdims=True) if normalized else 1.0
+    maps = {"elu+1": lambda x: np.where(x > 0, x + 1, np.exp(x)), "relu": lambda x: np.maximum(x, 0), "identity": lambda x: x}
+    a = np.tril(maps[feature_map](q) @ maps[feature_map](np.repeat(k, 2, 1)).swapaxes(-1, -2))
+    total = a.sum(-1, keepdims=True) if feature_map != "identity" else np.ones(1)
     expected = (a @ np.repeat(v, 2, 1)) / np.where(total == 0, 1, total) * (total != 0)
-    options = {"feature_map": feature_map, "causal": causal, "normalized": normalized}
+    options = {"feature_map": feature_map, "causal": True, "normalized": feature_map != "identity"}
     assert np.allclose(qkv.linear_attention(q, k, v, **options), expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("channels", [False, True])
-def test_linear_attention_goes_on_from_its_state_and_differentiates(channels: bool) -> None:
+def test_linear_attention_goes_on_from_its_state(channels: bool) -> None:
     q, k, v = problem(7, 1, 2, 30, 30, 6, dtype="float64")
     decay = -abs(numbers(8, *((1, 2, 30, 6) if channels else (1, 2, 30)), dtype="float64"))
-    whole = qkv.linear_attention(q, k, v, causal=True, log_decay=decay, normalized=False)
-    head, state = qkv.linear_attention(
-        q[:, :, :11],
-        k[:, :, :11],
-        v[:, :, :11],
-        causal=True,
-        log_decay=decay[:, :, :11].copy(),
-        normalized=False,
-        return_state=True,
-    )
-    tail = qkv.linear_attention(
-        q[:, :, 11:], k[:, :, 11:], v[:, :, 11:], causal=True, log_decay=decay[:, :, 11:].copy(), normalized=False, state=state
-    )
+    beta, dout = abs(numbers(9, 1, 2, 30, dtype="float64")) / 8, numbers(10, *v.shape, dtype="float64")
+
+    def part(rows: slice, **options: object) -> dict:
+        given = {"causal": True, "normalized": False, "log_decay": decay[:, :, rows].copy(), "beta": beta[:, :, rows].copy()}
+        return {"q": q[:, :, rows], "k": k[:, :, rows], "v": v[:, :, rows], **given, **options}
+
+    whole = qkv.linear_attention(**part(slice(None)))
+    head, state = qkv.linear_attention(**part(slice(11)), return_state=True)
+    tail = qkv.linear_attention(**part(slice(11, None)), state=state)
     assert np.allclose(np.concatenate([head, tail], 2), whole, atol=1e-12)
-    dout = numbers(9, *whole.shape, dtype="float64")
-    gradients = qkv.linear_attention_backward(dout, q, k, v, causal=True, log_decay=decay, normalized=False)
-    step = 1e-6
-    for name, x, gradient in (("q", q, gradients.dq), ("v", v, gradients.dv), ("decay", decay, gradients.dlog_decay)):
-        direction = numbers(10, *x.shape, dtype="float64")
-        ends = []
-        for sign in (1, -1):
-            moved = {"q": q, "v": v, "decay": decay} | {name: x + sign * step * direction}
-            out = qkv.linear_attention(moved["q"], k, moved["v"], causal=True, log_decay=moved["decay"], normalized=False)
-            ends.append((out * dout).sum())
-        assert np.isclose((ends[0] - ends[1]) / (2 * step), (gradient * direction).sum(), rtol=1e-6), name
-
-
-def test_value_groups_are_repeated_heads_of_q_and_k() -> None:
-    q, k, _ = problem(11, 2, 2, 70, 70, 6, dtype="float64")
-    v, dout = numbers(12, 2, 6, 70, 5, dtype="float64"), numbers(13, 2, 6, 70, 5, dtype="float64")
-    beta, decay = abs(numbers(14, 2, 6, 70, dtype="float64")) / 4, -abs(numbers(15, 2, 6, 70, dtype="float64"))
-    options = {"feature_map": "unit", "causal": True, "normalized": False, "beta": beta, "log_decay": decay}
-    out, state = qkv.linear_attention(q, k, v, return_state=True, **options)
-    repeated = [np.repeat(x, 3, 1) for x in (q, k)]
-    expected, expected_state = qkv.linear_attention(*repeated, v, return_state=True, **options)
-    assert (out == expected).all() and (state.kv == expected_state.kv).all()
-    grouped = qkv.linear_attention_backward(dout, q, k, v, **options)
-    apart = qkv.linear_attention_backward(dout, *repeated, v, **options)
-    assert (grouped.dv == apart.dv).all() and (grouped.dbeta == apart.dbeta).all()
-    for name in ("dq", "dk"):
-        assert np.allclose(getattr(grouped, name), getattr(apart, name).reshape(2, 2, 3, 70, 6).sum(2), rtol=1e-12), name
+    gradients = qkv.linear_attention_backward(dout, **part(slice(None)))
+    later = qkv.linear_attention_backward(dout[:, :, 11:], **part(slice(11, None)), state=state)
+    first = qkv.linear_attention_backward(dout[:, :, :11], **part(slice(11)), dfinal=later.dinitial)
+    for name in ("dq", "dk", "dv", "dlog_decay", "dbeta"):
+        joined = np.concatenate([getattr(first, name), getattr(later, name)], 2)
+        assert np.allclose(joined, getattr(gradients, name), rtol=1e-9, atol=1e-11), name
 
 
 def test_linear_attentions_backward_says_what_it_needs() -> None:
@@ -270,28 +232,24 @@ def test_rotary_turns_and_turns_back() -> None:
     assert np.allclose(rotary(x, ids=np.arange(3, 8)[None]), y, atol=1e-15)
 
 
-def test_second_derivatives_by_finite_differences() -> None:
+def test_every_argument_of_the_second_derivatives_arrives() -> None:
+    """<ddq, dq> + ... is symmetric to <tangents, gradients>: what forward mode gives of out and lse, backward gives back."""
     q, k, v = problem(12, 1, 2, 7, 9, 4, dtype="float64")
     dout, tq, tk, tv = (numbers(13 + n, *x.shape, dtype="float64") for n, x in enumerate((q, q, k, v)))
     out, lse = qkv.attention(q, k, v, softcap=3.0, return_lse=True)
-    tout, tlse = qkv.attention_jvp(q, k, v, lse, tq=tq, tk=tk, tv=tv, softcap=3.0)
-    step = 1e-6
-    ends = [qkv.attention(q + s * tq, k + s * tk, v + s * tv, softcap=3.0, return_lse=True) for s in (step, -step)]
-    assert np.allclose((ends[0][0] - ends[1][0]) / (2 * step), tout, atol=1e-8)
-    assert np.allclose((ends[0][1] - ends[1][1]) / (2 * step), tlse, atol=1e-8)
-
     dlse = numbers(19, *lse.shape, dtype="float64")
+    tout, tlse = qkv.attention_jvp(q, k, v, lse, tq=tq, tk=tk, tv=tv, softcap=3.0)
+    g = qkv.attention_backward(dout, q, k, v, out, lse, dlse=dlse, softcap=3.0)
+    along = (g.dq * tq).sum() + (g.dk * tk).sum() + (g.dv * tv).sum()
+    assert np.isclose((tout * dout).sum() + (tlse * dlse).sum(), along, rtol=1e-12)
     second = qkv.attention_double_backward(q, k, v, out, lse, dout, ddq=tq, ddk=tk, ddv=tv, dlse=dlse, softcap=3.0)
-
-    def inner(q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, dlse: np.ndarray) -> float:
-        out, lse = qkv.attention(q, k, v, softcap=3.0, return_lse=True)
-        g = qkv.attention_backward(dout, q, k, v, out, lse, dlse=dlse, softcap=3.0)
-        return float((g.dq * tq).sum() + (g.dk * tk).sum() + (g.dv * tv).sum())
-
-    for n, gradient in enumerate((second.gq, second.gk, second.gv, second.gdout, second.gdlse)):
-        inputs = [q, k, v, dout, dlse]
-        direction = numbers(20 + n, *inputs[n].shape, dtype="float64")
-        moved = [[x + s * step * direction if m == n else x for m, x in enumerate(inputs)] for s in (1, -1)]
-        assert np.isclose(
-            (inner(*moved[0]) - inner(*moved[1])) / (2 * step), (gradient * direction).sum(), rtol=1e-6, atol=1e-7
-        )
+    assert np.allclose(second.gdout, tout, rtol=1e-12, atol=1e-13) and np.allclose(second.gdlse, tlse, rtol=1e-12, atol=1e-13)
+    step, given = 1e-6, {"gq": q, "gk": k, "gv": v}
+    for name, x in given.items():
+        direction, ends = numbers(20, *x.shape, dtype="float64"), []
+        for sign in (step, -step):
+            moved = [x + sign * direction if y is x else y for y in (q, k, v)]
+            tout, tlse = qkv.attention_jvp(*moved, qkv.attention(*moved, softcap=3.0, return_lse=True)[1], tq=tq, tk=tk, tv=tv, softcap=3.0)
+            ends.append((tout * dout).sum() + (tlse * dlse).sum())
+        slope = (getattr(second, name) * direction).sum()
+        assert np.isclose((ends[0] - ends[1]) / (2 * step), slope, rtol=1e-6, atol=1e-7), name

@@ -48,32 +48,6 @@ def test_invariant_bits_are_those_of_the_dense_mask() -> None:
     assert np.array_equal(listed, dense)
 
 
-@pytest.mark.parametrize("shape", ((8, 2, 1, 900, 200), (8, 2, 3, 500, 60), (4, 4, 20, 500, 30), (32, 1, 5, 900, 100)), ids=str)
-def test_a_row_has_the_bits_of_its_keys_in_a_cache_of_their_own(shape: tuple[int, ...]) -> None:
-    heads, kv_heads, q_len, kv_len, k = shape
-    q, key, v = problem(1, 1, heads, q_len, kv_len, 32, kv_heads=kv_heads)
-    rng = np.random.default_rng(2)
-    index = np.stack([rng.permutation(kv_len)[:k] for _ in range(q_len)]).astype(np.int32)
-    mask = qkv.Mask.keys(index[None, None])
-    assert qkv.attention_plan(q, key, v, mask=mask)["algorithm"] == "lists"
-    out = qkv.attention(q, key, v, mask=mask)
-    assert np.array_equal(out, qkv.attention(q, key, v, mask=qkv.Mask.keys(index[None, None, :, ::-1])))
-    for i, row in enumerate(np.sort(index)):
-        cache = qkv.KVCache(num_kv_heads=kv_heads, head_dim=32, capacity=k)
-        cache.append(*(np.ascontiguousarray(x[:, :, row]) for x in (key, v)))
-        one = np.ascontiguousarray(q[:, :, i : i + 1])
-        assert np.array_equal(cache.attention(one), out[:, :, i : i + 1])
-
-
-def test_keys_that_are_not_listed_may_hold_anything() -> None:
-    q, k, v = problem(1, 1, 2, 1, 400, 8, kv_heads=1)
-    index = np.arange(7, 400, 40, dtype=np.int32).reshape(1, 1, 1, -1)
-    expected = qkv.attention(q, k, v, mask=qkv.Mask.keys(index))
-    other = np.setdiff1d(np.arange(400), index)
-    k[:, :, other], v[:, :, other] = np.nan, np.inf
-    assert np.array_equal(qkv.attention(q, k, v, mask=qkv.Mask.keys(index)), expected)
-
-
 def test_on_caches_and_joined() -> None:
     q, k, v = problem(1, 1, 4, 1, 300, 16, kv_heads=2)
     mask = qkv.Mask.keys(lists(1, 1, 2, 300, 12)[:, :, 1:])
