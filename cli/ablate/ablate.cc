@@ -41,12 +41,12 @@ view::AttentionMap map_of(const std::string& title, const std::vector<std::strin
   const Index length = weights.front()->size(2);
   Tensor<float> heads({static_cast<Index>(weights.size()), length, length});
   float* next = heads.data();
-  std::string legend;
-  for (std::size_t n = 0; n < weights.size(); ++n) {
-    for (const double weight : weights[n]->span()) *next++ = static_cast<float>(weight);
-    legend += (n == 0 ? ": " : ", ") + std::string("head ") + std::to_string(n) + " " + words[n];
+  for (const Tensor<double>* one : weights) {
+    for (const double weight : one->span()) *next++ = static_cast<float>(weight);
   }
-  return view::make_map(View<const float, 3>(heads), {}, title + legend);
+  view::AttentionMap map = view::make_map(View<const float, 3>(heads), {}, title);
+  map.head_names = words;
+  return map;
 }
 
 }  // namespace qkv::cli

@@ -48,7 +48,7 @@ Experiment ablate_zero_v(const AblateOptions& options, Context& context);
 Experiment ablate_scale(const AblateOptions& options, Context& context);
 Experiment ablate_mask(const AblateOptions& options, Context& context);
 
-/// [1, H, T, T] of one sequence, drawn as heads with a word for each: "no mask", "causal".
+/// [1, H, T, T] of one sequence, drawn beside each other, each with a name: "no mask", "causal".
 view::AttentionMap map_of(const std::string& title, const std::vector<std::string>& words,
                           const std::vector<const Tensor<double>*>& weights);
 

@@ -128,7 +128,7 @@ view::AttentionMap widest_map(std::uint64_t seed, Context& context) {
   for (double& value : k.span()) value = random.normal();
   attention_forward(q, k, {}, {.weights = bare}, {.scale = 1.0}, context);
   attention_forward(q, k, {}, {.weights = scaled}, {}, context);
-  return map_of("scale", {"without, D = 4096", "with"}, {&bare, &scaled});
+  return map_of("D = 4096", {"without scale", "with scale"}, {&bare, &scaled});
 }
 
 std::vector<Claim> claims_of(const std::vector<Row>& rows) {

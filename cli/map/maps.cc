@@ -106,7 +106,7 @@ void add_map(Outputs& outputs, const std::string& path, const view::AttentionMap
   if (kind == ".pdf") outputs.add(path, view::render_pdf(map, options));
   if (kind == ".png" || kind == ".pdf") warn_of_missing(view::missing_characters(map, options), path);
   if (kind == ".svg") outputs.add(path, view::render_svg(map, options));
-  if (kind == ".html") outputs.add(path, view::render_html(map, {.map = options}));
+  if (kind == ".html") outputs.add(path, view::render_html(map, options));
 }
 
 }  // namespace qkv::cli

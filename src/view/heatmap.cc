@@ -58,6 +58,7 @@ void check_map(const AttentionMap& map) {
   }
   check_labels("query_tokens", map.query_tokens, map.q_len(), map);
   check_labels("key_tokens", map.key_tokens, map.kv_len(), map);
+  check_labels("head_names", map.head_names, map.num_heads(), map);
   for (const float w : map.weights.span()) {
     if (w < 0 || std::isinf(w)) {
       throw OptionError("[check_map] weights must be at least 0, and finite or NaN: got " + std::to_string(w));

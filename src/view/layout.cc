@@ -120,7 +120,8 @@ std::vector<Panel> choose_panels(const AttentionMap& map, const MapOptions& opti
   std::vector<Panel> panels;
   for (const Index layer : chosen(options.layers, map.num_layers(), "a layer")) {
     for (const Index head : heads) {
-      const std::string name = "head " + std::to_string(head);
+      const std::string name = map.head_names.empty() ? "head " + std::to_string(head)
+                                                      : picture_title(map.head_names[static_cast<std::size_t>(head)]);
       panels.push_back({layer, head, map.num_layers() > 1 ? "layer " + std::to_string(layer) + ", " + name : name, {}, {}, {}});
     }
   }
@@ -133,6 +134,7 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
   out.top = top_weight(map, options.range);
   const auto weights = map.weights.span();
   out.has_nan = std::any_of(weights.begin(), weights.end(), [](float w) { return std::isnan(w); });
+  out.has_zero = std::any_of(weights.begin(), weights.end(), [](float w) { return w == 0; });
   out.rows.count = map.q_len();
   out.columns.count = map.kv_len();
   out.rows.pool = out.columns.pool = pool_for(map.q_len(), map.kv_len(), out.panels.size());
@@ -162,7 +164,7 @@ Layout lay_out(const AttentionMap& map, const MapOptions& options, const TextWid
   const int grid_right = left + (across - 1) * pitch_x + std::max(panel_width, name_width);
   const int grid_bottom = top + (down - 1) * pitch_y + panel_height;
   out.bar = {grid_right + kGap, top, kBarWidth, std::clamp(grid_bottom - top, 120, 360)};
-  const int bar_bottom = out.bar.y + out.bar.height + (out.has_nan ? 2 * kLineHeight : 0);
+  const int bar_bottom = out.bar.y + out.bar.height + (1 + out.has_nan + out.has_zero) * kLineHeight;
   const int bar_text = text_width("100.0%", kLargeText) + kLabelDistance;
   const int note = out.rows.pool > 1 ? kLineHeight : 0;
   out.width = out.bar.x + out.bar.width + bar_text + kMargin;

@@ -50,7 +50,7 @@ struct Layout {
   Axis rows, columns;
   std::vector<Panel> panels;
   Box bar;
-  bool has_nan = false;
+  bool has_nan = false, has_zero = false;
   float top = 1;  // weight of the last colour
 };
 

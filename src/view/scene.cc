@@ -91,12 +91,15 @@ void draw_bar(Canvas& canvas, const MapOptions& options, const Layout& layout) {
     }
   }
   canvas.text({bar.x, bar.y - kLineHeight, "weight", Anchor::kStart, kLargeText, kFaintInk, false});
-  if (layout.has_nan) {
-    const Box swatch{bar.x, bar.y + bar.height + kLineHeight - bar.width / 2, bar.width, bar.width};
-    canvas.fill(swatch, kNan);
-    outline(canvas, swatch);
-    canvas.text({text_x, swatch.y + swatch.height / 2, "NaN", Anchor::kStart, kLargeText, kInk, false});
-  }
+  int y = bar.y + bar.height - bar.width / 2;
+  const auto swatch = [&](Paint paint, std::string_view name) {
+    const Box box{bar.x, y += kLineHeight, bar.width, bar.width};
+    canvas.fill(box, paint);
+    outline(canvas, box);
+    canvas.text({text_x, box.y + box.height / 2, name, Anchor::kStart, kLargeText, kInk, false});
+  };
+  if (layout.has_zero) swatch(kZero, "= 0");
+  if (layout.has_nan) swatch(kNan, "NaN");
 }
 
 }  // namespace
@@ -110,6 +113,7 @@ std::array<Rgb, kPaletteSize> palette() {
   colours[kLine] = {160, 162, 170};
   colours[kNan] = kNanColour;
   colours[kInkOnDark] = {255, 255, 255};
+  colours[kZero] = kZeroColour;
   return colours;
 }
 
@@ -117,6 +121,7 @@ Paint cell_paint(const AttentionMap& map, const MapOptions& options, const Layou
                  Index column) {
   const Index pool = layout.rows.pool;
   const float largest = largest_weight(map.weights.view<4>(), panel.layer, panel.head, row * pool, column * pool, pool, pool);
+  if (largest == 0) return kZero;
   const int index = colour_index(largest, layout.top, options.scale);
   return index < 0 ? kNan : static_cast<Paint>(index);
 }

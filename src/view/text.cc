@@ -213,19 +213,6 @@ std::string escape_xml(std::string_view visible_text) {
   return out;
 }
 
-std::string quote_script(std::string_view visible_text) {
-  std::string out = "\"";
-  for (const char c : visible_text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&') {
-      out += "\\u" + hexadecimal(byte, 4);
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
 std::string significant(double value, int digits) {
   std::array<char, 40> text;
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, digits).ptr};

@@ -37,9 +37,6 @@ int display_width(std::string_view visible);
 /// For XML text and attribute values.
 std::string escape_xml(std::string_view visible);
 
-/// A JavaScript string literal with its quotes, safe inside a script element: < > & and line separators are escaped.
-std::string quote_script(std::string_view visible);
-
 /// At most `digits` significant digits, the same in every locale: "12.5", "1e-07".
 std::string significant(double value, int digits);
 

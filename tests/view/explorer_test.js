@@ -111,13 +111,20 @@ near(of("pooled")(stored, 5, 10)[13], [...Array(6)].reduce((all, _, r) => all + 
 
 // --- link.js: what is written is read; what is hostile falls back.
 const file = {views: [{layers: [{heads: 4, q_len: 20, kv_len: 30}, {heads: 2, q_len: 20, kv_len: 30}]}, {layers: [{heads: 4, q_len: 20, kv_len: 30}]}]};
-const first = of("FIRST"), plain = x => JSON.parse(JSON.stringify(x)), parse = text => plain(of("parseLink")(text, file));
+const plain = x => JSON.parse(JSON.stringify(x)), parse = text => plain(of("parseLink")(text, file)), first = parse("");
 const state = {...plain(first), layer: 1, head: 1, i: 3, j: 29, pins: [2, 19], region: {q0: 0, q1: 5, k0: 2, k1: 30}, tab: "why", beside: 1, diff: true, kinds: ["self", "first"], sort: "entropy"};
-assert.deepStrictEqual(parse("#" + of("formatLink")(state)), state);
-assert.strictEqual(of("formatLink")(plain(first)), "");
+assert.deepStrictEqual([first.layer, first.head, first.i], [0, 0, 10]);
+assert.deepStrictEqual(parse("#" + of("formatLink")(state, file)), state);
+assert.strictEqual(of("formatLink")(first, file), "");
 for (const bad of ["", "#", "layer=2&head=-1", "i=20&j=30", "pins=x,99,-1", "region=5,4,0,1", "region=0,21,0,1", "view=__proto__", "tab=constructor", "%", "layer=%zz", "sort=<script>", "i=1e3", "a=b=c&&&=&"]) {
-  assert.deepStrictEqual(parse(bad), plain(first), bad);
+  assert.deepStrictEqual(parse(bad), first, bad);
 }
+file.start = "range=unit&layer=9";
+file.views[0].layers[1].head_info = [{kind: "previous", share: .6}, {kind: "self", share: .7}];
+file.views[0].layers[0].head_info = [{kind: "first", share: .99}, {kind: "mixed"}, {}, {}];
+const opening = parse("");
+assert.deepStrictEqual([opening.layer, opening.head, opening.i, opening.range], [1, 1, 10, "unit"]);
+for (const one of [opening, {...opening, layer: 0, head: 0, range: "max"}, {...opening, i: -1}, {...parse("view=1"), head: 2}]) assert.deepStrictEqual(parse(of("formatLink")(one, file)), one);
 
 // --- words.js: nothing hidden, nothing that turns text, no formula in a spreadsheet.
 const visible = of("visible"), label = of("label");

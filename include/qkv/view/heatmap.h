@@ -20,6 +20,7 @@ struct AttentionMap {
   std::vector<std::string> query_tokens;  // Tq labels in UTF-8, or none: rows are numbered
   std::vector<std::string> key_tokens;    // Tk labels in UTF-8, or none: columns are numbered
   std::string title;
+  std::vector<std::string> head_names{};  // H names in UTF-8, or none: "head 0", ...
 
   Index num_layers() const { return weights.size(0); }
   Index num_heads() const { return weights.size(1); }
@@ -42,7 +43,7 @@ QKV_API std::string picture_label(std::string_view token);
 /// A title likewise, of at most 100 characters; spaces stay.
 QKV_API std::string picture_title(std::string_view title);
 
-/// Throws ShapeError unless weights is [L, H, Tq, Tk] with L, H >= 1 and each label list is empty or as long as its axis, and
+/// Throws ShapeError unless weights is [L, H, Tq, Tk] with L, H >= 1 and each list of labels or names is empty or as long as its axis, and
 /// OptionError when a weight is negative or infinite. NaN is valid. Every render function calls it.
 QKV_API void check_map(const AttentionMap& map);
 
@@ -81,6 +82,9 @@ QKV_API const std::array<Rgb, kNumColours>& colour_map(Theme theme);
 
 /// The colour of a weight that is not a number: outside the hues of the map.
 inline constexpr Rgb kNanColour{232, 90, 90};
+
+/// The colour of a weight that is exactly 0, as that of a masked key.
+inline constexpr Rgb kZeroColour{222, 222, 229};
 
 /// The entry of `weight`, 0 to 239. Weights above `top` get the last; NaN has none and gives -1; top <= 0 gives 0.
 QKV_API int colour_index(float weight, float top, ColourScale scale);

@@ -8,7 +8,8 @@ The mass on the first keys (a sink, and a learned one) is set apart: what follow
     diffuse = sum_i r_i H_i / sum_i r_i ln n_i, H_i the entropy of the rest divided by r_i, n_i the keys it may lie on
 
 A kind is said where its score (of "first" and "diffuse": its share) reaches a threshold; of several the simplest explanation, in the order
-of KINDS. Otherwise a head is mixed. Of more than 2,048 queries, 2,048 are drawn; their weights are exact. Olsson 2022
+of KINDS. Otherwise a head is mixed. Of more than 2,048 queries every n-th counts, with its exact weights:
+the rules, the numbers and the queries are those of src/view/explore/kinds.cc. Olsson 2022
 (arXiv:2209.11895) for induction and previous-token heads, Wang 2022 (2211.00593) for duplicate-token heads, Xiao 2023
 (2309.17453) for sinks.
 """
@@ -29,7 +30,7 @@ FIRST = 0.9  # of the mass on the first keys: what is left is too little to spea
 DIFFUSE = 0.95  # of the entropy over ln n; scores of variance 1 over 500 keys have 0.92
 LOCAL = 8  # keys on either side
 QUERIES = 2048
-_PAIRS = 1 << 18  # of one kind and sequence
+_PAIRS = 1 << 18  # of equal words, of one sequence
 _LEAST_ROWS = 4  # queries that must have such a pair
 
 Weights = Callable[[int, np.ndarray, np.ndarray], np.ndarray]  # sequence, i[n], j[n] -> [H, n]
@@ -73,15 +74,15 @@ class Sums:
         [Tq]: of each query's document. live [Tq]: which
         queries are tokens. ids [Tk]: tokens' numbers of the keys, of which the last Tq are the queries'."""
         rows = np.arange(formula.q_len) if live is None else np.flatnonzero(live)
-        if len(rows) > QUERIES:
-            rows = np.sort(np.random.default_rng(0).choice(rows, QUERIES, replace=False))
+        step = max(1, -(-len(rows) // QUERIES))
+        rows = rows[::step]
         counts = formula.count(b, rows)
         starts = np.broadcast_to(start, formula.q_len)
         apart = self._first_keys(rows, starts)
         seen = formula.keep(b, *apart).reshape(len(rows), self.first).sum(1)
         others = counts - seen
         chosen = others >= 1
-        rows, others = rows[chosen], others[chosen]
+        rows, others, turns = rows[chosen], others[chosen], np.flatnonzero(chosen)
         if not len(rows):
             return
         apart = self._first_keys(rows, starts)
@@ -96,28 +97,30 @@ class Sums:
         self.weighted += np.where(several, np.maximum(left + _xlogx(rest), 0), 0).sum(1)
         self.even += np.where(several, rest * np.log(np.maximum(others, 2)), 0).sum(1)
         offset = formula.offset(b)
-        for name, pairs in self._asked(rows, offset, starts, formula, ids):
+        equals = 0 if ids is None else (np.unique(ids, return_counts=True)[1].astype(float) ** 2).sum()
+        with_equals = turns % max(1, int(np.ceil(equals / (step * _PAIRS)))) == 0
+        for name, pairs in self._asked(rows, offset, starts, formula, ids, with_equals):
             self._add(name, formula, weights, b, rows, others, rest, starts, pairs)
 
     def _first_keys(self, rows: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.repeat(rows, self.first), (starts[rows, None] + np.arange(self.first)).ravel()
 
     def _asked(
-        self, rows: np.ndarray, offset: int, starts: np.ndarray, formula: Formula, ids: np.ndarray | None
+        self, rows: np.ndarray, offset: int, starts: np.ndarray, formula: Formula, ids: np.ndarray | None, with_equals: np.ndarray
     ) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray]]]:
-        """Of each kind the pairs that speak for it: places in rows, and keys."""
+        """Of each kind the pairs that speak for it: places in rows, and keys. with_equals [rows]: the queries that are asked for words."""
         if formula.cross:
             return
         places, at = np.arange(len(rows)), rows + offset
         yield "previous", (places, at - 1)
         yield "self", (places, at)
         if ids is not None:
-            own = ids[np.clip(at, 0, len(ids) - 1)]
-            place, keys = _equal(own, ids)
-            apart = keys != at[place]
+            asked = np.flatnonzero(with_equals & (at >= 0) & (at < len(ids)))
+            place, keys = _equal(ids[at[asked]], ids)
+            place, apart = asked[place], keys != at[asked][place]
             yield "duplicate", (place[apart], keys[apart])
-            place, keys = _equal(own, ids[:-1])
-            keys = keys + 1  # the token before key j is the query's
+            place, keys = _equal(ids[at[asked]], ids[:-1])
+            place, keys = asked[place], keys + 1  # the token before key j is the query's
             apart = (keys != at[place]) & (keys != at[place] + 1)
             yield "induction", (place[apart], keys[apart])
         near = self._neighbours(at, starts[rows])
@@ -139,10 +142,6 @@ class Sums:
         pairs: tuple[np.ndarray, np.ndarray],
     ) -> None:  # fmt: skip
         place, keys = pairs
-        if len(place) > _PAIRS:  # fewer queries, drawn
-            share = _PAIRS / len(place)
-            drawn = np.random.default_rng(1).random(len(rows)) < share
-            place, keys = place[drawn[place]], keys[drawn[place]]
         kept = (keys >= starts[rows[place]] + self.first) & formula.keep(b, rows[place], keys)
         place, keys = place[kept], keys[kept]
         targets = np.bincount(place, minlength=len(rows))
@@ -189,12 +188,10 @@ def _xlogx(x: np.ndarray) -> np.ndarray:
 
 
 def _equal(own: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All (n, j) with ids[j] == own[n]; the number of them is not limited here but the queries are drawn so that it is."""
+    """All (n, j) with ids[j] == own[n]."""
     order = np.argsort(ids, kind="stable")
     low, high = (np.searchsorted(ids[order], own, side) for side in ("left", "right"))
     counts = high - low
-    if counts.sum() > 2 * _PAIRS:
-        counts = np.where(np.random.default_rng(2).random(len(own)) < 2 * _PAIRS / counts.sum(), counts, 0)
     place = np.repeat(np.arange(len(own)), counts)
     within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
     return place, order[np.repeat(low, counts) + within]

@@ -4,6 +4,7 @@ the command line (command.py).
 
 from __future__ import annotations
 
+import json
 import wave
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,15 @@ def explore(options: Any, models: Sequence[str]) -> Seen:
                 run.name = Path(model).name or model
             runs += one.runs
             names = one.names or names
-    return Seen(runs, title=f"{' and '.join(Path(model).name or model for model in models)}", names=names)
+    return Seen(runs, title=" and ".join(_name(model) for model in models), names=names)
+
+
+def _name(model: str) -> str:
+    """What a model is called: of a folder its name, with what config.json says of its kind."""
+    name, config = Path(model).name or model, Path(model) / "config.json"
+    known = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    kind = (known.get("architectures") or [known.get("model_type")])[0]
+    return f"{name} ({kind})" if kind else name
 
 
 def _texts(options: Any) -> list[str]:

@@ -176,7 +176,7 @@ class Seen:
         for run in self.runs:
             same = [id(other) for other in self.runs if other.name == run.name]
             what = "run" if run.name is None else "image" if run.image else "text"
-            text = f"{what} {same.index(id(run))}" if len(same) > 1 else ""
+            text = f"{what} {same.index(id(run))}{self._beginning(run)}" if len(same) > 1 else ""
             made += _views(run, self.names, dict(tokens or {}), text)
         if rollout:
             shown = [view for view in made if not view.layers[0].cross]
@@ -186,6 +186,14 @@ class Seen:
                 except ValueError as error:  # the page says so in its place
                     view.no_rollout = str(error).removeprefix("[rollout] ")
         return made
+
+    def _beginning(self, run: Run) -> str:
+        """The first characters of what a run read, where they are known: they tell views apart."""
+        ids = run.ids.get("")
+        if self.names is None or ids is None or run.image:
+            return ""
+        text = " ".join("".join(self.names(int(n)) for n in ids[0][:16]).split())
+        return f": {text[:20]}" + "\N{HORIZONTAL ELLIPSIS}" * (len(text) > 20 or ids.shape[1] > 16)
 
     def save(
         self, path: str | os.PathLike[str], *, title: str | None = None, tokens: Sequence[str] | Mapping[str, Sequence[str]] | None = None,

@@ -97,7 +97,7 @@ void bind_view(nb::module_& m) {
       .def("pdf", &pdf)
       .def("missing", &missing)
       .def("svg", [](const MapObject& object) { return view::render_svg(object.map, object.options); })
-      .def("html", [](const MapObject& object) { return view::render_html(object.map, {.map = object.options}); })
+      .def("html", [](const MapObject& object) { return view::render_html(object.map, object.options); })
       .def("terminal",
            [](const MapObject& object, bool colour, bool unicode, int columns) {
              return view::render_terminal(object.map,

@@ -96,18 +96,12 @@ def test_built_heads_are_named(sink: float | str, causal: bool) -> None:
             np.testing.assert_allclose(kind.first, 0.8, atol=0.01)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("sink", [0.0, 0.8, "learned"])
-def test_the_tools_page_says_the_same(sink: float | str, causal: bool, tmp_path: Path) -> None:
+def expect_the_tools_kinds(kinds: Any, tmp_path: Path, tensors: Any, metadata: Any, tokens: Any) -> None:
     """`qkv map --qk` names the heads in C++: kinds, shares and masses are those of a running model."""
-    q, k, *sinks = heads_of(sink, causal)
-    kinds = seen(q, k, *sinks, causal=causal).kinds
-    tensors = {"q": q[0], "k": k[0]} | ({"sinks": sinks[0]} if sinks else {})
-    metadata = {"scale": "1", "causal": "true" if causal else "false"}
-    page = page_of(tmp_path, tensors, metadata, [str(n) for n in IDS]).read_text(encoding="utf-8")
+    page = page_of(tmp_path, tensors, metadata, tokens).read_text(encoding="utf-8")
     packed = re.search(r'data-name="explorer"[^>]*>([^<]*)<', page)[1]
     heads = json.loads(zlib.decompress(base64.b64decode(packed)))["views"][0]["layers"][0]["head_info"]
-    assert [head["kind"] for head in heads] == [kind.kind for kind in kinds] == [*NAMES[:-1], "mixed"]
+    assert [head["kind"] for head in heads] == [kind.kind for kind in kinds]
     for head, kind in zip(heads, kinds):
         shares = {name.removesuffix(" share"): x for name, x in head.items() if name.endswith(" share")} | {
             "first": head["first"]
@@ -115,6 +109,28 @@ def test_the_tools_page_says_the_same(sink: float | str, causal: bool, tmp_path:
         assert set(shares) == set(kind.shares) and ("share" in head) == (kind.share is not None)
         for name, share in kind.shares.items():  # float32 weights there, q and k in float64 here
             np.testing.assert_allclose(shares[name], share, rtol=1e-4, atol=1e-5, err_msg=f"{name} of {kind.kind}")
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("sink", [0.0, 0.8, "learned"])
+def test_the_tools_page_says_the_same(sink: float | str, causal: bool, tmp_path: Path) -> None:
+    q, k, *sinks = heads_of(sink, causal)
+    kinds = seen(q, k, *sinks, causal=causal).kinds
+    assert [kind.kind for kind in kinds] == [*NAMES[:-1], "mixed"]
+    tensors = {"q": q[0], "k": k[0]} | ({"sinks": sinks[0]} if sinks else {})
+    expect_the_tools_kinds(kinds, tmp_path, tensors, {"scale": "1", "causal": str(causal).lower()}, [str(n) for n in IDS])
+
+
+@pytest.mark.parametrize("sizes", [(60, 40), (5000, 5000)], ids=["queries before the first key", "every third query of few words"])
+def test_the_tool_counts_the_same_queries(sizes: tuple[int, int], tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    q, k = (rng.standard_normal((1, 3, n, 8)).astype(np.float32) for n in sizes)
+    words = rng.integers(0, 4, max(sizes))
+    words[0] = words[1]  # the word of key 0 has duplicates
+    words = words[: sizes[1]]
+    kinds = seen(q, k, ids=words, causal="bottom_right").kinds
+    tokens = {"queries": [str(n) for n in range(sizes[0])], "keys": [str(n) for n in words]}
+    expect_the_tools_kinds(kinds, tmp_path, {"q": q[0], "k": k[0]}, {"scale": "1", "causal": "true"}, tokens)
 
 
 def test_random_heads_are_mixed() -> None:

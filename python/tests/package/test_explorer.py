@@ -257,19 +257,19 @@ def test_a_link_leads_to_the_same_view(tmp_path: Path, browser: Browser) -> None
     page = browser.open(
         path, "layer=1&head=3&i=7&j=2&pins=7,9&region=4,20,0,16&tab=lines&way=from&range=unit&place=linear&theme=dark"
     )
-    state = settled(page).evaluate("formatLink(state)")
+    state = settled(page).evaluate("formatLink(state, file)")
     page.locator("#after").click()
     page.locator("#before").click()
     page.wait_for_timeout(300)
     page = browser.open(path, page.evaluate("location.hash.slice(1)"))
-    assert settled(page).evaluate("formatLink(state)") == state and settled(page).evaluate("state.region.k1") == 16
+    assert settled(page).evaluate("formatLink(state, file)") == state and settled(page).evaluate("state.region.k1") == 16
     page.evaluate("location.hash = '#layer=0&head=2&tab=why'")  # as a person edits the address
     page.wait_for_selector("#tab-why[aria-selected=true]")
-    assert settled(page).evaluate("formatLink(state)") == "head=2&tab=why"
+    assert settled(page).evaluate("formatLink(state, file)") == "head=2&tab=why"
     page = browser.open(
         path, "layer=99&head=-2&i=1e9&j=%E0%A4&region=9,3,0,0&tab=__proto__&kinds=x&view=<b>&sort=%00&theme=javascript:1"
     )
-    assert settled(page).evaluate("formatLink(state)") == ""
+    assert settled(page).evaluate("formatLink(state, file)") == ""
 
 
 def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) -> None:

@@ -91,13 +91,6 @@ std::string numbers_below(Index count) {
   return out + "]";
 }
 
-std::string text_object(const std::string& name, const std::vector<std::string>& tokens, Index length) {
-  std::string list;
-  for (const std::string& token : tokens) list += (list.empty() ? "[" : ",") + quote_json(token);
-  return "{\"name\":" + quote_json(name) + ",\"tokens\":" + (tokens.empty() ? "null" : list + "]") +
-         ",\"length\":" + std::to_string(length) + "}";
-}
-
 std::string formula_json(const SmallForm& f) {
   const auto side = [](Index n) { return n < 0 ? std::string("null") : std::to_string(n); };
   std::string out = "{\"scale\":" + json_number(f.scale) + ",\"softcap\":" + json_number(f.softcap) +
@@ -200,8 +193,8 @@ std::string describe(const SmallForm& f, const Seen& seen, const std::string& er
   const bool one_text = f.q_len() == f.kv_len() && query_tokens == key_tokens;
   const auto count = [](Index n) { return std::to_string(n); };
   return "{\"title\":" + quote_json(f.title) + ",\"texts\":[" +
-         text_object(one_text ? "text" : "keys", key_tokens, f.kv_len()) +
-         (one_text ? "" : "," + text_object("queries", query_tokens, f.q_len())) +
+         text_json(one_text ? "text" : "keys", key_tokens, f.kv_len()) +
+         (one_text ? "" : "," + text_json("queries", query_tokens, f.q_len())) +
          "],\"views\":[{\"name\":" + quote_json(f.name) + ",\"kind\":" + (one_text ? "\"self\"" : "\"cross\"") +
          ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[{\"name\":" + quote_json(f.name) +
          ",\"heads\":" + count(f.num_heads()) + ",\"kv_heads\":" + count(f.num_kv_heads()) + ",\"q_len\":" + count(f.q_len()) +

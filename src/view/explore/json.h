@@ -1,11 +1,13 @@
-// Strings and numbers as JSON. Not: reading JSON, which the page does.
+// Strings, numbers, lists and texts as JSON. Not: reading JSON, which the page does.
 #pragma once
 
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/check.h"
+#include "qkv/types.h"
 #include "view/text.h"
 
 namespace qkv::inline v0::view {
@@ -33,5 +35,19 @@ inline std::string quote_json(std::string_view text) {
 
 /// null where it is not finite.
 inline std::string json_number(double value) { return std::isfinite(value) ? number_text(value) : "null"; }
+
+/// "[a,b,c]" from each(item) of every item.
+template <class List, class Each>
+std::string json_list(const List& list, const Each& each) {
+  std::string out = "[";
+  for (const auto& item : list) out += (out.size() > 1 ? "," : "") + each(item);
+  return out + "]";
+}
+
+/// A text of the explorer's file.
+inline std::string text_json(const std::string& name, const std::vector<std::string>& tokens, Index length) {
+  return "{\"name\":" + quote_json(name) + ",\"tokens\":" + (tokens.empty() ? "null" : json_list(tokens, quote_json)) +
+         ",\"length\":" + std::to_string(length) + "}";
+}
 
 }  // namespace qkv::inline v0::view

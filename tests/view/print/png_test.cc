@@ -22,6 +22,11 @@ Layout layout_of(const AttentionMap& map, const MapOptions& options) {
   return lay_out(map, options, typesetter.text_width());
 }
 
+Rgb colour_of(float weight, float top, ColourScale scale) {
+  const int index = colour_index(weight, top, scale);
+  return weight == 0 ? kZeroColour : index < 0 ? kNanColour : colour_map(Theme::kLight)[static_cast<std::size_t>(index)];
+}
+
 /// Every cell has the colour of its weight (without numbers, which would cover centres).
 void expect_colours(const AttentionMap& map, MapOptions options) {
   options.numbers = CellNumbers::kNever;
@@ -33,8 +38,7 @@ void expect_colours(const AttentionMap& map, MapOptions options) {
   for (const Panel& panel : layout.panels) {
     for (Index i = 0; i < map.q_len(); ++i) {
       for (Index j = 0; j < map.kv_len(); ++j) {
-        const int index = colour_index(weights(panel.layer, panel.head, i, j), top_weight(map, options.range), options.scale);
-        const Rgb expected = index < 0 ? kNanColour : colour_map(Theme::kLight)[static_cast<std::size_t>(index)];
+        const Rgb expected = colour_of(weights(panel.layer, panel.head, i, j), top_weight(map, options.range), options.scale);
         const Rgb got = picture.at(panel.cells.x + layout.columns.centre(j), panel.cells.y + layout.rows.centre(i));
         ASSERT_EQ(got, expected) << panel.name << " " << i << " " << j;
       }
@@ -90,7 +94,7 @@ TEST(Png, LongSequencesShowTheLargestOfEachBlock) {
   const Pixels picture = decode(render_png(map));
   const Box& cells = layout.panels[0].cells;
   EXPECT_EQ(picture.at(cells.x + layout.columns.centre(9'001), cells.y), colour_map(Theme::kLight).back());
-  EXPECT_EQ(picture.at(cells.x + layout.columns.centre(5'000), cells.y), colour_map(Theme::kLight).front());
+  EXPECT_EQ(picture.at(cells.x + layout.columns.centre(5'000), cells.y), kZeroColour);
 }
 
 TEST(Png, EmptyAndHostileMapsAreDrawn) {
@@ -118,10 +122,9 @@ TEST(Png, ARatioOfPixelsEnlargesEverything) {
     for (const Panel& panel : layout.panels) {
       for (Index i = 0; i < 6; ++i) {
         for (Index j = 0; j < 6; ++j) {
-          const int index = colour_index(map.weights.view<4>()(0, panel.head, i, j), 1, options.scale);
           const int x = panel.cells.x + layout.columns.centre(j), y = panel.cells.y + layout.rows.centre(i);
           ASSERT_EQ(picture.at(static_cast<int>(x * ratio), static_cast<int>(y * ratio)),
-                    colour_map(Theme::kLight)[static_cast<std::size_t>(index)]);
+                    colour_of(map.weights.view<4>()(0, panel.head, i, j), 1, options.scale));
         }
       }
     }

@@ -51,13 +51,15 @@ function drawCompared() {
   if (state.diff) drawDifference();
 }
 function drawDifference() {
-  const {shown, region, texts, beside: {shown: cells, isSame}} = geometry, fits = isSame && shown.height === cells.height && shown.width === cells.width;
+  const {shown, region, texts, beside: {shown: cells, isSame, texts: other}} = geometry, fits = isSame && shown.height === cells.height && shown.width === cells.width;
   el("diffName").textContent = fits ? "difference: orange where the second has more" : isSame ? "difference: the two are stored at different sizes, zoom in" : "no difference: the lengths differ";
   el("map3").hidden = !fits;
   if (!fits) return;
   const delta = shown.cells.map((w, n) => cells.cells[n] - w), top = largestOf(delta.map(Math.abs)) || 1;
   el("diffName").textContent += `, at most ${percent(top)}`;
-  geometry.difference = {shown: {...shown, cells: delta}, region, texts, name: "difference", of: difference, top};
-  geometry.difference.main = drawCells(el("map3"), geometry.difference.shown, region, top, difference, texts);
+  const both = side => n => texts[side](n) === other[side](n) ? texts[side](n) : `${texts[side](n)} / ${other[side](n)}`;
+  const names = {...texts, query: both("query"), key: both("key")};
+  geometry.difference = {shown: {...shown, cells: delta}, region, texts: names, name: "difference", of: difference, top};
+  geometry.difference.main = drawCells(el("map3"), geometry.difference.shown, region, top, difference, names);
   el("map3").setAttribute("aria-label", el("diffName").textContent);
 }

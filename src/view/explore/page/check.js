@@ -36,6 +36,8 @@ function checkFormula(f, at) {
 function checkLayer(l, at, shape) {
   for (const name of ["heads", "kv_heads", "q_len", "kv_len"]) demand(isCount(l[name]), `${at}: ${name} must be a number`);
   demand(l.heads > 0 && l.kv_heads > 0 && l.heads % l.kv_heads === 0, `${at}: heads must be a multiple of kv_heads`);
+  demand(l.number == null || isCount(l.number), `${at}: number must be a number`);
+  demand(l.head_numbers == null || Array.isArray(l.head_numbers) && l.head_numbers.length === l.heads && l.head_numbers.every(isCount), `${at}: head_numbers must have one number per head`);
   checkFormula(l.formula, at);
   const wanted = {map: [l.heads], mass: [l.heads], sinks: [l.heads], alibi: [l.heads], relative: [l.heads]};
   const list = (name, below) => {

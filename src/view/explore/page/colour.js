@@ -10,6 +10,7 @@ const placed = share => state.place === "sqrt" ? Math.sqrt(share) : share;
 /// [r, g, b] of a weight, where `top` gets the last colour.
 function colour(w, top) {
   if (Number.isNaN(w)) return NAN_COLOUR;
+  if (w === 0) return isDark() ? [52, 52, 63] : [222, 222, 229];  // outside the map's hues: no weight at all
   const n = Math.round(placed(Math.min(1, Math.max(0, w / (top || 1)))) * (ENTRIES - 1)), map = isDark() ? maps.dark : maps.light;
   return [map[3 * n], map[3 * n + 1], map[3 * n + 2]];
 }
@@ -30,7 +31,7 @@ function cellsImage(cells, height, width, top, of = colour) {
   c.height = Math.max(1, height);
   const g = c.getContext("2d"), pixels = g.createImageData(c.width, c.height), table = [];
   for (let n = 0; n < height * width; ++n) {
-    const key = of === colour && !Number.isNaN(cells[n]) ? Math.round(placed(Math.min(1, Math.max(0, cells[n] / (top || 1)))) * (ENTRIES - 1)) : -1;
+    const key = of === colour && cells[n] > 0 ? Math.round(placed(Math.min(1, Math.max(0, cells[n] / (top || 1)))) * (ENTRIES - 1)) : -1;
     const [r, green, b] = key < 0 ? of(cells[n], top) : table[key] || (table[key] = of(cells[n], top));
     pixels.data.set([r, green, b, 255], 4 * n);
   }

@@ -1,4 +1,5 @@
-// Lines between two columns of tokens; the widest is the largest weight shown. Of long texts: the chosen query's surroundings, and the keys that it looks at most.
+// Lines between two columns of tokens; the widest is the largest weight shown. Of long texts: the chosen query's surroundings and the keys
+// that it looks at most; without a choice the same positions on both sides.
 const NEAR = 18, BEST = 20, LINE_HEIGHT = 19;
 
 /// Positions to show: all of a short text; otherwise those near `centre` and the `best`; pure.
@@ -13,7 +14,7 @@ function chosenPositions(count, centre, best, near = NEAR) {
 function linesOf({head}) {
   const i = state.i < head.Tq ? state.i : -1, pins = state.pins.filter(n => n < head.Tq), isLong = head.Tk > 3 * NEAR;
   const best = i < 0 ? [] : largest(head.row(i).map(Math.abs), BEST).filter(j => head.weight(i, j) !== 0);
-  const queries = chosenPositions(head.Tq, Math.max(0, i), pins), keys = chosenPositions(head.Tk, isLong ? best[0] ?? 0 : 0, best, 6);
+  const queries = chosenPositions(head.Tq, Math.max(0, i), pins), keys = i < 0 ? chosenPositions(head.Tk, 0, pins) : chosenPositions(head.Tk, isLong ? best[0] ?? 0 : 0, best, 6);
   const from = i < 0 && !pins.length ? queries : [...new Set([...pins, ...(i < 0 ? [] : [i])])], rows = new Map(from.map(q => [q, head.row(q)]));
   return {i, queries, keys, rows, top: Math.max(1e-30, ...[...rows.values()].map(row => keys.reduce((most, j) => Math.max(most, Math.abs(row[j]) || 0), 0)))};
 }
@@ -47,7 +48,8 @@ function drawLines(panel, side, sides) {
   };
   queries.forEach((n, at) => word(n, room, "end", texts.query(n), true, at));
   keys.forEach((n, at) => word(n, right, "start", texts.key(n), false, at));
-  const hint = i < 0 ? " Point at a query to see its lines alone." : "";
+  const part = queries.length < head.Tq || keys.length < head.Tk ? ` Of ${head.Tq} queries and ${head.Tk} keys, ${queries.length} and ${keys.length} are drawn.` : "";
+  const hint = part + (i < 0 ? " Point at a query to see its lines alone." : "");
   panel.append(svg, make("p", {className: "note", textContent: `A line as wide as can be is ${percent(top)}; what is below a hundredth of it is left out.${hint}`}));
 }
 function svgElement(tag, attributes, text) {

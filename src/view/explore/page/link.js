@@ -3,10 +3,20 @@ const TABS = ["text", "lines", "why", "picture", "answer", "relevance"];
 const FIRST = {view: 0, layer: 0, head: 0, i: -1, j: -1, pins: [], region: null, tab: "text", beside: -1, diff: false, kinds: [], sort: "layer",
   range: "max", place: "sqrt", way: "to", theme: "auto", statistic: "entropy"};
 
-function formatLink(state) {
-  const parts = [], put = (name, value) => parts.push(name + "=" + encodeURIComponent(value));
+/// Where a view opens: the head with the largest share of a kind that says more than "first" or "diffuse", one query chosen.
+function openingOf(view) {
+  const at = {layer: 0, head: 0};
+  let best = 0;
+  view.layers.forEach((l, layer) => (l.head_info || []).forEach((info, head) => {
+    if (info.share > best && !["first", "diffuse"].includes(info.kind)) { best = info.share; Object.assign(at, {layer, head}); }
+  }));
+  return {...at, i: (view.layers[at.layer].q_len >> 1) - (view.layers[at.layer].q_len ? 0 : 1)};
+}
+
+function formatLink(state, file) {
+  const parts = [], put = (name, value) => parts.push(name + "=" + encodeURIComponent(value)), first = {...parseLink(`view=${state.view}`, file), view: 0};
   for (const [name, value] of Object.entries(state)) {
-    if (JSON.stringify(value) === JSON.stringify(FIRST[name])) continue;
+    if (JSON.stringify(value) === JSON.stringify(first[name])) continue;
     if (name === "region") put(name, [value.q0, value.q1, value.k0, value.k1].join(","));
     else put(name, Array.isArray(value) ? value.join(",") : value === true ? 1 : value);
   }
@@ -15,7 +25,7 @@ function formatLink(state) {
 
 function parseLink(fragment, file) {
   const state = structuredClone(FIRST), given = new Map();
-  for (const part of fragment.replace(/^#/, "").split("&")) {
+  for (const part of [...String(file.start || "").split("&"), ...fragment.replace(/^#/, "").split("&")]) {
     const at = part.indexOf("=");
     if (at < 1) continue;
     try { given.set(part.slice(0, at), decodeURIComponent(part.slice(at + 1))); } catch { /* a broken escape: as if it were not there */ }
@@ -29,8 +39,10 @@ function parseLink(fragment, file) {
   below("view", file.views.length);
   below("beside", file.views.length, -1);
   const {layers} = file.views[state.view];
+  Object.assign(state, openingOf(file.views[state.view]));
   below("layer", layers.length);
   const l = layers[state.layer];
+  Object.assign(state, {head: Math.min(state.head, l.heads - 1), i: Math.min(state.i, l.q_len - 1)});
   below("head", l.heads);
   below("i", l.q_len, -1);
   below("j", l.kv_len, -1);

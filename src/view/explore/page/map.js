@@ -81,12 +81,13 @@ function ticks(from, to, pixels, apart) {
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /// Draws cells with axes; returns where they lie.
-function drawCells(canvas, shown, region, top, of, texts) {
-  const across = el("maps").clientWidth || 640, count = state.beside < 0 ? 1 : state.diff && across > 900 ? 3 : 2, room = Math.max(220, Math.min(620, across / count - 12));
+function drawCells(canvas, shown, region, top, of, texts, given) {
+  const across = el("maps").clientWidth || 640, count = state.beside < 0 ? 1 : state.diff && across > 900 ? 3 : 2;
+  const room = given || Math.max(220, across / count - 12), most = Math.max(420, Math.min(900, innerHeight - 190));
   const rows = region.q1 - region.q0, columns = region.k1 - region.k0, wide = room - NAMED - EDGE.right;
-  const cell = Math.min(wide / columns, 560 / rows, 40), likely = Math.min(560, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
+  const cell = Math.min(wide / columns, most / rows, 40), likely = Math.min(most, Math.max(cell * rows, Math.min(wide, wide * rows / columns)));
   const tall = Math.max(40, rows === columns ? cell * columns : likely);
-  const width = rows === columns ? cell * columns : wide, each = tall / rows, named = each >= 11 && width / columns >= 11;
+  const width = rows === columns ? cell * columns : wide, named = 4 * Math.min(tall / rows, width / columns) >= 11;  // every token, or every second to fourth
   const rowLabels = ticks(region.q0, region.q1, tall, named ? 11 : 30).map(i => [i, named ? label(texts.query(i), 11) : String(i)]);
   const columnLabels = ticks(region.k0, region.k1, width, named ? 11 : 48).map(j => [j, named ? label(texts.key(j), 11) : String(j)]);
   const ruler = canvas.getContext("2d"), font = named ? "11px ui-monospace, monospace" : "11px system-ui, sans-serif";

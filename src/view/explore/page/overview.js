@@ -15,9 +15,12 @@ function numbersOf(view) {
   return [...names];
 }
 const kindOf = info => info.kind ? info.kind + (Number.isFinite(info.share) ? " " + percent(info.share).replace(" ", "\u00a0") : "") : "";
+/// The model's own numbers, where a file holds some layers or heads.
+const layerNumber = (v, l) => layerOf(v, l).number ?? l, headNumber = (v, l, h) => (layerOf(v, l).head_numbers || [])[h] ?? h;
+const headName = (v, l, h) => { const names = layerOf(v, l).head_names; return names ? visible(names[h], 40) : `head ${headNumber(v, l, h)}`; };
 function nameOf(v, l, h) {
   const layer = layerOf(v, l);
-  return `layer ${l}, head ${h}` + (layer.name && file.views[v].layers.length > 1 ? "" : layer.name ? ` of ${visible(layer.name, 40)}` : "");
+  return `layer ${layerNumber(v, l)}, ${headName(v, l, h)}` + (layer.name && file.views[v].layers.length > 1 ? "" : layer.name ? ` of ${visible(layer.name, 40)}` : "");
 }
 
 let drawing = 0;
@@ -40,17 +43,18 @@ async function drawOverview() {
   let row = null, last = -1;
   for (const {layer, head, info} of list) {
     if (!row || byLayer && layer !== last) {
-      if (byLayer && view.layers.length > 1) box.append(make("h3", {textContent: visible(`layer ${layer}` + (view.layers[layer].name ? " \u00b7 " + view.layers[layer].name : ""), 40)}));
+      const own = view.layers[layer].name;
+      if (byLayer && view.layers.length > 1) box.append(make("h3", {textContent: visible(`layer ${layerNumber(state.view, layer)}` + (own ? " \u00b7 " + own : ""), 40)}));
       row = box.appendChild(make("div", {className: "thumbs"}));
       last = layer;
     }
     const b = row.appendChild(make("button", {className: "thumb"})), c = b.appendChild(make("canvas", {width: 56, height: 62}));
     const number = !byLayer && Number.isFinite(info[sort]) ? short(info[sort]) : kindOf(info);
-    b.append(make("span", {textContent: byLayer ? `${head}` : `${layer}.${head}`}), make("small", {textContent: number}));
+    b.append(make("span", {textContent: (byLayer ? "" : layerNumber(state.view, layer) + ".") + headNumber(state.view, layer, head)}), make("small", {textContent: number}));
     b.dataset.layer = layer;
     b.dataset.head = head;
-    b.title = `layer ${layer}, head ${head}`;
-    b.setAttribute("aria-label", `layer ${layer}, head ${head}` + (info.kind ? ", " + kindOf(info) : ""));
+    b.title = nameOf(state.view, layer, head);
+    b.setAttribute("aria-label", b.title + (info.kind ? ", " + kindOf(info) : ""));
     b.onclick = () => change({layer, head});
     buttons.push([b, c, layer, head]);
   }
@@ -72,7 +76,7 @@ async function drawThumb(canvas, v, l, h) {
     const head = await openHead(v, l, h);
     if (head) [cells, R, C] = [head.tile(0, 0, head.Tq, head.Tk), head.Tq, head.Tk];
   }
-  if (!cells) { g.fillStyle = "#8888"; g.fillText("no map", 8, 30); return; }
+  if (!cells?.length) { g.fillStyle = "#8888"; g.fillText("no map", 8, 30); return; }
   const picture = cellsImage(cells, R, C, Math.min(1, largestOf(cells)));
   g.imageSmoothingEnabled = R > 56 || C > 56;
   g.drawImage(picture, 0, 0, 56, 56);

@@ -5,14 +5,14 @@ const SENTENCES = {
   rollout: "Rollout: the mean weights of all layers multiplied, with the residual path added to each. " +
     "It follows where numbers could flow; it ignores values, layers between and signs.",
 };
-async function drawRelevance(panel, {head, view: v, layer, number}) {
+async function drawRelevance(panel, {head, texts, view: v, layer, number}) {
   const view = file.views[v], at = `${v}/${layer}/relevance`, turn = el("panel").dataset.turn;
   const draw = (tensor, n, title, sentence) => {
     const [R, C] = tensor.sizes.slice(-2), cells = tensor.data.subarray(n * R * C, (n + 1) * R * C);
     const figure = make("figure"), canvas = make("canvas"), caption = make("figcaption", {textContent: title});
     figure.append(caption, canvas);
-    sized(canvas, 300, 300).imageSmoothingEnabled = false;
-    canvas.getContext("2d").drawImage(cellsImage(cells, R, C, largestOf(cells)), 0, 0, 300, 300);
+    caption.textContent += `, 0 to ${percent(largestOf(cells))}`;
+    drawCells(canvas, {cells, height: R, width: C}, wholeRegion(head), largestOf(cells), colour, texts, 400);
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", title);
     row.append(figure);

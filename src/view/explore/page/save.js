@@ -27,36 +27,42 @@ function savePng() {
 
 /// The lines of the tab "lines" as they are, otherwise the maps: cells as rectangles where they are few, otherwise as an image.
 function saveSvg() {
-  const tabs = [...document.querySelectorAll("#panel svg")], style = "text{font:12px monospace}line{stroke:#4b3f8f}";
+  const tabs = [...document.querySelectorAll("#panel svg")], style = `text{font:12px monospace;fill:${css("--ink")}}line{stroke:${css("--accent")}}`;
   const parts = tabs.length ? tabs.map(svg => [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height, new XMLSerializer().serializeToString(svg)])
-    : shownMaps().map(map => mapSvg(numbersOfMap(map), map.texts, map.top, map.of));
+    : shownMaps().map(map => mapSvg(numbersOfMap(map), map));
   let x = 0;
   const placed = parts.map(([width, , svg]) => { x += width; return `<g transform="translate(${x - width} 0)">${svg}</g>`; });
-  const begin = `<svg xmlns="http://www.w3.org/2000/svg" width="${x}" height="${Math.max(...parts.map(([, height]) => height))}">`;
-  download(fileName("svg"), "image/svg+xml", `${begin}${tabs.length ? `<style>${style}</style>` : ""}${placed.join("\n")}</svg>\n`);
+  const begin = `<svg xmlns="http://www.w3.org/2000/svg" width="${x}" height="${Math.max(...parts.map(([, height]) => height))}"><style>${style}</style>`;
+  download(fileName("svg"), "image/svg+xml", `${begin}<rect width="100%" height="100%" fill="${css("--card")}"/>${placed.join("\n")}</svg>\n`);
 }
-/// [width, height, markup]
-function mapSvg(n, texts, top, of) {
-  const size = 12, named = n.height <= 80 && n.width <= 80, left = named ? 120 : 50, out = [];
-  const width = n.width * size, height = n.height * size, all = [left + width + 10, height + (named ? 130 : 50)];
-  out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${all[0]}" height="${all[1]}" font-family="monospace" font-size="10">`);
+/// [width, height, markup]: the cells, their tokens, a title and the scale of colours.
+function mapSvg(n, {texts, top, of, name}) {
+  const size = 12, named = n.height <= 80 && n.width <= 80, left = named ? 120 : 50, out = [], up = 34;
+  const width = n.width * size, height = n.height * size, below = up + height + (named ? 120 : 44), all = [left + Math.max(width, 200) + 10, below + 46];
+  out.push(`<svg xmlns="http://www.w3.org/2000/svg" width="${all[0]}" height="${all[1]}">`);
+  out.push(`<text x="4" y="14">${escapeXml(`${nameOf(state.view, state.layer, state.head)}, ${name}: rows are queries, columns keys`)}</text>`);
+  for (let s = 0; s <= 100; ++s) {
+    const share = state.place === "sqrt" ? (s / 100) ** 2 : s / 100;
+    out.push(`<rect x="${left + 2 * s}" y="${below + 8}" width="2" height="10" fill="${rgb(of === difference ? of((s / 50 - 1) * top, top) : of(share * top || 1e-30, top))}"/>`);
+  }
+  out.push(`<text x="${left}" y="${below + 34}">${of === difference ? percent(-top) : "0"} to ${percent(top)}</text>`);
   if (n.height * n.width <= 8192) {
     for (let r = 0; r < n.height; ++r) for (let c = 0; c < n.width; ++c) {
       const w = n.cells[r * n.width + c];
-      out.push(`<rect x="${left + c * size}" y="${10 + r * size}" width="${size}" height="${size}" fill="${rgb(of(w, top))}">` +
+      out.push(`<rect x="${left + c * size}" y="${up + r * size}" width="${size}" height="${size}" fill="${rgb(of(w, top))}">` +
         `<title>query ${n.queries[r]}, key ${n.keys[c]}: ${percent(w)}</title></rect>`);
     }
   } else {
     const picture = cellsImage(n.cells, n.height, n.width, top, of).toDataURL();
-    out.push(`<image x="${left}" y="10" width="${width}" height="${height}" preserveAspectRatio="none" style="image-rendering:pixelated" href="${picture}"/>`);
+    out.push(`<image x="${left}" y="${up}" width="${width}" height="${height}" preserveAspectRatio="none" style="image-rendering:pixelated" href="${picture}"/>`);
   }
   const word = (x, y, text, turn) =>
     out.push(`<text text-anchor="end" x="${x}" y="${y}"${turn ? ` transform="rotate(-90 ${x} ${y})"` : ""}>${escapeXml(text)}</text>`);
   const every = count => Math.max(1, Math.ceil(count / 40));
   for (let r = 0; r < n.height; r += named ? 1 : every(n.height))
-    word(left - 4, 19 + r * size, named ? label(texts.query(n.queries[r])) : String(n.queries[r]));
+    word(left - 4, up + 9 + r * size, named ? label(texts.query(n.queries[r])) : String(n.queries[r]));
   for (let c = 0; c < n.width; c += named ? 1 : every(n.width))
-    word(left + c * size + 9, 16 + n.height * size, named ? label(texts.key(n.keys[c])) : String(n.keys[c]), true);
+    word(left + c * size + 9, up + 6 + height, named ? label(texts.key(n.keys[c])) : String(n.keys[c]), true);
   return [...all, out.join("\n") + "</svg>"];
 }
 /// One table per map, its name before it where there are several.
@@ -74,6 +80,6 @@ function saveJson() {
     const n = numbersOfMap(map);
     return {name: map.name, ...n, query_tokens: n.queries.map(map.texts.query), key_tokens: n.keys.map(map.texts.key)};
   });
-  const what = {title: file.title, view: file.views[view].name, layer, head, info: infoOf(view, layer, head), link: formatLink(state), ...first, ...(more.length ? {beside: more} : {})};
+  const what = {title: file.title, view: file.views[view].name, layer, head, info: infoOf(view, layer, head), link: formatLink(state, file), ...first, ...(more.length ? {beside: more} : {})};
   download(fileName("json"), "application/json", JSON.stringify(what));
 }

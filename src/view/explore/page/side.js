@@ -4,6 +4,7 @@ function drawFacts(head) {
   if (info.kind) facts.push(info.kind + (Number.isFinite(info.share) ? ` with ${percent(info.share)}` : ""));
   if (Number.isFinite(info.first)) facts.push(`${percent(info.first)} on the first keys`);
   if (Number.isFinite(info.sink) && info.sink > 0) facts.push(`${percent(info.sink)} into the sink`);
+  for (const [name, what] of [["self", "itself"], ["previous", "the token before"]]) if (!info.kind && Number.isFinite(info[name])) facts.push(`${percent(info[name])} on ${what}`);
   if (Number.isFinite(info.entropy)) facts.push(`entropy ${short(info.entropy)} nats`);
   facts.push(`${l.q_len} queries, ${l.kv_len} keys`);
   if (l.kv_heads !== l.heads) facts.push(`${l.heads / l.kv_heads} heads share these keys`);

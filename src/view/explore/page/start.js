@@ -36,7 +36,7 @@ function follow(drawn) {
 }
 
 /// Puts the state into the address; a page inside another one (a notebook) has none of its own.
-function remember() { try { history.replaceState(null, "", "#" + formatLink(state)); } catch { /* as if nobody wanted a link */ } }
+function remember() { try { history.replaceState(null, "", "#" + formatLink(state, file)); } catch { /* as if nobody wanted a link */ } }
 
 async function render() {
   besideHead = null;
@@ -47,9 +47,10 @@ async function render() {
   markThumb();
   drawControls();
   el("stage").hidden = !head;
-  if (!head) {
+  if (!head || !head.Tq || !head.Tk) {
+    el("stage").hidden = true;
     el("name").textContent = nameOf(view, layer, h);
-    el("facts").textContent = "the file holds nothing of this head";
+    el("facts").textContent = head ? (head.Tq ? "no keys" : "no queries") : "the file holds nothing of this head";
     return el("panel").replaceChildren();
   }
   ++refining;
@@ -123,6 +124,7 @@ function drawControls() {
   fillSelect("beside", [[-1, "nothing"], ...views.map((v, n) => [n, viewName(v, n)])], state.beside);
   el("diffBox").hidden = state.beside < 0;
   for (const id of ["range", "place", "theme"]) el(id).value = state[id];
+  el("saveSvg").textContent = `SVG of the ${{lines: "lines", why: "products"}[state.tab] || "map"}`;
   el("diff").checked = state.diff;
   el(state.way).checked = true;
   for (const b of document.querySelectorAll("#tabs button")) {
@@ -146,7 +148,8 @@ function start() {
     const images = file.views.some(v => file.texts[v.queries].image || file.texts[v.keys].image);
     const extra = file.views.some(v => v.rollout) || [...elements.keys()].some(n => /(relevance|rollout)$/.test(n));
     const isAnswered = file.texts.some(t => t.answer != null);
-    const names = {text: "text", lines: "lines", why: "why this weight", ...(images ? {picture: "picture"} : {}), ...(isAnswered ? {answer: "answer"} : {}),
+    const isModel = file.views.some(v => v.layers.some(l => l.formula || l.exact || (l.head_info || []).some(info => info.kind)));
+    const names = {text: "text", lines: "lines", ...(isModel ? {why: "why this weight"} : {}), ...(images ? {picture: "picture"} : {}), ...(isAnswered ? {answer: "answer"} : {}),
       ...(extra ? {relevance: "relevance"} : {})};
     for (const [tab, textContent] of Object.entries(names)) {
       const b = el("tabs").appendChild(make("button", {textContent, id: "tab-" + tab, onclick: () => { change({tab}, "light"); drawControls(); }}));

@@ -55,7 +55,7 @@ function drawText(panel, sides) {
   for (const {which, spans, isQuery, isKey} of strips) {
     const lit = lights[which], {of} = sides[which], values = lit && (lit.lit === "keys" ? isKey : isQuery) ? lit.values : null;
     for (const [n, s] of spans) {
-      const c = values && of(values[n], tops.get(of));
+      const c = values && values[n] !== 0 && of(values[n], tops.get(of));
       s.style.background = c ? rgb(c) : "";
       s.style.color = c ? inkOn(c) : "";
       s.title = `position ${n}` + (values ? ", " + percent(values[n]) : "");
