@@ -101,7 +101,8 @@ ensure_packages() {
   rm -f "$log"
 }
 
-# build_release TARGETS -- CONFIGURE OPTIONS: configures the preset release into build/release and builds the targets.
+# build_release TARGETS -- CONFIGURE OPTIONS: configures the preset release into build/release and builds the targets. A new tree has no
+# tests, which need packages of their own, unless an option asks for them.
 build_release() {
   local targets=() log=build/release/configure.log
   while [ "$1" != -- ]; do
@@ -110,6 +111,7 @@ build_release() {
   done
   shift
   mkdir -p build/release
+  [ -f build/release/CMakeCache.txt ] || set -- -DQKV_BUILD_TESTS=OFF "$@"
   cmake --preset release -DQKV_UNITY=ON "$@" >"$log" 2>&1 || { cat "$log" >&2; fail "the configure step failed (log: $log)"; }
   cmake --build --preset release --target "${targets[@]}" || fail "the build failed"
 }

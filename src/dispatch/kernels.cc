@@ -1,17 +1,10 @@
 #include "dispatch/kernels.h"
 
-// X(name in src/CMakeLists.txt, enumerator) for the instruction sets that have every table.
-#if defined(__x86_64__)
-#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar) X(avx2, kAvx2) X(avx512, kAvx512)
-#elif defined(__aarch64__) && defined(__linux__)
-#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar) X(neon, kNeon) X(sve256, kSve256) X(sve512, kSve512)
-#elif defined(__aarch64__)
-#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar) X(neon, kNeon)
-#else
-#define QKV_FOR_EACH_ISA(X) X(scalar, kScalar)
-#endif
+#include "core/check.h"
 
-#define QKV_DECLARE(name, isa)                                                \
+// src/CMakeLists.txt defines QKV_FOR_EACH_ISA(X), X(name) for the instruction sets of this build that have every table, and
+// QKV_FOR_EACH_BF16_ISA(X) for those that have products of bf16 pairs alone, beside AVX-512's tables.
+#define QKV_DECLARE(name)                                                     \
   extern const qkv::KernelTable qkv_kernels_##name;                           \
   extern const qkv::CacheTable qkv_cache_kernels_##name;                      \
   extern const qkv::CaptureKernelTable qkv_capture_kernels_##name;            \
@@ -20,58 +13,54 @@
 
 extern "C" {
 QKV_FOR_EACH_ISA(QKV_DECLARE)
-#if defined(__x86_64__)
-// These two hold only products of bf16 pairs.
-extern const qkv::KernelTable qkv_kernels_avx512bf16, qkv_kernels_amx;
-extern const qkv::CaptureKernelTable qkv_capture_kernels_avx512bf16, qkv_capture_kernels_amx;
-#endif
+QKV_FOR_EACH_BF16_ISA(QKV_DECLARE)
 }
 
 namespace qkv::inline v0 {
+namespace isa_of {
 
-#if defined(__x86_64__)
+constexpr Isa scalar = Isa::kScalar, avx2 = Isa::kAvx2, avx512 = Isa::kAvx512, avx512bf16 = Isa::kAvx512Bf16, amx = Isa::kAmx,
+              neon = Isa::kNeon, sve256 = Isa::kSve256, sve512 = Isa::kSve512;
+
+}  // namespace isa_of
+
 namespace {
 
-/// AVX-512's tables with products of bf16 pairs.
+/// Tables with products of bf16 pairs in place of their own.
 struct Bf16Tables {
   KernelTable attention;
   CaptureKernelTable capture;
   KernelTables all;
 
-  Bf16Tables(const KernelTable& products, const CaptureKernelTable& capture_products)
-      : attention(with_bf16_products(qkv_kernels_avx512, products)),
-        capture(qkv_capture_kernels_avx512),
-        all{attention, qkv_cache_kernels_avx512, capture, qkv_linear_attention_kernels_avx512,
-            qkv_second_order_kernels_avx512} {
+  Bf16Tables(const KernelTables& own, const KernelTable& products, const CaptureKernelTable& capture_products)
+      : attention(with_bf16_products(own.attention, products)),
+        capture(own.capture),
+        all{attention, own.cache, capture, own.linear_attention, own.second_order} {
     capture.bf16.forward = capture_products.bf16.forward;
   }
 };
 
 }  // namespace
-#endif
 
 const KernelTables& kernel_tables(Isa isa) {
-#define QKV_CASE(name, isa)                                                                                        \
-  case Isa::isa: {                                                                                                 \
+#define QKV_CASE(name)                                                                                             \
+  case isa_of::name: {                                                                                             \
     static constexpr KernelTables tables{qkv_kernels_##name, qkv_cache_kernels_##name, qkv_capture_kernels_##name, \
                                          qkv_linear_attention_kernels_##name, qkv_second_order_kernels_##name};    \
     return tables;                                                                                                 \
   }
+#define QKV_BF16_CASE(name)                                                                                      \
+  case isa_of::name: {                                                                                           \
+    static const Bf16Tables tables(kernel_tables(Isa::kAvx512), qkv_kernels_##name, qkv_capture_kernels_##name); \
+    return tables.all;                                                                                           \
+  }
   switch (isa) {
     QKV_FOR_EACH_ISA(QKV_CASE)
-#if defined(__x86_64__)
-    case Isa::kAvx512Bf16: {
-      static const Bf16Tables tables(qkv_kernels_avx512bf16, qkv_capture_kernels_avx512bf16);
-      return tables.all;
-    }
-    case Isa::kAmx: {
-      static const Bf16Tables tables(qkv_kernels_amx, qkv_capture_kernels_amx);
-      return tables.all;
-    }
-#endif
+    QKV_FOR_EACH_BF16_ISA(QKV_BF16_CASE)
     default:
-      return kernel_tables(Isa::kScalar);  // a context never has one that this build does not hold
+      fail<OptionError>("kernel_tables", "this program was built without the kernels of ", isa_name(isa));
   }
+#undef QKV_BF16_CASE
 #undef QKV_CASE
 }
 
