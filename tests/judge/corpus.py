@@ -1,12 +1,12 @@
-"""Runs `qkv judge` over the corpus: every wrong spelling must be named, every right one right, every hostile one ended.
+"""Runs `qkv judge` over the corpus: every wrong program must be named, every right one right, every hostile one ended.
 
-    python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N]     wrong/ and right/
-    ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a spelling
+    python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--every]
+    ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a program
     ... --hostile | --programs FOLDER | --pairs N [--random S] | --coverage | --exercises
 
-Prints a line for each miss and a summary; exit code 1 where something was missed. What a spelling is expected to give stands at
-its file's end: EXPECTED {name: id, or ids of one group}, RIGHT, CONVENTION, TASK. Not: whether the spellings do what they say
-(beside.py).
+The corpus: rows of mistakes/ (mistakes.py) and of habits (habits.py), written as files beside the tool, and whole files, wrong/
+and right/, at whose end stands what is expected: EXPECTED {name: id, or ids of one group}, RIGHT, CONVENTION, TASK.
+Prints a line for each miss and a summary; exit code 1 where something was missed.
 """
 
 import argparse
@@ -20,6 +20,9 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+
+import habits
+import mistakes
 
 HERE = Path(__file__).resolve().parent
 EXIT = {"right": 0, "convention": 0, "wrong": 1, "unknown": 1, "failed": 2, "unfilled": 2}
@@ -149,20 +152,25 @@ def miss_of_right(finding, convention):
 
 
 def spellings(options):
-    """(path, name, arguments, judge of the finding) of wrong/ and right/."""
-    for side in ("wrong", "right"):
-        for path in sorted((HERE / side).rglob("*.py")):
-            names = table(path)
-            tasks = names.get("TASK", {})
-            for name in names["EXPECTED"] if side == "wrong" else names["RIGHT"]:
-                if options.filter not in f"{path.relative_to(HERE)}:{name}":
-                    continue
-                arguments = ["--task", tasks[name]] if name in tasks else []
-                if side == "wrong":
-                    yield path, name, arguments, lambda finding, e=names["EXPECTED"][name]: miss_of_wrong(finding, e)
-                else:
-                    convention = names.get("CONVENTION", {}).get(name)
-                    yield path, name, arguments, lambda finding, c=convention: miss_of_right(finding, c)
+    """(label, path, name, arguments, judge of the finding) of every program."""
+    for path in sorted([*(HERE / "wrong").rglob("*.py"), *(HERE / "right").rglob("*.py")]):
+        names = table(path)
+        expected, conventions, tasks = names.get("EXPECTED", {}), names.get("CONVENTION", {}), names.get("TASK", {})
+        for name in expected or names["RIGHT"]:
+            arguments = ["--task", tasks[name]] if name in tasks else []
+            yield f"{path.relative_to(HERE)}:{name}", path, name, arguments, verdict(expected.get(name), conventions.get(name))
+    folder = Path(options.tool).resolve().parent / "judge-corpus"
+    generated = [(program, None) for program in mistakes.programs(options.every)] + list(habits.programs())
+    for program, convention in generated:
+        path = folder / program.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(program.text, encoding="utf-8")
+        yield str(path), path, program.name, ["--task", program.task], verdict(program.ids, convention)
+
+
+def verdict(expected, convention):
+    """finding -> None, or what was missed."""
+    return lambda finding: miss_of_wrong(finding, expected) if expected else miss_of_right(finding, convention)
 
 
 def in_parallel(work, items):
@@ -173,11 +181,12 @@ def in_parallel(work, items):
 
 def corpus(tool, options):
     def work(item):
-        (path, name, arguments, judge), seed = item
-        finding, _, _ = tool("--seed", seed, *arguments, f"{path}:{name}")
-        return f"{path.relative_to(HERE)}:{name}", seed, judge(finding)
+        (label, path, name, arguments, judge), seed = item
+        finding, _, _ = tool("--seed", seed, *arguments, f"{path}:{name}" if name else path)
+        return label, seed, judge(finding)
 
-    items = [(spelling, seed) for spelling in spellings(options) for seed in range(options.seeds)]
+    chosen = [spelling for spelling in spellings(options) if options.filter in spelling[0]]
+    items = [(spelling, seed) for spelling in chosen for seed in range(options.seeds)]
     missed = 0
     for name, seed, miss in in_parallel(work, items):
         if miss:
@@ -239,26 +248,25 @@ def named_in_full(finding, pair):
     if len(mistakes) != 2:
         return False
     one, other = map(ids, mistakes)
-    return (pair[0] in one and pair[1] in other) or (pair[1] in one and pair[0] in other)
+    return any(set(a) & one and set(b) & other for a, b in (pair, pair[::-1]))
 
 
 def pair_of_mistakes(tool, options):
-    import pairs  # needs NumPy
-
-    chosen = pairs.choose(options.pairs, options.random)
+    chosen = mistakes.pairs(options.pairs, options.random)  # needs NumPy
 
     def work(pair):
-        path = Path(tool.folder.name) / f"{pair[0].id}-{pair[1].id}.py"
-        path.write_text(pairs.source(pair), encoding="utf-8")
+        one, other, text = pair
+        path = Path(tool.folder.name) / f"{one[0]}-{other[0]}.py"
+        path.write_text(text, encoding="utf-8")
         finding, _, _ = tool("--task", "mha", "--seed", options.random, f"{path}:mha")
         return pair, finding
 
     named = 0
-    for pair, finding in in_parallel(work, chosen):
-        full = named_in_full(finding, [mistake.id for mistake in pair])
+    for (one, other, _), finding in in_parallel(work, chosen):
+        full = named_in_full(finding, (one, other))
         named += full
         if not full:
-            print(f"{pair[0].id} + {pair[1].id}: {told(finding)}", flush=True)
+            print(f"{one[0]} + {other[0]}: {told(finding)}", flush=True)
     print(f"{named} of {len(chosen)} pairs named in full; the slowest took {tool.slowest[0]:.2f} s")
     return 0 if named * 10 >= len(chosen) * 9 else 1
 
@@ -289,25 +297,25 @@ def exercises(tool, options):
 
 
 def coverage(tool, options):
-    """Every mistake of the tool's catalogue has two spellings here, and every id expected here is in the catalogue."""
+    """Every mistake of the tool's catalogue has two programs here, and every id expected here is in the catalogue."""
     done = subprocess.run([tool.tool, "judge", "--catalogue", "--json"], capture_output=True, text=True, check=True)
-    known = {entry["id"] for entry in json.loads(done.stdout) if entry.get("kind", "mistake") == "mistake"}
-    all_known = {entry["id"] for entry in json.loads(done.stdout)}
-    count = dict.fromkeys(known, 0)
-    missed = 0
+    kinds = {entry["id"]: entry.get("kind", "mistake") for entry in json.loads(done.stdout)}
+    expected = [(program.where, program.ids) for program in mistakes.programs(options.every) if program.ids]
     for path in sorted((HERE / "wrong").rglob("*.py")):
-        for name, expected in table(path)["EXPECTED"].items():
-            first, *rest = [expected] if isinstance(expected, str) else expected
-            if not {first, *rest} & all_known:
-                missed += 1
-                print(f"{path.relative_to(HERE)}:{name}: {first} is not in the catalogue")
-            for identity in {first, *rest} & known:
-                count[identity] += 1
-    for identity, times in sorted(count.items()):
+        named = table(path)["EXPECTED"].items()
+        expected += [(f"{path.relative_to(HERE)}:{name}", (ids,) if isinstance(ids, str) else ids) for name, ids in named]
+    count, missed = {name: 0 for name, kind in kinds.items() if kind == "mistake"}, 0
+    for where, ids in expected:
+        if ids[0] not in kinds:
+            missed += 1
+            print(f"{where}: {ids[0]} is not in the catalogue")
+        for name in set(ids) & set(count):
+            count[name] += 1
+    for name, times in sorted(count.items()):
         if times < 2:
             missed += 1
-            print(f"{identity}: {times} spellings")
-    print(f"{len(known)} mistakes in the catalogue; {missed} without two spellings here or unknown there")
+            print(f"{name}: {times} programs")
+    print(f"{len(count)} mistakes in the catalogue; {missed} without two programs here or unknown there")
     return missed
 
 
@@ -315,8 +323,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tool", required=True)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--filter", default="", help="part of folder/file.py:Name")
+    parser.add_argument("--filter", default="", help="part of a program's path and name")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--every", action="store_true", help="each row in all of its programs")
     parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--programs", metavar="FOLDER")

@@ -1,0 +1,181 @@
+"""Programs with a known mistake: each row of mistakes/*.txt changes a statement or two of a right program.
+
+    [mha exercise.v2 numpy]          the programs that are changed, in NumPy; no language: in both
+    id id2   scores = scaled         one of these ids is expected; the statement that sets `scores` becomes this one
+        return joined                a row's further changes are indented
+        + joined = 2 * joined        a new statement behind the one changed last
+        old text => new text         text that occurs once; `...` at the end of the old text is the rest of its line
+
+Right programs are bases/NAME.py, or NAME.numpy.py and NAME.torch.py (`xp` is the language's module), and the solutions of
+`qkv practice` (exercise.NAME). Not: spellings in which the whole program is a person's own (wrong/).
+"""
+
+import functools
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+EXERCISES = HERE.parent.parent / "cli/practice/exercises"
+LANGUAGES = ("numpy", "torch")
+HEADER = {
+    "numpy": "import numpy as np\n\n\ndef softmax(x, axis):\n    e = np.exp(x - x.max(axis=axis, keepdims=True))\n"
+    "    return e / e.sum(axis=axis, keepdims=True)\n",
+    "torch": "import torch\nfrom torch import nn, softmax\n",
+}
+TASKS = {"plain": "sdpa", "rope_attention": "rope", "layer_backward": "backward"}
+
+
+@dataclass(frozen=True)
+class Program:
+    where: str  # table and line
+    base: str
+    language: str
+    ids: tuple  # none: right
+    text: str
+
+    @property
+    def task(self):
+        name = self.base.removeprefix("exercise.")
+        return TASKS.get(name, name).replace("_", "-")
+
+    @property
+    def name(self):
+        """The last function or class, which is judged. None: an exercise, which the judge finds by itself."""
+        return None if self.base.startswith("exercise.") else re.findall(r"^(?:def|class) (\w+)", self.text, re.MULTILINE)[-1]
+
+    @property
+    def file(self):
+        return f"{self.language}/{self.base}_{self.where.replace(':', '_')}_{(self.ids or ('right',))[0]}.py".replace("-", "_")
+
+
+@functools.cache
+def right(base, language):
+    """The right program's text; None: not in this language."""
+    if base.startswith("exercise."):
+        text = (EXERCISES / language / f"{base.removeprefix('exercise.')}.py").read_text(encoding="utf-8")
+        text = re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)
+        return re.sub(r"  +#.*", "", text.split('"""\n', 2)[-1].lstrip("\n"))
+    for name in (f"{base}.py", f"{base}.{language}.py"):
+        if (HERE / "bases" / name).exists():
+            text = re.sub(r"^from header import .*\n", HEADER[language], (HERE / "bases" / name).read_text(encoding="utf-8"))
+            return spelled(text, language)
+    return None
+
+
+def spelled(text, language):
+    return re.sub(r"\bxp\.", {"numpy": "np.", "torch": "torch."}[language], text)
+
+
+def changed(lines, change, last):
+    """Makes one change in the program's lines; the number of the line that was changed."""
+    if change.startswith("+ "):
+        lines.insert(last + 1, indent(lines[last]) + change[2:])
+        return last + 1
+    old, arrow, new = (part.strip() for part in change.partition("=>"))
+    if arrow:
+        rest = old.endswith("...")
+        old = old.removesuffix("...").strip() if rest else old
+        found = [n for n, line in enumerate(lines) if old in line]
+    else:
+        target = "return " if old.startswith("return ") else old.split(" = ")[0] + " = "
+        found = [n for n, line in enumerate(lines) if line.strip().startswith(target)]
+    if len(found) > 1:  # helpers stand above
+        begin = max(n for n, line in enumerate(lines) if re.match("def|class", line))
+        found = [n for n in found if n > begin]
+    if len(found) != 1:
+        raise ValueError(f"`{change}`: its statement occurs {len(found)} times")
+    at = found[0]
+    if not arrow:
+        lines[at] = indent(lines[at]) + old
+    elif rest:
+        before, _, after = lines[at].partition(old)
+        lines[at] = before + (new.removesuffix("...") + after.lstrip() if new.endswith("...") else new)
+    else:
+        lines[at] = lines[at].replace(old, new).rstrip()
+    return at
+
+
+def indent(line):
+    return line[: len(line) - len(line.lstrip())]
+
+
+def rows(path):
+    """(line number, bases, languages, ids, changes) of a table."""
+    bases, languages, row = (), (), None
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if row and not line.startswith("    "):
+            yield row
+            row = None
+        if line.startswith("["):
+            words = line.strip("[]").split()
+            bases = [word for word in words if word not in LANGUAGES]
+            languages = [word for word in words if word in LANGUAGES] or LANGUAGES
+        elif line.startswith("    "):
+            row[-1].append(line.strip())
+        elif line and not line.startswith("#"):
+            ids, change = re.match(r"((?:[a-z0-9-]+ )+) +(.*)", line).groups()
+            row = (number, bases, languages, tuple(ids.split()), [change])
+    if row:
+        yield row
+
+
+def programs(every):
+    """The right programs that rows change, then each row in each language: in all of its programs, or in one, taken in turn."""
+    bases, wrong = {}, []
+    for path in sorted((HERE / "mistakes").glob("*.txt")):
+        for number, names, languages, ids, changes in rows(path):
+            for turn, language in enumerate(languages, number):
+                for base in names if every else [names[turn % len(names)]]:
+                    where, text = f"{path.stem}:{number}", right(base, language)
+                    bases[base, language] = Program("itself", base, language, (), text)
+                    lines, last = text.split("\n"), None
+                    try:
+                        for change in changes:
+                            last = changed(lines, spelled(change, language), last)
+                    except ValueError as error:
+                        raise SystemExit(f"{path.name}:{number}, {base} in {language}: {error}") from None
+                    wrong.append(Program(where, base, language, ids, "\n".join(lines)))
+    return [*bases.values(), *wrong]
+
+
+def answers(text, seed):
+    """What a NumPy mha computes for a random problem, with and without a mask."""
+    import numpy as np
+
+    draw = np.random.default_rng(seed)
+    batch, length, embed, heads = 2, 7, 30, 3
+    arguments = {"x": draw.normal(size=(batch, length, embed))}
+    for letter in "qkvo":
+        arguments[f"W_{letter}"] = draw.normal(size=(embed, embed)) * 0.3
+        arguments[f"b_{letter}"] = draw.normal(size=embed)
+    mask = draw.random((batch, 1, length, length)) < 0.6
+    mask[..., 0] = True
+    names = {}
+    exec(text, names)
+    with np.errstate(all="ignore"):
+        return np.concatenate([names["mha"](**arguments, num_heads=heads, mask=keep) for keep in (None, mask)])
+
+
+def pairs(count, seed):
+    """Two rows at once in the NumPy mha, where the function is that of neither alone."""
+    known = [(ids, tuple(changes)) for path in sorted((HERE / "mistakes").glob("*.txt"))
+             for _, bases, languages, ids, changes in rows(path) if "mha" in bases and "numpy" in languages]  # fmt: skip
+    draw, chosen = random.Random(seed), []
+
+    def text_of(*rows_chosen):
+        """None: two changes of one statement."""
+        lines = right("mha", "numpy").split("\n")
+        touched = [changed(lines, spelled(change, "numpy"), None) for _, changes in rows_chosen for change in changes]
+        return "\n".join(lines) if len(set(touched)) == len(touched) else None
+
+    while len(chosen) < count:
+        one, other = draw.sample(known, 2)
+        try:
+            text = text_of(one, other)
+        except ValueError:  # what one changes the other has changed
+            continue
+        if text and all(abs(answers(text, seed) - answers(text_of(alone), seed)).max() > 1e-6 for alone in (one, other)):
+            chosen.append((one[0], other[0], text))
+    return chosen

@@ -1,0 +1,94 @@
+"""Right functions that lean on PyTorch: its own sdpa, complex numbers, cumulative sums, autograd; and what an empty row gives."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def rope(x, positions, base=10000.0):
+    """Adjacent pairs as complex numbers."""
+    angles = positions.to(x.dtype)[:, None] * base ** (-torch.arange(0, x.size(-1), 2, dtype=x.dtype) / x.size(-1))
+    turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(turned).flatten(-2)
+
+
+def rope_of_halves(x, positions, base=10000.0):
+    """Halves, as in Llama's files."""
+    angles = torch.outer(positions.to(x.dtype), base ** -torch.linspace(0, 2, x.size(-1) + 1, dtype=x.dtype)[:-1:2].div(2)).repeat(1, 2)
+    a, b = x.chunk(2, dim=-1)
+    return x * angles.cos() + torch.cat((-b, a), dim=-1) * angles.sin()
+
+
+def attention_with_rope(q, k, v, positions, base=10000.0):
+    return F.scaled_dot_product_attention(rope(q, positions, base), rope(k, positions, base), v)
+
+
+def linear_attention(q, k, v, causal=False):
+    q, k = F.elu(q) + 1, F.elu(k) + 1
+    if causal:
+        state, total = torch.einsum("bhtd,bhte->bhtde", k, v).cumsum(2), k.cumsum(2)
+        return torch.einsum("bhtd,bhtde->bhte", q, state) / (q * total).sum(-1, keepdim=True)
+    return q @ (k.mT @ v) / (q @ k.sum(2).unsqueeze(-1))
+
+
+def attention_backward(q, k, v, dout, causal=False):
+    """Autograd does it."""
+    q, k, v = (y.detach().clone().requires_grad_(True) for y in (q, k, v))
+    keep = torch.ones(q.size(2), k.size(2), dtype=torch.bool).tril(k.size(2) - q.size(2)) if causal else None
+    with torch.enable_grad():
+        F.scaled_dot_product_attention(q, k, v, attn_mask=keep).backward(dout)
+    return q.grad, k.grad, v.grad
+
+
+class DropoutBySdpa(nn.Module):
+    def __init__(self, dropout_p):
+        super().__init__()
+        self.dropout_p = dropout_p
+
+    def forward(self, query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout_p if self.training else 0.0)
+
+
+def causal_upper_left(q, k, v):
+    """is_causal of PyTorch: row 0 is that of key 0, however many keys there are."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def logits(query, key):
+    return torch.matmul(query, key.mT) / math.sqrt(query.size(-1))
+
+
+def scaled_dot_product(query, key, value, mask=None):
+    """Weights are returned too."""
+    weights = F.softmax(logits(query, key) if mask is None else logits(query, key).masked_fill(mask == 0, -1e9), dim=-1)
+    return torch.matmul(weights, value), weights
+
+
+def sdpa_nan_of_empty_row(q, k, v, mask=None):
+    scores = logits(q, k)
+    return (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1) @ v
+
+
+def sdpa_mean_of_empty_row(q, k, v, mask=None):
+    scores = logits(q, k)
+    return (scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(-1) @ v
+
+
+def sdpa_zero_of_empty_row(q, k, v, mask=None):
+    return torch.nan_to_num((logits(q, k) if mask is None else logits(q, k).masked_fill(~mask, float("-inf"))).softmax(-1)) @ v
+
+
+RIGHT = [
+    *("rope", "rope_of_halves", "attention_with_rope", "linear_attention", "attention_backward", "DropoutBySdpa", "causal_upper_left"),
+    *("scaled_dot_product", "sdpa_nan_of_empty_row", "sdpa_mean_of_empty_row", "sdpa_zero_of_empty_row"),
+]
+CONVENTION = {
+    "causal_upper_left": "causal-top-left",
+    "sdpa_nan_of_empty_row": "empty-row-nan",
+    "sdpa_mean_of_empty_row": "empty-row-mean",
+}
+TASK = {name: "sdpa" for name in RIGHT[7:]} | {
+    **{"rope_of_halves": "rope", "attention_with_rope": "rope", "DropoutBySdpa": "dropout", "causal_upper_left": "causal"},
+}
