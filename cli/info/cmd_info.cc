@@ -30,7 +30,7 @@ Json tiles(Isa isa, const char* dtype) {
                     {"lanes", kernels.strip},
                     {"query_tile", kernels.query_tile(d, d)},
                     {"key_tile", kernels.key_tile(d, d)},
-                    {"forward_scratch_bytes", kernels.forward_scratch_bytes(d, d)},
+                    {"forward_scratch_bytes", kernels.forward_scratch_bytes(d, d, kernels.query_tile(d, d), !std::is_same_v<T, Accumulator<T>>)},
                     {"backward_scratch_bytes", kernels.backward_scratch_bytes(d, d)}});
   }
   return list;

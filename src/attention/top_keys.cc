@@ -123,12 +123,10 @@ struct TopKeys {
 
   /// `number` rows as floats.
   void read(const std::byte* rows, Index stride, Index number, Index width, float* to) const {
-    constexpr Index page = 0;
-    CachedHead head{};
+    HeadKeys head{};
     head.type = q.type;
-    head.pages = &page;
     head.num_pages = 1;
-    head.page_size = head.end = number;
+    head.page_rows = head.held.end = number;
     cache.read(head, {rows, nullptr, 0, stride, 0}, 0, number, width, to);
   }
 

@@ -36,7 +36,7 @@ struct Bf16Tables {
       : attention(with_bf16_products(own.attention, products)),
         capture(own.capture),
         all{attention, own.cache, capture, own.linear_attention, own.second_order} {
-    capture.bf16.forward = capture_products.bf16.forward;
+    capture.f32.forward_pairs = capture_products.f32.forward_pairs;
   }
 };
 

@@ -47,11 +47,52 @@ const Kernels<T>& kernels_of(Isa isa) {
   return for_element<T>(kernel_tables(isa).attention);
 }
 
+/// What row statistics take beside a tile; without sums there are none.
+template <class Sum>
+struct ForwardStatistics {
+  const CaptureKernels<Sum>* kernels = nullptr;
+  const RowSums<Sum>* sums = nullptr;
+  void* scratch = nullptr;
+};
+
+inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
+
+/// Forward of a tile: by products of bf16 pairs where there are kernels of them and all rows are bf16. A matrix of weights is then
+/// computed in float, by a second sweep.
+template <class T, class Sum>
+void run_forward(const Kernels<T>& kernels, const ForwardTile<Sum>& tile, void* scratch,
+                 const ForwardStatistics<Sum>& statistics = {}) {
+  constexpr StoredType bf16 = StoredType::kBF16;
+  const auto run = [&](const ForwardTile<Sum>& t, bool pairs) {
+    if (statistics.sums == nullptr) {
+      (pairs ? kernels.forward_pairs : kernels.forward)(t, scratch);
+    } else {
+      const CaptureKernels<Sum>& k = *statistics.kernels;
+      (pairs ? k.forward_pairs : k.forward)(t, *statistics.sums, scratch, statistics.scratch);
+    }
+  };
+  const bool pairs = kernels.forward_pairs != nullptr && tile.q.type == bf16 && tile.keys.type == bf16 &&
+                     (tile.out.data == nullptr ? tile.weights == nullptr : tile.out.type == bf16);
+  if (!pairs || tile.weights == nullptr) {
+    run(tile, pairs);
+    return;
+  }
+  ForwardTile<Sum> part = tile;
+  part.weights = part.exponentials = nullptr;
+  run(part, true);
+  Sum unused_lse[kMaxQueryTile];
+  part.weights = tile.weights;
+  part.out.data = nullptr;
+  part.lse = unused_lse;
+  part.lse_low = part.row_max2 = part.row_sum = nullptr;
+  kernels.forward(part, scratch);
+}
+
 /// AVX-512's table with the products of bf16 pairs that `products` holds.
 inline KernelTable with_bf16_products(KernelTable avx512, const KernelTable& products) {
   avx512.bf16.forward_scratch_bytes = products.bf16.forward_scratch_bytes;
   avx512.bf16.backward_scratch_bytes = products.bf16.backward_scratch_bytes;
-  avx512.bf16.forward = products.bf16.forward;
+  avx512.bf16.forward_pairs = products.bf16.forward_pairs;
   avx512.bf16.backward = products.bf16.backward;
   avx512.bf16.delta = products.bf16.delta;
   avx512.layers.bf16_product = products.layers.bf16_product;

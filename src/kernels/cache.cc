@@ -1,7 +1,6 @@
 // The table of kernels on key/value caches.
 #include "kernels/cache/decode.h"
 #include "kernels/cache/params.h"
-#include "kernels/cache/tile.h"
 #include "kernels/export.h"
 
 namespace qkv {
@@ -10,8 +9,7 @@ namespace {
 template <class Q>
 constexpr CacheKernels<Q> make_cache_kernels() {
   using Sum = Accumulator<Q>;
-  return {cache_query_tile<Sum>,       scratch_bytes<CacheTileScratch<Sum>>, forward_cached<Q>,    cache_decode_chunk<Sum>,
-          cache_decode_part_keys<Sum>, cache_decode_scratch_bytes<Sum>,      decode_cached_part<Q>};
+  return {cache_decode_chunk<Sum>, cache_decode_part_keys<Sum>, cache_decode_scratch_bytes<Sum>, decode_cached_part<Q>};
 }
 
 }  // namespace

@@ -95,9 +95,9 @@ namespace {
 /// The kernels that multiply pairs. The others of this instruction set are AVX-512's (dispatch/kernels.cc).
 constexpr Kernels<BFloat16> make_bf16_product_kernels() {
   Kernels<BFloat16> kernels{};
-  kernels.forward_scratch_bytes = scratch_bytes<Bf16ForwardScratch>;
+  kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
   kernels.backward_scratch_bytes = backward_scratch_bytes<Bf16BackwardScratch>;
-  kernels.forward = forward_bf16;
+  kernels.forward_pairs = forward_bf16;
   kernels.backward = backward_bf16;
   kernels.delta = delta_rows_bf16;
   return kernels;
@@ -122,9 +122,11 @@ constexpr Kernels<T> make_kernels() {
           key_tile<T>,
           query_tile<T>,
           backward_keys<T>,
-          scratch_bytes<ForwardScratch<T>>,
+          copied_query_tile<T>,
+          forward_scratch_bytes<T>,
           backward_scratch_bytes<BackwardScratch<T>>,
           forward<T>,
+          nullptr,
           backward<T>,
           delta_rows<T>,
           nullptr,
@@ -138,9 +140,11 @@ constexpr Kernels<S> make_widened_kernels() {
           key_tile<float>,
           widened_query_tile,
           backward_keys<float>,
-          scratch_bytes<WidenedForwardScratch>,
+          copied_query_tile<float>,
+          forward_scratch_bytes<float>,
           backward_scratch_bytes<WidenedBackwardScratch>,
-          forward_widened<S>,
+          forward<float>,
+          nullptr,
           backward_widened<S>,
           delta_rows_widened<S>,
           round_rows<S>,

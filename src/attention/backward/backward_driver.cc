@@ -64,7 +64,7 @@ struct BackwardDriver {
         rows(batch.num_queries() * longest.num_heads),
         threads(num_threads) {
     own_bytes.kernel = round_to_line(std::max(longest.kernels->backward_scratch_bytes(longest.head_dim, longest.v_head_dim),
-                                              longest.kernels->forward_scratch_bytes(longest.head_dim, longest.v_head_dim)));
+                                              longest.forward_scratch_bytes()));
     own_bytes.bias = bytes_of_bias(bias.over_queries);
     own_bytes.position = PositionGradient<T>{gradients.dposition_bias, &longest}.worker_bytes(longest.backward_keys);
     own_bytes.sums = sums.worker_bytes();

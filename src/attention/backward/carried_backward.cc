@@ -104,7 +104,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
   }
   void end_maxima() {
     const BackwardRows<T> of = rows();
-    maxima->finish([&](const Tile& now, const ForwardTile<T>& tile, const std::uint32_t*) {
+    maxima->finish([&](const Tile& now, const ForwardTile<Sum>& tile, const std::uint32_t*) {
       const Index row = of.first_row(now.b, now.h) - problem->p.first_query;
       split_computed_lse(problem->p, inputs.lse, now.b, now.h, tile, ranges.lse2_high + row, ranges.lse2_low + row);
     });

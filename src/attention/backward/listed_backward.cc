@@ -74,7 +74,7 @@ struct ListedBackward {
     Carver carver(base);
     const Index d = p.head_dim, dv = p.v_head_dim;
     own.kernel = carver.take<std::byte>(
-        static_cast<Index>(std::max({kernels.backward_scratch_bytes(d, dv), p.kernels->forward_scratch_bytes(d, dv),
+        static_cast<Index>(std::max({kernels.backward_scratch_bytes(d, dv), p.forward_scratch_bytes(),
                                      p.kernels->backward_scratch_bytes(d, dv)})));
     own.pages = carver.take<Index>(listed.longest());
     own.keys = carver.take<Index>(listed.longest());
@@ -95,12 +95,10 @@ struct ListedBackward {
 
   /// Heads [h0, h0 + count) of query i of sequence b as rows of sums.
   void read_heads(const View<const T, 4>& x, Index b, Index h0, Index i, Index count, Sum* to) const {
-    constexpr Index page = 0;
-    CachedHead head{};
+    HeadKeys head{};
     head.type = stored_type(storage_of<T>());
-    head.pages = &page;
     head.num_pages = 1;
-    head.page_size = head.end = count;
+    head.page_rows = head.held.end = count;
     cache.read(head, {&x(b, h0, i, 0), nullptr, 0, x.stride(1), 0}, 0, count, x.size(3), to);
   }
 
@@ -122,7 +120,7 @@ struct ListedBackward {
   /// Heads [h0, h0 + count), which share a list, of query i.
   void run_query(Index b, Index h0, Index count, Index i, Index range, const Own& own) const {
     const Index g = h0 / p.group_size();
-    const CachedHead head =
+    const HeadKeys head =
         listed.rows(b, h0, i, range * range_keys, std::min(p.kv_len, (range + 1) * range_keys), own.pages, own.keys);
     read_heads(p.q, b, h0, i, count, own.q);
     read_heads(rows.dout, b, h0, i, count, own.dout);
@@ -132,9 +130,9 @@ struct ListedBackward {
       own.lse2_high[r] = rows.lse2_high[row];
       own.lse2_low[r] = rows.lse2_low[row];
     }
-    if (head.end == 0) std::fill_n(own.dq, count * p.head_dim, Sum{0});
-    for (Index begin = 0; begin < head.end; begin += piece) {
-      const Index keys = std::min(piece, head.end - begin);
+    if (head.held.end == 0) std::fill_n(own.dq, count * p.head_dim, Sum{0});
+    for (Index begin = 0; begin < head.held.end; begin += piece) {
+      const Index keys = std::min(piece, head.held.end - begin);
       cache.read(head, head.k, begin, keys, p.head_dim, own.k);
       cache.read(head, head.v, begin, keys, p.v_head_dim, own.v);
       run_kernel(b, h0, count, keys, begin == 0, own);

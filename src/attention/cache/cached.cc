@@ -8,8 +8,6 @@
 namespace qkv::inline v0 {
 namespace {
 
-constexpr Index kOnePage = 0;  // the block table of a sequence that is one page
-
 Index sequence_of(const KeyValue::Parts& p, Index b) { return p.sequences == nullptr ? b : p.sequences[b]; }
 
 /// The first of keys [begin, end) that query i is to see although others of them are dropped; -1: all are kept, or none.
@@ -45,28 +43,26 @@ Index first_held(const KeyValue& kv, Index b) {
   return std::max(oldest, p.begin);
 }
 
-CachedHead cached_head(const KeyValue& kv, Index b, Index g) {
+HeadKeys cached_head(const KeyValue& kv, Index b, Index g) {
   const KeyValue::Parts& p = kv.parts();
   const Index sequence = sequence_of(p, b);
   const Index page = p.pages == nullptr ? sequence : 0;
   const auto bytes = static_cast<Index>(storage_bytes(p.storage));
   const auto matrix = [&](const KeyValue::Matrix& m) {
-    return CachedMatrix{static_cast<const std::byte*>(m.rows) + (g * m.head_stride + page * m.page_stride) * bytes,
+    return KeyMatrix{static_cast<const std::byte*>(m.rows) + (g * m.head_stride + page * m.page_stride) * bytes,
                         m.scales == nullptr ? nullptr : m.scales + g * m.scale_head_stride + page * m.scale_page_stride,
                         m.page_stride, m.row_stride, m.scale_page_stride};
   };
-  CachedHead head{};
+  HeadKeys head{};
   head.type = stored_type(p.storage);
   head.k = matrix(p.k);
   head.v = matrix(p.v);
-  head.pages = p.pages == nullptr ? &kOnePage : p.pages + sequence * p.pages_stride;
+  head.pages = p.pages == nullptr ? nullptr : p.pages + sequence * p.pages_stride;
   head.num_pages = p.num_pages;
-  head.page_size = p.page_size;
+  head.page_rows = p.page_size;
   const Index pinned = std::min(p.pinned, kv.length(b));
-  head.pinned_begin = p.begin;
-  head.pinned_end = p.begin < pinned ? pinned : 0;
-  head.first = first_held(kv, b);
-  head.end = kv.length(b);
+  head.pinned = {p.begin, p.begin < pinned ? pinned : 0};
+  head.held = {first_held(kv, b), kv.length(b)};
   return head;
 }
 

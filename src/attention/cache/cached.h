@@ -11,7 +11,7 @@ namespace qkv::inline v0 {
 /// The first position of sequence b that is held.
 Index first_held(const KeyValue& kv, Index b);
 
-CachedHead cached_head(const KeyValue& kv, Index b, Index g);
+HeadKeys cached_head(const KeyValue& kv, Index b, Index g);
 
 /// Throws ShapeError, OptionError or UnsupportedError if a call with q_len queries cannot read the cache.
 void check_cached_call(const char* function, const KeyValue& kv, Index q_len, const AttentionOptions& options);

@@ -290,7 +290,7 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
       begin);
   const KeyValue kv = key_value({&s, 1});
   for (Index g = 0; g < config.num_kv_heads; ++g) {
-    const CachedHead head = cached_head(kv, 0, g);
+    const HeadKeys head = cached_head(kv, 0, g);
     for (Index j = 0; j < n; ++j) {
       kernels.read(head, head.k, begin + j, 1, config.head_dim, &k_rows(g, j, 0));
       if (!v_rows.is_null()) kernels.read(head, head.v, begin + j, 1, config.v_head_dim, &v_rows(g, j, 0));

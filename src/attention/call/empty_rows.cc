@@ -68,7 +68,7 @@ void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index 
   const T* same_mean = nullptr;  // without dropout every empty row of a head is the same
   for (Index i = 0; i < q_count; ++i) {
     if (!is_empty(lse[i])) continue;
-    T* row = out + (q_begin + i) * out_stride;
+    T* row = out + i * out_stride;
     if (p.empty_row == EmptyRow::kNaN) {
       std::fill_n(row, p.v_head_dim, static_cast<T>(kNan<Accumulator<T>>));
     } else if (same_mean != nullptr) {
@@ -87,7 +87,7 @@ void fill_empty_weights(const Problem<T>& p, Index b, Index h, Index q_begin, In
   const MeanWeight<T> weight(p, b, h, applied);
   for (Index i = 0; i < q_count; ++i) {
     if (!is_empty(lse[i])) continue;
-    Accumulator<T>* row = weights + (q_begin + i) * row_stride;
+    Accumulator<T>* row = weights + i * row_stride;
     for (Index j = 0; j < p.kv_len; ++j) row[j] = p.empty_row == EmptyRow::kNaN ? kNan<Accumulator<T>> : weight(q_begin + i, j);
   }
 }

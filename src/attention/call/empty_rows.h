@@ -9,12 +9,12 @@
 
 namespace qkv::inline v0 {
 
-/// Writes out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [Tq, Dv].
+/// Writes out rows of queries [q_begin, q_begin + q_count) of (b, h) where lse is -inf. lse [q_count], out [q_count, Dv].
 template <class T>
 void fill_empty_out(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse, T* out,
                     Index out_stride);
 
-/// Writes weights rows likewise; weights [Tq, Tk].
+/// Writes weights rows likewise; weights [q_count, Tk].
 template <class T>
 void fill_empty_weights(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse,
                         bool applied, Accumulator<T>* weights, Index row_stride);

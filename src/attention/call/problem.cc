@@ -103,6 +103,15 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
 }
 
 template <class T>
+HeadKeys Problem<T>::keys(Index b, Index g) const {
+  if (cache != nullptr) return cached_head(*cache, b, g);
+  const auto matrix = [&](const View<const T, 4>& view) {
+    return KeyMatrix{view.data() + b * view.stride(0) + g * view.stride(1), nullptr, 0, view.stride(2), 0};
+  };
+  return {stored_as<T>(), matrix(k), v.is_null() ? KeyMatrix{} : matrix(v), nullptr, 1, kv_len, {}, {0, kv_len}};
+}
+
+template <class T>
 void Problem<T>::prepare(Context& context, CallMemory& memory) {
   memory.position = position.spread(*position_bias, queries, kv_len, context);
   mask.extent.summaries = memory.dense.make(mask.node, context);
@@ -184,7 +193,7 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
       make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kMaskLater, &memory);
   p.cache = &kv;
   p.cache_kernels = &for_element<T>(kernel_tables(p.isa(context)).cache);
-  p.query_tile = p.cache_kernels->query_tile(p.head_dim, p.v_head_dim);
+  p.query_tile = p.kernels->copied_query_tile(p.head_dim, p.v_head_dim);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}, &memory.shown.emplace(kv)};
   check_mask(options.mask, p.mask.extent, function);
   if (const KeyLists* lists = key_lists_of(options.mask.node()); lists != nullptr) {

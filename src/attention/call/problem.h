@@ -20,7 +20,6 @@
 
 namespace qkv::inline v0 {
 
-inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
 /// Tensors of this size together stay in L3: to fetch the next head's rows (kernels/ahead.h) would cost more than it gives.
 inline constexpr Index kFetchedBytes = Index{6} << 20;
 
@@ -30,6 +29,15 @@ struct CallMemory {
   DenseSummaries dense;   // of the mask
   std::optional<ShownKeys> shown;
 };
+
+/// Rows of head h of sequence b of [B, H, T, width], from row `first` on; null: null.
+template <class E>
+Rows rows_at(const View<E, 4>& view, Index b, Index h, Index first) {
+  using Element = std::remove_const_t<E>;
+  if (view.data() == nullptr) return {nullptr, stored_as<Element>(), 0};
+  E* const row = view.data() + b * view.stride(0) + h * view.stride(1) + first * view.stride(2);
+  return {reinterpret_cast<std::byte*>(const_cast<Element*>(row)), stored_as<Element>(), view.stride(2)};
+}
 
 template <class T>
 struct Problem {
@@ -56,14 +64,15 @@ struct Problem {
   GroupMask group_mask;  // where the queries are those of all heads of a group (forward/group_rows.h)
 
   const KeyValue* cache;                 // where k and v are read from; null: the views
-  const CacheKernels<T>* cache_kernels;  // the kernels that read the cache
+  const CacheKernels<T>* cache_kernels;  // the kernels of decode that read the cache
 
   /// The tables of kernels that forward takes.
   Isa isa(const Context& context) const { return invariant ? without_bf16_products(context.isa()) : context.isa(); }
   Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
+  /// Whether rows are copied before they are multiplied.
+  bool copies() const { return !std::is_same_v<T, Sum> || cache != nullptr; }
   std::size_t forward_scratch_bytes() const {
-    return cache == nullptr ? kernels->forward_scratch_bytes(head_dim, v_head_dim)
-                            : cache_kernels->forward_scratch_bytes(head_dim, v_head_dim);
+    return kernels->forward_scratch_bytes(head_dim, v_head_dim, query_tile, copies());
   }
   Index group_size() const { return num_kv_heads == 0 ? 1 : num_heads / num_kv_heads; }
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
@@ -97,6 +106,8 @@ struct Problem {
     return {mask_tile, mask_key_range, &mask, b, first_head + h, mask_next_key};
   }
   TileScores<T> scores(Index b, Index h) const;
+  /// K and V of key/value head g of sequence b.
+  HeadKeys keys(Index b, Index g) const;
   /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.
   void prepare(Context& context, CallMemory& memory);
 };

@@ -48,7 +48,7 @@ bool split_given_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& l
 /// keys (rings, merged parts) is used as it is.
 template <class T>
 void split_computed_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, Index b, Index h,
-                        const ForwardTile<T>& tile, Accumulator<T>* high, Accumulator<T>* low) {
+                        const ForwardTile<Accumulator<T>>& tile, Accumulator<T>* high, Accumulator<T>* low) {
   for (Index i = 0; i < tile.q_count; ++i) {
     const Accumulator<T> given = lse(b, h, tile.q_begin - p.first_query + i);
     if (!is_coarse(given) || tile.lse[i] != given) continue;
@@ -63,14 +63,16 @@ void split_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, co
                Index b, Index h, Index q_begin, Index q_count, Accumulator<T>* high, Accumulator<T>* low, void* scratch) {
   if (!split_given_lse(p, lse, lost, b, h, q_begin, q_count, high, low)) return;
   Accumulator<T> row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
-  ForwardTile<T> tile{};
+  ForwardTile<Accumulator<T>> tile{};
   tile.scores = p.scores(b, h);
+  tile.q = rows_at(p.q, b, h, q_begin - p.first_query);
+  tile.keys = p.keys(b, h / p.group_size());
   tile.v_head_dim = p.v_head_dim;
   tile.q_begin = q_begin;
   tile.q_count = q_count;
   tile.lse = row_lse;
   tile.lse_low = row_low;
-  p.kernels->forward(tile, scratch);
+  run_forward(*p.kernels, tile, scratch);
   split_computed_lse(p, lse, b, h, tile, high, low);
 }
 

@@ -71,7 +71,7 @@ CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const Captu
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;
-  kernels_ = &for_element<T>(kernel_tables(p.isa(context)).capture);
+  kernels_ = &for_element<Sum>(kernel_tables(p.isa(context)).capture);
   make_results();
 }
 
@@ -146,17 +146,17 @@ void CaptureJob<T>::begin(std::byte* shared) {
 }
 
 template <class T>
-void CaptureJob<T>::forward(ForwardTile<T> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const {
+void CaptureJob<T>::forward(ForwardTile<Sum> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const {
   const Index place = place_of(h);
   Worker w(*this, own);
   tile.row_max2 = w.shift;
   tile.row_sum = w.inverse;
   if (what_->statistics) {
     w.sums.offset = offset(b);
-    kernels_->forward(tile, w.sums, kernel_scratch, w.statistics_scratch);
+    run_forward(*p_.kernels, tile, kernel_scratch, {kernels_, &w.sums, w.statistics_scratch});
     write_statistics(w.sums, tile, b, place);
   } else {
-    p_.kernels->forward(tile, kernel_scratch);
+    run_forward(*p_.kernels, tile, kernel_scratch);
   }
   if (!sweeps()) return;
   for (Index i = 0; i < tile.q_count; ++i) w.inverse[i] = w.inverse[i] == 0 ? Sum{0} : Sum{1} / w.inverse[i];
@@ -205,21 +205,18 @@ Index CaptureJob<T>::offset(Index b) const {
 }
 
 template <class T>
-CaptureSweep<T> CaptureJob<T>::sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const {
-  CaptureSweep<T> t{};
+CaptureSweep<Accumulator<T>> CaptureJob<T>::sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const {
+  CaptureSweep<Sum> t{};
   t.scores = p_.scores(r.b, r.h);
+  t.q = rows_at(p_.q, r.b, r.h, r.q_begin);
+  t.keys = p_.keys(r.b, r.h / p_.group_size());
+  t.v_head_dim = p_.v_head_dim;
   t.q_begin = r.q_begin;
   t.q_count = r.q_count;
   t.shift = w.shift;
   t.inverse = w.inverse;
   t.applied = what_->of == CaptureOf::kApplied;
-  t.v_head_dim = p_.v_head_dim;
-  if (gradient != nullptr) {
-    t.v = p_.v.data() + r.b * p_.v.stride(0) + r.h / p_.group_size() * p_.v.stride(1);
-    t.dout = gradient->dout.data() + r.b * gradient->dout.stride(0) + r.h * gradient->dout.stride(1);
-    t.v_stride = p_.v.stride(2);
-    t.dout_stride = gradient->dout.stride(2);
-  }
+  if (gradient != nullptr) t.dout = rows_at(gradient->dout, r.b, r.h, r.q_begin);
   return t;
 }
 
@@ -232,7 +229,7 @@ void CaptureJob<T>::place_map_rows(const Worker& w, const Rows& r) const {
 template <class T>
 void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const {
   const Index first_row = (r.b * places() + r.place) * p_.q_len + r.q_begin;
-  CaptureSweep<T> t = sweep_of(w, r, gradient);
+  CaptureSweep<Sum> t = sweep_of(w, r, gradient);
   if (what_->top_k > 0) {
     t.top_values = result_->top_weights.data() + first_row * what_->top_k;
     t.top_keys = result_->top_keys.data() + first_row * what_->top_k;
@@ -262,7 +259,7 @@ void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<
 
 /// Corrects what the kernel does not know: empty rows that hold values, and NaN rows, where no weight is the largest.
 template <class T>
-void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<T>& t, const Rows& r, const Sum* lse) const {
+void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t, const Rows& r, const Sum* lse) const {
   for (Index i = 0; i < r.q_count; ++i) {
     double* values = t.top_values + i * t.top_k;
     if (std::isnan(lse[i])) std::fill_n(values, t.top_k, kNan);

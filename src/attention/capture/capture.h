@@ -35,9 +35,9 @@ class CaptureJob {
 
   /// The place of head h among the results; -1: it is not captured.
   Index place_of(Index h) const;
-  /// Forward of one tile of a captured head, bit-identical to p.kernels->forward. Tiles of a head come in the order of
+  /// Forward of one tile of a captured head, bit-identical to run_forward. Tiles of a head come in the order of
   /// items: the last first. `own`: scratch of worker_bytes().
-  void forward(ForwardTile<T> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const;
+  void forward(ForwardTile<Sum> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const;
   /// Captures weights times gradient as a whole, in a region of its own.
   void run_backward(const CaptureGradient<T>& gradient, Context& context);
 
@@ -64,20 +64,20 @@ class CaptureJob {
   Index map_rows_of_tile() const;
   void make_results() const;
   void backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const;
-  void write_statistics(const RowSums<T>& sums, const ForwardTile<T>& tile, Index b, Index place) const;
+  void write_statistics(const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b, Index place) const;
   void split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
-  CaptureSweep<T> sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const;
+  CaptureSweep<Sum> sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const;
   void place_map_rows(const Worker& w, const Rows& r) const;
   void sweep_entries(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
   void count_entries(const Worker& w, const Rows& r, const double* entries) const;
   void sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const;
-  void complete_rows(const Worker& w, const CaptureSweep<T>& t, const Rows& r, const Sum* lse) const;
+  void complete_rows(const Worker& w, const CaptureSweep<Sum>& t, const Rows& r, const Sum* lse) const;
   void add_to_results(const Worker& w, const Rows& r) const;
 
   const Problem<T>& p_;
   const Capture* what_ = nullptr;
   CaptureResult* result_ = nullptr;
-  const CaptureKernels<T>* kernels_ = nullptr;
+  const CaptureKernels<Sum>* kernels_ = nullptr;
   Turn* turns_ = nullptr;  // [B, places]: whose sums are added next
 };
 

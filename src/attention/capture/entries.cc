@@ -15,7 +15,7 @@ void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureG
     of_head.h = h;
     split_weights(w, of_head, gradient);
     std::fill_n(w.entries, entries, 0.0);  // the kernel sets live entries only
-    CaptureSweep<T> t = sweep_of(w, of_head, &gradient);
+    CaptureSweep<Sum> t = sweep_of(w, of_head, &gradient);
     t.rows = w.rows;
     kernels_->sweep(t, w.sweep_scratch);
     if (!what_->positive) return;

@@ -31,7 +31,7 @@ Row mean_row(Index position, Index kv_len) {
 }
 
 template <class T>
-Row row_of(const RowSums<T>& sums, Index i, const Accumulator<T>* sink) {
+Row row_of(const RowSums<Accumulator<T>>& sums, Index i, const Accumulator<T>* sink) {
   const auto number = [i](const Accumulator<T>* of) { return static_cast<double>(of[i]); };
   const double sum = number(sums.sums), shift = number(sums.shift);
   Row row;
@@ -58,7 +58,7 @@ Row row_of(const RowSums<T>& sums, Index i, const Accumulator<T>* sink) {
 }  // namespace
 
 template <class T>
-void CaptureJob<T>::write_statistics(const RowSums<T>& sums, const ForwardTile<T>& tile, Index b, Index place) const {
+void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>& sums, const ForwardTile<Accumulator<T>>& tile, Index b, Index place) const {
   RowStatistics& s = result_->statistics;
   const Index first = (b * places() + place) * p_.q_len + tile.q_begin;
   for (Index i = 0; i < tile.q_count; ++i) {
@@ -84,7 +84,7 @@ void CaptureJob<T>::write_statistics(const RowSums<T>& sums, const ForwardTile<T
 }
 
 #define QKV_INSTANTIATE(T) \
-  template void CaptureJob<T>::write_statistics(const RowSums<T>&, const ForwardTile<T>&, Index, Index) const;
+  template void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>&, const ForwardTile<Accumulator<T>>&, Index, Index) const;
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 

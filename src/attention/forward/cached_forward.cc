@@ -53,9 +53,10 @@ void check_shared_pages(const KeyValue& kv, Index shared) {
   for (Index b = 0; b < kv.batch(); ++b) {
     check<OptionError>(kv.length(b) >= shared && first_held(kv, b) == 0, kCascade,
                        "every sequence must hold all shared keys: got ", shared, " for one of length ", kv.length(b));
-    const CachedHead first = cached_head(kv, 0, 0), other = cached_head(kv, b, 0);
+    const HeadKeys first = cached_head(kv, 0, 0), other = cached_head(kv, b, 0);
     const Index pages = (shared + p.page_size - 1) / p.page_size;
-    const bool same = first.k.rows == other.k.rows && std::equal(first.pages, first.pages + pages, other.pages);
+    const bool same = first.k.rows == other.k.rows &&
+                      (first.pages == other.pages || std::equal(first.pages, first.pages + pages, other.pages));
     check<OptionError>(same, kCascade, "shared keys must lie in the same pages: sequence ", b, " has others for the first ",
                        shared);
   }

@@ -50,7 +50,7 @@ struct [[gnu::visibility("hidden")]] CarriedForward<T>::Impl {
     const Index strip = p.kernels->strip;
     std::vector<Tile> overflown;
     std::mutex mutex;
-    sweep->finish([&](const Tile& tile, const ForwardTile<T>& forward, const std::uint32_t* lanes) {
+    sweep->finish([&](const Tile& tile, const ForwardTile<Sum>& forward, const std::uint32_t* lanes) {
       job->take_rows(forward, tile.b, tile.h);
       for (Index begin = tile.queries.begin, n = 0; begin < tile.queries.end; begin += strip, ++n) {
         if (lanes[n] == 0 || again) continue;

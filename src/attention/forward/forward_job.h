@@ -76,37 +76,33 @@ struct ForwardJob {
   }
 
   /// Queries [q_begin, +q_count) of (b, h), counted in the whole problem. row_lse, row_low: [q_count].
-  ForwardTile<T> tile_of(Index b, Index h, Index q_begin, Index q_count, Sum* row_lse, Sum* row_low) const {
-    const bool wants_out = out.data() != nullptr, wants_weights = weights.data() != nullptr;
-    return {
-        {.v_head_dim = p.v_head_dim,
-         .q_begin = q_begin,
-         .q_count = q_count,
-         .lse = row_lse,
-         .lse_low = lse_low.data() == nullptr ? nullptr : row_low,
-         .row_max2 = nullptr,
-         .row_sum = nullptr,
-         .weights = wants_weights
-                        ? p.whole_rows(weights.data() + b * weights.stride(0) + h * weights.stride(1), weights.stride(2))
-                        : nullptr,
-         .weights_row_stride = weights.stride(2),
-         .weights_column_stride = weights.stride(3),
-         .kind = kind,
-         .exponentials = nullptr,
-         .chunk_shifts = nullptr,
-         .ahead = nullptr},
-        p.scores(b, h),
-        wants_out ? p.v.data() + b * p.v.stride(0) + h / p.group_size() * p.v.stride(1) : nullptr,
-        wants_out ? p.whole_rows(out.data() + b * out.stride(0) + h * out.stride(1), out.stride(2)) : nullptr,
-        p.v.stride(2),
-        out.stride(2),
-    };
+  ForwardTile<Sum> tile_of(Index b, Index h, Index q_begin, Index q_count, Sum* row_lse, Sum* row_low) const {
+    const Index first = q_begin - p.first_query;
+    return {.scores = p.scores(b, h),
+            .q = rows_at(p.q, b, h, first),
+            .keys = p.keys(b, h / p.group_size()),
+            .out = rows_at(out, b, h, first),
+            .v_head_dim = p.v_head_dim,
+            .q_begin = q_begin,
+            .q_count = q_count,
+            .lse = row_lse,
+            .lse_low = lse_low.data() == nullptr ? nullptr : row_low,
+            .row_max2 = nullptr,
+            .row_sum = nullptr,
+            .weights = weights.data() == nullptr ? nullptr : &weights(b, h, first, 0),
+            .weights_row_stride = weights.stride(2),
+            .weights_column_stride = weights.stride(3),
+            .kind = kind,
+            .exponentials = nullptr,
+            .chunk_shifts = nullptr,
+            .ahead = nullptr};
   }
   /// What is left of a tile that the kernel has computed: rows without keys, and lse.
-  void take_rows(const ForwardTile<T>& tile, Index b, Index h) const {
+  void take_rows(const ForwardTile<Sum>& tile, Index b, Index h) const {
     const Index q_begin = tile.q_begin, q_count = tile.q_count;
     if (p.rows_can_be_empty()) {
-      if (tile.out != nullptr) fill_empty_out(p, b, h, q_begin, q_count, tile.lse, tile.out, tile.out_stride);
+      if (tile.out.data != nullptr)
+        fill_empty_out(p, b, h, q_begin, q_count, tile.lse, reinterpret_cast<T*>(tile.out.data), tile.out.stride);
       if (tile.weights != nullptr && kind != Weights::kScores) {
         fill_empty_weights(p, b, h, q_begin, q_count, tile.lse, kind == Weights::kApplied, tile.weights,
                            tile.weights_row_stride);
@@ -124,7 +120,7 @@ struct ForwardJob {
     if (next != nullptr) ahead = ahead_of(now, *next);
     const Positions queries = p.tile(now.t);
     Sum row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
-    ForwardTile<T> tile = tile_of(b, h, queries.begin, queries.end - queries.begin, row_lse, row_low);
+    ForwardTile<Sum> tile = tile_of(b, h, queries.begin, queries.end - queries.begin, row_lse, row_low);
     if (next != nullptr) tile.ahead = &ahead;
     if (scratch_bytes > kernel_bytes) {
       tile.exponentials = reinterpret_cast<Sum*>(own + kernel_bytes);
@@ -132,10 +128,8 @@ struct ForwardJob {
     }
     if (capture != nullptr && capture->place_of(h) >= 0) {
       capture->forward(tile, b, h, own, own + scratch_bytes);
-    } else if (p.cache == nullptr) {
-      p.kernels->forward(tile, own);
     } else {
-      p.cache_kernels->forward(tile, cached_head(*p.cache, b, h / p.group_size()), own);
+      run_forward(*p.kernels, tile, own);
     }
     take_rows(tile, b, h);
   }

@@ -39,9 +39,9 @@ class ForwardSweep {
 
   /// All tiles against keys [begin, end).
   void add(Index begin, Index end) {
-    run(begin, end, [this](const Tile&, ForwardTile<T>& forward, const CarriedRows<Sum>& carried, std::byte* scratch) {
+    run(begin, end, [this](const Tile&, ForwardTile<Sum>& forward, const CarriedRows<Sum>& carried, std::byte* scratch) {
       forward.carried = &carried;
-      job_.p.kernels->forward(forward, scratch);
+      run_forward(*job_.p.kernels, forward, scratch);
     });
   }
 
@@ -49,13 +49,13 @@ class ForwardSweep {
   template <class Take>
   void finish(const Take& take) {
     const Index end = job_.p.kv_len;
-    run(end, end, [&](const Tile& tile, ForwardTile<T>& forward, CarriedRows<Sum> carried, std::byte* scratch) {
+    run(end, end, [&](const Tile& tile, ForwardTile<Sum>& forward, CarriedRows<Sum> carried, std::byte* scratch) {
       std::uint32_t overflown[kMaxQueryTile] = {};
       Sum row_low[kMaxQueryTile];
       carried.overflown = overflown;
       forward.carried = &carried;
       forward.lse_low = row_low;
-      job_.p.kernels->forward(forward, scratch);
+      run_forward(*job_.p.kernels, forward, scratch);
       take(tile, forward, static_cast<const std::uint32_t*>(overflown));
     });
   }
@@ -96,7 +96,7 @@ class ForwardSweep {
     parallel_for_flops(context_, all, flops, [&](Index number, int worker) {
       const Tile& now = tile(all - 1 - number);  // late queries first: causal makes them cost most
       Sum row_lse[kMaxQueryTile];
-      ForwardTile<T> forward = job_.tile_of(now.b, now.h, now.queries.begin, now.count(), row_lse, nullptr);
+      ForwardTile<Sum> forward = job_.tile_of(now.b, now.h, now.queries.begin, now.count(), row_lse, nullptr);
       item(now, forward, carried(all - 1 - number, begin, end), scratch.data() + static_cast<std::size_t>(worker) * bytes);
     });
   }

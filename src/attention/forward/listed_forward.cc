@@ -33,11 +33,11 @@ struct ListedForward {
         kernels(for_element<T>(kernel_tables(problem.isa(context)).cache)),
         stored(stored_type(p.cache == nullptr ? storage_of<T>() : p.cache->storage())) {
     tiled = listed.block_heads() > kDecodeRowLimit && p.sinks.is_null();
-    rows =
-        std::min({listed.block_heads(), tiled ? kernels.query_tile(p.head_dim, p.v_head_dim) : kDecodeRowLimit, kMaxQueryTile});
+    rows = std::min({listed.block_heads(), tiled ? p.kernels->copied_query_tile(p.head_dim, p.v_head_dim) : kDecodeRowLimit,
+                     kMaxQueryTile});
     part_keys = kernels.decode_part_keys(stored, p.head_dim, p.v_head_dim);
     parts = tiled ? 1 : std::max<Index>(1, (listed.longest() + part_keys - 1) / part_keys);
-    kernel_bytes = round_to_line(tiled ? kernels.forward_scratch_bytes(p.head_dim, p.v_head_dim)
+    kernel_bytes = round_to_line(tiled ? p.kernels->forward_scratch_bytes(p.head_dim, p.v_head_dim, rows, true)
                                        : kernels.decode_scratch_bytes(stored, rows, p.head_dim, p.v_head_dim));
     state_bytes = tiled ? 0 : round_to_line(p.kernels->decode.state_bytes(rows, p.v_head_dim));
   }
@@ -78,23 +78,29 @@ struct ListedForward {
   }
   T* out_row(const Item& at) const { return out.data() + at.b * out.stride(0) + at.h0 * out.stride(1) + at.i * out.stride(2); }
 
-  void run_tiled(const Item& at, const CachedHead& head, Sum* row_lse, std::byte* scratch) const {
-    ForwardTile<T> tile{};
+  void run_tiled(const Item& at, const HeadKeys& head, Sum* row_lse, std::byte* scratch) const {
+    ForwardTile<Sum> tile{};
+    tile.scores = scores(at, head.held.end);
+    tile.q = heads_of(p.q, at);
+    tile.keys = head;
+    tile.out = heads_of(out, at);
     tile.v_head_dim = p.v_head_dim;
     tile.q_count = at.count;
     tile.lse = row_lse;
-    tile.scores = scores(at, head.end);
-    tile.scores.q_stride = p.q.stride(1);
-    tile.v = p.v.data();
-    tile.out = out_row(at);
-    tile.out_stride = out.stride(1);
-    kernels.forward(tile, head, scratch);
+    run_forward(*p.kernels, tile, scratch);
+  }
+  /// Query i of heads [h0, h0 + count), a row each.
+  template <class E>
+  static Rows heads_of(const View<E, 4>& view, const Item& at) {
+    Rows rows = rows_at(view, at.b, at.h0, at.i);
+    rows.stride = view.stride(1);
+    return rows;
   }
   /// Part `part` of an item's keys into `state`. False: it has none.
-  bool run_part(const Item& at, const CachedHead& head, Index part, std::byte* scratch, std::byte* state) const {
-    const Index begin = part * part_keys, end = std::min(begin + part_keys, head.end);
+  bool run_part(const Item& at, const HeadKeys& head, Index part, std::byte* scratch, std::byte* state) const {
+    const Index begin = part * part_keys, end = std::min(begin + part_keys, head.held.end);
     if (part > 0 && begin >= end) return false;
-    kernels.decode_part(group(at, head.end, nullptr), head, begin, end, scratch, state);
+    kernels.decode_part(group(at, head.held.end, nullptr), head, begin, end, scratch, state);
     return true;
   }
   void finish(const Item& at, std::byte* state) const {
@@ -104,8 +110,7 @@ struct ListedForward {
   }
   void finish_rows(const Item& at, const Sum* row_lse) const {
     for (Index n = 0; n < at.count; ++n) {
-      T* head = p.whole_rows(out.data() + at.b * out.stride(0) + (at.h0 + n) * out.stride(1), out.stride(2));
-      fill_empty_out(p, at.b, at.h0 + n, p.first_query + at.i, 1, row_lse + n, head, out.stride(2));
+      fill_empty_out(p, at.b, at.h0 + n, p.first_query + at.i, 1, row_lse + n, &out(at.b, at.h0 + n, at.i, 0), out.stride(2));
       if (lse.data() != nullptr) lse(at.b, at.h0 + n, at.i) = row_lse[n];
     }
   }
@@ -115,7 +120,7 @@ struct ListedForward {
     const Item at = item_of(number);
     std::byte *state = own + kernel_bytes, *later = state + state_bytes;
     auto* pages = reinterpret_cast<Index*>(later + state_bytes);
-    const CachedHead head = listed.rows(at.b, at.h0, at.i, 0, p.length(at.b), pages, nullptr);
+    const HeadKeys head = listed.rows(at.b, at.h0, at.i, 0, p.length(at.b), pages, nullptr);
     if (tiled) {
       Sum row_lse[kMaxQueryTile];
       run_tiled(at, head, row_lse, own);
@@ -165,7 +170,7 @@ void forward_listed(const Problem<T>& p, const Listed<T>& listed, const View<T, 
   });
   for (Index item = 0; item < items; ++item) {
     const auto at = job.item_of(item);
-    const Index keys = rows_of(at, workers).end;
+    const Index keys = rows_of(at, workers).held.end;
     for (Index part = 1; part * job.part_keys < keys; ++part) {
       p.kernels->decode.merge(job.group(at, 0, nullptr), state_of(item, 0), state_of(item, part));
     }

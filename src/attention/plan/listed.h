@@ -34,17 +34,17 @@ class Listed {
 
   /// The rows of K and V that query i of the heads from h0 on attends, both counted here, among keys [begin, end). `pages`: memory
   /// of longest() numbers, to which the result refers; keys[n] is set to the number of row n's key unless null.
-  [[gnu::noinline]] CachedHead rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const {
+  [[gnu::noinline]] HeadKeys rows(Index b, Index h0, Index i, Index begin, Index end, Index* pages, Index* keys) const {
     const Index whole_head = p_.first_head + h0, query = p_.first_query + i;  // as masks count them
     const std::span<const std::int32_t> all = lists_->row(b, whole_head, p_.heads, query);
-    CachedHead head = head_of(b, h0 / p_.group_size());
+    HeadKeys head = head_of(b, h0 / p_.group_size());
     Index count = 0;
     for (auto key = std::lower_bound(all.begin(), all.end(), begin); key != all.end() && *key < end; ++key) {
       if (filters_ && !mask_keeps(p_.mask, b, whole_head, query, *key)) continue;
       if (keys != nullptr) keys[count] = *key;
       pages[count++] = page_of(head, *key);
     }
-    const auto by_row = [](CachedMatrix& m, bool cached) {
+    const auto by_row = [](KeyMatrix& m, bool cached) {
       if (cached) m.page_stride = m.row_stride;
       m.scale_page_stride = 1;
     };
@@ -52,9 +52,9 @@ class Listed {
     by_row(head.v, p_.cache != nullptr);
     head.pages = pages;
     head.num_pages = std::max<Index>(1, count);
-    head.page_size = 1;
-    head.pinned_begin = head.pinned_end = head.first = 0;
-    head.end = count;
+    head.page_rows = 1;
+    head.pinned = {};
+    head.held = {0, count};
     return head;
   }
 
@@ -82,32 +82,32 @@ class Listed {
     return p_.kv_len >= kDecodeMinKeys && lists_->width() * (few ? 2 : factor()) <= p_.kv_len;
   }
   Index factor() const { return block_heads_ >= 8 ? 3 : block_heads_ >= 4 ? 5 : block_heads_ >= 2 ? 8 : 12; }
-  CachedHead head_of(Index b, Index g) const {
+  HeadKeys head_of(Index b, Index g) const {
     if (p_.cache != nullptr) {
-      CachedHead head = cached_head(*p_.cache, b, g);
-      if (head.num_pages == 1) to_page(head, head.pages[0]);
+      HeadKeys head = cached_head(*p_.cache, b, g);
+      if (head.num_pages == 1) to_page(head, head.page(0));
       return head;
     }
-    CachedHead head{};
+    HeadKeys head{};
     head.type = stored_type(storage_of<T>());
     head.k = {p_.k.data() + b * p_.k.stride(0) + g * p_.k.stride(1), nullptr, p_.k.stride(2), 0, 0};
     head.v = {p_.v.data() + b * p_.v.stride(0) + g * p_.v.stride(1), nullptr, p_.v.stride(2), 0, 0};
     return head;
   }
   /// Makes `page` page 0.
-  void to_page(CachedHead& head, Index page) const {
+  void to_page(HeadKeys& head, Index page) const {
     const auto bytes = static_cast<Index>(storage_bytes(p_.cache->storage()));
-    for (CachedMatrix* m : {&head.k, &head.v}) {
+    for (KeyMatrix* m : {&head.k, &head.v}) {
       m->rows = static_cast<const std::byte*>(m->rows) + page * m->page_stride * bytes;
       if (m->scales != nullptr) m->scales += page * m->scale_page_stride;
     }
   }
   /// The page of one row that holds a key.
-  Index page_of(const CachedHead& head, Index key) const {
+  Index page_of(const HeadKeys& head, Index key) const {
     if (p_.cache == nullptr) return key;
-    if (key < head.pinned_end) return head.page_size + key;
+    if (key < head.pinned.end) return head.page_rows + key;
     const Index rows = head.num_pages == 1 ? 0 : head.k.page_stride / head.k.row_stride;
-    return head.pages[key / head.page_size % head.num_pages] * rows + key % head.page_size;
+    return head.page(key / head.page_rows % head.num_pages) * rows + key % head.page_rows;
   }
 
   const Problem<T>& p_;

@@ -84,7 +84,8 @@ struct SecondOrderJob {
     moved.v = tangents.v;
     T row_lse[kMaxQueryTile];
     for (Index i = 0; i < tile.first.q_count; ++i) row_lse[i] = rows.lse(b, h, tile.first.q_begin + i);
-    fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse, tile.tout, tile.tout_stride);
+    fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse,
+                   tile.tout + tile.first.q_begin * tile.tout_stride, tile.tout_stride);
   }
 
   /// gsinks[h] = sum over b and i of w_sink ((rate - mean) (0 - delta) - moment).

@@ -1,13 +1,13 @@
 // Tiled forward attention with online softmax: for each chunk of keys, S^T = K Q^T, softmax, O^T += V^T P^T (with P^T in place
 // of S^T). Scores are kept transposed, one query per lane: K and V are read by broadcast from their natural rows, softmax needs
-// no horizontal step, and only the small Q^T panel is packed. Policies: Rows (where rows come from, and the products: OwnRows,
-// WidenedRows, CacheTileRows, Bf16Rows), Observer (softmax.h). Not: split-K decode (decode.h). Milakov & Gimelshein 2018
-// (1805.02867); Dao 2023 (2307.08691), alg. 1.
+// no horizontal step, and only the small Q^T panel is packed. Policies: Policy (where rows come from, and the products:
+// PagedRows, Bf16Rows), Observer (softmax.h). Not: split-K decode (decode.h). Milakov & Gimelshein 2018 (1805.02867); Dao 2023
+// (2307.08691), alg. 1.
 #pragma once
 
 #include "kernels/attention/forward_weights.h"
+#include "kernels/attention/paged_rows.h"
 #include "kernels/attention/softmax.h"
-#include "kernels/products/few_lanes.h"
 #include "simd/log.h"
 
 namespace qkv {
@@ -27,10 +27,10 @@ inline bool starts_quickly(const LiveRange& live, Index ni, const std::uint32_t*
   return true;
 }
 
-template <class T, class Rows, class Observer>
-inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const Observer& observer,
-                                const StripRange& r, Index j0, Index nj) {
-  const TileScores<T>& s = t.scores;
+template <class T, class Policy, class Observer>
+inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Policy& rows,
+                                const Observer& observer, const StripRange& r, Index j0, Index nj) {
+  const ScoreParams<T>& s = t.scores;
   T* scores = t.exponentials == nullptr ? w.scores : t.exponentials + j0 * strip_lanes<T>();
   ScoreTile tile = rows.score(t, w, r, j0, nj, scores);
   const LiveRange& live = tile.live;
@@ -59,29 +59,29 @@ inline void forward_strip_chunk(const ForwardTile<T>& t, const ForwardScratch<T>
     tile = rows.score(t, w, r, j0, nj, scores);
   }
   observer.end_chunk(r, j0, live, w.lane_mask, scores, row_sum, by_maximum != 0 ? w.rescale : nullptr);
-  if (t.v == nullptr) return;
+  if (t.out.data == nullptr) return;
   T* out = w.out_panels + r.strip * strip_lanes<T>() * t.v_head_dim;
-  const bool hides = live.masked && hides_nonfinite(t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, live, lanes, w.lane_mask);
+  const bool hides = live.masked && hides_nonfinite(rows.v, rows.v_stride, t.v_head_dim, live, lanes, w.lane_mask);
   if (s.dropout.threshold != 0) {
     dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(scores, vectors, live.lo, live.hi, w.kept);
   }
   if (t.exponentials != nullptr) keep_chunk(t, tile.ranges, j0, nj, row_max);
-  const bool sets = Rows::kSets && first && !hides && tile.ranges.range[0].count == vectors;
+  const bool sets = Policy::kSets && first && !hides && tile.ranges.range[0].count == vectors;
   if (first && !sets) zero_panel(out, t.v_head_dim);
   if (!first && by_maximum != 0) rescale_panel(out, t.v_head_dim, w.rescale);
   for (int i = 0; i < tile.ranges.count; ++i) {
     const VectorRange& range = tile.ranges.range[i];
-    if constexpr (Rows::kSets) {
+    if constexpr (Policy::kSets) {
       if (sets && i == 0) {  // a diagonal's second range adds
-        rows.set_values(t, r, range, j0, scores, out);
+        rows.set_values(t, r, range, scores, out);
         continue;
       }
     }
     if (hides) {
-      rows.add_kept_values(t, w, range, j0, nj, scores, out);
+      rows.add_kept_values(t, w, range, scores, out);
     } else {
-      rows.add_values(t, r, range, j0, nj, scores, out);
+      rows.add_values(t, r, range, nj, scores, out);
     }
   }
 }
@@ -100,7 +100,8 @@ inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t b
 /// Computes the natural lse from (row_max, row_sum) and the sink, divides out by the sum and transposes it back. row_sum
 /// becomes its reciprocal. Returns the lanes whose out holds NaN or infinity.
 template <class T>
-inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) {
+inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r,
+                                  const StripRows<T>& out) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const Index first = r.strip * strip_lanes<T>();
@@ -132,108 +133,11 @@ inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<
     const V inverse = load<T>(row_sum + v * n);
     store<T>(w.rescale + v * n, inverse * factor);
   }
-  if (t.v == nullptr) return 0;
+  if (out.data == nullptr) return 0;
   T* panel = w.out_panels + first * t.v_head_dim;
   if (w.seen[r.strip] == 0) zero_panel(panel, t.v_head_dim);
-  return unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, t.out + r.i0 * t.out_stride,
-                              t.out_stride);
+  return unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, out.data, out.stride);
 }
-
-/// The two products of forward on rows of T: K Q^T and V^T P^T.
-struct PlainProducts {
-  static constexpr bool kSets = true;  // a strip's first chunk may set out instead of adding to zeros
-
-  template <class T>
-  void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r) const {
-    const TileScores<T>& s = t.scores;
-    pack_strips(s.q, s.q_stride, r.i0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
-  }
-  template <class T>
-  ScoreTile score(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, Index j0, Index nj,
-                  T* scores) const {
-    const TileScores<T>& s = t.scores;
-    return score_tile(s, r.i0, r.ni, j0, nj, scores, w.bias, w.lane_mask, [&](const VectorRange& range) {
-      // scores[j, lane] = sum_d k[j, d] * panel[d, lane]
-      const Product<T> p{.a = s.k + (j0 + range.lo) * s.k_stride,
-                         .a_row = s.k_stride,
-                         .a_depth = 1,
-                         .b = w.q_panels + r.strip * strip_lanes<T>() * s.head_dim,
-                         .b_row = strip_lanes<T>(),
-                         .c = scores + range.lo * strip_lanes<T>(),
-                         .c_row = strip_lanes<T>(),
-                         .depth = s.head_dim,
-                         .ahead = t.ahead,
-                         .a_later = later_rows(t, s.k_stride)};
-      if (r.ni <= kFewLanes<T>) {
-        few_lanes_of_rows(p, range.hi - range.lo);
-      } else {
-        product_vectors<T, Store::kSet>(p, range.hi - range.lo, range.first, range.count);
-      }
-    });
-  }
-  template <class T>
-  void set_values(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p, T* out) const {
-    multiply<Store::kSet>(t, r, range, j0, p, out);
-  }
-  template <class T>
-  void add_values(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, Index, const T* p,
-                  T* out) const {
-    multiply<Store::kAdd>(t, r, range, j0, p, out);
-  }
-  template <class T>
-  void add_kept_values(const ForwardTile<T>& t, const ForwardScratch<T>& w, const VectorRange& range, Index j0, Index,
-                       const T* p, T* out) const {
-    add_kept_lanes(range, t.v + j0 * t.v_stride, t.v_stride, t.v_head_dim, p, w.lane_mask, out);
-  }
-
- protected:
-  bool in_place = true;  // K and V are read where they lie, one chunk after the other
-
-  /// Few queries wait for K and V.
-  template <class T>
-  static bool waits_for_keys(const ForwardTile<T>& t) {
-    return 2 * t.q_count <= Simd<T>::kLanes;
-  }
-
- private:
-  /// How far it is to the next chunk's rows, which are fetched meanwhile; 0: not to be fetched.
-  template <class T>
-  Index later_rows(const ForwardTile<T>& t, Index stride) const {
-    return in_place && waits_for_keys(t) ? t.scores.key_tile * stride : 0;
-  }
-  /// out[d, lane] (op) sum_j v[j, d] * p[j, lane]. Not inlined: all policies share it.
-  template <Store kStore, class T>
-  [[gnu::noinline]] void multiply(const ForwardTile<T>& t, const StripRange& r, const VectorRange& range, Index j0, const T* p,
-                                  T* out) const {
-    const Product<T> values{.a = t.v + (j0 + range.lo) * t.v_stride,
-                            .a_row = 1,
-                            .a_depth = t.v_stride,
-                            .b = p + range.lo * strip_lanes<T>(),
-                            .b_row = strip_lanes<T>(),
-                            .c = out,
-                            .c_row = strip_lanes<T>(),
-                            .depth = range.hi - range.lo,
-                            .ahead = t.ahead,
-                            .a_later = later_rows(t, t.v_stride)};
-    if (2 * r.ni <= Simd<T>::kLanes) {
-      few_lanes_of_columns(values, t.v_head_dim, r.ni, kStore == Store::kSet);
-    } else {
-      product_vectors<T, kStore>(values, t.v_head_dim, range.first, range.count);
-    }
-  }
-};
-
-/// Rows that lie in memory as T: read and written in place.
-struct OwnRows : PlainProducts {
-  template <class T>
-  void take_keys(ForwardTile<T>&, Index, Index) const {}
-  template <class T>
-  void take_values(ForwardTile<T>&, Index, Index) const {}
-  template <class T>
-  void begin_out(ForwardTile<T>&, const StripRange&) const {}
-  template <class T>
-  void end_out(const ForwardTile<T>&, const StripRange&) const {}
-};
 
 /// The scratch of a tile, or what is carried in its place.
 template <class T>
@@ -268,11 +172,11 @@ template <class T>
   begin_ahead(&ahead, blocks_of(t, t.scores.key_tile) * r.ni / t.q_count);
 }
 
-/// Forward of one query tile. `rows` packs queries, points t.scores.k, t.v and t.out at rows of T before they are used, and
-/// multiplies. The result is bit-identical with any observer.
-template <class T, class Rows, class Observer = NoObserver>
-inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, const Rows& rows, const Observer& observer = {}) {
-  TileScores<T>& s = t.scores;
+/// Forward of one query tile. `rows` packs queries, has the rows of a chunk of keys, and multiplies. The result is bit-identical
+/// with any observer.
+template <class T, class Policy, class Observer = NoObserver>
+inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, Policy& rows, const Observer& observer = {}) {
+  const ScoreParams<T>& s = t.scores;
   const CarriedRows<T>* const carried = t.carried;
   const ForwardScratch<T> w = with_carried(scratch, carried);
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
@@ -303,7 +207,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, con
     for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
       const Index nj = smaller(s.key_tile, s.kv_len - j0);
       rows.take_keys(t, j0, nj);
-      if (t.v != nullptr) rows.take_values(t, j0, nj);
+      if (t.out.data != nullptr) rows.take_values(t, j0, nj);
       if (bias_rows) fetch_bias(t, of_chunk, j0 + nj, smaller(j0 + nj + s.key_tile, end), of_bias);
       chunk(j0, nj);
     }
@@ -314,18 +218,18 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, con
     observer.start_strip(r);
   });
   const auto finish = [&](const StripRange& r) {
-    rows.begin_out(t, r);
-    const std::uint32_t nonfinite = finish_strip(t, w, r) & ~w.by_maximum[r.strip];
+    const StripRows<T> out = rows.out(t, w, r);
+    const std::uint32_t nonfinite = finish_strip(t, w, r, out) & ~w.by_maximum[r.strip];
     if (carried != nullptr) {
       carried->overflown[r.strip] = nonfinite;
     } else if (nonfinite != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
       start_strip(w, r.strip, nonfinite);
       observer.start_strip(r);
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
-      finish_strip(t, w, r);
+      finish_strip(t, w, r, out);
     }
     observer.finish(r, w.row_max + r.strip * strip_lanes<T>(), w.row_sum + r.strip * strip_lanes<T>());
-    if (t.v != nullptr) rows.end_out(t, r);
+    if (t.out.data != nullptr) rows.end_out(t, w, r);
   };
   if (t.exponentials != nullptr) {
     for_strips([&](const StripRange& r) {
@@ -351,7 +255,9 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, con
 
 template <class T>
 void forward(const ForwardTile<T>& t, void* scratch) {
-  forward_tile(t, ForwardScratch<T>(scratch, t.scores.head_dim, t.v_head_dim), OwnRows{});
+  const ForwardScratch<T> w(scratch, t.scores.head_dim, t.v_head_dim, t.q_count, copies_rows(t));
+  PagedRows<T> rows(t, w);
+  forward_tile(t, w, rows);
 }
 
 }  // namespace

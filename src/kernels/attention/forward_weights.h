@@ -32,12 +32,12 @@ inline void keep_chunk(const ForwardTile<T>& t, const VectorRanges& ranges, Inde
 }
 
 /// weights[i, j] = exp2(s2 - max) / sum, 0 where not kept, with the scores computed again; or the scores, s2 ln 2.
-template <class T, class Rows>
-inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Rows& rows, const StripRange& r, Index j0,
+template <class T, class Policy>
+inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, const Policy& rows, const StripRange& r, Index j0,
                           Index nj) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.scores;
+  const ScoreParams<T>& s = t.scores;
   const Index first = r.strip * strip_lanes<T>();
   const int vectors = live_vectors<T>(r.ni);
   LiveRange live = rows.score(t, w, r, j0, nj, w.scores).live;
@@ -64,7 +64,7 @@ inline void write_weights(const ForwardTile<T>& t, const ForwardScratch<T>& w, c
     dropout_mask<T>(s.dropout, r.i0, r.ni, j0, live.lo, live.hi, w.kept);
     drop_lanes(w.scores, vectors, live.lo, live.hi, w.kept);
   }
-  unpack_transposed<T>(w.scores, strip_lanes<T>(), r.ni, nj, w.rescale, t.weights + r.i0 * t.weights_row_stride + j0,
+  unpack_transposed<T>(w.scores, strip_lanes<T>(), r.ni, nj, w.rescale, t.weights + (r.i0 - t.q_begin) * t.weights_row_stride + j0,
                        t.weights_row_stride);
 }
 
@@ -74,11 +74,11 @@ inline void write_kept_weights(const ForwardTile<T>& t, const ForwardScratch<T>&
                                Index end) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.scores;
+  const ScoreParams<T>& s = t.scores;
   const Index first = r.strip * strip_lanes<T>();
   for (Index j0 = 0; j0 < s.kv_len; j0 += s.key_tile) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
-    T* target = t.weights + r.i0 * t.weights_row_stride + j0;
+    T* target = t.weights + (r.i0 - t.q_begin) * t.weights_row_stride + j0;
     if (j0 < begin || j0 >= end) {
       for (Index i = 0; i < r.ni; ++i) {
         for (Index j = 0; j < nj; ++j) target[i * t.weights_row_stride + j] = 0;

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/ahead.h"
+#include "kernels/keys.h"
 #include "qkv/types.h"
 
 namespace qkv {
@@ -93,31 +94,26 @@ struct CarriedRows {
   std::uint32_t* overflown;
 };
 
-/// Forward of queries [q_begin, q_begin + q_count) of one (batch, head): all that does not depend on the storage type.
+/// Forward of queries [q_begin, q_begin + q_count) of one (batch, head). Rows of q, out and weights are those of these queries.
 template <class Sum>
-struct ForwardParams {
+struct ForwardTile {
+  ScoreParams<Sum> scores;
+  Rows q;  // [q_count, D]
+  HeadKeys keys;
+  Rows out;  // [q_count, Dv]; null: values are not read
   Index v_head_dim, q_begin, q_count;
   Sum* lse;                 // [q_count]: natural log; always written
   Sum* lse_low;             // [q_count] or null: what rounding took from lse
   Sum *row_max2, *row_sum;  // [q_count] or null: lse = ln2 * row_max2 + log(row_sum)
-  Sum* weights;             // [Tq, Tk] or null: also write the weights
+  Sum* weights;             // [q_count, Tk] or null: also write the weights
   Index weights_row_stride, weights_column_stride;
   Weights kind;  // of weights
-  // Where weights and v are given without dropout and a strip's exponentials fit in cache, they are kept in one pass over the
+  // Where weights and out are given without dropout and a strip's exponentials fit in cache, they are kept in one pass over the
   // keys. Null: the weights take a second pass.
   Sum* exponentials;                          // [Tk up to whole chunks][strip]
   Sum* chunk_shifts;                          // [chunks][strip]: the shift that each chunk's exponentials were computed with
   Ahead* ahead;                               // null: nothing is fetched
   const CarriedRows<Sum>* carried = nullptr;  // null: all keys in this call. Without weights, exponentials and ahead
-};
-
-/// Forward of a query tile.
-template <class T>
-struct ForwardTile : ForwardParams<Accumulator<T>> {
-  TileScores<T> scores;
-  const T* v;  // [Tk, Dv]; null: only row_max and row_sum are wanted
-  T* out;      // [Tq, Dv]
-  Index v_stride, out_stride;
 };
 
 /// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head): all that does not depend on the
@@ -201,9 +197,14 @@ struct Kernels {
   Index (*query_tile)(Index head_dim, Index v_head_dim);
   /// Keys of a backward work item: a whole number of chunks.
   Index (*backward_keys)(Index head_dim, Index v_head_dim);
-  std::size_t (*forward_scratch_bytes)(Index head_dim, Index v_head_dim);
+  /// Queries of a work item of forward whose rows are copied: fewer where wide heads leave no room in a thread's 2 MiB.
+  Index (*copied_query_tile)(Index head_dim, Index v_head_dim);
+  /// Of a tile of `queries`. copies: not all rows of q, k, v and out are of type Sum, and keys one page.
+  std::size_t (*forward_scratch_bytes)(Index head_dim, Index v_head_dim, Index queries, bool copies);
   std::size_t (*backward_scratch_bytes)(Index head_dim, Index v_head_dim);
-  void (*forward)(const ForwardTile<T>&, void* scratch);
+  void (*forward)(const ForwardTile<Accumulator<T>>&, void* scratch);
+  /// The same by products of bf16 pairs: q, k, v and out of bf16, without weights. Null: there is none.
+  void (*forward_pairs)(const ForwardTile<Accumulator<T>>&, void* scratch);
   void (*backward)(const BackwardTile<T>&, void* scratch);
   void (*delta)(const DeltaRows<T>&, void* scratch);
   /// to[r][c] (+)= sums[r][c], rounded once, for rows x columns; rows of sums follow each other. 16-bit types only.

@@ -70,12 +70,12 @@ inline void trim_keys(const std::uint32_t* lane_mask, std::uint32_t lanes, Index
 
 /// Whether a bias or a callback may mask pairs: a score of -inf is not kept.
 template <class T>
-inline bool hides_by_value(const TileScores<T>& s) {
+inline bool hides_by_value(const ScoreParams<T>& s) {
   return s.bias.data != nullptr || s.mod.apply != nullptr;
 }
 
 template <class T>
-inline LiveRange live_range(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_mask) {
+inline LiveRange live_range(const ScoreParams<T>& s, Index i0, Index ni, Index j0, Index nj, std::uint32_t* lane_mask) {
   const int verdict =
       s.mask.tile == nullptr ? kTileFull : s.mask.tile(s.mask.mask, s.mask.batch, s.mask.head, i0, ni, j0, nj, lane_mask);
   LiveRange live{verdict != kTileEmpty, verdict == kTilePartial, 0, nj};
@@ -143,13 +143,13 @@ inline void pack_strips(const T* rows, Index stride, Index q_begin, Index count,
 
 /// The unit of scores: powers of two, or natural where a callback reads them.
 template <class T>
-inline Accumulator<T> score_unit(const TileScores<T>& s) {
-  return s.mod.apply == nullptr ? std::numbers::log2e_v<Accumulator<T>> : Accumulator<T>{1};
+inline T score_unit(const ScoreParams<T>& s) {
+  return s.mod.apply == nullptr ? std::numbers::log2e_v<T> : T{1};
 }
 
 /// The factor of the Q^T panel: the product then gives scores in their unit or, with a soft cap, tanh's argument.
 template <class T>
-inline Accumulator<T> panel_factor(const TileScores<T>& s) {
+inline T panel_factor(const ScoreParams<T>& s) {
   return s.softcap > 0 ? s.scale / s.softcap : s.scale * score_unit(s);
 }
 
@@ -216,7 +216,7 @@ inline bool load_bias(const TileBias<T>& bias, Index i0, Index ni, Index j0, con
 
 /// load_added with a position bias or a callback. Not inlined: a call with a bias alone must not pay for it.
 template <class T>
-[[gnu::noinline]] bool load_more(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
+[[gnu::noinline]] bool load_more(const ScoreParams<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
                                  std::uint32_t* lane_mask) {
   load_natural_bias(s.bias, i0, ni, j0, live, panel);
   for (Index j = live.lo; s.position != nullptr && j < live.hi; ++j) {
@@ -229,7 +229,7 @@ template <class T>
 
 /// All that is added to the scores, in their unit. Clears bits as load_bias does; returns whether any was cleared.
 template <class T>
-inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
+inline bool load_added(const ScoreParams<T>& s, Index i0, Index ni, Index j0, const LiveRange& live, T* panel,
                        std::uint32_t* lane_mask) {
   const bool more = s.position != nullptr || s.mod.apply != nullptr;
   return more ? load_more(s, i0, ni, j0, live, panel, lane_mask) : load_bias(s.bias, i0, ni, j0, live, panel, lane_mask);
@@ -238,7 +238,7 @@ inline bool load_added(const TileScores<T>& s, Index i0, Index ni, Index j0, con
 /// Applies the callback to the natural scores of one range and scales to powers of two. Clears bits as load_bias does. slopes
 /// [keys][strip] or null.
 template <class T>
-[[gnu::noinline]] bool modify_scores(const TileScores<T>& s, Index i0, Index ni, Index j0, const VectorRange& range, T* scores,
+[[gnu::noinline]] bool modify_scores(const ScoreParams<T>& s, Index i0, Index ni, Index j0, const VectorRange& range, T* scores,
                                      Index row, T* slopes, std::uint32_t* lane_mask) {
   const Index first = range.first * Simd<T>::kLanes, lanes = smaller<Index>(range.count * Simd<T>::kLanes, ni - first);
   T* const slopes_of_range = slopes == nullptr ? nullptr : slopes + range.lo * strip_lanes<T>() + first;
@@ -256,7 +256,7 @@ struct ScoreTile {
 /// scores[j][lane] = s2 of query i0 + lane and key j0 + j within the ranges of the result; masked lanes hold anything.
 /// multiply(range) writes the products k.q, scaled by panel_factor. Not inlined: inlined, the loop over a bias was 8 % slower.
 template <class T, class Multiply>
-[[gnu::noinline]] ScoreTile score_tile(const TileScores<T>& s, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
+[[gnu::noinline]] ScoreTile score_tile(const ScoreParams<T>& s, Index i0, Index ni, Index j0, Index nj, T* scores, T* bias,
                                        std::uint32_t* lane_mask, const Multiply& multiply) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;

@@ -50,6 +50,18 @@ inline Index widened_query_tile(Index head_dim, Index v_head_dim) {
   return queries;
 }
 
+/// Queries of a work item whose rows are copied: fewer where wide heads leave no room for a chunk's rows in a thread's 2 MiB.
+template <class T>
+Index copied_query_tile(Index head_dim, Index v_head_dim) {
+  constexpr Index size = static_cast<Index>(sizeof(T)), budget = (Index{2} << 20) - (Index{1} << 16);
+  const Index fixed =
+      (key_tile<T>(head_dim, v_head_dim) * (head_dim + v_head_dim) + strip_lanes<T>() * larger(head_dim, v_head_dim)) * size;
+  Index queries = query_tile<T>(head_dim, v_head_dim);
+  while (queries > strip_lanes<T>() && queries * (head_dim + v_head_dim) * size + fixed > budget) queries /= 2;
+  return queries;
+}
+
+/// Of a tile of `queries`, up to whole strips. `copies`: with room for rows that cannot be read or written in place.
 template <class T>
 struct ForwardScratch {
   Carver carver;
@@ -66,11 +78,24 @@ struct ForwardScratch {
   std::uint32_t* by_maximum = carver.take<std::uint32_t>(queries / strip_lanes<T>());
   std::uint32_t* lane_mask = carver.take<std::uint32_t>(keys);  // [key_tile]: lanes that may attend
   std::uint32_t* kept = carver.take<std::uint32_t>(keys);       // [key_tile]: lanes that survive dropout
-  std::size_t bytes = carver.used();
+  // [strip][larger of D and Dv]: queries on their way in, results on their way out. And a chunk of K and V.
+  T *rows = nullptr, *k = nullptr, *v = nullptr;
+  std::size_t bytes;
 
-  ForwardScratch(void* base, Index d, Index dv) : ForwardScratch(base, d, dv, query_tile<T>(d, dv)) {}
-  ForwardScratch(void* base, Index d, Index dv, Index tile) : carver(base), head_dim(d), v_head_dim(dv), queries(tile) {}
+  ForwardScratch(void* base, Index d, Index dv, Index count, bool copies)
+      : carver(base), head_dim(d), v_head_dim(dv), queries(round_up(count, strip_lanes<T>())) {
+    if (copies) {
+      rows = carver.take<T>(strip_lanes<T>() * larger(d, dv));
+      k = carver.take<T>(keys * d);
+      v = carver.take<T>(keys * dv);
+    }
+    bytes = carver.used();
+  }
 };
+template <class T>
+std::size_t forward_scratch_bytes(Index head_dim, Index v_head_dim, Index queries, bool copies) {
+  return ForwardScratch<T>(nullptr, head_dim, v_head_dim, queries, copies).bytes;
+}
 
 /// How many bytes a Scratch of heads D and Dv takes.
 template <class Scratch>

@@ -19,7 +19,7 @@ inline StripRange strip_range(const ForwardTile<T>& t, Index strip) {
 
 /// The first chunk at or after j0 with a key that one of the queries may attend; `end`: none.
 template <class T>
-inline Index live_chunk(const TileScores<T>& s, Index q_begin, Index q_count, Index j0, Index end) {
+inline Index live_chunk(const ScoreParams<T>& s, Index q_begin, Index q_count, Index j0, Index end) {
   return live_step(s.mask, q_begin, q_count, j0, end, s.key_tile);
 }
 

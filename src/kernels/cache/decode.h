@@ -1,6 +1,6 @@
 // Decode attention on a cache: decode.h's loops on lists of row pointers, made chunk by chunk, so that pages of any size are
 // read in place and in their storage type. Integers are multiplied as they are; a score is then scaled by its key's scale, a
-// weight by its value's. Not: many queries (cache/tile.h).
+// weight by its value's. Not: many queries (attention/forward.h).
 #pragma once
 
 #include "kernels/attention/widened_rows.h"
@@ -37,7 +37,7 @@ struct CacheDecodeScratch {
 /// Fills the list for the chunk at j0. A position that does not exist gets the row of one that does, which may be prefetched
 /// but is never used, and a scale of 0.
 template <class S>
-inline void list_chunk(const CachedHead& cache, Index j0, Index run, const ChunkList<S>& list) {
+inline void list_chunk(const HeadKeys& cache, Index j0, Index run, const ChunkList<S>& list) {
   constexpr bool scaled = std::is_same_v<S, std::int8_t>;
   const S* k_row = static_cast<const S*>(cache.k.rows);
   const S* v_row = static_cast<const S*>(cache.v.rows);
@@ -51,14 +51,14 @@ inline void list_chunk(const CachedHead& cache, Index j0, Index run, const Chunk
       }
     };
     const Index begin = j0 + i * run;
-    for_cached_runs(cache, begin, begin + run, [&](Index at, Index page, Index row, Index count) {
+    for_key_runs(cache, begin, begin + run, [&](Index at, Index page, Index row, Index count) {
       stand_in_up_to(at);
-      k_row = cached_row<S>(cache.k, page, row);
-      v_row = cached_row<S>(cache.v, page, row);
+      k_row = key_row<S>(cache.k, page, row);
+      v_row = key_row<S>(cache.v, page, row);
       const float *k_scale = nullptr, *v_scale = nullptr;
       if constexpr (scaled) {
-        k_scale = cached_scales(cache.k, page, row);
-        v_scale = cached_scales(cache.v, page, row);
+        k_scale = key_scales(cache.k, page, row);
+        v_scale = key_scales(cache.v, page, row);
       }
       for (Index n = 0; n < count; ++n, place += kRuns) {
         list.k_rows[place] = k_row + n * cache.k.row_stride;
@@ -77,12 +77,12 @@ inline void list_chunk(const CachedHead& cache, Index j0, Index run, const Chunk
 template <class S>
 struct CachedChunks {
   static constexpr bool kScaled = std::is_same_v<S, std::int8_t>;
-  const CachedHead& cache;
+  const HeadKeys& cache;
   ChunkList<S> list, next;
   Index listed = -1;  // the chunk of `next`
   const float *k_scales = nullptr, *v_scales = nullptr;
 
-  CachedChunks(const CachedHead& head, const CacheDecodeScratch<S>& w) : cache(head), list(w.list), next(w.next) {}
+  CachedChunks(const HeadKeys& head, const CacheDecodeScratch<S>& w) : cache(head), list(w.list), next(w.next) {}
 
   ChunkRows<ListedRuns<S>> chunk(Index j0, Index keys, const RunShape& k_shape, const RunShape& v_shape) {
     const ChunkList<S> before = list;
@@ -99,7 +99,7 @@ struct CachedChunks {
 
 /// A function of its own, so that all types of q share one copy.
 template <class S>
-[[gnu::noinline]] void decode_cached_chunks(const DecodeGroup<SumOf<S>>& t, const CachedHead& cache, Index k_begin, Index k_end,
+[[gnu::noinline]] void decode_cached_chunks(const DecodeGroup<SumOf<S>>& t, const HeadKeys& cache, Index k_begin, Index k_end,
                                             const CacheDecodeScratch<S>& w, const DecodeState<SumOf<S>>& state) {
   CachedChunks<S> chunks(cache, w);
   decode_chunks(t, k_begin, k_end, chunks, w.decode, state);
@@ -116,7 +116,7 @@ inline DecodeGroup<Accumulator<Q>> sums_group(const DecodeGroup<Q>& t) {
 }
 
 template <class Q>
-void decode_cached_part(const DecodeGroup<Q>& t, const CachedHead& cache, Index k_begin, Index k_end, void* scratch,
+void decode_cached_part(const DecodeGroup<Q>& t, const HeadKeys& cache, Index k_begin, Index k_end, void* scratch,
                         void* state) {
   for_stored_type<Accumulator<Q>>(cache.type, [&](auto stored) {
     using S = decltype(stored);

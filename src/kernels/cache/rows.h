@@ -1,7 +1,7 @@
 // Rows of a key/value cache: where a position lies, reading positions as floats, storing floats in the cache's type.
 // Integers: x = scale * n with n in -127 .. 127, one scale a row, scale = max |x| / 127, so that an element is off by at most
 // max |x| / 254 (and a rounding of float). A row with NaN or infinity becomes NaN throughout; one whose largest number is below
-// 2^-100 becomes 0. Not: attention (cache/tile.h, cache/decode.h).
+// 2^-100 becomes 0. Not: attention (attention/paged_rows.h, decode.h).
 #pragma once
 
 #include "kernels/attention/scores.h"
@@ -11,35 +11,40 @@
 namespace qkv {
 namespace {
 
-/// Calls body(position - begin, page, row of the page, count) for each contiguous run of existing positions of [begin, end).
+/// Calls body(key - begin, page, row of the page, count) for each contiguous run of held keys of [begin, end).
 template <class Body>
-inline __attribute__((always_inline)) void for_cached_runs(const CachedHead& cache, Index begin, Index end, const Body& body) {
-  const Index last = smaller(end, cache.end);
-  bool pinned = begin < cache.pinned_end;
-  Index j = larger(begin, pinned ? cache.pinned_begin : cache.first);
+inline __attribute__((always_inline)) void for_key_runs(const HeadKeys& keys, Index begin, Index end, const Body& body) {
+  const Index last = smaller(end, keys.held.end);
+  bool pinned = begin < keys.pinned.end;
+  Index j = larger(begin, pinned ? keys.pinned.begin : keys.held.begin);
   if (j >= last) return;
-  Index row = pinned ? cache.page_size + j : j % cache.page_size;
-  Index n = pinned ? 0 : j / cache.page_size % cache.num_pages;
+  Index row = pinned ? keys.page_rows + j : (j - keys.origin) % keys.page_rows;
+  Index n = pinned ? 0 : (j - keys.origin) / keys.page_rows % keys.num_pages;
   while (j < last) {
-    const Index count = smaller(last, pinned ? cache.pinned_end : j + cache.page_size - row) - j;
-    body(j - begin, cache.pages[n], row, count);
+    const Index count = smaller(last, pinned ? keys.pinned.end : j + keys.page_rows - row) - j;
+    body(j - begin, keys.page(n), row, count);
     j += count;
     row = 0;
-    n = n + 1 == cache.num_pages ? 0 : n + 1;
+    n = n + 1 == keys.num_pages ? 0 : n + 1;
     if (pinned) {  // the rest of a ring, whose only page this is
       pinned = false;
-      j = larger(j, cache.first);
-      row = j % cache.page_size;
+      j = larger(j, keys.held.begin);
+      row = j % keys.page_rows;
     }
   }
 }
 
 template <class S>
-inline const S* cached_row(const CachedMatrix& matrix, Index page, Index row) {
+inline const S* key_row(const KeyMatrix& matrix, Index page, Index row) {
   return static_cast<const S*>(matrix.rows) + page * matrix.page_stride + row * matrix.row_stride;
 }
-inline const float* cached_scales(const CachedMatrix& matrix, Index page, Index row) {
+inline const float* key_scales(const KeyMatrix& matrix, Index page, Index row) {
   return matrix.scales + page * matrix.scale_page_stride + row;
+}
+
+inline Index bytes_of(StoredType type) {
+  constexpr Index bytes[] = {4, 8, 2, 2, 1};
+  return bytes[static_cast<int>(type)];
 }
 
 /// to[0..width) = from[0..width) * scale
@@ -60,23 +65,35 @@ inline void widen_row(const S* from, SumOf<S> scale, Index width, SumOf<S>* to) 
 
 /// Positions [begin, begin + count) as numbers of the type of sums, rows one after the other; 0 where there is none.
 template <class S>
-inline void read_cached(const CachedHead& cache, const CachedMatrix& matrix, Index begin, Index count, Index width,
+inline void read_keys(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width,
                         SumOf<S>* to) {
   Index done = 0;
   const auto zero_up_to = [&](Index row) {
     for (Index e = done * width; e < row * width; ++e) to[e] = 0;
   };
-  for_cached_runs(cache, begin, begin + count, [&](Index at, Index page, Index row, Index rows) {
+  for_key_runs(keys, begin, begin + count, [&](Index at, Index page, Index row, Index rows) {
     zero_up_to(at);
-    const S* from = cached_row<S>(matrix, page, row);
+    const S* from = key_row<S>(matrix, page, row);
     for (Index r = 0; r < rows; ++r) {
       SumOf<S> scale = 1;
-      if constexpr (std::is_same_v<S, std::int8_t>) scale = cached_scales(matrix, page, row)[r];
+      if constexpr (std::is_same_v<S, std::int8_t>) scale = key_scales(matrix, page, row)[r];
       widen_row(from + r * matrix.row_stride, scale, width, to + (at + r) * width);
     }
     done = at + rows;
   });
   zero_up_to(count);
+}
+
+/// The same rows as they are stored.
+template <class S>
+inline void copy_keys(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, S* to) {
+  const auto bytes = static_cast<std::size_t>(width) * sizeof(S);
+  __builtin_memset(static_cast<void*>(to), 0, static_cast<std::size_t>(count) * bytes);
+  for_key_runs(keys, begin, begin + count, [&](Index at, Index page, Index row, Index rows) {
+    const S* from = key_row<S>(matrix, page, row);
+    for (Index r = 0; r < rows; ++r)
+      __builtin_memcpy(static_cast<void*>(to + (at + r) * width), from + r * matrix.row_stride, bytes);
+  });
 }
 
 /// f(S{}) with the cache's storage type S, one of those whose sums are of type Sum.
@@ -98,13 +115,13 @@ inline auto for_stored_type(StoredType type, const F& f) {
   }
 }
 
-inline void read_any(const CachedHead& cache, const CachedMatrix& matrix, Index begin, Index count, Index width, void* to) {
-  if (cache.type == StoredType::kF64) {
-    read_cached<double>(cache, matrix, begin, count, width, static_cast<double*>(to));
+inline void read_any(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, void* to) {
+  if (keys.type == StoredType::kF64) {
+    read_keys<double>(keys, matrix, begin, count, width, static_cast<double*>(to));
     return;
   }
-  for_stored_type<float>(cache.type, [&](auto stored) {
-    read_cached<decltype(stored)>(cache, matrix, begin, count, width, static_cast<float*>(to));
+  for_stored_type<float>(keys.type, [&](auto stored) {
+    read_keys<decltype(stored)>(keys, matrix, begin, count, width, static_cast<float*>(to));
   });
 }
 

@@ -7,9 +7,8 @@
 namespace qkv {
 
 /// Sums of each row of a forward tile over its keys, [q_count] each, with p = exp2(s2 - shift), before dropout.
-template <class T>
+template <class Sum>
 struct RowSums {
-  using Sum = Accumulator<T>;
   Index offset;                  // the position of query i among the keys is i + offset
   Sum *shift, *inverse;          // the weights are p * inverse, which is 1 / sums unless there is a sink
   Sum* sums;                     // sum_j p
@@ -21,16 +20,15 @@ struct RowSums {
 };
 
 /// The weights of queries [q_begin, q_begin + q_count) of one (batch, head), computed again, and what is kept of them.
-template <class T>
+template <class Sum>
 struct CaptureSweep {
-  using Sum = Accumulator<T>;
-  TileScores<T> scores;
-  Index q_begin, q_count;
+  ScoreParams<Sum> scores;
+  Rows q;  // [q_count, D]
+  HeadKeys keys;
+  Index v_head_dim, q_begin, q_count;
   const Sum *shift, *inverse;  // [q_count]: w = exp2(s2 - shift) * inverse
   bool applied;                // weights after dropout
-  // Not null: weights times their gradient, w (dout . v), with dropout's factor where that is on.
-  const T *v, *dout;  // [Tk, Dv], [Tq, Dv]
-  Index v_stride, dout_stride, v_head_dim;
+  Rows dout;  // [q_count, Dv]; not null: weights times their gradient, w (dout . v), with dropout's factor where that is on
   // Each of these is null where it is not wanted.
   double* columns;       // [Tk]: added to
   double* map;           // [map rows of the tile][map_columns]: added to
@@ -54,20 +52,19 @@ struct CaptureSweep {
   keys[place] = key;
 }
 
-template <class T>
+template <class Sum>
 struct CaptureKernels {
-  std::size_t (*statistics_bytes)(Index head_dim, Index v_head_dim);
-  /// Kernels<T>::forward, in its bits, and the sums; `statistics_scratch` beside its scratch.
-  void (*forward)(const ForwardTile<T>&, const RowSums<T>&, void* scratch, void* statistics_scratch);
-  std::size_t (*sweep_bytes)(Index head_dim, Index v_head_dim);
-  void (*sweep)(const CaptureSweep<T>&, void* scratch);
+  std::size_t (*statistics_bytes)(Index queries);
+  /// Kernels<T>::forward and forward_pairs, in their bits, and the sums; `statistics_scratch` beside their scratch.
+  void (*forward)(const ForwardTile<Sum>&, const RowSums<Sum>&, void* scratch, void* statistics_scratch);
+  void (*forward_pairs)(const ForwardTile<Sum>&, const RowSums<Sum>&, void* scratch, void* statistics_scratch);
+  std::size_t (*sweep_bytes)(Index head_dim, Index v_head_dim, Index queries, bool copies);
+  void (*sweep)(const CaptureSweep<Sum>&, void* scratch);
 };
 
 struct CaptureKernelTable {
   CaptureKernels<float> f32;
   CaptureKernels<double> f64;
-  CaptureKernels<BFloat16> bf16;
-  CaptureKernels<Float16> f16;
 };
 
 }  // namespace qkv

@@ -23,7 +23,8 @@ struct RowStatisticsScratch {
   T* anchor;                       // largest with it, 0 where there is none
   std::size_t bytes;
 
-  RowStatisticsScratch(void* base, Index queries) {
+  RowStatisticsScratch(void* base, Index count) {
+    const Index queries = round_up(count, strip_lanes<T>());
     Carver carver(base);
     for (T** rows : {&exponents, &distances, &largest, &self, &previous, &first, &sums}) *rows = carver.take<T>(queries);
     largest_key = carver.take<Index>(queries);
@@ -34,14 +35,13 @@ struct RowStatisticsScratch {
   }
 };
 
-/// S is the storage type of the tile, T that of its sums.
-template <class S, class T = Accumulator<S>>
+template <class T>
 class RowStatisticsObserver {
   using V = typename Simd<T>::V;
   static constexpr int n = Simd<T>::kLanes;
 
  public:
-  RowStatisticsObserver(const RowSums<S>& sums, const RowStatisticsScratch<T>& scratch, Index q_begin)
+  RowStatisticsObserver(const RowSums<T>& sums, const RowStatisticsScratch<T>& scratch, Index q_begin)
       : t_(sums), w_(scratch), q_begin_(q_begin) {}
 
   /// The sums of one range of a chunk, in registers.
@@ -192,7 +192,7 @@ class RowStatisticsObserver {
     return reinterpret_cast<V>(reinterpret_cast<typename Simd<T>::I>(x) & ~sign);
   }
 
-  const RowSums<S>& t_;
+  const RowSums<T>& t_;
   const RowStatisticsScratch<T>& w_;
   Index q_begin_;
 };

@@ -18,17 +18,17 @@ struct SweepScratch {
   T* thresholds = carver.take<T>(queries);                   // the smallest of the largest that are kept so far
   std::size_t bytes = carver.used();
 
-  SweepScratch(void* base, Index d, Index dv) : carver(base), keys(key_tile<T>(d, dv)), queries(query_tile<T>(d, dv)) {}
+  SweepScratch(void* base, Index d, Index dv, Index count)
+      : carver(base), keys(key_tile<T>(d, dv)), queries(round_up(count, strip_lanes<T>())) {}
 };
 
-/// S is the storage type of the tile, T that of its sums.
-template <class S, class T = Accumulator<S>>
+template <class T>
 class CaptureSweeper {
   using V = typename Simd<T>::V;
   static constexpr int n = Simd<T>::kLanes;
 
  public:
-  CaptureSweeper(const CaptureSweep<S>& t, const ForwardScratch<T>& scratch, const SweepScratch<T>& own)
+  CaptureSweeper(const CaptureSweep<T>& t, const ForwardScratch<T>& scratch, const SweepScratch<T>& own)
       : t_(t), w_(scratch), own_(own) {}
 
   void start() const {
@@ -53,12 +53,11 @@ class CaptureSweeper {
     return false;
   }
 
-  template <class Rows>
-  void strip_chunk(const ForwardTile<T>& f, const Rows& rows, const StripRange& r, Index j0, Index nj) const {
+  void strip_chunk(const ForwardTile<T>& f, const PagedRows<T>& rows, const StripRange& r, Index j0, Index nj) const {
     const LiveRange live = rows.score(f, w_, r, j0, nj, w_.scores).live;
     if (!live.any) return;
     make_weights(r, j0, live);
-    if (t_.dout != nullptr) times_gradient(f, r, j0, live);
+    if (t_.dout.data != nullptr) times_gradient(rows, r, live);
     if (t_.columns != nullptr) add_columns(r, live);
     if (t_.map != nullptr) add_map(r, j0, live);
     if (t_.rows != nullptr) set_rows(r, j0, live);
@@ -87,7 +86,7 @@ class CaptureSweeper {
       two ? make_weights<kVectors, false>(r, live) : make_weights<1, false>(r, live);
     }
     const TileDropout& dropout = t_.scores.dropout;
-    if (dropout.threshold == 0 || (!t_.applied && t_.dout == nullptr)) return;
+    if (dropout.threshold == 0 || (!t_.applied && t_.dout.data == nullptr)) return;
     dropout_mask<T>(dropout, r.i0, r.ni, j0, live.lo, live.hi, w_.kept);
     drop_lanes(w_.scores, live_vectors<T>(r.ni), live.lo, live.hi, w_.kept);
     const T factor = kept_factor<T>(dropout);
@@ -122,17 +121,17 @@ class CaptureSweeper {
   }
 
   /// w -> w (dout . v), 0 where not kept, also where v holds NaN.
-  void times_gradient(const ForwardTile<T>& f, const StripRange& r, Index j0, const LiveRange& live) const {
+  void times_gradient(const PagedRows<T>& rows, const StripRange& r, const LiveRange& live) const {
     const int vectors = live_vectors<T>(r.ni);
     // gradients[j, lane] = sum_d v[j, d] * dout[lane, d]
-    product_vectors<T, Store::kSet>({.a = f.v + (j0 + live.lo) * f.v_stride,
-                                     .a_row = f.v_stride,
+    product_vectors<T, Store::kSet>({.a = rows.v + live.lo * rows.v_stride,
+                                     .a_row = rows.v_stride,
                                      .a_depth = 1,
-                                     .b = w_.out_panels + r.strip * strip_lanes<T>() * f.v_head_dim,
+                                     .b = w_.out_panels + r.strip * strip_lanes<T>() * t_.v_head_dim,
                                      .b_row = strip_lanes<T>(),
                                      .c = own_.gradients + live.lo * strip_lanes<T>(),
                                      .c_row = strip_lanes<T>(),
-                                     .depth = f.v_head_dim},
+                                     .depth = t_.v_head_dim},
                                     live.hi - live.lo, 0, vectors);
     for (Index j = live.lo; j < live.hi; ++j) {
       const std::uint32_t kept = kept_lanes(r, live, j);
@@ -226,18 +225,27 @@ class CaptureSweeper {
     return keys[t_.top_k - 1] < 0 ? -kInf<T> : static_cast<T>(values[t_.top_k - 1]);
   }
 
-  const CaptureSweep<S>& t_;
+  const CaptureSweep<T>& t_;
   const ForwardScratch<T>& w_;
   const SweepScratch<T>& own_;
 };
 
-/// `f` and `rows` as for forward_tile, but v is read only for gradients and out not at all. pack_dout(r, panel) makes the panel
-/// [Dv][strip] of a strip's rows of dout.
-template <class S, class T, class Rows, class PackDout>
-inline void sweep_tile(const CaptureSweep<S>& t, ForwardTile<T> f, const ForwardScratch<T>& w, const SweepScratch<T>& own,
-                       const Rows& rows, const PackDout& pack_dout) {
-  const TileScores<T>& s = f.scores;
-  const CaptureSweeper<S> sweep(t, w, own);
+/// `scratch`: room for a ForwardScratch, then a SweepScratch.
+template <class T>
+void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
+  const ScoreParams<T>& s = t.scores;
+  ForwardTile<T> f{};
+  f.scores = s;
+  f.q = t.q;
+  f.keys = t.keys;
+  f.v_head_dim = t.v_head_dim;
+  f.q_begin = t.q_begin;
+  f.q_count = t.q_count;
+  const bool copies = copies_rows(f) || (t.dout.data != nullptr && t.dout.type != stored_as<T>());
+  const ForwardScratch<T> w(scratch, s.head_dim, t.v_head_dim, t.q_count, copies);
+  const SweepScratch<T> own(static_cast<std::byte*>(scratch) + w.bytes, s.head_dim, t.v_head_dim, t.q_count);
+  PagedRows<T> rows(f, w);
+  const CaptureSweeper<T> sweep(t, w, own);
   const Index strips = (t.q_count + strip_lanes<T>() - 1) / strip_lanes<T>();
   Index begin = 0, end = s.kv_len;
   if (s.mask.key_range != nullptr) s.mask.key_range(s.mask.mask, s.mask.batch, s.mask.head, t.q_begin, t.q_count, &begin, &end);
@@ -248,14 +256,16 @@ inline void sweep_tile(const CaptureSweep<S>& t, ForwardTile<T> f, const Forward
     wanted[strip] = sweep.wants(r);
     if (!wanted[strip]) continue;
     rows.pack_queries(f, w, r);
-    if (t.dout != nullptr) pack_dout(r, w.out_panels + strip * strip_lanes<T>() * f.v_head_dim);
+    if (t.dout.data == nullptr) continue;
+    const StripRows<const T> dout = rows_as<T>(t.dout, r.i0 - t.q_begin, r.ni, t.v_head_dim, w.rows);
+    pack_strips(dout.data, dout.stride, 0, r.ni, t.v_head_dim, T{1}, w.out_panels + strip * strip_lanes<T>() * t.v_head_dim);
   }
   sweep.start();
   const auto next_chunk = [&](Index j0) { return live_chunk(s, t.q_begin, t.q_count, j0, end); };
   for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + s.key_tile)) {
     const Index nj = smaller(s.key_tile, s.kv_len - j0);
     rows.take_keys(f, j0, nj);
-    if (t.dout != nullptr) rows.take_values(f, j0, nj);
+    if (t.dout.data != nullptr) rows.take_values(f, j0, nj);
     sweep.start_chunk(nj);
     for (Index strip = 0; strip < strips; ++strip) {
       if (wanted[strip]) sweep.strip_chunk(f, rows, strip_range(f, strip), j0, nj);

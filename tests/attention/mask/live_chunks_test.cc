@@ -54,9 +54,8 @@ TEST(LiveChunks, DecodeAsksOnlyAboutThose) {
     group.q_len = 1;
     group.group_size = kGroup;
     group.mask_differs = true;
-    const Index page = 0;
-    const CachedMatrix rows{k.data(), nullptr, 0, kDim, 0};
-    const CachedHead cache{StoredType::kF32, rows, rows, &page, 1, keys, 0, keys, 0, 0};
+    const KeyMatrix rows{k.data(), nullptr, 0, kDim, 0};
+    const HeadKeys cache{StoredType::kF32, rows, rows, nullptr, 1, keys, {}, {0, keys}};
     for (Index head = 0; head < kGroup; ++head) {
       for (Index live = 0; live < keys / chunk; ++live) {
         OneChunk one{head, live, chunk};

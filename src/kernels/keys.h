@@ -1,0 +1,55 @@
+// Where the rows that kernels read and write lie, as plain data, and what they are stored as. Letters as in attention.h.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "qkv/types.h"
+
+namespace qkv {
+
+/// What a row is stored as.
+enum class StoredType : int { kF32, kF64, kBF16, kF16, kInt8 };
+
+template <class T>
+consteval StoredType stored_as() {
+  if constexpr (sizeof(T) == 8) return StoredType::kF64;
+  if constexpr (sizeof(T) == 4) return StoredType::kF32;
+  return std::is_same_v<T, BFloat16> ? StoredType::kBF16 : StoredType::kF16;
+}
+
+/// Rows of one head of q, out, dout or dq.
+struct Rows {
+  std::byte* data;  // of the first row; null: none
+  StoredType type;
+  Index stride;  // between rows, in elements
+};
+
+/// K or V of one (sequence, key/value head).
+struct KeyMatrix {
+  const void* rows;                                  // row 0 of page 0
+  const float* scales;                               // of the same row; kInt8 only: row = scale * integers
+  Index page_stride, row_stride, scale_page_stride;  // in elements; scales of a page follow each other
+};
+
+/// Keys [begin, end).
+struct KeyRange {
+  Index begin, end;
+};
+
+/// K, V and where their rows lie: key j is row (j - origin) % page_rows of page pages[(j - origin) / page_rows % num_pages]. Dense
+/// rows and a contiguous cache are one page, a list of keys is pages of one row, a page that is reused in turn is a ring. A ring's
+/// pinned keys, which are never overwritten, lie behind it: row page_rows + j of its page. Other keys are never read: the mask must
+/// keep none of them.
+struct HeadKeys {
+  StoredType type;
+  KeyMatrix k, v;      // rows of D and Dv
+  const Index* pages;  // [num_pages]; null: page 0 alone
+  Index num_pages, page_rows;
+  KeyRange pinned, held;  // pinned.end = 0: none; held: the others, from pinned.end on
+  Index origin = 0;       // the key in row 0 of the first page; 0 where keys are pinned
+
+  [[gnu::always_inline]] Index page(Index n) const { return pages == nullptr ? 0 : pages[n]; }
+};
+
+}  // namespace qkv
