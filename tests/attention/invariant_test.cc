@@ -8,9 +8,8 @@
 #include "qkv/kv_cache.h"
 #include "qkv/varlen.h"
 #include "support/cases/caches.h"
-#include "support/checks/expect.h"
 #include "support/isas.h"
-#include "support/part.h"
+#include "support/problem.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -251,25 +250,6 @@ TYPED_TEST(Invariant, AnyRowsTogetherAreEachAlone) {
       }
     }
   });
-}
-
-/// The pairwise list within the bounds of every other call.
-TYPED_TEST(Invariant, IsWithinTheBounds) {
-  using T = TypeParam;
-  Worst worst;
-  for (const AttentionCase& each : part_for<T>(pairwise_cases(), 8)) {
-    SCOPED_TRACE(each.name());
-    Problem<T> problem(each);
-    problem.options.bits = Bits::kInvariant;
-    const Expectation<T> expectation(problem, false);
-    for_each_isa(2, [&](Context& context) {
-      Result<T> result(problem);
-      result.run_forward(problem, context);
-      EXPECT_TRUE(expectation.holds_forward(result, each.name() + " " + std::string(isa_name(context.isa())), worst));
-      EXPECT_TRUE(result.sentinels_intact());
-    });
-  }
-  worst.print("invariant");
 }
 
 TYPED_TEST(Invariant, RaggedBatchesAndThreadsAreEachAlone) {

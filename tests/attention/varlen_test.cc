@@ -1,8 +1,8 @@
-// In a ragged batch every sequence is bit-identical to the same one alone: forward and backward, any mask, dropout, bias, type
-// and number of threads. The sequences alone are held against the textbook elsewhere (cases_test.cc).
+// In a ragged batch every sequence is bit-identical to the same one alone: forward, weights beside it and backward, any mask,
+// dropout, bias, type and number of threads. The sequences alone are held against the textbook elsewhere (cases_test.cc).
 #include <gtest/gtest.h>
 
-#include "support/cases/ragged_case.h"
+#include "support/cases/ragged.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -13,52 +13,7 @@ class Varlen : public testing::Test {};
 TYPED_TEST_SUITE(Varlen, StorageTypes);
 
 TYPED_TEST(Varlen, SameBitsAsEachSequenceAlone) {
-  for (const RaggedSetting& setting : ragged_settings()) check_ragged<TypeParam>(setting, {1, 2, 5});
-}
-
-TYPED_TEST(Varlen, AccumulatedGradientsAreAdded) {
-  Ragged<TypeParam> once(ragged_settings()[2]), twice(ragged_settings()[2]);
-  Context context({.threads = 2});
-  once.run(context);
-  twice.run(context);
-  twice.backward(context, true);
-  const auto expect_double = [](const Tensor<TypeParam>& doubled, const Tensor<TypeParam>& single) {
-    for (Index n = 0; n < single.count(); ++n) {
-      const double one = number_as<double>(single.data()[n]);
-      ASSERT_NEAR(number_as<double>(doubled.data()[n]), 2 * one, 1e-2 * std::abs(one) + 1e-6);
-    }
-  };
-  expect_double(twice.dq.memory, once.dq.memory);
-  expect_double(twice.dk.memory, once.dk.memory);
-  expect_double(twice.dv.memory, once.dv.memory);
-}
-
-/// A batch that is not ragged is attention_forward's own batch.
-TYPED_TEST(Varlen, EqualLengthsAreABatch) {
-  using T = TypeParam;
-  RaggedSetting setting{
-      .name = "equal", .lengths = {{40, 90}, {40, 90}, {40, 90}}, .mask = Mask::causal(Align::kBottomRight), .dropout = 0.2};
-  Ragged<T> ragged(setting);
-  Context context({.threads = 3});
-  ragged.run(context);
-  const auto batched = [](const Tokens<T>& tokens) -> View<T, 4> {
-    const View<T, 3>& view = tokens.view;
-    const Index length = view.size(0) / 3;
-    return {view.data(), {3, view.size(1), length, view.size(2)}, {length * view.stride(0), view.stride(1), view.stride(0), 1}};
-  };
-  Tokens<T> out(120, 4, 20, true);
-  attention_forward(batched(ragged.q), batched(ragged.k), batched(ragged.v), {.out = batched(out)}, ragged.options(), context);
-  EXPECT_TRUE(same_bits(out.memory, ragged.out.memory));
-}
-
-/// The case list as batches that happen to be even: every option in the bits of attention_forward and attention_backward.
-TYPED_TEST(Varlen, EveryCaseAsSequences) {
-  Context context({.threads = 3});
-  context.impl().region_flops = 0;
-  const std::vector<AttentionCase> cases = pairwise_cases();
-  for (std::size_t n = 0; n < cases.size(); n += std::is_same_v<TypeParam, float> ? 1 : 5) {
-    check_case_as_sequences<TypeParam>(cases[n], context);
-  }
+  for (const RaggedSetting& setting : ragged_settings()) check_ragged<TypeParam>(setting, {1, 5});
 }
 
 TEST(VarlenErrors, OffsetsAreChecked) {
@@ -92,6 +47,17 @@ TEST(VarlenErrors, OutputsAreChecked) {
   EXPECT_THROW(attention_varlen_forward(q, k, v, {.out = v}, {q_offsets, kv_offsets}), ShapeError);
   EXPECT_THROW(attention_varlen_forward(q, k, v, {.out = q}, {q_offsets, kv_offsets}), ShapeError);
   EXPECT_THROW(attention_varlen_backward(q, k, v, out, lse, out, {.dk = dk}, {q_offsets, kv_offsets}), ShapeError);
+}
+
+TEST(VarlenErrors, WeightsAreChecked) {
+  Ragged<float> batch(ragged_settings()[0]);
+  const auto refused = [&](const View<float, 1>& weights) {
+    EXPECT_THROW(attention_varlen_forward(batch.q.view, batch.k.view, {}, {.weights = weights}, batch.offsets()), ShapeError);
+  };
+  const Index count = batch.weights.count();
+  refused(View<float, 1>(batch.weights.data(), {count - 1}));
+  refused(View<float, 1>(batch.q.memory.data(), {count}));
+  refused(View<float, 1>(batch.weights.data(), {count}, {2}));
 }
 
 TEST(VarlenErrors, NoSequences) {

@@ -21,12 +21,11 @@ const std::vector<ContextParallelOptions> kListCuts = {{.layout = kContiguous, .
 TYPED_TEST(CutLists, AreTheWhole) {
   using T = TypeParam;
   Worst worst;
-  std::vector<ListShape> shapes{{1, 2, 2, 40, 128, 16, 16, 1, 50}, {1, 8, 4, 70, 260, 24, 24, 2, 15}};
-  for (const std::size_t n : {0, 2, 3, 6, 8}) shapes.push_back(kListShapes[n]);
-  for (const ListShape& s : shapes) {
-    AttentionCase made = s.as_case();
-    made.sinks = s.q_len == 70 ? SinkKind::kUniform : SinkKind::kNone;
-    expect_cut_is_whole<T>(ListedProblem<T>(s, made), kListCuts, {2, 3}, tested_isas().back(), worst);
+  std::vector<AttentionCase> cases{long_list_cases()[0]};
+  for (const std::size_t n : {0, 2, 3, 6, 8}) cases.push_back(list_cases()[n]);
+  for (AttentionCase& each : cases) {
+    each.sinks = each.q_len == 70 ? SinkKind::kUniform : SinkKind::kNone;
+    expect_cut_is_whole<T>(each, kListCuts, {2, 3}, tested_isas().back(), worst);
   }
   EXPECT_GT(worst.compared(), 100);
   worst.print("lists cut over ranks");
@@ -36,15 +35,9 @@ TYPED_TEST(CutLists, AreTheWhole) {
 TYPED_TEST(CutLists, OfJoinedMasksAreTheWhole) {
   using T = TypeParam;
   Worst worst;
-  const ListShape s{2, 4, 2, 200, 200, 16, 16, 2, 12};
-  const Mask causal_documents = Mask::causal() & Mask::documents(std::vector<Index>{0, 70, 71, 200});
-  const AttentionCase made = s.as_case();
-  expect_cut_is_whole<T>(ListedProblem<T>(s, made, &causal_documents), kListCuts, {1, 4}, tested_isas().back(), worst);
-  const Mask documents = Mask::documents(std::vector<Index>{0, 70, 71, 200});
-  std::vector<ContextParallelOptions> by_mask;
-  for (const Method method : {Method::kAllGather, Method::kRing, Method::kUlysses})
-    by_mask.push_back({.layout = dist::Layout::kByMask, .method = method, .block = 8, .mask = documents});
-  expect_cut_is_whole<T>(ListedProblem<T>(s, made, &documents), by_mask, {2}, tested_isas().back(), worst);
+  AttentionCase each = list_cases()[3];
+  each.q_len = each.kv_len, each.mask = MaskKind::kDocuments;
+  expect_cut_is_whole<T>(each, kListCuts, {1, 4}, tested_isas().back(), worst);
 }
 
 }  // namespace

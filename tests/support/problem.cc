@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "support/cases/listed_case.h"
 #include "support/philox.h"
 #include "support/random.h"
 
@@ -61,7 +62,7 @@ std::function<V(Index, Index, Index, Index)> remembered(const std::function<V(In
 template <class T>
 Problem<T>::Problem(const AttentionCase& attention_case)
     : c(attention_case),
-      mask(make_mask(c.mask, c.batch, c.num_heads, c.q_len, c.kv_len, c.seed)),
+      mask(c.list_width > 0 ? listed_mask(c) : make_mask(c.mask, c.batch, c.num_heads, c.q_len, c.kv_len, c.seed)),
       qkv(sizes(), c.layout),
       dout({c.batch, c.num_heads, c.q_len, c.v_head_dim}, c.layout),
       dlse({c.batch, c.num_heads, c.q_len}) {

@@ -18,26 +18,6 @@ template <class T>
 class CachedAttention : public testing::Test {};
 TYPED_TEST_SUITE(CachedAttention, FloatTypes);
 
-TYPED_TEST(CachedAttention, EveryLayoutGivesTheBitsOfThePlainCall) {
-  using T = TypeParam;
-  for (const AttentionCase& each : cached_shapes()) {
-    SCOPED_TRACE(each.name());
-    const Problem<T> problem(each);
-    std::vector<KVCache> caches;
-    for (const CacheKind kind : kLayouts) caches.push_back(cache_of(kind, kStorageOf<T>, problem.k(), problem.v(), each.seed));
-    for_each_isa(2, [&](Context& context) {
-      const Answer<T> plain(problem.q(), View<const T, 4>(problem.k()), View<const T, 4>(problem.v()), problem.options,
-                            context);
-      for (std::size_t n = 0; n < caches.size(); ++n) {
-        EXPECT_TRUE(Answer<T>(problem.q(), caches[n].key_value(), problem.options, context) == plain)
-            << cache_name(kLayouts[n]);
-      }
-      const KeyValue direct = KeyValue::contiguous(problem.k(), problem.v());
-      EXPECT_TRUE(Answer<T>(problem.q(), direct, problem.options, context) == plain) << "memory of the caller";
-    });
-  }
-}
-
 /// A block table of the caller's own, in any order.
 TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
   using T = TypeParam;
@@ -180,50 +160,6 @@ TYPED_TEST(CachedAttention, DecodingIsTheFullForward) {
       Worst worst;
       EXPECT_TRUE(expectation.holds_forward(result, cache_name(kind), worst));
     }
-  }
-}
-
-TYPED_TEST(CachedAttention, AnyNumberOfThreadsGivesTheSameBits) {
-  using T = TypeParam;
-  const std::vector<Index> lengths = {2000, 77, 900};
-  for (const Index q_len : {1, 40}) {
-    AttentionCase each = cached_case(2, q_len, 2000, 40, 40);
-    each.batch = 3;
-    const Problem<T> problem(each);
-    KVCache cache = empty_cache(CacheKind::kPages16, kStorageOf<T>, 3, 2, 40, 40, 2000);
-    fill_cache(cache, problem.k(), problem.v(), lengths, 3);
-    const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
-    for (const Isa isa : tested_isas()) {
-      Context one({.threads = 1, .isa = isa});
-      const Answer<T> expected(problem.q(), cache.key_value(), options, one);
-      for (int threads = 2; threads <= 5; ++threads) {
-        Context many({.threads = threads, .isa = isa});
-        many.impl().region_flops = 0;
-        EXPECT_TRUE(Answer<T>(problem.q(), cache.key_value(), options, many) == expected) << threads;
-      }
-    }
-  }
-}
-
-/// What lies in pages that a sequence does not hold, or behind its length, is never read.
-TYPED_TEST(CachedAttention, NanOutsideASequenceIsInvisible) {
-  using T = TypeParam;
-  const Problem<T> problem(cached_case(2, 20, 200, 24, 24, MaskKind::kCausalBottomRight));
-  Tensor<T> poison_k({2, 2, 230, 24}), poison_v({2, 2, 230, 24});
-  for (Tensor<T>* t : {&poison_k, &poison_v}) std::ranges::fill(t->span(), kQuietNan<T>);
-  for (const CacheKind kind : kLayouts) {
-    KVCache cache = empty_cache(kind, kStorageOf<T>, 1, 2, 24, 24, 230);
-    const View<const T, 4> bad_k = poison_k, bad_v = poison_v;
-    cache.append(bad_k.sliced(0, 0, 1), bad_v.sliced(0, 0, 1));
-    cache.truncate(0, 0);
-    fill_cache(cache, problem.k(), problem.v(), {200}, 3);
-    for_each_isa(1, [&](Context& context) {
-      const View<const T, 4> k = problem.k(), v = problem.v();
-      for (const Index q_len : {3, 20}) {
-        const View<const T, 4> q = View<const T, 4>(problem.q()).sliced(2, 20 - q_len, 20);
-        EXPECT_TRUE(Answer<T>(q, cache.key_value(), problem.options, context) == Answer<T>(q, k, v, problem.options, context));
-      }
-    });
   }
 }
 

@@ -10,26 +10,6 @@
 namespace qkv::test {
 namespace {
 
-/// 16-bit queries on rows of their own type. Skipped with bf16 instructions, which round the weights.
-template <class Half>
-void expect_plain_bits_of_half() {
-  for (const AttentionCase& each : cached_shapes()) {
-    SCOPED_TRACE(each.name());
-    const Problem<Half> problem(each);
-    const KVCache cache = cache_of(CacheKind::kPages16, kStorageOf<Half>, problem.k(), problem.v());
-    for_each_isa(2, [&](Context& context) {
-      if (has_bf16_products(context.isa())) return;
-      const View<const Half, 4> q = problem.q(), k = problem.k(), v = problem.v();
-      EXPECT_TRUE(Answer<Half>(q, cache.key_value(), problem.options, context) ==
-                  Answer<Half>(q, k, v, problem.options, context));
-    });
-  }
-}
-TEST(CachedAttentionHalf, GivesTheBitsOfThePlainCall) {
-  expect_plain_bits_of_half<BFloat16>();
-  expect_plain_bits_of_half<Float16>();
-}
-
 /// Float queries on what a cache has stored in fewer bits: the reference on the stored numbers is the truth.
 TEST(CachedAttentionStorage, IsExactForWhatIsStored) {
   for (const CacheStorage storage : {CacheStorage::kBF16, CacheStorage::kF16, CacheStorage::kInt8}) {

@@ -23,6 +23,7 @@ std::string AttentionCase::name() const {
   add(position != PositionKind::kNone, kPositionNames[static_cast<std::size_t>(position)]);
   add(mod != ModKind::kNone, std::string("mod-") + kModNames[static_cast<std::size_t>(mod)]);
   add(cache != CacheKind::kNone, std::string("cache-") + cache_name(cache));
+  add(list_width > 0, number("lists", lists) + number("x", list_width));
   return text;
 }
 
@@ -31,7 +32,7 @@ bool AttentionCase::legal() const {
   if (needs_square(mask) && q_len != kv_len) return false;
   const bool same = num_heads == num_kv_heads && q_len == kv_len && head_dim == v_head_dim;
   if (layout == Layout::kPacked && !same) return false;
-  if (fill == Fill::kNanBehindMask && mask == MaskKind::kNone) return false;
+  if (fill == Fill::kNanBehindMask && mask == MaskKind::kNone && list_width == 0) return false;
   if (cache != CacheKind::kNone && (dropout > 0 || empty_row == EmptyRow::kMean)) return false;
   return true;
 }

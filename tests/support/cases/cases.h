@@ -59,6 +59,7 @@ struct AttentionCase {
   PositionKind position = PositionKind::kNone;
   ModKind mod = ModKind::kNone;
   CacheKind cache = CacheKind::kNone;  // forward reads k and v from one
+  Index lists = 0, list_width = 0;     // the mask lists so many keys of each query too: [B, lists, Tq, list_width]
 
   /// "b1_h8_kv2_tq1_tk4096_d128_dv128_causal": what is not named is off or the default.
   std::string name() const;

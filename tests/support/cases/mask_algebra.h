@@ -21,6 +21,7 @@ struct MaskCase {
   reference::Keep keep;
   std::shared_ptr<Tensor<std::uint8_t>> dense = nullptr;
   std::vector<std::shared_ptr<const void>> borrowed = {};
+  std::shared_ptr<Tensor<std::int32_t>> index = nullptr;  // of short lists (listed_case.h)
 };
 
 /// Pairs that both keep, and that either keeps.

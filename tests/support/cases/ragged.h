@@ -48,6 +48,7 @@ inline std::vector<RaggedSetting> ragged_settings() {
                  .num_kv_heads = 1,
                  .head_dim = 64,
                  .v_head_dim = 64});
+  all.push_back({.name = "long", .lengths = {{40, 9000}, {2, 90}}, .mask = Mask::window(60, -1, Align::kBottomRight)});
   return all;
 }
 
@@ -111,7 +112,7 @@ struct Ragged {
   RaggedSetting s;
   std::vector<Index> q_offsets, kv_offsets;
   Tokens<T> q, k, v, dout, out, dq, dk, dv;
-  Tensor<Sum> lse, dlse, bias, dbias;
+  Tensor<Sum> lse, dlse, weights, bias, dbias;
   std::vector<Index> causal_offsets, key_lengths;
 
   explicit Ragged(const RaggedSetting& setting)
@@ -127,7 +128,8 @@ struct Ragged {
         dk(total_kv(), s.num_kv_heads, s.head_dim, s.token_major),
         dv(total_kv(), s.num_kv_heads, s.v_head_dim, s.token_major),
         lse({total_q(), s.num_heads}),
-        dlse({total_q(), s.num_heads}) {
+        dlse({total_q(), s.num_heads}),
+        weights({ragged_weights_count(offsets(), s.num_heads)}) {
     Random random(7);
     for (Tokens<T>* each : {&q, &k, &v, &dout}) each->fill(random);
     for (Sum& x : dlse.span()) x = static_cast<Sum>(random.symmetric());
@@ -175,15 +177,14 @@ struct Ragged {
     return made;
   }
 
+  WeightsKind kind() const { return s.dropout > 0 ? WeightsKind::kApplied : WeightsKind::kSoftmax; }
+
   void run(Context& context) {
-    attention_varlen_forward(q.view, k.view, v.view, {.out = out.view, .lse = lse}, offsets(), options(), context);
-    backward(context, false);
-  }
-  void backward(Context& context, bool accumulate) {
+    attention_varlen_forward(q.view, k.view, v.view, {.out = out.view, .lse = lse, .weights = weights, .kind = kind()},
+                             offsets(), options(), context);
     RaggedGradients<T> gradients{.dq = dq.view, .dk = dk.view, .dv = dv.view};
     if (s.bias) gradients.dbias = dbias;
     gradients.dlse = dlse;
-    gradients.accumulate = accumulate;
     attention_varlen_backward(q.view, k.view, v.view, out.view, lse, dout.view, gradients, offsets(), options(), context);
   }
 
@@ -199,6 +200,10 @@ struct Ragged {
                 {0, 1, s.num_heads}};
       };
       attention_forward(queries(q), keys(k), keys(v), {.out = queries(out), .lse = rows(lse)}, options(b), context);
+      const View<Sum, 3> own = ragged_weights(View<Sum, 1>(weights), offsets(), s.num_heads, b);
+      attention_forward(queries(q), keys(k), {},
+                        {.weights = View<Sum, 4>(own.data(), {1, own.size(0), own.size(1), own.size(2)}), .kind = kind()},
+                        options(b), context);
       AttentionGradients<T> gradients{.dq = queries(dq), .dk = keys(dk), .dv = keys(dv)};
       gradients.dlse = rows(dlse);
       Tensor<Sum> own_dbias;
@@ -220,6 +225,8 @@ void expect_same_ragged(const Ragged<T>& a, const Ragged<T>& b) {
   EXPECT_TRUE(same_bits(a.dq.memory, b.dq.memory)) << "dq";
   EXPECT_TRUE(same_bits(a.dk.memory, b.dk.memory)) << "dk";
   EXPECT_TRUE(same_bits(a.dv.memory, b.dv.memory)) << "dv";
+  const auto bytes = static_cast<std::size_t>(a.weights.count()) * sizeof(*a.weights.data());
+  EXPECT_EQ(std::memcmp(a.weights.data(), b.weights.data(), bytes), 0) << "weights";
 }
 
 /// Every instruction set: one sequence after the other, then all at once with each number of threads.

@@ -1,0 +1,377 @@
+#include "support/forms/relations.h"
+
+#include <optional>
+
+#include "dispatch/kernels.h"
+#include "support/checks/expect.h"
+#include "support/isas.h"
+#include "support/part.h"
+
+namespace qkv::test {
+
+namespace {
+
+template <class T>
+using Outputs = std::vector<Tensor<Accumulator<T>>>;
+
+template <class T>
+Outputs<T> computed(const Form<T>& form, const Problem<T>& problem, Context& context, unsigned asked = kEverything) {
+  Result<T> result(problem);
+  run_form(form, problem, result, asked, context);
+  EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
+  return outputs_of(result);
+}
+
+/// The same numbers: zeros of either sign, any NaN.
+template <class Sum>
+bool same_numbers(const Tensor<Sum>& a, const Tensor<Sum>& b) {
+  return std::ranges::equal(a.span(), b.span(), [](Sum x, Sum y) { return x == y || (std::isnan(x) && std::isnan(y)); });
+}
+
+/// `zeros`: outputs whose zeros may differ in sign.
+template <class Sum>
+void expect_same(const std::vector<Tensor<Sum>>& a, const std::vector<Tensor<Sum>>& b, unsigned outputs = kEverything,
+                 unsigned zeros = 0) {
+  for (std::size_t n = 0; n < a.size(); ++n) {
+    if ((outputs >> n & 1U) == 0) continue;
+    EXPECT_TRUE((zeros >> n & 1U) != 0 ? same_numbers(a[n], b[n]) : same_bits(a[n], b[n])) << kOutputNames[n];
+  }
+}
+
+template <class T>
+void textbook(const Form<T>& form, const AttentionCase& each, Worst& worst) {
+  const Problem<T> problem(each);
+  const bool own_bits = form.bits == 0;
+  const unsigned bounded = form.gives & ~form.bits & ~(problem.sinks.data() == nullptr ? kDsinks : 0U) &
+                           ~(problem.position_table.data() == nullptr ? kDposition : 0U) &
+                           ~(problem.bias.is_null() ? kDbias : 0U);
+  std::optional<Expectation<T>> expectation;
+  if (bounded != 0) expectation.emplace(problem, (form.gives & kGradients) != 0);
+  for_each_isa(2, [&](Context& context) {
+    Result<T> result(problem);
+    run_form(form, problem, result, kEverything, context);
+    EXPECT_TRUE(result.sentinels_intact()) << "an element outside the outputs was written";
+    const std::string name = each.name() + " " + std::string(isa_name(context.isa()));
+    // A cache of bf16 has its rows widened where a dense call multiplies pairs of them.
+    const bool pairs = std::is_same_v<T, BFloat16> && form.gives == kForward && has_bf16_products(context.isa());
+    if (expectation) {
+      EXPECT_TRUE(expectation->holds_forward(result, name, worst));
+      if ((form.gives & kWeights) != 0) {
+        EXPECT_TRUE(expectation->holds_weights(result, name, worst));
+      }
+    }
+    if (own_bits || pairs) {
+      if (expectation && (form.gives & kGradients) != 0) {
+        EXPECT_TRUE(expectation->holds_backward(result, name, worst));
+      }
+      return;
+    }
+    const Form<T>& dense = forms<T>().front();
+    Result<T> whole(problem);
+    run_form(dense, problem, whole, kEverything, context);
+    expect_same(outputs_of(result), outputs_of(whole), form.bits, kDk | kDv | (each.scale == ScaleKind::kZero ? kDq : 0U));
+    if (!expectation || (form.gives & kGradients) == 0) return;
+    EXPECT_TRUE(expectation->holds_backward(result, name, worst));
+  });
+}
+
+template <class T>
+void threads(const Form<T>& form, const AttentionCase& each, Worst&) {
+  const Problem<T> problem(each);
+  for (const Isa isa : tested_isas()) {
+    Context one({.threads = 1, .isa = isa, .executor = nullptr});
+    const Outputs<T> expected = computed(form, problem, one);
+    expect_same(computed(form, problem, one), expected);  // call after call
+    const std::vector<int> counts = all_cases() ? std::vector{2, 3, 4, 5, 6, 7, 8} : std::vector{2, 5};
+    for (const int count : counts) {
+      SCOPED_TRACE(std::string(isa_name(isa)) + " threads " + std::to_string(count));
+      Context many({.threads = count, .isa = isa, .executor = nullptr});
+      many.impl().region_flops = 0;  // regions even for little work
+      expect_same(computed(form, problem, many), expected);
+    }
+  }
+}
+
+/// Masks that are one for all sequences.
+bool counts_no_sequence(MaskKind kind) {
+  return kind <= MaskKind::kCausalBottomRight ||
+         (kind >= MaskKind::kWindow && kind <= MaskKind::kSliding && kind != MaskKind::kWindowOffsets);
+}
+
+template <class V>
+V of_sequence(const V& view, Index b) {
+  return view.is_null() || view.size(0) == 1 ? view : view.sliced(0, b, b + 1);
+}
+
+template <class E>
+void copy_sequence(const View<E, 4>& from, Index b, const View<E, 4>& to) {
+  for (Index h = 0; h < to.size(1); ++h) {
+    for (Index t = 0; t < to.size(2); ++t) {
+      for (Index d = 0; d < to.size(3); ++d) to(0, h, t, d) = from(b, h, t, d);
+    }
+  }
+}
+
+/// Sequence b alone, with the number b for dropout; it borrows from `whole`.
+template <class T>
+void make_alone(const Problem<T>& whole, Index b, const View<const std::uint8_t, 4>& keep, Problem<T>& alone) {
+  copy_sequence(whole.q(), b, alone.q());
+  copy_sequence(whole.k(), b, alone.k());
+  copy_sequence(whole.v(), b, alone.v());
+  copy_sequence(whole.dout.view, b, alone.dout.view);
+  const Index rows = alone.dlse.count();
+  std::copy_n(whole.dlse.data() + b * rows, rows, alone.dlse.data());
+  alone.options = whole.options;
+  alone.options.dropout.first_sequence += b;
+  alone.bias = of_sequence(whole.bias, b);
+  if (!alone.bias.is_null()) alone.options.bias = alone.bias;
+  if (!keep.is_null()) alone.options.mask = Mask::keep(of_sequence(keep, b));
+  if (whole.mask.index) {
+    const Mask lists = Mask::keys(of_sequence(View<const std::int32_t, 4>(*whole.mask.index), b));
+    alone.options.mask = keep.is_null() ? lists : alone.options.mask & lists;
+  }
+}
+
+template <class T>
+void alone(const Form<T>& form, const AttentionCase& given, Worst&) {
+  AttentionCase each = given;
+  if (each.mod == ModKind::kHide) each.mod = ModKind::kBend;  // it counts sequences
+  Problem<T> whole(each);
+  Tensor<std::uint8_t> memory;
+  View<const std::uint8_t, 4> keep;
+  if (!counts_no_sequence(each.mask)) {
+    memory = Tensor<std::uint8_t>({each.batch, each.num_heads, each.q_len, each.kv_len});
+    mask_to_dense(whole.options.mask, memory);
+    keep = memory;
+    whole.options.mask = Mask::keep(keep);
+    if (whole.mask.index) whole.options.mask = whole.options.mask & Mask::keys(View<const std::int32_t, 4>(*whole.mask.index));
+  }
+  AttentionCase one = each;
+  one.batch = 1;
+  // Gradients that sequences share are sums over them.
+  const unsigned own =
+      kEverything & ~kDsinks & ~kDposition & ~(whole.bias.is_null() || whole.bias.size(0) != each.batch ? kDbias : 0U);
+  for_each_isa(2, [&](Context& context) {
+    const Outputs<T> together = computed(form, whole, context);
+    for (Index b = 0; b < each.batch; ++b) {
+      SCOPED_TRACE("sequence " + std::to_string(b));
+      Problem<T> sequence(one);
+      make_alone(whole, b, keep, sequence);
+      const Outputs<T> apart = computed(form, sequence, context);
+      for (std::size_t n = 0; n < apart.size(); ++n) {
+        if (((own & form.gives) >> n & 1U) == 0 || apart[n].rank() == 0) continue;
+        const auto bytes = static_cast<std::size_t>(apart[n].count()) * sizeof(Accumulator<T>);
+        EXPECT_EQ(std::memcmp(apart[n].data(), together[n].data() + b * apart[n].count(), bytes), 0) << kOutputNames[n];
+      }
+    }
+  });
+}
+
+template <class T>
+void nan_behind_mask(const Form<T>& form, const AttentionCase& given, Worst&) {
+  AttentionCase each = given;
+  each.fill = Fill::kNanBehindMask;
+  each.empty_row = EmptyRow::kZero;  // the two fills read masked values
+  if (!each.legal()) return;
+  Problem<T> problem(each);
+  std::vector<Outputs<T>> poisoned;
+  for_each_isa(2, [&](Context& context) { poisoned.push_back(computed(form, problem, context)); });
+  for (const View<T, 4>& view : {problem.k(), problem.v()}) {
+    for (Index b = 0; b < view.size(0); ++b) {
+      for (Index h = 0; h < view.size(1); ++h) {
+        for (Index t = 0; t < view.size(2); ++t) {
+          for (Index n = 0; n < view.size(3); ++n) {
+            if (!std::isfinite(number_as<double>(view(b, h, t, n)))) view(b, h, t, n) = number_as<T>(0.25);
+          }
+        }
+      }
+    }
+  }
+  std::size_t isa = 0;
+  for_each_isa(2, [&](Context& context) { expect_same(computed(form, problem, context), poisoned[isa++]); });
+}
+
+template <class T>
+void subset_of_outputs(const Form<T>& form, const AttentionCase& each, Worst&) {
+  const Problem<T> problem(each);
+  for_each_isa(2, [&](Context& context) {
+    const Outputs<T> all = computed(form, problem, context);
+    for (unsigned n = 0; n < kOutputNames.size(); ++n) {
+      if ((form.gives >> n & 1U) == 0 || all[n].rank() == 0) continue;
+      expect_same(computed(form, problem, context, 1U << n), all, 1U << n);
+    }
+  });
+}
+
+template <class T>
+void accumulate(const Form<T>& form, const AttentionCase& given, Worst&) {
+  if ((form.gives & kGradients) == 0) return;
+  AttentionCase each = given;
+  each.fill = Fill::kUniform;
+  const Problem<T> problem(each);
+  for_each_isa(2, [&](Context& context) {
+    Result<T> result(problem);
+    run_form(form, problem, result, kEverything, context);
+    const Outputs<T> plain = outputs_of(result);
+    for (const View<T, 4>& view : result.gradients.views) {
+      for (Index b = 0; b < view.size(0); ++b) {
+        for (Index h = 0; h < view.size(1); ++h) {
+          for (Index t = 0; t < view.size(2); ++t) std::fill_n(&view(b, h, t, 0), view.size(3), number_as<T>(3.0));
+        }
+      }
+    }
+    for (Tensor<Accumulator<T>>* x : {&result.dbias, &result.dsinks, &result.dposition})
+      std::ranges::fill(x->span(), Accumulator<T>(3));
+    run_form(form, problem, result, kGradients, context, true);
+    EXPECT_TRUE(result.sentinels_intact());
+    const Outputs<T> added = outputs_of(result);
+    for (std::size_t n = 3; n < added.size(); ++n) {
+      if ((form.gives >> n & 1U) == 0 || plain[n].rank() == 0) continue;
+      double largest = 3;
+      for (const auto x : plain[n].span()) {
+        if (std::isfinite(x)) largest = std::max(largest, std::abs(static_cast<double>(x)));
+      }
+      // 3 may be first or last in a chain of sums; both may have been rounded.
+      const double chain = static_cast<double>(each.q_len + each.kv_len) * std::numeric_limits<Accumulator<T>>::epsilon();
+      const double unit = n < 6 ? kUnitRoundoff<T> : 0;
+      for (Index i = 0; i < added[n].count(); ++i) {
+        const double before = static_cast<double>(plain[n].data()[i]), after = static_cast<double>(added[n].data()[i]);
+        if (std::isnan(before) && std::isnan(after)) continue;
+        ASSERT_NEAR(after, before + 3, 8 * chain * largest + unit * (std::abs(before) + std::abs(after))) << kOutputNames[n];
+      }
+    }
+  });
+}
+
+template <class T>
+void errors_write_nothing(const Form<T>& form, const AttentionCase& each, Worst&) {
+  Problem<T> problem(each);
+  const double softcap = problem.options.softcap;
+  Context context({.threads = 2});
+  Result<T> result(problem);
+  const Outputs<T> untouched = outputs_of(result);
+  problem.options.softcap = -1;
+  for (const unsigned asked : {kForward, unsigned{kWeights}}) {
+    if ((asked & form.gives) == 0) continue;
+    EXPECT_THROW(run_form(form, problem, result, asked, context), OptionError);
+  }
+  expect_same(outputs_of(result), untouched);
+  if ((form.gives & kGradients) == 0) return;
+  problem.options.softcap = softcap;
+  run_form(form, problem, result, kForward, context);
+  problem.options.softcap = -1;
+  EXPECT_THROW(form.backward(problem, result, {.dq = result.gradients.views[0], .dlse = problem.dlse}, context), OptionError);
+  expect_same(outputs_of(result), untouched, kGradients);
+}
+
+/// Runs a region's items on the calling thread and notes how many there were.
+class Counting final : public Executor {
+ public:
+  static constexpr int kMost = 1024;
+  int concurrency() const override { return kMost; }
+  void run(int workers, const std::function<void(int)>& body) override {
+    most = std::max(most, workers);
+    for (int worker = 0; worker < workers; ++worker) body(worker);
+  }
+  int most = 0;
+};
+
+template <class T>
+void plan_is_what_ran(const Form<T>& form, const AttentionCase& each, Worst&) {
+  if (form.plan == nullptr || !counts_no_sequence(each.mask)) return;  // dense masks have regions of their own
+  const Problem<T> problem(each);
+  for (const Isa isa : tested_isas()) {
+    SCOPED_TRACE(std::string(isa_name(isa)));
+    const auto counting = std::make_shared<Counting>();
+    Context context({.threads = Counting::kMost, .isa = isa, .executor = counting});
+    context.impl().region_flops = 0;
+    const AttentionPlan plan = form.plan(problem, context);
+    if (plan.work_items < 2 || plan.work_items >= Counting::kMost) continue;
+    counting->most = 0;
+    Result<T> result(problem);
+    form.forward(problem, {.out = result.out.view, .lse = result.lse}, context);
+    EXPECT_EQ(counting->most, plan.work_items) << plan.algorithm;
+  }
+}
+
+/// Several parts of keys, items, chunks of keys.
+std::vector<AttentionCase> long_cases() {
+  return {{.num_heads = 2,
+           .num_kv_heads = 1,
+           .q_len = 150,
+           .kv_len = 520,
+           .head_dim = 20,
+           .v_head_dim = 20,
+           .mask = MaskKind::kCausalBottomRight,
+           .bias = BiasKind::kKeys},
+          {.batch = 3,
+           .num_heads = 1,
+           .num_kv_heads = 1,
+           .q_len = 1,
+           .kv_len = 3000,
+           .head_dim = 16,
+           .v_head_dim = 16,
+           .bias = BiasKind::kSquare,
+           .dropout = 0.1},
+          {.batch = 2,
+           .num_heads = 8,
+           .num_kv_heads = 2,
+           .q_len = 2,
+           .kv_len = 900,
+           .head_dim = 24,
+           .v_head_dim = 17,
+           .mask = MaskKind::kCausalBottomRight},
+          {.num_heads = 2,
+           .num_kv_heads = 1,
+           .q_len = 70,
+           .kv_len = 390,
+           .head_dim = 128,
+           .v_head_dim = 16,
+           .mask = MaskKind::kWindow,
+           .dropout = 0.1,
+           .fill = Fill::kHugeLogits}};
+}
+
+}  // namespace
+
+template <class T>
+const std::vector<Relation<T>>& relations() {
+  static const std::vector<Relation<T>> all = {{"textbook", textbook<T>, 64},
+                                               {"threads", threads<T>, 96},
+                                               {"alone", alone<T>, 64},
+                                               {"nan", nan_behind_mask<T>, 48},
+                                               {"subset", subset_of_outputs<T>, 128},
+                                               {"accumulate", accumulate<T>, 96},
+                                               {"errors", errors_write_nothing<T>, 128},
+                                               {"plan", plan_is_what_ran<T>, 24}};
+  return all;
+}
+
+template <class T>
+std::vector<AttentionCase> cases_of(const Form<T>& form, const Relation<T>& relation) {
+  static const std::vector<AttentionCase> list = pairwise_cases(2e5);
+  std::vector<AttentionCase> given;
+  if (form.own != nullptr) {
+    given = part_for<T>(form.own(), 4);
+  } else {
+    given = part_for<T>(list, relation.step);
+    for (const AttentionCase& each : part_for<T>(long_cases(), 4)) given.push_back(each);
+  }
+  std::vector<AttentionCase> taken;
+  for (const AttentionCase& each : given) {
+    const std::optional<AttentionCase> made = form.of(each);
+    if (made && made->legal()) taken.push_back(*made);
+  }
+  return taken;
+}
+
+#define QKV_TEST_RELATIONS(T)                           \
+  template const std::vector<Relation<T>>& relations(); \
+  template std::vector<AttentionCase> cases_of<T>(const Form<T>&, const Relation<T>&);
+QKV_TEST_RELATIONS(float)
+QKV_TEST_RELATIONS(double)
+QKV_TEST_RELATIONS(BFloat16)
+QKV_TEST_RELATIONS(Float16)
+#undef QKV_TEST_RELATIONS
+
+}  // namespace qkv::test
