@@ -104,7 +104,7 @@ def main():
     exports(arguments, work / "moved")
     unknown_component(arguments, work / "moved", work / "unknown")
     documents = work / "moved" / "share" / "doc" / "qkv"
-    for document in ("LICENSE", "README.md", "CHANGELOG.md", "docs/README.md", "docs/concepts/semantics.md"):
+    for document in ("LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "docs/README.md", "docs/concepts/semantics.md"):
         if not (documents / document).is_file():
             sys.exit(f"{document} is not installed in {documents}")
 

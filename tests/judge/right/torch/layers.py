@@ -47,12 +47,12 @@ class HeadByHead(nn.Module):
 class ListsOfLayers(nn.Module):
     """A small layer for each head and each of q, k, v."""
 
-    def __init__(self, embed_dim, num_heads):
+    def __init__(self, width, num_heads):
         super().__init__()
         self.queries, self.keys, self.values = (
-            nn.ModuleList(nn.Linear(embed_dim, embed_dim // num_heads) for _ in range(num_heads)) for _ in range(3)
+            nn.ModuleList(nn.Linear(width, width // num_heads) for _ in range(num_heads)) for _ in range(3)
         )
-        self.out = nn.Linear(embed_dim, embed_dim)
+        self.out = nn.Linear(width, width)
 
     def forward(self, x, mask=None):
         outs = []
