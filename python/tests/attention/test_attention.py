@@ -282,3 +282,17 @@ def test_relevance_maps_are_weights_times_their_gradient(positive: bool, mean_of
     assert np.allclose(seen.rows, relevance, rtol=1e-12, atol=1e-14)
     assert np.allclose(seen.map, relevance.reshape(2, -1, 3, 3, 3, 3).sum((3, 5)), rtol=1e-12, atol=1e-13)
     assert np.allclose(seen.top_weights[..., 0].max(), np.where(keep, relevance, -np.inf).max(), rtol=1e-12)
+
+
+def test_scores_are_what_the_softmax_is_taken_of() -> None:
+    """exp(score - lse) are the weights; -inf where the mask hides, and wherever a weight is 0 for that reason alone."""
+    q, k, v = problem(7, 2, 4, 50, 50, 16, kv_heads=2)
+    options = {"causal": True, "bias": numbers(8, 1, 4, 50, 50), "position_bias": qkv.PositionBias.alibi(4)}
+    _, lse, scores = qkv.attention(q, k, v, return_lse=True, weights="scores", **options)
+    _, weights = qkv.attention(q, k, v, weights="all", **options)
+    hidden = ~np.tri(50, dtype=bool)
+    assert np.isneginf(scores[:, :, hidden]).all() and np.isfinite(scores[:, :, ~hidden]).all()
+    made = np.exp(scores.astype(np.float64) - lse[..., None])
+    # Each of score, lse and weight is rounded; a weight moves by its share of what its score and lse are off.
+    size = np.where(np.isfinite(scores), np.abs(scores), 0) + np.abs(lse)[..., None]
+    assert (np.abs(made - weights) <= (4 * size + 16 + 4) * np.finfo(np.float32).eps * made).all()
