@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ._attention import (
     Gradients,
-    Placement,
     PositionBias,
     ScoreMod,
     attention,
@@ -82,7 +81,6 @@ __all__ = [
     "LinearState",
     "Mask",
     "OptionError",
-    "Placement",
     "PositionBias",
     "Rotary",
     "ScoreMod",

@@ -33,14 +33,13 @@ from ._arrays import (
     sum_dtype,
 )
 from ._core import OptionError, ShapeError
-from ._options import Placement, PositionBias, ScoreMod, build_options
+from ._options import PositionBias, ScoreMod, build_options
 from .capture import Capture
 from .kv_cache import KVCache
 from .masks import Mask
 
 __all__ = [
     "Gradients",
-    "Placement",
     "PositionBias",
     "ScoreMod",
     "attention",
@@ -119,7 +118,6 @@ def attention(
     position_bias: PositionBias | None = None,
     score_mod: Any = None,
     bits: str = "fast",
-    place: Placement | None = None,
     return_lse: bool | str = False,
     weights: str | Capture | None = None,
     out: Any = None,
@@ -145,7 +143,6 @@ def attention(
         sinks: [H], a learned logit per head.  position_bias: :class:`PositionBias`.  score_mod: :class:`ScoreMod`.
         bits: "invariant": a row of the result has the same bits alone and among any others, on a cache or not (also where
             :func:`set_bits` says so). "fast": the same bits for any number of threads.
-        place: a :class:`Placement`: q holds some rows or heads of a larger problem, whose bits they get.
         return_lse: also return lse [B, H, Tq], float32 (float64 for float64), natural log. "low": and behind it what rounding took
             from it, with which backward computes less (NaN where that is not known; not on a cache).
         weights: "all": also return the weights [B, H, Tq, Tk] before dropout; "applied": after it; "scores": what the softmax is
@@ -176,7 +173,7 @@ def attention(
     options = build_options(
         len(shape), causal=causal, mask=mask, keep=keep, drop=drop, mask_axes=mask_axes, bias=bias, window=window,
         key_lengths=key_lengths, scale=scale, softcap=softcap, dropout=dropout, seed=seed, first_sequence=first_sequence,
-        empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits, place=place,
+        empty_row=empty_row, sinks=sinks, position_bias=position_bias, score_mod=score_mod, bits=bits,
     )  # fmt: skip
     result = empty(q, out_shape, dtype_name(q)) if out is None else out
     rows = heads_first(shape, layout)[:-1]

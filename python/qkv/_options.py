@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,16 +17,6 @@ from .masks import Mask
 _NUMBERS = frozenset((float, int, type(None)))
 _ALIGNS = ("top_left", "bottom_right")
 _TABLE_WAYS = "qkv.torch.flex_attention with score_mod=qkv.torch.Relative(table) lets a table learn"
-
-
-class Placement(NamedTuple):
-    """Which part of a larger problem a call computes: rows [first_query, first_query + Tq) of `queries`, heads [first_head,
-    first_head + H) of `heads`; -1: all are here. Masks, biases, sinks and dropout are then those of the whole problem."""
-
-    first_query: int = 0
-    queries: int = -1
-    first_head: int = 0
-    heads: int = -1
 
 
 class PositionBias:
@@ -168,7 +158,6 @@ def build_options(
     position_bias: PositionBias | None = None,
     score_mod: ScoreMod | Callable[..., Any] | None = None,
     bits: str = "fast",
-    place: Placement | None = None,
 ) -> Any:
     """_core.Options of the keyword arguments that attention documents; None where all are defaults."""
     if not _NUMBERS.issuperset((type(scale), type(softcap), type(dropout))):
@@ -202,7 +191,6 @@ def build_options(
         "position_bias": None if position_bias is None else position_bias._core,
         "score_mod": None if score_mod is None else score_mod._core,
         "bits": None if bits == "fast" else bits,
-        "place": None if place is None else tuple(place),
     }
     given = {name: value for name, value in given.items() if value is not None}
     try:

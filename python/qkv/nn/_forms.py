@@ -20,6 +20,11 @@ __all__ = [
 ]
 
 
+def _given(names: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a constructor, from its locals()."""
+    return {name: value for name, value in names.items() if name not in ("self", "__class__")}
+
+
 class AveragePooling(Layer):
     """y[b, i] = mean over j of x[b, j]: no parameters, any E, no masks."""
 
@@ -47,16 +52,10 @@ class SelfAttentionV1(Layer):
     name = "v1"
 
     def __init__(
-        self,
-        embed_dim: int,
-        *,
-        bias: bool = True,
-        dropout: float = 0.0,
-        causal: bool = False,
-        empty_row: str = "mean",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(embed_dim=embed_dim, bias=bias, dropout=dropout, causal=causal, empty_row=empty_row, seed=seed)
+        self, embed_dim: int, *, bias: bool = True, dropout: float = 0.0, causal: bool = False, empty_row: str = "mean",
+        seed: int = 0
+    ) -> None:  # fmt: skip
+        super().__init__(**_given(locals()))
 
     def to_v2(self) -> SelfAttentionV2:
         """The same layer with one input matrix instead of three; the parameters are copied bit for bit."""
@@ -69,25 +68,10 @@ class SelfAttentionV2(Layer):
     name = "v2"
 
     def __init__(
-        self,
-        embed_dim: int,
-        *,
-        output_proj: bool = False,
-        bias: bool = True,
-        dropout: float = 0.0,
-        causal: bool = False,
-        empty_row: str = "mean",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            embed_dim=embed_dim,
-            output_proj=output_proj,
-            bias=bias,
-            dropout=dropout,
-            causal=causal,
-            empty_row=empty_row,
-            seed=seed,
-        )
+        self, embed_dim: int, *, output_proj: bool = False, bias: bool = True, dropout: float = 0.0, causal: bool = False,
+        empty_row: str = "mean", seed: int = 0
+    ) -> None:  # fmt: skip
+        super().__init__(**_given(locals()))
 
     def to_v1(self) -> SelfAttentionV1:
         """The same layer with three input matrices, copied bit for bit. OptionError for an output projection: V1 has none."""
@@ -98,20 +82,10 @@ class _OneHead(Layer):
     """One head with an output projection, a mask, and dropout on the weights: V3 and V4 differ in their parameters' names."""
 
     def __init__(
-        self,
-        embed_dim: int,
-        *,
-        bias: bool = True,
-        dropout: float = 0.1,
-        residual_dropout: float = 0.0,
-        causal: bool = False,
-        empty_row: str = "mean",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            embed_dim=embed_dim, bias=bias, dropout=dropout, residual_dropout=residual_dropout, causal=causal,
-            empty_row=empty_row, seed=seed,
-        )  # fmt: skip
+        self, embed_dim: int, *, bias: bool = True, dropout: float = 0.1, residual_dropout: float = 0.0,
+        causal: bool = False, empty_row: str = "mean", seed: int = 0
+    ) -> None:  # fmt: skip
+        super().__init__(**_given(locals()))
 
 
 class SelfAttentionV3(_OneHead):
@@ -141,19 +115,10 @@ class SelfAttention(Layer):
     name = "self-attention"
 
     def __init__(
-        self,
-        embed_dim: int,
-        d_k: int = 0,
-        *,
-        bias: bool = True,
-        dropout: float = 0.0,
-        causal: bool = False,
-        empty_row: str = "mean",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            embed_dim=embed_dim, d_k=d_k, bias=bias, dropout=dropout, causal=causal, empty_row=empty_row, seed=seed
-        )
+        self, embed_dim: int, d_k: int = 0, *, bias: bool = True, dropout: float = 0.0, causal: bool = False,
+        empty_row: str = "mean", seed: int = 0
+    ) -> None:  # fmt: skip
+        super().__init__(**_given(locals()))
 
 
 class SingleHeadAttention(Layer):
@@ -162,20 +127,10 @@ class SingleHeadAttention(Layer):
     name = "single-head"
 
     def __init__(
-        self,
-        embed_dim: int,
-        *,
-        bias: bool = False,
-        dropout: float = 0.1,
-        residual_dropout: float = 0.1,
-        causal: bool = True,
-        empty_row: str = "nan",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            embed_dim=embed_dim, bias=bias, dropout=dropout, residual_dropout=residual_dropout, causal=causal,
-            empty_row=empty_row, seed=seed,
-        )  # fmt: skip
+        self, embed_dim: int, *, bias: bool = False, dropout: float = 0.1, residual_dropout: float = 0.1,
+        causal: bool = True, empty_row: str = "nan", seed: int = 0
+    ) -> None:  # fmt: skip
+        super().__init__(**_given(locals()))
 
 
 class MultiHeadAttention(Layer):
@@ -189,22 +144,10 @@ class MultiHeadAttention(Layer):
     _needs_heads = True
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        bias: bool = True,
-        dropout: float = 0.1,
-        residual_dropout: float = 0.1,
-        causal: bool = False,
-        empty_row: str = "mean",
-        init: str = "linear",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            embed_dim=embed_dim, num_heads=num_heads, bias=bias, dropout=dropout, residual_dropout=residual_dropout,
-            causal=causal, empty_row=empty_row, init=init, seed=seed,
-        )  # fmt: skip
+        self, embed_dim: int, num_heads: int, *, bias: bool = True, dropout: float = 0.1, residual_dropout: float = 0.1,
+        causal: bool = False, empty_row: str = "mean", init: str = "linear", seed: int = 0
+    ) -> None:  # fmt: skip
+        super().__init__(**_given(locals()))
 
 
 class GroupedQueryAttention(Layer):
@@ -219,25 +162,8 @@ class GroupedQueryAttention(Layer):
     _needs_heads = True
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        num_kv_heads: int = 0,
-        *,
-        head_dim: int = 0,
-        bias: bool = False,
-        output_bias: bool | None = None,
-        qk_norm: str = "none",
-        norm_eps: float = 1e-6,
-        rotary: Any = None,
-        dropout: float = 0.0,
-        residual_dropout: float = 0.0,
-        causal: bool = False,
-        empty_row: str = "zero",
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            embed_dim=embed_dim, num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, bias=bias,
-            output_bias=output_bias, qk_norm=qk_norm, norm_eps=norm_eps, rotary=rotary, dropout=dropout,
-            residual_dropout=residual_dropout, causal=causal, empty_row=empty_row, seed=seed,
-        )  # fmt: skip
+        self, embed_dim: int, num_heads: int, num_kv_heads: int = 0, *, head_dim: int = 0, bias: bool = False,
+        output_bias: bool | None = None, qk_norm: str = "none", norm_eps: float = 1e-6, rotary: Any = None,
+        dropout: float = 0.0, residual_dropout: float = 0.0, causal: bool = False, empty_row: str = "zero", seed: int = 0
+    ) -> None:  # fmt: skip
+        super().__init__(**_given(locals()))

@@ -79,7 +79,7 @@ class Rules:
     mask: Any = None  #: qkv.Mask, beside causal
     table: Any = None  #: a maker of _core's position bias from `table` (flex.py)
     score_mod: Any = None  #: qkv.ScoreMod
-    place: tuple[int, int, int, int] | None = None  #: of qkv.Placement
+    place: tuple[int, int, int, int] | None = None  #: first query, queries, first head, heads of the whole problem
 
     def options(self, bias: Tensor | None, keep: Tensor | None, table: Tensor | None = None) -> Any:
         """_core.Options, valid as long as the tensors live."""

@@ -36,111 +36,55 @@ _HARMLESS = frozenset((
 ))  # fmt: skip
 
 
-def chunk_gated_delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    scale: float | None = None,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """The gated delta rule. Yang 2024 (arXiv:2412.06464), eq. 10.
+_GATED = """The gated delta rule. Yang 2024 (arXiv:2412.06464), eq. 10.
 
-    Args:
-        q, k: [B, T, Hk, K], v: [B, T, Hv, V], float32, float64, bfloat16 or float16, on the CPU. Hv is a multiple of Hk: head h of
-            v reads head h // (Hv // Hk). Any strides; a last axis whose stride is not 1 is copied.
-        g: [B, T, Hv], logarithm of the decay, normally at most 0. beta: [B, T, Hv]; stable where beta |k|^2 < 2.
-        scale: multiplies q.k, default K ** -0.5.
-        initial_state: [N, Hv, K, V], the state before the first token (default zeros). N is B, or the number of packed sequences.
-        use_qk_l2norm_in_kernel: divides rows of q and k by sqrt(|x|^2 + 1e-6) first.
-        cu_seqlens: [N + 1] integers, where each sequence of a pack (B = 1) begins and the last ends.
-        kwargs: what transformers passes to all its layers is accepted. cu_seq_lens_q is read where cu_seqlens is None; the others
-            have no effect.
+Args:
+    q, k: [B, T, Hk, K], v: [B, T, Hv, V], float32, float64, bfloat16 or float16, on the CPU. Hv is a multiple of Hk: head h of
+        v reads head h // (Hv // Hk). Any strides; a last axis whose stride is not 1 is copied.
+    g: [B, T, Hv], logarithm of the decay, normally at most 0. beta: [B, T, Hv]; stable where beta |k|^2 < 2.
+    scale: multiplies q.k, default K ** -0.5.
+    initial_state: [N, Hv, K, V], the state before the first token (default zeros). N is B, or the number of packed sequences.
+    use_qk_l2norm_in_kernel: divides rows of q and k by sqrt(|x|^2 + 1e-6) first.
+    cu_seqlens: [N + 1] integers, where each sequence of a pack (B = 1) begins and the last ends.
+    kwargs: what transformers passes to all its layers is accepted. cu_seq_lens_q is read where cu_seqlens is None; the others
+        have no effect.
 
-    Returns:
-        out [B, T, Hv, V] of v's type, and the state after the last token [N, Hv, K, V] (float32; float64 for float64) or None
-        unless output_final_state. Sums are float32 for 16-bit tensors.
+Returns:
+    out [B, T, Hv, V] of v's type, and the state after the last token [N, Hv, K, V] (float32; float64 for float64) or None
+    unless output_final_state. Sums are float32 for 16-bit tensors.
 
-    Raises:
-        ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices. TypeError: for element types, unknown arguments.
+Raises:
+    ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices. TypeError: for element types, unknown arguments.
 
-    Differentiable once in all tensors; works under torch.compile(fullgraph=True), torch.func.grad and vmap. Under autocast q, k and v
-    of different types are cast to its type.
-    """
-    return _delta_rule(
-        "chunk_gated_delta_rule", q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
-        cu_seqlens, kwargs,
-    )  # fmt: skip
+Differentiable once in all tensors; works under torch.compile(fullgraph=True), torch.func.grad and vmap. Under autocast q, k and v
+of different types are cast to its type.
+"""
+_STEP = "\nThe same function for the steps of generation: one token takes a pass over the state; more run in chunks."
+_KIMI = """Kimi Delta Attention: the gated delta rule with a decay for each channel of k. Kimi Team 2025 (arXiv:2510.26692), eq. 1.
+
+As :func:`chunk_gated_delta_rule`, but for g: [B, T, Hv, K], the logarithm of each channel's decay, normally at most 0; strong
+decay (-20 a token) loses no accuracy and overflows nowhere. The gate's activation, softplus or sigmoid, is the caller's:
+flash-linear-attention's use_gate_in_kernel is refused.
+"""
 
 
-def fused_recurrent_gated_delta_rule(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    scale: float | None = None,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """As :func:`chunk_gated_delta_rule`, for the steps of generation. One token takes a pass over the state; more run in chunks."""
-    return _delta_rule(
-        "fused_recurrent_gated_delta_rule", q, k, v, g, beta, scale, initial_state, output_final_state,
-        use_qk_l2norm_in_kernel, cu_seqlens, kwargs,
-    )  # fmt: skip
+def _rule(name: str, doc: str, channels: bool = False) -> Any:
+    def rule(
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: float | None = None, initial_state: Tensor | None = None,
+        output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Tensor | None = None, **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        state, unit = initial_state, use_qk_l2norm_in_kernel
+        return _delta_rule(name, q, k, v, g, beta, scale, state, output_final_state, unit, cu_seqlens, kwargs, channels)
+
+    rule.__name__ = rule.__qualname__ = name
+    rule.__doc__ = doc
+    return rule
 
 
-def chunk_kimi_delta_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    scale: float | None = None,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Kimi Delta Attention: the gated delta rule with a decay for each channel of k. Kimi Team 2025 (arXiv:2510.26692), eq. 1.
-
-    As :func:`chunk_gated_delta_rule`, but for g: [B, T, Hv, K], the logarithm of each channel's decay, normally at most 0; strong
-    decay (-20 a token) loses no accuracy and overflows nowhere. The gate's activation, softplus or sigmoid, is the caller's:
-    flash-linear-attention's use_gate_in_kernel is refused.
-    """
-    return _delta_rule(
-        "chunk_kimi_delta_attention", q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
-        cu_seqlens, kwargs, channels=True,
-    )  # fmt: skip
-
-
-def recurrent_kimi_delta_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    scale: float | None = None,
-    initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
-    cu_seqlens: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """As :func:`chunk_kimi_delta_attention`, for the steps of generation. One token takes a pass over the state; more run in chunks."""
-    return _delta_rule(
-        "recurrent_kimi_delta_attention", q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel,
-        cu_seqlens, kwargs, channels=True,
-    )  # fmt: skip
+chunk_gated_delta_rule = _rule("chunk_gated_delta_rule", _GATED)
+fused_recurrent_gated_delta_rule = _rule("fused_recurrent_gated_delta_rule", _GATED + _STEP)
+chunk_kimi_delta_attention = _rule("chunk_kimi_delta_attention", _KIMI, True)
+recurrent_kimi_delta_attention = _rule("recurrent_kimi_delta_attention", _KIMI + _STEP, True)
 
 
 def _delta_rule(
