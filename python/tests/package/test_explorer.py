@@ -53,7 +53,7 @@ def test_a_map_sharpens_down_to_single_weights(tmp_path: Path, browser: Browser)
 
 def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> None:
     tensors, metadata = full_file()
-    page = browser.open(page_of(tmp_path, tensors, metadata))
+    page = browser.open(page_of(tmp_path, tensors, metadata), "layer=0&head=0&i=-1")
     used: set[str] = set()
 
     def state(name: str) -> Any:
@@ -214,7 +214,7 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
     assert len(why) == 2 and "scale q\u00b7k" in why[0] and "does not hold" in why[1]  # the second view has no q and k
     relevance = parts("relevance")
     assert len(relevance) == 2 and page.locator("#panel figure canvas").count() == 6
-    assert "for \u2423word7" in relevance[0] and "relevance of this head\n" in relevance[1]
+    assert "for \u2423word7" in relevance[0] and "relevance of this head, 0 to" in relevance[1]
     rows = [
         part.locator("tbody tr").nth(1).all_inner_texts()[0]
         for part in (parts("answer"), page.locator("#panel .halves > div").all())[1]
@@ -281,4 +281,4 @@ def test_a_frame_of_a_notebook_shows_it_too(tmp_path: Path, browser: Browser) ->
     inside.locator("#after").click()
     inside.locator("#panel .tokens span").nth(18).hover()
     browser.page.wait_for_timeout(300)  # by then a page of its own has its address
-    assert "layer 0, head 1" in inside.locator("#name").inner_text() and "query 18" in inside.locator("#pair").inner_text()
+    assert "layer 1, head 0" in inside.locator("#name").inner_text() and "query 18" in inside.locator("#pair").inner_text()

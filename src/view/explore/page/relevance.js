@@ -12,7 +12,7 @@ async function drawRelevance(panel, {head, texts, view: v, layer, number}) {
     const figure = make("figure"), canvas = make("canvas"), caption = make("figcaption", {textContent: title});
     figure.append(caption, canvas);
     caption.textContent += `, 0 to ${percent(largestOf(cells))}`;
-    drawCells(canvas, {cells, height: R, width: C}, wholeRegion(head), largestOf(cells), colour, texts, 400);
+    canvas.place = drawCells(canvas, {cells, height: R, width: C}, wholeRegion(head), largestOf(cells), colour, texts, Math.min(400, panel.clientWidth - 8));
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", title);
     row.append(figure);

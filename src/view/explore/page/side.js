@@ -43,7 +43,7 @@ function drawScale(top) {
   const width = 220, g = sized(el("scale"), width + 24, 34);
   for (let x = 0; x < width; ++x) {
     const s = x / (width - 1);
-    g.fillStyle = rgb(colour((state.place === "sqrt" ? s * s : s) * top, top));
+    g.fillStyle = rgb(colour(Math.max(1e-30, state.place === "sqrt" ? s * s : s) * top, top));
     g.fillRect(x + 8, 0, 1, 12);
   }
   g.fillStyle = css("--faint");
