@@ -21,7 +21,7 @@ struct ExplainCommandOptions {
 void print_walk(const LayerWalk& walk) {
   const auto four = [](const Tensor<float>& x) { return x.shape(); };
   const Index heads = walk.num_heads;
-  print_line(bold("A multi-head layer, step by step"));
+  print_line(bold("A multi-head layer, step by step: out = softmax(q k^T / sqrt(d)) v, then W_o"));
   print_line(
       wrapped("B = 1 sequence, L = 3 tokens of D = 4 numbers, H = 2 heads of d = D / H = 2. Parameters are whole numbers, so "
               "each step can be done by hand; W_q changes nothing (q = x)."));
@@ -40,7 +40,7 @@ void print_walk(const LayerWalk& walk) {
   }
   print_step(4, "transpose    [B, H, L, d]", q.shape(), "heads first: each head has every token");
   print_heads(walk.tokens, q, 3);
-  print_step(5, "q k^T        [B, H, L, L]", four(walk.products), "row: who looks; column: at whom");
+  print_step(5, "q k^T        [B, H, L, L]", four(walk.products), "row: query; column: key");
   print_heads(walk.tokens, walk.products, 3);
   print_step(6, "scores       [B, H, L, L]", four(walk.scores), "divided by sqrt(d) = 1.41");
   print_heads(walk.tokens, walk.scores, 6);
@@ -74,7 +74,7 @@ Lines places(const HeadSplit& split, const LayerWalk& walk, Index h) {
 void print_split(const HeadSplit& split, const LayerWalk& walk) {
   print(beside({places(split, walk, 0), places(split, walk, 1)}, 6));
   const Lines labels = {"place 0", "place 1", "place 2"};
-  print_line(faint("  weights that come of it"));
+  print_line(faint("  resulting weights"));
   print_heads(labels, split.weights, 6);
 }
 
@@ -92,7 +92,7 @@ void print_splits(const SplitComparison& splits, const LayerWalk& walk) {
 }
 
 void print_numpy(const NumpyExample& example) {
-  print_line(bold("Five tokens of eight numbers: article 003's NumPy example, np.random.seed(0)"));
+  print_line(bold("Five tokens of eight numbers: the NumPy example of article 003 (docs/articles.md)"));
   print_line();
   Lines plain = {"weights"}, causal = {"causal weights"};
   for (Index i = 0; i < example.weights.size(2); ++i) {
@@ -237,7 +237,7 @@ std::function<int()> declare_explain(CLI::App& app) {
 }
 
 const bool explain_added =
-    add_command({"explain", "Small examples step by step: shapes, numbers, and the split that is often written wrong",
+    add_command({"explain", "Small examples with every shape and number",
                  "qkv explain\n  qkv explain --backward", declare_explain});
 
 }  // namespace

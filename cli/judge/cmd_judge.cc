@@ -82,6 +82,10 @@ int print_catalogue(const JudgeOptions& options) {
       return std::ranges::find(row["tasks"], Json(options.task)) == row["tasks"].end();
     };
     entries.erase(std::remove_if(entries.begin(), entries.end(), other), entries.end());
+    for (Json& row : entries) {
+      const judge::Formula formula = judge::find_task(options.task)->formula(row["term"].get<std::string>());
+      row["formula"] = formula.whole, row["part"] = formula.part, row["read"] = formula.read;
+    }
   }
   if (options.json) {
     print_json(entries);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "support/claim.h"
 #include "support/text.h"
@@ -13,32 +12,6 @@ namespace {
 
 using judge::Finding;
 using judge::Mistake;
-
-struct Term {
-  std::string_view name, formula, part;
-};
-constexpr std::string_view kAttention = "softmax(QK^T / sqrt(d) + mask) V W_o";
-constexpr std::array<Term, 14> kTerms = {{
-    {"projection", "Q = x W_q,  K = x W_k,  V = x W_v;  softmax(QK^T / sqrt(d) + mask) V W_o",
-     "Q = x W_q,  K = x W_k,  V = x W_v"},
-    {"heads", "[B, L, E] -> [B, L, H, d] -> [B, H, L, d];  softmax(QK^T / sqrt(d) + mask) V W_o",
-     "[B, L, E] -> [B, L, H, d] -> [B, H, L, d]"},
-    {"scores", kAttention, "QK^T"},
-    {"scale", kAttention, "/ sqrt(d)"},
-    {"mask", kAttention, "+ mask"},
-    {"softmax", kAttention, "softmax"},
-    {"values", kAttention, ") V"},
-    {"output", kAttention, "W_o"},
-    {"gradient", "dS = P * (dP - rowsum(P * dP)),  dQ = dS K / sqrt(d),  dK = dS^T Q / sqrt(d),  dV = P^T dO", "dS"},
-    {"dropout", "dropout(softmax(QK^T / sqrt(d) + mask)) V W_o", "dropout"},
-    {"state", "K = [K of the past; K now],  V = [V of the past; V now];  softmax(QK^T / sqrt(d) + mask) V W_o",
-     "K = [K of the past; K now],  V = [V of the past; V now]"},
-    {"positions", "softmax((R(i) q_i)^T (R(j) k_j) / sqrt(d) + mask) V", "(R(i) q_i)^T (R(j) k_j)"},
-    {"blocks", "m' = max(m, S);  l' = exp(m - m') l + sum exp(S - m');  O' = exp(m - m') O + exp(S - m') V;  out = O / l",
-     "m' = max(m, S);  l' = exp(m - m') l + sum exp(S - m');  O' = exp(m - m') O + exp(S - m') V;  out = O / l"},
-    {"training", "loss = mean of -log p(next token);  parameter -= lr * gradient",
-     "loss = mean of -log p(next token);  parameter -= lr * gradient"},
-}};
 
 /// Every line of a text, made safe for a terminal, indented.
 void print_block(const std::string& text, const std::string& indent = "  ") {
@@ -83,11 +56,12 @@ void print_mistake(const Finding& finding, const Mistake& mistake, bool hint) {
   if (!mistake.same_as.empty())
     print_line(wrapped("Indistinguishable from (same function): " + joined(mistake.same_as), 2));
   const judge::Task* task = judge::find_task(finding.task);
-  const std::vector<std::string> formula = formula_of(mistake.term, task == nullptr || task->has("output"));
-  if (!formula.empty()) {
+  const judge::Formula formula = task == nullptr ? judge::Formula{} : task->formula(mistake.term);
+  if (!formula.whole.empty()) {
+    const std::size_t begin = std::min(formula.part.find_first_not_of(") "), formula.part.size());  // ") V" is about V
     print_line();
-    print_line("  " + formula[0]);
-    print_line("  " + bold(formula[1]));
+    print_line("  " + std::string(formula.whole));
+    print_line("  " + bold(std::string(formula.whole.find(formula.part) + begin, ' ') + std::string(formula.part.size() - begin, '^')));
   }
   if (!mistake.read.empty()) print_line(faint("  read: ") + mistake.read);
 }
@@ -108,17 +82,6 @@ void print_checks(const Finding& finding) {
 }
 
 }  // namespace
-
-std::vector<std::string> formula_of(std::string_view term, bool with_output) {
-  const auto found = std::ranges::find(kTerms, term, &Term::name);
-  if (found == kTerms.end()) return {};
-  std::string formula(found->formula);
-  std::size_t at = formula.find(found->part), length = found->part.size();
-  if (term == "values") at += 2, length = 1;  // the V after the parenthesis
-  constexpr std::string_view kOutput = " W_o";
-  if (!with_output && term != "output" && formula.ends_with(kOutput)) formula.resize(formula.size() - kOutput.size());
-  return {formula, std::string(at, ' ') + std::string(length, '^')};
-}
 
 Json to_json(const Finding& finding) {
   Json mistakes = Json::array(), conventions = Json::array(), checks = Json::array();
@@ -169,6 +132,8 @@ void print_finding(const Finding& finding, bool hint) {
     print_block(finding.traceback);
   }
   for (const std::string& note : finding.notes) print_line(faint("  note: ") + one_line(note));
+  if (!finding.mistakes.empty())
+    print_line(faint("  next: ") + "correct it and judge it again; `qkv practice " + one_line(finding.task) + " --solution` prints one that is right");
 }
 
 }  // namespace qkv::cli

@@ -77,7 +77,7 @@ void print_ladder() {
   std::size_t names = 0;
   for (const Task& task : judge::tasks()) names = std::max(names, task.name.size());
   const auto row = [&](const auto& number, std::string_view name, std::string_view article, std::string_view teaches) {
-    const std::string start = fmt::format("{:>2}  {:<{}}  {:<13}  ", number, name, names, article);
+    const std::string start = fmt::format("{:>2}  {:<{}}  {:<18}  ", number, name, names, article);
     return start + wrapped(teaches, start.size()).substr(start.size());
   };
   print_line(faint(row("", "exercise", "article", "what it teaches")));
@@ -86,6 +86,7 @@ void print_ladder() {
   print_line();
   print_line("qkv practice v3 > v3.py    a file to fill in (--numpy, --torch, --cpp; --solution prints one, commented)");
   print_line("qkv judge v3.py            right, or what is wrong");
+  print_line("articles 000 to 004: docs/articles.md");
 }
 
 int run_practice(const PracticeCommandOptions& options) {

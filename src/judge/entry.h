@@ -38,8 +38,6 @@ const std::vector<Entry>& catalogue();
 const Entry* find_entry(std::string_view id);
 /// Whether the task has a part that the entry is about.
 bool applies(const Entry& entry, const Task& task);
-/// The page and heading where one reads about a term.
-std::string_view where_to_read(std::string_view term);
 
 // catalogue/*.cc
 std::vector<Entry> projection_entries();

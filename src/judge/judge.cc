@@ -222,7 +222,7 @@ class Trial {
                     std::string(entry.hint),
                     std::move(evidence),
                     std::string(entry.term),
-                    std::string(where_to_read(entry.term))};
+                    std::string(task_.formula(entry.term).read)};
     for (const Choice& choice : same) {
       const std::string id(choice.entry->id);
       if (id != mistake.id && std::ranges::find(mistake.same_as, id) == mistake.same_as.end()) mistake.same_as.push_back(id);

@@ -22,11 +22,16 @@ struct Argument {
   bool optional = false;
 };
 
+/// A formula, the part of it that a term is about, and where one reads about it: commands, and pages of docs/.
+struct Formula {
+  std::string_view whole, part, read;
+};
+
 struct Task {
   std::string_view name;
   std::string_view title;                            ///< a few words
   std::string_view teaches;                          ///< one sentence
-  std::string_view article;                          ///< "000, 004"; empty: none
+  std::string_view article;                          ///< "000, 004"; "none"
   std::vector<std::string_view> functions, classes;  ///< the contract's names; either may be empty
   std::vector<Argument> arguments;                   ///< of the (first) function
   /// What its textbook is made of; the catalogue's entries name these: "scores", "heads", "projection", "mask", "causal" ...
@@ -37,6 +42,7 @@ struct Task {
   std::function<std::vector<Probe>(const Sizes&, std::uint64_t seed)> probes;
 
   bool has(std::string_view part) const;
+  Formula formula(std::string_view term) const;
 };
 
 /// The ladder, in order.

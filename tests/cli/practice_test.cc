@@ -1,5 +1,8 @@
 // qkv practice: the ladder, skeletons and solutions. Not: whether solutions are right (judge_test.cc).
 #include <algorithm>
+#include <cctype>
+#include <set>
+#include <sstream>
 
 #include "cli/judge_tool.h"
 
@@ -9,6 +12,8 @@ namespace {
 using Document = nlohmann::json;
 
 class Practice : public ToolTest {};
+
+std::filesystem::path repository() { return std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path(); }
 
 TEST_F(Practice, ListsTheLadderInItsOrder) {
   const std::string text = output({"practice"});
@@ -29,6 +34,51 @@ TEST_F(Practice, ListsTheLadderInItsOrder) {
     EXPECT_FALSE(task["teaches"].get<std::string>().empty()) << task;
     EXPECT_FALSE(task["functions"].empty() && task["classes"].empty()) << task;
     EXPECT_FALSE(task["languages"].empty()) << task;
+  }
+}
+
+TEST_F(Practice, ItsPageHasTheSameArticles) {
+  const std::string page = contents(repository() / "docs/practice.md");
+  int number = 0;
+  for (const Document& task : json({"practice", "--json"})) {
+    const std::string row = "| " + std::to_string(++number) + " | `" + task["name"].get<std::string>() + "` | ";
+    const std::size_t at = page.find(row);
+    ASSERT_NE(at, std::string::npos) << row;
+    const std::size_t article = page.find(" | ", at + row.size()) + 3;
+    EXPECT_EQ(page.substr(article, page.find(" |", article) - article), task["article"]) << row;
+  }
+}
+
+/// "## Scale, soft cap, bias" -> "scale-soft-cap-bias".
+std::string anchor_of(std::string_view heading) {
+  std::string anchor;
+  for (const char c : heading) {
+    if (c == ' ' || c == '-') anchor += '-';
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) anchor += static_cast<char>(std::tolower(c));
+  }
+  return anchor;
+}
+
+TEST_F(Practice, EveryMistakeHasAFormulaOfItsTaskAndAPageThatExists) {
+  std::set<std::string> pages;
+  for (const Document& task : json({"practice", "--json"})) {
+    for (const Document& entry : json({"judge", "--catalogue", "--task", task["name"], "--json"})) {
+      const std::string formula = entry["formula"], part = entry["part"], read = entry["read"];
+      SCOPED_TRACE(task["name"].get<std::string>() + ": " + entry["id"].get<std::string>() + ": " + formula);
+      EXPECT_TRUE(has(formula, part));
+      if (task["name"] == "linear") EXPECT_FALSE(has(formula, "softmax"));
+      if (task["name"] == "backward" && entry["term"] == "softmax") EXPECT_TRUE(has(part, "dS = "));
+      ASSERT_TRUE(has(read, "docs/"));
+      pages.insert(read.substr(read.find("docs/")));
+    }
+  }
+  for (const std::string& page : pages) {
+    const std::size_t hash = page.find('#');
+    std::istringstream lines(contents(repository() / page.substr(0, hash)));
+    bool found = hash == std::string::npos && lines.rdbuf()->in_avail() > 0;
+    for (std::string line; std::getline(lines, line) && !found;)
+      found = line.starts_with("## ") && anchor_of(line.substr(3)) == page.substr(hash + 1);
+    EXPECT_TRUE(found) << page;
   }
 }
 

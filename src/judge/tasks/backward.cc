@@ -90,7 +90,7 @@ Task backward_task() {
   return {.name = "backward",
           .title = "gradients by hand",
           .teaches = "The derivative of softmax and of the products around it: what autograd does, in a dozen lines.",
-          .article = "003",
+          .article = "none",
           .functions = {"attention_backward", "layer_backward"},
           .classes = {},
           .arguments = {{"q", "B H T d"},

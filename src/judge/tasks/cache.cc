@@ -114,7 +114,7 @@ Task cache_task() {
       .name = "cache",
       .title = "token by token",
       .teaches = "A state of keys and values, so that each new token costs one row: calls one after another equal the whole.",
-      .article = "003",
+      .article = "003 (an extension)",
       .functions = {"cached_attention"},
       .classes = {"CachedAttention"},
       .arguments = {{"x", "B L E"}, {"W_q", "E P"}, {"W_k", "E P"}, {"W_v", "E P"}, {"W_o", "P E"}},

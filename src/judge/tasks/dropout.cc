@@ -46,7 +46,7 @@ Task dropout_task() {
   return {.name = "dropout",
           .title = "weights that are dropped",
           .teaches = "Dropout acts on the weights, in training only, and what is kept grows so that the mean stays.",
-          .article = "000",
+          .article = "000, 002, 003, 004",
           .functions = {"dropout_attention"},
           .classes = {"DropoutAttention"},
           .arguments = {{"q", "B H T d"}, {"k", "B H S d"}, {"v", "B H S d"}},

@@ -136,7 +136,7 @@ Task flash_task() {
           .teaches =
               "Softmax over keys that come in blocks: a running maximum, a running sum, and what is rescaled when the maximum "
               "grows.",
-          .article = "003",
+          .article = "003 (an extension)",
           .functions = {"flash"},
           .classes = {},
           .arguments = {{"q", "B H T d"}, {"k", "B H S d"}, {"v", "B H S d"}},

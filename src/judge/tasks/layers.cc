@@ -199,9 +199,9 @@ std::vector<Task> layer_tasks() {
           layer({.task = "v2", .merged = true, .output = false}, "one matrix product",
                 "One projection to 3E, cut into q, k, v.", "000, 004", "v2", "SelfAttentionV2", one),
           layer({.task = "v3", .merged = true, .masked = true, .three_axes = true}, "a mask, dropout, an output projection",
-                "What a layer in use has beside the formula.", "000, 004", "v3", "SelfAttentionV3", one),
+                "What a practical layer adds to the formula.", "000, 004", "v3", "SelfAttentionV3", one),
           layer({.task = "v4", .masked = true, .three_axes = true}, "the interview's version",
-                "V3 from memory, with separate projections.", "000, 004", "v4", "SelfAttentionV4", one),
+                "V3 from memory, with separate projections.", "002, 004", "v4", "SelfAttentionV4", one),
           layer({.task = "self-attention", .output = false, .narrow = true}, "a head narrower than the model",
                 "Projections to d_k, and the scale that belongs to d_k.", "001", "self_attention", "SelfAttention", narrow),
           layer({.task = "single-head", .biases = false, .causal = true}, "a causal head",
@@ -209,9 +209,9 @@ std::vector<Task> layer_tasks() {
           layer({.task = "mha", .masked = true}, "several heads", "Split into heads and merge: view, transpose, and back.",
                 "001, 002, 004", "mha", "MultiHeadAttention", several),
           layer({.task = "gqa", .biases = false}, "heads that share keys", "Groups of query heads read one key/value head.",
-                "003", "gqa", "GroupedQueryAttention", grouped),
+                "003 (an extension)", "gqa", "GroupedQueryAttention", grouped),
           layer({.task = "cross", .masked = true, .cross = true}, "keys of another sequence",
-                "Queries from x, keys and values from memory.", "002", "cross_attention", "CrossAttention", several)};
+                "Queries from x, keys and values from memory.", "none", "cross_attention", "CrossAttention", several)};
 }
 
 }  // namespace qkv::judge

@@ -144,7 +144,7 @@ Task rope_task() {
       .name = "rope",
       .title = "positions that turn",
       .teaches = "Pairs of numbers of queries and keys are turned by their position, so that their product knows the distance.",
-      .article = "",
+      .article = "none",
       .functions = {"rope", "rope_attention"},
       .classes = {},
       .arguments = {{"x", "B H T d"}, {"positions", "T"}, {"q", "B H T d"}, {"k", "B H T d"}, {"v", "B H T d"}},
