@@ -64,19 +64,8 @@ class _Static:
     def attributes(self, optional: tuple[Any, ...]) -> dict[str, Any]:
         """As jax.cc reads them."""
         given = sum(1 << n for n, array in enumerate(optional) if array is not None)
-        return {
-            "causal": np.int64(self.causal),
-            "align": np.int64(self.align),
-            "left": np.int64(self.left),
-            "right": np.int64(self.right),
-            "scale": np.float64(self.scale),
-            "softcap": np.float64(self.softcap),
-            "empty_row": np.int64(self.empty_row),
-            "dropout": np.float64(self.dropout),
-            "mask": np.int64(self.mask),
-            "tokens_first": np.int64(self.tokens_first),
-            "given": np.int64(given),
-        }
+        scalars = {**dataclasses.asdict(self), "given": given}
+        return {name: np.float64(x) if isinstance(x, float) else np.int64(x) for name, x in scalars.items()}
 
 
 def _sum_dtype(x: Any) -> Any:

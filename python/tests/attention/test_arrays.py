@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import array
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -151,40 +150,3 @@ def test_no_reference_is_lost_or_kept() -> None:
     for _ in range(50):
         qkv.attention(q, k, v, keep=keep, causal=True)
     assert [sys.getrefcount(x) for x in (q, k, v, keep)] == before
-
-
-def test_threads_set_the_pool_and_not_the_bits() -> None:
-    q, k, v = problem(8, 2, 4, 300, 300, 16)
-    before, isa = qkv.num_threads(), qkv.isa()
-    try:
-        results = []
-        for n in (1, 2, 5):
-            qkv.set_num_threads(n)
-            assert qkv.num_threads() == n
-            results.append(qkv.attention(q, k, v, causal=True))
-        assert all(np.array_equal(r, results[0]) for r in results)
-        for name in qkv.supported_isas():
-            qkv.set_isa(name)
-            assert qkv.isa() == name
-            assert np.allclose(qkv.attention(q, k, v, causal=True), results[0], atol=1e-5)
-    finally:
-        qkv.set_num_threads(before)
-        qkv.set_isa(isa)
-
-
-def test_calls_from_several_threads_agree() -> None:
-    """The interpreter's lock is released while it computes."""
-    q, k, v = problem(9, 1, 4, 200, 200, 32)
-    expected = qkv.attention(q, k, v)
-    results: list[Any] = [None] * 6
-
-    def work(n: int) -> None:
-        for _ in range(5):
-            results[n] = qkv.attention(q, k, v)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(np.array_equal(r, expected) for r in results)

@@ -80,18 +80,6 @@ def test_resumes_where_it_stopped(tmp_path: Path) -> None:
         assert np.array_equal(array, again.parameters()[name]), name
 
 
-def test_threads_change_no_bit() -> None:
-    before = qkv.num_threads()
-    found = []
-    try:
-        for threads in (1, 3):
-            qkv.set_num_threads(threads)
-            found.append(AttentionLM(heads=2).fit(steps=10, progress=False))
-    finally:
-        qkv.set_num_threads(before)
-    assert found[0] == found[1]
-
-
 def test_generates(trained: AttentionLM, tmp_path: Path) -> None:
     text = trained.generate("ab", 100, seed=3)
     assert len(text) == 100 and set(text) <= set(trained.vocabulary)

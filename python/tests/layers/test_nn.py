@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -176,14 +174,6 @@ def test_jax_arrays() -> None:
     y, weights = layer(jax.numpy.asarray(x), weights="all")
     assert isinstance(y, jax.Array) and isinstance(weights, jax.Array)
     assert np.array_equal(np.asarray(y), layer(x))
-
-
-def test_forward_from_many_threads() -> None:
-    layer, x = nn.MultiHeadAttention(E, 4, seed=1), numbers(1, 8, 50, E)
-    expected = layer(x, causal=True)
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: layer(x, causal=True, saved=nn.Saved()), range(40)))
-    assert all(np.array_equal(y, expected) for y in found)
 
 
 def test_backward_adds() -> None:

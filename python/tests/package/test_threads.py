@@ -79,6 +79,18 @@ def test_any_number_of_threads_gives_the_same_bits() -> None:
         qkv.set_num_threads(0)
 
 
+def test_every_instruction_set_of_this_cpu_may_be_set() -> None:
+    best = qkv.isa()
+    q, k, v = problem(8, 1, 2, 70, 70, 16)
+    results = []
+    for name in qkv.supported_isas():
+        qkv.set_isa(name)
+        assert qkv.isa() == name
+        results.append(qkv.attention(q, k, v, causal=True))
+    qkv.set_isa(best)
+    assert all(np.allclose(x, results[0], atol=1e-5) for x in results)
+
+
 def test_callers_at_once_get_the_same_bits() -> None:
     want = [gradients(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:

@@ -246,22 +246,3 @@ def test_second_derivatives_of_16_bits() -> None:
 
     wide = penalty(torch.float32)
     assert (penalty(torch.bfloat16) - wide).abs().max() < 0.05 * wide.abs().max()
-
-
-def test_masks_of_temporaries_live_as_long_as_they_are_used() -> None:
-    q = numbers(1, 1, 1, 64, 8, dtype=torch.float32)
-    keep = numbers(2, 1, 1, 64, 64) > 0
-    expected = qkv.attention(q, q, q, keep=keep)
-    for _ in range(20):
-        mask = qkv.Mask.keep(keep.float())  # not bytes: qkv makes a temporary of it
-        rubbish = [torch.ones(1, 1, 64, 64, dtype=torch.uint8) for _ in range(3)]
-        assert torch.equal(qkv.attention(q, q, q, mask=mask), expected)
-        del rubbish
-
-
-@pytest.mark.parametrize("error", (TypeError, RuntimeError))
-def test_types_that_differ(error: type[Exception]) -> None:
-    """PyTorch's error for them is a RuntimeError, Python's a TypeError."""
-    q = numbers(1, 1, 2, 3, 4, dtype=torch.float32)
-    with pytest.raises(error, match=r"one element type.*query float32, key float64, value float32; cast them"):
-        qkv.torch.scaled_dot_product_attention(q, q.double(), q)
