@@ -52,9 +52,10 @@ def textbook(
     sinks: np.ndarray | None = None,
     factors: np.ndarray | None = None,
     dout: np.ndarray | None = None,
+    dlse: np.ndarray | float = 0.0,
     dtype: Any = np.float64,
 ) -> dict[str, np.ndarray]:
-    """out, lse, weights, and with dout the gradients dq, dk, dv, dbias (of a full bias), each beside its A ("A_out", ...).
+    """out, lse, weights, and with dout the gradients dq, dk, dv, dbias (of a full bias), dsinks, each beside its A ("A_out", ...).
 
     Empty rows are zero. Arithmetic in `dtype`, as a person would write it.
     """
@@ -92,9 +93,11 @@ def textbook(
         return result
     g = dout.astype(dtype)
     dp = (g @ vv.swapaxes(-1, -2)) * f
-    delta = (g * out).sum(-1, keepdims=True)
+    arrived = np.broadcast_to(np.asarray(dlse, dtype), lse.shape)[..., None]
+    delta = (g * out).sum(-1, keepdims=True) - arrived
+    a_delta = (abs(g) * abs(out)).sum(-1, keepdims=True) + abs(arrived)
     ds = w * (dp - delta)
-    a_ds = a_w * ((abs(g) @ abs(vv).swapaxes(-1, -2)) * f + (abs(g) * abs(out)).sum(-1, keepdims=True))
+    a_ds = a_w * ((abs(g) @ abs(vv).swapaxes(-1, -2)) * f + a_delta)
     dx, a_dx = ds * slope, a_ds * abs(slope)
 
     def over_group(x: np.ndarray) -> np.ndarray:
@@ -110,6 +113,9 @@ def textbook(
         "dbias": ds,
         "A_dbias": a_ds,
     }
+    if sinks is not None:
+        share = np.exp(sinks.astype(dtype)[:, None] - lse)[..., None]
+        result |= {"dsinks": -(share * delta).sum((0, 2, 3)), "A_dsinks": (share * a_delta).sum((0, 2, 3))}
     return result
 
 

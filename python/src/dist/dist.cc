@@ -5,9 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <map>
-
 #include "arrays/array.h"
+#include "arrays/choice.h"
 #include "attention/options.h"
 #include "bindings.h"
 #include "qkv/dist/context_parallel.h"
@@ -59,28 +58,19 @@ class PythonTransport final : public dist::Transport {
   int rank_, size_;
 };
 
-template <class Value>
-Value named(const char* what, const std::string& name, const std::map<std::string, Value>& values) {
-  const auto found = values.find(name);
-  if (found != values.end()) return found->second;
-  std::string names;
-  for (const auto& [known, value] : values) names += (names.empty() ? "\"" : ", \"") + known + "\"";
-  throw OptionError("[context_parallel] " + std::string(what) + " must be one of " + names + ": got \"" + name + "\"");
-}
-
 /// A name, or the mask by whose pairs rows are dealt.
 dist::ContextParallelOptions cut_of(nb::handle layout, Index block, Index turns) {
   if (nb::isinstance<MaskObject>(layout))
     return {.layout = dist::Layout::kByMask, .block = block, .turns = turns, .mask = nb::cast<const MaskObject&>(layout).mask};
   const auto name = nb::cast<std::string>(layout);
-  return {.layout = named<dist::Layout>("layout", name,
-                                        {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}}),
+  return {.layout = choice<dist::Layout>("[context_parallel] layout", name,
+                                         {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}}),
           .block = block,
           .turns = turns};
 }
 dist::Method method_of(const std::string& name) {
-  return named<dist::Method>(
-      "method", name,
+  return choice<dist::Method>(
+      "[context_parallel] method", name,
       {{"all-gather", dist::Method::kAllGather}, {"ring", dist::Method::kRing}, {"ulysses", dist::Method::kUlysses}});
 }
 

@@ -67,6 +67,17 @@ void bind_config(nb::module_& m) {
           nb::arg("init") = "linear", nb::arg("seed") = 0);
 }
 
+/// body.operator()<T>() with the element type of x, and which of a pair of memories is that type's.
+template <class Body>
+void with_layer_type(const Array& x, Body&& body) {
+  x.type() == Type::kBF16 ? body.template operator()<BFloat16>() : body.template operator()<float>();
+}
+template <class T, class Wide, class Narrow>
+auto& of_type(Wide& wide, Narrow& narrow) {
+  if constexpr (std::is_same_v<T, float>) return wide;
+  if constexpr (!std::is_same_v<T, float>) return narrow;
+}
+
 /// What a call is passed besides x and y.
 struct CallObject {
   nn::ForwardOptions options;
@@ -114,18 +125,12 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const Cal
   if (weights == "applied") options.applied = &seen;
   const std::shared_ptr<Context> with = context();
   options.context = with.get();
-  const bool is_bf16 = xa.type() == Type::kBF16;
-  if (is_bf16) {
-    const View<const BFloat16, 3> from = xa;
-    const View<BFloat16, 3> to = ya;
+  with_layer_type(xa, [&]<class T>() {
+    const View<const T, 3> from = xa;
+    const View<T, 3> to = ya;
     const Released released;
-    layer.forward_into(from, to, options, saved == nullptr ? nullptr : &saved->bf16_value);
-  } else {
-    const View<const float, 3> from = xa;
-    const View<float, 3> to = ya;
-    const Released released;
-    layer.forward_into(from, to, options, saved == nullptr ? nullptr : &saved->value);
-  }
+    layer.forward_into(from, to, options, saved == nullptr ? nullptr : &of_type<T>(saved->value, saved->bf16_value));
+  });
   return to_numpy(std::move(seen));
 }
 
@@ -133,17 +138,12 @@ void backward(nn::Layer& layer, nb::handle dy, SavedObject& saved, nb::handle dx
   constexpr const char* kName = "nn.Layer.backward";
   const Array dya(kName, "dy", dy);
   const OptionalArray dxa(kName, "dx", dx);
-  if (dya.type() == Type::kBF16) {
-    const View<const BFloat16, 3> from = dya;
-    const View<BFloat16, 3> to = dxa;
+  with_layer_type(dya, [&]<class T>() {
+    const View<const T, 3> from = dya;
+    const View<T, 3> to = dxa;
     const Computation call;
-    layer.backward_into(from, saved.bf16_value, to, *call.context);
-  } else {
-    const View<const float, 3> from = dya;
-    const View<float, 3> to = dxa;
-    const Computation call;
-    layer.backward_into(from, saved.value, to, *call.context);
-  }
+    layer.backward_into(from, of_type<T>(saved.value, saved.bf16_value), to, *call.context);
+  });
 }
 
 struct StepObject {
@@ -158,17 +158,12 @@ void step(const nn::Layer& layer, nb::handle x, nb::handle y, KVCache& cache, St
   const Array xa(kName, "x", x), ya(kName, "y", y);
   const Mask none;
   const Mask& hides = mask == nullptr ? none : mask->mask;
-  if (xa.type() == Type::kBF16) {
-    const View<const BFloat16, 3> from = xa;
-    const View<BFloat16, 3> to = ya;
+  with_layer_type(xa, [&]<class T>() {
+    const View<const T, 3> from = xa;
+    const View<T, 3> to = ya;
     const Computation call;
-    attention->step(from, to, cache, work.bf16_memory, hides, *call.context);
-  } else {
-    const View<const float, 3> from = xa;
-    const View<float, 3> to = ya;
-    const Computation call;
-    attention->step(from, to, cache, work.memory, hides, *call.context);
-  }
+    attention->step(from, to, cache, of_type<T>(work.memory, work.bf16_memory), hides, *call.context);
+  });
 }
 
 nn::AttentionLayer& attention_layer(const char* function, nn::Layer& layer) {

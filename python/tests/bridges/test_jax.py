@@ -83,41 +83,18 @@ def test_outputs_and_gradients_are_the_textbooks(case: str, dtype: str) -> None:
 
 def test_lse_bias_and_sinks_have_gradients() -> None:
     q, k, v = problem(2, 2, 4, 9, 9, 8, kv_heads=2, dtype=np.float64)
-    bias, sinks, dout = (
-        numbers(5, 1, 4, 1, 9, dtype=np.float64),
-        numbers(6, 4, dtype=np.float64),
-        numbers(4, 2, 4, 9, 8, dtype=np.float64),
-    )
+    bias, sinks, dout, dlse = (numbers(n, *shape, dtype=np.float64) for n, shape in enumerate(((1, 4, 1, 9), (4,), (2, 4, 9, 8), (2, 4, 9)), 5))
 
-    def formula(q: Any, k: Any, v: Any, bias: Any, sinks: Any) -> Any:
-        s = jnp.einsum("bhid,bhjd->bhij", q, jnp.repeat(k, 2, 1)) / 8**0.5 + bias
-        s = jnp.where(np.tril(np.ones((9, 9), bool)), s, -jnp.inf)
-        lse = jnp.logaddexp(jax.nn.logsumexp(s, -1), sinks[:, None])
-        return jnp.einsum("bhij,bhjd->bhid", jnp.exp(s - lse[..., None]), jnp.repeat(v, 2, 1)), lse
+    def loss(*inputs: Any) -> Any:
+        out, lse = attention(*inputs[:3], bias=inputs[3], sinks=inputs[4], causal=True, return_lse=True)
+        return (out * dout).sum() + (lse * dlse).sum()
 
-    def loss(function: Any) -> Any:
-        def of(*inputs: Any) -> Any:
-            out, lse = function(*inputs)
-            return (out * dout).sum() + jnp.sin(lse).sum()
-
-        return jax.jit(jax.grad(of, argnums=(0, 1, 2, 3, 4)))
-
-    def fast(q: Any, k: Any, v: Any, bias: Any, sinks: Any) -> Any:
-        return attention(q, k, v, bias=bias, sinks=sinks, causal=True, return_lse=True)
-
-    got, expected = loss(fast)(q, k, v, bias, sinks), loss(formula)(q, k, v, bias, sinks)
-    positive = loss(lambda *x: formula(*x))(*(abs(x) for x in (q, k, v)), bias, sinks)
-    for name, one, other, size in zip(("dq", "dk", "dv", "dbias", "dsinks"), got, expected, positive, strict=True):
-        # Both are float64; each rounds terms of this size, and there are at most B * H * T of them.
-        room = 9 * 8 * np.finfo(np.float64).eps * max(1.0, float(abs(size).max()), float(abs(other).max()))
-        expect_close(
-            name,
-            one,
-            np.asarray(other),
-            np.asarray(other),
-            np.full(other.shape, room / 4 / np.finfo(np.float64).eps),
-            "float64",
-        )
+    given = {"keep": causal_keep(9, 9), "bias": bias, "sinks": sinks, "dout": dout, "dlse": dlse}
+    exact, naive = (textbook(q, k, v, **given, dtype=dtype) for dtype in (np.longdouble, np.float64))
+    for made in (exact, naive):
+        made |= {name: made[name].sum((0, 2), keepdims=True) for name in ("dbias", "A_dbias")}
+    got = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3, 4)))(q, k, v, bias, sinks)
+    expect_results(dict(zip(("dq", "dk", "dv", "dbias", "dsinks"), got, strict=True)), exact, naive, "float64")
 
 
 def test_the_bias_gradient_is_left_out_where_nobody_wants_it() -> None:

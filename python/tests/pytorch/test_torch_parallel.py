@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
+from support import textbook
 from support_torch import expect_close, numbers, started_once
 from torch import Tensor
 
@@ -173,31 +175,20 @@ def alone(name: str) -> dict[str, Tensor]:
 
 
 def exact(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The truth in float64, or the naive form in dtype, for what is promised within rounding."""
+    """The truth in float64, or the naive form in float32, for what is promised within rounding."""
     (q, k, v, dout, dlse), arguments = inputs(name)
-    bias = arguments.get("bias")
-
-    def textbook(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        scores = q @ k.mT * arguments.get("scale", 16**-0.5)
-        cap = arguments.get("softcap", 0.0)
-        scores = cap * torch.tanh(scores / cap) if cap else scores
-        scores = scores if bias is None else scores + bias
-        i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])[None, :]
-        keep = torch.ones(len(i), j.shape[1], dtype=torch.bool)
-        if arguments.get("causal"):
-            keep &= j <= i + (k.shape[2] - q.shape[2] if arguments["causal"] == "bottom_right" else 0)
-        if "mask" in arguments:
-            listed = torch.zeros_like(keep)
-            listed = listed.scatter(1, LISTS, True) if arguments["mask"] is LISTED else (j <= i) & (j >= i - 9)
-            keep &= listed
-        scores = scores.masked_fill(~keep, -torch.inf)
-        return torch.cat(((scores.softmax(-1) @ v).flatten(), scores.logsumexp(-1).flatten()))
-
-    leaves = [x.to(dtype).requires_grad_() for x in (q, k, v)] + ([] if bias is None else [bias.to(dtype).requires_grad_()])
-    result = textbook(*leaves[:3], leaves[3] if bias is not None else None)
-    upstream = torch.cat((dout.flatten(), dlse.flatten())).to(result.dtype)
-    return dict(zip(RESULTS[2:], torch.autograd.grad(result, leaves, upstream)))
+    i, j = np.ogrid[: q.shape[2], : k.shape[2]]
+    keep = np.ones((q.shape[2], k.shape[2]), bool)
+    if arguments.get("causal"):
+        keep &= j <= i + (k.shape[2] - q.shape[2] if arguments["causal"] == "bottom_right" else 0)
+    if "mask" in arguments:
+        keep &= torch.zeros(keep.shape, dtype=torch.bool).scatter(1, LISTS, True).numpy() if arguments["mask"] is LISTED else (j <= i) & (j >= i - 9)
+    given = {key: arguments[key] for key in ("scale", "softcap") if key in arguments}
+    arrays = {key: x.double().numpy() for key, x in (("bias", arguments.get("bias")), ("dout", dout), ("dlse", dlse)) if x is not None}
+    wide = np.float64 if dtype is torch.float64 else np.float32
+    made = textbook(*(x.double().numpy() for x in (q, k, v)), keep=keep, dtype=wide, **given, **arrays)
+    made["dbias"] = made["dbias"].sum(0, keepdims=True)
+    return {key: torch.from_numpy(made[key]) for key in RESULTS[2:]}
 
 
 @pytest.mark.parametrize("method", METHODS)
