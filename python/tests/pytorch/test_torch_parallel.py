@@ -22,8 +22,6 @@ from torch import Tensor
 if not torch.distributed.is_available():
     pytest.skip("PyTorch without torch.distributed", allow_module_level=True)
 
-#: Documents of very different lengths: neither contiguous nor zig-zag rows are in balance.
-UNEVEN = qkv.Mask.documents([0, 30, 40, 230, 260]) & qkv.Mask.causal()
 #: 10 keys for each of 70 queries: so few of 260 that backward, too, goes by the lists.
 LISTS = torch.stack([(7 * i + 17 * torch.arange(10)) % 260 for i in range(70)])
 LISTED = qkv.Mask.keys(LISTS.to(torch.int32)[None, None])
@@ -39,7 +37,6 @@ CASES: dict[str, tuple[int, int, int, int, torch.dtype, dict[str, Any]]] = {
     "dropout": (97, 97, 6, 6, torch.float32, {"dropout": 0.3, "seed": 2**40 + 5}),
     "window, soft cap, scale": (130, 130, 6, 6, torch.float64, {"mask": qkv.Mask.window(9, 0), "softcap": 5.0, "scale": 0.3}),
     "bias": (66, 66, 6, 6, torch.float32, {"bias": True}),
-    "rows by a mask": (260, 260, 6, 6, torch.float32, {"causal": True, "layout": UNEVEN, "block": 8}),
     "lists of keys": (70, 260, 6, 6, torch.float32, {"mask": LISTED}),
     "bf16": (130, 130, 6, 6, torch.bfloat16, {"causal": True}),
     "f16": (130, 130, 6, 6, torch.float16, {}),
