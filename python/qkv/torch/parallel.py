@@ -38,7 +38,7 @@ BLOCK = 32
 
 
 def sequence_positions(
-    length: int, group: ProcessGroup | None = None, *, layout: str | Mask = "contiguous", block: int = BLOCK, turns: int = 1
+    length: int, group: ProcessGroup | None = None, *, layout: str = "contiguous", block: int = BLOCK, turns: int = 1
 ) -> Tensor:
     """The positions of a sequence of `length` that this rank holds, in the order in which its tensors hold them: int64 [T_local].
 
@@ -46,21 +46,15 @@ def sequence_positions(
 
     Args:
         layout: "contiguous" (rank r holds the r-th piece), "zig-zag" (pieces r and 2P - 1 - r of 2P: the same work for every rank
-            under a causal mask), or a Mask of self-attention, under which every rank then has about the same work; parallel_attention
-            and context_parallel must get the same. block: rows are dealt in blocks of this many; there may be ranks without rows.
-        turns: how often "zig-zag" deals pieces there and back.
+            under a causal mask); parallel_attention and context_parallel must get the same. block: rows go to ranks in blocks of
+            this many; there may be ranks without rows. turns: how often "zig-zag" goes there and back.
 
     Raises:
-        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block or turns below 1. ShapeError: for a
-            mask that is not of this length, or not of every sequence and head.
+        RuntimeError: without torch.distributed. OptionError: for another layout, a negative length, a block or turns below 1.
     """
     ranks = ranks_of("sequence_positions", group)
-    pieces = _dist.rows_of_rank(_plain(layout), length, block, turns, ranks.rank, ranks.size)
+    pieces = _dist.rows_of_rank(layout, length, block, turns, ranks.rank, ranks.size)
     return torch.cat([torch.arange(begin, end) for begin, end in pieces] or [torch.arange(0)])
-
-
-def _plain(layout: str | Mask) -> Any:
-    return layout._core if isinstance(layout, Mask) else layout
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rules: Rules, cut: Any) -> tuple[Tensor, Tensor]:
@@ -97,7 +91,7 @@ def parallel_attention(
     group: ProcessGroup | None = None,
     *,
     method: str = "all-gather",
-    layout: str | Mask = "contiguous",
+    layout: str = "contiguous",
     block: int = BLOCK,
     turns: int = 1,
     chunk: int = 0,
@@ -152,7 +146,7 @@ def parallel_attention(
     if dropout > 0 and seed is None:
         seed = shared_seed(ranks)
     rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
-    cut = _dist.ContextParallel(ranks, _plain(layout), method, block, turns, chunk)
+    cut = _dist.ContextParallel(ranks, layout, method, block, turns, chunk)
     out, lse = _attend.apply(*(_calls.inner_contiguous(x) for x in _calls.resolved(q, k, v)), *_calls.resolved(bias), rules, cut)
     return (out, lse) if return_lse else out
 
@@ -161,7 +155,7 @@ def parallel_attention(
 def context_parallel(
     group: ProcessGroup | None = None,
     method: str = "all-gather",
-    layout: str | Mask = "contiguous",
+    layout: str = "contiguous",
     block: int = BLOCK,
     turns: int = 1,
     chunk: int = 0,

@@ -58,12 +58,8 @@ class PythonTransport final : public dist::Transport {
   int rank_, size_;
 };
 
-/// A name, or the mask by whose pairs rows are dealt.
-dist::ContextParallelOptions cut_of(nb::handle layout, Index block, Index turns) {
-  if (nb::isinstance<MaskObject>(layout))
-    return {.layout = dist::Layout::kByMask, .block = block, .turns = turns, .mask = nb::cast<const MaskObject&>(layout).mask};
-  const auto name = nb::cast<std::string>(layout);
-  return {.layout = choice<dist::Layout>("[context_parallel] layout", name,
+dist::ContextParallelOptions cut_of(const std::string& layout, Index block, Index turns) {
+  return {.layout = choice<dist::Layout>("[context_parallel] layout", layout,
                                          {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}}),
           .block = block,
           .turns = turns};
@@ -76,8 +72,9 @@ dist::Method method_of(const std::string& name) {
 
 class ContextParallel {
  public:
-  ContextParallel(nb::object transport, nb::object layout, const std::string& method, Index block, Index turns, Index chunk)
-      : transport_(std::move(transport)), cut_(cut_of(layout, block, turns)), layout_(std::move(layout)) {
+  ContextParallel(nb::object transport, const std::string& layout, const std::string& method, Index block, Index turns,
+                  Index chunk)
+      : transport_(std::move(transport)), cut_(cut_of(layout, block, turns)) {
     cut_.method = method_of(method);
     cut_.chunk = chunk;
   }
@@ -118,10 +115,9 @@ class ContextParallel {
 
   PythonTransport transport_;
   dist::ContextParallelOptions cut_;
-  nb::object layout_;  // a mask may borrow arrays
 };
 
-std::vector<std::pair<Index, Index>> rows_of_rank(nb::handle layout, Index length, Index block, Index turns, int rank,
+std::vector<std::pair<Index, Index>> rows_of_rank(const std::string& layout, Index length, Index block, Index turns, int rank,
                                                   int ranks) {
   std::vector<std::pair<Index, Index>> pairs;
   for (const dist::Rows& rows : dist::rows_of_rank(cut_of(layout, block, turns), length, rank, ranks)) {
@@ -141,8 +137,8 @@ NB_MODULE(_dist, m) {
   m.doc() = "Attention over several ranks: the functions that qkv/torch/parallel.py calls.";
   take_context();
   nb::class_<ContextParallel>(m, "ContextParallel")
-      .def(nb::init<nb::object, nb::object, const std::string&, qkv::Index, qkv::Index, qkv::Index>(), nb::arg("transport"),
-           nb::arg("layout"), nb::arg("method"), nb::arg("block"), nb::arg("turns"), nb::arg("chunk"))
+      .def(nb::init<nb::object, const std::string&, const std::string&, qkv::Index, qkv::Index, qkv::Index>(),
+           nb::arg("transport"), nb::arg("layout"), nb::arg("method"), nb::arg("block"), nb::arg("turns"), nb::arg("chunk"))
       .def("forward", &ContextParallel::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
            nb::arg("options").none())
       .def("backward", &ContextParallel::backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
