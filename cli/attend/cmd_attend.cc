@@ -19,7 +19,8 @@ struct Inputs {
 
 /// Every file that is read.
 std::vector<std::string> input_files(const AllAttendOptions& o) {
-  std::vector<std::string> files{o.in, o.q, o.k, o.v, o.dout, o.bias, o.keep, o.drop, o.modifiers.sinks, o.modifiers.t5, o.modifiers.relative};
+  std::vector<std::string> files{
+      o.in, o.q, o.k, o.v, o.dout, o.bias, o.keep, o.drop, o.modifiers.sinks, o.modifiers.t5, o.modifiers.relative};
   std::erase(files, "");
   return files;
 }

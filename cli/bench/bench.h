@@ -22,23 +22,20 @@ struct Peak {
 
 /// What a case is compared with.
 enum class Limit {
-  kFma,     ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
-            ///< bf16 products, or f32's where the instruction set has none
-  kPlain,   ///< the plain kernel's time for the same live tiles, measured in alternation
-  kMemory,  ///< the bytes of the tensors: peak memory of the process above what it had before
+  kFma,    ///< the FMA peak of its type, or of bandwidth where that is the tighter one. f16's is f32's; bf16's is that of
+           ///< bf16 products, or f32's where the instruction set has none
+  kPlain,  ///< the plain kernel's time for the same live tiles, measured in alternation
 };
 
 /// A case with its tensors made.
 struct Prepared {
   std::function<void()> run{};
-  std::function<Judgement()> judge{};    ///< after one run; none: `run` throws when it is wrong
-  std::function<void()> plain{};         ///< kPlain only
-  double plain_share = 1;                ///< kPlain: live tiles of the case as a share of the plain run's
-  double flops = 0;                      ///< useful flops of a run
-  double bytes = 0;                      ///< what a run must read from memory; 0 where caches hold it
-  double tensor_bytes = 0;               ///< kMemory only
-  std::function<double()> peak_bytes{};  ///< kMemory: what the process held at most since `prepare`, above what it had
-  std::string kernel{};                  ///< the chosen kernel and why
+  std::function<Judgement()> judge{};  ///< after one run; none: `run` throws when it is wrong
+  std::function<void()> plain{};       ///< kPlain only
+  double plain_share = 1;              ///< kPlain: live tiles of the case as a share of the plain run's
+  double flops = 0;                    ///< useful flops of a run
+  double bytes = 0;                    ///< what a run must read from memory; 0 where caches hold it
+  std::string kernel{};                ///< the chosen kernel and why
 };
 
 struct BenchCase {
@@ -51,21 +48,12 @@ struct BenchCase {
   double goal = 0;        ///< fraction; 0: none of its own (goal_ms, or a ratio to other libraries: bench/peers.py)
   double goal_ms = 0;     ///< milliseconds, where no fraction is the goal
   std::size_t runs = 10;  ///< at least
-  std::string curve{};    ///< cases of one name make a curve over `length`
-  double length = 0;
   std::function<Prepared(Context&)> prepare{};
 };
 
-std::vector<BenchCase> forward_cases();
-std::vector<BenchCase> backward_cases();
-std::vector<BenchCase> half_cases();  ///< bf16, a few of f16
-std::vector<BenchCase> decode_cases();
-std::vector<BenchCase> option_cases();
-std::vector<BenchCase> weights_cases();
-std::vector<BenchCase> layer_cases();
-std::vector<BenchCase> lm_cases();
-std::vector<BenchCase> curve_cases();
-std::vector<BenchCase> linear_attention_cases();
-std::vector<BenchCase> form_cases();  ///< caches and ragged batches
+std::vector<BenchCase> attention_cases();         ///< forward, backward, bf16, decode, options, weights
+std::vector<BenchCase> layer_cases();             ///< layers, lm
+std::vector<BenchCase> linear_attention_cases();  ///< linattn
+std::vector<BenchCase> form_cases();              ///< caches, ragged
 
 }  // namespace qkv::cli

@@ -30,9 +30,7 @@ struct BenchOptions {
 
 std::vector<BenchCase> all_cases() {
   std::vector<BenchCase> cases;
-  for (std::vector<BenchCase> (*const group)() :
-       {forward_cases, backward_cases, half_cases, decode_cases, option_cases, weights_cases, layer_cases, lm_cases,
-        curve_cases, linear_attention_cases, form_cases}) {
+  for (std::vector<BenchCase> (*const group)() : {attention_cases, layer_cases, linear_attention_cases, form_cases}) {
     std::ranges::move(group(), std::back_inserter(cases));
   }
   return cases;
@@ -134,7 +132,7 @@ std::function<int()> declare_bench(CLI::App& app) {
   app.add_option(
          "--suite", options->suite,
          "quick: under 45 s; full: everything, minutes; or one group: forward, backward, bf16, decode, options, weights, "
-         "layers, lm, curves, linattn, caches, ragged")
+         "layers, lm, linattn, caches, ragged")
       ->type_name("NAME");
   app.get_option("--suite")->excludes(app.get_option("CASE"));
   app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning")->needs(app.get_option("CASE"));

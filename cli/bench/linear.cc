@@ -1,6 +1,5 @@
-// Cases of linear attention: its forms at one length, forward and backward, and the curve of one long sequence: time must grow
-// as the length. Flops: 4 F Dv for each token and head with the state, and (F + Dv) for each pair of a chunk that causal
-// keeps; 2.5 times that backward, as attention's are counted; the delta rule's triangular solve beside them.
+// Cases of linear attention: its forms at one length, forward and backward. Flops: 4 F Dv for each token and head with the state, and
+// (F + Dv) for each pair of a chunk that causal keeps; 2.5 times that backward, as attention's are counted; the delta rule's triangular solve beside them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,118 +42,95 @@ struct LinearShape {
   }
 };
 
-template <class T>
-struct LinearProblem {
-  Tensor<T> q, k, v, out, dout, dq, dk, dv;          // [1, H, T, D]
-  Tensor<T> normalizer, beta, decay, dbeta, ddecay;  // [1, H, T]
-  LinearAttentionOptions<T> options;
-  LinearAttentionGradients<T> gradients;
-  View<T, 3> n;
+constexpr Index kSmallLength = 160;  // of the problem that the textbook computes
 
-  explicit LinearProblem(const LinearShape& s)
-      : q({1, s.num_heads, s.length, s.head_dim}), k(q.sizes()), v(q.sizes()), out(q.sizes()) {
-    const std::vector<Index> rows{1, s.num_heads, s.length};
+struct LinearProblem {
+  Tensor<float> q, k, v, out, dout, dq, dk, dv;          // [1, H, T, D]
+  Tensor<float> normalizer, beta, decay, dbeta, ddecay;  // [1, H, T]
+  LinearAttentionOptions<float> options;
+  LinearAttentionGradients<float> gradients;
+  View<float, 3> n;
+
+  explicit LinearProblem(const LinearShape& s) {
+    const std::vector<Index> sizes{1, s.num_heads, s.length, s.head_dim}, rows{1, s.num_heads, s.length};
     Random random(3);
-    const auto fill = [&](Tensor<T>& x, double size) {
-      for (T& value : x.span()) value = static_cast<T>(size * (2 * random.uniform() - 1));
+    const auto drawn = [&](const std::vector<Index>& of, double from, double to) {
+      Tensor<float> x(of);
+      for (float& value : x.span()) value = static_cast<float>(from + (to - from) * random.uniform());
+      return x;
     };
-    fill(q, 1), fill(k, s.delta() ? 1.5 / std::sqrt(static_cast<double>(s.head_dim)) : 1), fill(v, 1);
+    const double keys = s.delta() ? 1.5 / std::sqrt(static_cast<double>(s.head_dim)) : 1;
+    q = drawn(sizes, -1, 1), k = drawn(sizes, -keys, keys), v = drawn(sizes, -1, 1), out = Tensor<float>(sizes);
     options.causal = s.kind != Kind::kFree;
     options.normalized = s.kind == Kind::kFree || s.kind == Kind::kCausal;
     if (!options.normalized) options.feature_map = s.kind == Kind::kHybrid ? FeatureMap::kUnit : FeatureMap::kIdentity;
-    if (options.normalized && s.backward) normalizer = Tensor<T>(rows), n = normalizer;
-    const auto tokens = [&](double from, double to) {
-      Tensor<T> x(rows);
-      for (T& value : x.span()) value = static_cast<T>(from + (to - from) * random.uniform());
-      return x;
-    };
-    if (s.delta()) options.beta = beta = tokens(0, 1);
-    if (s.decays()) options.log_decay = decay = tokens(-0.05, 0);
+    if (options.normalized && s.backward) normalizer = Tensor<float>(rows), n = normalizer;
+    if (s.delta()) options.beta = beta = drawn(rows, 0, 1);
+    if (s.decays()) options.log_decay = decay = drawn(rows, -0.05, 0);
     if (!s.backward) return;
-    dout = Tensor<T>(q.sizes()), dq = Tensor<T>(q.sizes()), dk = Tensor<T>(q.sizes()), dv = Tensor<T>(q.sizes());
-    fill(dout, 1);
-    gradients.dq = dq, gradients.dk = dk, gradients.dv = dv;
-    if (s.delta()) gradients.dbeta = dbeta = Tensor<T>(rows);
-    if (s.decays()) gradients.dlog_decay = ddecay = Tensor<T>(rows);
+    dout = drawn(sizes, -1, 1);
+    gradients.dq = dq = Tensor<float>(sizes), gradients.dk = dk = Tensor<float>(sizes),
+    gradients.dv = dv = Tensor<float>(sizes);
+    if (s.delta()) gradients.dbeta = dbeta = Tensor<float>(rows);
+    if (s.decays()) gradients.dlog_decay = ddecay = Tensor<float>(rows);
   }
 
   void forward(Context& context) { linear_attention_forward(q, k, v, out, n, options, {}, context); }
   void backward(Context& context) {
-    linear_attention_backward(q, k, v, out, View<const T, 3>(n), dout, gradients, options, context);
+    linear_attention_backward(q, k, v, out, View<const float, 3>(n), dout, gradients, options, context);
   }
 
+  /// The textbook's out and, with a dout, gradients.
   template <class N>
-  struct Textbook {
-    Tensor<N> q, k, v, dout, beta, decay;
-    reference::LinearOptions<N> options;
-
-    explicit Textbook(const LinearProblem& p)
-        : q(converted<N>(p.q.template view<4>())),
-          k(converted<N>(p.k.template view<4>())),
-          v(converted<N>(p.v.template view<4>())) {
-      if (p.dout.count() > 0) dout = converted<N>(p.dout.template view<4>());
-      options.map = p.options.feature_map, options.causal = p.options.causal, options.normalized = p.options.normalized;
-      const auto tokens = [](const Tensor<T>& from, Tensor<N>& to) {
-        to = Tensor<N>(from.sizes());
-        std::ranges::transform(from.span(), to.data(), [](T x) { return static_cast<N>(x); });
-        return to.template view<3>();
-      };
-      if (p.beta.count() > 0) options.beta = tokens(p.beta, beta);
-      if (p.decay.count() > 0) options.log_decay = tokens(p.decay, decay);
-    }
-    auto forward() const { return reference::linear_attention_recurrent<N>(q, k, v, options); }
-    auto backward() const { return reference::linear_attention_backward<N>(q, k, v, dout, {}, {}, options); }
-  };
+  auto textbook() const {
+    const Tensor<N> q_n = converted<N>(q), k_n = converted<N>(k), v_n = converted<N>(v), beta_n = converted<N>(beta),
+                    decay_n = converted<N>(decay);
+    reference::LinearOptions<N> book;
+    book.map = options.feature_map, book.causal = options.causal, book.normalized = options.normalized;
+    if (beta.count() > 0) book.beta = beta_n.template view<3>();
+    if (decay.count() > 0) book.log_decay = decay_n.template view<3>();
+    std::vector<Tensor<N>> all;
+    all.push_back(std::move(reference::linear_attention_recurrent<N>(q_n, k_n, v_n, book).out));
+    if (dout.count() == 0) return all;
+    auto back = reference::linear_attention_backward<N>(q_n, k_n, v_n, converted<N>(dout), {}, {}, book);
+    for (Tensor<N>* gradient : {&back.dq, &back.dk, &back.dv}) all.push_back(std::move(*gradient));
+    return all;
+  }
 };
-
-Judgement judge_against(const Tensor<float>& got, const Tensor<float>& naive, const Tensor<double>& exact) {
-  double largest = 0;
-  for (const double x : exact.span()) largest = std::max(largest, std::abs(x));
-  return judge(converted<double>(got.view<4>()).span(), converted<double>(naive.view<4>()).span(), exact.span(),
-               epsilon_of<float>, largest);
-}
 
 /// The same kind with one head and few tokens.
 Judgement judge_small(LinearShape shape, Context& context) {
   shape.num_heads = 1, shape.length = std::min(shape.length, kSmallLength);
-  using Problem = LinearProblem<float>;
-  Problem problem(shape);
-  const Problem::Textbook<double> exact(problem);
-  const Problem::Textbook<float> naive(problem);
+  LinearProblem problem(shape);
   problem.forward(context);
-  Judgement judgement = judge_against(problem.out, naive.forward().out, exact.forward().out);
-  if (!shape.backward) return judgement;
-  problem.backward(context);
-  const auto truth = exact.backward();
-  const auto plain = naive.backward();
-  judgement = worse(judgement, judge_against(problem.dq, plain.dq, truth.dq));
-  judgement = worse(judgement, judge_against(problem.dk, plain.dk, truth.dk));
-  return worse(judgement, judge_against(problem.dv, plain.dv, truth.dv));
+  if (shape.backward) problem.backward(context);
+  const std::vector<Tensor<double>> exact = problem.textbook<double>();
+  const std::vector<Tensor<float>> naive = problem.textbook<float>();
+  const Tensor<float>* const results[] = {&problem.out, &problem.dq, &problem.dk, &problem.dv};
+  Judgement worst;
+  for (std::size_t m = 0; m < exact.size(); ++m) {
+    double largest = 0;
+    for (const double x : exact[m].span()) largest = std::max(largest, std::abs(x));
+    worst = worse(worst, judge(converted<double>(*results[m]).span(), converted<double>(naive[m]).span(), exact[m].span(),
+                               epsilon_of<float>, largest));
+  }
+  return worst;
 }
 
 BenchCase make_case(const LinearShape& shape, bool quick) {
-  BenchCase one;
-  one.name = fmt::format("linattn-{}-d{}-s{}{}", kNames[static_cast<int>(shape.kind)], shape.head_dim, shape.length,
-                         shape.backward ? "-bwd" : "");
-  one.group = "linattn";
-  one.shape =
-      fmt::format("H{} S{} D{} {}", shape.num_heads, shape.length, shape.head_dim, kNames[static_cast<int>(shape.kind)]);
-  one.quick = quick;
-  one.prepare = [shape](Context& context) {
-    auto problem = std::make_shared<LinearProblem<float>>(shape);
-    Prepared prepared;
-    prepared.flops = shape.flops();
-    prepared.kernel = fmt::format("chunks of {:.0f} tokens, {}", kChunk, isa_name(context.isa()));
-    prepared.judge = [shape, &context] { return judge_small(shape, context); };
-    if (shape.backward) {
-      problem->forward(context);
-      prepared.run = [problem, &context] { problem->backward(context); };
-    } else {
-      prepared.run = [problem, &context] { problem->forward(context); };
-    }
-    return prepared;
-  };
-  return one;
+  const char* const kind = kNames[static_cast<int>(shape.kind)];
+  return {.name = fmt::format("linattn-{}-d{}-s{}{}", kind, shape.head_dim, shape.length, shape.backward ? "-bwd" : ""),
+          .group = "linattn",
+          .shape = fmt::format("H{} S{} D{} {}", shape.num_heads, shape.length, shape.head_dim, kind),
+          .quick = quick,
+          .prepare = [shape](Context& context) {
+            const auto p = std::make_shared<LinearProblem>(shape);
+            if (shape.backward) p->forward(context);
+            return Prepared{.run = [p, shape, &context] { shape.backward ? p->backward(context) : p->forward(context); },
+                            .judge = [shape, &context] { return judge_small(shape, context); },
+                            .flops = shape.flops(),
+                            .kernel = fmt::format("chunks of {:.0f} tokens, {}", kChunk, isa_name(context.isa()))};
+          }};
 }
 
 }  // namespace
@@ -170,13 +146,6 @@ std::vector<BenchCase> linear_attention_cases() {
     }
   }
   for (const bool backward : {false, true}) cases.push_back(make_case({Kind::kHybrid, 8, 2048, 128, backward}, true));
-  for (Index length = 2048; length <= 131072; length *= 4) {
-    BenchCase one = make_case({.kind = Kind::kCausal, .length = length}, false);
-    one.name = fmt::format("curve-linattn-s{}", length);
-    one.curve = "linattn";
-    one.length = static_cast<double>(length);
-    cases.push_back(std::move(one));
-  }
   return cases;
 }
 

@@ -58,23 +58,15 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, 
   measured.flops = prepared.flops;
   measured.bytes = prepared.bytes;
   measured.plain_share = prepared.plain_share;
-  measured.tensor_bytes = prepared.tensor_bytes;
   measured.kernel = prepared.kernel;
   const bool is_f64 = one.type == "f64";
   const PeakKinds kinds{.fma_f32 = !is_f64, .fma_f64 = is_f64, .dot_bf16 = one.type == "bf16", .read = prepared.bytes > 0};
-  if (one.limit == Limit::kMemory) {
-    time_runs(one, prepared, patience, measured);
-    measured.peak_bytes = prepared.peak_bytes();
-    hold_against_textbook(one, prepared, measured);
-    measured.before = measured.after = meter.measure(kinds);
-  } else {
-    prepared.run();  // also the warm-up
-    hold_against_textbook(one, prepared, measured);
-    measured.before = meter.measure(kinds);
-    prepared.run();
-    time_runs(one, prepared, patience, measured);
-    measured.after = meter.measure(kinds);
-  }
+  prepared.run();  // also the warm-up
+  hold_against_textbook(one, prepared, measured);
+  measured.before = meter.measure(kinds);
+  prepared.run();
+  time_runs(one, prepared, patience, measured);
+  measured.after = meter.measure(kinds);
   measured.peak = best_of(measured.before, measured.after);
   return measured;
 }
@@ -83,14 +75,12 @@ Measured measure_once(const BenchCase& one, Context& context, PeakMeter& meter, 
 
 const char* Measured::of() const {
   if (what->limit == Limit::kPlain) return "plain";
-  if (what->limit == Limit::kMemory) return "memory";
   if (bound_by_reading()) return "bandwidth";
   return is_held_against_dot() ? "bf16 dot" : "fma";
 }
 
 double Measured::fraction() const {
   if (what->limit == Limit::kPlain) return plain->median_ms * plain_share / time.median_ms;
-  if (what->limit == Limit::kMemory) return tensor_bytes / std::max(peak_bytes, tensor_bytes);
   return bound_by_reading() ? gbs() / peak.read : gflops() / fma();
 }
 

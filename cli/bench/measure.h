@@ -22,7 +22,6 @@ struct Measured {
   std::optional<Judgement> judgement;
   Peak before, after, peak;  ///< peak: the larger of the two
   double flops = 0, bytes = 0, plain_share = 1;
-  double tensor_bytes = 0, peak_bytes = 0;
   std::string kernel;
   int repeats = 0;  ///< how often it was measured again because the two peaks differed
 
@@ -33,7 +32,7 @@ struct Measured {
   /// Whether reading takes longer than the flops, both at their peaks.
   bool bound_by_reading() const { return bytes > 0 && bytes / peak.read > flops / fma(); }
 
-  /// "fma", "bf16 dot", "bandwidth", "plain" or "memory"
+  /// "fma", "bf16 dot", "bandwidth", or "plain"
   const char* of() const;
   double fraction() const;
   /// As a fraction; 0: none.

@@ -26,7 +26,6 @@ struct AttentionShape {
   Index q_len = 0, kv_len = 0, head_dim = 0;
   bool causal = false;  ///< the last query sees the last key
   Extra extra = Extra::kNone;
-  Index window = 128;  ///< kWindow: keys that a query sees
 
   Index kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   /// "B1 H8 S1024 D64 causal"
@@ -56,16 +55,12 @@ struct AttentionProblem {
   void forward(Context& context);
   void backward(Context& context);
   AttentionPlan plan(Context& context) const;
+  /// After a run. The first, a middle and the last row of the last head of the last sequence: out, dq, dbias. And of all gradients that
+  /// there are: sum dv v = sum dout out, sum dk k = sum dq q.
+  Judgement judge() const;
 };
 
 /// "tiled, avx512, 128 queries x 128 keys; not avx2: slower than avx512"
 std::string kernel_text(const AttentionPlan& plan);
-
-/// The first, a middle and the last row of the last head of the last sequence, from the output of the measured call itself.
-template <class T>
-Judgement judge_rows(const AttentionProblem<T>& problem);
-/// The output and, when wanted, all gradients of a problem of the same kind with one head and at most 160 tokens.
-template <class T>
-Judgement judge_small(const AttentionShape& shape, bool gradients, Context& context);
 
 }  // namespace qkv::cli

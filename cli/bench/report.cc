@@ -11,45 +11,12 @@
 namespace qkv::cli {
 namespace {
 
-/// Cost = c * length^exponent through the points of one curve, least squares of the logarithms.
-struct Curve {
-  std::string name;
-  std::vector<const Measured*> points;
-  double exponent = 0;
-};
-
-double exponent_of(const std::vector<const Measured*>& points) {
-  double x_sum = 0, y_sum = 0, xx_sum = 0, xy_sum = 0;
-  for (const Measured* one : points) {
-    const double x = std::log(one->what->length), y = std::log(one->time.median_ms);
-    x_sum += x;
-    y_sum += y;
-    xx_sum += x * x;
-    xy_sum += x * y;
-  }
-  const double n = static_cast<double>(points.size());
-  return (n * xy_sum - x_sum * y_sum) / (n * xx_sum - x_sum * x_sum);
-}
-
-/// Those with at least two points.
-std::vector<Curve> curves_of(std::span<const Measured> measured) {
-  std::vector<Curve> curves;
-  for (const Measured& one : measured) {
-    if (one.what->curve.empty()) continue;
-    if (curves.empty() || curves.back().name != one.what->curve) curves.push_back({one.what->curve, {}, 0});
-    curves.back().points.push_back(&one);
-  }
-  std::erase_if(curves, [](const Curve& curve) { return curve.points.size() < 2; });
-  for (Curve& curve : curves) curve.exponent = exponent_of(curve.points);
-  return curves;
-}
-
 std::string rate_text(const Measured& one) {
   if (one.bound_by_reading()) return fmt::format("{:8.2f} GB/s   ", one.gbs());
   return fmt::format("{:8.1f} GFLOP/s", one.gflops());
 }
 
-/// "77.1 % of fma", "1.12 x plain", "1.02 x its tensors"
+/// "77.1 % of fma", "1.12 x plain"
 std::string share_text(const Measured& one) {
   if (one.what->limit == Limit::kPlain) return fmt::format("{:5.2f} x {:<9}", 1 / one.fraction(), one.of());
   return fmt::format("{:5.1f} % {:<9}", 100 * one.fraction(), one.of());
@@ -97,10 +64,6 @@ Json case_json(const Measured& one) {
     json["plain_ms"] = one.plain->median_ms;
     json["live_tiles_share"] = one.plain_share;
   }
-  if (one.what->limit == Limit::kMemory) {
-    json["tensor_bytes"] = one.tensor_bytes;
-    json["peak_bytes"] = one.peak_bytes;
-  }
   return json;
 }
 
@@ -136,19 +99,11 @@ void print_case(const Measured& one, const Measured* previous) {
                          : one.met() ? "met"
                                      : "not met",
                          one.steady() ? "" : " *"));
-  if (one.what->limit == Limit::kMemory) {
-    print_line(faint(
-        fmt::format("q, k, v, out {}; the process grew by {}", bytes_text(one.tensor_bytes), bytes_text(one.peak_bytes))));
-  }
   std::fflush(stdout);
 }
 
 void print_summary(std::span<const Measured> measured) {
   print_line();
-  for (const Curve& curve : curves_of(measured)) {
-    print_line(fmt::format("{}: time grows as S^{:.2f} from S {:.0f} to {:.0f}", curve.name, curve.exponent,
-                           curve.points.front()->what->length, curve.points.back()->what->length));
-  }
   std::size_t goals = 0, met = 0, unsteady = 0;
   for (const Measured& one : measured) {
     goals += one.goal() > 0 ? 1 : 0;
@@ -165,21 +120,16 @@ void print_summary(std::span<const Measured> measured) {
 Json bench_json(std::span<const Measured> measured, const Peak& before, const Peak& after, const std::string& suite,
                 const Context& context) {
   Peak best = best_of(before, after);
-  Json cases = Json::array(), curves = Json::array();
+  Json cases = Json::array();
   for (const Measured& one : measured) {
     best = best_of(best, one.peak);
     cases.push_back(case_json(one));
   }
-  for (const Curve& curve : curves_of(measured)) {
-    Json points = Json::array();
-    for (const Measured* one : curve.points) points.push_back({{"length", one->what->length}, {"ms", one->time.median_ms}});
-    curves.push_back({{"name", curve.name}, {"exponent", curve.exponent}, {"points", std::move(points)}});
-  }
   Json peak = peak_json(best);
   peak["before"] = peak_json(before);
   peak["after"] = peak_json(after);
-  return {{"cpu", cpu_model()},      {"isa", isa_name(context.isa())}, {"threads", context.threads()}, {"suite", suite},
-          {"peak", std::move(peak)}, {"cases", std::move(cases)},      {"curves", std::move(curves)}};
+  return {{"cpu", cpu_model()}, {"isa", isa_name(context.isa())}, {"threads", context.threads()},
+          {"suite", suite},     {"peak", std::move(peak)},        {"cases", std::move(cases)}};
 }
 
 }  // namespace qkv::cli

@@ -12,7 +12,7 @@ void print_bench_heading(const Context& context);
 void print_peak(std::string_view when, const Peak& peak);
 /// One line; a second one when the kernel differs from that of `previous`.
 void print_case(const Measured& measured, const Measured* previous);
-/// The curves, how many goals were met, and which cases the machine disturbed.
+/// How many goals were met, and which cases the machine disturbed.
 void print_summary(std::span<const Measured> measured);
 
 Json bench_json(std::span<const Measured> measured, const Peak& before, const Peak& after, const std::string& suite,

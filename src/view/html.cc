@@ -59,7 +59,10 @@ Stored store(const AttentionMap& map, Index layer, const std::vector<Index>& hea
 std::string info_of(const HeadStatistics& s) {
   if (s.rows == 0) return "{}";
   std::string out;
-  for (const auto& [name, value] : {std::pair("self", s.self), {"previous", s.previous}, {"first", s.first}, {"largest", s.largest},
+  for (const auto& [name, value] : {std::pair("self", s.self),
+                                    {"previous", s.previous},
+                                    {"first", s.first},
+                                    {"largest", s.largest},
                                     {"entropy", s.entropy}})
     out += (out.empty() ? "{" : ",") + quote_json(name) + ":" + json_number(value);
   return out + "}";
@@ -92,24 +95,25 @@ StateDict explorer_of_map(const AttentionMap& map, const MapOptions& options) {
     if (as_bytes) file.add(at + "_peak", any_tensor(stored.peaks));
     const std::string count = std::to_string(heads.size());
     all += (l > 0 ? ",{\"number\":" : "{\"number\":") + std::to_string(layers[l]) +
-           ",\"head_numbers\":" + json_list(heads, [](Index h) { return std::to_string(h); }) + (map.head_names.empty() ? ""
-                                    : ",\"head_names\":" + json_list(heads, [&](Index h) {
-                                        return quote_json(map.head_names[static_cast<std::size_t>(h)]);
-                                      })) +
-           ",\"heads\":" + count +
-           ",\"kv_heads\":" + count + ",\"q_len\":" + std::to_string(map.q_len()) + ",\"kv_len\":" + std::to_string(map.kv_len()) +
+           ",\"head_numbers\":" + json_list(heads, [](Index h) { return std::to_string(h); }) +
+           (map.head_names.empty()
+                ? ""
+                : ",\"head_names\":" +
+                      json_list(heads, [&](Index h) { return quote_json(map.head_names[static_cast<std::size_t>(h)]); })) +
+           ",\"heads\":" + count + ",\"kv_heads\":" + count + ",\"q_len\":" + std::to_string(map.q_len()) +
+           ",\"kv_len\":" + std::to_string(map.kv_len()) +
            ",\"head_info\":" + json_list(heads, [&](Index h) { return info_of(head_statistics(map, layers[l], h)); }) +
            ",\"errors\":{\"weights\":" + json_number(stored.error) + "}}";
   }
   file.metadata["format"] = "qkv.explorer.1";
   file.metadata["title"] = title;
-  file.metadata["explorer"] =
-      "{\"title\":" + quote_json(title) + ",\"texts\":[" + text_json("keys", map.key_tokens, map.kv_len()) +
-      (one_text ? "" : "," + text_json("queries", map.query_tokens, map.q_len())) + "],\"start\":\"" +
-      (options.range == ValueRange::kMax ? "range=max" : "range=unit") +
-      (options.scale == ColourScale::kLinear ? "&place=linear" : "&place=sqrt") +
-      "\",\"views\":[{\"name\":\"attention\",\"kind\":" + (one_text ? "\"self\"" : "\"cross\"") +
-      ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[" + all + "]}]}";
+  file.metadata["explorer"] = "{\"title\":" + quote_json(title) + ",\"texts\":[" +
+                              text_json("keys", map.key_tokens, map.kv_len()) +
+                              (one_text ? "" : "," + text_json("queries", map.query_tokens, map.q_len())) + "],\"start\":\"" +
+                              (options.range == ValueRange::kMax ? "range=max" : "range=unit") +
+                              (options.scale == ColourScale::kLinear ? "&place=linear" : "&place=sqrt") +
+                              "\",\"views\":[{\"name\":\"attention\",\"kind\":" + (one_text ? "\"self\"" : "\"cross\"") +
+                              ",\"queries\":" + (one_text ? "0" : "1") + ",\"keys\":0,\"layers\":[" + all + "]}]}";
   return file;
 }
 

@@ -2,9 +2,9 @@
 #include <pty.h>
 
 #include "cli/tool.h"
-#include "qkv/io/safetensors.h"
 #include "core/cpu.h"
 #include "qkv/context.h"
+#include "qkv/io/safetensors.h"
 #include "support/random.h"
 
 namespace qkv::test {
@@ -64,7 +64,7 @@ TEST_F(House, WrongUseIsOneLineAndTwo) {
   expect_refused({"train", "--task", "guess"}, {"guess", "previous"});
   expect_refused({"bench", "nonsense"}, {"\"nonsense\"", "fwd, bwd, decode", "--list"});
   expect_refused({"bench", "fwd-f32", "--exact"}, {"\"fwd-f32\"", "--list"});
-  expect_refused({"bench", "--suite", "huge"}, {"quick, full, forward, backward", "curves"});
+  expect_refused({"bench", "--suite", "huge"}, {"quick, full, forward, backward", "linattn"});
   expect_refused({"generate", "--model", "missing.safetensors", "--prompt", "a"}, {"missing.safetensors", "No such file"});
 }
 

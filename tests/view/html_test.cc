@@ -15,7 +15,8 @@ namespace {
 std::vector<double> weights_of(const StateDict& file, Index layer) {
   const std::string at = "0/" + std::to_string(layer) + "/weights";
   const AnyTensor& stored = file.at(at);
-  const Tensor<float> numbers = to_f32(stored), peaks = stored.dtype == DType::kU8 ? to_f32(file.at(at + "_peak")) : Tensor<float>();
+  const Tensor<float> numbers = to_f32(stored),
+                      peaks = stored.dtype == DType::kU8 ? to_f32(file.at(at + "_peak")) : Tensor<float>();
   std::vector<double> all;
   for (Index i = 0; i < numbers.count(); ++i) {
     const auto code = static_cast<double>(numbers.data()[i]);

@@ -36,7 +36,8 @@ TEST(Svg, CellsHaveTheColoursOfTheirWeights) {
   const AttentionMap map = causal_map(1, 1, 3);
   const std::string svg = render_svg(map);
   for (const float w : map.weights.span()) {
-    const Rgb c = w == 0 ? kZeroColour : colour_map(Theme::kLight)[static_cast<std::size_t>(colour_index(w, 1, ColourScale::kSqrt))];
+    const Rgb c =
+        w == 0 ? kZeroColour : colour_map(Theme::kLight)[static_cast<std::size_t>(colour_index(w, 1, ColourScale::kSqrt))];
     EXPECT_NE(svg.find("fill=\"#" + hex_digits(c) + "\"><title>"), std::string::npos) << w;
   }
   EXPECT_NE(svg.find(">= 0</text>"), std::string::npos) << "the legend names the cells of masked keys";
