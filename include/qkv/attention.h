@@ -266,3 +266,5 @@ QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, View<const Float1
 QKV_API void dropout_factors(const Dropout& dropout, View<float, 4> factors);
 
 }  // namespace qkv::inline v0
+
+#include "qkv/wrong_calls.h"

@@ -23,12 +23,38 @@ def older_language(command):
     return [] if "qkv needs C++20" in first else [f"C++17: the first error is {first}"]
 
 
+# Usual mistakes in a call, and a part of the first error.
+WRONG_CALLS = {
+    "attention_forward(x, x, x, {.out = out});": "[B, H, T, D]; qkv/easy.h takes std::vector",
+    "attention_forward(q, d, q, {.out = out});": "q, k and v must have the same element type",
+    "attention_forward(q, q, q, {.out = fixed});": "outputs must be tensors or views that are not const",
+    "attention_forward(q, q, q, {.out = out}, {.causal = true});": "write {.mask = qkv::Mask::causal()}",
+}
+WRONG_CALL = """#include <qkv/qkv.h>
+int main() {{
+  qkv::Tensor<float> q({{1, 1, 1, 1}}), out({{1, 1, 1, 1}});
+  const qkv::Tensor<float> fixed({{1, 1, 1, 1}});
+  qkv::Tensor<double> d({{1, 1, 1, 1}});
+  std::vector<float> x(1);
+  qkv::{}
+}}
+"""
+
+
+def wrong_call(command, call):
+    """The first error of a wrong call must be a sentence that names the mistake."""
+    run = subprocess.run(command, input=WRONG_CALL.format(call), capture_output=True, text=True)
+    first = next((line for line in run.stderr.splitlines() if ": error: " in line), "nothing")
+    return "" if WRONG_CALLS[call] in first else f"{call}: the first error is {first}"
+
+
 def main():
     root = tree.ROOT / "include"
     headers = sorted(path.relative_to(root).as_posix() for path in tree.cpp_files(("include",)))
     command = [*sys.argv[1:], "-std=c++20", *WARNINGS, f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = [text for text in pool.map(lambda each: compile_alone(command, each), headers) if text]
+        problems += [text for text in pool.map(lambda each: wrong_call(command, each), WRONG_CALLS) if text]
     problems += older_language([*sys.argv[1:], "-std=c++17", f"-I{root}", "-fsyntax-only", "-x", "c++", "-"])
     if not headers:
         problems.append("no headers found: the test looks in the wrong place")
