@@ -124,8 +124,7 @@ void attend(const AllAttendOptions& options, const Ranks& ranks, const Reader& r
                            v_sizes = reader.tensor("v").sizes;
   Context context(ranks.context());
   Mask mask = structural_mask(options, q_sizes[2], k_sizes[2]);
-  dist::ContextParallelOptions cut = parse_cut(options.cut, options.parallel.method, !options.causal.empty());
-  cut.mask = mask;
+  const dist::ContextParallelOptions cut = parse_cut(options.cut, options.parallel.method, !options.causal.empty());
   dist::ContextParallel parallel(ranks.transport(), cut, context);
   const std::vector<dist::Rows> queries = parallel.rows(q_sizes[2]), keys = parallel.rows(k_sizes[2]);
   const Tensor<T> q = reader.rows<T>("q", queries), k = reader.rows<T>("k", keys), v = reader.rows<T>("v", keys);
@@ -218,7 +217,7 @@ void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
   Outputs outputs;
   outputs.protect(options.in);
   outputs.expect("--out", options.out, {".safetensors"});
-  const dist::Layout layout = parse_cut(options.cut, options.parallel.method, !options.causal.empty()).layout;
+  parse_cut(options.cut, options.parallel.method, !options.causal.empty());  // refuses before anything is read
   const Reader reader{options, about_file("--in", options.in, [&] { return io::SafetensorsParts(options.in); })};
   std::string tensors;
   for (const io::TensorPlace& tensor : reader.parts.tensors()) {
@@ -226,11 +225,6 @@ void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
     for (const Index size : tensor.sizes) tensors += " " + std::to_string(size);
   }
   ranks.agree({{"tensors in --in", tensors}, {"--out", options.out}});
-  const std::vector<Index>&q_sizes = reader.tensor("q").sizes, &k_sizes = reader.tensor("k").sizes;
-  if (layout == dist::Layout::kByMask && q_sizes[2] != k_sizes[2]) {
-    throw UsageError("--layout by-mask is for attention of a sequence to itself: got " + std::to_string(q_sizes[2]) +
-                     " queries, " + std::to_string(k_sizes[2]) + " keys");
-  }
   const DType dtype = reader.tensor("q").dtype;
   if (dtype != DType::kF32 && dtype != DType::kF64)
     throw UsageError(reader.place("q") + ": must be f32 or f64, which the outputs then are: got " +

@@ -12,14 +12,11 @@ dist::Method parse_method(const std::string& text) {
 
 dist::Layout parse_layout(const std::string& text, bool causal) {
   if (text.empty()) return causal ? dist::Layout::kZigZag : dist::Layout::kContiguous;
-  return named<dist::Layout>(
-      "--layout", text,
-      {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}, {"by-mask", dist::Layout::kByMask}});
+  return named<dist::Layout>("--layout", text, {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}});
 }
 
 void add_cut_options(CLI::App& app, const OptionGroup& group, CutOptions& options) {
-  group.value("--layout", options.layout, "NAME",
-              "Rows of a rank: contiguous, zig-zag (default if causal), by-mask (the same work under any mask)");
+  group.value("--layout", options.layout, "NAME", "Rows of a rank: contiguous, zig-zag (default if causal)");
   group.integer("--turns", options.turns, "Zig-zag gives each rank 2 N pieces (default 1)", 1);
   group.integer("--chunk", options.chunk,
                 "Keys per message (default: 4096 in a ring, all of a head by all-gather; not by ulysses)", 1);

@@ -63,8 +63,11 @@ template <Numbers Q, Numbers K, Numbers V>
 Result<NumberOf<Q>> attention(const Q& q, const K& k, const V& v, const Shape& s, const AttentionOptions& options = {}) {
   using T = NumberOf<Q>;
   Result<T> r{detail::zeros<T>(s.out()), detail::zeros<T>(s.lse())};
-  attention_forward(detail::view("q", q, s.q()), detail::view("k", k, s.k()), detail::view("v", v, s.v()),
-                    {.out = detail::view("out", r.out, s.out()), .lse = detail::view("lse", r.lse, s.lse())}, options);
+  const auto qv = detail::view("q", q, s.q());
+  const auto kv = detail::view("k", k, s.k());
+  const auto vv = detail::view("v", v, s.v());
+  attention_forward(qv, kv, vv, {.out = detail::view("out", r.out, s.out()), .lse = detail::view("lse", r.lse, s.lse())},
+                    options);
   return r;
 }
 

@@ -106,21 +106,7 @@ struct ParallelCall {
     exchange.wait();
     queries = sequence_of("q", exchange.in, 0);
     keys = sequence_of("k", exchange.in, 1);
-    if (cut.layout == Layout::kByMask) agree_on_rows();
     for (const std::vector<Rows>& rows : queries.of_rank) needed.push_back(keys_of(rows));
-  }
-  /// Masks with the same words may keep other pairs.
-  void agree_on_rows() const {
-    std::uint64_t hash = 0xcbf29ce484222325U;  // FNV-1a
-    for (const Sequence* sequence : {&queries, &keys}) {
-      for (const std::vector<Rows>& all : sequence->of_rank) {
-        for (const Rows& rows : all)
-          hash = ((hash ^ static_cast<std::uint64_t>(rows.begin)) * 0x100000001b3U ^ static_cast<std::uint64_t>(rows.end)) *
-                 0x100000001b3U;
-        hash = (hash ^ 1) * 0x100000001b3U;
-      }
-    }
-    dist::agree(transport, {{"rows by the layout's mask, as a hash", std::to_string(hash)}});
   }
   /// By the mask's verdicts on blocks of keys. The two fills of empty rows read every value.
   std::vector<Rows> keys_of(const std::vector<Rows>& rows) const {

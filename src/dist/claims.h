@@ -31,9 +31,7 @@ inline std::string given(bool is) { return is ? "given" : "not given"; }
 inline void add_claims(std::vector<Claim>& claims, const ContextParallelOptions& cut, const AttentionOptions& o,
                        const Context& context) {
   const auto add = [&](const char* name, const std::string& value) { claims.push_back({name, value}); };
-  const char* const layouts[] = {"contiguous", "zig-zag", "by mask"};
-  add("layout", layouts[static_cast<int>(cut.layout)]);
-  if (cut.layout == Layout::kByMask) add("mask of the layout", cut.mask.describe());
+  add("layout", cut.layout == Layout::kZigZag ? "zig-zag" : "contiguous");
   add("method", cut.method == Method::kAllGather ? "all-gather" : cut.method == Method::kUlysses ? "ulysses" : "ring");
   add("block", std::to_string(cut.block));
   add("turns", std::to_string(cut.turns));

@@ -77,15 +77,6 @@ TEST_F(AttendRanks, BackwardIsTheSameFileByUlyssesAndHasEqualDqOtherwise) {
   }
 }
 
-TEST_F(AttendRanks, RowsByTheMaskAreTheSameFile) {
-  make_input<float>(400, 400, true);
-  const std::string words = "--mask 'documents(0,30,170,400) & causal' ", whole = alone(words);
-  EXPECT_TRUE(shared(2, words + "--parallel ulysses --layout by-mask") == whole);
-  make_input<float>(400, 400, false);
-  const std::string forward = alone(words);
-  EXPECT_TRUE(shared(3, words + "--parallel all-gather --layout by-mask") == forward);
-}
-
 TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
   make_input<float>(8, 8, false);
   const auto refused = [&](int ranks, const std::string& words, const std::string& fragment) {
@@ -104,8 +95,6 @@ TEST_F(AttendRanks, RefusesByNameAndLeavesNothing) {
   refused(3, files_of + "--parallel ulysses", "ranks");
   refused(2, files_of + "--parallel ulysses --chunk 64", "Ulysses computes whole heads");
   refused(2, files_of + "--parallel ring --layout contiguous --turns 2", "--turns is for --layout zig-zag");
-  make_input<float>(8, 9, false);
-  refused(2, files_of + "--parallel ulysses --layout by-mask", "--layout by-mask is for attention of a sequence to itself");
   EXPECT_EQ(files(), std::vector<std::string>{"in.safetensors"});
 }
 

@@ -108,7 +108,7 @@ void run_cut(const Problem<T>& problem, int ranks, const ContextParallelOptions&
 /// A message for the log.
 std::string name_of(int ranks, const ContextParallelOptions& cut) {
   const char* method = cut.method == Method::kUlysses ? "ulysses" : cut.method == Method::kRing ? "ring" : "all-gather";
-  const char* layout = cut.layout == kZigZag ? "zig-zag" : cut.layout == kContiguous ? "contiguous" : "by mask";
+  const char* layout = cut.layout == kZigZag ? "zig-zag" : "contiguous";
   return std::to_string(ranks) + " ranks, " + method + ", " + layout + ", block " + std::to_string(cut.block);
 }
 

@@ -31,7 +31,7 @@ TYPED_TEST(CutLists, AreTheWhole) {
   worst.print("lists cut over ranks");
 }
 
-// The joined masks filter the lists, and deal the rows.
+// The joined masks filter the lists.
 TYPED_TEST(CutLists, OfJoinedMasksAreTheWhole) {
   using T = TypeParam;
   Worst worst;

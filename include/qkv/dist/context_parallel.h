@@ -24,7 +24,6 @@ namespace qkv::inline v0::dist {
 enum class Layout {
   kContiguous,  ///< rank r holds the r-th of P pieces
   kZigZag,  ///< pieces r and 2 P - 1 - r of 2 P, ContextParallelOptions::turns times: under a causal mask the same work for all
-  kByMask   ///< about the same work for every rank under ContextParallelOptions::mask
 };
 
 enum class Method { kAllGather, kUlysses, kRing };
@@ -32,22 +31,18 @@ enum class Method { kAllGather, kUlysses, kRing };
 struct ContextParallelOptions {
   Layout layout = Layout::kContiguous;
   Method method = Method::kAllGather;
-  /// Rows are dealt in blocks of this many, at least 1. The default fits every instruction set; with other numbers rows at the
-  /// cuts cost a copy (AttentionOptions::place). 1 deals as evenly as possible.
+  /// Rows are assigned in blocks of this many, at least 1. The default fits every instruction set; with other numbers rows at the
+  /// cuts cost a copy (AttentionOptions::place). 1 is as even as possible.
   Index block = 32;
-  /// Of kZigZag: how often pieces are dealt to the ranks, there and back, at least 1: 2 P turns pieces. Ranks that wait for each
+  /// Of kZigZag: how often pieces are assigned to the ranks, there and back, at least 1: 2 P turns pieces. Ranks that wait for each
   /// other's work (those with a chunk, below) wait less with more (docs/concepts/parallel.md), but each piece is computed by itself:
   /// it should keep a thousand rows.
   Index turns = 1;
-  /// Keys that travel at once, rounded down to a multiple that the kernels take, at least one: a rank holds two such chunks of a
+  /// Keys per message, rounded down to a multiple that the kernels take, at least one: a rank holds two such chunks of a
   /// key/value head beside its own rows, in backward by all-gather also what P - 1 ranks give for dk and dv of a chunk of its own;
   /// whole heads where few queries are decoded, empty rows are a mean, or keys are read by lists. 0: 4,096 in a ring; all of a head
   /// by all-gather, where ranks then do not wait for each other's work. Ulysses computes whole heads: 0.
   Index chunk = 0;
-  /// Of kByMask: what the rows are dealt by, the mask of self-attention of one sequence and head; calls may have others. The first cut
-  /// in which no rank keeps more than 17/16 of the mean number of pairs (query, key): contiguous, zig-zag, then 4, 8, 16, ... pieces a
-  /// rank, dealt by their pairs, of as many rows for every rank or a piece more. Where none has, the best of them.
-  Mask mask = {};
 };
 
 /// Rows [begin, end) of the whole sequence.
@@ -58,7 +53,7 @@ struct Rows {
 };
 
 /// The rows of `length` that rank `rank` of `ranks` holds, in ascending order; none where there are more ranks than blocks.
-/// Throws OptionError for negative lengths, no such rank, a block or turns below 1; for kByMask what the mask throws for [1, 1, length, length].
+/// Throws OptionError for negative lengths, no such rank, a block or turns below 1.
 QKV_API std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index length, int rank, int ranks);
 
 /// One rank's end. All ranks make one with the same options and call the same functions in the same order; a rank whose shapes,
