@@ -139,8 +139,7 @@ struct AttentionOutputs {
   View<Accumulator<T>, 4> weights{};         ///< [B, H, Tq, Tk]
   WeightsKind kind = WeightsKind::kSoftmax;  ///< of weights
   /// [B, H, Tq]: what rounding took from lse, so that lse + lse_low has more of its digits (f32: 48 bits); 0 where lse is
-  /// not finite. Saves backward work (AttentionGradients). NaN where the algorithm does not compute it (decode, lists of keys, rows
-  /// that are no whole strips), which backward takes as not given. Not on a cache.
+  /// not finite. Saves backward work (AttentionGradients). NaN where unknown (decode, lists of keys); pass it on. Not on a cache.
   View<Accumulator<T>, 3> lse_low{};
 };
 

@@ -26,7 +26,7 @@ void convert_rows(const View<const From, 4>& from, const View<To, 4>& to, Contex
               blocks = (length + kRowsOfItem - 1) / kRowsOfItem;
   const Index groups = (middle + step - 1) / step;
   const auto& store = kernel_tables(context.isa()).cache.store;
-  parallel_for_flops(context, from.size(0) * groups * blocks, static_cast<double>(from.count()), [&](Index item, int) {
+  run_items(context, {from.size(0) * groups * blocks, static_cast<double>(from.count()), 0}, [&](Index item, std::byte*) {
     const Index first = item % blocks * kRowsOfItem, group = item / blocks % groups, b = item / blocks / groups;
     for (Index n = group * step; n < std::min(middle, (group + 1) * step); ++n) {
       store({.from = &from(b, n, first, 0),

@@ -1,8 +1,9 @@
 // attention_plan: what a call would do, without doing it.
 #include "attention/backward/backward_driver.h"
-#include "attention/forward/forward_driver.h"
-#include "attention/plan/listed.h"
+#include "attention/plan/schedule.h"
+#include "attention/plan/tiles.h"
 #include "core/cpu.h"
+#include "kernels/carver.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -21,20 +22,88 @@ void add_machine(const Context& context, AttentionPlan& plan) {
   }
 }
 
-/// Names the algorithm of calls that read listed keys alone; their flops are those of the tiles' kept pairs.
-void name_lists(AttentionPlan& plan) {
-  plan.skipped.push_back(plan.algorithm + ": reads all keys; the lists hold few of them");
-  plan.algorithm = "lists";
+/// Says why the other algorithm was not chosen.
+template <class T>
+void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPlan& plan) {
+  const std::string row_limit = std::to_string(kDecodeRowLimit), key_limit = std::to_string(kDecodeMinKeys);
+  if (batch.longest().invariant) {
+    plan.skipped.push_back("decode: sums a row otherwise than the tiled kernel, and the bits are to be invariant");
+    return;
+  }
+  if (batch.is_ragged()) {
+    const std::string few =
+        "at most " + row_limit + " queries (Tq * H/Hkv) to a key/value head and at least " + key_limit + " keys";
+    if (tiled > 0) plan.skipped.push_back("decode: " + std::to_string(tiled) + " sequences do not have " + few);
+    if (decoded > 0) plan.skipped.push_back("tiled: " + std::to_string(decoded) + " sequences have " + few);
+    return;
+  }
+  const Problem<T>& p = batch.longest();
+  const Index rows = p.queries * p.group_size();
+  const std::string queries = std::to_string(rows) + " queries (Tq * H/Hkv) to a key/value head";
+  if (tiled > 0) {
+    const bool many = rows > kDecodeRowLimit;
+    plan.skipped.push_back("decode: " + (many ? queries + ", more than " + row_limit
+                                              : std::to_string(p.kv_len) + " keys, less than " + key_limit));
+  }
+  if (decoded > 0) {
+    plan.skipped.push_back("tiled: reads K and V once for each query head; here are " + queries + ", decode takes " +
+                           row_limit);
+  }
+}
+
+template <class T>
+void add_forward(const Batch<T>& batch, int threads, AttentionPlan& plan) {
+  const Wants wants;
+  Schedule<T> schedule(batch);
+  std::vector<Block> memory(static_cast<std::size_t>(schedule.most_blocks(wants)));
+  schedule.make(wants, threads, memory.data());
+  plan.work_items = schedule.items;
+  plan.forward_scratch_bytes = schedule.worker_bytes;
+  plan.forward_shared_bytes = schedule.state_bytes + line_bytes<Block>(schedule.most_blocks(wants));
+  plan.query_tile = batch.longest().query_tile;
+  plan.key_tile = batch.longest().key_tile;
+  Index tiled = 0, decoded = 0;
+  bool listed = false;
+  for (const Block& block : schedule.blocks) {  // decode comes last
+    batch.with_part(block.part, [&](const Problem<T>& p) {
+      Index key_tile = p.key_tile;
+      listed |= block.how == How::kLists;
+      if (block.how != How::kTiles) {
+        key_tile = block.keys.chunk;
+        if (tiled == 0) {
+          plan.query_tile = std::max(decoded == 0 ? 0 : plan.query_tile, listed ? 1 : p.q_len);
+          plan.key_tile = key_tile;
+        }
+        ++decoded;
+      } else if (block.items > 0 && p.kv_len > 0) {
+        ++tiled;
+      }
+      const Index first = batch.first_sequence(block.part);
+      for (Index b = first; b < first + batch.num_sequences(block.part); ++b) add_tiles(p, b, key_tile, plan);
+    });
+  }
+  if (listed) {
+    plan.algorithm = "lists";
+    plan.skipped.push_back("tiled and decode: read all keys; the lists hold few of them");
+    return;
+  }
+  plan.algorithm = tiled == 0 ? decoded == 0 ? "none" : "decode" : decoded == 0 ? "tiled" : "tiled and decode";
+  add_reasons(batch, tiled, decoded, plan);
 }
 
 /// The part of a plan that all forms of a call share.
 template <class T>
 AttentionPlan plan_batch(const Batch<T>& batch, const AttentionOptions& options, const Context& context) {
   AttentionPlan plan;
-  plan_forward(batch, plan);
+  const Problem<T>& p = batch.longest();
+  if (!batch.is_ragged() && groups_rows(p, AttentionOutputs<T>())) {
+    const Problem<T> grouped = grouped_problem(p);
+    add_forward(Batch<T>(grouped), context.threads(), plan);
+  } else {
+    add_forward(batch, context.threads(), plan);
+  }
   add_machine(context, plan);
-  const Problem<T>& longest = batch.longest();
-  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, longest.queries, longest.kv_len);
+  plan.position_bias_bytes = PositionVectors<Accumulator<T>>::bytes(options.position_bias, p.queries, p.kv_len);
   plan.mask_bytes = DenseSummaries::bytes(options.mask.node());
   return plan;
 }
@@ -47,7 +116,6 @@ AttentionPlan plan_of(const View<const T, 4>& q, const View<const T, 4>& k, cons
   const Batch<T> batch(p);
   AttentionPlan plan = plan_batch(batch, options, context);
   plan_backward(batch, context, plan);
-  if (Listed<T>(p).applies()) name_lists(plan);
   return plan;
 }
 
@@ -56,7 +124,6 @@ AttentionPlan plan_of(const View<const T, 4>& q, const KeyValue& kv, const Atten
   CallMemory memory;
   const Problem<T> p = make_cached_problem("attention_plan", q, kv, options, context, memory);
   AttentionPlan plan = plan_batch(Batch<T>(p), options, context);
-  if (Listed<T>(p).applies()) name_lists(plan);
   plan.backward_flops = 0;
   return plan;
 }

@@ -10,7 +10,6 @@
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/region.h"
-#include "core/threads/scratch.h"
 #include "qkv/attention.h"
 
 namespace qkv::inline v0 {
@@ -37,16 +36,16 @@ void check_parts(const char* function, std::span<const View<const T, 4>> outs,
 
 constexpr Index kRowsPerMerge = 64;
 
-/// Calls body(b, h, i, worker) for every row; each row has `elements` numbers to process.
+/// Calls body(b, h, i, scratch of a worker) for every row; each row has `elements` numbers to process.
 template <class T, class Body>
-void for_rows(const View<T, 3>& lse, Index elements, Context& context, const Body& body) {
+void for_rows(const View<T, 3>& lse, Index elements, std::size_t worker_bytes, Context& context, const Body& body) {
   const Index length = lse.size(2), heads = lse.size(1), rows = lse.count();
   const double flops = kElementFlops * static_cast<double>(rows) * static_cast<double>(elements);
-  parallel_for_flops(context, (rows + kRowsPerMerge - 1) / kRowsPerMerge, flops, [&](Index item, int worker) {
+  run_items(context, {(rows + kRowsPerMerge - 1) / kRowsPerMerge, flops, worker_bytes}, [&](Index item, std::byte* own) {
     const Index first = item * kRowsPerMerge, end = std::min(rows, first + kRowsPerMerge);
     Index i = first % length, h = first / length % heads, b = first / length / heads;
     for (Index row = first; row < end; ++row) {
-      body(b, h, i, worker);
+      body(b, h, i, own);
       if (++i < length) continue;
       i = 0;
       if (++h == heads) h = 0, ++b;
@@ -93,11 +92,9 @@ void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Ac
       check_apart(function, output, {"lses", lses[n]});
     }
   }
-  constexpr Index kLine = 64 / static_cast<Index>(sizeof(Sum));
-  const Index width = (out.size(3) + kLine - 1) / kLine * kLine;  // of a worker's row: whole cache lines
-  const ScratchLease rows = borrow_scratch(context, static_cast<std::size_t>(context.threads() * width) * sizeof(Sum));
-  for_rows(lse, static_cast<Index>(outs.size() + 1) * out.size(3), context, [&](Index b, Index h, Index i, int worker) {
-    Sum* const row = rows.as<Sum>() + worker * width;
+  const auto row_bytes = static_cast<std::size_t>(out.size(3)) * sizeof(Sum);
+  const auto merge_row = [&](Index b, Index h, Index i, std::byte* own) {
+    Sum* const row = reinterpret_cast<Sum*>(own);
     const Sum total = log_sum_exp<Sum>(lses, b, h, i);
     lse(b, h, i) = total;
     std::fill_n(row, out.size(3), Sum{0});
@@ -107,7 +104,8 @@ void merge(std::span<const View<const T, 4>> outs, std::span<const View<const Ac
       for (Index d = 0; d < out.size(3); ++d) row[d] += w * number(outs[n](b, h, i, d));
     }
     for (Index d = 0; d < out.size(3); ++d) out(b, h, i, d) = static_cast<T>(row[d]);
-  });
+  };
+  for_rows(lse, static_cast<Index>(outs.size() + 1) * out.size(3), row_bytes, context, merge_row);
 }
 
 // d out_n = w_n dout;   d lse_n = w_n (dout . (out_n - out) + dlse)
@@ -141,7 +139,7 @@ void merge_backward(std::span<const View<const T, 4>> outs, std::span<const View
       }
     }
   }
-  for_rows(lse, static_cast<Index>(2 * outs.size()) * out.size(3), context, [&](Index b, Index h, Index i, int) {
+  for_rows(lse, static_cast<Index>(2 * outs.size()) * out.size(3), 0, context, [&](Index b, Index h, Index i, std::byte*) {
     for (std::size_t n = 0; n < outs.size(); ++n) {
       const bool live = lses[n](b, h, i) != kNoKeys<Sum>;
       const Sum w = part_weight(lses[n](b, h, i), lse(b, h, i));

@@ -8,7 +8,6 @@
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/region.h"
-#include "core/threads/scratch.h"
 
 namespace qkv::inline v0 {
 namespace {
@@ -91,13 +90,11 @@ struct Turning {
   Index num_pairs;
   RotaryLayout layout;
   double attention_factor, direction;
-  Sum* workers = nullptr;  // threads x (cosines, sines) [2, R / 2]
 
   Index pairs() const { return num_pairs; }
 
   /// Rotates all heads of one token.
-  void run(Index b, Index t, int worker) const {
-    Sum* cosines = workers + worker * 2 * pairs();
+  void run(Index b, Index t, Sum* cosines) const {
     Sum* sines = cosines + pairs();
     const Index position = position_of(positions, b, t);
     const double* const row = tables.data() + (tables.empty() ? 0 : 2 * pairs() * position);
@@ -155,14 +152,13 @@ void turn(const char* function, Index head_dim, Turning<T> turning, Context& con
   }
   const Index tokens = x.size(0) * x.size(2), length = x.size(2);
   if (tokens == 0 || x.size(1) == 0) return;
-  const ScratchLease scratch =
-      borrow_scratch(context, static_cast<std::size_t>(2 * turning.pairs() * context.threads()) * sizeof(Accumulator<T>));
-  turning.workers = scratch.template as<Accumulator<T>>();
+  const auto table_bytes = static_cast<std::size_t>(2 * turning.pairs()) * sizeof(Accumulator<T>);  // of cosines, then sines
   // Tokens per item: some microseconds of work, decided by shape alone. A cosine costs as much as several heads.
   const Index work = (x.size(1) + 16) * head_dim, block = std::max<Index>(1, 8192 / work);
   const double flops = 8.0 * static_cast<double>(tokens) * static_cast<double>(work);
-  parallel_for_flops(context, (tokens + block - 1) / block, flops, [&](Index item, int worker) {
-    for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) turning.run(n / length, n % length, worker);
+  run_items(context, {(tokens + block - 1) / block, flops, table_bytes}, [&](Index item, std::byte* own) {
+    auto* const tables = reinterpret_cast<Accumulator<T>*>(own);
+    for (Index n = item * block; n < std::min(tokens, (item + 1) * block); ++n) turning.run(n / length, n % length, tables);
   });
 }
 

@@ -208,16 +208,14 @@ void run(const Numbers<4>& q, const Numbers<3>& k, const View<const float, 3>& w
   job.mask.extent.summaries = dense.make(options.mask.node(), context);
   const Index parts = items < 2 * context.threads() ? std::max<Index>(1, (kv_len + kPartKeys - 1) / kPartKeys) : 1;
   TopKeys::Own own{};
-  const std::size_t own_bytes = job.carve(nullptr, own);
-  Scored* found = nullptr;  // [items][parts][queries][k], with more than one part
+  Scored *found = nullptr, *merged = nullptr;  // [items][parts][queries][k] and [2 k], with more than one part
   Index* found_count = nullptr;
-  std::byte* workers = nullptr;
   const Index cells = parts > 1 ? items * parts * job.queries : 0;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
     found = carver.take<Scored>(cells * best_k);
     found_count = carver.take<Index>(cells);
-    workers = carver.take<std::byte>(static_cast<Index>(own_bytes) * context.threads());
+    merged = carver.take<Scored>(parts > 1 ? 2 * best_k : 0);
     return carver.used();
   };
   const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
@@ -225,9 +223,9 @@ void run(const Numbers<4>& q, const Numbers<3>& k, const View<const float, 3>& w
   const double flops =
       static_cast<double>(batch * q_len) * static_cast<double>(kv_len) * static_cast<double>(q.size(1) * (2 * q.size(3) + 4));
   const Index part_keys = parts > 1 ? kPartKeys : kv_len;
-  parallel_for_flops(context, items * parts, flops, [&](Index number, int worker) {
+  run_items(context, {items * parts, flops, job.carve(nullptr, own)}, [&](Index number, std::byte* memory) {
     TopKeys::Own mine{};
-    job.carve(workers + static_cast<std::size_t>(worker) * own_bytes, mine);
+    job.carve(memory, mine);
     Best best[32];
     const Index item = number / parts, part = number % parts, b = item / job.blocks(), i0 = item % job.blocks() * job.queries;
     const Index done = job.run(b, i0, part * part_keys, std::min(kv_len, (part + 1) * part_keys), mine, best);
@@ -242,11 +240,10 @@ void run(const Numbers<4>& q, const Numbers<3>& k, const View<const float, 3>& w
     }
   });
   if (parts == 1) return;
-  job.carve(workers, own);
   for (Index item = 0; item < items; ++item) {
     const Index i0 = item % job.blocks() * job.queries;
     for (Index i = 0; i < std::min(job.queries, q_len - i0); ++i) {
-      Best best{own.lists, best_k};
+      Best best{merged, best_k};
       for (Index part = 0; part < parts;
            ++part) {  // within a part keys are in any order, but all after those of the parts before
         const Index cell = (item * parts + part) * job.queries + i;

@@ -1,6 +1,6 @@
 // Few queries against many keys: against the oracle across the borders of chunks and parts, bit-identical across lengths and
 // types, and what the plan says of it. The pairwise list (cases_test.cc) is decoded too where its shapes are such.
-#include "attention/plan/decode.h"
+#include "attention/plan/choose.h"
 
 #include <gtest/gtest.h>
 

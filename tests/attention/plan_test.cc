@@ -166,5 +166,27 @@ TYPED_TEST(RaggedPlan, SaysItsBytes) {
   });
 }
 
+TEST(Plan, OfListsAndOfGroupedRowsIsWhatRuns) {
+  for_each_isa(3, [](Context& context) {
+    const Tensor<float> q({1, 1, 256, kDim}), k({1, 1, 4096, kDim});
+    Tensor<float> out(q.sizes());
+    Tensor<std::int32_t> index({1, 1, 256, 16});
+    for (Index n = 0; n < index.count(); ++n) index.data()[n] = static_cast<std::int32_t>(n % 16 * 7);
+    const AttentionOptions lists{.mask = Mask::keys(index)};
+    const AttentionPlan listed = attention_plan(q, k, k, lists, context);
+    EXPECT_EQ(listed.algorithm, "lists");
+    EXPECT_EQ(listed.work_items, 256);
+    EXPECT_EQ(listed.query_tile, 1);
+    EXPECT_EQ(listed.forward_flops, 256.0 * 16 * 2 * 2 * kDim);
+    context.trim();
+    attention_forward(q, k, k, {.out = out}, lists, context);
+    EXPECT_EQ(context.scratch_bytes(), 3 * listed.forward_scratch_bytes + listed.forward_shared_bytes);
+
+    const Tensor<float> one({1, 8, 1, kDim}), two({1, 2, 4096, kDim});
+    const AttentionOptions invariant{.bits = Bits::kInvariant};
+    EXPECT_EQ(attention_plan(one, two, two, invariant, context).work_items, 2) << "an item for the heads of each key/value head";
+  });
+}
+
 }  // namespace
 }  // namespace qkv::test

@@ -13,7 +13,6 @@
 #include "attention/backward/backward_job.h"
 #include "attention/backward/shared_gradients.h"
 #include "core/threads/region.h"
-#include "core/threads/scratch.h"
 #include "kernels/carver.h"
 
 namespace qkv::inline v0 {
@@ -44,8 +43,7 @@ struct BackwardDriver {
   Index rows, items = 0, num_tile_turns = 0;
   // Shared scratch; rows are stored sequence by sequence.
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;
-  Turn* turns = nullptr;  // of tiles, of the bias, of sums
-  std::byte* workers = nullptr;
+  Turn* turns = nullptr;                      // of tiles, of the bias, of sums
   std::optional<BackwardJob<T>> dense_job{};  // shared by all items of a dense batch
   Index threads;
   bool fetches = false;  // rows of the next head
@@ -81,7 +79,7 @@ struct BackwardDriver {
   Index num_bias_turns() const { return longest.query_tiles() + 1; }
   Index num_turns() const { return num_tile_turns + num_bias_turns() + sums.num_turns(); }
 
-  /// Divides the block at `base`; null only counts. Returns the bytes of the shared part; the workers' parts follow it.
+  /// Divides the block at `base`; null only counts. Returns its bytes.
   std::size_t carve(std::byte* base) {
     Carver carver(base);
     parts = dense_part;
@@ -100,7 +98,6 @@ struct BackwardDriver {
     }
     turns = carver.take<Turn>(num_turns());
     sums.place(carver.take<std::byte>(static_cast<Index>(sums.shared_bytes())), turns + num_tile_turns + num_bias_turns());
-    workers = base + carver.used();
     return carver.used();
   }
 
@@ -165,14 +162,13 @@ struct BackwardDriver {
   }
 
   /// Runs head `head`, counted over the heads of the part's sequences; `first` is the number of the first of these.
-  void run(Index item, const BackwardJob<T>& job, Index first, Index head, Index range, int worker) const {
+  void run(Index item, const BackwardJob<T>& job, Index first, Index head, Index range, std::byte* own) const {
     const Index heads = job.p.num_kv_heads;
     const Index later = head + threads;  // workers claim items in turn
     Ahead ahead;
     const bool fetch = fetches && later < longest.batch * heads;
     if (fetch) ahead = job.ahead_of(later / heads, later % heads);
-    job.run(item, range, first + head / heads, head % heads, fetch ? &ahead : nullptr,
-            {own_bytes, workers + static_cast<std::size_t>(worker) * own_bytes.all()});
+    job.run(item, range, first + head / heads, head % heads, fetch ? &ahead : nullptr, {own_bytes, own});
   }
 
   /// Head and key range of item `own` of `heads` heads: all of range 0 first. For 16-bit types the heads in flight go together, so
@@ -184,10 +180,10 @@ struct BackwardDriver {
     return {first + rest % count, rest / count};
   }
 
-  void run(Index item, int worker) const {
+  void run(Index item, std::byte* scratch) const {
     if (!batch.is_ragged()) {
       const auto [head, range] = head_and_range(item, longest.batch * longest.num_kv_heads, num_ranges);
-      run(item, *dense_job, 0, head, first_range + range, worker);
+      run(item, *dense_job, 0, head, first_range + range, scratch);
       return;
     }
     const BackwardPart* part = nullptr;
@@ -210,7 +206,7 @@ struct BackwardDriver {
                                           .dk = batch.keys(gradients.dk, part->part),
                                           .dv = batch.keys(gradients.dv, part->part),
                                           .accumulate = gradients.accumulate};
-      run(item, job_of(*part, p, of_part), part->part, own, range, worker);
+      run(item, job_of(*part, p, of_part), part->part, own, range, scratch);
     });
   }
 
@@ -252,8 +248,7 @@ void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, cons
   BackwardDriver<T> driver(batch, inputs, gradients, context.threads(), carried);
   driver.clear();
   if (batch.parts() == 0) return;
-  const std::size_t worker_bytes = driver.own_bytes.all() * static_cast<std::size_t>(context.threads());
-  const ScratchLease scratch = borrow_scratch(context, driver.carve(nullptr) + worker_bytes);
+  const ScratchLease scratch = borrow_scratch(context, driver.carve(nullptr));
   driver.carve(scratch.data());
   for (Index t = 0; t < driver.num_turns(); ++t)
     new (&driver.turns[t]) Turn(t < driver.num_tile_turns ? driver.first_range : 0);
@@ -264,7 +259,8 @@ void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, cons
   const double flops = kElementFlops * static_cast<double>(driver.rows * longest.v_head_dim) +
                        static_cast<double>(driver.items) * kItemFlops +
                        pairs * 2.0 * static_cast<double>(3 * longest.head_dim + 2 * longest.v_head_dim);
-  parallel_for_flops(context, driver.items, flops, [&driver](Index item, int worker) { driver.run(item, worker); });
+  run_items(context, {driver.items, flops, driver.own_bytes.all()},
+            [&driver](Index item, std::byte* own) { driver.run(item, own); });
   if (!gradients.dsinks.is_null()) driver.add_dsinks();
 }
 

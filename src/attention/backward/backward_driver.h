@@ -19,7 +19,7 @@ struct BackwardInputs {
 template <class T>
 struct CarriedRanges {
   Index begin, end;
-  Accumulator<T>*delta, *lse2_high, *lse2_low;  // [B, H, Tq] each: already known
+  Accumulator<T>*delta, *lse2_high, *lse2_low;  // [B, H, Tq] each: written by the first range
   Accumulator<T>* dq;  // 16-bit types: [B, H, Tq, D], kept from call to call, never null; others: not read
 };
 

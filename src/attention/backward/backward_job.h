@@ -7,11 +7,11 @@
 #include <algorithm>
 
 #include "attention/backward/backward_rows.h"
-#include "attention/backward/gradient_sums.h"
-#include "core/threads/turns.h"
-#include "attention/call/empty_rows.h"
 #include "attention/backward/bias_gradient.h"
+#include "attention/backward/gradient_sums.h"
 #include "attention/backward/position_gradient.h"
+#include "attention/call/empty_rows.h"
+#include "core/threads/turns.h"
 
 namespace qkv::inline v0 {
 
@@ -76,7 +76,7 @@ struct BackwardJob {
       tile.dq_stride = queries.stride;
       if (tile.dq != nullptr && range == 0) sums.clear(queries, tile.q_begin, tile.q_count);
     }
-    if (range == 0 && !carried) rows.prepare(tile, b, h, own.kernel);
+    if (range == 0) rows.prepare(tile, b, h, own.kernel);
     tile.sets_dq = range == 0 && sets_in_place();
     if (live) {
       if (position.wanted()) tile.dposition = position.begin_tile(tile, own.position);

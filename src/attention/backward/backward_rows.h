@@ -7,8 +7,8 @@
 #include <cmath>
 #include <numbers>
 
-#include "attention/call/row_lse.h"
 #include "attention/call/problem.h"
+#include "attention/call/row_lse.h"
 
 namespace qkv::inline v0 {
 

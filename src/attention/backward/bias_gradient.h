@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/threads/turns.h"
 #include "attention/call/problem.h"
+#include "core/threads/turns.h"
 
 namespace qkv::inline v0 {
 

@@ -1,16 +1,15 @@
 #include "attention/backward/carried_backward.h"
 
-#include "attention/backward/backward_rows.h"
 #include "attention/backward/gradient_sums.h"
 #include "attention/backward/shared_gradients.h"
-#include "attention/forward/forward_sweep.h"
+#include "attention/call/row_lse.h"
+#include "attention/forward/saved_rows.h"
 #include "core/overlap.h"
 
 namespace qkv::inline v0 {
 
 template <class T>
 struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
-  using Tile = typename ForwardSweep<T>::Tile;
   static constexpr const char* kFunction = "attention_backward";
   Context& context;
   BackwardInputs<T> inputs;
@@ -20,8 +19,8 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
   std::optional<StripCopy> wide_q, wide_out, wide_dout, wide_lse, wide_dlse, wide_dq;  // where rows are no whole strips
   ScratchLease memory;
   CarriedRanges<T> ranges{};
-  std::optional<ForwardJob<T>> maxima_job;
-  std::optional<ForwardSweep<T>> maxima;
+  View<Sum, 3> lse_low, computed_lse, computed_low;  // [B, H, Tq]: what rounding took from lse; of forward, computed again
+  std::optional<SavedRows<T>> maxima;
 
   Impl(const View<const T, 4>& q, const KeySizes& keys, const BackwardInputs<T>& its_inputs,
        const AttentionGradients<T>& its_gradients, const AttentionOptions& options, Context& its_context)
@@ -45,11 +44,14 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
       ranges.lse2_high = carver.take<Sum>(numbers);
       ranges.lse2_low = carver.take<Sum>(numbers);
       ranges.dq = carver.take<Sum>(kRoundedAtEnd<T> ? std::max<Index>(1, numbers * p.head_dim) : 0);
+      for (View<Sum, 3>* each : {&lse_low, &computed_lse, &computed_low})
+        *each = {carver.take<Sum>(numbers), {p.batch, p.num_heads, p.q_len}};
       return carver.used();
     };
     memory = borrow_scratch(context, carve(nullptr));
     carve(memory.data());
-    prepare_rows();
+    std::fill_n(lse_low.data(), numbers, Sum{0});
+    gradients.lse_low = lse_low;
   }
 
   /// Rows that are added have lse = inf, so that their weights are 0.
@@ -68,47 +70,31 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
     problem.emplace(kFunction, View<const T, 4>(wide_q->view(q)), keys, placed, context);
   }
 
-  BackwardRows<T> rows() const {
-    return {problem->p, inputs.out, inputs.lse, inputs.dout, gradients.dlse, ranges.delta, ranges.lse2_high, ranges.lse2_low};
+  /// Calls body(b, h, i) for every row of which lse is coarse; stops where that gives true, and returns whether it did.
+  template <class Body>
+  bool each_coarse(const Positions& queries, Index b, Index h, const Body& body) const {
+    for (Index i = queries.begin; i < queries.end; ++i) {
+      if (is_coarse(inputs.lse(b, h, i)) && body(b, h, i)) return true;
+    }
+    return false;
   }
-  void prepare_rows() {
-    const Problem<T>& p = problem->p;
-    const BackwardRows<T> of = rows();
-    const std::vector<Tile> tiles = all_tiles(p);
-    const std::size_t bytes = round_to_line(p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim));
-    const ScratchLease scratch = borrow_scratch(context, bytes * static_cast<std::size_t>(context.threads()));
-    const double flops = kElementFlops * static_cast<double>(p.batch * p.num_heads * p.q_len * p.v_head_dim);
-    parallel_for_flops(context, static_cast<Index>(tiles.size()), flops, [&](Index item, int worker) {
-      const Tile& now = tiles[static_cast<std::size_t>(item)];
-      BackwardTile<T> tile = of.tile(now.b, now.h);
-      tile.q_begin = now.queries.begin;
-      tile.q_count = now.count();
-      const Index row = of.first_row(now.b, now.h) - p.first_query;
-      split_given_lse(p, inputs.lse, {}, now.b, now.h, tile.q_begin, tile.q_count, ranges.lse2_high + row,
-                      ranges.lse2_low + row);
-      of.prepare_delta(tile, now.b, now.h, scratch.data() + static_cast<std::size_t>(worker) * bytes);
-    });
-  }
-
   void begin_maxima() {
-    const Problem<T>& p = problem->p;
-    std::vector<Tile> tiles = all_tiles(p);
-    std::erase_if(tiles, [&](const Tile& tile) {
-      for (Index i = tile.queries.begin; i < tile.queries.end; ++i) {
-        if (is_coarse(inputs.lse(tile.b, tile.h, i - p.first_query))) return false;
-      }
-      return true;
+    maxima.emplace(problem->p, AttentionOutputs<T>{.lse = computed_lse, .lse_low = computed_low}, context);
+    maxima->only([&](Index b, Index h, const Positions& queries) {
+      return each_coarse(queries, b, h, [](Index, Index, Index) { return true; });
     });
-    maxima_job.emplace(p, View<T, 4>{}, View<Sum, 3>{}, View<Sum, 3>{}, View<Sum, 4>{}, Weights::kSoftmax, nullptr);
-    maxima.emplace(*maxima_job, std::move(tiles), p.query_tile, context);
   }
+  /// As split_lse does for one tile: what was lost is known where forward gives exactly the lse that was given.
   void end_maxima() {
-    const BackwardRows<T> of = rows();
-    maxima->finish([&](const Tile& now, const ForwardTile<Sum>& tile, const std::uint32_t*) {
-      const Index row = of.first_row(now.b, now.h) - problem->p.first_query;
-      split_computed_lse(problem->p, inputs.lse, now.b, now.h, tile, ranges.lse2_high + row, ranges.lse2_low + row);
-    });
+    maxima->finish();
     maxima.reset();
+    const Problem<T>& p = problem->p;
+    for (Index head = 0; head < p.batch * p.num_heads; ++head) {
+      each_coarse({0, p.q_len}, head / p.num_heads, head % p.num_heads, [&](Index b, Index h, Index i) {
+        if (computed_lse(b, h, i) == inputs.lse(b, h, i)) lse_low(b, h, i) = computed_low(b, h, i);
+        return false;
+      });
+    }
   }
 
   void add(const KeyChunk<T>& chunk, const View<Sum, 4>& dk, const View<Sum, 4>& dv, const AttentionGradients<T>& shared) {
@@ -136,7 +122,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
 template <class T>
 bool carries_backward(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
                       Context& context) {
-  return !goes_by_lists(q, keys, queries, options, context, true);
+  return is_tiled(q, keys, queries, options, context, true);
 }
 
 template <class Sum>

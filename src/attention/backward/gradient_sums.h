@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/threads/turns.h"
 #include "attention/call/problem.h"
+#include "core/threads/turns.h"
 #include "kernels/carver.h"
 
 namespace qkv::inline v0 {

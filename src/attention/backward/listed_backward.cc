@@ -9,8 +9,8 @@
 #include "attention/backward/backward_rows.h"
 #include "attention/backward/gradient_sums.h"
 #include "attention/backward/shared_gradients.h"
-#include "core/threads/turns.h"
 #include "core/threads/region.h"
+#include "core/threads/turns.h"
 #include "kernels/carver.h"
 
 namespace qkv::inline v0 {
@@ -102,14 +102,17 @@ struct ListedBackward {
     cache.read(head, {&x(b, h0, i, 0), nullptr, 0, x.stride(1), 0}, 0, count, x.size(3), to);
   }
 
-  /// What kernels need of the rows of one query tile.
-  void prepare(Index number, std::byte* kernel) const {
-    const Index tiles = p.query_tiles(), b = number / tiles / p.num_heads, h = number / tiles % p.num_heads;
-    BackwardTile<T> tile = rows.tile(b, h);
-    const Positions queries = p.tile(number % tiles);
-    tile.q_begin = queries.begin;
-    tile.q_count = queries.end - queries.begin;
-    rows.prepare(tile, b, h, kernel);
+  /// What kernels need of queries [i, end) of a key/value head's group.
+  void prepare(Index b, Index g, Index i, Index end, std::byte* kernel) const {
+    const Index most = std::min(kTurnQueries, p.query_tile);
+    for (Index h = g * p.group_size(); h < (g + 1) * p.group_size(); ++h) {
+      BackwardTile<T> tile = rows.tile(b, h);
+      for (Index begin = i; begin < end; begin += most) {
+        tile.q_begin = p.first_query + begin;
+        tile.q_count = std::min(most, end - begin);
+        rows.prepare(tile, b, h, kernel);
+      }
+    }
   }
 
   /// to (+)= from, a row each.
@@ -215,8 +218,10 @@ struct ListedBackward {
     begin_keys(dv(), b, g, begin, end, own.all_dv);
     for (Index block = 0; block < query_blocks(); ++block) {
       Turn& turn = turns[head * query_blocks() + block];
+      const Index first_query = block * kTurnQueries, last = std::min(p.q_len, first_query + kTurnQueries);
       wait_for_turn(turn, range);
-      for (Index i = block * kTurnQueries; i < std::min(p.q_len, (block + 1) * kTurnQueries); ++i) {
+      if (range == 0) prepare(b, g, first_query, last, own.kernel);
+      for (Index i = first_query; i < last; ++i) {
         for (Index first = g * p.group_size(); first < (g + 1) * p.group_size(); first += listed.block_heads()) {
           for (Index h0 = first; h0 < first + listed.block_heads(); h0 += block_rows) {
             run_query(b, h0, std::min(block_rows, first + listed.block_heads() - h0), i, range, own);
@@ -243,30 +248,24 @@ void backward_listed(const Problem<T>& p, const Listed<T>& listed, const Backwar
   const Index rows = p.batch * p.num_heads * p.q_len, num_turns = job.heads() * job.query_blocks();
   typename ListedBackward<T>::Own own{};
   const std::size_t own_bytes = job.carve(nullptr, own);
-  std::byte* workers = nullptr;
   const auto carve = [&](std::byte* base) {
     Carver carver(base);
     job.rows.delta = carver.take<Sum>(3 * rows);
     job.rows.lse2_high = job.rows.delta + rows;
     job.rows.lse2_low = job.rows.lse2_high + rows;
     job.turns = carver.take<Turn>(num_turns);
-    workers = carver.take<std::byte>(static_cast<Index>(own_bytes) * context.threads());
     return carver.used();
   };
   const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
   carve(scratch.data());
   for (Index t = 0; t < num_turns; ++t) new (&job.turns[t]) Turn(0);
-  const auto own_of = [&](int worker) {
-    typename ListedBackward<T>::Own of_worker{};
-    job.carve(workers + static_cast<std::size_t>(worker) * own_bytes, of_worker);
-    return of_worker;
-  };
-  parallel_for_flops(context, p.batch * p.num_heads * p.query_tiles(), kElementFlops * static_cast<double>(rows * p.v_head_dim),
-                     [&](Index tile, int worker) { job.prepare(tile, own_of(worker).kernel); });
   const double flops =
       static_cast<double>(listed.longest() * rows) * 2.0 * static_cast<double>(3 * p.head_dim + 2 * p.v_head_dim);
-  parallel_for_flops(context, job.heads() * job.ranges(), flops,
-                     [&](Index item, int worker) { job.run(item, own_of(worker)); });
+  run_items(context, {job.heads() * job.ranges(), flops, own_bytes}, [&](Index item, std::byte* memory) {
+    typename ListedBackward<T>::Own of_worker{};
+    job.carve(memory, of_worker);
+    job.run(item, of_worker);
+  });
   if (gradients.dsinks.is_null()) return;
   add_sink_gradient(job.rows, 0, p.batch, gradients.dsinks,
                     [&](Index row, Index) { return -static_cast<double>(job.rows.delta[row]); });

@@ -71,7 +71,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
   bool is_ring() const { return config.layout == CacheLayout::kRing; }
   Index& page(Index s, Index n) { return tables[at(s * table_width + n)]; }
 
-  void make(Matrix& m, Index width) const {
+  void make(Matrix & m, Index width) const {
     const Index sizes[] = {pages(), config.num_kv_heads, page_rows, width};
     m.width = width;
     m.rows.reset(static_cast<std::byte*>(allocate_aligned(checked_count(sizes), element_bytes)));
@@ -278,7 +278,8 @@ void KVCache::Impl::read(Index s, Index begin, const View<T, 3>& k_rows, const V
                         ((config.values_in_keys && v_rows.is_null()) ||
                          v_rows.sizes() == std::array{config.num_kv_heads, n, config.v_head_dim}),
                     function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
-  check<ShapeError>(k_rows.stride(2) == 1 && (v_rows.is_null() || v_rows.stride(2) == 1), function, "the last axes must have stride 1");
+  check<ShapeError>(k_rows.stride(2) == 1 && (v_rows.is_null() || v_rows.stride(2) == 1), function,
+                    "the last axes must have stride 1");
   check<OptionError>((std::is_same_v<T, double>) == (config.storage == CacheStorage::kF64), function,
                      "a cache of f64 is read into double, other caches into float: got a cache of ",
                      storage_name(config.storage));

@@ -165,7 +165,9 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.dropout_threshold = options.dropout.training ? threshold : 0;
   p.empty_row = options.empty_row;
   p.invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
-  p.kernels = &kernels_of<T>(p.isa(context));
+  const KernelTables& tables = kernel_tables(p.isa(context));
+  p.kernels = &for_element<T>(tables.attention);
+  p.cache_kernels = &for_element<T>(tables.cache);
   p.key_tile = p.kernels->key_tile(p.head_dim, p.v_head_dim);
   p.query_tile = p.kernels->query_tile(p.head_dim, p.v_head_dim);
   p.backward_keys = p.kernels->backward_keys(p.head_dim, p.v_head_dim);
@@ -192,7 +194,6 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   Problem<T> p =
       make_problem(function, q, sizes(kv.head_dim()), sizes(kv.v_head_dim()), options, context, Use::kMaskLater, &memory);
   p.cache = &kv;
-  p.cache_kernels = &for_element<T>(kernel_tables(p.isa(context)).cache);
   p.query_tile = p.kernels->copied_query_tile(p.head_dim, p.v_head_dim);
   p.mask = {options.mask.node(), {p.batch, p.num_heads, p.q_len, p.kv_len}, &memory.shown.emplace(kv)};
   check_mask(options.mask, p.mask.extent, function);

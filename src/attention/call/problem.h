@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "attention/cache/cached.h"
+#include "attention/call/tensor_checks.h"
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
 #include "attention/scores/position_bias.h"
-#include "attention/call/tensor_checks.h"
 #include "dispatch/kernels.h"
 #include "kernels/params.h"
 #include "qkv/attention.h"
@@ -64,13 +64,14 @@ struct Problem {
   GroupMask group_mask;  // where the queries are those of all heads of a group (forward/group_rows.h)
 
   const KeyValue* cache;                 // where k and v are read from; null: the views
-  const CacheKernels<T>* cache_kernels;  // the kernels of decode that read the cache
+  const CacheKernels<T>* cache_kernels;  // the kernels of decode that read pages
 
   /// The tables of kernels that forward takes.
   Isa isa(const Context& context) const { return invariant ? without_bf16_products(context.isa()) : context.isa(); }
   Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
   /// Whether rows are copied before they are multiplied.
   bool copies() const { return !std::is_same_v<T, Sum> || cache != nullptr; }
+  StoredType stored() const { return cache == nullptr ? stored_as<T>() : stored_type(cache->storage()); }  // of k and v
   std::size_t forward_scratch_bytes() const {
     return kernels->forward_scratch_bytes(head_dim, v_head_dim, query_tile, copies());
   }

@@ -5,9 +5,9 @@
 #include <limits>
 #include <new>
 
+#include "attention/call/empty_rows.h"
 #include "attention/call/row_lse.h"
 #include "attention/capture/worker.h"
-#include "attention/call/empty_rows.h"
 #include "core/check.h"
 #include "core/threads/region.h"
 #include "kernels/carver.h"
@@ -166,15 +166,12 @@ void CaptureJob<T>::forward(ForwardTile<Sum> tile, Index b, Index h, void* kerne
 template <class T>
 void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& context) {
   if (!wanted() || !sweeps()) return;
-  const std::size_t own = worker_bytes(), all = own * static_cast<std::size_t>(context.threads());
-  const ScratchLease scratch = borrow_scratch(context, all + shared_bytes());
-  begin(scratch.data() + all);
+  const ScratchLease shared = borrow_scratch(context, shared_bytes());
+  begin(shared.data());
   const Index items = p_.batch * results() * row_tiles();
   const double flops = static_cast<double>(p_.batch * places() * p_.q_len) * static_cast<double>(p_.kv_len) * 2.0 *
                        static_cast<double>(p_.head_dim + p_.v_head_dim);
-  parallel_for_flops(context, items, flops, [&](Index item, int worker) {
-    backward(gradient, item, scratch.data() + own * static_cast<std::size_t>(worker));
-  });
+  run_items(context, {items, flops, worker_bytes()}, [&](Index item, std::byte* own) { backward(gradient, item, own); });
 }
 
 /// Items count head by head, in each the last tile first, as in forward.

@@ -2,9 +2,9 @@
 // (kernels/capture/row_statistics.h, sweep.h).
 #pragma once
 
-#include "core/threads/turns.h"
 #include "attention/call/problem.h"
 #include "core/threads/scratch.h"
+#include "core/threads/turns.h"
 #include "dispatch/kernels.h"
 #include "kernels/capture/params.h"
 

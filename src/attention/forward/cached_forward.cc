@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "attention/forward/forward_checks.h"
-#include "attention/forward/group_rows.h"
+#include "attention/forward/forward_driver.h"
 #include "core/check.h"
 #include "core/overlap.h"
 #include "core/threads/scratch.h"
@@ -33,7 +33,7 @@ void forward(const View<const T, 4>& q, const KeyValue& kv, const AttentionOutpu
   CallMemory memory;
   const Problem<T> p = make_cached_problem(function, q, kv, options, context, memory);
   check_results(function, p, q, outputs, options);
-  forward_dense<T>(p, outputs, nullptr, context);
+  forward_batch<T>(Batch<T>(p), outputs, nullptr, context);
 }
 
 constexpr const char* kCascade = "attention_forward_cascade";

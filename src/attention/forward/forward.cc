@@ -3,24 +3,13 @@
 #include <limits>
 
 #include "attention/forward/forward_checks.h"
-#include "attention/forward/group_rows.h"
+#include "attention/forward/forward_driver.h"
 #include "attention/plan/placed_rows.h"
 #include "core/overlap.h"
 #include "qkv/plan.h"
 
 namespace qkv::inline v0 {
 namespace {
-
-/// NaN, which rows keep whose algorithm does not compute lse_low.
-template <class Sum>
-void fill_unknown(const View<Sum, 3>& lse_low) {
-  if (lse_low.data() == nullptr) return;
-  for (Index b = 0; b < lse_low.size(0); ++b) {
-    for (Index h = 0; h < lse_low.size(1); ++h) {
-      for (Index i = 0; i < lse_low.size(2); ++i) lse_low(b, h, i) = std::numeric_limits<Sum>::quiet_NaN();
-    }
-  }
-}
 
 /// A call on dense tensors: checked when it is made, and then computed any number of times.
 template <class T>
@@ -51,10 +40,9 @@ class ForwardCall {
 
   [[gnu::noinline]] void compute(const char* function) {
     CaptureJob<T> capture(function, p_, options_.capture, context_, false);
-    fill_unknown(outputs_.lse_low);
     const StripRows rows = rows_of_forward(p_, is_asked_for(outputs_.out), is_asked_for(outputs_.weights));
     if (rows.added) return compute_with(rows);
-    forward_dense(p_, outputs_, capture.if_wanted(), context_);
+    forward_batch<T>(Batch<T>(p_), outputs_, capture.if_wanted(), context_);
   }
   /// The same from what the tensors and the options hold now.
   void compute_again(const char* function) {
@@ -66,13 +54,14 @@ class ForwardCall {
   /// By a call on whole strips.
   [[gnu::noinline]] void compute_with(const StripRows& rows) const {
     StripCopy q(row_bytes(p_.q), rows), out(row_bytes(outputs_.out), rows), lse(row_bytes(outputs_.lse), rows),
-        weights(row_bytes(outputs_.weights), rows);
+        weights(row_bytes(outputs_.weights), rows), lse_low(row_bytes(outputs_.lse_low), rows);
     const AttentionOutputs<T> wide{out.view(outputs_.out), lse.view(outputs_.lse), weights.view(outputs_.weights),
-                                   outputs_.kind};
+                                   outputs_.kind, lse_low.view(outputs_.lse_low)};
     attention_forward(q.view(p_.q), p_.k, p_.v, wide, options_of(options_, p_, rows), context_);
     out.take_back(row_bytes(outputs_.out));
     lse.take_back(row_bytes(outputs_.lse));
     weights.take_back(row_bytes(outputs_.weights));
+    lse_low.take_back(row_bytes(outputs_.lse_low));
   }
 
   const AttentionOutputs<T>& outputs_;

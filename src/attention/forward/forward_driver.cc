@@ -1,260 +1,234 @@
-// One work item per (sequence, head, query tile), or, for few queries, per (sequence, key/value head, part of the keys). Parts
-// of the batch with many keys come first; decode parts, whose items are small and merge in turn, come last. A decode part that
-// also returns weights or is captured gets extra tiled items for that, so that out keeps its bits.
+// Runs a Schedule: what one item of each kind does. Not: which items there are (plan/schedule.h).
 #include "attention/forward/forward_driver.h"
 
-#include <array>
-#include <optional>
+#include <cstring>
 
-#include "attention/forward/decode_job.h"
-#include "attention/forward/forward_job.h"
-#include "attention/plan/tiles.h"
+#include "attention/forward/fill.h"
+#include "attention/plan/schedule.h"
 #include "core/threads/region.h"
+#include "core/threads/scratch.h"
+#include "core/threads/turns.h"
 #include "kernels/carver.h"
 
 namespace qkv::inline v0 {
 namespace {
 
-/// Reading a byte takes as long as this many operations if the cache lies in memory.
-constexpr double kFlopsPerByte = 6;
-
-/// One part of the batch, or its weights alone, in the order in which work items are claimed.
-struct ForwardPart {
-  Index part, num_items;
-  Index first_weight;  // where its weights begin among those of a ragged batch
-  bool is_decode, weights_only;
-  Index first_item, first_turn;  // among items that merge in turn
-  DecodeShape shape;             // of a decode part; otherwise unset
-};
+constexpr Index kFetchedKeys = 1024;  // K and V of a head: half a megabyte at D 64, so they stay in L2
 
 template <class T>
 struct ForwardDriver {
   using Sum = Accumulator<T>;
   const Batch<T>& batch;
+  const Listed<T>& lists;
   const AttentionOutputs<T>& outputs;
   CaptureJob<T>* capture;
-  bool wants_rows;  // out or lse
-  std::array<ForwardPart, 2> dense_parts;
-  std::span<ForwardPart> parts{};
-  std::optional<ForwardJob<T>> dense_job{};  // shared by all tiled items of a dense batch
-  Index num_parts = 0, items = 0;
-  double flops = 0;
-  std::size_t worker_bytes = 0, state_bytes = 0;
-  std::byte *state = nullptr, *workers = nullptr;
-  Turn* turn = nullptr;
-  Index threads = 1;
-  bool fetches = false;  // rows of the next tile
+  const CarriedTiles<T>* carried;
+  Index threads;
+  const Schedule<T>& schedule;
+  std::byte* state;                                    // of the rows whose parts are being merged
+  Turn turn{0};                                        // to merge
+  std::array<AttentionOutputs<T>, 2> dense_outputs{};  // by block
+  bool fetches = false;                                // rows of the next tile
 
-  ForwardDriver(const Batch<T>& whole, const AttentionOutputs<T>& wanted, CaptureJob<T>* look, bool rows)
-      : batch(whole), outputs(wanted), capture(look), wants_rows(rows) {}
-
-  View<Sum, 4> weights_of(const Problem<T>& p, const ForwardPart& part) const {
-    if (outputs.weights.data() == nullptr || p.kv_len == 0) return {};
-    if (!batch.is_ragged()) return outputs.weights;
-    return {outputs.weights.data() + part.first_weight,
-            {p.batch, p.num_heads, p.q_len, p.kv_len},
-            {0, p.q_len * p.kv_len, p.kv_len, 1}};
-  }
-  ForwardJob<T> tiled_job(const Problem<T>& p, const ForwardPart& part) const {
-    const bool weights_only = part.weights_only;
-    return {p,
-            weights_only ? View<T, 4>{} : batch.queries(outputs.out, part.part),
-            weights_only ? View<Sum, 3>{} : batch.query_numbers(outputs.lse, part.part),
-            weights_only ? View<Sum, 3>{} : batch.query_numbers(outputs.lse_low, part.part),
-            weights_of(p, part),
-            static_cast<Weights>(outputs.kind),
-            capture};
+  ForwardDriver(const Schedule<T>& work, const AttentionOutputs<T>& wanted, CaptureJob<T>* captured,
+                const CarriedTiles<T>* rows, int num_threads, std::byte* merged)
+      : batch(work.batch),
+        lists(work.lists),
+        outputs(wanted),
+        capture(captured),
+        carried(rows),
+        threads(num_threads),
+        schedule(work),
+        state(merged) {
+    if (batch.is_ragged()) return;
+    for (std::size_t n = 0; n < work.blocks.size(); ++n) dense_outputs[n] = outputs_of(work.blocks[n], batch.longest());
+    fetches = carried == nullptr && fetches_rows(batch.longest());
   }
 
-  /// Orders the parts and numbers their items. With null memory it only counts parts and items and measures scratch.
-  void deal_out(ForwardPart* memory) {
-    num_parts = items = 0;
-    flops = 0;
-    Index first_weight = 0;
-    for (Index n = 0; n < batch.parts(); ++n) {
-      batch.with_part(n, [&](const Problem<T>& p) { add_part(n, p, first_weight, memory); });
+  /// What a block's items write, of its part of the batch.
+  AttentionOutputs<T> outputs_of(const Block& block, const Problem<T>& p) const {
+    AttentionOutputs<T> to;
+    to.kind = outputs.kind;
+    if (block.rows) {
+      to.out = batch.queries(outputs.out, block.part);
+      to.lse = batch.query_numbers(outputs.lse, block.part);
+      to.lse_low = batch.query_numbers(outputs.lse_low, block.part);
     }
-    if (memory == nullptr) return;
-    parts = {memory, static_cast<std::size_t>(num_parts)};
-    const auto earlier = [this](const ForwardPart& x, const ForwardPart& y) {
-      if (x.is_decode != y.is_decode) return y.is_decode;
-      const Index x_keys = batch.kv_len(x.part), y_keys = batch.kv_len(y.part);
-      return x_keys != y_keys ? x_keys > y_keys : x.part < y.part;
+    if (!block.weights || outputs.weights.data() == nullptr || p.kv_len == 0) return to;
+    to.weights = !batch.is_ragged()
+                     ? outputs.weights
+                     : View<Sum, 4>(outputs.weights.data() + block.first_weight, {p.batch, p.num_heads, p.q_len, p.kv_len},
+                                    {0, p.q_len * p.kv_len, p.kv_len, 1});
+    return to;
+  }
+
+  void run(Index item, std::byte* scratch) {
+    const Block& block = part_of<Block>(schedule.blocks, item);
+    const Index number = item - block.first_item;
+    if (!batch.is_ragged()) {
+      return run(block, batch.longest(), dense_outputs[static_cast<std::size_t>(&block - schedule.blocks.data())], number,
+                 scratch);
+    }
+    batch.with_part(block.part, [&](const Problem<T>& p) { run(block, p, outputs_of(block, p), number, scratch); });
+  }
+  void run(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* scratch) {
+    if (block.how == How::kTiles) return run_tile(block, p, to, number, scratch);
+    if (block.how == How::kDecode) return run_decode(block, p, to, number, scratch);
+    run_list(block, p, to, number, scratch);
+  }
+
+  /// Whether heads come from memory: then a tile fetches the rows of the next one.
+  static bool fetches_rows(const Problem<T>& p) {
+    const Index rows = p.num_heads * p.q_len + p.num_kv_heads * p.kv_len;
+    return p.cache == nullptr && p.batch * rows * (p.head_dim + p.v_head_dim) * Index{sizeof(T)} > kFetchedBytes;
+  }
+  /// What `next` reads and writes and `now` does not; K and V only where they may stay in the cache until then.
+  static Ahead ahead_of(const Problem<T>& p, const View<T, 4>& out, const TileAt& now, const TileAt& next) {
+    const Positions queries = p.tile(next.t);
+    const Index q_begin = queries.begin - p.first_query, q_count = queries.end - queries.begin;
+    const Index head = next.h / p.group_size();
+    const bool reads_kv = (now.b != next.b || now.h / p.group_size() != head) && p.kv_len <= kFetchedKeys;
+    const Index keys = reads_kv ? p.kv_len : 0;
+    Ahead ahead{};
+    add_rows_of(ahead, p.q, next.b, next.h, q_begin, q_count);
+    add_rows_of(ahead, p.k, next.b, head, 0, keys);
+    add_rows_of(ahead, p.v, next.b, head, 0, keys);
+    add_rows_of(ahead, out, next.b, next.h, q_begin, q_count);
+    return ahead;
+  }
+
+  void run_tile(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* own) const {
+    const Index tiles = p.query_tiles(), first = batch.first_sequence(block.part);
+    const auto tile_at = [&](Index n) {  // late queries first: causal makes them cost most
+      return TileAt{first + n / tiles / p.num_heads, n / tiles % p.num_heads, tiles - 1 - n % tiles};
     };
-    if (num_parts > 1) std::sort(parts.begin(), parts.end(), earlier);
-    Index next_item = 0, next_turn = 0;
-    for (ForwardPart& part : parts) {
-      part.first_item = next_item;
-      part.first_turn = next_turn;
-      next_item += part.num_items;
-      if (part.is_decode && part.shape.parts > 1) next_turn += part.num_items;
-    }
-  }
-
-  void add_part(Index n, const Problem<T>& p, Index& first_weight, ForwardPart* memory) {
-    ForwardPart counted;  // used when there is no memory
-    const auto add = [&](Index num_items, bool is_decode, bool weights_only) -> ForwardPart& {
-      ForwardPart& part = memory == nullptr ? counted : memory[num_parts];
-      part.part = n;
-      part.num_items = num_items;
-      part.first_weight = first_weight;
-      part.is_decode = is_decode;
-      part.weights_only = weights_only;
-      items += num_items;
-      ++num_parts;
-      return part;
-    };
-    const Index sequences = batch.num_sequences(n);
-    const double width = static_cast<double>(p.head_dim + p.v_head_dim), products = batch.pairs(n) * 2.0 * width;
-    const bool is_decode = wants_rows && decode_suits(p);
-    if (is_decode) {
-      const DecodeShape shape = decode_shape(p);
-      add(sequences * p.num_kv_heads * shape.parts, true, false).shape = shape;
-      const double rows = static_cast<double>(sequences * p.num_kv_heads) * static_cast<double>(p.kv_len);
-      flops += std::max(products, rows * width * static_cast<double>(sizeof(T)) * kFlopsPerByte);
-      worker_bytes = std::max(worker_bytes, round_to_line(shape.worker_bytes()));
-      state_bytes = std::max(state_bytes, round_to_line(shape.state_bytes));
-    }
-    if (!is_decode || outputs.weights.data() != nullptr || capture != nullptr) {
-      const Index tiles = sequences * p.num_heads * p.query_tiles();
-      const ForwardPart& part = add(tiles, false, is_decode || !wants_rows);
-      flops += static_cast<double>(tiles) * kItemFlops + products;
-      const ForwardJob<T>& job = dense_job.emplace(tiled_job(p, part));
-      worker_bytes = std::max(worker_bytes, round_to_line(job.worker_bytes()));
-    }
-    first_weight += sequences * p.num_heads * p.q_len * p.kv_len;
-  }
-
-  void run(Index item, int worker) const {
-    const ForwardPart& part = part_of<ForwardPart>(parts, item);
-    std::byte* scratch = workers + static_cast<std::size_t>(worker) * worker_bytes;
-    const Index number = item - part.first_item;
-    if (!batch.is_ragged() && !part.is_decode) {
-      run_tile(part, *dense_job, number, scratch);
-      return;
-    }
-    batch.with_part(part.part, [&](const Problem<T>& p) {
-      if (!part.is_decode) {
-        run_tile(part, tiled_job(p, part), number, scratch);
-        return;
-      }
-      const DecodeJob<T> job{
-          p, batch.queries(outputs.out, part.part), batch.query_numbers(outputs.lse, part.part), part.shape, state, *turn};
-      const Index head = number / part.shape.parts, heads = p.num_kv_heads;
-      job.run(part.first_turn + number, batch.first_sequence(part.part) + head / heads, head % heads, number % part.shape.parts,
-              scratch);
-    });
-  }
-
-  void run_tile(const ForwardPart& part, const ForwardJob<T>& job, Index number, std::byte* scratch) const {
-    const Index tiles = job.p.query_tiles(), heads = job.p.num_heads, first = batch.first_sequence(part.part);
-    const auto place = [&](Index n) {  // late queries first: causal makes them cost most
-      return typename ForwardJob<T>::Place{first + n / tiles / heads, n / tiles % heads, tiles - 1 - n % tiles};
-    };
+    const TileAt at = tile_at(number);
     const Index later = number + threads;  // workers claim items in turn
-    if (fetches && later < part.num_items) {
-      const auto next = place(later);
-      job.run(place(number), &next, scratch);
-    } else {
-      job.run(place(number), nullptr, scratch);
+    const bool fetch = fetches && later < block.items;
+    Ahead ahead;
+    if (fetch) ahead = ahead_of(p, to.out, at, tile_at(later));
+    Sum row_lse[kMaxQueryTile], row_low[kMaxQueryTile];
+    ForwardTile<Sum> tile = fill_tile(p, to, at, row_lse, row_low);
+    if (fetch) tile.ahead = &ahead;
+    if (block.kept_bytes > 0) {
+      tile.exponentials = reinterpret_cast<Sum*>(own + block.kernel_bytes);
+      tile.chunk_shifts = tile.exponentials + key_chunks(p) * p.key_tile * p.kernels->strip;
     }
+    CarriedRows<Sum> rows;
+    if (carried != nullptr) {
+      const Index n = (at.b * p.num_heads + at.h) * tiles + at.t;
+      if (carried->wanted[n] == 0) return;
+      rows = carried->of(n, p.v_head_dim);
+      tile.carried = &rows;
+    }
+    if (capture != nullptr && block.weights && capture->place_of(at.h) >= 0) {
+      capture->forward(tile, at.b, at.h, own, own + block.kernel_bytes + block.kept_bytes);
+    } else {
+      run_forward(*p.kernels, tile, own);
+    }
+    if (carried == nullptr || rows.overflown != nullptr) finish_tile(p, to, at, tile);
+  }
+
+  void run_decode(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* own) {
+    const Index head = number / block.keys.parts, g = head % p.num_kv_heads;
+    const RowsAt at{batch.first_sequence(block.part) + head / p.num_kv_heads, g * p.group_size(), p.group_size(), 0, p.q_len};
+    Sum row_lse[kDecodeRowLimit];
+    DecodeGroup<T> t = fill_group(p, to, at, row_lse);
+    t.mask_differs = block.keys.mask_differs;
+    Positions live{0, p.length(at.b)};
+    const TileMask& mask = t.scores.mask;
+    if (mask.key_range != nullptr) mask.key_range(mask.mask, at.b, mask.head, 0, p.q_len, &live.begin, &live.end);
+    if (p.cache == nullptr) return run_parts(block, p, to, at, t, nullptr, live, number, own);
+    const HeadKeys keys = cached_head(*p.cache, at.b, g);
+    run_parts(block, p, to, at, t, &keys, live, number, own);
+  }
+
+  void run_list(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* own) {
+    const KeyParts& parts = block.keys;
+    const Index row = number / block.items_of_rows(), i = row % p.q_len, piece = row / p.q_len % schedule.pieces(block);
+    const Index heads = row / p.q_len / schedule.pieces(block), first = piece * parts.rows;
+    const RowsAt at{heads / lists.blocks(), heads % lists.blocks() * lists.block_heads() + first,
+                    std::min(parts.rows, lists.block_heads() - first), i, 1};
+    auto* pages = reinterpret_cast<Index*>(own + parts.scratch_bytes + 2 * parts.state_bytes);
+    const HeadKeys keys = lists.rows(at.b, at.h, at.i, 0, p.length(at.b), pages, nullptr);
+    Sum row_lse[kMaxQueryTile];
+    if (parts.state_bytes == 0) {
+      run_forward(*p.kernels, fill_listed_tile(p, to, at, keys, row_lse), own);
+      return finish_rows(p, to, at, row_lse);
+    }
+    DecodeGroup<T> t = fill_group(p, to, at, row_lse);
+    t.scores.mask = {};  // hides none of the listed keys
+    t.scores.kv_len = keys.held.end;
+    run_parts(block, p, to, at, t, &keys, {0, keys.held.end}, number, own);
+  }
+
+  /// The parts of the keys that an item takes, of which those in `live` count; keys null: the problem's own.
+  void run_parts(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at,
+                 const DecodeGroup<T>& t, const HeadKeys* keys, const Positions& live, Index number, std::byte* own) {
+    const KeyParts& parts = block.keys;
+    const bool any = live.begin < live.end;
+    const Index last = any ? (live.end - 1) / parts.part_keys : 0, first = any ? live.begin / parts.part_keys : 0;
+    const Index begin = number % block.items_of_rows() * block.parts_of_item;
+    const DecodeKernels<T>& kernels = p.kernels->decode;
+    std::byte *const mine = own + parts.scratch_bytes, *const later = mine + parts.state_bytes;
+    bool filled = false;
+    for (Index part = std::max(begin, first); part <= std::min(begin + block.parts_of_item - 1, last); ++part) {
+      const Index k_begin = part * parts.part_keys, k_end = std::min(k_begin + parts.part_keys, t.scores.kv_len);
+      std::byte* const to_state = filled ? later : mine;
+      if (keys == nullptr) {
+        kernels.part(t, k_begin, k_end, own, to_state);
+      } else {
+        p.cache_kernels->decode_part(t, *keys, k_begin, k_end, own, to_state);
+      }
+      if (filled) kernels.merge(t, mine, later);
+      filled = true;
+    }
+    const auto finish = [&](std::byte* merged) {
+      kernels.finish(t, merged);
+      finish_rows(p, to, at, t.lse);
+    };
+    if (!block.merges_in_turn()) return finish(mine);
+    wait_for_turn(turn, block.first_turn + number);
+    if (filled && begin == first) {
+      std::memcpy(state, mine, parts.state_bytes);
+    } else if (filled) {
+      kernels.merge(t, state, mine);
+    }
+    if (filled && begin == last) finish(state);
+    pass_turn(turn, block.first_turn + number);
   }
 };
-
-/// Says why the other algorithm was not chosen.
-template <class T>
-void add_reasons(const Batch<T>& batch, Index tiled, Index decoded, AttentionPlan& plan) {
-  const std::string row_limit = std::to_string(kDecodeRowLimit), key_limit = std::to_string(kDecodeMinKeys);
-  if (batch.longest().invariant) {
-    plan.skipped.push_back("decode: sums a row otherwise than the tiled kernel, and the bits are to be invariant");
-    return;
-  }
-  if (batch.is_ragged()) {
-    const std::string few =
-        "at most " + row_limit + " queries (Tq * H/Hkv) to a key/value head and at least " + key_limit + " keys";
-    if (tiled > 0) plan.skipped.push_back("decode: " + std::to_string(tiled) + " sequences do not have " + few);
-    if (decoded > 0) plan.skipped.push_back("tiled: " + std::to_string(decoded) + " sequences have " + few);
-    return;
-  }
-  const Problem<T>& p = batch.longest();
-  const Index rows = p.queries * p.group_size();
-  const std::string queries = std::to_string(rows) + " queries (Tq * H/Hkv) to a key/value head";
-  if (tiled > 0) {
-    const bool many = rows > kDecodeRowLimit;
-    plan.skipped.push_back("decode: " + (many ? queries + ", more than " + row_limit
-                                              : std::to_string(p.kv_len) + " keys, less than " + key_limit));
-  }
-  if (decoded > 0) {
-    plan.skipped.push_back("tiled: reads K and V once for each query head; here are " + queries + ", decode takes " +
-                           row_limit);
-  }
-}
 
 }  // namespace
 
 template <class T>
-void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context) {
-  ForwardDriver<T> driver(batch, outputs, capture, outputs.out.data() != nullptr || outputs.lse.data() != nullptr);
-  driver.deal_out(batch.is_ragged() ? nullptr : driver.dense_parts.data());
-  if (driver.items == 0) return;
-  ForwardPart* order = nullptr;
-  std::byte* capture_turns = nullptr;
-  const auto carve = [&](std::byte* base) {
-    Carver carver(base);
-    const auto take = [&carver](std::size_t bytes) { return carver.take<std::byte>(static_cast<Index>(bytes)); };
-    driver.workers = take(driver.worker_bytes * static_cast<std::size_t>(context.threads()));
-    driver.state = take(driver.state_bytes);
-    if (batch.is_ragged()) order = carver.take<ForwardPart>(driver.num_parts);
-    if (capture != nullptr) capture_turns = take(capture->shared_bytes());
-    return carver.used();
-  };
-  const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
-  carve(scratch.data());
-  if (batch.is_ragged()) driver.deal_out(order);
-  if (capture != nullptr) capture->begin(capture_turns);
-  Turn turn{0};
-  driver.turn = &turn;
-  driver.threads = context.threads();
-  driver.fetches = !batch.is_ragged() && driver.dense_job && driver.dense_job->fetches();
-  parallel_for_flops(context, driver.items, driver.flops, [&driver](Index item, int worker) { driver.run(item, worker); });
-}
-
-template <class T>
-void plan_forward(const Batch<T>& batch, AttentionPlan& plan) {
-  const AttentionOutputs<T> none;
-  ForwardDriver<T> driver(batch, none, nullptr, true);
-  std::vector<ForwardPart> parts(static_cast<std::size_t>(batch.parts()));
-  driver.deal_out(parts.data());
-  plan.work_items = driver.items;
-  plan.forward_scratch_bytes = driver.worker_bytes;
-  plan.forward_shared_bytes = driver.state_bytes + (batch.is_ragged() ? line_bytes<ForwardPart>(driver.num_parts) : 0);
-  plan.query_tile = batch.longest().query_tile;
-  plan.key_tile = batch.longest().key_tile;
-  Index tiled = 0, decoded = 0;
-  for (const ForwardPart& part : parts) {  // decode parts come last
-    batch.with_part(part.part, [&](const Problem<T>& p) {
-      Index key_tile = p.key_tile;
-      if (part.is_decode) {
-        key_tile = part.shape.chunk;
-        if (tiled == 0) {
-          plan.query_tile = std::max(decoded == 0 ? 0 : plan.query_tile, p.q_len);
-          plan.key_tile = key_tile;
-        }
-        ++decoded;
-      } else if (part.num_items > 0 && p.kv_len > 0) {
-        ++tiled;
-      }
-      const Index first = batch.first_sequence(part.part);
-      for (Index b = first; b < first + batch.num_sequences(part.part); ++b) add_tiles(p, b, key_tile, plan);
-    });
+void forward_batch(const Batch<T>& batch, const AttentionOutputs<T>& outputs, CaptureJob<T>* capture, Context& context,
+                   const CarriedTiles<T>* carried) {
+  if (!batch.is_ragged() && capture == nullptr && carried == nullptr && groups_rows(batch.longest(), outputs)) {
+    const Problem<T> grouped = grouped_problem(batch.longest());
+    return forward_batch(Batch<T>(grouped), group_rows(outputs, batch.longest().group_size()), capture, context, carried);
   }
-  plan.algorithm = tiled == 0 ? decoded == 0 ? "none" : "decode" : decoded == 0 ? "tiled" : "tiled and decode";
-  add_reasons(batch, tiled, decoded, plan);
+  const bool out = outputs.out.data() != nullptr, weights = outputs.weights.data() != nullptr;
+  const Wants wants{.rows = out || outputs.lse.data() != nullptr,
+                    .weights = weights,
+                    .captures = capture != nullptr,
+                    .kept_weights = out && weights && outputs.kind != WeightsKind::kScores,
+                    .capture_bytes = capture == nullptr ? 0 : capture->worker_bytes(),
+                    .carried_keys = carried == nullptr ? -1 : carried->rows.k_end - carried->rows.k_begin};
+  Schedule<T> schedule(batch);
+  const ScratchLease blocks = borrow_scratch(context, line_bytes<Block>(schedule.most_blocks(wants)));
+  schedule.make(wants, context.threads(), blocks.as<Block>());
+  if (schedule.items == 0) return;
+  const ScratchLease state = borrow_scratch(context, schedule.state_bytes);
+  const ScratchLease turns = borrow_scratch(context, capture == nullptr ? 0 : capture->shared_bytes());
+  if (capture != nullptr) capture->begin(turns.data());
+  ForwardDriver<T> driver(schedule, outputs, capture, carried, context.threads(), state.data());
+  run_items(context, {schedule.items, schedule.flops, schedule.worker_bytes},
+            [&driver](Index item, std::byte* scratch) { driver.run(item, scratch); });
 }
 
-#define QKV_INSTANTIATE(T)                                                                            \
-  template void forward_batch(const Batch<T>&, const AttentionOutputs<T>&, CaptureJob<T>*, Context&); \
-  template void plan_forward(const Batch<T>&, AttentionPlan&);
+#define QKV_INSTANTIATE(T) \
+  template void forward_batch(const Batch<T>&, const AttentionOutputs<T>&, CaptureJob<T>*, Context&, const CarriedTiles<T>*);
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 

@@ -198,7 +198,7 @@ const DenseSummaries* DenseSummaries::make(const Mask::Node* node, Context& cont
   for (Index n = 0; n < layout.leaves; ++n) {
     const DenseSummary& summary = first[n];
     const double flops = kByteFlops * static_cast<double>(summary.dense.values.count());
-    parallel_for_flops(context, summary.items(), flops, [&summary](Index item, int) { summary.fill(item); });
+    run_items(context, {summary.items(), flops, 0}, [&summary](Index item, std::byte*) { summary.fill(item); });
   }
   summaries_ = first;
   count_ = layout.leaves;

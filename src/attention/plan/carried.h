@@ -64,17 +64,17 @@ struct CarriedProblem {
   }
 };
 
-/// Whether all queries of such a call, of which q has some, go by the lists of their mask (listed.h): chunks do not.
+/// Whether tiles compute all queries of such a call, of which q has some: decode takes all keys of few queries at once, and lists of
+/// keys are read alone.
 template <class T>
-bool goes_by_lists(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options,
-                   Context& context, bool backward) {
-  if (key_lists_of(options.mask.node()) == nullptr) return false;
+bool is_tiled(const View<const T, 4>& q, const KeySizes& keys, Index queries, const AttentionOptions& options, Context& context,
+              bool backward) {
   const AttentionOptions whole = placed(options, {0, queries, 0, q.size(1)});
   const auto sizes = [&](Index width) { return View<const T, 4>(nullptr, {q.size(0), keys.heads, keys.length, width}); };
   const char* function = backward ? "attention_backward" : "attention_forward";
   const Problem<T> p = make_problem(function, q, sizes(q.size(3)), sizes(keys.v_head_dim), whole, context);
-  const Listed<T> listed(p);
-  return backward ? listed.applies_backward() : listed.applies();
+  const Listed<T> lists(p);
+  return backward ? !lists.applies_backward() : choose(p, lists) == How::kTiles;
 }
 
 /// What such a call reads beside its keys: outputs must not lie there.

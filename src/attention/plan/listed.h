@@ -1,13 +1,15 @@
 // A call whose mask lists each query's keys (Mask::keys): when only those are read, and as which rows kernels see them. A query's
 // listed rows of K and V are a cache of pages of one row, in the order of keys, for all query heads that share the list and the
-// key/value head. Not: forward (forward/listed_forward.cc), backward (backward/listed_backward.cc).
+// key/value head. Not: forward (forward/forward_driver.cc), backward (backward/listed_backward.cc).
 #pragma once
 
-#include "attention/plan/decode.h"
-#include "attention/mask/key_lists.h"
 #include "attention/call/problem.h"
+#include "attention/mask/key_lists.h"
 
 namespace qkv::inline v0 {
+
+/// Below this many keys the start of another algorithm than tiles costs more than it saves.
+inline constexpr Index kDecodeMinKeys = 64;
 
 template <class T>
 class Listed {

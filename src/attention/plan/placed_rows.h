@@ -7,41 +7,10 @@
 #include <array>
 #include <cstddef>
 
-#include "attention/plan/decode.h"
-#include "attention/plan/listed.h"
+#include "attention/plan/choose.h"
 #include "qkv/tensor.h"
 
 namespace qkv::inline v0 {
-
-/// The rows of whole strips that hold those of a call, counted in the whole problem.
-struct StripRows {
-  Index before, count;  // rows added before the call's first; rows with what is added
-  bool added;           // any
-};
-
-/// Rows are added up to multiples of `step` of the whole problem.
-template <class T>
-StripRows strip_rows(const Problem<T>& p, Index step) {
-  if (p.q_len == 0) return {0, 0, false};
-  const Index begin = p.first_query / step * step;
-  const Index end = std::min((p.first_query + p.q_len + step - 1) / step * step, p.queries);
-  return {p.first_query - begin, end - begin, end - begin != p.q_len};
-}
-
-/// Forward; decode takes all rows of a problem at once. By lists of keys a row's bits are those that it has alone, but weights
-/// beside out are computed by strips.
-template <class T>
-StripRows rows_of_forward(const Problem<T>& p, bool wants_out, bool wants_weights) {
-  const bool listed = wants_out && p.placed() && Listed<T>(p).applies();
-  if (listed && !wants_weights) return strip_rows(p, 1);
-  return strip_rows(p, wants_out && !listed && decode_suits(p) ? p.queries : p.kernels->strip);
-}
-/// Backward; by lists too, because the maxima of a strip are computed again for an lse that was rounded. With a negative scale a
-/// row of dq without keys is +0 or -0, by whether its tile meets any. (With a scale of 0 all of dq is zero, of either sign.)
-template <class T>
-StripRows rows_of_backward(const Problem<T>& p) {
-  return strip_rows(p, p.scale >= 0 ? p.kernels->strip : p.query_tile);
-}
 
 /// The options with the place of these rows.
 AttentionOptions placed(const AttentionOptions& options, const Placement& place);

@@ -87,7 +87,6 @@ void run(SecondOrderJob<T> job, Context& context) {
     }
     job.turns = carver.take<Turn>(num_turns);
     rate_memory = carver.take<T>(rate_numbers);
-    job.workers = carver.take<std::byte>(static_cast<Index>(job.own_bytes.all()) * context.threads());
     return carver.used();
   };
   const ScratchLease scratch = borrow_scratch(context, carve(nullptr));
@@ -99,10 +98,13 @@ void run(SecondOrderJob<T> job, Context& context) {
     return static_cast<double>(items) * kItemFlops + kElementFlops * width(rows) + products * p.pairs() * width(1);
   };
   const bool forward_mode = job.rows.dout.data() == nullptr;
-  parallel_for_flops(context, job.row_items(), flops(job.row_items(), forward_mode ? 8 : 17),
-                     [&job](Index item, int worker) { job.run_rows(item, job.own(worker)); });
-  parallel_for_flops(context, job.key_items(), flops(job.key_items(), 8),
-                     [&job](Index item, int worker) { job.run_keys(item, job.own(worker)); });
+  const auto run_all = [&](Index items, double products, auto run_item) {
+    run_items(context, {items, flops(items, products), job.own_bytes.all()}, [&](Index item, std::byte* own) {
+      (job.*run_item)(item, {job.own_bytes, own});
+    });
+  };
+  run_all(job.row_items(), forward_mode ? 8 : 17, &SecondOrderJob<T>::run_rows);
+  run_all(job.key_items(), 8, &SecondOrderJob<T>::run_keys);
   if (job.gradients.gsinks.data() != nullptr) job.add_gsinks();
 }
 

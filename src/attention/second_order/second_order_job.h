@@ -7,10 +7,10 @@
 #include <algorithm>
 
 #include "attention/backward/backward_rows.h"
-#include "core/threads/turns.h"
-#include "attention/call/empty_rows.h"
 #include "attention/backward/bias_gradient.h"
 #include "attention/backward/position_gradient.h"
+#include "attention/call/empty_rows.h"
+#include "core/threads/turns.h"
 #include "dispatch/kernels.h"
 #include "qkv/derivatives.h"
 
@@ -32,9 +32,7 @@ struct SecondOrderJob {
   T *mean = nullptr, *moment = nullptr;
   Turn* turns = nullptr;
   OwnBytes own_bytes{};
-  std::byte* workers = nullptr;
 
-  OwnScratch<T> own(int worker) const { return {own_bytes, workers + static_cast<std::size_t>(worker) * own_bytes.all()}; }
   Index row_items() const { return p.batch * p.num_heads * p.query_tiles(); }
   Index key_items() const {
     const bool wanted = gradients.gk.data() != nullptr || gradients.gv.data() != nullptr;

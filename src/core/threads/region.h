@@ -7,6 +7,7 @@
 
 #include "core/threads/callback_error.h"
 #include "core/threads/context_impl.h"
+#include "core/threads/scratch.h"
 
 namespace qkv::inline v0 {
 
@@ -28,6 +29,21 @@ void parallel_for_flops(Context& context, Index items, double flops, const Body&
     return;
   }
   for (Index item = 0; item < items; ++item) whole_item(item, 0);
+}
+
+/// The items of a region, what they take together, and the scratch that each worker has for itself.
+struct Work {
+  Index items;
+  double flops;
+  std::size_t worker_bytes;
+};
+/// body(item, scratch of its worker) for every item: the only loop over work items.
+template <class Body>
+void run_items(Context& context, const Work& work, const Body& body) {
+  const std::size_t bytes = (work.worker_bytes + 63) / 64 * 64;
+  const ScratchLease workers = borrow_scratch(context, bytes * static_cast<std::size_t>(context.threads()));
+  parallel_for_flops(context, work.items, work.flops,
+                     [&](Index item, int worker) { body(item, workers.data() + static_cast<std::size_t>(worker) * bytes); });
 }
 
 }  // namespace qkv::inline v0

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "attention/plan/decode.h"
+#include "attention/plan/choose.h"
 #include "support/checks/check_cached.h"
 #include "support/errors.h"
 #include "support/isas.h"
