@@ -24,15 +24,14 @@ int main() {
               static_cast<int>(cache.length(0)), static_cast<int>(cache.length(fork)));
 
   const Tensor<float> q = random_tensor({2, heads, 1, width}, 5);  // [B, H, Tq, D]
-  Tensor<float> out(q.sizes()), lse({2, heads, 1}), cascade(q.sizes()), exact({1, heads, 1, width});
+  Tensor<float> out(q.sizes()), lse({2, heads, 1}), exact({1, heads, 1, width});
   const qkv::AttentionOptions last{.mask = qkv::Mask::causal(qkv::Align::kBottomRight)};
   qkv::attention_forward(q, cache.key_value(), {.out = out, .lse = lse}, last);
-  qkv::attention_forward_cascade(q, cache.key_value(), 32, {.out = cascade}, last);  // two whole pages are read once for both
 
   Tensor<float> all_k({1, kv_heads, prompt + 1, width}), all_v(all_k.sizes());  // keys and values of sequence 0 as floats
   cache.read(0, 0, {all_k.data(), {kv_heads, prompt + 1, width}}, {all_v.data(), {kv_heads, prompt + 1, width}});
   qkv::attention_forward(q.view<4>().sliced(0, 0, 1), all_k, all_v, {.out = exact});
-  double worst = largest_difference(out, cascade);
+  double worst = 0;
   for (Index n = 0; n < exact.count(); ++n) worst = std::max(worst, std::abs(double{exact.data()[n]} - double{out.data()[n]}));
-  return verdict(worst < 1e-5 && cache.length(fork) == prompt + 1, "a cache, its cascade and plain views agree");
+  return verdict(worst < 1e-5 && cache.length(fork) == prompt + 1, "a cache and plain views agree");
 }

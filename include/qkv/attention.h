@@ -51,7 +51,7 @@ struct Dropout {
   double p = 0;  ///< in [0, 1]; p > 0 that rounds to t = 0 is an OptionError
   std::uint64_t seed = 0;
   bool training = false;
-  Index first_sequence = 0;  ///< the number b of sequence 0: lets a sequence computed alone repeat its place in a batch
+  Index first_sequence = 0;  ///< number of the first sequence in the whole batch
 
   bool active() const { return training && p > 0; }
 };
@@ -94,13 +94,11 @@ struct SinkView {
   View<const double, 1> f64;
 };
 
-/// Which part of a larger problem a call computes: rows [first_query, first_query + Tq) of `queries`, and heads [first_head,
-/// first_head + H) of `heads`, Tq and H being those of q. Masks, biases, sinks, position biases, callbacks and dropout are those
-/// of the whole problem, by global position, and the kernel is chosen from the whole problem's rows; so out, lse, weights and dq
-/// have the bits of the whole call (with a scale of 0, dq is zero of either sign), dk and dv too where all queries are here. Keys
-/// are never cut here: k and v have all Tk. Rows that begin or end inside a strip (a divisor of 32 rows), or whose problem has so
-/// few that it is decoded, cost a copy of the rows. dbias, dsinks and dposition_bias have the sizes of the whole and hold this
-/// part's share, zeros elsewhere. A key/value head that is here comes with all query heads that read it.
+/// q holds rows [first_query, first_query + Tq) of `queries` and heads [first_head, first_head + H) of `heads` of a larger problem.
+/// Masks, biases, sinks, position biases, callbacks and dropout are those of the whole, by global position; out, lse, weights and dq
+/// have the bits of the whole (with a scale of 0, dq is zero of either sign), dk and dv too where all queries are here. k and v have
+/// all Tk, and a key/value head comes with all query heads that read it. dbias, dsinks and dposition_bias have the sizes of the whole
+/// and hold this part's share. Rows that are no multiple of 32 cost a copy.
 struct Placement {
   Index first_query = 0, queries = -1;  ///< -1: all queries are here
   Index first_head = 0, heads = -1;     ///< -1: all heads are here
@@ -116,7 +114,7 @@ struct AttentionOptions {
   SinkView sinks{};                             ///< default: none
   PositionBias position_bias{};                 ///< ALiBi, T5, relative; added to bias
   std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
-  CaptureRequest capture{};                     ///< default: no capture; {look, seen} (capture.h)
+  CaptureRequest capture{};                     ///< default: no capture; {what, result} (capture.h)
   Bits bits = Bits::kFast;                      ///< kInvariant also where the context says so
   Placement place{};                            ///< default: the call is the whole problem; dense batches only
 };

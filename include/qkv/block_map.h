@@ -1,5 +1,5 @@
 // BlockMap: which blocks of queries x keys are alive, as compressed sparse rows. It is the input of block-sparse attention
-// (Mask::blocks). Also builders of common patterns. Not: keeping and dropping single pairs (qkv/mask.h).
+// (Mask::blocks). Also builders of common patterns.
 //
 //   q_block = kv_block = 2, 8 tokens       row_begin = 0 1 3 5 7
 //     1 1 . . . . . .                      columns   = 0 | 0 1 | 0 2 | 0 3

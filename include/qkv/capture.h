@@ -1,7 +1,6 @@
-// Looking at attention while it runs: chosen rows of weights, the largest of each row, maps summed over blocks, statistics.
-// A capture never changes the results: the same kernels run, out, lse and gradients stay bit-identical, and nothing of size
-// Tq x Tk is allocated unless it is requested. Not: all weights (AttentionOutputs), drawing (qkv/view), averages of weights
-// over heads.
+// Looking at attention while it runs: chosen rows of weights, the largest of each row, maps summed over blocks, statistics. A
+// capture never changes the results: the same kernels run, out, lse and gradients stay bit-identical, and nothing of size Tq x
+// Tk is allocated unless it is requested.
 //
 //   forward   w[i,j] = softmax(s[i,:])[j], before dropout (kWeights) or after it (kApplied)
 //   backward  w[i,j] * dw[i,j], where dw[i,j] = factor[i,j] * dout[i].v[j] is the gradient of the loss with respect to w[i,j]
@@ -77,7 +76,7 @@ struct CaptureRequest {
   CaptureResult* result = nullptr;
 
   CaptureRequest() = default;
-  CaptureRequest(const Capture& look, CaptureResult& seen) : what(&look), result(&seen) {}
+  CaptureRequest(const Capture& of, CaptureResult& to) : what(&of), result(&to) {}
 };
 
 }  // namespace qkv::inline v0

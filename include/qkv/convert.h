@@ -1,4 +1,4 @@
-// Copies between float and 16-bit floats: rows of any strides, in parallel. Not: storage of caches (kv_cache.h), other copies.
+// Copies between float and 16-bit floats: rows of any strides, in parallel.
 //
 // Errors: ShapeError (sizes that differ, a last axis whose stride is not 1, outputs that overlap the input). Thread safety: any
 // number of concurrent calls.

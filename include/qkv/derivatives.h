@@ -1,5 +1,5 @@
 // Derivatives of attention beyond its gradients: forward mode (jvp) and the gradients of the gradients (double backward).
-// Tiled, with O(T) memory, bit-identical for any number of threads. Not: gradients (attention.h); elements of 16 bits.
+// Tiled, with O(T) memory, bit-identical for any number of threads.
 //
 // Letters and formulas are those of attention.h; z[i,j] is the factor of dropout, w the weights, t"x" the tangent of x.
 //   ts[i,j]  = softcap'(x) * scale * (tq[i].k[j] + q[i].tk[j]) + tbias[i,j]          x = scale * q[i].k[j]

@@ -1,4 +1,4 @@
-// The visibility mark of everything public, and the language that all headers need. Not: configuration.
+// The visibility mark of everything public, and the language that all headers need.
 #pragma once
 
 #if __cplusplus < 202002L

@@ -77,10 +77,7 @@ class QKV_API KeyValue {
   Index max_length() const { return parts_.max_length; }
 
   /// Whether some keys are hidden from some queries, whatever the mask.
-  bool hides_keys() const { return parts_.window > 0 || parts_.begin > 0; }
-
-  /// The same keys and values without the first `begin` keys of every sequence; positions do not change.
-  KeyValue without_first(Index begin) const;
+  bool hides_keys() const { return parts_.window > 0; }
 
   /// One matrix, of k or v: where row 0 of page 0 of head 0 lies, and strides in elements.
   struct Matrix {
@@ -100,7 +97,6 @@ class QKV_API KeyValue {
     Index pages_stride = 0, num_pages = 1, page_size = 1;
     Index window = 0;  // of a ring; 0: no window
     Index pinned = 0;  // of a ring: number of first keys that are never overwritten; j lies in row page_size + j of the page
-    Index begin = 0;   // keys before this one are left out
     Index batch = 0, num_kv_heads = 0, head_dim = 0, v_head_dim = 0, max_length = 0;
   };
   explicit KeyValue(const Parts& parts) : parts_(parts) {}
@@ -203,22 +199,5 @@ QKV_API AttentionPlan attention_plan(View<const BFloat16, 4> q, const KeyValue& 
                                      Context& context = Context::default_context());
 QKV_API AttentionPlan attention_plan(View<const Float16, 4> q, const KeyValue& kv, const AttentionOptions& options = {},
                                      Context& context = Context::default_context());
-
-/// As attention_forward, where the first `shared` keys are the same for all sequences (forks of one): these are read once for
-/// all sequences, the other keys once for each, and the two results are merged by their lse. Every query must see all shared
-/// keys (otherwise OptionError), and every sequence must hold them in the same pages. UnsupportedError: whatever needs the
-/// position of a key in the whole row (bias, sinks, callbacks).
-QKV_API void attention_forward_cascade(View<const float, 4> q, const KeyValue& kv, Index shared,
-                                       const AttentionOutputs<float>& outputs, const AttentionOptions& options = {},
-                                       Context& context = Context::default_context());
-QKV_API void attention_forward_cascade(View<const double, 4> q, const KeyValue& kv, Index shared,
-                                       const AttentionOutputs<double>& outputs, const AttentionOptions& options = {},
-                                       Context& context = Context::default_context());
-QKV_API void attention_forward_cascade(View<const BFloat16, 4> q, const KeyValue& kv, Index shared,
-                                       const AttentionOutputs<BFloat16>& outputs, const AttentionOptions& options = {},
-                                       Context& context = Context::default_context());
-QKV_API void attention_forward_cascade(View<const Float16, 4> q, const KeyValue& kv, Index shared,
-                                       const AttentionOutputs<Float16>& outputs, const AttentionOptions& options = {},
-                                       Context& context = Context::default_context());
 
 }  // namespace qkv::inline v0

@@ -1,6 +1,5 @@
 // Linear attention forward and backward, O(T D Dv): softmax's exp(q.k) is replaced by a product of feature maps, so that keys
-// and values are summed once into a state of D x Dv numbers. Chunked, bit-identical for any number of threads. Not: softmax
-// attention (attention.h), masks other than causal.
+// and values are summed once into a state of D x Dv numbers. Chunked, bit-identical for any number of threads.
 //
 //   a[i,j]  = scale * phi(q[i]).phi(k[j])                          phi: FeatureMap, F features
 //   c[i,j]  = exp(log_decay[j+1] + ... + log_decay[i])             1 without decay; causal only

@@ -1,5 +1,5 @@
 // Offsets: borrowed integers of 64 or 32 bits that say where sequences begin in packed tokens. Most libraries use int32
-// (cu_seqlens), this one Index; both are read without a copy. Not: other arrays of positions, which are always of Index.
+// (cu_seqlens), this one Index; both are read without a copy.
 #pragma once
 
 #include <concepts>

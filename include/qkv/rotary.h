@@ -1,6 +1,5 @@
 // Rotary positions: pairs of numbers of a query or key are rotated by an angle that grows with its position, so that q.k
-// depends on the distance of the two alone. Not: positions added to embeddings (nn/embedding.h), to scores (ALiBi, relative
-// buckets).
+// depends on the distance of the two alone.
 //
 //   y[first]  = a (x[first] cos - x[second] sin)       angle = position * frequency[i], computed in f64 whatever the type
 //   y[second] = a (x[second] cos + x[first] sin)       frequency[i] = base^(-2i / R), i < R / 2, then scaled

@@ -1,4 +1,4 @@
-// StateDict: named tensors in the order they came, as files and layers exchange them. Not: a file format (io/).
+// StateDict: named tensors in the order they came, as files and layers exchange them.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
 // Tensor<T>: owns contiguous, 64-byte aligned, row-major memory. Move-only; a copy is named clone().
-// Not: arithmetic, an autograd tape, devices.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // top_keys: the keys that a small indexer scores highest for each query, for Mask::keys. The "lightning indexer" of DeepSeek's
-// sparse attention (DeepSeek-V3.2-Exp, 2025, eq. 1). Not: attention over them (Mask::keys), the indexer's projections.
+// sparse attention (DeepSeek-V3.2-Exp, 2025, eq. 1).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
 // View<T, Rank>: a non-owning strided window on memory. Splitting heads is a view, not a copy.
-// Not: ownership (tensor.h), arithmetic, broadcasting rules (each function states its own).
 #pragma once
 
 #include <array>

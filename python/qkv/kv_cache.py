@@ -120,12 +120,11 @@ class KVCache:
         self._core.append(operand(k, "k"), operand(v, "v"), None if sequences is None else integers(sequences))
 
     def attention(
-        self, q: Any, *, sequences: Sequence[int] | None = None, shared: int = 0, return_lse: bool = False, **options: Any
+        self, q: Any, *, sequences: Sequence[int] | None = None, return_lse: bool = False, **options: Any
     ) -> Any:
         """Attention of q [B, H, Tq, D] on the cached keys: out [B, H, Tq, Dv] (and lse). Options as :func:`qkv.attention`.
 
-        sequences: which, in that order; none: all. shared: how many first tokens are the same for all (forks of one): these
-            are read once for all of them, and the parts are merged by their lse.
+        sequences: which, in that order; none: all.
         """
         shape = check_inputs("KVCache.attention", q=q)
         out, lse = empty(q, (*shape[:-1], self.v_head_dim), dtype_name(q)), None
@@ -134,7 +133,7 @@ class KVCache:
         made = build_options(len(shape), **options)
         numbers = None if sequences is None else integers(sequences)
         lse_operand = None if lse is None else operand(lse, "lse")
-        self._core.forward(operand(q, "q"), numbers, shared, operand(out, "out"), lse_operand, made, None)
+        self._core.forward(operand(q, "q"), numbers, operand(out, "out"), lse_operand, made, None)
         return (finish(q, out), finish(q, lse)) if return_lse else finish(q, out)
 
     def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:

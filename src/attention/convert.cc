@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "attention/cache/storage.h"
 #include "attention/call/tensor_checks.h"
 #include "core/threads/region.h"
 #include "dispatch/kernels.h"
@@ -30,9 +29,9 @@ void convert_rows(const View<const From, 4>& from, const View<To, 4>& to, Contex
     const Index first = item % blocks * kRowsOfItem, group = item / blocks % groups, b = item / blocks / groups;
     for (Index n = group * step; n < std::min(middle, (group + 1) * step); ++n) {
       store({.from = &from(b, n, first, 0),
-             .from_type = stored_type(storage_of<From>()),
+             .from_type = stored_as<From>(),
              .to = &to(b, n, first, 0),
-             .to_type = stored_type(storage_of<To>()),
+             .to_type = stored_as<To>(),
              .scales = nullptr,
              .from_stride = from.stride(2),
              .to_stride = to.stride(2),

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/cache/storage.h"
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
 #include "core/check.h"
@@ -58,7 +57,7 @@ struct Numbers : View<const std::byte, kRank> {
   template <class T>
   explicit Numbers(const View<const T, kRank>& x)
       : View<const std::byte, kRank>(reinterpret_cast<const std::byte*>(x.data()), x.sizes(), x.strides()),
-        type(stored_type(storage_of<T>())),
+        type(stored_as<T>()),
         bytes(sizeof(T)) {}
   template <class... Places>
   const std::byte* at(Places... places) const {

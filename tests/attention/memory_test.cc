@@ -267,29 +267,6 @@ TEST(Memory, AMergeAllocatesNothingAfterTheFirstCall) {
   });
 }
 
-TEST(Memory, ACascadeAllocatesNothingAfterTheFirstCall) {
-  for (const bool wide : {true, false}) {
-    KVCache cache(
-        {.num_kv_heads = 2, .head_dim = 64, .layout = CacheLayout::kPaged, .max_sequences = 2, .page_size = 16, .pages = 9});
-    const Tensor<float> prompt({1, 2, 64, 64}), one({2, 2, 1, 64}), q({2, 4, 1, 64});
-    const Tensor<BFloat16> q16(q.sizes());
-    Tensor<float> out(q.sizes());
-    Tensor<BFloat16> out16(q.sizes());
-    cache.append(prompt, prompt);
-    cache.fork(0);
-    cache.append(one, one);
-    Context context({.threads = 2});
-    const auto call = [&] {
-      if (wide) attention_forward_cascade(q, cache.key_value(), 64, {.out = out}, {}, context);
-      if (!wide) attention_forward_cascade(q16, cache.key_value(), 64, {.out = out16}, {}, context);
-    };
-    call();
-    const long before = allocations.load();
-    for (int n = 0; n < 5; ++n) call();
-    EXPECT_EQ(allocations.load(), before);
-  }
-}
-
 TEST(Memory, ALookAllocatesNothingAfterItsFirstCall) {
   Tensors<float> t(2, 300, 64);
   Context context({.threads = 2});

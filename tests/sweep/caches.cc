@@ -1,4 +1,4 @@
-// Families of key/value caches: storage, memory layout, lengths of the sequences, masks; rings; cascades.
+// Families of key/value caches: storage, memory layout, lengths of the sequences, masks; rings.
 #include "support/cases/product.h"
 #include "support/checks/check_cached.h"
 #include "support/random.h"
@@ -101,24 +101,6 @@ bool run_ring(Index n, Worst&) {
   return true;
 }
 
-constexpr std::array<Index, 3> kCascadeQueries = {1, 3, 17};
-constexpr std::array<Index, 3> kPageSizes = {1, 16, 32};
-constexpr std::array<Index, 3> kShared = {32, 96, 320};
-constexpr Index kCascadeCount =
-    static_cast<Index>(kGroups.size() * kCascadeQueries.size() * kPageSizes.size() * kShared.size() * kStorages.size());
-
-bool run_cascade(Index n, Worst& worst) {
-  Digits digits(n);
-  CascadeCase cascade;
-  cascade.group = digits.of(kGroups);
-  cascade.q_len = digits.of(kCascadeQueries);
-  cascade.page_size = digits.of(kPageSizes);
-  cascade.shared = digits.of(kShared);
-  cascade.storage = digits.of(kStorages);
-  in_type_of(cascade.storage, n % 2 == 0, [&]<class T>(T) { check_cascade<T>(cascade, 1, worst); });
-  return true;
-}
-
 }  // namespace
 
 Family cache_family() {
@@ -128,10 +110,6 @@ Family cache_family() {
 Family ring_family() {
   return {"ring", "heads of a group x window x largest append x storage", "how tokens arrive, first keys", kRingCount,
           run_ring};
-}
-Family cascade_family() {
-  return {"cascade", "heads of a group x queries x page size x shared keys x storage", "type of 16-bit queries", kCascadeCount,
-          run_cascade};
 }
 
 }  // namespace qkv::test

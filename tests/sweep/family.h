@@ -24,7 +24,6 @@ Family ragged_family();
 Family linear_family();
 Family cache_family();
 Family ring_family();
-Family cascade_family();
 Family rotary_family();
 Family grouped_family();
 

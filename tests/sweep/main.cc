@@ -177,7 +177,7 @@ void run_family(const Family& family, const Wanted& wanted, Failures& failures, 
 }
 
 int run(const Wanted& wanted) {
-  std::vector<Family> families = {rotary_family(),       ring_family(),     cascade_family(), cache_family(),
+  std::vector<Family> families = {rotary_family(),       ring_family(),     cache_family(),
                                   linear_family(),       ragged_family(),   capture_family(), sequences_family(),
                                   second_order_family(), attention_family()};
 #ifdef QKV_SWEEP_NN

@@ -48,9 +48,8 @@ void read(const KVCache& cache, Index sequence, Index begin, nb::handle k, nb::h
   with_wide_type(kName, ka, [&]<class T>() { cache.read(sequence, begin, ka.output<T, 3>(), va); });
 }
 
-// shared > 0: the cascade.
-void forward(const KVCache& cache, nb::handle q, const std::optional<Numbers>& sequences, Index shared, nb::handle out,
-             nb::handle lse, const OptionsObject* options, CaptureObject* capture) {
+void forward(const KVCache& cache, nb::handle q, const std::optional<Numbers>& sequences, nb::handle out, nb::handle lse,
+             const OptionsObject* options, CaptureObject* capture) {
   constexpr const char* kName = "attention";
   const Array qa(kName, "q", q), oa(kName, "out", out);
   const OptionalArray la(kName, "lse", lse);
@@ -59,11 +58,7 @@ void forward(const KVCache& cache, nb::handle q, const std::optional<Numbers>& s
     const KeyValue kv = sequences ? cache.key_value(*sequences) : cache.key_value();
     const AttentionOutputs<T> outputs{oa, la};
     const Computation call;
-    if (shared > 0) {
-      attention_forward_cascade(qa, kv, shared, outputs, o, *call.context);
-    } else {
-      attention_forward(qa, kv, outputs, o, *call.context);
-    }
+    attention_forward(qa, kv, outputs, o, *call.context);
   });
 }
 
@@ -103,7 +98,7 @@ void bind_cache(nb::module_& m) {
           nb::arg("first") = 0, nb::arg("page_size") = 64, nb::arg("pages") = 0, nb::arg("values_in_keys") = false)
       .def("append", &append, nb::arg("k"), nb::arg("v").none(), nb::arg("sequences").none())
       .def("read", &read)
-      .def("forward", &forward, nb::arg("q"), nb::arg("sequences").none(), nb::arg("shared"), nb::arg("out"),
+      .def("forward", &forward, nb::arg("q"), nb::arg("sequences").none(), nb::arg("out"),
            nb::arg("lse").none(), nb::arg("options").none(), nb::arg("capture").none())
       .def_prop_ro("sequences",
                    [](const KVCache& cache) { return Numbers(cache.sequences().begin(), cache.sequences().end()); })

@@ -92,14 +92,15 @@ def test_a_full_cache_says_so_and_stays() -> None:
     assert issubclass(qkv.CacheFullError, RuntimeError)
 
 
-def test_forks_share_pages_and_a_prefix_is_read_once() -> None:
+def test_forks_share_pages() -> None:
     q, k, v = problem(4, 2, 4, 1, 24, 8, kv_heads=2)
     cache = qkv.KVCache(num_kv_heads=2, head_dim=8, layout="paged", page_size=8, pages=8, max_sequences=2)
     cache.append(k[:1, :, :16], v[:1, :, :16])
     pages = cache.free_pages
     assert cache.fork(0) == 1 and cache.free_pages == pages
     cache.append(k[:, :, 16:], v[:, :, 16:])
-    assert np.allclose(cache.attention(q, shared=16), cache.attention(q), atol=1e-6)
+    assert np.allclose(cache.attention(q), qkv.attention(q, np.stack([k[0], np.concatenate([k[0, :, :16], k[1, :, 16:]], 1)]),
+                                                         np.stack([v[0], np.concatenate([v[0, :, :16], v[1, :, 16:]], 1)])), atol=1e-6)
     cache.truncate(1, 10)
     cache.free(0)
     assert cache.sequences == [1] and cache.lengths == [10]
@@ -126,7 +127,7 @@ def test_a_ring_pins_its_first_keys_and_drops_none_in_silence() -> None:
             assert np.allclose(qkv.attention(q[:, :, -1:], ring, mask=mask), expected, atol=1e-6)
             assert np.allclose(qkv.attention(q[:, :, -1:], ring), expected, atol=1e-6)
         else:
-            with pytest.raises(ValueError, match=f"the mask keeps key {first}.*KVCacheConfig::first.*first {first}"):
+            with pytest.raises(ValueError, match=f"the mask needs key {first}.*KVCacheConfig::first.*first {first}"):
                 qkv.attention(q[:, :, -1:], ring, mask=mask)
 
 

@@ -102,7 +102,7 @@ struct BackwardDriver {
   }
 
   /// Orders the parts that have keys and numbers their items.
-  void deal_out() {
+  void number_items() {
     std::size_t live = 0;
     for (Index n = 0; n < batch.parts(); ++n) {
       if (batch.kv_len(n) > 0) parts[live++].part = n;
@@ -252,7 +252,7 @@ void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, cons
   driver.carve(scratch.data());
   for (Index t = 0; t < driver.num_turns(); ++t)
     new (&driver.turns[t]) Turn(t < driver.num_tile_turns ? driver.first_range : 0);
-  driver.deal_out();
+  driver.number_items();
   const Problem<T>& longest = driver.longest;
   double pairs = 0;
   for (Index n = 0; n < batch.parts(); ++n) pairs += batch.pairs(n);

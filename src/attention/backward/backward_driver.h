@@ -1,8 +1,8 @@
-// Backward attention of a checked call, dense or ragged: every work item in one region. Not: what one item does
-// (backward_job.h).
+// Backward attention of a checked call, dense or ragged: every work item in one region.
 #pragma once
 
 #include "attention/call/batch.h"
+#include "attention/plan/listed.h"
 
 namespace qkv::inline v0 {
 
@@ -27,6 +27,12 @@ struct CarriedRanges {
 template <class T>
 void backward_batch(const Batch<T>& batch, const BackwardInputs<T>& inputs, const AttentionGradients<T>& gradients,
                     Context& context, const CarriedRanges<T>* carried = nullptr);
+
+/// The gradients of a problem with listed.applies_backward(). Bit-identical for any number of threads, and for a sequence alone or in
+/// a batch.
+template <class T>
+void backward_listed(const Problem<T>& p, const Listed<T>& listed, const BackwardInputs<T>& inputs,
+                     const AttentionGradients<T>& gradients, Context& context);
 
 /// Scratch of a call that wants every gradient, with dbias if there is a bias.
 template <class T>

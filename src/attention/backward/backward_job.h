@@ -1,7 +1,7 @@
 // Backward of a part of a batch, as its work items see it, and what one item does: a key range of one kv head. The first range
 // also computes delta and lse2 of each query tile. dk and dv belong to one item, for all query heads of its group; dq and a
 // shared dbias are added in turn (turns.h). So there are no atomics on data and no per-thread copies of gradients, and results
-// do not depend on threads. Not: which items there are and in which order (backward_driver.cc).
+// do not depend on threads.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items share its
-// elements. Not: the sum within a tile (kernels/attention/backward.h).
+// Where dbias of one call goes, and in which order: an axis that the bias repeats is summed over, so items share its elements.
 #pragma once
 
 #include <algorithm>

@@ -115,7 +115,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward<T>::Impl {
     ranges.begin = chunk.begin / p.backward_keys;
     ranges.end = (chunk.end() + p.backward_keys - 1) / p.backward_keys;
     backward_batch(Batch<T>(p), inputs, wanted, context, &ranges);
-    if (last && wide_dq) wide_dq->take_back(row_bytes(dq));
+    if (last && wide_dq) wide_dq->copy_to(row_bytes(dq));
   }
 };
 

@@ -1,5 +1,5 @@
 // Backward attention of some queries whose keys arrive in chunks: dq has the bits of attention_backward on all keys at once, in
-// memory that does not grow with the keys. Not: where chunks come from, and where dk and dv go (dist/by_chunks.h).
+// memory that does not grow with the keys.
 #pragma once
 
 #include <memory>

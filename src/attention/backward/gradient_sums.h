@@ -3,7 +3,6 @@
 //   dk, dv  belong to one work item: float rows of one key range, private to a worker
 //   dq      with one key range: float rows of one query tile, private to a worker; with more: one [group, Tq, D] per kv head
 //           in flight. Heads take these slots in turn: head n takes slot n mod slots once head n - slots is done.
-// Not: the order in which items add (turns.h), dbias (bias_gradient.h).
 #pragma once
 
 #include <algorithm>

@@ -2,10 +2,9 @@
 // listed rows of K and V are copied as rows of sums, the tiled kernel computes the block (a head in each lane), and its rows of
 // dk and dv are added where they belong. dk and dv belong to one item; dq is added in the order of ranges, a block of queries
 // at a time (turns.h). 16-bit gradients are summed in float: there is then one range, with float dk and dv for each worker.
-#include "attention/backward/listed_backward.h"
-
 #include <new>
 
+#include "attention/backward/backward_driver.h"
 #include "attention/backward/backward_rows.h"
 #include "attention/backward/gradient_sums.h"
 #include "attention/backward/shared_gradients.h"
@@ -73,9 +72,8 @@ struct ListedBackward {
   std::size_t carve(std::byte* base, Own& own) const {
     Carver carver(base);
     const Index d = p.head_dim, dv = p.v_head_dim;
-    own.kernel = carver.take<std::byte>(
-        static_cast<Index>(std::max({kernels.backward_scratch_bytes(d, dv), p.forward_scratch_bytes(),
-                                     p.kernels->backward_scratch_bytes(d, dv)})));
+    own.kernel = carver.take<std::byte>(static_cast<Index>(std::max(
+        {kernels.backward_scratch_bytes(d, dv), p.forward_scratch_bytes(), p.kernels->backward_scratch_bytes(d, dv)})));
     own.pages = carver.take<Index>(listed.longest());
     own.keys = carver.take<Index>(listed.longest());
     own.k = carver.take<Sum>(piece * d);
@@ -96,7 +94,7 @@ struct ListedBackward {
   /// Heads [h0, h0 + count) of query i of sequence b as rows of sums.
   void read_heads(const View<const T, 4>& x, Index b, Index h0, Index i, Index count, Sum* to) const {
     HeadKeys head{};
-    head.type = stored_type(storage_of<T>());
+    head.type = stored_as<T>();
     head.num_pages = 1;
     head.page_rows = head.held.end = count;
     cache.read(head, {&x(b, h0, i, 0), nullptr, 0, x.stride(1), 0}, 0, count, x.size(3), to);

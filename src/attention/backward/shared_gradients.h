@@ -1,5 +1,4 @@
-// Gradients that all work items of a call share (dbias, dsinks and dposition_bias): their checks and initialisation. Not: who
-// adds when (core/threads/turns.h), how (bias_gradient.h, position_gradient.h, backward_rows.h).
+// Gradients that all work items of a call share (dbias, dsinks and dposition_bias): their checks and initialisation.
 #pragma once
 
 #include <array>

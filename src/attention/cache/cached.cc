@@ -38,9 +38,7 @@ Index key_among_dropped(const BoundMask& mask, Index b, Index h, Index i, Index 
 
 Index first_held(const KeyValue& kv, Index b) {
   const KeyValue::Parts& p = kv.parts();
-  const Index oldest =
-      p.firsts != nullptr ? p.firsts[sequence_of(p, b)] : std::max<Index>(0, kv.length(b) - p.num_pages * p.page_size);
-  return std::max(oldest, p.begin);
+  return p.firsts != nullptr ? p.firsts[sequence_of(p, b)] : std::max<Index>(0, kv.length(b) - p.num_pages * p.page_size);
 }
 
 HeadKeys cached_head(const KeyValue& kv, Index b, Index g) {
@@ -50,8 +48,8 @@ HeadKeys cached_head(const KeyValue& kv, Index b, Index g) {
   const auto bytes = static_cast<Index>(storage_bytes(p.storage));
   const auto matrix = [&](const KeyValue::Matrix& m) {
     return KeyMatrix{static_cast<const std::byte*>(m.rows) + (g * m.head_stride + page * m.page_stride) * bytes,
-                        m.scales == nullptr ? nullptr : m.scales + g * m.scale_head_stride + page * m.scale_page_stride,
-                        m.page_stride, m.row_stride, m.scale_page_stride};
+                     m.scales == nullptr ? nullptr : m.scales + g * m.scale_head_stride + page * m.scale_page_stride,
+                     m.page_stride, m.row_stride, m.scale_page_stride};
   };
   HeadKeys head{};
   head.type = stored_type(p.storage);
@@ -61,7 +59,7 @@ HeadKeys cached_head(const KeyValue& kv, Index b, Index g) {
   head.num_pages = p.num_pages;
   head.page_rows = p.page_size;
   const Index pinned = std::min(p.pinned, kv.length(b));
-  head.pinned = {p.begin, p.begin < pinned ? pinned : 0};
+  head.pinned = {0, pinned};
   head.held = {first_held(kv, b), kv.length(b)};
   return head;
 }
@@ -77,7 +75,7 @@ void check_cached_call(const char* function, const KeyValue& kv, Index q_len, co
   if (p.window == 0) return;
   for (Index b = 0; b < kv.batch(); ++b) {
     const Index wanted = std::max<Index>(0, kv.length(b) - q_len - (p.window - 1)), held = first_held(kv, b);
-    check<OptionError>(held <= std::max({wanted, p.begin, p.pinned}), function,
+    check<OptionError>(held <= std::max(wanted, p.pinned), function,
                        "a ring must still hold the window of the first query, so there are at most max_append of them: got ",
                        q_len, " queries at length ", kv.length(b), ", window ", p.window, ", oldest key ", held);
   }
@@ -86,22 +84,20 @@ void check_cached_call(const char* function, const KeyValue& kv, Index q_len, co
 void check_ring_mask(const char* function, const KeyValue& kv, const BoundMask& mask) {
   const KeyValue::Parts& p = kv.parts();
   if (p.window == 0 || mask.node == nullptr) return;
-  const Index begin = std::max(p.begin, p.pinned);
   const Index heads = std::min(mask.extent.num_heads, mask_differs_by_head(mask) ? mask.extent.num_heads : 1);
   for (Index b = 0; b < mask.extent.batch; ++b) {
     const BoundMask own{mask.node, mask.extent_of(b)};
     for (Index h = 0; h < heads; ++h) {
       for (Index i = 0; i < mask.extent.q_len; ++i) {
         const Index end = mask.shown->window_begin(b, mask.extent.q_len, i);
-        if (begin >= end || mask_verdict(own, b, h, i, 1, begin, end - begin) != kTilePartial) continue;
-        const Index kept = key_among_dropped(own, b, h, i, begin, end);
+        if (p.pinned >= end || mask_verdict(own, b, h, i, 1, p.pinned, end - p.pinned) != kTilePartial) continue;
+        const Index kept = key_among_dropped(own, b, h, i, p.pinned, end);
         rethrow_callback_error();
         check<OptionError>(
-            kept < 0, function, "the mask keeps key ", kept, " for query ", i, " of sequence ", b,
-            ", which the ring does not show to that query, and drops other such keys: let the ring pin them "
-            "(KVCacheConfig::first), use a wider window, or cut the mask with & ",
-            [&] { return mask.shown->text(false); }, ": got mask ", text_of(*mask.node), ", window ", p.window, ", first ",
-            p.pinned);
+            kept < 0, function, "the mask needs key ", kept,
+            ", which the ring no longer shows: raise KVCacheConfig::first or window, or cut the mask with & ",
+            [&] { return mask.shown->text(false); }, ": got mask ", text_of(*mask.node), " for query ", i, " of sequence ", b,
+            ", window ", p.window, ", first ", p.pinned);
       }
     }
   }

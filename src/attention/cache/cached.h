@@ -1,5 +1,4 @@
-// From a KeyValue to what is passed to kernels: one (sequence, head) of it. And what a call on it checks. Not: the calls
-// (forward/cached_forward.cc), the cache itself (kv_cache.cc), the keys that it shows (mask/shown_keys.h).
+// From a KeyValue to what is passed to kernels: one (sequence, head) of it. And what a call on it checks.
 #pragma once
 
 #include "attention/cache/storage.h"

@@ -78,13 +78,6 @@ KeyValue paged_of(const View<const T, 4>& k, const View<const T, 4>& v, const Vi
 
 }  // namespace
 
-KeyValue KeyValue::without_first(Index begin) const {
-  check<OptionError>(begin >= 0, "KeyValue::without_first", "begin must not be negative: got ", begin);
-  KeyValue rest = *this;
-  rest.parts_.begin = std::max(parts_.begin, begin);
-  return rest;
-}
-
 #define QKV_DEFINE(T)                                                                                     \
   KeyValue KeyValue::contiguous(View<const T, 4> k, View<const T, 4> v, std::span<const Index> lengths) { \
     return contiguous_of<T>(k, v, lengths);                                                               \

@@ -1,6 +1,6 @@
 // KVCache: which page holds which token, and how rows are written there. A contiguous cache has pages as large as a sequence
 // may grow, a ring has pages that are overwritten cyclically; so fork, truncate and copy on write work alike for all. Every
-// change is checked as a whole before its first step. Not: pages in use (page_pool.h), attention (forward/cached_forward.cc).
+// change is checked as a whole before its first step.
 #include "qkv/kv_cache.h"
 
 #include <algorithm>
@@ -174,8 +174,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     };
     check_sizes("k", k_rows, config.head_dim);
     if (config.values_in_keys) {
-      check<ShapeError>(v_rows.is_null(), kAppend, "v must be null, its numbers being columns of k (values_in_keys): got ",
-                        v_rows);
+      check<ShapeError>(v_rows.is_null(), kAppend, "with values_in_keys v must be null: it is read from k: got ", v_rows);
     } else {
       check_sizes("v", v_rows, config.v_head_dim);
     }
@@ -207,7 +206,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
       const Index count = std::min(n - done, (pinned ? page_rows : page_size) - row);
       for (Index g = 0; g < config.num_kv_heads; ++g) {
         kernels.store({.from = rows + g * head_stride + done * row_stride,
-                       .from_type = stored_type(storage_of<T>()),
+                       .from_type = stored_as<T>(),
                        .to = m.rows.get() + row_offset(m, page_number, g, row),
                        .to_type = stored_type(config.storage),
                        .scales = scales_of(m, page_number, g, row),

@@ -1,4 +1,4 @@
-// What a KVCacheConfig asks for: checks, defaults, and pages. Not: the cache (kv_cache.cc).
+// What a KVCacheConfig asks for: checks, defaults, and pages.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// Pages of a cache by number, counted by how many sequences hold each. Not: what is in them (kv_cache.cc). Allocates nothing
-// after construction.
+// Pages of a cache by number, counted by how many sequences hold each. Allocates nothing after construction.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
 // The sequences of one checked call, in parts of equal lengths, so that one driver per direction computes dense and ragged
 // batches (forward_driver.cc, backward_driver.cc). A dense batch is one part, B sequences; in a ragged batch every sequence is
-// one. Not: checks (problem.h, ragged.h).
+// one.
 #pragma once
 
 #include <algorithm>

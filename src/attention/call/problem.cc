@@ -207,6 +207,8 @@ Problem<T> make_cached_problem(const char* function, const View<const T, 4>& q, 
   return p;
 }
 
+ScoreMod::~ScoreMod() = default;  // the one function of it that the user does not write
+
 #define QKV_INSTANTIATE(T)                                                                                                 \
   template struct Problem<T>;                                                                                              \
   template Problem<T> make_problem(const char*, const View<const T, 4>&, const View<const T, 4>&, const View<const T, 4>&, \

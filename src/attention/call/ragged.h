@@ -1,6 +1,5 @@
 // One checked call over a ragged batch: what all sequences share, and each sequence as a Problem of its own. A sequence's views
-// have all B sequences on their first axis with stride 0, so that masks, dropout and biases get its true number b. Not: work
-// items and their order (batch.h).
+// have all B sequences on their first axis with stride 0, so that masks, dropout and biases get its true number b.
 #pragma once
 
 #include "attention/call/problem.h"

@@ -1,5 +1,4 @@
-// A row's lse in the form that kernels recompute weights from: in powers of two, as high + low. Not: delta, the other number of
-// a row (backward_rows.h).
+// A row's lse in the form that kernels recompute weights from: in powers of two, as high + low.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What every call checks of its tensors: sizes that fit together, last strides of 1. Not: options (problem.cc, linear/problem.cc).
+// What every call checks of its tensors: sizes that fit together, last strides of 1.
 #pragma once
 
 #include <algorithm>

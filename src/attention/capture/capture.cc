@@ -67,7 +67,8 @@ CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const Captu
                           bool backward)
     : p_(p) {
   if (request.what == nullptr || (request.what->of == CaptureOf::kGradient) != backward) return;
-  check<UnsupportedError>(!p.placed(), function, "place is not supported with a capture: capture where the whole problem is");
+  check<UnsupportedError>(!p.placed(), function,
+                          "AttentionOptions::place is not supported with a capture: pass all rows and heads");
   check_capture(function, p, *request.what);
   what_ = request.what;
   result_ = request.result;
@@ -76,18 +77,18 @@ CaptureJob<T>::CaptureJob(const char* function, const Problem<T>& p, const Captu
 }
 
 template <class T>
-Index CaptureJob<T>::places() const {
+Index CaptureJob<T>::slots() const {
   return what_->heads.empty() ? p_.num_heads : static_cast<Index>(what_->heads.size());
 }
 
 template <class T>
 Index CaptureJob<T>::results() const {
-  return what_->mean_of_heads ? std::min<Index>(1, places()) : places();
+  return what_->mean_of_heads ? std::min<Index>(1, slots()) : slots();
 }
 
 template <class T>
-Index CaptureJob<T>::head_at(Index place) const {
-  return what_->heads.empty() ? place : what_->heads[static_cast<std::size_t>(place)];
+Index CaptureJob<T>::head_at(Index slot) const {
+  return what_->heads.empty() ? slot : what_->heads[static_cast<std::size_t>(slot)];
 }
 
 template <class T>
@@ -96,7 +97,7 @@ Index CaptureJob<T>::rows_at_once() const {
 }
 
 template <class T>
-Index CaptureJob<T>::place_of(Index h) const {
+Index CaptureJob<T>::slot_of(Index h) const {
   if (what_->heads.empty()) return h;
   const auto found = std::ranges::find(what_->heads, h);
   return found == what_->heads.end() ? -1 : found - what_->heads.begin();
@@ -135,32 +136,32 @@ std::size_t CaptureJob<T>::worker_bytes() const {
 
 template <class T>
 std::size_t CaptureJob<T>::shared_bytes() const {
-  return wanted() ? line_bytes<Turn>(p_.batch * places()) : 0;
+  return wanted() ? line_bytes<Turn>(p_.batch * slots()) : 0;
 }
 
 template <class T>
 void CaptureJob<T>::begin(std::byte* shared) {
   if (!wanted()) return;
   turns_ = reinterpret_cast<Turn*>(shared);
-  for (Index n = 0; n < p_.batch * places(); ++n) new (turns_ + n) Turn(0);
+  for (Index n = 0; n < p_.batch * slots(); ++n) new (turns_ + n) Turn(0);
 }
 
 template <class T>
 void CaptureJob<T>::forward(ForwardTile<Sum> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const {
-  const Index place = place_of(h);
+  const Index slot = slot_of(h);
   Worker w(*this, own);
   tile.row_max2 = w.shift;
   tile.row_sum = w.inverse;
   if (what_->statistics) {
     w.sums.offset = offset(b);
     run_forward(*p_.kernels, tile, kernel_scratch, {kernels_, &w.sums, w.statistics_scratch});
-    write_statistics(w.sums, tile, b, place);
+    write_statistics(w.sums, tile, b, slot);
   } else {
     run_forward(*p_.kernels, tile, kernel_scratch);
   }
   if (!sweeps()) return;
   for (Index i = 0; i < tile.q_count; ++i) w.inverse[i] = w.inverse[i] == 0 ? Sum{0} : Sum{1} / w.inverse[i];
-  sweep(w, {b, place, h, tile.q_begin, tile.q_count}, nullptr, tile.lse);
+  sweep(w, {b, slot, h, tile.q_begin, tile.q_count}, nullptr, tile.lse);
 }
 
 template <class T>
@@ -169,7 +170,7 @@ void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& co
   const ScratchLease shared = borrow_scratch(context, shared_bytes());
   begin(shared.data());
   const Index items = p_.batch * results() * row_tiles();
-  const double flops = static_cast<double>(p_.batch * places() * p_.q_len) * static_cast<double>(p_.kv_len) * 2.0 *
+  const double flops = static_cast<double>(p_.batch * slots() * p_.q_len) * static_cast<double>(p_.kv_len) * 2.0 *
                        static_cast<double>(p_.head_dim + p_.v_head_dim);
   run_items(context, {items, flops, worker_bytes()}, [&](Index item, std::byte* own) { backward(gradient, item, own); });
 }
@@ -177,10 +178,10 @@ void CaptureJob<T>::run_backward(const CaptureGradient<T>& gradient, Context& co
 /// Items count head by head, in each the last tile first, as in forward.
 template <class T>
 void CaptureJob<T>::backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const {
-  const Index tiles = row_tiles(), head = item / tiles, b = head / results(), place = head % results();
+  const Index tiles = row_tiles(), head = item / tiles, b = head / results(), slot = head % results();
   const Index q_begin = (tiles - 1 - item % tiles) * rows_at_once(), q_count = std::min(rows_at_once(), p_.q_len - q_begin);
   const Worker w(*this, own);
-  const Rows r{b, place, head_at(place), q_begin, q_count};
+  const Rows r{b, slot, head_at(slot), q_begin, q_count};
   if (entrywise()) {
     sweep_entries(w, r, gradient);
     return;
@@ -218,14 +219,14 @@ CaptureSweep<Accumulator<T>> CaptureJob<T>::sweep_of(const Worker& w, const Rows
 }
 
 template <class T>
-void CaptureJob<T>::place_map_rows(const Worker& w, const Rows& r) const {
+void CaptureJob<T>::map_rows_of(const Worker& w, const Rows& r) const {
   const Index first = r.q_begin * what_->map_rows / p_.q_len;
   for (Index i = 0; i < r.q_count; ++i) w.map_row[i] = (r.q_begin + i) * what_->map_rows / p_.q_len - first;
 }
 
 template <class T>
 void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const {
-  const Index first_row = (r.b * places() + r.place) * p_.q_len + r.q_begin;
+  const Index first_row = (r.b * slots() + r.slot) * p_.q_len + r.q_begin;
   CaptureSweep<Sum> t = sweep_of(w, r, gradient);
   if (what_->top_k > 0) {
     t.top_values = result_->top_weights.data() + first_row * what_->top_k;
@@ -235,7 +236,7 @@ void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<
   if (w.columns != nullptr) std::fill_n(t.columns = w.columns, p_.kv_len, 0.0);
   if (w.map != nullptr) {
     std::fill_n(t.map = w.map, map_rows_of_tile() * what_->map_columns, 0.0);
-    place_map_rows(w, r);
+    map_rows_of(w, r);
     t.map_row = w.map_row;
     t.map_columns = what_->map_columns;
   }
@@ -245,7 +246,7 @@ void CaptureJob<T>::sweep(const Worker& w, const Rows& r, const CaptureGradient<
     for (Index n = 0; n < count; ++n) {
       const Index i = what_->rows[static_cast<std::size_t>(n)] - r.q_begin;
       if (i < 0 || i >= r.q_count) continue;
-      w.rows[i] = result_->rows.data() + ((r.b * places() + r.place) * count + n) * p_.kv_len;
+      w.rows[i] = result_->rows.data() + ((r.b * slots() + r.slot) * count + n) * p_.kv_len;
     }
     t.rows = w.rows;
   }
@@ -281,7 +282,7 @@ void CaptureJob<T>::complete_rows(const Worker& w, const CaptureSweep<Sum>& t, c
 template <class T>
 void CaptureJob<T>::add_to_results(const Worker& w, const Rows& r) const {
   if (w.columns == nullptr && w.map == nullptr) return;
-  const Index head = r.b * results() + r.place, number = row_tiles() - 1 - r.q_begin / rows_at_once();
+  const Index head = r.b * results() + r.slot, number = row_tiles() - 1 - r.q_begin / rows_at_once();
   wait_for_turn(turns_[head], number);
   if (w.columns != nullptr) {
     double* sums = result_->column_mass.data() + head * p_.kv_len;

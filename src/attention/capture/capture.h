@@ -1,5 +1,4 @@
-// A capture within one call: checked, its results made, and what a work item does for it. Not: the loops over keys
-// (kernels/capture/row_statistics.h, sweep.h).
+// A capture within one call: checked, its results made, and what a work item does for it.
 #pragma once
 
 #include "attention/call/problem.h"
@@ -33,8 +32,8 @@ class CaptureJob {
   /// Call before the region; `shared` has shared_bytes().
   void begin(std::byte* shared);
 
-  /// The place of head h among the results; -1: it is not captured.
-  Index place_of(Index h) const;
+  /// The slot of head h among the results; -1: it is not captured.
+  Index slot_of(Index h) const;
   /// Forward of one tile of a captured head, bit-identical to run_forward. Tiles of a head come in the order of
   /// items: the last first. `own`: scratch of worker_bytes().
   void forward(ForwardTile<Sum> tile, Index b, Index h, void* kernel_scratch, std::byte* own) const;
@@ -46,14 +45,14 @@ class CaptureJob {
   static constexpr Index kEntryRows = 16;
 
   struct Worker;
-  /// Queries [q_begin, q_begin + q_count) of head h of sequence b; `place` among the results.
+  /// Queries [q_begin, q_begin + q_count) of head h of sequence b; `slot` among the results.
   struct Rows {
-    Index b, place, h, q_begin, q_count;
+    Index b, slot, h, q_begin, q_count;
   };
 
-  Index places() const;   // heads that are captured
+  Index slots() const;    // heads that are captured
   Index results() const;  // how many results these give: one per head, or one mean
-  Index head_at(Index place) const;
+  Index head_at(Index slot) const;
   /// Whether single entries are changed before they are summed: then no kernel can sum them.
   bool entrywise() const { return what_->positive || what_->mean_of_heads; }
   /// The queries per item, and the items per head.
@@ -64,10 +63,10 @@ class CaptureJob {
   Index map_rows_of_tile() const;
   void make_results() const;
   void backward(const CaptureGradient<T>& gradient, Index item, std::byte* own) const;
-  void write_statistics(const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b, Index place) const;
+  void write_statistics(const RowSums<Sum>& sums, const ForwardTile<Sum>& tile, Index b, Index slot) const;
   void split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
   CaptureSweep<Sum> sweep_of(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient) const;
-  void place_map_rows(const Worker& w, const Rows& r) const;
+  void map_rows_of(const Worker& w, const Rows& r) const;
   void sweep_entries(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const;
   void count_entries(const Worker& w, const Rows& r, const double* entries) const;
   void sweep(const Worker& w, const Rows& r, const CaptureGradient<T>* gradient, const Sum* lse) const;
@@ -78,7 +77,7 @@ class CaptureJob {
   const Capture* what_ = nullptr;
   CaptureResult* result_ = nullptr;
   const CaptureKernels<Sum>* kernels_ = nullptr;
-  Turn* turns_ = nullptr;  // [B, places]: whose sums are added next
+  Turn* turns_ = nullptr;  // [B, slots]: whose sums are added next
 };
 
 }  // namespace qkv::inline v0

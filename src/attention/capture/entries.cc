@@ -1,7 +1,6 @@
 // Relevance maps: weights times gradient of which only what is above 0 counts, and their mean over heads (Chefer, Gur & Wolf
 // 2021, arXiv:2103.15679, eq. 5: E_h((dA . A)^+)). Both change single entries before they are summed, which sums made by the
-// kernel cannot follow: the kernel writes whole rows of a few queries, and all results are made from those. Not: other captures
-// (capture.cc).
+// kernel cannot follow: the kernel writes whole rows of a few queries, and all results are made from those.
 #include "attention/capture/worker.h"
 
 namespace qkv::inline v0 {
@@ -27,11 +26,11 @@ void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureG
     return;
   }
   std::fill_n(w.mean, entries, 0.0);
-  for (Index place = 0; place < places(); ++place) {
-    write_head(head_at(place));
+  for (Index slot = 0; slot < slots(); ++slot) {
+    write_head(head_at(slot));
     for (Index n = 0; n < entries; ++n) w.mean[n] += w.entries[n];
   }
-  const auto heads = static_cast<double>(places());
+  const auto heads = static_cast<double>(slots());
   for (Index n = 0; n < entries; ++n) w.mean[n] /= heads;
   count_entries(w, r, w.mean);
 }
@@ -39,19 +38,19 @@ void CaptureJob<T>::sweep_entries(const Worker& w, const Rows& r, const CaptureG
 /// Makes every result that is requested from the entries [q_count][Tk].
 template <class T>
 void CaptureJob<T>::count_entries(const Worker& w, const Rows& r, const double* entries) const {
-  const Index kv_len = p_.kv_len, result = r.b * results() + r.place, columns = what_->map_columns;
+  const Index kv_len = p_.kv_len, result = r.b * results() + r.slot, columns = what_->map_columns;
   if (w.columns != nullptr) std::fill_n(w.columns, kv_len, 0.0);
   if (w.map != nullptr) {
     std::fill_n(w.map, map_rows_of_tile() * columns, 0.0);
-    place_map_rows(w, r);
+    map_rows_of(w, r);
   }
   for (Index i = 0; i < r.q_count; ++i) {
     const double* row = entries + i * kv_len;
     const Index query = r.q_begin + i;
     const auto wanted = std::ranges::find(what_->rows, query);
     if (wanted != what_->rows.end()) {
-      const Index place = result * std::ssize(what_->rows) + (wanted - what_->rows.begin());
-      std::copy_n(row, kv_len, result_->rows.data() + place * kv_len);
+      const Index slot = result * std::ssize(what_->rows) + (wanted - what_->rows.begin());
+      std::copy_n(row, kv_len, result_->rows.data() + slot * kv_len);
     }
     if (what_->top_k > 0) {
       const Index first = (result * p_.q_len + query) * what_->top_k;

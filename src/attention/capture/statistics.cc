@@ -58,9 +58,10 @@ Row row_of(const RowSums<Accumulator<T>>& sums, Index i, const Accumulator<T>* s
 }  // namespace
 
 template <class T>
-void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>& sums, const ForwardTile<Accumulator<T>>& tile, Index b, Index place) const {
+void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>& sums, const ForwardTile<Accumulator<T>>& tile, Index b,
+                                     Index slot) const {
   RowStatistics& s = result_->statistics;
-  const Index first = (b * places() + place) * p_.q_len + tile.q_begin;
+  const Index first = (b * slots() + slot) * p_.q_len + tile.q_begin;
   for (Index i = 0; i < tile.q_count; ++i) {
     const bool empty = tile.lse[i] == -std::numeric_limits<Sum>::infinity();
     Row row;
@@ -83,8 +84,9 @@ void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>& sums, const 
   }
 }
 
-#define QKV_INSTANTIATE(T) \
-  template void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>&, const ForwardTile<Accumulator<T>>&, Index, Index) const;
+#define QKV_INSTANTIATE(T)                                                                                                 \
+  template void CaptureJob<T>::write_statistics(const RowSums<Accumulator<T>>&, const ForwardTile<Accumulator<T>>&, Index, \
+                                                Index) const;
 QKV_FOR_EACH_ELEMENT(QKV_INSTANTIATE)
 #undef QKV_INSTANTIATE
 

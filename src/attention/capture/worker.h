@@ -1,4 +1,4 @@
-// The memory of a worker that captures, and a row's largest weights if no kernel finds them. Not: its use (capture.cc).
+// The memory of a worker that captures, and a row's largest weights if no kernel finds them.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ void keep_largest(std::span<const Number> weights, bool zeros, Index top_k, doub
 /// A worker's memory.
 template <class T>
 struct CaptureJob<T>::Worker {
-  RowSums<Sum> sums{};                         // statistics
+  RowSums<Sum> sums{};                       // statistics
   Sum *shift = nullptr, *inverse = nullptr;  // the sweep: [query_tile]
   double *columns = nullptr, *map = nullptr;
   double** rows = nullptr;
@@ -50,8 +50,8 @@ struct CaptureJob<T>::Worker {
     }
     if (job.sweeps()) {
       // Backward computes sums of rows again there (call/row_lse.h).
-      sweep_scratch = carver.take<std::byte>(static_cast<Index>(std::max(
-          job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
+      sweep_scratch = carver.take<std::byte>(static_cast<Index>(
+          std::max(job.kernels_->sweep_bytes(p.head_dim, p.v_head_dim, queries, p.copies()), p.forward_scratch_bytes())));
       if (what.column_mass) columns = carver.take<double>(p.kv_len);
       if (what.map_rows > 0) {
         map = carver.take<double>(job.map_rows_of_tile() * what.map_columns);

@@ -39,8 +39,8 @@ struct [[gnu::visibility("hidden")]] CarriedForward<T>::Impl {
   bool finish() {
     again = rows->finish() && !again;
     if (wide_out) {
-      wide_out->take_back(row_bytes(out));
-      wide_lse->take_back(row_bytes(lse));
+      wide_out->copy_to(row_bytes(out));
+      wide_lse->copy_to(row_bytes(lse));
     }
     return again;
   }

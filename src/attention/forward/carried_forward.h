@@ -1,5 +1,5 @@
 // Forward attention of some queries whose keys arrive in chunks: the bits of attention_forward on all keys at once, in memory
-// that does not grow with the keys. Not: where chunks come from (dist/by_chunks.h).
+// that does not grow with the keys.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What forward's kernels are passed, filled from a problem and the outputs of a call, and what is left to do with what they return.
-// Not: which items there are (forward_driver.cc).
+// What forward's kernels are passed, filled from a problem and the outputs of a call, and what is left to do with what they
+// return.
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// Forward attention of a dense and of a ragged batch: checks, once for a plan. Not: the work (forward_driver.h), calls on a cache
-// (cached_forward.cc).
+// Forward attention of a dense and of a ragged batch and on a cache: checks, once for a plan.
 #include <limits>
 
 #include "attention/forward/forward_checks.h"
 #include "attention/forward/forward_driver.h"
 #include "attention/plan/placed_rows.h"
 #include "core/overlap.h"
+#include "qkv/kv_cache.h"
 #include "qkv/plan.h"
 
 namespace qkv::inline v0 {
@@ -58,10 +58,10 @@ class ForwardCall {
     const AttentionOutputs<T> wide{out.view(outputs_.out), lse.view(outputs_.lse), weights.view(outputs_.weights),
                                    outputs_.kind, lse_low.view(outputs_.lse_low)};
     attention_forward(q.view(p_.q), p_.k, p_.v, wide, options_of(options_, p_, rows), context_);
-    out.take_back(row_bytes(outputs_.out));
-    lse.take_back(row_bytes(outputs_.lse));
-    weights.take_back(row_bytes(outputs_.weights));
-    lse_low.take_back(row_bytes(outputs_.lse_low));
+    out.copy_to(row_bytes(outputs_.out));
+    lse.copy_to(row_bytes(outputs_.lse));
+    weights.copy_to(row_bytes(outputs_.weights));
+    lse_low.copy_to(row_bytes(outputs_.lse_low));
   }
 
   const AttentionOutputs<T>& outputs_;
@@ -98,6 +98,22 @@ void forward(const View<const T, 3>& q, const View<const T, 3>& k, const View<co
                    context);
 }
 
+template <class T>
+void forward(const View<const T, 4>& q, const KeyValue& kv, const AttentionOutputs<T>& outputs, const AttentionOptions& options,
+             Context& context) {
+  constexpr const char* function = "attention_forward";
+  CallMemory memory;
+  const Problem<T> p = make_cached_problem(function, q, kv, options, context, memory);
+  check<UnsupportedError>(!is_asked_for(outputs.weights), function, "weights are not computed on a cache");
+  check<UnsupportedError>(!is_asked_for(outputs.lse_low), function, "lse_low is not computed on a cache");
+  check_asked_for(function, p, outputs, options);
+  check_sizes_of(function, p, outputs);
+  const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}};
+  const NamedBox inputs[] = {{"q", q}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", position_table(p)}};
+  check_outputs(function, boxes, inputs);
+  forward_batch<T>(Batch<T>(p), outputs, nullptr, context);
+}
+
 }  // namespace
 
 template <class T>
@@ -125,6 +141,10 @@ void Plan<T>::forward() {
 }
 
 #define QKV_DEFINE(T)                                                                                                        \
+  void attention_forward(View<const T, 4> q, const KeyValue& kv, const AttentionOutputs<T>& outputs,                         \
+                         const AttentionOptions& options, Context& context) {                                                \
+    forward<T>(q, kv, outputs, options, context);                                                                            \
+  }                                                                                                                          \
   void attention_forward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const AttentionOutputs<T>& outputs,     \
                          const AttentionOptions& options, Context& context) {                                                \
     ForwardCall<T>("attention_forward", q, k, v, outputs, options, context).compute("attention_forward");                    \

@@ -1,4 +1,4 @@
-// Which outputs a forward call asks for, and whether it may. Not: inputs and options (problem.h), overlap (core/overlap.h).
+// Which outputs a forward call asks for, and whether it may.
 #pragma once
 
 #include <algorithm>

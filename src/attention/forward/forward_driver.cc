@@ -1,4 +1,4 @@
-// Runs a Schedule: what one item of each kind does. Not: which items there are (plan/schedule.h).
+// Runs a Schedule: what one item of each kind does.
 #include "attention/forward/forward_driver.h"
 
 #include <cstring>
@@ -121,7 +121,7 @@ struct ForwardDriver {
       rows = carried->of(n, p.v_head_dim);
       tile.carried = &rows;
     }
-    if (capture != nullptr && block.weights && capture->place_of(at.h) >= 0) {
+    if (capture != nullptr && block.weights && capture->slot_of(at.h) >= 0) {
       capture->forward(tile, at.b, at.h, own, own + block.kernel_bytes + block.kept_bytes);
     } else {
       run_forward(*p.kernels, tile, own);

@@ -1,5 +1,5 @@
 // Forward attention of a checked call, dense or ragged, on tensors or on a cache, with all its keys or some of them: every work
-// item in one region. Not: what kernels are passed (fill.h), what computes a call (plan/choose.h).
+// item in one region.
 #pragma once
 
 #include "attention/call/batch.h"

@@ -1,5 +1,5 @@
-// Query tiles that meet the keys of a problem in several calls, by ascending keys: their rows, not yet divided, between the calls.
-// Not: whose keys arrive, and from where (carried_forward.h).
+// Query tiles that meet the keys of a problem in several calls, by ascending keys: their rows, not yet divided, between the
+// calls.
 #pragma once
 
 #include <limits>

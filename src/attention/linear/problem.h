@@ -1,5 +1,4 @@
-// One checked call of linear attention: sizes, options and strides turned into what is passed to kernels. Not: the order of
-// segments (linear/forward.cc, linear/backward.cc).
+// One checked call of linear attention: sizes, options and strides turned into what is passed to kernels.
 #pragma once
 
 #include "attention/call/tensor_checks.h"

@@ -1,5 +1,4 @@
-// A band of diagonals: causal and window, of a call or of each document. Not: alignment and offsets (mask/band.cc,
-// mask/documents.cc), which place it.
+// A band of diagonals: causal and window, of a call or of each document.
 #pragma once
 
 #include "attention/mask/leaves.h"

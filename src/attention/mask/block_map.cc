@@ -1,5 +1,4 @@
-// Builders of block maps: Longformer, BigBird, and the blocks in which a mask keeps anything. Not: what a call does with them
-// (mask/blocks.cc).
+// Builders of block maps: Longformer, BigBird, and the blocks in which a mask keeps anything.
 #include "qkv/block_map.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The leaf of block-sparse attention: live blocks as compressed sparse rows. Not: how maps are built (mask/block_map.cc).
+// The leaf of block-sparse attention: live blocks as compressed sparse rows.
 #include "attention/mask/leaves.h"
 #include "core/check.h"
 

@@ -1,5 +1,4 @@
-// Leaves that are read or called pair by pair: dense tensors and callbacks. Not: summaries of whole blocks of a dense tensor
-// (mask/summary.h).
+// Leaves that are read or called pair by pair: dense tensors and callbacks.
 #include <array>
 #include <optional>
 #include <string>

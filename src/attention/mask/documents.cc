@@ -1,5 +1,5 @@
 // Documents by offsets: several sequences packed into one row of tokens, optionally with gaps between the keys, and bands of
-// diagonals inside each. Not: ids in any order (mask/ids.cc).
+// diagonals inside each.
 #include <limits>
 
 #include "attention/mask/band.h"

@@ -1,5 +1,5 @@
-// Documents by ids, in any order. Ids are summarised once, when the mask is made: the smallest and largest id of each block
-// of 32 positions, and how far equal ids reach on the other side. Not: documents by offsets (mask/documents.cc).
+// Documents by ids, in any order. Ids are summarised once, when the mask is made: the smallest and largest id of each block of
+// 32 positions, and how far equal ids reach on the other side.
 #include <limits>
 #include <unordered_map>
 

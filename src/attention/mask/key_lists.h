@@ -1,5 +1,4 @@
-// The leaf of a mask that lists each query's keys, and what the calls that read only listed keys ask of it. Not: those calls
-// (plan/listed.h).
+// The leaf of a mask that lists each query's keys, and what the calls that read only listed keys ask of it.
 #pragma once
 
 #include <limits>

@@ -1,5 +1,4 @@
-// The functions that make the leaves of masks. Not: checks of single arguments, which stand with the public constructors
-// (mask/mask.cc), except where a leaf must read all of its data.
+// The functions that make the leaves of masks.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,4 @@
-// How a call asks a mask: key by key, tile by tile, or for the positions that can meet. Not: the parts that a mask is made of
-// (mask/part.h), the public constructors (mask/mask.cc).
+// How a call asks a mask: key by key, tile by tile, or for the positions that can meet.
 #pragma once
 
 #include <cstdint>

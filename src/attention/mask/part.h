@@ -1,7 +1,6 @@
 // One part of a mask: a leaf (causal, documents, ...) or a union. Each part answers for whole tiles: a verdict in O(1),
 // conservative where unsure (Partial), and one function that clears the bits of what it drops; for skipping, the keys that rows
 // can reach and the queries that columns can reach. Parts are combined on verdicts and lane masks, never pair by pair.
-// Not: how they are combined (mask/tile.cc), what users call (qkv/mask.h).
 #pragma once
 
 #include <algorithm>

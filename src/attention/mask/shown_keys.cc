@@ -4,9 +4,9 @@ namespace qkv::inline v0 {
 
 int ShownKeys::verdict(const Pairs& t) const {
   const Index end = t.j0 + t.nj;
-  if (end <= begin_ || (t.j0 >= pinned_ && end <= first(t))) return kTileEmpty;
+  if (t.j0 >= pinned_ && end <= first(t)) return kTileEmpty;
   const Index last_window = window_begin(t.b, t.extent.q_len, t.i0 + t.ni - 1);
-  return t.j0 >= begin_ && std::max(t.j0, pinned_) >= std::min(end, last_window) ? kTileFull : kTilePartial;
+  return std::max(t.j0, pinned_) >= std::min(end, last_window) ? kTileFull : kTilePartial;
 }
 
 void ShownKeys::fill(const Pairs& t, std::uint32_t* lane_masks) const {
@@ -14,7 +14,7 @@ void ShownKeys::fill(const Pairs& t, std::uint32_t* lane_masks) const {
   for (Index j = 0; j < t.nj; ++j) {
     const Index key = t.j0 + j;
     while (seeing < t.ni && window_begin(t.b, t.extent.q_len, t.i0 + seeing) <= key) ++seeing;
-    if (key < begin_ || key >= pinned_) lane_masks[j] &= bit_range(0, seeing);
+    if (key >= pinned_) lane_masks[j] &= bit_range(0, seeing);
   }
 }
 

@@ -1,7 +1,7 @@
 // What a call knows of its dense masks before it starts: for each block of queries x keys whether all pairs are kept, none or
 // some. Two bits per block, read once and in parallel. So blocks that hide everything are skipped and those that hide nothing
-// need no lane masks, for every head and sweep, forward and backward. Not: the masks themselves, nor which pairs of a partial
-// block are kept (mask/dense.cc). Ids of documents are summarised when their mask is made (mask/ids.cc).
+// need no lane masks, for every head and sweep, forward and backward. Ids of documents are summarised when their mask is made
+// (mask/ids.cc).
 #pragma once
 
 #include <cstdint>

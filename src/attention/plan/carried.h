@@ -1,5 +1,4 @@
-// A call whose keys arrive in chunks, by ascending keys, each as tensors of its own: for callers that never hold all of them. Not:
-// what is carried from one chunk to the next (forward/carried_forward.h, backward/carried_backward.h).
+// A call whose keys arrive in chunks, by ascending keys, each as tensors of its own: for callers that never hold all of them.
 #pragma once
 
 #include <numeric>

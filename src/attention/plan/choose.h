@@ -1,5 +1,5 @@
-// What computes a call: the only place that says tiles, decode, lists of keys or grouped rows. Forward, backward, keys in chunks and
-// attention_plan ask it. Not: the work (forward/forward_driver.cc, backward/backward_driver.cc).
+// What computes a call: the only place that says tiles, decode, lists of keys or grouped rows. Forward, backward, keys in
+// chunks and attention_plan ask it.
 #pragma once
 
 #include "attention/plan/listed.h"

@@ -1,6 +1,6 @@
-// A call whose mask lists each query's keys (Mask::keys): when only those are read, and as which rows kernels see them. A query's
-// listed rows of K and V are a cache of pages of one row, in the order of keys, for all query heads that share the list and the
-// key/value head. Not: forward (forward/forward_driver.cc), backward (backward/listed_backward.cc).
+// A call whose mask lists each query's keys (Mask::keys): when only those are read, and as which rows kernels see them. A
+// query's listed rows of K and V are a cache of pages of one row, in the order of keys, for all query heads that share the list
+// and the key/value head.
 #pragma once
 
 #include "attention/call/problem.h"
@@ -91,7 +91,7 @@ class Listed {
       return head;
     }
     HeadKeys head{};
-    head.type = stored_type(storage_of<T>());
+    head.type = stored_as<T>();
     head.k = {p_.k.data() + b * p_.k.stride(0) + g * p_.k.stride(1), nullptr, p_.k.stride(2), 0, 0};
     head.v = {p_.v.data() + b * p_.v.stride(0) + g * p_.v.stride(1), nullptr, p_.v.stride(2), 0, 0};
     return head;

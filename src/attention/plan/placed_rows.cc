@@ -39,7 +39,7 @@ StripCopy::StripCopy(const RowBytes& rows, const StripRows& strips, const void* 
   copy_rows(rows, own_);
 }
 
-void StripCopy::take_back(const RowBytes& rows) const {
+void StripCopy::copy_to(const RowBytes& rows) const {
   if (rows.data != nullptr) copy_rows(own_, rows);
 }
 

@@ -1,6 +1,5 @@
-// Rows of a larger problem (Placement) that begin or end inside a strip: which keys a strip takes its first shift from depends on
-// the masks of all its lanes, so such rows are computed with their strip's other lanes, as rows of zeros. Not: rows that are whole
-// strips, which are computed where they lie (Problem::whole_rows).
+// Rows of a larger problem (Placement) that begin or end inside a strip: which keys a strip takes its first shift from depends
+// on the masks of all its lanes, so such rows are computed with their strip's other lanes, as rows of zeros.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +40,7 @@ class StripCopy {
  public:
   StripCopy(const RowBytes& rows, const StripRows& strips, const void* fill = nullptr, std::size_t size = 1);
   /// The call's rows, into `rows`; nothing where that is null.
-  void take_back(const RowBytes& rows) const;
+  void copy_to(const RowBytes& rows) const;
   /// As E, in the sizes of `like` but for the rows.
   template <class E, int kRank>
   View<std::remove_const_t<E>, kRank> view(const View<E, kRank>& like) {

@@ -1,5 +1,4 @@
 // A PositionBias as kernels read it: one vector over distances per head, which strides (-1, +1) turn into a bias [Tq, Tk].
-// Not: its gradient (position_gradient.h).
 #pragma once
 
 #include <cstdint>

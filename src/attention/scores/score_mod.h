@@ -1,5 +1,4 @@
-// The callback score_mod as kernels call it: what it throws is kept (core/threads/callback_error.h). Not:
-// when it is called (kernels).
+// The callback score_mod as kernels call it: what it throws is kept (core/threads/callback_error.h).
 #pragma once
 
 #include "core/check.h"

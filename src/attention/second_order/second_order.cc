@@ -29,7 +29,7 @@ Problem<T> second_order_problem(const char* function, const View<const T, 4>& q,
   check<UnsupportedError>(options.capture.result == nullptr, function,
                           "capture is not supported here: give it to attention_forward or attention_backward");
   const Problem<T> p = make_problem(function, q, k, v, options, context, Use::kOutput, &memory);
-  check<UnsupportedError>(!p.placed(), function, "place is not supported here: compute where the whole problem is");
+  check<UnsupportedError>(!p.placed(), function, "AttentionOptions::place is not supported here: pass all rows and heads");
   return p;
 }
 
@@ -74,9 +74,9 @@ void run(SecondOrderJob<T> job, Context& context) {
   const View<const T, 2>& rates = job.tangents.position_bias;
   const bool moves = rates.data() != nullptr && p.position.zero != nullptr;
   const Index rate_numbers = moves ? p.position.head_stride * p.num_heads : 0;
-  job.own_bytes = {.kernel = round_to_line(std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
-                                                     p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim),
-                                                     p.forward_scratch_bytes()})),
+  job.own_bytes = {.kernel = round_to_line(
+                       std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
+                                 p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim), p.forward_scratch_bytes()})),
                    .bias = line_bytes<T>(job.bias.over_queries ? p.kv_len : 0),
                    .position = job.position.worker_bytes(p.kv_len)};
   T* rate_memory = nullptr;

@@ -1,7 +1,7 @@
 // One second-order call, as its work items see it. First the rows: an item is a query tile of one head and computes tout, tlse,
 // the row sums, gq and its part of gbias. Then the keys: an item is a key range of one key/value head and computes gk and gv
 // from all query heads of the group, in their order. Each output element belongs to one item, except in a gbias that repeats:
-// there items add in turn (core/threads/turns.h). So bits do not depend on threads. Not: checks and scratch (second_order.cc).
+// there items add in turn (core/threads/turns.h). So bits do not depend on threads.
 #pragma once
 
 #include <algorithm>

@@ -238,7 +238,7 @@ TEST(CachedAttentionErrors, ARingHidesNoKeyThatAMaskAsksFor) {
     const auto refuses = [&](const Mask& mask, Index key) {
       SCOPED_TRACE(mask.describe());
       expect_parts(text_of<OptionError>([&] { run(mask); }),
-                   {"the mask keeps key " + std::to_string(key) + " for query 0 of sequence 0", mask.describe(),
+                   {"the mask needs key " + std::to_string(key), mask.describe(), "for query 0 of sequence 0",
                     "window 6, first " + std::to_string(first), "KVCacheConfig::first",
                     first == 0 ? "& Mask::window(5, -1, Align::kBottomRight):"
                                : "& (Mask::window(5, -1, Align::kBottomRight) | Mask::first(4)):"});

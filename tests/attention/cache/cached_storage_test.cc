@@ -1,5 +1,4 @@
-// Caches in fewer bits than the queries, against the reference on what is stored and against what rounding may cost; and the
-// cascade of a shared prefix. Not: layouts, masks, bits (cached_attention_test.cc).
+// Caches in fewer bits than the queries, against the reference on what is stored and against what rounding may cost. Not: layouts, masks, bits (cached_attention_test.cc).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,17 +64,6 @@ TEST(CachedAttentionStorage, IntegersStayWithinTheirBound) {
       std::printf("int8 cache, %d queries: worst error/bound %.3f\n", static_cast<int>(q_len), worst);
     });
   }
-}
-
-TEST(Cascade, IsEverySequenceOnItsOwn) {
-  Worst worst;
-  for (const Index q_len : {1, 3}) {
-    check_cascade<float>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF32}, 2, worst);
-    check_cascade<double>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF64}, 2, worst);
-    check_cascade<BFloat16>({.group = 2, .q_len = q_len, .storage = CacheStorage::kBF16}, 2, worst);
-    check_cascade<Float16>({.group = 2, .q_len = q_len, .storage = CacheStorage::kF16}, 2, worst);
-  }
-  worst.print("cascade");
 }
 
 }  // namespace

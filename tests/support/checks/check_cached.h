@@ -1,5 +1,5 @@
 // Attention on caches, one case each: rows as they are stored against the textbook, a ring against a cache that keeps
-// everything, a cascade against every sequence on its own. Every instruction set. Not: how caches are filled (caches.h), which
+// everything. Every instruction set. Not: how caches are filled (caches.h), which
 // cases.
 #pragma once
 
@@ -80,76 +80,6 @@ void check_ring(const RingCase& c) {
   Tensor<T> out({1, 2 * c.group, c.max_append + 1, 12});
   EXPECT_THROW(attention_forward(q.sliced(2, 0, c.max_append + 1), ring.key_value(), {.out = out}, causal, context),
                OptionError);
-}
-
-struct CascadeCase {
-  Index group = 1, q_len = 1, shared = 320, page_size = 16;
-  CacheStorage storage = CacheStorage::kF32;
-};
-
-/// A prefix that all sequences share, read once: the same as each on its own, within the bounds of a merge.
-template <class T>
-void check_cascade(const CascadeCase& c, int threads, Worst& worst) {
-  const Index shared = c.shared, batch = 3, kv_len = shared + 80;
-  AttentionCase each = cached_case(c.group, c.q_len, kv_len, 24, 40);
-  each.batch = batch;
-  SCOPED_TRACE(each.name());
-  Problem<T> problem(each);
-  const View<T, 4> k = problem.k(), v = problem.v();
-  for (Index b = 1; b < batch; ++b) {  // the first keys are those of sequence 0
-    for (Index g = 0; g < 2; ++g) {
-      for (Index j = 0; j < shared; ++j) {
-        for (Index d = 0; d < 24; ++d) k(b, g, j, d) = k(0, g, j, d);
-        for (Index d = 0; d < 40; ++d) v(b, g, j, d) = v(0, g, j, d);
-      }
-    }
-  }
-  // One may have nothing of its own. Every query sees all of the shared keys, its own one included.
-  const std::vector<Index> lengths = {kv_len, c.q_len == 1 ? shared : shared + c.q_len - 1, shared + 30};
-  const Index prefix_pages = shared / c.page_size, own_pages = 80 / c.page_size + 2, pages = prefix_pages + 3 * own_pages;
-  KVCache cache({.num_kv_heads = 2,
-                 .head_dim = 24,
-                 .v_head_dim = 40,
-                 .storage = c.storage,
-                 .layout = CacheLayout::kPaged,
-                 .max_sequences = batch,
-                 .page_size = c.page_size,
-                 .pages = pages});
-  const auto rows = [](const View<T, 4>& x, Index b, Index begin, Index end) {
-    return View<const T, 4>(x.sliced(0, b, b + 1).sliced(2, begin, end));
-  };
-  cache.append(rows(k, 0, 0, shared), rows(v, 0, 0, shared));
-  const Index used = pages - cache.free_pages();
-  EXPECT_EQ(used, prefix_pages);
-  for (Index b = 1; b < batch; ++b) cache.fork(0);
-  Index own = 0;
-  for (Index b = 0; b < batch; ++b) {
-    const Index length = lengths[static_cast<std::size_t>(b)];
-    cache.append({&b, 1}, rows(k, b, shared, length), rows(v, b, shared, length));
-    own += (length - shared + c.page_size - 1) / c.page_size;
-  }
-  EXPECT_EQ(pages - cache.free_pages(), used + own) << "the prefix is not shared";
-  take_what_is_stored(cache, lengths, problem);
-  problem.mask.keep = [&](Index b, Index, Index i, Index j) { return j <= lengths[static_cast<std::size_t>(b)] - c.q_len + i; };
-  const Expectation<T> expectation(problem, false);
-  const AttentionOptions options{.mask = Mask::causal(Align::kBottomRight)};
-  for_each_isa(threads, [&](Context& context) {
-    Result<T> result(problem);
-    attention_forward_cascade(problem.q(), cache.key_value(), shared, {.out = result.out.view, .lse = result.lse}, options,
-                              context);
-    EXPECT_TRUE(expectation.holds_forward(result, each.name(), worst));
-    Result<T> without_lse(problem);
-    attention_forward_cascade(problem.q(), cache.key_value(), shared, {.out = without_lse.out.view}, options, context);
-    EXPECT_TRUE(same_bits(copy_as<T>(result.out.view), copy_as<T>(without_lse.out.view)));
-    const auto run = [&](Index keys, const AttentionOptions& with) {
-      attention_forward_cascade(problem.q(), cache.key_value(), keys, {.out = result.out.view}, with, context);
-    };
-    EXPECT_THROW(run(shared + 1, options), OptionError) << "not in the same pages";
-    EXPECT_THROW(run(kv_len, options), OptionError) << "longer than a sequence";
-    EXPECT_THROW(run(-1, options), OptionError);
-    EXPECT_THROW(run(shared, {.mask = Mask::sliding(shared / 3, Align::kBottomRight)}), OptionError);
-    run(0, options);
-  });
 }
 
 }  // namespace qkv::test
