@@ -1,6 +1,6 @@
 // What a call fetches from memory while it multiplies: the rows of the next head. Where all heads do not fit the caches, the
 // multipliers would wait for them between two heads. Plain data; the fetches are the products' (products/gemm.h), which rows
-// and when it pays is the callers' (attention/forward/forward_job.h, backward/backward_job.h).
+// and when it pays is the callers' (attention/forward/forward_driver.cc, backward/backward_job.h).
 #pragma once
 
 #include <cstddef>

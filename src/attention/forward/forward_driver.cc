@@ -25,10 +25,9 @@ struct ForwardDriver {
   const CarriedTiles<T>* carried;
   Index threads;
   const Schedule<T>& schedule;
-  std::byte* state;                                    // of the rows whose parts are being merged
-  Turn turn{0};                                        // to merge
-  std::array<AttentionOutputs<T>, 2> dense_outputs{};  // by block
-  bool fetches = false;                                // rows of the next tile
+  std::byte* state;     // of the rows whose parts are being merged
+  Turn turn{0};         // to merge
+  bool whole, fetches;  // one block writes all outputs; a tile fetches the rows of the next one
 
   ForwardDriver(const Schedule<T>& work, const AttentionOutputs<T>& wanted, CaptureJob<T>* captured,
                 const CarriedTiles<T>* rows, int num_threads, std::byte* merged)
@@ -40,9 +39,9 @@ struct ForwardDriver {
         threads(num_threads),
         schedule(work),
         state(merged) {
-    if (batch.is_ragged()) return;
-    for (std::size_t n = 0; n < work.blocks.size(); ++n) dense_outputs[n] = outputs_of(work.blocks[n], batch.longest());
-    fetches = carried == nullptr && fetches_rows(batch.longest());
+    const Problem<T>& p = batch.longest();
+    whole = !batch.is_ragged() && work.blocks.size() == 1 && p.kv_len > 0;
+    fetches = !batch.is_ragged() && carried == nullptr && fetches_rows(p);
   }
 
   /// What a block's items write, of its part of the batch.
@@ -65,10 +64,7 @@ struct ForwardDriver {
   void run(Index item, std::byte* scratch) {
     const Block& block = part_of<Block>(schedule.blocks, item);
     const Index number = item - block.first_item;
-    if (!batch.is_ragged()) {
-      return run(block, batch.longest(), dense_outputs[static_cast<std::size_t>(&block - schedule.blocks.data())], number,
-                 scratch);
-    }
+    if (whole) return run(block, batch.longest(), outputs, number, scratch);
     batch.with_part(block.part, [&](const Problem<T>& p) { run(block, p, outputs_of(block, p), number, scratch); });
   }
   void run(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* scratch) {
