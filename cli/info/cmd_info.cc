@@ -23,15 +23,16 @@ struct InfoOptions {
 template <class T>
 Json tiles(Isa isa, const char* dtype) {
   Json list = Json::array();
-  const Kernels<T>& kernels = kernels_of<T>(isa);
+  const Kernels<Accumulator<T>>& kernels = kernels_of<T>(isa);
+  const bool copies = !std::is_same_v<T, Accumulator<T>>;
   for (const Index d : kHeadDims) {
     list.push_back({{"dtype", dtype},
                     {"head_dim", d},
                     {"lanes", kernels.strip},
-                    {"query_tile", kernels.query_tile(d, d)},
+                    {"query_tile", kernels.query_tile(stored_as<T>(), d, d)},
                     {"key_tile", kernels.key_tile(d, d)},
-                    {"forward_scratch_bytes", kernels.forward_scratch_bytes(d, d, kernels.query_tile(d, d), !std::is_same_v<T, Accumulator<T>>)},
-                    {"backward_scratch_bytes", kernels.backward_scratch_bytes(d, d)}});
+                    {"forward_scratch_bytes", kernels.forward_scratch_bytes(d, d, kernels.query_tile(stored_as<T>(), d, d), copies)},
+                    {"backward_scratch_bytes", kernels.backward_scratch_bytes(d, d, copies)}});
   }
   return list;
 }

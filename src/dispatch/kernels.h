@@ -42,9 +42,10 @@ const auto& for_element(const Table& table) {
   }
 }
 
+/// The kernels for rows of type T: those whose sums are of its accumulation type.
 template <class T>
-const Kernels<T>& kernels_of(Isa isa) {
-  return for_element<T>(kernel_tables(isa).attention);
+const Kernels<Accumulator<T>>& kernels_of(Isa isa) {
+  return for_element<Accumulator<T>>(kernel_tables(isa).attention);
 }
 
 /// What row statistics take beside a tile; without sums there are none.
@@ -59,8 +60,8 @@ inline constexpr Index kMaxQueryTile = 256;  // no query tile holds more queries
 
 /// Forward of a tile: by products of bf16 pairs where there are kernels of them and all rows are bf16. A matrix of weights is then
 /// computed in float, by a second sweep.
-template <class T, class Sum>
-void run_forward(const Kernels<T>& kernels, const ForwardTile<Sum>& tile, void* scratch,
+template <class Sum>
+void run_forward(const Kernels<Sum>& kernels, const ForwardTile<Sum>& tile, void* scratch,
                  const ForwardStatistics<Sum>& statistics = {}) {
   constexpr StoredType bf16 = StoredType::kBF16;
   const auto run = [&](const ForwardTile<Sum>& t, bool pairs) {
@@ -88,13 +89,28 @@ void run_forward(const Kernels<T>& kernels, const ForwardTile<Sum>& tile, void* 
   kernels.forward(part, scratch);
 }
 
+/// Backward of a tile, and its rows' delta, by products of pairs where all rows are bf16.
+template <class Sum>
+void run_backward(const Kernels<Sum>& kernels, const BackwardTile<Sum>& tile, void* scratch) {
+  constexpr StoredType bf16 = StoredType::kBF16;
+  const bool pairs = kernels.backward_pairs != nullptr && tile.q.type == bf16 && tile.dout.type == bf16 &&
+                     tile.keys.type == bf16 && tile.keys.num_pages == 1;
+  (pairs ? kernels.backward_pairs : kernels.backward)(tile, scratch);
+}
+template <class Sum>
+void run_delta(const Kernels<Sum>& kernels, const DeltaRows<Sum>& rows, void* scratch) {
+  constexpr StoredType bf16 = StoredType::kBF16;
+  const bool pairs = kernels.delta_pairs != nullptr && rows.out.type == bf16 && rows.dout.type == bf16;
+  (pairs ? kernels.delta_pairs : kernels.delta)(rows, scratch);
+}
+
 /// AVX-512's table with the products of bf16 pairs that `products` holds.
 inline KernelTable with_bf16_products(KernelTable avx512, const KernelTable& products) {
-  avx512.bf16.forward_scratch_bytes = products.bf16.forward_scratch_bytes;
-  avx512.bf16.backward_scratch_bytes = products.bf16.backward_scratch_bytes;
-  avx512.bf16.forward_pairs = products.bf16.forward_pairs;
-  avx512.bf16.backward = products.bf16.backward;
-  avx512.bf16.delta = products.bf16.delta;
+  avx512.f32.forward_scratch_bytes = products.f32.forward_scratch_bytes;
+  avx512.f32.backward_scratch_bytes = products.f32.backward_scratch_bytes;
+  avx512.f32.forward_pairs = products.f32.forward_pairs;
+  avx512.f32.backward_pairs = products.f32.backward_pairs;
+  avx512.f32.delta_pairs = products.f32.delta_pairs;
   avx512.layers.bf16_product = products.layers.bf16_product;
   avx512.peak.dot_bf16 = products.peak.dot_bf16;
   return avx512;

@@ -17,8 +17,6 @@ struct PeakKernels {
 struct KernelTable {
   Kernels<float> f32;
   Kernels<double> f64;
-  Kernels<BFloat16> bf16;
-  Kernels<Float16> f16;
   LayerKernels layers;
   PeakKernels peak;
 };

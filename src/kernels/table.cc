@@ -5,8 +5,6 @@
 #include "kernels/attention/bf16_forward.h"
 #include "kernels/attention/forward.h"
 #include "kernels/attention/scratch.h"
-#include "kernels/attention/widened_rows.h"
-#include "kernels/decode/decode.h"
 #include "kernels/export.h"
 #include "kernels/layers/bf16_product.h"
 #include "kernels/layers/cross_entropy.h"
@@ -16,14 +14,6 @@
 
 namespace qkv {
 namespace {
-
-/// Also enough for delta_rows, which packs two panels of Dv: out and dout.
-template <class Scratch>
-std::size_t backward_scratch_bytes(Index head_dim, Index v_head_dim) {
-  const std::size_t tile = Scratch(nullptr, head_dim, v_head_dim).bytes;
-  const std::size_t rows = Scratch(nullptr, v_head_dim, v_head_dim).bytes;
-  return larger(tile, rows);
-}
 
 /// Independent chains of multiply-adds, enough to fill two FMA ports at a latency of 4 or 5 cycles.
 template <class T>
@@ -92,23 +82,26 @@ double dot_peak(Index rounds, float* sink) {
 namespace qkv {
 namespace {
 
+std::size_t bf16_backward_scratch_bytes(Index head_dim, Index v_head_dim, bool copies) {
+  const std::size_t own = backward_scratch_bytes<BackwardScratch<float>>(head_dim, v_head_dim, copies);
+  return copies ? larger(own, backward_scratch_bytes<Bf16BackwardScratch>(head_dim, v_head_dim)) : own;
+}
+
 /// The kernels that multiply pairs. The others of this instruction set are AVX-512's (dispatch/kernels.cc).
-constexpr Kernels<BFloat16> make_bf16_product_kernels() {
-  Kernels<BFloat16> kernels{};
+constexpr Kernels<float> make_pair_kernels() {
+  Kernels<float> kernels{};
   kernels.forward_scratch_bytes = bf16_forward_scratch_bytes;
-  kernels.backward_scratch_bytes = backward_scratch_bytes<Bf16BackwardScratch>;
+  kernels.backward_scratch_bytes = bf16_backward_scratch_bytes;
   kernels.forward_pairs = forward_bf16;
-  kernels.backward = backward_bf16;
-  kernels.delta = delta_rows_bf16;
+  kernels.backward_pairs = backward_bf16;
+  kernels.delta_pairs = delta_rows_bf16;
   return kernels;
 }
 
 }  // namespace
 }  // namespace qkv
 
-QKV_EXPORT(KernelTable, qkv_kernels) = {{},
-                                        {},
-                                        qkv::make_bf16_product_kernels(),
+QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_pair_kernels(),
                                         {},
                                         {{}, {qkv::bf16_product_scratch, qkv::bf16_product}, {}, {}, {}},
                                         {nullptr, nullptr, qkv::dot_peak}};
@@ -118,37 +111,22 @@ namespace {
 
 template <class T>
 constexpr Kernels<T> make_kernels() {
-  return {strip_lanes<T>(),
-          key_tile<T>,
-          query_tile<T>,
-          backward_keys<T>,
-          copied_query_tile<T>,
-          forward_scratch_bytes<T>,
-          backward_scratch_bytes<BackwardScratch<T>>,
-          forward<T>,
-          nullptr,
-          backward<T>,
-          delta_rows<T>,
-          nullptr,
-          make_decode_kernels<T>()};
-}
-
-/// The float kernels on widened 16-bit rows.
-template <class S>
-constexpr Kernels<S> make_widened_kernels() {
-  return {strip_lanes<float>(),
-          key_tile<float>,
-          widened_query_tile,
-          backward_keys<float>,
-          copied_query_tile<float>,
-          forward_scratch_bytes<float>,
-          backward_scratch_bytes<WidenedBackwardScratch>,
-          forward<float>,
-          nullptr,
-          backward_widened<S>,
-          delta_rows_widened<S>,
-          round_rows<S>,
-          make_decode_kernels<S>()};
+  Kernels<T> kernels{strip_lanes<T>(),
+                     key_tile<T>,
+                     query_tile_of<T>,
+                     copied_query_tile<T>,
+                     backward_keys<T>,
+                     forward_scratch_bytes<T>,
+                     backward_scratch_bytes<BackwardScratch<T>>,
+                     forward<T>,
+                     backward<T>,
+                     delta_rows<T>,
+                     nullptr,
+                     nullptr,
+                     nullptr,
+                     nullptr};
+  if constexpr (std::is_same_v<T, float>) kernels.round = round_rows;
+  return kernels;
 }
 
 constexpr LayerKernels make_layer_kernels() {
@@ -160,8 +138,6 @@ constexpr LayerKernels make_layer_kernels() {
 
 QKV_EXPORT(KernelTable, qkv_kernels) = {qkv::make_kernels<float>(),
                                         qkv::make_kernels<double>(),
-                                        qkv::make_widened_kernels<qkv::BFloat16>(),
-                                        qkv::make_widened_kernels<qkv::Float16>(),
                                         qkv::make_layer_kernels(),
                                         {qkv::fma_peak<float>, qkv::fma_peak<double>, nullptr}};
 #endif

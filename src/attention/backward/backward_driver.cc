@@ -61,7 +61,7 @@ struct BackwardDriver {
         bias(gradients.dbias, longest, its_carried == nullptr && !whole.is_ragged() && !its_gradients.accumulate),
         rows(batch.num_queries() * longest.num_heads),
         threads(num_threads) {
-    own_bytes.kernel = round_to_line(std::max(longest.kernels->backward_scratch_bytes(longest.head_dim, longest.v_head_dim),
+    own_bytes.kernel = round_to_line(std::max(longest.backward_scratch_bytes(),
                                               longest.forward_scratch_bytes()));
     own_bytes.bias = bytes_of_bias(bias.over_queries);
     own_bytes.position = PositionGradient<T>{gradients.dposition_bias, &longest}.worker_bytes(longest.backward_keys);

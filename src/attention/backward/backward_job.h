@@ -42,25 +42,25 @@ struct BackwardJob {
   bool wants_sums(const View<Sum, 4>& view) const { return view.data() != nullptr; }
   bool sets_in_place() const { return !gradients.accumulate && !kRoundedAtEnd<T>; }
 
-  BackwardTile<T> tile_of(Index b, Index h, Index k_begin, Index k_count, const OwnScratch<T>& own) const {
-    BackwardTile<T> tile = rows.tile(b, h);
+  static constexpr bool kRounds = kRoundedAtEnd<T>;
+
+  /// Key range [k_begin, +k_count) of head h; queries follow.
+  BackwardTile<Sum> tile_of(Index b, Index h, Index k_begin, Index k_count, const OwnScratch<T>& own) const {
+    BackwardTile<Sum> tile = rows.tile(b, h, p.tile(0));
     tile.k_begin = k_begin;
     tile.k_count = k_count;
-    if constexpr (!kRoundedAtEnd<T>) {
-      const auto at = [b](const View<T, 4>& view, Index head) {
-        return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
-      };
-      const Index g = h / p.group_size();
-      tile.dq = p.whole_rows(at(gradients.dq, h), gradients.dq.stride(2));
-      tile.dk = at(gradients.dk, g);
-      tile.dv = at(gradients.dv, g);
+    const Index g = h / p.group_size();
+    if constexpr (!kRounds) {
+      tile.dk = wants(gradients.dk) ? &gradients.dk(b, g, k_begin, 0) : nullptr;
+      tile.dv = wants(gradients.dv) ? &gradients.dv(b, g, k_begin, 0) : nullptr;
       tile.dq_stride = gradients.dq.stride(2);
       tile.dk_stride = gradients.dk.stride(2);
       tile.dv_stride = gradients.dv.stride(2);
     } else {
-      const SumRows<T> keys = sums.keys(own.sums, k_begin), values = sums.values(own.sums, k_begin);
+      const SumRows<T> keys = sums.keys(own.sums), values = sums.values(own.sums);
       tile.dk = wants(gradients.dk) || wants_sums(gradients.dk_sums) ? keys.data : nullptr;
       tile.dv = wants(gradients.dv) || wants_sums(gradients.dv_sums) ? values.data : nullptr;
+      tile.dq_stride = keys.stride;
       tile.dk_stride = keys.stride;
       tile.dv_stride = values.stride;
     }
@@ -69,27 +69,30 @@ struct BackwardJob {
 
   /// One query tile against one key range, in the range's turn. The first range computes delta and lse2; the others wait
   /// for them.
-  void run_tile(BackwardTile<T>& tile, Index range, Index b, Index h, bool live, const OwnScratch<T>& own) const {
-    if constexpr (kRoundedAtEnd<T>) {
-      const SumRows<T> queries = sums.queries(own.sums, head_number(b, h / p.group_size()), h, tile.q_begin);
-      tile.dq = wants(gradients.dq) ? queries.data : nullptr;
-      tile.dq_stride = queries.stride;
-      if (tile.dq != nullptr && range == 0) sums.clear(queries, tile.q_begin, tile.q_count);
+  void run_tile(BackwardTile<Sum>& tile, Index range, Index b, Index h, bool live, const OwnScratch<T>& own) const {
+    const Index first = tile.q_begin - p.first_query;
+    if (wants(gradients.dq)) {
+      if constexpr (kRounds) {
+        const SumRows<T> queries = sums.queries(own.sums, head_number(b, h / p.group_size()), h, first);
+        tile.dq = queries.data;
+        if (range == 0) sums.clear(queries, tile.q_count);
+      } else {
+        tile.dq = &gradients.dq(b, h, first, 0);
+      }
     }
     if (range == 0) rows.prepare(tile, b, h, own.kernel);
     tile.sets_dq = range == 0 && sets_in_place();
     if (live) {
       if (position.wanted()) tile.dposition = position.begin_tile(tile, own.position);
-      p.kernels->backward(tile, own.kernel);
+      run_backward(*p.kernels, tile, own.kernel);
       if (position.wanted()) position.end_tile(tile, own.position);
       tile.sets_keys = false;
     } else if (tile.sets_dq && wants(gradients.dq)) {
-      zero_rows(gradients.dq, b, h, tile.q_begin - p.first_query, tile.q_count);
+      zero_rows(gradients.dq, b, h, first, tile.q_count);
     }
-    if constexpr (kRoundedAtEnd<T>) {
+    if constexpr (kRounds) {
       if (tile.dq == nullptr || range + 1 != key_ranges()) return;
-      sums.round({tile.dq, tile.dq_stride}, gradients.dq, b, h, tile.q_begin, tile.q_count, gradients.accumulate,
-                 p.first_query);
+      sums.round({tile.dq, tile.dq_stride}, gradients.dq, b, h, first, tile.q_count, gradients.accumulate);
     }
   }
 
@@ -104,7 +107,7 @@ struct BackwardJob {
   void run_head(Index range, Index b, Index h, Index sequence, bool first, Ahead* ahead, const OwnScratch<T>& own) const {
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
     const Index whole_head = p.first_head + h;  // as masks and gradients of biases count it
-    BackwardTile<T> tile = tile_of(b, h, k_begin, k_count, own);
+    BackwardTile<Sum> tile = tile_of(b, h, k_begin, k_count, own);
     tile.sets_keys = first && sets_in_place() && !carried;
     if (bias.wanted()) bias.begin_tile(tile, own.bias, b, whole_head);
     if (position.wanted()) position.begin_item(own.position);
@@ -112,9 +115,7 @@ struct BackwardJob {
     mask_query_range(p.mask, b, whole_head, k_begin, k_count, &live_begin, &live_end);
     const bool share_bias = bias.wanted() && bias.shared && !bias.over_queries;
     for (Index t = 0; t < p.query_tiles(); ++t) {
-      const Positions queries = p.tile(t);
-      tile.q_begin = queries.begin;
-      tile.q_count = queries.end - queries.begin;
+      rows.set_queries(tile, b, h, p.tile(t));
       Turn* tile_turn = key_ranges() > 1 ? &tile_turns[first_turn(b, h) + t] : nullptr;
       if (tile_turn != nullptr) wait_for_turn(*tile_turn, range);
       if (share_bias) wait_for_turn(bias_turns[t], sequence);
@@ -140,8 +141,8 @@ struct BackwardJob {
     }
     if (tile.dv != nullptr && p.rows_can_be_empty()) {
       const View<const Sum, 3>& lse = rows.lse;
-      add_empty_dv(p, b, h, lse.data() + b * lse.stride(0) + h * lse.stride(1), lse.stride(2), tile.dout, tile.dout_stride,
-                   k_begin, k_count, tile.dv, tile.dv_stride);
+      add_empty_dv(p, b, h, lse.data() + b * lse.stride(0) + h * lse.stride(1), lse.stride(2), &rows.dout(b, h, 0, 0),
+                   rows.dout.stride(2), k_begin, k_count, tile.dv, tile.dv_stride);
     }
   }
 
@@ -167,17 +168,17 @@ struct BackwardJob {
   void run(Index item, Index range, Index b, Index g, Ahead* ahead, const OwnScratch<T>& own) const {
     const Index head = head_number(b, g);
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
-    const SumRows<T> keys = sums.keys(own.sums, k_begin), values = sums.values(own.sums, k_begin);
-    if constexpr (kRoundedAtEnd<T>) {
+    const SumRows<T> keys = sums.keys(own.sums), values = sums.values(own.sums);
+    if constexpr (kRounds) {
       sums.take_slot(head);
-      sums.clear(keys, k_begin, k_count);
-      sums.clear(values, k_begin, k_count);
+      sums.clear(keys, k_count);
+      sums.clear(values, k_count);
     }
     const Index group = p.group_size();
     if (group == 0 && sets_in_place()) zero_keys(b, g, k_begin, k_count);
     for (Index r = 0; r < group; ++r)
       run_head(range, b, g * group + r, item * group + r, r == 0, r + 1 == group ? ahead : nullptr, own);
-    if constexpr (kRoundedAtEnd<T>) {
+    if constexpr (kRounds) {
       if (wants(gradients.dk)) sums.round(keys, gradients.dk, b, g, k_begin, k_count, gradients.accumulate);
       if (wants(gradients.dv)) sums.round(values, gradients.dv, b, g, k_begin, k_count, gradients.accumulate);
       const bool adds = gradients.accumulate || carried;

@@ -25,62 +25,38 @@ struct BackwardRows {
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
 
-  /// The tile of head h of sequence b; the caller sets queries (counted in the whole problem), keys and gradients.
-  BackwardTile<T> tile(Index b, Index h) const {
-    const auto at = [b](const auto& view, Index head) {
-      return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
-    };
-    const Index row = first_row(b, h) - p.first_query;
-    return {
-        {.lse2_high = lse2_high + row,
-         .lse2_low = lse2_low + row,
-         .delta = delta + row,
-         .v_head_dim = p.v_head_dim,
-         .q_begin = 0,
-         .q_count = 0,
-         .k_begin = 0,
-         .k_count = 0,
-         .dq = nullptr,
-         .dk = nullptr,
-         .dv = nullptr,
-         .dq_stride = 0,
-         .dk_stride = 0,
-         .dv_stride = 0,
-         .sets_dq = false,
-         .sets_keys = false,
-         .dbias = nullptr,
-         .dbias_row_stride = 0,
-         .dbias_column_stride = 0,
-         .dposition = nullptr,
-         .ahead = nullptr},
-        p.scores(b, h),
-        at(p.v, h / p.group_size()),
-        p.whole_rows(at(dout, h), dout.stride(2)),
-        p.v.stride(2),
-        dout.stride(2),
-    };
+  /// The tile of head h of sequence b and queries, counted in the whole problem; the caller sets keys and gradients.
+  BackwardTile<Sum> tile(Index b, Index h, const Positions& queries) const {
+    BackwardTile<Sum> t{};
+    t.scores = p.scores(b, h);
+    t.keys = p.keys(b, h / p.group_size());
+    t.v_head_dim = p.v_head_dim;
+    set_queries(t, b, h, queries);
+    return t;
+  }
+  void set_queries(BackwardTile<Sum>& t, Index b, Index h, const Positions& queries) const {
+    const Index first = queries.begin - p.first_query, row = first_row(b, h) + first;
+    t.q_begin = queries.begin;
+    t.q_count = queries.end - queries.begin;
+    t.q = rows_at(p.q, b, h, first);
+    t.dout = rows_at(dout, b, h, first);
+    t.lse2_high = lse2_high + row;
+    t.lse2_low = lse2_low + row;
+    t.delta = delta + row;
   }
 
   /// Computes lse2 and, if there is a dout, delta of the tile's queries.
-  void prepare(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
-    const Index row = first_row(b, h) - p.first_query;
+  void prepare(const BackwardTile<Sum>& t, Index b, Index h, void* scratch) const {
+    const Index row = first_row(b, h) + t.q_begin - p.first_query;
     split_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
-    if (t.dout != nullptr) prepare_delta(t, b, h, scratch);
+    if (t.dout.data != nullptr) prepare_delta(t, b, h, scratch);
   }
-  void prepare_delta(const BackwardTile<T>& t, Index b, Index h, void* scratch) const {
-    const Index row = first_row(b, h) - p.first_query;
-    const T* its_out = out.data() + b * out.stride(0) + h * out.stride(1);
-    const DeltaRows<T> rows{.dout = t.dout,
-                            .out = p.whole_rows(its_out, out.stride(2)),
-                            .dout_stride = t.dout_stride,
-                            .out_stride = out.stride(2),
-                            .v_head_dim = p.v_head_dim,
-                            .q_begin = t.q_begin,
-                            .q_count = t.q_count,
-                            .delta = delta + row};
-    p.kernels->delta(rows, scratch);
+  void prepare_delta(const BackwardTile<Sum>& t, Index b, Index h, void* scratch) const {
+    const Index first = t.q_begin - p.first_query;
+    Sum* const its_delta = delta + first_row(b, h) + first;
+    run_delta<Sum>(*p.kernels, {t.dout, rows_at(out, b, h, first), p.v_head_dim, t.q_count, its_delta}, scratch);
     if (dlse.data() == nullptr) return;
-    for (Index i = t.q_begin; i < t.q_begin + t.q_count; ++i) rows.delta[i] -= dlse(b, h, i - p.first_query);
+    for (Index i = 0; i < t.q_count; ++i) its_delta[i] -= dlse(b, h, first + i);
   }
 
   /// The same for every row of `count` sequences without keys: out is 0, and lse is the sink or -inf.

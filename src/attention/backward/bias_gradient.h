@@ -40,7 +40,7 @@ struct BiasGradient {
   Sum* head(Index b, Index h) const { return dbias.data() + b * batch_stride + h * head_stride; }
 
   /// Where the tile's kernel adds, for its keys [k_begin, k_begin + k_count): privately if the query axis repeats.
-  void begin_tile(BackwardTile<T>& tile, Sum* own, Index b, Index h) const {
+  void begin_tile(BackwardTile<Sum>& tile, Sum* own, Index b, Index h) const {
     tile.dbias_row_stride = over_queries ? 0 : row_stride;
     tile.dbias_column_stride = over_queries && column_stride != 0 ? 1 : column_stride;
     tile.sets_dbias = sets;

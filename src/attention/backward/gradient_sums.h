@@ -18,7 +18,7 @@ namespace qkv::inline v0 {
 template <class T>
 constexpr bool kRoundedAtEnd = !std::is_same_v<T, Accumulator<T>>;
 
-/// Rows of one gradient as a kernel adds to them: row r lies at data + r * stride.
+/// Rows of one gradient as a kernel adds to them, the first of a tile or range on.
 template <class T>
 struct SumRows {
   Accumulator<T>* data = nullptr;
@@ -58,39 +58,30 @@ class GradientSums {
     if (slots_ > 0) pass_turn(turns_[head % slots_], head / slots_);
   }
 
-  /// dk and dv rows of the key range that begins at k_begin, in the worker's private memory.
-  SumRows<T> keys(std::byte* worker, Index k_begin) const {
-    return {reinterpret_cast<Sum*>(worker) - k_begin * p_.head_dim, p_.head_dim};
+  /// dk and dv rows of a key range, in the worker's private memory.
+  SumRows<T> keys(std::byte* worker) const { return {reinterpret_cast<Sum*>(worker), p_.head_dim}; }
+  SumRows<T> values(std::byte* worker) const {
+    return {reinterpret_cast<Sum*>(worker) + p_.backward_keys * p_.head_dim, p_.v_head_dim};
   }
-  SumRows<T> values(std::byte* worker, Index k_begin) const {
-    return {reinterpret_cast<Sum*>(worker) + p_.backward_keys * p_.head_dim - k_begin * p_.v_head_dim, p_.v_head_dim};
-  }
-  /// dq rows of query head h, whose kv head has the number `head`, for the tile that begins at q_begin.
-  SumRows<T> queries(std::byte* worker, Index head, Index h, Index q_begin) const {
-    if (slots_ == 0) {
-      Sum* tile = reinterpret_cast<Sum*>(worker) + p_.backward_keys * (p_.head_dim + p_.v_head_dim);
-      return {tile - q_begin * p_.head_dim, p_.head_dim};
-    }
-    const Index row = head % slots_ * slot_rows() + h % p_.group_size() * p_.q_len - p_.first_query;
+  /// dq rows of query head h, whose kv head has the number `head`, for the tile whose first row is `first`.
+  SumRows<T> queries(std::byte* worker, Index head, Index h, Index first) const {
+    if (slots_ == 0) return {values(worker).data + p_.backward_keys * p_.v_head_dim, p_.head_dim};
+    const Index row = head % slots_ * slot_rows() + h % p_.group_size() * p_.q_len + first;
     return {shared_ + row * p_.head_dim, p_.head_dim};
   }
 
-  void clear(const SumRows<T>& sums, Index begin, Index count) const {
-    std::fill_n(sums.data + begin * sums.stride, count * sums.stride, Sum{0});
+  void clear(const SumRows<T>& sums, Index count) const { std::fill_n(sums.data, count * sums.stride, Sum{0}); }
+  /// Rounds the sums into rows [begin, begin + count) of (b, h), or adds them to what is there.
+  void round(const SumRows<T>& sums, const View<T, 4>& gradient, Index b, Index h, Index begin, Index count,
+             bool accumulate) const {
+    p_.kernels->round(sums.data, count, sums.stride, rows_at(gradient, b, h, begin), accumulate);
   }
-  /// Rounds the sums into rows [begin, begin + count) of (b, h), or adds them to what is there. Rows of the sums are counted
-  /// from `shift` before those of the gradient.
-  void round(const SumRows<T>& sums, const View<T, 4>& gradient, Index b, Index h, Index begin, Index count, bool accumulate,
-             Index shift = 0) const {
-    p_.kernels->round(sums.data + begin * sums.stride, count, sums.stride, &gradient(b, h, begin - shift, 0),
-                      gradient.stride(2), accumulate);
-  }
-  /// The sums of rows [begin, begin + count) as they are, or added to what is there.
+  /// The sums as they are, or added to what is there.
   void keep(const SumRows<T>& sums, const View<Sum, 4>& gradient, Index b, Index h, Index begin, Index count,
             bool accumulate) const {
-    for (Index row = begin; row < begin + count; ++row) {
+    for (Index row = 0; row < count; ++row) {
       const Sum* from = sums.data + row * sums.stride;
-      Sum* to = &gradient(b, h, row, 0);
+      Sum* to = &gradient(b, h, begin + row, 0);
       for (Index d = 0; d < sums.stride; ++d) to[d] = accumulate ? to[d] + from[d] : from[d];
     }
   }

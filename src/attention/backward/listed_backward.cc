@@ -42,7 +42,7 @@ struct ListedBackward {
         layers(kernel_tables(p.isa(context)).attention.layers),
         range_keys(kRoundedAtEnd<T> ? p.kv_len : std::max<Index>(kTurnQueries, kRangeNumbers / (p.head_dim + p.v_head_dim))),
         piece(kernels.backward_keys(p.head_dim, p.v_head_dim)),
-        block_rows(std::min(listed.block_heads(), kernels.query_tile(p.head_dim, p.v_head_dim))) {}
+        block_rows(std::min(listed.block_heads(), kernels.query_tile(stored_as<Sum>(), p.head_dim, p.v_head_dim))) {}
 
   Index ranges() const { return (p.kv_len + range_keys - 1) / range_keys; }
   Index query_blocks() const { return (p.q_len + kTurnQueries - 1) / kTurnQueries; }
@@ -72,8 +72,9 @@ struct ListedBackward {
   std::size_t carve(std::byte* base, Own& own) const {
     Carver carver(base);
     const Index d = p.head_dim, dv = p.v_head_dim;
-    own.kernel = carver.take<std::byte>(static_cast<Index>(std::max(
-        {kernels.backward_scratch_bytes(d, dv), p.forward_scratch_bytes(), p.kernels->backward_scratch_bytes(d, dv)})));
+    own.kernel = carver.take<std::byte>(
+        static_cast<Index>(std::max({kernels.backward_scratch_bytes(d, dv, false), p.forward_scratch_bytes(),
+                                     p.backward_scratch_bytes()})));
     own.pages = carver.take<Index>(listed.longest());
     own.keys = carver.take<Index>(listed.longest());
     own.k = carver.take<Sum>(piece * d);
@@ -104,11 +105,8 @@ struct ListedBackward {
   void prepare(Index b, Index g, Index i, Index end, std::byte* kernel) const {
     const Index most = std::min(kTurnQueries, p.query_tile);
     for (Index h = g * p.group_size(); h < (g + 1) * p.group_size(); ++h) {
-      BackwardTile<T> tile = rows.tile(b, h);
-      for (Index begin = i; begin < end; begin += most) {
-        tile.q_begin = p.first_query + begin;
-        tile.q_count = std::min(most, end - begin);
-        rows.prepare(tile, b, h, kernel);
+      for (Index begin = p.first_query + i, last = p.first_query + end; begin < last; begin += most) {
+        rows.prepare(rows.tile(b, h, {begin, std::min(begin + most, last)}), b, h, kernel);
       }
     }
   }
@@ -142,7 +140,9 @@ struct ListedBackward {
     }
     if (!wants(gradients.dq)) return;
     if constexpr (kRoundedAtEnd<T>) {
-      p.kernels->round(own.dq, count, p.head_dim, &gradients.dq(b, h0, i, 0), gradients.dq.stride(1), gradients.accumulate);
+      Rows to = rows_at(gradients.dq, b, h0, i);
+      to.stride = gradients.dq.stride(1);
+      kernels.round(own.dq, count, p.head_dim, to, gradients.accumulate);
     } else {
       const bool add = gradients.accumulate || range > 0;
       for (Index r = 0; r < count; ++r) put(own.dq + r * p.head_dim, p.head_dim, add, &gradients.dq(b, h0 + r, i, 0));
@@ -150,16 +150,14 @@ struct ListedBackward {
   }
   void run_kernel(Index b, Index h0, Index count, Index keys, bool first, const Own& own) const {
     BackwardTile<Sum> tile{};
-    static_cast<ScoreParams<Sum>&>(tile.scores) = p.scores(b, h0);
+    tile.scores = p.scores(b, h0);
     tile.scores.mask = {};
     tile.scores.kv_len = keys;
     tile.scores.key_tile = kernels.key_tile(p.head_dim, p.v_head_dim);
-    tile.scores.q = own.q;
-    tile.scores.k = own.k;
-    tile.scores.q_stride = tile.scores.k_stride = p.head_dim;
-    tile.v = own.v;
-    tile.dout = own.dout;
-    tile.v_stride = tile.dout_stride = p.v_head_dim;
+    constexpr StoredType own_type = stored_as<Sum>();
+    tile.q = {reinterpret_cast<std::byte*>(own.q), own_type, p.head_dim};
+    tile.dout = {reinterpret_cast<std::byte*>(own.dout), own_type, p.v_head_dim};
+    tile.keys = {own_type, {own.k, nullptr, 0, p.head_dim, 0}, {own.v, nullptr, 0, p.v_head_dim, 0}, nullptr, 1, keys, {}, {0, keys}};
     tile.lse2_high = own.lse2_high;
     tile.lse2_low = own.lse2_low;
     tile.delta = own.delta;
@@ -202,7 +200,7 @@ struct ListedBackward {
   void end_keys(const KeyGradient& gradient, Index b, Index g, const Sum* sums) const {
     const bool add = gradients.accumulate;
     if (wants(gradient.rounded)) {
-      p.kernels->round(sums, p.kv_len, gradient.width, &gradient.rounded(b, g, 0, 0), gradient.rounded.stride(2), add);
+      kernels.round(sums, p.kv_len, gradient.width, rows_at(gradient.rounded, b, g, 0), add);
     }
     if (gradient.sums.data() == nullptr) return;
     for (Index key = 0; key < p.kv_len; ++key)

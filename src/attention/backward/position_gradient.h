@@ -23,11 +23,11 @@ struct PositionGradient {
   void begin_item(Sum* own) const { std::fill_n(own, table.size(0), Sum{0}); }
 
   /// Where the tile's kernel adds.
-  Sum* begin_tile(const BackwardTile<T>& tile, Sum* own) const {
+  Sum* begin_tile(const BackwardTile<Sum>& tile, Sum* own) const {
     std::fill_n(own + table.size(0), tile.q_count + tile.k_count - 1, Sum{0});
     return own + table.size(0) - first_diagonal(tile);
   }
-  void end_tile(const BackwardTile<T>& tile, Sum* own) const {
+  void end_tile(const BackwardTile<Sum>& tile, Sum* own) const {
     const Sum* diagonals = own + table.size(0);
     const Index first = first_diagonal(tile) - position_offset(*p->position_bias, p->queries, p->kv_len);
     for (Index n = 0; n < tile.q_count + tile.k_count - 1; ++n) {
@@ -41,7 +41,7 @@ struct PositionGradient {
   }
 
  private:
-  static Index first_diagonal(const BackwardTile<T>& tile) { return tile.k_begin - (tile.q_begin + tile.q_count - 1); }
+  static Index first_diagonal(const BackwardTile<Sum>& tile) { return tile.k_begin - (tile.q_begin + tile.q_count - 1); }
 };
 
 }  // namespace qkv::inline v0

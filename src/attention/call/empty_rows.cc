@@ -101,14 +101,14 @@ void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* l
   for (Index i = p.first_query; i < p.first_query + p.q_len; ++i) {
     if (!is_empty(lse[(i - p.first_query) * lse_stride])) continue;
     for (Index j = k_begin; j < k_begin + k_count; ++j) {
-      Sum* row = dv + j * dv_stride;
+      Sum* row = dv + (j - k_begin) * dv_stride;
       if (p.empty_row == EmptyRow::kNaN) {
         std::fill_n(row, p.v_head_dim, kNan<Sum>);
         continue;
       }
       const Sum w = weight(i, j);
       if (w == 0) continue;
-      for (Index d = 0; d < p.v_head_dim; ++d) row[d] += w * static_cast<Sum>(dout[i * dout_stride + d]);
+      for (Index d = 0; d < p.v_head_dim; ++d) row[d] += w * static_cast<Sum>(dout[(i - p.first_query) * dout_stride + d]);
     }
     if (p.empty_row == EmptyRow::kNaN) return;  // NaN stays NaN
   }

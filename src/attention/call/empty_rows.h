@@ -19,7 +19,7 @@ template <class T>
 void fill_empty_weights(const Problem<T>& p, Index b, Index h, Index q_begin, Index q_count, const Accumulator<T>* lse,
                         bool applied, Accumulator<T>* weights, Index row_stride);
 
-/// Adds the share of the empty rows of (b, h) to dv rows [k_begin, k_begin + k_count). lse [Tq], dout [Tq, Dv], dv [Tk, Dv].
+/// Adds the share of the empty rows of (b, h) to dv of keys [k_begin, k_begin + k_count). lse [Tq], dout [Tq, Dv], dv [k_count, Dv].
 template <class T>
 void add_empty_dv(const Problem<T>& p, Index b, Index h, const Accumulator<T>* lse, Index lse_stride, const T* dout,
                   Index dout_stride, Index k_begin, Index k_count, Accumulator<T>* dv, Index dv_stride);

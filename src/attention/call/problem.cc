@@ -67,7 +67,7 @@ void check_bias_sizes(const char* function, const char* sizes, const View<const 
 }
 
 template <class T>
-TileScores<T> Problem<T>::scores(Index b, Index h) const {
+ScoreParams<Accumulator<T>> Problem<T>::scores(Index b, Index h) const {
   const Sum* by_distance = position.zero == nullptr ? nullptr
                                                     : position.zero + (first_head + h) * position.head_stride -
                                                           position_offset(*position_bias, queries, length(b));
@@ -81,25 +81,20 @@ TileScores<T> Problem<T>::scores(Index b, Index h) const {
     const PhiloxKey key = philox_key(dropout.seed);
     tile_dropout = {dropout_threshold, key[0], key[1], sequence_head(b, h)};
   }
-  return {
-      {.kv_len = length(b),
-       .head_dim = head_dim,
-       .scale = scale,
-       .softcap = softcap,
-       .mask = tile_mask(b, h),
-       .bias = tile_bias,
-       .dropout = tile_dropout,
-       .key_tile = key_tile,
-       .position = bias.is_null() ? nullptr : by_distance,
-       .mod = score_mod == nullptr ? TileScoreMod<Sum>{} : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, first_head + h},
-       .sink = sinks.is_null() ? nullptr : &sinks(first_head + h),
-       .sink_stride = sinks.stride(0),
-       .invariant = invariant},
-      whole_rows(q.data() + b * q.stride(0) + h * q.stride(1), q.stride(2)),
-      k.data() + b * k.stride(0) + h / group_size() * k.stride(1),
-      q.stride(2),
-      k.stride(2),
-  };
+  return {.kv_len = length(b),
+          .head_dim = head_dim,
+          .scale = scale,
+          .softcap = softcap,
+          .mask = tile_mask(b, h),
+          .bias = tile_bias,
+          .dropout = tile_dropout,
+          .key_tile = key_tile,
+          .position = bias.is_null() ? nullptr : by_distance,
+          .mod = score_mod == nullptr ? TileScoreMod<Sum>{}
+                                      : TileScoreMod<Sum>{score_mod_tile<Sum>, score_mod, b, first_head + h},
+          .sink = sinks.is_null() ? nullptr : &sinks(first_head + h),
+          .sink_stride = sinks.stride(0),
+          .invariant = invariant};
 }
 
 template <class T>
@@ -166,10 +161,10 @@ Problem<T> make_problem(const char* function, const View<const T, 4>& q, const V
   p.empty_row = options.empty_row;
   p.invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
   const KernelTables& tables = kernel_tables(p.isa(context));
-  p.kernels = &for_element<T>(tables.attention);
-  p.cache_kernels = &for_element<T>(tables.cache);
+  p.kernels = &for_element<Accumulator<T>>(tables.attention);
+  p.decode = &for_element<Accumulator<T>>(tables.cache);
   p.key_tile = p.kernels->key_tile(p.head_dim, p.v_head_dim);
-  p.query_tile = p.kernels->query_tile(p.head_dim, p.v_head_dim);
+  p.query_tile = p.kernels->query_tile(stored_as<T>(), p.head_dim, p.v_head_dim);
   p.backward_keys = p.kernels->backward_keys(p.head_dim, p.v_head_dim);
   p.sinks = sinks_of<T>(function, options.sinks, p.heads);
   p.score_mod = options.score_mod.get();

@@ -50,7 +50,8 @@ struct Problem {
   Dropout dropout;
   std::uint32_t dropout_threshold;
   EmptyRow empty_row;
-  const Kernels<T>* kernels;
+  const Kernels<Sum>* kernels;
+  const DecodeKernels<Sum>* decode;
   Index key_tile, query_tile, backward_keys;
   View<const Sum, 1> sinks;           // [H]; null: none
   const PositionBias* position_bias;  // of the options
@@ -64,14 +65,13 @@ struct Problem {
   GroupMask group_mask;  // where the queries are those of all heads of a group (forward/group_rows.h)
 
   const KeyValue* cache;                 // where k and v are read from; null: the views
-  const CacheKernels<T>* cache_kernels;  // the kernels of decode that read pages
 
   /// The tables of kernels that forward takes.
   Isa isa(const Context& context) const { return invariant ? without_bf16_products(context.isa()) : context.isa(); }
   Index length(Index b) const { return cache == nullptr ? kv_len : cache->length(b); }  // keys of sequence b
   /// Whether rows are copied before they are multiplied.
   bool copies() const { return !std::is_same_v<T, Sum> || cache != nullptr; }
-  StoredType stored() const { return cache == nullptr ? stored_as<T>() : stored_type(cache->storage()); }  // of k and v
+  std::size_t backward_scratch_bytes() const { return kernels->backward_scratch_bytes(head_dim, v_head_dim, copies()); }
   std::size_t forward_scratch_bytes() const {
     return kernels->forward_scratch_bytes(head_dim, v_head_dim, query_tile, copies());
   }
@@ -79,11 +79,6 @@ struct Problem {
   Index key_ranges() const { return (kv_len + backward_keys - 1) / backward_keys; }  // of backward
   /// Whether the call is a part of a larger problem.
   bool placed() const { return q_len != queries || num_heads != heads; }
-  /// Where row 0 of the whole problem would lie, given the first row that is here; null stays null.
-  template <class E>
-  E* whole_rows(E* rows, Index stride) const {
-    return rows == nullptr ? nullptr : rows - first_query * stride;
-  }
   Index query_tiles() const { return (q_len + query_tile - 1) / query_tile; }
   /// The rows of tile t, counted in the whole problem.
   Positions tile(Index t) const {
@@ -106,7 +101,8 @@ struct Problem {
     if (group_mask.mask != nullptr) return tile_mask_of(group_mask, b, h * (mask.extent.num_heads / num_heads));
     return {mask_tile, mask_key_range, &mask, b, first_head + h, mask_next_key};
   }
-  TileScores<T> scores(Index b, Index h) const;
+  ScoreParams<Sum> scores(Index b, Index h) const;
+  StoredType stored() const { return cache == nullptr ? stored_as<T>() : stored_type(cache->storage()); }  // of k and v
   /// K and V of key/value head g of sequence b.
   HeadKeys keys(Index b, Index g) const;
   /// Reads what the options borrow, the table of the position bias and dense masks, into `memory`.

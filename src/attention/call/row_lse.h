@@ -25,7 +25,7 @@ template <class Sum>
   low = std::isfinite(lse) ? static_cast<Sum>(exact - static_cast<Wide>(high)) : Sum{0};
 }
 
-/// The lse of one query tile in two parts, with what rounding took from it where `lost` is given and not NaN. Returns whether
+/// The lse of one query tile in two parts [q_count], with what rounding took from it where `lost` is given and not NaN. Returns whether
 /// any other lse is coarse.
 template <class T>
 bool split_given_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& lse, const View<const Accumulator<T>, 3>& lost,
@@ -37,7 +37,7 @@ bool split_given_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>& l
     const bool matters = is_coarse(value);
     const Sum rest = matters && lost.data() != nullptr ? lost(b, h, i - p.first_query) : Sum{0};
     const bool known = std::isfinite(rest) && lost.data() != nullptr;
-    split(value, known ? rest : Sum{0}, high[i], low[i]);
+    split(value, known ? rest : Sum{0}, high[i - q_begin], low[i - q_begin]);
     coarse |= matters && !known;
   }
   return coarse;
@@ -51,7 +51,7 @@ void split_computed_lse(const Problem<T>& p, const View<const Accumulator<T>, 3>
   for (Index i = 0; i < tile.q_count; ++i) {
     const Accumulator<T> given = lse(b, h, tile.q_begin - p.first_query + i);
     if (!is_coarse(given) || tile.lse[i] != given) continue;
-    split(given, tile.lse_low[i], high[tile.q_begin + i], low[tile.q_begin + i]);
+    split(given, tile.lse_low[i], high[i], low[i]);
   }
 }
 

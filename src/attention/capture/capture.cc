@@ -193,7 +193,7 @@ void CaptureJob<T>::backward(const CaptureGradient<T>& gradient, Index item, std
 template <class T>
 void CaptureJob<T>::split_weights(const Worker& w, const Rows& r, const CaptureGradient<T>& gradient) const {
   // w = exp2(s2 - high) * exp2(-low); an empty row's high is +inf and its weights are 0.
-  split_lse(p_, gradient.lse, {}, r.b, r.h, r.q_begin, r.q_count, w.shift - r.q_begin, w.inverse - r.q_begin, w.sweep_scratch);
+  split_lse(p_, gradient.lse, {}, r.b, r.h, r.q_begin, r.q_count, w.shift, w.inverse, w.sweep_scratch);
   for (Index i = 0; i < r.q_count; ++i) w.inverse[i] = std::exp2(-w.inverse[i]);
 }
 

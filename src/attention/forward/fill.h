@@ -68,25 +68,23 @@ void finish_tile(const Problem<T>& p, const AttentionOutputs<T>& to, const TileA
   for (Index i = 0; i < q_count && to.lse_low.data() != nullptr; ++i) to.lse_low(at.b, at.h, first + i) = tile.lse_low[i];
 }
 
-/// Decode's rows. row_lse: [heads * count].
+/// Decode's rows, against keys of which the mask says more. row_lse: [heads * count].
 template <class T>
-DecodeGroup<T> fill_group(const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at, Accumulator<T>* row_lse) {
-  DecodeGroup<T> t{};
-  t.scores = p.scores(at.b, at.h);
-  t.scores.q += (p.first_query + at.i) * p.q.stride(2);
-  t.v = rows_from(p.v, at.b, at.h / p.group_size(), 0);
-  t.out = rows_from(to.out, at.b, at.h, at.i);
-  t.lse = row_lse;
-  t.q_head_stride = p.q.stride(1);
-  t.bias_head_stride = p.bias.is_null() ? p.position.head_stride : repeat_stride(p.bias, 1);
-  t.position_head_stride = p.position.head_stride;
-  t.v_stride = p.v.stride(2);
-  t.v_head_dim = p.v_head_dim;
-  t.out_head_stride = to.out.stride(1);
-  t.out_stride = to.out.stride(2);
-  t.q_len = at.count;
-  t.group_size = at.heads;
-  return t;
+DecodeGroup<Accumulator<T>> fill_group(const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at, const HeadKeys& keys,
+                                       Accumulator<T>* row_lse) {
+  return {.scores = p.scores(at.b, at.h),
+          .keys = keys,
+          .q = rows_at(p.q, at.b, at.h, at.i),
+          .out = rows_at(to.out, at.b, at.h, at.i),
+          .q_head_stride = p.q.stride(1),
+          .out_head_stride = to.out.stride(1),
+          .q_len = at.count,
+          .group_size = at.heads,
+          .v_head_dim = p.v_head_dim,
+          .lse = row_lse,
+          .bias_head_stride = p.bias.is_null() ? p.position.head_stride : repeat_stride(p.bias, 1),
+          .position_head_stride = p.position.head_stride,
+          .mask_differs = false};
 }
 
 /// Rows of decode or of listed keys. Rows without keys, and lse; lse_low is not known.

@@ -129,14 +129,12 @@ struct ForwardDriver {
     const Index head = number / block.keys.parts, g = head % p.num_kv_heads;
     const RowsAt at{batch.first_sequence(block.part) + head / p.num_kv_heads, g * p.group_size(), p.group_size(), 0, p.q_len};
     Sum row_lse[kDecodeRowLimit];
-    DecodeGroup<T> t = fill_group(p, to, at, row_lse);
+    DecodeGroup<Accumulator<T>> t = fill_group(p, to, at, p.keys(at.b, g), row_lse);
     t.mask_differs = block.keys.mask_differs;
     Positions live{0, p.length(at.b)};
     const TileMask& mask = t.scores.mask;
     if (mask.key_range != nullptr) mask.key_range(mask.mask, at.b, mask.head, 0, p.q_len, &live.begin, &live.end);
-    if (p.cache == nullptr) return run_parts(block, p, to, at, t, nullptr, live, number, own);
-    const HeadKeys keys = cached_head(*p.cache, at.b, g);
-    run_parts(block, p, to, at, t, &keys, live, number, own);
+    run_parts(block, p, to, at, t, live, number, own);
   }
 
   void run_list(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, Index number, std::byte* own) {
@@ -152,30 +150,26 @@ struct ForwardDriver {
       run_forward(*p.kernels, fill_listed_tile(p, to, at, keys, row_lse), own);
       return finish_rows(p, to, at, row_lse);
     }
-    DecodeGroup<T> t = fill_group(p, to, at, row_lse);
+    DecodeGroup<Accumulator<T>> t = fill_group(p, to, at, keys, row_lse);
     t.scores.mask = {};  // hides none of the listed keys
     t.scores.kv_len = keys.held.end;
-    run_parts(block, p, to, at, t, &keys, {0, keys.held.end}, number, own);
+    run_parts(block, p, to, at, t, {0, keys.held.end}, number, own);
   }
 
-  /// The parts of the keys that an item takes, of which those in `live` count; keys null: the problem's own.
+  /// The parts of the keys that an item computes, of which those in `live` count.
   void run_parts(const Block& block, const Problem<T>& p, const AttentionOutputs<T>& to, const RowsAt& at,
-                 const DecodeGroup<T>& t, const HeadKeys* keys, const Positions& live, Index number, std::byte* own) {
+                 const DecodeGroup<Accumulator<T>>& t, const Positions& live, Index number, std::byte* own) {
     const KeyParts& parts = block.keys;
     const bool any = live.begin < live.end;
     const Index last = any ? (live.end - 1) / parts.part_keys : 0, first = any ? live.begin / parts.part_keys : 0;
     const Index begin = number % block.items_of_rows() * block.parts_of_item;
-    const DecodeKernels<T>& kernels = p.kernels->decode;
+    const DecodeKernels<Accumulator<T>>& kernels = *p.decode;
     std::byte *const mine = own + parts.scratch_bytes, *const later = mine + parts.state_bytes;
     bool filled = false;
     for (Index part = std::max(begin, first); part <= std::min(begin + block.parts_of_item - 1, last); ++part) {
       const Index k_begin = part * parts.part_keys, k_end = std::min(k_begin + parts.part_keys, t.scores.kv_len);
       std::byte* const to_state = filled ? later : mine;
-      if (keys == nullptr) {
-        kernels.part(t, k_begin, k_end, own, to_state);
-      } else {
-        p.cache_kernels->decode_part(t, *keys, k_begin, k_end, own, to_state);
-      }
+      kernels.part(t, k_begin, k_end, own, to_state);
       if (filled) kernels.merge(t, mine, later);
       filled = true;
     }

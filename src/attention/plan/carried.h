@@ -28,7 +28,7 @@ struct KeyChunk {
 template <class T>
 Index carried_step(Index head_dim, Index v_head_dim, const AttentionOptions& options, const Context& context) {
   const bool invariant = options.bits == Bits::kInvariant || context.bits() == Bits::kInvariant;
-  const Kernels<T>& kernels = kernels_of<T>(invariant ? without_bf16_products(context.isa()) : context.isa());
+  const Kernels<Accumulator<T>>& kernels = kernels_of<T>(invariant ? without_bf16_products(context.isa()) : context.isa());
   return std::lcm(kernels.key_tile(head_dim, v_head_dim), kernels.backward_keys(head_dim, v_head_dim));
 }
 

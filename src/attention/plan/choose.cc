@@ -27,18 +27,12 @@ StripRows strip_rows(const Problem<T>& p, Index step) {
 
 template <class T>
 KeyParts decode_parts(const Problem<T>& p) {
-  const DecodeKernels<T>& kernels = p.kernels->decode;
+  const DecodeKernels<Accumulator<T>>& kernels = *p.decode;
   KeyParts parts{};
   parts.rows = p.q_len * p.group_size();
-  if (p.cache == nullptr) {
-    parts.chunk = kernels.chunk(p.head_dim, p.v_head_dim);
-    parts.part_keys = kernels.part_keys(p.head_dim, p.v_head_dim);
-    parts.scratch_bytes = kernels.scratch_bytes(parts.rows, p.head_dim, p.v_head_dim);
-  } else {
-    parts.chunk = p.cache_kernels->decode_chunk(p.stored(), p.head_dim, p.v_head_dim);
-    parts.part_keys = p.cache_kernels->decode_part_keys(p.stored(), p.head_dim, p.v_head_dim);
-    parts.scratch_bytes = p.cache_kernels->decode_scratch_bytes(p.stored(), parts.rows, p.head_dim, p.v_head_dim);
-  }
+  parts.chunk = kernels.chunk(p.stored(), p.head_dim, p.v_head_dim);
+  parts.part_keys = kernels.part_keys(p.stored(), p.head_dim, p.v_head_dim);
+  parts.scratch_bytes = kernels.scratch_bytes(p.stored(), parts.rows, p.head_dim, p.v_head_dim);
   parts.parts = (p.kv_len + parts.part_keys - 1) / parts.part_keys;
   parts.state_bytes = kernels.state_bytes(parts.rows, p.v_head_dim);
   parts.mask_differs = mask_differs_by_head(p.mask);
@@ -47,7 +41,7 @@ KeyParts decode_parts(const Problem<T>& p) {
 
 template <class T>
 KeyParts list_parts(const Problem<T>& p, const Listed<T>& lists) {
-  const CacheKernels<T>& kernels = *p.cache_kernels;
+  const DecodeKernels<Accumulator<T>>& kernels = *p.decode;
   KeyParts parts{};
   if (lists.block_heads() > kDecodeRowLimit && p.sinks.is_null()) {
     parts.rows = std::min({lists.block_heads(), p.kernels->copied_query_tile(p.head_dim, p.v_head_dim), kMaxQueryTile});
@@ -58,11 +52,11 @@ KeyParts list_parts(const Problem<T>& p, const Listed<T>& lists) {
     return parts;
   }
   parts.rows = std::min(lists.block_heads(), kDecodeRowLimit);
-  parts.chunk = kernels.decode_chunk(p.stored(), p.head_dim, p.v_head_dim);
-  parts.part_keys = kernels.decode_part_keys(p.stored(), p.head_dim, p.v_head_dim);
+  parts.chunk = kernels.chunk(p.stored(), p.head_dim, p.v_head_dim);
+  parts.part_keys = kernels.part_keys(p.stored(), p.head_dim, p.v_head_dim);
   parts.parts = std::max<Index>(1, (lists.longest() + parts.part_keys - 1) / parts.part_keys);
-  parts.scratch_bytes = round_to_line(kernels.decode_scratch_bytes(p.stored(), parts.rows, p.head_dim, p.v_head_dim));
-  parts.state_bytes = round_to_line(p.kernels->decode.state_bytes(parts.rows, p.v_head_dim));
+  parts.scratch_bytes = round_to_line(kernels.scratch_bytes(p.stored(), parts.rows, p.head_dim, p.v_head_dim));
+  parts.state_bytes = round_to_line(kernels.state_bytes(parts.rows, p.v_head_dim));
   return parts;
 }
 

@@ -74,9 +74,8 @@ void run(SecondOrderJob<T> job, Context& context) {
   const View<const T, 2>& rates = job.tangents.position_bias;
   const bool moves = rates.data() != nullptr && p.position.zero != nullptr;
   const Index rate_numbers = moves ? p.position.head_stride * p.num_heads : 0;
-  job.own_bytes = {.kernel = round_to_line(
-                       std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
-                                 p.kernels->backward_scratch_bytes(p.head_dim, p.v_head_dim), p.forward_scratch_bytes()})),
+  job.own_bytes = {.kernel = round_to_line(std::max({job.kernels.scratch_bytes(p.head_dim, p.v_head_dim),
+                                                     p.backward_scratch_bytes(), p.forward_scratch_bytes()})),
                    .bias = line_bytes<T>(job.bias.over_queries ? p.kv_len : 0),
                    .position = job.position.worker_bytes(p.kv_len)};
   T* rate_memory = nullptr;

@@ -39,15 +39,16 @@ struct SecondOrderJob {
     return wanted ? p.key_ranges() * p.batch * p.num_kv_heads : 0;
   }
 
-  /// Sets everything but the range of queries and keys, and what is written to.
-  SecondOrderTile<T> tile_of(Index b, Index h) const {
+  /// Sets everything but the range of keys, and what is written to.
+  SecondOrderTile<T> tile_of(Index b, Index h, Index query_tile) const {
     const Index g = h / p.group_size();
     const auto at = [b](const auto& view, Index head) {
       return view.data() == nullptr ? nullptr : view.data() + b * view.stride(0) + head * view.stride(1);
     };
     SecondOrderTile<T> tile{};
-    tile.first = rows.tile(b, h);
-    tile.tangents = {at(tangents.q, h),
+    tile.first = rows.tile(b, h, p.tile(query_tile));
+    const Index first = tile.first.q_begin;
+    tile.tangents = {tangents.q.data() == nullptr ? nullptr : &tangents.q(b, h, first, 0),
                      at(tangents.k, g),
                      at(tangents.v, g),
                      tangents.q.stride(2),
@@ -69,8 +70,8 @@ struct SecondOrderJob {
       }
     }
     if (tangents.sinks.data() != nullptr) tile.sink_tangent = tangents.sinks(h);
-    tile.mean = mean + rows.first_row(b, h);
-    tile.moment = moment + rows.first_row(b, h);
+    tile.mean = mean + rows.first_row(b, h) + first;
+    tile.moment = moment + rows.first_row(b, h) + first;
     return tile;
   }
 
@@ -82,8 +83,7 @@ struct SecondOrderJob {
     moved.v = tangents.v;
     T row_lse[kMaxQueryTile];
     for (Index i = 0; i < tile.first.q_count; ++i) row_lse[i] = rows.lse(b, h, tile.first.q_begin + i);
-    fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse,
-                   tile.tout + tile.first.q_begin * tile.tout_stride, tile.tout_stride);
+    fill_empty_out(moved, b, h, tile.first.q_begin, tile.first.q_count, row_lse, tile.tout, tile.tout_stride);
   }
 
   /// gsinks[h] = sum over b and i of w_sink ((rate - mean) (0 - delta) - moment).
@@ -95,26 +95,24 @@ struct SecondOrderJob {
     });
   }
 
-  static void clear_rows(T* rows, Index stride, Index width, Index begin, Index count) {
+  static void clear_rows(T* rows, Index stride, Index width, Index count) {
     if (rows == nullptr) return;
-    for (Index i = begin; i < begin + count; ++i) std::fill_n(rows + i * stride, width, T{});
+    for (Index i = 0; i < count; ++i) std::fill_n(rows + i * stride, width, T{});
   }
 
   /// Runs a query tile of one head.
   void run_rows(Index item, const OwnScratch<T>& own) const {
     const Index tiles = p.query_tiles(), head = item / tiles, b = head / p.num_heads, h = head % p.num_heads;
     const Index t = tiles - 1 - item % tiles;  // late queries first: causal makes them cost most
-    SecondOrderTile<T> tile = tile_of(b, h);
+    SecondOrderTile<T> tile = tile_of(b, h, t);
     BackwardTile<T>& f = tile.first;
-    f.q_begin = t * p.query_tile;
-    f.q_count = std::min(p.query_tile, p.q_len - f.q_begin);
     f.k_count = p.kv_len;
-    if (tout.data() != nullptr) tile.tout = &tout(b, h, 0, 0);
+    if (tout.data() != nullptr) tile.tout = &tout(b, h, f.q_begin, 0);
     tile.tout_stride = tout.stride(2);
-    if (gradients.gq.data() != nullptr) f.dq = &gradients.gq(b, h, 0, 0);
+    if (gradients.gq.data() != nullptr) f.dq = &gradients.gq(b, h, f.q_begin, 0);
     f.dq_stride = gradients.gq.stride(2);
-    clear_rows(tile.tout, tile.tout_stride, p.v_head_dim, f.q_begin, f.q_count);
-    clear_rows(f.dq, f.dq_stride, p.head_dim, f.q_begin, f.q_count);
+    clear_rows(tile.tout, tile.tout_stride, p.v_head_dim, f.q_count);
+    clear_rows(f.dq, f.dq_stride, p.head_dim, f.q_count);
     const Index turn = bias.over_queries ? p.query_tiles() : t, number = bias.over_queries ? item : head;
     if (bias.wanted()) bias.begin_tile(f, own.bias, b, h);
     if (position.wanted()) {
@@ -140,7 +138,7 @@ struct SecondOrderJob {
     }
     fill_empty(tile, b, h);
     if (tlse.data() == nullptr) return;
-    for (Index i = f.q_begin; i < f.q_begin + f.q_count; ++i) tlse(b, h, i) = tile.mean[i];
+    for (Index i = 0; i < f.q_count; ++i) tlse(b, h, f.q_begin + i) = tile.mean[i];
   }
 
   /// Runs a key range of one key/value head.
@@ -148,27 +146,28 @@ struct SecondOrderJob {
     const Index heads = p.batch * p.num_kv_heads, range = item / heads, head = item % heads;
     const Index b = head / p.num_kv_heads, g = head % p.num_kv_heads, group = p.group_size();
     const Index k_begin = range * p.backward_keys, k_count = std::min(p.backward_keys, p.kv_len - k_begin);
-    T* const gk = gradients.gk.data() == nullptr ? nullptr : &gradients.gk(b, g, 0, 0);
-    T* const gv = gradients.gv.data() == nullptr ? nullptr : &gradients.gv(b, g, 0, 0);
-    clear_rows(gk, gradients.gk.stride(2), p.head_dim, k_begin, k_count);
-    clear_rows(gv, gradients.gv.stride(2), p.v_head_dim, k_begin, k_count);
+    T* const gk = gradients.gk.data() == nullptr ? nullptr : &gradients.gk(b, g, k_begin, 0);
+    T* const gv = gradients.gv.data() == nullptr ? nullptr : &gradients.gv(b, g, k_begin, 0);
+    clear_rows(gk, gradients.gk.stride(2), p.head_dim, k_count);
+    clear_rows(gv, gradients.gv.stride(2), p.v_head_dim, k_count);
     for (Index h = g * group; h < (g + 1) * group; ++h) {
-      SecondOrderTile<T> tile = tile_of(b, h);
-      BackwardTile<T>& f = tile.first;
-      f.k_begin = k_begin;
-      f.k_count = k_count;
-      f.dk = gk;
-      f.dv = gv;
-      f.dk_stride = gradients.gk.stride(2);
-      f.dv_stride = gradients.gv.stride(2);
       Index live_begin, live_end;
       mask_query_range(p.mask, b, h, k_begin, k_count, &live_begin, &live_end);
       for (Index t = 0; t < p.query_tiles(); ++t) {
-        f.q_begin = t * p.query_tile;
-        f.q_count = std::min(p.query_tile, p.q_len - f.q_begin);
-        const bool live = f.q_begin < live_end && f.q_begin + f.q_count > live_begin &&
-                          mask_next_key(&p.mask, b, h, f.q_begin, f.q_count, k_begin) < k_begin + k_count;
-        if (live) kernels.keys(tile, own.kernel);
+        const Positions queries = p.tile(t);
+        const Index count = queries.end - queries.begin;
+        const bool live = queries.begin < live_end && queries.end > live_begin &&
+                          mask_next_key(&p.mask, b, h, queries.begin, count, k_begin) < k_begin + k_count;
+        if (!live) continue;
+        SecondOrderTile<T> tile = tile_of(b, h, t);
+        BackwardTile<T>& f = tile.first;
+        f.k_begin = k_begin;
+        f.k_count = k_count;
+        f.dk = gk;
+        f.dv = gv;
+        f.dk_stride = gradients.gk.stride(2);
+        f.dv_stride = gradients.gv.stride(2);
+        kernels.keys(tile, own.kernel);
       }
     }
   }

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/differentiate.h"
 #include "kernels/attention/live_spans.h"
+#include "kernels/cache/rows.h"
 
 namespace qkv {
 namespace {
@@ -73,10 +74,10 @@ template <class T, class Operands>
 inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, const Operands& operands,
                          const BackwardBlock& b) {
   using N = typename Operands::Number;
-  const TileScores<T>& s = t.scores;
+  const ScoreParams<T>& s = t.scores;
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   const auto add_to_keys = [&](Product<N> sums, T* c, Index c_row, const T& factor, Index columns) {
-    sums.c = c + b.j0 * c_row;
+    sums.c = c + (b.j0 - t.k_begin) * c_row;
     sums.c_row = c_row;
     sums.factor = &factor;
     add_product(sums, b.nj, columns, w.spans.queries_of, t.sets_keys, b.nonfinite_queries,
@@ -89,7 +90,7 @@ inline void add_products(const BackwardTile<T>& t, const BackwardScratch<T>& w, 
   if (t.dq == nullptr) return;
   // dq[i, d] += scale * sum_j ds[j, i] * k[j, d]
   Product<N> sums = operands.dq_product(b);
-  sums.c = t.dq + t.q_begin * t.dq_stride;
+  sums.c = t.dq;
   sums.c_row = t.dq_stride;
   sums.factor = &s.scale;
   add_product(sums, t.q_count, s.head_dim, w.spans.keys_of, b.sets_dq, b.nonfinite_keys,
@@ -215,11 +216,11 @@ inline void backward_block(const BackwardTile<T>& t, const BackwardScratch<T>& w
   add_products(t, w, operands, b);
 }
 
-/// Rows [begin, begin + count) of [.., width] as panels [panel][width][lanes side by side], times `factor`.
+/// `count` rows of `width` as panels [panel][width][lanes side by side], times `factor`.
 template <class T>
-inline void pack_panels(const T* rows, Index stride, Index begin, Index count, Index width, T factor, Index panel, T* panels) {
+inline void pack_panels(const TypedRows<const T>& rows, Index count, Index width, T factor, Index panel, T* panels) {
   for (Index first = 0; first < count; first += panel) {
-    pack_transposed<T>(rows + (begin + first) * stride, stride, smaller(panel, count - first), width, factor,
+    pack_transposed<T>(rows.data + first * rows.stride, rows.stride, smaller(panel, count - first), width, factor,
                        panels + first * width, panel);
   }
 }
@@ -232,58 +233,60 @@ struct PlainOperands {
   static constexpr Store kStoreScores = Store::kSet;  // the factor of scores is in the panels
   const BackwardTile<T>& t;
   const BackwardScratch<T>& w;
+  TypedRows<const T> q, dout, k, v;  // the tile's first query, and its first key, on
 
   void pack() const {
-    const TileScores<T>& s = t.scores;
-    pack_panels(s.q, s.q_stride, t.q_begin, t.q_count, s.head_dim, panel_factor(s), w.panel, w.q_panels);
-    pack_panels(t.dout, t.dout_stride, t.q_begin, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
+    pack_panels(q, t.q_count, t.scores.head_dim, panel_factor(t.scores), w.panel, w.q_panels);
+    pack_panels(dout, t.q_count, t.v_head_dim, T{1}, w.panel, w.dout_panels);
   }
   bool queries_are_nonfinite() const {
-    const TileScores<T>& s = t.scores;
-    return holds_nonfinite(s.q + t.q_begin * s.q_stride, s.q_stride, t.q_count, s.head_dim) ||
-           holds_nonfinite(t.dout + t.q_begin * t.dout_stride, t.dout_stride, t.q_count, t.v_head_dim);
+    return holds_nonfinite(q.data, q.stride, t.q_count, t.scores.head_dim) ||
+           holds_nonfinite(dout.data, dout.stride, t.q_count, t.v_head_dim);
   }
   bool keys_are_nonfinite(const BackwardBlock& b) const {
-    return holds_nonfinite(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim);
+    return holds_nonfinite(block_of(k, b), k.stride, b.nj, t.scores.head_dim);
   }
   void round(const BackwardBlock&) const {}
 
   Product<T> score_product(const BackwardBlock& b, Index first) const {
-    return panel_product(t.scores.k, t.scores.k_stride, b, w.q_panels, first, t.scores.head_dim);
+    return panel_product(k, b, w.q_panels, first, t.scores.head_dim);
   }
   Product<T> dp_product(const BackwardBlock& b, Index first) const {
-    return panel_product(t.v, t.v_stride, b, w.dout_panels, first, t.v_head_dim);
+    return panel_product(v, b, w.dout_panels, first, t.v_head_dim);
   }
-  Product<T> dv_product() const { return row_product(w.p, t.dout, t.dout_stride); }
-  Product<T> dk_product() const { return row_product(w.ds, t.scores.q, t.scores.q_stride); }
+  Product<T> dv_product() const { return row_product(w.p, dout); }
+  Product<T> dk_product() const { return row_product(w.ds, q); }
   Product<T> dq_product(const BackwardBlock& b) const {
     return {.a = w.ds,
             .a_row = 1,
             .a_depth = w.row,
-            .b = t.scores.k + b.j0 * t.scores.k_stride,
-            .b_row = t.scores.k_stride,
+            .b = block_of(k, b),
+            .b_row = k.stride,
             .depth = b.nj,
             .ahead = ahead()};
   }
 
  private:
   Ahead* ahead() const { return has_rows(t.scores.bias) ? &w.ahead : t.ahead; }
-  Product<T> panel_product(const T* rows, Index stride, const BackwardBlock& b, const T* panels, Index first,
+  const T* block_of(const TypedRows<const T>& rows, const BackwardBlock& b) const {
+    return rows.data + (b.j0 - t.k_begin) * rows.stride;
+  }
+  Product<T> panel_product(const TypedRows<const T>& rows, const BackwardBlock& b, const T* panels, Index first,
                            Index width) const {
-    return {.a = rows + b.j0 * stride,
-            .a_row = stride,
+    return {.a = block_of(rows, b),
+            .a_row = rows.stride,
             .a_depth = 1,
             .b = panels + first * width,
             .b_row = w.panel,
             .depth = width,
             .ahead = ahead()};
   }
-  Product<T> row_product(const T* weights, const T* rows, Index stride) const {
+  Product<T> row_product(const T* weights, const TypedRows<const T>& rows) const {
     return {.a = weights,
             .a_row = w.row,
             .a_depth = 1,
-            .b = rows + t.q_begin * stride,
-            .b_row = stride,
+            .b = rows.data,
+            .b_row = rows.stride,
             .depth = t.q_count,
             .ahead = ahead()};
   }
@@ -294,9 +297,9 @@ template <class T>
 inline void load_row_numbers(const BackwardTile<T>& t, const T* delta, const BackwardScratch<T>& w) {
   for (Index i = 0; i < round_up(t.q_count, Simd<T>::kLanes); ++i) {
     const bool live = i < t.q_count;
-    w.lse2_high[i] = live ? t.lse2_high[t.q_begin + i] : T{0};
-    w.lse2_low[i] = live ? t.lse2_low[t.q_begin + i] : T{0};
-    w.delta[i] = live && delta != nullptr ? delta[t.q_begin + i] : T{0};
+    w.lse2_high[i] = live ? t.lse2_high[i] : T{0};
+    w.lse2_low[i] = live ? t.lse2_low[i] : T{0};
+    w.delta[i] = live && delta != nullptr ? delta[i] : T{0};
   }
 }
 
@@ -323,36 +326,69 @@ inline void backward_tile(const BackwardTile<T>& t, BackwardScratch<T>& w, const
   }
 }
 
+/// Keys [begin, begin + count) of one matrix: in place, or copied.
 template <class T>
-void backward(const BackwardTile<T>& t, void* scratch) {
-  BackwardScratch<T> w(scratch, t.scores.head_dim, t.v_head_dim);
-  backward_tile(t, w, PlainOperands<T>{t, w});
+inline TypedRows<const T> keys_as(const HeadKeys& keys, const KeyMatrix& matrix, Index begin, Index count, Index width, T* copy) {
+  if (const T* rows = chunk_in_place<T>(keys, matrix, begin, count); rows != nullptr) return {rows, matrix.row_stride};
+  for_stored_type<T>(keys.type, [&](auto stored) { read_keys<decltype(stored)>(keys, matrix, begin, count, width, copy); });
+  return {copy, width};
 }
 
-/// The two panels are [Dv][strip].
 template <class T>
-inline void delta_strips(const DeltaRows<T>& t, T* out_panel, T* dout_panel) {
-  using V = typename Simd<T>::V;
-  constexpr int n = Simd<T>::kLanes;
-  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += strip_lanes<T>()) {
-    const Index ni = smaller<Index>(strip_lanes<T>(), t.q_begin + t.q_count - i0);
-    pack_strips(t.out, t.out_stride, i0, ni, t.v_head_dim, T{1}, out_panel);
-    pack_strips(t.dout, t.dout_stride, i0, ni, t.v_head_dim, T{1}, dout_panel);
-    for (int v = 0; v < live_vectors<T>(ni); ++v) {
-      V sum{};
-      for (Index d = 0; d < t.v_head_dim; ++d) {
-        sum = fma(load<T>(out_panel + d * strip_lanes<T>() + v * n), load<T>(dout_panel + d * strip_lanes<T>() + v * n), sum);
-      }
-      const int live = static_cast<int>(larger<Index>(0, smaller<Index>(n, ni - v * n)));
-      store_tail<T>(t.delta + i0 + v * n, sum, live);
-    }
-  }
+void backward(const BackwardTile<T>& t, void* scratch) {
+  const Index d = t.scores.head_dim, dv = t.v_head_dim;
+  const bool copies = t.q.type != stored_as<T>() || t.dout.type != stored_as<T>() || !in_one_piece<T>(t.keys);
+  BackwardScratch<T> w(scratch, d, dv, copies);
+  backward_tile(t, w,
+                PlainOperands<T>{t, w, rows_as<T>(t.q, 0, t.q_count, d, w.q_rows), rows_as<T>(t.dout, 0, t.q_count, dv, w.dout_rows),
+                                 keys_as<T>(t.keys, t.keys.k, t.k_begin, t.k_count, d, w.k_rows),
+                                 keys_as<T>(t.keys, t.keys.v, t.k_begin, t.k_count, dv, w.v_rows)});
 }
 
 template <class T>
 void delta_rows(const DeltaRows<T>& t, void* scratch) {
-  const BackwardScratch<T> w(scratch, t.v_head_dim, t.v_head_dim);
-  delta_strips(t, w.q_panels, w.dout_panels);
+  using V = typename Simd<T>::V;
+  constexpr int n = Simd<T>::kLanes;
+  const bool copies = t.out.type != stored_as<T>() || t.dout.type != stored_as<T>();
+  const BackwardScratch<T> w(scratch, t.v_head_dim, t.v_head_dim, copies);
+  const auto pack = [&](const Rows& rows, Index first, Index count, T* copy, T* panel) {
+    const TypedRows<const T> own = rows_as<T>(rows, first, count, t.v_head_dim, copy);
+    pack_strips(own.data, own.stride, 0, count, t.v_head_dim, T{1}, panel);  // [Dv][strip]
+  };
+  for (Index first = 0; first < t.count; first += strip_lanes<T>()) {
+    const Index ni = smaller<Index>(strip_lanes<T>(), t.count - first);
+    pack(t.out, first, ni, w.q_rows, w.q_panels);
+    pack(t.dout, first, ni, w.dout_rows, w.dout_panels);
+    for (int v = 0; v < live_vectors<T>(ni); ++v) {
+      V sum{};
+      for (Index d = 0; d < t.v_head_dim; ++d) {
+        const Index at = d * strip_lanes<T>() + v * n;
+        sum = fma(load<T>(w.q_panels + at), load<T>(w.dout_panels + at), sum);
+      }
+      const int live = static_cast<int>(larger<Index>(0, smaller<Index>(n, ni - v * n)));
+      store_tail<T>(t.delta + first + v * n, sum, live);
+    }
+  }
+}
+
+/// to[r][c] (+)= sums[r][c], rounded once; rows of sums follow each other.
+inline void round_rows(const float* sums, Index rows, Index columns, const Rows& to, bool add) {
+  constexpr int n = Simd<float>::kLanes;
+  const auto round = [&](auto stored) {
+    auto* row = reinterpret_cast<decltype(stored)*>(to.data);
+    if (!add) {
+      narrow_rows(sums, rows, columns, row, to.stride);
+      return;
+    }
+    for (Index r = 0; r < rows; ++r, row += to.stride) {
+      for (Index c = 0; c < columns; c += n) {
+        const int width = static_cast<int>(smaller<Index>(n, columns - c));
+        const F32 more = load_tail<float>(sums + r * columns + c, width);
+        store_narrowed_tail(row + c, load_widened_tail(row + c, width) + more, width);
+      }
+    }
+  };
+  to.type == StoredType::kBF16 ? round(BFloat16{}) : round(Float16{});
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 // Not: the walk over blocks, masks, softmax (backward.h, differentiate.h); forward (bf16_forward.h).
 #pragma once
 
-#include "kernels/attention/widened_rows.h"
+#include "kernels/attention/backward.h"
 #include "kernels/products/bf16_terms.h"
 
 #if defined(QKV_BF16_PAIRS)
@@ -27,7 +27,7 @@ struct Bf16BackwardScratch {
   PairStrides ds_strides = Terms<BFloat16>::kAmxTiles ? PairStrides{1, kKeyPairs} : PairStrides{tile.row, 1};
   std::size_t bytes = carver.used();
 
-  Bf16BackwardScratch(void* base, Index d, Index dv) : tile(base, d, dv, widened_query_tile(d, dv)), carver(base, tile.bytes) {}
+  Bf16BackwardScratch(void* base, Index d, Index dv) : tile(base, d, dv, widened_query_tile<float>(d, dv)), carver(base, tile.bytes) {}
 
   std::uint32_t* q_panels() const { return reinterpret_cast<std::uint32_t*>(tile.q_panels); }
   std::uint32_t* dout_panels() const { return reinterpret_cast<std::uint32_t*>(tile.dout_panels); }
@@ -37,21 +37,21 @@ struct Bf16BackwardScratch {
 struct Bf16Operands {
   using Number = BFloat16;
   static constexpr Store kStoreScores = Store::kScale;  // panels hold Q as stored; the sum is scaled
-  const BackwardTile<BFloat16>& t;
+  using Typed = TypedRows<const BFloat16>;
+  const BackwardTile<float>& t;
   const Bf16BackwardScratch& w;
+  Typed q, dout, k, v;  // the tile's first query, and its first key, on
 
   void pack() const {
-    const TileScores<BFloat16>& s = t.scores;
-    pack_rows(s.q, s.q_stride, s.head_dim, w.q_panels(), t.dk == nullptr ? nullptr : w.q);
-    pack_rows(t.dout, t.dout_stride, t.v_head_dim, w.dout_panels(), t.dv == nullptr ? nullptr : w.dout);
+    pack_rows(q, t.scores.head_dim, w.q_panels(), t.dk == nullptr ? nullptr : w.q);
+    pack_rows(dout, t.v_head_dim, w.dout_panels(), t.dv == nullptr ? nullptr : w.dout);
   }
   bool queries_are_nonfinite() const {
-    const TileScores<BFloat16>& s = t.scores;
-    return holds_nonfinite(s.q + t.q_begin * s.q_stride, s.q_stride, t.q_count, s.head_dim) ||
-           holds_nonfinite(t.dout + t.q_begin * t.dout_stride, t.dout_stride, t.q_count, t.v_head_dim);
+    return holds_nonfinite(q.data, q.stride, t.q_count, t.scores.head_dim) ||
+           holds_nonfinite(dout.data, dout.stride, t.q_count, t.v_head_dim);
   }
   bool keys_are_nonfinite(const BackwardBlock& b) const {
-    return holds_nonfinite(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim);
+    return holds_nonfinite(block_of(k, b), k.stride, b.nj, t.scores.head_dim);
   }
 
   /// Rounds P and dS where the products read them.
@@ -65,23 +65,23 @@ struct Bf16Operands {
       }
     }
     if (t.dq == nullptr) return;
-    pair_up_rows(t.scores.k + b.j0 * t.scores.k_stride, t.scores.k_stride, b.nj, t.scores.head_dim, t.scores.head_dim, w.k);
-    for (int v = 0; v * kLanes < t.q_count; ++v) {
-      const Span keys = spans.vector_keys[v];
+    pair_up_rows(block_of(k, b), k.stride, b.nj, t.scores.head_dim, t.scores.head_dim, w.k);
+    for (int vector = 0; vector * kLanes < t.q_count; ++vector) {
+      const Span keys = spans.vector_keys[vector];
       if (keys.empty()) continue;
       if constexpr (Terms<BFloat16>::kAmxTiles) {
-        round_pairs_of_lanes(w.tile.ds, w.tile.row, keys.begin, keys.end, v, w.ds_strides.column, w.ds_pairs);
+        round_pairs_of_lanes(w.tile.ds, w.tile.row, keys.begin, keys.end, vector, w.ds_strides.column, w.ds_pairs);
       } else {
-        round_pairs_of_rows(w.tile.ds, w.tile.row, keys.begin, keys.end, v, 1, w.ds_pairs);
+        round_pairs_of_rows(w.tile.ds, w.tile.row, keys.begin, keys.end, vector, 1, w.ds_pairs);
       }
     }
   }
 
   Product<BFloat16> score_product(const BackwardBlock& b, Index first) const {
-    return panel_product(t.scores.k, t.scores.k_stride, b, w.q_panels(), first, t.scores.head_dim);
+    return panel_product(k, b, w.q_panels(), first, t.scores.head_dim);
   }
   Product<BFloat16> dp_product(const BackwardBlock& b, Index first) const {
-    return panel_product(t.v, t.v_stride, b, w.dout_panels(), first, t.v_head_dim);
+    return panel_product(v, b, w.dout_panels(), first, t.v_head_dim);
   }
   Product<BFloat16> dv_product() const { return row_product(w.p_rows, w.dout, t.v_head_dim); }
   Product<BFloat16> dk_product() const { return row_product(w.ds_rows, w.q, t.scores.head_dim); }
@@ -98,10 +98,12 @@ struct Bf16Operands {
   static constexpr int kLanes = Simd<float>::kLanes;
 
   /// Panels of the tile's rows transposed, in pairs along `width`; and the rows paired up, where `pairs` is not null.
-  void pack_rows(const BFloat16* rows, Index stride, Index width, std::uint32_t* panels, std::uint32_t* pairs) const {
-    rows += t.q_begin * stride;
-    pack_pairs(rows, stride, t.q_count, width, w.tile.panel, panels);
-    if (pairs != nullptr) pair_up_rows(rows, stride, t.q_count, width, width, pairs);
+  void pack_rows(const Typed& rows, Index width, std::uint32_t* panels, std::uint32_t* pairs) const {
+    pack_pairs(rows.data, rows.stride, t.q_count, width, w.tile.panel, panels);
+    if (pairs != nullptr) pair_up_rows(rows.data, rows.stride, t.q_count, width, width, pairs);
+  }
+  const BFloat16* block_of(const Typed& rows, const BackwardBlock& b) const {
+    return rows.data + (b.j0 - t.k_begin) * rows.stride;
   }
 
   /// Row `key` rounded where `queries` see it, two vectors at a time; 0 in one that holds none of them.
@@ -115,10 +117,10 @@ struct Bf16Operands {
     }
   }
 
-  Product<BFloat16> panel_product(const BFloat16* rows, Index stride, const BackwardBlock& b, const std::uint32_t* panels,
-                                  Index first, Index width) const {
-    return {.a = rows + b.j0 * stride,
-            .a_row = stride,
+  Product<BFloat16> panel_product(const Typed& rows, const BackwardBlock& b, const std::uint32_t* panels, Index first,
+                                  Index width) const {
+    return {.a = block_of(rows, b),
+            .a_row = rows.stride,
             .a_depth = 2,
             .b = panels + first * pairs_of(width),
             .b_row = w.tile.panel,
@@ -129,29 +131,35 @@ struct Bf16Operands {
   }
 };
 
-void backward_bf16(const BackwardTile<BFloat16>& t, void* scratch) {
-  Bf16BackwardScratch w(scratch, t.scores.head_dim, t.v_head_dim);
-  backward_tile(float_backward(t), w.tile, Bf16Operands{t, w});
+void backward_bf16(const BackwardTile<float>& t, void* scratch) {
+  const Index d = t.scores.head_dim, dv = t.v_head_dim;
+  Bf16BackwardScratch w(scratch, d, dv);
+  BFloat16* const none = nullptr;  // rows are bf16, keys one page
+  backward_tile(t, w.tile,
+                Bf16Operands{t, w, rows_as<BFloat16>(t.q, 0, t.q_count, d, none), rows_as<BFloat16>(t.dout, 0, t.q_count, dv, none),
+                             {chunk_in_place<BFloat16>(t.keys, t.keys.k, t.k_begin, t.k_count), t.keys.k.row_stride},
+                             {chunk_in_place<BFloat16>(t.keys, t.keys.v, t.k_begin, t.k_count), t.keys.v.row_stride}});
 }
 
 /// In the order in which backward sums dout . v, so that dP - delta of a row with one key is 0.
-void delta_rows_bf16(const DeltaRows<BFloat16>& t, void* scratch) {
+void delta_rows_bf16(const DeltaRows<float>& t, void* scratch) {
   constexpr int n = Simd<float>::kLanes;
   const Bf16BackwardScratch w(scratch, t.v_head_dim, t.v_head_dim);
-  const auto pack = [&](const BFloat16* rows, Index stride, Index i0, Index ni, std::uint32_t* panel) {
-    pack_pairs(rows + i0 * stride, stride, ni, t.v_head_dim, strip_lanes<float>(), panel);
+  const auto pack = [&](const Rows& rows, Index first, Index count, std::uint32_t* panel) {
+    const auto own = rows_as<BFloat16>(rows, first, count, t.v_head_dim, static_cast<BFloat16*>(nullptr));
+    pack_pairs(own.data, own.stride, count, t.v_head_dim, strip_lanes<float>(), panel);
   };
-  for (Index i0 = t.q_begin; i0 < t.q_begin + t.q_count; i0 += strip_lanes<float>()) {
-    const Index ni = smaller<Index>(strip_lanes<float>(), t.q_begin + t.q_count - i0);
-    pack(t.out, t.out_stride, i0, ni, w.q_panels());
-    pack(t.dout, t.dout_stride, i0, ni, w.dout_panels());
+  for (Index first = 0; first < t.count; first += strip_lanes<float>()) {
+    const Index ni = smaller<Index>(strip_lanes<float>(), t.count - first);
+    pack(t.out, first, ni, w.q_panels());
+    pack(t.dout, first, ni, w.dout_panels());
     for (int v = 0; v * n < ni; ++v) {
       Chain<BFloat16> chain;
       for (Index pair = 0; pair < pairs_of(t.v_head_dim); ++pair) {
-        const Index place = pair * strip_lanes<float>() + v * n;
-        chain.add(2 * pair, load_u32(w.q_panels() + place), load_u32(w.dout_panels() + place));
+        const Index at = pair * strip_lanes<float>() + v * n;
+        chain.add(2 * pair, load_u32(w.q_panels() + at), load_u32(w.dout_panels() + at));
       }
-      store_tail<float>(t.delta + i0 + v * n, chain.total(), static_cast<int>(smaller<Index>(n, ni - v * n)));
+      store_tail<float>(t.delta + first + v * n, chain.total(), static_cast<int>(smaller<Index>(n, ni - v * n)));
     }
   }
 }

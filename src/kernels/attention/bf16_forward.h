@@ -32,7 +32,7 @@ inline std::size_t bf16_forward_scratch_bytes(Index head_dim, Index v_head_dim, 
 struct Bf16Rows : PagedRows<float> {
   static constexpr bool kSets = false;
   const Bf16ForwardScratch& pairs;
-  StripRows<const BFloat16> keys{};  // of the chunk, as they are stored
+  TypedRows<const BFloat16> keys{};  // of the chunk, as they are stored
 
   Bf16Rows(const ForwardTile<float>& t, const Bf16ForwardScratch& scratch) : PagedRows<float>(t, scratch.tile), pairs(scratch) {}
 
@@ -41,7 +41,7 @@ struct Bf16Rows : PagedRows<float> {
   }
 
   void pack_queries(const ForwardTile<float>& t, const ForwardScratch<float>&, const StripRange& r) const {
-    const StripRows<const BFloat16> q =
+    const TypedRows<const BFloat16> q =
         rows_as<BFloat16>(t.q, r.i0 - t.q_begin, r.ni, t.scores.head_dim, static_cast<BFloat16*>(nullptr));
     pack_pairs(q.data, q.stride, r.ni, t.scores.head_dim, strip_lanes<float>(), q_pairs(t, r));
   }
@@ -49,7 +49,7 @@ struct Bf16Rows : PagedRows<float> {
     keys = stored(t.keys, t.keys.k, j0, nj, t.scores.head_dim, w.k);
   }
   void take_values(const ForwardTile<float>& t, Index j0, Index nj) {
-    const StripRows<const BFloat16> values = stored(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
+    const TypedRows<const BFloat16> values = stored(t.keys, t.keys.v, j0, nj, t.v_head_dim, w.v);
     if constexpr (Terms<BFloat16>::kAmxTiles) {
       pair_up_columns(values.data, values.stride, nj, t.v_head_dim, pairs.v_strides.column, pairs.v_pairs);
     } else {
@@ -118,7 +118,7 @@ struct Bf16Rows : PagedRows<float> {
     return begin < end && holds_nonfinite(v + begin * v_stride, v_stride, end - begin, pairs.v_head_dim);
   }
   /// Rows of one matrix of the chunk, copied where they lie in several pages.
-  static StripRows<const BFloat16> stored(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj, Index width,
+  static TypedRows<const BFloat16> stored(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj, Index width,
                                           float* memory) {
     if (const BFloat16* rows = chunk_in_place<BFloat16>(keys, matrix, j0, nj); rows != nullptr) {
       return {rows, matrix.row_stride};

@@ -27,7 +27,7 @@ enum class Form {
 
 /// Whether dS of the bias differs from dS of the product; it is then kept in the bias panel.
 template <class T>
-inline bool bias_differs(const TileScores<T>& s) {
+inline bool bias_differs(const ScoreParams<T>& s) {
   return s.softcap > 0 || s.mod.apply != nullptr;
 }
 
@@ -37,7 +37,7 @@ template <class T>
 inline bool modify_vector(const BackwardTile<T>& t, const BackwardScratch<T>& w, const BlockStrip<T>& b, int v, Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.scores;
+  const ScoreParams<T>& s = t.scores;
   const V cap = splat<T>(s.softcap);
   for (Index j = keys.begin; j < keys.end; ++j) {
     T* place = w.p + j * w.row + b.strip * strip_lanes<T>() + v * n;
@@ -67,7 +67,7 @@ inline void differentiate_vector(const BackwardTile<T>& t, const BackwardScratch
                                  Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.scores;
+  const ScoreParams<T>& s = t.scores;
   const Index lane = b.strip * strip_lanes<T>() + v * n, row = w.row;
   const V lse2_high = load<T>(w.lse2_high + lane), lse2_low = load<T>(w.lse2_low + lane), delta = load<T>(w.delta + lane);
   constexpr bool modified = kForm == Form::kModified, any = kForm == Form::kAny || modified;
@@ -163,7 +163,7 @@ inline void add_bias_gradient(const BackwardTile<T>& t, const BackwardScratch<T>
 /// P^T and dS^T of one strip within its vectors' spans.
 template <class T>
 inline void differentiate_strip(const BackwardTile<T>& t, const BackwardScratch<T>& w, BlockStrip<T>& b) {
-  const TileScores<T>& s = t.scores;
+  const ScoreParams<T>& s = t.scores;
   if (s.bias.data != nullptr) {
     b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.bias, b.lane_mask);
   }

@@ -101,7 +101,7 @@ inline void start_strip(const ForwardScratch<T>& w, Index strip, std::uint32_t b
 /// becomes its reciprocal. Returns the lanes whose out holds NaN or infinity.
 template <class T>
 inline std::uint32_t finish_strip(const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r,
-                                  const StripRows<T>& out) {
+                                  const TypedRows<T>& out) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
   const Index first = r.strip * strip_lanes<T>();
@@ -218,7 +218,7 @@ inline void forward_tile(ForwardTile<T> t, const ForwardScratch<T>& scratch, Pol
     observer.start_strip(r);
   });
   const auto finish = [&](const StripRange& r) {
-    const StripRows<T> out = rows.out(t, w, r);
+    const TypedRows<T> out = rows.out(t, w, r);
     const std::uint32_t nonfinite = finish_strip(t, w, r, out) & ~w.by_maximum[r.strip];
     if (carried != nullptr) {
       carried->overflown[r.strip] = nonfinite;

@@ -7,52 +7,14 @@
 #include "kernels/attention/strips.h"
 #include "kernels/cache/rows.h"
 #include "kernels/products/few_lanes.h"
-#include "simd/widen.h"
 
 namespace qkv {
 namespace {
-
-/// Rows of T of one strip.
-template <class T>
-struct StripRows {
-  T* data;
-  Index stride;
-};
-
-/// Whether all rows of K, and of V, lie a constant distance apart in type T.
-template <class T>
-inline bool in_one_piece(const HeadKeys& keys) {
-  return keys.type == stored_as<T>() && keys.num_pages == 1 && keys.pinned.end == 0 &&
-         keys.held.end - keys.origin <= keys.page_rows;
-}
 
 /// Whether a tile needs room for rows that cannot be read or written in place.
 template <class T>
 inline bool copies_rows(const ForwardTile<T>& t) {
   return t.q.type != stored_as<T>() || (t.out.data != nullptr && t.out.type != stored_as<T>()) || !in_one_piece<T>(t.keys);
-}
-
-/// Row j0 if keys [j0, j0 + nj) lie in one page as T; otherwise null.
-template <class T>
-inline const T* chunk_in_place(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj) {
-  const Index first = j0 - keys.origin, last = smaller(j0 + nj, keys.held.end) - 1 - keys.origin;
-  const bool whole = keys.type == stored_as<T>() && j0 >= keys.pinned.end && first >= 0 && first <= last &&
-                     last >= keys.held.begin - keys.origin && first / keys.page_rows == last / keys.page_rows;
-  return whole ? key_row<T>(matrix, keys.page(first / keys.page_rows % keys.num_pages), first % keys.page_rows) : nullptr;
-}
-
-/// Rows [first, first + count) as rows of T: in place, or copied to `copy`.
-template <class T>
-inline StripRows<const T> rows_as(const Rows& rows, Index first, Index count, Index width, T* copy) {
-  if (rows.type == stored_as<T>()) return {reinterpret_cast<const T*>(rows.data) + first * rows.stride, rows.stride};
-  if constexpr (std::is_same_v<T, float>) {
-    const auto widen = [&](auto stored) {
-      using S = decltype(stored);
-      widen_rows(reinterpret_cast<const S*>(rows.data) + first * rows.stride, rows.stride, count, width, copy);
-    };
-    rows.type == StoredType::kBF16 ? widen(BFloat16{}) : widen(Float16{});
-  }
-  return {copy, width};
 }
 
 /// The rows of forward_tile, and its two products: K Q^T and V^T P^T.
@@ -73,7 +35,7 @@ struct PagedRows {
 
   void pack_queries(const ForwardTile<T>& t, const ForwardScratch<T>&, const StripRange& r) const {
     const ScoreParams<T>& s = t.scores;
-    const StripRows<const T> q = rows_as<T>(t.q, r.i0 - t.q_begin, r.ni, s.head_dim, w.rows);
+    const TypedRows<const T> q = rows_as<T>(t.q, r.i0 - t.q_begin, r.ni, s.head_dim, w.rows);
     pack_strips(q.data, q.stride, 0, r.ni, s.head_dim, panel_factor(s), w.q_panels + r.strip * strip_lanes<T>() * s.head_dim);
   }
   void take_keys(ForwardTile<T>& t, Index j0, Index nj) {
@@ -122,7 +84,7 @@ struct PagedRows {
   }
 
   /// Where the rows of a strip's result are written before end_out.
-  StripRows<T> out(const ForwardTile<T>& t, const ForwardScratch<T>&, const StripRange& r) const {
+  TypedRows<T> out(const ForwardTile<T>& t, const ForwardScratch<T>&, const StripRange& r) const {
     if (t.out.data == nullptr) return {nullptr, 0};
     if (t.out.type != stored_as<T>()) return {w.rows, t.v_head_dim};
     return {reinterpret_cast<T*>(t.out.data) + (r.i0 - t.q_begin) * t.out.stride, t.out.stride};

@@ -1,8 +1,7 @@
-// What the kernels of attention are passed, as plain data: pointers, strides in elements, counts. And their table of functions
-// for one element type. Not: the kernels themselves, masks.
+// What the kernels of attention are passed, as plain data: pointers, strides in elements, counts. And their table of functions. Not: the kernels themselves, masks.
 // Letters: Tq, Tk, D, Dv as in attention.h. A strip is as many queries as two vectors have lanes, one query per lane. A chunk
 // is key_tile keys, counted from key 0. A lane mask is one uint32 per key of a tile: bit i is set where query lane i may attend
-// the key. T is the storage type of q, k, v and out; sums, lse and weights are Accumulator<T>.
+// the key. Sum is the type of sums, lse and weights; rows of q, k, v and out may be stored otherwise (keys.h).
 #pragma once
 
 #include <cstddef>
@@ -70,14 +69,6 @@ struct ScoreParams {
   bool invariant = false;  // a row's bits are those of the row alone: forward depends on no other lane's mask
 };
 
-/// The same with the rows of q and k.
-template <class T>
-struct TileScores : ScoreParams<Accumulator<T>> {
-  const T* q;  // [Tq, D]
-  const T* k;  // [Tk, D]
-  Index q_stride, k_stride;
-};
-
 /// Which matrix is written: the softmax before or after dropout, or the scores that it is taken of.
 enum class Weights { kSoftmax, kApplied, kScores };
 
@@ -116,14 +107,17 @@ struct ForwardTile {
   const CarriedRows<Sum>* carried = nullptr;  // null: all keys in this call. Without weights, exponentials and ahead
 };
 
-/// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head): all that does not depend on the
-/// storage type. Null gradients are not computed.
+/// Backward of queries [q_begin, +q_count) x keys [k_begin, +k_count) of one (batch, head): rows are those of these queries and, of
+/// gradients, of these keys. Null gradients are not computed.
 template <class Sum>
-struct BackwardParams {
-  const Sum *lse2_high, *lse2_low;  // [Tq]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
-  const Sum* delta;                 // [Tq]: rowsum(dout * out) - dlse
+struct BackwardTile {
+  ScoreParams<Sum> scores;
+  Rows q, dout;  // [q_count, D], [q_count, Dv]
+  HeadKeys keys;
+  const Sum *lse2_high, *lse2_low;  // [q_count]: lse * log2(e) as an unevaluated sum; high is +inf for an empty row
+  const Sum* delta;                 // [q_count]: rowsum(dout * out) - dlse
   Index v_head_dim, q_begin, q_count, k_begin, k_count;
-  Sum *dq, *dk, *dv;  // [Tq, D], [Tk, D], [Tk, Dv]
+  Sum *dq, *dk, *dv;  // [q_count, D], [k_count, D], [k_count, Dv]
   Index dq_stride, dk_stride, dv_stride;
   bool sets_dq, sets_keys;  // nothing was added to these rows of dq (of dk and dv) yet: they are set, not added to
   Sum* dbias;               // [Tq, Tk]: added to or set; an axis with stride 0 is summed over
@@ -133,83 +127,69 @@ struct BackwardParams {
   Ahead* ahead;             // null: nothing is fetched
 };
 
-/// Backward of a query tile against a key range.
-template <class T>
-struct BackwardTile : BackwardParams<Accumulator<T>> {
-  TileScores<T> scores;
-  const T* v;     // [Tk, Dv]
-  const T* dout;  // [Tq, Dv]
-  Index v_stride, dout_stride;
-};
-
 /// delta[i] = sum_d dout[i, d] * out[i, d], summed over d in the order of backward's dout . v: a row with one live key then has
 /// dP - delta = 0 exactly.
-template <class T>
+template <class Sum>
 struct DeltaRows {
-  using Sum = Accumulator<T>;
-  const T *dout, *out;  // [Tq, Dv]
-  Index dout_stride, out_stride, v_head_dim;
-  Index q_begin, q_count;
-  Sum* delta;  // [Tq]
+  Rows dout, out;  // [count, Dv]
+  Index v_head_dim, count;
+  Sum* delta;  // [count]
 };
 
 /// Few queries of one batch element and all heads that share one key/value head. Row r is query r % q_len of the group's head
 /// r / q_len; there are at most kDecodeRowLimit.
 template <class Sum>
-struct DecodeParams {
+struct DecodeGroup {
+  ScoreParams<Sum> scores;  // of the group's first head; mask, dropout, callback and sink of the others count up from it
+  HeadKeys keys;
+  Rows q, out;  // [q_len, D], [q_len, Dv] of the group's first head
+  Index q_head_stride, out_head_stride;
   Index q_len, group_size, v_head_dim;
   Sum* lse;  // [group_size * q_len]: natural log; always written
   Index bias_head_stride, position_head_stride;
   bool mask_differs;  // between the heads of the group
 };
 
-/// The same with its rows of q, k, v and out.
-template <class T>
-struct DecodeGroup : DecodeParams<Accumulator<T>> {
-  TileScores<T> scores;  // of the group's first head; mask, dropout, callback and sink of the others count up from it
-  const T* v;            // [Tk, Dv]
-  T* out;                // [group_size, Tq, Dv]
-  Index q_head_stride, v_stride, out_head_stride, out_stride;
-};
-
 constexpr Index kDecodeRowLimit = 16;
 
 /// Attention of a DecodeGroup by parts of the keys (split-K): computed in any order, merged in the order of the keys.
-template <class T>
+template <class Sum>
 struct DecodeKernels {
-  Index (*chunk)(Index head_dim, Index v_head_dim);  // keys per step of the online softmax
-  /// Keys of a part, a whole number of chunks and, as key_tile, a constant of (instruction set, type, D, Dv).
-  Index (*part_keys)(Index head_dim, Index v_head_dim);
-  std::size_t (*scratch_bytes)(Index rows, Index head_dim, Index v_head_dim);
+  Index (*chunk)(StoredType keys, Index head_dim, Index v_head_dim);  // keys per step of the online softmax
+  /// Keys of a part, a whole number of chunks and, as key_tile, a constant of (instruction set, types, D, Dv).
+  Index (*part_keys)(StoredType keys, Index head_dim, Index v_head_dim);
+  std::size_t (*scratch_bytes)(StoredType keys, Index rows, Index head_dim, Index v_head_dim);
   std::size_t (*state_bytes)(Index rows, Index v_head_dim);
-  void (*part)(const DecodeGroup<T>&, Index k_begin, Index k_end, void* scratch, void* state);
-  void (*merge)(const DecodeGroup<T>&, void* into, const void* from);
-  void (*finish)(const DecodeGroup<T>&, void* state);
+  void (*part)(const DecodeGroup<Sum>&, Index k_begin, Index k_end, void* scratch, void* state);
+  void (*merge)(const DecodeGroup<Sum>&, void* into, const void* from);
+  void (*finish)(const DecodeGroup<Sum>&, void* state);
 };
 
-template <class T>
+/// Kernels whose sums are of type Sum; rows may be stored as any type that is summed so. Those named pairs multiply pairs of bf16:
+/// all rows are bf16 and no weights are written. Null: there are none.
+template <class Sum>
 struct Kernels {
   Index strip;  // queries side by side in SIMD lanes
   /// Keys of a chunk: a constant of (instruction set, type, D, Dv), never of batch, threads or cache sizes, so that results are
   /// bit-identical.
   Index (*key_tile)(Index head_dim, Index v_head_dim);
   /// Queries of a work item: a whole number of strips, chosen so that scratch stays small.
-  Index (*query_tile)(Index head_dim, Index v_head_dim);
+  Index (*query_tile)(StoredType rows, Index head_dim, Index v_head_dim);
+  /// The same of forward on keys that are copied.
+  Index (*copied_query_tile)(Index head_dim, Index v_head_dim);
   /// Keys of a backward work item: a whole number of chunks.
   Index (*backward_keys)(Index head_dim, Index v_head_dim);
-  /// Queries of a work item of forward whose rows are copied: fewer where wide heads leave no room in a thread's 2 MiB.
-  Index (*copied_query_tile)(Index head_dim, Index v_head_dim);
   /// Of a tile of `queries`. copies: not all rows of q, k, v and out are of type Sum, and keys one page.
   std::size_t (*forward_scratch_bytes)(Index head_dim, Index v_head_dim, Index queries, bool copies);
-  std::size_t (*backward_scratch_bytes)(Index head_dim, Index v_head_dim);
-  void (*forward)(const ForwardTile<Accumulator<T>>&, void* scratch);
-  /// The same by products of bf16 pairs: q, k, v and out of bf16, without weights. Null: there is none.
-  void (*forward_pairs)(const ForwardTile<Accumulator<T>>&, void* scratch);
-  void (*backward)(const BackwardTile<T>&, void* scratch);
-  void (*delta)(const DeltaRows<T>&, void* scratch);
-  /// to[r][c] (+)= sums[r][c], rounded once, for rows x columns; rows of sums follow each other. 16-bit types only.
-  void (*round)(const Accumulator<T>* sums, Index rows, Index columns, T* to, Index stride, bool add);
-  DecodeKernels<T> decode;
+  std::size_t (*backward_scratch_bytes)(Index head_dim, Index v_head_dim, bool copies);  // of backward and of delta
+  void (*forward)(const ForwardTile<Sum>&, void* scratch);
+  void (*backward)(const BackwardTile<Sum>&, void* scratch);
+  void (*delta)(const DeltaRows<Sum>&, void* scratch);
+  void (*forward_pairs)(const ForwardTile<Sum>&, void* scratch);
+  void (*backward_pairs)(const BackwardTile<Sum>&, void* scratch);
+  void (*delta_pairs)(const DeltaRows<Sum>&, void* scratch);
+  /// to[r][c] (+)= sums[r][c], rounded once, for rows x columns; rows of sums follow each other. 16-bit rows only.
+  void (*round)(const Sum* sums, Index rows, Index columns, const Rows& to, bool add);
 };
 
 }  // namespace qkv

@@ -36,24 +36,29 @@ Index backward_keys(Index head_dim, Index v_head_dim) {
   return larger(kBackwardBlock, smaller<Index>(512, wanted / kBackwardBlock * kBackwardBlock));
 }
 
-/// Queries of a work item of 16-bit rows. Backward holds each query as float in two panels, two widened rows and a row of dq,
-/// and each key as two widened rows and rows of dk and dv. Up to a width of 512 the tile is the float one; wider heads halve it
-/// until everything fits the 2 MiB that a thread may use.
-inline Index widened_query_tile(Index head_dim, Index v_head_dim) {
-  constexpr Index float_bytes = sizeof(float);
+/// Queries of a work item whose rows are copied. Backward holds each query in two panels, two copied rows and a row of dq, and each
+/// key as two copied rows and rows of dk and dv. Up to a width of 512 floats the tile is query_tile; wider heads halve it until
+/// everything fits the 2 MiB that a thread may use.
+template <class T>
+Index widened_query_tile(Index head_dim, Index v_head_dim) {
+  constexpr Index size = sizeof(T);
   constexpr Index budget = (Index{2} << 20) - (Index{1} << 16);  // what does not grow with the width takes less than 64 KiB
   const Index width = head_dim + v_head_dim;
-  const Index key_bytes = 2 * width * float_bytes, query_bytes = (2 * width + head_dim + 2 * kBackwardBlock) * float_bytes;
-  const Index left = budget - backward_keys<float>(head_dim, v_head_dim) * key_bytes;
-  Index queries = query_tile<float>(head_dim, v_head_dim);
-  while (queries > strip_lanes<float>() && queries * query_bytes > left) queries /= 2;
+  const Index key_bytes = 2 * width * size, query_bytes = (2 * width + head_dim + 2 * kBackwardBlock) * size;
+  const Index left = budget - backward_keys<T>(head_dim, v_head_dim) * key_bytes;
+  Index queries = query_tile<T>(head_dim, v_head_dim);
+  while (queries > strip_lanes<T>() && queries * query_bytes > left) queries /= 2;
   return queries;
+}
+template <class T>
+Index query_tile_of(StoredType rows, Index head_dim, Index v_head_dim) {
+  return rows == stored_as<T>() ? query_tile<T>(head_dim, v_head_dim) : widened_query_tile<T>(head_dim, v_head_dim);
 }
 
 /// Queries of a work item whose rows are copied: fewer where wide heads leave no room for a chunk's rows in a thread's 2 MiB.
 template <class T>
 Index copied_query_tile(Index head_dim, Index v_head_dim) {
-  constexpr Index size = static_cast<Index>(sizeof(T)), budget = (Index{2} << 20) - (Index{1} << 16);
+  constexpr Index size = static_cast<Index>(sizeof(T)), budget = (Index{2} << 20) - (Index{1} << 17);
   const Index fixed =
       (key_tile<T>(head_dim, v_head_dim) * (head_dim + v_head_dim) + strip_lanes<T>() * larger(head_dim, v_head_dim)) * size;
   Index queries = query_tile<T>(head_dim, v_head_dim);
@@ -131,13 +136,36 @@ struct BackwardScratch {
   std::uint32_t* kept = carver.take<std::uint32_t>(kBackwardBlock);  // dropout bits of one strip
   BlockSpans spans{carver.take<Span>(kBackwardBlock / kGroup), carver.take<Span>(lanes / kGroup),
                    carver.take<Span>(lanes / Simd<T>::kLanes)};
+  // [query_tile][D or Dv] and [backward_keys][D or Dv]: rows that cannot be read in place.
+  T *q_rows = nullptr, *dout_rows = nullptr, *k_rows = nullptr, *v_rows = nullptr;
   bool nonfinite = false;  // q or dout of the tile hold NaN or infinity
   mutable Ahead ahead;     // rows of the bias of the next block, and of its gradient
-  std::size_t bytes = carver.used();
+  std::size_t bytes;
 
-  BackwardScratch(void* base, Index d, Index dv) : BackwardScratch(base, d, dv, query_tile<T>(d, dv)) {}
-  BackwardScratch(void* base, Index d, Index dv, Index tile) : carver(base), head_dim(d), v_head_dim(dv), width(tile) {}
+  /// `copies`: with room for all rows as T, for fewer queries.
+  BackwardScratch(void* base, Index d, Index dv, bool copies)
+      : BackwardScratch(base, d, dv, copies ? widened_query_tile<T>(d, dv) : query_tile<T>(d, dv)) {
+    if (copies) {
+      const Index keys = backward_keys<T>(d, dv);
+      q_rows = carver.take<T>(width * d);
+      dout_rows = carver.take<T>(width * dv);
+      k_rows = carver.take<T>(keys * d);
+      v_rows = carver.take<T>(keys * dv);
+    }
+    bytes = carver.used();
+  }
+  BackwardScratch(void* base, Index d, Index dv, Index tile) : carver(base), head_dim(d), v_head_dim(dv), width(tile) {
+    bytes = carver.used();
+  }
 };
+
+/// Also enough for delta_rows, which packs two panels of Dv: out and dout.
+template <class Scratch, class... Copies>
+std::size_t backward_scratch_bytes(Index head_dim, Index v_head_dim, Copies... copies) {
+  const std::size_t tile = Scratch(nullptr, head_dim, v_head_dim, copies...).bytes;
+  const std::size_t rows = Scratch(nullptr, v_head_dim, v_head_dim, copies...).bytes;
+  return larger(tile, rows);
+}
 
 }  // namespace
 }  // namespace qkv

@@ -7,6 +7,7 @@
 #include "kernels/attention/scores.h"
 #include "kernels/cache/params.h"
 #include "kernels/decode/blocks.h"
+#include "simd/widen.h"
 
 namespace qkv {
 namespace {
@@ -40,6 +41,43 @@ inline const S* key_row(const KeyMatrix& matrix, Index page, Index row) {
 }
 inline const float* key_scales(const KeyMatrix& matrix, Index page, Index row) {
   return matrix.scales + page * matrix.scale_page_stride + row;
+}
+
+/// Rows of T, the first one on.
+template <class T>
+struct TypedRows {
+  T* data;
+  Index stride;
+};
+
+/// Whether all rows of K, and of V, lie a constant distance apart in type T.
+template <class T>
+inline bool in_one_piece(const HeadKeys& keys) {
+  return keys.type == stored_as<T>() && keys.num_pages == 1 && keys.pinned.end == 0 &&
+         keys.held.end - keys.origin <= keys.page_rows;
+}
+
+/// Row j0 if keys [j0, j0 + nj) lie in one page as T; otherwise null.
+template <class T>
+inline const T* chunk_in_place(const HeadKeys& keys, const KeyMatrix& matrix, Index j0, Index nj) {
+  const Index first = j0 - keys.origin, last = smaller(j0 + nj, keys.held.end) - 1 - keys.origin;
+  const bool whole = keys.type == stored_as<T>() && j0 >= keys.pinned.end && first >= 0 && first <= last &&
+                     last >= keys.held.begin - keys.origin && first / keys.page_rows == last / keys.page_rows;
+  return whole ? key_row<T>(matrix, keys.page(first / keys.page_rows % keys.num_pages), first % keys.page_rows) : nullptr;
+}
+
+/// Rows [first, first + count) as rows of T: in place, or copied to `copy`.
+template <class T>
+inline TypedRows<const T> rows_as(const Rows& rows, Index first, Index count, Index width, T* copy) {
+  if (rows.type == stored_as<T>()) return {reinterpret_cast<const T*>(rows.data) + first * rows.stride, rows.stride};
+  if constexpr (std::is_same_v<T, float>) {
+    const auto widen = [&](auto stored) {
+      using S = decltype(stored);
+      widen_rows(reinterpret_cast<const S*>(rows.data) + first * rows.stride, rows.stride, count, width, copy);
+    };
+    rows.type == StoredType::kBF16 ? widen(BFloat16{}) : widen(Float16{});
+  }
+  return {copy, width};
 }
 
 inline Index bytes_of(StoredType type) {

@@ -257,7 +257,7 @@ void sweep_tile(const CaptureSweep<T>& t, void* scratch) {
     if (!wanted[strip]) continue;
     rows.pack_queries(f, w, r);
     if (t.dout.data == nullptr) continue;
-    const StripRows<const T> dout = rows_as<T>(t.dout, r.i0 - t.q_begin, r.ni, t.v_head_dim, w.rows);
+    const TypedRows<const T> dout = rows_as<T>(t.dout, r.i0 - t.q_begin, r.ni, t.v_head_dim, w.rows);
     pack_strips(dout.data, dout.stride, 0, r.ni, t.v_head_dim, T{1}, w.out_panels + strip * strip_lanes<T>() * t.v_head_dim);
   }
   sweep.start();

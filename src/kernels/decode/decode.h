@@ -8,13 +8,14 @@
 #include <numbers>
 
 #include "kernels/decode/scores.h"
+#include "kernels/decode/sources.h"
 
 namespace qkv {
 namespace {
 
 /// w.applied = the weights that survive dropout.
-template <class T, class Group>
-inline void drop_weights(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+template <class T>
+inline void drop_weights(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   TileDropout dropout = t.scores.dropout;
   for (Index h = 0; h < t.group_size; ++h, ++dropout.sequence_head) {
@@ -51,8 +52,8 @@ inline void add_sums(const T* weights, Index rows, Index begin, Index end, const
 }
 
 /// value_rows over kept pairs only, for chunks with NaN or infinity behind the mask. The same sums otherwise.
-template <class T, class Group, class Chunk>
-inline void add_kept_values(const Group& t, const DecodeScratch<T>& w, const SumOf<T>* weights, const Chunk& v, Index begin,
+template <class T, class Chunk>
+inline void add_kept_values(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w, const SumOf<T>* weights, const Chunk& v, Index begin,
                             Index end, const SumOf<T>* factor, const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
@@ -73,8 +74,8 @@ inline void add_kept_values(const Group& t, const DecodeScratch<T>& w, const Sum
 }
 
 /// Whether rows of V that some query may not attend hold NaN or infinity: 0 * NaN is NaN.
-template <class T, class Group, class Chunk>
-inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, const Chunk& v) {
+template <class T, class Chunk>
+inline bool hides_nonfinite_values(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w, const Chunk& v) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -96,8 +97,8 @@ inline bool hides_nonfinite_values(const Group& t, const DecodeScratch<T>& w, co
 /// Rows of each run between write-backs of sums and results: these rows of V stay in L1 while all queries use them.
 constexpr Index kDecodeSteps = 8;
 
-template <class T, class Group, class Source, class Chunk>
-inline void decode_values(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w, const Source& source,
+template <class T, class Source, class Chunk>
+inline void decode_values(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w, const Source& source,
                           const Chunk& v, const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   bool hides = false;  // integers are finite, and scale_weights selects around their scales
@@ -128,21 +129,8 @@ inline void decode_values(const Group& t, Index j0, const LiveRange& live, const
   }
 }
 
-/// K and V of a group in memory, rows a constant distance apart. chunk() gives the runs of `keys` keys from j0 on.
-template <class T>
-struct GroupRows {
-  static constexpr bool kScaled = false;
-  const DecodeGroup<T>& t;
-
-  ChunkRows<Runs<T>> chunk(Index j0, Index keys, const RunShape& k_shape, const RunShape& v_shape) const {
-    const TileScores<T>& s = t.scores;
-    const T *k = s.k + j0 * s.k_stride, *v = t.v + j0 * t.v_stride;
-    return {{k_shape, k, v, s.k_stride, t.v_stride}, {v_shape, v, k + keys * s.k_stride, t.v_stride, s.k_stride}};
-  }
-};
-
-template <class T, class Group, class Source>
-inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const DecodeScratch<T>& w,
+template <class T, class Source>
+inline void decode_chunk_keys(const DecodeGroup<SumOf<T>>& t, Index j0, Source& source, const DecodeScratch<T>& w,
                               const DecodeState<SumOf<T>>& state) {
   const auto& s = t.scores;
   const Index nj = smaller(w.chunk, s.kv_len - j0);
@@ -174,35 +162,37 @@ inline void decode_chunk_keys(const Group& t, Index j0, Source& source, const De
 }
 
 /// Rows of Q, scaled, as whole vectors, split where dot_block reads numbers of even and odd places.
-template <class Q, class T>
-inline void pack_queries(const DecodeGroup<Q>& t, const DecodeScratch<T>& w) {
+template <class T>
+inline void pack_queries(const DecodeGroup<SumOf<T>>& t, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   constexpr Index n = Simd<Sum>::kLanes;
-  const TileScores<Q>& s = t.scores;
-  const Sum factor = panel_factor(s);
+  const Index head_dim = t.scores.head_dim;
+  const Sum factor = panel_factor(t.scores);
   for (Index r = 0; r < rows_of(t); ++r) {
-    const Q* row = s.q + r / t.q_len * t.q_head_stride + r % t.q_len * s.q_stride;
-    for (Index d = 0; d < s.head_dim; d += n) {
-      const int rest = static_cast<int>(smaller<Index>(n, s.head_dim - d));
-      store<Sum>(w.q + r * w.q_width + d, load_row_tail(row + d, rest) * factor);
-    }
+    Sum* const to = w.q + r * w.q_width;
+    for_stored_type<Sum>(t.q.type, [&](auto stored) {
+      using Q = decltype(stored);
+      const Q* const row = reinterpret_cast<const Q*>(t.q.data) + r / t.q_len * t.q_head_stride + r % t.q_len * t.q.stride;
+      for (Index d = 0; d < head_dim; d += n) {
+        store<Sum>(to + d, load_row_tail(row + d, static_cast<int>(smaller<Index>(n, head_dim - d))) * factor);
+      }
+    });
     if constexpr (kReadsEvenOdd<T>) {
-      for (Index d = 0; d + 2 * n <= s.head_dim; d += 2 * n) {
-        Sum* const both = w.q + r * w.q_width + d;
-        const EvenOdd split = split_even_odd(load<Sum>(both), load<Sum>(both + n));
-        store<Sum>(both, split.even);
-        store<Sum>(both + n, split.odd);
+      for (Index d = 0; d + 2 * n <= head_dim; d += 2 * n) {
+        const EvenOdd split = split_even_odd(load<Sum>(to + d), load<Sum>(to + d + n));
+        store<Sum>(to + d, split.even);
+        store<Sum>(to + d + n, split.odd);
       }
     }
   }
   if (takes_lanes<T>(rows_of(t))) {
-    pack_transposed<Sum>(w.q, w.q_width, rows_of(t), s.head_dim, Sum{1}, w.panel, round_up(rows_of(t), n));
+    pack_transposed<Sum>(w.q, w.q_width, rows_of(t), head_dim, Sum{1}, w.panel, round_up(rows_of(t), n));
   }
 }
 
 /// The first chunk at or after j0 with a key that a query of any head may attend; `end`: none.
-template <class Group>
-inline Index live_chunk_of_group(const Group& t, Index j0, Index end, Index chunk) {
+template <class Sum>
+inline Index live_chunk_of_group(const DecodeGroup<Sum>& t, Index j0, Index end, Index chunk) {
   TileMask mask = t.scores.mask;
   Index next = live_step(mask, 0, t.q_len, j0, end, chunk);
   for (Index h = 1; t.mask_differs && h < t.group_size && next > j0; ++h) {
@@ -213,9 +203,9 @@ inline Index live_chunk_of_group(const Group& t, Index j0, Index end, Index chun
 }
 
 /// Packed queries against keys [k_begin, k_end), k_begin a multiple of the part. Overwrites the state.
-template <class T, class Group, class Source>
-inline void decode_chunks(const Group& t, Index k_begin, Index k_end, Source& source, const DecodeScratch<T>& w,
-                          const DecodeState<SumOf<T>>& state) {
+template <class T, class Source>
+[[gnu::noinline]] void decode_chunks(const DecodeGroup<SumOf<T>>& t, Index k_begin, Index k_end, Source source, const DecodeScratch<T>& w,
+                                     const DecodeState<SumOf<T>>& state) {
   const Index rows = rows_of(t);
   constexpr Index n = Simd<SumOf<T>>::kLanes;
   for (Index r = 0; r < round_up(rows, n); ++r) {
@@ -234,18 +224,26 @@ inline void decode_chunks(const Group& t, Index k_begin, Index k_end, Source& so
   for (Index j0 = next_chunk(begin); j0 < end; j0 = next_chunk(j0 + w.chunk)) decode_chunk_keys(t, j0, source, w, state);
 }
 
-template <class T>
-void decode_part(const DecodeGroup<T>& t, Index k_begin, Index k_end, void* scratch, void* state) {
-  const DecodeScratch<T> w(scratch, rows_of(t), t.scores.head_dim, t.v_head_dim);
-  pack_queries(t, w);
-  GroupRows<T> rows{t};
-  decode_chunks(t, k_begin, k_end, rows, w, DecodeState<Accumulator<T>>(state, rows_of(t), t.v_head_dim));
+template <class Sum>
+void decode_part(const DecodeGroup<Sum>& t, Index k_begin, Index k_end, void* scratch, void* state) {
+  for_stored_type<Sum>(t.keys.type, [&](auto stored) {
+    using S = decltype(stored);
+    const ListedScratch<S> w(scratch, rows_of(t), t.scores.head_dim, t.v_head_dim);
+    const DecodeState<Sum> result(state, rows_of(t), t.v_head_dim);
+    pack_queries(t, w.decode);
+    if constexpr (!ListedChunks<S>::kScaled) {
+      if (chunks_in_pages<S>(t.keys, w.decode.chunk)) {
+        decode_chunks(t, k_begin, k_end, PageChunks<S>(t.keys), w.decode, result);
+        return;
+      }
+    }
+    decode_chunks(t, k_begin, k_end, ListedChunks<S>(t.keys, w), w.decode, result);
+  });
 }
 
 /// Merges `from`, whose keys come later, into `into`.
-template <class T>
-void decode_merge(const DecodeGroup<T>& t, void* into_memory, const void* from_memory) {
-  using Sum = Accumulator<T>;
+template <class Sum>
+void decode_merge(const DecodeGroup<Sum>& t, void* into_memory, const void* from_memory) {
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const Index rows = rows_of(t);
@@ -268,9 +266,8 @@ void decode_merge(const DecodeGroup<T>& t, void* into_memory, const void* from_m
 }
 
 /// Divides by row_sum and writes the rows; lse from (row_max, row_sum).
-template <class T>
-void decode_finish(const DecodeGroup<T>& t, void* state_memory) {
-  using Sum = Accumulator<T>;
+template <class Sum>
+void decode_finish(const DecodeGroup<Sum>& t, void* state_memory) {
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
   const DecodeState<Sum> state(state_memory, rows_of(t), t.v_head_dim);
@@ -291,23 +288,39 @@ void decode_finish(const DecodeGroup<T>& t, void* state_memory) {
                    ? -kInf<Sum>
                    : static_cast<Sum>(static_cast<double>(maximum) * std::numbers::ln2 + __builtin_log(static_cast<double>(l)));
     const V inverse = splat<Sum>((l == 0 ? Sum{0} : share / l) * applied);
-    T* row = t.out + r / t.q_len * t.out_head_stride + r % t.q_len * t.out_stride;
-    for (Index d = 0; d < t.v_head_dim; d += n) {
-      store_row(row + d, load<Sum>(state.out + r * state.width + d) * inverse, smaller<Index>(n, t.v_head_dim - d));
-    }
+    Sum* const sums = state.out + r * state.width;
+    for (Index d = 0; d < t.v_head_dim; d += n) store<Sum>(sums + d, load<Sum>(sums + d) * inverse);
+    for_stored_type<Sum>(t.out.type, [&](auto stored) {
+      using T = decltype(stored);
+      T* const row = reinterpret_cast<T*>(t.out.data) + r / t.q_len * t.out_head_stride + r % t.q_len * t.out.stride;
+      if constexpr (!std::is_same_v<T, std::int8_t>) store_row_as(sums, t.v_head_dim, row);
+    });
   }
 }
 
-template <class T>
-constexpr DecodeKernels<T> make_decode_kernels() {
-  return {
-      decode_chunk<T>,
-      decode_keys<T>,
-      [](Index rows, Index head_dim, Index v_head_dim) { return DecodeScratch<T>(nullptr, rows, head_dim, v_head_dim).bytes; },
-      [](Index rows, Index v_head_dim) { return DecodeState<Accumulator<T>>(nullptr, rows, v_head_dim).bytes; },
-      decode_part<T>,
-      decode_merge<T>,
-      decode_finish<T>};
+template <class Sum>
+Index decode_chunk_of(StoredType keys, Index head_dim, Index v_head_dim) {
+  return for_stored_type<Sum>(keys, [&](auto stored) { return decode_chunk<decltype(stored)>(head_dim, v_head_dim); });
+}
+/// About a megabyte of K and V at D = 128, so that starting and merging a part are negligible.
+template <class Sum>
+Index decode_part_keys(StoredType keys, Index head_dim, Index v_head_dim) {
+  return 4 * decode_chunk_of<Sum>(keys, head_dim, v_head_dim);
+}
+template <class Sum>
+std::size_t decode_scratch_bytes(StoredType keys, Index rows, Index head_dim, Index v_head_dim) {
+  return for_stored_type<Sum>(
+      keys, [&](auto stored) { return ListedScratch<decltype(stored)>(nullptr, rows, head_dim, v_head_dim).bytes; });
+}
+template <class Sum>
+std::size_t decode_state_bytes(Index rows, Index v_head_dim) {
+  return DecodeState<Sum>(nullptr, rows, v_head_dim).bytes;
+}
+
+template <class Sum>
+constexpr DecodeKernels<Sum> make_decode_kernels() {
+  return {decode_chunk_of<Sum>, decode_part_keys<Sum>, decode_scratch_bytes<Sum>, decode_state_bytes<Sum>,
+          decode_part<Sum>,     decode_merge<Sum>,     decode_finish<Sum>};
 }
 
 }  // namespace

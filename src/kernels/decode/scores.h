@@ -20,12 +20,6 @@ Index decode_chunk(Index head_dim, Index v_head_dim) {
   return larger<Index>(64, smaller<Index>(kChunkLimit, (Index{128} << 10) / width / 64 * 64));
 }
 
-/// Keys of a part: about a megabyte of K and V at D = 128, so that starting and merging it are negligible.
-template <class T>
-Index decode_keys(Index head_dim, Index v_head_dim) {
-  return 4 * decode_chunk<T>(head_dim, v_head_dim);
-}
-
 template <class T>
 struct DecodeScratch {
   using Sum = SumOf<T>;
@@ -65,14 +59,14 @@ struct DecodeState {
   DecodeState(void* base, Index num_rows, Index dv) : carver(base), rows(num_rows), width(round_up(dv, Simd<Sum>::kLanes)) {}
 };
 
-template <class Group>
-Index rows_of(const Group& t) {
+template <class Sum>
+Index rows_of(const DecodeGroup<Sum>& t) {
   return t.q_len * t.group_size;
 }
 
 /// The query mask of a chunk by key, and its live range: all heads of the group in one word.
-template <class Group>
-inline LiveRange group_mask(const Group& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
+template <class Sum>
+inline LiveRange group_mask(const DecodeGroup<Sum>& t, Index j0, Index nj, std::uint32_t* query_mask, std::uint32_t* mask_of_head) {
   const TileMask& mask = t.scores.mask;
   if (mask.tile == nullptr) return {true, false, 0, nj};
   const std::uint32_t one_head = lane_bits(t.q_len);
@@ -107,8 +101,8 @@ inline void order_by_place(const std::uint32_t* mask_by_key, Index run, const Li
 }
 
 /// The bias of one row by place, in natural units; 0 outside the live keys.
-template <class T, class Group>
-inline void place_bias(const Group& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+template <class T>
+inline void place_bias(const DecodeGroup<SumOf<T>>& t, Index row, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   const auto& bias = t.scores.bias;
   const Sum* beside = t.scores.position;
@@ -139,8 +133,8 @@ inline void clear_places(std::uint32_t* query_mask, Index r, std::uint32_t never
 }
 
 /// Applies the callback to the natural scores of row r and scales to powers of two; -inf, which is not kept, clears its bit.
-template <class T, class Group>
-inline void modify_row(const Group& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+template <class T>
+inline void modify_row(const DecodeGroup<SumOf<T>>& t, Index r, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -165,8 +159,8 @@ inline void modify_row(const Group& t, Index r, Index j0, const LiveRange& live,
 
 /// Turns dot products into scores: soft cap, bias, callback, and -inf where not kept. A bias of -inf clears the row's bit of
 /// its key.
-template <class T, class Group>
-inline void finish_scores(const Group& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
+template <class T>
+inline void finish_scores(const DecodeGroup<SumOf<T>>& t, Index j0, const LiveRange& live, const DecodeScratch<T>& w) {
   using Sum = SumOf<T>;
   using V = typename Simd<Sum>::V;
   constexpr int n = Simd<Sum>::kLanes;
@@ -197,8 +191,8 @@ inline void finish_scores(const Group& t, Index j0, const LiveRange& live, const
 }
 
 /// Dot products of all queries and the keys of a chunk.
-template <class T, class Group, class Chunk>
-inline void chunk_dots(const Group& t, const Chunk& k, const DecodeScratch<T>& w) {
+template <class T, class Chunk>
+inline void chunk_dots(const DecodeGroup<SumOf<T>>& t, const Chunk& k, const DecodeScratch<T>& w) {
   const Index rows = rows_of(t);
   if constexpr (takes_lanes<T>(kDecodeRowLimit)) {
     if (takes_lanes<T>(rows)) {
@@ -251,8 +245,8 @@ inline void scale_weights(Index rows, const LiveRange& live, const SumOf<T>* wei
 
 /// One step of the online softmax: scores become exp2(s2 - max), row_max is updated, rescale is the factor of the result so
 /// far: exactly 1 where the maximum did not move. Prefetches rows [fetched, v.ahead) of each run of V meanwhile.
-template <class T, class Group, class Chunk>
-inline void softmax_chunk(const Group& t, const Chunk& v, Index fetched, const DecodeScratch<T>& w,
+template <class T, class Chunk>
+inline void softmax_chunk(const DecodeGroup<SumOf<T>>& t, const Chunk& v, Index fetched, const DecodeScratch<T>& w,
                           const DecodeState<SumOf<T>>& state) {
   using Sum = SumOf<T>;
   const Index rows = rows_of(t), more = v.ahead - fetched;

@@ -9,21 +9,21 @@ namespace qkv {
 /// Tangents of one (batch, head); null stands for zeros.
 template <class T>
 struct TileTangents {
-  const T *q, *k, *v;  // [Tq, D], [Tk, D], [Tk, Dv]
+  const T *q, *k, *v;  // [q_count, D], [Tk, D], [Tk, Dv]
   Index q_stride, k_stride, v_stride;
   TileBias<T> bias;   // null data where the bias does not move or there is none
   const T* position;  // added to the bias's, indexed by key - query; null: nothing
 };
 
-/// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count).
+/// Queries [q_begin, +q_count) of one (batch, head), and for `keys` keys [k_begin, +k_count). All rows are T, keys one page.
 template <class T>
 struct SecondOrderTile {
   BackwardTile<T> first;  // dout null: forward mode. dq, dk, dv, dbias receive gq, gk, gv, gbias; all are added to
   TileTangents<T> tangents;
-  T* mean;         // [Tq]: tlse = sum_j w ts; made by `rows`, read by `keys`
-  T* moment;       // [Tq]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
+  T* mean;         // [q_count]: tlse = sum_j w ts; made by `rows`, read by `keys`
+  T* moment;       // [q_count]: sum_j w ((ts - mean) (dw - delta) + z dout.tv), likewise; null without dout
   T sink_tangent;  // the tangent of the sink, where there is one
-  T* tout;         // [Tq, Dv] or null: added to
+  T* tout;         // [q_count, Dv] or null: added to
   Index tout_stride;
 };
 

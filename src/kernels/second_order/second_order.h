@@ -30,7 +30,7 @@ struct SecondOrderScratch {
   T* moment = carver.take<T>(first.width);
   std::size_t bytes = carver.used();
 
-  SecondOrderScratch(void* base, Index d, Index dv) : first(base, d, dv), carver(base, first.bytes) {}
+  SecondOrderScratch(void* base, Index d, Index dv) : first(base, d, dv, false), carver(base, first.bytes) {}
 };
 
 enum class SecondOrderPass {
@@ -45,12 +45,12 @@ inline void second_order_vector(const SecondOrderTile<T>& t, const SecondOrderSc
                                 Span keys) {
   using V = typename Simd<T>::V;
   constexpr int n = Simd<T>::kLanes;
-  const TileScores<T>& s = t.first.scores;
+  const ScoreParams<T>& s = t.first.scores;
   const Index lane = b.strip * strip_lanes<T>() + v * n;
   const bool capped = s.softcap > 0, biased = s.bias.data != nullptr, drops = s.dropout.threshold != 0;
   const bool moves_q = t.tangents.q != nullptr, moves_k = t.tangents.k != nullptr, moves_v = t.tangents.v != nullptr;
   const bool moves_bias = t.tangents.bias.data != nullptr,
-             reads_dout = kPass != SecondOrderPass::kMean && t.first.dout != nullptr;
+             reads_dout = kPass != SecondOrderPass::kMean && t.first.dout.data != nullptr;
   const V high = load<T>(w.first.lse2_high + lane), low = load<T>(w.first.lse2_low + lane);
   const V delta = load<T>(w.first.delta + lane), mean = load<T>(w.mean + lane), moment = load<T>(w.moment + lane);
   const V unit = splat<T>(capped ? s.softcap : std::numbers::ln2_v<T>);  // scale / panel_factor: ln 2, or the soft cap
@@ -115,7 +115,7 @@ inline void load_bias_tangent(const SecondOrderTile<T>& t, const SecondOrderScra
 
 template <class T, SecondOrderPass kPass>
 inline void second_order_strip(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BlockStrip<T>& b) {
-  const TileScores<T>& s = t.first.scores;
+  const ScoreParams<T>& s = t.first.scores;
   if (s.bias.data != nullptr) b.live.masked |= load_added(s, b.i0, b.ni, b.j0, b.live, w.first.bias, b.lane_mask);
   if (t.tangents.bias.data != nullptr) load_bias_tangent(t, w, b);
   if (s.dropout.threshold != 0) dropout_mask<T>(s.dropout, b.i0, b.ni, b.j0, b.live.lo, b.live.hi, w.first.kept);
@@ -127,6 +127,15 @@ inline void second_order_strip(const SecondOrderTile<T>& t, const SecondOrderScr
     if (t.first.dbias != nullptr) add_bias_gradient(t.first, w.first, b, v, keys_of[v]);
     if (t.first.dposition != nullptr) add_score_gradient<T>(t.first, w.first, b, v, keys_of[v], t.first.dposition, -1, 1);
   }
+}
+
+template <class T>
+inline const T* own_rows(const Rows& rows) {
+  return reinterpret_cast<const T*>(rows.data);
+}
+template <class T>
+inline const T* own_rows(const KeyMatrix& rows) {
+  return static_cast<const T*>(rows.rows);
 }
 
 /// into[key][lane] = sum_d rows[key, d] * panels[d, lane] within each vector's span; rows null: nothing.
@@ -154,8 +163,10 @@ inline bool keys_are_nonfinite(const SecondOrderTile<T>& t, const BackwardBlock&
   const auto nonfinite = [&b](const T* rows, Index stride, Index width) {
     return rows != nullptr && holds_nonfinite(rows + b.j0 * stride, stride, b.nj, width);
   };
-  return nonfinite(f.scores.k, f.scores.k_stride, f.scores.head_dim) ||
-         nonfinite(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) || nonfinite(f.v, f.v_stride, f.v_head_dim) ||
+  const HeadKeys& keys = f.keys;
+  return nonfinite(own_rows<T>(keys.k), keys.k.row_stride, f.scores.head_dim) ||
+         nonfinite(t.tangents.k, t.tangents.k_stride, f.scores.head_dim) ||
+         nonfinite(own_rows<T>(keys.v), keys.v.row_stride, f.v_head_dim) ||
          nonfinite(t.tangents.v, t.tangents.v_stride, f.v_head_dim);
 }
 
@@ -163,15 +174,17 @@ inline bool keys_are_nonfinite(const SecondOrderTile<T>& t, const BackwardBlock&
 template <class T, SecondOrderPass kPass>
 inline bool second_order_block(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w, BackwardBlock& b) {
   const BackwardTile<T>& f = t.first;
-  const TileScores<T>& s = f.scores;
+  const ScoreParams<T>& s = f.scores;
   BlockStrip<T> strips[kStripsPerTile];
   mask_block(f, w.first, b, strips);
   if (!b.any) return false;
-  multiply_keys(t, w, b, s.k, s.k_stride, w.first.q_panels, s.head_dim, w.first.p);
-  multiply_keys(t, w, b, t.tangents.q == nullptr ? nullptr : s.k, s.k_stride, w.tangent_panels, s.head_dim, w.by_query);
+  const T *const k = own_rows<T>(f.keys.k), *const v = own_rows<T>(f.keys.v);
+  const Index k_stride = f.keys.k.row_stride, v_stride = f.keys.v.row_stride;
+  multiply_keys(t, w, b, k, k_stride, w.first.q_panels, s.head_dim, w.first.p);
+  multiply_keys(t, w, b, t.tangents.q == nullptr ? nullptr : k, k_stride, w.tangent_panels, s.head_dim, w.by_query);
   multiply_keys(t, w, b, t.tangents.k, t.tangents.k_stride, w.first.q_panels, s.head_dim, w.by_key);
-  if (kPass != SecondOrderPass::kMean && f.dout != nullptr) {
-    multiply_keys(t, w, b, f.v, f.v_stride, w.first.dout_panels, f.v_head_dim, w.first.ds);
+  if (kPass != SecondOrderPass::kMean && f.dout.data != nullptr) {
+    multiply_keys(t, w, b, v, v_stride, w.first.dout_panels, f.v_head_dim, w.first.ds);
     multiply_keys(t, w, b, t.tangents.v, t.tangents.v_stride, w.first.dout_panels, f.v_head_dim, w.by_value);
   }
   for (Index strip = 0; strip * strip_lanes<T>() < f.q_count; ++strip) {
@@ -193,7 +206,7 @@ inline void add_to_queries(const SecondOrderTile<T>& t, const SecondOrderScratch
                            .a_depth = w.first.row,
                            .b = rows + b.j0 * stride,
                            .b_row = stride,
-                           .c = sums + t.first.q_begin * sums_stride,
+                           .c = sums,
                            .c_row = sums_stride,
                            .depth = b.nj,
                            .factor = &factor};
@@ -209,9 +222,9 @@ inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>
   const Product<T> product{.a = pairs,
                            .a_row = w.first.row,
                            .a_depth = 1,
-                           .b = rows + t.first.q_begin * stride,
+                           .b = rows,
                            .b_row = stride,
-                           .c = sums + b.j0 * sums_stride,
+                           .c = sums + (b.j0 - t.first.k_begin) * sums_stride,
                            .c_row = sums_stride,
                            .depth = t.first.q_count,
                            .factor = &factor};
@@ -223,15 +236,15 @@ inline void add_to_keys(const SecondOrderTile<T>& t, const SecondOrderScratch<T>
 template <class T>
 inline void pack_tile(const SecondOrderTile<T>& t, SecondOrderScratch<T>& w) {
   const BackwardTile<T>& f = t.first;
-  const TileScores<T>& s = f.scores;
+  const ScoreParams<T>& s = f.scores;
   const T scaled = panel_factor(s);
   const auto pack = [&](const T* rows, Index stride, Index width, T factor, T* panels) {
-    if (rows != nullptr) pack_panels(rows, stride, f.q_begin, f.q_count, width, factor, w.first.panel, panels);
+    if (rows != nullptr) pack_panels(TypedRows<const T>{rows, stride}, f.q_count, width, factor, w.first.panel, panels);
   };
-  pack(s.q, s.q_stride, s.head_dim, scaled, w.first.q_panels);
+  pack(own_rows<T>(f.q), f.q.stride, s.head_dim, scaled, w.first.q_panels);
   pack(t.tangents.q, t.tangents.q_stride, s.head_dim, scaled, w.tangent_panels);
-  pack(f.dout, f.dout_stride, f.v_head_dim, T{1}, w.first.dout_panels);
-  load_row_numbers(f, f.dout == nullptr ? nullptr : f.delta, w.first);
+  pack(own_rows<T>(f.dout), f.dout.stride, f.v_head_dim, T{1}, w.first.dout_panels);
+  load_row_numbers(f, f.dout.data == nullptr ? nullptr : f.delta, w.first);
   for (Index i = 0; i < round_up(f.q_count, Simd<T>::kLanes); ++i) w.mean[i] = w.moment[i] = T{0};
 }
 
@@ -266,7 +279,7 @@ inline void add_sink(const SecondOrderTile<T>& t, const SecondOrderScratch<T>& w
 template <class T>
 void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
   const BackwardTile<T>& f = t.first;
-  const TileScores<T>& s = f.scores;
+  const ScoreParams<T>& s = f.scores;
   SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
   pack_tile(t, w);
   Index begin = 0, end = s.kv_len;
@@ -276,21 +289,21 @@ void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
   }
   for_each_block<T, SecondOrderPass::kMean>(t, w, begin, end, [](const BackwardBlock&) {});
   add_sink(t, w);
-  for (Index i = 0; i < f.q_count; ++i) t.mean[f.q_begin + i] = w.mean[i];
+  for (Index i = 0; i < f.q_count; ++i) t.mean[i] = w.mean[i];
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
-  if (t.tout != nullptr || f.dout != nullptr) {
+  if (t.tout != nullptr || f.dout.data != nullptr) {
     for_each_block<T, SecondOrderPass::kOut>(t, w, begin, end, [&](const BackwardBlock& b) {
       if (t.tout == nullptr) return;
-      add_to_queries(t, w, b, w.first.p, f.v, f.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
+      add_to_queries(t, w, b, w.first.p, own_rows<T>(f.keys.v), f.keys.v.row_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
       add_to_queries(t, w, b, w.by_query, t.tangents.v, t.tangents.v_stride, f.v_head_dim, dropped, t.tout, t.tout_stride);
     });
   }
-  if (f.dout == nullptr) return;
-  for (Index i = 0; i < f.q_count; ++i) t.moment[f.q_begin + i] = w.moment[i];
+  if (f.dout.data == nullptr) return;
+  for (Index i = 0; i < f.q_count; ++i) t.moment[i] = w.moment[i];
   if (f.dq == nullptr && !adds_to_bias(f)) return;
   for_each_block<T, SecondOrderPass::kGradients>(t, w, begin, end, [&](const BackwardBlock& b) {
     if (f.dq == nullptr) return;
-    add_to_queries(t, w, b, w.first.ds, s.k, s.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
+    add_to_queries(t, w, b, w.first.ds, own_rows<T>(f.keys.k), f.keys.k.row_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
     add_to_queries(t, w, b, w.by_query, t.tangents.k, t.tangents.k_stride, s.head_dim, s.scale, f.dq, f.dq_stride);
   });
 }
@@ -298,24 +311,24 @@ void second_order_rows(const SecondOrderTile<T>& t, void* scratch) {
 template <class T>
 void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
   const BackwardTile<T>& f = t.first;
-  const TileScores<T>& s = f.scores;
+  const ScoreParams<T>& s = f.scores;
   SecondOrderScratch<T> w(scratch, s.head_dim, f.v_head_dim);
   pack_tile(t, w);
   bool nonfinite = false;
   for (Index i = 0; i < f.q_count; ++i) {
-    w.mean[i] = t.mean[f.q_begin + i];
-    w.moment[i] = t.moment[f.q_begin + i];
+    w.mean[i] = t.mean[i];
+    w.moment[i] = t.moment[i];
     const T row = w.mean[i] + w.moment[i] + w.first.delta[i] + w.first.lse2_high[i];
     nonfinite |= !(row - row == 0);
   }
   // NaN or infinity in dout reaches delta, in q the lse, in tq the mean of any row that attends a key: search the rows only
   // then.
   const auto hidden = [&f](const T* rows, Index stride, Index width) {
-    return rows != nullptr && holds_nonfinite(rows + f.q_begin * stride, stride, f.q_count, width);
+    return rows != nullptr && holds_nonfinite(rows, stride, f.q_count, width);
   };
   w.first.nonfinite =
-      nonfinite && (hidden(s.q, s.q_stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
-                    hidden(f.dout, f.dout_stride, f.v_head_dim));
+      nonfinite && (hidden(own_rows<T>(f.q), f.q.stride, s.head_dim) || hidden(t.tangents.q, t.tangents.q_stride, s.head_dim) ||
+                    hidden(own_rows<T>(f.dout), f.dout.stride, f.v_head_dim));
   const T dropped = s.dropout.threshold == 0 ? T{1} : kept_factor<T>(s.dropout);
   // The products gk and gv read zeros outside every vector's span.
   BackwardScratch<T> rates = w.first;
@@ -326,10 +339,10 @@ void second_order_keys(const SecondOrderTile<T>& t, void* scratch) {
       clear_gaps(rates, b.nj);
     }
     if (f.dv != nullptr) {
-      add_to_keys(t, w, b, w.first.p, f.dout, f.dout_stride, f.v_head_dim, dropped, f.dv, f.dv_stride);
+      add_to_keys(t, w, b, w.first.p, own_rows<T>(f.dout), f.dout.stride, f.v_head_dim, dropped, f.dv, f.dv_stride);
     }
     if (f.dk == nullptr) return;
-    add_to_keys(t, w, b, w.first.ds, s.q, s.q_stride, s.head_dim, s.scale, f.dk, f.dk_stride);
+    add_to_keys(t, w, b, w.first.ds, own_rows<T>(f.q), f.q.stride, s.head_dim, s.scale, f.dk, f.dk_stride);
     add_to_keys(t, w, b, w.by_query, t.tangents.q, t.tangents.q_stride, s.head_dim, s.scale, f.dk, f.dk_stride);
   });
 }

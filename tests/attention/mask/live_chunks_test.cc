@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "dispatch/kernels.h"
 #include "qkv/tensor.h"
@@ -35,41 +37,42 @@ Index next_key_of(const void* mask, Index, Index head, Index, Index, Index key) 
 
 TEST(LiveChunks, DecodeAsksOnlyAboutThose) {
   for_each_isa(1, [](Context& context) {
-    const DecodeKernels<float>& kernels = kernels_of<float>(context.isa()).decode;
-    const CacheKernels<float>& cached = kernel_tables(context.isa()).cache.f32;
-    const Index chunk = kernels.chunk(kDim, kDim), keys = kernels.part_keys(kDim, kDim);
-    ASSERT_EQ(cached.decode_chunk(StoredType::kF32, kDim, kDim), chunk);
+    const DecodeKernels<float>& kernels = kernel_tables(context.isa()).cache.f32;
+    const Index chunk = kernels.chunk(StoredType::kF32, kDim, kDim), keys = kernels.part_keys(StoredType::kF32, kDim, kDim);
     const Tensor<float> q({kGroup, kDim}), k({keys, kDim});
     Tensor<float> out({kGroup, kDim}), lse({kGroup});
+    const auto rows_of = [](const Tensor<float>& t) {
+      return Rows{reinterpret_cast<std::byte*>(const_cast<float*>(t.data())), StoredType::kF32, kDim};
+    };
+    const KeyMatrix rows{k.data(), nullptr, 0, kDim, 0}, by_row{k.data(), nullptr, kDim, kDim, 0};
     DecodeGroup<float> group{};
-    group.scores.q = q.data();
-    group.scores.k = k.data();
-    group.scores.q_stride = group.scores.k_stride = group.scores.head_dim = kDim;
+    group.scores.head_dim = kDim;
     group.scores.kv_len = keys;
     group.scores.scale = 1;
-    group.v = k.data();
-    group.out = out.data();
+    group.q = rows_of(q);
+    group.out = rows_of(out);
     group.lse = lse.data();
-    group.q_head_stride = group.v_stride = group.v_head_dim = group.out_head_stride = group.out_stride = kDim;
+    group.q_head_stride = group.v_head_dim = group.out_head_stride = kDim;
     group.q_len = 1;
     group.group_size = kGroup;
     group.mask_differs = true;
-    const KeyMatrix rows{k.data(), nullptr, 0, kDim, 0};
-    const HeadKeys cache{StoredType::kF32, rows, rows, nullptr, 1, keys, {}, {0, keys}};
     for (Index head = 0; head < kGroup; ++head) {
       for (Index live = 0; live < keys / chunk; ++live) {
         OneChunk one{head, live, chunk};
         group.scores.mask = {tile_of, nullptr, &one, 0, 0, next_key_of};
-        Tensor<std::byte> scratch({static_cast<Index>(std::max(
-            kernels.scratch_bytes(kGroup, kDim, kDim), cached.decode_scratch_bytes(StoredType::kF32, kGroup, kDim, kDim)))});
+        Tensor<std::byte> scratch({static_cast<Index>(kernels.scratch_bytes(StoredType::kF32, kGroup, kDim, kDim))});
         Tensor<std::byte> state({static_cast<Index>(kernels.state_bytes(kGroup, kDim))});
-        kernels.part(group, 0, keys, scratch.data(), state.data());
-        EXPECT_EQ(one.asked, kGroup) << "each head, of one chunk";
-        kernels.finish(group, state.data());
-        for (Index h = 0; h < kGroup; ++h) EXPECT_EQ(std::isfinite(lse.data()[h]), h == head);
-        one.asked = 0;
-        cached.decode_part(group, cache, 0, keys, scratch.data(), state.data());
-        EXPECT_EQ(one.asked, kGroup) << "on a cache";
+        for (const bool in_one_page : {true, false}) {
+          std::vector<Index> pages(static_cast<std::size_t>(keys));
+          std::iota(pages.begin(), pages.end(), Index{0});
+          group.keys = {StoredType::kF32, rows, rows, nullptr, 1, keys, {}, {0, keys}};
+          if (!in_one_page) group.keys = {StoredType::kF32, by_row, by_row, pages.data(), keys, 1, {}, {0, keys}};
+          one.asked = 0;
+          kernels.part(group, 0, keys, scratch.data(), state.data());
+          EXPECT_EQ(one.asked, kGroup) << "each head, of one chunk";
+          kernels.finish(group, state.data());
+          for (Index h = 0; h < kGroup; ++h) EXPECT_EQ(std::isfinite(lse.data()[h]), h == head);
+        }
       }
     }
   });
