@@ -10,20 +10,29 @@ std::span<const EmbeddedFile> embedded_exercises();
 }
 
 namespace qkv::cli {
+namespace {
+
+std::optional<std::string_view> file_called(std::string_view name) {
+  for (const EmbeddedFile& file : embedded_exercises()) {
+    if (file.name == name) return file.text;
+  }
+  return {};
+}
+
+}  // namespace
 
 std::string_view language_name(Language language) {
   constexpr std::array<std::string_view, 3> kNames = {"numpy", "torch", "cpp"};
   return kNames[static_cast<std::size_t>(language)];
 }
 
+std::string_view given_in_cpp() { return file_called("cpp/given.h").value(); }
+
 std::optional<std::string_view> exercise(std::string_view task, Language language) {
   const std::string ending = language == Language::kCpp ? ".cc" : ".py";
   std::string name = std::string(language_name(language)) + "/" + std::string(task) + ending;
   std::ranges::replace(name, '-', '_');  // a file that Python can import
-  for (const EmbeddedFile& file : embedded_exercises()) {
-    if (file.name == name) return file.text;
-  }
-  return {};
+  return file_called(name);
 }
 
 std::vector<Language> languages_of(std::string_view task) {

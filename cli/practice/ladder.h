@@ -16,7 +16,10 @@ std::vector<Language> languages_of(std::string_view task);
 /// The whole file with its markers; nothing when this task has none in this language.
 std::optional<std::string_view> exercise(std::string_view task, Language language);
 
-/// "sdpa(q, k, v, mask=None)", "SelfAttentionV1(hidden_dim)": a function or class of an exercise in Python, as its file has it;
+/// What every exercise in C++ includes: printed within each, so that its file compiles alone.
+std::string_view given_in_cpp();
+
+/// "sdpa(q, k, v, mask=None)", "SelfAttentionV1(width)": a function or class of an exercise in Python, as its file has it;
 /// empty when it is in none.
 std::string signature(std::string_view task, std::string_view name);
 

@@ -1,11 +1,13 @@
 // From the one file of an exercise to what is printed of it. A region begins with a line `# solution: words` and ends with a
-// line `# end`, at any indentation; in C++ both begin with `//`.
+// line `# end`, at any indentation; in C++ both begin with `//`, and what is given stands in place of its #include.
 #include <stdexcept>
 
 #include "practice/ladder.h"
 
 namespace qkv::cli {
 namespace {
+
+constexpr std::string_view kGiven = "#include \"given.h\"";
 
 std::string_view without_indentation(std::string_view line) {
   const std::size_t at = line.find_first_not_of(' ');
@@ -27,7 +29,10 @@ std::string printed(std::string_view text, Language language, bool solved) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
     const std::string_view words = without_indentation(line);
-    if (!inside && words.starts_with(begin)) {
+    if (line == kGiven) {
+      const std::string_view given = given_in_cpp();
+      result += given.substr(given.find("#include"));
+    } else if (!inside && words.starts_with(begin)) {
       inside = true;
       std::string_view rest = words.substr(begin.size());
       if (rest.starts_with(':')) rest = without_indentation(rest.substr(1));

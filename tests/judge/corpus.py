@@ -2,7 +2,7 @@
 
     python tests/judge/corpus.py --tool build/release/qkv --python PY [--filter TEXT] [--seeds N] [--every]
     ... --in-process          the runner in two processes that live on: PyTorch is imported twice, not once a program
-    ... --hostile | --programs FOLDER | --pairs N [--random S] | --coverage | --exercises
+    ... --hostile | --program FILE | --pairs N [--random S] | --coverage | --exercises
 
 The corpus: rows of mistakes/ (mistakes.py) and of habits (habits.py), written as files beside the tool, and whole files, wrong/
 and right/, at whose end stands what is expected: EXPECTED {name: id, or ids of one group}, RIGHT, CONVENTION, TASK.
@@ -229,17 +229,12 @@ def hostile(tool, options):
     return missed
 
 
-def programs(tool, options):
-    """The three of cpp/, built into this folder as qkv_judged_NAME."""
-    missed, folder = 0, Path(options.programs).resolve()
-    for name, task, expected in (("sdpa", "sdpa", None), ("mha", "mha", None), ("sdpa_without_scale", "sdpa", "no-scale")):
-        finding, _, _ = tool("--task", task, "--run", f"{folder}/qkv_judged_{name} {{in}} {{out}}")
-        miss = miss_of_wrong(finding, expected) if expected else miss_of_right(finding, None)
-        if miss:
-            missed += 1
-            print(f"cpp/{name}: {miss}")
-    print(f"3 programs, {missed} missed")
-    return missed
+def program(tool, options):
+    """cpp/sdpa_without_scale.cc, built."""
+    finding, _, _ = tool("--task", "sdpa", "--run", f"'{Path(options.program).resolve()}' {{in}} {{out}}")
+    miss = miss_of_wrong(finding, "no-scale")
+    print(miss or "no-scale is named")
+    return int(miss is not None)
 
 
 def named_in_full(finding, pair):
@@ -328,7 +323,7 @@ def main():
     parser.add_argument("--every", action="store_true", help="each row in all of its programs")
     parser.add_argument("--in-process", action="store_true")
     parser.add_argument("--hostile", action="store_true")
-    parser.add_argument("--programs", metavar="FOLDER")
+    parser.add_argument("--program", metavar="FILE")
     parser.add_argument("--pairs", type=int, default=0)
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--exercises", action="store_true")
@@ -338,8 +333,8 @@ def main():
     tool = InProcess(options) if options.in_process else Tool(options)
     if options.hostile:
         missed = hostile(tool, options)
-    elif options.programs:
-        missed = programs(tool, options)
+    elif options.program:
+        missed = program(tool, options)
     elif options.pairs:
         missed = pair_of_mistakes(tool, options)
     elif options.exercises:

@@ -11,43 +11,7 @@
 //
 // Judged: each gradient by value, so the line of the derivation that is wrong can be named.
 
-#include <qkv/io/safetensors.h>
-#include <qkv/state_dict.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <stdexcept>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-using qkv::Index;
-
-/// Numbers in row-major order: a(b, h, i, c) is element [b, h, i, c]. New ones are zero.
-struct Array {
-  std::vector<Index> sizes;
-  std::vector<double> data;
-
-  Array() = default;
-  explicit Array(std::vector<Index> of) : sizes(std::move(of)), data(qkv::checked_count(sizes)) {}
-  bool empty() const { return sizes.empty(); }
-
-  template <class... Places>
-  std::size_t place(Places... places) const {
-    std::size_t at = 0, axis = 0;
-    ((at = at * sizes[axis++] + places), ...);
-    return at;
-  }
-  template <class... Places>
-  double& operator()(Places... places) {
-    return data[place(places...)];
-  }
-  template <class... Places>
-  double operator()(Places... places) const {
-    return data[place(places...)];
-  }
-};
+#include "given.h"
 
 struct Gradients {
   Array dq, dk, dv;
@@ -91,38 +55,9 @@ Gradients attention_backward(const Array& q, const Array& k, const Array& v, con
   // end
 }
 
-// The files, from here on. Nothing is left to do below.
-
-/// A tensor of the probe; empty where it has none of that name.
-Array read(const qkv::StateDict& probe, const char* name) {
-  Array array;
-  if (!probe.contains(name)) return array;
-  const qkv::Tensor<double> tensor = qkv::to_f64(probe.at(name));
-  array.sizes = tensor.sizes();
-  array.data.assign(tensor.span().begin(), tensor.span().end());
-  return array;
-}
-
-qkv::AnyTensor tensor(const Array& array) {
-  qkv::Tensor<double> copy(array.sizes);
-  std::ranges::copy(array.data, copy.data());
-  return qkv::any_tensor(copy);
-}
-
 int main(int count, char** arguments) {
-  try {
-    if (count != 3) throw std::runtime_error("usage: backward in.safetensors out.safetensors");
-    const qkv::StateDict probe = qkv::io::load_safetensors(arguments[1]);
-    qkv::StateDict answer;
-    const bool causal = probe.metadata.at("causal") == "1";
-    const Gradients g = attention_backward(read(probe, "q"), read(probe, "k"), read(probe, "v"), read(probe, "dout"), causal);
-    answer.add("dq", tensor(g.dq));
-    answer.add("dk", tensor(g.dk));
-    answer.add("dv", tensor(g.dv));
-    qkv::io::save_safetensors(arguments[2], answer);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return std::string_view(error.what()).starts_with("fill in") ? 3 : 1;  // 3: not yet filled in
-  }
+  return run(count, arguments, [](const Probe& probe) {
+    const Gradients g = attention_backward(probe["q"], probe["k"], probe["v"], probe["dout"], probe.integer("causal") == 1);
+    return Answer{{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}};
+  });
 }

@@ -13,43 +13,7 @@
 // The sum over keys can be made first: d x d numbers that all queries share, so the cost grows with T, not with T squared.
 // Judged: the feature map, the division, causal.
 
-#include <qkv/io/safetensors.h>
-#include <qkv/state_dict.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <stdexcept>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-using qkv::Index;
-
-/// Numbers in row-major order: a(b, h, i, c) is element [b, h, i, c]. New ones are zero.
-struct Array {
-  std::vector<Index> sizes;
-  std::vector<double> data;
-
-  Array() = default;
-  explicit Array(std::vector<Index> of) : sizes(std::move(of)), data(qkv::checked_count(sizes)) {}
-  bool empty() const { return sizes.empty(); }
-
-  template <class... Places>
-  std::size_t place(Places... places) const {
-    std::size_t at = 0, axis = 0;
-    ((at = at * sizes[axis++] + places), ...);
-    return at;
-  }
-  template <class... Places>
-  double& operator()(Places... places) {
-    return data[place(places...)];
-  }
-  template <class... Places>
-  double operator()(Places... places) const {
-    return data[place(places...)];
-  }
-};
+#include "given.h"
 
 Array linear_attention(const Array& q, const Array& k, const Array& v, bool causal) {
   // solution: features, sums over keys, division
@@ -80,35 +44,8 @@ Array linear_attention(const Array& q, const Array& k, const Array& v, bool caus
   // end
 }
 
-// The files, from here on. Nothing is left to do below.
-
-/// A tensor of the probe; empty where it has none of that name.
-Array read(const qkv::StateDict& probe, const char* name) {
-  Array array;
-  if (!probe.contains(name)) return array;
-  const qkv::Tensor<double> tensor = qkv::to_f64(probe.at(name));
-  array.sizes = tensor.sizes();
-  array.data.assign(tensor.span().begin(), tensor.span().end());
-  return array;
-}
-
-qkv::AnyTensor tensor(const Array& array) {
-  qkv::Tensor<double> copy(array.sizes);
-  std::ranges::copy(array.data, copy.data());
-  return qkv::any_tensor(copy);
-}
-
 int main(int count, char** arguments) {
-  try {
-    if (count != 3) throw std::runtime_error("usage: linear in.safetensors out.safetensors");
-    const qkv::StateDict probe = qkv::io::load_safetensors(arguments[1]);
-    qkv::StateDict answer;
-    const bool causal = probe.metadata.at("causal") == "1";
-    answer.add("out", tensor(linear_attention(read(probe, "q"), read(probe, "k"), read(probe, "v"), causal)));
-    qkv::io::save_safetensors(arguments[2], answer);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return std::string_view(error.what()).starts_with("fill in") ? 3 : 1;  // 3: not yet filled in
-  }
+  return run(count, arguments, [](const Probe& probe) {
+    return Answer{{"out", linear_attention(probe["q"], probe["k"], probe["v"], probe.integer("causal") == 1)}};
+  });
 }

@@ -12,44 +12,7 @@
 // Attention then sees how far apart two tokens are, not where they are.
 // Judged: pairs, angles and base; what is turned in attention; that positions moved by 5 give the same attention. No mask.
 
-#include <qkv/io/safetensors.h>
-#include <qkv/state_dict.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-using qkv::Index;
-
-/// Numbers in row-major order: a(b, h, i, c) is element [b, h, i, c]. New ones are zero.
-struct Array {
-  std::vector<Index> sizes;
-  std::vector<double> data;
-
-  Array() = default;
-  explicit Array(std::vector<Index> of) : sizes(std::move(of)), data(qkv::checked_count(sizes)) {}
-  bool empty() const { return sizes.empty(); }
-
-  template <class... Places>
-  std::size_t place(Places... places) const {
-    std::size_t at = 0, axis = 0;
-    ((at = at * sizes[axis++] + places), ...);
-    return at;
-  }
-  template <class... Places>
-  double& operator()(Places... places) {
-    return data[place(places...)];
-  }
-  template <class... Places>
-  double operator()(Places... places) const {
-    return data[place(places...)];
-  }
-};
+#include "given.h"
 
 Array rope(const Array& x, const Array& positions, double base) {
   // solution: an angle for each token and pair, then the rotation
@@ -98,37 +61,11 @@ Array rope_attention(const Array& q, const Array& k, const Array& v, const Array
   // end
 }
 
-// The files, from here on. Nothing is left to do below.
-
-/// A tensor of the probe; empty where it has none of that name.
-Array read(const qkv::StateDict& probe, const char* name) {
-  Array array;
-  if (!probe.contains(name)) return array;
-  const qkv::Tensor<double> tensor = qkv::to_f64(probe.at(name));
-  array.sizes = tensor.sizes();
-  array.data.assign(tensor.span().begin(), tensor.span().end());
-  return array;
-}
-
-qkv::AnyTensor tensor(const Array& array) {
-  qkv::Tensor<double> copy(array.sizes);
-  std::ranges::copy(array.data, copy.data());
-  return qkv::any_tensor(copy);
-}
-
 int main(int count, char** arguments) {
-  try {
-    if (count != 3) throw std::runtime_error("usage: rope in.safetensors out.safetensors");
-    const qkv::StateDict probe = qkv::io::load_safetensors(arguments[1]);
-    qkv::StateDict answer;
-    const Array positions = read(probe, "positions");
-    const double base = std::stod(probe.metadata.at("base"));
-    answer.add("turned", tensor(rope(read(probe, "x"), positions, base)));
-    answer.add("out", tensor(rope_attention(read(probe, "q"), read(probe, "k"), read(probe, "v"), positions, base)));
-    qkv::io::save_safetensors(arguments[2], answer);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return std::string_view(error.what()).starts_with("fill in") ? 3 : 1;  // 3: not yet filled in
-  }
+  return run(count, arguments, [](const Probe& probe) {
+    const Array positions = probe["positions"];
+    const double base = probe.number("base");
+    return Answer{{"turned", rope(probe["x"], positions, base)},
+                  {"out", rope_attention(probe["q"], probe["k"], probe["v"], positions, base)}};
+  });
 }
