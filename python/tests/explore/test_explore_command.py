@@ -90,7 +90,7 @@ def test_two_texts_two_models(models: Path, tmp_path: Path, capsys: Any) -> None
     )
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
     assert code == 0 and [view["group"] for view in made["views"]] == ["gpt2", "gpt2", "bert", "bert"]
-    assert [view["name"].split("text ")[1] for view in made["views"]] == ["0: thecatsatonthemandth\N{HORIZONTAL ELLIPSIS}", "1: thedogsat"] * 2
+    assert [view["name"].split("text ")[1] for view in made["views"]] == ["0: thecatsatonthematand\N{HORIZONTAL ELLIPSIS}", "1: thedogsat"] * 2
     assert [len(text["tokens"]) for text in made["texts"]] == [13, 3, 13, 3]
 
 
