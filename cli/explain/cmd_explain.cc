@@ -55,13 +55,13 @@ void print_walk(const LayerWalk& walk) {
   print_claims(walk.claims);
 }
 
-/// The places of one head, each with whose features lie there: "place 1:  I.2=2  I.3=1".
-Lines places(const HeadSplit& split, const LayerWalk& walk, Index h) {
+/// The rows of one head, each with whose features lie there: "row 1:  I.2=2  I.3=1".
+Lines rows_of(const HeadSplit& split, const LayerWalk& walk, Index h) {
   const View<const Index, 4> token = split.token, feature = split.feature;
   const View<const float, 4> q = split.q;
   Lines lines = {fmt::format("head {}", h)};
   for (Index i = 0; i < q.size(2); ++i) {
-    std::string line = fmt::format("  place {} ", i);
+    std::string line = fmt::format("  row {} ", i);
     for (Index n = 0; n < q.size(3); ++n) {
       const std::string& owner = walk.tokens[static_cast<std::size_t>(token(0, h, i, n))];
       line += fmt::format("{:>9}", fmt::format("{}.{}={:.0f}", owner, feature(0, h, i, n), q(0, h, i, n)));
@@ -72,8 +72,8 @@ Lines places(const HeadSplit& split, const LayerWalk& walk, Index h) {
 }
 
 void print_split(const HeadSplit& split, const LayerWalk& walk) {
-  print(beside({places(split, walk, 0), places(split, walk, 1)}, 6));
-  const Lines labels = {"place 0", "place 1", "place 2"};
+  print(beside({rows_of(split, walk, 0), rows_of(split, walk, 1)}, 6));
+  const Lines labels = {"row 0", "row 1", "row 2"};
   print_line(faint("  resulting weights"));
   print_heads(labels, split.weights, 6);
 }
@@ -236,9 +236,8 @@ std::function<int()> declare_explain(CLI::App& app) {
   return [options] { return run_explain(*options); };
 }
 
-const bool explain_added =
-    add_command({"explain", "Small examples with every shape and number",
-                 "qkv explain\n  qkv explain --backward", declare_explain});
+const bool explain_added = add_command(
+    {"explain", "Small examples with every shape and number", "qkv explain\n  qkv explain --backward", declare_explain});
 
 }  // namespace
 }  // namespace qkv::cli

@@ -87,7 +87,7 @@ LayerWalk walk_layer(Context& context) {
   walk.tokens = {"I", "like", "blue"};
   walk.x = tensor_of({1, 3, 4}, {1, 0, 2, 1, 0, 1, 1, 0, 1, 2, 0, 2});
   walk.w_q = tensor_of({4, 4}, {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1});    // q = x
-  walk.w_k = tensor_of({4, 4}, {0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0});    // neighbours change places
+  walk.w_k = tensor_of({4, 4}, {0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0});    // neighbours are exchanged
   walk.w_v = tensor_of({4, 4}, {1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1});    // neighbours are added
   walk.w_o = tensor_of({4, 4}, {1, 0, 1, 0, 0, 1, 0, 1, 1, 0, -1, 0, 0, 1, 0, -1});  // the heads are mixed
   const StateDict parameters = parameters_of(walk);
@@ -127,9 +127,9 @@ HeadSplit split_and_attend(const LayerWalk& walk, Cut cut, Context& context) {
   for (Index h = 0; h < q.size(1); ++h) {
     for (Index i = 0; i < q.size(2); ++i) {
       for (Index n = 0; n < q.size(3); ++n) {
-        const Index place = &q(0, h, i, n) - walk.q.data();  // in [L, E]
-        token(0, h, i, n) = place / embed;
-        feature(0, h, i, n) = place % embed;
+        const Index offset = &q(0, h, i, n) - walk.q.data();  // in [L, E]
+        token(0, h, i, n) = offset / embed;
+        feature(0, h, i, n) = offset % embed;
         value(0, h, i, n) = q(0, h, i, n);
       }
     }
@@ -145,7 +145,7 @@ HeadSplit split_and_attend(const LayerWalk& walk, Cut cut, Context& context) {
   return split;
 }
 
-/// "I, I, like": the tokens whose numbers lie at each place of a head; a place that mixes tokens names them all.
+/// "I, I, like": the tokens whose numbers lie in each row of a head; a row that mixes tokens names them all.
 std::string owners(const HeadSplit& split, const std::vector<std::string>& tokens, Index head) {
   const View<const Index, 4> token = split.token;
   std::string text;
@@ -195,9 +195,9 @@ SplitComparison compare_splits(const LayerWalk& walk, Context& context) {
     apart = std::max(apart, static_cast<double>(std::abs(result.right.out.data()[n] - result.wrong.out.data()[n])));
   }
   result.claims = {
-      {"Split rightly, place i of every head holds token i, and head h its features h*d to h*d + d-1.", right_in_place,
+      {"Split rightly, row i of every head holds token i, and head h its features h*d to h*d + d-1.", right_in_place,
        "head 0: " + owners(result.right, walk.tokens, 0) + "; head 1: " + owners(result.right, walk.tokens, 1)},
-      {"Split wrongly, head 0 never sees \"blue\": its places hold " + owners(result.wrong, walk.tokens, 0) + ".",
+      {"Split wrongly, head 0 never sees \"blue\": its rows hold " + owners(result.wrong, walk.tokens, 0) + ".",
        !blue_in_head_0 && owners(result.wrong, walk.tokens, 0) != tokens_in_order(walk.tokens),
        fmt::format("{} of {} numbers lie elsewhere", result.moved, walk.q.count())},
       {"Nothing complains: the shapes are the same and the wrong rows add up to 1 too, but the output is another.",

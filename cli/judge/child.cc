@@ -53,8 +53,8 @@ void set_limit(int what, std::uint64_t most) {
 /// Nothing that the tool has open, or was started with, reaches the command: each descriptor ends with exec.
 void close_at_exec() {
   std::error_code error;
-  for (std::filesystem::directory_iterator place("/proc/self/fd", error), end; !error && place != end; place.increment(error)) {
-    const int descriptor = std::atoi(place->path().filename().c_str());
+  for (std::filesystem::directory_iterator entry("/proc/self/fd", error), end; !error && entry != end; entry.increment(error)) {
+    const int descriptor = std::atoi(entry->path().filename().c_str());
     if (descriptor > STDERR_FILENO) ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   }
 }

@@ -45,8 +45,8 @@ pid_t parent_of(const std::string& process) {
 std::map<pid_t, pid_t> parents() {
   std::map<pid_t, pid_t> found;
   std::error_code error;
-  for (fs::directory_iterator place("/proc", error), end; !error && place != end; place.increment(error)) {
-    const std::string name = place->path().filename().string();
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     pid_t process = 0;
     const auto [rest, bad] = std::from_chars(name.data(), name.data() + name.size(), process);
     if (bad == std::errc() && rest == name.data() + name.size()) found[process] = parent_of(name);

@@ -73,10 +73,10 @@ void add_convention(Finding& finding, const std::string& id) {
 
 void take_sizes(const Json& given, judge::Sizes& sizes) {
   if (!given.is_object()) throw UsageError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
-  const std::map<std::string, Index*> places = {
+  const std::map<std::string, Index*> sizes_by_name = {
       {"batch", &sizes.batch}, {"length", &sizes.length},     {"memory", &sizes.memory},    {"embed", &sizes.embed},
       {"heads", &sizes.heads}, {"kv_heads", &sizes.kv_heads}, {"head_dim", &sizes.head_dim}};
-  for (const auto& [key, place] : places) {
+  for (const auto& [key, size_of_it] : sizes_by_name) {
     const auto found = given.find(key);
     if (found == given.end() || found->is_null()) continue;
     const Index most = key == "embed" ? kMostEmbed : kMostOther;
@@ -84,7 +84,7 @@ void take_sizes(const Json& given, judge::Sizes& sizes) {
     const double size = found->is_number() ? found->get<double>() : 0;
     if (!whole || size < 1 || size > static_cast<double>(most))
       throw UsageError(fmt::format("the size {} must be an integer from 1 to {}: got {}", key, most, found->dump()));
-    *place = static_cast<Index>(size);
+    *size_of_it = static_cast<Index>(size);
   }
   const auto says = [&](const char* key) { return given.contains(key) && !given[key].is_null(); };
   if (says("heads") && !says("kv_heads")) sizes.kv_heads = sizes.heads;
@@ -169,8 +169,8 @@ Finding judge_folder(const fs::path& folder, const CodeLook& look, const std::ve
   for (std::size_t turn = 0; turn < (count > 1 ? count + 1 : 1); ++turn) {
     const std::size_t n = turn % count;
     if (turn == count && rank(best) < 3) break;
-    const fs::path place = n == 0 ? folder : folder / fmt::format("assignment-{}", n);
-    Finding finding = judge::judge(look.task, probes, read_answers(place, probes.size()), turn == count || count == 1);
+    const fs::path own = n == 0 ? folder : folder / fmt::format("assignment-{}", n);
+    Finding finding = judge::judge(look.task, probes, read_answers(own, probes.size()), turn == count || count == 1);
     const CodeLook::Assignment assignment = look.assignments.empty() ? CodeLook::Assignment() : look.assignments[n];
     std::vector<std::string> shown = look.conventions;
     if (!assignment.convention.empty()) shown.push_back(assignment.convention);

@@ -33,14 +33,16 @@ std::string joined(const std::vector<std::string>& words) {
 /// "wrong: no-scale"; what it means follows, in lines that fit.
 std::string headline(const Finding& finding, bool hint) {
   if (finding.verdict == "unknown")
-    return "differs from the textbook of " + one_line(finding.task) + ": no mistake of the catalogue explains it, nor do two together";
+    return "differs from the textbook of " + one_line(finding.task) +
+           ": no mistake of the catalogue explains it, nor do two together";
   if (finding.verdict == "failed" || finding.verdict == "unfilled") {
     const std::string says = finding.checks.empty() ? std::string() : finding.checks.back().detail;
     return (finding.verdict == "failed" ? "failed: " : "unfilled: ") + one_line(says);
   }
   std::string untried;
   if (finding.right() && !finding.untried.empty())
-    untried = ", as far as asked: " + one_line(joined(finding.untried)) + (finding.untried.size() > 1 ? " were" : " was") + " never given";
+    untried = ", as far as asked: " + one_line(joined(finding.untried)) + (finding.untried.size() > 1 ? " were" : " was") +
+              " never given";
   if (finding.verdict == "convention") return "right, by another convention" + untried;
   if (finding.right()) return finding.verdict + untried;
   if (finding.verdict != "wrong" || finding.mistakes.empty()) return finding.verdict;
@@ -53,15 +55,15 @@ void print_mistake(const Finding& finding, const Mistake& mistake, bool hint) {
   if (hint) return print_line(wrapped(mistake.hint, 2));
   if (finding.mistakes.size() > 1) print_line("  " + bold(mistake.id));
   print_line(wrapped(mistake.says, 2));
-  if (!mistake.same_as.empty())
-    print_line(wrapped("Indistinguishable from (same function): " + joined(mistake.same_as), 2));
+  if (!mistake.same_as.empty()) print_line(wrapped("Indistinguishable from (same function): " + joined(mistake.same_as), 2));
   const judge::Task* task = judge::find_task(finding.task);
   const judge::Formula formula = task == nullptr ? judge::Formula{} : task->formula(mistake.term);
   if (!formula.whole.empty()) {
     const std::size_t begin = std::min(formula.part.find_first_not_of(") "), formula.part.size());  // ") V" is about V
     print_line();
     print_line("  " + std::string(formula.whole));
-    print_line("  " + bold(std::string(formula.whole.find(formula.part) + begin, ' ') + std::string(formula.part.size() - begin, '^')));
+    print_line("  " + bold(std::string(formula.whole.find(formula.part) + begin, ' ') +
+                           std::string(formula.part.size() - begin, '^')));
   }
   if (!mistake.read.empty()) print_line(faint("  read: ") + mistake.read);
 }
@@ -133,7 +135,8 @@ void print_finding(const Finding& finding, bool hint) {
   }
   for (const std::string& note : finding.notes) print_line(faint("  note: ") + one_line(note));
   if (!finding.mistakes.empty())
-    print_line(faint("  next: ") + "correct it and judge it again; `qkv practice " + one_line(finding.task) + " --solution` prints one that is right");
+    print_line(faint("  next: ") + "correct it and judge it again; `qkv practice " + one_line(finding.task) +
+               " --solution` prints one that is right");
 }
 
 }  // namespace qkv::cli

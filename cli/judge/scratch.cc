@@ -26,11 +26,11 @@ void remove_folder(const fs::path& path) noexcept {
     fs::remove_all(path, error);
     if (!fs::exists(path, error)) return;
     fs::permissions(path, fs::perms::owner_all, fs::perm_options::add, error);
-    auto place = fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied, error);
-    for (; !error && place != fs::end(place); place.increment(error)) {
+    auto entry = fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied, error);
+    for (; !error && entry != fs::end(entry); entry.increment(error)) {
       std::error_code ignored;
-      if (fs::is_directory(place->symlink_status(ignored)))
-        fs::permissions(place->path(), fs::perms::owner_all, fs::perm_options::add, ignored);
+      if (fs::is_directory(entry->symlink_status(ignored)))
+        fs::permissions(entry->path(), fs::perms::owner_all, fs::perm_options::add, ignored);
     }
   }
 }

@@ -11,7 +11,7 @@ namespace qkv::cli {
 /// (by whatever signal) and of every process that the tool still supervises, and then removes the folder.
 class Scratch {
  public:
-  /// IoError when there is no place for it.
+  /// IoError when there is no room for it.
   Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;

@@ -8,9 +8,9 @@ namespace qkv::judge {
 namespace {
 
 std::size_t axis_of(const Array& a, int axis) {
-  const int place = axis < 0 ? axis + static_cast<int>(a.rank()) : axis;
-  need(0 <= place && place < static_cast<int>(a.rank()));
-  return static_cast<std::size_t>(place);
+  const int at = axis < 0 ? axis + static_cast<int>(a.rank()) : axis;
+  need(0 <= at && at < static_cast<int>(a.rank()));
+  return static_cast<std::size_t>(at);
 }
 
 /// An array as [outer, n, inner] around one axis.

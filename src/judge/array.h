@@ -60,7 +60,7 @@ Array operator*(const Array& a, Number factor);
 /// a[begin .. end) of one axis.
 Array slice(const Array& a, int axis, Index begin, Index end);
 Array concat(const std::vector<Array>& parts, int axis);
-/// a with its elements along `axis` taken from the places `from`.
+/// a with its elements along `axis` `from`.
 Array take(const Array& a, int axis, const std::vector<Index>& from);
 
 }  // namespace qkv::judge

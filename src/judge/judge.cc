@@ -57,10 +57,10 @@ std::string row_text(const std::string& name, const Array& expected, const Given
   const Index width = std::max<Index>(1, expected.rank() > 0 ? expected.size(-1) : 1), begin = at.index / width * width;
   const Index shown_begin = begin + std::max<Index>(0, std::min(at.index - begin - 2, width - 6)),
               shown = std::min<Index>(6, width);
-  std::string place;
+  std::string leading;
   Index rest = at.index / width;
   for (int axis = static_cast<int>(expected.rank()) - 2; axis >= 0; --axis) {
-    place = std::to_string(rest % expected.size(axis)) + ", " + place;
+    leading = std::to_string(rest % expected.size(axis)) + ", " + leading;
     rest /= expected.size(axis);
   }
   const auto numbers = [&](auto&& at_index) {
@@ -71,7 +71,7 @@ std::string row_text(const std::string& name, const Array& expected, const Given
     return text;
   };
   const std::string columns = std::to_string(shown_begin - begin) + ":" + std::to_string(shown_begin - begin + shown);
-  const std::string label = name + "[" + place + columns + "]";
+  const std::string label = name + "[" + leading + columns + "]";
   return label + "\n  expected" + numbers([&](Index i) { return expected[i].value; }) + "\n  got     " +
          numbers([&](Index i) { return given.values[i].value; }) + "\n";
 }

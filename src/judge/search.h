@@ -68,7 +68,7 @@ class Search {
  private:
   struct Explained {
     double number;         ///< of a family, otherwise 0
-    std::size_t spelling;  ///< place in spellings_
+    std::size_t spelling;  ///< index in spellings_
   };
   /// Whether the entry explains everything together with `others`, in any spelling.
   std::optional<Explained> explained_by(const Entry& entry, const Choices& others) const;

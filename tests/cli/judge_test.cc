@@ -117,8 +117,8 @@ TEST_F(Judge, APythonWithoutNumPyIsNamed) {
 TEST_F(Judge, NoRoomForItsOwnFilesIsNoFaultOfTheCode) {
   QKV_NEEDS_PYTHON(python, "numpy");
   write("mine.py", "def sdpa(q, k, v):\n    return v\n");
-  const std::string command = "cd '" + path("").string() + "'; ulimit -f 4; TMPDIR=tmp '" QKV_TOOL "' judge mine.py --python '" +
-                              python + "' > out 2> err";
+  const std::string command = "cd '" + path("").string() +
+                              "'; ulimit -f 4; TMPDIR=tmp '" QKV_TOOL "' judge mine.py --python '" + python + "' > out 2> err";
   EXPECT_EQ(WEXITSTATUS(std::system(("bash -c \"" + command + "\"").c_str())), 2);
   EXPECT_EQ(contents(path("out")), "");
   EXPECT_TRUE(has(contents(path("err")), "cannot be written: is there room in its folder (TMPDIR)?")) << contents(path("err"));

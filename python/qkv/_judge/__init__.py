@@ -129,11 +129,8 @@ def _undisturbed() -> Iterator[None]:
 
 
 def judge(
-    code: Callable[..., Any],
-    task: str | None = None,
-    map: Mapping[str, str] | None = None,
-    init: Mapping[str, Any] | None = None,
-    hint: bool = False,
+    code: Callable[..., Any], task: str | None = None, map: Mapping[str, str] | None = None,
+    init: Mapping[str, Any] | None = None, hint: bool = False,
 ) -> Finding:
     """Judges attention written by hand: right, or what is wrong with it, in one sentence, with the smallest counter-example.
 
@@ -170,13 +167,7 @@ def judge(
         text = f"{stop.verdict}: {stop.says}" + (f"\n{stop.traceback}" if stop.traceback else "")
         check = Check("filled in" if stop.verdict == "unfilled" else "runs", False, stop.says)
         return Finding(
-            stop.verdict,
-            "",
-            name,
-            task or "",
-            checks=(check,),
-            traceback=stop.traceback,
-            seconds=time.perf_counter() - begin,
+            stop.verdict, "", name, task or "", checks=(check,), traceback=stop.traceback, seconds=time.perf_counter() - begin,
             text=text,
         )
     look = as_json(subject)

@@ -18,8 +18,7 @@ SPELLINGS = {
     "k": "W_k W_K Wk wk to_k k_proj key_proj key k_linear linear_k w_ks W_key keys 键投影 键",
     "v": "W_v W_V Wv wv to_v v_proj value_proj value v_linear linear_v w_vs W_value values 值投影 值",
     "o": "W_o W_O Wo wo to_out.0 out_proj output_proj o_proj out o_linear fc c_proj 输出投影",
-    "qkv": "qkv Wqkv c_attn in_proj to_qkv qkv_proj W_qkv",
-    "kv": "kv kv_proj to_kv Wkv",
+    "qkv": "qkv Wqkv c_attn in_proj to_qkv qkv_proj W_qkv", "kv": "kv kv_proj to_kv Wkv",
 }
 
 

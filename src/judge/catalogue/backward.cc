@@ -22,13 +22,7 @@ struct Says {
 };
 
 Entry entry(const Says& s, std::string_view part, Edits edits) {
-  return {.id = s.id,
-          .says = s.says,
-          .hint = s.hint,
-          .term = s.term,
-          .parts = {part},
-          .edits = always(std::move(edits)),
-          .group = s.group};
+  return Entry(s.id, s.says, s.hint, s.term, {part}, std::move(edits)).in(s.group);
 }
 
 Edits edits_of(const std::vector<Change>& changes, const DerivativeStages& stages, const std::string& prefix) {

@@ -35,43 +35,25 @@ Edit appends(std::function<Appended(const Array& past, const Array& now)> rule) 
 }
 
 Entry cache(std::string_view id, std::string_view says, std::string_view hint, Edits edits) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "state",
-          .parts = {"cache"},
-          .edits = always(std::move(edits)),
-          .group = "cache"};
+  return Entry(id, says, hint, "state", {"cache"}, std::move(edits)).in("cache");
 }
 
 Entry causal(std::string_view id, std::string_view says, std::function<bool(Index, Index, Index, Index)> rule) {
-  return {.id = id,
-          .says = says,
-          .hint = "Three tokens come after two: draw the mask, three rows of five places.",
-          .term = "mask",
-          .parts = {"cache"},
-          .edits = always(sees(std::move(rule))),
-          .group = "causal"};
+  return Entry(id, says, "Three tokens come after two: draw the mask, three rows of five entries.", "mask", {"cache"},
+               sees(std::move(rule)))
+      .in("causal");
 }
 
 }  // namespace
 
 std::vector<Entry> cache_entries() {
   return {
-      {.id = "inputs-changed",
-       .says = "The call changes its own input in place: whoever uses that array afterwards gets other numbers.",
-       .hint = "Print q before and after a call.",
-       .term = "state",
-       .parts = {"layer", "function", "linear"},
-       .edits = always(Edits{}),
-       .shows = Shows::kTwice},
-      {.id = "state-left-behind",
-       .says = "A second call with the same input gives another output: the first left something behind.",
-       .hint = "What does forward write to self?",
-       .term = "state",
-       .parts = {"layer", "function", "linear"},
-       .edits = always(Edits{}),
-       .shows = Shows::kTwice},
+      Entry("inputs-changed", "The call changes its own input in place: whoever uses that array afterwards gets other numbers.",
+            "Print q before and after a call.", "state", {"layer", "function", "linear"}, Edits{})
+          .shown(Shows::kTwice),
+      Entry("state-left-behind", "A second call with the same input gives another output: the first left something behind.",
+            "What does forward write to self?", "state", {"layer", "function", "linear"}, Edits{})
+          .shown(Shows::kTwice),
       causal("cache-position-not-advanced",
              "Every call counts its tokens from position 0: query i of a call sees keys 0 to i only, as if nothing had come "
              "before.",
@@ -93,7 +75,7 @@ std::vector<Entry> cache_entries() {
               return Appended{all, all};
             })}),
       cache("cache-overwritten", "New keys and values overwrite the first ones of the state; they belong behind the last one.",
-            "At which place of the state is the second call's first key written?",
+            "At which row of the state is the second call's first key written?",
             {appends([](const Array& past, const Array& now) {
                const Index kept = past.size(2) - now.size(2);
                const Array all = kept > 0 ? concat({now, slice(past, 2, now.size(2), past.size(2))}, 2) : now;
@@ -101,7 +83,7 @@ std::vector<Entry> cache_entries() {
              }),
              sees([](Index i, Index j, Index past, Index) { return past > 0 || j <= i; })}),
       cache("cache-overwritten", "New keys and values overwrite the first ones of the state; they belong behind the last one.",
-            "At which place of the state is the second call's first key written?",
+            "At which row of the state is the second call's first key written?",
             {appends([](const Array& past, const Array& now) {
               // The state is as long as it should be: what nobody wrote is 0.
               const Array longer = concat({past, now * Number(0)}, 2),

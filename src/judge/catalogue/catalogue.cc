@@ -5,7 +5,6 @@
 #include "judge/entry.h"
 
 namespace qkv::judge {
-
 const std::vector<Entry>& catalogue() {
   static const std::vector<Entry> all = [] {
     std::vector<Entry> out;

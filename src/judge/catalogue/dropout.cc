@@ -5,13 +5,7 @@ namespace qkv::judge {
 namespace {
 
 Entry dropout(std::string_view id, std::string_view says, std::string_view hint) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "dropout",
-          .parts = {"dropout", "layer"},
-          .edits = always(Edits{}),
-          .shows = Shows::kTraining};
+  return Entry(id, says, hint, "dropout", {"dropout", "layer"}, Edits{}).shown(Shows::kTraining);
 }
 
 constexpr std::string_view kWhere =
@@ -22,15 +16,9 @@ constexpr std::string_view kMean = "Average the outputs of a thousand calls in t
 
 std::vector<Entry> dropout_entries() {
   return {
-      {.id = "dropout-on-output-too",
-       .says = "Dropout acts on the weights, and on the output too.",
-       .hint = "",
-       .term = "dropout",
-       .parts = {"dropout", "layer"},
-       .edits = always(Edits{}),
-       .convention = true,
-       .given = true,
-       .group = "said"},
+      Entry("dropout-on-output-too", "Dropout acts on the weights, and on the output too.", "", "dropout", {"dropout", "layer"},
+            Edits{})
+          .given_of("said"),
       dropout("dropout-in-evaluation", "Dropout is active in evaluation too.",
               "Call it twice in evaluation mode. Are the outputs equal?"),
       dropout("dropout-not-rescaled",
@@ -48,14 +36,12 @@ std::vector<Entry> dropout_entries() {
               "Compare the zeros of two heads."),
       dropout("dropout-same-every-call", "Every call loses the same weights: the random numbers start anew each time.",
               "Compare the zeros of two calls."),
-      {.id = "dropout-scaled-in-evaluation",
-       .says = "In evaluation the weights are multiplied by 1 - p; here training multiplies by 1/(1 - p), and evaluation does "
-               "nothing.",
-       .hint = kMean,
-       .term = "dropout",
-       .parts = {"dropout"},
-       .edits = always(after(
-           "softmax", [](Work& work) { work["weights"] = work.at("weights") * Number(1 - work.probe.number("dropout")); }))},
+      Entry("dropout-scaled-in-evaluation",
+            "In evaluation the weights are multiplied by 1 - p; here training multiplies by 1/(1 - p), and evaluation does "
+            "nothing.",
+            kMean, "dropout", {"dropout"},
+            after("softmax",
+                  [](Work& work) { work["weights"] = work.at("weights") * Number(1 - work.probe.number("dropout")); })),
   };
 }
 

@@ -59,7 +59,7 @@ Edits tiles_alone(bool averaged) {
           })};
 }
 
-/// visible [B, H, T, keys of the tile] by (query, place in the tile, first key of the tile, keys - queries, keys of the tile).
+/// visible [B, H, T, keys of the tile] by (query, key in the tile, first key of the tile, keys - queries, keys of the tile).
 Edit sees(std::function<bool(Index i, Index j, Index first, Index shift, Index block)> rule) {
   return instead("see tile", [rule = std::move(rule)](Work& work) {
     const Array& q = work.at("q");
@@ -74,23 +74,13 @@ Edit sees(std::function<bool(Index i, Index j, Index first, Index shift, Index b
 }
 
 Entry flash(std::string_view id, std::string_view says, std::string_view hint, Edits edits, std::string_view group = {}) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "blocks",
-          .parts = {"flash"},
-          .edits = always(std::move(edits)),
-          .group = group};
+  return Entry(id, says, hint, "blocks", {"flash"}, std::move(edits)).in(group);
 }
 
 Entry causal(std::string_view id, std::string_view says, std::function<bool(Index, Index, Index, Index, Index)> rule) {
-  return {.id = id,
-          .says = says,
-          .hint = "Draw the mask of the second tile for six queries and blocks of two keys.",
-          .term = "mask",
-          .parts = {"flash"},
-          .edits = always(sees(std::move(rule))),
-          .group = "causal"};
+  return Entry(id, says, "Draw the mask of the second tile for six queries and blocks of two keys.", "mask", {"flash"},
+               sees(std::move(rule)))
+      .in("causal");
 }
 
 /// The last block ends with the last key, which the last query sees.
@@ -106,7 +96,7 @@ Entry diagonal_missing(Edits more) {
   Entry entry =
       causal("flash-diagonal-block-missing",
              "The causal mask hides every block that is not wholly in the past: a query's last keys are missing.", {});
-  entry.edits = always(std::move(more));
+  entry.edits = [more = std::move(more)](double) { return more; };
   return entry;
 }
 

@@ -7,17 +7,14 @@ namespace {
 /// The array keeps the value that it had before a parameter was moved; `stage` is the last that writes it.
 Entry detached(std::string_view id, std::string_view says, std::string_view stage, std::vector<std::string> names,
                std::string_view part) {
-  return {.id = id,
-          .says = says,
-          .hint = "Look for detach, .data, no_grad, item, numpy: what comes out of them has no history.",
-          .term = "gradient",
-          .parts = {part},
-          .edits = always(after(stage,
-                                [names = std::move(names)](Work& work) {
-                                  if (work.frozen == nullptr) return;
-                                  for (const std::string& name : names) work[name] = work.frozen->at(name);
-                                })),
-          .shows = Shows::kGradient};
+  return Entry(id, says, "Look for detach, .data, no_grad, item, numpy: what comes out of them has no history.", "gradient",
+               {part},
+               after(stage,
+                     [names = std::move(names)](Work& work) {
+                       if (work.frozen == nullptr) return;
+                       for (const std::string& name : names) work[name] = work.frozen->at(name);
+                     }))
+      .shown(Shows::kGradient);
 }
 
 }  // namespace

@@ -30,13 +30,7 @@ double root_of_width(const Work& work) { return std::sqrt(static_cast<double>(wo
 
 Entry linear_entry(std::string_view id, std::string_view says, std::string_view hint, std::string_view term, Edits edits,
                    std::string_view group = {}) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = term,
-          .parts = {"linear"},
-          .edits = always(std::move(edits)),
-          .group = group};
+  return Entry(id, says, hint, term, {"linear"}, std::move(edits)).in(group);
 }
 
 constexpr std::string_view kMap = "Which numbers may a weight be made of, if every weight must be positive?";
@@ -120,7 +114,7 @@ std::vector<Entry> linear_entries() {
                            })},
                    "scale"),
       linear_entry("linear-softmax-instead",
-                   "This is softmax attention; linear attention has phi(q) phi(k) in the place of exp(q k / sqrt(d)).",
+                   "This is softmax attention; linear attention has phi(q) phi(k) instead of exp(q k / sqrt(d)).",
                    "Where is the square of the length, and how does linear attention avoid it?", "softmax",
                    {instead("products",
                             [](Work& work) {

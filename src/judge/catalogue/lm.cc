@@ -11,17 +11,11 @@ namespace qkv::judge {
 namespace {
 
 Entry lm(std::string_view id, std::string_view says, std::string_view hint, Edits edits, std::string_view group = {}) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "training",
-          .parts = {"lm"},
-          .edits = always(std::move(edits)),
-          .group = group};
+  return Entry(id, says, hint, "training", {"lm"}, std::move(edits)).in(group);
 }
 
-/// The share of place n of `length` in the loss, from the right one.
-Edit shares_by(std::function<double(double share, Index place, Index batch, Index length)> rule) {
+/// The share of position n of `length` in the loss, from the right one.
+Edit shares_by(std::function<double(double share, Index position, Index batch, Index length)> rule) {
   return after("given", [rule = std::move(rule)](Work& work) {
     Array& shares = work["shares"];
     const Index batch = shares.size(0), length = shares.size(1);
@@ -29,7 +23,7 @@ Edit shares_by(std::function<double(double share, Index place, Index batch, Inde
   });
 }
 
-Edit targets_by(std::function<Index(Index place, Index length)> rule, const char* of) {
+Edit targets_by(std::function<Index(Index position, Index length)> rule, const char* of) {
   return after("given", [rule = std::move(rule), of](Work& work) {
     const Index length = work.at("ids").size(1);
     std::vector<Index> from;
@@ -49,7 +43,7 @@ Array viewed_as_classes_first(const Array& logits) {
   return transpose(reshape(logits, {logits.size(0), logits.size(2), logits.size(1)}));
 }
 
-constexpr std::string_view kTargets = "After the token at place i, which token should the logits at place i predict?";
+constexpr std::string_view kTargets = "After the token at position i, which token should the logits at position i predict?";
 constexpr std::string_view kLoss = "Let all logits be 0. What should the loss be for V tokens?";
 constexpr std::string_view kSteps = "Take two steps with the same tokens. What is in a parameter's gradient after the second?";
 constexpr std::string_view kCausal = "Can a model without a causal mask read the token that it should predict?";
@@ -60,22 +54,22 @@ constexpr std::string_view kEmbedding = "A token stands twice in a sequence: wha
 std::vector<Entry> lm_entries() {
   return {
       lm("lm-targets-not-shifted", "The targets are the inputs themselves: the model learns to repeat the token that it reads.",
-         kTargets, {targets_by([](Index place, Index) { return place; }, "ids")}, "targets"),
+         kTargets, {targets_by([](Index position, Index) { return position; }, "ids")}, "targets"),
       lm("lm-targets-rolled",
-         "The inputs are rolled to make targets: the last place must predict the first token of the sequence.", kTargets,
-         {targets_by([](Index place, Index length) { return (place + 1) % length; }, "ids")}, "targets"),
+         "The inputs are rolled to make targets: the last position must predict the first token of the sequence.", kTargets,
+         {targets_by([](Index position, Index length) { return (position + 1) % length; }, "ids")}, "targets"),
       lm("lm-targets-backwards",
-         "The targets are the tokens before, not after: each place must predict what it has seen already.", kTargets,
-         {targets_by([](Index place, Index) { return std::max<Index>(place - 1, 0); }, "ids"),
-          shares_by([](double share, Index place, Index, Index length) {
-            return place == 0 ? 0 : share * static_cast<double>(length) / static_cast<double>(length - 1);
+         "The targets are the tokens before, not after: each position must predict what it has seen already.", kTargets,
+         {targets_by([](Index position, Index) { return std::max<Index>(position - 1, 0); }, "ids"),
+          shares_by([](double share, Index position, Index, Index length) {
+            return position == 0 ? 0 : share * static_cast<double>(length) / static_cast<double>(length - 1);
           })},
          "targets"),
       lm("lm-targets-backwards",
-         "The targets are the tokens before, not after: each place must predict what it has seen already, the first its own "
+         "The targets are the tokens before, not after: each position must predict what it has seen already, the first its own "
          "token.",
-         kTargets, {targets_by([](Index place, Index) { return std::max<Index>(place - 1, 0); }, "ids")}, "targets"),
-      lm("lm-loss-axis", "The softmax of the loss runs over the places; it runs over the vocabulary, the last axis.", kLoss,
+         kTargets, {targets_by([](Index position, Index) { return std::max<Index>(position - 1, 0); }, "ids")}, "targets"),
+      lm("lm-loss-axis", "The softmax of the loss runs over the positions; it runs over the vocabulary, the last axis.", kLoss,
          {instead("probabilities", [](Work& work) { work["probabilities"] = softmax(work.at("logits"), 1); }),
           instead("dlogits", [](Work& work) { work["dlogits"] = lm_dlogits(work, 1); })},
          "softmax"),
@@ -84,7 +78,7 @@ std::vector<Entry> lm_entries() {
           instead("dlogits", [](Work& work) { work["dlogits"] = lm_dlogits(work, 0); })},
          "softmax"),
       lm("lm-logits-viewed",
-         "The logits [B, T, V] are viewed as [B, V, T] for the loss, not transposed: places and vocabulary are mixed.", kLoss,
+         "The logits [B, T, V] are viewed as [B, V, T] for the loss, not transposed: positions and vocabulary are mixed.", kLoss,
          {before("probabilities", [](Work& work) { work["logits"] = viewed_as_classes_first(work.at("logits")); }),
           after("dlogits",
                 [](Work& work) {
@@ -111,36 +105,36 @@ std::vector<Entry> lm_entries() {
                   work["probabilities"] = kept;
                 })},
          "dlogits"),
-      lm("lm-gradient-not-averaged", "The loss is a mean over all places, and the gradient that of the sum.",
+      lm("lm-gradient-not-averaged", "The loss is a mean over all positions, and the gradient that of the sum.",
          "Twice as many sequences: how large should a step be?",
          {after(
              "dlogits",
              [](Work& work) { work["dlogits"] = work.at("dlogits") * Number(static_cast<double>(work.at("ids").count())); })},
          "dlogits"),
-      lm("lm-loss-sum", "The loss is summed over all places; it is their mean.", kLoss,
+      lm("lm-loss-sum", "The loss is summed over all positions; it is their mean.", kLoss,
          {shares_by([](double, Index, Index, Index) { return 1.0; })}, "shares"),
       lm("lm-loss-sum",
-         "The loss is summed over the places of a sequence and averaged over the batch; it is the mean over both.", kLoss,
+         "The loss is summed over the positions of a sequence and averaged over the batch; it is the mean over both.", kLoss,
          {shares_by([](double, Index, Index batch, Index) { return 1 / static_cast<double>(batch); })}, "shares"),
-      lm("lm-last-token-only", "The loss looks at the last place only; every place predicts its next token.", kTargets,
-         {shares_by([](double, Index place, Index batch, Index length) {
-           return place == length - 1 ? 1 / static_cast<double>(batch) : 0;
+      lm("lm-last-token-only", "The loss looks at the last position only; every position predicts its next token.", kTargets,
+         {shares_by([](double, Index position, Index batch, Index length) {
+           return position == length - 1 ? 1 / static_cast<double>(batch) : 0;
          })},
          "shares"),
-      lm("lm-last-token-missing", "The loss leaves the last place out; every place predicts its next token.", kTargets,
-         {shares_by([](double share, Index place, Index, Index length) {
-           return place == length - 1 ? 0 : share * static_cast<double>(length) / static_cast<double>(length - 1);
+      lm("lm-last-token-missing", "The loss leaves the last position out; every position predicts its next token.", kTargets,
+         {shares_by([](double share, Index position, Index, Index length) {
+           return position == length - 1 ? 0 : share * static_cast<double>(length) / static_cast<double>(length - 1);
          })},
          "shares"),
-      lm("lm-first-token-missing", "The loss leaves the first place out; every place predicts its next token.", kTargets,
-         {shares_by([](double share, Index place, Index, Index length) {
-           return place == 0 ? 0 : share * static_cast<double>(length) / static_cast<double>(length - 1);
+      lm("lm-first-token-missing", "The loss leaves the first position out; every position predicts its next token.", kTargets,
+         {shares_by([](double share, Index position, Index, Index length) {
+           return position == 0 ? 0 : share * static_cast<double>(length) / static_cast<double>(length - 1);
          })},
          "shares"),
-      lm("lm-no-causal-mask", "There is no causal mask: each place sees the token that it should predict.", kCausal,
+      lm("lm-no-causal-mask", "There is no causal mask: each position sees the token that it should predict.", kCausal,
          {before(kDerivative.see, [](Work& work) { work["causal"] = Array({1}, 0); })}, "causal"),
       lm("causal-off-by-one",
-         "The causal mask hides the token itself: place i sees only places before i. The first sees nothing.", kCausal,
+         "The causal mask hides the token itself: position i sees only positions before i. The first sees nothing.", kCausal,
          {after(kDerivative.see,
                 [](Work& work) {
                   Array& visible = work["visible"];
@@ -148,7 +142,7 @@ std::vector<Entry> lm_entries() {
                   for (Index i = 0; i < length; ++i) visible[i * length + i] = 0;
                 })},
          "causal"),
-      lm("causal-sees-next", "The causal mask is one too wide: place i sees place i + 1, the token it should predict.", kCausal,
+      lm("causal-sees-next", "The causal mask is one too wide: position i sees position i + 1, the token it should predict.", kCausal,
          {after(kDerivative.see,
                 [](Work& work) {
                   Array& visible = work["visible"];
@@ -156,7 +150,7 @@ std::vector<Entry> lm_entries() {
                   for (Index i = 0; i + 1 < length; ++i) visible[i * length + i + 1] = 1;
                 })},
          "causal"),
-      lm("causal-flipped", "The causal mask is flipped: place i sees itself and the future, not the past.", kCausal,
+      lm("causal-flipped", "The causal mask is flipped: position i sees itself and the future, not the past.", kCausal,
          {after(kDerivative.see, [](Work& work) { work["visible"] = transpose(work.at("visible")); })}, "causal"),
       lm("lm-gradients-not-zeroed", "Gradients are not set to zero between steps: each step adds to those of all steps before.",
          kSteps, {instead("zero", [](Work&) {})}, "step"),
@@ -197,14 +191,14 @@ std::vector<Entry> lm_entries() {
                   })},
          "step"),
       lm("lm-no-positions", "The positions are not added to the embeddings.",
-         "What tells the model that two tokens changed places?",
+         "What tells the model that two tokens changed positions?",
          {after("embed", [](Work& work) { work["h"] = work.at("h") - work.at("position"); }), frozen({"position"})}),
       lm("lm-positions-not-trained", "The positions are never updated.", "Which parameters stay as they were after a step?",
          {frozen({"position"})}),
       lm("lm-embedding-not-trained", "The embedding is never updated.", "Which parameters stay as they were after a step?",
          {frozen({"embed"})}, "embedding"),
       lm("lm-embedding-gradient-overwritten",
-         "A token that stands several times gets the gradient of its last place only; they add up (np.add.at, not d[tokens] += "
+         "A token that stands several times gets the gradient of its last position only; they add up (np.add.at, not d[tokens] += "
          "...).",
          kEmbedding,
          {after("dembed",
@@ -226,7 +220,7 @@ std::vector<Entry> lm_entries() {
          {after("logits", [](Work& work) { work["logits"] = work.at("logits") - work.at("head_bias"); }),
           frozen({"head_bias"})}),
       lm("lm-no-attention", "The head reads the embeddings: attention is never used.",
-         "Does the first token change what the last place predicts?",
+         "Does the first token change what the last position predicts?",
          {after("logits",
                 [](Work& work) {
                   work["features"] = work.at("h");

@@ -66,46 +66,24 @@ std::vector<double> windows(const Probe& probe) {
 }
 
 Entry causal(std::string_view id, std::string_view says, const std::function<bool(Index, Index, Index)>& rule) {
-  return {.id = id,
-          .says = says,
-          .hint = "Draw the mask for four tokens: which of the sixteen places are hidden?",
-          .term = "mask",
-          .parts = {"causal"},
-          .edits = always(causal_asked_by(rule)),
-          .group = "causal"};
+  return Entry(id, says, "Draw the mask for four tokens: which of the sixteen entries are hidden?", "mask", {"causal"},
+               causal_asked_by(rule))
+      .in("causal");
 }
 
 Entry unasked(std::function<bool(Index, Index, Index)> rule) {
-  return {.id = "causal-unasked",
-          .says = "A causal mask is applied that this task does not ask for.",
-          .hint = "Change the last token. Does the first output change?",
-          .term = "mask",
-          .parts = {"bidirectional"},
-          .edits = always(causal_by(std::move(rule))),
-          .group = "causal"};
+  return Entry("causal-unasked", "A causal mask is applied that this task does not ask for.",
+               "Change the last token. Does the first output change?", "mask", {"bidirectional"}, causal_by(std::move(rule)))
+      .in("causal");
 }
 
 /// A convention that whoever calls the code has met already.
 Entry said(std::string_view id, std::string_view says, std::string_view part) {
-  return {.id = id,
-          .says = says,
-          .hint = "",
-          .term = "mask",
-          .parts = {part},
-          .edits = always(Edits{}),
-          .convention = true,
-          .given = true,
-          .group = "said"};
+  return Entry(id, says, "", "mask", {part}, Edits{}).given_of("said");
 }
 
 Entry masked(std::string_view id, std::string_view says, std::string_view hint, Edits edits) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "mask",
-          .parts = {"mask"},
-          .edits = always(std::move(edits)),
-          .group = "see"};
+  return Entry(id, says, hint, "mask", {"mask"}, std::move(edits)).in("see");
 }
 
 }  // namespace
@@ -113,51 +91,34 @@ Entry masked(std::string_view id, std::string_view says, std::string_view hint, 
 std::vector<Entry> mask_entries() {
   return {
       // A row that sees nothing has no right answer: each of these is in use.
-      {.id = "empty-row-nan",
-       .says = "A row that sees no key gives NaN (hidden scores are -inf).",
-       .hint = "",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(filled_and_kept(-kInfinity)),
-       .convention = true,
-       .group = "empty row"},
-      {.id = "empty-row-mean",
-       .says = "A row that sees no key gives the mean of all values (hidden scores are a large negative number).",
-       .hint = "",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(filled_and_kept(-1e9)),
-       .convention = true,
-       .group = "empty row"},
-      {.id = "empty-row-unmasked",
-       .says =
-           "A row that sees no key is computed as if nothing were hidden (a large negative number is added to hidden scores).",
-       .hint = "",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(Edits{instead("mask",
-                                     [](Work& work) {
-                                       const Array nothing = sum(work.at("visible"), -1);
-                                       const Array scores = work.at("scores");
-                                       mask_step(work);
-                                       Array& hidden = work["scores"];
-                                       const Index keys = scores.size(-1);
-                                       for (Index n = 0; n < scores.count(); ++n) {
-                                         if (nothing[n / keys].value == 0) hidden[n] = scores[n];
-                                       }
-                                     }),
-                             keep_empty()}),
-       .convention = true,
-       .group = "empty row"},
-      {.id = "causal-top-left",
-       .says = "With more keys than queries, query i sees keys 0 to i (top-left); qkv lets the last query see the last key "
-               "(bottom-right).",
-       .hint = "",
-       .term = "mask",
-       .parts = {"corner"},
-       .edits = always(causal_asked_by([](Index i, Index j, Index) { return j <= i; })),
-       .convention = true,
-       .group = "corner"},
+      Entry("empty-row-nan", "A row that sees no key gives NaN (hidden scores are -inf).", "", "mask", kHides,
+            filled_and_kept(-kInfinity))
+          .convention_of("empty row"),
+      Entry("empty-row-mean",
+            "A row that sees no key gives the mean of all values (hidden scores are a large negative number).", "", "mask",
+            kHides, filled_and_kept(-1e9))
+          .convention_of("empty row"),
+      Entry("empty-row-unmasked",
+            "A row that sees no key is computed as if nothing were hidden (a large negative number is added to hidden scores).",
+            "", "mask", kHides,
+            Edits{instead("mask",
+                          [](Work& work) {
+                            const Array nothing = sum(work.at("visible"), -1);
+                            const Array scores = work.at("scores");
+                            mask_step(work);
+                            Array& hidden = work["scores"];
+                            const Index keys = scores.size(-1);
+                            for (Index n = 0; n < scores.count(); ++n) {
+                              if (nothing[n / keys].value == 0) hidden[n] = scores[n];
+                            }
+                          }),
+                  keep_empty()})
+          .convention_of("empty row"),
+      Entry("causal-top-left",
+            "With more keys than queries, query i sees keys 0 to i (top-left); qkv lets the last query see the last key "
+            "(bottom-right).",
+            "", "mask", {"corner"}, causal_asked_by([](Index i, Index j, Index) { return j <= i; }))
+          .convention_of("corner"),
 
       said("mask-true-hides", "True in the mask means hidden, as its name says; here 1 usually means seen.", "mask"),
       said("mask-added", "The mask is a bias of 0 and -inf that is added to the scores.", "mask"),
@@ -187,16 +148,12 @@ std::vector<Entry> mask_entries() {
       masked("mask-last-of-batch", "Every sequence of the batch gets the mask of the last one.",
              "Two sequences of different lengths: is the right one padded?",
              {seen([](const Array& v, Index, Index h, Index i, Index j) { return at(v, v.size(0) - 1, h, i, j); })}),
-      {.id = "mask-first-head-only",
-       .says = "Only the first head is masked.",
-       .hint = "Print the weights of the last head at a hidden key.",
-       .term = "mask",
-       .parts = {"mask", "causal"},
-       .edits = always(seen([](const Array& v, Index b, Index h, Index i, Index j) {
-         need(v.size(1) > 1);
-         return h == 0 ? at(v, b, h, i, j) : 1.0;
-       })),
-       .group = "see"},
+      Entry("mask-first-head-only", "Only the first head is masked.", "Print the weights of the last head at a hidden key.",
+            "mask", {"mask", "causal"}, seen([](const Array& v, Index b, Index h, Index i, Index j) {
+              need(v.size(1) > 1);
+              return h == 0 ? at(v, b, h, i, j) : 1.0;
+            }))
+          .in("see"),
       masked("mask-first-query-only", "Every query gets the mask of the first query.", "Do two queries see different keys?",
              {seen([](const Array& v, Index b, Index h, Index, Index j) { return at(v, b, h, 0, j); })}),
 
@@ -210,119 +167,75 @@ std::vector<Entry> mask_entries() {
       causal("no-causal", "There is no causal mask: every token sees the future.", [](Index, Index, Index) { return true; }),
       unasked([](Index i, Index j, Index) { return j <= i; }),
       unasked([](Index i, Index j, Index shift) { return j <= i + shift; }),
-      {.id = "window-of-few",
-       .says = "Each query sees the last {} keys only.",
-       .hint = "Is the first token seen by the last one?",
-       .term = "mask",
-       .parts = {"causal"},
-       .edits =
-           [](double w) {
-             return Edits{causal_asked_by(
-                 [w](Index i, Index j, Index shift) { return j <= i + shift && static_cast<double>(i + shift - j) < w; })};
-           },
-       .group = "causal",
-       .numbers = windows},
-      {.id = "window-of-few",
-       .says = "Each query sees only keys less than {} places away.",
-       .hint = "Is the first token seen by the last one?",
-       .term = "mask",
-       .parts = {"bidirectional"},
-       .edits =
-           [](double w) {
-             return Edits{
-                 causal_by([w](Index i, Index j, Index shift) { return std::fabs(static_cast<double>(i + shift - j)) < w; })};
-           },
-       .group = "causal",
-       .numbers = windows},
+      Entry("window-of-few", "Each query sees the last {} keys only.", "Is the first token seen by the last one?", "mask",
+            {"causal"},
+            [](double w) {
+              return Edits{causal_asked_by(
+                  [w](Index i, Index j, Index shift) { return j <= i + shift && static_cast<double>(i + shift - j) < w; })};
+            })
+          .in("causal")
+          .tried(windows),
+      Entry("window-of-few", "Each query sees only keys less than {} positions away.", "Is the first token seen by the last one?",
+            "mask", {"bidirectional"},
+            [](double w) {
+              return Edits{
+                  causal_by([w](Index i, Index j, Index shift) { return std::fabs(static_cast<double>(i + shift - j)) < w; })};
+            })
+          .in("causal")
+          .tried(windows),
 
-      {.id = "fill-zero",
-       .says = "Hidden scores become 0: softmax still gives them weight. They should become -inf.",
-       .hint = "What is exp(0)?",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(filled_and_kept(0)),
-       .group = "fill",
-       .fixes_empty_rows = true},
-      {.id = "mask-multiplies-scores",
-       .says = "The scores are multiplied by the mask: hidden ones become 0, and softmax still gives them weight.",
-       .hint = "What is exp(0)?",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(filled_and_kept(0)),
-       .group = "fill",
-       .fixes_empty_rows = true},
-      {.id = "fill-small",
-       .says = "Hidden scores become 1e-9, a small number: softmax still gives them weight. A large negative one is meant "
-               "(-1e9, -inf).",
-       .hint = "What is exp(1e-9)?",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(filled_and_kept(1e-9)),
-       .group = "fill",
-       .fixes_empty_rows = true},
-      {.id = "fill-small",
-       .says = "Hidden scores become -1e-9, a small number: softmax still gives them weight. A large negative one is meant "
-               "(-1e9, -inf).",
-       .hint = "What is exp(-1e-9)?",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(filled_and_kept(-1e-9)),
-       .group = "fill",
-       .fixes_empty_rows = true},
-      {.id = "mask-added-as-is",
-       .says = "The mask of 0 and 1 is added to the scores: hidden keys keep their weight, less a factor e. Add 0 and -inf.",
-       .hint = "By how much does the weight of a hidden key change?",
-       .term = "mask",
-       .parts = {"mask"},
-       .edits = always(
-           Edits{instead("mask", [](Work& work) { work["scores"] = work.at("scores") + work.at("visible"); }), keep_empty()}),
-       .group = "fill",
-       .fixes_empty_rows = true},
-      {.id = "fill-other",
-       .says = "Hidden scores become {}: too close to real scores, so that hidden keys keep some weight.",
-       .hint = "How small must a score be for its weight to vanish beside any other?",
-       .term = "mask",
-       .parts = kHides,
-       .edits = [](double fill) { return filled_and_kept(fill); },
-       .group = "fill",
-       .numbers =
-           [](const Probe&) {
-             std::vector<double> fills;
-             for (const double large : {-5000.0, -2000.0, -1000.0, -500.0, -100.0}) fills.push_back(large);
-             for (double f = -60; f <= 20; f += 4) fills.push_back(f);
-             return fills;
-           },
-       .fitted = true,
-       .fixes_empty_rows = true},
-      {.id = "mask-after-softmax",
-       .says = "The mask is applied after the softmax: the rows no longer sum to 1.",
-       .hint = "Add up a row of the weights.",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(Edits{instead("mask", [](Work&) {}), after("softmax",
-                                                                  [](Work& work) {
-                                                                    work["weights"] =
-                                                                        zip(work.at("weights"), work.at("visible"),
-                                                                            [](Number w, Number s) { return w * s; });
-                                                                  })}),
-       .group = "fill"},
-      {.id = "mask-after-softmax-renormalised",
-       .says = "The mask is applied after the softmax and the rows are divided by what is left: where a hidden score is far "
-               "larger, nothing is "
-               "left, and 0/0 is NaN.",
-       .hint = "What if the hidden score is 2,000 larger than every other?",
-       .term = "mask",
-       .parts = kHides,
-       .edits = always(Edits{instead("mask", [](Work&) {}),
-                             after("softmax",
-                                   [](Work& work) {
-                                     const Array kept =
-                                         zip(work.at("weights"), work.at("visible"), [](Number w, Number s) { return w * s; });
-                                     work["weights"] =
-                                         zip(kept, sum(kept, -1), [](Number w, Number total) { return w / total; });
-                                   }),
-                             keep_empty()}),
-       .group = "fill"},
+      Entry("fill-zero", "Hidden scores become 0: softmax still gives them weight. They should become -inf.", "What is exp(0)?",
+            "mask", kHides, filled_and_kept(0))
+          .in("fill")
+          .fixing_empty_rows(),
+      Entry("mask-multiplies-scores",
+            "The scores are multiplied by the mask: hidden ones become 0, and softmax still gives them weight.",
+            "What is exp(0)?", "mask", kHides, filled_and_kept(0))
+          .in("fill")
+          .fixing_empty_rows(),
+      Entry("fill-small",
+            "Hidden scores become 1e-9, a small number: softmax still gives them weight. A large negative one is meant "
+            "(-1e9, -inf).",
+            "What is exp(1e-9)?", "mask", kHides, filled_and_kept(1e-9))
+          .in("fill")
+          .fixing_empty_rows(),
+      Entry("fill-small",
+            "Hidden scores become -1e-9, a small number: softmax still gives them weight. A large negative one is meant "
+            "(-1e9, -inf).",
+            "What is exp(-1e-9)?", "mask", kHides, filled_and_kept(-1e-9))
+          .in("fill")
+          .fixing_empty_rows(),
+      Entry("mask-added-as-is",
+            "The mask of 0 and 1 is added to the scores: hidden keys keep their weight, less a factor e. Add 0 and -inf.",
+            "By how much does the weight of a hidden key change?", "mask", {"mask"},
+            Edits{instead("mask", [](Work& work) { work["scores"] = work.at("scores") + work.at("visible"); }), keep_empty()})
+          .in("fill")
+          .fixing_empty_rows(),
+      Entry("fill-other", "Hidden scores become {}: too close to real scores, so that hidden keys keep some weight.",
+            "How small must a score be for its weight to vanish beside any other?", "mask", kHides,
+            [](double fill) { return filled_and_kept(fill); })
+          .in("fill")
+          .fitted_to([](const Probe&) {
+            std::vector<double> fills;
+            for (const double large : {-5000.0, -2000.0, -1000.0, -500.0, -100.0}) fills.push_back(large);
+            for (double f = -60; f <= 20; f += 4) fills.push_back(f);
+            return fills;
+          })
+          .fixing_empty_rows(),
+      Entry("mask-after-softmax", "The mask is applied after the softmax: the rows no longer sum to 1.",
+            "Add up a row of the weights.", "mask", kHides,
+            Edits{instead("mask", [](Work&) {}),
+                  after("softmax", [](Work& work) { work["weights"] = work.at("weights") * work.at("visible"); })})
+          .in("fill"),
+      Entry("mask-after-softmax-renormalised",
+            "The mask is applied after the softmax and the rows are divided by what is left: where a hidden score is far "
+            "larger, nothing is "
+            "left, and 0/0 is NaN.",
+            "What if the hidden score is 2,000 larger than every other?", "mask", kHides,
+            Edits{instead("mask", [](Work&) {}),
+                  after("softmax", [](Work& work) { work["weights"] = over_row_sum(work.at("weights") * work.at("visible")); }),
+                  keep_empty()})
+          .in("fill"),
   };
 }
 

@@ -99,13 +99,7 @@ void add(std::vector<Entry>& entries, const Entry& entry) {
 }
 
 Entry rope(std::string_view id, std::string_view says, std::string_view hint, Edits edits, std::string_view group = {}) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "positions",
-          .parts = {"rope"},
-          .edits = always(std::move(edits)),
-          .group = group};
+  return Entry(id, says, hint, "positions", {"rope"}, std::move(edits)).in(group);
 }
 
 constexpr std::string_view kPair = "Turn the vector 1, 2, 3, ..., d by position 1 and mark which two numbers changed together.";
@@ -118,28 +112,21 @@ constexpr std::string_view kWhat =
 std::vector<Entry> rope_entries() {
   std::vector<Entry> entries;
   for (const Entry& entry : std::vector<Entry>{
-           {.id = "rope-interleaved",
-   .says = "Pairs are columns (2i, 2i + 1), as in the paper and in GPT-J; the default is (i, i + d/2).",
-   .hint = "",
-   .term = "positions",
-   .parts = {"rope"},
-   .edits = always(instead("pairs", [](Work& work) { work["interleaved"] = Array({1}, 1); })),
-   .convention = true,
-   .group = "pairs"},
-           {.id = "rope-interleaved-to-half",
-           .says =
-                "Pairs are read from columns (2i, 2i + 1) and written as two halves: another order of columns, and products of "
-                "q and k do not see it.",
-           .hint = "",
-           .term = "positions",
-           .parts = {"rope"},
-           .edits = always(Edits{before("turn", [](Work& work) { work["x"] = gathered(work.at("x")); }),
-                                 before("turn q k",
-                                        [](Work& work) {
-                                          for (const char* name : {"q", "k"}) work[name] = gathered(work.at(name));
-                                        })}),
-           .convention = true,
-           .group = "pairs"},
+           Entry("rope-interleaved",
+                 "Pairs are columns (2i, 2i + 1), as in the paper and in GPT-J; the default is (i, i + d/2).", "", "positions",
+                 {"rope"}, instead("pairs", [](Work&work) { work["interleaved"] = Array({1}, 1); }))
+               .convention_of("pairs"),
+           Entry(
+               "rope-interleaved-to-half",
+               "Pairs are read from columns (2i, 2i + 1) and written as two halves: another order of columns, and products of "
+               "q and k do not see it.",
+               "", "positions", {"rope"},
+               Edits{before("turn", [](Work&work) { work["x"] = gathered(work.at("x")); }),
+                     before("turn q k",
+                            [](Work&work) {
+                              for (const char* name : {"q", "k"}) work[name] = gathered(work.at(name));
+                            })})
+               .convention_of("pairs"),
            rope("rope-positions-from-one", "Positions are counted from 1: every angle is one step too large.",
                 "What should happen at position 0?", {positions_by([](double position, Index) { return position + 1; })},
                 "positions"),
@@ -148,26 +135,20 @@ std::vector<Entry> rope_entries() {
                 {positions_by([](double, Index place) { return static_cast<double>(place); })}, "positions"),
            rope("rope-value-turned", "The values are turned too; only queries and keys are.", kWhat,
                 {after("turn q k",
-                       [](Work& work) { work["v"] = turned(work.at("v"), work.at("columns"), interleaved_pairs(work)); })}),
+                       [](Work&work) { work["v"] = turned(work.at("v"), work.at("columns"), interleaved_pairs(work)); })}),
            rope("rope-query-only", "Only the queries are turned; keys are too.", kWhat, {turns_only({"q"})}, "what"),
            rope("rope-key-only", "Only the keys are turned; queries are too.", kWhat, {turns_only({"k"})}, "what"),
            rope("rope-not-used", "Neither queries nor keys are turned.", kWhat, {turns_only({})}, "what"),
            rope("rope-turned-twice", "Queries and keys are turned twice: by twice the angle.", kAngle,
-                {after("angles", [](Work& work) { work["angles"] = work.at("angles") * Number(2); })}, "angle"),
-           {.id = "rope-wrong-base",
-           .says = "The angles are those of base {}, whatever base is asked for.",
-           .hint = kAngle,
-           .term = "positions",
-           .parts = {"rope"},
-           .edits =
-                [](double base) { return Edits{before("angles", [base](Work& work) { work["base"] = Array({1}, base); })}; },
-           .group = "base",
-           .numbers =
-                [](const Probe&) {
-                  return std::vector<double>{2,    10,   32,    64,    100,   128, 256,    500,    512, 1000, 1024,
-                                             2000, 5000, 10000, 20000, 50000, 1e5, 160000, 500000, 1e6, 5e6,  1e7};
-                },
-           .fitted = true},
+                {after("angles", [](Work&work) { work["angles"] = work.at("angles") * Number(2); })}, "angle"),
+           Entry("rope-wrong-base", "The angles are those of base {}, whatever base is asked for.", kAngle, "positions",
+                 {"rope"},
+                 [](double base) { return Edits{before("angles", [base](Work& work) { work["base"] = Array({1}, base); })}; })
+               .in("base")
+               .fitted_to([](const Probe&) {
+                 return std::vector<double>{2,    10,   32,    64,    100,   128, 256,    500,    512, 1000, 1024,
+                                            2000, 5000, 10000, 20000, 50000, 1e5, 160000, 500000, 1e6, 5e6,  1e7};
+               }),
            rope("rope-exponent-doubled",
                 "The exponent is 4i/d for pair i < d/2: an index that already counts in twos is doubled again. It is 2i/d.",
                 kAngle, {exponents_by([](double e) { return 2 * e; })}, "angle"),
@@ -178,7 +159,7 @@ std::vector<Entry> rope_entries() {
            rope("rope-exponents-from-two",
                 "The exponents are counted from i = 1: 2(i+1)/d. The first pair turns by the position itself.", kAngle,
                 {instead("angles",
-                         [](Work& work) {
+                         [](Work&work) {
                            const Index width = work.at("x").size(-1);
                            std::vector<double> exponents = rotary_exponents(width);
                            for (double& e : exponents) e += 2 / static_cast<double>(width);
@@ -190,7 +171,7 @@ std::vector<Entry> rope_entries() {
            rope("rope-angles-reversed", "The frequencies are in reverse order: the last pair turns fastest; the first should.",
                 kAngle,
                 {after("angles",
-                       [](Work& work) {
+                       [](Work&work) {
                          std::vector<Index> back;
                          for (Index i = work.at("angles").size(1); i-- > 0;) back.push_back(i);
                          work["angles"] = take(work.at("angles"), 1, back);
@@ -199,30 +180,30 @@ std::vector<Entry> rope_entries() {
            rope("rope-direction-reversed",
                 "Pairs are turned the other way: (x cos + y sin, y cos - x sin). It is (x cos - y sin, y cos + x sin).",
                 "Turn (1, 0) by a quarter: is it (0, 1) or (0, -1)?",
-                turns([](const Array& x, const Array& angles, bool interleaved) {
+                turns([](const Array&x, const Array&angles, bool interleaved) {
                   return turned(x, angles * Number(-1), interleaved);
                 }),
                 "turn"),
            rope("rope-sign-missing", "The partner comes without its minus sign: (x cos + y sin, y cos + x sin) is no turn.",
                 "Is the length of a vector the same after the turn?",
-                turns([](const Array& x, const Array& angles, bool interleaved) {
+                turns([](const Array&x, const Array&angles, bool interleaved) {
                   const Array swapped = zip(partners(x, interleaved), partners(Array(x.shape, 1), interleaved),
                                             [](Number p, Number s) { return p * s; });
                   return x * map(angles, cosine) + swapped * map(angles, sine);
                 }),
                 "turn"),
            rope("rope-sine-cosine-exchanged", "Sine and cosine are exchanged.", "What should happen at position 0?",
-                turns([](const Array& x, const Array& angles, bool interleaved) {
+                turns([](const Array&x, const Array&angles, bool interleaved) {
                   return x * map(angles, sine) + partners(x, interleaved) * map(angles, cosine);
                 }),
                 "turn"),
            rope("rope-cosine-only", "Columns are multiplied by the cosine alone: the other number of the pair is not added.",
                 "Is the length of a vector the same after the turn?",
-                turns([](const Array& x, const Array& angles, bool) { return x * map(angles, cosine); }), "turn"),
+                turns([](const Array&x, const Array&angles, bool) { return x * map(angles, cosine); }), "turn"),
            rope("rope-added",
                 "Sines and cosines are added to queries and keys, as positions are to embeddings; here they turn pairs.",
                 "Is the length of a vector the same after the turn?",
-                turns([](const Array& x, const Array& angles, bool interleaved) {
+                turns([](const Array&x, const Array&angles, bool interleaved) {
                   Array waves = angles;
                   const Index width = x.size(-1);
                   for (Index n = 0; n < waves.count(); ++n) {
@@ -237,12 +218,12 @@ std::vector<Entry> rope_entries() {
                 "Angles and partners belong to different pairs: one of the two counts (i, i + d/2), the other (2i, 2i + 1).",
                 kPair,
                 {instead("spread",
-                         [](Work& work) { work["columns"] = spread_angles(work.at("angles"), !interleaved_pairs(work)); })},
+                         [](Work&work) { work["columns"] = spread_angles(work.at("angles"), !interleaved_pairs(work)); })},
                 "mixed"),
            rope("rope-positions-per-head",
                 "The angles follow the heads, not the tokens: the wrong axis is taken for the length.",
                 "Which axis of [B, H, T, d] are the positions on?",
-                turns([](const Array& x, const Array& angles, bool interleaved) {
+                turns([](const Array&x, const Array&angles, bool interleaved) {
                   need(x.size(1) <= x.size(2));
                   const Array other = permute(x, {0, 2, 1, 3});
                   return permute(turned(other, slice(angles, 0, 0, x.size(1)), interleaved), {0, 2, 1, 3});
@@ -253,9 +234,9 @@ std::vector<Entry> rope_entries() {
                 "1, 2, "
                 "...",
                 "Which axis of [B, H, T, d] are the positions on?",
-                Edits{instead("turn", [](Work& work) { work["turned"] = turned_by_head(work, work.at("x")); }),
+                Edits{instead("turn", [](Work&work) { work["turned"] = turned_by_head(work, work.at("x")); }),
                       instead("turn q k",
-                              [](Work& work) {
+                              [](Work&work) {
                                 for (const char* name : {"q", "k"}) work[name] = turned_by_head(work, work.at(name));
                               })},
                 "turn"),

@@ -16,15 +16,12 @@ Edit scaled(std::function<double(const Work&)> factor) {
 
 Entry scale(std::string_view id, std::string_view says, std::vector<std::string_view> parts,
             std::function<double(const Work&)> factor) {
-  return {.id = id,
-          .says = says,
-          .hint =
-              "Let q and k have d independent numbers of variance 1. What is the variance of their product, and what brings it "
-              "back to 1?",
-          .term = "scale",
-          .parts = std::move(parts),
-          .edits = always(scaled(std::move(factor))),
-          .group = "scale"};
+  return Entry(
+             id, says,
+             "Let q and k have d independent numbers of variance 1. What is the variance of their product, and what brings it "
+             "back to 1?",
+             "scale", std::move(parts), scaled(std::move(factor)))
+      .in("scale");
 }
 
 /// From 1/30 to 30 times the right scale, both signs.
@@ -62,60 +59,35 @@ std::vector<Entry> score_entries() {
             [](const Work& work) { return 1 / std::sqrt(static_cast<double>(work.at("q").size(2))); }),
       scale("scale-sqrt-heads", "The scores are divided by the root of the number of heads, not of d.", {"heads", "function"},
             [](const Work& work) { return 1 / std::sqrt(static_cast<double>(work.heads)); }),
-      {.id = "scale-other",
-       .says = "The scores are multiplied by {}; the scale is 1/sqrt(d).",
-       .hint = "Let q and k have d independent numbers of variance 1. What is the variance of their product, and what brings "
-               "it back to 1?",
-       .term = "scale",
-       .parts = {"scores"},
-       .edits = [](double factor) { return Edits{scaled([factor](const Work&) { return factor; })}; },
-       .group = "scale",
-       .numbers = scales,
-       .fitted = true},
-      {.id = "scores-transposed",
-       .says = "The scores are transposed: k q^T instead of q k^T, so that rows are keys.",
-       .hint = "Which axis of the scores belongs to the queries?",
-       .term = "scores",
-       .parts = {"scores"},
-       .edits = always(after("scores",
-                             [](Work& work) {
-                               need(work.at("scores").size(-1) == work.at("scores").size(-2));
-                               work["scores"] = transpose(work.at("scores"));
-                             }))},
-      {.id = "absolute-scores",
-       .says = "The scores lose their sign before the softmax.",
-       .hint = "What weight should a key get that points away from the query?",
-       .term = "scores",
-       .parts = {"scores"},
-       .edits = always(
-           after("scale", [](Work& work) { work["scores"] = map(work.at("scores"), [](Number s) { return fabs(s); }); }))},
-      {.id = "squared-scores",
-       .says = "The scores are squared before the softmax.",
-       .hint = "What weight should a key get that points away from the query?",
-       .term = "scores",
-       .parts = {"scores"},
-       .edits = always(after("scale", [](Work& work) { work["scores"] = work.at("scores") * work.at("scores"); }))},
-      {.id = "tanh-scores",
-       .says = "The scores go through tanh before the softmax.",
-       .hint = "How large can a score become, and what does softmax make of that?",
-       .term = "scores",
-       .parts = {"scores"},
-       .edits = always(
-           after("scale", [](Work& work) { work["scores"] = map(work.at("scores"), [](Number s) { return tanh(s); }); }))},
-      {.id = "keys-normalised",
-       .says = "Queries and keys are divided by their length first: cosines instead of products.",
-       .hint = "What does a longer key change?",
-       .term = "scores",
-       .parts = {"scores"},
-       .edits = always(before("scores",
-                              [](Work& work) {
-                                for (const char* name : {"q", "k"}) {
-                                  const Array squares = sum(work.at(name) * work.at(name), -1);
-                                  work[name] = zip(work.at(name), squares, [](Number x, Number s) {
-                                    return x / Number(std::sqrt(s.value), 0.5 * s.error / std::sqrt(s.value));
-                                  });
-                                }
-                              }))},
+      Entry("scale-other", "The scores are multiplied by {}; the scale is 1/sqrt(d).",
+            "Let q and k have d independent numbers of variance 1. What is the variance of their product, and what brings "
+            "it back to 1?",
+            "scale", {"scores"}, [](double factor) { return Edits{scaled([factor](const Work&) { return factor; })}; })
+          .in("scale")
+          .fitted_to(scales),
+      Entry("scores-transposed", "The scores are transposed: k q^T instead of q k^T, so that rows are keys.",
+            "Which axis of the scores belongs to the queries?", "scores", {"scores"},
+            after("scores", becomes("scores", transposed_square))),
+      Entry("absolute-scores", "The scores lose their sign before the softmax.",
+            "What weight should a key get that points away from the query?", "scores", {"scores"},
+            after("scale", becomes("scores", [](const Array& a) { return map(a, [](Number s) { return fabs(s); }); }))),
+      Entry("squared-scores", "The scores are squared before the softmax.",
+            "What weight should a key get that points away from the query?", "scores", {"scores"},
+            after("scale", becomes("scores", [](const Array& a) { return a * a; }))),
+      Entry("tanh-scores", "The scores go through tanh before the softmax.",
+            "How large can a score become, and what does softmax make of that?", "scores", {"scores"},
+            after("scale", becomes("scores", [](const Array& a) { return map(a, [](Number s) { return tanh(s); }); }))),
+      Entry("keys-normalised", "Queries and keys are divided by their length first: cosines instead of products.",
+            "What does a longer key change?", "scores", {"scores"},
+            before("scores",
+                   [](Work& work) {
+                     for (const char* name : {"q", "k"}) {
+                       const Array squares = sum(work.at(name) * work.at(name), -1);
+                       work[name] = zip(work.at(name), squares, [](Number x, Number s) {
+                         return x / Number(std::sqrt(s.value), 0.5 * s.error / std::sqrt(s.value));
+                       });
+                     }
+                   })),
   };
 }
 

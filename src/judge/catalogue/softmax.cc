@@ -17,53 +17,37 @@ Array each(const Array& scores, Number (*f)(Number)) { return map(scores, f); }
 
 Entry softmax_entry(std::string_view id, std::string_view says, std::string_view hint, Edit edit,
                     std::vector<std::string_view> parts = {"softmax"}) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "softmax",
-          .parts = std::move(parts),
-          .edits = always(std::move(edit)),
-          .group = "softmax"};
+  return Entry(id, says, hint, "softmax", std::move(parts), std::move(edit)).in("softmax");
 }
 
 /// Without a softmax the number that stands for a hidden score shows: a family.
 Entry by_fill(std::string_view id, std::string_view says, std::string_view hint, std::function<Array(const Array&)> rule) {
-  return {.id = id,
-          .says = says,
-          .hint = hint,
-          .term = "softmax",
-          .parts = {"softmax"},
-          .edits =
-              [rule = std::move(rule)](double fill) {
-                return Edits{instead("mask", [fill](Work& work) { fill_hidden(work, fill); }), weights_by(rule),
-                             instead("empty", [](Work&) {})};
-              },
-          .group = "softmax",
-          .numbers =
-              [](const Probe&) {
-                return std::vector<double>{-kInfinity, -1e9, -1e20, -1e4, 0};
-              },
-          .fixes_empty_rows = true};
+  return Entry(id, says, hint, "softmax", {"softmax"},
+               [rule = std::move(rule)](double fill) {
+                 return Edits{instead("mask", [fill](Work& work) { fill_hidden(work, fill); }), weights_by(rule),
+                              instead("empty", [](Work&) {})};
+               })
+      .in("softmax")
+      .tried([](const Probe&) {
+        return std::vector<double>{-kInfinity, -1e9, -1e20, -1e4, 0};
+      })
+      .fixing_empty_rows();
 }
 
 /// argmax, or a comparison with the row's maximum, which several keys may share.
 Entry hard_maximum(bool shared) {
-  return {.id = "hard-maximum",
-          .says = "Each query takes the one key that fits best (argmax); softmax mixes all.",
-          .hint = "How many weights of a row are not zero?",
-          .term = "softmax",
-          .parts = {"softmax"},
-          .edits = always(before("empty", [shared](Work& work) {
-            const Array& scores = work.at("scores");
-            Array& weights = work["weights"];
-            const Index keys = scores.size(-1);
-            for (Index n = 0; n < scores.count(); n += keys) {
-              Index best = 0;
-              for (Index j = 1; j < keys; ++j) best = scores[n + j].value > scores[n + best].value ? j : best;
-              for (Index j = 0; j < keys; ++j)
-                weights[n + j] = j == best || (shared && scores[n + j].value == scores[n + best].value) ? 1 : 0;
-            }
-          }))};
+  return Entry("hard-maximum", "Each query takes the one key that fits best (argmax); softmax mixes all.",
+               "How many weights of a row are not zero?", "softmax", {"softmax"}, before("empty", [shared](Work& work) {
+                 const Array& scores = work.at("scores");
+                 Array& weights = work["weights"];
+                 const Index keys = scores.size(-1);
+                 for (Index n = 0; n < scores.count(); n += keys) {
+                   Index best = 0;
+                   for (Index j = 1; j < keys; ++j) best = scores[n + j].value > scores[n + best].value ? j : best;
+                   for (Index j = 0; j < keys; ++j)
+                     weights[n + j] = j == best || (shared && scores[n + j].value == scores[n + best].value) ? 1 : 0;
+                 }
+               }));
 }
 
 }  // namespace
@@ -89,12 +73,9 @@ std::vector<Entry> softmax_entries() {
                     })),
       softmax_entry("no-max-subtraction", "exp of a large score overflows: the row's maximum is not subtracted first.",
                     "What is exp(1000)?", weights_by([](const Array& s) { return softmax(s, -1, false); })),
-      {.id = "softmax-twice",
-       .says = "The softmax is applied twice: the weights are much too even.",
-       .hint = "How large can the largest weight of a row become?",
-       .term = "softmax",
-       .parts = {"softmax"},
-       .edits = always(after("softmax", [](Work& work) { work["weights"] = softmax(work.at("weights")); }))},
+      Entry("softmax-twice", "The softmax is applied twice: the weights are much too even.",
+            "How large can the largest weight of a row become?", "softmax", {"softmax"},
+            after("softmax", becomes("weights", [](const Array& a) { return softmax(a); }))),
       by_fill("no-softmax", "There is no softmax: the scores themselves multiply the values.", row,
               [](const Array& s) { return s; }),
       by_fill("normalised-by-length", "The scores are divided by the number of keys; a softmax is meant.", row,
@@ -106,10 +87,7 @@ std::vector<Entry> softmax_entries() {
       by_fill("relu-weights", "The weights are relu of the scores; a softmax is meant.", row,
               [](const Array& s) { return each(s, [](Number x) { return max(x, Number(0)); }); }),
       by_fill("relu-weights", "The weights are relu of the scores, divided by their sum; a softmax is meant.", row,
-              [](const Array& s) {
-                const Array kept = each(s, [](Number x) { return max(x, Number(0)); });
-                return zip(kept, sum(kept, -1), [](Number x, Number total) { return x / total; });
-              }),
+              [](const Array& s) { return over_row_sum(each(s, [](Number x) { return max(x, Number(0)); })); }),
       by_fill("weights-not-normalised", "The exponentials are not divided by their sum.", row,
               [](const Array& s) { return each(s, [](Number x) { return exp(x); }); }),
       by_fill("weights-not-normalised", "The exponentials are not divided by their sum.", row,
@@ -123,42 +101,21 @@ std::vector<Entry> softmax_entries() {
                 }
                 return out;
               }),
-      by_fill("scores-over-sum", "The scores are divided by their sum, without exp; a softmax is meant.", row,
-              [](const Array& s) { return zip(s, sum(s, -1), [](Number x, Number total) { return x / total; }); }),
+      by_fill("scores-over-sum", "The scores are divided by their sum, without exp; a softmax is meant.", row, over_row_sum),
       softmax_entry("softmax-base-2", "The softmax raises 2, not e, to the scores.", "exp or exp2?",
                     weights_by([](const Array& s) { return softmax(s * Number(std::log(2.0))); })),
-      {.id = "squared-weights",
-       .says = "The weights are squared before they meet the values.",
-       .hint = row,
-       .term = "softmax",
-       .parts = {"softmax"},
-       .edits = always(after("softmax", [](Work& work) { work["weights"] = work.at("weights") * work.at("weights"); }))},
-      {.id = "squared-weights",
-       .says = "The weights are squared and divided by their sum: twice the scale.",
-       .hint = "What is the largest weight of a row, and what should it be?",
-       .term = "softmax",
-       .parts = {"softmax"},
-       .edits = always(after("softmax",
-                             [](Work& work) {
-                               const Array squares = work.at("weights") * work.at("weights");
-                               work["weights"] =
-                                   zip(squares, sum(squares, -1), [](Number x, Number total) { return x / total; });
-                             }))},
-      {.id = "weights-are-scores",
-       .says = "What is returned as weights are the scores before the softmax.",
-       .hint = "Add up a row of what you return.",
-       .term = "softmax",
-       .parts = {"softmax"},
-       .edits = always(Edits{}),
-       .shows = Shows::kWeights},
+      Entry("squared-weights", "The weights are squared before they meet the values.", row, "softmax", {"softmax"},
+            after("softmax", becomes("weights", [](const Array& a) { return a * a; }))),
+      Entry("squared-weights", "The weights are squared and divided by their sum: twice the scale.",
+            "What is the largest weight of a row, and what should it be?", "softmax", {"softmax"},
+            after("softmax", becomes("weights", [](const Array& a) { return over_row_sum(a * a); }))),
+      Entry("weights-are-scores", "What is returned as weights are the scores before the softmax.",
+            "Add up a row of what you return.", "softmax", {"softmax"}, Edits{})
+          .shown(Shows::kWeights),
       hard_maximum(false),
       hard_maximum(true),
-      {.id = "uniform-weights",
-       .says = "Every key gets the same weight, whatever the scores are.",
-       .hint = "Change q. Does the output change?",
-       .term = "softmax",
-       .parts = {"softmax"},
-       .edits = always(before("mask", [](Work& work) { work["scores"] = Array(work.at("scores").shape); }))},
+      Entry("uniform-weights", "Every key gets the same weight, whatever the scores are.", "Change q. Does the output change?",
+            "softmax", {"softmax"}, before("mask", [](Work& work) { work["scores"] = Array(work.at("scores").shape); })),
   };
 }
 

@@ -12,56 +12,30 @@ Edit mixed(const char* what) {
 }
 
 Entry output(std::string_view id, std::string_view says, std::string_view hint, Edit edit, std::string_view part = "output") {
-  return {.id = id, .says = says, .hint = hint, .term = "output", .parts = {part}, .edits = always(std::move(edit))};
+  return Entry(id, says, hint, "output", {part}, std::move(edit));
 }
 
 }  // namespace
 
 std::vector<Entry> value_entries() {
   return {
-      {.id = "values-from-keys",
-       .says = "The weights mix the keys; they mix the values.",
-       .hint = "Change v alone. Does the output change?",
-       .term = "values",
-       .parts = {"values"},
-       .edits = always(mixed("k"))},
-      {.id = "queries-as-values",
-       .says = "The weights mix the queries; they mix the values.",
-       .hint = "Change v alone. Does the output change?",
-       .term = "values",
-       .parts = {"values"},
-       .edits = always(mixed("q"))},
-      {.id = "weights-transposed",
-       .says =
-           "The weights are transposed before they meet the values: key j gives to query i what query j should get from key i.",
-       .hint = "Which axis of the weights is summed over?",
-       .term = "values",
-       .parts = {"values"},
-       .edits = always(before("mix",
-                              [](Work& work) {
-                                need(work.at("weights").size(-1) == work.at("weights").size(-2));
-                                work["weights"] = transpose(work.at("weights"));
-                              }))},
-      {.id = "normalised-by-length",
-       .says = "The output is divided by the number of keys; the weights sum to 1 already.",
-       .hint = "If all values are 1, what is the output?",
-       .term = "values",
-       .parts = {"values"},
-       .edits = always(after("mix",
-                             [](Work& work) {
-                               work["values"] =
-                                   work.at("values") * Number(1 / static_cast<double>(work.at("weights").size(-1)));
-                             }))},
-      {.id = "value-added",
-       .says = "Each token's own value is added to what it attends to.",
-       .hint = "If all values are 1, what is the output?",
-       .term = "values",
-       .parts = {"values"},
-       .edits = always(after("mix",
-                             [](Work& work) {
-                               need(work.at("values").shape == work.at("v").shape);
-                               work["values"] = work.at("values") + work.at("v");
-                             }))},
+      Entry("values-from-keys", "The weights mix the keys; they mix the values.", "Change v alone. Does the output change?",
+            "values", {"values"}, mixed("k")),
+      Entry("queries-as-values", "The weights mix the queries; they mix the values.", "Change v alone. Does the output change?",
+            "values", {"values"}, mixed("q")),
+      Entry(
+          "weights-transposed",
+          "The weights are transposed before they meet the values: key j gives to query i what query j should get from key i.",
+          "Which axis of the weights is summed over?", "values", {"values"},
+          before("mix", becomes("weights", transposed_square))),
+      Entry("normalised-by-length", "The output is divided by the number of keys; the weights sum to 1 already.",
+            "If all values are 1, what is the output?", "values", {"values"},
+            after("mix",
+                  [](Work& work) {
+                    work["values"] = work.at("values") * Number(1 / static_cast<double>(work.at("weights").size(-1)));
+                  })),
+      Entry("value-added", "Each token's own value is added to what it attends to.", "If all values are 1, what is the output?",
+            "values", {"values"}, after("mix", adds("values", "v"))),
       output("no-output-projection", "The output projection is not applied: the merged heads are returned as they are.",
              "Which parameters get no gradient?", instead("output", [](Work& work) { work["out"] = work.at("merged"); })),
       output("no-output-bias", "The bias of the output projection is not added.", "What is the output if all weights W are 0?",
@@ -80,53 +54,20 @@ std::vector<Entry> value_entries() {
       output("output-transposed-weight",
              "The output matrix is applied the wrong way round (W_o where W_o^T is meant, or the reverse).",
              "nn.Linear keeps its weight as [out, in]. A square matrix hides the difference; try one that is not.",
-             before("output",
-                    [](Work& work) {
-                      need(work.at("W_o").size(0) == work.at("W_o").size(1));
-                      work["W_o"] = transpose(work.at("W_o"));
-                    })),
+             before("output", becomes("W_o", transposed_square))),
       output("output-uses-v-weights", "The output is made by the value projection; the output projection is never used.",
-             "Which parameters get no gradient?",
-             before("output",
-                    [](Work& work) {
-                      need(work.at("W_v").shape == work.at("W_o").shape);
-                      work["W_o"] = work.at("W_v");
-                      work["b_o"] = work.at("b_v");
-                    })),
+             "Which parameters get no gradient?", before("output", both(takes("W_o", "W_v"), takes("b_o", "b_v")))),
       output("output-uses-q-weights", "The output is made by the query projection; the output projection is never used.",
-             "Which parameters get no gradient?",
-             before("output",
-                    [](Work& work) {
-                      need(work.at("W_q").shape == work.at("W_o").shape);
-                      work["W_o"] = work.at("W_q");
-                      work["b_o"] = work.at("b_q");
-                    })),
+             "Which parameters get no gradient?", before("output", both(takes("W_o", "W_q"), takes("b_o", "b_q")))),
       output("residual-added", "The input is added to the output; the residual connection is not part of attention itself.",
-             "If all values are 0, what is the output?",
-             after("output",
-                   [](Work& work) {
-                     need(work.at("x").shape == work.at("out").shape);
-                     work["out"] = work.at("out") + work.at("x");
-                   }),
-             "layer"),
+             "If all values are 0, what is the output?", after("output", adds("out", "x")), "layer"),
       output("residual-before-output",
              "The input is added before the output projection; the residual connection is not part of attention itself.",
-             "If all values are 0, what is the output?",
-             before("output",
-                    [](Work& work) {
-                      need(work.at("x").shape == work.at("merged").shape);
-                      work["merged"] = work.at("merged") + work.at("x");
-                    })),
+             "If all values are 0, what is the output?", before("output", adds("merged", "x"))),
       // Classes that have no W_o at all.
-      {.id = "without-output-projection",
-       .says = "There is no output projection W_o.",
-       .hint = "",
-       .term = "output",
-       .parts = {"output"},
-       .edits = always(instead("output", [](Work& work) { work["out"] = work.at("merged"); })),
-       .convention = true,
-       .given = true,
-       .group = "output"},
+      Entry("without-output-projection", "There is no output projection W_o.", "", "output", {"output"},
+            instead("output", [](Work& work) { work["out"] = work.at("merged"); }))
+          .given_of("output"),
   };
 }
 

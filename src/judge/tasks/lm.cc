@@ -45,7 +45,7 @@ void given_step(Work& work) {
   work["ids"] = slice(tokens, 1, 0, tokens.size(1) - 1);
   work["targets"] = slice(tokens, 1, 1, tokens.size(1));
   work["causal"] = Array({1}, 1);
-  // The share of each place in the loss.
+  // The share of each position in the loss.
   work["shares"] = Array(work.at("ids").shape, 1 / static_cast<double>(work.at("ids").count()));
 }
 

@@ -190,12 +190,6 @@ def _repeated(
 
 
 _CALLS = {
-    "forward": _forward,
-    "nan": _forward,
-    "gradient": _gradient,
-    "twice": _twice,
-    "training": _repeated,
-    "evaluation": _repeated,
-    "steps": steps,
-    "train-steps": train_steps,
+    "forward": _forward, "nan": _forward, "gradient": _gradient, "twice": _twice, "training": _repeated,
+    "evaluation": _repeated, "steps": steps, "train-steps": train_steps,
 }

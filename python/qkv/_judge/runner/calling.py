@@ -15,30 +15,11 @@ from .frameworks import is_array, reads, to_numpy
 from .tasks import LAYERS, contract
 
 _OUT = (
-    "out",
-    "output",
-    "outputs",
-    "context",
-    "attnoutput",
-    "attentionoutput",
-    "lasthiddenstate",
-    "hiddenstates",
-    "y",
-    "result",
-    "o",
-    "z",
+    "out", "output", "outputs", "context", "attnoutput", "attentionoutput", "lasthiddenstate", "hiddenstates", "y", "result",
+    "o", "z",
 )
 _WEIGHTS = (
-    "weights",
-    "attn",
-    "attnweights",
-    "attentionweights",
-    "attentions",
-    "attention",
-    "probs",
-    "attnprobs",
-    "scores",
-    "w",
+    "weights", "attn", "attnweights", "attentionweights", "attentions", "attention", "probs", "attnprobs", "scores", "w",
 )
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
 _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], "cache": ["x", "cache"], "rope": ["x", "positions"]}

@@ -139,10 +139,7 @@ def _fits(shape: tuple[int, ...], lengths: list[int]) -> bool:
 
 _ORDERS = {
     ("w", "in_out"): (
-        ("in", "part", "head", "dim"),
-        ("head", "in", "dim"),
-        ("part", "in", "head", "dim"),
-        ("part", "head", "in", "dim"),
+        ("in", "part", "head", "dim"), ("head", "in", "dim"), ("part", "in", "head", "dim"), ("part", "head", "in", "dim"),
     ),
     ("w", "out_in"): (("part", "head", "dim", "in"), ("head", "dim", "in")),
     ("w", "by_head"): (("head", "part", "dim", "in"), ("in", "head", "part", "dim")),

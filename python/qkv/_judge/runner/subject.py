@@ -159,10 +159,7 @@ class Subject:
             self.lookup = values["params"] = Lookup(lambda name: self.parameter(_role(name), leaves))
         values["num_heads"], values["num_kv_heads"] = self.sizes.heads, self.sizes.kv_heads
         for role, key, kind in (
-            ("block_size", "block", int),
-            ("p", "dropout", float),
-            ("base", "base", float),
-            ("lr", "lr", float),
+            ("block_size", "block", int), ("p", "dropout", float), ("base", "base", float), ("lr", "lr", float),
         ):
             if key in metadata:
                 values[role] = kind(metadata[key])
