@@ -197,7 +197,7 @@ def attention(
     lse_operand = None if lse is None else operand(lse, "lse")
     q_operand, out_operand = laid_out(q, "q", layout), laid_out(result, "out", layout)
     if isinstance(k, KVCache):
-        k._core.forward(q_operand, None, 0, out_operand, lse_operand, options, looking)
+        k._core.forward(q_operand, None, out_operand, lse_operand, options, looking)
     else:
         _core.forward(
             q_operand, laid_out(k, "k", layout), laid_out(v, "v", layout), out_operand, lse_operand,

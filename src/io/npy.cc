@@ -15,7 +15,7 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::uint64_t kVersionAt = 6;
 constexpr std::uint64_t kLengthAt = 8;
 /// The largest header that version 1.0 can state; 2.0 exists for structured dtypes of many fields, which are not read.
-constexpr std::uint64_t kMaxHeaderBytes = 65'535;
+constexpr std::uint64_t kMaxNpyHeaderBytes = 65'535;
 constexpr std::size_t kAlignment = 64;
 
 // Reverses the bytes of each element.
@@ -68,7 +68,7 @@ AnyTensor read_npy(const Source& source) {
   const std::uint64_t header_at = kLengthAt + length_bytes;
   check_size(header_at, "the length of its header");
   const std::uint64_t header_bytes = little_endian(source.read(kLengthAt, length_bytes));
-  source.check(header_bytes <= kMaxHeaderBytes, kLengthAt,
+  source.check(header_bytes <= kMaxNpyHeaderBytes, kLengthAt,
                "the header may have at most 65535 bytes: got " + std::to_string(header_bytes));
   source.check(header_bytes <= source.size() - header_at, kLengthAt,
                "the header must end within the file, which has " + std::to_string(source.size()) + " bytes: got a header of " +
