@@ -21,10 +21,10 @@ q, k, v = (torch.randn(1, heads, length, 32) for heads in (8, 2, 2))
 documents = qkv.Mask.documents([0, 30, 700, length]) & qkv.Mask.causal()
 whole = qkv.attention(q, k, v, mask=documents)
 
-# The default layout, zig-zag, gives every rank early and late rows: under a causal mask the same work.
-positions = qkv.torch.sequence_positions(length)
+# Zig-zag gives every rank early and late rows: under a causal mask the same work.
+positions = qkv.torch.sequence_positions(length, layout="zig-zag")
 own = [x[:, :, positions].requires_grad_() for x in (q, k, v)]
-out = qkv.torch.parallel_attention(*own, method="ulysses", mask=documents)
+out = qkv.torch.parallel_attention(*own, method="ulysses", layout="zig-zag", mask=documents)
 out.sum().backward()  # gradients of this rank's rows
 
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {len(positions)} rows")
