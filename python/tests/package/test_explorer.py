@@ -212,8 +212,10 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
     assert strokes[:2] == [{""}, {""}] and strokes[2] == {"rgb(0, 90, 181)", "rgb(200, 80, 0)"}
     why = parts("why")
     assert len(why) == 2 and "scale q\u00b7k" in why[0] and "does not hold" in why[1]  # the second view has no q and k
-    relevance = parts("relevance")
-    assert len(relevance) == 2 and page.locator("#panel figure canvas").count() == 6
+    page.locator("#tab-relevance").click()
+    page.wait_for_function("document.querySelectorAll('#panel figure canvas').length === 6")  # the second view is unpacked meanwhile
+    relevance = settled(page).locator("#panel .halves > div").all_inner_texts()
+    assert len(relevance) == 2
     assert "for \u2423word7" in relevance[0] and "relevance of this head, 0 to" in relevance[1]
     rows = [
         part.locator("tbody tr").nth(1).all_inner_texts()[0]
