@@ -213,9 +213,9 @@ def test_every_panel_shows_the_second_view_too(tmp_path: Path, browser: Browser)
     why = parts("why")
     assert len(why) == 2 and "scale q\u00b7k" in why[0] and "does not hold" in why[1]  # the second view has no q and k
     page.locator("#tab-relevance").click()
-    page.wait_for_function("document.querySelectorAll('#panel figure canvas').length === 6")  # the second view is unpacked meanwhile
+    page.locator("#panel figure canvas").nth(5).wait_for()  # the second view is unpacked meanwhile
     relevance = settled(page).locator("#panel .halves > div").all_inner_texts()
-    assert len(relevance) == 2
+    assert len(relevance) == 2 and page.locator("#panel figure canvas").count() == 6
     assert "for \u2423word7" in relevance[0] and "relevance of this head, 0 to" in relevance[1]
     rows = [
         part.locator("tbody tr").nth(1).all_inner_texts()[0]
