@@ -65,7 +65,8 @@ def layer_case(name, layer, sizes, *, heads=1, fill="-1e20", causal=False, mask=
     if layer in ("average", "fixed-weights"):
         positive = {}
     else:
-        positive = terms.positive_terms(x, parameters, dout, exact["weights"], factors, output_factors, heads)
+        positive = terms.positive_terms(x, parameters, dout, exact["weights"], heads, factors=factors,
+                                        output_factors=output_factors)
     for result_name, value in exact.items():
         case.result(result_name, value, rounded[result_name], positive.get(result_name, np.abs(value)))
     return case
