@@ -79,6 +79,7 @@ function(qkv_add_library target alias)
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     INSTALL_RPATH "$ORIGIN"
+    DEFINE_SYMBOL ""  # nothing reads it, and static and shared objects are then one in a compiler cache
     QKV_REQUIRES "${ARG_REQUIRES}"
     QKV_STATIC_LIBS "${ARG_STATIC_LIBS}"
     QKV_SUMMARY "${ARG_SUMMARY}")
