@@ -138,3 +138,10 @@ python_package() {
   CXX="${CXX:-c++}" build/venv/bin/python -m pip install --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . \
     >build/python.log 2>&1 || { tail -n 40 build/python.log >&2; fail "the Python package could not be built"; }
 }
+
+# fingerprint: one line for all that the tests read: files that git tracks or would, the compiler, the settings. Nothing outside git.
+fingerprint() {
+  git rev-parse --git-dir >/dev/null 2>&1 || return 0
+  { git ls-files -co --exclude-standard -z | LC_ALL=C sort -zu | xargs -0 sha256sum 2>/dev/null || true
+    "${CXX:-c++}" --version && env | grep '^QKV_' | sort || true; } | sha256sum
+}
