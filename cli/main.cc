@@ -1,5 +1,6 @@
 // The tool `qkv`: finds the command, runs it, and turns whatever went wrong into one line and an exit code.
 // Not: the commands (NAME/cmd_NAME.cc). Exit codes: 0 done, 1 the work failed, 2 wrong usage or input.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -13,7 +14,6 @@
 #include "qkv/version.h"
 #include "ranks/launch.h"
 #include "support/command.h"
-#include "support/help.h"
 #include "support/signals.h"
 #include "support/text.h"
 
@@ -27,7 +27,35 @@ constexpr int kWrongUse = 2;
 constexpr std::array<std::string_view, 13> kOrder = {"judge",   "practice", "train", "generate", "map",       "forms", "ablate",
                                                      "explain", "attend",   "layer", "mask",  "bench", "info"};
 
-auto place_in_help(const Command& command) { return std::ranges::find(kOrder, command.name) - kOrder.begin(); }
+/// One column of options, one of what they mean, groups one line apart.
+class CalmFormatter : public CLI::Formatter {
+ public:
+  CalmFormatter() { column_width(30); }
+
+  /// CLI11 shows a flag's default in braces; here the description says it.
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    for (std::size_t open = name.find('{'); open != std::string::npos; open = name.find('{')) {
+      const std::size_t close = name.find('}', open);
+      name.erase(open, close == std::string::npos ? close : close - open + 1);
+    }
+    return name;
+  }
+
+  /// The value's name and REQUIRED: CLI11 adds checks, needs and excludes in its own words, which are said when they are broken.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return {};
+    return " " + option->get_type_name() + (option->get_expected_max() > 1 && option->get_positional() ? " ..." : "") +
+           (option->get_required() ? " REQUIRED" : "");
+  }
+
+  /// CLI11 leaves two empty lines between groups.
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
+    for (std::size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n")) text.erase(at, 1);
+    return text;
+  }
+};
 
 /// A pipe that was closed or a full disk must not look like success. A failure has already printed its one line.
 int finish(int code) {
@@ -49,17 +77,6 @@ std::string names_of_commands() {
   std::string names;
   for (const Command& command : commands()) names += (names.empty() ? "" : ", ") + command.name;
   return names;
-}
-
-/// An option that wants a file's name and was given an empty one: without it the file would not be written, which is not
-/// what was asked for.
-void require_file_names(const CLI::App& command) {
-  for (const CLI::Option* option : command.get_options()) {
-    if (option->get_type_name() != "FILE" && option->get_type_name() != "DIR") continue;
-    const std::vector<std::string> names = option->results();
-    if (std::ranges::find(names, "") != names.end())
-      throw UsageError(option->get_name() + " needs the name of a file: got \"\"");
-  }
 }
 
 /// Runs the chosen command. This is the one place where exceptions end.
@@ -92,14 +109,15 @@ int main_of(int argc, char** argv) {
   app.footer(
       "\nExample:\n  qkv train --out model.safetensors\n\nqkv COMMAND --help lists a command's options, with an example.");
   app.require_subcommand(1);
-  app.formatter(help_formatter());  // commands inherit it
+  app.formatter(std::make_shared<CalmFormatter>());  // commands inherit it
 
-  std::ranges::sort(commands(), {}, place_in_help);
+  std::ranges::sort(commands(), {}, [](const Command& one) { return std::ranges::find(kOrder, one.name) - kOrder.begin(); });
   std::vector<std::pair<CLI::App*, std::function<int()>>> runs;
   for (const Command& command : commands()) {
     CLI::App* one = app.add_subcommand(command.name, command.summary);
     one->footer("\nExample:\n  " + command.example);
-    runs.emplace_back(one, command.declare(*one));
+    Options add(*one);
+    runs.emplace_back(one, command.declare(add));
   }
 
   std::string chosen;
@@ -118,12 +136,10 @@ int main_of(int argc, char** argv) {
   }
   for (const auto& [one, run] : runs) {
     if (!one->parsed()) continue;
-    if (const std::string text = complaint_about_copies(*one); !text.empty())
-      return leave_it_to_the_first() ? kWrongUse : complain(one->get_name(), text, kWrongUse);
-    return guarded(one->get_name(), [&] {
-      require_file_names(*one);
-      return run();
-    });
+    const CLI::Option* const parallel = one->get_option_no_throw("--parallel");
+    const std::string text = complaint_about_copies(one->get_name(), parallel != nullptr, parallel != nullptr && parallel->count() > 0);
+    if (!text.empty()) return leave_it_to_the_first() ? kWrongUse : complain(one->get_name(), text, kWrongUse);
+    return guarded(one->get_name(), run);
   }
   return kWrongUse;
 }

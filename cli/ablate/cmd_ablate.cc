@@ -12,7 +12,6 @@
 #include "qkv/view/fonts.h"
 #include "support/command.h"
 #include "support/files.h"
-#include "support/integer_option.h"
 #include "support/options.h"
 #include "support/progress.h"
 #include "support/text.h"
@@ -106,20 +105,18 @@ int run_ablate(const AblateCommandOptions& options) {
   return holds ? 0 : 1;
 }
 
-std::function<int()> declare_ablate(CLI::App& app) {
-  auto options = std::make_shared<AblateCommandOptions>();
-  app.add_option("EXPERIMENT", options->names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
-  add_integer(app, "--steps", options->steps, "Steps of each of the four trainings of no-mask (default 400)", 1, 1000000);
-  add_integer(app, "--seed", options->ablate.seed, "Seed of everything random (default 0)");
-  app.add_option("--out", options->out, "Folder for maps as PNG (SVG without Pango), one per experiment; created if missing")
-      ->type_name("DIR");
-  add_compute_options(app, options->compute);
-  add_json_option(app, options->json);
-  return [options] { return run_ablate(*options); };
+void declare_ablate(Options& add, AblateCommandOptions& options) {
+  add("EXPERIMENT", &options.names, "same-q, same-k, zero-v, no-scale, no-mask (default: all)");
+  add("--steps N", &options.steps, "Steps of each of the four trainings of no-mask (default 400)", {.least = 1, .most = 1000000});
+  add("--seed N", &options.ablate.seed, "Seed of everything random (default 0)");
+  add("--out DIR", &options.out, "Folder for maps as PNG (SVG without Pango), one per experiment; created if missing");
+  add.compute(options.compute);
+  add.json(options.json);
 }
 
 const bool ablate_added = add_command({"ablate", "Remove a part of attention; show what breaks",
-                                       "qkv ablate\n  qkv ablate no-scale no-mask --out maps", declare_ablate});
+                                "qkv ablate\n  qkv ablate no-scale no-mask --out maps"},
+                               declare_ablate, run_ablate);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -1,38 +1,37 @@
-// The options of `qkv attend` that add to scores by position, or to a row besides its keys: ALiBi, T5's and learned relative
-// biases, sinks. Not: a dense bias, which is an option of the tensors (options.h).
+// What adds to scores by position, or to a row besides its keys: ALiBi, T5's and learned relative biases, sinks; and dense biases, with
+// the gradients of all of them.
 #pragma once
 
 #include <optional>
-#include <string>
 
+#include "attend/options.h"
 #include "qkv/attention.h"
-#include "support/command.h"
-#include "support/files.h"
+#include "qkv/state_dict.h"
 
 namespace qkv::cli {
 
-struct ModifierOptions {
-  std::string sinks, t5, relative;  // .npy files
-  std::string alibi;                // "heads", or slopes
-  Index t5_max_distance = 128;
-  bool t5_past = false;
-  std::string align;
-  std::string dsinks, dposition;  // .npy files
-};
+/// In the type of the call. UsageError when `tensor` has not `rank` axes, or holds no floats.
+template <class T>
+Tensor<T> typed(const std::string& source, const AnyTensor& tensor, int rank, const char* axes);
 
-/// Adds them all.
-void add_modifier_options(CLI::App& app, ModifierOptions& options);
-
-/// What they mean for tensors of T, with the memory that the attention options borrow.
+/// For tensors of T, with the memory that the attention options borrow.
 template <class T>
 struct Modifiers {
-  Tensor<T> sinks, table;       // [H], [rows, H]; without data: none
-  Tensor<T> dsinks, dposition;  // as made by want_gradients
+  Tensor<T> sinks, table, bias;        // [H], [rows, H], [B|1, H|1, Tq|1, Tk|1]; without data: none
+  Tensor<T> dsinks, dposition, dbias;  // as made by want_gradients
 
-  /// Sets `attention`; `given`: the sinks. Throws UsageError.
-  Modifiers(const ModifierOptions& options, const std::optional<AnyTensor>& given, Index num_heads, AttentionOptions& attention);
+  /// Sets `attention`. Throws UsageError.
+  Modifiers(const AttendOptions& options, const std::optional<AnyTensor>& given_sinks, const std::optional<AnyTensor>& given_bias,
+            Index num_heads, AttentionOptions& attention);
   /// Asks for the gradients that there are.
   void want_gradients(const AttentionOptions& attention, AttentionGradients<T>& gradients);
+  /// add(name, tensor) for each of them.
+  template <class Add>
+  void each_gradient(const Add& add) const {
+    if (dbias.rank() > 0) add("dbias", dbias);
+    if (dsinks.rank() > 0) add("dsinks", dsinks);
+    if (dposition.rank() > 0) add("dposition", dposition);
+  }
 };
 
 }  // namespace qkv::cli

@@ -2,8 +2,6 @@
 
 #include "core/escape.h"
 #include "mask/expression.h"
-#include "support/command.h"
-#include "support/option_group.h"
 
 namespace qkv::cli {
 namespace {
@@ -17,9 +15,8 @@ struct Window {
 Window parse_window(const std::string& text) {
   const std::size_t first = text.find(',');
   const std::size_t second = first == std::string::npos ? first : text.find(',', first + 1);
-  if (first == std::string::npos) {
+  if (first == std::string::npos)
     throw UsageError("--window must be LEFT,RIGHT, such as 255,0 (-1: no bound): got " + escaped(text));
-  }
   const std::vector<Index> counts = parse_indices("--window", text.substr(0, second));
   Window window{counts[0], counts[1], Align::kSquare};
   if (second != std::string::npos) window.align = parse_align("--window", text.substr(second + 1));
@@ -35,60 +32,82 @@ void require_alignment(const std::string& bare, const std::string& joint, Align 
                    std::to_string(kv_len));
 }
 
-/// An option whose value may be left out.
-void add_with_optional_value(CLI::App& app, const std::string& name, std::string& path, bool& wanted, const std::string& help) {
-  app.add_option_function<std::vector<std::string>>(
-         name,
-         [&path, &wanted](const std::vector<std::string>& values) {
-           wanted = true;
-           if (!values.empty()) path = values[0];
-         },
-         help)
-      ->type_name("[FILE]")
-      ->expected(0, 1)
-      ->trigger_on_parse();
-}
+struct FileOption {
+  const char *name, *help;
+};
+constexpr FileOption kRead[] = {{"q", "Queries [B, H, Tq, D], f32 or f64"},
+                           {"k", "Keys [B, Hkv, Tk, D]"},
+                           {"v", "Values [B, Hkv, Tk, Dv]"},
+                           {"dout", "Gradient arriving at the output [B, H, Tq, Dv]"},
+                           {"bias", "Added to the scores [B|1, H|1, Tq|1, Tk|1]"}};
+constexpr FileOption kWritten[] = {{"lse", "Log-sum-exp of each row [B, H, Tq]"},
+                              {"dq", "Gradient of the queries"},
+                              {"dk", "Gradient of the keys"},
+                              {"dv", "Gradient of the values"},
+                              {"dbias", "Gradient of the bias, in its shape"}};
 
 }  // namespace
 
-void add_attend_options(CLI::App& app, AttendOptions& options) {
-  const OptionGroup in(app, "Tensors in (.npy, or one .safetensors with the names q k v dout bias keep drop)");
-  in.file("--q", options.q, "Queries [B, H, Tq, D], f32 or f64");
-  in.file("--k", options.k, "Keys [B, Hkv, Tk, D]");
-  in.file("--v", options.v, "Values [B, Hkv, Tk, Dv]");
-  in.file("--dout", options.dout, "Gradient arriving at the output [B, H, Tq, Dv]");
-  in.file("--bias", options.bias, "Added to the scores [B|1, H|1, Tq|1, Tk|1]");
-  in.file("--in", options.in, "All of them in one .safetensors");
+const std::string& AttendOptions::file(const std::string& name) const {
+  static const std::string none;
+  if (name == "keep") return dense.keep;
+  if (name == "drop") return dense.drop;
+  for (const auto* files : {&read, &written}) {
+    if (const auto found = files->find(name); found != files->end()) return found->second;
+  }
+  return none;
+}
 
-  const OptionGroup out(app, "Tensors out (.npy, or one .safetensors)");
-  out.file("--out", options.out, "Output [B, H, Tq, Dv], of q's type")->required();
-  add_with_optional_value(app, "--weights", options.weights, options.wants_weights, "Weights [B, H, Tq, Tk], before dropout");
-  add_with_optional_value(app, "--applied", options.applied, options.wants_applied, "Weights after dropout");
-  for (const char* name : {"--weights", "--applied"}) out.take(name);
-  out.file("--lse", options.lse, "Log-sum-exp of each row [B, H, Tq]");
-  out.file("--dq", options.dq, "Gradient of the queries");
-  out.file("--dk", options.dk, "Gradient of the keys");
-  out.file("--dv", options.dv, "Gradient of the values");
-  out.file("--dbias", options.dbias, "Gradient of the bias, in its shape");
+std::string AttendOptions::source(const std::string& name) const {
+  const std::string& path = file(name);
+  return path.empty() ? "--in " + escaped(in) + ", " + name : "--" + name + " " + escaped(path);
+}
 
-  const OptionGroup who(app, "Masks (every mask that is given must allow a key)");
-  who.flag("--causal{square}", options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk");
-  who.value("--window", options.window, "L,R[,ALIGN]", "At most L keys before the query's own and R after; -1: no bound");
-  who.value("--offsets", options.offsets, "N,N,...",
-            "Diagonal j = i + offset of --causal and --window, one offset per sequence");
-  who.value("--key-lengths", options.key_lengths, "N,N,...", "Number of keys of each sequence");
-  who.value("--mask", options.mask, "EXPR", "A mask expression, such as \"causal | prefix(3)\": see qkv mask --help");
-  who.file("--keep", options.keep, "Non-zero: may attend; [B|1, H|1, Tq|1, Tk|1] or --mask-axes");
-  who.file("--drop", options.drop, "Non-zero: may not attend");
-  who.value("--mask-axes", options.mask_axes, "AXES", "Axes of a smaller mask: bk, qk, bqk, hqk");
+void add_attend_options(Options& add, AttendOptions& options) {
+  const auto file = [&](const FileOption& one, std::map<std::string, std::string>& files) {
+    add("--" + std::string(one.name) + " FILE", &files[one.name], one.help);
+  };
+  add.heading("Tensors in (.npy, or one .safetensors with the names q k v dout bias keep drop)");
+  for (const FileOption& one : kRead) file(one, options.read);
+  add("--in FILE", &options.in, "All of them in one .safetensors");
 
-  const OptionGroup how(app, "How");
-  how.value("--scale", options.scale, "X", "Factor on the scores (default 1/sqrt(D))");
-  how.value("--softcap", options.softcap, "X", "c tanh(score / c); 0: off");
-  how.value("--empty-row", options.empty_row, "HOW", "A row without keys gives zero, mean or nan (default zero)");
-  how.value("--dropout", options.dropout, "P", "Dropout probability of the weights, as in training");
-  how.integer("--seed", options.seed, "Seed of the dropout (default 0)");
-  add_compute_options(app, options.compute);
+  add.heading("Tensors out (.npy, or one .safetensors)");
+  add("--out FILE", &options.out, "Output [B, H, Tq, Dv], of q's type", {.required = true});
+  add("--weights [FILE]", &options.weights, "Weights [B, H, Tq, Tk], before dropout");
+  add("--applied [FILE]", &options.applied, "Weights after dropout");
+  for (const FileOption& one : kWritten) file(one, options.written);
+
+  add.heading("Masks (every mask that is given must allow a key)");
+  add("--causal{square}", &options.causal, "No key after the query; =top-left or =bottom-right when Tq != Tk");
+  add("--window L,R[,ALIGN]", &options.window, "At most L keys before the query's own and R after; -1: no bound");
+  add("--offsets N,N,...", &options.offsets, "Diagonal j = i + offset of --causal and --window, one offset per sequence");
+  add("--key-lengths N,N,...", &options.key_lengths, "Number of keys of each sequence");
+  add("--mask EXPR", &options.mask, "A mask expression, such as \"causal | prefix(3)\": see qkv mask --help");
+  options.dense.add_to(add);
+
+  add.heading("How");
+  add("--scale X", &options.scale, "Factor on the scores (default 1/sqrt(D))");
+  add("--softcap X", &options.softcap, "c tanh(score / c); 0: off");
+  add("--empty-row HOW", &options.empty_row, "A row without keys gives zero, mean or nan (default zero)");
+  add("--dropout P", &options.dropout, "Dropout probability of the weights, as in training");
+  add("--seed N", &options.seed, "Seed of the dropout (default 0)");
+  add.compute(options.compute);
+
+  add.heading("Position biases and sinks");
+  add("--alibi{heads}", &options.alibi, "ALiBi: minus slope times distance; =S,S,... sets the slopes");
+  add("--t5 FILE", &options.t5, "T5's relative position bias: table [buckets, H]");
+  add("--t5-max-distance N", &options.t5_max_distance, "Distances from here on share one bucket (default 128)",
+      {.least = 1, .needs = "--t5"});
+  add("--t5-past", &options.t5_past, "T5's decoder: later keys share a bucket", {.needs = "--t5"});
+  add("--relative FILE", &options.relative, "Learned bias by distance: table [2 R + 1, H]");
+  add("--position-align ALIGN", &options.align, "Alignment of positions when Tq != Tk: top-left or bottom-right");
+  file({"dposition", "Gradient of the table, or of --alibi's slopes [1, H]"}, options.written);
+  file({"sinks", "Sinks: one extra logit per head [H]"}, options.read);
+  file({"dsinks", "Gradient of the sinks"}, options.written);
+
+  options.capture.add_to(add);
+  add_parallel_options(add, options.parallel, kSequenceMethods);
+  add_cut_options(add, options.cut);
 }
 
 Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {

@@ -1,34 +1,45 @@
-// The options of `qkv attend`, and the attention options that they mean. Not: reading and writing its tensors (cmd_attend.cc).
+// The options of `qkv attend`, and the mask that they mean. Not: reading and writing its tensors (cmd_attend.cc).
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
-#include "qkv/attention.h"
+#include "attend/capture.h"
+#include "ranks/methods.h"
+#include "ranks/ranks.h"
 #include "support/options.h"
 
 namespace qkv::cli {
 
 struct AttendOptions {
-  std::string q, k, v, out, weights, applied, lse;  // .npy files
-  std::string dout, dq, dk, dv, dbias;
-  std::string in;  // or .safetensors
+  std::map<std::string, std::string> read, written;  // name of a tensor (q, dq, ...) -> .npy; empty: not given
+  std::string in, out;                               // out: .npy or .safetensors
+  std::optional<std::string> weights, applied;       // "": into the .safetensors
+  DenseMaskOptions dense;
   std::string causal, window, offsets, key_lengths, mask;
-  std::string keep, drop, mask_axes, bias;
   std::optional<double> scale;
   double softcap = 0;
   std::string empty_row = "zero";
   double dropout = 0;
   std::uint64_t seed = 0;
+  std::string alibi, t5, relative, align;  // alibi: "heads", or slopes; t5, relative: .npy
+  Index t5_max_distance = 128;
+  bool t5_past = false;
   ComputeOptions compute;
-  // Whether an output was asked for by name: with --in a bare --weights puts it into the file.
-  bool wants_weights = false, wants_applied = false;
+  CaptureOptions capture;
+  ParallelOptions parallel;
+  CutOptions cut;
+
+  /// "" where none was given.
+  const std::string& file(const std::string& name) const;
+  /// Where a tensor came from: `--q "q.npy"`, or `--in "all.safetensors", q`.
+  std::string source(const std::string& name) const;
 };
 
-/// Adds them all.
-void add_attend_options(CLI::App& app, AttendOptions& options);
+void add_attend_options(Options& add, AttendOptions& options);
 
-/// causal, window, key lengths and masks in words; everything except the dense masks and the bias.
+/// causal, window, key lengths and masks in words; everything except the dense masks.
 Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len);
 /// Scale, softcap, empty rows, dropout and `mask`.
 AttentionOptions attention_options(const AttendOptions& options, Mask mask);

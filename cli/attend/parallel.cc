@@ -8,7 +8,6 @@
 #include "ranks/methods.h"
 #include "ranks/shared_file.h"
 #include "support/files.h"
-#include "support/option_group.h"
 
 namespace qkv::cli {
 namespace {
@@ -40,7 +39,7 @@ struct Cut {
 
 /// The file's tensors, and the rows of them that this rank has.
 struct Reader {
-  const AllAttendOptions& options;
+  const AttendOptions& options;
   io::SafetensorsParts parts;
 
   std::string place(const std::string& name) const { return "--in " + escaped(options.in) + ", " + name; }
@@ -96,7 +95,7 @@ struct Result {
   const std::vector<dist::Rows>* rows = nullptr;  ///< none: the first rank has it all
 };
 
-void write_results(const AllAttendOptions& options, const Ranks& ranks, DType dtype, const std::vector<Result>& results) {
+void write_results(const AttendOptions& options, const Ranks& ranks, DType dtype, const std::vector<Result>& results) {
   std::vector<io::TensorPlace> places;
   for (const Result& one : results) places.push_back({one.name, dtype, one.sizes, 0});
   const io::SafetensorsPlan plan = io::plan_safetensors(std::move(places));
@@ -119,7 +118,7 @@ void write_results(const AllAttendOptions& options, const Ranks& ranks, DType dt
 }
 
 template <class T>
-void attend(const AllAttendOptions& options, const Ranks& ranks, const Reader& reader) {
+void attend(const AttendOptions& options, const Ranks& ranks, const Reader& reader) {
   const std::vector<Index> q_sizes = reader.tensor("q").sizes, k_sizes = reader.tensor("k").sizes,
                            v_sizes = reader.tensor("v").sizes;
   Context context(ranks.context());
@@ -131,46 +130,30 @@ void attend(const AllAttendOptions& options, const Ranks& ranks, const Reader& r
 
   // What is not cut: every rank has it whole.
   std::optional<Tensor<std::uint8_t>> keep, drop;
-  std::optional<Tensor<T>> bias;
-  const auto any_keep = reader.whole("keep"), any_drop = reader.whole("drop"), any_bias = reader.whole("bias");
-  if (any_keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*any_keep)), options.mask_axes, true);
-  if (any_drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*any_drop)), options.mask_axes, false);
+  const auto any_keep = reader.whole("keep"), any_drop = reader.whole("drop");
+  if (any_keep) mask = mask & dense_mask("--keep", keep.emplace(to_bool(*any_keep)), options.dense.axes, true);
+  if (any_drop) mask = mask & dense_mask("--drop", drop.emplace(to_bool(*any_drop)), options.dense.axes, false);
   AttentionOptions attention = attention_options(options, std::move(mask));
-  if (any_bias) {
-    if constexpr (sizeof(T) == sizeof(float)) {
-      bias = to_f32(*any_bias);
-    } else {
-      bias = to_f64(*any_bias);
-    }
-    attention.bias = *bias;
-  }
-  Modifiers<T> modifiers(options.modifiers, reader.whole("sinks"), q_sizes[1], attention);
+  Modifiers<T> modifiers(options, reader.whole("sinks"), reader.whole("bias"), q_sizes[1], attention);
 
   Tensor<T> out({q.size(0), q.size(1), q.size(2), v.size(3)}), lse({q.size(0), q.size(1), q.size(2)});
   parallel.forward(q, k, v, out, lse, attention);
 
   std::vector<Result> results;
   const auto bytes_of = [](const Tensor<T>& tensor) { return std::as_bytes(tensor.span()); };
-  Tensor<T> dq, dk, dv, dbias;
+  Tensor<T> dq, dk, dv;
   if (reader.parts.find("dout") != nullptr) {
     const Tensor<T> dout = reader.rows<T>("dout", queries);
     dq = Tensor<T>(q.sizes());
     dk = Tensor<T>(k.sizes());
     dv = Tensor<T>(v.sizes());
     AttentionGradients<T> gradients{.dq = dq, .dk = dk, .dv = dv};
-    if (bias) {
-      dbias = Tensor<T>(bias->sizes());
-      gradients.dbias = dbias;
-    }
     modifiers.want_gradients(attention, gradients);
     parallel.backward(q, k, v, out, lse, dout, gradients, attention);
     results.push_back({"dq", q_sizes, bytes_of(dq), &queries});
     results.push_back({"dk", k_sizes, bytes_of(dk), &keys});
     results.push_back({"dv", v_sizes, bytes_of(dv), &keys});
-    if (bias) results.push_back({"dbias", dbias.sizes(), bytes_of(dbias)});
-    if (modifiers.dsinks.data() != nullptr) results.push_back({"dsinks", modifiers.dsinks.sizes(), bytes_of(modifiers.dsinks)});
-    if (modifiers.dposition.data() != nullptr)
-      results.push_back({"dposition", modifiers.dposition.sizes(), bytes_of(modifiers.dposition)});
+    modifiers.each_gradient([&](const char* name, const Tensor<T>& x) { results.push_back({name, x.sizes(), bytes_of(x)}); });
   }
   results.push_back({"out", {q_sizes[0], q_sizes[1], q_sizes[2], v_sizes[3]}, bytes_of(out), &queries});
   results.push_back({"lse", {q_sizes[0], q_sizes[1], q_sizes[2]}, bytes_of(lse), &queries});
@@ -178,41 +161,21 @@ void attend(const AllAttendOptions& options, const Ranks& ranks, const Reader& r
 }
 
 /// What only one machine does, by name.
-void refuse_uncut(const AllAttendOptions& options) {
+void refuse_uncut(const AttendOptions& options) {
   if (options.in.empty() || ending(options.in) != ".safetensors" || ending(options.out) != ".safetensors")
     throw UsageError("--parallel needs one file for all tensors in and one out: --in FILE.safetensors --out FILE.safetensors");
-  const auto refuse = [](const std::string& option, const std::string& path) {
-    if (!path.empty()) throw UsageError(option + " is not read or written by ranks: leave it out, or put the tensor into --in");
-  };
-  refuse("--q", options.q);
-  refuse("--k", options.k);
-  refuse("--v", options.v);
-  refuse("--dout", options.dout);
-  refuse("--bias", options.bias);
-  refuse("--keep", options.keep);
-  refuse("--drop", options.drop);
-  refuse("--sinks", options.modifiers.sinks);
-  refuse("--lse", options.lse);
-  refuse("--dq", options.dq);
-  refuse("--dk", options.dk);
-  refuse("--dv", options.dv);
-  refuse("--dbias", options.dbias);
-  refuse("--dsinks", options.modifiers.dsinks);
-  refuse("--dposition", options.modifiers.dposition);
-  if (options.wants_weights || options.wants_applied)
+  for (const char* name : {"q", "k", "v", "dout", "bias", "keep", "drop", "sinks", "lse", "dq", "dk", "dv", "dbias", "dsinks", "dposition"}) {
+    if (!options.file(name).empty())
+      throw UsageError("--" + std::string(name) + " is not read or written by ranks: leave it out, or put the tensor into --in");
+  }
+  if (options.weights || options.applied)
     throw UsageError("--weights and --applied are for one machine: leave out --parallel");
-  if (options.capture.any())
-    throw UsageError("captures are for one machine: leave out --parallel, or --stats, --map-out and --capture");
+  if (options.capture.any()) throw UsageError("captures are for one machine: leave out --parallel, or --stats and --capture");
 }
 
 }  // namespace
 
-void add_attend_parallel_options(CLI::App& app, AllAttendOptions& options) {
-  add_parallel_options(app, options.parallel, kSequenceMethods);
-  add_cut_options(app, OptionGroup(app, "Several ranks (mpirun -n N qkv ...)"), options.cut);
-}
-
-void attend_on_ranks(const AllAttendOptions& options, const Ranks& ranks) {
+void attend_on_ranks(const AttendOptions& options, const Ranks& ranks) {
   refuse_uncut(options);
   Outputs outputs;
   outputs.protect(options.in);

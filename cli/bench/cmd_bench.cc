@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 
@@ -125,25 +124,20 @@ int run_bench(const BenchOptions& options) {
   return 0;
 }
 
-std::function<int()> declare_bench(CLI::App& app) {
-  auto options = std::make_shared<BenchOptions>();
-  app.add_option("CASE", options->cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)")
-      ->type_name("NAME");
-  app.add_option(
-         "--suite", options->suite,
-         "quick: under 45 s; full: everything, minutes; or one group: forward, backward, bf16, decode, options, weights, "
-         "layers, lm, linattn, caches, ragged")
-      ->type_name("NAME");
-  app.get_option("--suite")->excludes(app.get_option("CASE"));
-  app.add_flag("--exact", options->exact, "Each CASE is a whole name, not a beginning")->needs(app.get_option("CASE"));
-  app.add_flag("--list", options->list, "List the names of all cases, or of those in CASE or --suite");
-  add_json_option(app, options->json);
-  add_compute_options(app, options->compute, 1);
-  return [options] { return run_bench(*options); };
+void declare_bench(Options& add, BenchOptions& options) {
+  add("CASE NAME", &options.cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)");
+  add("--suite NAME", &options.suite,
+      "quick: under 45 s; full: everything, minutes; or one group: forward, backward, bf16, decode, options, weights, "
+      "layers, lm, linattn, caches, ragged",
+      {.excludes = "CASE"});
+  add("--exact", &options.exact, "Each CASE is a whole name, not a beginning", {.needs = "CASE"});
+  add("--list", &options.list, "List the names of all cases, or of those in CASE or --suite");
+  add.json(options.json);
+  add.compute(options.compute, 1);
 }
 
-const bool bench_added = add_command(
-    {"bench", "Speed as a fraction of this machine's own peak", "qkv bench fwd-f32-d64-s1024 --json", declare_bench});
+const bool bench_added = add_command({"bench", "Speed as a fraction of this machine's own peak", "qkv bench fwd-f32-d64-s1024 --json"},
+                               declare_bench, run_bench);
 
 }  // namespace
 }  // namespace qkv::cli

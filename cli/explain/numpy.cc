@@ -4,80 +4,95 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "explain/explain.h"
-#include "explain/numpy_seed0.h"
-#include "qkv/attention.h"
 
 namespace qkv::cli {
 namespace {
 
 constexpr Index kLength = 5, kDepth = 8;
 
-Tensor<double> tensor_of(const std::array<double, 40>& values) {
-  Tensor<double> tensor({1, 1, kLength, kDepth});
-  std::ranges::copy(values, tensor.data());
-  return tensor;
-}
+/// np.random.seed(seed), then randn: NumPy's legacy stream, the polar method on a Mersenne twister. It is frozen.
+class NumpyNormal {
+ public:
+  explicit NumpyNormal(unsigned seed) : twister_(seed) {}
+  Array draw(judge::Shape shape) {
+    Array array(std::move(shape));
+    for (judge::Number& number : array.data) number = next();
+    return array;
+  }
 
-std::string text_of(const std::vector<double>& row) {
-  std::string text;
-  for (const double value : row) text += fmt::format("{}{:.2f}", text.empty() ? "" : " ", value);
-  return "[" + text + "]";
-}
-
-/// Largest distance of a causal row from the plain row divided by what the prefix holds of it.
-double distance_from_renormalised(const View<const double, 4>& plain, const View<const double, 4>& causal) {
-  double worst = 0;
-  for (Index i = 0; i < plain.size(2); ++i) {
-    double sum = 0;
-    for (Index j = 0; j <= i; ++j) sum += plain(0, 0, i, j);
-    for (Index j = 0; j < plain.size(3); ++j) {
-      worst = std::max(worst, std::abs(causal(0, 0, i, j) - (j <= i ? plain(0, 0, i, j) / sum : 0)));
+ private:
+  double uniform() {
+    const double high = static_cast<double>(twister_() >> 5U), low = static_cast<double>(twister_() >> 6U);
+    return (high * 67108864 + low) / 9007199254740992;
+  }
+  double next() {
+    if (!std::isnan(other_)) return std::exchange(other_, std::nan(""));
+    double x = 0, y = 0, square = 0;
+    while (square >= 1 || square == 0) {
+      x = 2 * uniform() - 1;
+      y = 2 * uniform() - 1;
+      square = x * x + y * y;
     }
+    const double factor = std::sqrt(-2 * std::log(square) / square);
+    other_ = factor * x;
+    return factor * y;
   }
-  return worst;
-}
 
-Index rows_that_prefer_themselves(const View<const double, 4>& weights) {
-  Index rows = 0;
-  for (Index i = 0; i < weights.size(2); ++i) {
-    bool largest = true;
-    for (Index j = 0; j < weights.size(3); ++j) largest &= weights(0, 0, i, j) <= weights(0, 0, i, i);
-    rows += largest;
-  }
-  return rows;
+  std::mt19937 twister_;
+  double other_ = std::nan("");
+};
+
+Array row_of(std::initializer_list<double> numbers) {
+  Array row({1, static_cast<Index>(numbers.size())});
+  std::ranges::copy(numbers, row.data.begin());
+  return row;
 }
 
 }  // namespace
 
-std::string row_text(const View<const double, 4>& weights, Index row) {
-  std::vector<double> values;
-  for (Index j = 0; j < weights.size(3); ++j) values.push_back(weights(0, 0, row, j));
-  return text_of(values);
+std::string row_text(const Array& matrix, Index row) {
+  std::string text;
+  for (Index j = 0; j < matrix.size(-1); ++j)
+    text += fmt::format("{}{:.2f}", text.empty() ? "[" : " ", matrix[row * matrix.size(-1) + j].value);
+  return text + "]";
 }
 
-NumpyExample numpy_example(Context& context) {
-  NumpyExample example{tensor_of(kNumpySeed0Query),
-                       tensor_of(kNumpySeed0Key),
-                       tensor_of(kNumpySeed0Value),
-                       Tensor<double>({1, 1, kLength, kLength}),
-                       Tensor<double>({1, 1, kLength, kLength}),
-                       Tensor<double>({1, 1, kLength, kDepth}),
-                       Tensor<double>({1, 1, kLength, kDepth}),
-                       {0.25, 0.21, 0.18, 0.20, 0.16},
-                       {0.28, 0.72, 0.00, 0.00, 0.00},
-                       {}};
-  const AttentionOptions causal{.mask = Mask::causal()};
-  attention_forward(example.q, example.k, {}, {.weights = example.weights}, {}, context);
-  attention_forward(example.q, example.k, {}, {.weights = example.causal_weights}, causal, context);
-  attention_forward(example.q, example.k, example.v, {.out = example.out}, {}, context);
-  attention_forward(example.q, example.k, example.v, {.out = example.causal_out}, causal, context);
+Example numpy_example() {
+  Example example;
+  judge::Arrays& a = example.arrays;
+  NumpyNormal normal(0);
+  for (const char* name : {"q", "k", "v"}) a[name] = normal.draw({kLength, kDepth});
+  const Array scores = matmul(a["q"], transpose(a["k"])) * judge::Number(1 / std::sqrt(static_cast<double>(kDepth)));
+  Array past = scores;
+  for (Index n = 0; n < past.count(); ++n) {
+    if (n % kLength > n / kLength) past[n] = -std::numeric_limits<double>::infinity();
+  }
+  a["weights"] = softmax(scores);
+  a["causal_weights"] = softmax(past);
+  a["out"] = matmul(a["weights"], a["v"]);
+  a["causal_out"] = matmul(a["causal_weights"], a["v"]);
+  a["first_row"] = row_of({0.25, 0.21, 0.18, 0.20, 0.16});  // as the article prints them
+  a["second_causal_row"] = row_of({0.28, 0.72, 0.00, 0.00, 0.00});
 
-  const std::string first = row_text(example.weights, 0), second = row_text(example.causal_weights, 1);
-  const std::string printed = text_of(example.printed_row), printed_causal = text_of(example.printed_causal_row);
-  const double apart = distance_from_renormalised(example.weights, example.causal_weights);
-  const Index own = rows_that_prefer_themselves(example.weights);
+  const Array &plain = a["weights"], &causal = a["causal_weights"];
+  double apart = 0;  // of a causal row from the plain row divided by what the prefix holds of it
+  Index own = 0;
+  for (Index i = 0; i < kLength; ++i) {
+    double prefix = 0;
+    bool prefers_itself = true;
+    for (Index j = 0; j <= i; ++j) prefix += plain[i * kLength + j].value;
+    for (Index j = 0; j < kLength; ++j) {
+      const double weight = plain[i * kLength + j].value;
+      apart = std::max(apart, std::abs(causal[i * kLength + j].value - (j <= i ? weight / prefix : 0)));
+      prefers_itself &= weight <= plain[i * kLength + i].value;
+    }
+    own += prefers_itself;
+  }
+  const std::string first = row_text(plain, 0), second = row_text(causal, 1), printed = row_text(a["first_row"], 0),
+                    printed_causal = row_text(a["second_causal_row"], 0);
   example.claims = {
       {"The first row is " + first + "; the article prints " + printed + ", which its code does not give.", first != printed,
        ""},

@@ -8,7 +8,6 @@
 
 #include "forms/forms.h"
 #include "support/command.h"
-#include "support/integer_option.h"
 #include "support/json.h"
 #include "support/options.h"
 #include "support/text.h"
@@ -186,23 +185,21 @@ int run_forms(const FormsCommandOptions& options) {
   return report.holds() ? 0 : 1;
 }
 
-std::function<int()> declare_forms(CLI::App& app) {
-  auto options = std::make_shared<FormsCommandOptions>();
-  FormsSizes& sizes = options->sizes;
-  add_integer(app, "--batch", sizes.batch, "Sequences (default 2)", 1);
-  add_integer(app, "--length", sizes.length, "Tokens in each (default 256)", 1);
-  add_integer(app, "--embed", sizes.embed_dim, "Width of a token (default 64)", 1);
-  add_integer(app, "--heads", sizes.num_heads, "Heads of the multi-head forms; divides --embed (default 4)", 1);
-  add_integer(app, "--memory", options->memory_mib, "Memory in MiB for the column of longest lengths (default 1024)", 1);
-  add_integer(app, "--seed", sizes.seed, "Seed of weights and input (default 0)");
-  add_compute_options(app, options->compute, 1);
-  add_json_option(app, options->json);
-  return [options] { return run_forms(*options); };
+void declare_forms(Options& add, FormsCommandOptions& options) {
+  FormsSizes& sizes = options.sizes;
+  add("--batch N", &sizes.batch, "Sequences (default 2)", {.least = 1});
+  add("--length N", &sizes.length, "Tokens in each (default 256)", {.least = 1});
+  add("--embed N", &sizes.embed_dim, "Width of a token (default 64)", {.least = 1});
+  add("--heads N", &sizes.num_heads, "Heads of the multi-head forms; divides --embed (default 4)", {.least = 1});
+  add("--memory X", &options.memory_mib, "Memory in MiB for the column of longest lengths (default 1024)");
+  add("--seed N", &sizes.seed, "Seed of weights and input (default 0)");
+  add.compute(options.compute, 1);
+  add.json(options.json);
 }
 
-const bool forms_added =
-    add_command({"forms", "Every form of attention on the same weights: error, cost, and what must be equal",
-                 "qkv forms --length 512 --embed 128 --heads 8", declare_forms});
+const bool forms_added = add_command({"forms", "Every form of attention on the same weights: error, cost, and what must be equal",
+                                "qkv forms --length 512 --embed 128 --heads 8"},
+                               declare_forms, run_forms);
 
 }  // namespace
 }  // namespace qkv::cli

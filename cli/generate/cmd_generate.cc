@@ -9,7 +9,6 @@
 #include "qkv/lm/trainer.h"
 #include "support/command.h"
 #include "support/files.h"
-#include "support/integer_option.h"
 #include "support/json.h"
 #include "support/options.h"
 
@@ -104,30 +103,24 @@ int run_generate(const GenerateCommandOptions& options) {
   return 0;
 }
 
-std::function<int()> declare_generate(CLI::App& app) {
-  auto options = std::make_shared<GenerateCommandOptions>();
-  app.add_option("--model", options->model, "A model that qkv train wrote")->type_name("FILE")->required();
-  app.add_option("--prompt", options->prompt, "Text to continue, in characters that the model knows")
-      ->type_name("TEXT")
-      ->required();
-  add_integer(app, "--tokens", options->tokens, "Characters to add (default 64)");
-  app.add_flag("--greedy", options->greedy, "Always the most likely character");
-  app.add_option("--temperature", options->temperature, "Sampling temperature: below 1 sharper, above 1 flatter (default 1)")
-      ->type_name("X");
-  add_integer(app, "--top-k", options->top_k, "Only the N most likely characters (default 0: all)");
-  for (const char* name : {"--temperature", "--top-k"}) app.get_option(name)->excludes(app.get_option("--greedy"));
-  add_integer(app, "--seed", options->seed, "Same seed, same text (default 0)");
-  app.add_option("--cache", options->cache, "Storage of the KV cache: f32 (default), bf16, f16, int8")
-      ->type_name("TYPE")
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "int8"}));
-  add_json_option(app, options->json);
-  add_compute_options(app, options->compute);
-  return [options] { return run_generate(*options); };
+void declare_generate(Options& add, GenerateCommandOptions& options) {
+  add("--model FILE", &options.model, "A model that qkv train wrote", {.required = true});
+  add("--prompt TEXT", &options.prompt, "Text to continue, in characters that the model knows", {.required = true});
+  add("--tokens N", &options.tokens, "Characters to add (default 64)");
+  add("--greedy", &options.greedy, "Always the most likely character");
+  add("--temperature X", &options.temperature, "Sampling temperature: below 1 sharper, above 1 flatter (default 1)",
+      {.excludes = "--greedy"});
+  add("--top-k N", &options.top_k, "Only the N most likely characters (default 0: all)", {.excludes = "--greedy"});
+  add("--seed N", &options.seed, "Same seed, same text (default 0)");
+  add("--cache TYPE", &options.cache, "Storage of the KV cache: f32 (default), bf16, f16, int8",
+      {.among = {"f32", "bf16", "f16", "int8"}});
+  add.json(options.json);
+  add.compute(options.compute);
 }
 
-const bool generate_added =
-    add_command({"generate", "Continue a prompt with a trained model",
-                 "qkv generate --model model.safetensors --prompt \"abc ab\" --tokens 40", declare_generate});
+const bool generate_added = add_command({"generate", "Continue a prompt with a trained model",
+                                "qkv generate --model model.safetensors --prompt \"abc ab\" --tokens 40"},
+                               declare_generate, run_generate);
 
 }  // namespace
 }  // namespace qkv::cli

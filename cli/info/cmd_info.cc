@@ -111,14 +111,8 @@ int run_info(const InfoOptions& options) {
   return 0;
 }
 
-std::function<int()> declare_info(CLI::App& app) {
-  auto options = std::make_shared<InfoOptions>();
-  add_json_option(app, options->json);
-  return [options] { return run_info(*options); };
-}
-
-const bool info_added =
-    add_command({"info", "This machine: CPU, instruction sets, threads, kernels", "qkv info --json", declare_info});
+const bool info_added = add_command<InfoOptions>({"info", "This machine: CPU, instruction sets, threads, kernels", "qkv info --json"},
+                                            [](Options& add, InfoOptions& options) { add.json(options.json); }, run_info);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -1,7 +1,6 @@
 // `qkv judge`: attention written by hand, right or with its mistake named. Not: the verdict (src/judge), the exercises (practice).
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 
@@ -12,7 +11,6 @@
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
 #include "support/files.h"
-#include "support/option_group.h"
 #include "support/options.h"
 
 namespace qkv::cli {
@@ -203,47 +201,47 @@ int run_judge(JudgeOptions options) {
   return exit_code(finding);
 }
 
-std::function<int()> declare_judge(CLI::App& app) {
-  auto options = std::make_shared<JudgeOptions>();
-  auto map = std::make_shared<std::vector<std::string>>(), init = std::make_shared<std::vector<std::string>>();
-  app.add_option("FILE", options->file, "A Python file; FILE:NAME one class or function of it")->type_name("FILE.py");
-  const OptionGroup what(app, "What it is, where that is not clear");
-  what.value("--task", options->task, "NAME", "What the code is to compute: a name of qkv practice");
-  what.value("--map", *map, "NAME=YOURS", "A parameter or argument of the task by your name for it; may be repeated")
-      ->expected(1)
-      ->take_all();
-  what.value("--init", *init, "NAME=VALUE,...", "Arguments of your class's constructor: dim=48,heads=4")
-      ->expected(1)
-      ->take_all();
-  const OptionGroup other(app, "Other languages");
-  other.value("--run", options->run, "CMD", "A program, started once a probe: './mine {in} {out}'");
-  other.value("--probes", options->probes, "DIR", "Write inputs and parameters of --task there");
-  other.value("--answers", options->answers, "DIR", "Judge the answers that were written beside them");
-  other.value("--sizes", options->sizes, "JSON", "Sizes of --probes and --run: '{\"embed\": 48, \"heads\": 4}'");
-  const OptionGroup output(app, "Output");
-  output.flag("--hint", options->hint, "Say where to look, not what is wrong");
-  add_json_option(app, options->json);
-  output.take("--json");
-  output.flag("--catalogue", options->catalogue, "List every mistake and convention that is known");
-  const OptionGroup limits(app, "Limits");
-  limits.value("--time-limit", options->seconds, "S", "Seconds, after which every process of it is ended (default 60)");
-  limits.integer("--memory", options->memory_mb, "Address space per process, MiB (default 4096)", 64);
-  limits.flag("--sandbox", options->sandbox, "Behind bubblewrap: no network, nothing can be written");
-  limits.value("--python", options->python, "PROGRAM",
-               "The Python that runs FILE (default: that of $VIRTUAL_ENV, then python3)");
-  limits.integer("--seed", options->seed, "Of the probes' numbers (default 0)");
-  return [options, map, init] {
-    JudgeOptions given = *options;
-    given.map = pairs("--map", *map, false);
-    given.init = pairs("--init", *init, true);
-    return run_judge(std::move(given));
-  };
+/// As it is typed: pairs are not cut yet.
+struct JudgeWords {
+  JudgeOptions options;
+  std::vector<std::string> map, init;
+};
+
+void declare_judge(Options& add, JudgeWords& words) {
+  JudgeOptions& options = words.options;
+  add("FILE FILE.py", &options.file, "A Python file; FILE:NAME one class or function of it");
+  add.heading("What it is, where that is not clear");
+  add("--task NAME", &options.task, "What the code is to compute: a name of qkv practice");
+  add("--map NAME=YOURS", &words.map, "A parameter or argument of the task by your name for it; may be repeated");
+  add("--init NAME=VALUE,...", &words.init, "Arguments of your class's constructor: dim=48,heads=4");
+  add.heading("Other languages");
+  add("--run CMD", &options.run, "A program, started once a probe: './mine {in} {out}'");
+  add("--probes DIR", &options.probes, "Write inputs and parameters of --task there");
+  add("--answers DIR", &options.answers, "Judge the answers that were written beside them");
+  add("--sizes JSON", &options.sizes, "Sizes of --probes and --run: '{\"embed\": 48, \"heads\": 4}'");
+  add.heading("Output");
+  add("--hint", &options.hint, "Say where to look, not what is wrong");
+  add.json(options.json);
+  add("--catalogue", &options.catalogue, "List every mistake and convention that is known");
+  add.heading("Limits");
+  add("--time-limit S", &options.seconds, "Seconds, after which every process of it is ended (default 60)");
+  add("--memory N", &options.memory_mb, "Address space per process, MiB (default 4096)", {.least = 64});
+  add("--sandbox", &options.sandbox, "Behind bubblewrap: no network, nothing can be written");
+  add("--python PROGRAM", &options.python, "The Python that runs FILE (default: that of $VIRTUAL_ENV, then python3)");
+  add("--seed N", &options.seed, "Of the probes' numbers (default 0)");
+}
+
+int run_judge(const JudgeWords& words) {
+  JudgeOptions options = words.options;
+  options.map = pairs("--map", words.map, false);
+  options.init = pairs("--init", words.init, true);
+  return run_judge(std::move(options));
 }
 
 const bool judge_added = add_command({"judge", "Check attention that you wrote; name its mistake",
-                                      "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
-                                      "  qkv judge --run './mine {in} {out}' --task sdpa",
-                                      declare_judge});
+                                "qkv judge v3.py\n  qkv judge mine.py:MyAttention --hint\n"
+                                "  qkv judge --run './mine {in} {out}' --task sdpa"},
+                               declare_judge, run_judge);
 
 }  // namespace
 

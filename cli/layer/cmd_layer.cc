@@ -6,10 +6,9 @@
 #include "layer/layer_options.h"
 #include "qkv/nn/layer.h"
 #include "support/command.h"
-#include "support/integer_option.h"
-#include "support/rotary_option.h"
 
 namespace qkv::cli {
+namespace {
 
 Tensor<float> load_bte(std::string_view option, const std::string& path) {
   Tensor<float> tensor = to_f32(load_npy(option, path));
@@ -18,8 +17,6 @@ Tensor<float> load_bte(std::string_view option, const std::string& path) {
   }
   return tensor;
 }
-
-namespace {
 
 constexpr std::string_view kLatent = "latent";
 
@@ -46,9 +43,10 @@ void check_usage(const LayerCommandOptions& options) {
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
   if (drops && (options.name == "average" || options.name == "fixed-weights"))
     throw UsageError("--dropout and --residual-dropout are for layers that compute their weights: got " + options.name);
+  if (options.name != "average" && options.state.empty())
+    throw UsageError("--state is required: the parameters, a state_dict saved as safetensors");
   if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");
-  if (!options.mask_axes.empty() && options.keep.empty() && options.drop.empty())
-    throw UsageError("--mask-axes needs --keep or --drop");
+  options.dense.check();
 }
 
 /// No file says how many heads its weights are for, and any number that fits gives an output. The option's name and what fits.
@@ -70,10 +68,7 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
   if (!options.empty_row.empty()) config.empty_row = parse_empty_row(options.empty_row);
   config.dropout = options.dropout.value_or(0);
   config.residual_dropout = options.residual_dropout.value_or(0);
-  const bool has_parameters = options.name != "average";
-  if (has_parameters && options.state.empty())
-    throw UsageError("--state is required: the parameters, a state_dict saved as safetensors");
-  if (!has_parameters && options.state.empty()) return nn::make_layer(options.name, config);
+  if (options.state.empty()) return nn::make_layer(options.name, config);
   const StateDict state = load_safetensors("--state", options.state);
   require_heads(options, state);
   std::unique_ptr<nn::Layer> layer =
@@ -87,121 +82,97 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
 }
 
 /// Without --mask-axes the layer knows what the axes of its masks are, where only one reading fits.
-Mask make_mask(const LayerCommandOptions& options, const nn::Layer& layer, Tensor<std::uint8_t>& keep,
-               Tensor<std::uint8_t>& drop) {
-  Mask mask;
-  const auto add = [&](std::string_view option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
-    if (path.empty()) return;
-    dense = to_bool(load_npy(option, path));
-    if (options.mask_axes.empty() && dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
+DenseMasks::Make axes_of(const LayerCommandOptions& options, const nn::Layer& layer) {
+  return [&](std::string_view option, const std::string& path, const Tensor<std::uint8_t>& dense, bool keeps) {
+    if (!options.dense.axes.empty()) return dense_mask(option, dense, options.dense.axes, keeps);
+    if (dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
       throw UsageError(std::string(option) + " " + escaped(path) +
                        ": a square mask fits two readings: add --mask-axes bk for [B, Tk]"
                        " or --mask-axes qk for [Tq, Tk]: got " +
                        dense.shape());
     }
-    const auto own = [&] { return keeps ? layer.keep(dense) : layer.drop(dense); };
-    mask = mask &
-           (options.mask_axes.empty() ? about_file(option, path, own) : dense_mask(option, dense, options.mask_axes, keeps));
+    return about_file(option, path, [&] { return keeps ? layer.keep(dense) : layer.drop(dense); });
   };
-  add("--keep", options.keep, keep, true);
-  add("--drop", options.drop, drop, false);
-  return mask;
 }
 
-/// Every parameter's gradient by its name in the file, and that of x.
-StateDict gradients(nn::Layer& layer, const Tensor<float>& dout, nn::Saved& saved, Context& context) {
-  layer.zero_gradients();
-  const Tensor<float> dx = layer.backward(dout, saved, context);
-  StateDict result = layer.gradients();
-  result.add("x", any_tensor(dx));
-  return result;
+/// y; weights and gradients as they are asked for.
+Tensor<float> run_ladder(const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, Tensor<float>& weights,
+                         Tensor<float>& applied, StateDict& gradients) {
+  const std::unique_ptr<nn::Layer> layer = load(options, x);
+  Context context(options.compute.context());
+  DenseMasks dense;
+  nn::ForwardOptions forward{.mask = dense.load(options.dense, axes_of(options, *layer)),
+                             .causal = options.causal,
+                             .seed = options.seed,
+                             .context = &context};
+  if (options.rope) forward.positions = parse_rotary(*options.rope).positions;
+  if (!options.weights.empty()) forward.weights = &weights;
+  if (!options.applied.empty()) forward.applied = &applied;
+  nn::Saved saved;
+  std::string files = "--x " + escaped(options.x);
+  if (!options.dense.keep.empty()) files += ", --keep " + escaped(options.dense.keep);
+  if (!options.dense.drop.empty()) files += ", --drop " + escaped(options.dense.drop);
+  Tensor<float> y = about<ShapeError>(files, [&] { return layer->forward(x, forward, &saved); });
+  if (dout.rank() == 0) return y;
+  if (dout.sizes() != y.sizes()) {
+    throw UsageError("--dout " + escaped(options.dout) + ": must have the output's shape " + y.shape() + ": got " + dout.shape());
+  }
+  layer->zero_gradients();
+  const Tensor<float> dx = layer->backward(dout, saved, context);
+  gradients = layer->gradients();
+  gradients.add("x", any_tensor(dx));
+  return y;
 }
 
 int run_layer(const LayerCommandOptions& options) {
   check_usage(options);
-  if (options.name == kLatent) return run_latent(options);
   Outputs outputs;
-  for (const std::string& path : {options.state, options.x, options.keep, options.drop, options.dout}) outputs.protect(path);
+  for (const std::string& path : {options.state, options.x, options.dense.keep, options.dense.drop, options.dout})
+    outputs.protect(path);
   outputs.expect("--out", options.out, {".npy"});
   outputs.expect("--weights", options.weights, {".npy"});
   outputs.expect("--applied", options.applied, {".npy"});
   outputs.expect("--grads", options.grads, {".safetensors"});
   const Tensor<float> x = load_bte("--x", options.x);
-  const std::unique_ptr<nn::Layer> layer = load(options, x);
-  Context context(options.compute.context());
-  Tensor<std::uint8_t> keep, drop;
+  const Tensor<float> dout = options.dout.empty() ? Tensor<float>() : load_bte("--dout", options.dout);
   Tensor<float> weights, applied;
-  nn::ForwardOptions forward{
-      .mask = make_mask(options, *layer, keep, drop), .causal = options.causal, .seed = options.seed, .context = &context};
-  if (options.rope) forward.positions = parse_rotary(*options.rope).positions;
-  if (!options.weights.empty()) forward.weights = &weights;
-  if (!options.applied.empty()) forward.applied = &applied;
-
-  nn::Saved saved;
-  std::string files = "--x " + escaped(options.x);
-  if (!options.keep.empty()) files += ", --keep " + escaped(options.keep);
-  if (!options.drop.empty()) files += ", --drop " + escaped(options.drop);
-  const Tensor<float> y = about<ShapeError>(files, [&] { return layer->forward(x, forward, &saved); });
+  StateDict gradients;
+  const Tensor<float> y = options.name == kLatent ? run_latent(options, x, dout, gradients)
+                                                  : run_ladder(options, x, dout, weights, applied, gradients);
   outputs.add_npy(options.out, any_tensor(y));
   if (!options.weights.empty()) outputs.add_npy(options.weights, any_tensor(weights));
   if (!options.applied.empty()) outputs.add_npy(options.applied, any_tensor(applied));
-  if (!options.grads.empty()) {
-    const Tensor<float> dout = load_bte("--dout", options.dout);
-    if (dout.sizes() != y.sizes()) {
-      throw UsageError("--dout " + escaped(options.dout) + ": must have the output's shape " + y.shape() + ": got " +
-                       dout.shape());
-    }
-    outputs.add_safetensors(options.grads, gradients(*layer, dout, saved, context));
-  }
+  if (!options.grads.empty()) outputs.add_safetensors(options.grads, gradients);
   outputs.commit();
   return 0;
 }
 
-std::function<int()> declare_layer(CLI::App& app) {
-  auto options = std::make_shared<LayerCommandOptions>();
-  const auto file = [&](const char* name, std::string& path, const char* help) {
-    return app.add_option(name, path, help)->type_name("FILE");
-  };
-  app.add_option("NAME", options->name, all_names())->type_name("NAME")->required();
-  file("--state", options->state, "Parameters: a PyTorch state_dict saved as .safetensors");
-  file("--x", options->x, "Input [B, T, E], .npy")->required();
-  file("--out", options->out, "Output [B, T, E], .npy")->required();
-  add_integer(app, "--heads", options->heads, "Heads, required for mha and grouped-query; latent: from the file", 1);
-  add_integer(app, "--kv-heads", options->kv_heads, "Heads of keys and values of grouped-query (default: from the file)", 1);
-  app.add_option_function<std::string>(
-         "--rope", [options](const std::string& text) { options->rope = text; },
-         "Rotary positions of grouped-query and latent: base=10000,layout=half,... (default: none; latent: interleaved)")
-      ->type_name("KEY=VALUE,...")
-      ->expected(0, 1)
-      ->default_str("");
-  app.add_option("--norm-eps", options->norm_eps,
-                 "Epsilon of the norms of grouped-query and latent (default 1e-6)")
-      ->type_name("X");
-  file("--keep", options->keep, "Non-zero: may attend; [B, Tk], [B, Tq, Tk], four axes; a square one needs --mask-axes");
-  file("--drop", options->drop, "Non-zero: may not attend");
-  app.add_option("--mask-axes", options->mask_axes, "Axes of the mask: bk, qk, bqk, hqk (default: by their number)")
-      ->type_name("AXES");
-  // A function, not the optional itself: CLI11 2.1 writes false into that when neither flag is given.
-  app.add_flag_function(
-      "--causal,!--no-causal", [options](std::int64_t count) { options->causal = count > 0; },
-      "No key after the query (single-head is causal by default)");
-  app.add_option("--empty-row", options->empty_row, "A row without keys gives zero, mean or nan (default: the layer's)")
-      ->type_name("HOW");
-  file("--weights", options->weights, "Weights [B, H, T, T] before dropout, .npy");
-  app.add_option("--dropout", options->dropout, "Dropout of the weights, as in training (default 0)")->type_name("P");
-  app.add_option("--residual-dropout", options->residual_dropout, "Dropout of the output, as in training (default 0)")
-      ->type_name("P");
-  add_integer(app, "--seed", options->seed, "Seed of both dropouts (default 0)");
-  file("--applied", options->applied, "Weights after dropout, .npy");
-  file("--dout", options->dout, "Gradient arriving at the output, .npy");
-  file("--grads", options->grads, "Gradients of x and of every parameter by its name, .safetensors");
-  add_compute_options(app, options->compute);
-  return [options] { return run_layer(*options); };
+void declare_layer(Options& add, LayerCommandOptions& options) {
+  add("NAME", &options.name, all_names(), {.required = true});
+  add("--state FILE", &options.state, "Parameters: a PyTorch state_dict saved as .safetensors");
+  add("--x FILE", &options.x, "Input [B, T, E], .npy", {.required = true});
+  add("--out FILE", &options.out, "Output [B, T, E], .npy", {.required = true});
+  add("--heads N", &options.heads, "Heads, required for mha and grouped-query; latent: from the file", {.least = 1});
+  add("--kv-heads N", &options.kv_heads, "Heads of keys and values of grouped-query (default: from the file)", {.least = 1});
+  add("--rope [KEY=VALUE,...]", &options.rope,
+      "Rotary positions of grouped-query and latent: base=10000,layout=half,... (default: none; latent: interleaved)");
+  add("--norm-eps X", &options.norm_eps, "Epsilon of the norms of grouped-query and latent (default 1e-6)");
+  options.dense.add_to(add);
+  add("--causal,!--no-causal", &options.causal, "No key after the query (single-head is causal by default)");
+  add("--empty-row HOW", &options.empty_row, "A row without keys gives zero, mean or nan (default: the layer's)");
+  add("--weights FILE", &options.weights, "Weights [B, H, T, T] before dropout, .npy");
+  add("--dropout P", &options.dropout, "Dropout of the weights, as in training (default 0)");
+  add("--residual-dropout P", &options.residual_dropout, "Dropout of the output, as in training (default 0)");
+  add("--seed N", &options.seed, "Seed of both dropouts (default 0)");
+  add("--applied FILE", &options.applied, "Weights after dropout, .npy");
+  add("--dout FILE", &options.dout, "Gradient arriving at the output, .npy");
+  add("--grads FILE", &options.grads, "Gradients of x and of every parameter by its name, .safetensors");
+  add.compute(options.compute);
 }
 
-const bool layer_added =
-    add_command({"layer", "One layer of the ladder with a PyTorch state_dict",
-                 "qkv layer mha --heads 8 --state mha.safetensors --x x.npy --out y.npy --weights w.npy", declare_layer});
+const bool layer_added = add_command({"layer", "One layer of the ladder with a PyTorch state_dict",
+                                "qkv layer mha --heads 8 --state mha.safetensors --x x.npy --out y.npy --weights w.npy"},
+                               declare_layer, run_layer);
 
 }  // namespace
 }  // namespace qkv::cli

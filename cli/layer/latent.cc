@@ -2,8 +2,6 @@
 #include "core/escape.h"
 #include "layer/layer_options.h"
 #include "qkv/nn/latent_attention.h"
-#include "support/command.h"
-#include "support/rotary_option.h"
 
 namespace qkv::cli {
 namespace {
@@ -50,43 +48,24 @@ nn::LatentAttentionConfig config_of(const LayerCommandOptions& options, const St
 
 }  // namespace
 
-int run_latent(const LayerCommandOptions& options) {
-  if (options.state.empty()) throw UsageError("--state is required: the parameters, a state_dict saved as safetensors");
-  Outputs outputs;
-  for (const std::string& path : {options.state, options.x, options.keep, options.drop, options.dout}) outputs.protect(path);
-  outputs.expect("--out", options.out, {".npy"});
-  outputs.expect("--grads", options.grads, {".safetensors"});
-  const Tensor<float> x = load_bte("--x", options.x);
+Tensor<float> run_latent(const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, StateDict& gradients) {
   const StateDict state = load_safetensors("--state", options.state);
   nn::MultiHeadLatentAttention layer(config_of(options, state));
   about_file("--state", options.state, [&] { layer.load_state_dict(state); });
   Context context(options.compute.context());
-  nn::LatentOptions forward{.causal = options.causal};
+  DenseMasks dense;
+  nn::LatentOptions forward{.mask = dense.load(options.dense), .causal = options.causal};
   if (options.rope) forward.positions = parse_rotary(*options.rope).positions;
-  Tensor<std::uint8_t> keep, drop;
-  const auto add = [&](std::string_view option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
-    if (path.empty()) return;
-    dense = to_bool(load_npy(option, path));
-    forward.mask = forward.mask & dense_mask(option, dense, options.mask_axes, keeps);
-  };
-  add("--keep", options.keep, keep, true);
-  add("--drop", options.drop, drop, false);
-
   nn::LatentSaved saved;
   Tensor<float> y(x.sizes());
   about<ShapeError>("--x " + escaped(options.x), [&] { layer.forward(x, y, saved, forward, context); });
-  outputs.add_npy(options.out, any_tensor(y));
-  if (!options.grads.empty()) {
-    const Tensor<float> dout = load_bte("--dout", options.dout);
-    Tensor<float> dx(x.sizes());
-    layer.zero_gradients();
-    about<ShapeError>("--dout " + escaped(options.dout), [&] { layer.backward(dout, saved, dx, context); });
-    StateDict gradients = layer.gradients();
-    gradients.add("x", any_tensor(dx));
-    outputs.add_safetensors(options.grads, gradients);
-  }
-  outputs.commit();
-  return 0;
+  if (dout.rank() == 0) return y;
+  Tensor<float> dx(x.sizes());
+  layer.zero_gradients();
+  about<ShapeError>("--dout " + escaped(options.dout), [&] { layer.backward(dout, saved, dx, context); });
+  gradients = layer.gradients();
+  gradients.add("x", any_tensor(dx));
+  return y;
 }
 
 }  // namespace qkv::cli

@@ -10,8 +10,8 @@
 namespace qkv::cli {
 
 struct LayerCommandOptions {
-  std::string name, state, x, out, weights, applied, dout, grads;
-  std::string keep, drop, mask_axes, empty_row;
+  std::string name, state, x, out, weights, applied, dout, grads, empty_row;
+  DenseMaskOptions dense;
   std::optional<bool> causal;
   Index heads = 0, kv_heads = 0;  // 0: not given
   std::optional<std::string> rope;
@@ -23,10 +23,7 @@ struct LayerCommandOptions {
   bool training() const { return dropout || residual_dropout; }
 };
 
-/// A .npy [B, T, E] as f32; UsageError that names the option.
-Tensor<float> load_bte(std::string_view option, const std::string& path);
-
-/// `qkv layer latent`.
-int run_latent(const LayerCommandOptions& options);
+/// `qkv layer latent`: y of x, and where dout is not empty the gradients of x and of every parameter.
+Tensor<float> run_latent(const LayerCommandOptions& options, const Tensor<float>& x, const Tensor<float>& dout, StateDict& gradients);
 
 }  // namespace qkv::cli

@@ -5,13 +5,11 @@
 
 #include "core/escape.h"
 #include "map/explore.h"
-#include "map/look.h"
 #include "map/maps.h"
 #include "qkv/lm/attention_report.h"
 #include "qkv/lm/trainer.h"
 #include "support/command.h"
 #include "support/files.h"
-#include "support/integer_option.h"
 #include "support/options.h"
 #include "support/text.h"
 
@@ -25,20 +23,10 @@ struct MapCommandOptions {
   std::vector<std::string> out;
   std::optional<Index> sequence;
   MapStyle style;
-  MapPixels pixels;
-  MapLookOptions look;
   ComputeOptions compute;
 };
 
-/// What is drawn, and for a model what was seen, in numbers.
-struct Drawn {
-  view::AttentionMap map;
-  std::string text;
-  std::vector<LayerLook> looks;
-};
-
-Drawn map_of_model(const std::string& file, const StateDict& state, const MapCommandOptions& options,
-                   const view::MapOptions& style) {
+view::AttentionMap map_of_model(const std::string& file, const StateDict& state, const MapCommandOptions& options) {
   const lm::Checkpoint checkpoint = about_file("FILE", file, [&] { return lm::checkpoint_from_state(state); });
   const std::string text = options.text.empty() ? kDefaultText : options.text;
   const std::vector<Index> ids = about("--text", [&] { return checkpoint.tokenizer.encode(text); });
@@ -49,12 +37,7 @@ Drawn map_of_model(const std::string& file, const StateDict& state, const MapCom
   }
   Context context(options.compute.context());
   const lm::AttentionReport report = lm::attention_report(checkpoint.model, ids, context);
-  Drawn drawn{
-      view::make_map(View<const float, 4>(report.weights), view::characters(text), "attention of \"" + text + "\""), text, {}};
-  if (options.look.any()) {
-    drawn.looks = look_at(checkpoint.model, ids, style.layers, style.heads, options.look, context);
-  }
-  return drawn;
+  return view::make_map(View<const float, 4>(report.weights), view::characters(text), "attention of \"" + text + "\"");
 }
 
 /// [Tq, Tk], [H, Tq, Tk], or one sequence of [B, H, Tq, Tk].
@@ -85,30 +68,23 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   return map;
 }
 
-Drawn make_map(const MapCommandOptions& options, const view::MapOptions& style) {
+view::AttentionMap make_map(const MapCommandOptions& options) {
   if (options.file.empty() == options.weights.empty())
     throw UsageError("give one file: a model that qkv train wrote, or --weights w.npy");
   const std::string& file = options.file.empty() ? options.weights : options.file;
   const std::string_view option = options.file.empty() ? "--weights" : "FILE";
-  const auto of_weights = [&](const AnyTensor& weights) -> Drawn {
-    if (options.look.any()) {
-      throw UsageError(escaped(file) +
-                       ": --stats, --top-k and --json need a model that qkv train wrote; for tensors use qkv attend --stats");
-    }
-    return {map_of_weights(file, weights, options), {}, {}};
-  };
-  if (ending(file) != ".safetensors") return of_weights(load_npy(option, file));
+  if (ending(file) != ".safetensors") return map_of_weights(file, load_npy(option, file), options);
   const StateDict state = load_safetensors(option, file);
-  if (const AnyTensor* weights = state.find("weights")) return of_weights(*weights);
+  if (const AnyTensor* weights = state.find("weights")) return map_of_weights(file, *weights, options);
   if (options.sequence) throw UsageError("--sequence is for weights: a model reads one text, --text");
-  return map_of_model(file, state, options, style);
+  return map_of_model(file, state, options);
 }
 
 /// --qk: the explorer's page. Options of pictures have no meaning there, and are refused.
 int run_explorer(const MapCommandOptions& options) {
   const MapStyle& style = options.style;
   if (!options.file.empty() || !options.weights.empty()) throw UsageError("give one file: a model, --weights or --qk");
-  if (!options.text.empty() || options.sequence || !options.theme.empty() || options.look.any() || !style.layers.empty() ||
+  if (!options.text.empty() || options.sequence || !options.theme.empty() || !style.layers.empty() ||
       !style.heads.empty() || !style.range.empty() || !style.scale.empty())
     throw UsageError("--qk goes with --tokens, --title and --out: the page itself chooses heads, ranges and colours");
   if (options.out.size() != 1) throw UsageError("--qk needs one --out PAGE.html");
@@ -126,59 +102,39 @@ int run_map(const MapCommandOptions& options) {
   if (!options.tokens.empty()) throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
   Outputs outputs;
   for (const std::string& path : options.out) expect_map(outputs, "--out", path);
-  const view::PixelOptions pixels = map_pixels(options.pixels, options.out);
-  const view::MapOptions style = map_style(options.style);
-  if (!options.theme.empty() && options.theme != "dark" && options.theme != "light") {
-    throw UsageError("--theme must be dark or light: got " + escaped(options.theme));
-  }
-  const bool on_terminal = options.out.empty() && !options.look.any();
-  if (!on_terminal && !options.theme.empty())
+  const view::PixelOptions pixels = options.style.pixels(options.out);
+  const view::MapOptions style = options.style.map();
+  if (!options.out.empty() && !options.theme.empty())
     throw UsageError("--theme is for the picture on the terminal: there is none here");
-  if (!on_terminal && options.out.empty() &&
-      (!options.title.empty() || !options.style.range.empty() || !options.style.scale.empty()))
-    throw UsageError(
-        "--title, --range and --scale are for a picture: there is none with --stats, --top-k and --json without --out");
-  Drawn drawn = make_map(options, style);
-  if (!options.title.empty()) drawn.map.title = options.title;
-  for (const std::string& path : options.out) add_map(outputs, path, drawn.map, style, pixels);
+  view::AttentionMap map = make_map(options);
+  if (!options.title.empty()) map.title = options.title;
+  for (const std::string& path : options.out) add_map(outputs, path, map, style, pixels);
   outputs.commit();
-  if (options.look.json) {
-    print_json(looks_json(drawn.looks, drawn.text));
-    return 0;
-  }
   for (const std::string& path : options.out) print_line("wrote " + one_line(path));
-  if (options.look.any()) print_looks(drawn.looks, drawn.map.key_tokens, options.look);
-  if (!on_terminal) return 0;
+  if (!options.out.empty()) return 0;
   view::TerminalOptions shown = map_options(style);
   shown.theme = options.theme == "light" ? view::Theme::kLight : view::Theme::kDark;
-  print(view::render_terminal(drawn.map, shown));
+  print(view::render_terminal(map, shown));
   return 0;
 }
 
-std::function<int()> declare_map(CLI::App& app) {
-  auto options = std::make_shared<MapCommandOptions>();
-  app.add_option("FILE", options->file, "A model that qkv train wrote, or weights (.npy)")->type_name("FILE");
-  app.add_option("--weights", options->weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy")->type_name("FILE");
-  app.add_option("--qk", options->qk, "q, k and lse of heads, .safetensors: the explorer's page, see docs/explorer-file.md")
-      ->type_name("FILE");
-  app.add_option("--tokens", options->tokens, "With --qk: its tokens, a JSON list of strings")->type_name("FILE");
-  app.add_option("--text", options->text, "The text to look at (default abababab); with weights: labels")->type_name("TEXT");
-  add_integer(app, "--sequence", options->sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
-  app.add_option("--out", options->out, "A .png, .svg, .pdf or .html; may be repeated (default: the terminal)")
-      ->type_name("FILE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--title", options->title, "Title above the picture")->type_name("TEXT");
-  app.add_option("--theme", options->theme, "Colours of the terminal: dark or light (default dark)")->type_name("NAME");
-  add_map_style(app, options->style);
-  add_map_pixels(app, options->pixels);
-  add_map_look_options(app, options->look);
-  add_compute_options(app, options->compute);
-  return [options] { return run_map(*options); };
+void declare_map(Options& add, MapCommandOptions& options) {
+  add("FILE", &options.file, "A model that qkv train wrote, or weights (.npy)");
+  add("--weights FILE", &options.weights, "Weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy");
+  add("--qk FILE", &options.qk, "q, k and lse of heads, .safetensors: the explorer's page, see docs/explorer-file.md");
+  add("--tokens FILE", &options.tokens, "With --qk: its tokens, a JSON list of strings");
+  add("--text TEXT", &options.text, "The text that the model reads (default abababab); with weights: labels");
+  add("--sequence N", &options.sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
+  add("--out FILE", &options.out, "A .png, .svg, .pdf or .html; may be repeated (default: the terminal)");
+  add("--title TEXT", &options.title, "Title above the picture");
+  add("--theme NAME", &options.theme, "Colours of the terminal: dark or light (default dark)", {.among = {"dark", "light"}});
+  options.style.add_to(add);
+  add.compute(options.compute);
 }
 
 const bool map_added = add_command({"map", "Draw attention: terminal, PNG, SVG, PDF, one offline HTML page",
-                                    "qkv map model.safetensors --text abababab --out map.html", declare_map});
+                                "qkv map model.safetensors --text abababab --out map.html"},
+                               declare_map, run_map);
 
 }  // namespace
 }  // namespace qkv::cli

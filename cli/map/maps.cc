@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -51,43 +50,29 @@ void warn_of_missing(const std::vector<view::MissingCharacter>& missing, const s
 
 }  // namespace
 
-void add_map_style(CLI::App& app, MapStyle& style) {
-  app.add_option("--layers", style.layers, "Which layers, such as 0,1 (default all)")->type_name("N,N,...");
-  app.add_option("--heads", style.heads, "Which heads of each (default all)")->type_name("N,N,...");
-  app.add_option("--range", style.range, "Weight of the last colour: unit (1, default) or max (the largest)")->type_name("HOW");
-  app.add_option("--scale", style.scale, "Colour scale: sqrt (shows small weights, default) or linear")->type_name("HOW");
+void MapStyle::add_to(Options& add) {
+  add("--layers N,N,...", &layers, "Which layers, such as 0,1 (default all)");
+  add("--heads N,N,...", &heads, "Which heads of each (default all)");
+  add("--range HOW", &range, "Weight of the last colour: unit (1, default) or max (the largest)", {.among = {"unit", "max"}});
+  add("--scale HOW", &scale, "Colour scale: sqrt (shows small weights, default) or linear", {.among = {"sqrt", "linear"}});
+  add("--pixel-ratio X", &pixel_ratio, "Pixels of a .png per unit, 1 to 8: 2 for dense screens, 3 for print (default 1)");
 }
 
-view::MapOptions map_style(const MapStyle& style) {
+view::MapOptions MapStyle::map() const {
   view::MapOptions options;
-  if (!style.layers.empty()) options.layers = parse_indices("--layers", style.layers);
-  if (!style.heads.empty()) options.heads = parse_indices("--heads", style.heads);
-  if (!style.range.empty() && style.range != "unit" && style.range != "max") {
-    throw UsageError("--range must be unit or max: got " + escaped(style.range));
-  }
-  if (!style.scale.empty() && style.scale != "sqrt" && style.scale != "linear") {
-    throw UsageError("--scale must be sqrt or linear: got " + escaped(style.scale));
-  }
-  options.range = style.range == "max" ? view::ValueRange::kMax : view::ValueRange::kUnit;
-  options.scale = style.scale == "linear" ? view::ColourScale::kLinear : view::ColourScale::kSqrt;
+  if (!layers.empty()) options.layers = parse_indices("--layers", layers);
+  if (!heads.empty()) options.heads = parse_indices("--heads", heads);
+  options.range = range == "max" ? view::ValueRange::kMax : view::ValueRange::kUnit;
+  options.scale = scale == "linear" ? view::ColourScale::kLinear : view::ColourScale::kSqrt;
   return options;
 }
 
-void add_map_pixels(CLI::App& app, MapPixels& pixels) {
-  app.add_option("--pixel-ratio", pixels.ratio,
-                 "Pixels of a .png per unit, 1 to 8: 2 for dense screens, 3 for print (default 1)")
-      ->type_name("X");
-}
-
-view::PixelOptions map_pixels(const MapPixels& pixels, const std::vector<std::string>& paths) {
-  if (!pixels.ratio) return {};
-  if (!(*pixels.ratio >= 1 && *pixels.ratio <= 8)) {
-    throw UsageError(fmt::format("--pixel-ratio must be in 1 .. 8: got {}", *pixels.ratio));
-  }
-  if (std::ranges::none_of(paths, [](const std::string& path) { return ending(path) == ".png"; })) {
+view::PixelOptions MapStyle::pixels(const std::vector<std::string>& paths) const {
+  if (!pixel_ratio) return {};
+  if (!(*pixel_ratio >= 1 && *pixel_ratio <= 8)) throw UsageError(fmt::format("--pixel-ratio must be in 1 .. 8: got {}", *pixel_ratio));
+  if (std::ranges::none_of(paths, [](const std::string& path) { return ending(path) == ".png"; }))
     throw UsageError("--pixel-ratio is for .png: there is none here (.svg, .pdf and .html are as sharp as what shows them)");
-  }
-  return {.pixel_ratio = *pixels.ratio};
+  return {.pixel_ratio = *pixel_ratio};
 }
 
 void expect_map(Outputs& outputs, std::string_view option, const std::string& path, const std::vector<std::string>& endings) {

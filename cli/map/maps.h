@@ -15,20 +15,17 @@ namespace qkv::cli {
 
 inline const std::vector<std::string> kMapEndings = {".png", ".svg", ".pdf", ".html"};
 
+/// Colours, and the pixels of a .png.
 struct MapStyle {
   std::string layers, heads;  ///< "0,2"; empty: all
   std::string range, scale;   ///< empty: unit, sqrt
-};
-void add_map_style(CLI::App& app, MapStyle& style);
-view::MapOptions map_style(const MapStyle& style);
+  std::optional<double> pixel_ratio;
 
-/// Pixels of the .png files of one option, --pixel-ratio.
-struct MapPixels {
-  std::optional<double> ratio;
+  void add_to(Options& add);
+  view::MapOptions map() const;
+  /// UsageError when the ratio is not one, or none of `paths` is a .png.
+  view::PixelOptions pixels(const std::vector<std::string>& paths) const;
 };
-void add_map_pixels(CLI::App& app, MapPixels& pixels);
-/// UsageError when the ratio is not one, or none of `paths` is a .png.
-view::PixelOptions map_pixels(const MapPixels& pixels, const std::vector<std::string>& paths);
 
 /// Outputs::expect of a picture; UsageError where this build cannot draw it.
 void expect_map(Outputs& outputs, std::string_view option, const std::string& path,

@@ -7,7 +7,6 @@
 #include "qkv/attention.h"
 #include "support/command.h"
 #include "support/files.h"
-#include "support/integer_option.h"
 #include "support/json.h"
 #include "support/options.h"
 
@@ -21,7 +20,8 @@ struct MaskOptions {
   std::string expression;
   Index q_len = 8, kv_len = 0, batch = 1, num_heads = 1, head_dim = 64;
   bool draw = false, json = false;
-  std::string out, keep, drop, mask_axes;
+  std::string out;
+  DenseMaskOptions dense;
   ComputeOptions compute;
 };
 
@@ -74,20 +74,14 @@ view::AttentionMap map_of(const Tensor<std::uint8_t>& drawn, const std::string& 
   return view::make_map(View<const float, 4>(weights), {}, title);
 }
 
-int run_mask(MaskOptions o) {
+int run_mask(const MaskOptions& given) {
+  MaskOptions o = given;
   if (o.kv_len == 0) o.kv_len = o.q_len;
   Outputs outputs;
   expect_map(outputs, "--out", o.out);
-  if (!o.mask_axes.empty() && o.keep.empty() && o.drop.empty()) throw UsageError("--mask-axes needs --keep or --drop");
-  Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len);
-  Tensor<std::uint8_t> keep, drop;
-  const auto add_dense = [&](const char* option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
-    if (path.empty()) return;
-    dense = to_bool(load_npy(option, path));
-    mask = mask & dense_mask(option, dense, o.mask_axes, keeps);
-  };
-  add_dense("--keep", o.keep, keep, true);
-  add_dense("--drop", o.drop, drop, false);
+  o.dense.check();
+  DenseMasks dense;
+  const Mask mask = parse_mask("EXPR", o.expression, o.q_len, o.kv_len) & dense.load(o.dense);
   Context context(o.compute.context());
   const AttentionPlan plan = about("EXPR " + escaped(o.expression), [&] { return plan_of(o, mask, context); });
   const double all = static_cast<double>(o.batch * o.num_heads) * static_cast<double>(o.q_len) * static_cast<double>(o.kv_len);
@@ -128,37 +122,27 @@ int run_mask(MaskOptions o) {
   return 0;
 }
 
-std::function<int()> declare_mask(CLI::App& app) {
-  auto options = std::make_shared<MaskOptions>();
-  app.add_option("EXPR", options->expression, "The mask: leaves joined by & (binds first) and |, with parentheses")
-      ->type_name("EXPR")
-      ->required();
+void declare_mask(Options& add, MaskOptions& options) {
+  add("EXPR", &options.expression, "The mask: leaves joined by & (binds first) and |, with parentheses", {.required = true});
   std::string leaves = "\nLeaves, each explained in docs/cli/mask.md:";
   for (const std::string& word : mask_words()) leaves += "\n  " + word;
-  app.footer(leaves + "\n" + app.get_footer());
-  const auto count = [&](const char* name, Index& value, const char* help) {
-    add_integer(app, name, value, help, 1, Index{1} << 24);
-  };
-  count("--tq", options->q_len, "Queries (default 8)");
-  count("--tk", options->kv_len, "Keys (default: as many as queries)");
-  count("--batch", options->batch, "Sequences (default 1)");
-  count("--heads", options->num_heads, "Heads (default 1)");
-  count("--head-dim", options->head_dim, "Width of a head, which decides the tiles (default 64)");
-  const auto dense = [&](const char* name, std::string& path, const char* type, const char* help) {
-    app.add_option(name, path, help)->type_name(type);
-  };
-  dense("--keep", options->keep, "FILE", "Also non-zero in this .npy: [B|1, H|1, Tq|1, Tk|1], or with --mask-axes");
-  dense("--drop", options->drop, "FILE", "Also zero in this .npy");
-  dense("--mask-axes", options->mask_axes, "AXES", "Axes of a smaller array: bk, qk, bqk, hqk");
-  app.add_flag("--draw", options->draw, "Rows of 0s and 1s: a row is a query, a column a key");
-  app.add_option("--out", options->out, "The mask as a picture: .png, .svg, .pdf or .html")->type_name("FILE");
-  add_json_option(app, options->json);
-  add_compute_options(app, options->compute);
-  return [options] { return run_mask(*options); };
+  add.footer(leaves);
+  const Rule count{.least = 1, .most = 1 << 24};
+  add("--tq N", &options.q_len, "Queries (default 8)", count);
+  add("--tk N", &options.kv_len, "Keys (default: as many as queries)", count);
+  add("--batch N", &options.batch, "Sequences (default 1)", count);
+  add("--heads N", &options.num_heads, "Heads (default 1)", count);
+  add("--head-dim N", &options.head_dim, "Width of a head, which decides the tiles (default 64)", count);
+  options.dense.add_to(add);
+  add("--draw", &options.draw, "Rows of 0s and 1s: a row is a query, a column a key");
+  add("--out FILE", &options.out, "The mask as a picture: .png, .svg, .pdf or .html");
+  add.json(options.json);
+  add.compute(options.compute);
 }
 
 const bool mask_added = add_command({"mask", "A mask in words: drawn, counted, as a picture",
-                                     "qkv mask \"causal & window(2,0) | first(1)\" --tq 8 --tk 8 --draw", declare_mask});
+                                "qkv mask \"causal & window(2,0) | first(1)\" --tq 8 --tk 8 --draw"},
+                               declare_mask, run_mask);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -1,7 +1,6 @@
 // `qkv practice`: the ladder of exercises, and one of them to fill in. Not: whether it was filled in well (judge).
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 
@@ -114,20 +113,18 @@ int run_practice(const PracticeCommandOptions& options) {
   return 0;
 }
 
-std::function<int()> declare_practice(CLI::App& app) {
-  auto options = std::make_shared<PracticeCommandOptions>();
-  app.add_option("NAME", options->name, "The exercise; without it: the ladder")->type_name("NAME");
-  app.add_flag("--numpy", options->numpy, "As functions of NumPy arrays");
-  app.add_flag("--torch", options->torch, "As PyTorch modules (default where the exercise has one)");
-  app.add_flag("--cpp", options->cpp, "As a program in C++, judged with qkv judge --run");
-  app.add_flag("--solution", options->solution, "Filled in, commented");
-  add_json_option(app, options->json);
-  return [options] { return run_practice(*options); };
+void declare_practice(Options& add, PracticeCommandOptions& options) {
+  add("NAME", &options.name, "The exercise; without it: the ladder");
+  add("--numpy", &options.numpy, "As functions of NumPy arrays");
+  add("--torch", &options.torch, "As PyTorch modules (default where the exercise has one)");
+  add("--cpp", &options.cpp, "As a program in C++, judged with qkv judge --run");
+  add("--solution", &options.solution, "Filled in, commented");
+  add.json(options.json);
 }
 
-const bool practice_added =
-    add_command({"practice", "Exercises: attention to write by hand, from the formula to a training step",
-                 "qkv practice\n  qkv practice v3 > v3.py\n  qkv judge v3.py", declare_practice});
+const bool practice_added = add_command({"practice", "Exercises: attention to write by hand, from the formula to a training step",
+                                "qkv practice\n  qkv practice v3 > v3.py\n  qkv judge v3.py"},
+                               declare_practice, run_practice);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -1,6 +1,5 @@
 #include "ranks/launch.h"
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -34,15 +33,12 @@ Launch launch() {
   return {};
 }
 
-std::string complaint_about_copies(const CLI::App& command) {
+std::string complaint_about_copies(const std::string& command, bool shares, bool parallel) {
   const int copies = launch().ranks;
-  const std::string name = command.get_name();
-  if (copies < 2 || name == "info") return {};
-  const CLI::Option* const parallel = command.get_option_no_throw("--parallel");
-  if (parallel != nullptr && parallel->count() > 0) return {};
+  if (copies < 2 || command == "info" || parallel) return {};
   return "mpirun started " + std::to_string(copies) + " copies, and each would do the whole work: " +
-         (parallel == nullptr ? "qkv " + name + " cannot share its work, start it without mpirun"
-                              : "add --parallel METHOD, or start it without mpirun");
+         (shares ? "add --parallel METHOD, or start it without mpirun"
+                 : "qkv " + command + " cannot share its work, start it without mpirun");
 }
 
 const std::string& rank_label() { return label(); }

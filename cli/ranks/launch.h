@@ -3,10 +3,6 @@
 
 #include <string>
 
-namespace CLI {
-class App;
-}
-
 namespace qkv::cli {
 
 /// From the environment of Open MPI's mpirun (OMPI_COMM_WORLD_SIZE), or of a launcher that speaks PMI or PMIx.
@@ -18,8 +14,8 @@ struct Launch {
 Launch launch();
 
 /// What is wrong where mpirun started several copies of a command that would each do the whole work; otherwise empty. `info` may run
-/// so: it says what each rank sees.
-std::string complaint_about_copies(const CLI::App& command);
+/// so: it says what each rank sees. `shares`: it has --parallel, `parallel`: which is given.
+std::string complaint_about_copies(const std::string& command, bool shares, bool parallel);
 
 /// "rank 2 of 4: " once this process has joined the others (ranks.h); otherwise empty.
 const std::string& rank_label();

@@ -15,12 +15,11 @@ dist::Layout parse_layout(const std::string& text, bool causal) {
   return named<dist::Layout>("--layout", text, {{"contiguous", dist::Layout::kContiguous}, {"zig-zag", dist::Layout::kZigZag}});
 }
 
-void add_cut_options(CLI::App& app, const OptionGroup& group, CutOptions& options) {
-  group.value("--layout", options.layout, "NAME", "Rows of a rank: contiguous, zig-zag (default if causal)");
-  group.integer("--turns", options.turns, "Zig-zag gives each rank 2 N pieces (default 1)", 1);
-  group.integer("--chunk", options.chunk,
-                "Keys per message (default: 4096 in a ring, all of a head by all-gather; not by ulysses)", 1);
-  for (const char* name : {"--layout", "--turns", "--chunk"}) app.get_option(name)->needs(app.get_option("--parallel"));
+void add_cut_options(Options& add, CutOptions& options) {
+  add("--layout NAME", &options.layout, "Rows of a rank: contiguous, zig-zag (default if causal)", {.needs = "--parallel"});
+  add("--turns N", &options.turns, "Zig-zag gives each rank 2 N pieces (default 1)", {.least = 1, .needs = "--parallel"});
+  add("--chunk N", &options.chunk, "Keys per message (default: 4096 in a ring, all of a head by all-gather; not by ulysses)",
+      {.least = 1, .needs = "--parallel"});
 }
 
 dist::ContextParallelOptions parse_cut(const CutOptions& options, const std::string& method, bool causal) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "qkv/dist/context_parallel.h"
-#include "support/option_group.h"
+#include "support/command.h"
 
 namespace qkv::cli {
 
@@ -22,7 +22,7 @@ struct CutOptions {
   Index turns = 1, chunk = 0;
 };
 /// Beside --parallel.
-void add_cut_options(CLI::App& app, const OptionGroup& group, CutOptions& options);
+void add_cut_options(Options& add, CutOptions& options);
 /// UsageError for words and pairs that are not there.
 dist::ContextParallelOptions parse_cut(const CutOptions& options, const std::string& method, bool causal);
 

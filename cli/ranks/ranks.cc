@@ -11,7 +11,6 @@
 #include "qkv/dist/guarded.h"
 #include "qkv/dist/mpi.h"
 #include "ranks/launch.h"
-#include "support/option_group.h"
 #include "support/signals.h"
 
 namespace qkv::cli {
@@ -47,11 +46,11 @@ int sharers(dist::Transport& transport) {
 
 }  // namespace
 
-void add_parallel_options(CLI::App& app, ParallelOptions& options, const std::string& methods) {
-  const OptionGroup group(app, "Several ranks (mpirun -n N qkv ...)");
-  group.value("--parallel", options.method, "METHOD", "Share the work among the ranks: " + methods);
-  group.value("--timeout", options.timeout, "S", "Seconds without a heartbeat before a rank counts as lost (default 8)")
-      ->needs(app.get_option("--parallel"));
+void add_parallel_options(Options& add, ParallelOptions& options, const std::string& methods) {
+  add.heading("Several ranks (mpirun -n N qkv ...)");
+  add("--parallel METHOD", &options.method, "Share the work among the ranks: " + methods);
+  add("--timeout S", &options.timeout, "Seconds without a heartbeat before a rank counts as lost (default 8)",
+      {.needs = "--parallel"});
 }
 
 Ranks::Ranks(dist::Transport& transport, const ComputeOptions& compute) : transport_(transport), context_(compute.context()) {

@@ -20,7 +20,7 @@ struct ParallelOptions {
   bool any() const { return !method.empty(); }
 };
 /// `methods`: for --help, "ulysses, ring".
-void add_parallel_options(CLI::App& app, ParallelOptions& options, const std::string& methods);
+void add_parallel_options(Options& add, ParallelOptions& options, const std::string& methods);
 
 class Ranks {
  public:

@@ -1,15 +1,94 @@
 #include "support/command.h"
 
+#include <CLI/CLI.hpp>
+#include <charconv>
+
+#include "core/escape.h"
+#include "support/options.h"
+
 namespace qkv::cli {
+namespace {
+
+/// `text` as a number of decimal digits within the rule; CLI11's own reading saturates, wraps negative numbers and reads 010 as octal.
+template <class Number>
+void read(const std::string& name, const std::string& text, const Rule& rule, Number& number) {
+  Number read = 0;
+  const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), read);
+  const bool whole = error == std::errc() && next == text.data() + text.size();
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (!whole) throw CLI::ValidationError(name + " must be a number: got " + escaped(text));
+  } else {
+    constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<Number>::max());
+    const std::uint64_t most = std::min(rule.most, kLargest);
+    if (!whole || std::cmp_less(read, rule.least) || std::cmp_greater(read, most)) {
+      const bool bounded = most < kLargest || error == std::errc::result_out_of_range;  // else its type's largest says nothing
+      throw CLI::ValidationError(name + " must be an integer " + (bounded ? "from " : "of at least ") + std::to_string(rule.least) +
+                                 (bounded ? " to " + std::to_string(most) : "") + ": got " + escaped(text));
+    }
+  }
+  number = read;
+}
+
+void read(const std::string&, const std::string& text, const Rule&, std::string& value) { value = text; }
+
+template <class Value>
+void read(const std::string& name, const std::string& text, const Rule& rule, std::optional<Value>& value) {
+  read(name, text, rule, value.emplace());
+}
+
+}  // namespace
 
 std::vector<Command>& commands() {
   static std::vector<Command> all;  // made at first use: commands are added while statics are initialised
   return all;
 }
 
-bool add_command(Command command) {
-  commands().push_back(std::move(command));
-  return true;
+void Options::operator()(const std::string& spelled, Target target, const std::string& help, const Rule& rule) {
+  const std::size_t space = spelled.find(' ');
+  const std::string names = spelled.substr(0, space), type = space == std::string::npos ? "" : spelled.substr(space + 1);
+  const std::string name = names.substr(0, names.find_first_of(",{"));
+  CLI::Option* option = nullptr;
+  std::visit(
+      [&](auto* value) {
+        using Value = std::remove_pointer_t<decltype(value)>;
+        if constexpr (std::is_same_v<Value, bool>) {
+          option = app_.add_flag(names, *value, help);
+        } else if constexpr (std::is_same_v<Value, std::optional<bool>>) {
+          option = app_.add_flag_function(names, [value](std::int64_t count) { *value = count > 0; }, help);
+        } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+          option = app_.add_option(names, *value, help)->type_name(type.empty() ? name : type);
+          if (name.starts_with('-')) option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+        } else if (names.ends_with('}')) {
+          if constexpr (std::is_same_v<Value, std::string>) option = app_.add_flag(names, *value, help);
+        } else {
+          const auto take = [name, value, rule, type](const CLI::results_t& words) {
+            const std::string text = words.empty() || words.back() == "{}" ? "" : words.back();
+            if (text.empty() && (type == "FILE" || type == "DIR"))  // without a name no file would be written
+              throw CLI::ValidationError(name + " needs the name of a file: got \"\"");
+            if (!rule.among.empty() && std::ranges::find(rule.among, text) == rule.among.end())
+              throw CLI::ValidationError(name + " must be one of " + CLI::detail::join(rule.among, ", ") + ": got " + escaped(text));
+            read(name, text, rule, *value);
+            return true;
+          };
+          option = app_.add_option(names, take, help)->type_name(type.empty() ? name : type)->type_size(1)->expected(1);
+          if (type.starts_with('[')) option->expected(0, 1)->default_str("")->trigger_on_parse();
+        }
+      },
+      target);
+  if (!heading_.empty()) option->group(heading_);
+  option->required(rule.required);
+  if (!rule.needs.empty()) option->needs(app_.get_option(rule.needs));
+  if (!rule.excludes.empty()) option->excludes(app_.get_option(rule.excludes));
 }
+
+void Options::compute(ComputeOptions& options, int threads) {
+  options.threads = threads;
+  (*this)("--threads N", &options.threads, "Threads (default " + (threads == 0 ? "all" : std::to_string(threads)) + ")",
+          {.least = 1, .most = 1024});
+  (*this)("--isa NAME", &options.isa, "Instruction set: " + isa_names() + " (default: the fastest here)");
+  (*this)("--bits NAME", &options.bits, "fast, or invariant: a row is the same alone and among others (default fast)");
+}
+
+void Options::footer(const std::string& text) { app_.footer(text + "\n" + app_.get_footer()); }
 
 }  // namespace qkv::cli

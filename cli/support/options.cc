@@ -1,22 +1,37 @@
 #include "support/options.h"
 
+#include <charconv>
+#include <cmath>
+
 #include "core/cpu.h"
-#include "core/escape.h"
-#include "support/command.h"
-#include "support/integer_option.h"
+#include "support/files.h"
 
 namespace qkv::cli {
 namespace {
 
-/// Every name that this build holds, whether or not this CPU runs it.
+template <class Number>
+std::vector<Number> parse_list(std::string_view option, const std::string& text, const char* kind) {
+  std::vector<Number> values;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data();;) {
+    Number value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || (next != end && *next != ','))
+      throw UsageError(std::string(option) + " must be " + kind + ": got " + escaped(text));
+    values.push_back(value);
+    if (next == end) return values;
+    at = next + 1;
+  }
+}
+
+}  // namespace
+
 std::string isa_names() {
   std::string names;
   for (const IsaCandidate& candidate : isa_candidates())
     names.append(names.empty() ? "" : ", ").append(isa_name(candidate.isa));
   return names;
 }
-
-}  // namespace
 
 ContextOptions ComputeOptions::context() const {
   ContextOptions options;
@@ -26,31 +41,12 @@ ContextOptions ComputeOptions::context() const {
   return options;
 }
 
-void add_compute_options(CLI::App& app, ComputeOptions& options, int threads) {
-  options.threads = threads;
-  const std::string usual = threads == 0 ? "all" : std::to_string(threads);
-  add_integer(app, "--threads", options.threads, "Threads (default " + usual + ")", 1, 1024);
-  app.add_option("--isa", options.isa, "Instruction set: " + isa_names() + " (default: the fastest here)")->type_name("NAME");
-  app.add_option("--bits", options.bits, "fast, or invariant: a row is the same alone and among others (default fast)")
-      ->type_name("NAME");
+std::vector<Index> parse_indices(std::string_view option, const std::string& text) {
+  return parse_list<Index>(option, text, "whole numbers separated by commas, such as 4,2");
 }
 
-void add_json_option(CLI::App& app, bool& json) { app.add_flag("--json", json, "One JSON document on standard output"); }
-
-std::vector<Index> parse_indices(std::string_view option, const std::string& text) {
-  std::vector<Index> values;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (true) {
-    Index value = 0;
-    const auto [next, error] = std::from_chars(at, end, value);
-    if (error != std::errc() || (next != end && *next != ',')) {
-      throw UsageError(std::string(option) + " must be whole numbers separated by commas, such as 4,2: got " + escaped(text));
-    }
-    values.push_back(value);
-    if (next == end) return values;
-    at = next + 1;
-  }
+std::vector<double> parse_numbers(std::string_view option, const std::string& text) {
+  return parse_list<double>(option, text, "numbers separated by commas, such as 0.5,0.25");
 }
 
 EmptyRow parse_empty_row(const std::string& text) {
@@ -62,27 +58,105 @@ Align parse_align(std::string_view option, const std::string& text) {
                       {{"top-left", Align::kTopLeft}, {"bottom-right", Align::kBottomRight}, {"square", Align::kSquare}});
 }
 
-MaskAxes parse_mask_axes(const std::string& text) {
-  return named<MaskAxes>("--mask-axes", text,
-                         {{"bk", MaskAxes::kBk}, {"qk", MaskAxes::kQk}, {"bqk", MaskAxes::kBqk}, {"hqk", MaskAxes::kHqk}});
+void DenseMaskOptions::add_to(Options& add) {
+  add("--keep FILE", &keep, "Non-zero: may attend; [B|1, H|1, Tq|1, Tk|1], or fewer axes that --mask-axes names");
+  add("--drop FILE", &drop, "Non-zero: may not attend");
+  add("--mask-axes AXES", &axes, "Axes of a smaller mask: bk, qk, bqk, hqk");
+}
+
+void DenseMaskOptions::check(bool any) const {
+  if (!axes.empty() && !any) throw UsageError("--mask-axes needs --keep or --drop");
 }
 
 Mask dense_mask(std::string_view option, const Tensor<std::uint8_t>& dense, const std::string& axes, bool keep) {
   const auto made = [&](auto view, auto... named_axes) {
     return keep ? Mask::keep(view, named_axes...) : Mask::drop(view, named_axes...);
   };
-  const auto refuse = [&](const std::string& why) -> UsageError {
+  const auto refuse = [&](const std::string& why) {
     return UsageError(std::string(option) + " has the shape " + dense.shape() + ": " + why);
   };
   if (axes.empty()) {
     if (dense.rank() == 4) return made(dense.view<4>());
     throw refuse("give it four axes [B|1, H|1, Tq|1, Tk|1], or name them: --mask-axes bk, qk, bqk or hqk");
   }
-  const MaskAxes which = parse_mask_axes(axes);
+  const auto which = named<MaskAxes>(
+      "--mask-axes", axes, {{"bk", MaskAxes::kBk}, {"qk", MaskAxes::kQk}, {"bqk", MaskAxes::kBqk}, {"hqk", MaskAxes::kHqk}});
   const int rank = static_cast<int>(axes.size());
   if (dense.rank() != rank) throw refuse("--mask-axes " + axes + " names " + std::to_string(rank) + " axes");
   if (rank == 2) return made(dense.view<2>(), which);
   return made(dense.view<3>(), which);
+}
+
+Mask DenseMasks::load(const DenseMaskOptions& options, const Make& make) {
+  Mask mask;
+  const auto add = [&](std::string_view option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
+    if (path.empty()) return;
+    dense = to_bool(load_npy(option, path));
+    mask = mask & (make ? make(option, path, dense, keeps) : dense_mask(option, dense, options.axes, keeps));
+  };
+  add("--keep", options.keep, keep, true);
+  add("--drop", options.drop, drop, false);
+  return mask;
+}
+
+RotaryChoice parse_rotary(const std::string& text) {
+  RotaryChoice choice;
+  RotaryOptions& o = choice.options;
+  const auto number = [](const std::string& key, const std::string& value) {
+    double read = 0;
+    const auto [next, error] = std::from_chars(value.data(), value.data() + value.size(), read);
+    if (error != std::errc() || next != value.data() + value.size())
+      throw UsageError("--rope " + key + " must be a number: got " + escaped(value));
+    return read;
+  };
+  const auto whole = [&](const std::string& key, const std::string& value) {
+    const double read = number(key, value);
+    if (read != std::floor(read) || std::abs(read) > 0x1p53)
+      throw UsageError("--rope " + key + " must be a whole number: got " + escaped(value));
+    return static_cast<Index>(read);
+  };
+  const auto scaling = [](const std::string& value) {
+    return named<RotaryScaling>("--rope scaling", value,
+                                {{"none", RotaryScaling::kNone},
+                                 {"linear", RotaryScaling::kLinear},
+                                 {"ntk", RotaryScaling::kNtk},
+                                 {"yarn", RotaryScaling::kYarn},
+                                 {"llama3", RotaryScaling::kLlama3}});
+  };
+  const auto layout = [](const std::string& value) {
+    return named<RotaryLayout>("--rope layout", value,
+                               {{"half", RotaryLayout::kHalfSplit}, {"interleaved", RotaryLayout::kInterleaved}});
+  };
+  using Key = const std::string&;
+  const std::vector<std::pair<std::string_view, std::function<void(Key, Key)>>> keys{
+      {"base", [&](Key key, Key value) { o.base = number(key, value); }},
+      {"dim", [&](Key key, Key value) { o.rotary_dim = whole(key, value); }},
+      {"layout", [&](Key, Key value) { o.layout = layout(value); }},
+      {"offset", [&](Key key, Key value) { choice.positions.offset = whole(key, value); }},
+      {"scaling", [&](Key, Key value) { o.scaling = scaling(value); }},
+      {"factor", [&](Key key, Key value) { o.factor = number(key, value); }},
+      {"context", [&](Key key, Key value) { o.original_context = whole(key, value); }},
+      {"beta-fast", [&](Key key, Key value) { o.beta_fast = number(key, value); }},
+      {"beta-slow", [&](Key key, Key value) { o.beta_slow = number(key, value); }},
+      {"attention-factor", [&](Key key, Key value) { o.attention_factor = number(key, value); }},
+      {"low", [&](Key key, Key value) { o.low_frequency = number(key, value); }},
+      {"high", [&](Key key, Key value) { o.high_frequency = number(key, value); }}};
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, end - at), key = part.substr(0, part.find('='));
+    if (key.size() == part.size()) throw UsageError("--rope takes KEY=VALUE pairs separated by commas: got " + escaped(part));
+    std::string names;
+    bool known = false;
+    for (const auto& [name, set] : keys) {
+      names.append(names.empty() ? "" : ", ").append(name);
+      if (name != key) continue;
+      known = true;
+      set(key, part.substr(key.size() + 1));
+    }
+    if (!known) throw UsageError("--rope knows " + names + ": got " + escaped(key));
+    at = end + 1;
+  }
+  return choice;
 }
 
 }  // namespace qkv::cli

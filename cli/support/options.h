@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,11 +10,11 @@
 
 #include "core/escape.h"
 #include "qkv/attention.h"
+#include "qkv/rotary.h"
 #include "support/command.h"
 
 namespace qkv::cli {
 
-/// --threads N, --isa NAME, --bits NAME.
 struct ComputeOptions {
   int threads = 0;   ///< 0: all that the process may use
   std::string isa;   ///< empty: the fastest
@@ -21,11 +22,8 @@ struct ComputeOptions {
 
   ContextOptions context() const;
 };
-/// `threads` is the default that --help shows; 0 means all.
-void add_compute_options(CLI::App& app, ComputeOptions& options, int threads = 0);
-
-/// --json
-void add_json_option(CLI::App& app, bool& json);
+/// The instruction sets of this build, whether or not this CPU runs them.
+std::string isa_names();
 
 /// The value that one of several names stands for; UsageError that lists them.
 template <class Value>
@@ -40,15 +38,38 @@ Value named(std::string_view option, const std::string& text, const std::vector<
 
 /// "4,2" -> {4, 2}. UsageError that names the option.
 std::vector<Index> parse_indices(std::string_view option, const std::string& text);
+std::vector<double> parse_numbers(std::string_view option, const std::string& text);
 
 /// "zero", "mean", "nan"; UsageError that lists them.
 EmptyRow parse_empty_row(const std::string& text);
 /// "square", "top-left", "bottom-right".
 Align parse_align(std::string_view option, const std::string& text);
-/// "bk", "qk", "bqk", "hqk".
-MaskAxes parse_mask_axes(const std::string& text);
 
+/// --keep FILE, --drop FILE, --mask-axes AXES.
+struct DenseMaskOptions {
+  std::string keep, drop, axes;
+
+  void add_to(Options& add);
+  /// UsageError for axes of no mask.
+  void check(bool any) const;
+  void check() const { check(!keep.empty() || !drop.empty()); }
+};
 /// A keep or drop mask from a tensor, which the mask borrows: four axes, or fewer with their names (empty: none were given).
 Mask dense_mask(std::string_view option, const Tensor<std::uint8_t>& dense, const std::string& axes, bool keep);
+/// Both files as one mask, which borrows what this holds.
+struct DenseMasks {
+  Tensor<std::uint8_t> keep, drop;
+  using Make = std::function<Mask(std::string_view option, const std::string& path, const Tensor<std::uint8_t>&, bool keep)>;
+
+  /// `make`: not given: dense_mask.
+  Mask load(const DenseMaskOptions& options, const Make& make = {});
+};
+
+struct RotaryChoice {
+  RotaryOptions options;
+  RotaryPositions positions;
+};
+/// --rope "base=500000,scaling=llama3,factor=8,context=8192". UsageError that names the key or lists them.
+RotaryChoice parse_rotary(const std::string& text);
 
 }  // namespace qkv::cli

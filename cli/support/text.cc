@@ -14,17 +14,6 @@
 namespace qkv::cli {
 namespace {
 
-/// The length of the UTF-8 character at the start of `text`, 0 when there is none.
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t n) { return static_cast<unsigned char>(text[n]); };
-  const std::size_t length = byte(0) < 0x80 ? 1 : byte(0) >= 0xF0 ? 4 : byte(0) >= 0xE0 ? 3 : byte(0) >= 0xC2 ? 2 : 0;
-  if (length == 0 || length > text.size() || byte(0) > 0xF4) return 0;
-  for (std::size_t n = 1; n < length; ++n) {
-    if ((byte(n) & 0xC0) != 0x80) return 0;
-  }
-  return length;
-}
-
 bool says_utf8(const char* locale) {
   std::string lower(locale);
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -36,7 +25,7 @@ const char* set_or_null(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-Terminal look_around() {
+Terminal of_standard_output() {
   Terminal found;
   found.interactive = isatty(STDOUT_FILENO) == 1;
   const char* term = set_or_null("TERM");
@@ -56,9 +45,7 @@ Terminal look_around() {
 
 std::string one_line(std::string_view text) {
   std::string result;
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const std::string_view c = text.substr(0, std::max<std::size_t>(length, 1));
+  for (const std::string& c : view::characters(text)) {
     if (c == "\n" || c == "\r" || c == "\t") {
       result += ' ';
     } else if (c == "\"" || c == "\\") {
@@ -67,14 +54,13 @@ std::string one_line(std::string_view text) {
       const std::string shown = escaped(c);  // in quotes
       result.append(shown, 1, shown.size() - 2);
     }
-    text.remove_prefix(c.size());
   }
   while (result.ends_with(' ')) result.pop_back();
   return result;
 }
 
 const Terminal& terminal() {
-  static const Terminal found = look_around();
+  static const Terminal found = of_standard_output();
   return found;
 }
 

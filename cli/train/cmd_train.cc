@@ -133,14 +133,9 @@ int run_train(const TrainCommandOptions& options) {
   return code;
 }
 
-std::function<int()> declare_train(CLI::App& app) {
-  auto options = std::make_shared<TrainCommandOptions>();
-  add_train_options(app, *options);
-  return [options] { return run_train(*options); };
-}
-
 const bool train_added = add_command({"train", "Train the toy language model and show its attention",
-                                      "qkv train --steps 800 --out model.safetensors --map map.png", declare_train});
+                                "qkv train --steps 800 --out model.safetensors --map map.png"},
+                               add_train_options, run_train);
 
 }  // namespace
 }  // namespace qkv::cli

@@ -6,8 +6,6 @@
 #include "core/escape.h"
 #include "support/command.h"
 #include "support/files.h"
-#include "support/option_group.h"
-#include "support/rotary_option.h"
 #include "support/text.h"
 
 namespace qkv::cli {
@@ -158,48 +156,43 @@ std::string choose_sample(const TrainCommandOptions& options, const lm::CharToke
 
 }  // namespace
 
-void add_train_options(CLI::App& app, TrainCommandOptions& options) {
-  const OptionGroup what(app, "What it learns");
-  what.file("--text", options.text, "Training text, UTF-8 (default: a built-in pattern)");
-  what.value("--task", options.task, "NAME",
-             "What it predicts; text: the next character; previous: the one before; masked: hidden ones")
-      ->check(CLI::IsMember({"text", "previous", "masked"}).description(""));
-  what.file("--init", options.init, "Initial weights, .safetensors");
-  what.file("--batches", options.batches, "Batches to train on [steps, B, T + 1], .npy");
-  what.integer("--steps", options.steps, "Steps (default 800)");
-  what.integer("--seed", options.seed, "Seed of weights, batches, dropout and the continuation (default 0)");
+void add_train_options(Options& add, TrainCommandOptions& options) {
+  add.heading("What it learns");
+  add("--text FILE", &options.text, "Training text, UTF-8 (default: a built-in pattern)");
+  add("--task NAME", &options.task, "What it predicts; text: the next character; previous: the one before; masked: hidden ones",
+      {.among = {"text", "previous", "masked"}});
+  add("--init FILE", &options.init, "Initial weights, .safetensors");
+  add("--batches FILE", &options.batches, "Batches to train on [steps, B, T + 1], .npy");
+  add("--steps N", &options.steps, "Steps (default 800)");
+  add("--seed N", &options.seed, "Seed of weights, batches, dropout and the continuation (default 0)");
 
-  const OptionGroup show(app, "What comes out");
-  show.file("--out", options.out, "The trained model, .safetensors");
-  show.value("--map", options.maps, "FILE", "Draw the sample's attention: .png, .svg, .pdf or .html; may be repeated")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  show.value("--sample", options.sample, "TEXT", "Text whose attention is drawn (default abababab)");
-  show.integer("--tokens", options.tokens, "Characters of the continuation (default 72; 0: none)");
-  add_json_option(app, options.json);
-  show.take("--json");
+  add.heading("What comes out");
+  add("--out FILE", &options.out, "The trained model, .safetensors");
+  add("--map FILE", &options.maps, "Draw the sample's attention: .png, .svg, .pdf or .html; may be repeated");
+  add("--sample TEXT", &options.sample, "Text whose attention is drawn (default abababab)");
+  add("--tokens N", &options.tokens, "Characters of the continuation (default 72; 0: none)");
+  add.json(options.json);
 
-  const OptionGroup model(app, "The model");
-  model.integer("--context", options.context, "Context length in characters (default 16)", 1);
-  model.integer("--dim", options.dim, "Embedding width (default 32)", 1);
-  model.integer("--heads", options.heads, "Heads of each layer (default 1)", 1);
-  model.integer("--kv-heads", options.kv_heads, "Heads of keys and values, shared (default: as many as --heads)", 1);
-  model.value("--positions", options.positions, "NAME", "learned: embeddings; rotary: q and k are rotated (default learned)")
-      ->check(CLI::IsMember({"learned", "rotary"}).description(""));
-  model.value("--rope", options.rope, "KEY=VALUE,...",
-              "Rotary options: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
-  model.integer("--layers", options.layers, "Attention layers (default 1)", 1);
-  model.flag("--blocks", options.blocks, "Residual blocks with LayerNorm and an MLP, as in GPT-2");
-  model.value("--dropout", options.dropout, "P", "Dropout while training (default 0)");
-  model.integer("--batch", options.batch, "Batch size: windows per step (default 32)", 1);
-  model.value("--lr", options.rate, "X", "Learning rate of Adam (default 0.003)");
-  model.value("--weight-decay", options.weight_decay, "X", "Weight decay of AdamW (default 0: Adam)");
-  model.value("--schedule", options.schedule, "NAME", "Learning rate: constant or cosine (default constant)");
-  model.integer("--warmup", options.warmup, "Warm-up steps of the learning rate (default 0)");
-  model.value("--clip", options.clip, "X", "Clip the gradient to this norm (default 0: off)");
-  add_compute_options(app, options.compute);
-  add_parallel_options(app, options.parallel,
-                       "data (rows of the batch), all-gather, ring, ulysses (tokens), heads (of layers)");
+  add.heading("The model");
+  add("--context N", &options.context, "Context length in characters (default 16)", {.least = 1});
+  add("--dim N", &options.dim, "Embedding width (default 32)", {.least = 1});
+  add("--heads N", &options.heads, "Heads of each layer (default 1)", {.least = 1});
+  add("--kv-heads N", &options.kv_heads, "Heads of keys and values, shared (default: as many as --heads)", {.least = 1});
+  add("--positions NAME", &options.positions, "learned: embeddings; rotary: q and k are rotated (default learned)",
+      {.among = {"learned", "rotary"}});
+  add("--rope KEY=VALUE,...", &options.rope, "Rotary options: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
+  add("--layers N", &options.layers, "Attention layers (default 1)", {.least = 1});
+  add("--blocks", &options.blocks, "Residual blocks with LayerNorm and an MLP, as in GPT-2");
+  add("--dropout P", &options.dropout, "Dropout while training (default 0)");
+  add("--batch N", &options.batch, "Batch size: windows per step (default 32)", {.least = 1});
+  add("--lr X", &options.rate, "Learning rate of Adam (default 0.003)");
+  add("--weight-decay X", &options.weight_decay, "Weight decay of AdamW (default 0: Adam)");
+  add("--schedule NAME", &options.schedule, "Learning rate: constant or cosine (default constant)",
+      {.among = {"constant", "cosine"}});
+  add("--warmup N", &options.warmup, "Warm-up steps of the learning rate (default 0)");
+  add("--clip X", &options.clip, "Clip the gradient to this norm (default 0: off)");
+  add.compute(options.compute);
+  add_parallel_options(add, options.parallel, "data (rows of the batch), all-gather, ring, ulysses (tokens), heads (of layers)");
 }
 
 TrainRun make_run(const TrainCommandOptions& options) {
@@ -232,9 +225,6 @@ TrainRun make_run(const TrainCommandOptions& options) {
   if (batches.steps() >= 0 && train.steps > batches.steps()) {
     throw UsageError("--steps must be at most the " + std::to_string(batches.steps()) + " of --batches: got " +
                      std::to_string(train.steps));
-  }
-  if (options.schedule != "constant" && options.schedule != "cosine") {
-    throw UsageError("--schedule must be constant or cosine: got " + escaped(options.schedule));
   }
   train.schedule.kind = options.schedule == "cosine" ? lm::ScheduleKind::kCosine : lm::ScheduleKind::kConstant;
   train.schedule.rate = options.rate;

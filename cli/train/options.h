@@ -35,7 +35,7 @@ struct TrainCommandOptions {
   ParallelOptions parallel;
 };
 
-void add_train_options(CLI::App& app, TrainCommandOptions& options);
+void add_train_options(Options& add, TrainCommandOptions& options);
 
 /// Everything that a run needs.
 struct TrainRun {

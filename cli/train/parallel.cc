@@ -57,6 +57,13 @@ auto sum_of_shares(dist::Transport& transport) {
 
 }  // namespace
 
+TokensOfRank::TokensOfRank(dist::Transport& transport, const dist::ContextParallelOptions& cut, Index length, Context& context)
+    : attention_(transport, cut, context) {
+  for (const dist::Rows& rows : attention_.rows(length)) {
+    for (Index i = rows.begin; i < rows.end; ++i) positions_.push_back(i);
+  }
+}
+
 void require_method(const std::string& method) {
   if (method == "data" || method == "heads") return;
   try {

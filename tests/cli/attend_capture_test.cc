@@ -39,11 +39,12 @@ TEST_F(AttendCapture, FilesHoldWhatTheWeightsSay) {
   output(words({"--weights", "w.npy"}));
   const std::string out = contents(path("out.npy"));
   output(words({"--stats", "s.npy", "--capture", "seen.safetensors", "--top-k", "3", "--rows", "5,0", "--column-mass",
-                "--block-map", "2,3", "--map-out", "m.npy"}));
-  EXPECT_EQ(contents(path("out.npy")), out) << "looking changed the output";
-  const Tensor<double> weights = numbers("w.npy"), stats = numbers("s.npy"), map = numbers("m.npy");
+                "--block-map", "2,3"}));
+  EXPECT_EQ(contents(path("out.npy")), out) << "captures changed the output";
+  const Tensor<double> weights = numbers("w.npy"), stats = numbers("s.npy");
   const StateDict seen = io::load_safetensors(path("seen.safetensors"));
-  const Tensor<double> rows = to_f64(seen.at("rows")), columns = to_f64(seen.at("column_mass"));
+  const Tensor<double> rows = to_f64(seen.at("rows")), columns = to_f64(seen.at("column_mass")),
+                       map = to_f64(seen.at("map"));
   EXPECT_EQ(stats.sizes(), (std::vector<Index>{8, 1, kHeads, kQueries}));
   EXPECT_EQ(seen.at("top_keys").sizes, (std::vector<Index>{1, kHeads, kQueries, 3}));
   const View<const double, 4> w = weights, s = stats, m = map, r = rows;
@@ -79,40 +80,16 @@ TEST_F(AttendCapture, FilesHoldWhatTheWeightsSay) {
   }
 }
 
-TEST_F(AttendCapture, RelevanceIsThePositivePartAndTheMean) {
-  const auto look = [&](const std::string& seen, const Words& more) {
-    Words all = words({"--dout", "g.npy", "--of", "gradient", "--rows", "0,3", "--block-map", "2", "--capture", seen});
-    all.insert(all.end(), more.begin(), more.end());
-    output(all);
-    return to_f64(io::load_safetensors(path(seen)).at("rows"));
-  };
-  const Tensor<double> plain = look("a.safetensors", {}), positive = look("b.safetensors", {"--positive"}),
-                       mean = look("c.safetensors", {"--positive", "--mean-of-heads", "--map-out", "m.png"});
-  EXPECT_EQ(mean.sizes(), (std::vector<Index>{1, 1, 2, kKeys}));
-  for (Index n = 0; n < mean.count(); ++n) {
-    double sum = 0;
-    for (Index h = 0; h < kHeads; ++h) {
-      const double entry = plain.data()[h * mean.count() + n];
-      EXPECT_EQ(positive.data()[h * mean.count() + n], std::max(entry, 0.0));
-      sum += std::max(entry, 0.0);
-    }
-    EXPECT_EQ(mean.data()[n], sum / kHeads);
-  }
-  EXPECT_TRUE(contents(path("m.png")).starts_with("\x89PNG"));
-  expect_refused(words({"--capture", "d.safetensors", "--positive"}), {"--positive", "--of gradient"});
-}
-
-TEST_F(AttendCapture, JsonAndPictures) {
-  output(words({"--stats", "s.json", "--top-k", "2", "--capture-heads", "1", "--block-map", "3", "--map-out", "m.png"}));
+TEST_F(AttendCapture, Json) {
+  output(words({"--stats", "s.json", "--top-k", "2", "--capture-heads", "1"}));
   const auto document = nlohmann::json::parse(contents(path("s.json")));
   EXPECT_EQ(document["heads"], (std::vector<int>{1}));
   EXPECT_EQ(document["entropy_nats"][0].size(), 1U);
   EXPECT_EQ(document["top_keys"][0][0].size(), static_cast<std::size_t>(kQueries));
   EXPECT_EQ(document["top_keys"][0][0][5][0], document["max_key"][0][0][5]);
-  EXPECT_EQ(contents(path("m.png")).substr(1, 3), "PNG");
 }
 
-TEST_F(AttendCapture, GradientsAreLookedAtInBackward) {
+TEST_F(AttendCapture, GradientsAreCapturedInBackward) {
   output(words({"--dout", "g.npy", "--of", "gradient", "--capture", "seen.safetensors", "--column-mass", "--rows", "1"}));
   const StateDict seen = io::load_safetensors(path("seen.safetensors"));
   EXPECT_EQ(seen.at("rows").sizes, (std::vector<Index>{1, kHeads, 1, kKeys}));
@@ -120,10 +97,9 @@ TEST_F(AttendCapture, GradientsAreLookedAtInBackward) {
 }
 
 TEST_F(AttendCapture, WrongUseIsToldWithoutFiles) {
-  expect_refused(words({"--top-k", "3"}), {"--top-k and --column-mass need a place"});
-  expect_refused(words({"--block-map", "4"}), {"--block-map needs a place"});
-  expect_refused(words({"--map-out", "m.npy"}), {"--map-out needs a resolution"});
-  expect_refused(words({"--of", "everything", "--stats", "s.npy"}), {"--of must be weights, applied or gradient"});
+  expect_refused(words({"--top-k", "3"}), {"--top-k and --column-mass need a file"});
+  expect_refused(words({"--block-map", "4"}), {"--block-map need a file"});
+  expect_refused(words({"--of", "everything", "--stats", "s.npy"}), {"--of must be one of weights, applied, gradient"});
   expect_refused(words({"--of", "gradient", "--capture", "s.safetensors"}), {"add --dout"});
   expect_refused(words({"--capture-heads", "7", "--stats", "s.npy"}), {"capture.heads must be at least 0 and below 2: got 7"});
 }

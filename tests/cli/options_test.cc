@@ -92,8 +92,6 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
 
   expect_refused({"map", "m.safetensors", "--sequence", "0"}, {"--sequence is for weights"});
   expect_refused({"map", "m.safetensors", "--theme", "light", "--out", "a.png"}, {"--theme", "terminal"});
-  expect_refused({"map", "m.safetensors", "--stats", "--range", "max"}, {"--range", "picture"});
-  output({"map", "m.safetensors", "--stats", "--range", "max", "--out", "a.png"});
   output({"map", "m.safetensors", "--theme", "light"});
 
   expect_refused(attend({"--t5-past"}), {"--t5-past", "--t5"});

@@ -10,8 +10,6 @@
 namespace qkv::test {
 namespace {
 
-std::filesystem::path repository() { return std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path(); }
-
 /// Splits words as a shell does; double quotes only.
 Words cut(const std::string& line) {
   Words words;

@@ -13,8 +13,6 @@ using Document = nlohmann::json;
 
 class Practice : public ToolTest {};
 
-std::filesystem::path repository() { return std::filesystem::path(QKV_GOLDEN_DIR).parent_path().parent_path().parent_path(); }
-
 TEST_F(Practice, ListsTheLadderInItsOrder) {
   const std::string text = output({"practice"});
   std::size_t at = 0;
