@@ -161,6 +161,11 @@ class QKV_API Mask {
 /// throw.
 QKV_API void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep);
 
+/// Rows of it: keep [n, Tk] is 1 where query rows[n] of head h of sequence b may attend the key; sizes are [B, H, Tq, Tk]. Throws
+/// as mask_to_dense.
+QKV_API void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Index b, Index h, std::span<const Index> rows,
+                       View<std::uint8_t, 2> keep);
+
 /// Whether any query of [q_begin, q_end) might attend any key of [k_begin, k_end), in any sequence and head; sizes are [B, H, Tq,
 /// Tk]. False is a promise, true is none: dense masks and callbacks are not read. What must be there for these queries, be it
 /// tiles of memory or rows that lie on other machines. Throws ShapeError or OptionError where the mask does not fit the sizes.

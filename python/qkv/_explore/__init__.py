@@ -1,3 +1,3 @@
-"""What captures know beyond numbers: which head does what, and the file from which the explorer's page is made. Needs NumPy only, but for
-collector.py, which watches PyTorch's models.
+"""Captures of running models, and the file from which the explorer's page is made. Needs NumPy only, but for collector.py, which watches
+PyTorch's models.
 """

@@ -135,10 +135,8 @@ class Collector:
             return
         offset = formula.offset(0)
         behind, left = at - offset, page.get("window", [None])[0]  # the position of key 0
-        if behind == 0 and left is None:
-            steps.keys = [(0, k.detach())]  # the newest keys are all
-        elif left is not None and 0 <= behind <= max(0, at - left):
-            # A cache that keeps a window of keys: each call adds its own. What lies before the first call's window nobody sees.
+        if 0 <= behind <= (0 if left is None else max(0, at - left)):
+            # Each call adds its own keys. A cache that keeps a window dropped some before the first call: no query of these has them.
             new = k if not steps.keys else k[:, :, offset : offset + q.shape[2]]
             steps.keys.append((behind if not steps.keys else at, new.detach().clone()))
         else:
@@ -166,13 +164,10 @@ class Collector:
         batch, _, q_len, _ = q.shape
         offsets = [steps.first] * batch
         total = steps.keys[0][1].shape[2] if prompt.cross else steps.first + q_len
-        if len(steps.keys) == 1 and steps.keys[0][0] == 0:
-            k = steps.keys[0][1][:, :, :total]  # a static cache has room for more keys
-        else:
-            newest = steps.keys[-1][1]
-            k = newest.new_zeros(batch, newest.shape[1], total, newest.shape[3])
-            for first, keys in steps.keys:
-                k[:, :, first : first + keys.shape[2]] = keys[:, :, : total - first]
+        newest = steps.keys[-1][1]
+        k = newest.new_zeros(batch, newest.shape[1], total, newest.shape[3])
+        for first, keys in steps.keys:
+            k[:, :, first : first + keys.shape[2]] = keys[:, :, : total - first]  # a static cache has room for more keys
         page, masks = steps.page, []
         if page.get("causal") or not prompt.cross:
             masks.append(Mask.causal(offsets=offsets))

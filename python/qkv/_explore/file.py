@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from .layer import Layer, coded, decoded
+from .layer import Layer, block_means, coded, decoded, merged
 
 FORMAT = "qkv.explorer.1"
-_ROWS = 512  # numbers per row statistic
+_ROWS = 512  # numbers per row statistic and of the column mass
 _STATISTICS = {
     "entropy": "entropy",
     "largest": "max_weight",
@@ -68,34 +68,12 @@ def stack_of(name: str) -> str:
     return re.split(r"\.\d+(?:\.|$)", name, maxsplit=1)[0]
 
 
-def _floats(values: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(values, dtype=np.float32)
-
-
 def _peaked(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """[heads, ...] as bytes, the peak of each head, and the largest error."""
     peaks = np.nanmax(values.reshape(len(values), -1), axis=1, initial=0.0).astype(np.float32)
     safe = np.where(peaks > 0, peaks, 1).reshape(-1, *(1,) * (values.ndim - 1))
     codes = coded(values / safe)
     return codes, peaks, float(np.nanmax(abs(decoded(codes) * safe - values), initial=0.0))
-
-
-def rows_of(values: np.ndarray, rows: int = _ROWS) -> np.ndarray:
-    """Numbers per query [heads, Tq], or means over the queries of each of `rows` rows."""
-    q_len = values.shape[1]
-    if q_len <= rows:
-        return _floats(values)
-    row = np.arange(q_len) * rows // q_len
-    return _floats(np.add.reduceat(values, np.searchsorted(row, np.arange(rows)), 1) / np.bincount(row))
-
-
-def _columns(mass: np.ndarray, columns: int = _ROWS) -> np.ndarray:
-    """Column mass [heads, Tk], summed over blocks of keys."""
-    kv_len = mass.shape[1]
-    if kv_len <= columns:
-        return mass
-    column = np.arange(kv_len) * columns // kv_len
-    return np.add.reduceat(mass, np.searchsorted(column, np.arange(columns)), 1)
 
 
 def _head_info(layer: Layer, b: int) -> list[dict[str, Any]]:
@@ -139,7 +117,7 @@ def _layer(layer: Layer, b: int, view: View, prefix: str, tensors: dict[str, np.
     if layer.map is not None:
         tensors[f"{prefix}/map"], tensors[f"{prefix}/map_peak"], errors["map"] = _peaked(layer.map[b])
     if layer.captured.column_mass is not None and layer.q_len:
-        mass = _columns(layer.captured.column_mass[b]) / layer.q_len
+        mass = merged(layer.captured.column_mass[b], 1, _ROWS) / layer.q_len
         tensors[f"{prefix}/mass"], tensors[f"{prefix}/mass_peak"], _ = _peaked(mass)
     places = _whole(heads, weights)
     if layer.weights is not None and places:
@@ -151,7 +129,7 @@ def _layer(layer: Layer, b: int, view: View, prefix: str, tensors: dict[str, np.
     for title, name in _STATISTICS.items():
         values = getattr(layer.captured, name)
         if values is not None and values.size and (name != "sink" or values.any()):
-            tensors[f"{prefix}/rows/{title}"] = rows_of(values[b])
+            tensors[f"{prefix}/rows/{title}"] = block_means(merged(values[b], 1, _ROWS)[..., None], layer.q_len)[..., 0]
     if layer.exact is not None and "refused" not in formula:
         exact = layer.exact
         made |= {"exact": list(exact.heads), "exact_kv": list(exact.kv_heads)}

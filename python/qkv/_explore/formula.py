@@ -1,48 +1,139 @@
-"""How a weight of one call follows from q, k and lse, for single pairs of query and key, and as the explorer's page reads it
-(docs/explorer-file.md). Not: whole rows, which qkv's kernels compute.
+"""How a weight of one call follows from q, k and lse, as the explorer's page reads it (docs/explorer-file.md) and as the C++ library
+computes it for single pairs (qkv/view/kinds.h).
 
     x = scale q[i].k[j]        y = softcap(x) + bias[i, j]        weight = exp(y - lse[i]) where the key may be seen
+
+A mask remembers how it was made (_recipes.py): the page's members are read from that. A part that cannot be read this way (a function, a
+map of blocks) is named.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from .visible import Part, Place, Unreadable, parts_of
+from .. import _nn
+from ..masks import Mask
 
 _HIDDEN = -1e30  # a bias below this is a mask written as a number
-_AT_ONCE = 1 << 19  # numbers of q that are read at once
 _BIAS_BYTES = 16 << 20  # of a bias that goes into a page
+_WITHOUT_MEMBER = ("dilated", "chunked", "documents", "query_lengths", "global_rows", "global_columns")
 
 
-def _numbers(x: Any) -> np.ndarray:
-    """A NumPy array or a PyTorch tensor of any floating type, as an array of float32 or float64."""
-    if isinstance(x, np.ndarray):
-        return x
-    x = x.detach()
-    return (x if str(x.dtype) == "torch.float64" else x.float()).cpu().numpy()
+class Unreadable(Exception):
+    """Names a part of a mask that is no condition on two positions."""
 
 
-def _rows(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """x [heads, T, D] -> [heads, n, D]. np.take copies all of an array that is not contiguous; models' queries lie as [T, heads, D]."""
-    turned = x.transpose(1, 0, 2)
-    return np.take(turned, rows, axis=0).transpose(1, 0, 2) if turned.flags.c_contiguous else np.take(x, rows, axis=1)
+@dataclass
+class Part:
+    """One condition of one sequence."""
+
+    page: dict[str, Any] | None = None  #: the members of the page's formula that mean the same; None: there are none
+    offset: int | None = None  #: the key at which query 0 stands, where the condition says it
+    ids: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)  #: numbers of queries and keys that must agree
 
 
-def _taken(x: Any, rows: np.ndarray) -> np.ndarray:
-    """x [heads, T, D] -> [heads, n, D]. Reading the memory of a PyTorch tensor with NumPy takes a tenth of PyTorch's own time."""
-    if isinstance(x, np.ndarray):
-        return _rows(x, rows)
-    import torch
+def numbers_of(x: Any, dtype: Any = None) -> np.ndarray:
+    """A NumPy array or a PyTorch tensor of any floating type, as an array of dtype; None: float32 or float64."""
+    if not isinstance(x, np.ndarray):
+        x = x.detach()
+        x = (x if str(x.dtype) == "torch.float64" else x.float()).cpu().numpy()
+    return np.asarray(x, dtype)
 
-    if x.dtype is torch.bfloat16:  # the upper half of a float32, which NumPy has no name for
-        halves = _rows(x.detach().view(torch.int16).numpy(), rows)
-        return (halves.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    taken = _rows(x.detach().numpy(), rows)
-    return taken.astype(np.float32) if taken.dtype == np.float16 else taken
+
+def _leaves(mask: Mask) -> list[Mask]:
+    """The masks whose intersection it is."""
+    if mask._recipe is None:
+        raise Unreadable("a mask of which only its kernel is known")
+    name, arguments, _ = mask._recipe
+    if name == "_everything":
+        return []
+    return [mask] if name != "_both" else [leaf for side in arguments for leaf in _leaves(side)]
+
+
+def _of_ids(q_ids: np.ndarray, k_ids: np.ndarray) -> Part:
+    """What belongs to nothing is a number of its own on either side."""
+    return Part({}, ids=(np.where(q_ids < 0, -1, q_ids), np.where(k_ids < 0, -2, k_ids)))
+
+
+def _of_documents(offsets: Any, length: int) -> np.ndarray:
+    offsets = np.asarray(offsets, np.int64)
+    found = np.searchsorted(offsets, np.arange(length), "right") - 1
+    return np.where(found < len(offsets) - 1, found, -1)
+
+
+def _of_array(array: Any, axes: str | None, b: int, q_len: int, wanted: bool) -> Part:
+    """keep= and drop=: of several heads' masks the first must be all heads'."""
+    kept = np.asarray(array)
+    shape = dict(zip(axes or "bhqk"[4 - kept.ndim :], kept.shape))
+    if shape.get("h", 1) != 1:
+        raise Unreadable("a mask that differs between heads")
+    kept = kept.reshape([shape.get(axis, 1) for axis in "bhqk"])
+    plane = (kept[b if len(kept) > 1 else 0, 0] != 0) == wanted  # [Tq|1, Tk|1]
+    if len(plane) > 1 or plane.shape[1] == 1:
+        return Part()
+    live = np.flatnonzero(plane[0])
+    if len(live) and len(live) == live[-1] - live[0] + 1:
+        return Part({"keys": [int(live[0]), int(live[-1]) + 1]})
+    return _of_ids(np.zeros(q_len, np.int64), np.where(plane[0], 0, -1))
+
+
+def _read(mask: Mask, b: int, q_len: int, kv_len: int) -> Part:
+    name, arguments, options = mask._recipe  # type: ignore[misc]
+    if name == "_any":
+        return _either([[_read(leaf, b, q_len, kv_len) for leaf in _leaves(side)] for side in arguments])
+    bound = inspect.signature(getattr(Mask, name)).bind(*arguments, **options)
+    bound.apply_defaults()
+    given = bound.arguments
+
+    def own(numbers: Any) -> int:
+        return int(numbers[b if len(numbers) > 1 else 0])
+
+    offset = None
+    if given.get("offsets") is not None and name != "documents":
+        offset = own(given["offsets"])
+    elif "align" in given:
+        offset = kv_len - q_len if given["align"] == "bottom_right" else 0
+    if name == "causal":
+        return Part({"causal": True}, offset)
+    if name in ("window", "sliding"):
+        sides = (given["n"] - 1, 0) if name == "sliding" else (given["left"], given["right"])
+        return Part({"window": [None if n < 0 else int(n) for n in sides]}, offset)
+    if name == "chunked" and (given["starts"] is None or own(given["starts"]) == 0):
+        return Part({"chunk": int(given["size"])}, offset)
+    if name in ("key_lengths", "prefix"):
+        return Part({"keys": [0, own(given["lengths"])]})
+    if name == "key_starts":
+        return Part({"keys": [own(given["starts"]), kv_len]})
+    if name == "first":
+        return Part({"keys": [0, min(int(given["n"]), kv_len)]})
+    if name == "documents" and (given["inside"] is None or _leaves(given["inside"]) == []):
+        k_offsets = given["offsets"] if given["k_offsets"] is None else given["k_offsets"]
+        return _of_ids(_of_documents(given["offsets"], q_len), _of_documents(k_offsets, kv_len))
+    if name == "document_ids":
+        both = [np.asarray(x, np.int64) for x in (given["q_ids"], given["q_ids"] if given["k_ids"] is None else given["k_ids"])]
+        return _of_ids(*(x if x.ndim == 1 else x[b if len(x) > 1 else 0] for x in both))
+    if name in ("keep", "drop"):
+        return _of_array(given["array"], given["axes"], b, q_len, name == "keep")
+    if name not in _WITHOUT_MEMBER:
+        raise Unreadable(f"Mask.{name}")
+    return Part(offset=offset)
+
+
+def _either(sides: list[list[Part]]) -> Part:
+    """A union. The page knows the prefix language model."""
+    joined = Part(offset=next((part.offset for side in sides for part in side if part.offset is not None), None))
+    pages = [side[0].page if len(side) == 1 else None for side in sides]
+    for here, other in (pages, pages[::-1]):
+        keys = (other or {}).get("keys")
+        if here == {"causal": True} and keys and keys[0] == 0:
+            joined.page = {"causal": True, "prefix": keys[1]}
+    return joined
 
 
 class Formula:
@@ -65,18 +156,26 @@ class Formula:
         self.scale = head_dim**-0.5 if scale is None else float(scale)
         self.softcap = float(options.get("softcap") or 0.0)
         self.empty_row = options.get("empty_row", "zero")
-        self.bias = None if bias is None else _numbers(bias)
-        self.sinks = None if sinks is None else _numbers(sinks)
+        self.bias = None if bias is None else numbers_of(bias)
+        self.sinks = None if sinks is None else numbers_of(sinks)
         self.why: str | None = None
         self.parts: list[list[Part]] = []
         others = [
             name for name in ("position_bias", "score_mod", "window", "key_lengths", "drop") if options.get(name) is not None
         ]
+        masks = [Mask() if options.get("mask") is None else options["mask"]]
+        causal, keep = options.get("causal", False), options.get("keep")
+        if causal:
+            masks.append(Mask.causal(causal if isinstance(causal, str) else "square"))
+        if keep is not None:
+            kept = np.asarray(keep)
+            masks.append(Mask.keep(kept.reshape((1,) * (4 - kept.ndim) + kept.shape)))
         try:
             if others:
                 raise Unreadable(f"{others[0]}=")
-            masks = options.get("mask"), options.get("causal", False), options.get("keep")
-            self.parts = [parts_of(Place(b, self.q_len, kv_len), *masks) for b in range(self.batch)]
+            self.mask = functools.reduce(Mask.__and__, masks)
+            self.leaves = _leaves(self.mask)
+            self.parts = [[_read(leaf, b, self.q_len, kv_len) for leaf in self.leaves] for b in range(self.batch)]
         except Unreadable as error:
             self.why = f"weights of single pairs are not computed here: the call has {error}"
 
@@ -85,62 +184,33 @@ class Formula:
         found = [part.offset for part in self.parts[b] if part.offset is not None]
         return found[0] if found else self.kv_len - self.q_len
 
-    def _bias(self, b: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """[H|1, n]"""
-        rows, columns = self.bias.shape[2:]  # type: ignore[union-attr]
-        plane = self.bias[b if len(self.bias) > 1 else 0]  # type: ignore[index, arg-type]
-        return plane[:, i if rows > 1 else np.zeros_like(i), j if columns > 1 else np.zeros_like(j)]
+    def starts(self, b: int) -> np.ndarray:
+        """The first key that is a token [Tq]; of packed sequences that of each query's."""
+        start = max((part.page["keys"][0] for part in self.parts[b] if part.page and "keys" in part.page), default=0)
+        documents = [part.ids for part in self.parts[b] if part.ids is not None]
+        if not documents or self.cross:
+            return np.full(self.q_len, start)
+        of_queries, of_keys = documents[0]
+        order = np.argsort(of_keys, kind="stable")
+        found = np.searchsorted(of_keys[order], of_queries)
+        return np.maximum(order[np.minimum(found, len(order) - 1)], start)
 
-    def keep(self, b: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Whether query i may see key j of sequence b, bool [n]; of a bias that hides, head 0's word."""
-        kept = (j >= 0) & (j < self.kv_len)
-        inside = np.clip(j, 0, self.kv_len - 1)
-        for part in self.parts[b]:
-            kept = kept & part.keep(i, inside)
+    def call(self, b: int, heads: Sequence[int], q: Any, k: Any, lse: Any, **statistics: Any) -> Any:
+        """Sequence b and some heads, as the C++ library computes their weights. statistics: entropy and sink [heads, Tq], ids, rows."""
+        heads, group = list(heads), q.shape[1] // k.shape[1]
+        every = heads == list(range(self.heads))
+        own = [x[b] if every else x[b][index] for x, index in ((q, heads), (k, [h // group for h in heads]), (lse, heads))]
+        arrays = [numbers_of(x, dtype) for x, dtype in zip(own, (np.float32, np.float32, np.float64))]
+        arrays[:2] = [x if x.strides[-1] == x.itemsize else np.ascontiguousarray(x) for x in arrays[:2]]
+        bias = None
         if self.bias is not None:
-            kept = kept & (self._bias(b, i, inside)[0] > _HIDDEN)
-        return kept
-
-    def count(self, b: int, rows: np.ndarray) -> np.ndarray:
-        """How many keys each of these queries may see."""
-        low, high = np.zeros_like(rows), np.full_like(rows, self.kv_len)
-        for part in self.parts[b]:
-            if part.interval is None:
-                low = None
-                break
-            first, behind = part.interval(rows)
-            low, high = np.maximum(low, first), np.minimum(high, behind)
-        if low is not None and self.bias is None:
-            return np.maximum(high - low, 0)
-        block = max(1, _AT_ONCE // max(self.kv_len, 1))
-        keys = np.arange(self.kv_len)
-        counts = np.empty(len(rows), np.int64)
-        for at in range(0, len(rows), block):
-            some = rows[at : at + block]
-            i, j = np.repeat(some, self.kv_len), np.tile(keys, len(some))
-            counts[at : at + block] = self.keep(b, i, j).reshape(len(some), -1).sum(1)
-        return counts
-
-    def weights(self, q: Any, k: Any, lse: Any, b: int, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Weights of pairs (i[n], j[n]) of sequence b in every head, float64 [H, n]; pairs that may not be seen have 0."""
-        kept = np.flatnonzero(self.keep(b, i, j))
-        heads, kv_heads = q.shape[1], k.shape[1]
-        result = np.zeros((heads, len(i)))
-        log_sums = _numbers(lse[b]).astype(np.float64)
-        block = max(1, _AT_ONCE // (heads * q.shape[3]))
-        for at in range(0, len(kept), block):
-            some = kept[at : at + block]
-            rows, columns = i[some], j[some]
-            queries = _taken(q[b], rows).reshape(kv_heads, heads // kv_heads, len(some), -1)
-            products = np.einsum("gsnd,gnd->gsn", queries, _taken(k[b], columns)).reshape(heads, -1)
-            y = products.astype(np.float64) * self.scale
-            if self.softcap:
-                y = self.softcap * np.tanh(y / self.softcap)
-            if self.bias is not None:
-                y = y + self._bias(b, rows, columns)
-            with np.errstate(over="ignore"):
-                result[:, some] = np.where(np.isneginf(log_sums[:, rows]), 0.0, np.exp(y - log_sums[:, rows]))
-        return result
+            bias = self.bias[b if len(self.bias) > 1 else 0].astype(np.float32, copy=False)
+            bias = bias if every or len(bias) == 1 else bias[heads]
+        given = {"entropy": None, "sink": None, "starts": self.starts(b).tolist(), **statistics}
+        return _nn.head_call(
+            *arrays[:2], bias, arrays[2], scale=self.scale, softcap=self.softcap, mask=self.mask._core, batch=self.batch, sequence=b,
+            offset=self.offset(b), same_text=not self.cross, **given,
+        )  # fmt: skip
 
     def page(self, b: int, heads: Sequence[int]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """The page's formula of sequence b, and its tensors for the heads whose q is stored."""
@@ -158,7 +228,7 @@ class Formula:
         if offset != self.kv_len - self.q_len:
             made["offset"] = offset
         rest = []
-        for part in self.parts[b]:
+        for leaf, part in zip(self.leaves, self.parts[b]):
             page, alone = part.page, part.offset in (None, offset)
             if part.ids is not None and "documents_q" not in tensors:
                 tensors["documents_q"], tensors["documents_k"] = (ids.astype(np.int32) for ids in part.ids)
@@ -168,7 +238,7 @@ class Formula:
             elif page and alone and all(name not in made or made[name] == value for name, value in page.items()):
                 made |= page
             else:
-                rest.append(part)
+                rest.append(leaf)
         if not heads:
             return made, {}
         if rest or self.bias is not None:
@@ -179,14 +249,13 @@ class Formula:
             tensors["bias"] = self._written(b, heads, planes, rest)
         return made, tensors
 
-    def _written(self, b: int, heads: Sequence[int], planes: int, parts: list[Part]) -> np.ndarray:
+    def _written(self, b: int, heads: Sequence[int], planes: int, masks: list[Mask]) -> np.ndarray:
         """Bias and what the page knows no member for, float32 [1 or n, Tq, Tk]; -inf hides."""
-        i, j = (x.ravel() for x in np.mgrid[: self.q_len, : self.kv_len])
-        written = np.zeros((planes, len(i)), np.float32)
+        written = np.zeros((planes, self.q_len, self.kv_len), np.float32)
         if self.bias is not None:
-            values = self._bias(b, i, j)
+            values = self.bias[b if len(self.bias) > 1 else 0]
             chosen = values if len(values) == 1 else values[list(heads)]
             written += np.where(chosen > _HIDDEN, chosen, -np.inf)
-        for part in parts:
-            written[:, ~part.keep(i, j)] = -np.inf
-        return written.reshape(planes, self.q_len, self.kv_len)
+        for mask in masks:
+            written[:, ~mask.to_dense(self.q_len, self.kv_len, batch=self.batch)[b, 0]] = -np.inf
+        return written

@@ -12,14 +12,24 @@ from typing import Any
 import numpy as np
 
 from .. import _attention as functional
+from .. import _nn
 from ..capture import Capture, Captured
-from .formula import Formula, _numbers
-from .kinds import Kind, Sums, Weights
+from .formula import Formula, numbers_of
 
 WHOLE = 512  # queries and keys up to which every weight is kept
 SIDE = 128  # blocks on a side of a map of more
 SMALL = 64  # of Captured.map, unless another is asked for
 _CHECKED = 8  # rows of an exact head that are compared with the kernel's
+
+
+@dataclass
+class Kind:
+    """What one head does (docs/explore.md)."""
+
+    kind: str
+    share: float | None  #: that speaks for it; None: mixed
+    first: float  #: mass on the first keys, learned sinks included
+    shares: dict[str, float] = field(default_factory=dict)  #: of every kind that could be asked for
 
 
 @dataclass(frozen=True)
@@ -96,13 +106,12 @@ def block_means(sums: np.ndarray, q_len: int) -> np.ndarray:
     return (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
 
 
-def _merged(sums: np.ndarray, axis: int, length: int, size: int) -> np.ndarray:
-    """Blocks of an axis of `length` joined to `size` of them; there are `length`, or a multiple of size."""
+def merged(sums: np.ndarray, axis: int, size: int) -> np.ndarray:
+    """Neighbours on an axis joined to `size` sums; fewer stay as they are."""
     now = sums.shape[axis]
-    if now == size:
+    if now <= size:
         return sums
-    block = np.arange(now) * size // now
-    return np.add.reduceat(sums, np.searchsorted(block, np.arange(size)), axis)
+    return np.add.reduceat(sums, np.searchsorted(np.arange(now) * size // now, np.arange(size)), axis)
 
 
 def look(
@@ -134,7 +143,7 @@ def look(
         if wanted.capture is None:
             sizes = min(q_len, SMALL), min(kv_len, SMALL)
             blocks = (min(q_len, SIDE), min(kv_len, SIDE)) if captured.map.shape[2:] != (q_len, kv_len) else sizes
-            small = _merged(_merged(captured.map, 2, q_len, sizes[0]), 3, kv_len, sizes[1])
+            small = merged(merged(captured.map, 2, sizes[0]), 3, sizes[1])
             layer.map = block_means(captured.map if blocks == captured.map.shape[2:] else small, q_len)
             layer.captured = replace(layer.captured, map=small)
         else:
@@ -163,59 +172,17 @@ def _checked_rows(q_len: int) -> list[int]:
     return sorted({int(n) for n in np.linspace(0, q_len - 1, _CHECKED)}) if q_len else []
 
 
-def _of_heads(x: Any, heads: Sequence[int], count: int) -> Any:
-    return x if list(heads) == list(range(count)) else x[:, list(heads)]
-
-
 def _kinds(layer: Layer, captured: Captured, formula: Formula, q: Any, k: Any, lse: Any, wanted: Wanted) -> list[Kind]:
-    sums = Sums(len(layer.heads), first=min(wanted.first, layer.kv_len), grid=wanted.grid)
-    if formula.bias is not None and formula.bias.shape[1] != 1 and len(layer.heads) != layer.num_heads:
-        formula = _with_bias(formula, formula.bias[:, list(layer.heads)])
-    if captured.map is not None and captured.map.shape[2:] == (layer.q_len, layer.kv_len):
-        weights = _stored(captured.map)
-    else:
-        weights = _pairs_of(layer, formula, q, k, lse)
+    calls = []
     for b in range(formula.batch):
-        live = None if wanted.live is None else wanted.live[b]
-        ids = None if wanted.ids is None else wanted.ids[b if len(wanted.ids) > 1 else 0]
-        sums.add(
-            formula, weights, b, captured.entropy[b], captured.sink[b],
-            start=_starts(formula, b), live=live, ids=ids,
-        )  # fmt: skip
-    return sums.kinds()
-
-
-def _stored(weights: np.ndarray) -> Weights:
-    """Pairs of what is all there, [B, heads, Tq, Tk]."""
-    kv_len = weights.shape[3]
-    return lambda n, i, j: np.where((j >= 0) & (j < kv_len), weights[n][:, i, np.clip(j, 0, kv_len - 1)], 0.0)
-
-
-def _pairs_of(layer: Layer, formula: Formula, q: Any, k: Any, lse: Any) -> Weights:
-    """Weights of single pairs, of the heads that are looked at."""
-    group = layer.num_heads // layer.num_kv_heads
-    queries, lses = (_of_heads(x, layer.heads, layer.num_heads) for x in (q, lse))
-    keys = k if len(layer.heads) == layer.num_heads else k[:, [h // group for h in layer.heads]]
-    return lambda n, i, j: formula.weights(queries, keys, lses, n, i, j)
-
-
-def _starts(formula: Formula, b: int) -> int | np.ndarray:
-    """The first key that is a token, of packed sequences [Tq]: that of each query's."""
-    parts = formula.parts[b]
-    start = max((part.page["keys"][0] for part in parts if part.page and "keys" in part.page), default=0)
-    documents = [part.ids for part in parts if part.ids is not None]
-    if not documents or formula.cross:
-        return start
-    of_queries, of_keys = documents[0]
-    order = np.argsort(of_keys, kind="stable")
-    found = np.searchsorted(of_keys[order], of_queries)
-    return np.maximum(order[np.minimum(found, len(order) - 1)], start)
-
-
-def _with_bias(formula: Formula, bias: np.ndarray) -> Formula:
-    made = object.__new__(Formula)
-    made.__dict__.update(formula.__dict__, bias=bias)
-    return made
+        more: dict[str, Any] = {"entropy": captured.entropy[b], "sink": captured.sink[b]}  # type: ignore[index]
+        if wanted.live is not None:
+            more["rows"] = np.flatnonzero(wanted.live[b]).tolist()
+        if wanted.ids is not None:
+            more["ids"] = wanted.ids[b if len(wanted.ids) > 1 else 0].tolist()
+        calls.append(formula.call(b, layer.heads, q, k, lse, **more))
+    found = _nn.kinds_of_heads(calls, min(wanted.first, layer.kv_len), wanted.grid or (0, 0))
+    return [Kind(kind, share, first, {"first": first, **shares}) for kind, share, first, shares in found]
 
 
 def _exact(
@@ -229,7 +196,7 @@ def _exact(
             raise ValueError(f"[capture] exact: layer {layer.index} has heads 0..{layer.num_heads - 1}: got {head}")
     heads = tuple(sorted(set(wanted)))
     kv_heads = tuple(sorted({head // group for head in heads}))
-    taken = [np.array(_numbers(x), np.float32) for x in (q[:, list(heads)], k[:, list(kv_heads)], lse[:, list(heads)])]
+    taken = [np.array(numbers_of(x), np.float32) for x in (q[:, list(heads)], k[:, list(kv_heads)], lse[:, list(heads)])]
     exact = Exact(heads, kv_heads, *taken)
     if formula.why is not None or not layer.q_len or not layer.kv_len:
         return exact
@@ -240,10 +207,8 @@ def _exact(
         own_rows = seen.rows
     else:
         own_rows = own_rows[:, [layer.heads.index(head) for head in heads]]
-    i, j = np.repeat(rows, layer.kv_len), np.tile(np.arange(layer.kv_len), len(rows))
     for b in range(formula.batch):
-        again = formula.weights(q, k, lse, b, i, j)[list(heads)].reshape(len(heads), len(rows), -1)
-        kernel = own_rows[b]
+        again, kernel = formula.call(b, heads, q, k, lse).weights_of_rows(rows), own_rows[b]
         alive = np.isfinite(exact.lse[b][:, rows])  # rows without keys are what empty_row says
         with np.errstate(invalid="ignore"):
             error = abs(again - kernel) / np.maximum(kernel, 1e-4)

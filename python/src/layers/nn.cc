@@ -14,4 +14,5 @@ NB_MODULE(_nn, m) {
   bind_lm(m);
   bind_io(m);
   bind_view(m);
+  bind_kinds(m);
 }

@@ -21,6 +21,7 @@ void bind_latent(nb::module_& m);
 void bind_lm(nb::module_& m);
 void bind_io(nb::module_& m);
 void bind_view(nb::module_& m);
+void bind_kinds(nb::module_& m);
 
 /// A NumPy array that owns `memory`, which holds `data` of these sizes.
 template <class T, class Memory>

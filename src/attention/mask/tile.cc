@@ -320,4 +320,25 @@ void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
   }
 }
 
+void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Index b, Index h, std::span<const Index> rows,
+               View<std::uint8_t, 2> keep) {
+  const BoundMask bound{mask.node(), {sizes[0], sizes[1], sizes[2], sizes[3]}};
+  check_mask(mask, bound.extent, "mask_rows");
+  check<ShapeError>(keep.size(0) == static_cast<Index>(rows.size()) && keep.size(1) == sizes[3], "mask_rows",
+                    "keep must be [n, Tk] = [", rows.size(), ", ", sizes[3], "]: got ", keep);
+  check<ShapeError>(b >= 0 && b < sizes[0] && h >= 0 && h < sizes[1], "mask_rows", "there is no sequence ", b, " or head ", h);
+  constexpr Index keys = 128;
+  std::uint32_t lane_masks[keys];
+  for (Index n = 0; n < keep.size(0); ++n) {
+    const Index i = rows[static_cast<std::size_t>(n)];
+    check<ShapeError>(i >= 0 && i < sizes[2], "mask_rows", "rows must lie in 0..", sizes[2] - 1, ": got ", i);
+    for (Index j0 = 0; j0 < sizes[3]; j0 += keys) {
+      const Index nj = std::min(keys, sizes[3] - j0);
+      const int answer = mask_tile(&bound, b, h, i, 1, j0, nj, lane_masks);
+      for (Index j = 0; j < nj; ++j) keep(n, j0 + j) = answer == kTilePartial ? lane_masks[j] & 1U : answer == kTileFull;
+    }
+  }
+  rethrow_callback_error();
+}
+
 }  // namespace qkv::inline v0

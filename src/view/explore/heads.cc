@@ -8,8 +8,8 @@
 #include "core/check.h"
 #include "qkv/attention.h"
 #include "qkv/view/explorer.h"
+#include "qkv/view/kinds.h"
 #include "view/explore/json.h"
-#include "view/explore/kinds.h"
 #include "view/explore/small_form.h"
 
 namespace qkv::inline v0::view {
@@ -120,11 +120,17 @@ struct Seen {
   Tensor<float> q, k;  // as the file's, in f32
 };
 
-Seen look_at(const SmallForm& f, Context& context) {
-  AttentionOptions options{.scale = f.scale, .softcap = f.softcap};
+Mask mask_of(const SmallForm& f) {
   const std::vector<Index> offsets{f.offset};
-  if (f.causal) options.mask = options.mask & Mask::causal(offsets);
-  if (f.window) options.mask = options.mask & Mask::window(f.window->first, f.window->second, offsets);
+  Mask mask;
+  if (f.causal) mask = mask & Mask::causal(offsets);
+  if (f.window) mask = mask & Mask::window(f.window->first, f.window->second, offsets);
+  return mask;
+}
+
+Seen look_at(const SmallForm& f, Context& context) {
+  AttentionOptions options{.mask = mask_of(f), .scale = f.scale, .softcap = f.softcap};
+  const std::vector<Index> offsets{f.offset};
   if (f.sinks.rank() > 0) options.sinks = f.sinks;
   const Tensor<float> table = f.relative.rank() > 0 ? transposed(f.relative) : Tensor<float>();
   if (f.alibi.rank() > 0 || f.relative.rank() > 0) {
@@ -152,21 +158,18 @@ Seen look_at(const SmallForm& f, Context& context) {
   return seen;
 }
 
-/// exp(softcap(scale q.k) + bias - lse), of a key that is seen.
-double weight_of(const SmallForm& f, const Seen& seen, Index h, Index i, Index j) {
-  const Index width = f.head_dim(), distance = j - i - f.offset;
-  const float* q = seen.q.data() + (h * f.q_len() + i) * width;
-  const float* k = seen.k.data() + (h / (f.num_heads() / f.num_kv_heads()) * f.kv_len() + j) * width;
-  double x = 0;
-  for (Index d = 0; d < width; ++d) x += static_cast<double>(q[d]) * static_cast<double>(k[d]);
-  x *= f.scale;
-  if (f.softcap > 0) x = f.softcap * std::tanh(x / f.softcap);
-  if (f.alibi.rank() > 0) x -= static_cast<double>(f.alibi.data()[h]) * std::abs(static_cast<double>(distance));
-  if (f.relative.rank() > 0) {
-    const Index reach = f.relative.size(1) / 2;
-    x += static_cast<double>(f.relative.data()[h * f.relative.size(1) + reach + std::clamp(distance, -reach, reach)]);
+/// The bias that a table gives positions; empty: none.
+std::function<double(Index, Index, Index)> bias_of(const SmallForm& f) {
+  if (f.alibi.rank() > 0) {
+    return [&f](Index h, Index i, Index j) {
+      return -static_cast<double>(f.alibi.data()[h]) * std::abs(static_cast<double>(j - i - f.offset));
+    };
   }
-  return std::exp(x - static_cast<double>(seen.lse.data()[h * f.q_len() + i]));
+  if (f.relative.rank() == 0) return {};
+  return [&f](Index h, Index i, Index j) {
+    const Index reach = f.relative.size(1) / 2;
+    return static_cast<double>(f.relative.data()[h * f.relative.size(1) + reach + std::clamp(j - i - f.offset, -reach, reach)]);
+  };
 }
 
 /// tokens: of the keys, among which the queries' are; empty: not known.
@@ -175,16 +178,26 @@ std::vector<HeadKind> kinds_of(const SmallForm& f, const Seen& seen, bool same_t
   std::vector<Index> ids;
   for (const std::string& token : tokens)
     ids.push_back(numbers.try_emplace(token, static_cast<Index>(ids.size())).first->second);
-  const auto keys = [&f](Index i) {
-    Index begin = 0, end = f.kv_len();
-    if (f.causal) end = std::min(end, i + f.offset + 1);
-    if (f.window && f.window->first >= 0) begin = std::max(begin, i + f.offset - f.window->first);
-    if (f.window && f.window->second >= 0) end = std::min(end, i + f.offset + f.window->second + 1);
-    return std::pair(begin, std::max(begin, end));
+  const Index num_heads = f.num_heads(), q_len = f.q_len();
+  Tensor<double> lse({num_heads, q_len});
+  std::copy_n(seen.lse.data(), lse.count(), lse.data());
+  const RowStatistics& found = seen.capture.statistics;
+  const auto rows = [&](const Tensor<double>& all) {
+    return all.count() > 0 ? View<const double, 2>(all.data(), {num_heads, q_len}) : View<const double, 2>();
   };
-  return kinds_of_heads({f.num_heads(), f.q_len(), f.kv_len(), f.offset, same_text, seen.capture.statistics.entropy,
-                         seen.capture.statistics.sink, std::move(ids), keys,
-                         [&](Index h, Index i, Index j) { return weight_of(f, seen, h, i, j); }});
+  const HeadCall call{.q = View<const float, 3>(seen.q.data(), {num_heads, q_len, f.head_dim()}),
+                      .k = View<const float, 3>(seen.k.data(), {f.num_kv_heads(), f.kv_len(), f.head_dim()}),
+                      .lse = lse,
+                      .entropy = rows(found.entropy),
+                      .sink = rows(found.sink),
+                      .scale = f.scale,
+                      .softcap = f.softcap,
+                      .bias = bias_of(f),
+                      .mask = mask_of(f),
+                      .offset = f.offset,
+                      .same_text = same_text,
+                      .ids = std::move(ids)};
+  return kinds_of_heads({&call, 1});
 }
 
 /// The JSON of the full form.
