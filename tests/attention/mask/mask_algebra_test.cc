@@ -98,6 +98,10 @@ void expect_mask(const MaskCase& made, const Sizes& s, Random& random) {
         expect_reach(bound, keep, b, h, random);
         if (testing::Test::HasFatalFailure()) return;
       }
+      const Index i = random.below(s.q_len);
+      Tensor<std::uint8_t> row({1, s.kv_len});
+      mask_rows(made.mask, {s.batch, s.num_heads, s.q_len, s.kv_len}, b, h, {&i, 1}, row.view<2>());
+      for (Index j = 0; j < s.kv_len; ++j) ASSERT_EQ(row.data()[j], drawing(b, h, i, j)) << i << ", " << j;
     }
   }
 }
